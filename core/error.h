@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* How every fallible function in hocket reports failure: it returns an hk_status and, when that
+ * is not HK_OK, leaves one complete sentence for the user in the hk_error it was given. */
+#ifndef HK_CORE_ERROR_H
+#define HK_CORE_ERROR_H
+
+/* The values are the exit codes of the command line contract. */
+typedef enum {
+  HK_OK = 0,
+  HK_NO = 1,          /* the question was understood and the answer is no (does not fit, ...) */
+  HK_INPUT = 2,       /* bad usage or bad input: the user can mend it */
+  HK_ENVIRONMENT = 3, /* the machine refused: no memory, disk full, no GPU */
+} hk_status;
+
+/* Zero-initialise. `message` is always NUL-terminated; too long a message is cut with "...". */
+typedef struct {
+  hk_status status;
+  char message[1024];
+} hk_error;
+
+/* Sets the message and returns `status`. `err` may be NULL. */
+hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Puts "PREFIX: " before the message that is there and returns err's status: callers add the
+ * file, the line or the key that the failing function could not know. */
+hk_status hk_fail_prefix(hk_error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* "out of memory (N bytes for WHAT)", HK_ENVIRONMENT. */
+hk_status hk_fail_memory(hk_error *err, unsigned long long bytes, const char *what);
+
+/* Forwards a failure. */
+#define HK_TRY(expression)                              \
+  do {                                                  \
+    hk_status hk_try_status_ = (expression);            \
+    if (hk_try_status_ != HK_OK) return hk_try_status_; \
+  } while (0)
+
+#endif

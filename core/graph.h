@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The task graph: one iteration as operations on lanes. A plan expands into it in one place
+ * (expand*.c); the simulator runs it in virtual time, the engine on real lanes. It holds no rates:
+ * what an operation costs is the simulator's affair, what it does is the engine's. */
+#ifndef HK_CORE_GRAPH_H
+#define HK_CORE_GRAPH_H
+
+#include <stdbool.h>
+
+#include "core/error.h"
+#include "core/plan.h"
+#include "core/units.h"
+
+/* Phases of an iteration. */
+typedef enum { HK_PHASE_FORWARD, HK_PHASE_BACKWARD, HK_PHASE_UPDATE, HK_PHASE_COUNT } hk_phase;
+
+/* What an operation does, and the unit of its `work`. */
+#define HK_OP_KINDS(X)                                                                         \
+  X(LAUNCH, "launch", "layers", "host thread issues a layer")                                  \
+  X(ALL_GATHER, "all_gather", "bytes", "ZeRO-3 gather of a block's weights: bytes received")   \
+  X(FORWARD, "forward", "flops", "forward of a block")                                         \
+  X(BACKWARD, "backward", "flops", "backward of a block, recomputation included")              \
+  X(TP_ALL_REDUCE, "tp_all_reduce", "bytes", "tensor-parallel reduction: bytes sent")          \
+  X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block: bytes sent")    \
+  X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush") \
+  X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                          \
+  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "the same to pageable memory")            \
+  X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")  \
+  X(BARRIER, "barrier", "none", "phases meet; global gradient norm is known")                  \
+  X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed's bookkeeping")            \
+  X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale-and-clip pass, fp32 gradient")     \
+  X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")               \
+  X(CAST_CPU, "cast_cpu", "params", "fp32 weight to bf16, the whole team")                     \
+  X(CAST_CPU_THREAD, "cast_cpu_thread", "params", "the same by one thread")                    \
+  X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")        \
+  X(WEIGHT_H2D, "weight_h2d", "bytes", "updated bf16 weights up, pinned")                      \
+  X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "the same from pageable memory")      \
+  X(STATE_H2D, "state_h2d", "bytes", "fp32 state in")                                          \
+  X(STATE_D2H, "state_d2h", "bytes", "fp32 state back")                                        \
+  X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                          \
+  X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")
+
+typedef enum {
+#define HK_OP_ENUM(name, text, unit, meaning) HK_OP_##name,
+  HK_OP_KINDS(HK_OP_ENUM)
+#undef HK_OP_ENUM
+      HK_OP_KIND_COUNT
+} hk_op_kind;
+
+const char *hk_op_kind_name(hk_op_kind kind); /* "state_h2d" */
+const char *hk_op_kind_unit(hk_op_kind kind); /* "bytes" */
+const char *hk_op_kind_meaning(hk_op_kind kind);
+
+/* Kinds of lane: a queue that runs one operation at a time, in the order of the graph. */
+#define HK_LANE_KINDS(X)                                                         \
+  X(HOST, "host", "framework's host thread")                                     \
+  X(GPU, "gpu", "GPU compute stream")                                            \
+  X(NET, "net", "collectives stream")                                            \
+  X(FLUSH, "flush", "gradient copies to the host")                               \
+  X(H2D, "h2d", "state copies to the GPU")                                       \
+  X(D2H, "d2h", "state copies to the host")                                      \
+  X(UP, "up", "updated weights to the GPU")                                      \
+  X(UPDATE, "update", "GPU update stream")                                       \
+  X(CPU, "cpu", "CPU update team")                                               \
+  X(CAST, "cast", "CPU cast thread")                                             \
+  X(STREAM_P, "stream_p", "prototype: master weights, back then in, one stream") \
+  X(STREAM_M, "stream_m", "prototype: momentum, back then in, one stream")       \
+  X(STREAM_V, "stream_v", "prototype: variance, back then in, one stream")
+
+typedef enum {
+#define HK_LANE_ENUM(name, text, meaning) HK_LANE_##name,
+  HK_LANE_KINDS(HK_LANE_ENUM)
+#undef HK_LANE_ENUM
+      HK_LANE_KIND_COUNT
+} hk_lane_kind;
+
+const char *hk_lane_kind_name(hk_lane_kind kind);
+
+typedef struct {
+  hk_lane_kind kind;
+  int rank;
+  char name[24]; /* "h2d" with one rank, "rank1.h2d" with several */
+} hk_lane;
+
+typedef struct {
+  hk_op_kind kind;
+  hk_phase phase;
+  int32_t lane; /* index into graph->lanes */
+  int32_t rank;
+  int32_t micro;                /* micro-step of forward and backward; -1 in the update */
+  int32_t block;                /* hk_tensor.block, or INT32_MIN: none */
+  int32_t subgroup;             /* index into plan->subgroups, or -1 */
+  int32_t piece;                /* of a staged or mapped subgroup, or -1 */
+  int64_t offset;               /* first parameter inside the subgroup (update operations) */
+  int64_t work;                 /* >= 0, unit by kind */
+  int32_t threads;              /* CPU kinds: team size; else 0 */
+  int32_t deps_begin, deps_end; /* into graph->deps; lane order is implied, not listed */
+  hk_bytes gpu_alloc, gpu_free; /* taken when it starts, given back when it ends */
+  hk_bytes host_alloc, host_free;
+} hk_op;
+
+typedef struct {
+  hk_op *ops; /* in a topological order; the index is the operation's id everywhere */
+  size_t n_ops;
+  int32_t *deps;
+  size_t n_deps;
+  hk_lane *lanes;
+  size_t n_lanes;
+  int ranks;        /* ranks expanded: 1 when folded */
+  int multiplicity; /* ranks of a node that each expanded rank stands for */
+  int world, nodes; /* for collectives */
+  int tp;
+  hk_bytes gpu_base;                  /* on each rank's GPU before the first operation */
+  hk_bytes host_base;                 /* of the whole node before the first operation */
+  hk_bytes host_pinned;               /* the part of host_base that is pinned */
+  size_t capacity_ops, capacity_deps; /* private to the builder */
+} hk_graph;
+
+/* Phases to expand: any union of these. The engine asks for the update alone. */
+#define HK_EXPAND_TRAINING (1u << HK_PHASE_FORWARD | 1u << HK_PHASE_BACKWARD)
+#define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
+#define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)
+
+/* The one expansion. Ranks of a node run the same plan on equal shares, so by default one rank
+ * stands for all (`folded`; exact under max-min fairness, whose solution is unique and therefore
+ * symmetric); unfolded, every rank of one node is there. Nodes are always folded.
+ * Free with hk_graph_free, safe on a zeroed graph. */
+hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
+                         hk_error *err);
+void hk_graph_free(hk_graph *graph);
+
+/* Operation by hand, for the expansion and for tests. Returns its id, or -1 with err set.
+ * `deps` may hold -1 (ignored); each must be smaller than the new id. */
+int32_t hk_graph_add(hk_graph *graph, const hk_op *op, const int32_t *deps, size_t n_deps,
+                     hk_error *err);
+int32_t hk_graph_lane(hk_graph *graph, hk_lane_kind kind, int rank, hk_error *err);
+
+/* "state_h2d sg12.3", "backward L7": stable, unique within lane and rank. Returns `buffer`. */
+const char *hk_op_label(const hk_graph *graph, int32_t op, char *buffer, size_t size);
+
+#endif

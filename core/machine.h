@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* A machine: what one node (and the network between nodes) can do, as a list of quantities each of
+ * which knows where it came from. The list below is the only place that names them: reading,
+ * writing, `machine show`, `--explain` and fitting all walk it. */
+#ifndef HK_CORE_MACHINE_H
+#define HK_CORE_MACHINE_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+
+#include "core/error.h"
+#include "core/units.h"
+
+typedef enum {
+  HK_ORIGIN_DEFAULT,    /* not given: hocket's own guess, the same for every machine */
+  HK_ORIGIN_DATA_SHEET, /* a vendor's figure, or one derived from vendors' figures */
+  HK_ORIGIN_FITTED,     /* adjusted until simulated runs matched measured ones */
+  HK_ORIGIN_MEASURED,   /* read off a probe of this very machine */
+} hk_origin;
+
+typedef struct {
+  double value;
+  hk_origin origin;
+  const char *source; /* one line: which probe, which rows, which sheet; never NULL */
+} hk_quantity;
+
+/* X(field, key in the file, unit, least, most, default or NAN where the file must say, meaning)
+ *
+ * Rates are of one direction unless the meaning says otherwise; "node" marks what all GPUs of a
+ * node share. Units: B bytes, B/s, P/s parameters a second, F/s floating-point operations a
+ * second, ns, 1 (a number). */
+#define HK_MACHINE_QUANTITIES(X)                                                                   \
+  X(gpus, "node.gpus", "1", 1, 64, NAN, "GPUs of a node")                                          \
+  X(cores, "node.cores", "1", 1, 4096, NAN, "physical CPU cores of a node")                        \
+  X(host_memory, "node.memory_bytes", "B", 1e9, 1e14, NAN, "host memory of a node")                \
+  X(host_reserved, "node.reserved_bytes", "B", 0, 1e13, 16e9,                                      \
+    "host memory that the system, CUDA contexts and frameworks keep")                              \
+  X(gpu_memory, "gpu.memory_bytes", "B", 1e8, 1e13, NAN,                                           \
+    "GPU memory that an allocator can really hand out")                                            \
+  X(gpu_reserved, "gpu.reserved_bytes", "B", 0, 1e12, 1.5e9,                                       \
+    "GPU memory lost to workspaces and fragmentation")                                             \
+  X(gpu_flops, "gpu.matmul_flops_per_s", "F/s", 1e9, 1e18, NAN, "bf16 matrix peak, dense")         \
+  X(gpu_efficiency, "gpu.matmul_efficiency", "1", 1e-3, 1, 0.5,                                    \
+    "share of that peak which a transformer layer reaches")                                        \
+  X(gpu_hbm, "gpu.hbm_bytes_per_s", "B/s", 1e9, 1e15, NAN,                                         \
+    "GPU memory bandwidth, read plus write")                                                       \
+  X(gpu_launch, "gpu.launch_ns", "ns", 0, 1e9, 5000, "start of a kernel or copy on a stream")      \
+  X(layer_launch, "framework.layer_launch_ns", "ns", 0, 1e12, 1e6,                                 \
+    "time in which the framework's host thread issues one layer, forward or backward")             \
+  X(h2d, "pcie.h2d_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies to one GPU")                \
+  X(d2h, "pcie.d2h_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies from one GPU")              \
+  X(duplex, "pcie.duplex_bytes_per_s", "B/s", 1e6, 1e14, NAN, "both directions at once, sum")      \
+  X(h2d_pageable, "pcie.h2d_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
+    "copies to one GPU from unpinned memory")                                                      \
+  X(d2h_pageable, "pcie.d2h_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
+    "copies from one GPU to unpinned memory")                                                      \
+  X(mapped, "pcie.mapped_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \
+    "kernel reading and writing pinned host memory in place, sum of both directions")              \
+  X(fabric_h2d, "fabric.h2d_bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: to all GPUs together")     \
+  X(fabric_d2h, "fabric.d2h_bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: from all GPUs together")   \
+  X(fabric_duplex, "fabric.duplex_bytes_per_s", "B/s", 1e6, 1e15, NAN,                             \
+    "node: all GPUs, both directions, sum")                                                        \
+  X(dram, "dram.bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: host memory, read plus write")         \
+  X(dram_with_dma, "dram.with_dma_bytes_per_s", "B/s", 1e6, 1e15, NAN,                             \
+    "node: the same while copies and CPU kernels run at once")                                     \
+  X(dma_weight, "dram.dma_weight", "1", 1e-2, 1e3, 1,                                              \
+    "how much more of its wish a copy gets than a CPU kernel when host memory is short")           \
+  X(cpu_adamw, "cpu.adamw_params_per_s", "P/s", 1e3, 1e13, NAN,                                    \
+    "fused AdamW (bf16 gradient in, bf16 weight out), threads without end, memory not in the way") \
+  X(cpu_adamw_threads, "cpu.adamw_thread_scale", "1", 1e-2, 1e4, NAN,                              \
+    "threads n0 of the saturation n -> 1 - exp(-n / n0) of CPU kernels")                           \
+  X(cpu_unscale, "cpu.unscale_params_per_s", "P/s", 1e3, 1e13, NAN,                                \
+    "separate pass over an fp32 gradient, saturated")                                              \
+  X(cpu_adamw_fp32, "cpu.adamw_fp32_params_per_s", "P/s", 1e3, 1e13, NAN,                          \
+    "AdamW with fp32 gradient, no cast, saturated (DeepSpeedCPUAdam)")                             \
+  X(cpu_cast, "cpu.cast_params_per_s", "P/s", 1e3, 1e13, NAN,                                      \
+    "separate fp32 to bf16 cast, or back, saturated")                                              \
+  X(cpu_cast_thread, "cpu.cast_thread_params_per_s", "P/s", 1e3, 1e13, NAN,                        \
+    "the same cast by one thread")                                                                 \
+  X(subgroup_overhead, "deepspeed.subgroup_overhead_ns", "ns", 0, 1e12, 1e6,                       \
+    "what DeepSpeed's step spends on a subgroup besides arithmetic and copies")                    \
+  X(nvlink, "nvlink.bytes_per_s", "B/s", 1e6, 1e15, NAN,                                           \
+    "between GPUs of a node, one GPU, one direction, as a ring collective sees it")                \
+  X(nvlink_latency, "nvlink.latency_ns", "ns", 0, 1e9, 10000, "one step of a ring within a node")  \
+  X(net, "network.bytes_per_s", "B/s", 1e6, 1e15, 12.5e9, "node: between nodes, one direction")    \
+  X(net_latency, "network.latency_ns", "ns", 0, 1e9, 20000, "one step of a ring between nodes")
+
+typedef struct {
+  char name[96];
+  char description[256];
+#define HK_FIELD(field, key, unit, least, most, fallback, meaning) hk_quantity field;
+  HK_MACHINE_QUANTITIES(HK_FIELD)
+#undef HK_FIELD
+  cJSON *document; /* owns the strings that `source` points into */
+} hk_machine;
+
+/* One line of the list, for walking it. */
+typedef struct {
+  const char *field, *key, *unit, *meaning;
+  double least, most, fallback; /* fallback NAN: required */
+  size_t offset;                /* of the hk_quantity in hk_machine */
+} hk_quantity_info;
+
+const hk_quantity_info *hk_quantity_list(size_t *n);
+hk_quantity *hk_machine_quantity(hk_machine *machine, const hk_quantity_info *info);
+const hk_quantity *hk_machine_quantity_const(const hk_machine *machine,
+                                             const hk_quantity_info *info);
+
+/* "measured", "fitted", "data sheet", "default". */
+const char *hk_origin_name(hk_origin origin);
+
+/* Reads NAME|FILE (see hk_share_resolve). The file:
+ *   { "schema": "hocket.machine/1", "name": ..., "description": ...,
+ *     "quantities": { "pcie.h2d_bytes_per_s": {"value": 55e9, "origin": "measured",
+ *                                              "source": "..."}, ... } }
+ * Unknown quantities are errors (with the nearest key), missing ones take their default or are
+ * errors when they have none. Free with hk_machine_free, safe on a zeroed machine. */
+hk_status hk_machine_load(const char *name_or_file, hk_machine *machine, hk_error *err);
+hk_status hk_machine_from_json(const cJSON *root, hk_machine *machine, hk_error *err);
+/* The same document back, every quantity with its origin. The caller owns the result; NULL when
+ * out of memory. */
+cJSON *hk_machine_to_json(const hk_machine *machine);
+void hk_machine_free(hk_machine *machine);
+
+/* Rate of a CPU kernel on `threads` threads, host memory not in the way:
+ *   saturated x (1 - exp(-threads / n0)), n0 = cpu.adamw_thread_scale.
+ * Fits the H200 probe's 4 / 8 / 12 / 16 threads (2.8 / 4.3 / 5.2 / 5.5 G/s) within 3 %. */
+double hk_cpu_rate(const hk_machine *machine, double saturated, double threads);
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* A plan: for one rank's subgroups, where and in what order each is updated, and everything else
+ * needed to simulate or to run that, on any machine. It is a JSON document ("hocket.plan/1"). */
+#ifndef HK_CORE_PLAN_H
+#define HK_CORE_PLAN_H
+
+#include <stdbool.h>
+
+#include "core/model.h"
+
+typedef enum {
+  HK_ROUTE_CPU,      /* updated on the CPU; state in host memory */
+  HK_ROUTE_STAGED,   /* state copied in, updated on the GPU, copied back */
+  HK_ROUTE_MAPPED,   /* a GPU kernel reads and writes the state in host memory in place */
+  HK_ROUTE_RESIDENT, /* state always on the GPU */
+  HK_ROUTE_COUNT
+} hk_route;
+
+typedef enum {
+  HK_RUNTIME_HOCKET,    /* this engine: fused CPU kernel, pinned copies, lanes that run free */
+  HK_RUNTIME_DEEPSPEED, /* the operations and stalls of DeepSpeed ZeRO-3 offload and of the
+                           published Deep Optimizer States prototype */
+} hk_runtime;
+
+typedef enum { HK_FLUSH_ASYNC, HK_FLUSH_SYNC } hk_flush;
+
+/* What is trained and on how many GPUs. World size = gpus x nodes; dp = world / tp. */
+typedef struct {
+  int gpus; /* of one node */
+  int nodes;
+  int tp;          /* tensor-parallel degree, within a node */
+  int micro_batch; /* sequences a rank and micro-step */
+  int grad_accum;
+  int seq; /* tokens a sequence */
+  bool checkpoint_activations;
+} hk_job;
+
+int hk_job_dp(const hk_job *job);
+
+typedef struct {
+  int64_t numel;
+  hk_route route;
+} hk_plan_subgroup;
+
+typedef struct {
+  hk_model model;   /* owned */
+  char machine[96]; /* the one it was planned for; information only */
+  hk_job job;
+  char policy[32];
+  hk_runtime runtime;
+  int stride;   /* one of `stride` subgroups goes to the GPU; 0: the policy has none */
+  double ratio; /* share of subgroups whose state lives on the host */
+  hk_flush flush;
+  int flush_bytes_per_param; /* 2 (bf16) or 4 (fp32, cast on the GPU before the copy) */
+  int buffers;               /* staging buffers in flight, each of piece_numel parameters */
+  int64_t piece_numel;       /* staged and mapped subgroups move in pieces of at most this */
+  int cpu_threads;           /* CPU team of one rank */
+  bool cores_bound; /* ranks own disjoint core sets; else every rank's team roams all cores */
+  hk_subgroup_rule subgroup_rule;
+  int64_t subgroup_numel;      /* requested size */
+  hk_plan_subgroup *subgroups; /* in the rank's flat parameter order */
+  size_t n_subgroups;
+  int32_t *order; /* update order: order[i] is the subgroup that is updated i-th on its lane */
+} hk_plan;
+
+const char *hk_route_name(hk_route route);       /* "cpu" ... */
+const char *hk_runtime_name(hk_runtime runtime); /* "hocket", "deepspeed" */
+
+/* An empty plan with the defaults of DESIGN.md: takes over *model (which is zeroed), makes the
+ * subgroups, all on route cpu, order as stored. `subgroup_numel` > 0. */
+hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
+                         hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
+                         hk_error *err);
+/* A deep copy, to try another policy. */
+hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err);
+void hk_plan_free(hk_plan *plan);
+
+/* Whether the parts agree: subgroups add up to the rank's parameters, order is a permutation,
+ * tp divides the world, and so on. HK_INPUT with the first thing that does not. */
+hk_status hk_plan_check(const hk_plan *plan, hk_error *err);
+hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err);
+
+hk_status hk_plan_load(const char *path, hk_plan *plan, hk_error *err);
+hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err);
+cJSON *hk_plan_to_json(const hk_plan *plan); /* NULL when out of memory */
+hk_status hk_plan_save(const hk_plan *plan, const char *path, hk_error *err);
+
+/* Parameters of one rank on each route. */
+void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Units. Time is integer nanoseconds and memory integer bytes everywhere; rates are double,
+ * per second. A name carries its unit where the type cannot. */
+#ifndef HK_CORE_UNITS_H
+#define HK_CORE_UNITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int64_t hk_ns;    /* nanoseconds */
+typedef int64_t hk_bytes; /* bytes */
+
+#define HK_NS_PER_S 1000000000LL
+#define HK_KIB      (1LL << 10)
+#define HK_MIB      (1LL << 20)
+#define HK_GIB      (1LL << 30)
+
+static inline double hk_ms(hk_ns t) {
+  return (double)t / 1e6;
+}
+
+/* "12.3 ms", "1.25 s", "850 us", "17 ns". Returns `buffer`. 16 bytes are enough. */
+const char *hk_format_ns(hk_ns t, char *buffer, size_t size);
+
+/* "12.5 GiB", "850 MiB", "17 B". Returns `buffer`. 16 bytes are enough. */
+const char *hk_format_bytes(hk_bytes n, char *buffer, size_t size);
+
+/* "6,738,415,616". Returns `buffer`. 32 bytes are enough. */
+const char *hk_format_count(int64_t n, char *buffer, size_t size);
+
+#endif

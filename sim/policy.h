@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Policies: rules that turn a plan's subgroups into routes. One file each in sim/policies/. */
+#ifndef HK_SIM_POLICY_H
+#define HK_SIM_POLICY_H
+
+#include "core/machine.h"
+#include "core/plan.h"
+
+/* What the user may set; 0 (or a negative ratio) means "not given". */
+typedef struct {
+  int stride; /* >= 1 */
+  bool stride_auto;
+  double ratio; /* 0..1 */
+  int buffers;
+} hk_policy_options;
+
+#define HK_TAKES_STRIDE  1u
+#define HK_TAKES_RATIO   2u
+#define HK_TAKES_BUFFERS 4u
+
+typedef struct {
+  const char *name;
+  const char *summary; /* one line, for --help and the table's legend */
+  const char *source;  /* where it was published */
+  unsigned takes;      /* HK_TAKES_* */
+  bool deepspeed;      /* makes sense under --runtime deepspeed */
+  /* Sets routes, order and settings. `plan` comes from hk_plan_create. */
+  hk_status (*assign)(const hk_policy_options *options, const hk_machine *machine, hk_plan *plan,
+                      hk_error *err);
+} hk_policy;
+
+extern const hk_policy hk_policy_gpu_only, hk_policy_zero_offload, hk_policy_twinflow,
+    hk_policy_interleave, hk_policy_streamed, hk_policy_mapped;
+
+const hk_policy *const *hk_policy_list(size_t *n);
+/* Unknown: HK_INPUT, suggests the nearest. */
+hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *err);
+
+/* Checks the options against what the policy takes and the runtime, then assigns. */
+hk_status hk_policy_apply(const hk_policy *policy, const hk_policy_options *options,
+                          const hk_machine *machine, hk_plan *plan, hk_error *err);
+
+/* The closed-form stride (docs/stride.md): GPU round trips and CPU updates in balance, host memory
+ * contention included. Real-valued; the policy rounds it. */
+double hk_stride_balance(const hk_plan *plan, const hk_machine *machine);
+
+#endif

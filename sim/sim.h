@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The simulator: runs a task graph in virtual time on a machine profile.
+ *
+ * Discrete events in integer nanoseconds. An operation starts when its dependencies have ended
+ * and it is first in its lane; it spends its latency uncontended, then progresses at the rate that
+ * weighted max-min fairness gives it (sim/share.h) until its work is done. Events at one time are
+ * handled in the order (time, priority, sequence) with ends before starts and the operation id as
+ * sequence, so the same input gives the same bytes out, whatever the number of threads outside. */
+#ifndef HK_SIM_SIM_H
+#define HK_SIM_SIM_H
+
+#include <stdbool.h>
+
+#include "core/graph.h"
+#include "core/machine.h"
+#include "core/timeline.h"
+
+/* What several operations at once must share. Per rank (R) or per node (N). */
+#define HK_RESOURCES(X)                                                         \
+  X(GPU, "gpu", "seconds_per_s", R, "GPU compute, as time share")               \
+  X(HBM, "hbm", "bytes_per_s", R, "GPU memory bandwidth")                       \
+  X(H2D, "h2d", "bytes_per_s", R, "PCIe towards the GPU")                       \
+  X(D2H, "d2h", "bytes_per_s", R, "PCIe towards the host")                      \
+  X(PCIE, "pcie", "bytes_per_s", R, "PCIe, both directions")                    \
+  X(NVLINK, "nvlink", "bytes_per_s", R, "between GPUs of the node")             \
+  X(DRAM, "dram", "bytes_per_s", N, "host memory")                              \
+  X(FABRIC_H2D, "fabric_h2d", "bytes_per_s", N, "host fabric towards all GPUs") \
+  X(FABRIC_D2H, "fabric_d2h", "bytes_per_s", N, "host fabric towards the host") \
+  X(FABRIC, "fabric", "bytes_per_s", N, "host fabric, both directions")         \
+  X(CORES, "cores", "seconds_per_s", N, "CPU cores")                            \
+  X(NETWORK, "network", "bytes_per_s", N, "between nodes")
+
+typedef enum {
+#define HK_RESOURCE_ENUM(name, text, unit, scope, meaning) HK_RES_##name,
+  HK_RESOURCES(HK_RESOURCE_ENUM)
+#undef HK_RESOURCE_ENUM
+      HK_RES_COUNT
+} hk_resource;
+
+const char *hk_resource_name(hk_resource resource);
+const char *hk_resource_unit(hk_resource resource);
+const char *hk_resource_meaning(hk_resource resource);
+bool hk_resource_is_node(hk_resource resource);
+
+#define HK_DEMAND_USES 8
+
+/* What one operation asks of the machine (sim/demand.c is the only place that knows). */
+typedef struct {
+  hk_ns latency;
+  double cap;    /* work units a second when alone; INFINITY: only latency */
+  double weight; /* of the rate, in work units a second: see sim/share.h */
+  int n_uses;
+  struct {
+    hk_resource resource;
+    double per_unit; /* of the resource, per unit of work */
+  } uses[HK_DEMAND_USES];
+} hk_demand;
+
+/* Demand of an operation of `graph` on `machine`. */
+hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine);
+
+/* Capacity of a resource on `machine`; `mixed` where copies and CPU kernels are both active
+ * (only DRAM differs). */
+double hk_resource_capacity(const hk_machine *machine, hk_resource resource, bool mixed);
+
+typedef struct {
+  hk_bytes before_forward, after_forward, after_backward, after_update; /* of one GPU */
+  hk_bytes peak, capacity;
+  hk_phase peak_phase;
+  hk_bytes host_peak, host_capacity; /* of the node */
+  hk_phase host_peak_phase;
+} hk_memory_report;
+
+typedef struct {
+  hk_timeline timeline; /* with counters only when asked for */
+  hk_memory_report memory;
+  double used[HK_RES_COUNT]; /* over the iteration, per rank or per node, in resource
+                                units x seconds (bytes, seconds) */
+  double used_phase[HK_PHASE_COUNT][HK_RES_COUNT];
+  double saturated[HK_PHASE_COUNT][HK_RES_COUNT]; /* share of the phase with the resource full */
+  int64_t events;
+  double work_done; /* what the rates really integrated to, for --check */
+} hk_result;
+
+typedef struct {
+  bool counters; /* sample memory and rates into timeline.counters */
+  bool check;    /* verify every invariant while running (sim/check.h) */
+} hk_sim_options;
+
+/* Runs `graph` on `machine`. Memory that does not fit is not an error here: it is in the report.
+ * Free with hk_result_free, safe on a zeroed result. */
+hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
+                      const hk_sim_options *options, hk_result *result, hk_error *err);
+void hk_result_free(hk_result *result);
+
+/* Longest path through dependencies and lane order with every operation alone on the machine:
+ * no run can be shorter. `phases` as in hk_graph_build. */
+hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigned phases,
+                       hk_error *err);
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Timelines as Chrome trace event JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing read:
+ * a process a rank, a thread a lane, a slice an operation, counters for memory and rates, and flow
+ * arrows for dependencies across lanes. Format: "Trace Event Format", Google, 2016. */
+#ifndef HK_TRACES_CHROME_H
+#define HK_TRACES_CHROME_H
+
+#include "core/timeline.h"
+
+/* `title` names the trace (metadata). Writes complete or not at all (hk_outfile). Slices on one
+ * track never overlap; times are in microseconds with three decimals, so exact to the ns. */
+hk_status hk_chrome_write(const hk_graph *graph, const hk_timeline *timeline, const char *title,
+                          const char *path, hk_error *err);
+
+#endif
