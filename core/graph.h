@@ -24,9 +24,9 @@ typedef enum { HK_PHASE_FORWARD, HK_PHASE_BACKWARD, HK_PHASE_UPDATE, HK_PHASE_CO
   X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block: bytes sent")    \
   X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush") \
   X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                          \
-  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "the same to pageable memory")            \
   X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")  \
   X(BARRIER, "barrier", "none", "phases meet; global gradient norm is known")                  \
+  X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                            \
   X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed's bookkeeping")            \
   X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale-and-clip pass, fp32 gradient")     \
   X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")               \
@@ -82,13 +82,15 @@ typedef struct {
   char name[24]; /* "h2d" with one rank, "rank1.h2d" with several */
 } hk_lane;
 
+#define HK_BLOCK_NONE INT32_MIN
+
 typedef struct {
   hk_op_kind kind;
   hk_phase phase;
   int32_t lane; /* index into graph->lanes */
   int32_t rank;
   int32_t micro;                /* micro-step of forward and backward; -1 in the update */
-  int32_t block;                /* hk_tensor.block, or INT32_MIN: none */
+  int32_t block;                /* hk_tensor.block, or HK_BLOCK_NONE */
   int32_t subgroup;             /* index into plan->subgroups, or -1 */
   int32_t piece;                /* of a staged or mapped subgroup, or -1 */
   int64_t offset;               /* first parameter inside the subgroup (update operations) */
@@ -110,6 +112,7 @@ typedef struct {
   int multiplicity; /* ranks of a node that each expanded rank stands for */
   int world, nodes; /* for collectives */
   int tp;
+  int32_t layers;                     /* of the model: block number of the head */
   hk_bytes gpu_base;                  /* on each rank's GPU before the first operation */
   hk_bytes host_base;                 /* of the whole node before the first operation */
   hk_bytes host_pinned;               /* the part of host_base that is pinned */

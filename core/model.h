@@ -51,8 +51,9 @@ typedef struct {
   bool causal_half;   /* attention kernels that skip the masked half are not assumed: false */
   hk_tensor *tensors; /* in registration order: embedding, layers, head */
   size_t n_tensors;
-  int64_t parameters; /* sum over tensors; a tied output projection counts once */
-  cJSON *config;      /* the config.json it came from, kept so that a plan is self-contained */
+  size_t embed_tensors, layer_tensors; /* every layer has as many, with the same sizes */
+  int64_t parameters;                  /* sum over tensors; a tied output projection counts once */
+  cJSON *config; /* the config.json it came from, kept so that a plan is self-contained */
 } hk_model;
 
 /* Reads NAME|FILE (see hk_share_resolve). `model` need not be initialised; free with
@@ -61,6 +62,9 @@ hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err
 /* From a parsed config.json, which is copied. */
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,
                                hk_error *err);
+/* Fills the tensors and the counts from the shape above them; what hk_model_from_config calls
+ * last. HK_INPUT if the parameters reach 2^53, up to where a double counts them exactly. */
+hk_status hk_model_build_tensors(hk_model *model, hk_error *err);
 void hk_model_free(hk_model *model);
 
 const char *hk_arch_name(hk_arch arch); /* "LlamaForCausalLM" */
@@ -87,7 +91,8 @@ double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_ba
  * arXiv 2205.05198, eq. 1 and 2 (34 s b h + 5 a s^2 b for GPT with dropout), re-derived per
  * tensor for the block at hand in model_cost.c (no dropout masks; SwiGLU; grouped queries;
  * flash-style attention keeps no s^2 term). With `checkpoint` a layer keeps its input only,
- * 2 s b h. The head keeps its input and the logits (bf16, and fp32 for the loss). */
+ * 2 s b h. The head keeps the inputs of its norm and its projection, and the logits in fp32 for the
+ * loss; the embedding keeps nothing. Sizes beyond 2^62 bytes are reported as 2^62. */
 hk_bytes hk_model_activation_bytes(const hk_model *model, int block, int64_t micro_batch,
                                    int64_t seq, int tp, bool checkpoint);
 /* What exists besides, while one block's backward runs: the recomputed activations when
@@ -109,8 +114,12 @@ typedef enum {
   HK_SUBGROUP_EXACT, /* every subgroup has exactly the size; the last one the rest */
 } hk_subgroup_rule;
 
-/* One rank's subgroups. *out is the caller's (free). `size` >= 1. HK_INPUT if that makes more
- * than 2^20 subgroups. */
+/* What one tensor puts into a rank's flat order: its part on one of `tp` ranks (rounded up where it
+ * is split), divided by `dp` and rounded up again. */
+int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp);
+
+/* One rank's subgroups. *out is the caller's (free). HK_INPUT if `size`, `tp` or `dp` is below 1
+ * or that makes more than 2^20 subgroups. */
 hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_rule rule,
                              int64_t size, hk_subgroup **out, size_t *n, hk_error *err);
 

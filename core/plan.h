@@ -63,6 +63,8 @@ typedef struct {
   int32_t *order; /* update order: order[i] is the subgroup that is updated i-th on its lane */
 } hk_plan;
 
+extern const char *const hk_route_names[HK_ROUTE_COUNT];
+extern const char *const hk_runtime_names[2];
 const char *hk_route_name(hk_route route);       /* "cpu" ... */
 const char *hk_runtime_name(hk_runtime runtime); /* "hocket", "deepspeed" */
 

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Lower bounds on the update phase that are proofs.
  *
- * The linear programme (per node, rates of the machine profile):
- *   minimise T  over parameters x_route >= 0 of one rank and T
- *   sum of x_route                             = parameters of the rank
- *   sum of x_route x use_route,resource x n    <= capacity_resource x T     every resource
- *   state bytes x x_resident                   <= GPU memory beside weights
- *   state bytes x (sum of others) x ranks      <= host memory
- *   T                                          >= critical path
- * GLPK solves it; what is reported is not GLPK's objective but the value of its dual solution made
- * feasible and evaluated here, which by weak duality no schedule can beat, rounding included. */
+ * With f the shares of a rank's P parameters on each route, t the time a parameter (T = t P), u the
+ * use of a resource per parameter, n the ranks that share it (1, or all of a node):
+ *
+ *   minimise t   subject to
+ *     sum f_route                                  = 1
+ *     n x sum u(route, resource) f_route          <= capacity(resource) t     for every resource
+ *     f_cpu                                       <= rate of all cores x t
+ *     12 P f_resident                             <= GPU memory beside the weights
+ *     12 P n (1 - f_resident)                     <= host memory
+ *     t P                                         >= critical path
+ *
+ * GLPK solves it. What is reported is not GLPK's objective but a value computed here from its dual
+ * solution: for any y >= 0 (resources, scaled so that sum y capacity <= 1) and z >= 0 (memory),
+ *     t >= min over routes (sum y u + z) - sum z x limit
+ * by weak duality, so that a solver's tolerance, or a solver's bug, can only make the bound weaker,
+ * never wrong. Capacities are those of the profile at their best (no loss from mixed traffic), so
+ * no schedule of these operations on this profile can be faster. */
 #ifndef HK_SIM_BOUND_H
 #define HK_SIM_BOUND_H
 
@@ -18,18 +26,22 @@
 
 typedef struct {
   hk_ns update_ns;
-  char binding[24];             /* resource name, "critical path", "gpu memory" or "none" */
+  char binding[24];             /* resource name, "cpu kernel", "critical path" or "nothing" */
   bool feasible;                /* false: no assignment of routes fits in memory */
-  double share[HK_ROUTE_COUNT]; /* of parameters, in an optimal assignment */
-  double dual[HK_RES_COUNT];    /* the certificate: weight of each resource, sums to <= 1 */
+  double share[HK_ROUTE_COUNT]; /* of parameters, in an optimal assignment (GLPK's primal) */
+  double price[HK_RES_COUNT];   /* the certificate: y x capacity of each resource */
+  double cpu_price;             /* of the CPU kernel's own rate; prices sum to at most 1 */
 } hk_bound;
 
-/* Over every assignment of routes: the physical bound of model and machine for that job, by the
- * best kernels. */
+/* Over every assignment of routes: the physical bound of model and machine for the plan's job, by
+ * the best kernels, whatever the plan's own routes are. Holds for every plan that fits in memory.
+ */
 hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_bound *bound,
                             hk_error *err);
 
-/* For the operations that `graph` really has in its update phase (routes and runtime fixed). */
+/* For the operations that `graph` has in its update phase: routes, runtime and pieces fixed, so
+ * that the programme is one variable wide and its solution is the fullest resource or the critical
+ * path. */
 hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bound *bound,
                          hk_error *err);
 

@@ -21,44 +21,68 @@ typedef struct {
   double limiter_utilization;
   hk_lane_kind busiest_lane;
   double busiest_lane_utilization;
-  char advice[512]; /* what would make it fit; empty when it does */
+  char problem[256]; /* "host memory: 412.3 GiB missing in update (924.3 of 512.0 GiB)"; empty when
+                        it fits */
+  char advice[512];  /* what would make it fit; empty when it does */
 } hk_forecast;
 
-/* Takes over *plan. */
-hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
-                           hk_forecast *forecast, hk_error *err);
-void hk_forecast_free(hk_forecast *forecast);
+/* What the user may set beside the policy's own options; zero means the runtime's default. */
+typedef struct {
+  int64_t subgroup_numel; /* 0: 100 M */
+  const hk_flush *flush;  /* NULL: async */
+  int cpu_threads;        /* 0: an equal share of the node's cores for each rank */
+  bool cores_unbound;     /* ranks are not bound to core sets: each team has threads on all cores */
+  int64_t piece_numel;    /* 0: 20 M, or the subgroup if smaller */
+} hk_plan_settings;
 
-/* What to try: a policy with settings. */
+/* What to try: a policy with its options under a runtime. */
 typedef struct {
   const hk_policy *policy;
   hk_policy_options options;
   hk_runtime runtime;
 } hk_candidate;
 
-/* What a ranking ranges over. */
+/* The plan of one candidate: subgroups by the runtime's rule (DeepSpeed soft floor, hocket exact),
+ * settings, then the policy's routes. `model` is copied. Free the plan with hk_plan_free. */
+hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
+                            const hk_machine *machine, const hk_job *job,
+                            const hk_plan_settings *settings, hk_plan *plan, hk_error *err);
+
+/* Takes over *plan (zeroed afterwards, also on failure). */
+hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
+                           hk_forecast *forecast, hk_error *err);
+void hk_forecast_free(hk_forecast *forecast);
+
+/* "interleave k=2 r=0.80": policy with the settings that distinguish it. Returns `buffer`. */
+const char *hk_forecast_title(const hk_forecast *forecast, char *buffer, size_t size);
+
+/* What a ranking ranges over; zero-initialised: everything. */
 typedef struct {
   const hk_policy *only_policy;   /* NULL: all */
   const hk_runtime *only_runtime; /* NULL: both */
-  hk_policy_options fixed;        /* what the user set */
+  hk_policy_options fixed;        /* what the user set; see hk_policy_options for "not given" */
 } hk_ranking_options;
 
 typedef struct {
-  hk_forecast *forecasts; /* fitting ones first, by iteration time; then those that do not fit */
-  size_t n;
-  size_t n_fit;
-  char reason[768]; /* why the winner wins, or why nothing fits */
+  hk_forecast *forecasts; /* fitting ones first, by iteration time; then those that do not fit, by
+                             how much is missing */
+  size_t n, n_fit;
+  char reason[1024]; /* why the winner wins, or why nothing fits and what would help */
 } hk_ranking;
 
-/* Simulates all candidates (OpenMP over candidates; the result does not depend on the threads). */
+/* Simulates all candidates (OpenMP over candidates; the result does not depend on the threads).
+ * Candidates that the options exclude (a policy that takes no ratio when one is set) are left out.
+ */
 hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
-                  const hk_plan *settings, const hk_ranking_options *options, hk_ranking *ranking,
-                  hk_error *err);
+                  const hk_plan_settings *settings, const hk_ranking_options *options,
+                  hk_ranking *ranking, hk_error *err);
 void hk_ranking_free(hk_ranking *ranking);
 
-/* What the profile was not asked for before: NULL-terminated list of sentences to warn with
- * (defaults in use, more GPUs than measured, ...). The caller frees each and the list. */
-hk_status hk_forecast_warnings(const hk_forecast *forecast, const hk_machine *machine,
-                               char ***warnings, hk_error *err);
+/* What the reader should be warned of: a NULL-terminated list of sentences (defaults in use that
+ * matter, more GPUs than the profile has, a job outside what it was measured on, ...). Free with
+ * hk_warnings_free. */
+hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, char ***warnings,
+                               hk_error *err);
+void hk_warnings_free(char **warnings);
 
 #endif

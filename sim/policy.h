@@ -6,13 +6,14 @@
 #include "core/machine.h"
 #include "core/plan.h"
 
-/* What the user may set; 0 (or a negative ratio) means "not given". */
+/* What the user may set. Start from HK_POLICY_OPTIONS_NONE: nothing given. */
 typedef struct {
-  int stride; /* >= 1 */
-  bool stride_auto;
-  double ratio; /* 0..1 */
-  int buffers;
+  int stride;       /* >= 1; 0: not given */
+  bool stride_auto; /* `--stride auto`: by hk_stride_balance */
+  double ratio;     /* 0..1, share of subgroups whose state lives on the host; < 0: not given */
+  int buffers;      /* >= 1; 0: not given */
 } hk_policy_options;
+#define HK_POLICY_OPTIONS_NONE ((hk_policy_options){.ratio = -1})
 
 #define HK_TAKES_STRIDE  1u
 #define HK_TAKES_RATIO   2u
@@ -40,8 +41,17 @@ hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *e
 hk_status hk_policy_apply(const hk_policy *policy, const hk_policy_options *options,
                           const hk_machine *machine, hk_plan *plan, hk_error *err);
 
-/* The closed-form stride (docs/stride.md): GPU round trips and CPU updates in balance, host memory
- * contention included. Real-valued; the policy rounds it. */
-double hk_stride_balance(const hk_plan *plan, const hk_machine *machine);
+/* For the policies' own files: gives the last subgroups to route `resident` so that floor(ratio x
+ * subgroups) keep their state on the host (DeepSpeed's rounding, read off published runs), and
+ * returns that number. */
+size_t hk_policy_keep_resident(hk_plan *plan, double ratio);
+
+/* The closed-form stride (docs/stride.md): one GPU round trip takes as long as k - 1 CPU updates,
+ * contention for host memory included. Real-valued, >= 1; the policy rounds it to the better
+ * neighbour with hk_stride_auto. `cpu_rate` and `gpu_rate` (out, may be NULL): parameters a second
+ * of one rank on each side while both run. */
+double hk_stride_balance(const hk_plan *plan, const hk_machine *machine, double *cpu_rate,
+                         double *gpu_rate);
+int hk_stride_auto(const hk_plan *plan, const hk_machine *machine);
 
 #endif

@@ -6,25 +6,25 @@
 #ifndef HK_SIM_SHARE_H
 #define HK_SIM_SHARE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct {
   int32_t resource;
-  double per_unit; /* > 0 */
+  double per_unit; /* > 0: of the resource, per unit of work */
 } hk_share_use;
 
 typedef struct {
-  double cap;    /* >= 0, may be INFINITY if it uses at least one resource */
-  double weight; /* > 0 */
+  double cap;    /* > 0, finite: work units a second when alone */
+  double weight; /* > 0: rates grow as weight x level */
   const hk_share_use *uses;
   int32_t n_uses;
-  double rate; /* out */
+  double rate; /* out: work units a second */
 } hk_activity;
 
-/* capacity[r] >= 0. used[r] (out): sum of rate x per_unit. `scratch` holds 2 x n_resources doubles
- * and n_activities ints are kept in `open` (caller's, so that nothing is allocated here). */
-void hk_share(hk_activity *const *activities, int n_activities, const double *capacity,
-              int n_resources, double *used, double *growth, int32_t *open);
+/* Fills in the rates of n activities. capacity[r] > 0. used[r] (out): sum of rate x per_unit.
+ * `growth` (n_resources doubles) and `open` (n ints) are scratch of the caller's, so that nothing
+ * is allocated here. O(rounds x uses), at most n rounds. */
+void hk_share(hk_activity *const *activities, int n, const double *capacity, int n_resources,
+              double *used, double *growth, int32_t *open);
 
 #endif

@@ -44,11 +44,15 @@ bool hk_resource_is_node(hk_resource resource);
 
 #define HK_DEMAND_USES 8
 
+/* Whose host memory traffic it is: capacity falls where both sorts are active. */
+typedef enum { HK_TRAFFIC_NONE, HK_TRAFFIC_CPU, HK_TRAFFIC_DMA } hk_traffic;
+
 /* What one operation asks of the machine (sim/demand.c is the only place that knows). */
 typedef struct {
   hk_ns latency;
   double cap;    /* work units a second when alone; INFINITY: only latency */
   double weight; /* of the rate, in work units a second: see sim/share.h */
+  hk_traffic traffic;
   int n_uses;
   struct {
     hk_resource resource;
@@ -77,9 +81,8 @@ typedef struct {
   double used[HK_RES_COUNT]; /* over the iteration, per rank or per node, in resource
                                 units x seconds (bytes, seconds) */
   double used_phase[HK_PHASE_COUNT][HK_RES_COUNT];
-  double saturated[HK_PHASE_COUNT][HK_RES_COUNT]; /* share of the phase with the resource full */
+  double full[HK_PHASE_COUNT][HK_RES_COUNT]; /* seconds with the resource at its capacity */
   int64_t events;
-  double work_done; /* what the rates really integrated to, for --check */
 } hk_result;
 
 typedef struct {

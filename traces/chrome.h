@@ -8,7 +8,10 @@
 #include "core/timeline.h"
 
 /* `title` names the trace (metadata). Writes complete or not at all (hk_outfile). Slices on one
- * track never overlap; times are in microseconds with three decimals, so exact to the ns. */
+ * track never overlap; times are in microseconds with three decimals, so exact to the ns. An
+ * operation that takes no time is an instant event. Counters in bytes_per_s are shown in GB/s.
+ * HK_INPUT if the operations of a lane overlap or are out of order; tests/check_trace.py verifies
+ * the rest of what a reader may rely on. LC_NUMERIC must be the C locale's. */
 hk_status hk_chrome_write(const hk_graph *graph, const hk_timeline *timeline, const char *title,
                           const char *path, hk_error *err);
 

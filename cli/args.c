@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Reading the command line with getopt_long: values are strict, messages name the option. */
+#include "cli/args.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/names.h"
+
+/* getopt_long returns this plus the option's id, out of the way of letters. */
+#define LONG_BASE 256
+
+static const hk_option options[] = {
+#define ROW(id, name, letter, kind, field, value, least, most, help) \
+  {name, letter, HK_##kind, offsetof(hk_args, field), value, least, most, help},
+    HK_CLI_OPTIONS(ROW)
+#undef ROW
+};
+
+_Static_assert(HK_OPT_COUNT <= 32, "hk_option_set has 32 bits");
+
+const hk_option *hk_option_info(hk_option_id id) {
+  return &options[id];
+}
+
+static bool accepts(hk_option_set accepted, int id) {
+  return id == HK_OPT_HELP || (accepted >> id & 1);
+}
+
+/* -- Values ---------------------------------------------------------------------------------- */
+
+static bool read_digits(const char *text, char **end, int64_t *out) {
+  if (!(text[0] >= '0' && text[0] <= '9')) return false;
+  errno = 0;
+  *out = strtoll(text, end, 10);
+  return errno == 0;
+}
+
+static hk_status read_whole(const hk_option *option, const char *text, int64_t *out,
+                            hk_error *err) {
+  char *end = NULL;
+  int64_t value = 0;
+  bool ok = read_digits(text, &end, &value) && *end == '\0';
+  if (ok && (double)value >= option->least && (double)value <= option->most) {
+    *out = value;
+    return HK_OK;
+  }
+  return hk_fail(err, HK_INPUT,
+                 "option '--%s': expected a whole number from %.0f to %.0f%s, got '%s'",
+                 option->name, option->least, option->most,
+                 option->kind == HK_STRIDE ? " or 'auto'" : "", text);
+}
+
+static hk_status read_count(const hk_option *option, const char *text, int64_t *out,
+                            hk_error *err) {
+  char *end = NULL;
+  int64_t value = 0;
+  bool ok = read_digits(text, &end, &value);
+  double factor = 1;
+  if (ok && *end != '\0') {
+    factor = *end == 'k' ? 1e3 : *end == 'M' ? 1e6 : *end == 'G' ? 1e9 : 0;
+    ok = factor > 0 && end[1] == '\0';
+  }
+  double scaled = (double)value * factor;
+  if (ok && scaled >= option->least && scaled <= option->most) {
+    *out = value * (int64_t)factor;
+    return HK_OK;
+  }
+  return hk_fail(err, HK_INPUT,
+                 "option '--%s': expected a whole number from %.0f to %.0f, k, M or G after it for "
+                 "10^3, 10^6 or 10^9, got '%s'",
+                 option->name, option->least, option->most, text);
+}
+
+static hk_status read_real(const hk_option *option, const char *text, double *out, hk_error *err) {
+  char *end = NULL;
+  double value = strtod(text, &end);
+  /* strtod also takes spaces, hexadecimal, "nan" and "inf": a person who types those errs. */
+  bool plain = *text != '\0' && text[strspn(text, "0123456789.eE+-")] == '\0';
+  if (plain && *end == '\0' && value >= option->least && value <= option->most) {
+    *out = value;
+    return HK_OK;
+  }
+  return hk_fail(err, HK_INPUT, "option '--%s': expected a number from %g to %g, got '%s'",
+                 option->name, option->least, option->most, text);
+}
+
+/* The words of "yes|no" are the choices; *out is the index of the one typed. */
+static hk_status read_choice(const hk_option *option, const char *text, int *out, hk_error *err) {
+  int index = 0;
+  for (const char *word = option->value; *word != '\0'; index++) {
+    size_t length = strcspn(word, "|");
+    if (strlen(text) == length && strncmp(text, word, length) == 0) {
+      *out = index;
+      return HK_OK;
+    }
+    word += length + (word[length] == '|');
+  }
+  return hk_fail(err, HK_INPUT, "option '--%s': expected %s, got '%s'", option->name, option->value,
+                 text);
+}
+
+static hk_status read_text(const hk_option *option, const char *text, const char **out,
+                           hk_error *err) {
+  if (*text == '\0')
+    return hk_fail(err, HK_INPUT, "option '--%s': expected %s, got nothing", option->name,
+                   option->value);
+  *out = text;
+  return HK_OK;
+}
+
+static hk_status read_value(const hk_option *option, const char *text, hk_args *args,
+                            hk_error *err) {
+  void *field = (char *)args + option->offset;
+  switch (option->kind) {
+    case HK_TEXT:
+      return read_text(option, text, field, err);
+    case HK_WHOLE:
+      return read_whole(option, text, field, err);
+    case HK_COUNT:
+      return read_count(option, text, field, err);
+    case HK_REAL:
+      return read_real(option, text, field, err);
+    case HK_CHOICE:
+      return read_choice(option, text, field, err);
+    case HK_STRIDE:
+      if (strcmp(text, "auto") != 0) return read_whole(option, text, field, err);
+      *(int64_t *)field = HK_STRIDE_AUTO;
+      return HK_OK;
+    case HK_FLAG:
+      *(bool *)field = true;
+      return HK_OK;
+  }
+  return HK_OK;
+}
+
+/* -- What getopt could not read ---------------------------------------------------------------- */
+
+static hk_status fail_unknown_long(const char *typed, hk_option_set accepted, hk_error *err) {
+  const char *name = typed + strspn(typed, "-");
+  size_t length = strcspn(name, "=");
+  char word[64];
+  snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), name);
+
+  const char *names[HK_OPT_COUNT];
+  size_t n = 0, begins = 0;
+  for (int id = 0; id < HK_OPT_COUNT; id++) {
+    if (!accepts(accepted, id)) {
+      if (strcmp(options[id].name, word) == 0)
+        return hk_fail(err, HK_INPUT, "'--%s' is not an option of this command; see --help", word);
+      continue;
+    }
+    names[n++] = options[id].name;
+    begins += strncmp(options[id].name, word, strlen(word)) == 0;
+  }
+  if (begins > 1)
+    return hk_fail(err, HK_INPUT, "option '--%s' is short for more than one option; see --help",
+                   word);
+  const char *nearest = hk_nearest(word, names, n);
+  if (nearest)
+    return hk_fail(err, HK_INPUT, "unknown option '--%s'; did you mean '--%s'?", word, nearest);
+  return hk_fail(err, HK_INPUT, "unknown option '--%s'; see --help", word);
+}
+
+/* `code` is what getopt_long returned: ':' a value is missing, '?' anything else. */
+static hk_status fail_option(int code, const char *typed, hk_option_set accepted, hk_error *err) {
+  int id = optopt - LONG_BASE;
+  for (int i = 0; i < HK_OPT_COUNT; i++)
+    if (options[i].letter && options[i].letter == optopt && accepts(accepted, i)) id = i;
+  if (code == ':' && id >= 0)
+    return hk_fail(err, HK_INPUT, "option '--%s' needs a value: %s", options[id].name,
+                   options[id].value);
+  if (optopt == 0) return fail_unknown_long(typed, accepted, err);
+  if (id >= 0) return hk_fail(err, HK_INPUT, "option '--%s' takes no value", options[id].name);
+  return hk_fail(err, HK_INPUT, "unknown option '-%c'; see --help", optopt);
+}
+
+/* -- Parsing ----------------------------------------------------------------------------------- */
+
+/* The tables that getopt_long wants, of the accepted options only. */
+static void describe(hk_option_set accepted, struct option *longs, char *letters) {
+  *letters++ = ':';
+  for (int id = 0; id < HK_OPT_COUNT; id++) {
+    if (!accepts(accepted, id)) continue;
+    const hk_option *option = &options[id];
+    *longs++ = (struct option){.name = option->name,
+                               .has_arg = option->value ? required_argument : no_argument,
+                               .val = option->letter ? option->letter : LONG_BASE + id};
+    if (option->letter) *letters++ = option->letter;
+    if (option->letter && option->value) *letters++ = ':';
+  }
+  *longs = (struct option){0};
+  *letters = '\0';
+}
+
+static int id_of(int code) {
+  if (code >= LONG_BASE) return code - LONG_BASE;
+  for (int id = 0; id < HK_OPT_COUNT; id++)
+    if (options[id].letter == code) return id;
+  return HK_OPT_COUNT;
+}
+
+hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
+                        hk_error *err) {
+  struct option longs[HK_OPT_COUNT + 1];
+  char letters[2 * HK_OPT_COUNT + 2];
+  describe(accepted, longs, letters);
+  *args = (hk_args){
+      .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .subgroup = 100000000, .ratio = -1};
+
+  opterr = 0;
+  optind = 0; /* GNU: start afresh, also after an earlier command line */
+  for (int code; (code = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
+    if (code == '?' || code == ':') return fail_option(code, argv[optind - 1], accepted, err);
+    int id = id_of(code);
+    HK_TRY(read_value(&options[id], optarg, args, err));
+    args->given |= (hk_option_set)1 << id;
+    if (args->help) return HK_OK;
+  }
+  args->operands = argv + optind;
+  args->n_operands = argc - optind;
+  return HK_OK;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The command line as values. One table names every option that any subcommand takes, so that an
+ * option means the same, has the same range and reads the same in every --help. */
+#ifndef HK_CLI_ARGS_H
+#define HK_CLI_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
+
+/* X(ID, name, letter, kind, field of hk_args, value as --help shows it, least, most, help)
+ *
+ * Kinds: TEXT kept as typed; WHOLE a whole number; COUNT the same with k, M or G for 10^3, 10^6 or
+ * 10^9; REAL a number; CHOICE one of the words in the value column, kept as its index; STRIDE a
+ * whole number or `auto`, kept as HK_STRIDE_AUTO; FLAG takes no value. */
+#define HK_CLI_OPTIONS(X)                                                                       \
+  X(MODEL, "model", 0, TEXT, model, "NAME|FILE", 0, 0,                                          \
+    "a preset ('hocket model list') or a Hugging Face config.json")                             \
+  X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                    \
+    "a profile ('hocket machine list') or a file of the same form")                             \
+  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, 64, "GPUs of a node (default: all that it has)")      \
+  X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, 65536, "nodes (default 1)")                        \
+  X(TP, "tp", 0, WHOLE, tp, "N", 1, 64, "tensor-parallel degree (default 1)")                   \
+  X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                           \
+    "sequences a rank and micro-step (default 1)")                                              \
+  X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, 65536,                              \
+    "micro-steps an iteration (default 1)")                                                     \
+  X(SEQ, "seq", 0, WHOLE, seq, "N", 1, 1 << 24,                                                 \
+    "tokens a sequence (default 2048, or the model's limit if less)")                           \
+  X(CHECKPOINT, "checkpoint-activations", 0, CHOICE, checkpoint, "yes|no", 0, 0,                \
+    "recompute activations in backward (default yes)")                                          \
+  X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "see the list of policies below")          \
+  X(RUNTIME, "runtime", 0, CHOICE, runtime, "hocket|deepspeed", 0, 0,                           \
+    "whose operations and stalls ('plan': both, else hocket)")                                  \
+  X(STRIDE, "stride", 0, STRIDE, stride, "N|auto", 1, 1 << 20,                                  \
+    "one of N subgroups goes to the GPU; auto: by the closed form")                             \
+  X(RATIO, "ratio", 0, REAL, ratio, "X", 0, 1,                                                  \
+    "share of subgroups whose state lives on the host, 0 to 1")                                 \
+  X(SUBGROUP, "subgroup", 0, COUNT, subgroup, "NUMEL", 1, 1e12,                                 \
+    "parameters a subgroup, with k, M or G (default 100M)")                                     \
+  X(BUFFERS, "buffers", 0, WHOLE, buffers, "N", 1, 1024,                                        \
+    "staging buffers in flight on the GPU (default: the policy's)")                             \
+  X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                       \
+    "gradients to the host beside backward, or in its way")                                     \
+  X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                            \
+    "threads of a rank's CPU team (default: its share of the cores)")                           \
+  X(TENSORS, "tensors", 0, FLAG, tensors, NULL, 0, 0, "list every parameter tensor")            \
+  X(OUTPUT, "output", 'o', TEXT, output, "FILE", 0, 0, "")                                      \
+  X(JSON, "json", 0, FLAG, json, NULL, 0, 0, "one JSON object on stdout, nothing else")         \
+  X(EXPLAIN, "explain", 0, FLAG, explain, NULL, 0, 0,                                           \
+    "add every quantity of the machine with its origin and source")                             \
+  X(CHECK, "check", 0, FLAG, check, NULL, 0, 0, "verify the simulator's invariants as it runs") \
+  X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes on stderr (errors remain)")           \
+  X(HELP, "help", 'h', FLAG, help, NULL, 0, 0, "this text")
+
+typedef enum {
+#define HK_CLI_ENUM(id, ...) HK_OPT_##id,
+  HK_CLI_OPTIONS(HK_CLI_ENUM)
+#undef HK_CLI_ENUM
+      HK_OPT_COUNT
+} hk_option_id;
+
+/* Sets of options: bits of hk_option_id. */
+typedef uint32_t hk_option_set;
+#define HK_OPTION(id) ((hk_option_set)1 << HK_OPT_##id)
+
+#define HK_STRIDE_AUTO (-1)
+
+typedef struct {
+  hk_option_set given;
+  const char *model, *machine, *policy, *output; /* NULL: not given */
+  int64_t gpus, seq;                             /* 0: not given */
+  int64_t nodes, tp, micro_batch, grad_accum, subgroup;
+  int64_t stride, buffers, cpu_threads; /* 0: not given */
+  double ratio;                         /* negative: not given */
+  int checkpoint;                       /* 0 yes, 1 no */
+  int runtime;                          /* an hk_runtime */
+  int flush;                            /* an hk_flush; look at `given` */
+  bool tensors, json, explain, check, quiet, help;
+  char *const *operands; /* what is not an option, into argv */
+  int n_operands;
+} hk_args;
+
+/* Reads argv[1..argc); argv[0] is the subcommand and may be reordered with the rest. Only options
+ * of `accepted` (HELP is always) are taken; the last of repeated ones wins; reading ends at
+ * --help. HK_INPUT names the option and what it would take, or the nearest option. */
+hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
+                        hk_error *err);
+
+/* One line of the table, for --help and messages. */
+typedef struct {
+  const char *name;
+  char letter; /* or 0 */
+  enum { HK_TEXT, HK_WHOLE, HK_COUNT, HK_REAL, HK_CHOICE, HK_STRIDE, HK_FLAG } kind;
+  size_t offset;     /* of the field in hk_args */
+  const char *value; /* NULL for a flag */
+  double least, most;
+  const char *help;
+} hk_option;
+
+const hk_option *hk_option_info(hk_option_id id);
+
+#endif

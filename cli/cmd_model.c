@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket model list | show */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/setup.h"
+#include "cli/table.h"
+#include "core/names.h"
+
+/* -- list ------------------------------------------------------------------------------------ */
+
+static void put_model(const hk_model *model, cJSON *array, bool *ok) {
+  cJSON *entry = hk_put_element(array, ok);
+  hk_put_string(entry, "name", model->name, ok);
+  hk_put_string(entry, "architecture", hk_arch_name(model->arch), ok);
+  hk_put_number(entry, "parameters", (double)model->parameters, ok);
+}
+
+static void add_row(const hk_model *model, hk_table *table) {
+  char count[32];
+  hk_table_row(table);
+  hk_table_cell(table, "%s", model->name);
+  hk_table_cell(table, "%s", hk_arch_name(model->arch));
+  hk_table_cell(table, "%s", hk_format_count(model->parameters, count, sizeof count));
+}
+
+/* Loads each preset once, into whichever of `table` and `array` is given. */
+static hk_status list_models(hk_table *table, cJSON *array, bool *ok, hk_error *err) {
+  char **names = NULL;
+  size_t n = 0;
+  HK_TRY(hk_share_list("models", &names, &n, err));
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < n && status == HK_OK; i++) {
+    hk_model model = {0};
+    status = hk_model_load(names[i], &model, err);
+    if (status == HK_OK && array) put_model(&model, array, ok);
+    if (status == HK_OK && table) add_row(&model, table);
+    hk_model_free(&model);
+  }
+  hk_names_free(names, n);
+  return status;
+}
+
+static hk_status list_json(hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.model_list/1", &ok);
+  hk_status status = list_models(NULL, hk_put_array(root, "models", &ok), &ok, err);
+  if (status == HK_OK) return hk_emit_print(root, ok, err);
+  cJSON_Delete(root);
+  return status;
+}
+
+static hk_status list(const hk_args *args, hk_error *err) {
+  if (args->json) return list_json(err);
+  static const hk_column columns[] = {
+      {"name", HK_LEFT}, {"architecture", HK_LEFT}, {"parameters", HK_RIGHT}};
+  hk_table table;
+  hk_table_begin(&table, columns, 3);
+  hk_status status = list_models(&table, NULL, NULL, err);
+  if (status == HK_OK) return hk_table_print(&table, err);
+  hk_table_drop(&table);
+  return status;
+}
+
+/* -- show ------------------------------------------------------------------------------------ */
+
+/* What `show` says beside the shape, all for one rank that holds the whole model. */
+typedef struct {
+  int seq;
+  int64_t subgroup_numel;
+  double flops_per_token;
+  hk_bytes checkpointed, kept; /* activations of one sequence */
+  size_t exact, soft;          /* subgroups by either rule */
+} costs;
+
+static hk_status count_subgroups(const hk_model *model, hk_subgroup_rule rule, int64_t size,
+                                 size_t *n, hk_error *err) {
+  hk_subgroup *subgroups = NULL;
+  HK_TRY(hk_model_subgroups(model, 1, 1, rule, size, &subgroups, n, err));
+  free(subgroups);
+  return HK_OK;
+}
+
+static void add_bytes(hk_bytes *sum, hk_bytes bytes) {
+  if (__builtin_add_overflow(*sum, bytes, sum)) *sum = INT64_MAX;
+}
+
+static hk_status cost(const hk_model *model, const hk_args *args, costs *out, hk_error *err) {
+  *out = (costs){.seq = hk_setup_seq(args, model), .subgroup_numel = args->subgroup};
+  for (int block = HK_BLOCK_EMBED; block <= (int)model->layers; block++) {
+    out->flops_per_token += hk_model_forward_flops(model, block, 1, out->seq, 1) / out->seq;
+    add_bytes(&out->checkpointed, hk_model_activation_bytes(model, block, 1, out->seq, 1, true));
+    add_bytes(&out->kept, hk_model_activation_bytes(model, block, 1, out->seq, 1, false));
+  }
+  HK_TRY(count_subgroups(model, HK_SUBGROUP_EXACT, args->subgroup, &out->exact, err));
+  return count_subgroups(model, HK_SUBGROUP_SOFT, args->subgroup, &out->soft, err);
+}
+
+static void put_tensors(const hk_model *model, cJSON *root, bool *ok) {
+  cJSON *array = hk_put_array(root, "tensors", ok);
+  for (size_t i = 0; i < model->n_tensors; i++) {
+    cJSON *entry = hk_put_element(array, ok);
+    hk_put_string(entry, "name", model->tensors[i].name, ok);
+    hk_put_number(entry, "numel", (double)model->tensors[i].numel, ok);
+  }
+}
+
+static hk_status show_json(const hk_model *model, const costs *cost, bool tensors, hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.model/1", &ok);
+  hk_put_string(root, "name", model->name, &ok);
+  hk_put_string(root, "architecture", hk_arch_name(model->arch), &ok);
+  hk_put_number(root, "parameters", (double)model->parameters, &ok);
+  hk_put_number(root, "layers", (double)model->layers, &ok);
+  hk_put_number(root, "hidden", (double)model->hidden, &ok);
+  hk_put_number(root, "ffn", (double)model->ffn, &ok);
+  hk_put_number(root, "heads", (double)model->heads, &ok);
+  hk_put_number(root, "kv_heads", (double)model->kv_heads, &ok);
+  hk_put_number(root, "head_dim", (double)model->head_dim, &ok);
+  hk_put_number(root, "vocab", (double)model->vocab, &ok);
+  hk_put_number(root, "max_positions", (double)model->max_positions, &ok);
+  hk_put_bool(root, "tied_embeddings", model->tied, &ok);
+  hk_put_number(root, "seq", cost->seq, &ok);
+  hk_put_number(root, "forward_flops_per_token", cost->flops_per_token, &ok);
+  cJSON *activations = hk_put_object(root, "activations", &ok);
+  hk_put_number(activations, "checkpointed_bytes", (double)cost->checkpointed, &ok);
+  hk_put_number(activations, "kept_bytes", (double)cost->kept, &ok);
+  cJSON *subgroups = hk_put_object(root, "subgroups", &ok);
+  hk_put_number(subgroups, "numel", (double)cost->subgroup_numel, &ok);
+  hk_put_number(subgroups, "exact", (double)cost->exact, &ok);
+  hk_put_number(subgroups, "soft", (double)cost->soft, &ok);
+  if (tensors) put_tensors(model, root, &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+static void add_count(hk_table *table, const char *name, int64_t value, const char *note) {
+  char count[32];
+  hk_table_row(table);
+  hk_table_cell(table, "%s", name);
+  hk_table_cell(table, "%s", hk_format_count(value, count, sizeof count));
+  hk_table_cell(table, "%s", note);
+}
+
+static void add_shape(hk_table *table, const hk_model *model) {
+  add_count(table, "parameters", model->parameters,
+            model->tied ? "output projection shares the embedding" : "");
+  add_count(table, "layers", model->layers, "");
+  add_count(table, "hidden", model->hidden, "");
+  add_count(table, "ffn", model->ffn, model->gated ? "gated" : "");
+  add_count(table, "heads", model->heads, "");
+  add_count(table, "kv heads", model->kv_heads, "");
+  add_count(table, "head dim", model->head_dim, "");
+  add_count(table, "vocabulary", model->vocab, "");
+  add_count(table, "max positions", model->max_positions,
+            model->max_positions == 0 ? "not stated" : "");
+}
+
+static void add_costs(hk_table *table, const costs *cost) {
+  char at_seq[64], of_size[64], count[32];
+  snprintf(at_seq, sizeof at_seq, "bytes of one sequence of %d tokens", cost->seq);
+  snprintf(of_size, sizeof of_size, "of %s parameters",
+           hk_format_count(cost->subgroup_numel, count, sizeof count));
+  hk_table_row(table);
+  hk_table_cell(table, "forward");
+  hk_table_cell(table, "%.4g", cost->flops_per_token / 1e9);
+  hk_table_cell(table, "Gflop a token, at %d tokens a sequence", cost->seq);
+  add_count(table, "activations, checkpointed", cost->checkpointed, at_seq);
+  add_count(table, "activations, kept", cost->kept, at_seq);
+  add_count(table, "subgroups, exact", (int64_t)cost->exact, of_size);
+  add_count(table, "subgroups, DeepSpeed", (int64_t)cost->soft, "of at least that, tensors whole");
+}
+
+static hk_status print_tensors(const hk_model *model, hk_error *err) {
+  static const hk_column columns[] = {{"tensor", HK_LEFT}, {"parameters", HK_RIGHT}};
+  hk_table table;
+  hk_table_begin(&table, columns, 2);
+  for (size_t i = 0; i < model->n_tensors; i++) {
+    char count[32];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", model->tensors[i].name);
+    hk_table_cell(&table, "%s", hk_format_count(model->tensors[i].numel, count, sizeof count));
+  }
+  putchar('\n');
+  return hk_table_print(&table, err);
+}
+
+static hk_status show_text(const hk_model *model, const costs *cost, bool tensors, hk_error *err) {
+  static const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_RIGHT}, {NULL, HK_LEFT}};
+  printf("%s: %s\n\n", model->name, hk_arch_name(model->arch));
+  hk_table table;
+  hk_table_begin(&table, columns, 3);
+  add_shape(&table, model);
+  add_costs(&table, cost);
+  HK_TRY(hk_table_print(&table, err));
+  return tensors ? print_tensors(model, err) : HK_OK;
+}
+
+static hk_status show(const hk_args *args, hk_error *err) {
+  hk_model model = {0};
+  costs model_costs;
+  hk_status status = hk_model_load(args->operands[0], &model, err);
+  if (status == HK_OK) status = cost(&model, args, &model_costs, err);
+  if (status == HK_OK)
+    status = (args->json ? show_json : show_text)(&model, &model_costs, args->tensors, err);
+  hk_model_free(&model);
+  return status;
+}
+
+const hk_command hk_command_model_list = {
+    .name = "model list",
+    .summary = "Lists the model presets that ship with hocket",
+    .usage = "[--json]",
+    .details = "A Hugging Face config.json can also be given as a FILE wherever --model is.",
+    .example = "hocket model list",
+    .options = HK_OPTION(JSON),
+    .run = list,
+};
+
+const hk_command hk_command_model_show = {
+    .name = "model show",
+    .summary = "Shows a model's shape, its exact parameters and what a training step costs",
+    .usage = "NAME|FILE [--tensors] [--seq N] [--subgroup NUMEL] [--json]",
+    .details =
+        "Activations and subgroups are those of one GPU that holds the whole model and\n"
+        "trains one sequence.",
+    .example = "hocket model show llama-2-7b --tensors",
+    .options = HK_OPTION(TENSORS) | HK_OPTION(SEQ) | HK_OPTION(SUBGROUP) | HK_OPTION(JSON),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = show,
+};

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket plan: which schedule, how long an iteration, does it fit, and why. */
+#include <stdio.h>
+
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/explain.h"
+#include "cli/report.h"
+#include "cli/setup.h"
+#include "cli/table.h"
+
+/* -- Text ------------------------------------------------------------------------------------ */
+
+static hk_status print_fitting(const hk_ranking *ranking, hk_error *err) {
+  static const hk_column columns[] = {
+      {"rank", HK_RIGHT},         {"policy", HK_LEFT},       {"runtime", HK_LEFT},
+      {"forward ms", HK_RIGHT},   {"backward ms", HK_RIGHT}, {"update ms", HK_RIGHT},
+      {"iteration ms", HK_RIGHT}, {"tokens/s", HK_RIGHT},    {"Gparam/s", HK_RIGHT},
+      {"x bound", HK_RIGHT},      {"GPU GiB", HK_RIGHT},     {"host GiB", HK_RIGHT},
+      {"limited by", HK_LEFT}};
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof columns[0]);
+  for (size_t i = 0; i < ranking->n_fit; i++) {
+    const hk_forecast *forecast = &ranking->forecasts[i];
+    char title[96];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%zu", i + 1);
+    hk_table_cell(&table, "%s", hk_forecast_title(forecast, title, sizeof title));
+    hk_table_cell(&table, "%s", hk_runtime_name(forecast->plan.runtime));
+    hk_table_cell(&table, "%.1f", hk_ms(forecast->forward_ns));
+    hk_table_cell(&table, "%.1f", hk_ms(forecast->backward_ns));
+    hk_table_cell(&table, "%.1f", hk_ms(forecast->update_ns));
+    hk_table_cell(&table, "%.1f", hk_ms(forecast->iteration_ns));
+    hk_table_cell(&table, "%.0f", forecast->tokens_per_s);
+    hk_table_cell(&table, "%.2f", forecast->update_params_per_s / 1e9);
+    hk_table_cell(&table, "%.2f", hk_report_bound_ratio(forecast));
+    hk_table_cell(&table, "%.1f", hk_gib(forecast->result.memory.peak));
+    hk_table_cell(&table, "%.1f", hk_gib(forecast->result.memory.host_peak));
+    hk_table_cell(&table, "%s %.0f %%", hk_resource_name(forecast->limiter),
+                  100 * forecast->limiter_utilization);
+  }
+  HK_TRY(hk_table_print(&table, err));
+  putchar('\n');
+  return HK_OK;
+}
+
+static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
+  static const hk_column columns[] = {
+      {"does not fit", HK_LEFT}, {"runtime", HK_LEFT}, {"because", HK_LEFT}};
+  hk_table table;
+  hk_table_begin(&table, columns, 3);
+  for (size_t i = ranking->n_fit; i < ranking->n; i++) {
+    const hk_forecast *forecast = &ranking->forecasts[i];
+    char title[96];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", hk_forecast_title(forecast, title, sizeof title));
+    hk_table_cell(&table, "%s", hk_runtime_name(forecast->plan.runtime));
+    hk_table_cell(&table, "%s", forecast->problem);
+  }
+  HK_TRY(hk_table_print(&table, err));
+  putchar('\n');
+  return HK_OK;
+}
+
+static hk_status print_text(const hk_setup *setup, const hk_ranking *ranking, bool explain,
+                            hk_error *err) {
+  hk_report_heading(&setup->model, &setup->machine, &setup->job);
+  putchar('\n');
+  if (ranking->n_fit > 0) HK_TRY(print_fitting(ranking, err));
+  if (ranking->n_fit < ranking->n) HK_TRY(print_not_fitting(ranking, err));
+  hk_report_bound_line(&ranking->forecasts[0].physical);
+  puts(ranking->reason);
+  HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
+  if (!explain) return HK_OK;
+  putchar('\n');
+  return hk_explain_text(&setup->machine, err);
+}
+
+/* -- JSON ------------------------------------------------------------------------------------ */
+
+static void put_job(const hk_job *job, cJSON *root, bool *ok) {
+  cJSON *object = hk_put_object(root, "job", ok);
+  hk_put_number(object, "gpus", job->gpus, ok);
+  hk_put_number(object, "nodes", job->nodes, ok);
+  hk_put_number(object, "tp", job->tp, ok);
+  hk_put_number(object, "dp", hk_job_dp(job), ok);
+  hk_put_number(object, "micro_batch", job->micro_batch, ok);
+  hk_put_number(object, "grad_accum", job->grad_accum, ok);
+  hk_put_number(object, "seq", job->seq, ok);
+  hk_put_bool(object, "checkpoint_activations", job->checkpoint_activations, ok);
+}
+
+static hk_status fill_json(const hk_setup *setup, const hk_ranking *ranking, cJSON *root, bool *ok,
+                           hk_error *err) {
+  hk_put_string(root, "model", setup->model.name, ok);
+  hk_put_number(root, "parameters", (double)setup->model.parameters, ok);
+  hk_put_string(root, "machine", setup->machine.name, ok);
+  put_job(&setup->job, root, ok);
+  hk_report_bound_json(&ranking->forecasts[0], root, ok);
+  hk_put_item(root, "best", ranking->n_fit > 0 ? cJSON_CreateNumber(0) : cJSON_CreateNull(), ok);
+  cJSON *schedules = hk_put_array(root, "schedules", ok);
+  for (size_t i = 0; i < ranking->n; i++) {
+    cJSON *element = hk_put_element(schedules, ok);
+    hk_put_string(element, "schema", "hocket.forecast/1", ok);
+    HK_TRY(hk_report_json(&ranking->forecasts[i], &setup->machine, element, err));
+  }
+  hk_put_string(root, "reason", ranking->reason, ok);
+  return hk_report_warnings_json(&ranking->forecasts[0].plan, &setup->machine, root, ok, err);
+}
+
+static hk_status print_json(const hk_setup *setup, const hk_ranking *ranking, bool explain,
+                            hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.plan_ranking/1", &ok);
+  hk_status status = fill_json(setup, ranking, root, &ok, err);
+  if (status != HK_OK) {
+    cJSON_Delete(root);
+    return status;
+  }
+  if (explain) hk_explain_json(&setup->machine, root, &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+/* -- The command ----------------------------------------------------------------------------- */
+
+static hk_status rank(const hk_args *args, const hk_setup *setup, hk_ranking *ranking,
+                      hk_error *err) {
+  hk_ranking_options options = {
+      .only_policy = setup->policy,
+      .only_runtime = args->given & HK_OPTION(RUNTIME) ? &setup->runtime : NULL,
+      .fixed = setup->options,
+  };
+  return hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options, ranking,
+                 err);
+}
+
+static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_error *err) {
+  char title[96];
+  HK_TRY(hk_plan_save(&winner->plan, args->output, err));
+  if (!args->quiet)
+    hk_note("hocket plan: wrote the winner, %s under %s, to %s",
+            hk_forecast_title(winner, title, sizeof title), hk_runtime_name(winner->plan.runtime),
+            args->output);
+  return HK_OK;
+}
+
+static hk_status answer(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
+                        hk_error *err) {
+  HK_TRY(args->json ? print_json(setup, ranking, args->explain, err)
+                    : print_text(setup, ranking, args->explain, err));
+  const hk_forecast *best = &ranking->forecasts[0];
+  if (ranking->n_fit == 0)
+    return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);
+  return args->output ? save_winner(args, best, err) : HK_OK;
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  hk_setup setup = {0};
+  hk_ranking ranking = {0};
+  hk_status status = hk_setup_load(args, &setup, err);
+  if (status == HK_OK) status = rank(args, &setup, &ranking, err);
+  if (status == HK_OK) status = answer(args, &setup, &ranking, err);
+  hk_ranking_free(&ranking);
+  hk_setup_free(&setup);
+  return status;
+}
+
+const hk_command hk_command_plan = {
+    .name = "plan",
+    .summary = "Ranks the offload schedules of a model on a machine",
+    .usage = "--model NAME|FILE --machine NAME|FILE [OPTIONS]",
+    .details =
+        "Simulates every policy, under both runtimes and at several settings, and prints a\n"
+        "table by iteration time, what does not fit and why, the lower bound of the update\n"
+        "and the reason why the winner wins. Exit 1 when nothing fits. OMP_NUM_THREADS sets how\n"
+        "many threads simulate; the result is the same.",
+    .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
+    .output = "write the winner as a plan for 'simulate' and 'trace export'",
+    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
+               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .lists_policies = true,
+    .run = run,
+};

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket simulate: one plan, or one policy, on one machine. */
+#include <stdio.h>
+
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/explain.h"
+#include "cli/report.h"
+#include "cli/setup.h"
+
+static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
+                            const hk_machine *machine, hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.forecast/1", &ok);
+  hk_status status = hk_report_json(forecast, machine, root, err);
+  if (status != HK_OK) {
+    cJSON_Delete(root);
+    return status;
+  }
+  if (args->explain) hk_explain_json(machine, root, &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
+                            const hk_machine *machine, hk_error *err) {
+  HK_TRY(hk_report_text(forecast, machine, err));
+  if (!args->explain) return HK_OK;
+  putchar('\n');
+  return hk_explain_text(machine, err);
+}
+
+static hk_status answer(const hk_args *args, const hk_forecast *forecast, const hk_machine *machine,
+                        hk_error *err) {
+  HK_TRY(args->json ? print_json(args, forecast, machine, err)
+                    : print_text(args, forecast, machine, err));
+  if (args->output) {
+    HK_TRY(hk_plan_save(&forecast->plan, args->output, err));
+    if (!args->quiet) hk_note("hocket simulate: wrote the plan to %s", args->output);
+  }
+  if (forecast->feasible) return HK_OK;
+  return hk_fail(err, HK_NO, "does not fit: %s; %s", forecast->problem, forecast->advice);
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  hk_plan plan;
+  hk_machine machine;
+  hk_forecast forecast = {0};
+  hk_sim_options options = {.check = args->check};
+  hk_status status = hk_setup_plan(args, &plan, &machine, err);
+  if (status == HK_OK) status = hk_forecast_make(&plan, &machine, &options, &forecast, err);
+  if (status == HK_OK) status = answer(args, &forecast, &machine, err);
+  hk_forecast_free(&forecast);
+  hk_plan_free(&plan);
+  hk_machine_free(&machine);
+  return status;
+}
+
+const hk_command hk_command_simulate = {
+    .name = "simulate",
+    .summary = "Simulates one iteration of a plan, or of a policy with settings",
+    .usage =
+        "PLAN.json [--machine NAME|FILE] [OPTIONS]\n"
+        "       hocket simulate --model NAME|FILE --machine NAME|FILE --policy NAME [OPTIONS]",
+    .details =
+        "Prints the three phases, throughput, lower bounds, memory, and how busy lanes and\n"
+        "resources are. A plan file fixes model, job and policy; without --machine it runs\n"
+        "on the machine that it was made for. Exit 1 when it does not fit.",
+    .example =
+        "hocket simulate --model llama-2-7b --machine polaris-a100-4x40gb --policy "
+        "interleave --stride 2",
+    .output = "write the plan that was simulated",
+    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
+               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
+    .most_operands = 1,
+    .lists_policies = true,
+    .run = run,
+};

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* A subcommand: what it is called, what it takes, what --help says and what runs. */
+#ifndef HK_CLI_COMMAND_H
+#define HK_CLI_COMMAND_H
+
+#include "cli/args.h"
+
+typedef struct {
+  const char *name;    /* "plan", or two words: "model show" */
+  const char *summary; /* one line */
+  const char *usage;   /* after "hocket NAME " */
+  const char *details; /* what it prints, in lines of at most 80 columns */
+  const char *example; /* whole command line */
+  const char *output;  /* what -o FILE receives; NULL: no -o */
+  hk_option_set options;
+  int least_operands, most_operands;
+  bool lists_policies; /* whether --help ends with them */
+  /* Prints the answer to stdout. A failure is a sentence in err, for main to print. */
+  hk_status (*run)(const hk_args *args, hk_error *err);
+} hk_command;
+
+extern const hk_command hk_command_plan, hk_command_simulate, hk_command_model_list,
+    hk_command_model_show, hk_command_machine_list, hk_command_machine_show,
+    hk_command_trace_export;
+
+/* The subcommands in the order of --help. */
+const hk_command *const *hk_command_list(size_t *n);
+
+/* To stdout. `group` is the first word of two-word commands: "model". */
+void hk_help_program(void);
+void hk_help_group(const char *group);
+void hk_help_command(const hk_command *command);
+
+#endif

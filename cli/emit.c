@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Notes, and cJSON with every allocation checked once. */
+#include "cli/emit.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core/json.h"
+
+void hk_note(const char *format, ...) {
+  va_list values;
+  fflush(stdout);
+  va_start(values, format);
+  vfprintf(stderr, format, values);
+  va_end(values);
+  fputc('\n', stderr);
+}
+
+void hk_put_number(cJSON *object, const char *key, double value, bool *ok) {
+  if (!cJSON_AddNumberToObject(object, key, value)) *ok = false;
+}
+
+void hk_put_string(cJSON *object, const char *key, const char *value, bool *ok) {
+  if (!cJSON_AddStringToObject(object, key, value)) *ok = false;
+}
+
+void hk_put_bool(cJSON *object, const char *key, bool value, bool *ok) {
+  if (!cJSON_AddBoolToObject(object, key, value)) *ok = false;
+}
+
+cJSON *hk_put_object(cJSON *object, const char *key, bool *ok) {
+  cJSON *member = cJSON_AddObjectToObject(object, key);
+  if (!member) *ok = false;
+  return member;
+}
+
+cJSON *hk_put_array(cJSON *object, const char *key, bool *ok) {
+  cJSON *member = cJSON_AddArrayToObject(object, key);
+  if (!member) *ok = false;
+  return member;
+}
+
+void hk_put_item(cJSON *object, const char *key, cJSON *item, bool *ok) {
+  if (item && cJSON_AddItemToObject(object, key, item)) return;
+  cJSON_Delete(item);
+  *ok = false;
+}
+
+cJSON *hk_put_element(cJSON *array, bool *ok) {
+  cJSON *element = cJSON_CreateObject();
+  if (element && cJSON_AddItemToArray(array, element)) return element;
+  cJSON_Delete(element);
+  *ok = false;
+  return NULL;
+}
+
+cJSON *hk_emit_begin(const char *schema, bool *ok) {
+  *ok = true;
+  cJSON *root = cJSON_CreateObject();
+  hk_put_string(root, "schema", schema, ok);
+  return root;
+}
+
+hk_status hk_emit_print(cJSON *root, bool ok, hk_error *err) {
+  hk_status status = ok ? hk_json_print(root, stdout, err)
+                        : hk_fail(err, HK_ENVIRONMENT, "out of memory for the JSON report");
+  cJSON_Delete(root);
+  return status;
+}

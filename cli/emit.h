@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Output that is not a table: notes, and the JSON that --json prints. Each JSON call notes a failed
+ * allocation in *ok and goes on, so that a function which builds an object checks once, when it
+ * prints. */
+#ifndef HK_CLI_EMIT_H
+#define HK_CLI_EMIT_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+
+#include "core/error.h"
+
+/* A line on stderr, after what stdout has been given so far (they may be one terminal). */
+void hk_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+void hk_put_number(cJSON *object, const char *key, double value, bool *ok);
+void hk_put_string(cJSON *object, const char *key, const char *value, bool *ok);
+void hk_put_bool(cJSON *object, const char *key, bool value, bool *ok);
+/* New members; NULL (which the other calls take) when out of memory. */
+cJSON *hk_put_object(cJSON *object, const char *key, bool *ok);
+cJSON *hk_put_array(cJSON *object, const char *key, bool *ok);
+/* Takes over `item`, which may be NULL. */
+void hk_put_item(cJSON *object, const char *key, cJSON *item, bool *ok);
+/* Appends a new object to `array`, and returns it. */
+cJSON *hk_put_element(cJSON *array, bool *ok);
+
+/* A new object that opens with its schema. */
+cJSON *hk_emit_begin(const char *schema, bool *ok);
+/* Prints to stdout, and deletes. */
+hk_status hk_emit_print(cJSON *root, bool ok, hk_error *err);
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* --help, written from the tables that the program itself runs by. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "sim/policy.h"
+
+static const hk_command *const commands[] = {
+    &hk_command_plan,         &hk_command_simulate,     &hk_command_model_list,
+    &hk_command_model_show,   &hk_command_machine_list, &hk_command_machine_show,
+    &hk_command_trace_export,
+};
+
+const hk_command *const *hk_command_list(size_t *n) {
+  *n = sizeof commands / sizeof commands[0];
+  return commands;
+}
+
+static void print_commands(const char *group) {
+  size_t length = group ? strlen(group) : 0;
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    const char *name = commands[i]->name;
+    if (group && (strncmp(name, group, length) != 0 || name[length] != ' ')) continue;
+    printf("  %-14s  %s\n", name, commands[i]->summary);
+  }
+}
+
+void hk_help_program(void) {
+  puts(
+      "Usage: hocket COMMAND [OPTIONS]\n"
+      "\n"
+      "Plans and simulates optimizer offloading for training of large language models:\n"
+      "which subgroup of the parameters is updated where, in what order, with which\n"
+      "copies in flight, how long an iteration takes, and whether it fits.\n"
+      "\n"
+      "Commands:");
+  print_commands(NULL);
+  puts(
+      "\n"
+      "  hocket help COMMAND   what a command takes and prints\n"
+      "  hocket --version      the version\n"
+      "\n"
+      "Example:\n"
+      "  hocket plan --model llama-2-7b --machine polaris-a100-4x40gb\n"
+      "\n"
+      "Exit status: 0 success, 1 the answer is no (does not fit), 2 bad usage or input,\n"
+      "3 the environment (no memory, disk full).");
+}
+
+void hk_help_group(const char *group) {
+  printf("Usage: hocket %s ACTION [OPTIONS]\n\nActions:\n", group);
+  print_commands(group);
+  printf("\nExample:\n");
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+    if (strncmp(commands[i]->name, group, strlen(group)) == 0)
+      printf("  %s\n", commands[i]->example);
+}
+
+static void print_option(const hk_option *option, const char *help) {
+  char left[64], letter[8] = "";
+  if (option->letter) snprintf(letter, sizeof letter, "-%c, ", option->letter);
+  snprintf(left, sizeof left, "%s--%s%s%s", letter, option->name, option->value ? " " : "",
+           option->value ? option->value : "");
+  printf("  %-31s %s%s", left, strlen(left) > 31 ? "\n                                  " : "",
+         help);
+  putchar('\n');
+}
+
+static void print_policies(void) {
+  size_t n = 0;
+  const hk_policy *const *policies = hk_policy_list(&n);
+  printf("\nPolicies:\n");
+  for (size_t i = 0; i < n; i++) {
+    unsigned takes = policies[i]->takes;
+    printf("  %-13s %s", policies[i]->name, policies[i]->summary);
+    if (takes)
+      printf(" (takes%s%s%s)", takes & HK_TAKES_STRIDE ? " --stride" : "",
+             takes & HK_TAKES_RATIO ? " --ratio" : "",
+             takes & HK_TAKES_BUFFERS ? " --buffers" : "");
+    putchar('\n');
+  }
+}
+
+void hk_help_command(const hk_command *command) {
+  printf("Usage: hocket %s %s\n\n%s.\n%s\n\nOptions:\n", command->name, command->usage,
+         command->summary, command->details);
+  for (int id = 0; id < HK_OPT_COUNT; id++) {
+    if (id != HK_OPT_HELP && !(command->options >> id & 1)) continue;
+    const hk_option *option = hk_option_info((hk_option_id)id);
+    print_option(option, id == HK_OPT_OUTPUT ? command->output : option->help);
+  }
+  if (command->lists_policies) print_policies();
+  printf("\nExample:\n  %s\n", command->example);
+}

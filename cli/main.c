@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket: finds the subcommand, runs it, reports its failure. Only this file exits. */
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "core/names.h"
+
+/* The command that argv[0..argc) begins with, and in *words how many of them name it. */
+static const hk_command *find_command(int argc, char **argv, int *words) {
+  size_t n = 0;
+  const hk_command *const *commands = hk_command_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    const char *name = commands[i]->name, *space = strchr(name, ' ');
+    size_t first = space ? (size_t)(space - name) : strlen(name);
+    if (argc < 1 || strlen(argv[0]) != first || strncmp(argv[0], name, first) != 0) continue;
+    if (space && (argc < 2 || strcmp(argv[1], space + 1) != 0)) continue;
+    *words = space ? 2 : 1;
+    return commands[i];
+  }
+  return NULL;
+}
+
+/* Words that may stand at one place: first words, or what may follow `group`. Returns how many. */
+static size_t list_words(const char *group, char words[][24], const char **names) {
+  size_t n = 0, count = 0;
+  const hk_command *const *commands = hk_command_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    const char *name = commands[i]->name, *space = strchr(name, ' ');
+    size_t first = space ? (size_t)(space - name) : strlen(name);
+    if (group && (!space || strlen(group) != first || strncmp(group, name, first) != 0)) continue;
+    if (group)
+      snprintf(words[count], sizeof words[count], "%s", space + 1);
+    else
+      snprintf(words[count], sizeof words[count], "%.*s", (int)first, name);
+    names[count] = words[count];
+    count++;
+  }
+  return count;
+}
+
+/* Why argv[0..argc) names no command. */
+static hk_status fail_command(int argc, char **argv, hk_error *err) {
+  char words[32][24];
+  const char *names[32];
+  size_t n = list_words(argv[0], words, names);
+  const char *kind = n > 0 ? "action" : "command", *typed = n > 0 ? argv[argc > 1] : argv[0];
+  if (n > 0 && argc < 2)
+    return hk_fail(err, HK_INPUT, "'%s' needs an action; 'hocket help %s' lists what there is",
+                   argv[0], argv[0]);
+  if (n == 0) n = list_words(NULL, words, names);
+  const char *nearest = hk_nearest(typed, names, n);
+  if (nearest)
+    return hk_fail(err, HK_INPUT, "unknown %s '%s'; did you mean '%s'?", kind, typed, nearest);
+  return hk_fail(err, HK_INPUT, "unknown %s '%s'; 'hocket --help' lists what there is", kind,
+                 typed);
+}
+
+static bool is_group(const char *word) {
+  char words[32][24];
+  const char *names[32];
+  return list_words(word, words, names) > 0;
+}
+
+static bool is_help(const char *word) {
+  return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* hocket help [COMMAND] */
+static hk_status help(int argc, char **argv, hk_error *err) {
+  int words = 0;
+  const hk_command *command = find_command(argc, argv, &words);
+  if (argc == 0)
+    hk_help_program();
+  else if (command && words == argc)
+    hk_help_command(command);
+  else if (argc == 1 && is_group(argv[0]))
+    hk_help_group(argv[0]);
+  else if (command)
+    return hk_fail(err, HK_INPUT, "'help %s' takes nothing more, got '%s'", command->name,
+                   argv[words]);
+  else
+    return fail_command(argc, argv, err);
+  return HK_OK;
+}
+
+static hk_status check_operands(const hk_command *command, const hk_args *args, hk_error *err) {
+  if (args->n_operands < command->least_operands)
+    return hk_fail(err, HK_INPUT, "too few arguments; usage: hocket %s %s", command->name,
+                   command->usage);
+  if (args->n_operands > command->most_operands)
+    return hk_fail(err, HK_INPUT, "unexpected argument '%s'; usage: hocket %s %s",
+                   args->operands[command->most_operands], command->name, command->usage);
+  return HK_OK;
+}
+
+/* argv[0] is the last word of the command's name. */
+static hk_status run_command(const hk_command *command, int argc, char **argv, hk_error *err) {
+  hk_args args;
+  HK_TRY(hk_args_parse(argc, argv, command->options, &args, err));
+  if (args.help) {
+    hk_help_command(command);
+    return HK_OK;
+  }
+  HK_TRY(check_operands(command, &args, err));
+  return command->run(&args, err);
+}
+
+/* *name becomes what messages begin with. */
+static hk_status dispatch(int argc, char **argv, const char **name, hk_error *err) {
+  if (argc == 0)
+    return hk_fail(err, HK_INPUT, "no command given; 'hocket --help' lists what there is");
+  if (is_help(argv[0])) return help(0, argv, err);
+  if (strcmp(argv[0], "help") == 0) return help(argc - 1, argv + 1, err);
+  if (strcmp(argv[0], "--version") == 0) {
+    puts("hocket " HK_VERSION);
+    return HK_OK;
+  }
+  if (argv[0][0] == '-')
+    return hk_fail(err, HK_INPUT, "options come after the command, got '%s' first", argv[0]);
+  int words = 0;
+  const hk_command *command = find_command(argc, argv, &words);
+  if (command) {
+    *name = command->name;
+    return run_command(command, argc - words + 1, argv + words - 1, err);
+  }
+  bool wants_group = argc == 2 && is_help(argv[1]) && is_group(argv[0]);
+  return wants_group ? help(1, argv, err) : fail_command(argc, argv, err);
+}
+
+/* What was printed has to arrive: a full disk shows only when the buffer is written. */
+static hk_status close_stdout(hk_error *err) {
+  errno = 0;
+  bool failed = ferror(stdout) != 0;
+  if (fclose(stdout) != 0) failed = true;
+  if (!failed) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "cannot write to standard output: %s",
+                 errno ? strerror(errno) : "an earlier write failed");
+}
+
+int main(int argc, char **argv) {
+  setlocale(LC_CTYPE, ""); /* for widths of table cells; numbers stay in the C locale */
+  hk_error err = {0}, late = {0};
+  const char *name = NULL;
+  hk_status status = dispatch(argc - 1, argv + 1, &name, &err);
+  if (status != HK_OK) hk_note("hocket%s%s: %s", name ? " " : "", name ? name : "", err.message);
+  if (close_stdout(&late) != HK_OK) {
+    if (status != HK_ENVIRONMENT) fprintf(stderr, "hocket: %s\n", late.message);
+    status = late.status;
+  }
+  return (int)status;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* A forecast as text, and the few figures that text and JSON both derive from it. */
+#include "cli/report.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/table.h"
+
+static const char *const phase_names[HK_PHASE_COUNT] = {"forward", "backward", "update"};
+
+/* -- Figures --------------------------------------------------------------------------------- */
+
+double hk_gib(hk_bytes n) {
+  return (double)n / (double)HK_GIB;
+}
+
+double hk_report_bound_ratio(const hk_forecast *forecast) {
+  hk_ns bound = forecast->physical.update_ns;
+  return bound > 0 ? (double)forecast->update_ns / (double)bound : 0;
+}
+
+hk_lane_use hk_report_lane(const hk_forecast *forecast, int32_t lane) {
+  const hk_graph *graph = &forecast->graph;
+  hk_lane_use use = {0};
+  use.busy = hk_lane_busy(graph, &forecast->result.timeline, lane, 0, forecast->iteration_ns);
+  for (size_t i = 0; i < graph->n_ops; i++)
+    if (graph->ops[i].lane == lane && strcmp(hk_op_kind_unit(graph->ops[i].kind), "bytes") == 0)
+      use.bytes += graph->ops[i].work;
+  if (forecast->iteration_ns > 0)
+    use.utilization = (double)use.busy / (double)forecast->iteration_ns;
+  return use;
+}
+
+double hk_report_utilization(const hk_forecast *forecast, const hk_machine *machine,
+                             hk_resource resource) {
+  double possible = hk_resource_capacity(machine, resource, false) *
+                    ((double)forecast->iteration_ns / (double)HK_NS_PER_S);
+  return possible > 0 ? forecast->result.used[resource] / possible : 0;
+}
+
+/* -- Lines ----------------------------------------------------------------------------------- */
+
+void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job) {
+  char count[32];
+  printf("%s (%s parameters) on %s: ", model->name, hk_format_count(model->parameters, count, 32),
+         machine->name);
+  if (job->nodes > 1) printf("%d nodes of ", job->nodes);
+  printf("%d GPU%s, tp %d, dp %d, micro-batch %d, grad-accum %d, seq %d, activations %s\n",
+         job->gpus, job->gpus == 1 ? "" : "s", job->tp, hk_job_dp(job), job->micro_batch,
+         job->grad_accum, job->seq, job->checkpoint_activations ? "checkpointed" : "kept");
+}
+
+/* "DRAM-bound", "bound by the critical path". */
+static void print_binding(const char *binding) {
+  if (strchr(binding, ' ')) {
+    printf("bound by the %s", binding);
+    return;
+  }
+  for (; *binding; binding++) putchar(toupper((unsigned char)*binding));
+  printf("-bound");
+}
+
+void hk_report_bound_line(const hk_bound *physical) {
+  printf("lower bound of the update: ");
+  if (!physical->feasible) {
+    puts("none, because no assignment of the state to GPU and host fits in memory");
+    return;
+  }
+  printf("%.1f ms, ", hk_ms(physical->update_ns));
+  print_binding(physical->binding);
+  puts(" (linear programme + dual certificate)");
+}
+
+hk_status hk_report_warnings(const hk_plan *plan, const hk_machine *machine, hk_error *err) {
+  char **warnings = NULL;
+  HK_TRY(hk_forecast_warnings(plan, machine, &warnings, err));
+  for (size_t i = 0; warnings[i]; i++) printf("warning: %s\n", warnings[i]);
+  hk_warnings_free(warnings);
+  return HK_OK;
+}
+
+/* -- The report ------------------------------------------------------------------------------ */
+
+static void print_settings(const hk_forecast *forecast) {
+  const hk_plan *plan = &forecast->plan;
+  char title[96], count[32];
+  printf("policy %s, runtime %s\n", hk_forecast_title(forecast, title, sizeof title),
+         hk_runtime_name(plan->runtime));
+  printf(
+      "%zu subgroups of %s%s parameters a rank, gradient flush %s with %d bytes, "
+      "%d CPU threads a rank\n",
+      plan->n_subgroups, plan->subgroup_rule == HK_SUBGROUP_SOFT ? "at least " : "",
+      hk_format_count(plan->subgroup_numel, count, sizeof count),
+      plan->flush == HK_FLUSH_ASYNC ? "async" : "sync", plan->flush_bytes_per_param,
+      plan->cpu_threads);
+  int64_t totals[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, totals);
+  printf("parameters a rank by route:");
+  for (int route = 0; route < HK_ROUTE_COUNT; route++)
+    if (totals[route] > 0)
+      printf(" %s %s", hk_route_name((hk_route)route),
+             hk_format_count(totals[route], count, sizeof count));
+  printf("\n\n");
+}
+
+static void print_times(const hk_forecast *forecast) {
+  printf("forward    %10.1f ms\n", hk_ms(forecast->forward_ns));
+  printf("backward   %10.1f ms\n", hk_ms(forecast->backward_ns));
+  printf("update     %10.1f ms   %.2f Gparam/s", hk_ms(forecast->update_ns),
+         forecast->update_params_per_s / 1e9);
+  if (hk_report_bound_ratio(forecast) > 0)
+    printf(", %.2f x the lower bound", hk_report_bound_ratio(forecast));
+  printf("; %s %.0f %% busy\n", hk_resource_name(forecast->limiter),
+         100 * forecast->limiter_utilization);
+  printf("iteration  %10.1f ms   %.0f tokens/s\n", hk_ms(forecast->iteration_ns),
+         forecast->tokens_per_s);
+  hk_report_bound_line(&forecast->physical);
+  printf("lower bound of this plan's update: %.1f ms, ", hk_ms(forecast->graph_bound.update_ns));
+  print_binding(forecast->graph_bound.binding);
+  puts("\n");
+}
+
+static void print_memory(const hk_memory_report *memory) {
+  printf(
+      "GPU memory   %8.2f GiB before forward, %.2f after forward, %.2f after backward, "
+      "%.2f after update\n",
+      hk_gib(memory->before_forward), hk_gib(memory->after_forward), hk_gib(memory->after_backward),
+      hk_gib(memory->after_update));
+  printf("       peak  %8.2f GiB of %.2f in %s\n", hk_gib(memory->peak), hk_gib(memory->capacity),
+         phase_names[memory->peak_phase]);
+  printf("host   peak  %8.2f GiB of %.2f in %s\n\n", hk_gib(memory->host_peak),
+         hk_gib(memory->host_capacity), phase_names[memory->host_peak_phase]);
+}
+
+static hk_status print_lanes(const hk_forecast *forecast, hk_error *err) {
+  static const hk_column columns[] = {
+      {"lane", HK_LEFT}, {"busy ms", HK_RIGHT}, {"moved GiB", HK_RIGHT}, {"busy %", HK_RIGHT}};
+  hk_table table;
+  hk_table_begin(&table, columns, 4);
+  for (size_t i = 0; i < forecast->graph.n_lanes; i++) {
+    hk_lane_use use = hk_report_lane(forecast, (int32_t)i);
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", forecast->graph.lanes[i].name);
+    hk_table_cell(&table, "%.1f", hk_ms(use.busy));
+    hk_table_cell(&table, "%.2f", hk_gib(use.bytes));
+    hk_table_cell(&table, "%.1f", 100 * use.utilization);
+  }
+  HK_TRY(hk_table_print(&table, err));
+  putchar('\n');
+  return HK_OK;
+}
+
+static hk_status print_resources(const hk_forecast *forecast, const hk_machine *machine,
+                                 hk_error *err) {
+  static const hk_column columns[] = {
+      {"resource", HK_LEFT}, {"used %", HK_RIGHT}, {"meaning", HK_LEFT}};
+  hk_table table;
+  hk_table_begin(&table, columns, 3);
+  for (int i = 0; i < HK_RES_COUNT; i++) {
+    hk_resource resource = (hk_resource)i;
+    double share = hk_report_utilization(forecast, machine, resource);
+    if (share <= 0) continue;
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", hk_resource_name(resource));
+    hk_table_cell(&table, "%.1f", 100 * share);
+    hk_table_cell(&table, "%s", hk_resource_meaning(resource));
+  }
+  return hk_table_print(&table, err);
+}
+
+hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, hk_error *err) {
+  hk_report_heading(&forecast->plan.model, machine, &forecast->plan.job);
+  print_settings(forecast);
+  print_times(forecast);
+  print_memory(&forecast->result.memory);
+  HK_TRY(print_lanes(forecast, err));
+  HK_TRY(print_resources(forecast, machine, err));
+  return hk_report_warnings(&forecast->plan, machine, err);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Options to nouns. The defaults that depend on the model or the machine are here; those that do
+ * not are in args.c, those of policies and runtimes in sim/. */
+#include "cli/setup.h"
+
+#include <string.h>
+
+static hk_status load_machine(const hk_args *args, const char *fallback, hk_machine *machine,
+                              hk_error *err) {
+  const char *name = args->machine ? args->machine : fallback;
+  if (!name || !*name)
+    return hk_fail(err, HK_INPUT,
+                   "--machine NAME|FILE is needed; 'hocket machine list' shows the profiles");
+  return hk_machine_load(name, machine, err);
+}
+
+int hk_setup_seq(const hk_args *args, const hk_model *model) {
+  if (args->seq > 0) return (int)args->seq;
+  return model->max_positions > 0 && model->max_positions < 2048 ? (int)model->max_positions : 2048;
+}
+
+static hk_job job_of(const hk_args *args, const hk_model *model, const hk_machine *machine) {
+  return (hk_job){.gpus = args->gpus > 0 ? (int)args->gpus : (int)machine->gpus.value,
+                  .nodes = (int)args->nodes,
+                  .tp = (int)args->tp,
+                  .micro_batch = (int)args->micro_batch,
+                  .grad_accum = (int)args->grad_accum,
+                  .seq = hk_setup_seq(args, model),
+                  .checkpoint_activations = args->checkpoint == 0};
+}
+
+hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
+  *setup = (hk_setup){.runtime = (hk_runtime)args->runtime, .flush = (hk_flush)args->flush};
+  if (!args->model)
+    return hk_fail(err, HK_INPUT,
+                   "--model NAME|FILE is needed; 'hocket model list' shows the presets");
+  if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
+  HK_TRY(hk_model_load(args->model, &setup->model, err));
+  HK_TRY(load_machine(args, NULL, &setup->machine, err));
+  setup->job = job_of(args, &setup->model, &setup->machine);
+  setup->settings = (hk_plan_settings){
+      .subgroup_numel = args->subgroup,
+      .flush = args->given & HK_OPTION(FLUSH) ? &setup->flush : NULL,
+      .cpu_threads = (int)args->cpu_threads,
+  };
+  setup->options = (hk_policy_options){
+      .stride = args->stride > 0 ? (int)args->stride : 0,
+      .stride_auto = args->stride == HK_STRIDE_AUTO,
+      .ratio = args->ratio,
+      .buffers = (int)args->buffers,
+  };
+  return hk_job_check(&setup->job, &setup->model, err);
+}
+
+void hk_setup_free(hk_setup *setup) {
+  hk_model_free(&setup->model);
+  hk_machine_free(&setup->machine);
+}
+
+static hk_status plan_from_options(const hk_args *args, hk_setup *setup, hk_plan *plan,
+                                   hk_error *err) {
+  if (!args->policy)
+    return hk_fail(err, HK_INPUT,
+                   "a PLAN.json or --policy NAME is needed; --help lists the policies");
+  HK_TRY(hk_setup_load(args, setup, err));
+  hk_candidate candidate = {setup->policy, setup->options, setup->runtime};
+  return hk_candidate_plan(&candidate, &setup->model, &setup->machine, &setup->job,
+                           &setup->settings, plan, err);
+}
+
+static hk_status plan_from_file(const hk_args *args, hk_plan *plan, hk_machine *machine,
+                                hk_error *err) {
+  const char *path = args->operands[0];
+  for (int id = 0; id < HK_OPT_COUNT; id++)
+    if (args->given & HK_OPTIONS_PLAN & (hk_option_set)1 << id)
+      return hk_fail(err, HK_INPUT, "'--%s' cannot be given with a plan file: '%s' fixes it",
+                     hk_option_info((hk_option_id)id)->name, path);
+  HK_TRY(hk_plan_load(path, plan, err));
+  return load_machine(args, plan->machine, machine, err);
+}
+
+hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine, hk_error *err) {
+  *plan = (hk_plan){0};
+  *machine = (hk_machine){0};
+  if (args->n_operands > 0) return plan_from_file(args, plan, machine, err);
+  hk_setup setup = {0};
+  hk_status status = plan_from_options(args, &setup, plan, err);
+  if (status == HK_OK) { /* hand the machine over */
+    *machine = setup.machine;
+    setup.machine = (hk_machine){0};
+  }
+  hk_setup_free(&setup);
+  return status;
+}

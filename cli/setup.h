@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* From options to nouns: what `plan`, `simulate` and `trace export` load before they ask sim. */
+#ifndef HK_CLI_SETUP_H
+#define HK_CLI_SETUP_H
+
+#include "cli/args.h"
+#include "sim/forecast.h"
+
+#define HK_OPTIONS_JOB                                                           \
+  (HK_OPTION(GPUS) | HK_OPTION(NODES) | HK_OPTION(TP) | HK_OPTION(MICRO_BATCH) | \
+   HK_OPTION(GRAD_ACCUM) | HK_OPTION(SEQ) | HK_OPTION(CHECKPOINT))
+#define HK_OPTIONS_POLICY                                                          \
+  (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) | \
+   HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS))
+/* Everything that a plan file fixes. */
+#define HK_OPTIONS_PLAN (HK_OPTION(MODEL) | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
+
+typedef struct {
+  hk_model model;
+  hk_machine machine;
+  hk_job job;
+  hk_plan_settings settings; /* points into this struct: do not copy it */
+  hk_flush flush;
+  hk_policy_options options;
+  const hk_policy *policy; /* NULL: not given */
+  hk_runtime runtime;      /* hocket unless given */
+} hk_setup;
+
+/* All of it from --model, --machine and the rest. Free with hk_setup_free, also on failure. */
+hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
+void hk_setup_free(hk_setup *setup);
+
+/* The plan that the operand names (PLAN.json), or the one candidate that the options describe, and
+ * the machine: --machine, else the one that the plan file was made for. The caller frees both,
+ * also on failure. */
+hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine, hk_error *err);
+
+/* Tokens a sequence: what was asked for, else 2048 or the model's limit if that is less. */
+int hk_setup_seq(const hk_args *args, const hk_model *model);
+
+#endif

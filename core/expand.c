@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* From a plan to the task graph: the frame. What a training step does is in expand_training.c, what
+ * each runtime's optimizer step does in expand_hocket.c and expand_deepspeed.c. */
+#include "core/expand.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int32_t hk_expand_add(hk_expansion *x, int rank, hk_lane_kind lane, hk_op op, const int32_t *deps,
+                      size_t n_deps) {
+  if (x->status != HK_OK) return -1;
+  const size_t slot = (size_t)rank * HK_LANE_KIND_COUNT + (size_t)lane;
+  if (x->lanes[slot] < 0) x->lanes[slot] = hk_graph_lane(x->graph, lane, rank, x->err);
+  op.lane = x->lanes[slot];
+  op.rank = rank;
+  op.phase = x->phase;
+  const int32_t id = op.lane < 0 ? -1 : hk_graph_add(x->graph, &op, deps, n_deps, x->err);
+  if (id < 0) {
+    x->status = x->err->status;
+    return -1;
+  }
+  x->last[slot] = id;
+  return id;
+}
+
+int32_t hk_expand_barrier(hk_expansion *x) {
+  const size_t n = (size_t)x->graph->ranks * HK_LANE_KIND_COUNT;
+  int32_t *deps = malloc(n * sizeof *deps);
+  if (deps == NULL) {
+    x->status = hk_fail_memory(x->err, n * sizeof *deps, "a barrier of the task graph");
+    return -1;
+  }
+  memcpy(deps, x->last, n * sizeof *deps);
+  const int32_t id = hk_expand_add(x, 0, HK_LANE_HOST, hk_expand_op(HK_OP_BARRIER, 0), deps, n);
+  free(deps);
+  return id;
+}
+
+/* Splits each block's share of the rank into gradients that go to the host (route cpu) and those
+ * that stay: both blocks and subgroups are intervals of one flat order, so one walk does it. */
+static void split_gradients(hk_expansion *x) {
+  const hk_plan *plan = x->plan;
+  size_t s = 0;
+  int64_t s_begin = 0;
+  for (int i = 0; i < x->n_blocks; i++) {
+    hk_block_cost *cost = &x->blocks[i];
+    int64_t begin = 0, end = 0;
+    hk_model_block_interval(&plan->model, cost->block, plan->job.tp, x->dp, &begin, &end);
+    while (begin < end && s < plan->n_subgroups) {
+      const int64_t s_end = s_begin + plan->subgroups[s].numel;
+      const int64_t stop = end < s_end ? end : s_end;
+      if (plan->subgroups[s].route == HK_ROUTE_CPU) {
+        cost->host_grads += stop - begin;
+      } else {
+        cost->gpu_grads += stop - begin;
+      }
+      begin = stop;
+      if (stop == s_end) {
+        s_begin = s_end;
+        s++;
+      }
+    }
+  }
+}
+
+static void fill_costs(hk_expansion *x) {
+  const hk_model *model = &x->plan->model;
+  const hk_job *job = &x->plan->job;
+  const bool checkpoint = job->checkpoint_activations;
+  const int tp = job->tp;
+  const int last = (int)model->layers;
+  const hk_bytes embedding = 2 * hk_model_block_parameters(model, HK_BLOCK_EMBED, tp);
+  /* One all-reduce of a layer's output sends 2 (tp - 1) / tp of it in a ring; a layer has two of
+   * them forward and two backward (Megatron-LM), and recomputation repeats the forward's. */
+  const hk_bytes output = 2LL * job->micro_batch * job->seq * model->hidden;
+  const hk_bytes sent = 2 * (2 * (int64_t)(tp - 1) * output / tp);
+
+  for (int i = 0; i < x->n_blocks; i++) {
+    hk_block_cost *cost = &x->blocks[i];
+    cost->block = i - 1;
+    const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != last;
+    cost->forward_flops =
+        hk_model_forward_flops(model, cost->block, job->micro_batch, job->seq, tp);
+    cost->backward_flops = cost->forward_flops * (layer && checkpoint ? 3 : 2);
+    cost->weights = 2 * hk_model_block_parameters(model, cost->block, tp);
+    if (model->tied && cost->block == last) cost->weights += embedding;
+    cost->gathered = x->dp > 1 ? cost->weights : 0;
+    cost->activations =
+        hk_model_activation_bytes(model, cost->block, job->micro_batch, job->seq, tp, checkpoint);
+    cost->workspace = hk_model_backward_workspace_bytes(model, cost->block, job->micro_batch,
+                                                        job->seq, tp, checkpoint);
+    cost->tp_forward = layer ? sent : 0;
+    cost->tp_backward = layer ? (checkpoint ? 2 * sent : sent) : 0;
+  }
+  split_gradients(x);
+}
+
+/* What is on a rank's GPU and on the node's host before the first operation. */
+static void fill_base_memory(hk_expansion *x, unsigned phases) {
+  const hk_plan *plan = x->plan;
+  hk_graph *graph = x->graph;
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  const int64_t all =
+      n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] + n[HK_ROUTE_RESIDENT];
+  const int64_t on_host = all - n[HK_ROUTE_RESIDENT];
+  graph->gpu_base = 2 * all + 12 * n[HK_ROUTE_RESIDENT];
+  hk_bytes host = 12 * on_host;
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
+    /* fp32 gradients for the CPU's AdamW, beside the bf16 ones in which they arrive. */
+    host += (4 + 2) * on_host;
+  } else {
+    /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does. */
+    host += (2 + 2) * n[HK_ROUTE_CPU];
+    if (n[HK_ROUTE_STAGED] > 0) graph->gpu_base += 12 * plan->buffers * plan->piece_numel;
+  }
+  graph->host_base = host * graph->ranks * graph->multiplicity;
+  graph->host_pinned = graph->host_base;
+  if ((phases & HK_EXPAND_TRAINING) == 0) graph->gpu_base += 2 * (all - n[HK_ROUTE_CPU]);
+}
+
+static hk_status expand(hk_expansion *x, unsigned phases) {
+  const hk_plan *plan = x->plan;
+  if (phases & HK_EXPAND_TRAINING) {
+    for (int micro = 0; micro < plan->job.grad_accum; micro++) {
+      x->phase = HK_PHASE_FORWARD;
+      if (phases & 1u << HK_PHASE_FORWARD) hk_expand_forward(x, micro);
+      x->phase = HK_PHASE_BACKWARD;
+      if (phases & 1u << HK_PHASE_BACKWARD) hk_expand_backward(x, micro);
+    }
+  }
+  if (phases & HK_EXPAND_UPDATE) {
+    x->phase = HK_PHASE_UPDATE;
+    const int32_t barrier = hk_expand_barrier(x);
+    for (int rank = 0; rank < x->graph->ranks; rank++) {
+      if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
+        hk_expand_update_deepspeed(x, rank, barrier);
+      } else {
+        hk_expand_update_hocket(x, rank, barrier);
+      }
+    }
+  }
+  return x->status;
+}
+
+hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
+                         hk_error *err) {
+  hk_error local = {0};
+  if (err == NULL) err = &local;
+  const hk_job *job = &plan->job;
+  memset(graph, 0, sizeof *graph);
+  graph->ranks = folded ? 1 : job->gpus;
+  graph->multiplicity = folded ? job->gpus : 1;
+  graph->world = job->gpus * job->nodes;
+  graph->nodes = job->nodes;
+  graph->tp = job->tp;
+  graph->layers = (int32_t)plan->model.layers;
+
+  hk_expansion x = {.plan = plan,
+                    .graph = graph,
+                    .err = err,
+                    .dp = hk_job_dp(job),
+                    .n_blocks = (int)plan->model.layers + 2};
+  const size_t slots = (size_t)graph->ranks * HK_LANE_KIND_COUNT;
+  x.blocks = calloc((size_t)x.n_blocks, sizeof *x.blocks);
+  x.lanes = malloc(slots * sizeof *x.lanes);
+  x.last = malloc(slots * sizeof *x.last);
+  hk_status status;
+  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL) {
+    status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
+  } else {
+    memset(x.lanes, -1, slots * sizeof *x.lanes);
+    memset(x.last, -1, slots * sizeof *x.last);
+    fill_costs(&x);
+    fill_base_memory(&x, phases);
+    status = expand(&x, phases);
+  }
+  free(x.blocks);
+  free(x.lanes);
+  free(x.last);
+  if (status != HK_OK) hk_graph_free(graph);
+  return status;
+}

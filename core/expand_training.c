@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Forward and backward of one micro-step, block by block: the framework's host thread launches, the
+ * collectives stream gathers weights and reduces gradients (ZeRO-3, arXiv 1910.02054), the compute
+ * stream computes, and gradients leave for the host as they become ready. */
+#include <stdlib.h>
+
+#include "core/expand.h"
+
+/* A block's weights are gathered at most this many blocks ahead of the computation. */
+#define PREFETCH 2
+
+static hk_op block_op(hk_op_kind kind, int64_t work, const hk_block_cost *cost, int micro) {
+  hk_op op = hk_expand_op(kind, work);
+  op.block = cost->block;
+  op.micro = micro;
+  return op;
+}
+
+static int32_t last_on(const hk_expansion *x, int rank, hk_lane_kind lane) {
+  return x->last[rank * HK_LANE_KIND_COUNT + (int)lane];
+}
+
+/* A collective starts when every rank of the node has come to it: `ready` holds one operation a
+ * rank. `extra` is a dependency of the rank itself. */
+static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t *ready,
+                              int32_t extra) {
+  int32_t deps[64 + 1];
+  const int n = x->graph->ranks;
+  for (int r = 0; r < n; r++) deps[r] = ready[r];
+  deps[n] = extra;
+  return hk_expand_add(x, rank, HK_LANE_NET, op, deps, (size_t)n + 1);
+}
+
+/* One pass over the blocks in either direction keeps, for each rank, what later blocks wait for. */
+typedef struct {
+  int32_t launched[64], gathered[64], computed[64], reduced[64];
+  int32_t previous[64][PREFETCH]; /* computations of the blocks before, youngest first */
+} hk_pass;
+
+static void begin_pass(hk_pass *pass, int ranks) {
+  for (int r = 0; r < ranks; r++) {
+    pass->gathered[r] = pass->reduced[r] = -1;
+    for (int p = 0; p < PREFETCH; p++) pass->previous[r][p] = -1;
+  }
+}
+
+static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost,
+                              int micro) {
+  const int ranks = x->graph->ranks;
+  for (int r = 0; r < ranks; r++) {
+    pass->launched[r] = HK_ADD(x, r, HK_LANE_HOST, block_op(HK_OP_LAUNCH, 1, cost, micro), -1);
+  }
+  if (cost->gathered == 0) return;
+  const hk_bytes received = cost->weights / x->dp * (x->dp - 1);
+  for (int r = 0; r < ranks; r++) {
+    hk_op gather = block_op(HK_OP_ALL_GATHER, received, cost, micro);
+    gather.gpu_alloc = cost->gathered;
+    pass->gathered[r] =
+        add_collective(x, r, gather, pass->launched, pass->previous[r][PREFETCH - 1]);
+  }
+}
+
+/* The computation, then its tensor-parallel all-reduce, on which the next block waits. */
+static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
+                    const hk_block_cost *cost, int micro) {
+  const int ranks = x->graph->ranks;
+  for (int r = 0; r < ranks; r++) {
+    for (int p = PREFETCH - 1; p > 0; p--) pass->previous[r][p] = pass->previous[r][p - 1];
+    pass->computed[r] = HK_ADD(x, r, HK_LANE_GPU, op, pass->launched[r],
+                               cost->gathered > 0 ? pass->gathered[r] : -1, pass->reduced[r]);
+    pass->previous[r][0] = pass->computed[r];
+  }
+  for (int r = 0; r < ranks; r++) {
+    pass->reduced[r] = -1;
+    if (tp_sent == 0) continue;
+    pass->reduced[r] = add_collective(x, r, block_op(HK_OP_TP_ALL_REDUCE, tp_sent, cost, micro),
+                                      pass->computed, -1);
+  }
+}
+
+void hk_expand_forward(hk_expansion *x, int micro) {
+  hk_pass pass;
+  begin_pass(&pass, x->graph->ranks);
+  for (int i = 0; i < x->n_blocks; i++) {
+    const hk_block_cost *cost = &x->blocks[i];
+    launch_and_gather(x, &pass, cost, micro);
+    hk_op forward = block_op(HK_OP_FORWARD, (int64_t)cost->forward_flops, cost, micro);
+    forward.gpu_alloc = cost->activations;
+    forward.gpu_free = cost->gathered;
+    compute(x, &pass, forward, cost->tp_forward, cost, micro);
+  }
+}
+
+/* -- gradients ---------------------------------------------------------------------------- */
+
+/* Which gradients of a micro-step stay behind on the GPU when the block has been reduced. Under
+ * hocket they accumulate there and leave with the last micro-step; DeepSpeed with CPU offload
+ * accumulates in host memory, so that host-bound ones pass through every time. */
+static int64_t kept_grads(const hk_expansion *x, const hk_block_cost *cost, int micro) {
+  const int64_t gpu = micro == 0 ? cost->gpu_grads : 0;
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) return cost->host_grads + gpu;
+  return (micro == 0 ? cost->host_grads : 0) + gpu;
+}
+
+static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
+                         int bytes_per_param, int32_t after) {
+  const int64_t n = cost->host_grads;
+  hk_op copy = block_op(HK_OP_GRAD_D2H, bytes_per_param * n, cost, micro);
+  copy.gpu_free = 2 * n;
+  if (bytes_per_param == 4) {
+    hk_op cast = block_op(HK_OP_GRAD_CAST_GPU, n, cost, micro);
+    cast.gpu_alloc = 4 * n;
+    copy.gpu_free += 4 * n;
+    after = HK_ADD(x, rank, HK_LANE_FLUSH, cast, after);
+  }
+  HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
+}
+
+/* The blocking flush: the host thread waits for the copy (and, under DeepSpeed, casts to fp32
+ * itself, one thread) before it launches the next block. */
+static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
+                           int32_t after) {
+  hk_op copy = block_op(HK_OP_GRAD_D2H, 2 * cost->host_grads, cost, micro);
+  copy.gpu_free = 2 * cost->host_grads;
+  const int32_t copied = HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) {
+    hk_op cast = block_op(HK_OP_GRAD_CAST_CPU, cost->host_grads, cost, micro);
+    cast.threads = 1;
+    HK_ADD(x, rank, HK_LANE_HOST, cast, copied);
+  } else {
+    HK_ADD(x, rank, HK_LANE_HOST, block_op(HK_OP_HOST_WAIT, 0, cost, micro), copied);
+  }
+}
+
+static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micro, int32_t after) {
+  const hk_plan *plan = x->plan;
+  const bool last = micro == plan->job.grad_accum - 1;
+  if (cost->host_grads == 0) return;
+  if (!last) {
+    if (plan->runtime == HK_RUNTIME_DEEPSPEED) flush_pinned(x, rank, cost, micro, 2, after);
+  } else if (plan->flush == HK_FLUSH_SYNC) {
+    flush_blocking(x, rank, cost, micro, after);
+  } else {
+    flush_pinned(x, rank, cost, micro, plan->flush_bytes_per_param, after);
+  }
+}
+
+void hk_expand_backward(hk_expansion *x, int micro) {
+  hk_pass pass;
+  const int ranks = x->graph->ranks;
+  begin_pass(&pass, ranks);
+  for (int r = 0; r < ranks; r++) pass.previous[r][0] = last_on(x, r, HK_LANE_GPU);
+  for (int i = x->n_blocks - 1; i >= 0; i--) {
+    const hk_block_cost *cost = &x->blocks[i];
+    const hk_bytes grads =
+        2 * hk_model_block_parameters(&x->plan->model, cost->block, x->plan->job.tp);
+    const hk_bytes dropped = grads - 2 * kept_grads(x, cost, micro);
+    launch_and_gather(x, &pass, cost, micro);
+
+    hk_op backward = block_op(HK_OP_BACKWARD, (int64_t)cost->backward_flops, cost, micro);
+    backward.gpu_alloc = cost->workspace + grads;
+    backward.gpu_free = cost->workspace + cost->activations + cost->gathered;
+    if (x->dp == 1) backward.gpu_free += dropped;
+    compute(x, &pass, backward, cost->tp_backward, cost, micro);
+
+    for (int r = 0; r < ranks; r++) {
+      int32_t ready = pass.computed[r];
+      if (x->dp > 1) {
+        hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
+        reduce.gpu_free = dropped;
+        ready = add_collective(x, r, reduce, pass.computed, -1);
+      }
+      flush(x, r, cost, micro, ready);
+    }
+  }
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Reading JSON files and taking values out of them with errors that a person can act on, and
+ * printing JSON. Grammar: json_syntax.c. Output files: outfile.c. */
+#include "core/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/json_syntax.h"
+#include "core/units.h"
+
+#define MAX_FILE (64 * HK_MIB)
+
+/* -- Reading a file ------------------------------------------------------------------------ */
+
+static hk_status fail_errno(hk_error *err, const char *path, const char *what) {
+  int number = errno;
+  bool machine = number == EIO || number == ENOMEM || number == EMFILE || number == ENFILE;
+  return hk_fail(err, machine ? HK_ENVIRONMENT : HK_INPUT, "%s: %s: %s", path, what,
+                 strerror(number));
+}
+
+/* Reads until the end, since a pipe does not say how much there is. *text is the caller's, also
+ * after a failure. */
+static hk_status read_all(int fd, const char *path, char **text, size_t *length, hk_error *err) {
+  size_t room = 0;
+  *text = NULL;
+  *length = 0;
+  for (;;) {
+    if (*length == room) {
+      if (room > (size_t)MAX_FILE) {
+        return hk_fail(err, HK_INPUT, "%s: larger than 64 MiB, the most that is read as JSON",
+                       path);
+      }
+      /* One byte beyond the limit tells a file of just that size from a larger one. */
+      room = room ? 2 * room : (size_t)(64 * HK_KIB);
+      if (room > (size_t)MAX_FILE) room = (size_t)MAX_FILE + 1;
+      char *grown = realloc(*text, room);
+      if (!grown) return hk_fail_memory(err, room, path);
+      *text = grown;
+    }
+    ssize_t got = read(fd, *text + *length, room - *length);
+    if (got == 0) return HK_OK;
+    if (got > 0) *length += (size_t)got;
+    if (got < 0 && errno != EINTR) return fail_errno(err, path, "cannot be read");
+  }
+}
+
+hk_status hk_json_load(const char *path, cJSON **root, hk_error *err) {
+  *root = NULL;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return fail_errno(err, path, "cannot be opened");
+  struct stat status;
+  if (fstat(fd, &status) == 0 && S_ISDIR(status.st_mode)) {
+    close(fd);
+    return hk_fail(err, HK_INPUT, "%s: is a directory; expected a JSON file", path);
+  }
+  char *text;
+  size_t length;
+  hk_status result = read_all(fd, path, &text, &length, err);
+  close(fd);
+  if (result == HK_OK) result = hk_json_parse(text, length, path, root, err);
+  free(text);
+  return result;
+}
+
+/* -- Parsing text -------------------------------------------------------------------------- */
+
+static int compare_keys(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static hk_status check_keys_of(const cJSON *object, const char *name, hk_error *err) {
+  size_t n = 0;
+  for (const cJSON *child = object->child; child; child = child->next) n++;
+  if (n < 2) return HK_OK;
+  const char **keys = malloc(n * sizeof *keys);
+  if (!keys) return hk_fail_memory(err, n * sizeof *keys, "the keys of a JSON object");
+  size_t i = 0;
+  for (const cJSON *child = object->child; child; child = child->next) keys[i++] = child->string;
+  qsort(keys, n, sizeof *keys, compare_keys);
+
+  hk_status result = HK_OK;
+  for (i = 1; i < n && result == HK_OK; i++) {
+    if (strcmp(keys[i - 1], keys[i]) != 0) continue;
+    result = object->string
+                 ? hk_fail(err, HK_INPUT, "%s: key '%s' appears more than once in '%s'", name,
+                           keys[i], object->string)
+                 : hk_fail(err, HK_INPUT, "%s: key '%s' appears more than once in one object", name,
+                           keys[i]);
+  }
+  free(keys);
+  return result;
+}
+
+/* cJSON keeps duplicates and finds the first, other readers the last: neither may be relied on.
+ * The grammar has bounded the depth of this recursion. */
+static hk_status check_keys(const cJSON *value, const char *name, hk_error *err) {
+  if (cJSON_IsObject(value)) HK_TRY(check_keys_of(value, name, err));
+  for (const cJSON *child = value->child; child; child = child->next) {
+    HK_TRY(check_keys(child, name, err));
+  }
+  return HK_OK;
+}
+
+static const char *kind_of(const cJSON *value) {
+  if (cJSON_IsObject(value)) return "an object";
+  if (cJSON_IsArray(value)) return "an array";
+  if (cJSON_IsString(value)) return "a string";
+  if (cJSON_IsNumber(value)) return "a number";
+  if (cJSON_IsNull(value)) return "null";
+  return cJSON_IsTrue(value) ? "true" : "false";
+}
+
+hk_status hk_json_parse(const char *text, size_t length, const char *name, cJSON **root,
+                        hk_error *err) {
+  *root = NULL;
+  static const char mark[] = "\xEF\xBB\xBF"; /* UTF-8 byte order mark */
+  if (length >= 3 && memcmp(text, mark, 3) == 0) {
+    text += 3;
+    length -= 3;
+  }
+  size_t space = 0;
+  while (space < length && strchr(" \t\r\n", text[space]) && text[space]) space++;
+  if (space == length) return hk_fail(err, HK_INPUT, "%s: empty; expected a JSON object", name);
+  HK_TRY(hk_json_syntax(text, length, name, err));
+
+  /* The text is known to be good: only lack of memory is left to fail. */
+  cJSON *value = cJSON_ParseWithLength(text, length);
+  if (!value) return hk_fail_memory(err, length, name);
+  hk_status result =
+      cJSON_IsObject(value)
+          ? check_keys(value, name, err)
+          : hk_fail(err, HK_INPUT, "%s: the top level is %s; expected an object, { ... }", name,
+                    kind_of(value));
+  if (result != HK_OK) {
+    cJSON_Delete(value);
+    return result;
+  }
+  *root = value;
+  return HK_OK;
+}
+
+/* -- Getters ------------------------------------------------------------------------------- */
+
+/* "key 'K': expected WHAT, got ..." for a `value` that is not what was wanted, NULL if missing. */
+static hk_status unexpected(hk_error *err, const char *key, const cJSON *value, const char *what) {
+  if (!value) return hk_fail(err, HK_INPUT, "key '%s': missing; expected %s", key, what);
+  if (cJSON_IsNumber(value)) {
+    return hk_fail(err, HK_INPUT, "key '%s': expected %s, got %.15g", key, what,
+                   value->valuedouble);
+  }
+  if (cJSON_IsString(value)) {
+    return hk_fail(err, HK_INPUT, "key '%s': expected %s, got the string \"%.60s\"", key, what,
+                   value->valuestring);
+  }
+  return hk_fail(err, HK_INPUT, "key '%s': expected %s, got %s", key, what, kind_of(value));
+}
+
+/* " from A to B", " of at least A", " of at most B" or nothing. NULL: no bound on that side. */
+static void format_range(const char *noun, const char *least, const char *most, char *buffer,
+                         size_t size) {
+  if (least && most) {
+    snprintf(buffer, size, "%s from %s to %s", noun, least, most);
+  } else if (least || most) {
+    snprintf(buffer, size, "%s of at %s %s", noun, least ? "least" : "most", least ? least : most);
+  } else {
+    snprintf(buffer, size, "%s", noun);
+  }
+}
+
+hk_status hk_json_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out,
+                      hk_error *err) {
+  const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (cJSON_IsNumber(value)) {
+    double number = value->valuedouble;
+    /* 2^63 is exact as a double, INT64_MAX is not. */
+    if (number >= -0x1p63 && number < 0x1p63 && trunc(number) == number) {
+      int64_t whole = (int64_t)number;
+      if (whole >= min && whole <= max) {
+        *out = whole;
+        return HK_OK;
+      }
+    }
+  }
+  char least[24], most[24], what[96];
+  snprintf(least, sizeof least, "%lld", (long long)min);
+  snprintf(most, sizeof most, "%lld", (long long)max);
+  format_range("a whole number", min == INT64_MIN ? NULL : least, max == INT64_MAX ? NULL : most,
+               what, sizeof what);
+  return unexpected(err, key, value, what);
+}
+
+hk_status hk_json_double(const cJSON *object, const char *key, double min, double max, double *out,
+                         hk_error *err) {
+  const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (cJSON_IsNumber(value) && isfinite(value->valuedouble) && value->valuedouble >= min &&
+      value->valuedouble <= max) {
+    *out = value->valuedouble;
+    return HK_OK;
+  }
+  char least[24], most[24], what[96];
+  snprintf(least, sizeof least, "%g", min);
+  snprintf(most, sizeof most, "%g", max);
+  format_range("a number", min <= -DBL_MAX ? NULL : least, max >= DBL_MAX ? NULL : most, what,
+               sizeof what);
+  return unexpected(err, key, value, what);
+}
+
+hk_status hk_json_bool(const cJSON *object, const char *key, bool *out, hk_error *err) {
+  const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (!cJSON_IsBool(value)) return unexpected(err, key, value, "true or false");
+  *out = cJSON_IsTrue(value);
+  return HK_OK;
+}
+
+hk_status hk_json_string(const cJSON *object, const char *key, const char **out, hk_error *err) {
+  const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (!cJSON_IsString(value)) return unexpected(err, key, value, "a string");
+  *out = value->valuestring;
+  return HK_OK;
+}
+
+hk_status hk_json_object(const cJSON *object, const char *key, const cJSON **out, hk_error *err) {
+  const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (!cJSON_IsObject(value)) return unexpected(err, key, value, "an object");
+  *out = value;
+  return HK_OK;
+}
+
+hk_status hk_json_array(const cJSON *object, const char *key, const cJSON **out, hk_error *err) {
+  const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (!cJSON_IsArray(value)) return unexpected(err, key, value, "an array");
+  *out = value;
+  return HK_OK;
+}
+
+static bool is_absent(const cJSON *object, const char *key) {
+  const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+  return !value || cJSON_IsNull(value);
+}
+
+hk_status hk_json_int_or(const cJSON *object, const char *key, int64_t min, int64_t max,
+                         int64_t fallback, int64_t *out, hk_error *err) {
+  if (!is_absent(object, key)) return hk_json_int(object, key, min, max, out, err);
+  *out = fallback;
+  return HK_OK;
+}
+
+hk_status hk_json_double_or(const cJSON *object, const char *key, double min, double max,
+                            double fallback, double *out, hk_error *err) {
+  if (!is_absent(object, key)) return hk_json_double(object, key, min, max, out, err);
+  *out = fallback;
+  return HK_OK;
+}
+
+hk_status hk_json_bool_or(const cJSON *object, const char *key, bool fallback, bool *out,
+                          hk_error *err) {
+  if (!is_absent(object, key)) return hk_json_bool(object, key, out, err);
+  *out = fallback;
+  return HK_OK;
+}
+
+/* -- Printing ------------------------------------------------------------------------------ */
+
+hk_status hk_json_print(const cJSON *root, FILE *stream, hk_error *err) {
+  char *text = cJSON_Print(root);
+  if (!text) return hk_fail(err, HK_ENVIRONMENT, "out of memory (for printing JSON)");
+  errno = 0;
+  bool good = fputs(text, stream) >= 0 && fputc('\n', stream) != EOF && fflush(stream) == 0 &&
+              !ferror(stream);
+  int number = errno;
+  cJSON_free(text);
+  if (good) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "cannot write JSON: %s",
+                 number ? strerror(number) : "an earlier write to the same place failed");
+}
+
+hk_status hk_json_save(const cJSON *root, const char *path, hk_error *err) {
+  hk_outfile *file;
+  HK_TRY(hk_outfile_open(path, &file, err));
+  hk_status printed = hk_json_print(root, hk_outfile_stream(file), err);
+  if (printed != HK_OK && !ferror(hk_outfile_stream(file))) {
+    hk_outfile_abort(file); /* no memory for the text: nothing reached the file */
+    return printed;
+  }
+  return hk_outfile_close(file, err);
+}
+
+void hk_json_write_string(FILE *stream, const char *text) {
+  fputc('"', stream);
+  for (size_t rest = strlen(text); rest > 0;) {
+    unsigned char c = (unsigned char)*text;
+    size_t length = hk_utf8_length(text, rest);
+    if (length == 0) {
+      fputs("\\ufffd", stream); /* not UTF-8, such as an odd file name: the output must be */
+      length = 1;
+    } else if (c < 0x20 || c == 0x7F) {
+      fprintf(stream, "\\u%04x", c);
+    } else {
+      if (c == '"' || c == '\\') fputc('\\', stream);
+      fwrite(text, 1, length, stream);
+    }
+    text += length;
+    rest -= length;
+  }
+  fputc('"', stream);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Inside core only: the strict grammar that a text must pass before cJSON builds the tree. */
+#ifndef HK_CORE_JSON_SYNTAX_H
+#define HK_CORE_JSON_SYNTAX_H
+
+#include <stddef.h>
+
+#include "core/error.h"
+
+/* Whether all of `text` is one JSON value (RFC 8259) that cJSON reads without loss: at most 512
+ * levels deep, no "\u0000", no number that is infinite or longer than 63 characters. HK_INPUT
+ * otherwise, with the name, line and column (in characters, from 1). */
+hk_status hk_json_syntax(const char *text, size_t length, const char *name, hk_error *err);
+
+/* Bytes of the UTF-8 character that `text` (of `room` > 0 bytes) begins with; 0: it is none. */
+size_t hk_utf8_length(const char *text, size_t room);
+
+#endif

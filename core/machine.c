@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Machine profiles: reading, checking and writing the list of quantities that machine.h names. */
+#include "core/machine.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "core/names.h"
+
+#define SCHEMA     "hocket.machine/1"
+#define MAX_SOURCE 400
+#define MAX_PATH   4096
+
+/* -- The list ---------------------------------------------------------------------------------- */
+
+static const hk_quantity_info quantities[] = {
+#define HK_INFO(field, key, unit, least, most, fallback, meaning) \
+  {#field, key, unit, meaning, least, most, fallback, offsetof(hk_machine, field)},
+    HK_MACHINE_QUANTITIES(HK_INFO)
+#undef HK_INFO
+};
+
+enum { QUANTITIES = sizeof quantities / sizeof *quantities };
+
+/* KEY.h2d is "pcie.h2d_bytes_per_s": checks name keys without a second spelling of them. */
+static const struct {
+#define HK_KEY_FIELD(field, key, unit, least, most, fallback, meaning) const char *field;
+  HK_MACHINE_QUANTITIES(HK_KEY_FIELD)
+#undef HK_KEY_FIELD
+} KEY = {
+#define HK_KEY(field, key, unit, least, most, fallback, meaning) .field = key,
+    HK_MACHINE_QUANTITIES(HK_KEY)
+#undef HK_KEY
+};
+
+static const char *const origins[] = {
+    [HK_ORIGIN_DEFAULT] = "default",
+    [HK_ORIGIN_DATA_SHEET] = "data sheet",
+    [HK_ORIGIN_FITTED] = "fitted",
+    [HK_ORIGIN_MEASURED] = "measured",
+};
+
+enum { ORIGINS = sizeof origins / sizeof *origins };
+
+const hk_quantity_info *hk_quantity_list(size_t *n) {
+  *n = QUANTITIES;
+  return quantities;
+}
+
+hk_quantity *hk_machine_quantity(hk_machine *machine, const hk_quantity_info *info) {
+  return (hk_quantity *)((char *)machine + info->offset);
+}
+
+const hk_quantity *hk_machine_quantity_const(const hk_machine *machine,
+                                             const hk_quantity_info *info) {
+  return (const hk_quantity *)((const char *)machine + info->offset);
+}
+
+const char *hk_origin_name(hk_origin origin) {
+  return origins[origin];
+}
+
+double hk_cpu_rate(const hk_machine *machine, double saturated, double threads) {
+  /* expm1 keeps the digits of 1 - exp(-x) where x is small. */
+  return saturated * -expm1(-threads / machine->cpu_adamw_threads.value);
+}
+
+/* -- Reading one quantity ---------------------------------------------------------------------- */
+
+static hk_status read_origin(const cJSON *object, hk_origin *origin, hk_error *err) {
+  const char *name;
+  HK_TRY(hk_json_string(object, "origin", &name, err));
+  for (size_t i = 0; i < ORIGINS; i++) {
+    if (strcmp(name, origins[i]) != 0) continue;
+    *origin = (hk_origin)i;
+    return HK_OK;
+  }
+  return hk_fail(err, HK_INPUT,
+                 "key 'origin': expected \"measured\", \"fitted\", \"data sheet\" or \"default\", "
+                 "got \"%.60s\"",
+                 name);
+}
+
+static hk_status read_source(const cJSON *object, hk_origin origin, const char **source,
+                             hk_error *err) {
+  if (origin == HK_ORIGIN_DEFAULT && !cJSON_GetObjectItemCaseSensitive(object, "source")) {
+    *source = "a guess whose reason the profile does not give";
+    return HK_OK;
+  }
+  HK_TRY(hk_json_string(object, "source", source, err));
+  const size_t length = strlen(*source);
+  if (length >= 1 && length <= MAX_SOURCE && !strpbrk(*source, "\r\n")) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "key 'source': expected one line of 1 to %d characters that says where the value "
+                 "is from, got %s of %zu",
+                 MAX_SOURCE, strpbrk(*source, "\r\n") ? "several lines" : "a line", length);
+}
+
+static hk_status read_quantity(const cJSON *object, const hk_quantity_info *info, hk_quantity *out,
+                               hk_error *err) {
+  HK_TRY(hk_json_double(object, "value", info->least, info->most, &out->value, err));
+  HK_TRY(read_origin(object, &out->origin, err));
+  return read_source(object, out->origin, &out->source, err);
+}
+
+/* -- Reading all of them ----------------------------------------------------------------------- */
+
+static hk_status check_known(const cJSON *list, hk_error *err) {
+  const char *keys[QUANTITIES];
+  for (size_t i = 0; i < QUANTITIES; i++) keys[i] = quantities[i].key;
+  for (const cJSON *item = list->child; item; item = item->next) {
+    size_t i = 0;
+    while (i < QUANTITIES && strcmp(item->string, keys[i]) != 0) i++;
+    if (i < QUANTITIES) continue;
+    const char *nearest = hk_nearest(item->string, keys, QUANTITIES);
+    return nearest ? hk_fail(err, HK_INPUT, "quantity '%.80s' is not known; did you mean '%s'?",
+                             item->string, nearest)
+                   : hk_fail(err, HK_INPUT,
+                             "quantity '%.80s' is not known; 'hocket machine show' lists those "
+                             "that are",
+                             item->string);
+  }
+  return HK_OK;
+}
+
+static hk_status read_quantities(const cJSON *list, hk_machine *machine, hk_error *err) {
+  HK_TRY(check_known(list, err));
+  for (size_t i = 0; i < QUANTITIES; i++) {
+    const hk_quantity_info *info = &quantities[i];
+    hk_quantity *out = hk_machine_quantity(machine, info);
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(list, info->key);
+    if (cJSON_IsObject(item)) {
+      if (read_quantity(item, info, out, err) == HK_OK) continue;
+      return hk_fail_prefix(err, "quantity '%s'", info->key);
+    }
+    if (item) {
+      return hk_fail(err, HK_INPUT,
+                     "quantity '%s': expected an object with 'value', 'origin' and 'source'",
+                     info->key);
+    }
+    if (isnan(info->fallback)) {
+      return hk_fail(err, HK_INPUT, "quantity '%s' (%s) is missing and has no default", info->key,
+                     info->meaning);
+    }
+    *out = (hk_quantity){info->fallback, HK_ORIGIN_DEFAULT,
+                         "hocket's guess for every machine; the profile does not say"};
+  }
+  return HK_OK;
+}
+
+/* -- Checks across quantities ------------------------------------------------------------------ */
+
+static hk_status check_whole(const char *key, double value, hk_error *err) {
+  if (floor(value) == value) return HK_OK;
+  return hk_fail(err, HK_INPUT, "quantity '%s': expected a whole number, got %.15g", key, value);
+}
+
+/* `key` may not exceed the sum of `limit_key` and, unless NULL, `more_key`. */
+typedef struct {
+  const char *key;
+  double value;
+  const char *limit_key, *more_key;
+  double limit;
+  const char *reason;
+} ceiling;
+
+static hk_status check_ceiling(const ceiling *c, hk_error *err) {
+  if (c->value <= c->limit) return HK_OK;
+  char limit[128];
+  snprintf(limit, sizeof limit, c->more_key ? "'%s' + '%s'" : "'%s'", c->limit_key, c->more_key);
+  return hk_fail(err, HK_INPUT, "quantity '%s' is %.15g, but may be at most %s = %.15g: %s", c->key,
+                 c->value, limit, c->limit, c->reason);
+}
+
+static hk_status check_room(const char *reserved_key, double reserved, const char *memory_key,
+                            double memory, hk_error *err) {
+  if (reserved < memory) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "quantity '%s' is %.15g, but must be less than '%s' = %.15g: nothing would be "
+                 "left to use",
+                 reserved_key, reserved, memory_key, memory);
+}
+
+static hk_status check_together(const hk_machine *m, hk_error *err) {
+  HK_TRY(check_whole(KEY.gpus, m->gpus.value, err));
+  HK_TRY(check_whole(KEY.cores, m->cores.value, err));
+  HK_TRY(check_room(KEY.host_reserved, m->host_reserved.value, KEY.host_memory,
+                    m->host_memory.value, err));
+  HK_TRY(check_room(KEY.gpu_reserved, m->gpu_reserved.value, KEY.gpu_memory, m->gpu_memory.value,
+                    err));
+  const ceiling ceilings[] = {
+      {KEY.duplex, m->duplex.value, KEY.h2d, KEY.d2h, m->h2d.value + m->d2h.value,
+       "both directions together cannot beat the sum of each alone"},
+      {KEY.h2d, m->h2d.value, KEY.duplex, NULL, m->duplex.value,
+       "one direction alone cannot beat both together"},
+      {KEY.d2h, m->d2h.value, KEY.duplex, NULL, m->duplex.value,
+       "one direction alone cannot beat both together"},
+      {KEY.mapped, m->mapped.value, KEY.duplex, NULL, m->duplex.value,
+       "a kernel's accesses cross the same link as copies"},
+      {KEY.fabric_duplex, m->fabric_duplex.value, KEY.fabric_h2d, KEY.fabric_d2h,
+       m->fabric_h2d.value + m->fabric_d2h.value,
+       "both directions together cannot beat the sum of each alone"},
+      {KEY.dram_with_dma, m->dram_with_dma.value, KEY.dram, NULL, m->dram.value,
+       "copies beside CPU kernels cannot make host memory faster"},
+  };
+  for (size_t i = 0; i < sizeof ceilings / sizeof *ceilings; i++) {
+    HK_TRY(check_ceiling(&ceilings[i], err));
+  }
+  return HK_OK;
+}
+
+/* -- Documents --------------------------------------------------------------------------------- */
+
+static hk_status read_text(const cJSON *root, const char *key, size_t least, char *out, size_t size,
+                           hk_error *err) {
+  const char *text;
+  HK_TRY(hk_json_string(root, key, &text, err));
+  const size_t length = strlen(text);
+  if (length < least || length >= size) {
+    return hk_fail(err, HK_INPUT, "key '%s': expected %zu to %zu characters, got %zu", key, least,
+                   size - 1, length);
+  }
+  memcpy(out, text, length + 1);
+  return HK_OK;
+}
+
+static hk_status read_document(const cJSON *root, hk_machine *machine, hk_error *err) {
+  const char *schema;
+  HK_TRY(hk_json_string(root, "schema", &schema, err));
+  if (strcmp(schema, SCHEMA) != 0) {
+    return hk_fail(err, HK_INPUT, "key 'schema': this is \"%.60s\"; a machine profile is \"%s\"",
+                   schema, SCHEMA);
+  }
+  HK_TRY(read_text(root, "name", 1, machine->name, sizeof machine->name, err));
+  HK_TRY(read_text(root, "description", 0, machine->description, sizeof machine->description, err));
+  const cJSON *list;
+  HK_TRY(hk_json_object(root, "quantities", &list, err));
+  HK_TRY(read_quantities(list, machine, err));
+  return check_together(machine, err);
+}
+
+hk_status hk_machine_from_json(const cJSON *root, hk_machine *machine, hk_error *err) {
+  *machine = (hk_machine){.document = cJSON_Duplicate(root, true)};
+  if (!machine->document) return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
+  hk_status status = read_document(machine->document, machine, err);
+  if (status != HK_OK) hk_machine_free(machine);
+  return status;
+}
+
+hk_status hk_machine_load(const char *name_or_file, hk_machine *machine, hk_error *err) {
+  *machine = (hk_machine){0};
+  char path[MAX_PATH];
+  HK_TRY(hk_share_resolve("machines", name_or_file, path, sizeof path, err));
+  cJSON *root;
+  HK_TRY(hk_json_load(path, &root, err));
+  hk_status status = hk_machine_from_json(root, machine, err);
+  cJSON_Delete(root);
+  return status == HK_OK ? HK_OK : hk_fail_prefix(err, "%s", path);
+}
+
+static bool add_quantity(cJSON *list, const hk_quantity_info *info, const hk_quantity *quantity) {
+  cJSON *object = cJSON_AddObjectToObject(list, info->key);
+  return object && cJSON_AddNumberToObject(object, "value", quantity->value) &&
+         cJSON_AddStringToObject(object, "origin", hk_origin_name(quantity->origin)) &&
+         cJSON_AddStringToObject(object, "source", quantity->source);
+}
+
+cJSON *hk_machine_to_json(const hk_machine *machine) {
+  cJSON *root = cJSON_CreateObject();
+  bool good = root && cJSON_AddStringToObject(root, "schema", SCHEMA) &&
+              cJSON_AddStringToObject(root, "name", machine->name) &&
+              cJSON_AddStringToObject(root, "description", machine->description);
+  cJSON *list = good ? cJSON_AddObjectToObject(root, "quantities") : NULL;
+  good = list != NULL;
+  for (size_t i = 0; good && i < QUANTITIES; i++) {
+    good = add_quantity(list, &quantities[i], hk_machine_quantity_const(machine, &quantities[i]));
+  }
+  if (good) return root;
+  cJSON_Delete(root);
+  return NULL;
+}
+
+void hk_machine_free(hk_machine *machine) {
+  cJSON_Delete(machine->document);
+  *machine = (hk_machine){0};
+}

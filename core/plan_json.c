@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The plan document, "hocket.plan/1": everything a simulator or an engine needs, the model's
+ * config included, so that a plan can be run on a machine that has never seen the model. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "core/names.h"
+#include "core/plan.h"
+
+#define SCHEMA "hocket.plan/1"
+
+static const char *const flush_names[] = {"async", "sync"};
+static const char *const rule_names[] = {"soft", "exact"};
+
+/* -- writing ------------------------------------------------------------------------------ */
+
+static bool add_number(cJSON *object, const char *key, double value) {
+  return cJSON_AddNumberToObject(object, key, value) != NULL;
+}
+
+static bool add_string(cJSON *object, const char *key, const char *value) {
+  return cJSON_AddStringToObject(object, key, value) != NULL;
+}
+
+static bool add_job(cJSON *root, const hk_job *job) {
+  cJSON *o = cJSON_AddObjectToObject(root, "job");
+  return o != NULL && add_number(o, "gpus", job->gpus) && add_number(o, "nodes", job->nodes) &&
+         add_number(o, "tp", job->tp) && add_number(o, "micro_batch", job->micro_batch) &&
+         add_number(o, "grad_accum", job->grad_accum) && add_number(o, "seq", job->seq) &&
+         cJSON_AddBoolToObject(o, "checkpoint_activations", job->checkpoint_activations) != NULL;
+}
+
+static bool add_settings(cJSON *root, const hk_plan *plan) {
+  cJSON *policy = cJSON_AddObjectToObject(root, "policy");
+  if (policy == NULL || !add_string(policy, "name", plan->policy) ||
+      !add_number(policy, "stride", plan->stride) || !add_number(policy, "ratio", plan->ratio)) {
+    return false;
+  }
+  if (!add_string(root, "runtime", hk_runtime_name(plan->runtime))) return false;
+  cJSON *flush = cJSON_AddObjectToObject(root, "flush");
+  if (flush == NULL || !add_string(flush, "mode", flush_names[plan->flush]) ||
+      !add_number(flush, "bytes_per_param", plan->flush_bytes_per_param)) {
+    return false;
+  }
+  cJSON *staging = cJSON_AddObjectToObject(root, "staging");
+  if (staging == NULL || !add_number(staging, "buffers", plan->buffers) ||
+      !add_number(staging, "piece_numel", (double)plan->piece_numel)) {
+    return false;
+  }
+  cJSON *cpu = cJSON_AddObjectToObject(root, "cpu");
+  if (cpu == NULL || !add_number(cpu, "threads", plan->cpu_threads) ||
+      cJSON_AddBoolToObject(cpu, "cores_bound", plan->cores_bound) == NULL) {
+    return false;
+  }
+  cJSON *subgroup = cJSON_AddObjectToObject(root, "subgroup");
+  return subgroup != NULL && add_string(subgroup, "rule", rule_names[plan->subgroup_rule]) &&
+         add_number(subgroup, "numel", (double)plan->subgroup_numel);
+}
+
+static bool add_subgroups(cJSON *root, const hk_plan *plan) {
+  cJSON *subgroups = cJSON_AddArrayToObject(root, "subgroups");
+  cJSON *order = cJSON_AddArrayToObject(root, "order");
+  if (subgroups == NULL || order == NULL) return false;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    cJSON *item = cJSON_CreateObject();
+    if (item == NULL || !cJSON_AddItemToArray(subgroups, item)) return false;
+    if (!add_number(item, "numel", (double)plan->subgroups[i].numel) ||
+        !add_string(item, "route", hk_route_name(plan->subgroups[i].route))) {
+      return false;
+    }
+    cJSON *position = cJSON_CreateNumber(plan->order[i]);
+    if (position == NULL || !cJSON_AddItemToArray(order, position)) return false;
+  }
+  return true;
+}
+
+cJSON *hk_plan_to_json(const hk_plan *plan) {
+  cJSON *root = cJSON_CreateObject();
+  cJSON *config = cJSON_Duplicate(plan->model.config, true);
+  if (root == NULL || config == NULL || !add_string(root, "schema", SCHEMA)) goto out_of_memory;
+  cJSON *model = cJSON_AddObjectToObject(root, "model");
+  if (model == NULL || !add_string(model, "name", plan->model.name)) goto out_of_memory;
+  if (!cJSON_AddItemToObject(model, "config", config)) goto out_of_memory;
+  config = NULL;
+  if (!add_string(root, "machine", plan->machine) || !add_job(root, &plan->job) ||
+      !add_settings(root, plan) || !add_subgroups(root, plan)) {
+    goto out_of_memory;
+  }
+  return root;
+
+out_of_memory:
+  cJSON_Delete(root);
+  cJSON_Delete(config);
+  return NULL;
+}
+
+hk_status hk_plan_save(const hk_plan *plan, const char *path, hk_error *err) {
+  cJSON *root = hk_plan_to_json(plan);
+  if (root == NULL) return hk_fail_memory(err, 0, "the plan document");
+  hk_status status = hk_json_save(root, path, err);
+  cJSON_Delete(root);
+  return status;
+}
+
+/* -- reading ------------------------------------------------------------------------------ */
+
+static hk_status read_name(const cJSON *object, const char *key, const char *const *names, size_t n,
+                           int *out, hk_error *err) {
+  const char *text = NULL;
+  HK_TRY(hk_json_string(object, key, &text, err));
+  for (size_t i = 0; i < n; i++) {
+    if (strcmp(text, names[i]) == 0) {
+      *out = (int)i;
+      return HK_OK;
+    }
+  }
+  const char *near = hk_nearest(text, names, n);
+  return hk_fail(err, HK_INPUT, "key '%s': '%s' is not known; did you mean '%s'?", key, text,
+                 near != NULL ? near : names[0]);
+}
+
+static hk_status read_text(const cJSON *object, const char *key, char *out, size_t size,
+                           hk_error *err) {
+  const char *text = NULL;
+  HK_TRY(hk_json_string(object, key, &text, err));
+  if (strlen(text) >= size) {
+    return hk_fail(err, HK_INPUT, "key '%s': longer than %zu characters", key, size - 1);
+  }
+  strcpy(out, text);
+  return HK_OK;
+}
+
+static hk_status read_int(const cJSON *object, const char *key, int most, int *out, hk_error *err) {
+  int64_t value = 0;
+  HK_TRY(hk_json_int(object, key, 0, most, &value, err));
+  *out = (int)value;
+  return HK_OK;
+}
+
+static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
+  const cJSON *o = NULL;
+  HK_TRY(hk_json_object(root, "job", &o, err));
+  HK_TRY(read_int(o, "gpus", 64, &job->gpus, err));
+  HK_TRY(read_int(o, "nodes", 65536, &job->nodes, err));
+  HK_TRY(read_int(o, "tp", 64, &job->tp, err));
+  HK_TRY(read_int(o, "micro_batch", 1 << 20, &job->micro_batch, err));
+  HK_TRY(read_int(o, "grad_accum", 1 << 12, &job->grad_accum, err));
+  HK_TRY(read_int(o, "seq", 1 << 24, &job->seq, err));
+  return hk_json_bool(o, "checkpoint_activations", &job->checkpoint_activations, err);
+}
+
+static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) {
+  const cJSON *o = NULL;
+  int choice = 0;
+  HK_TRY(hk_json_object(root, "policy", &o, err));
+  HK_TRY(read_text(o, "name", plan->policy, sizeof plan->policy, err));
+  HK_TRY(read_int(o, "stride", 1 << 20, &plan->stride, err));
+  HK_TRY(hk_json_double(o, "ratio", 0, 1, &plan->ratio, err));
+  HK_TRY(read_name(root, "runtime", hk_runtime_names, 2, &choice, err));
+  plan->runtime = (hk_runtime)choice;
+  HK_TRY(hk_json_object(root, "flush", &o, err));
+  HK_TRY(read_name(o, "mode", flush_names, 2, &choice, err));
+  plan->flush = (hk_flush)choice;
+  HK_TRY(read_int(o, "bytes_per_param", 4, &plan->flush_bytes_per_param, err));
+  HK_TRY(hk_json_object(root, "staging", &o, err));
+  HK_TRY(read_int(o, "buffers", 1024, &plan->buffers, err));
+  HK_TRY(hk_json_int(o, "piece_numel", 1, 1LL << 52, &plan->piece_numel, err));
+  HK_TRY(hk_json_object(root, "cpu", &o, err));
+  HK_TRY(read_int(o, "threads", 1 << 16, &plan->cpu_threads, err));
+  HK_TRY(hk_json_bool(o, "cores_bound", &plan->cores_bound, err));
+  HK_TRY(hk_json_object(root, "subgroup", &o, err));
+  HK_TRY(read_name(o, "rule", rule_names, 2, &choice, err));
+  plan->subgroup_rule = (hk_subgroup_rule)choice;
+  return hk_json_int(o, "numel", 1, 1LL << 52, &plan->subgroup_numel, err);
+}
+
+static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err) {
+  const cJSON *subgroups = NULL, *order = NULL;
+  HK_TRY(hk_json_array(root, "subgroups", &subgroups, err));
+  HK_TRY(hk_json_array(root, "order", &order, err));
+  const int n = cJSON_GetArraySize(subgroups);
+  if (n < 1 || n > 1 << 20) {
+    return hk_fail(err, HK_INPUT, "key 'subgroups': expected 1 to %d entries, got %d", 1 << 20, n);
+  }
+  if (cJSON_GetArraySize(order) != n) {
+    return hk_fail(err, HK_INPUT, "key 'order': %d entries for %d subgroups",
+                   cJSON_GetArraySize(order), n);
+  }
+  plan->subgroups = calloc((size_t)n, sizeof *plan->subgroups);
+  plan->order = calloc((size_t)n, sizeof *plan->order);
+  if (plan->subgroups == NULL || plan->order == NULL) {
+    return hk_fail_memory(err, (unsigned long long)n * sizeof *plan->subgroups,
+                          "the plan's subgroups");
+  }
+  plan->n_subgroups = (size_t)n;
+
+  size_t i = 0;
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, subgroups) {
+    int route = 0;
+    hk_status status = cJSON_IsObject(item) ? hk_json_int(item, "numel", 1, 1LL << 52,
+                                                          &plan->subgroups[i].numel, err)
+                                            : hk_fail(err, HK_INPUT, "expected an object");
+    if (status == HK_OK)
+      status = read_name(item, "route", hk_route_names, HK_ROUTE_COUNT, &route, err);
+    if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
+    plan->subgroups[i++].route = (hk_route)route;
+  }
+  i = 0;
+  cJSON_ArrayForEach(item, order) {
+    const double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    if (!(value >= 0 && value < n) || value != (double)(int32_t)value) {
+      return hk_fail(err, HK_INPUT, "order[%zu]: expected a whole number from 0 to %d", i, n - 1);
+    }
+    plan->order[i++] = (int32_t)value;
+  }
+  return HK_OK;
+}
+
+static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
+  const cJSON *model = NULL, *config = NULL;
+  const char *name = NULL;
+  HK_TRY(hk_json_object(root, "model", &model, err));
+  HK_TRY(hk_json_string(model, "name", &name, err));
+  HK_TRY(hk_json_object(model, "config", &config, err));
+  if (hk_model_from_config(config, name, &plan->model, err) != HK_OK) {
+    return hk_fail_prefix(err, "model.config");
+  }
+  return HK_OK;
+}
+
+hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
+  memset(plan, 0, sizeof *plan);
+  const char *schema = NULL;
+  HK_TRY(hk_json_string(root, "schema", &schema, err));
+  if (strcmp(schema, SCHEMA) != 0) {
+    return hk_fail(err, HK_INPUT, "schema is '%s', but this hocket reads plans of '%s'", schema,
+                   SCHEMA);
+  }
+  hk_status status = read_model(root, plan, err);
+  if (status == HK_OK) {
+    status = read_text(root, "machine", plan->machine, sizeof plan->machine, err);
+  }
+  if (status == HK_OK) status = read_job(root, &plan->job, err);
+  if (status == HK_OK) status = read_settings(root, plan, err);
+  if (status == HK_OK) status = read_subgroups(root, plan, err);
+  if (status == HK_OK) status = hk_plan_check(plan, err);
+  if (status != HK_OK) hk_plan_free(plan);
+  return status;
+}
+
+hk_status hk_plan_load(const char *path, hk_plan *plan, hk_error *err) {
+  memset(plan, 0, sizeof *plan);
+  cJSON *root = NULL;
+  HK_TRY(hk_json_load(path, &root, err));
+  hk_status status = hk_plan_from_json(root, plan, err);
+  cJSON_Delete(root);
+  return status == HK_OK ? HK_OK : hk_fail_prefix(err, "%s", path);
+}

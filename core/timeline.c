@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Timelines: room for the spans and counters, and what follows from them. */
+#include "core/timeline.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static hk_ns later(hk_ns a, hk_ns b) {
+  return a > b ? a : b;
+}
+
+static hk_ns earlier(hk_ns a, hk_ns b) {
+  return a < b ? a : b;
+}
+
+hk_status hk_timeline_init(const hk_graph *graph, hk_timeline *timeline, hk_error *err) {
+  *timeline = (hk_timeline){0};
+  if (graph->n_ops == 0) return HK_OK;
+  timeline->spans = calloc(graph->n_ops, sizeof *timeline->spans);
+  if (!timeline->spans) {
+    return hk_fail_memory(err, graph->n_ops * sizeof *timeline->spans, "a timeline");
+  }
+  timeline->n_spans = graph->n_ops;
+  return HK_OK;
+}
+
+void hk_timeline_free(hk_timeline *timeline) {
+  for (size_t i = 0; i < timeline->n_counters; i++) free(timeline->counters[i].samples);
+  free(timeline->counters);
+  free(timeline->spans);
+  *timeline = (hk_timeline){0};
+}
+
+int hk_timeline_counter(hk_timeline *timeline, const char *name, const char *unit, double capacity,
+                        hk_error *err) {
+  hk_counter counter = {.unit = unit, .capacity = capacity};
+  size_t length = strlen(name);
+  if (length >= sizeof counter.name) {
+    hk_fail(err, HK_INPUT, "counter '%s': the name has %zu characters, at most %zu fit", name,
+            length, sizeof counter.name - 1);
+    return -1;
+  }
+  memcpy(counter.name, name, length + 1);
+
+  /* A timeline has a few dozen counters at most: growing by one is quick enough. */
+  size_t bytes = (timeline->n_counters + 1) * sizeof counter;
+  hk_counter *counters = realloc(timeline->counters, bytes);
+  if (!counters) {
+    hk_fail_memory(err, bytes, "the counters of a timeline");
+    return -1;
+  }
+  timeline->counters = counters;
+  counters[timeline->n_counters] = counter;
+  return (int)timeline->n_counters++;
+}
+
+static hk_status make_room(hk_counter *counter, hk_error *err) {
+  if (counter->n < counter->room) return HK_OK;
+  size_t room = counter->room ? 2 * counter->room : 64;
+  hk_sample *samples = realloc(counter->samples, room * sizeof *samples);
+  if (!samples) return hk_fail_memory(err, room * sizeof *samples, "the samples of a counter");
+  counter->samples = samples;
+  counter->room = room;
+  return HK_OK;
+}
+
+hk_status hk_counter_add(hk_counter *counter, hk_ns time, double value, hk_error *err) {
+  hk_ns last = counter->n ? counter->samples[counter->n - 1].time : 0;
+  if (time < last) {
+    return hk_fail(err, HK_INPUT,
+                   "counter '%s': sample at %" PRId64 " ns; expected one at or after %" PRId64
+                   " ns, since samples come in order of time",
+                   counter->name, time, last);
+  }
+  if (!isfinite(value)) {
+    return hk_fail(err, HK_INPUT, "counter '%s': sample at %" PRId64 " ns is not a finite number",
+                   counter->name, time);
+  }
+  /* Take back what is replaced first: what replaces it may equal the value before both. */
+  if (counter->n && time == last) counter->n--;
+  if (counter->n && value == counter->samples[counter->n - 1].value) return HK_OK;
+  HK_TRY(make_room(counter, err));
+  counter->samples[counter->n++] = (hk_sample){time, value};
+  return HK_OK;
+}
+
+void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline) {
+  bool present[HK_PHASE_COUNT] = {false};
+  hk_ns last_end[HK_PHASE_COUNT] = {0};
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    hk_phase phase = graph->ops[i].phase;
+    present[phase] = true;
+    last_end[phase] = later(last_end[phase], timeline->spans[i].end);
+  }
+
+  hk_ns previous = 0;
+  for (int phase = 0; phase < HK_PHASE_COUNT; phase++) {
+    timeline->phase_begin[phase] = timeline->phase_end[phase] = 0;
+    if (!present[phase]) continue;
+    timeline->phase_begin[phase] = previous;
+    /* A phase that was over before the one in front of it is empty, not negative. */
+    previous = later(previous, last_end[phase]);
+    timeline->phase_end[phase] = previous;
+  }
+  timeline->makespan = previous;
+}
+
+hk_ns hk_lane_busy(const hk_graph *graph, const hk_timeline *timeline, int32_t lane, hk_ns begin,
+                   hk_ns end) {
+  hk_ns busy = 0;
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    if (graph->ops[i].lane != lane) continue;
+    hk_ns from = later(timeline->spans[i].start, begin);
+    hk_ns to = earlier(timeline->spans[i].end, end);
+    if (to > from) busy += to - from;
+  }
+  return busy;
+}

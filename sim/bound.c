@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The linear programme of bound.h, its dual certificate, and the bound of one fixed graph. */
+#include "sim/bound.h"
+
+#include <glpk.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Rows of the programme: resources first, then the CPU kernel, then memory. */
+enum {
+  ROW_CPU = HK_RES_COUNT,
+  ROW_GPU_MEMORY,
+  ROW_HOST_MEMORY,
+  ROW_COUNT,
+};
+
+/* Per route and nanosecond-scaled, so that all numbers are near one. */
+typedef struct {
+  double use[ROW_CPU + 1][HK_ROUTE_COUNT]; /* per parameter, all sharing ranks together */
+  double capacity[ROW_CPU + 1];            /* per nanosecond */
+  double most_resident;                    /* share of parameters that fits on the GPU */
+  double least_resident; /* share that must be there because the host has no room */
+} hk_programme;
+
+/* The cheapest way to update one parameter on each route, as the union of what any runtime here
+ * needs: fewer bytes than these is a different algorithm, not a better schedule. */
+static void fill_uses(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
+  const hk_graph one = {.ranks = 1,
+                        .multiplicity = plan->job.gpus,
+                        .nodes = plan->job.nodes,
+                        .world = plan->job.gpus * plan->job.nodes,
+                        .tp = plan->job.tp};
+  const struct {
+    hk_route route;
+    hk_op_kind kind;
+    double work; /* a parameter */
+  } parts[] = {
+      {HK_ROUTE_CPU, HK_OP_ADAMW_CPU, 1},      {HK_ROUTE_CPU, HK_OP_WEIGHT_H2D, 2},
+      {HK_ROUTE_STAGED, HK_OP_STATE_H2D, 12},  {HK_ROUTE_STAGED, HK_OP_ADAMW_GPU, 1},
+      {HK_ROUTE_STAGED, HK_OP_STATE_D2H, 12},  {HK_ROUTE_MAPPED, HK_OP_ADAMW_MAPPED, 1},
+      {HK_ROUTE_RESIDENT, HK_OP_ADAMW_GPU, 1},
+  };
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    const hk_op op = {.kind = parts[i].kind, .threads = 1};
+    const hk_demand d = hk_demand_of(&one, &op, m);
+    for (int u = 0; u < d.n_uses; u++) {
+      const hk_resource r = d.uses[u].resource;
+      if (r == HK_RES_CORES) continue;
+      lp->use[r][parts[i].route] +=
+          parts[i].work * d.uses[u].per_unit * (hk_resource_is_node(r) ? one.multiplicity : 1);
+    }
+  }
+  for (int r = 0; r < HK_RES_COUNT; r++) {
+    lp->capacity[r] = hk_resource_capacity(m, (hk_resource)r, false) / 1e9;
+  }
+  /* CPU kernels: the better of the two AdamWs. Few threads are the most efficient, n0 / rate core
+   * seconds a parameter; all cores are the fastest for one rank. */
+  const double saturated = fmax(m->cpu_adamw.value, m->cpu_adamw_fp32.value);
+  lp->use[HK_RES_CORES][HK_ROUTE_CPU] = m->cpu_adamw_threads.value / saturated * one.multiplicity;
+  lp->use[ROW_CPU][HK_ROUTE_CPU] = 1;
+  lp->capacity[ROW_CPU] = hk_cpu_rate(m, saturated, m->cores.value) / 1e9;
+  /* A mapped kernel is also held by its own cap, which no resource of the list expresses: as PCIe
+   * that it alone finds narrower. */
+  lp->use[HK_RES_PCIE][HK_ROUTE_MAPPED] =
+      fmax(lp->use[HK_RES_PCIE][HK_ROUTE_MAPPED], 24 * m->duplex.value / m->mapped.value);
+}
+
+static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
+  const double gpu = m->gpu_memory.value - m->gpu_reserved.value - 2 * n;
+  const double host = (m->host_memory.value - m->host_reserved.value) / plan->job.gpus;
+  lp->most_resident = fmin(1, fmax(0, gpu / (12 * n)));
+  lp->least_resident = fmax(0, 1 - host / (12 * n));
+}
+
+/* -- GLPK --------------------------------------------------------------------------------- */
+
+/* Columns 1 .. HK_ROUTE_COUNT are the shares, the next is t. Row r + 1 is resource r, the last the
+ * sum of shares. Memory limits are bounds of the resident column. */
+static void load(glp_prob *p, const hk_programme *lp) {
+  const int t = HK_ROUTE_COUNT + 1, sum = ROW_CPU + 2;
+  int rows[(ROW_CPU + 1) * (HK_ROUTE_COUNT + 1) + HK_ROUTE_COUNT + 1];
+  int columns[sizeof rows / sizeof rows[0]];
+  double values[sizeof rows / sizeof rows[0]];
+  int n = 0;
+  glp_set_obj_dir(p, GLP_MIN);
+  glp_add_rows(p, sum);
+  glp_add_cols(p, t);
+  glp_set_col_bnds(p, t, GLP_LO, 0, 0);
+  glp_set_obj_coef(p, t, 1);
+  for (int j = 0; j < HK_ROUTE_COUNT; j++) glp_set_col_bnds(p, j + 1, GLP_LO, 0, 0);
+  const double low = lp->least_resident, high = lp->most_resident;
+  glp_set_col_bnds(p, HK_ROUTE_RESIDENT + 1, high > low ? GLP_DB : GLP_FX, low, high);
+  for (int r = 0; r <= ROW_CPU; r++) {
+    glp_set_row_bnds(p, r + 1, GLP_LO, 0, 0); /* capacity t - use f >= 0 */
+    n++;
+    rows[n] = r + 1, columns[n] = t, values[n] = lp->capacity[r];
+    for (int j = 0; j < HK_ROUTE_COUNT; j++) {
+      if (lp->use[r][j] == 0) continue;
+      n++;
+      rows[n] = r + 1, columns[n] = j + 1, values[n] = -lp->use[r][j];
+    }
+  }
+  glp_set_row_bnds(p, sum, GLP_FX, 1, 1);
+  for (int j = 0; j < HK_ROUTE_COUNT; j++) {
+    n++;
+    rows[n] = sum, columns[n] = j + 1, values[n] = 1;
+  }
+  glp_load_matrix(p, n, rows, columns, values);
+}
+
+/* GLPK keeps an environment a thread; it prints unless told not to. */
+static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_CPU + 1],
+                       hk_error *err) {
+  glp_term_out(GLP_OFF);
+  glp_prob *p = glp_create_prob();
+  load(p, lp);
+  glp_smcp parameters;
+  glp_init_smcp(&parameters);
+  parameters.msg_lev = GLP_MSG_OFF;
+  const int code = glp_simplex(p, &parameters);
+  const bool optimal = code == 0 && glp_get_status(p) == GLP_OPT;
+  if (optimal) {
+    for (int r = 0; r <= ROW_CPU; r++) y[r] = fmax(0, glp_get_row_dual(p, r + 1));
+    for (int j = 0; j < HK_ROUTE_COUNT; j++) bound->share[j] = glp_get_col_prim(p, j + 1);
+  }
+  glp_delete_prob(p);
+  return optimal ? HK_OK
+                 : hk_fail(err, HK_ENVIRONMENT,
+                           "the bound's linear programme was not solved (GLPK code %d)", code);
+}
+
+/* The value that the prices y prove (bound.h), memory limits entering through the best z: with
+ * f_resident in [low, high], the cheapest mix puts as much as it may on the cheaper side. */
+static double certify(const hk_programme *lp, double y[ROW_CPU + 1]) {
+  double total = 0;
+  for (int r = 0; r <= ROW_CPU; r++) total += y[r] * lp->capacity[r];
+  if (!(total > 0)) return 0;
+  double cost[HK_ROUTE_COUNT] = {0};
+  for (int r = 0; r <= ROW_CPU; r++) {
+    y[r] /= total;
+    for (int j = 0; j < HK_ROUTE_COUNT; j++) cost[j] += y[r] * lp->use[r][j];
+  }
+  const double host = fmin(cost[HK_ROUTE_CPU], fmin(cost[HK_ROUTE_STAGED], cost[HK_ROUTE_MAPPED]));
+  const double resident = cost[HK_ROUTE_RESIDENT];
+  const double share = resident < host ? lp->most_resident : lp->least_resident;
+  return share * resident + (1 - share) * host;
+}
+
+static void name_binding(hk_bound *bound) {
+  double dearest = bound->cpu_price;
+  snprintf(bound->binding, sizeof bound->binding, "%s", dearest > 0 ? "cpu kernel" : "nothing");
+  for (int r = 0; r < HK_RES_COUNT; r++) {
+    if (bound->price[r] > dearest) {
+      dearest = bound->price[r];
+      snprintf(bound->binding, sizeof bound->binding, "%s", hk_resource_name((hk_resource)r));
+    }
+  }
+}
+
+/* Rounded down, with room for the rounding of the sums above. */
+static hk_ns floor_ns(double ns) {
+  return (hk_ns)floor(ns * (1 - 1e-9));
+}
+
+hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_bound *bound,
+                            hk_error *err) {
+  memset(bound, 0, sizeof *bound);
+  snprintf(bound->binding, sizeof bound->binding, "nothing");
+  int64_t totals[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, totals);
+  double n = 0;
+  for (int j = 0; j < HK_ROUTE_COUNT; j++) n += (double)totals[j];
+
+  hk_programme lp = {0};
+  fill_uses(&lp, plan, machine);
+  fill_memory(&lp, plan, machine, n);
+  bound->feasible = lp.least_resident <= lp.most_resident;
+  if (!bound->feasible) return HK_OK;
+
+  double y[ROW_CPU + 1] = {0};
+  HK_TRY(solve(&lp, bound, y, err));
+  bound->update_ns = floor_ns(certify(&lp, y) * n);
+  for (int r = 0; r < HK_RES_COUNT; r++) bound->price[r] = y[r] * lp.capacity[r];
+  bound->cpu_price = y[ROW_CPU] * lp.capacity[ROW_CPU];
+  name_binding(bound);
+  return HK_OK;
+}
+
+hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bound *bound,
+                         hk_error *err) {
+  memset(bound, 0, sizeof *bound);
+  bound->feasible = true;
+  double load[HK_RES_COUNT] = {0};
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    const hk_op *op = &graph->ops[i];
+    if (op->phase != HK_PHASE_UPDATE || op->rank != 0) continue;
+    const hk_demand d = hk_demand_of(graph, op, machine);
+    if (!isfinite(d.cap)) continue;
+    for (int u = 0; u < d.n_uses; u++) {
+      const hk_resource r = d.uses[u].resource;
+      const int ranks = hk_resource_is_node(r) ? graph->multiplicity * graph->ranks : 1;
+      load[r] += (double)op->work * d.uses[u].per_unit * ranks;
+    }
+  }
+  double longest = 0;
+  snprintf(bound->binding, sizeof bound->binding, "nothing");
+  for (int r = 0; r < HK_RES_COUNT; r++) {
+    const double ns = load[r] / hk_resource_capacity(machine, (hk_resource)r, false) * 1e9;
+    if (ns > longest) {
+      longest = ns;
+      snprintf(bound->binding, sizeof bound->binding, "%s", hk_resource_name((hk_resource)r));
+    }
+  }
+  const hk_ns path = hk_critical_path(graph, machine, HK_EXPAND_UPDATE, err);
+  if (path < 0) return HK_ENVIRONMENT;
+  bound->update_ns = floor_ns(longest);
+  if (path > bound->update_ns) {
+    bound->update_ns = path;
+    snprintf(bound->binding, sizeof bound->binding, "critical path");
+  }
+  return HK_OK;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The invariants of DESIGN.md section 6, verified while running (rates) and afterwards (order,
+ * lanes, conservation, memory). `simulate --check` and every property test run under them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/state.h"
+
+/* Rounding of sums of doubles, relative. */
+#define CLOSE 1e-9
+
+static hk_status broken(const hk_state *s, const char *what, int32_t op) {
+  char label[64];
+  return hk_fail(s->err, HK_NO, "invariant broken: %s (operation %d, %s, at %lld ns)", what,
+                 (int)op, hk_op_label(s->graph, op, label, sizeof label), (long long)s->now);
+}
+
+/* No resource over capacity; every activity at its cap or on a full resource. */
+hk_status hk_check_rates(const hk_state *s, int n_activities) {
+  for (int r = 0; r < s->n_resources; r++) {
+    if (s->used[r] > s->capacity[r] * (1 + CLOSE)) {
+      return hk_fail(s->err, HK_NO,
+                     "invariant broken: %s of rank %d carries %g %s, its capacity is %g (at %lld "
+                     "ns)",
+                     hk_resource_name((hk_resource)(r % HK_RES_COUNT)), r / HK_RES_COUNT,
+                     s->used[r], hk_resource_unit((hk_resource)(r % HK_RES_COUNT)), s->capacity[r],
+                     (long long)s->now);
+    }
+  }
+  int seen = 0;
+  for (int i = 0; i < s->n_running; i++) {
+    const hk_run *run = &s->runs[s->running[i]];
+    if (!run->fluid) continue;
+    seen++;
+    const hk_activity *a = &run->activity;
+    if (!(a->rate > 0) || a->rate > a->cap * (1 + CLOSE)) {
+      return broken(s, "a rate is not within (0, cap]", run->op);
+    }
+    bool content = a->rate >= a->cap * (1 - CLOSE);
+    for (int32_t u = 0; u < a->n_uses && !content; u++) {
+      const int32_t r = a->uses[u].resource;
+      content = s->used[r] >= s->capacity[r] * (1 - CLOSE);
+    }
+    if (!content) return broken(s, "capacity is left idle while work waits for it", run->op);
+  }
+  return seen == n_activities
+             ? HK_OK
+             : hk_fail(s->err, HK_NO, "invariant broken: %d activities shared, %d under way",
+                       n_activities, seen);
+}
+
+/* Every operation ran once, after its dependencies, and alone and in order on its lane. */
+static hk_status check_order(const hk_state *s) {
+  const hk_graph *g = s->graph;
+  const hk_span *spans = s->result->timeline.spans;
+  hk_ns *lane_end = calloc(g->n_lanes + 1, sizeof *lane_end);
+  if (lane_end == NULL) return hk_fail_memory(s->err, g->n_lanes * sizeof *lane_end, "a check");
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < g->n_ops && status == HK_OK; i++) {
+    const hk_op *op = &g->ops[i];
+    const hk_span *span = &spans[i];
+    if (span->end < span->start) status = broken(s, "never ended", (int32_t)i);
+    for (int32_t d = op->deps_begin; d < op->deps_end && status == HK_OK; d++) {
+      if (spans[g->deps[d]].end > span->start) {
+        status = broken(s, "started before a dependency ended", (int32_t)i);
+      }
+    }
+    if (status == HK_OK && span->start < lane_end[op->lane]) {
+      status = broken(s, "overlaps the operation before it on its lane", (int32_t)i);
+    }
+    lane_end[op->lane] = span->end;
+  }
+  free(lane_end);
+  return status;
+}
+
+/* What the rates integrated to is what the operations had to do. Each operation may add what a
+ * rate does in the nanosecond to which its end was rounded up. */
+static hk_status check_conservation(const hk_state *s) {
+  const hk_graph *g = s->graph;
+  double expected[HK_RES_COUNT] = {0}, slack[HK_RES_COUNT] = {0};
+  for (size_t i = 0; i < g->n_ops; i++) {
+    const hk_demand d = hk_demand_of(g, &g->ops[i], s->machine);
+    if (!isfinite(d.cap)) continue;
+    for (int u = 0; u < d.n_uses; u++) {
+      const hk_resource r = d.uses[u].resource;
+      const double times = hk_resource_is_node(r) ? g->multiplicity : 1;
+      expected[r] += (double)g->ops[i].work * d.uses[u].per_unit * times;
+      slack[r] += d.cap * d.uses[u].per_unit * times * 1e-9;
+    }
+  }
+  for (int r = 0; r < HK_RES_COUNT; r++) {
+    const double off = fabs(s->result->used[r] - expected[r]);
+    if (off > expected[r] * 1e-6 + slack[r] + 1e-9) {
+      return hk_fail(s->err, HK_NO,
+                     "invariant broken: %s carried %.17g, the operations had %.17g to move",
+                     hk_resource_name((hk_resource)r), s->result->used[r], expected[r]);
+    }
+  }
+  return HK_OK;
+}
+
+/* Memory was never negative (peaks are reported, not judged, here), and a whole iteration gives
+ * back what it took. */
+static hk_status check_memory(const hk_state *s) {
+  const hk_graph *g = s->graph;
+  bool whole = false;
+  hk_bytes net = 0;
+  for (size_t i = 0; i < g->n_ops; i++) {
+    const hk_op *op = &g->ops[i];
+    whole = whole || op->kind == HK_OP_FORWARD;
+    if (op->gpu_alloc < 0 || op->gpu_free < 0 || op->host_alloc < 0 || op->host_free < 0) {
+      return broken(s, "takes or gives back a negative amount of memory", (int32_t)i);
+    }
+    if (op->rank == 0) net += op->gpu_alloc - op->gpu_free;
+  }
+  for (int rank = 0; rank < g->ranks; rank++) {
+    if (s->gpu_memory[rank] < 0) {
+      return hk_fail(s->err, HK_NO, "invariant broken: rank %d ends with %lld bytes of GPU memory",
+                     rank, (long long)s->gpu_memory[rank]);
+    }
+    if (whole && s->gpu_memory[rank] != g->gpu_base) {
+      return hk_fail(s->err, HK_NO,
+                     "invariant broken: rank %d begins an iteration with %lld bytes of GPU memory "
+                     "and ends it with %lld (net %lld)",
+                     rank, (long long)g->gpu_base, (long long)s->gpu_memory[rank], (long long)net);
+    }
+  }
+  return HK_OK;
+}
+
+hk_status hk_check_result(const hk_state *s) {
+  HK_TRY(check_order(s));
+  HK_TRY(check_conservation(s));
+  HK_TRY(check_memory(s));
+  const hk_ns path = hk_critical_path(s->graph, s->machine, HK_EXPAND_ALL, s->err);
+  if (path < 0) return s->err->status;
+  if (s->result->timeline.makespan < path) {
+    return hk_fail(s->err, HK_NO, "invariant broken: makespan %lld ns, critical path %lld ns",
+                   (long long)s->result->timeline.makespan, (long long)path);
+  }
+  return HK_OK;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* One plan, simulated and judged. */
+#include "sim/forecast.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const phase_names[] = {"forward", "backward", "update"};
+
+/* Durations of the phases. With gradient accumulation forward and backward alternate, so each is
+ * the sum over micro-steps of the time from the end of the one before it. */
+static void measure_phases(hk_forecast *f) {
+  const hk_graph *g = &f->graph;
+  const hk_timeline *t = &f->result.timeline;
+  hk_ns begin = 0; /* end of the part before */
+  size_t i = 0;
+  while (i < g->n_ops && g->ops[i].phase != HK_PHASE_UPDATE) {
+    /* Operations are stored part by part: forward 0, backward 0, forward 1, ... */
+    const hk_phase phase = g->ops[i].phase;
+    hk_ns end = begin;
+    for (; i < g->n_ops && g->ops[i].phase == phase; i++) {
+      if (t->spans[i].end > end) end = t->spans[i].end;
+    }
+    *(phase == HK_PHASE_FORWARD ? &f->forward_ns : &f->backward_ns) += end - begin;
+    begin = end;
+  }
+  f->iteration_ns = t->makespan;
+  f->update_ns = t->makespan - begin;
+}
+
+/* The busiest resource and the busiest lane of the update phase. */
+static void find_limiter(hk_forecast *f, const hk_machine *machine) {
+  const double seconds = (double)f->update_ns / 1e9;
+  if (seconds <= 0) return;
+  for (int r = 0; r < HK_RES_COUNT; r++) {
+    const int sharers = hk_resource_is_node((hk_resource)r) ? 1 : f->graph.ranks;
+    const double utilization = f->result.used_phase[HK_PHASE_UPDATE][r] /
+                               (hk_resource_capacity(machine, (hk_resource)r, false) * seconds) /
+                               sharers;
+    if (utilization > f->limiter_utilization) {
+      f->limiter_utilization = utilization;
+      f->limiter = (hk_resource)r;
+    }
+  }
+  const hk_ns begin = f->iteration_ns - f->update_ns;
+  for (size_t l = 0; l < f->graph.n_lanes; l++) {
+    const double busy =
+        (double)hk_lane_busy(&f->graph, &f->result.timeline, (int32_t)l, begin, f->iteration_ns) /
+        (double)f->update_ns;
+    if (busy > f->busiest_lane_utilization) {
+      f->busiest_lane_utilization = busy;
+      f->busiest_lane = f->graph.lanes[l].kind;
+    }
+  }
+}
+
+/* -- what does not fit --------------------------------------------------------------------- */
+
+static void describe_problem(hk_forecast *f) {
+  const hk_memory_report *m = &f->result.memory;
+  char missing[16], needed[16], there[16];
+  size_t used = 0;
+  f->problem[0] = '\0';
+  if (f->host_short > 0) {
+    used = (size_t)snprintf(
+        f->problem, sizeof f->problem, "host memory: %s missing in %s (needs %s of %s)",
+        hk_format_bytes(f->host_short, missing, sizeof missing), phase_names[m->host_peak_phase],
+        hk_format_bytes(m->host_peak, needed, sizeof needed),
+        hk_format_bytes(m->host_capacity, there, sizeof there));
+  }
+  if (f->gpu_short > 0 && used < sizeof f->problem) {
+    snprintf(f->problem + used, sizeof f->problem - used,
+             "%sGPU memory: %s missing in %s (needs %s of %s)", used > 0 ? "; " : "",
+             hk_format_bytes(f->gpu_short, missing, sizeof missing), phase_names[m->peak_phase],
+             hk_format_bytes(m->peak, needed, sizeof needed),
+             hk_format_bytes(m->capacity, there, sizeof there));
+  }
+}
+
+static void add_advice(hk_forecast *f, const char *text) {
+  const size_t used = strlen(f->advice);
+  snprintf(f->advice + used, sizeof f->advice - used, "%s%s", used > 0 ? ", " : "try ", text);
+}
+
+/* Only what can help is said: each piece of advice is about memory that is really there. */
+static void advise(hk_forecast *f) {
+  const hk_plan *plan = &f->plan;
+  const hk_memory_report *m = &f->result.memory;
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  char text[128], size[16];
+  if (f->gpu_short > 0) {
+    const hk_bytes moving = m->peak - m->before_forward;
+    if (!plan->job.checkpoint_activations) add_advice(f, "--checkpoint-activations yes");
+    if (plan->job.micro_batch > 1 && moving > 0) {
+      snprintf(text, sizeof text, "a smaller --micro-batch (activations and gradients take %s)",
+               hk_format_bytes(moving, size, sizeof size));
+      add_advice(f, text);
+    }
+    if (n[HK_ROUTE_RESIDENT] > 0) {
+      snprintf(text, sizeof text, "a larger offload --ratio (state on each GPU takes %s)",
+               hk_format_bytes(12 * n[HK_ROUTE_RESIDENT], size, sizeof size));
+      add_advice(f, text);
+    }
+  }
+  const hk_bytes resident_room = m->capacity - m->peak;
+  if (f->host_short > 0 && resident_room * plan->job.gpus > f->host_short) {
+    add_advice(f, "a smaller offload --ratio (GPU memory has room)");
+  }
+  /* With ZeRO-3 what a rank holds shrinks with the world; nodes bring host memory, too. */
+  const double host = (double)m->host_peak / (double)m->host_capacity;
+  const double gpu = (double)m->peak / (double)m->capacity;
+  const int nodes = (int)ceil(fmax(host, gpu) * plan->job.nodes);
+  if (nodes > plan->job.nodes) {
+    snprintf(text, sizeof text, "more GPUs (--nodes %d or more)", nodes);
+    add_advice(f, text);
+  }
+}
+
+static void judge_memory(hk_forecast *f) {
+  const hk_memory_report *m = &f->result.memory;
+  f->gpu_short = m->peak > m->capacity ? m->peak - m->capacity : 0;
+  f->host_short = m->host_peak > m->host_capacity ? m->host_peak - m->host_capacity : 0;
+  f->feasible = f->gpu_short == 0 && f->host_short == 0;
+  if (f->feasible) return;
+  describe_problem(f);
+  advise(f);
+}
+
+/* -- life --------------------------------------------------------------------------------- */
+
+static hk_status simulate(hk_forecast *f, const hk_machine *machine, const hk_sim_options *options,
+                          hk_error *err) {
+  HK_TRY(hk_graph_build(&f->plan, HK_EXPAND_ALL, true, &f->graph, err));
+  HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
+  HK_TRY(hk_bound_physical(&f->plan, machine, &f->physical, err));
+  return hk_bound_graph(&f->graph, machine, &f->graph_bound, err);
+}
+
+/* A forecast faster than its proof is a bug of ours: said, never printed as a result. */
+static hk_status check_bounds(const hk_forecast *f, hk_error *err) {
+  const hk_bound *worst = &f->graph_bound;
+  if (f->feasible && f->physical.feasible && f->physical.update_ns > worst->update_ns) {
+    worst = &f->physical;
+  }
+  if (worst->update_ns <= f->update_ns) return HK_OK;
+  return hk_fail(err, HK_NO,
+                 "invariant broken: the update takes %lld ns, its lower bound (%s) is %lld ns",
+                 (long long)f->update_ns, worst->binding, (long long)worst->update_ns);
+}
+
+hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
+                           hk_forecast *forecast, hk_error *err) {
+  memset(forecast, 0, sizeof *forecast);
+  forecast->plan = *plan;
+  memset(plan, 0, sizeof *plan);
+  hk_status status = simulate(forecast, machine, options, err);
+  if (status == HK_OK) {
+    const hk_job *job = &forecast->plan.job;
+    const double tokens = (double)job->micro_batch * job->grad_accum * job->seq * hk_job_dp(job);
+    measure_phases(forecast);
+    find_limiter(forecast, machine);
+    judge_memory(forecast);
+    forecast->tokens_per_s = tokens / ((double)forecast->iteration_ns / 1e9);
+    forecast->update_params_per_s =
+        (double)forecast->plan.model.parameters / ((double)forecast->update_ns / 1e9);
+    status = check_bounds(forecast, err);
+  }
+  if (status != HK_OK) hk_forecast_free(forecast);
+  return status;
+}
+
+void hk_forecast_free(hk_forecast *forecast) {
+  hk_plan_free(&forecast->plan);
+  hk_graph_free(&forecast->graph);
+  hk_result_free(&forecast->result);
+  memset(forecast, 0, sizeof *forecast);
+}
+
+const char *hk_forecast_title(const hk_forecast *forecast, char *buffer, size_t size) {
+  const hk_plan *plan = &forecast->plan;
+  char stride[24] = "", ratio[24] = "";
+  if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
+  if (plan->ratio > 0 && plan->ratio < 1) snprintf(ratio, sizeof ratio, " r=%.2f", plan->ratio);
+  snprintf(buffer, size, "%s%s%s", plan->policy, stride, ratio);
+  return buffer;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* GPU and host memory over an iteration: a signal that operations move, and its marks. */
+#include <stdio.h>
+
+#include "sim/state.h"
+
+static hk_status sample(hk_state *s, int counter, hk_bytes value) {
+  if (!s->options.counters) return HK_OK;
+  return hk_counter_add(&s->result->timeline.counters[counter], s->now, (double)value, s->err);
+}
+
+static hk_status set_gpu(hk_state *s, int32_t rank, hk_bytes value) {
+  hk_memory_report *report = &s->result->memory;
+  if (value < 0) {
+    return hk_fail(s->err, HK_NO, "invariant broken: rank %d has %lld bytes of GPU memory in use",
+                   (int)rank, (long long)value);
+  }
+  s->gpu_memory[rank] = value;
+  if (value > report->peak) {
+    report->peak = value;
+    report->peak_phase = s->phase;
+  }
+  return sample(s, s->memory_counters[rank], value);
+}
+
+static hk_status set_host(hk_state *s, hk_bytes value) {
+  hk_memory_report *report = &s->result->memory;
+  s->host_memory = value;
+  if (value > report->host_peak) {
+    report->host_peak = value;
+    report->host_peak_phase = s->phase;
+  }
+  return sample(s, s->memory_counters[s->graph->ranks], value);
+}
+
+static hk_status add_counter(hk_state *s, int index, const char *name, hk_bytes capacity) {
+  s->memory_counters[index] =
+      hk_timeline_counter(&s->result->timeline, name, "bytes", (double)capacity, s->err);
+  return s->memory_counters[index] < 0 ? HK_ENVIRONMENT : HK_OK;
+}
+
+hk_status hk_memory_begin(hk_state *s) {
+  hk_memory_report *report = &s->result->memory;
+  const hk_machine *m = s->machine;
+  report->capacity = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
+  report->host_capacity = (hk_bytes)(m->host_memory.value - m->host_reserved.value);
+  report->before_forward = report->after_forward = report->after_backward = s->graph->gpu_base;
+  for (int rank = 0; rank < s->graph->ranks; rank++) {
+    if (s->options.counters) {
+      char name[32] = "gpu memory";
+      if (s->graph->ranks > 1) snprintf(name, sizeof name, "rank%d gpu memory", rank);
+      HK_TRY(add_counter(s, rank, name, report->capacity));
+    }
+    HK_TRY(set_gpu(s, rank, s->graph->gpu_base));
+  }
+  if (s->options.counters) {
+    HK_TRY(add_counter(s, s->graph->ranks, "host memory", report->host_capacity));
+  }
+  return set_host(s, s->graph->host_base);
+}
+
+hk_status hk_memory_take(hk_state *s, const hk_op *op) {
+  if (op->kind == HK_OP_BARRIER) s->result->memory.after_backward = s->gpu_memory[0];
+  if (op->gpu_alloc != 0) {
+    HK_TRY(set_gpu(s, op->rank, s->gpu_memory[op->rank] + op->gpu_alloc));
+  }
+  if (op->host_alloc != 0) {
+    HK_TRY(set_host(s, s->host_memory + op->host_alloc * s->graph->multiplicity));
+  }
+  return HK_OK;
+}
+
+hk_status hk_memory_give(hk_state *s, const hk_op *op) {
+  if (op->gpu_free != 0) HK_TRY(set_gpu(s, op->rank, s->gpu_memory[op->rank] - op->gpu_free));
+  if (op->host_free != 0) {
+    HK_TRY(set_host(s, s->host_memory - op->host_free * s->graph->multiplicity));
+  }
+  if (op->kind == HK_OP_FORWARD) s->result->memory.after_forward = s->gpu_memory[0];
+  return HK_OK;
+}
+
+hk_status hk_memory_end(hk_state *s) {
+  s->result->memory.after_update = s->gpu_memory[0];
+  return HK_OK;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The critical path: the longest chain of operations when each has the machine to itself. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/sim.h"
+
+/* Alone, an operation is held by its own cap and by what a unit of it needs of each resource. */
+static double alone(const hk_demand *d, const hk_machine *machine) {
+  double rate = d->cap;
+  for (int u = 0; u < d->n_uses; u++) {
+    const double capacity = hk_resource_capacity(machine, d->uses[u].resource, false);
+    rate = fmin(rate, capacity / d->uses[u].per_unit);
+  }
+  return rate;
+}
+
+static hk_ns shortest(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {
+  const hk_demand d = hk_demand_of(graph, op, machine);
+  if (!isfinite(d.cap) || op->work == 0) return d.latency;
+  /* Rounded down where the simulator rounds up: a bound must not gain from rounding. */
+  return d.latency + (hk_ns)floor((double)op->work / alone(&d, machine) * 1e9 * (1 - 1e-12));
+}
+
+hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigned phases,
+                       hk_error *err) {
+  hk_ns *end = malloc((graph->n_ops + 1) * sizeof *end);
+  hk_ns *lane_end = calloc(graph->n_lanes + 1, sizeof *lane_end);
+  if (end == NULL || lane_end == NULL) {
+    free(end);
+    free(lane_end);
+    hk_fail_memory(err, graph->n_ops * sizeof *end, "the critical path");
+    return -1;
+  }
+  hk_ns longest = 0;
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    const hk_op *op = &graph->ops[i];
+    end[i] = 0;
+    if ((phases & 1u << op->phase) == 0) continue;
+    hk_ns begin = lane_end[op->lane];
+    for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+      if (end[graph->deps[d]] > begin) begin = end[graph->deps[d]];
+    }
+    end[i] = begin + shortest(graph, op, machine);
+    lane_end[op->lane] = end[i];
+    if (end[i] > longest) longest = end[i];
+  }
+  free(end);
+  free(lane_end);
+  return longest;
+}

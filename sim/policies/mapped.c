@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* mapped: GPU kernels read and write the state in pinned host memory where it lies: no staging
+ * buffers, no copies to schedule, at the rate that loads and stores over PCIe reach. */
+#include "sim/policy.h"
+
+static hk_status assign(const hk_policy_options *options, const hk_machine *machine, hk_plan *plan,
+                        hk_error *err) {
+  (void)options, (void)machine, (void)err;
+  for (size_t i = 0; i < plan->n_subgroups; i++) plan->subgroups[i].route = HK_ROUTE_MAPPED;
+  return HK_OK;
+}
+
+const hk_policy hk_policy_mapped = {
+    .name = "mapped",
+    .summary = "GPU kernels update the state in host memory in place, over PCIe",
+    .source = "hocket",
+    .assign = assign,
+};

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The list of policies and what they have in common. The policies themselves: sim/policies/. */
+#include "sim/policy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/names.h"
+
+static const hk_policy *const policies[] = {
+    &hk_policy_gpu_only,   &hk_policy_zero_offload, &hk_policy_twinflow,
+    &hk_policy_interleave, &hk_policy_streamed,     &hk_policy_mapped,
+};
+#define N_POLICIES (sizeof policies / sizeof policies[0])
+
+const hk_policy *const *hk_policy_list(size_t *n) {
+  *n = N_POLICIES;
+  return policies;
+}
+
+hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *err) {
+  const char *names[N_POLICIES];
+  for (size_t i = 0; i < N_POLICIES; i++) {
+    names[i] = policies[i]->name;
+    if (strcmp(name, names[i]) == 0) {
+      *policy = policies[i];
+      return HK_OK;
+    }
+  }
+  const char *near = hk_nearest(name, names, N_POLICIES);
+  if (near != NULL) {
+    return hk_fail(err, HK_INPUT, "unknown policy '%s'; did you mean '%s'?", name, near);
+  }
+  return hk_fail(err, HK_INPUT,
+                 "unknown policy '%s'; known are gpu-only, zero-offload, twinflow, interleave, "
+                 "streamed, mapped",
+                 name);
+}
+
+size_t hk_policy_keep_resident(hk_plan *plan, double ratio) {
+  /* The small term keeps 0.8 x 10 from becoming 7.999.... */
+  const size_t on_host = (size_t)floor(ratio * (double)plan->n_subgroups + 1e-9);
+  for (size_t i = on_host; i < plan->n_subgroups; i++) {
+    plan->subgroups[i].route = HK_ROUTE_RESIDENT;
+  }
+  return on_host;
+}
+
+static hk_status check_options(const hk_policy *policy, const hk_policy_options *o,
+                               hk_runtime runtime, hk_error *err) {
+  if (runtime == HK_RUNTIME_DEEPSPEED && !policy->deepspeed) {
+    return hk_fail(err, HK_INPUT, "DeepSpeed has no policy '%s'; use --runtime hocket",
+                   policy->name);
+  }
+  if ((o->stride != 0 || o->stride_auto) && !(policy->takes & HK_TAKES_STRIDE)) {
+    return hk_fail(err, HK_INPUT, "policy '%s' takes no --stride", policy->name);
+  }
+  if (o->ratio >= 0 && !(policy->takes & HK_TAKES_RATIO)) {
+    return hk_fail(err, HK_INPUT, "policy '%s' takes no --ratio", policy->name);
+  }
+  if (o->buffers != 0 && !(policy->takes & HK_TAKES_BUFFERS)) {
+    return hk_fail(err, HK_INPUT, "policy '%s' takes no --buffers", policy->name);
+  }
+  if (runtime == HK_RUNTIME_DEEPSPEED && o->buffers > 1) {
+    return hk_fail(err, HK_INPUT,
+                   "the published prototype has one buffer set; --buffers needs --runtime hocket");
+  }
+  if (runtime == HK_RUNTIME_DEEPSPEED && o->stride == 1) {
+    return hk_fail(err, HK_INPUT,
+                   "the published prototype divides by stride - 1: --stride 1 needs --runtime "
+                   "hocket");
+  }
+  return HK_OK;
+}
+
+hk_status hk_policy_apply(const hk_policy *policy, const hk_policy_options *options,
+                          const hk_machine *machine, hk_plan *plan, hk_error *err) {
+  HK_TRY(check_options(policy, options, plan->runtime, err));
+  snprintf(plan->policy, sizeof plan->policy, "%s", policy->name);
+  if (options->buffers > 0) plan->buffers = options->buffers;
+  HK_TRY(policy->assign(options, machine, plan, err));
+  return hk_plan_check(plan, err);
+}

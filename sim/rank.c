@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Ranking: which candidates there are, all of them simulated, and why the first is first. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/forecast.h"
+
+#define DEFAULT_SUBGROUP 100000000
+
+hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
+                            const hk_machine *machine, const hk_job *job,
+                            const hk_plan_settings *settings, hk_plan *plan, hk_error *err) {
+  memset(plan, 0, sizeof *plan);
+  const bool deepspeed = candidate->runtime == HK_RUNTIME_DEEPSPEED;
+  const int cores = (int)machine->cores.value;
+  hk_model copy = {0};
+  HK_TRY(hk_model_from_config(model->config, model->name, &copy, err));
+  hk_status status = hk_plan_create(
+      &copy, job, candidate->runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
+      settings->subgroup_numel > 0 ? settings->subgroup_numel : DEFAULT_SUBGROUP, plan, err);
+  hk_model_free(&copy);
+  HK_TRY(status);
+  snprintf(plan->machine, sizeof plan->machine, "%s", machine->name);
+  if (settings->flush != NULL) plan->flush = *settings->flush;
+  if (plan->flush == HK_FLUSH_SYNC) plan->flush_bytes_per_param = 2;
+  if (settings->piece_numel > 0) plan->piece_numel = settings->piece_numel;
+  plan->cores_bound = !settings->cores_unbound;
+  plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
+                      : plan->cores_bound       ? (cores > job->gpus ? cores / job->gpus : 1)
+                                                : cores;
+  status = hk_policy_apply(candidate->policy, &candidate->options, machine, plan, err);
+  if (status != HK_OK) hk_plan_free(plan);
+  return status;
+}
+
+/* -- candidates --------------------------------------------------------------------------- */
+
+#define MOST_CANDIDATES 64
+
+typedef struct {
+  hk_candidate list[MOST_CANDIDATES];
+  int n;
+} hk_candidates;
+
+/* Adds one, with what the user fixed laid over it; a policy that does not take it is left out. */
+static void add(hk_candidates *c, const hk_ranking_options *options, const hk_policy *policy,
+                hk_runtime runtime, int stride, double ratio) {
+  const hk_policy_options *fixed = &options->fixed;
+  if (runtime == HK_RUNTIME_DEEPSPEED && !policy->deepspeed) return;
+  if ((fixed->stride > 0 || fixed->stride_auto) && !(policy->takes & HK_TAKES_STRIDE)) return;
+  if (fixed->ratio >= 0 && !(policy->takes & HK_TAKES_RATIO)) return;
+  if (fixed->buffers > 0 && !(policy->takes & HK_TAKES_BUFFERS)) return;
+  if (runtime == HK_RUNTIME_DEEPSPEED && (fixed->buffers > 1 || fixed->stride == 1)) return;
+  if (c->n == MOST_CANDIDATES) return;
+  hk_candidate *candidate = &c->list[c->n];
+  candidate->policy = policy;
+  candidate->runtime = runtime;
+  candidate->options = *fixed;
+  if (fixed->stride == 0 && policy->takes & HK_TAKES_STRIDE) {
+    candidate->options.stride = stride;
+    candidate->options.stride_auto = stride == 0;
+  } else if (stride > 0 && fixed->stride != stride) {
+    return; /* the user's stride comes once, not once for each of ours */
+  }
+  if (fixed->ratio < 0) {
+    candidate->options.ratio = ratio;
+  } else if (ratio >= 0 && ratio != fixed->ratio) {
+    return;
+  }
+  c->n++;
+}
+
+static void list_policy(hk_candidates *c, const hk_ranking_options *options,
+                        const hk_policy *policy, hk_runtime runtime) {
+  static const double ratios[] = {0.9, 0.8, 0.6, 0.4, 0.2};
+  const hk_policy_options *fixed = &options->fixed;
+  const bool strides = (policy->takes & HK_TAKES_STRIDE) && fixed->stride == 0;
+  const bool shares = (policy->takes & HK_TAKES_RATIO) && fixed->ratio < 0;
+  if (policy == &hk_policy_twinflow && shares) {
+    for (size_t i = 0; i < sizeof ratios / sizeof ratios[0]; i++) {
+      add(c, options, policy, runtime, 0, ratios[i]);
+    }
+    return;
+  }
+  add(c, options, policy, runtime, fixed->stride, fixed->ratio);
+  if (strides && !fixed->stride_auto) {
+    for (int k = 2; k <= 5; k++) add(c, options, policy, runtime, k, fixed->ratio);
+  }
+  if (policy == &hk_policy_interleave && shares) {
+    for (size_t i = 0; i < sizeof ratios / sizeof ratios[0]; i++) {
+      add(c, options, policy, runtime, fixed->stride, ratios[i]);
+    }
+  }
+}
+
+static void list_candidates(hk_candidates *c, const hk_ranking_options *options) {
+  size_t n = 0;
+  const hk_policy *const *policies = hk_policy_list(&n);
+  for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
+    if (options->only_runtime != NULL && (int)*options->only_runtime != runtime) continue;
+    for (size_t i = 0; i < n; i++) {
+      if (options->only_policy != NULL && options->only_policy != policies[i]) continue;
+      list_policy(c, options, policies[i], (hk_runtime)runtime);
+    }
+  }
+}
+
+/* -- simulating and sorting --------------------------------------------------------------- */
+
+static bool same_schedule(const hk_plan *a, const hk_plan *b) {
+  return a->runtime == b->runtime && strcmp(a->policy, b->policy) == 0 && a->stride == b->stride &&
+         a->ratio == b->ratio && a->buffers == b->buffers;
+}
+
+/* `interleave --stride auto` may choose a stride that is on the list anyway: keep the first. */
+static size_t drop_twins(hk_plan *plans, size_t n) {
+  size_t kept = 0;
+  for (size_t i = 0; i < n; i++) {
+    bool twin = false;
+    for (size_t j = 0; j < kept && !twin; j++) twin = same_schedule(&plans[i], &plans[j]);
+    if (twin) {
+      hk_plan_free(&plans[i]);
+    } else {
+      const hk_plan plan = plans[i];
+      memset(&plans[i], 0, sizeof plans[i]);
+      plans[kept++] = plan;
+    }
+  }
+  return kept;
+}
+
+/* A total order, so that the table does not depend on how the work was divided. */
+static int compare(const void *left, const void *right) {
+  const hk_forecast *a = left, *b = right;
+  if (a->feasible != b->feasible) return a->feasible ? -1 : 1;
+  if (!a->feasible) {
+    const hk_bytes x = a->host_short + a->gpu_short * a->plan.job.gpus;
+    const hk_bytes y = b->host_short + b->gpu_short * b->plan.job.gpus;
+    if (x != y) return x < y ? -1 : 1;
+  }
+  if (a->iteration_ns != b->iteration_ns) return a->iteration_ns < b->iteration_ns ? -1 : 1;
+  if (a->result.memory.peak != b->result.memory.peak) {
+    return a->result.memory.peak < b->result.memory.peak ? -1 : 1;
+  }
+  char ta[80], tb[80];
+  const int by_title =
+      strcmp(hk_forecast_title(a, ta, sizeof ta), hk_forecast_title(b, tb, sizeof tb));
+  return by_title != 0 ? by_title : (int)a->plan.runtime - (int)b->plan.runtime;
+}
+
+static hk_status forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,
+                              hk_forecast *forecasts, hk_error *err) {
+  hk_error *errors = calloc(n, sizeof *errors);
+  if (errors == NULL) return hk_fail_memory(err, n * sizeof *errors, "a ranking");
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < n; i++) {
+    errors[i].status = hk_forecast_make(&plans[i], machine, NULL, &forecasts[i], &errors[i]);
+  }
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < n && status == HK_OK; i++) {
+    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
+  }
+  free(errors);
+  return status;
+}
+
+/* -- the reason --------------------------------------------------------------------------- */
+
+static const hk_forecast *find(const hk_ranking *ranking, const char *policy, hk_runtime runtime) {
+  for (size_t i = 0; i < ranking->n_fit; i++) {
+    const hk_forecast *f = &ranking->forecasts[i];
+    if (strcmp(f->plan.policy, policy) == 0 && f->plan.runtime == runtime) return f;
+  }
+  return NULL;
+}
+
+static double speedup(const hk_forecast *slow, const hk_forecast *fast) {
+  return (double)slow->update_ns / (double)fast->update_ns;
+}
+
+static void say(hk_ranking *ranking, const char *text) {
+  const size_t used = strlen(ranking->reason);
+  snprintf(ranking->reason + used, sizeof ranking->reason - used, "%s%s", used > 0 ? " " : "",
+           text);
+}
+
+static void say_shares(hk_ranking *ranking, const hk_forecast *best) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(&best->plan, n);
+  double all = 0;
+  for (int r = 0; r < HK_ROUTE_COUNT; r++) all += (double)n[r];
+  char text[320], title[80];
+  int used =
+      snprintf(text, sizeof text, "%s (%s) wins:", hk_forecast_title(best, title, sizeof title),
+               hk_runtime_name(best->plan.runtime));
+  static const char *const where[] = {"updated by the CPU", "on the GPU after a round trip",
+                                      "by the GPU in host memory", "on state kept on the GPU"};
+  for (int r = 0; r < HK_ROUTE_COUNT; r++) {
+    if (n[r] == 0 || used >= (int)sizeof text) continue;
+    used += snprintf(text + used, sizeof text - (size_t)used, " %.0f %% of the parameters %s,",
+                     100 * (double)n[r] / all, where[r]);
+  }
+  if (used > 0 && used < (int)sizeof text) text[used - 1] = '.';
+  say(ranking, text);
+}
+
+static void say_why(hk_ranking *ranking) {
+  const hk_forecast *best = &ranking->forecasts[0];
+  char text[320];
+  say_shares(ranking, best);
+  snprintf(text, sizeof text,
+           "It keeps %s %.0f %% busy through the update, %.2f x its lower bound.",
+           hk_resource_name(best->limiter), 100 * best->limiter_utilization,
+           best->physical.update_ns > 0 ? (double)best->update_ns / (double)best->physical.update_ns
+                                        : 1.0);
+  say(ranking, text);
+  const struct {
+    const char *policy;
+    hk_runtime runtime;
+    const char *what;
+  } others[] = {{"zero-offload", HK_RUNTIME_HOCKET, "leaving all to the CPU"},
+                {"streamed", HK_RUNTIME_HOCKET, "sending all to the GPU"},
+                {"zero-offload", HK_RUNTIME_DEEPSPEED, "DeepSpeed's ZeRO-Offload"}};
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    const hk_forecast *other = find(ranking, others[i].policy, others[i].runtime);
+    if (other == NULL || other == best) continue;
+    snprintf(text, sizeof text, "Its update is %.2f x as fast as %s (%s %.0f %% busy).",
+             speedup(other, best), others[i].what, hk_resource_name(other->limiter),
+             100 * other->limiter_utilization);
+    say(ranking, text);
+  }
+}
+
+static void say_why_not(hk_ranking *ranking) {
+  const hk_forecast *nearest = &ranking->forecasts[0];
+  char text[900], title[80];
+  snprintf(text, sizeof text, "does not fit: %s; nearest is %s (%s); %s", nearest->problem,
+           hk_forecast_title(nearest, title, sizeof title), hk_runtime_name(nearest->plan.runtime),
+           nearest->advice);
+  say(ranking, text);
+}
+
+hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
+                  const hk_plan_settings *settings, const hk_ranking_options *options,
+                  hk_ranking *ranking, hk_error *err) {
+  memset(ranking, 0, sizeof *ranking);
+  hk_candidates candidates = {.n = 0};
+  list_candidates(&candidates, options);
+  if (candidates.n == 0) {
+    return hk_fail(err, HK_INPUT,
+                   "no policy takes these options together; --help says which takes "
+                   "what");
+  }
+  size_t n = (size_t)candidates.n;
+  hk_plan *plans = calloc(n, sizeof *plans);
+  ranking->forecasts = calloc(n, sizeof *ranking->forecasts);
+  hk_status status = plans == NULL || ranking->forecasts == NULL
+                         ? hk_fail_memory(err, n * sizeof *ranking->forecasts, "a ranking")
+                         : HK_OK;
+  for (size_t i = 0; i < n && status == HK_OK; i++) {
+    status = hk_candidate_plan(&candidates.list[i], model, machine, job, settings, &plans[i], err);
+  }
+  if (status == HK_OK) {
+    n = drop_twins(plans, n);
+    ranking->n = n;
+    status = forecast_all(plans, n, machine, ranking->forecasts, err);
+  }
+  for (size_t i = 0; plans != NULL && i < (size_t)candidates.n; i++) hk_plan_free(&plans[i]);
+  free(plans);
+  if (status != HK_OK) {
+    hk_ranking_free(ranking);
+    return status;
+  }
+  qsort(ranking->forecasts, n, sizeof *ranking->forecasts, compare);
+  while (ranking->n_fit < n && ranking->forecasts[ranking->n_fit].feasible) ranking->n_fit++;
+  if (ranking->n_fit > 0) {
+    say_why(ranking);
+  } else {
+    say_why_not(ranking);
+  }
+  return HK_OK;
+}
+
+void hk_ranking_free(hk_ranking *ranking) {
+  for (size_t i = 0; i < ranking->n; i++) hk_forecast_free(&ranking->forecasts[i]);
+  free(ranking->forecasts);
+  memset(ranking, 0, sizeof *ranking);
+}

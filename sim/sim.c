@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The event loop: operations become ready, spend their latency, share the machine, end. */
+#include "sim/sim.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/state.h"
+
+/* Times are whole nanoseconds, rounded up: an operation is not over before it is. What rounding of
+ * doubles can add to an exact whole number of nanoseconds is far below this. */
+#define ROUNDING_NS 1e-3
+
+static hk_ns time_for(double work, double rate) {
+  const double ns = work / rate * 1e9;
+  return ns <= ROUNDING_NS ? 0 : (hk_ns)ceil(ns - ROUNDING_NS);
+}
+
+/* -- set-up ------------------------------------------------------------------------------- */
+
+/* Successors of each operation, lane order included, and how many predecessors each waits for. */
+static hk_status link_operations(hk_state *s) {
+  const hk_graph *g = s->graph;
+  int32_t *lane_last = malloc((g->n_lanes + 1) * sizeof *lane_last);
+  int32_t *previous = malloc((g->n_ops + 1) * sizeof *previous);
+  s->pending = calloc(g->n_ops + 1, sizeof *s->pending);
+  s->next_begin = calloc(g->n_ops + 2, sizeof *s->next_begin);
+  s->next = malloc((g->n_deps + g->n_ops + 1) * sizeof *s->next);
+  if (lane_last == NULL || previous == NULL || s->pending == NULL || s->next_begin == NULL ||
+      s->next == NULL) {
+    free(lane_last);
+    free(previous);
+    return hk_fail_memory(s->err, (g->n_deps + 4 * g->n_ops) * sizeof *s->next,
+                          "linking the graph");
+  }
+  memset(lane_last, -1, (g->n_lanes + 1) * sizeof *lane_last);
+  for (size_t i = 0; i < g->n_ops; i++) {
+    const hk_op *op = &g->ops[i];
+    previous[i] = lane_last[op->lane];
+    lane_last[op->lane] = (int32_t)i;
+    for (int32_t d = op->deps_begin; d < op->deps_end; d++) s->next_begin[g->deps[d] + 1]++;
+    if (previous[i] >= 0) s->next_begin[previous[i] + 1]++;
+    s->pending[i] = op->deps_end - op->deps_begin + (previous[i] >= 0);
+  }
+  for (size_t i = 0; i < g->n_ops; i++) s->next_begin[i + 1] += s->next_begin[i];
+  /* Fill by moving each begin forward, then shift back: the usual counting sort. */
+  for (size_t i = 0; i < g->n_ops; i++) {
+    const hk_op *op = &g->ops[i];
+    for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+      s->next[s->next_begin[g->deps[d]]++] = (int32_t)i;
+    }
+    if (previous[i] >= 0) s->next[s->next_begin[previous[i]]++] = (int32_t)i;
+  }
+  for (size_t i = g->n_ops; i > 0; i--) s->next_begin[i] = s->next_begin[i - 1];
+  s->next_begin[0] = 0;
+  free(lane_last);
+  free(previous);
+  return HK_OK;
+}
+
+static hk_status allocate(hk_state *s) {
+  const hk_graph *g = s->graph;
+  const size_t lanes = g->n_lanes + 1, ranks = (size_t)g->ranks;
+  s->n_resources = g->ranks * HK_RES_COUNT;
+  const size_t resources = (size_t)s->n_resources;
+  s->runs = calloc(lanes, sizeof *s->runs);
+  s->running = malloc(lanes * sizeof *s->running);
+  s->activities = malloc(lanes * sizeof(hk_activity *));
+  s->open = malloc(lanes * sizeof *s->open);
+  s->ready = malloc((g->n_ops + 1) * sizeof *s->ready);
+  s->ended = malloc(lanes * sizeof *s->ended);
+  s->gpu_memory = calloc(ranks, sizeof *s->gpu_memory);
+  s->capacity = malloc(resources * sizeof *s->capacity);
+  s->used = calloc(resources, sizeof *s->used);
+  s->growth = malloc(resources * sizeof *s->growth);
+  s->rate_counters = malloc(resources * sizeof *s->rate_counters);
+  s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
+  if (s->runs == NULL || s->running == NULL || s->activities == NULL || s->open == NULL ||
+      s->ready == NULL || s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL ||
+      s->used == NULL || s->growth == NULL || s->rate_counters == NULL ||
+      s->memory_counters == NULL) {
+    return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
+  }
+  for (int rank = 0; rank < g->ranks; rank++) {
+    for (int r = 0; r < HK_RES_COUNT; r++) {
+      s->capacity[rank * HK_RES_COUNT + r] =
+          hk_resource_capacity(s->machine, (hk_resource)r, false);
+      s->rate_counters[rank * HK_RES_COUNT + r] = -1;
+    }
+  }
+  return link_operations(s);
+}
+
+static void release(hk_state *s) {
+  free(s->runs);
+  free(s->running);
+  free(s->activities);
+  free(s->open);
+  free(s->ready);
+  free(s->ended);
+  free(s->gpu_memory);
+  free(s->capacity);
+  free(s->used);
+  free(s->growth);
+  free(s->rate_counters);
+  free(s->memory_counters);
+  free(s->pending);
+  free(s->next_begin);
+  free(s->next);
+}
+
+/* -- rates -------------------------------------------------------------------------------- */
+
+static hk_status add_rate_counter(hk_state *s, int rank, hk_resource r) {
+  char name[40];
+  if (s->graph->ranks > 1 && !hk_resource_is_node(r)) {
+    snprintf(name, sizeof name, "rank%d %s", rank, hk_resource_name(r));
+  } else {
+    snprintf(name, sizeof name, "%s", hk_resource_name(r));
+  }
+  const int index = hk_timeline_counter(&s->result->timeline, name, hk_resource_unit(r),
+                                        hk_resource_capacity(s->machine, r, false), s->err);
+  s->rate_counters[rank * HK_RES_COUNT + (int)r] = index;
+  return index < 0 ? s->err->status : HK_OK;
+}
+
+static hk_status sample_rates(hk_state *s) {
+  if (!s->options.counters) return HK_OK;
+  for (int rank = 0; rank < s->graph->ranks; rank++) {
+    for (int r = 0; r < HK_RES_COUNT; r++) {
+      const int slot = rank * HK_RES_COUNT + r;
+      if (rank > 0 && hk_resource_is_node((hk_resource)r)) continue;
+      if (s->rate_counters[slot] < 0) {
+        if (!(s->used[slot] > 0)) continue; /* a resource that is never used has no counter */
+        HK_TRY(add_rate_counter(s, rank, (hk_resource)r));
+      }
+      HK_TRY(hk_counter_add(&s->result->timeline.counters[s->rate_counters[slot]], s->now,
+                            s->used[slot], s->err));
+    }
+  }
+  return HK_OK;
+}
+
+/* What was used since the rates last changed goes into the account of the phase. */
+static void account(hk_state *s) {
+  const double dt = (double)(s->now - s->since) / 1e9;
+  if (dt <= 0) return;
+  double *used = s->result->used_phase[s->phase], *full = s->result->full[s->phase];
+  for (int rank = 0; rank < s->graph->ranks; rank++) {
+    for (int r = 0; r < HK_RES_COUNT; r++) {
+      const int slot = rank * HK_RES_COUNT + r;
+      used[r] += s->used[slot] * dt;
+      if (rank == 0 && s->used[slot] >= s->capacity[slot] * (1 - 1e-9)) full[r] += dt;
+    }
+  }
+}
+
+/* Brings every fluid operation up to `now` at the old rates. */
+static void progress(hk_state *s) {
+  account(s);
+  const double dt = (double)(s->now - s->since) / 1e9;
+  for (int i = 0; i < s->n_running; i++) {
+    hk_run *run = &s->runs[s->running[i]];
+    if (run->fluid) run->remaining -= run->activity.rate * dt;
+  }
+  s->since = s->now;
+}
+
+/* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
+ * what they did is booked first; operations that have just become fluid had none. */
+static hk_status share(hk_state *s) {
+  progress(s);
+  int n = 0, n_cpu = 0, n_dma = 0;
+  for (int i = 0; i < s->n_running; i++) {
+    hk_run *run = &s->runs[s->running[i]];
+    if (!run->fluid) continue;
+    n_cpu += run->traffic == HK_TRAFFIC_CPU;
+    n_dma += run->traffic == HK_TRAFFIC_DMA;
+    s->activities[n++] = &run->activity;
+  }
+  s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, n_cpu > 0 && n_dma > 0);
+  hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
+  for (int i = 0; i < s->n_running; i++) {
+    hk_run *run = &s->runs[s->running[i]];
+    if (run->fluid) run->due = s->now + time_for(run->remaining, run->activity.rate);
+  }
+  s->dirty = false;
+  if (s->options.check) HK_TRY(hk_check_rates(s, n));
+  return sample_rates(s);
+}
+
+/* -- events ------------------------------------------------------------------------------- */
+
+static void note_phase(hk_state *s, const hk_op *op) {
+  if (op->phase == HK_PHASE_UPDATE) {
+    if (op->kind != HK_OP_BARRIER && s->phase != HK_PHASE_UPDATE) return;
+  } else if (op->kind != HK_OP_FORWARD && op->kind != HK_OP_BACKWARD) {
+    return;
+  }
+  if (op->phase == s->phase) return;
+  progress(s);
+  s->phase = op->phase;
+}
+
+static void become_fluid(hk_state *s, hk_run *run, double work) {
+  run->fluid = true;
+  run->remaining = work;
+  run->due = INT64_MAX;
+  s->dirty = true;
+}
+
+static hk_status start(hk_state *s, int32_t id) {
+  const hk_op *op = &s->graph->ops[id];
+  hk_run *run = &s->runs[op->lane];
+  note_phase(s, op);
+  HK_TRY(hk_memory_take(s, op));
+  const hk_demand demand = hk_demand_of(s->graph, op, s->machine);
+  run->op = id;
+  run->fluid = false;
+  run->due = s->now + demand.latency;
+  run->traffic = demand.traffic;
+  run->activity = (hk_activity){
+      .cap = demand.cap, .weight = demand.weight, .uses = run->uses, .n_uses = demand.n_uses};
+  for (int u = 0; u < demand.n_uses; u++) {
+    const hk_resource r = demand.uses[u].resource;
+    const double times = hk_resource_is_node(r) ? s->graph->multiplicity : 1;
+    run->uses[u] = (hk_share_use){hk_slot(op->rank, r), demand.uses[u].per_unit * times};
+  }
+  s->running[s->n_running++] = op->lane;
+  s->result->timeline.spans[id] = (hk_span){s->now, s->now, -1};
+  s->result->events++;
+  return HK_OK;
+}
+
+/* Starts what is ready, in the order of ids. */
+static hk_status start_ready(hk_state *s) {
+  for (int i = 0; i < s->n_ready; i++) HK_TRY(start(s, s->ready[i]));
+  s->n_ready = 0;
+  return HK_OK;
+}
+
+static int by_id(const void *a, const void *b) {
+  const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  return (x > y) - (x < y);
+}
+
+static void sort_ids(int32_t *ids, int n) {
+  if (n > 1) qsort(ids, (size_t)n, sizeof *ids, by_id);
+}
+
+static hk_status end(hk_state *s, int32_t id) {
+  s->result->timeline.spans[id].end = s->now;
+  s->result->events++;
+  HK_TRY(hk_memory_give(s, &s->graph->ops[id]));
+  for (int32_t n = s->next_begin[id]; n < s->next_begin[id + 1]; n++) {
+    if (--s->pending[s->next[n]] == 0) s->ready[s->n_ready++] = s->next[n];
+  }
+  return HK_OK;
+}
+
+/* Latencies and work that are over at `now`; ends before starts, both in the order of ids. */
+static hk_status handle_due(hk_state *s) {
+  s->n_ended = 0;
+  for (int i = 0; i < s->n_running;) {
+    hk_run *run = &s->runs[s->running[i]];
+    if (run->due > s->now) {
+      i++;
+      continue;
+    }
+    const double work = (double)s->graph->ops[run->op].work;
+    if (!run->fluid && work > 0 && isfinite(run->activity.cap)) {
+      become_fluid(s, run, work);
+      i++;
+      continue;
+    }
+    if (run->fluid) s->dirty = true;
+    s->ended[s->n_ended++] = run->op;
+    s->running[i] = s->running[--s->n_running];
+  }
+  sort_ids(s->ended, s->n_ended);
+  for (int i = 0; i < s->n_ended; i++) HK_TRY(end(s, s->ended[i]));
+  sort_ids(s->ready, s->n_ready);
+  return start_ready(s);
+}
+
+static hk_ns next_due(const hk_state *s) {
+  hk_ns due = INT64_MAX;
+  for (int i = 0; i < s->n_running; i++) {
+    const hk_ns d = s->runs[s->running[i]].due;
+    if (d < due) due = d;
+  }
+  return due;
+}
+
+static hk_status run_all(hk_state *s) {
+  for (size_t i = 0; i < s->graph->n_ops; i++) {
+    if (s->pending[i] == 0) s->ready[s->n_ready++] = (int32_t)i;
+  }
+  HK_TRY(start_ready(s));
+  while (s->n_running > 0) {
+    /* Rates matter only when time is about to pass. */
+    hk_ns due = next_due(s);
+    if (due > s->now && s->dirty) {
+      HK_TRY(share(s));
+      due = next_due(s);
+    }
+    if (due == INT64_MAX) {
+      return hk_fail(s->err, HK_NO, "invariant broken: nothing progresses at %lld ns",
+                     (long long)s->now);
+    }
+    s->now = due;
+    HK_TRY(handle_due(s));
+  }
+  progress(s);
+  memset(s->used, 0, (size_t)s->n_resources * sizeof *s->used);
+  return sample_rates(s);
+}
+
+hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
+                      const hk_sim_options *options, hk_result *result, hk_error *err) {
+  hk_error local = {0};
+  memset(result, 0, sizeof *result);
+  hk_state s = {
+      .graph = graph, .machine = machine, .result = result, .err = err != NULL ? err : &local};
+  if (options != NULL) s.options = *options;
+  hk_status status = hk_timeline_init(graph, &result->timeline, s.err);
+  if (status == HK_OK) status = allocate(&s);
+  if (status == HK_OK) status = hk_memory_begin(&s);
+  if (status == HK_OK) status = run_all(&s);
+  if (status == HK_OK) status = hk_memory_end(&s);
+  if (status == HK_OK) {
+    hk_timeline_phases(graph, &result->timeline);
+    for (int p = 0; p < HK_PHASE_COUNT; p++) {
+      for (int r = 0; r < HK_RES_COUNT; r++) result->used[r] += result->used_phase[p][r];
+    }
+    if (s.options.check) status = hk_check_result(&s);
+  }
+  release(&s);
+  if (status != HK_OK) hk_result_free(result);
+  return status;
+}
+
+void hk_result_free(hk_result *result) {
+  hk_timeline_free(&result->timeline);
+  memset(result, 0, sizeof *result);
+}

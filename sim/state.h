@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Private to the simulator: what is going on at one moment of virtual time. */
+#ifndef HK_SIM_STATE_H
+#define HK_SIM_STATE_H
+
+#include "sim/share.h"
+#include "sim/sim.h"
+
+/* An operation under way. */
+typedef struct {
+  int32_t op;
+  bool fluid;       /* false: in its latency */
+  hk_ns due;        /* when this part ends, as things stand */
+  double remaining; /* work units at `hk_state.since` */
+  hk_traffic traffic;
+  hk_activity activity;
+  hk_share_use uses[HK_DEMAND_USES];
+} hk_run;
+
+typedef struct {
+  const hk_graph *graph;
+  const hk_machine *machine;
+  hk_sim_options options;
+  hk_result *result;
+  hk_error *err;
+
+  hk_ns now, since; /* `since`: when rates last changed */
+  hk_phase phase;   /* of the latest operation on a compute or host lane of rank 0; update from its
+                       barrier on */
+  bool dirty;       /* the set of fluid operations has changed: rates must be shared anew */
+
+  hk_run *runs;     /* one slot a lane */
+  int32_t *running; /* slots in use, in no particular order */
+  int n_running;
+
+  int32_t *pending;           /* per operation: dependencies and lane predecessor not yet ended */
+  int32_t *next_begin, *next; /* successors, compressed */
+  int32_t *ready, *ended;     /* scratch of one moment */
+  int n_ready, n_ended;
+
+  hk_bytes *gpu_memory; /* per rank */
+  hk_bytes host_memory;
+
+  hk_activity **activities; /* scratch of hk_share */
+  int32_t *open;
+  double *capacity, *used, *growth; /* [rank][resource]; node resources stand at rank 0 */
+  int n_resources;
+  int *rate_counters;   /* [rank][resource] -> timeline counter or -1 */
+  int *memory_counters; /* per rank, then the host's */
+} hk_state;
+
+/* Where a resource of a rank stands in the arrays above. */
+static inline int hk_slot(int rank, hk_resource resource) {
+  return (hk_resource_is_node(resource) ? 0 : rank * HK_RES_COUNT) + (int)resource;
+}
+
+/* sim/memory.c: an operation takes and gives back memory. */
+hk_status hk_memory_begin(hk_state *s);
+hk_status hk_memory_take(hk_state *s, const hk_op *op);
+hk_status hk_memory_give(hk_state *s, const hk_op *op);
+hk_status hk_memory_end(hk_state *s);
+
+/* sim/check.c: invariants. HK_NO with what is broken. */
+hk_status hk_check_rates(const hk_state *s, int n_activities);
+hk_status hk_check_result(const hk_state *s);
+
+#endif

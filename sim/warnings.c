@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What a reader of a forecast should be warned of: where the profile is asked for more than it
+ * knows.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/forecast.h"
+
+#define MOST_WARNINGS 16
+
+typedef struct {
+  char **list;
+  size_t n;
+  hk_status status;
+  hk_error *err;
+} hk_warnings;
+
+__attribute__((format(printf, 2, 3))) static void warn(hk_warnings *w, const char *format, ...) {
+  if (w->status != HK_OK || w->n == MOST_WARNINGS) return;
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  w->list[w->n] = strdup(text);
+  if (w->list[w->n] == NULL) {
+    w->status = hk_fail_memory(w->err, sizeof text, "a warning");
+  } else {
+    w->n++;
+  }
+}
+
+/* Quantities that this plan's time hangs on, if they are hocket's guesses. */
+static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
+  const struct {
+    bool matters;
+    const char *key;
+  } uses[] = {
+      {n[HK_ROUTE_CPU] > 0 && !deepspeed, "cpu.adamw_params_per_s"},
+      {n[HK_ROUTE_CPU] > 0, "cpu.adamw_thread_scale"},
+      {n[HK_ROUTE_CPU] > 0 && deepspeed, "cpu.adamw_fp32_params_per_s"},
+      {n[HK_ROUTE_CPU] > 0 && deepspeed, "cpu.unscale_params_per_s"},
+      {n[HK_ROUTE_CPU] > 0 && deepspeed, "pcie.h2d_pageable_bytes_per_s"},
+      {n[HK_ROUTE_CPU] > 0 && n[HK_ROUTE_STAGED] > 0, "dram.with_dma_bytes_per_s"},
+      {true, "gpu.matmul_efficiency"},
+      {true, "framework.layer_launch_ns"},
+  };
+  char keys[400] = "";
+  size_t used = 0, count = 0;
+  size_t n_info = 0;
+  const hk_quantity_info *info = hk_quantity_list(&n_info);
+  for (size_t u = 0; u < sizeof uses / sizeof uses[0]; u++) {
+    if (!uses[u].matters) continue;
+    for (size_t i = 0; i < n_info; i++) {
+      if (strcmp(info[i].key, uses[u].key) != 0) continue;
+      if (hk_machine_quantity_const(machine, &info[i])->origin != HK_ORIGIN_DEFAULT) continue;
+      if (used < sizeof keys) {
+        used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%s", count > 0 ? ", " : "",
+                                 info[i].key);
+      }
+      count++;
+    }
+  }
+  if (count > 0) {
+    warn(w, "%s of %s %s never measured there but hocket's default: %s",
+         count == 1 ? "a rate" : "rates", machine->name, count == 1 ? "was" : "were", keys);
+  }
+}
+
+static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
+  const int gpus = (int)machine->gpus.value;
+  if (plan->job.gpus > gpus) {
+    warn(
+        w,
+        "--gpus %d is more than the %d of %s: its fabric, host memory and cores are stretched to a "
+        "machine that nobody measured",
+        plan->job.gpus, gpus, machine->name);
+  }
+  if (plan->job.nodes > 1 && machine->net.origin == HK_ORIGIN_DEFAULT) {
+    warn(w, "the network between nodes of %s is hocket's default", machine->name);
+  }
+  if (strcmp(plan->machine, machine->name) != 0 && plan->machine[0] != '\0') {
+    warn(w, "the plan was made for %s", plan->machine);
+  }
+  const int cores = (int)machine->cores.value;
+  if (plan->cores_bound && plan->cpu_threads * plan->job.gpus > cores) {
+    warn(w, "%d ranks of %d CPU threads share the %d cores of %s", plan->job.gpus,
+         plan->cpu_threads, cores, machine->name);
+  }
+}
+
+hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, char ***warnings,
+                               hk_error *err) {
+  hk_warnings w = {.err = err};
+  *warnings = NULL;
+  w.list = calloc(MOST_WARNINGS + 1, sizeof *w.list);
+  if (w.list == NULL) return hk_fail_memory(err, MOST_WARNINGS * sizeof *w.list, "warnings");
+  warn_of_defaults(&w, plan, machine);
+  warn_of_job(&w, plan, machine);
+  if (w.status != HK_OK) {
+    hk_warnings_free(w.list);
+    return w.status;
+  }
+  *warnings = w.list;
+  return HK_OK;
+}
+
+void hk_warnings_free(char **warnings) {
+  for (size_t i = 0; warnings != NULL && warnings[i] != NULL; i++) free(warnings[i]);
+  free(warnings);
+}

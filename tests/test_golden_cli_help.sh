@@ -1,0 +1,184 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# The command line contract: help, its examples, what bad usage says, exit codes, a full disk.
+# Usage: test_golden_cli_help.sh HOCKET
+set -u
+hocket=$(realpath "$1")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+
+fail() {
+  echo "FAIL: $*"
+  failures=$((failures + 1))
+}
+
+# expect CODE STDERR-PATTERN ARGUMENTS...: nothing on stdout, one line on stderr.
+expect() {
+  local code=$1 pattern=$2 got
+  shift 2
+  "$hocket" "$@" >out 2>err
+  got=$?
+  [ $got -eq "$code" ] || fail "hocket $*: exit $got, expected $code"
+  grep -qE -- "$pattern" err || fail "hocket $*: said '$(cat err)', expected /$pattern/"
+  [ "$(wc -l <err)" -eq 1 ] || fail "hocket $*: expected one line on stderr"
+  [ ! -s out ] || fail "hocket $*: printed to stdout"
+}
+
+# -- Help: to stdout, exit 0, and what its examples show really runs ---------------------------
+
+cat >expected <<'END'
+Usage: hocket COMMAND [OPTIONS]
+
+Plans and simulates optimizer offloading for training of large language models:
+which subgroup of the parameters is updated where, in what order, with which
+copies in flight, how long an iteration takes, and whether it fits.
+
+Commands:
+  plan            Ranks the offload schedules of a model on a machine
+  simulate        Simulates one iteration of a plan, or of a policy with settings
+  model list      Lists the model presets that ship with hocket
+  model show      Shows a model's shape, its exact parameters and what a training step costs
+  machine list    Lists the machine profiles that ship with hocket
+  machine show    Shows every quantity of a machine profile and where it came from
+  trace export    Writes one simulated iteration as a Chrome trace, for Perfetto
+
+  hocket help COMMAND   what a command takes and prints
+  hocket --version      the version
+
+Example:
+  hocket plan --model llama-2-7b --machine polaris-a100-4x40gb
+
+Exit status: 0 success, 1 the answer is no (does not fit), 2 bad usage or input,
+3 the environment (no memory, disk full).
+END
+for arguments in --help -h help; do
+  "$hocket" $arguments >out 2>err || fail "hocket $arguments: exit $?"
+  diff -u expected out || fail "hocket $arguments: not the text above"
+done
+
+"$hocket" --version >out 2>err || fail "hocket --version: exit $?"
+grep -qxE 'hocket [0-9]+\.[0-9]+\.[0-9]+' out || fail "hocket --version: printed '$(cat out)'"
+
+for group in model machine trace; do
+  for arguments in "$group --help" "help $group"; do
+    "$hocket" $arguments >out 2>err || fail "hocket $arguments: exit $?"
+    grep -q "^Usage: hocket $group ACTION" out || fail "hocket $arguments: no usage"
+  done
+done
+
+commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
+[ "$(wc -l <<<"$commands")" -eq 7 ] || fail "expected 7 commands, got: $commands"
+while read -r command; do
+  "$hocket" $command --help >out 2>err || fail "hocket $command --help: exit $?"
+  "$hocket" help $command >other || fail "hocket help $command: exit $?"
+  cmp -s out other || fail "hocket help $command: differs from --help"
+  [ ! -s err ] || fail "hocket $command --help: wrote to stderr"
+  grep -q "^Usage: hocket $command" out || fail "hocket $command --help: no usage"
+  example=$(sed -n '/^Example:/{n;s/^  hocket //p}' out)
+  [ -n "$example" ] || fail "hocket $command --help: no example"
+  "$hocket" $example >out 2>err || fail "the example of $command: $(cat err)"
+  [ -s out ] || fail "the example of $command prints nothing"
+done <<<"$commands"
+[ -s plan.json ] || fail "the example of plan wrote no plan.json"
+[ -s trace.json ] || fail "the example of trace export wrote no trace.json"
+
+# -- Bad usage: exit 2, the nearest name, what would be right -----------------------------------
+
+expect 2 "no command given" # nothing at all
+expect 2 "unknown command 'plna'; did you mean 'plan'\?" plna
+expect 2 "unknown command 'xyzzy'; 'hocket --help'" xyzzy
+expect 2 "unknown action 'shwo'; did you mean 'show'\?" model shwo
+expect 2 "'machine' needs an action" machine
+expect 2 "unknown command 'plna'; did you mean 'plan'\?" help plna
+expect 2 "options come after the command" --json plan
+expect 2 "^hocket plan: unknown option '--modle'; did you mean '--model'\?" plan --modle gpt2
+expect 2 "unknown option '-x'" plan -x
+expect 2 "'--tensors' is not an option of this command" plan --tensors
+expect 2 "option '--s' is short for more than one" plan --s 3
+expect 2 "option '--model' needs a value: NAME\|FILE" plan --model
+expect 2 "option '--json' takes no value" plan --json=yes
+expect 2 "unexpected argument 'extra'" plan extra
+expect 2 "too few arguments; usage: hocket model show" model show
+expect 2 "--model NAME\|FILE is needed" plan --machine h200-16c
+expect 2 "--machine NAME\|FILE is needed" plan --model gpt2
+expect 2 "a PLAN.json or --policy NAME is needed" simulate --model gpt2 --machine h200-16c
+expect 2 "-o FILE is needed" trace export plan.json
+expect 2 "'--gpus' cannot be given with a plan file" simulate plan.json --gpus 2
+expect 2 "llama-2-7b" model show llama-2-7
+expect 2 "h200-16c" plan --model gpt2 --machine h200-16
+
+# Values are strict, and the message names the option and its range.
+for value in 0 65 -1 +4 " 4" 4.0 4x 0x4 "" nan 99999999999999999999; do
+  expect 2 "option '--gpus': expected a whole number from 1 to 64, got" plan --gpus="$value"
+done
+for value in -0.1 1.1 nan inf 0x1 "" 0.5x " 0.5" 1e400; do
+  expect 2 "option '--ratio': expected a number from 0 to 1, got" plan --ratio="$value"
+done
+for value in 0 k 1K 1MM 1.5M -1k 1T 1001G 9223372036854775807G; do
+  expect 2 "option '--subgroup': expected a whole number .* k, M or G" plan --subgroup="$value"
+done
+expect 2 "option '--stride': expected .* or 'auto', got 'Auto'" plan --stride Auto
+expect 2 "option '--runtime': expected hocket\|deepspeed, got 'deep'" plan --runtime deep
+expect 2 "option '--flush': expected async\|sync, got ''" plan --flush ""
+expect 2 "option '--checkpoint-activations': expected yes\|no" plan --checkpoint-activations maybe
+
+# -- Good usage ----------------------------------------------------------------------------------
+
+# The last of repeated options wins; suffixes are powers of ten.
+"$hocket" model show gpt2 --subgroup 7 --subgroup 2M --seq 9 --seq 64 --json >out
+grep -qE '"numel":[[:space:]]*2000000,' out || fail "--subgroup 2M: $(cat out)"
+grep -qE '"seq":[[:space:]]*64,' out || fail "--seq 64: $(cat out)"
+grep -qE '"parameters":[[:space:]]*124439808,' out || fail "gpt2's parameters: $(cat out)"
+
+# A profile that is printed can be read back, and is then the same.
+"$hocket" machine show h200-16c --json >machine.json
+"$hocket" machine show machine.json --json >again.json || fail "machine show does not read back"
+cmp -s machine.json again.json || fail "machine show --json: not the same when read back"
+
+# A plan that is simulated can be written, read and simulated again, to the same forecast.
+policy="--model gpt2 --machine h200-16c --policy interleave --stride 2 --subgroup 10M"
+"$hocket" simulate $policy --json --check --quiet -o p.json >first 2>err || fail "simulate: $(cat err)"
+[ ! -s err ] || fail "simulate --quiet: wrote '$(cat err)'"
+"$hocket" simulate p.json --json >second || fail "simulate p.json"
+cmp -s first second || fail "a plan file does not give the forecast of its policy"
+
+# What does not fit: exit 1, said on stderr with figures; --json keeps stdout to one object.
+toobig="plan --model llama-3-70b --machine polaris-a100-4x40gb"
+for json in "" --json; do
+  "$hocket" $toobig $json -o never.json >out 2>err
+  [ $? -eq 1 ] || fail "hocket $toobig $json: exit is not 1"
+  grep -qE "^hocket plan: does not fit: host memory: [0-9.]+ [GT]iB missing in" err ||
+    fail "hocket $toobig $json: said '$(cat err)'"
+  [ ! -e never.json ] || fail "hocket $toobig $json: wrote a plan that does not fit"
+done
+grep -q '"best":[[:space:]]*null' out || fail "$toobig --json: best is not null"
+
+# -- A full disk, and a closed output --------------------------------------------------------------
+
+if [ -w /dev/full ]; then
+  for arguments in --help --version "model list" "model list --json" "machine show h200-16c" \
+    "simulate p.json" "simulate p.json --json"; do
+    "$hocket" $arguments >/dev/full 2>err
+    [ $? -eq 3 ] || fail "hocket $arguments >/dev/full: exit is not 3"
+    grep -q "No space left on device" err || fail "hocket $arguments >/dev/full: said '$(cat err)'"
+  done
+  # The answer "no", a note and a plan file do not hide that the table is lost.
+  for arguments in "plan --model llama-3-70b --machine workstation-rtx4090-ddr5" \
+    "plan --model gpt2 --machine h200-16c -o p2.json"; do
+    "$hocket" $arguments >/dev/full 2>err
+    [ $? -eq 3 ] || fail "hocket $arguments >/dev/full: exit is not 3"
+    grep -q "cannot write to standard output" err || fail "$arguments >/dev/full: '$(cat err)'"
+  done
+  "$hocket" simulate p.json -o /dev/full >out 2>err
+  [ $? -eq 3 ] || fail "-o /dev/full: exit is not 3"
+fi
+"$hocket" simulate p.json -o nowhere/p.json >out 2>err
+[ $? -ge 2 ] || fail "-o nowhere/p.json: accepted"
+grep -q nowhere/p.json err || fail "-o nowhere/p.json: said '$(cat err)'"
+"$hocket" --version >&- 2>err
+[ $? -eq 3 ] || fail "closed stdout: exit is not 3"
+
+[ $failures -eq 0 ] || exit 1
+echo "command line: all as expected"

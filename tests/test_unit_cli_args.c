@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Command lines become the values that were meant. What is refused, and how it is said, is in
+ * test_golden_cli_help.sh, where the whole program says it. */
+#include "cli/args.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+/* cmocka wants the above first */
+#include <cmocka.h>
+
+#include "core/plan.h"
+
+#define EVERYTHING ((hk_option_set)-1)
+
+/* Parses a line of words separated by single spaces; `line` outlives the result. */
+static hk_status parse(char *line, hk_option_set accepted, hk_args *args, hk_error *err) {
+  static char *argv[32];
+  int argc = 0;
+  for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+  argv[argc] = NULL;
+  return hk_args_parse(argc, argv, accepted, args, err);
+}
+
+static void defaults(void **state) {
+  (void)state;
+  char line[] = "plan";
+  hk_args args;
+  assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
+  assert_int_equal(args.given, 0);
+  assert_null(args.model);
+  assert_int_equal(args.gpus, 0);
+  assert_int_equal(args.nodes * args.tp * args.micro_batch * args.grad_accum, 1);
+  assert_int_equal(args.subgroup, 100000000);
+  assert_true(args.ratio < 0);
+  assert_int_equal(args.checkpoint, 0);
+  assert_int_equal(args.runtime, HK_RUNTIME_HOCKET);
+  assert_int_equal(args.n_operands, 0);
+}
+
+static void values(void **state) {
+  (void)state;
+  char line[] =
+      "plan --ratio 0 --stride=auto --subgroup 3G --runtime deepspeed --flush sync "
+      "--checkpoint-activations no --json -o out.json --gpus 64 --seq 16777216";
+  hk_args args;
+  assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
+  assert_true(args.ratio == 0);
+  assert_int_equal(args.stride, HK_STRIDE_AUTO);
+  assert_int_equal(args.subgroup, 3000000000);
+  assert_int_equal(args.runtime, HK_RUNTIME_DEEPSPEED);
+  assert_int_equal(args.flush, HK_FLUSH_SYNC);
+  assert_int_equal(args.checkpoint, 1);
+  assert_true(args.json);
+  assert_false(args.quiet);
+  assert_string_equal(args.output, "out.json");
+  assert_int_equal(args.gpus, 64);
+  assert_int_equal(args.seq, 1 << 24);
+  assert_int_equal(args.given, HK_OPTION(RATIO) | HK_OPTION(STRIDE) | HK_OPTION(SUBGROUP) |
+                                   HK_OPTION(RUNTIME) | HK_OPTION(FLUSH) | HK_OPTION(CHECKPOINT) |
+                                   HK_OPTION(JSON) | HK_OPTION(OUTPUT) | HK_OPTION(GPUS) |
+                                   HK_OPTION(SEQ));
+}
+
+static void largest_counts_are_exact(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    int64_t value;
+  } rows[] = {{"1", 1},
+              {"12k", 12000},
+              {"999999999999", 999999999999},
+              {"7M", 7000000},
+              {"1000G", 1000000000000}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char line[64];
+    hk_args args;
+    snprintf(line, sizeof line, "plan --subgroup %s", rows[i].text);
+    assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
+    assert_int_equal(args.subgroup, rows[i].value);
+  }
+}
+
+static void last_one_wins(void **state) {
+  (void)state;
+  char line[] = "plan --tp 2 --policy mapped --tp 4 --flush sync --policy streamed --flush async";
+  hk_args args;
+  assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
+  assert_int_equal(args.tp, 4);
+  assert_string_equal(args.policy, "streamed");
+  assert_int_equal(args.flush, HK_FLUSH_ASYNC);
+}
+
+static void operands_stand_anywhere(void **state) {
+  (void)state;
+  char line[] = "simulate plan.json --json -- --not-an-option";
+  hk_args args;
+  assert_int_equal(parse(line, HK_OPTION(JSON), &args, NULL), HK_OK);
+  assert_int_equal(args.n_operands, 2);
+  assert_string_equal(args.operands[0], "plan.json");
+  assert_string_equal(args.operands[1], "--not-an-option");
+}
+
+static void help_ends_reading(void **state) {
+  (void)state;
+  char line[] = "plan -h --no-such-option";
+  hk_args args;
+  assert_int_equal(parse(line, 0, &args, NULL), HK_OK);
+  assert_true(args.help);
+}
+
+static void only_accepted_options_are_taken(void **state) {
+  (void)state;
+  char with[] = "show --json", without[] = "show --json", letter[] = "show -o x";
+  hk_args args;
+  hk_error err = {0};
+  assert_int_equal(parse(with, HK_OPTION(JSON), &args, &err), HK_OK);
+  assert_int_equal(parse(without, HK_OPTION(TENSORS), &args, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "--json"));
+  assert_int_equal(parse(letter, HK_OPTION(JSON), &args, &err), HK_INPUT);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(defaults),
+      cmocka_unit_test(values),
+      cmocka_unit_test(largest_counts_are_exact),
+      cmocka_unit_test(last_one_wins),
+      cmocka_unit_test(operands_stand_anywhere),
+      cmocka_unit_test(help_ends_reading),
+      cmocka_unit_test(only_accepted_options_are_taken),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

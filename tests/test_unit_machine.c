@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Machine profiles: the shipped ones are sane, documents survive a round trip, and whatever is
+ * wrong with one is said by the name of the key. */
+#include "core/machine.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* cmocka needs stdarg, stddef and setjmp before it. */
+#include <cmocka.h>
+
+#include "core/json.h"
+#include "core/names.h"
+
+#define BASE HK_TEST_SHARE "/machines/h200-16c.json"
+
+/* -- Shipped profiles -------------------------------------------------------------------------- */
+
+/* What the vendors' sheets allow: `link` is PCIe x16 after 128b/130b coding, one direction. */
+typedef struct {
+  const char *name;
+  double gpus, cores, host_memory, gpu_memory, flops, hbm, link, dram, nvlink, net;
+} sheet;
+
+static const sheet sheets[] = {
+    {"h200-16c", 1, 16, 0x1p37, 141 * 0x1p30, 989.5e12, 4.8e12, 63.02e9, 358.4e9, 450e9, 12.5e9},
+    {"polaris-a100-4x40gb", 4, 32, 0x1p39, 40 * 0x1p30, 312e12, 1.555e12, 31.51e9, 204.8e9, 300e9,
+     50e9},
+    {"jlse-h100-4x80gb", 4, 96, 0x1p39, 80 * 0x1p30, 989.5e12, 3.352e12, 63.02e9, 614.4e9, 450e9,
+     50e9},
+    {"workstation-rtx4090-ddr5", 1, 16, 0x1p37, 24 * 0x1p30, 165.2e12, 1.008e12, 31.51e9, 96e9,
+     31.51e9, 12.5e9},
+    {"dgx-h100-8x80gb", 8, 112, 0x1p41, 80 * 0x1p30, 989.5e12, 3.352e12, 63.02e9, 614.4e9, 450e9,
+     400e9},
+};
+
+static void load(const char *name, hk_machine *m) {
+  hk_error err = {0};
+  if (hk_machine_load(name, m, &err) != HK_OK) fail_msg("%s", err.message);
+}
+
+static void at_most(const char *machine, const char *what, double value, double limit) {
+  if (!(value <= limit)) fail_msg("%s: %s is %g, the sheet allows %g", machine, what, value, limit);
+}
+
+static void check_against_sheet(const sheet *s, const hk_machine *m) {
+  assert_true(m->gpus.value == s->gpus);
+  assert_true(m->cores.value == s->cores);
+  at_most(s->name, "host memory", m->host_memory.value, s->host_memory);
+  at_most(s->name, "GPU memory", m->gpu_memory.value, s->gpu_memory);
+  at_most(s->name, "matrix rate", m->gpu_flops.value, s->flops);
+  at_most(s->name, "HBM", m->gpu_hbm.value, s->hbm);
+  at_most(s->name, "H2D", m->h2d.value, s->link);
+  at_most(s->name, "D2H", m->d2h.value, s->link);
+  at_most(s->name, "pageable H2D", m->h2d_pageable.value, m->h2d.value);
+  at_most(s->name, "pageable D2H", m->d2h_pageable.value, m->d2h.value);
+  at_most(s->name, "fabric H2D", m->fabric_h2d.value, s->gpus * s->link);
+  at_most(s->name, "fabric D2H", m->fabric_d2h.value, s->gpus * s->link);
+  at_most(s->name, "host memory bandwidth", m->dram.value, s->dram);
+  at_most(s->name, "NVLink", m->nvlink.value, s->nvlink);
+  at_most(s->name, "network", m->net.value, s->net);
+}
+
+static void check_physics(const char *name, const hk_machine *m) {
+  at_most(name, "one GPU's link beside the fabric, H2D", m->h2d.value, m->fabric_h2d.value);
+  at_most(name, "one GPU's link beside the fabric, D2H", m->d2h.value, m->fabric_d2h.value);
+  at_most(name, "PCIe beside HBM", m->duplex.value, m->gpu_hbm.value);
+  at_most(name, "host memory beside HBM", m->dram.value, m->gpu_hbm.value * m->gpus.value);
+  at_most(name, "one thread's cast", m->cpu_cast_thread.value, m->cpu_cast.value);
+  assert_true(m->dma_weight.value >= 1);
+  assert_true(m->gpu_reserved.value < 0.1 * m->gpu_memory.value);
+  assert_true(m->host_reserved.value < 0.2 * m->host_memory.value);
+}
+
+static void shipped_profiles_keep_to_their_sheets(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
+    hk_machine m;
+    load(sheets[i].name, &m);
+    check_against_sheet(&sheets[i], &m);
+    hk_machine_free(&m);
+  }
+}
+
+static void every_shipped_profile_is_complete_and_sane(void **state) {
+  (void)state;
+  char **names;
+  size_t n;
+  hk_error err = {0};
+  assert_int_equal(hk_share_list("machines", &names, &n, &err), HK_OK);
+  assert_true(n >= sizeof sheets / sizeof *sheets);
+  for (size_t i = 0; i < n; i++) {
+    hk_machine m;
+    load(names[i], &m);
+    assert_string_equal(m.name, names[i]);
+    assert_true(strlen(m.description) > 0);
+    check_physics(names[i], &m);
+
+    size_t count;
+    const hk_quantity_info *list = hk_quantity_list(&count);
+    const cJSON *given = cJSON_GetObjectItemCaseSensitive(m.document, "quantities");
+    for (size_t q = 0; q < count; q++) {
+      const cJSON *item = cJSON_GetObjectItemCaseSensitive(given, list[q].key);
+      const cJSON *source = cJSON_GetObjectItemCaseSensitive(item, "source");
+      if (!cJSON_IsString(source)) fail_msg("%s: %s has no source", names[i], list[q].key);
+      assert_string_equal(hk_machine_quantity_const(&m, &list[q])->source, source->valuestring);
+    }
+    hk_machine_free(&m);
+  }
+  hk_names_free(names, n);
+}
+
+/* -- The list ---------------------------------------------------------------------------------- */
+
+static void list_reaches_every_field(void **state) {
+  (void)state;
+  size_t n;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  hk_machine m = {0};
+  for (size_t i = 0; i < n; i++) hk_machine_quantity(&m, &list[i])->value = (double)i + 1;
+  assert_string_equal(list[0].field, "gpus");
+  assert_true(m.gpus.value == 1);
+  assert_string_equal(list[n - 1].key, "network.latency_ns");
+  assert_true(m.net_latency.value == (double)n);
+  for (size_t i = 0; i < n; i++) {
+    assert_true(list[i].least <= list[i].most);
+    if (isnan(list[i].fallback)) continue;
+    assert_true(list[i].fallback >= list[i].least && list[i].fallback <= list[i].most);
+  }
+}
+
+static void origins_have_names(void **state) {
+  (void)state;
+  assert_string_equal(hk_origin_name(HK_ORIGIN_DEFAULT), "default");
+  assert_string_equal(hk_origin_name(HK_ORIGIN_DATA_SHEET), "data sheet");
+  assert_string_equal(hk_origin_name(HK_ORIGIN_FITTED), "fitted");
+  assert_string_equal(hk_origin_name(HK_ORIGIN_MEASURED), "measured");
+}
+
+/* -- Editing a good document ------------------------------------------------------------------- */
+
+static cJSON *base_document(void) {
+  hk_error err = {0};
+  cJSON *root;
+  if (hk_json_load(BASE, &root, &err) != HK_OK) fail_msg("%s", err.message);
+  return root;
+}
+
+static cJSON *quantities_of(cJSON *root) {
+  return cJSON_GetObjectItemCaseSensitive(root, "quantities");
+}
+
+/* Sets object[key]; NULL removes it. */
+static void put(cJSON *object, const char *key, cJSON *value) {
+  cJSON_DeleteItemFromObjectCaseSensitive(object, key);
+  if (value) assert_true(cJSON_AddItemToObject(object, key, value));
+}
+
+static void put_value(cJSON *root, const char *key, double value) {
+  put(cJSON_GetObjectItemCaseSensitive(quantities_of(root), key), "value",
+      cJSON_CreateNumber(value));
+}
+
+/* Frees `root`, of which every one of `words` must appear in the message. */
+static void assert_refused(cJSON *root, const char *const words[], size_t n) {
+  hk_machine m;
+  hk_error err = {0};
+  assert_int_equal(hk_machine_from_json(root, &m, &err), HK_INPUT);
+  assert_null(m.document);
+  for (size_t i = 0; i < n && words[i]; i++) {
+    if (!strstr(err.message, words[i])) fail_msg("no \"%s\" in: %s", words[i], err.message);
+  }
+  cJSON_Delete(root);
+}
+
+/* -- Round trip -------------------------------------------------------------------------------- */
+
+static void assert_same(const hk_machine *a, const hk_machine *b) {
+  assert_string_equal(a->name, b->name);
+  assert_string_equal(a->description, b->description);
+  size_t n;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    const hk_quantity *x = hk_machine_quantity_const(a, &list[i]);
+    const hk_quantity *y = hk_machine_quantity_const(b, &list[i]);
+    assert_memory_equal(&x->value, &y->value, sizeof x->value);
+    assert_int_equal(x->origin, y->origin);
+    assert_string_equal(x->source, y->source);
+  }
+}
+
+static void assert_round_trip(const hk_machine *m) {
+  hk_error err = {0};
+  hk_machine again;
+  cJSON *root = hk_machine_to_json(m);
+  assert_non_null(root);
+  if (hk_machine_from_json(root, &again, &err) != HK_OK) fail_msg("%s", err.message);
+  cJSON_Delete(root); /* the machine keeps a copy of its own */
+  assert_same(m, &again);
+  hk_machine_free(&again);
+}
+
+static void shipped_profiles_round_trip(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
+    hk_machine m;
+    load(sheets[i].name, &m);
+    assert_round_trip(&m);
+    cJSON *root = hk_machine_to_json(&m);
+    assert_true(cJSON_Compare(root, m.document, true));
+
+    /* And through text, as `fit` and a person's editor take it. */
+    char *text = cJSON_Print(root);
+    cJSON *parsed;
+    hk_machine again;
+    hk_error err = {0};
+    assert_int_equal(hk_json_parse(text, strlen(text), "text", &parsed, &err), HK_OK);
+    assert_int_equal(hk_machine_from_json(parsed, &again, &err), HK_OK);
+    assert_same(&m, &again);
+    hk_machine_free(&again);
+    cJSON_Delete(parsed);
+    free(text);
+    cJSON_Delete(root);
+    hk_machine_free(&m);
+  }
+}
+
+static void awkward_values_round_trip(void **state) {
+  (void)state;
+  hk_machine m;
+  load("h200-16c", &m);
+  m.gpu_efficiency.value = 0.1 + 0.2;
+  m.dma_weight.value = 10.0 / 3;
+  m.dram.value = nextafter(200e9, 201e9);
+  m.gpu_launch.value = 0;
+  m.dram.source = "quotes \" and \\ and \xC3\xA9";
+  assert_round_trip(&m);
+  hk_machine_free(&m);
+}
+
+/* -- What is missing --------------------------------------------------------------------------- */
+
+static void missing_quantity_takes_its_default_or_is_named(void **state) {
+  (void)state;
+  size_t n;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    cJSON *root = base_document();
+    put(quantities_of(root), list[i].key, NULL);
+    if (isnan(list[i].fallback)) {
+      assert_refused(root, (const char *[]){list[i].key, list[i].meaning, "missing"}, 3);
+      continue;
+    }
+    hk_machine m;
+    hk_error err = {0};
+    if (hk_machine_from_json(root, &m, &err) != HK_OK) fail_msg("%s", err.message);
+    const hk_quantity *got = hk_machine_quantity_const(&m, &list[i]);
+    assert_true(got->value == list[i].fallback);
+    assert_int_equal(got->origin, HK_ORIGIN_DEFAULT);
+    assert_true(strlen(got->source) > 0);
+    assert_round_trip(&m);
+    hk_machine_free(&m);
+    cJSON_Delete(root);
+  }
+}
+
+static void default_needs_no_source(void **state) {
+  (void)state;
+  cJSON *root = base_document();
+  put(quantities_of(root), "gpu.launch_ns",
+      cJSON_Parse("{\"value\": 7e3, \"origin\": \"default\"}"));
+  hk_machine m;
+  hk_error err = {0};
+  if (hk_machine_from_json(root, &m, &err) != HK_OK) fail_msg("%s", err.message);
+  cJSON_Delete(root);
+  assert_true(m.gpu_launch.value == 7e3);
+  assert_int_equal(m.gpu_launch.origin, HK_ORIGIN_DEFAULT);
+  assert_true(strlen(m.gpu_launch.source) > 0);
+  assert_round_trip(&m);
+  hk_machine_free(&m);
+}
+
+/* -- What is wrong ----------------------------------------------------------------------------- */
+
+static void value_outside_its_range_is_named(void **state) {
+  (void)state;
+  size_t n;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    const double wrong[] = {list[i].least - 1e6, list[i].most * 2, NAN, INFINITY};
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+      cJSON *root = base_document();
+      put_value(root, list[i].key, wrong[w]);
+      assert_refused(root, (const char *[]){list[i].key, "'value'", "expected a number"}, 3);
+    }
+  }
+}
+
+/* One member set to JSON text (NULL: removed), and words that the message must have. `quantity`
+ * NULL: a member of the document; `member` NULL: the quantity itself. */
+typedef struct {
+  const char *quantity, *member, *json;
+  const char *words[3];
+} mistake;
+
+static const mistake mistakes[] = {
+    {NULL, "schema", NULL, {"'schema'", "missing"}},
+    {NULL, "schema", "1", {"'schema'"}},
+    {NULL, "schema", "\"hocket.machine/2\"", {"'schema'", "hocket.machine/2", "hocket.machine/1"}},
+    {NULL, "schema", "\"hocket.plan/1\"", {"'schema'", "hocket.plan/1", "hocket.machine/1"}},
+    {NULL, "name", NULL, {"'name'", "missing"}},
+    {NULL, "name", "\"\"", {"'name'", "1 to 95 characters", "got 0"}},
+    {NULL, "description", NULL, {"'description'", "missing"}},
+    {NULL, "description", "[]", {"'description'", "a string"}},
+    {NULL, "quantities", NULL, {"'quantities'", "missing"}},
+    {NULL, "quantities", "[]", {"'quantities'", "an object"}},
+    {"pcie.h2d_bytes_per_s", NULL, "55e9", {"'pcie.h2d_bytes_per_s'", "expected an object"}},
+    {"pcie.h2d_bytes_per_s", NULL, "null", {"'pcie.h2d_bytes_per_s'", "expected an object"}},
+    {"pcie.h2d_bytes_per_s", "value", NULL, {"'pcie.h2d_bytes_per_s'", "'value'", "missing"}},
+    {"pcie.h2d_bytes_per_s", "value", "\"fast\"", {"'pcie.h2d_bytes_per_s'", "'value'", "fast"}},
+    {"pcie.h2d_bytes_per_s", "origin", NULL, {"'pcie.h2d_bytes_per_s'", "'origin'", "missing"}},
+    {"pcie.h2d_bytes_per_s",
+     "origin",
+     "\"guess\"",
+     {"'pcie.h2d_bytes_per_s'", "measured", "guess"}},
+    {"pcie.h2d_bytes_per_s", "origin", "3", {"'pcie.h2d_bytes_per_s'", "'origin'", "got 3"}},
+    {"pcie.h2d_bytes_per_s", "source", NULL, {"'pcie.h2d_bytes_per_s'", "'source'", "missing"}},
+    {"pcie.h2d_bytes_per_s", "source", "\"\"", {"'pcie.h2d_bytes_per_s'", "'source'", "1 to 400"}},
+    {"gpu.reserved_bytes", "source", "\"\"", {"'gpu.reserved_bytes'", "'source'", "1 to 400"}},
+    {"pcie.h2d_bytes_per_s", "source", "\"a\\nb\"", {"'pcie.h2d_bytes_per_s'", "several lines"}},
+    {"pcie.h2d_byte_per_s", NULL, "{}", {"'pcie.h2d_byte_per_s'", "'pcie.h2d_bytes_per_s'?"}},
+    {"flux_capacitor", NULL, "{}", {"'flux_capacitor'", "not known"}},
+};
+
+static void mistakes_are_named(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+    const mistake *bad = &mistakes[i];
+    cJSON *root = base_document();
+    cJSON *value = bad->json ? cJSON_Parse(bad->json) : NULL;
+    assert_true(!bad->json || value);
+    if (!bad->quantity) {
+      put(root, bad->member, value);
+    } else if (!bad->member) {
+      put(quantities_of(root), bad->quantity, value);
+    } else {
+      put(cJSON_GetObjectItemCaseSensitive(quantities_of(root), bad->quantity), bad->member, value);
+    }
+    assert_refused(root, bad->words, 3);
+  }
+}
+
+/* Lengths at the limit pass, one more is refused. */
+static void lengths_are_limited(void **state) {
+  (void)state;
+  char text[402];
+  memset(text, 'x', sizeof text);
+  static const struct {
+    const char *key;
+    size_t most;
+  } limits[] = {{"name", 95}, {"description", 255}, {"source", 400}};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    for (size_t length = limits[i].most; length <= limits[i].most + 1; length++) {
+      cJSON *root = base_document();
+      cJSON *object = strcmp(limits[i].key, "source") == 0
+                          ? cJSON_GetObjectItemCaseSensitive(quantities_of(root), "node.gpus")
+                          : root;
+      text[length] = '\0';
+      put(object, limits[i].key, cJSON_CreateString(text));
+      text[length] = 'x';
+      if (length > limits[i].most) {
+        assert_refused(root, (const char *[]){limits[i].key, "characters"}, 2);
+        continue;
+      }
+      hk_machine m;
+      hk_error err = {0};
+      if (hk_machine_from_json(root, &m, &err) != HK_OK) fail_msg("%s", err.message);
+      hk_machine_free(&m);
+      cJSON_Delete(root);
+    }
+  }
+}
+
+/* The base has h2d 55.0, d2h 55.2, duplex 99.6, mapped 84, dram 164, with DMA 140 GB/s. */
+static const struct {
+  const char *key;
+  double value;
+  const char *words[3];
+} contradictions[] = {
+    {"node.gpus", 1.5, {"'node.gpus'", "whole number", "1.5"}},
+    {"node.cores", 16.25, {"'node.cores'", "whole number", "16.25"}},
+    {"node.reserved_bytes", 137438953472.0, {"'node.reserved_bytes'", "'node.memory_bytes'"}},
+    {"gpu.reserved_bytes", 150.1e9, {"'gpu.reserved_bytes'", "'gpu.memory_bytes'"}},
+    {"pcie.duplex_bytes_per_s",
+     110.3e9,
+     {"'pcie.duplex_bytes_per_s' is 110300000000",
+      "'pcie.h2d_bytes_per_s' + 'pcie.d2h_bytes_per_s' = 110200000000"}},
+    {"pcie.h2d_bytes_per_s", 99.7e9, {"'pcie.h2d_bytes_per_s'", "'pcie.duplex_bytes_per_s'"}},
+    {"pcie.d2h_bytes_per_s", 99.7e9, {"'pcie.d2h_bytes_per_s'", "'pcie.duplex_bytes_per_s'"}},
+    {"pcie.mapped_bytes_per_s", 99.7e9, {"'pcie.mapped_bytes_per_s'", "'pcie.duplex_bytes_per_s'"}},
+    {"fabric.duplex_bytes_per_s",
+     110.3e9,
+     {"'fabric.duplex_bytes_per_s'", "'fabric.h2d_bytes_per_s' + 'fabric.d2h_bytes_per_s'"}},
+    {"dram.with_dma_bytes_per_s", 164.1e9, {"'dram.with_dma_bytes_per_s'", "'dram.bytes_per_s'"}},
+};
+
+static void contradictions_are_named(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof contradictions / sizeof *contradictions; i++) {
+    cJSON *root = base_document();
+    put_value(root, contradictions[i].key, contradictions[i].value);
+    assert_refused(root, contradictions[i].words, 3);
+  }
+}
+
+/* Equality is no contradiction: full duplex, mapped as fast as copies, DMA that costs nothing. */
+static void equal_is_allowed(void **state) {
+  (void)state;
+  cJSON *root = base_document();
+  put_value(root, "pcie.duplex_bytes_per_s", 110.2e9);
+  put_value(root, "pcie.mapped_bytes_per_s", 110.2e9);
+  put_value(root, "fabric.duplex_bytes_per_s", 110.2e9);
+  put_value(root, "dram.with_dma_bytes_per_s", 164e9);
+  hk_machine m;
+  hk_error err = {0};
+  if (hk_machine_from_json(root, &m, &err) != HK_OK) fail_msg("%s", err.message);
+  hk_machine_free(&m);
+  cJSON_Delete(root);
+}
+
+static void load_names_the_file(void **state) {
+  (void)state;
+  hk_machine m;
+  hk_error err = {0};
+  assert_int_equal(hk_machine_load("h200-16d", &m, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "h200-16c"));
+  assert_null(m.document);
+
+  char path[] = "machine-XXXXXX.json";
+  int fd = mkstemps(path, 5);
+  assert_true(fd >= 0);
+  assert_true(dprintf(fd, "{\"schema\": \"hocket.machine/9\"}") > 0);
+  close(fd);
+  assert_int_equal(hk_machine_load(path, &m, &err), HK_INPUT);
+  remove(path);
+  assert_true(strncmp(err.message, path, strlen(path)) == 0);
+  assert_non_null(strstr(err.message, "hocket.machine/9"));
+  hk_machine_free(&m);
+}
+
+/* -- CPU rates --------------------------------------------------------------------------------- */
+
+static void cpu_rate_fits_the_probe(void **state) {
+  (void)state;
+  hk_machine m;
+  load("h200-16c", &m);
+  static const double probe[][2] = {{4, 2.8e9}, {8, 4.3e9}, {12, 5.2e9}, {16, 5.5e9}};
+  for (size_t i = 0; i < 4; i++) {
+    double rate = hk_cpu_rate(&m, m.cpu_adamw.value, probe[i][0]);
+    assert_true(fabs(rate / probe[i][1] - 1) < 0.03);
+  }
+  /* DeepSpeedCPUAdam alone 3.9, with a cast before and after it 2.3. */
+  double adam = hk_cpu_rate(&m, m.cpu_adamw_fp32.value, 16);
+  double cast = hk_cpu_rate(&m, m.cpu_cast.value, 16);
+  assert_true(fabs(adam / 3.9e9 - 1) < 0.03);
+  assert_true(fabs(1 / (1 / adam + 2 / cast) / 2.3e9 - 1) < 0.03);
+  hk_machine_free(&m);
+}
+
+static void cpu_rate_is_monotone_and_bounded(void **state) {
+  (void)state;
+  hk_machine m;
+  load("h200-16c", &m);
+  assert_true(hk_cpu_rate(&m, 6e9, 0) == 0);
+  double last = 0;
+  for (int threads = 1; threads <= 128; threads++) {
+    double rate = hk_cpu_rate(&m, 6e9, threads);
+    assert_true(rate > last && rate < 6e9);
+    assert_true(fabs(rate - 2 * hk_cpu_rate(&m, 3e9, threads)) < 1);
+    last = rate;
+  }
+  assert_true(hk_cpu_rate(&m, 6e9, 1e9) == 6e9);
+  hk_machine_free(&m);
+}
+
+static void free_is_safe_twice(void **state) {
+  (void)state;
+  hk_machine m = {0};
+  hk_machine_free(&m);
+  load("h200-16c", &m);
+  hk_machine_free(&m);
+  hk_machine_free(&m);
+  assert_null(m.document);
+}
+
+int main(void) {
+  setenv("HOCKET_SHARE", HK_TEST_SHARE, 1);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(shipped_profiles_keep_to_their_sheets),
+      cmocka_unit_test(every_shipped_profile_is_complete_and_sane),
+      cmocka_unit_test(list_reaches_every_field),
+      cmocka_unit_test(origins_have_names),
+      cmocka_unit_test(shipped_profiles_round_trip),
+      cmocka_unit_test(awkward_values_round_trip),
+      cmocka_unit_test(missing_quantity_takes_its_default_or_is_named),
+      cmocka_unit_test(default_needs_no_source),
+      cmocka_unit_test(value_outside_its_range_is_named),
+      cmocka_unit_test(mistakes_are_named),
+      cmocka_unit_test(lengths_are_limited),
+      cmocka_unit_test(contradictions_are_named),
+      cmocka_unit_test(equal_is_allowed),
+      cmocka_unit_test(load_names_the_file),
+      cmocka_unit_test(cpu_rate_fits_the_probe),
+      cmocka_unit_test(cpu_rate_is_monotone_and_bounded),
+      cmocka_unit_test(free_is_safe_twice),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Writes a timeline as Chrome trace events, one a line, straight to the stream: a trace of a
+ * million operations never exists as a tree in memory. */
+#include "traces/chrome.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/json.h"
+
+/* Microseconds with three decimals from whole nanoseconds, exactly. */
+#define US        "%" PRId64 ".%03d"
+#define US_OF(ns) (ns) / 1000, (int)((ns) % 1000)
+
+static const char *const phase_names[HK_PHASE_COUNT] = {"forward", "backward", "update"};
+
+static const char *const lane_meanings[HK_LANE_KIND_COUNT] = {
+#define HK_LANE_MEANING(name, text, meaning) meaning,
+    HK_LANE_KINDS(HK_LANE_MEANING)
+#undef HK_LANE_MEANING
+};
+
+typedef struct {
+  const hk_graph *graph;
+  const hk_timeline *timeline;
+  FILE *stream;
+  const char *separator; /* what goes before the next event */
+  int ranks;
+} hk_trace;
+
+/* -- Tracks ------------------------------------------------------------------------------------
+ * Ids begin at 1: Perfetto takes process and thread 0 for the kernel's idle task. */
+
+static int rank_pid(int rank) {
+  return rank + 1;
+}
+
+/* What is counted is listed on a process of its own, below the ranks. */
+static int node_pid(const hk_trace *trace) {
+  return trace->ranks + 1;
+}
+
+static int lane_tid(int32_t lane) {
+  return lane + 1;
+}
+
+static int count_ranks(const hk_graph *graph) {
+  int ranks = 0;
+  for (size_t i = 0; i < graph->n_lanes; i++) {
+    if (graph->lanes[i].rank >= ranks) ranks = graph->lanes[i].rank + 1;
+  }
+  return ranks;
+}
+
+static void next_event(hk_trace *trace) {
+  fputs(trace->separator, trace->stream);
+  trace->separator = ",\n";
+}
+
+/* Name and position of a process (tid 0) or of a thread. */
+static void write_track(hk_trace *trace, int pid, int tid, const char *name) {
+  const char *what = tid ? "thread" : "process";
+  next_event(trace);
+  fprintf(trace->stream,
+          "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", what, pid,
+          tid);
+  hk_json_write_string(trace->stream, name);
+  fputs("}}", trace->stream);
+  next_event(trace);
+  fprintf(trace->stream,
+          "{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%d,\"tid\":%d,"
+          "\"args\":{\"sort_index\":%d}}",
+          what, pid, tid, tid ? tid : pid);
+}
+
+static void write_tracks(hk_trace *trace) {
+  const hk_graph *graph = trace->graph;
+  char name[128];
+  for (int rank = 0; rank < trace->ranks; rank++) {
+    snprintf(name, sizeof name, "rank %d", rank);
+    write_track(trace, rank_pid(rank), 0, name);
+  }
+  for (int32_t i = 0; i < (int32_t)graph->n_lanes; i++) {
+    const hk_lane *lane = &graph->lanes[i];
+    snprintf(name, sizeof name, "%s: %s", hk_lane_kind_name(lane->kind), lane_meanings[lane->kind]);
+    write_track(trace, rank_pid(lane->rank), lane_tid(i), name);
+  }
+  if (trace->timeline->n_counters) write_track(trace, node_pid(trace), 0, "node");
+}
+
+/* -- Operations --------------------------------------------------------------------------------*/
+
+/* From when its dependencies were done until it started, hence what it waited for its lane.
+ * Negative only where clocks that were measured disagree. */
+static hk_ns wait_of(const hk_trace *trace, int32_t id) {
+  const hk_op *op = &trace->graph->ops[id];
+  hk_ns met = 0;
+  for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+    hk_ns end = trace->timeline->spans[trace->graph->deps[d]].end;
+    if (end > met) met = end;
+  }
+  return trace->timeline->spans[id].start - met;
+}
+
+static void write_args(hk_trace *trace, int32_t id) {
+  const hk_op *op = &trace->graph->ops[id];
+  fprintf(trace->stream, "\"args\":{\"id\":%d,\"kind\":\"%s\",\"work\":%" PRId64 ",\"unit\":\"%s\"",
+          id, hk_op_kind_name(op->kind), op->work, hk_op_kind_unit(op->kind));
+  if (op->subgroup >= 0) fprintf(trace->stream, ",\"subgroup\":%d", op->subgroup);
+  if (op->piece >= 0) fprintf(trace->stream, ",\"piece\":%d", op->piece);
+  if (op->block != HK_BLOCK_NONE) fprintf(trace->stream, ",\"block\":%d", op->block);
+  fprintf(trace->stream, ",\"wait_ns\":%" PRId64, wait_of(trace, id));
+  if (op->threads) fprintf(trace->stream, ",\"threads\":%d", op->threads);
+  fputc('}', trace->stream);
+}
+
+static bool is_instant(const hk_span *span) {
+  return span->end == span->start;
+}
+
+static void write_op(hk_trace *trace, int32_t id) {
+  const hk_op *op = &trace->graph->ops[id];
+  const hk_span *span = &trace->timeline->spans[id];
+  char label[128];
+  next_event(trace);
+  fputs("{\"name\":", trace->stream);
+  hk_json_write_string(trace->stream, hk_op_label(trace->graph, id, label, sizeof label));
+  fprintf(trace->stream, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":" US ",",
+          phase_names[op->phase], rank_pid(trace->graph->lanes[op->lane].rank), lane_tid(op->lane),
+          US_OF(span->start));
+  if (is_instant(span)) {
+    fputs("\"ph\":\"i\",\"s\":\"t\",", trace->stream);
+  } else {
+    fprintf(trace->stream, "\"ph\":\"X\",\"dur\":" US ",", US_OF(span->end - span->start));
+  }
+  write_args(trace, id);
+  fputc('}', trace->stream);
+}
+
+/* One end of an arrow; `phase` is the event's "ph" as JSON, with what only that end has. */
+static void write_arrow_end(hk_trace *trace, const char *phase, int32_t arrow, int32_t op,
+                            hk_ns ts) {
+  int32_t lane = trace->graph->ops[op].lane;
+  next_event(trace);
+  fprintf(trace->stream,
+          "{\"name\":\"dep\",\"cat\":\"dep\",\"ph\":%s,\"id\":%d,\"pid\":%d,"
+          "\"tid\":%d,\"ts\":" US "}",
+          phase, arrow, rank_pid(trace->graph->lanes[lane].rank), lane_tid(lane), US_OF(ts));
+}
+
+/* An arrow from each dependency in another lane, from the last nanosecond of its slice. Instants
+ * have no slice to hold an arrow; and no arrow goes back in time, as one would where measured
+ * clocks disagree (wait_ns tells). */
+static void write_arrows(hk_trace *trace, int32_t id) {
+  const hk_graph *graph = trace->graph;
+  const hk_op *op = &graph->ops[id];
+  const hk_span *span = &trace->timeline->spans[id];
+  if (is_instant(span)) return;
+  for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+    int32_t from = graph->deps[d];
+    const hk_span *before = &trace->timeline->spans[from];
+    if (graph->ops[from].lane == op->lane || is_instant(before) || before->end > span->start) {
+      continue;
+    }
+    write_arrow_end(trace, "\"s\"", d, from, before->end - 1);
+    write_arrow_end(trace, "\"f\",\"bp\":\"e\"", d, id, span->start);
+  }
+}
+
+/* -- Counters ----------------------------------------------------------------------------------*/
+
+static void write_counter(hk_trace *trace, const hk_counter *counter) {
+  bool rate = strcmp(counter->unit, "bytes_per_s") == 0;
+  for (size_t i = 0; i < counter->n; i++) {
+    const hk_sample *sample = &counter->samples[i];
+    next_event(trace);
+    fputs("{\"ph\":\"C\",\"name\":", trace->stream);
+    hk_json_write_string(trace->stream, counter->name);
+    fprintf(trace->stream, ",\"pid\":%d,\"ts\":" US ",\"args\":{", node_pid(trace),
+            US_OF(sample->time));
+    hk_json_write_string(trace->stream, rate ? "GB/s" : counter->unit);
+    fprintf(trace->stream, ":%.15g}}", rate ? sample->value / 1e9 : sample->value);
+  }
+}
+
+/* -- The file ----------------------------------------------------------------------------------*/
+
+static void write_trace(hk_trace *trace, const char *title) {
+  fputs("{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"title\":", trace->stream);
+  hk_json_write_string(trace->stream, title);
+  fputs(",\"schema\":\"hocket.trace/1\",\"generator\":\"hocket\"},\n\"traceEvents\":[\n",
+        trace->stream);
+  write_tracks(trace);
+  for (int32_t id = 0; id < (int32_t)trace->graph->n_ops; id++) {
+    write_op(trace, id);
+    write_arrows(trace, id);
+  }
+  for (size_t i = 0; i < trace->timeline->n_counters; i++) {
+    write_counter(trace, &trace->timeline->counters[i]);
+  }
+  fputs("\n]}\n", trace->stream);
+}
+
+/* A lane runs one operation at a time, in the order of the graph: that makes the slices of a track
+ * sorted and disjoint, which viewers rely on and do not check. */
+static hk_status check_lane_order(const hk_graph *graph, const hk_timeline *timeline,
+                                  hk_ns *free_at, hk_error *err) {
+  for (int32_t id = 0; id < (int32_t)graph->n_ops; id++) {
+    const hk_span *span = &timeline->spans[id];
+    int32_t lane = graph->ops[id].lane;
+    if (span->start < free_at[lane] || span->end < span->start) {
+      char label[128];
+      return hk_fail(err, HK_INPUT,
+                     "timeline: operation %d (%s) ran from %" PRId64 " to %" PRId64
+                     " ns in lane '%s', which was free from %" PRId64
+                     " ns; operations of a lane must follow one another",
+                     id, hk_op_label(graph, id, label, sizeof label), span->start, span->end,
+                     graph->lanes[lane].name, free_at[lane]);
+    }
+    free_at[lane] = span->end;
+  }
+  return HK_OK;
+}
+
+static hk_status check_timeline(const hk_graph *graph, const hk_timeline *timeline, hk_error *err) {
+  if (timeline->n_spans != graph->n_ops) {
+    return hk_fail(err, HK_INPUT, "timeline: %zu spans for a graph of %zu operations",
+                   timeline->n_spans, graph->n_ops);
+  }
+  if (graph->n_ops == 0) return HK_OK;
+  hk_ns *free_at = calloc(graph->n_lanes, sizeof *free_at);
+  if (!free_at) return hk_fail_memory(err, graph->n_lanes * sizeof *free_at, "checking a timeline");
+  hk_status status = check_lane_order(graph, timeline, free_at, err);
+  free(free_at);
+  return status;
+}
+
+hk_status hk_chrome_write(const hk_graph *graph, const hk_timeline *timeline, const char *title,
+                          const char *path, hk_error *err) {
+  HK_TRY(check_timeline(graph, timeline, err));
+  hk_outfile *file = NULL;
+  HK_TRY(hk_outfile_open(path, &file, err));
+  hk_trace trace = {graph, timeline, hk_outfile_stream(file), "", count_ranks(graph)};
+  write_trace(&trace, title);
+  return hk_outfile_close(file, err);
+}
