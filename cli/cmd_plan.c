@@ -136,9 +136,10 @@ static hk_status rank(const hk_args *args, const hk_setup *setup, hk_ranking *ra
 
 static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_error *err) {
   char title[96];
+  HK_TRY(hk_emit_flush(err));
   HK_TRY(hk_plan_save(&winner->plan, args->output, err));
   if (!args->quiet)
-    hk_note("hocket plan: wrote the winner, %s under %s, to %s",
+    fprintf(stderr, "hocket plan: wrote the winner, %s under %s, to %s\n",
             hk_forecast_title(winner, title, sizeof title), hk_runtime_name(winner->plan.runtime),
             args->output);
   return HK_OK;

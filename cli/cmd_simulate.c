@@ -34,8 +34,9 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
   HK_TRY(args->json ? print_json(args, forecast, machine, err)
                     : print_text(args, forecast, machine, err));
   if (args->output) {
+    HK_TRY(hk_emit_flush(err));
     HK_TRY(hk_plan_save(&forecast->plan, args->output, err));
-    if (!args->quiet) hk_note("hocket simulate: wrote the plan to %s", args->output);
+    if (!args->quiet) fprintf(stderr, "hocket simulate: wrote the plan to %s\n", args->output);
   }
   if (forecast->feasible) return HK_OK;
   return hk_fail(err, HK_NO, "does not fit: %s; %s", forecast->problem, forecast->advice);

@@ -29,8 +29,9 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
   if (!args->json)
     printf("%s: %zu operations on %zu lanes, %.1f ms; open it in ui.perfetto.dev\n", args->output,
            forecast->graph.n_ops, forecast->graph.n_lanes, hk_ms(forecast->iteration_ns));
+  HK_TRY(hk_emit_flush(err));
   if (!forecast->feasible && !args->quiet)
-    hk_note("hocket trace export: note: the plan does not fit: %s", forecast->problem);
+    fprintf(stderr, "hocket trace export: note: the plan does not fit: %s\n", forecast->problem);
   return HK_OK;
 }
 

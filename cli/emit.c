@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Notes, and cJSON with every allocation checked once. */
+/* cJSON with every allocation checked once. */
 #include "cli/emit.h"
 
-#include <stdarg.h>
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/json.h"
-
-void hk_note(const char *format, ...) {
-  va_list values;
-  fflush(stdout);
-  va_start(values, format);
-  vfprintf(stderr, format, values);
-  va_end(values);
-  fputc('\n', stderr);
-}
 
 void hk_put_number(cJSON *object, const char *key, double value, bool *ok) {
   if (!cJSON_AddNumberToObject(object, key, value)) *ok = false;
@@ -66,4 +58,9 @@ hk_status hk_emit_print(cJSON *root, bool ok, hk_error *err) {
                         : hk_fail(err, HK_ENVIRONMENT, "out of memory for the JSON report");
   cJSON_Delete(root);
   return status;
+}
+
+hk_status hk_emit_flush(hk_error *err) {
+  if (fflush(stdout) == 0) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "cannot write to standard output: %s", strerror(errno));
 }

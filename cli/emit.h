@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Output that is not a table: notes, and the JSON that --json prints. Each JSON call notes a failed
+/* What goes to stdout besides tables: the JSON that --json prints. Each call notes a failed
  * allocation in *ok and goes on, so that a function which builds an object checks once, when it
  * prints. */
 #ifndef HK_CLI_EMIT_H
@@ -9,9 +9,6 @@
 #include <stdbool.h>
 
 #include "core/error.h"
-
-/* A line on stderr, after what stdout has been given so far (they may be one terminal). */
-void hk_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 void hk_put_number(cJSON *object, const char *key, double value, bool *ok);
 void hk_put_string(cJSON *object, const char *key, const char *value, bool *ok);
@@ -28,5 +25,9 @@ cJSON *hk_put_element(cJSON *array, bool *ok);
 cJSON *hk_emit_begin(const char *schema, bool *ok);
 /* Prints to stdout, and deletes. */
 hk_status hk_emit_print(cJSON *root, bool ok, hk_error *err);
+
+/* Sends on what stdout still holds: before a note on stderr, which may be the same terminal, and
+ * before a plan is written whose table nobody would see. */
+hk_status hk_emit_flush(hk_error *err);
 
 #endif

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "cli/emit.h"
 #include "core/names.h"
 
 /* The command that argv[0..argc) begins with, and in *words how many of them name it. */
@@ -147,10 +146,9 @@ int main(int argc, char **argv) {
   hk_error err = {0}, late = {0};
   const char *name = NULL;
   hk_status status = dispatch(argc - 1, argv + 1, &name, &err);
-  if (status != HK_OK) hk_note("hocket%s%s: %s", name ? " " : "", name ? name : "", err.message);
-  if (close_stdout(&late) != HK_OK) {
-    if (status != HK_ENVIRONMENT) fprintf(stderr, "hocket: %s\n", late.message);
-    status = late.status;
-  }
-  return (int)status;
+  bool lost = close_stdout(&late) != HK_OK && status != HK_ENVIRONMENT;
+  if (status != HK_OK)
+    fprintf(stderr, "hocket%s%s: %s\n", name ? " " : "", name ? name : "", err.message);
+  if (lost) fprintf(stderr, "hocket: %s\n", late.message);
+  return (int)(lost ? late.status : status);
 }

@@ -12,7 +12,8 @@ typedef enum {
   HK_ENVIRONMENT = 3, /* the machine refused: no memory, disk full, no GPU */
 } hk_status;
 
-/* Zero-initialise. `message` is always NUL-terminated; too long a message is cut with "...". */
+/* Zero-initialise. `message` is always one NUL-terminated line: control characters are replaced
+ * and too long a message is cut with "...". */
 typedef struct {
   hk_status status;
   char message[1024];
@@ -23,7 +24,7 @@ hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Puts "PREFIX: " before the message that is there and returns err's status: callers add the
- * file, the line or the key that the failing function could not know. */
+ * file, the line or the key that the failing function could not know. HK_INPUT if err is NULL. */
 hk_status hk_fail_prefix(hk_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -167,7 +167,7 @@ hk_status hk_share_list(const char *kind, char ***names, size_t *n, hk_error *er
                    folder, strerror(errno));
   }
   hk_status result = names_of(entries, (size_t)count, names, err);
-  if (result == HK_OK) *n = (size_t)count;
+  if (*names) *n = (size_t)count;
   for (int i = 0; i < count; i++) free(entries[i]);
   free(entries);
   return result;

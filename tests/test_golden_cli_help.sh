@@ -169,7 +169,7 @@ if [ -w /dev/full ]; then
     "plan --model gpt2 --machine h200-16c -o p2.json"; do
     "$hocket" $arguments >/dev/full 2>err
     [ $? -eq 3 ] || fail "hocket $arguments >/dev/full: exit is not 3"
-    grep -q "cannot write to standard output" err || fail "$arguments >/dev/full: '$(cat err)'"
+    grep -q "standard output: No space left" err || fail "$arguments >/dev/full: '$(cat err)'"
   done
   "$hocket" simulate p.json -o /dev/full >out 2>err
   [ $? -eq 3 ] || fail "-o /dev/full: exit is not 3"
