@@ -107,8 +107,9 @@ static void fill_base_memory(hk_expansion *x, unsigned phases) {
   graph->gpu_base = 2 * all + 12 * n[HK_ROUTE_RESIDENT];
   hk_bytes host = 12 * on_host;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
-    /* fp32 gradients for the CPU's AdamW, beside the bf16 ones in which they arrive. */
+    /* fp32 gradients wherever the optimizer runs; on the host beside the bf16 ones that arrive. */
     host += (4 + 2) * on_host;
+    graph->gpu_base += 4 * n[HK_ROUTE_RESIDENT];
   } else {
     /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does. */
     host += (2 + 2) * n[HK_ROUTE_CPU];

@@ -4,9 +4,9 @@
  * subgroups in order. Without interleaving each CPU subgroup is unscaled, updated, cast and copied
  * up from pageable memory before the next begins. With stride k the prototype starts the next GPU
  * subgroup's fetch when it begins a group of k, updates k - 1 subgroups on the CPU while a helper
- * thread casts them into k - 1 pinned buffers, then updates the fetched one on the GPU. It has one
- * buffer set; master weight, momentum and variance each have a stream on which the write-back of
- * one subgroup precedes the fetch of the next. */
+ * thread casts them (by a parallel copy of the framework) into k - 1 pinned buffers, then updates
+ * the fetched one on the GPU. It has one buffer set; master weight, momentum and variance each have
+ * a stream on which the write-back of one subgroup precedes the fetch of the next. */
 #include <stdlib.h>
 
 #include "core/expand.h"
@@ -53,12 +53,12 @@ static void return_blocking(hk_walk *w, int32_t s) {
                    subgroup_op(HK_OP_WEIGHT_H2D_PAGEABLE, 2 * numel(w, s), s), done);
 }
 
-/* Prototype: a helper thread casts into the next pinned buffer, from which a copy goes up. */
+/* Prototype: the helper casts into the next pinned buffer, from which a copy goes up. */
 static void return_async(hk_walk *w, int32_t s, int32_t updated) {
   int32_t *slot = &w->slots[w->next_slot];
   w->next_slot = (w->next_slot + 1) % w->n_slots;
-  hk_op cast = subgroup_op(HK_OP_CAST_CPU_THREAD, numel(w, s), s);
-  cast.threads = 1;
+  hk_op cast = subgroup_op(HK_OP_CAST_CPU, numel(w, s), s);
+  cast.threads = w->x->plan->cpu_threads;
   const int32_t done = HK_ADD(w->x, w->rank, HK_LANE_CAST, cast, updated, *slot);
   *slot =
       HK_ADD(w->x, w->rank, HK_LANE_UP, subgroup_op(HK_OP_WEIGHT_H2D, 2 * numel(w, s), s), done);
@@ -90,12 +90,12 @@ static void update_fetched(hk_walk *w, int32_t s) {
   }
 }
 
+/* Resident state has its fp32 gradient beside it for good. */
 static void update_resident(hk_walk *w, int32_t s) {
   hk_op overhead = subgroup_op(HK_OP_SUBGROUP_OVERHEAD, 1, s);
   w->host = HK_ADD(w->x, w->rank, HK_LANE_CPU, overhead, w->host);
   hk_op adamw = subgroup_op(HK_OP_ADAMW_GPU, numel(w, s), s);
-  adamw.gpu_alloc = 4 * numel(w, s);
-  adamw.gpu_free = (4 + 2) * numel(w, s);
+  adamw.gpu_free = 2 * numel(w, s);
   HK_ADD(w->x, w->rank, HK_LANE_UPDATE, adamw, w->host);
 }
 

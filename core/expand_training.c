@@ -116,20 +116,20 @@ static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, i
   HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
 }
 
-/* The blocking flush: the host thread waits for the copy (and, under DeepSpeed, casts to fp32
- * itself, one thread) before it launches the next block. */
+/* The blocking flush: the host thread waits for the copy before it launches the next block. Under
+ * DeepSpeed it is a copy between types, which goes through a fresh pageable buffer and is cast to
+ * fp32 on the CPU. */
 static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                            int32_t after) {
-  hk_op copy = block_op(HK_OP_GRAD_D2H, 2 * cost->host_grads, cost, micro);
-  copy.gpu_free = 2 * cost->host_grads;
+  const bool deepspeed = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
+  const int64_t n = cost->host_grads;
+  hk_op copy = block_op(deepspeed ? HK_OP_GRAD_D2H_PAGEABLE : HK_OP_GRAD_D2H, 2 * n, cost, micro);
+  copy.gpu_free = 2 * n;
   const int32_t copied = HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
-  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) {
-    hk_op cast = block_op(HK_OP_GRAD_CAST_CPU, cost->host_grads, cost, micro);
-    cast.threads = 1;
-    HK_ADD(x, rank, HK_LANE_HOST, cast, copied);
-  } else {
-    HK_ADD(x, rank, HK_LANE_HOST, block_op(HK_OP_HOST_WAIT, 0, cost, micro), copied);
-  }
+  hk_op wait =
+      block_op(deepspeed ? HK_OP_GRAD_CAST_CPU : HK_OP_HOST_WAIT, deepspeed ? n : 0, cost, micro);
+  wait.threads = deepspeed ? x->plan->cpu_threads : 0;
+  HK_ADD(x, rank, HK_LANE_HOST, wait, copied);
 }
 
 static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micro, int32_t after) {

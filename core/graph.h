@@ -24,14 +24,14 @@ typedef enum { HK_PHASE_FORWARD, HK_PHASE_BACKWARD, HK_PHASE_UPDATE, HK_PHASE_CO
   X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block: bytes sent")    \
   X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush") \
   X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                          \
+  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "the same to pageable memory")            \
   X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")  \
   X(BARRIER, "barrier", "none", "phases meet; global gradient norm is known")                  \
   X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                            \
   X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed's bookkeeping")            \
   X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale-and-clip pass, fp32 gradient")     \
   X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")               \
-  X(CAST_CPU, "cast_cpu", "params", "fp32 weight to bf16, the whole team")                     \
-  X(CAST_CPU_THREAD, "cast_cpu_thread", "params", "the same by one thread")                    \
+  X(CAST_CPU, "cast_cpu", "params", "fp32 weight to bf16, a pass of its own")                  \
   X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")        \
   X(WEIGHT_H2D, "weight_h2d", "bytes", "updated bf16 weights up, pinned")                      \
   X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "the same from pageable memory")      \
@@ -62,7 +62,7 @@ const char *hk_op_kind_meaning(hk_op_kind kind);
   X(UP, "up", "updated weights to the GPU")                                      \
   X(UPDATE, "update", "GPU update stream")                                       \
   X(CPU, "cpu", "CPU update team")                                               \
-  X(CAST, "cast", "CPU cast thread")                                             \
+  X(CAST, "cast", "prototype: CPU casts beside the updates")                     \
   X(STREAM_P, "stream_p", "prototype: master weights, back then in, one stream") \
   X(STREAM_M, "stream_m", "prototype: momentum, back then in, one stream")       \
   X(STREAM_V, "stream_v", "prototype: variance, back then in, one stream")

@@ -41,7 +41,9 @@ typedef struct {
     "GPU memory lost to workspaces and fragmentation")                                             \
   X(gpu_flops, "gpu.matmul_flops_per_s", "F/s", 1e9, 1e18, NAN, "bf16 matrix peak, dense")         \
   X(gpu_efficiency, "gpu.matmul_efficiency", "1", 1e-3, 1, 0.5,                                    \
-    "share of that peak which a transformer layer reaches")                                        \
+    "share of that peak which a layer's forward reaches")                                          \
+  X(gpu_backward_efficiency, "gpu.backward_efficiency", "1", 1e-3, 1, 0.45,                        \
+    "the same in backward, where reduction hooks and bucket copies come on top")                   \
   X(gpu_hbm, "gpu.hbm_bytes_per_s", "B/s", 1e9, 1e15, NAN,                                         \
     "GPU memory bandwidth, read plus write")                                                       \
   X(gpu_launch, "gpu.launch_ns", "ns", 0, 1e9, 5000, "start of a kernel or copy on a stream")      \
@@ -75,8 +77,6 @@ typedef struct {
     "AdamW with fp32 gradient, no cast, saturated (DeepSpeedCPUAdam)")                             \
   X(cpu_cast, "cpu.cast_params_per_s", "P/s", 1e3, 1e13, NAN,                                      \
     "separate fp32 to bf16 cast, or back, saturated")                                              \
-  X(cpu_cast_thread, "cpu.cast_thread_params_per_s", "P/s", 1e3, 1e13, NAN,                        \
-    "the same cast by one thread")                                                                 \
   X(subgroup_overhead, "deepspeed.subgroup_overhead_ns", "ns", 0, 1e12, 1e6,                       \
     "what DeepSpeed's step spends on a subgroup besides arithmetic and copies")                    \
   X(nvlink, "nvlink.bytes_per_s", "B/s", 1e6, 1e15, NAN,                                           \

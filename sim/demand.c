@@ -122,7 +122,6 @@ static hk_demand only_latency(double ns) {
 }
 
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
-  const double matmul = m->gpu_flops.value * m->gpu_efficiency.value;
   const int dp = graph->world / graph->tp;
   const double threads = op->threads;
   switch (op->kind) {
@@ -134,15 +133,16 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_TP_ALL_REDUCE:
       return collective(graph, m, graph->tp, 2);
     case HK_OP_FORWARD:
+      return on_gpu(m, m->gpu_flops.value * m->gpu_efficiency.value, 0);
     case HK_OP_BACKWARD:
-      return on_gpu(m, matmul, 0);
+      return on_gpu(m, m->gpu_flops.value * m->gpu_backward_efficiency.value, 0);
     case HK_OP_GRAD_CAST_GPU:
       return on_gpu(m, m->gpu_hbm.value / 6, 6);
     case HK_OP_GRAD_D2H:
       return copy(m, m->d2h.value, 0, 1, 1);
-    case HK_OP_GRAD_CAST_CPU:
-    case HK_OP_CAST_CPU_THREAD:
-      return on_cpu(m->cpu_cast_thread.value, 1, 6);
+    case HK_OP_GRAD_D2H_PAGEABLE:
+      /* To the driver's pinned buffer, read, written where it belongs. */
+      return copy(m, fmin(m->d2h.value, m->d2h_pageable.value), 0, 1, 3);
     case HK_OP_BARRIER:
       return graph->world > 1 ? collective(graph, m, graph->world, 2)
                               : only_latency(m->gpu_launch.value);
@@ -155,6 +155,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_ADAMW_CPU_FP32:
       return on_cpu(hk_cpu_rate(m, m->cpu_adamw_fp32.value, threads), threads, 28);
     case HK_OP_CAST_CPU:
+    case HK_OP_GRAD_CAST_CPU:
       return on_cpu(hk_cpu_rate(m, m->cpu_cast.value, threads), threads, 6);
     case HK_OP_ADAMW_CPU:
       return on_cpu(hk_cpu_rate(m, m->cpu_adamw.value, threads), threads, 28);

@@ -71,7 +71,6 @@ static void check_physics(const char *name, const hk_machine *m) {
   at_most(name, "one GPU's link beside the fabric, D2H", m->d2h.value, m->fabric_d2h.value);
   at_most(name, "PCIe beside HBM", m->duplex.value, m->gpu_hbm.value);
   at_most(name, "host memory beside HBM", m->dram.value, m->gpu_hbm.value * m->gpus.value);
-  at_most(name, "one thread's cast", m->cpu_cast_thread.value, m->cpu_cast.value);
   assert_true(m->dma_weight.value >= 1);
   assert_true(m->gpu_reserved.value < 0.1 * m->gpu_memory.value);
   assert_true(m->host_reserved.value < 0.2 * m->host_memory.value);
