@@ -102,18 +102,24 @@ static int64_t kept_grads(const hk_expansion *x, const hk_block_cost *cost, int 
   return (micro == 0 ? cost->host_grads : 0) + gpu;
 }
 
+/* A copy that the host thread does not wait for. hocket has a lane for it. DeepSpeed's asynchronous
+ * flush (4 bytes, cast on the GPU) is asynchronous to the host only: in published runs backward
+ * grows by the copy's time at PCIe rate, gradient for gradient, so it is queued on the compute
+ * stream. */
 static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                          int bytes_per_param, int32_t after) {
   const int64_t n = cost->host_grads;
+  const bool in_stream = x->plan->runtime == HK_RUNTIME_DEEPSPEED && bytes_per_param == 4;
+  const hk_lane_kind lane = in_stream ? HK_LANE_GPU : HK_LANE_FLUSH;
   hk_op copy = block_op(HK_OP_GRAD_D2H, bytes_per_param * n, cost, micro);
   copy.gpu_free = 2 * n;
   if (bytes_per_param == 4) {
     hk_op cast = block_op(HK_OP_GRAD_CAST_GPU, n, cost, micro);
     cast.gpu_alloc = 4 * n;
     copy.gpu_free += 4 * n;
-    after = HK_ADD(x, rank, HK_LANE_FLUSH, cast, after);
+    after = HK_ADD(x, rank, lane, cast, after);
   }
-  HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
+  HK_ADD(x, rank, lane, copy, after);
 }
 
 /* The blocking flush: the host thread waits for the copy before it launches the next block. Under
@@ -145,9 +151,19 @@ static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micr
   }
 }
 
+/* A flush on the compute stream goes behind the next block's backward, so that the stream does not
+ * wait for the reduction; every other flush is queued at once. */
+static bool lags(const hk_expansion *x, int micro) {
+  const hk_plan *plan = x->plan;
+  return plan->runtime == HK_RUNTIME_DEEPSPEED && plan->flush == HK_FLUSH_ASYNC &&
+         plan->flush_bytes_per_param == 4 && micro == plan->job.grad_accum - 1;
+}
+
 void hk_expand_backward(hk_expansion *x, int micro) {
   hk_pass pass;
   const int ranks = x->graph->ranks;
+  int32_t ready[64];                  /* when each rank's share of the block is reduced */
+  const hk_block_cost *behind = NULL; /* the block before, whose flush may lag */
   begin_pass(&pass, ranks);
   for (int r = 0; r < ranks; r++) pass.previous[r][0] = last_on(x, r, HK_LANE_GPU);
   for (int i = x->n_blocks - 1; i >= 0; i--) {
@@ -163,14 +179,18 @@ void hk_expand_backward(hk_expansion *x, int micro) {
     if (x->dp == 1) backward.gpu_free += dropped;
     compute(x, &pass, backward, cost->tp_backward, cost, micro);
 
+    const bool lag = lags(x, micro);
     for (int r = 0; r < ranks; r++) {
-      int32_t ready = pass.computed[r];
+      if (lag && behind != NULL) flush(x, r, behind, micro, ready[r]);
+      ready[r] = pass.computed[r];
       if (x->dp > 1) {
         hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
         reduce.gpu_free = dropped;
-        ready = add_collective(x, r, reduce, pass.computed, -1);
+        ready[r] = add_collective(x, r, reduce, pass.computed, -1);
       }
-      flush(x, r, cost, micro, ready);
+      if (!lag) flush(x, r, cost, micro, ready[r]);
     }
+    behind = cost;
   }
+  for (int r = 0; r < ranks && lags(x, micro); r++) flush(x, r, behind, micro, ready[r]);
 }

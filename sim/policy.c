@@ -8,9 +8,11 @@
 
 #include "core/names.h"
 
+/* From the simplest to the most general: of two policies that come to the same schedule, a ranking
+ * keeps the earlier. */
 static const hk_policy *const policies[] = {
-    &hk_policy_gpu_only,   &hk_policy_zero_offload, &hk_policy_twinflow,
-    &hk_policy_interleave, &hk_policy_streamed,     &hk_policy_mapped,
+    &hk_policy_gpu_only, &hk_policy_zero_offload, &hk_policy_streamed,
+    &hk_policy_mapped,   &hk_policy_twinflow,     &hk_policy_interleave,
 };
 #define N_POLICIES (sizeof policies / sizeof policies[0])
 
@@ -33,8 +35,8 @@ hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *e
     return hk_fail(err, HK_INPUT, "unknown policy '%s'; did you mean '%s'?", name, near);
   }
   return hk_fail(err, HK_INPUT,
-                 "unknown policy '%s'; known are gpu-only, zero-offload, twinflow, interleave, "
-                 "streamed, mapped",
+                 "unknown policy '%s'; known are gpu-only, zero-offload, streamed, mapped, "
+                 "twinflow, interleave",
                  name);
 }
 

@@ -108,12 +108,19 @@ static void list_candidates(hk_candidates *c, const hk_ranking_options *options)
 
 /* -- simulating and sorting --------------------------------------------------------------- */
 
+/* The same work on the same lanes, whatever the policies are called. */
 static bool same_schedule(const hk_plan *a, const hk_plan *b) {
-  return a->runtime == b->runtime && strcmp(a->policy, b->policy) == 0 && a->stride == b->stride &&
-         a->ratio == b->ratio && a->buffers == b->buffers;
+  if (a->runtime != b->runtime || a->n_subgroups != b->n_subgroups || a->buffers != b->buffers) {
+    return false;
+  }
+  for (size_t i = 0; i < a->n_subgroups; i++) {
+    if (a->subgroups[i].route != b->subgroups[i].route || a->order[i] != b->order[i]) return false;
+  }
+  return true;
 }
 
-/* `interleave --stride auto` may choose a stride that is on the list anyway: keep the first. */
+/* Settings can meet: a stride of 1 is `streamed`, `--stride auto` may choose a stride that is on
+ * the list anyway, few subgroups leave few different shares. The first, simplest name is kept. */
 static size_t drop_twins(hk_plan *plans, size_t n) {
   size_t kept = 0;
   for (size_t i = 0; i < n; i++) {

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What several tests need: cmocka, a tiny model, a machine of round numbers. */
+#ifndef HK_TESTS_FIXTURE_H
+#define HK_TESTS_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka needs the four above. */
+#include <cmocka.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "core/machine.h"
+#include "core/model.h"
+
+static inline void must(hk_status status, const hk_error *err) {
+  if (status != HK_OK) fail_msg("status %d: %s", (int)status, err->message);
+}
+
+/* A Llama of `layers` layers, hidden 64, SwiGLU 128, 4 heads, vocabulary 256, untied. */
+static inline hk_model tiny_model(int layers) {
+  char text[400];
+  snprintf(text, sizeof text,
+           "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": %d, "
+           "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_attention_heads\": 4, "
+           "\"num_key_value_heads\": 4, \"vocab_size\": 256, \"max_position_embeddings\": 4096}",
+           layers);
+  hk_error err = {0};
+  cJSON *config = NULL;
+  hk_model model = {0};
+  must(hk_json_parse(text, strlen(text), "tiny", &config, &err), &err);
+  must(hk_model_from_config(config, "tiny", &model, &err), &err);
+  cJSON_Delete(config);
+  return model;
+}
+
+/* Everything at once and infinitely much of it, until a test says otherwise: no latencies, rates
+ * and capacities of 1e15 a second. One thread is as good as many. */
+static inline hk_machine ideal_machine(void) {
+  hk_machine m = {0};
+  size_t n = 0;
+  const hk_quantity_info *info = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    hk_quantity *q = hk_machine_quantity(&m, &info[i]);
+    const char *unit = info[i].unit;
+    *q = (hk_quantity){.origin = HK_ORIGIN_DEFAULT, .source = "test"};
+    q->value = strcmp(unit, "ns") == 0 ? 0 : strcmp(unit, "1") == 0 ? 1 : 1e15;
+  }
+  m.gpu_reserved.value = m.host_reserved.value = 0;
+  m.cores.value = 1024;
+  m.cpu_adamw_threads.value = 0.01; /* 1 - exp(-1 / 0.01) is 1 to the last bit */
+  return m;
+}
+
+#endif

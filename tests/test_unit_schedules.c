@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Schedules small enough to compute by hand, to the nanosecond. Rates are round: 1 GB/s is a byte a
+ * nanosecond. Each test tells the story that its number comes from. */
+#include "tests/fixture.h"
+
+#include <stdlib.h>
+
+#include "sim/sim.h"
+
+/* PCIe 10 B/ns each way and 16 both; CPU AdamW 1 parameter/ns; GPU AdamW 10 parameters/ns; mapped
+ * 12 B/ns; host memory no limit. */
+static hk_machine machine(void) {
+  hk_machine m = ideal_machine();
+  m.h2d.value = m.d2h.value = 10e9;
+  m.duplex.value = 16e9;
+  m.mapped.value = 12e9;
+  m.gpu_hbm.value = 280e9;
+  m.cpu_adamw.value = 1e9;
+  return m;
+}
+
+typedef struct {
+  int gpus, buffers;
+  int64_t piece;
+  hk_runtime runtime;
+  int stride;
+  bool unfolded;
+} setup;
+
+/* Simulates the update of subgroups of 1000 parameters each, routes as given, and returns how long
+ * it takes. */
+static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, setup s) {
+  hk_error err = {0};
+  hk_plan plan = {.model = tiny_model(1),
+                  .job = {.gpus = s.gpus > 0 ? s.gpus : 1,
+                          .nodes = 1,
+                          .tp = 1,
+                          .micro_batch = 1,
+                          .grad_accum = 1,
+                          .seq = 8},
+                  .runtime = s.runtime,
+                  .stride = s.stride,
+                  .buffers = s.buffers > 0 ? s.buffers : 4,
+                  .piece_numel = s.piece > 0 ? s.piece : 1000,
+                  .cpu_threads = 1,
+                  .n_subgroups = n};
+  hk_plan_subgroup subgroups[8];
+  int32_t order[8];
+  for (size_t i = 0; i < n; i++) {
+    subgroups[i] = (hk_plan_subgroup){1000, routes[i]};
+    order[i] = (int32_t)i;
+  }
+  plan.subgroups = subgroups;
+  plan.order = order;
+  hk_graph graph = {0};
+  hk_result result = {0};
+  const hk_sim_options options = {.counters = true, .check = true};
+  must(hk_graph_build(&plan, HK_EXPAND_UPDATE, !s.unfolded, &graph, &err), &err);
+  must(hk_simulate(&graph, m, &options, &result, &err), &err);
+  const hk_ns makespan = result.timeline.makespan;
+  hk_result_free(&result);
+  hk_graph_free(&graph);
+  hk_model_free(&plan.model);
+  return makespan;
+}
+
+#define UPDATE(m, options, ...)                   \
+  update_of((m), (const hk_route[]){__VA_ARGS__}, \
+            sizeof((const hk_route[]){__VA_ARGS__}) / sizeof(hk_route), (setup)options)
+#define OPTIONS(...) \
+  { __VA_ARGS__ }
+
+#define C HK_ROUTE_CPU
+#define S HK_ROUTE_STAGED
+#define M HK_ROUTE_MAPPED
+#define R HK_ROUTE_RESIDENT
+
+/* 1000 at 1 a ns, then 2000 B of weights at 10 B/ns. */
+static void test_cpu(void **state) {
+  (void)state;
+  const hk_machine m = machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(0), C), 1000 + 200);
+}
+
+/* The first one's weights go up under the second one's update. */
+static void test_cpu_overlaps_its_weights(void **state) {
+  (void)state;
+  const hk_machine m = machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(0), C, C), 2000 + 200);
+  /* In pieces of 250 only the last piece's 500 B are left over. */
+  assert_int_equal(UPDATE(&m, OPTIONS(.piece = 250), C, C), 2000 + 50);
+}
+
+/* 12,000 B in at 10, 1000 parameters at 10, 12,000 B back. */
+static void test_staged(void **state) {
+  (void)state;
+  const hk_machine m = machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(0), S), 1200 + 100 + 1200);
+}
+
+/* In a: 0-1200. GPU a: 1200-1300, in b moves 1000 B meanwhile. From 1300 in b and back a share 16
+ * B/ns, 8 each: in b's 11,000 B end at 2675, when back a has 1000 B left, alone at 10: 2775. GPU b:
+ * 2675-2775. Back b: 2775-3975. */
+static void test_duplex(void **state) {
+  (void)state;
+  const hk_machine m = machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(.buffers = 2), S, S), 3975);
+}
+
+/* With one buffer the second waits until the first is back: no overlap at all. */
+static void test_one_buffer(void **state) {
+  (void)state;
+  const hk_machine m = machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(.buffers = 1), S, S), 2 * 2500);
+}
+
+/* 24 B a parameter at 12 B/ns. */
+static void test_mapped(void **state) {
+  (void)state;
+  const hk_machine m = machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(0), M), 2000);
+}
+
+static void test_resident(void **state) {
+  (void)state;
+  const hk_machine m = machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(0), R, R), 200);
+}
+
+/* Host memory of 19 B/ns against wishes of 28 (CPU) and 10 (copy in): each gets half. The CPU's
+ * 1000 end at 2000, the copy has 2000 of its 12,000 B left. Then weights and state share the link,
+ * 5 B/ns each: both end at 2400. GPU to 2500, back at 10 B/ns to 3700. */
+static void test_dram_contention(void **state) {
+  (void)state;
+  hk_machine m = machine();
+  m.dram.value = m.dram_with_dma.value = 19e9;
+  /* Alone, the CPU would be held to 19 / 28; it never is. */
+  assert_int_equal(UPDATE(&m, OPTIONS(0), C, S), 3700);
+}
+
+/* Host memory of 28 B/ns, 24 when mixed, copies weighing double: CPU at f, copies at 2 f of their
+ * wish, 28 f + 20 f = 24, f = 1/2. In: 0-1200, CPU 600 done. GPU 1200-1300, CPU alone, 700 done.
+ * Back from 1300: CPU's last 300 at 1/2 end at 1900, 6000 B are back. Weights (2000 B) and back
+ * share 16 B/ns: weights end at 2150, the last 4000 B at 10 B/ns at 2550. */
+static void test_dram_weight_and_mixed_capacity(void **state) {
+  (void)state;
+  hk_machine m = machine();
+  m.dram.value = 28e9;
+  m.dram_with_dma.value = 24e9;
+  m.dma_weight.value = 2;
+  assert_int_equal(UPDATE(&m, OPTIONS(0), C, S), 2550);
+}
+
+/* Two GPUs behind a fabric of 10 B/ns each way: 5 each. Folded into one rank or not. */
+static void test_fabric(void **state) {
+  (void)state;
+  hk_machine m = machine();
+  m.fabric_h2d.value = m.fabric_d2h.value = 10e9;
+  assert_int_equal(UPDATE(&m, OPTIONS(.gpus = 2), S), 2400 + 100 + 2400);
+  assert_int_equal(UPDATE(&m, OPTIONS(.gpus = 2, .unfolded = true), S), 2400 + 100 + 2400);
+}
+
+/* Launches of 7 ns before each copy and kernel (and at the barrier) add up on one chain. */
+static void test_latency(void **state) {
+  (void)state;
+  hk_machine m = machine();
+  m.gpu_launch.value = 7;
+  assert_int_equal(UPDATE(&m, OPTIONS(0), S), 7 + 7 + 1200 + 7 + 100 + 7 + 1200);
+}
+
+static hk_machine deepspeed_machine(void) {
+  hk_machine m = machine();
+  m.duplex.value = 20e9;
+  m.subgroup_overhead.value = 10;
+  m.cpu_unscale.value = 2e9;
+  m.cpu_adamw_fp32.value = 1e9;
+  m.cpu_cast.value = 4e9;
+  m.h2d_pageable.value = 5e9;
+  return m;
+}
+
+/* Bookkeeping 10, unscale 500, AdamW 1000, cast 250, 2000 B pageable at 5: one after the other. */
+static void test_deepspeed_offload(void **state) {
+  (void)state;
+  const hk_machine m = deepspeed_machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(.runtime = HK_RUNTIME_DEEPSPEED), C, C), 2 * 2160);
+}
+
+/* The prototype, k = 2. Fetch of sg1 0-1200 (three streams of a third of the link each) under sg0's
+ * 10 + 500 + 1000 = 1510; cast to 1760, weights up to 1960. sg1: bookkeeping to 1520, GPU to 1620,
+ * back 1620-2820. Fetch of sg3 queues behind it on each stream: from 2820. CPU: sg2 1520 + 1510 =
+ * 3030, cast to 3280, when 4600 B of the fetch are in; weights make four streams of 2.5 B/ns: up at
+ * 4080, the fetch then lacks 1400 B: 4220. GPU to 4320, back to 5520. */
+static void test_prototype_interleave(void **state) {
+  (void)state;
+  const hk_machine m = deepspeed_machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(.runtime = HK_RUNTIME_DEEPSPEED, .stride = 2), C, S, C, S),
+                   5520);
+}
+
+/* -- flush -------------------------------------------------------------------------------- */
+
+/* Backward of a one-layer model: head, layer, embedding. Forward flops of a block a nanosecond are
+ * chosen so that backward of the layer takes 1000 ns; the copies' rate so that gradients of the
+ * head (2 x 16,448 B) take 100 ns. */
+static hk_ns backward_of(hk_flush flush, hk_machine *m, hk_ns expected[3]) {
+  hk_error err = {0};
+  hk_model model = tiny_model(1);
+  const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 8};
+  double flops[3]; /* head, layer, embedding: in backward order */
+  int64_t grads[3];
+  for (int i = 0; i < 3; i++) {
+    flops[i] = 2 * hk_model_forward_flops(&model, 1 - i, 1, 8, 1);
+    grads[i] = hk_model_block_parameters(&model, 1 - i, 1);
+  }
+  m->gpu_flops.value = flops[1] / 1000 * 1e9; /* the layer: 1000 ns */
+  m->d2h.value = (double)(2 * grads[0]) / 100 * 1e9;
+  for (int i = 0; i < 3; i++) expected[i] = (hk_ns)(flops[i] / flops[1] * 1000 + 0.999999);
+
+  hk_plan plan = {0};
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 1 << 20, &plan, &err),
+       &err);
+  plan.flush = flush;
+  hk_graph graph = {0};
+  hk_result result = {0};
+  const hk_sim_options options = {.check = true};
+  must(hk_graph_build(&plan, 1u << HK_PHASE_BACKWARD, true, &graph, &err), &err);
+  /* Only backward: activations that forward would have taken are given back, so start with them. */
+  graph.gpu_base += HK_GIB;
+  must(hk_simulate(&graph, m, &options, &result, &err), &err);
+  const hk_ns makespan = result.timeline.makespan;
+  hk_result_free(&result);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+  return makespan;
+}
+
+/* Parameters: head 64 + 256 x 64 = 16,448; layer 4 x 4096 + 3 x 8192 + 128 = 41,088; embedding
+ * 16,384. At 328.96 B/ns: 100, 249.8.. and 99.6.. ns. */
+static void test_flush(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  hk_ns backward[3];
+  const hk_ns async = backward_of(HK_FLUSH_ASYNC, &m, backward);
+  /* The head's copy runs under the layer's backward, the embedding's backward takes no time, and
+   * its copy queues behind the layer's: head + 1000 + 250 + 100. */
+  assert_int_equal(backward[1], 1000);
+  assert_int_equal(backward[2], 0);
+  assert_int_equal(async, backward[0] + 1000 + 250 + 100);
+  /* Blocking: the layer waits for the head's copy, the embedding for the layer's. */
+  const hk_ns sync = backward_of(HK_FLUSH_SYNC, &m, backward);
+  assert_int_equal(sync, backward[0] + 100 + 1000 + 250 + 100);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_cpu),
+      cmocka_unit_test(test_cpu_overlaps_its_weights),
+      cmocka_unit_test(test_staged),
+      cmocka_unit_test(test_duplex),
+      cmocka_unit_test(test_one_buffer),
+      cmocka_unit_test(test_mapped),
+      cmocka_unit_test(test_resident),
+      cmocka_unit_test(test_dram_contention),
+      cmocka_unit_test(test_dram_weight_and_mixed_capacity),
+      cmocka_unit_test(test_fabric),
+      cmocka_unit_test(test_latency),
+      cmocka_unit_test(test_deepspeed_offload),
+      cmocka_unit_test(test_prototype_interleave),
+      cmocka_unit_test(test_flush),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
