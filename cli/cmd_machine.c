@@ -5,14 +5,14 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/list.h"
 #include "cli/table.h"
 #include "core/json.h"
 #include "core/names.h"
 
 /* -- list ------------------------------------------------------------------------------------ */
 
-static void put_machine(const hk_machine *machine, cJSON *array, bool *ok) {
-  cJSON *entry = hk_put_element(array, ok);
+static void put_machine(const hk_machine *machine, cJSON *entry, bool *ok) {
   hk_put_string(entry, "name", machine->name, ok);
   hk_put_number(entry, "gpus", machine->gpus.value, ok);
   hk_put_string(entry, "description", machine->description, ok);
@@ -25,42 +25,20 @@ static void add_row(const hk_machine *machine, hk_table *table) {
   hk_table_cell(table, "%s", machine->description);
 }
 
-/* Loads each profile once, into whichever of `table` and `array` is given. */
-static hk_status list_machines(hk_table *table, cJSON *array, bool *ok, hk_error *err) {
-  char **names = NULL;
-  size_t n = 0;
-  HK_TRY(hk_share_list("machines", &names, &n, err));
-  hk_status status = HK_OK;
-  for (size_t i = 0; i < n && status == HK_OK; i++) {
-    hk_machine machine = {0};
-    status = hk_machine_load(names[i], &machine, err);
-    if (status == HK_OK && array) put_machine(&machine, array, ok);
-    if (status == HK_OK && table) add_row(&machine, table);
-    hk_machine_free(&machine);
-  }
-  hk_names_free(names, n);
-  return status;
-}
-
-static hk_status list_json(hk_error *err) {
-  bool ok = true;
-  cJSON *root = hk_emit_begin("hocket.machine_list/1", &ok);
-  hk_status status = list_machines(NULL, hk_put_array(root, "machines", &ok), &ok, err);
-  if (status == HK_OK) return hk_emit_print(root, ok, err);
-  cJSON_Delete(root);
-  return status;
+static hk_status add(const char *name, hk_table *table, cJSON *entry, bool *ok, hk_error *err) {
+  hk_machine machine = {0};
+  HK_TRY(hk_machine_load(name, &machine, err));
+  if (entry) put_machine(&machine, entry, ok);
+  if (table) add_row(&machine, table);
+  hk_machine_free(&machine);
+  return HK_OK;
 }
 
 static hk_status list(const hk_args *args, hk_error *err) {
-  if (args->json) return list_json(err);
   static const hk_column columns[] = {
       {"name", HK_LEFT}, {"GPUs", HK_RIGHT}, {"description", HK_LEFT}};
-  hk_table table;
-  hk_table_begin(&table, columns, 3);
-  hk_status status = list_machines(&table, NULL, NULL, err);
-  if (status == HK_OK) return hk_table_print(&table, err);
-  hk_table_drop(&table);
-  return status;
+  static const hk_listing listing = {"machines", "hocket.machine_list/1", columns, 3, add};
+  return hk_list_presets(args, &listing, err);
 }
 
 /* -- show ------------------------------------------------------------------------------------ */

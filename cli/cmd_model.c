@@ -5,14 +5,14 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/list.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 #include "core/names.h"
 
 /* -- list ------------------------------------------------------------------------------------ */
 
-static void put_model(const hk_model *model, cJSON *array, bool *ok) {
-  cJSON *entry = hk_put_element(array, ok);
+static void put_model(const hk_model *model, cJSON *entry, bool *ok) {
   hk_put_string(entry, "name", model->name, ok);
   hk_put_string(entry, "architecture", hk_arch_name(model->arch), ok);
   hk_put_number(entry, "parameters", (double)model->parameters, ok);
@@ -26,42 +26,20 @@ static void add_row(const hk_model *model, hk_table *table) {
   hk_table_cell(table, "%s", hk_format_count(model->parameters, count, sizeof count));
 }
 
-/* Loads each preset once, into whichever of `table` and `array` is given. */
-static hk_status list_models(hk_table *table, cJSON *array, bool *ok, hk_error *err) {
-  char **names = NULL;
-  size_t n = 0;
-  HK_TRY(hk_share_list("models", &names, &n, err));
-  hk_status status = HK_OK;
-  for (size_t i = 0; i < n && status == HK_OK; i++) {
-    hk_model model = {0};
-    status = hk_model_load(names[i], &model, err);
-    if (status == HK_OK && array) put_model(&model, array, ok);
-    if (status == HK_OK && table) add_row(&model, table);
-    hk_model_free(&model);
-  }
-  hk_names_free(names, n);
-  return status;
-}
-
-static hk_status list_json(hk_error *err) {
-  bool ok = true;
-  cJSON *root = hk_emit_begin("hocket.model_list/1", &ok);
-  hk_status status = list_models(NULL, hk_put_array(root, "models", &ok), &ok, err);
-  if (status == HK_OK) return hk_emit_print(root, ok, err);
-  cJSON_Delete(root);
-  return status;
+static hk_status add(const char *name, hk_table *table, cJSON *entry, bool *ok, hk_error *err) {
+  hk_model model = {0};
+  HK_TRY(hk_model_load(name, &model, err));
+  if (entry) put_model(&model, entry, ok);
+  if (table) add_row(&model, table);
+  hk_model_free(&model);
+  return HK_OK;
 }
 
 static hk_status list(const hk_args *args, hk_error *err) {
-  if (args->json) return list_json(err);
   static const hk_column columns[] = {
       {"name", HK_LEFT}, {"architecture", HK_LEFT}, {"parameters", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, 3);
-  hk_status status = list_models(&table, NULL, NULL, err);
-  if (status == HK_OK) return hk_table_print(&table, err);
-  hk_table_drop(&table);
-  return status;
+  static const hk_listing listing = {"models", "hocket.model_list/1", columns, 3, add};
+  return hk_list_presets(args, &listing, err);
 }
 
 /* -- show ------------------------------------------------------------------------------------ */

@@ -37,17 +37,8 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
 
 static hk_status run(const hk_args *args, hk_error *err) {
   if (!args->output) return hk_fail(err, HK_INPUT, "-o FILE is needed: where the trace goes");
-  hk_plan plan;
-  hk_machine machine;
-  hk_forecast forecast = {0};
-  hk_sim_options options = {.counters = true, .check = args->check};
-  hk_status status = hk_setup_plan(args, &plan, &machine, err);
-  if (status == HK_OK) status = hk_forecast_make(&plan, &machine, &options, &forecast, err);
-  if (status == HK_OK) status = answer(args, &forecast, &machine, err);
-  hk_forecast_free(&forecast);
-  hk_plan_free(&plan);
-  hk_machine_free(&machine);
-  return status;
+  const hk_sim_options options = {.counters = true, .check = args->check};
+  return hk_setup_forecast(args, &options, answer, err);
 }
 
 const hk_command hk_command_trace_export = {

@@ -8,8 +8,6 @@
 
 #include "cli/table.h"
 
-static const char *const phase_names[HK_PHASE_COUNT] = {"forward", "backward", "update"};
-
 /* -- Figures --------------------------------------------------------------------------------- */
 
 double hk_gib(hk_bytes n) {
@@ -129,9 +127,9 @@ static void print_memory(const hk_memory_report *memory) {
       hk_gib(memory->before_forward), hk_gib(memory->after_forward), hk_gib(memory->after_backward),
       hk_gib(memory->after_update));
   printf("       peak  %8.2f GiB of %.2f in %s\n", hk_gib(memory->peak), hk_gib(memory->capacity),
-         phase_names[memory->peak_phase]);
+         hk_phase_name(memory->peak_phase));
   printf("host   peak  %8.2f GiB of %.2f in %s\n\n", hk_gib(memory->host_peak),
-         hk_gib(memory->host_capacity), phase_names[memory->host_peak_phase]);
+         hk_gib(memory->host_capacity), hk_phase_name(memory->host_peak_phase));
 }
 
 static hk_status print_lanes(const hk_forecast *forecast, hk_error *err) {

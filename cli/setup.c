@@ -92,3 +92,19 @@ hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine,
   hk_setup_free(&setup);
   return status;
 }
+
+hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
+                            hk_status (*answer)(const hk_args *args, const hk_forecast *forecast,
+                                                const hk_machine *machine, hk_error *err),
+                            hk_error *err) {
+  hk_plan plan;
+  hk_machine machine;
+  hk_forecast forecast = {0};
+  hk_status status = hk_setup_plan(args, &plan, &machine, err);
+  if (status == HK_OK) status = hk_forecast_make(&plan, &machine, options, &forecast, err);
+  if (status == HK_OK) status = answer(args, &forecast, &machine, err);
+  hk_forecast_free(&forecast);
+  hk_plan_free(&plan);
+  hk_machine_free(&machine);
+  return status;
+}

@@ -35,6 +35,12 @@ void hk_setup_free(hk_setup *setup);
  * also on failure. */
 hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine, hk_error *err);
 
+/* The plan of hk_setup_plan, simulated, handed to `answer`, freed. */
+hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
+                            hk_status (*answer)(const hk_args *args, const hk_forecast *forecast,
+                                                const hk_machine *machine, hk_error *err),
+                            hk_error *err);
+
 /* Tokens a sequence: what was asked for, else 2048 or the model's limit if that is less. */
 int hk_setup_seq(const hk_args *args, const hk_model *model);
 

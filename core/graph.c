@@ -15,6 +15,11 @@ static const char *const kind_meanings[] = {HK_OP_KINDS(KIND_MEANING)};
 #define LANE_NAME(name, text, meaning) [HK_LANE_##name] = text,
 static const char *const lane_names[] = {HK_LANE_KINDS(LANE_NAME)};
 
+const char *hk_phase_name(hk_phase phase) {
+  static const char *const names[HK_PHASE_COUNT] = {"forward", "backward", "update"};
+  return names[phase];
+}
+
 const char *hk_op_kind_name(hk_op_kind kind) {
   return kind_names[kind];
 }

@@ -14,6 +14,8 @@
 /* Phases of an iteration. */
 typedef enum { HK_PHASE_FORWARD, HK_PHASE_BACKWARD, HK_PHASE_UPDATE, HK_PHASE_COUNT } hk_phase;
 
+const char *hk_phase_name(hk_phase phase); /* "forward" */
+
 /* What an operation does, and the unit of its `work`. */
 #define HK_OP_KINDS(X)                                                                         \
   X(LAUNCH, "launch", "layers", "host thread issues a layer")                                  \

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const phase_names[] = {"forward", "backward", "update"};
-
 /* Durations of the phases. With gradient accumulation forward and backward alternate, so each is
  * the sum over micro-steps of the time from the end of the one before it. */
 static void measure_phases(hk_forecast *f) {
@@ -58,24 +56,27 @@ static void find_limiter(hk_forecast *f, const hk_machine *machine) {
 
 /* -- what does not fit --------------------------------------------------------------------- */
 
+/* "host memory: 291 GiB missing in backward (needs 788 GiB, has 497 GiB)". What is short before the
+ * first operation is short throughout. */
+static void add_problem(hk_forecast *f, const char *what, hk_bytes missing, hk_bytes needed,
+                        hk_bytes there, hk_bytes base, hk_phase phase) {
+  char m[16], n[16], t[16];
+  const size_t used = strlen(f->problem);
+  snprintf(f->problem + used, sizeof f->problem - used, "%s%s: %s missing %s%s (needs %s, has %s)",
+           used > 0 ? "; " : "", what, hk_format_bytes(missing, m, sizeof m),
+           base > there ? "throughout" : "in ", base > there ? "" : hk_phase_name(phase),
+           hk_format_bytes(needed, n, sizeof n), hk_format_bytes(there, t, sizeof t));
+}
+
 static void describe_problem(hk_forecast *f) {
   const hk_memory_report *m = &f->result.memory;
-  char missing[16], needed[16], there[16];
-  size_t used = 0;
-  f->problem[0] = '\0';
   if (f->host_short > 0) {
-    used = (size_t)snprintf(
-        f->problem, sizeof f->problem, "host memory: %s missing in %s (needs %s of %s)",
-        hk_format_bytes(f->host_short, missing, sizeof missing), phase_names[m->host_peak_phase],
-        hk_format_bytes(m->host_peak, needed, sizeof needed),
-        hk_format_bytes(m->host_capacity, there, sizeof there));
+    add_problem(f, "host memory", f->host_short, m->host_peak, m->host_capacity, f->graph.host_base,
+                m->host_peak_phase);
   }
-  if (f->gpu_short > 0 && used < sizeof f->problem) {
-    snprintf(f->problem + used, sizeof f->problem - used,
-             "%sGPU memory: %s missing in %s (needs %s of %s)", used > 0 ? "; " : "",
-             hk_format_bytes(f->gpu_short, missing, sizeof missing), phase_names[m->peak_phase],
-             hk_format_bytes(m->peak, needed, sizeof needed),
-             hk_format_bytes(m->capacity, there, sizeof there));
+  if (f->gpu_short > 0) {
+    add_problem(f, "GPU memory", f->gpu_short, m->peak, m->capacity, f->graph.gpu_base,
+                m->peak_phase);
   }
 }
 

@@ -21,8 +21,8 @@ typedef struct {
   double limiter_utilization;
   hk_lane_kind busiest_lane;
   double busiest_lane_utilization;
-  char problem[256]; /* "host memory: 412.3 GiB missing in update (924.3 of 512.0 GiB)"; empty when
-                        it fits */
+  char problem[256]; /* "host memory: 291 GiB missing in backward (needs ..., has ...)"; empty: fits
+                      */
   char advice[512];  /* what would make it fit; empty when it does */
 } hk_forecast;
 

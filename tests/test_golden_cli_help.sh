@@ -149,7 +149,7 @@ toobig="plan --model llama-3-70b --machine polaris-a100-4x40gb"
 for json in "" --json; do
   "$hocket" $toobig $json -o never.json >out 2>err
   [ $? -eq 1 ] || fail "hocket $toobig $json: exit is not 1"
-  grep -qE "^hocket plan: does not fit: host memory: [0-9.]+ [GT]iB missing in" err ||
+  grep -qE "^hocket plan: does not fit: host memory: [0-9.]+ [GT]iB missing throughout \(needs" err ||
     fail "hocket $toobig $json: said '$(cat err)'"
   [ ! -e never.json ] || fail "hocket $toobig $json: wrote a plan that does not fit"
 done

@@ -27,6 +27,9 @@ typedef struct {
   bool unfolded;
 } setup;
 
+/* When the last operation of each kind ended in the latest simulation. */
+static hk_ns last_end[HK_OP_KIND_COUNT];
+
 /* Simulates the update of subgroups of 1000 parameters each, routes as given, and returns how long
  * it takes. */
 static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, setup s) {
@@ -58,6 +61,9 @@ static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, se
   must(hk_graph_build(&plan, HK_EXPAND_UPDATE, !s.unfolded, &graph, &err), &err);
   must(hk_simulate(&graph, m, &options, &result, &err), &err);
   const hk_ns makespan = result.timeline.makespan;
+  for (size_t i = 0; i < graph.n_ops; i++) {
+    last_end[graph.ops[i].kind] = result.timeline.spans[i].end;
+  }
   hk_result_free(&result);
   hk_graph_free(&graph);
   hk_model_free(&plan.model);
@@ -149,6 +155,18 @@ static void test_dram_weight_and_mixed_capacity(void **state) {
   m.dram_with_dma.value = 24e9;
   m.dma_weight.value = 2;
   assert_int_equal(UPDATE(&m, OPTIONS(0), C, S), 2550);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 1900);
+}
+
+/* Host memory of 28 B/ns, 20 when mixed, against wishes of 28 (CPU) and 12 (mapped): each at half,
+ * so that the CPU's 1000 end at 2000; with the unmixed capacity they would end at 1429. */
+static void test_mapped_against_cpu(void **state) {
+  (void)state;
+  hk_machine m = machine();
+  m.dram.value = 28e9;
+  m.dram_with_dma.value = 20e9;
+  UPDATE(&m, OPTIONS(0), C, M);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
 }
 
 /* Two GPUs behind a fabric of 10 B/ns each way: 5 each. Folded into one rank or not. */
@@ -263,6 +281,7 @@ int main(void) {
       cmocka_unit_test(test_resident),
       cmocka_unit_test(test_dram_contention),
       cmocka_unit_test(test_dram_weight_and_mixed_capacity),
+      cmocka_unit_test(test_mapped_against_cpu),
       cmocka_unit_test(test_fabric),
       cmocka_unit_test(test_latency),
       cmocka_unit_test(test_deepspeed_offload),

@@ -13,8 +13,6 @@
 #define US        "%" PRId64 ".%03d"
 #define US_OF(ns) (ns) / 1000, (int)((ns) % 1000)
 
-static const char *const phase_names[HK_PHASE_COUNT] = {"forward", "backward", "update"};
-
 static const char *const lane_meanings[HK_LANE_KIND_COUNT] = {
 #define HK_LANE_MEANING(name, text, meaning) meaning,
     HK_LANE_KINDS(HK_LANE_MEANING)
@@ -127,8 +125,8 @@ static void write_op(hk_trace *trace, int32_t id) {
   fputs("{\"name\":", trace->stream);
   hk_json_write_string(trace->stream, hk_op_label(trace->graph, id, label, sizeof label));
   fprintf(trace->stream, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":" US ",",
-          phase_names[op->phase], rank_pid(trace->graph->lanes[op->lane].rank), lane_tid(op->lane),
-          US_OF(span->start));
+          hk_phase_name(op->phase), rank_pid(trace->graph->lanes[op->lane].rank),
+          lane_tid(op->lane), US_OF(span->start));
   if (is_instant(span)) {
     fputs("\"ph\":\"i\",\"s\":\"t\",", trace->stream);
   } else {
