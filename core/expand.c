@@ -63,36 +63,57 @@ static void split_gradients(hk_expansion *x) {
   }
 }
 
+/* Whole numbers that stay far from overflow when thousands of them are added up: what does not fit
+ * in 256 TiB, or takes 4e18 operations, is hopeless whatever the exact figure. */
+static int64_t whole(double value, double most) {
+  return (int64_t)(value < most ? value : most);
+}
+#define MOST_BYTES 0x1p48
+#define MOST_FLOPS 0x1p62
+
+static hk_bytes bounded(hk_bytes n) {
+  return whole((double)n, MOST_BYTES);
+}
+
 static void fill_costs(hk_expansion *x) {
   const hk_model *model = &x->plan->model;
   const hk_job *job = &x->plan->job;
   const bool checkpoint = job->checkpoint_activations;
   const int tp = job->tp;
   const int last = (int)model->layers;
-  const hk_bytes embedding = 2 * hk_model_block_parameters(model, HK_BLOCK_EMBED, tp);
+  /* Of tokens alone, the first tensor of every model: learned positions are not shared. */
+  const hk_bytes embedding = 2 * hk_tensor_share(&model->tensors[0], tp, 1);
   /* One all-reduce of a layer's output sends 2 (tp - 1) / tp of it in a ring; a layer has two of
    * them forward and two backward (Megatron-LM), and recomputation repeats the forward's. */
-  const hk_bytes output = 2LL * job->micro_batch * job->seq * model->hidden;
-  const hk_bytes sent = 2 * (2 * (int64_t)(tp - 1) * output / tp);
+  const double output = 2.0 * job->micro_batch * job->seq * (double)model->hidden;
+  const hk_bytes sent = whole(2 * (2 * (tp - 1) * output / tp), MOST_BYTES);
 
   for (int i = 0; i < x->n_blocks; i++) {
     hk_block_cost *cost = &x->blocks[i];
     cost->block = i - 1;
     const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != last;
-    cost->forward_flops =
-        hk_model_forward_flops(model, cost->block, job->micro_batch, job->seq, tp);
-    cost->backward_flops = cost->forward_flops * (layer && checkpoint ? 3 : 2);
+    const double flops = hk_model_forward_flops(model, cost->block, job->micro_batch, job->seq, tp);
+    cost->forward_flops = whole(flops, MOST_FLOPS);
+    cost->backward_flops = whole(flops * (layer && checkpoint ? 3 : 2), MOST_FLOPS);
     cost->weights = 2 * hk_model_block_parameters(model, cost->block, tp);
     if (model->tied && cost->block == last) cost->weights += embedding;
     cost->gathered = x->dp > 1 ? cost->weights : 0;
-    cost->activations =
-        hk_model_activation_bytes(model, cost->block, job->micro_batch, job->seq, tp, checkpoint);
-    cost->workspace = hk_model_backward_workspace_bytes(model, cost->block, job->micro_batch,
-                                                        job->seq, tp, checkpoint);
+    cost->activations = bounded(
+        hk_model_activation_bytes(model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
+    cost->workspace = bounded(hk_model_backward_workspace_bytes(
+        model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
     cost->tp_forward = layer ? sent : 0;
     cost->tp_backward = layer ? (checkpoint ? 2 * sent : sent) : 0;
   }
   split_gradients(x);
+}
+
+static int64_t largest_piece(const hk_plan *plan) {
+  int64_t largest = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    if (plan->subgroups[i].numel > largest) largest = plan->subgroups[i].numel;
+  }
+  return largest < plan->piece_numel ? largest : plan->piece_numel;
 }
 
 /* What is on a rank's GPU and on the node's host before the first operation. */
@@ -113,7 +134,10 @@ static void fill_base_memory(hk_expansion *x, unsigned phases) {
   } else {
     /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does. */
     host += (2 + 2) * n[HK_ROUTE_CPU];
-    if (n[HK_ROUTE_STAGED] > 0) graph->gpu_base += 12 * plan->buffers * plan->piece_numel;
+    if (n[HK_ROUTE_STAGED] > 0) {
+      const double staging = 12.0 * plan->buffers * (double)largest_piece(plan);
+      graph->gpu_base += whole(staging, MOST_BYTES);
+    }
   }
   graph->host_base = host * graph->ranks * graph->multiplicity;
   graph->host_pinned = graph->host_base;

@@ -8,9 +8,9 @@
 /* What one block (embedding, a layer, the head) costs one rank in one micro-step. */
 typedef struct {
   int block;
-  double forward_flops, backward_flops; /* backward includes recomputation */
-  hk_bytes weights;                     /* bf16, whole block of the tensor-parallel rank */
-  hk_bytes gathered;                    /* what ZeRO-3 must bring in for it: 0 with dp = 1 */
+  int64_t forward_flops, backward_flops; /* backward includes recomputation */
+  hk_bytes weights;                      /* bf16, whole block of the tensor-parallel rank */
+  hk_bytes gathered;                     /* what ZeRO-3 must bring in for it: 0 with dp = 1 */
   hk_bytes activations, workspace;
   hk_bytes tp_forward, tp_backward; /* sent in tensor-parallel all-reduces */
   int64_t host_grads; /* parameters of this rank's share whose gradient goes to the host */

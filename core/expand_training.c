@@ -84,7 +84,7 @@ void hk_expand_forward(hk_expansion *x, int micro) {
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro);
-    hk_op forward = block_op(HK_OP_FORWARD, (int64_t)cost->forward_flops, cost, micro);
+    hk_op forward = block_op(HK_OP_FORWARD, cost->forward_flops, cost, micro);
     forward.gpu_alloc = cost->activations;
     forward.gpu_free = cost->gathered;
     compute(x, &pass, forward, cost->tp_forward, cost, micro);
@@ -173,7 +173,7 @@ void hk_expand_backward(hk_expansion *x, int micro) {
     const hk_bytes dropped = grads - 2 * kept_grads(x, cost, micro);
     launch_and_gather(x, &pass, cost, micro);
 
-    hk_op backward = block_op(HK_OP_BACKWARD, (int64_t)cost->backward_flops, cost, micro);
+    hk_op backward = block_op(HK_OP_BACKWARD, cost->backward_flops, cost, micro);
     backward.gpu_alloc = cost->workspace + grads;
     backward.gpu_free = cost->workspace + cost->activations + cost->gathered;
     if (x->dp == 1) backward.gpu_free += dropped;

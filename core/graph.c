@@ -33,8 +33,8 @@ const char *hk_lane_kind_name(hk_lane_kind kind) {
   return lane_names[kind];
 }
 
-/* Ids are int32 and traces hold every operation: far above any plan, far below overflow. */
-#define MOST_OPS (1 << 24)
+/* Far above any sensible plan (llama-3-70b has some 3,000), and about half a GiB. */
+#define MOST_OPS (1 << 22)
 
 /* Doubles an array's room until it holds `need` elements. */
 static hk_status reserve(void **array, size_t *room, size_t need, size_t element, hk_error *err) {
@@ -110,6 +110,21 @@ void hk_graph_free(hk_graph *graph) {
   memset(graph, 0, sizeof *graph);
 }
 
+/* What a block has once in forward and once more in backward. */
+static bool is_in_both_passes(hk_op_kind kind) {
+  return kind == HK_OP_LAUNCH || kind == HK_OP_ALL_GATHER || kind == HK_OP_TP_ALL_REDUCE;
+}
+
+static void label_block(const hk_graph *graph, const hk_op *o, char *buffer, size_t size) {
+  char block[16], micro[16] = "";
+  snprintf(block, sizeof block, "L%d", (int)o->block);
+  if (o->micro > 0) snprintf(micro, sizeof micro, " m%d", (int)o->micro);
+  const char *where = o->block == HK_BLOCK_EMBED ? "embed" : block;
+  if (o->block == graph->layers) where = "head";
+  const bool second = o->phase == HK_PHASE_BACKWARD && is_in_both_passes(o->kind);
+  snprintf(buffer, size, "%s %s%s%s", kind_names[o->kind], where, micro, second ? " bwd" : "");
+}
+
 const char *hk_op_label(const hk_graph *graph, int32_t op, char *buffer, size_t size) {
   const hk_op *o = &graph->ops[op];
   const char *kind = kind_names[o->kind];
@@ -120,15 +135,7 @@ const char *hk_op_label(const hk_graph *graph, int32_t op, char *buffer, size_t 
   } else if (o->block == HK_BLOCK_NONE) {
     snprintf(buffer, size, "%s", kind);
   } else {
-    char micro[16] = "";
-    if (o->micro > 0) snprintf(micro, sizeof micro, " m%d", (int)o->micro);
-    if (o->block == HK_BLOCK_EMBED) {
-      snprintf(buffer, size, "%s embed%s", kind, micro);
-    } else if (o->block == graph->layers) {
-      snprintf(buffer, size, "%s head%s", kind, micro);
-    } else {
-      snprintf(buffer, size, "%s L%d%s", kind, (int)o->block, micro);
-    }
+    label_block(graph, o, buffer, size);
   }
   return buffer;
 }

@@ -160,7 +160,7 @@ static void name_binding(hk_bound *bound) {
 
 /* Rounded down, with room for the rounding of the sums above. */
 static hk_ns floor_ns(double ns) {
-  return (hk_ns)floor(ns * (1 - 1e-9));
+  return (hk_ns)floor(fmin(ns * (1 - 1e-9), 0x1p62));
 }
 
 hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_bound *bound,

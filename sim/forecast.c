@@ -85,6 +85,23 @@ static void add_advice(hk_forecast *f, const char *text) {
   snprintf(f->advice + used, sizeof f->advice - used, "%s%s", used > 0 ? ", " : "try ", text);
 }
 
+/* With ZeRO-3 a rank's weights, state and gradients shrink with the number of ranks, while
+ * activations and gathered weights come and go at their size. 0: no number of nodes helps. */
+static int nodes_needed(const hk_forecast *f) {
+  const hk_memory_report *m = &f->result.memory;
+  int64_t n[HK_ROUTE_COUNT], gradients = 0;
+  hk_plan_route_totals(&f->plan, n);
+  for (int r = 0; r < HK_ROUTE_COUNT; r++) {
+    if (r != HK_ROUTE_CPU || f->plan.job.grad_accum > 1) gradients += 2 * n[r];
+  }
+  const double shared = (double)(f->graph.gpu_base + gradients);
+  const double room = (double)m->capacity - fmax(0, (double)m->peak - shared);
+  if (room <= 0) return 0;
+  const double host = (double)m->host_peak / (double)m->host_capacity;
+  const double nodes = ceil(fmax(host, shared / room) * f->plan.job.nodes);
+  return nodes <= 65536 ? (int)nodes : 0;
+}
+
 /* Only what can help is said: each piece of advice is about memory that is really there. */
 static void advise(hk_forecast *f) {
   const hk_plan *plan = &f->plan;
@@ -110,14 +127,12 @@ static void advise(hk_forecast *f) {
   if (f->host_short > 0 && resident_room * plan->job.gpus > f->host_short) {
     add_advice(f, "a smaller offload --ratio (GPU memory has room)");
   }
-  /* With ZeRO-3 what a rank holds shrinks with the world; nodes bring host memory, too. */
-  const double host = (double)m->host_peak / (double)m->host_capacity;
-  const double gpu = (double)m->peak / (double)m->capacity;
-  const int nodes = (int)ceil(fmax(host, gpu) * plan->job.nodes);
+  const int nodes = nodes_needed(f);
   if (nodes > plan->job.nodes) {
     snprintf(text, sizeof text, "more GPUs (--nodes %d or more)", nodes);
     add_advice(f, text);
   }
+  if (f->advice[0] == '\0') add_advice(f, "a machine with more memory");
 }
 
 static void judge_memory(hk_forecast *f) {
@@ -152,6 +167,11 @@ static hk_status check_bounds(const hk_forecast *f, hk_error *err) {
                  (long long)f->update_ns, worst->binding, (long long)worst->update_ns);
 }
 
+/* A phase so short that it rounds to nothing counts as a nanosecond. */
+static double per_second(double amount, hk_ns time) {
+  return amount * 1e9 / (double)(time > 0 ? time : 1);
+}
+
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
                            hk_forecast *forecast, hk_error *err) {
   memset(forecast, 0, sizeof *forecast);
@@ -164,9 +184,9 @@ hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_si
     measure_phases(forecast);
     find_limiter(forecast, machine);
     judge_memory(forecast);
-    forecast->tokens_per_s = tokens / ((double)forecast->iteration_ns / 1e9);
+    forecast->tokens_per_s = per_second(tokens, forecast->iteration_ns);
     forecast->update_params_per_s =
-        (double)forecast->plan.model.parameters / ((double)forecast->update_ns / 1e9);
+        per_second((double)forecast->plan.model.parameters, forecast->update_ns);
     status = check_bounds(forecast, err);
   }
   if (status != HK_OK) hk_forecast_free(forecast);

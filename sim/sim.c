@@ -13,9 +13,13 @@
  * doubles can add to an exact whole number of nanoseconds is far below this. */
 #define ROUNDING_NS 1e-3
 
+/* Virtual time ends here, some 30 years on: what takes longer is a wrong number in the input. */
+#define END_OF_TIME 1000000000000000000LL
+
 static hk_ns time_for(double work, double rate) {
   const double ns = work / rate * 1e9;
-  return ns <= ROUNDING_NS ? 0 : (hk_ns)ceil(ns - ROUNDING_NS);
+  if (ns <= ROUNDING_NS) return 0;
+  return ns < (double)END_OF_TIME ? (hk_ns)ceil(ns - ROUNDING_NS) : END_OF_TIME;
 }
 
 /* -- set-up ------------------------------------------------------------------------------- */
@@ -309,6 +313,11 @@ static hk_status run_all(hk_state *s) {
     if (due == INT64_MAX) {
       return hk_fail(s->err, HK_NO, "invariant broken: nothing progresses at %lld ns",
                      (long long)s->now);
+    }
+    if (due >= END_OF_TIME) {
+      return hk_fail(s->err, HK_INPUT,
+                     "the iteration would take more than 30 years; check the job's size and the "
+                     "machine's rates");
     }
     s->now = due;
     HK_TRY(handle_due(s));

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* libFuzzer harness for everything that reads JSON: any bytes give a value or an error with a
- * message, never a crash, a leak or a hang. Not part of the test run; by hand:
- *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. \
- *     core/[a-z]*.c tests/fuzz_json.c -lcjson -lm -o fuzz_json
- *   ./fuzz_json -max_len=65536 CORPUS share/models share/machines */
+ * message, never a crash, a leak or a hang; and a plan that was let in can be expanded and
+ * simulated with every invariant checked. tests/CMakeLists.txt says how to build it. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/json.h"
 #include "core/machine.h"
 #include "core/plan.h"
+#include "sim/sim.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -43,6 +43,37 @@ static void read_machine(const cJSON *root) {
   hk_machine_free(&machine);
 }
 
+/* Every quantity in the middle of what it may be, on a logarithmic scale. */
+static hk_machine middling_machine(void) {
+  hk_machine m = {0};
+  size_t n = 0;
+  const hk_quantity_info *info = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    hk_quantity *q = hk_machine_quantity(&m, &info[i]);
+    *q = (hk_quantity){sqrt(fmax(info[i].least, 1) * info[i].most), HK_ORIGIN_DEFAULT, "fuzz"};
+  }
+  return m;
+}
+
+/* Small plans only: the harness looks for wrong ones, not for long ones. */
+static void simulate(const hk_plan *plan) {
+  if (plan->model.layers * plan->job.grad_accum > 2000 || plan->n_subgroups > 2000) return;
+  if (plan->piece_numel < plan->model.parameters / 2000) return;
+  hk_graph graph = {0};
+  hk_error err = {0};
+  hk_status status = hk_graph_build(plan, HK_EXPAND_ALL, true, &graph, &err);
+  check(status, &err);
+  if (status != HK_OK) return;
+  const hk_machine machine = middling_machine();
+  const hk_sim_options options = {.check = true};
+  hk_result result = {0};
+  status = hk_simulate(&graph, &machine, &options, &result, &err);
+  check(status, &err);
+  if (status == HK_NO) abort(); /* an invariant was broken */
+  hk_result_free(&result);
+  hk_graph_free(&graph);
+}
+
 static void read_plan(const cJSON *root) {
   hk_plan plan = {0};
   hk_error err = {0};
@@ -50,6 +81,7 @@ static void read_plan(const cJSON *root) {
   check(status, &err);
   /* A plan that was let in is one that may be run. */
   if (status == HK_OK && hk_plan_check(&plan, &err) != HK_OK) abort();
+  if (status == HK_OK) simulate(&plan);
   hk_plan_free(&plan);
 }
 
