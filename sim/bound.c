@@ -23,14 +23,19 @@ typedef struct {
   double least_resident; /* share that must be there because the host has no room */
 } hk_programme;
 
+/* What demands need to know of a graph: one rank that stands for those of its node. */
+static hk_graph node_of(const hk_job *job) {
+  return (hk_graph){.ranks = 1,
+                    .multiplicity = job->gpus,
+                    .nodes = job->nodes,
+                    .world = job->gpus * job->nodes,
+                    .tp = job->tp};
+}
+
 /* The cheapest way to update one parameter on each route, as the union of what any runtime here
  * needs: fewer bytes than these is a different algorithm, not a better schedule. */
 static void fill_uses(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
-  const hk_graph one = {.ranks = 1,
-                        .multiplicity = plan->job.gpus,
-                        .nodes = plan->job.nodes,
-                        .world = plan->job.gpus * plan->job.nodes,
-                        .tp = plan->job.tp};
+  const hk_graph one = node_of(&plan->job);
   const struct {
     hk_route route;
     hk_op_kind kind;
@@ -163,6 +168,13 @@ static hk_ns floor_ns(double ns) {
   return (hk_ns)floor(fmin(ns * (1 - 1e-9), 0x1p62));
 }
 
+/* Every update waits for the barrier, and the barrier moves nothing: whatever the resources need
+ * comes on top of it. */
+static hk_ns barrier_ns(const hk_graph *graph, const hk_machine *machine) {
+  const hk_op barrier = {.kind = HK_OP_BARRIER};
+  return hk_demand_of(graph, &barrier, machine).latency;
+}
+
 hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_bound *bound,
                             hk_error *err) {
   memset(bound, 0, sizeof *bound);
@@ -180,7 +192,8 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
 
   double y[ROW_CPU + 1] = {0};
   HK_TRY(solve(&lp, bound, y, err));
-  bound->update_ns = floor_ns(certify(&lp, y) * n);
+  const hk_graph node = node_of(&plan->job);
+  bound->update_ns = barrier_ns(&node, machine) + floor_ns(certify(&lp, y) * n);
   for (int r = 0; r < HK_RES_COUNT; r++) bound->price[r] = y[r] * lp.capacity[r];
   bound->cpu_price = y[ROW_CPU] * lp.capacity[ROW_CPU];
   name_binding(bound);
@@ -214,7 +227,7 @@ hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bo
   }
   const hk_ns path = hk_critical_path(graph, machine, HK_EXPAND_UPDATE, err);
   if (path < 0) return HK_ENVIRONMENT;
-  bound->update_ns = floor_ns(longest);
+  bound->update_ns = barrier_ns(graph, machine) + floor_ns(longest);
   if (path > bound->update_ns) {
     bound->update_ns = path;
     snprintf(bound->binding, sizeof bound->binding, "critical path");

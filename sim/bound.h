@@ -10,14 +10,14 @@
  *     f_cpu                                       <= rate of all cores x t
  *     12 P f_resident                             <= GPU memory beside the weights
  *     12 P n (1 - f_resident)                     <= host memory
- *     t P                                         >= critical path
  *
- * GLPK solves it. What is reported is not GLPK's objective but a value computed here from its dual
- * solution: for any y >= 0 (resources, scaled so that sum y capacity <= 1) and z >= 0 (memory),
- *     t >= min over routes (sum y u + z) - sum z x limit
- * by weak duality, so that a solver's tolerance, or a solver's bug, can only make the bound weaker,
- * never wrong. Capacities are those of the profile at their best (no loss from mixed traffic), so
- * no schedule of these operations on this profile can be faster. */
+ * and T = t P + the barrier that every update waits for (the global gradient norm), with which any
+ * critical path begins. GLPK solves it. What is reported is not GLPK's objective but a value
+ * computed here from its dual solution: for any y >= 0 (resources, scaled so that sum y capacity <=
+ * 1) and z >= 0 (memory), t >= min over routes (sum y u + z) - sum z x limit by weak duality, so
+ * that a solver's tolerance, or a solver's bug, can only make the bound weaker, never wrong.
+ * Capacities are those of the profile at their best (no loss from mixed traffic), so no schedule of
+ * these operations on this profile can be faster. */
 #ifndef HK_SIM_BOUND_H
 #define HK_SIM_BOUND_H
 
@@ -41,7 +41,7 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
 
 /* For the operations that `graph` has in its update phase: routes, runtime and pieces fixed, so
  * that the programme is one variable wide and its solution is the fullest resource or the critical
- * path. */
+ * path, whichever is longer. */
 hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bound *bound,
                          hk_error *err);
 
