@@ -25,7 +25,7 @@
   X(TP, "tp", 0, WHOLE, tp, "N", 1, 64, "tensor-parallel degree (default 1)")                   \
   X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                           \
     "sequences a rank and micro-step (default 1)")                                              \
-  X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, 65536,                              \
+  X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, 4096,                               \
     "micro-steps an iteration (default 1)")                                                     \
   X(SEQ, "seq", 0, WHOLE, seq, "N", 1, 1 << 24,                                                 \
     "tokens a sequence (default 2048, or the model's limit if less)")                           \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The plan document, "hocket.plan/1": everything a simulator or an engine needs, the model's
  * config included, so that a plan can be run on a machine that has never seen the model. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,8 +117,16 @@ static hk_status read_name(const cJSON *object, const char *key, const char *con
     }
   }
   const char *near = hk_nearest(text, names, n);
-  return hk_fail(err, HK_INPUT, "key '%s': '%s' is not known; did you mean '%s'?", key, text,
-                 near != NULL ? near : names[0]);
+  if (near != NULL) {
+    return hk_fail(err, HK_INPUT, "key '%s': '%s' is not known; did you mean '%s'?", key, text,
+                   near);
+  }
+  char known[80] = "";
+  for (size_t i = 0, used = 0; i < n && used < sizeof known; i++) {
+    used +=
+        (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", names[i]);
+  }
+  return hk_fail(err, HK_INPUT, "key '%s': '%s' is not known; known are %s", key, text, known);
 }
 
 static hk_status read_text(const cJSON *object, const char *key, char *out, size_t size,

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What tests of the task graph need: small plans of any policy, and their graphs. */
+#ifndef HK_TESTS_FIXTURE_GRAPH_H
+#define HK_TESTS_FIXTURE_GRAPH_H
+
+#include "sim/forecast.h"
+#include "tests/fixture.h"
+
+#define LAYERS 3            /* of the model in every plan here */
+#define BLOCKS (LAYERS + 2) /* embedding and head besides */
+
+static const hk_job ALONE = {
+    .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+
+/* Subgroups of 5,000 parameters in pieces of 2,000; under DeepSpeed of at least as many, whole. */
+static inline hk_plan planned(const hk_policy *policy, hk_policy_options options,
+                              hk_runtime runtime, const hk_job *job, hk_flush flush) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(LAYERS);
+  hk_machine machine = ideal_machine();
+  const hk_candidate candidate = {policy, options, runtime};
+  const hk_plan_settings settings = {.subgroup_numel = 5000, .piece_numel = 2000, .flush = &flush};
+  must(hk_candidate_plan(&candidate, &model, &machine, job, &settings, &plan, &err), &err);
+  hk_model_free(&model);
+  return plan;
+}
+
+static inline hk_graph built(const hk_plan *plan, unsigned phases, bool folded) {
+  hk_error err = {0};
+  hk_graph graph;
+  must(hk_graph_build(plan, phases, folded, &graph, &err), &err);
+  return graph;
+}
+
+#endif

@@ -1,0 +1,346 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Bad input of every sort: the exit code, one line on stderr that names the problem, nothing on
+# stdout, no crash, and no file that is half there.
+# Usage: test_golden_bad_input.sh HOCKET
+set -u
+hocket=$(realpath "$1")
+HOCKET_SHARE=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../share")
+export HOCKET_SHARE
+folder=$(mktemp -d)
+trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+
+fail() {
+  echo "FAIL: $*"
+  failures=$((failures + 1))
+}
+
+# said CODE PATTERN WHAT GOT: what the last command, which exited with GOT, had to say in `err`.
+said() {
+  [ "$4" -eq "$1" ] || fail "$3: exit $4, expected $1; said '$(head -c 400 err)'"
+  grep -qE -- "$2" err || fail "$3: said '$(head -c 400 err)', expected /$2/"
+  [ "$(wc -l <err)" -eq 1 ] || fail "$3: expected one line on stderr, got $(wc -l <err)"
+  ! grep -q '[[:cntrl:]]' err || fail "$3: control characters on stderr"
+}
+
+# expect CODE PATTERN ARGUMENTS...
+expect() {
+  local code=$1 pattern=$2
+  shift 2
+  timeout 60 "$hocket" "$@" >out 2>err
+  said "$code" "$pattern" "hocket $*" $?
+  [ ! -s out ] || fail "hocket $*: printed '$(head -c 200 out)'"
+}
+
+# -- Model files -------------------------------------------------------------------------------
+
+llama='{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+"intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+"max_position_embeddings": 128, "tie_word_embeddings": false}'
+echo "$llama" >good.json
+"$hocket" model show ./good.json >out 2>err || fail "the good model: $(cat err)"
+
+# model PATTERN TEXT: the text as a file, read by every command that takes a model.
+model() {
+  printf '%s' "$2" >bad.json
+  expect 2 "^hocket model show: \./bad\.json: .*$1" model show ./bad.json
+  expect 2 "^hocket plan: \./bad\.json: .*$1" plan --model ./bad.json --machine h200-16c
+}
+
+# with KEY VALUE PATTERN: the good model with another value.
+with() {
+  model "$3" "$(sed -E "s/(\"$1\": )(\[[^]]*\]|[^,}]*)/\1$2/" <<<"$llama")"
+}
+
+model "empty; expected a JSON object" ""
+model "empty" $' \t\n'
+model "line 1, column 2" "this is no JSON"
+model "line 1, column 1" "<html>"
+model "expected an object" "[]"
+model "expected an object" "7"
+model "line [23], column" "${llama%\}}"
+model "line 1, column" "${llama:0:40}"
+model "line [23], column" "$llama }"
+model "'vocab_size' appears more than once" "${llama%\}}, \"vocab_size\": 7}"
+model "line 1, column" '{"hidden_size": "a'
+model "line 1, column" '{"hidden_size": 01}'
+model "line 1, column" "{'hidden_size': 1}"
+model "line 1, column" $'{"a\x01": 1}'
+model "line 1, column" $'{"\xff": 1}'
+model "line 1, column" "$(printf '[%.0s' {1..5000})"
+
+printf '{"vocab_size": 1\0}' >nul.json
+expect 2 "nul\.json: line 1, column" model show ./nul.json
+
+for key in architectures num_hidden_layers hidden_size intermediate_size num_attention_heads \
+  vocab_size; do
+  model "key '$key': missing" "${llama/\"$key\"/\"other\"}"
+  with $key '{}' "key '$key': expected"
+done
+for key in num_hidden_layers hidden_size intermediate_size num_attention_heads \
+  num_key_value_heads vocab_size max_position_embeddings; do
+  for value in 0 -4 1.5 '"4"' true '[4]' 99999999999 1e300; do
+    with $key "$value" "key '$key': expected a whole number from 1"
+  done
+  for value in 1e400 -1e400; do with $key "$value" "column [0-9]+: a number too large"; done
+  for value in NaN nan Infinity +1 0x10 .5; do with $key "$value" "line [123], column"; done
+done
+with tie_word_embeddings 1 "key 'tie_word_embeddings': expected true or false"
+with num_attention_heads 6 "'hidden_size' and 'num_attention_heads': 64 is not a multiple of 6"
+with num_key_value_heads 3 "key 'num_key_value_heads': expected a divisor of .*got 3"
+with architectures '["BertModel"]' "'architectures': \"BertModel\" is not supported; expected one of"
+with architectures '[]' "key 'architectures'"
+with architectures '[7]' "key 'architectures'"
+with hidden_size 9999999 "key 'hidden_size': expected a whole number from 1 to 1048576"
+with architectures "[\"$(printf 'x%.0s' {1..3000})\"]" "key 'architectures'"
+
+expect 2 "nowhere\.json: .*No such file" model show ./nowhere.json
+expect 2 "is a directory; expected a JSON file" model show ./
+expect 2 "unknown model '\.'; for the file of that name write '\./\.'" model show .
+mkdir folder.json
+expect 2 "folder\.json: is a directory" model show ./folder.json
+expect 2 "good\.json/x\.json: .*Not a directory" model show ./good.json/x.json
+echo "$llama" >secret.json
+chmod 000 secret.json
+if [ ! -r secret.json ]; then
+  expect 2 "secret\.json: .*Permission denied" model show ./secret.json
+fi
+truncate -s 65M large.json
+expect 2 "large\.json: .*64 MiB" model show ./large.json
+rm large.json
+
+# -- Names -------------------------------------------------------------------------------------
+
+expect 2 "'llama-2-7'.*llama-2-7b" model show llama-2-7
+expect 2 "'lama-3-8b'.*llama-3-8b" plan --model lama-3-8b --machine h200-16c
+expect 2 "'zzzzzzzz'.*hocket model list" model show zzzzzzzz
+expect 2 "h200-16x.*h200-16c" machine show h200-16x
+expect 2 "'zzzzzzzz'.*hocket machine list" plan --model gpt2 --machine zzzzzzzz
+expect 2 "\.\." model show ..
+expect 2 "unknown policy 'zero-ofload'; did you mean 'zero-offload'\?" \
+  plan --model gpt2 --machine h200-16c --policy zero-ofload
+expect 2 "unknown policy 'zzzzzzzz'; known are gpu-only" \
+  simulate --model gpt2 --machine h200-16c --policy zzzzzzzz
+expect 2 "unknown command 'simulat'; did you mean 'simulate'\?" simulat
+expect 2 "unknown action 'exprt'; did you mean 'export'\?" trace exprt
+expect 2 "unknown option '--polcy'; did you mean '--policy'\?" plan --polcy streamed
+
+# -- Machine files -----------------------------------------------------------------------------
+
+"$hocket" machine show h200-16c --json >machine.json 2>err || fail "machine show: $(cat err)"
+
+# machine PATTERN EDIT: the profile, edited by sed over the whole of it.
+machine() {
+  sed -Ez "$2" machine.json >bad.json
+  ! cmp -s machine.json bad.json || fail "the edit $2 changes nothing"
+  expect 2 "^hocket machine show: \./bad\.json: .*$1" machine show ./bad.json
+  expect 2 "^hocket plan: \./bad\.json: .*$1" plan --model gpt2 --machine ./bad.json
+}
+
+# quantity KEY VALUE PATTERN: another value for one quantity.
+quantity() {
+  machine "$3" "s|(\"$1\":[^}]*\"value\":[[:space:]]*)[^,}]*|\1$2|"
+}
+
+entry() {
+  printf '%s' "\"$1\":[^}]*\},?"
+}
+machine "'dram.bytes_per_s' .* is missing and has no default" "s|$(entry dram.bytes_per_s)||"
+machine "'gpu.memory_bytes' .* is missing" "s|$(entry gpu.memory_bytes)||"
+machine "'dram.bytes_per_sec' is not known; did you mean 'dram.bytes_per_s'\?" \
+  's|"dram.bytes_per_s"|"dram.bytes_per_sec"|'
+machine "'warp.speed' is not known" 's|("quantities":[[:space:]]*\{)|\1"warp.speed": {},|'
+machine "schema" 's|hocket.machine/1|hocket.machine/9|'
+machine "key 'name': missing" 's|"name"|"nom"|'
+machine "key 'quantities': missing" 's|"quantities"|"qualities"|'
+machine "'pcie.h2d_bytes_per_s': key 'origin': .*got \"guessed\"" \
+  's|("pcie.h2d_bytes_per_s":[^}]*"origin":[[:space:]]*)"[^"]*"|\1"guessed"|'
+machine "'pcie.h2d_bytes_per_s': expected an object" \
+  's|("pcie.h2d_bytes_per_s":[[:space:]]*)\{[^}]*\}|\155e9|'
+machine "line [0-9]+, column" 's|\}[[:space:]]*$||'
+for key in pcie.h2d_bytes_per_s dram.bytes_per_s cpu.adamw_params_per_s; do
+  for value in -55e9 0 '"fast"' null true 1e300; do
+    quantity $key "$value" "quantity '$key': key 'value': expected a number from"
+  done
+  for value in NaN 1e400 -Infinity; do quantity $key "$value" "line [0-9]+, column"; done
+done
+quantity node.gpus 1.5 "'node.gpus': expected a whole number, got 1.5"
+quantity node.gpus 65 "quantity 'node.gpus': key 'value': expected a number from 1 to 64, got 65"
+quantity pcie.duplex_bytes_per_s 1e14 "'pcie.duplex_bytes_per_s' is 1.*, but may be at most"
+quantity node.reserved_bytes 9e12 "'node.reserved_bytes' is 9.*, but must be less than"
+
+# -- Plan files --------------------------------------------------------------------------------
+
+settings="--model gpt2 --machine h200-16c --gpus 1 --subgroup 10M"
+"$hocket" simulate $settings --policy interleave --stride 2 -o plan.json >out 2>err ||
+  fail "simulate -o: $(cat err)"
+
+# plan PATTERN EDIT
+plan() {
+  sed -Ez "$2" plan.json >bad.json
+  ! cmp -s plan.json bad.json || fail "the edit $2 changes nothing"
+  expect 2 "^hocket simulate: bad\.json: .*$1" simulate bad.json
+  expect 2 "^hocket trace export: bad\.json: .*$1" trace export bad.json -o trace.json
+  [ ! -e trace.json ] || fail "the edit $2: left a trace"
+}
+
+plan "line [0-9]+, column" 's|\}[[:space:]]*$||'
+plan "schema is 'hocket.plan/9', but this hocket reads plans of 'hocket.plan/1'" \
+  's|hocket.plan/1|hocket.plan/9|'
+plan "key 'schema': missing" 's|"schema"|"scheme"|'
+plan "key 'order': missing" 's|"order"|"ordre"|'
+plan "subgroups add up to 124439807 parameters, but one rank of gpt2 has 124439808" \
+  's|("numel":[[:space:]]*)4439808|\14439807|'
+plan "subgroups\[12\]: 4439809 parameters, but one rank of gpt2 has" \
+  's|("numel":[[:space:]]*)4439808|\14439809|'
+plan "subgroups\[1\]: key 'route': 'stagd' is not known; did you mean 'staged'" 's|"staged"|"stagd"|'
+plan "subgroups\[0\]: DeepSpeed has no route 'mapped'" \
+  's|("runtime":[[:space:]]*)"hocket"|\1"deepspeed"|; s|("route":[[:space:]]*)"cpu"|\1"mapped"|'
+plan "subgroups\[0\]: key 'numel': expected a whole number from 1" \
+  's|("subgroups":[^}]*"numel":[[:space:]]*)[0-9]+|\1-10000000|'
+plan "order\[0\] is 1|order\[1\] is 1" 's|("order":[[:space:]]*\[[[:space:]]*)0|\11|'
+plan "order\[0\]: expected a whole number from 0 to 12" \
+  's|("order":[[:space:]]*\[[[:space:]]*)0|\199|'
+plan "key 'ratio': expected a number from 0 to 1, got 2" 's|("ratio":[[:space:]]*)[0-9.]+|\12|'
+plan "seq 2048 is longer than the 1024 positions that gpt2" 's|("seq":[[:space:]]*)[0-9]+|\12048|'
+plan "model\.config: key 'n_layer': missing" 's|"n_layer"|"n_layers"|'
+plan "key 'runtime': 'hockey' is not known; did you mean 'hocket'" \
+  's|("runtime":[[:space:]]*)"hocket"|\1"hockey"|'
+
+sed 's|"machine":[[:space:]]*"[^"]*"|"machine": "h201-16c"|' plan.json >moved.json
+expect 2 "h201-16c.*h200-16c" simulate moved.json
+expect 2 "nowhere\.json: .*No such file" simulate nowhere.json
+expect 2 "key 'schema'" simulate good.json
+expect 2 "schema is 'hocket.machine/1'" simulate machine.json
+expect 2 "unexpected argument 'plan\.json'" simulate plan.json plan.json
+expect 2 "unexpected argument 'good\.json'" model show gpt2 good.json
+expect 2 "'--policy' cannot be given with a plan file" simulate plan.json --policy streamed
+
+# -- Option values -----------------------------------------------------------------------------
+
+# option NAME PATTERN VALUES...
+option() {
+  local name=$1 pattern=$2 value
+  shift 2
+  for value; do
+    expect 2 "option '--$name': expected $pattern, got '.*'" plan $settings "--$name=$value"
+    expect 2 "option '--$name': expected $pattern" simulate $settings --policy interleave \
+      "--$name=$value"
+  done
+}
+
+whole="a whole number from 1 to [0-9]+"
+option gpus "$whole" 0 -1 1e3 9999 1.0 "" nan 99999999999999999999
+option nodes "$whole" 0 -1 65537
+option tp "$whole" 0 -2 65
+option micro-batch "$whole" 0 -1 99999999999999999999
+option grad-accum "a whole number from 1 to 4096" 0 4097 99999999999999999999
+option seq "$whole" 0 -2048 2k
+option buffers "$whole" 0 1025
+option cpu-threads "$whole" 0 -1
+option stride "$whole or 'auto'" 0 -1 1.5 automatic
+option ratio "a number from 0 to 1" 2 -0.5 nan inf half
+option subgroup "a whole number .*" 0 -1 1e8 100m
+option runtime "hocket\|deepspeed" hockey
+option checkpoint-activations "yes\|no" true
+option flush "async\|sync" asynchronous
+
+expect 2 "tp 3 does not divide" plan --model llama-2-7b --machine h200-16c --gpus 4 --tp 3
+expect 2 "tp 8 does not divide the 12 attention heads of gpt2" \
+  plan --model gpt2 --machine h200-16c --gpus 8 --tp 8
+expect 2 "seq 1025 is longer than the 1024 positions that gpt2" plan $settings --seq 1025
+for policy in interleave zero-offload; do
+  expect 2 "a subgroup size of 1 cuts .*: choose a size of at least 6427" \
+    simulate --model llama-2-7b --machine h200-16c --gpus 1 --policy $policy --subgroup 1
+done
+expect 2 "policy 'streamed' takes no --ratio" simulate $settings --policy streamed --ratio 0.5
+expect 2 "policy 'zero-offload' takes no --stride" simulate $settings --policy zero-offload --stride 2
+expect 2 "DeepSpeed has no policy 'mapped'" simulate $settings --policy mapped --runtime deepspeed
+expect 2 "--stride 1 needs --runtime hocket" \
+  simulate $settings --policy interleave --stride 1 --runtime deepspeed
+for name in model machine gpus ratio policy stride output; do
+  expect 2 "option '--$name' needs a value" plan --$name
+done
+expect 2 "option '--output' needs a value" plan -o
+
+# -- Output files ------------------------------------------------------------------------------
+
+# nothing_left WHAT: no temporary file in any folder here.
+nothing_left() {
+  local found
+  found=$(find . -name '*.tmp' -o -name '.hocket*')
+  [ -z "$found" ] || fail "$1: left $found"
+}
+
+# refused CODE PATTERN TARGET: where neither a plan nor a trace can go.
+refused() {
+  timeout 60 "$hocket" simulate plan.json --quiet -o "$3" >out 2>err
+  said "$1" "^hocket simulate: cannot write '$3': $2" "simulate -o $3" $?
+  timeout 60 "$hocket" trace export plan.json --quiet -o "$3" >out 2>err
+  said "$1" "^hocket trace export: cannot write '$3': $2" "trace export -o $3" $?
+  timeout 60 "$hocket" plan $settings --quiet -o "$3" >out 2>err
+  said "$1" "^hocket plan: cannot write '$3': $2" "plan -o $3" $?
+  nothing_left "-o $3"
+}
+
+mkdir there readonly
+refused 2 "the directory 'nowhere' does not exist" nowhere/out.json
+refused 2 "the directory 'there/nowhere' does not exist" there/nowhere/out.json
+refused 2 "it is a directory; expected a file name" there
+refused 2 "it is a directory" there/
+refused 2 "Not a directory" good.json/out.json
+refused 2 "it is a symbolic link to nothing" "$(ln -s nowhere dangling && echo dangling)"
+expect 2 "option '--output': expected FILE, got nothing" plan $settings -o ""
+chmod 555 readonly
+if ! { : >readonly/probe; } 2>/dev/null; then
+  refused 2 "Permission denied" readonly/out.json
+else
+  rm -f readonly/probe # root writes anywhere; a read-only file system stops even root
+  if [ -d /proc/sys/kernel ]; then refused 2 ".*" /proc/sys/kernel/out.json; fi
+fi
+if [ -w /dev/full ]; then refused 3 "No space left on device" /dev/full; fi
+
+# A file that may not grow: neither the target nor anything else is left, and an old file stays.
+limited() {
+  (
+    trap '' XFSZ
+    ulimit -f 1
+    exec "$hocket" "$@"
+  ) 2>err | cat >out
+  return "${PIPESTATUS[0]}"
+}
+echo "the old plan" >old.json
+for target in new.json old.json; do
+  for command in "simulate plan.json" "trace export plan.json" "plan $settings"; do
+    limited $command --quiet -o $target
+    said 3 "cannot write '$target': File too large; nothing was written there" \
+      "ulimit -f 1: hocket $command -o $target" $?
+    nothing_left "ulimit -f 1: hocket $command"
+  done
+done
+[ ! -e new.json ] || fail "ulimit -f 1: left new.json"
+[ "$(cat old.json)" = "the old plan" ] || fail "ulimit -f 1: spoilt the old file"
+
+if [ -w /dev/full ]; then
+  for command in "plan $settings" "plan $settings --json" "simulate plan.json --explain" \
+    "simulate plan.json --json" "machine show h200-16c --json" "model show gpt2 --json" help; do
+    "$hocket" $command >/dev/full 2>err
+    said 3 "No space left on device" "hocket $command >/dev/full" $?
+  done
+fi
+
+# -- The answer is no --------------------------------------------------------------------------
+
+size="[0-9.]+ [GT]iB"
+for command in "plan -o never.json" "simulate --policy zero-offload"; do
+  "$hocket" $command --model llama-3-70b --machine polaris-a100-4x40gb >out 2>err
+  said 1 "does not fit: host memory: $size missing .*\(needs $size, has $size\).*--nodes [0-9]+" \
+    "llama-3-70b on polaris, $command" $?
+  grep -q "does not fit\|host memory" out || fail "llama-3-70b on polaris, $command: no report"
+done
+[ ! -e never.json ] || fail "llama-3-70b on polaris: wrote a plan that does not fit"
+
+[ $failures -eq 0 ] || exit 1
+echo "bad input: all refused as they should be"

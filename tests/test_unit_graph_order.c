@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What waits for what in a task graph, and graphs made operation by operation. */
+#include <stdio.h>
+
+#include "tests/fixture_graph.h"
+
+static bool depends(const hk_graph *graph, int32_t op, int32_t on) {
+  for (int32_t d = graph->ops[op].deps_begin; d < graph->ops[op].deps_end; d++) {
+    if (graph->deps[d] == on) return true;
+  }
+  return false;
+}
+
+/* Ids of a rank's operations of one kind, in the order of the graph. */
+typedef struct {
+  int32_t id[512];
+  int n;
+} listing;
+
+static listing list_kind(const hk_graph *graph, hk_op_kind kind, int rank) {
+  listing list = {.n = 0};
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    if (graph->ops[i].kind != kind || graph->ops[i].rank != rank) continue;
+    assert_true(list.n < 512);
+    list.id[list.n++] = (int32_t)i;
+  }
+  return list;
+}
+
+/* -- Order inside hocket's update ------------------------------------------------------------- */
+
+/* With B buffers the i-th piece comes in when piece i - B has gone back, and not later. */
+static void staging_buffers_limit(void **state) {
+  (void)state;
+  const int counts[] = {1, 2, 3, 7, 1000};
+  for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+    hk_policy_options options = HK_POLICY_OPTIONS_NONE;
+    options.buffers = counts[c];
+    hk_plan plan = planned(&hk_policy_streamed, options, HK_RUNTIME_HOCKET, &ALONE, HK_FLUSH_ASYNC);
+    hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+    const listing in = list_kind(&graph, HK_OP_STATE_H2D, 0);
+    const listing adamw = list_kind(&graph, HK_OP_ADAMW_GPU, 0);
+    const listing back = list_kind(&graph, HK_OP_STATE_D2H, 0);
+    /* 31 subgroups of 5,000 in pieces of 2,000, 2,000 and 1,000, and one of 1,096. */
+    assert_int_equal(in.n, 31 * 3 + 1);
+    assert_int_equal(back.n, in.n);
+    assert_int_equal(adamw.n, in.n);
+    for (int i = 0; i < in.n; i++) {
+      assert_true(depends(&graph, adamw.id[i], in.id[i]));
+      assert_true(depends(&graph, back.id[i], adamw.id[i]));
+      for (int j = 0; j < i; j++) {
+        assert_int_equal(depends(&graph, in.id[i], back.id[j]), j == i - counts[c]);
+      }
+    }
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
+/* The pieces of a subgroup follow one another from its first parameter to its last. */
+static void pieces_cover_subgroups(void **state) {
+  (void)state;
+  const hk_policy *const policies[] = {&hk_policy_streamed, &hk_policy_mapped,
+                                       &hk_policy_zero_offload, &hk_policy_gpu_only};
+  const hk_op_kind kinds[] = {HK_OP_ADAMW_GPU, HK_OP_ADAMW_MAPPED, HK_OP_ADAMW_CPU,
+                              HK_OP_ADAMW_GPU};
+  for (int p = 0; p < 4; p++) {
+    hk_plan plan =
+        planned(policies[p], HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &ALONE, HK_FLUSH_ASYNC);
+    hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+    const listing adamw = list_kind(&graph, kinds[p], 0);
+    int32_t subgroup = 0, piece = 0;
+    int64_t offset = 0;
+    for (int i = 0; i < adamw.n; i++) {
+      const hk_op *op = &graph.ops[adamw.id[i]];
+      assert_int_equal(op->subgroup, subgroup);
+      assert_int_equal(op->piece, piece++);
+      assert_int_equal(op->offset, offset);
+      assert_in_range(op->work, 1, plan.piece_numel);
+      offset += op->work;
+      if (offset < plan.subgroups[subgroup].numel) continue;
+      assert_int_equal(offset, plan.subgroups[subgroup++].numel);
+      offset = piece = 0;
+    }
+    assert_int_equal(subgroup, plan.n_subgroups);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
+/* The plan's order is that of the lane, and a weight goes up when its own piece is updated. */
+static void updates_follow_the_order(void **state) {
+  (void)state;
+  for (int runtime = 0; runtime < 2; runtime++) {
+    hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, (hk_runtime)runtime,
+                           &ALONE, HK_FLUSH_ASYNC);
+    const int32_t last = (int32_t)plan.n_subgroups - 1;
+    for (int32_t i = 0; i <= last; i++) plan.order[i] = last - i;
+    hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+    const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
+    const listing adamw = list_kind(&graph, deepspeed ? HK_OP_ADAMW_CPU_FP32 : HK_OP_ADAMW_CPU, 0);
+    const listing ready = list_kind(&graph, deepspeed ? HK_OP_CAST_CPU : HK_OP_ADAMW_CPU, 0);
+    const listing up =
+        list_kind(&graph, deepspeed ? HK_OP_WEIGHT_H2D_PAGEABLE : HK_OP_WEIGHT_H2D, 0);
+    assert_int_equal(up.n, adamw.n);
+    for (int i = 0; i < adamw.n; i++) {
+      const int32_t s = graph.ops[adamw.id[i]].subgroup;
+      assert_int_equal(
+          s, i == 0 ? last
+                    : graph.ops[adamw.id[i - 1]].subgroup - (graph.ops[adamw.id[i]].piece <= 0));
+      assert_int_equal(graph.ops[up.id[i]].subgroup, s);
+      assert_true(depends(&graph, up.id[i], ready.id[i]));
+    }
+    assert_int_equal(graph.ops[adamw.id[adamw.n - 1]].subgroup, 0);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
+/* -- Order inside the prototype's update ------------------------------------------------------ */
+
+static hk_plan prototype(int stride) {
+  hk_policy_options options = HK_POLICY_OPTIONS_NONE;
+  options.stride = stride;
+  return planned(&hk_policy_interleave, options, HK_RUNTIME_DEEPSPEED, &ALONE, HK_FLUSH_ASYNC);
+}
+
+/* On each of the three streams: in, back, in, back, of one staged subgroup after the other. */
+static void streams_alternate(void **state) {
+  (void)state;
+  const hk_lane_kind streams[] = {HK_LANE_STREAM_P, HK_LANE_STREAM_M, HK_LANE_STREAM_V};
+  hk_plan plan = prototype(3);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+  const listing adamw = list_kind(&graph, HK_OP_ADAMW_GPU, 0);
+  assert_int_equal(adamw.n, plan.n_subgroups / 3);
+  assert_true(adamw.n >= 3);
+  for (int t = 0; t < 3; t++) {
+    int seen = 0;
+    for (size_t i = 0; i < graph.n_ops; i++) {
+      const hk_op *op = &graph.ops[i];
+      if (graph.lanes[op->lane].kind != streams[t]) continue;
+      const bool back = seen % 2 == 1;
+      const int32_t update = adamw.id[seen / 2];
+      assert_int_equal(op->kind, back ? HK_OP_STATE_D2H : HK_OP_STATE_H2D);
+      assert_int_equal(op->subgroup, 3 * (seen / 2) + 2); /* the last of each group of three */
+      assert_int_equal(op->subgroup, graph.ops[update].subgroup);
+      assert_int_equal(op->work, 4 * plan.subgroups[op->subgroup].numel);
+      assert_int_equal(op->piece, t);
+      if (back) {
+        assert_true(depends(&graph, (int32_t)i, update));
+      } else {
+        assert_true(depends(&graph, update, (int32_t)i));
+      }
+      seen++;
+    }
+    assert_int_equal(seen, 2 * adamw.n);
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+/* Stride k has k - 1 pinned buffers for casts: the i-th waits for the copy out of i - (k - 1). */
+static void cast_buffers_limit(void **state) {
+  (void)state;
+  for (int stride = 2; stride <= 4; stride++) {
+    hk_plan plan = prototype(stride);
+    hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+    const listing cast = list_kind(&graph, HK_OP_CAST_CPU, 0);
+    const listing adamw = list_kind(&graph, HK_OP_ADAMW_CPU_FP32, 0);
+    const listing up = list_kind(&graph, HK_OP_WEIGHT_H2D, 0);
+    assert_true(cast.n > 2 * stride && up.n == cast.n && adamw.n == cast.n);
+    for (int i = 0; i < cast.n; i++) {
+      assert_true(depends(&graph, cast.id[i], adamw.id[i]));
+      assert_true(depends(&graph, up.id[i], cast.id[i]));
+      for (int j = 0; j < i; j++) {
+        assert_int_equal(depends(&graph, cast.id[i], up.id[j]), j == i - (stride - 1));
+      }
+    }
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
+/* Without interleaving the walk waits for each subgroup's weights before it begins the next. */
+static void blocking_walk(void **state) {
+  (void)state;
+  hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_DEEPSPEED,
+                         &ALONE, HK_FLUSH_SYNC);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+  const listing begin = list_kind(&graph, HK_OP_SUBGROUP_OVERHEAD, 0);
+  const listing up = list_kind(&graph, HK_OP_WEIGHT_H2D_PAGEABLE, 0);
+  assert_int_equal(begin.n, up.n);
+  for (int i = 1; i < begin.n; i++) assert_true(depends(&graph, begin.id[i], up.id[i - 1]));
+  /* And the host thread waits for each block's gradients. */
+  const listing copy = list_kind(&graph, HK_OP_GRAD_D2H_PAGEABLE, 0);
+  const listing wait = list_kind(&graph, HK_OP_GRAD_CAST_CPU, 0);
+  assert_int_equal(copy.n, BLOCKS);
+  assert_int_equal(wait.n, BLOCKS);
+  for (int i = 0; i < wait.n; i++) {
+    assert_true(depends(&graph, wait.id[i], copy.id[i]));
+    assert_int_equal(graph.lanes[graph.ops[wait.id[i]].lane].kind, HK_LANE_HOST);
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+/* -- Order of training ------------------------------------------------------------------------ */
+
+/* A collective waits for every rank of the node, and gathers two blocks ahead at most. */
+static void collectives_meet(void **state) {
+  (void)state;
+  hk_job job = ALONE;
+  job.gpus = 3;
+  hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job,
+                         HK_FLUSH_ASYNC);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, false);
+  for (int rank = 0; rank < 3; rank++) {
+    const listing gather = list_kind(&graph, HK_OP_ALL_GATHER, rank);
+    const listing reduce = list_kind(&graph, HK_OP_REDUCE_SCATTER, rank);
+    assert_int_equal(gather.n, 2 * BLOCKS);
+    assert_int_equal(reduce.n, BLOCKS);
+    for (int other = 0; other < 3; other++) {
+      const listing launch = list_kind(&graph, HK_OP_LAUNCH, other);
+      const listing backward = list_kind(&graph, HK_OP_BACKWARD, other);
+      for (int i = 0; i < 2 * BLOCKS; i++) assert_true(depends(&graph, gather.id[i], launch.id[i]));
+      for (int i = 0; i < BLOCKS; i++) assert_true(depends(&graph, reduce.id[i], backward.id[i]));
+    }
+    const listing forward = list_kind(&graph, HK_OP_FORWARD, rank);
+    for (int i = 0; i < BLOCKS; i++) {
+      assert_true(depends(&graph, forward.id[i], gather.id[i]));
+      if (i >= 2) assert_true(depends(&graph, gather.id[i], forward.id[i - 2]));
+    }
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+/* The barrier comes after the last operation of every lane. */
+static void barrier_waits_for_all(void **state) {
+  (void)state;
+  hk_job job = ALONE;
+  job.gpus = 2, job.grad_accum = 2;
+  hk_plan plan = planned(&hk_policy_twinflow, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_DEEPSPEED, &job,
+                         HK_FLUSH_SYNC);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, false);
+  const listing barrier = list_kind(&graph, HK_OP_BARRIER, 0);
+  assert_int_equal(barrier.n, 1);
+  for (size_t l = 0; l < graph.n_lanes; l++) {
+    int32_t last = -1;
+    for (int32_t i = 0; i < barrier.id[0]; i++) {
+      if (graph.ops[i].lane == (int32_t)l) last = i;
+    }
+    if (last >= 0) assert_true(depends(&graph, barrier.id[0], last));
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+/* -- Graphs by hand ---------------------------------------------------------------------------- */
+
+static void operations_and_lanes(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_graph graph = {.ranks = 2, .layers = 4};
+  const int32_t lane = hk_graph_lane(&graph, HK_LANE_H2D, 1, &err);
+  assert_int_equal(hk_graph_lane(&graph, HK_LANE_H2D, 1, &err), lane); /* not a second one */
+  assert_string_equal(graph.lanes[lane].name, "rank1.h2d");
+  hk_op op = {.kind = HK_OP_STATE_H2D, .lane = lane, .rank = 1, .subgroup = 12, .piece = 3};
+  const int32_t first = hk_graph_add(&graph, &op, NULL, 0, &err);
+  const int32_t deps[] = {-1, first, -1};
+  const int32_t second = hk_graph_add(&graph, &op, deps, 3, &err);
+  assert_int_equal(graph.ops[second].deps_end - graph.ops[second].deps_begin, 1);
+  assert_int_equal(graph.deps[graph.ops[second].deps_begin], first);
+
+  const int32_t later[] = {first, 2};
+  assert_int_equal(hk_graph_add(&graph, &op, later, 2, &err), -1);
+  assert_int_equal(err.status, HK_INPUT);
+  assert_non_null(strstr(err.message, "operation 2 depends on the later operation 2"));
+  assert_int_equal(graph.n_ops, 2);
+  const int32_t third = hk_graph_add(&graph, &op, deps, 3, &err);
+  assert_int_equal(graph.ops[third].deps_end - graph.ops[third].deps_begin, 1);
+
+  const size_t n = graph.n_ops;
+  graph.n_ops = 1 << 30; /* as if it were full */
+  assert_int_equal(hk_graph_add(&graph, &op, NULL, 0, &err), -1);
+  assert_non_null(strstr(err.message, "the plan expands to more than"));
+  graph.n_ops = n;
+  hk_graph_free(&graph);
+  hk_graph_free(&graph);
+}
+
+static void labels_read_well(void **state) {
+  (void)state;
+  const struct {
+    hk_op op;
+    const char *label;
+  } cases[] = {
+      {{.kind = HK_OP_STATE_H2D, .subgroup = 12, .piece = 3}, "state_h2d sg12.3"},
+      {{.kind = HK_OP_CAST_CPU, .subgroup = 0, .piece = -1}, "cast_cpu sg0"},
+      {{.kind = HK_OP_BARRIER, .subgroup = -1, .block = HK_BLOCK_NONE}, "barrier"},
+      {{.kind = HK_OP_BACKWARD, .phase = HK_PHASE_BACKWARD, .subgroup = -1, .block = 7},
+       "backward L7"},
+      {{.kind = HK_OP_LAUNCH, .subgroup = -1, .block = HK_BLOCK_EMBED}, "launch embed"},
+      {{.kind = HK_OP_LAUNCH, .phase = HK_PHASE_BACKWARD, .subgroup = -1, .block = 9, .micro = 2},
+       "launch head m2 bwd"},
+  };
+  hk_graph graph = {.layers = 9};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char label[64], shortened[8];
+    hk_op op = cases[i].op;
+    graph.ops = &op;
+    assert_string_equal(hk_op_label(&graph, 0, label, sizeof label), cases[i].label);
+    hk_op_label(&graph, 0, shortened, sizeof shortened);
+    assert_int_equal(strlen(shortened), 7);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(staging_buffers_limit),    cmocka_unit_test(pieces_cover_subgroups),
+      cmocka_unit_test(updates_follow_the_order), cmocka_unit_test(streams_alternate),
+      cmocka_unit_test(cast_buffers_limit),       cmocka_unit_test(blocking_walk),
+      cmocka_unit_test(collectives_meet),         cmocka_unit_test(barrier_waits_for_all),
+      cmocka_unit_test(operations_and_lanes),     cmocka_unit_test(labels_read_well),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

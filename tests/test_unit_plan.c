@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Plans: made, copied, written and read back as the same, and every way in which a plan or its
+ * document is refused, with a message that names what is wrong. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "sim/forecast.h"
+#include "tests/fixture.h"
+
+static const hk_job JOB = {
+    .gpus = 4, .nodes = 1, .tp = 1, .micro_batch = 2, .grad_accum = 3, .seq = 128};
+
+/* Exact subgroups of 10,000 parameters, all on route cpu. */
+static hk_plan made(hk_runtime runtime) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(3);
+  must(hk_plan_create(&model, &JOB, runtime, HK_SUBGROUP_EXACT, 10000, &plan, &err), &err);
+  assert_null(model.tensors); /* taken over */
+  return plan;
+}
+
+static cJSON *document_of(const hk_plan *plan) {
+  cJSON *root = hk_plan_to_json(plan);
+  assert_non_null(root);
+  return root;
+}
+
+static cJSON *made_document(hk_runtime runtime) {
+  hk_plan plan = made(runtime);
+  cJSON *root = document_of(&plan);
+  hk_plan_free(&plan);
+  return root;
+}
+
+static void assert_same(const cJSON *a, const cJSON *b) {
+  if (cJSON_Compare(a, b, true)) return;
+  fail_msg("documents differ:\n%s\n%s", cJSON_Print(a), cJSON_Print(b));
+}
+
+/* -- Made and copied -------------------------------------------------------------------------- */
+
+static void created_with_defaults(void **state) {
+  (void)state;
+  for (int runtime = 0; runtime < 2; runtime++) {
+    hk_error err = {0};
+    hk_plan plan = made((hk_runtime)runtime);
+    int64_t totals[HK_ROUTE_COUNT];
+    hk_plan_route_totals(&plan, totals);
+    /* 156,096 parameters, every tensor divisible by 4. */
+    assert_int_equal(totals[HK_ROUTE_CPU], 156096 / 4);
+    assert_int_equal(totals[HK_ROUTE_STAGED] + totals[HK_ROUTE_MAPPED] + totals[HK_ROUTE_RESIDENT],
+                     0);
+    assert_int_equal(plan.n_subgroups, 4);
+    assert_int_equal(plan.subgroups[3].numel, 156096 / 4 - 30000);
+    for (size_t i = 0; i < plan.n_subgroups; i++) assert_int_equal(plan.order[i], i);
+    assert_int_equal(plan.flush, HK_FLUSH_ASYNC);
+    assert_int_equal(plan.flush_bytes_per_param, runtime == HK_RUNTIME_DEEPSPEED ? 4 : 2);
+    assert_int_equal(plan.piece_numel, 10000); /* no larger than a subgroup */
+    assert_true(plan.ratio == 1 && plan.stride == 0 && plan.cores_bound);
+    must(hk_plan_check(&plan, &err), &err);
+    hk_plan_free(&plan);
+    assert_null(plan.subgroups);
+    hk_plan_free(&plan); /* safe when zeroed */
+  }
+}
+
+static void refuse_create(hk_job job, int64_t numel, const char *message) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(3);
+  const hk_status status =
+      hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, numel, &plan, &err);
+  if (status != HK_INPUT || strstr(err.message, message) == NULL) {
+    fail_msg("status %d, \"%s\" should contain \"%s\"", (int)status, err.message, message);
+  }
+  assert_null(plan.subgroups);
+  assert_non_null(model.tensors); /* still the caller's */
+  hk_model_free(&model);
+}
+
+static void not_created(void **state) {
+  (void)state;
+  refuse_create(JOB, 0, "subgroups of 0 parameters");
+  refuse_create(JOB, -7, "subgroups of -7 parameters");
+  hk_job job = JOB;
+  job.tp = 3;
+  refuse_create(job, 10000, "tp 3 does not divide the 4 GPUs");
+  job.tp = 8, job.gpus = 8;
+  refuse_create(job, 10000, "tp 8 does not divide the 4 attention heads of tiny");
+  job = JOB, job.seq = 4097;
+  refuse_create(job, 10000, "seq 4097 is longer than the 4096 positions");
+}
+
+/* A field of a job: where, its name in messages, and the largest value. */
+typedef struct {
+  size_t offset;
+  const char *name;
+  int most;
+} job_field;
+
+static const job_field JOB_FIELDS[] = {
+    {offsetof(hk_job, gpus), "gpus", 64},
+    {offsetof(hk_job, nodes), "nodes", 65536},
+    {offsetof(hk_job, tp), "tp", 64},
+    {offsetof(hk_job, micro_batch), "micro_batch", 1 << 20},
+    {offsetof(hk_job, grad_accum), "grad_accum", 1 << 12},
+    {offsetof(hk_job, seq), "seq", 1 << 24},
+};
+
+static void jobs_out_of_range(void **state) {
+  (void)state;
+  for (size_t f = 0; f < sizeof JOB_FIELDS / sizeof *JOB_FIELDS; f++) {
+    const int bad[] = {0, -1, JOB_FIELDS[f].most + 1, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+      char message[96];
+      hk_job job = JOB;
+      memcpy((char *)&job + JOB_FIELDS[f].offset, &bad[i], sizeof bad[i]);
+      snprintf(message, sizeof message, "%s: expected a whole number from 1 to %d, got %d",
+               JOB_FIELDS[f].name, JOB_FIELDS[f].most, bad[i]);
+      refuse_create(job, 10000, message);
+    }
+  }
+}
+
+static void too_many_subgroups(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(60); /* 2.5 M parameters */
+  const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 16};
+  assert_int_equal(
+      hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 1, &plan, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "choose a size of at least 3"));
+  hk_model_free(&model);
+}
+
+static void copies_are_deep(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_plan plan = made(HK_RUNTIME_HOCKET), copy;
+  plan.stride = 5;
+  strcpy(plan.policy, "interleave");
+  must(hk_plan_copy(&plan, &copy, &err), &err);
+  cJSON *before = document_of(&plan);
+  cJSON *same = document_of(&copy);
+  assert_same(before, same);
+
+  copy.subgroups[0].route = HK_ROUTE_STAGED;
+  copy.order[0] = 1, copy.order[1] = 0;
+  copy.ratio = 0.5;
+  hk_plan_free(&copy);
+  cJSON *after = document_of(&plan);
+  assert_same(before, after);
+  must(hk_plan_check(&plan, &err), &err);
+  cJSON_Delete(before);
+  cJSON_Delete(same);
+  cJSON_Delete(after);
+  hk_plan_free(&plan);
+}
+
+/* -- Checked ---------------------------------------------------------------------------------- */
+
+static void refuse_plan(hk_plan *plan, const char *message) {
+  hk_error err = {0};
+  const hk_status status = hk_plan_check(plan, &err);
+  if (status != HK_INPUT || err.status != status || strstr(err.message, message) == NULL) {
+    fail_msg("status %d, \"%s\" should contain \"%s\"", (int)status, err.message, message);
+  }
+}
+
+/* Gives `field` a bad value, expects the message, and puts the good one back. */
+#define REFUSE_WITH(plan, field, bad, message)           \
+  do {                                                   \
+    const __typeof__((plan).field) good_ = (plan).field; \
+    (plan).field = (bad);                                \
+    refuse_plan(&(plan), (message));                     \
+    (plan).field = good_;                                \
+  } while (0)
+
+static void settings_out_of_range(void **state) {
+  (void)state;
+  hk_plan plan = made(HK_RUNTIME_HOCKET);
+  REFUSE_WITH(plan, ratio, (double)NAN, "ratio: expected a number from 0 to 1, got");
+  REFUSE_WITH(plan, ratio, -0.001, "ratio: expected a number from 0 to 1, got -0.001");
+  REFUSE_WITH(plan, ratio, 1.5, "ratio: expected a number from 0 to 1, got 1.5");
+  REFUSE_WITH(plan, flush_bytes_per_param, 3, "flush.bytes_per_param: expected 2 (bf16) or 4");
+  REFUSE_WITH(plan, flush_bytes_per_param, 0, "flush.bytes_per_param: expected 2 (bf16) or 4");
+  REFUSE_WITH(plan, stride, -1, "stride: expected a whole number from 0 to 1048576, got -1");
+  REFUSE_WITH(plan, stride, (1 << 20) + 1, "stride: expected a whole number from 0 to 1048576");
+  REFUSE_WITH(plan, buffers, 0, "buffers: expected a whole number from 1 to 1024, got 0");
+  REFUSE_WITH(plan, buffers, 1025, "buffers: expected a whole number from 1 to 1024, got 1025");
+  REFUSE_WITH(plan, piece_numel, 0, "piece_numel: expected at least 1 parameter, got 0");
+  REFUSE_WITH(plan, piece_numel, INT64_MIN, "piece_numel: expected at least 1 parameter");
+  REFUSE_WITH(plan, cpu_threads, 0, "cpu.threads: expected a whole number from 1 to 65536, got 0");
+  REFUSE_WITH(plan, cpu_threads, 65537, "cpu.threads: expected a whole number from 1 to 65536");
+  REFUSE_WITH(plan, job.seq, 5000, "seq 5000 is longer than the 4096 positions");
+  REFUSE_WITH(plan, job.tp, 3, "tp 3 does not divide the 4 GPUs of a node");
+  hk_error err = {0};
+  must(hk_plan_check(&plan, &err), &err); /* all put back */
+  hk_plan_free(&plan);
+}
+
+static void parts_that_disagree(void **state) {
+  (void)state;
+  hk_plan plan = made(HK_RUNTIME_HOCKET);
+  const int64_t bad[] = {0, -1, INT64_MIN, INT64_MAX, 40000};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char message[64];
+    snprintf(message, sizeof message, "subgroups[2]: %lld parameters", (long long)bad[i]);
+    REFUSE_WITH(plan, subgroups[2].numel, bad[i], message);
+  }
+  REFUSE_WITH(plan, subgroups[3].numel, 9025,
+              "subgroups[3]: 9025 parameters, but one rank of tiny "
+              "has 39024 in all, 30000 of them before");
+  REFUSE_WITH(plan, subgroups[3].numel, 9023,
+              "subgroups add up to 39023 parameters, but one rank of tiny has 39024");
+  REFUSE_WITH(plan, n_subgroups, 3, "subgroups add up to 30000 parameters");
+  REFUSE_WITH(plan, n_subgroups, 0, "subgroups add up to 0 parameters");
+  REFUSE_WITH(plan, job.gpus, 2, "subgroups add up to 39024 parameters, but one rank of tiny has");
+  REFUSE_WITH(plan, order[1], 3, "order[3] is 3: expected each subgroup from 0 to 3 exactly once");
+  REFUSE_WITH(plan, order[1], -1, "order[1] is -1");
+  REFUSE_WITH(plan, order[1], 4, "order[1] is 4");
+
+  plan.subgroups[1].route = HK_ROUTE_MAPPED;
+  REFUSE_WITH(plan, runtime, HK_RUNTIME_DEEPSPEED,
+              "subgroups[1]: DeepSpeed has no route 'mapped'; use runtime hocket");
+  hk_error err = {0};
+  must(hk_plan_check(&plan, &err), &err);
+  hk_plan_free(&plan);
+}
+
+/* -- Written and read back -------------------------------------------------------------------- */
+
+static void assert_round_trip(const hk_plan *plan, const char *path) {
+  hk_error err = {0};
+  hk_plan again;
+  must(hk_plan_save(plan, path, &err), &err);
+  must(hk_plan_load(path, &again, &err), &err);
+  cJSON *first = document_of(plan), *second = document_of(&again);
+  assert_same(first, second);
+  char *a = cJSON_Print(first), *b = cJSON_Print(second);
+  assert_string_equal(a, b); /* keys in the same order, numbers to the last digit */
+  assert_int_equal(again.model.parameters, plan->model.parameters);
+  cJSON_free(a);
+  cJSON_free(b);
+  cJSON_Delete(first);
+  cJSON_Delete(second);
+  hk_plan_free(&again);
+}
+
+static void round_trips(void **state) {
+  (void)state;
+  char folder[] = "plan-XXXXXX", path[64]; /* in the working directory */
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/plan.json", folder);
+
+  hk_error err = {0};
+  hk_model model = tiny_model(3);
+  hk_machine machine = ideal_machine();
+  strcpy(machine.name, "a \"machine\" \xc3\xbc");
+  const hk_flush sync = HK_FLUSH_SYNC;
+  size_t n = 0;
+  const hk_policy *const *policies = hk_policy_list(&n);
+  for (size_t i = 0; i < 2 * n; i++) {
+    hk_candidate candidate = {policies[i / 2], HK_POLICY_OPTIONS_NONE, (hk_runtime)(i % 2)};
+    if (candidate.runtime == HK_RUNTIME_DEEPSPEED && !candidate.policy->deepspeed) continue;
+    const unsigned takes = candidate.policy->takes;
+    if (takes & HK_TAKES_RATIO) candidate.options.ratio = 2.0 / 3;
+    if (takes & HK_TAKES_STRIDE) candidate.options.stride = 2;
+    const hk_plan_settings settings = {
+        .subgroup_numel = 7001, .flush = i % 3 ? &sync : NULL, .cores_unbound = i % 4 == 1};
+    hk_plan plan;
+    must(hk_candidate_plan(&candidate, &model, &machine, &JOB, &settings, &plan, &err), &err);
+    for (size_t s = 0; s < plan.n_subgroups; s++) { /* back to front */
+      plan.order[s] = (int32_t)(plan.n_subgroups - 1 - s);
+    }
+    assert_round_trip(&plan, path);
+    hk_plan_free(&plan);
+  }
+  hk_model_free(&model);
+  unlink(path);
+  rmdir(folder);
+}
+
+static void files_that_are_not_there(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_plan plan = made(HK_RUNTIME_HOCKET), none;
+  assert_int_equal(hk_plan_load("/nonexistent/plan.json", &none, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "/nonexistent/plan.json"));
+  assert_null(none.subgroups);
+  assert_int_equal(hk_plan_save(&plan, "/nonexistent/plan.json", &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "the directory '/nonexistent' does not exist"));
+  hk_plan_free(&plan);
+}
+
+/* -- Documents that are refused --------------------------------------------------------------- */
+
+static void refuse_document(const cJSON *root, const char *what, const char *message) {
+  hk_error err = {0};
+  hk_plan plan;
+  const hk_status status = hk_plan_from_json(root, &plan, &err);
+  if (status != HK_INPUT || err.status != status || strstr(err.message, message) == NULL) {
+    fail_msg("%s: status %d, \"%s\" should contain \"%s\"", what, (int)status, err.message,
+             message);
+  }
+  assert_null(plan.subgroups); /* nothing left behind: the sanitizer would see a leak otherwise */
+  assert_null(plan.model.config);
+}
+
+/* The member at "job.tp" or "subgroups.2.route"; the root itself at "". */
+static cJSON *member(cJSON *root, const char *path) {
+  char copy[64], *rest = NULL;
+  snprintf(copy, sizeof copy, "%s", path);
+  for (char *word = strtok_r(copy, ".", &rest); word != NULL; word = strtok_r(NULL, ".", &rest)) {
+    root = cJSON_IsArray(root) ? cJSON_GetArrayItem(root, atoi(word))
+                               : cJSON_GetObjectItemCaseSensitive(root, word);
+    assert_non_null(root);
+  }
+  return root;
+}
+
+/* What holds the member at `path`; *key becomes the path's last word. */
+static cJSON *parent(cJSON *root, const char *path, const char **key) {
+  char copy[64];
+  const char *dot = strrchr(path, '.');
+  *key = dot != NULL ? dot + 1 : path;
+  snprintf(copy, sizeof copy, "%.*s", dot != NULL ? (int)(dot - path) : 0, path);
+  return member(root, copy);
+}
+
+static void replace(cJSON *root, const char *path, const char *value) {
+  const char *key = NULL;
+  cJSON *holder = parent(root, path, &key), *with = cJSON_Parse(value);
+  assert_non_null(with);
+  assert_true(cJSON_IsArray(holder) ? cJSON_ReplaceItemInArray(holder, atoi(key), with)
+                                    : cJSON_ReplaceItemInObjectCaseSensitive(holder, key, with));
+}
+
+static void refuse_value(hk_runtime runtime, const char *path, const char *value,
+                         const char *message) {
+  char what[128];
+  cJSON *root = made_document(runtime);
+  replace(root, path, value);
+  snprintf(what, sizeof what, "%s = %.60s", path, value);
+  refuse_document(root, what, message);
+  cJSON_Delete(root);
+}
+
+/* Every key in turn, the model's own configuration apart: without it, and with it as null, as an
+ * empty array and as an empty object. `path` is where `object` is. */
+static int refuse_without_each_key(const cJSON *object, const char *path) {
+  int tried = 0;
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, object) {
+    char inner[64], quoted[40];
+    snprintf(inner, sizeof inner, "%s%s%s", path, *path ? "." : "", item->string);
+    snprintf(quoted, sizeof quoted, "key '%s'", item->string);
+    cJSON *root = made_document(HK_RUNTIME_HOCKET);
+    cJSON_DeleteItemFromObjectCaseSensitive(member(root, path), item->string);
+    refuse_document(root, inner, quoted);
+    cJSON_Delete(root);
+    refuse_value(HK_RUNTIME_HOCKET, inner, "null", quoted);
+    refuse_value(HK_RUNTIME_HOCKET, inner, "[]", quoted);
+    if (!cJSON_IsObject(item)) refuse_value(HK_RUNTIME_HOCKET, inner, "{}", quoted);
+    tried++;
+    if (cJSON_IsObject(item) && strcmp(item->string, "config") != 0) {
+      tried += refuse_without_each_key(item, inner);
+    }
+  }
+  return tried;
+}
+
+static void missing_keys_and_wrong_types(void **state) {
+  (void)state;
+  cJSON *root = made_document(HK_RUNTIME_HOCKET);
+  /* 12 at the top, 2 in model, 7 in job, 3 in policy, 2 each in flush, staging, cpu, subgroup. */
+  assert_int_equal(refuse_without_each_key(root, ""), 12 + 2 + 7 + 3 + 4 * 2);
+  assert_int_equal(refuse_without_each_key(member(root, "subgroups.2"), "subgroups.2"), 2);
+  cJSON_Delete(root);
+}
+
+static void bad_values(void **state) {
+  (void)state;
+  const struct {
+    const char *path, *value, *message;
+  } bad[] = {
+      {"schema", "\"hocket.plan/2\"", "schema is 'hocket.plan/2', but this hocket reads plans of"},
+      {"schema", "\"hocket.machine/1\"", "schema is 'hocket.machine/1'"},
+      {"machine",
+       "\"0123456789012345678901234567890123456789012345678901234567890123456789"
+       "01234567890123456789012345\"",
+       "key 'machine': longer than 95 characters"},
+      {"model.config.num_hidden_layers", "0", "model.config: key 'num_hidden_layers'"},
+      {"model.config.num_hidden_layers", "4", "subgroups add up to 39024 parameters"},
+      {"model.config.architectures", "[\"BertModel\"]", "model.config: key 'architectures'"},
+      {"job.gpus", "0", "gpus: expected a whole number from 1 to 64, got 0"},
+      {"job.gpus", "65", "key 'gpus': expected a whole number from 0 to 64, got 65"},
+      {"job.gpus", "-1", "key 'gpus'"},
+      {"job.gpus", "1.5", "key 'gpus'"},
+      {"job.nodes", "1e300", "key 'nodes'"},
+      {"job.tp", "3", "tp 3 does not divide the 4 GPUs"},
+      {"job.micro_batch", "1048577", "key 'micro_batch'"},
+      {"job.grad_accum", "0", "grad_accum: expected"},
+      {"job.seq", "4097", "seq 4097 is longer"},
+      {"job.checkpoint_activations", "1", "key 'checkpoint_activations'"},
+      {"policy.name", "\"0123456789012345678901234567890123456789\"", "key 'name': longer than 31"},
+      {"policy.stride", "-1", "key 'stride'"},
+      {"policy.stride", "1048577", "key 'stride'"},
+      {"policy.ratio", "1.0000001", "key 'ratio'"},
+      {"policy.ratio", "-1e-9", "key 'ratio'"},
+      {"policy.ratio", "\"NaN\"", "key 'ratio'"},
+      {"runtime", "\"deepsped\"",
+       "key 'runtime': 'deepsped' is not known; did you mean 'deepspeed'?"},
+      {"flush.mode", "\"asink\"", "key 'mode': 'asink' is not known; did you mean 'async'?"},
+      {"flush.bytes_per_param", "3", "flush.bytes_per_param: expected 2 (bf16) or 4 (fp32), got 3"},
+      {"flush.bytes_per_param", "8", "key 'bytes_per_param'"},
+      {"staging.buffers", "0", "buffers: expected a whole number from 1 to 1024, got 0"},
+      {"staging.buffers", "1025", "key 'buffers'"},
+      {"staging.piece_numel", "0", "key 'piece_numel'"},
+      {"staging.piece_numel", "1e17", "key 'piece_numel'"},
+      {"cpu.threads", "0", "cpu.threads: expected"},
+      {"cpu.threads", "65537", "key 'threads'"},
+      {"cpu.cores_bound", "\"yes\"", "key 'cores_bound'"},
+      {"subgroup.rule", "\"exct\"", "key 'rule': 'exct' is not known; did you mean 'exact'?"},
+      {"subgroup.numel", "0", "key 'numel'"},
+      {"subgroups", "[]", "key 'subgroups': expected 1 to 1048576 entries, got 0"},
+      {"subgroups.1", "7", "subgroups[1]: expected an object"},
+      {"subgroups.1.route", "\"stagd\"",
+       "subgroups[1]: key 'route': 'stagd' is not known; did you "
+       "mean 'staged'?"},
+      {"subgroups.1.numel", "0", "subgroups[1]: key 'numel': expected a whole number from 1"},
+      {"subgroups.1.numel", "-10000", "subgroups[1]: key 'numel'"},
+      {"subgroups.1.numel", "10000.5", "subgroups[1]: key 'numel'"},
+      {"subgroups.1.numel", "1e300", "subgroups[1]: key 'numel'"},
+      {"subgroups.1.numel", "4503599627370496", "subgroups[1]: 4503599627370496 parameters, but"},
+      {"subgroups.1.numel", "9999", "subgroups add up to 39023 parameters"},
+      {"order", "[0, 1, 2]", "key 'order': 3 entries for 4 subgroups"},
+      {"order", "[0, 1, 2, 3, 3]", "key 'order': 5 entries for 4 subgroups"},
+      {"order.2", "1", "order[2] is 1: expected each subgroup from 0 to 3 exactly once"},
+      {"order.2", "4", "order[2]: expected a whole number from 0 to 3"},
+      {"order.2", "-1", "order[2]: expected a whole number from 0 to 3"},
+      {"order.2", "1.5", "order[2]: expected a whole number from 0 to 3"},
+      {"order.2", "1e300", "order[2]: expected a whole number from 0 to 3"},
+      {"order.2", "\"2\"", "order[2]: expected a whole number from 0 to 3"},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    refuse_value(HK_RUNTIME_HOCKET, bad[i].path, bad[i].value, bad[i].message);
+  }
+  refuse_value(HK_RUNTIME_DEEPSPEED, "subgroups.0.route", "\"mapped\"",
+               "subgroups[0]: DeepSpeed has no route 'mapped'");
+}
+
+/* What JSON text cannot say, a caller's tree can. */
+static void numbers_that_are_none(void **state) {
+  (void)state;
+  const char *const paths[] = {"policy.ratio", "job.gpus", "subgroups.1.numel", "order.1"};
+  const double values[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
+  for (size_t i = 0; i < 4 * 3; i++) {
+    const char *path = paths[i / 3];
+    cJSON *root = made_document(HK_RUNTIME_HOCKET);
+    cJSON_SetNumberHelper(member(root, path), values[i % 3]);
+    refuse_document(root, path, i / 3 == 3 ? "order[1]" : strrchr(path, '.') + 1);
+    cJSON_Delete(root);
+  }
+}
+
+/* -- Memory runs out -------------------------------------------------------------------------- */
+
+static int allocations_left; /* before one fails; below 0: none does */
+
+static void *failing_malloc(size_t size) {
+  if (allocations_left == 0) return NULL;
+  if (allocations_left > 0) allocations_left--;
+  return malloc(size);
+}
+
+static void fail_after(int allocations) {
+  allocations_left = allocations;
+  cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = failing_malloc, .free_fn = free});
+}
+
+static int allocations_of_reading(const cJSON *root) {
+  for (int n = 0;; n++) {
+    hk_error err = {0};
+    hk_plan plan;
+    fail_after(n);
+    const hk_status status = hk_plan_from_json(root, &plan, &err);
+    cJSON_InitHooks(NULL);
+    if (status == HK_OK) {
+      hk_plan_free(&plan);
+      return n;
+    }
+    assert_int_equal(status, HK_ENVIRONMENT);
+    assert_non_null(strstr(err.message, "out of memory"));
+    assert_null(plan.subgroups);
+  }
+}
+
+static int allocations_of_copying(const hk_plan *plan) {
+  for (int n = 0;; n++) {
+    hk_error err = {0};
+    hk_plan copy;
+    fail_after(n);
+    const hk_status status = hk_plan_copy(plan, &copy, &err);
+    cJSON_InitHooks(NULL);
+    if (status == HK_OK) {
+      hk_plan_free(&copy);
+      return n;
+    }
+    assert_int_equal(status, HK_ENVIRONMENT);
+    assert_null(copy.subgroups);
+  }
+}
+
+static int allocations_of_writing(const hk_plan *plan) {
+  for (int n = 0;; n++) {
+    fail_after(n);
+    cJSON *root = hk_plan_to_json(plan);
+    cJSON_InitHooks(NULL);
+    if (root == NULL) continue;
+    cJSON_Delete(root);
+    return n;
+  }
+}
+
+static void out_of_memory(void **state) {
+  (void)state;
+  hk_plan plan = made(HK_RUNTIME_HOCKET);
+  cJSON *root = document_of(&plan);
+  /* The configuration is duplicated: at least a value and a key for each of its members. */
+  const int config = 2 * cJSON_GetArraySize(plan.model.config);
+  assert_in_range(allocations_of_reading(root), config, 1000);
+  assert_in_range(allocations_of_copying(&plan), config, 1000);
+  /* Besides: 32 keys outside the subgroups, and per subgroup an object, two members, a position. */
+  assert_in_range(allocations_of_writing(&plan), config + 2 * 32 + 4 * 6, 1000);
+
+  fail_after(5);
+  hk_error err = {0};
+  assert_int_equal(hk_plan_save(&plan, "/nonexistent/plan.json", &err), HK_ENVIRONMENT);
+  cJSON_InitHooks(NULL);
+  assert_non_null(strstr(err.message, "the plan document"));
+  cJSON_Delete(root);
+  hk_plan_free(&plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(created_with_defaults),
+      cmocka_unit_test(not_created),
+      cmocka_unit_test(jobs_out_of_range),
+      cmocka_unit_test(too_many_subgroups),
+      cmocka_unit_test(copies_are_deep),
+      cmocka_unit_test(settings_out_of_range),
+      cmocka_unit_test(parts_that_disagree),
+      cmocka_unit_test(round_trips),
+      cmocka_unit_test(files_that_are_not_there),
+      cmocka_unit_test(missing_keys_and_wrong_types),
+      cmocka_unit_test(bad_values),
+      cmocka_unit_test(numbers_that_are_none),
+      cmocka_unit_test(out_of_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
