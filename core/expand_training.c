@@ -2,7 +2,7 @@
 /* Forward and backward of one micro-step, block by block: the framework's host thread launches, the
  * collectives stream gathers weights and reduces gradients (ZeRO-3, arXiv 1910.02054), the compute
  * stream computes, and gradients leave for the host as they become ready. */
-#include <stdlib.h>
+#include <string.h>
 
 #include "core/expand.h"
 
@@ -33,15 +33,14 @@ static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t
 
 /* One pass over the blocks in either direction keeps, for each rank, what later blocks wait for. */
 typedef struct {
-  int32_t launched[64], gathered[64], computed[64], reduced[64];
+  int32_t launched[64], gathered[64], computed[64];
+  int32_t reduced[64];            /* activations, across the tensor-parallel group */
+  int32_t scattered[64];          /* gradients, across the data-parallel group */
   int32_t previous[64][PREFETCH]; /* computations of the blocks before, youngest first */
 } hk_pass;
 
-static void begin_pass(hk_pass *pass, int ranks) {
-  for (int r = 0; r < ranks; r++) {
-    pass->gathered[r] = pass->reduced[r] = -1;
-    for (int p = 0; p < PREFETCH; p++) pass->previous[r][p] = -1;
-  }
+static void begin_pass(hk_pass *pass) {
+  memset(pass, -1, sizeof *pass);
 }
 
 static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost,
@@ -80,7 +79,7 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
 
 void hk_expand_forward(hk_expansion *x, int micro) {
   hk_pass pass;
-  begin_pass(&pass, x->graph->ranks);
+  begin_pass(&pass);
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro);
@@ -162,9 +161,8 @@ static bool lags(const hk_expansion *x, int micro) {
 void hk_expand_backward(hk_expansion *x, int micro) {
   hk_pass pass;
   const int ranks = x->graph->ranks;
-  int32_t ready[64];                  /* when each rank's share of the block is reduced */
   const hk_block_cost *behind = NULL; /* the block before, whose flush may lag */
-  begin_pass(&pass, ranks);
+  begin_pass(&pass);
   for (int r = 0; r < ranks; r++) pass.previous[r][0] = last_on(x, r, HK_LANE_GPU);
   for (int i = x->n_blocks - 1; i >= 0; i--) {
     const hk_block_cost *cost = &x->blocks[i];
@@ -181,16 +179,17 @@ void hk_expand_backward(hk_expansion *x, int micro) {
 
     const bool lag = lags(x, micro);
     for (int r = 0; r < ranks; r++) {
-      if (lag && behind != NULL) flush(x, r, behind, micro, ready[r]);
-      ready[r] = pass.computed[r];
+      if (lag && behind != NULL) flush(x, r, behind, micro, pass.scattered[r]);
+      pass.scattered[r] = pass.computed[r];
       if (x->dp > 1) {
         hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
         reduce.gpu_free = dropped;
-        ready[r] = add_collective(x, r, reduce, pass.computed, -1);
+        pass.scattered[r] = add_collective(x, r, reduce, pass.computed, -1);
       }
-      if (!lag) flush(x, r, cost, micro, ready[r]);
+      if (!lag) flush(x, r, cost, micro, pass.scattered[r]);
     }
     behind = cost;
   }
-  for (int r = 0; r < ranks && lags(x, micro); r++) flush(x, r, behind, micro, ready[r]);
+  for (int r = 0; r < ranks && behind != NULL && lags(x, micro); r++)
+    flush(x, r, behind, micro, pass.scattered[r]);
 }

@@ -259,26 +259,29 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                    "no policy takes these options together; --help says which takes "
                    "what");
   }
-  size_t n = (size_t)candidates.n;
-  hk_plan *plans = calloc(n, sizeof *plans);
-  ranking->forecasts = calloc(n, sizeof *ranking->forecasts);
-  hk_status status = plans == NULL || ranking->forecasts == NULL
-                         ? hk_fail_memory(err, n * sizeof *ranking->forecasts, "a ranking")
-                         : HK_OK;
-  for (size_t i = 0; i < n && status == HK_OK; i++) {
+  const size_t most = (size_t)candidates.n;
+  hk_plan *plans = calloc(most, sizeof *plans);
+  ranking->forecasts = calloc(most, sizeof *ranking->forecasts);
+  if (plans == NULL || ranking->forecasts == NULL) {
+    free(plans);
+    hk_ranking_free(ranking);
+    return hk_fail_memory(err, most * sizeof *ranking->forecasts, "a ranking");
+  }
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < most && status == HK_OK; i++) {
     status = hk_candidate_plan(&candidates.list[i], model, machine, job, settings, &plans[i], err);
   }
   if (status == HK_OK) {
-    n = drop_twins(plans, n);
-    ranking->n = n;
-    status = forecast_all(plans, n, machine, ranking->forecasts, err);
+    ranking->n = drop_twins(plans, most);
+    status = forecast_all(plans, ranking->n, machine, ranking->forecasts, err);
   }
-  for (size_t i = 0; plans != NULL && i < (size_t)candidates.n; i++) hk_plan_free(&plans[i]);
+  for (size_t i = 0; i < most; i++) hk_plan_free(&plans[i]);
   free(plans);
   if (status != HK_OK) {
     hk_ranking_free(ranking);
     return status;
   }
+  const size_t n = ranking->n;
   qsort(ranking->forecasts, n, sizeof *ranking->forecasts, compare);
   while (ranking->n_fit < n && ranking->forecasts[ranking->n_fit].feasible) ranking->n_fit++;
   if (ranking->n_fit > 0) {

@@ -97,7 +97,7 @@ static void test_twinflow_rows(void **state) {
   hk_machine machine = {0};
   must(hk_model_load("dos-20b", &model, &err), &err);
   must(hk_machine_load("jlse-h100-4x80gb", &machine, &err), &err);
-  row rows[ROWS];
+  row rows[ROWS] = {{0}};
   read_rows(rows);
   for (int i = 0; i < ROWS; i++) {
     row *r = &rows[i];
