@@ -7,19 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Rows of the programme: resources first, then the CPU kernel, then memory. */
+/* Rows of the programme: resources, then kernels that are slower than any resource makes them. */
 enum {
   ROW_CPU = HK_RES_COUNT,
-  ROW_GPU_MEMORY,
-  ROW_HOST_MEMORY,
+  ROW_MAPPED,
   ROW_COUNT,
 };
 
-/* Per route and nanosecond-scaled, so that all numbers are near one. */
+/* Times instead of uses: rows of bytes and of core seconds differ by nine orders of magnitude, more
+ * than a solver's tolerance. */
 typedef struct {
-  double use[ROW_CPU + 1][HK_ROUTE_COUNT]; /* per parameter, all sharing ranks together */
-  double capacity[ROW_CPU + 1];            /* per nanosecond */
-  double most_resident;                    /* share of parameters that fits on the GPU */
+  double time[ROW_COUNT][HK_ROUTE_COUNT]; /* nanoseconds for which a parameter fills the row, all
+                                             sharing ranks together */
+  double most_resident;                   /* share of parameters that fits on the GPU */
   double least_resident; /* share that must be there because the host has no room */
 } hk_programme;
 
@@ -34,7 +34,7 @@ static hk_graph node_of(const hk_job *job) {
 
 /* The cheapest way to update one parameter on each route, as the union of what any runtime here
  * needs: fewer bytes than these is a different algorithm, not a better schedule. */
-static void fill_uses(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
+static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
   const hk_graph one = node_of(&plan->job);
   const struct {
     hk_route route;
@@ -52,23 +52,18 @@ static void fill_uses(hk_programme *lp, const hk_plan *plan, const hk_machine *m
     for (int u = 0; u < d.n_uses; u++) {
       const hk_resource r = d.uses[u].resource;
       if (r == HK_RES_CORES) continue;
-      lp->use[r][parts[i].route] +=
-          parts[i].work * d.uses[u].per_unit * (hk_resource_is_node(r) ? one.multiplicity : 1);
+      const double ranks = hk_resource_is_node(r) ? one.multiplicity : 1;
+      lp->time[r][parts[i].route] +=
+          1e9 * ranks * parts[i].work * d.uses[u].per_unit / hk_resource_capacity(m, r, false);
     }
-  }
-  for (int r = 0; r < HK_RES_COUNT; r++) {
-    lp->capacity[r] = hk_resource_capacity(m, (hk_resource)r, false) / 1e9;
   }
   /* CPU kernels: the better of the two AdamWs. Few threads are the most efficient, n0 / rate core
    * seconds a parameter; all cores are the fastest for one rank. */
   const double saturated = fmax(m->cpu_adamw.value, m->cpu_adamw_fp32.value);
-  lp->use[HK_RES_CORES][HK_ROUTE_CPU] = m->cpu_adamw_threads.value / saturated * one.multiplicity;
-  lp->use[ROW_CPU][HK_ROUTE_CPU] = 1;
-  lp->capacity[ROW_CPU] = hk_cpu_rate(m, saturated, m->cores.value) / 1e9;
-  /* A mapped kernel is also held by its own cap, which no resource of the list expresses: as PCIe
-   * that it alone finds narrower. */
-  lp->use[HK_RES_PCIE][HK_ROUTE_MAPPED] =
-      fmax(lp->use[HK_RES_PCIE][HK_ROUTE_MAPPED], 24 * m->duplex.value / m->mapped.value);
+  lp->time[HK_RES_CORES][HK_ROUTE_CPU] =
+      1e9 * one.multiplicity * m->cpu_adamw_threads.value / saturated / m->cores.value;
+  lp->time[ROW_CPU][HK_ROUTE_CPU] = 1e9 / hk_cpu_rate(m, saturated, m->cores.value);
+  lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * 24 / m->mapped.value;
 }
 
 static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
@@ -83,8 +78,8 @@ static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine 
 /* Columns 1 .. HK_ROUTE_COUNT are the shares, the next is t. Row r + 1 is resource r, the last the
  * sum of shares. Memory limits are bounds of the resident column. */
 static void load(glp_prob *p, const hk_programme *lp) {
-  const int t = HK_ROUTE_COUNT + 1, sum = ROW_CPU + 2;
-  int rows[(ROW_CPU + 1) * (HK_ROUTE_COUNT + 1) + HK_ROUTE_COUNT + 1];
+  const int t = HK_ROUTE_COUNT + 1, sum = ROW_COUNT + 1;
+  int rows[ROW_COUNT * (HK_ROUTE_COUNT + 1) + HK_ROUTE_COUNT + 1];
   int columns[sizeof rows / sizeof rows[0]];
   double values[sizeof rows / sizeof rows[0]];
   int n = 0;
@@ -96,14 +91,14 @@ static void load(glp_prob *p, const hk_programme *lp) {
   for (int j = 0; j < HK_ROUTE_COUNT; j++) glp_set_col_bnds(p, j + 1, GLP_LO, 0, 0);
   const double low = lp->least_resident, high = lp->most_resident;
   glp_set_col_bnds(p, HK_ROUTE_RESIDENT + 1, high > low ? GLP_DB : GLP_FX, low, high);
-  for (int r = 0; r <= ROW_CPU; r++) {
-    glp_set_row_bnds(p, r + 1, GLP_LO, 0, 0); /* capacity t - use f >= 0 */
+  for (int r = 0; r < ROW_COUNT; r++) {
+    glp_set_row_bnds(p, r + 1, GLP_LO, 0, 0); /* t - time f >= 0 */
     n++;
-    rows[n] = r + 1, columns[n] = t, values[n] = lp->capacity[r];
+    rows[n] = r + 1, columns[n] = t, values[n] = 1;
     for (int j = 0; j < HK_ROUTE_COUNT; j++) {
-      if (lp->use[r][j] == 0) continue;
+      if (lp->time[r][j] == 0) continue;
       n++;
-      rows[n] = r + 1, columns[n] = j + 1, values[n] = -lp->use[r][j];
+      rows[n] = r + 1, columns[n] = j + 1, values[n] = -lp->time[r][j];
     }
   }
   glp_set_row_bnds(p, sum, GLP_FX, 1, 1);
@@ -115,7 +110,7 @@ static void load(glp_prob *p, const hk_programme *lp) {
 }
 
 /* GLPK keeps an environment a thread; it prints unless told not to. */
-static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_CPU + 1],
+static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_COUNT],
                        hk_error *err) {
   glp_term_out(GLP_OFF);
   glp_prob *p = glp_create_prob();
@@ -126,7 +121,7 @@ static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_CPU
   const int code = glp_simplex(p, &parameters);
   const bool optimal = code == 0 && glp_get_status(p) == GLP_OPT;
   if (optimal) {
-    for (int r = 0; r <= ROW_CPU; r++) y[r] = fmax(0, glp_get_row_dual(p, r + 1));
+    for (int r = 0; r < ROW_COUNT; r++) y[r] = fmax(0, glp_get_row_dual(p, r + 1));
     for (int j = 0; j < HK_ROUTE_COUNT; j++) bound->share[j] = glp_get_col_prim(p, j + 1);
   }
   glp_delete_prob(p);
@@ -137,14 +132,14 @@ static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_CPU
 
 /* The value that the prices y prove (bound.h), memory limits entering through the best z: with
  * f_resident in [low, high], the cheapest mix puts as much as it may on the cheaper side. */
-static double certify(const hk_programme *lp, double y[ROW_CPU + 1]) {
+static double certify(const hk_programme *lp, double y[ROW_COUNT]) {
   double total = 0;
-  for (int r = 0; r <= ROW_CPU; r++) total += y[r] * lp->capacity[r];
+  for (int r = 0; r < ROW_COUNT; r++) total += y[r];
   if (!(total > 0)) return 0;
   double cost[HK_ROUTE_COUNT] = {0};
-  for (int r = 0; r <= ROW_CPU; r++) {
+  for (int r = 0; r < ROW_COUNT; r++) {
     y[r] /= total;
-    for (int j = 0; j < HK_ROUTE_COUNT; j++) cost[j] += y[r] * lp->use[r][j];
+    for (int j = 0; j < HK_ROUTE_COUNT; j++) cost[j] += y[r] * lp->time[r][j];
   }
   const double host = fmin(cost[HK_ROUTE_CPU], fmin(cost[HK_ROUTE_STAGED], cost[HK_ROUTE_MAPPED]));
   const double resident = cost[HK_ROUTE_RESIDENT];
@@ -160,6 +155,9 @@ static void name_binding(hk_bound *bound) {
       dearest = bound->price[r];
       snprintf(bound->binding, sizeof bound->binding, "%s", hk_resource_name((hk_resource)r));
     }
+  }
+  if (bound->mapped_price > dearest) {
+    snprintf(bound->binding, sizeof bound->binding, "mapped kernel");
   }
 }
 
@@ -185,17 +183,18 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
   for (int j = 0; j < HK_ROUTE_COUNT; j++) n += (double)totals[j];
 
   hk_programme lp = {0};
-  fill_uses(&lp, plan, machine);
+  fill_times(&lp, plan, machine);
   fill_memory(&lp, plan, machine, n);
   bound->feasible = lp.least_resident <= lp.most_resident;
   if (!bound->feasible) return HK_OK;
 
-  double y[ROW_CPU + 1] = {0};
+  double y[ROW_COUNT] = {0};
   HK_TRY(solve(&lp, bound, y, err));
   const hk_graph node = node_of(&plan->job);
   bound->update_ns = barrier_ns(&node, machine) + floor_ns(certify(&lp, y) * n);
-  for (int r = 0; r < HK_RES_COUNT; r++) bound->price[r] = y[r] * lp.capacity[r];
-  bound->cpu_price = y[ROW_CPU] * lp.capacity[ROW_CPU];
+  memcpy(bound->price, y, sizeof bound->price);
+  bound->cpu_price = y[ROW_CPU];
+  bound->mapped_price = y[ROW_MAPPED];
   name_binding(bound);
   return HK_OK;
 }

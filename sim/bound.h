@@ -8,6 +8,7 @@
  *     sum f_route                                  = 1
  *     n x sum u(route, resource) f_route          <= capacity(resource) t     for every resource
  *     f_cpu                                       <= rate of all cores x t
+ *     f_mapped                                    <= rate of the mapped kernel x t
  *     12 P f_resident                             <= GPU memory beside the weights
  *     12 P n (1 - f_resident)                     <= host memory
  *
@@ -26,11 +27,12 @@
 
 typedef struct {
   hk_ns update_ns;
-  char binding[24];             /* resource name, "cpu kernel", "critical path" or "nothing" */
+  char binding[24];             /* resource name, "cpu kernel", "mapped kernel", "critical path" or
+                                   "nothing" */
   bool feasible;                /* false: no assignment of routes fits in memory */
   double share[HK_ROUTE_COUNT]; /* of parameters, in an optimal assignment (GLPK's primal) */
   double price[HK_RES_COUNT];   /* the certificate: y x capacity of each resource */
-  double cpu_price;             /* of the CPU kernel's own rate; prices sum to at most 1 */
+  double cpu_price, mapped_price; /* of the kernels' own rates; all prices sum to at most 1 */
 } hk_bound;
 
 /* Over every assignment of routes: the physical bound of model and machine for the plan's job, by

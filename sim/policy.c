@@ -61,6 +61,9 @@ static hk_status check_options(const hk_policy *policy, const hk_policy_options 
   if (o->ratio >= 0 && !(policy->takes & HK_TAKES_RATIO)) {
     return hk_fail(err, HK_INPUT, "policy '%s' takes no --ratio", policy->name);
   }
+  if (o->ratio > 1) {
+    return hk_fail(err, HK_INPUT, "--ratio: expected a number from 0 to 1, got %g", o->ratio);
+  }
   if (o->buffers != 0 && !(policy->takes & HK_TAKES_BUFFERS)) {
     return hk_fail(err, HK_INPUT, "policy '%s' takes no --buffers", policy->name);
   }

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Random numbers for tests, and machines as people may have them. */
+#ifndef HK_TESTS_RANDOM_H
+#define HK_TESTS_RANDOM_H
+
+#include <math.h>
+
+#include "tests/fixture.h"
+
+/* SplitMix64 (Steele, Lea, Flood 2014): a case starts from its own number, so that any can be
+ * repeated alone. */
+typedef struct {
+  uint64_t state;
+} random_stream;
+
+static inline uint64_t next(random_stream *r) {
+  uint64_t z = (r->state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/* From 0 to just under 1. */
+static inline double uniform(random_stream *r) {
+  return (double)(next(r) >> 11) * 0x1p-53;
+}
+
+static inline int pick(random_stream *r, int least, int most) {
+  return least + (int)(uniform(r) * ((double)most - least + 1));
+}
+
+/* Log-uniform: rates differ by orders of magnitude, not by sums. */
+static inline double scale(random_stream *r, double least, double most) {
+  return least * pow(most / least, uniform(r));
+}
+
+/* Nodes of 1, 2, 4 or 8 GPUs between a desktop and the best that can be bought: PCIe 6 to 60 GB/s,
+ * more or less lopsided and duplex, a fabric that may be too narrow for all links, host memory of
+ * 40 to 600 GB/s, CPUs from far slower than the link to faster. */
+static inline hk_machine random_node(random_stream *r) {
+  hk_machine m = ideal_machine();
+  const int gpus = 1 << pick(r, 0, 3);
+  m.gpus.value = gpus;
+  m.gpu_hbm.value = scale(r, 1e12, 5e12);
+  m.gpu_launch.value = 5000;
+  m.h2d.value = scale(r, 6e9, 60e9);
+  m.d2h.value = m.h2d.value * scale(r, 0.7, 1.4);
+  m.duplex.value = (m.h2d.value + m.d2h.value) * scale(r, 0.6, 1);
+  m.mapped.value = m.duplex.value * scale(r, 0.5, 1);
+  const double fabric = fmax(1, scale(r, 0.5, 1) * gpus);
+  m.fabric_h2d.value = m.h2d.value * fabric;
+  m.fabric_d2h.value = m.d2h.value * fabric;
+  m.fabric_duplex.value = m.duplex.value * fabric;
+  m.dram.value = scale(r, 40e9, 600e9);
+  m.dram_with_dma.value = m.dram.value * scale(r, 0.7, 1);
+  m.dma_weight.value = scale(r, 0.5, 5);
+  m.cpu_adamw.value = scale(r, 3e8, 2e10);
+  return m;
+}
+
+#endif

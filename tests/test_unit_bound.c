@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Lower bounds: against numbers by hand for each thing that can bind, against a search over a grid
+ * of shares that knows nothing of linear programmes, and below every simulated policy. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sim/forecast.h"
+#include "tests/random.h"
+
+/* -- By hand ------------------------------------------------------------------------------------
+ */
+
+/* A billion parameters a rank, so that nanoseconds a parameter are seconds. */
+#define PARAMETERS 1000000000LL
+
+static hk_bound physical(const hk_machine *m, int gpus) {
+  hk_error err = {0};
+  hk_plan_subgroup subgroups[1] = {{PARAMETERS, HK_ROUTE_CPU}};
+  const hk_plan plan = {.job = {.gpus = gpus, .nodes = 1, .tp = 1, .micro_batch = 1},
+                        .subgroups = subgroups,
+                        .n_subgroups = 1};
+  hk_bound bound;
+  must(hk_bound_physical(&plan, m, &bound, &err), &err);
+  return bound;
+}
+
+/* GPU memory for the weights and no state; CPU and mapped access so slow that all goes round. */
+static hk_machine only_staged(void) {
+  hk_machine m = ideal_machine();
+  m.gpu_memory.value = 2.0 * PARAMETERS;
+  m.cpu_adamw.value = m.cpu_adamw_fp32.value = 1;
+  m.mapped.value = 1;
+  return m;
+}
+
+static void expect(const hk_machine *m, int gpus, double seconds, const char *binding) {
+  const hk_bound b = physical(m, gpus);
+  assert_true(b.feasible);
+  assert_string_equal(b.binding, binding);
+  /* Below: rounding, and what the nearly idle routes carry. */
+  if (!((double)b.update_ns <= seconds * 1e9 && (double)b.update_ns >= seconds * 1e9 * 0.99999)) {
+    fail_msg("%.9f s, by hand %.9f", (double)b.update_ns / 1e9, seconds);
+  }
+  double prices = b.cpu_price + b.mapped_price;
+  for (int r = 0; r < HK_RES_COUNT; r++) {
+    assert_true(b.price[r] >= 0);
+    prices += b.price[r];
+  }
+  assert_true(fabs(prices - 1) < 1e-9);
+}
+
+static void each_resource_binds(void **state) {
+  (void)state;
+  static const struct {
+    size_t quantity;
+    double rate;
+    int gpus;
+    double seconds;
+    const char *binding;
+  } cases[] = {
+#define AT(field) offsetof(hk_machine, field)
+      /* 12 bytes each way, 24 both, 24 of host memory. */
+      {AT(h2d), 12e9, 1, 1, "h2d"},
+      {AT(d2h), 6e9, 1, 2, "d2h"},
+      {AT(duplex), 12e9, 1, 2, "pcie"},
+      {AT(dram), 48e9, 1, 0.5, "dram"},
+      /* Of the node: all its ranks together. */
+      {AT(dram), 48e9, 4, 2, "dram"},
+      {AT(fabric_h2d), 24e9, 2, 1, "fabric_h2d"},
+      {AT(fabric_d2h), 24e9, 8, 4, "fabric_d2h"},
+      {AT(fabric_duplex), 24e9, 2, 2, "fabric"},
+      /* Each rank has its own link: the number of ranks is nothing to it. */
+      {AT(duplex), 12e9, 4, 2, "pcie"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    hk_machine m = only_staged();
+    ((hk_quantity *)((char *)&m + cases[i].quantity))->value = cases[i].rate;
+    expect(&m, cases[i].gpus, cases[i].seconds, cases[i].binding);
+  }
+}
+
+/* What is lost while copies and kernels mix is not lost by every schedule: no part of the bound. */
+static void mixed_traffic_is_no_part(void **state) {
+  (void)state;
+  hk_machine m = only_staged();
+  m.dram.value = 48e9;
+  m.dram_with_dma.value = 24e9;
+  expect(&m, 1, 0.5, "dram");
+}
+
+/* All resident: 28 bytes of GPU memory traffic. The lane's time share says the same: either. */
+static void gpu_memory_bandwidth(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  m.gpu_hbm.value = 14e9;
+  m.cpu_adamw.value = m.cpu_adamw_fp32.value = m.mapped.value = 1;
+  const hk_bound b = physical(&m, 1);
+  assert_true(strcmp(b.binding, "hbm") == 0 || strcmp(b.binding, "gpu") == 0);
+  assert_true(b.update_ns <= 2000000000 && b.update_ns >= 1999990000);
+  assert_true(b.share[HK_ROUTE_RESIDENT] + b.share[HK_ROUTE_STAGED] > 0.99999);
+}
+
+static void cpu(void **state) {
+  (void)state;
+  hk_machine m = only_staged();
+  /* c on the CPU at 1 a ns, the rest over 4 B/ns: c = 0.5 c + 3 (1 - c), c = 6/7. The prices p of
+   * the CPU and q of the link make both routes cost the same: p + 0.5 q = 3 q. */
+  m.cpu_adamw.value = 1e9;
+  m.h2d.value = 4e9;
+  expect(&m, 1, 6.0 / 7, "cpu kernel");
+  const hk_bound b = physical(&m, 1);
+  assert_true(fabs(b.share[HK_ROUTE_CPU] - 6.0 / 7) < 1e-6);
+  assert_true(fabs(b.cpu_price - 2.5 / 3.5) < 1e-6);
+  assert_true(fabs(b.price[HK_RES_H2D] - 1 / 3.5) < 1e-6);
+  /* The better of the two kernels counts. */
+  m.cpu_adamw.value = 5e8;
+  m.cpu_adamw_fp32.value = 1e9;
+  expect(&m, 1, 6.0 / 7, "cpu kernel");
+  /* Four teams on 16 cores: a core does 1 of 8 G/s divided by n0 = 8, so 16 do 16 G/s at most,
+   * however the threads are spread; one team of 16 would do 8 (1 - exp(-2)). No way back from the
+   * GPU. */
+  m.cpu_adamw.value = 8e9;
+  m.cpu_adamw_threads.value = 8;
+  m.cores.value = 16;
+  m.h2d.value = 1e15;
+  m.d2h.value = 1;
+  expect(&m, 4, 4 / 16.0, "cores");
+  expect(&m, 1, 1 / (8 * (1 - exp(-2))), "cpu kernel");
+  /* Host memory: 28 bytes and 2 for the weights on their way up. */
+  m.dram.value = 15e9;
+  expect(&m, 1, 2, "dram");
+}
+
+static void mapped(void **state) {
+  (void)state;
+  hk_machine m = only_staged();
+  m.gpu_hbm.value = 1;
+  m.mapped.value = 48e9;
+  expect(&m, 1, 0.5, "mapped kernel");
+  m.duplex.value = 24e9;
+  expect(&m, 1, 1, "pcie");
+}
+
+static void what_fits_on_the_gpu_stays(void **state) {
+  (void)state;
+  hk_machine m = only_staged();
+  m.h2d.value = 12e9;
+  m.gpu_memory.value = (2 + 6) * 1e9;
+  expect(&m, 1, 0.5, "h2d");
+  const hk_bound b = physical(&m, 1);
+  assert_true(fabs(b.share[HK_ROUTE_RESIDENT] - 0.5) < 1e-6);
+  /* What the system and the workspaces keep is not there. */
+  m.gpu_reserved.value = 3e9;
+  expect(&m, 1, 0.75, "h2d");
+}
+
+/* Room for half the state on the host: the other half must be where updates are slow. */
+static void what_does_not_fit_on_the_host_must_stay(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  m.gpu_hbm.value = 28e9;
+  m.host_memory.value = 7e9;
+  m.host_reserved.value = 1e9;
+  m.cpu_adamw.value = m.cpu_adamw_fp32.value = 1;
+  const hk_bound b = physical(&m, 1);
+  assert_true(b.feasible);
+  assert_true(b.update_ns <= 500000000 && b.update_ns >= 499990000);
+  /* Of two ranks half as much. */
+  assert_true(physical(&m, 2).update_ns <= 750000000 && physical(&m, 2).update_ns >= 749990000);
+}
+
+static void memory_that_does_not_suffice(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  m.host_memory.value = 6e9;          /* half of the state */
+  m.gpu_memory.value = (2 + 3) * 1e9; /* weights and a quarter */
+  assert_false(physical(&m, 1).feasible);
+  assert_int_equal(physical(&m, 1).update_ns, 0);
+  m.gpu_memory.value = (2 + 6.1) * 1e9; /* and a little over a half */
+  assert_true(physical(&m, 1).feasible);
+  assert_false(physical(&m, 2).feasible); /* two ranks, one host */
+  m.host_memory.value = 12e9;
+  assert_true(physical(&m, 2).feasible);
+}
+
+/* Every update waits for the gradient norm. */
+static void the_barrier_comes_first(void **state) {
+  (void)state;
+  hk_machine m = only_staged();
+  m.h2d.value = 12e9;
+  const hk_ns without = physical(&m, 1).update_ns;
+  m.gpu_launch.value = 7000;
+  assert_int_equal(physical(&m, 1).update_ns, without + 7000);
+}
+
+/* -- Against a grid -----------------------------------------------------------------------------
+ */
+
+#define STEPS 40
+enum { C = HK_ROUTE_CPU, S = HK_ROUTE_STAGED, M = HK_ROUTE_MAPPED, R = HK_ROUTE_RESIDENT };
+
+/* Seconds a parameter for shares f, written down anew from DESIGN.md's table of bytes. */
+static double seconds_of(const hk_machine *m, const double f[HK_ROUTE_COUNT]) {
+  const double n = m->gpus.value;
+  const double in = 2 * f[C] + 12 * f[S] + 12 * f[M], out = 12 * f[S] + 12 * f[M];
+  const double cpu = fmax(m->cpu_adamw.value, m->cpu_adamw_fp32.value);
+  const double team = cpu * (1 - exp(-m->cores.value / m->cpu_adamw_threads.value));
+  const double times[] = {
+      in / m->h2d.value,
+      out / m->d2h.value,
+      (in + out) / m->duplex.value,
+      n * in / m->fabric_h2d.value,
+      n * out / m->fabric_d2h.value,
+      n * (in + out) / m->fabric_duplex.value,
+      n * (30 * f[C] + 24 * f[S] + 24 * f[M]) / m->dram.value,
+      28 * (f[S] + f[R]) / m->gpu_hbm.value,
+      f[C] / team,
+      n * f[C] * m->cpu_adamw_threads.value / cpu / m->cores.value,
+      24 * f[M] / m->mapped.value,
+  };
+  double longest = 0;
+  for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) longest = fmax(longest, times[i]);
+  return longest;
+}
+
+static double best_on_grid(const hk_machine *m, int least_resident, int most_resident) {
+  double best = INFINITY;
+  for (int r = least_resident; r <= most_resident; r++) {
+    for (int c = 0; c + r <= STEPS; c++) {
+      for (int s = 0; s + c + r <= STEPS; s++) {
+        const double f[HK_ROUTE_COUNT] = {[C] = (double)c / STEPS,
+                                          [S] = (double)s / STEPS,
+                                          [M] = (double)(STEPS - s - c - r) / STEPS,
+                                          [R] = (double)r / STEPS};
+        best = fmin(best, seconds_of(m, f));
+      }
+    }
+  }
+  return best;
+}
+
+/* Some point of the grid is within a step of the optimum in every share that is not zero there. */
+static double a_step(const hk_machine *m, const hk_bound *b) {
+  double sum = 0;
+  for (int j = 0; j < HK_ROUTE_COUNT; j++) {
+    double f[HK_ROUTE_COUNT] = {0};
+    f[j] = b->share[j] > 1e-7 ? 1.0 / STEPS : 0;
+    sum += seconds_of(m, f);
+  }
+  return sum;
+}
+
+static void no_point_of_a_grid_is_better(void **state) {
+  (void)state;
+  int near = 0;
+  for (uint64_t seed = 0; seed < 300; seed++) {
+    random_stream r = {seed};
+    hk_machine m = random_node(&r);
+    m.cpu_adamw_fp32.value = m.cpu_adamw.value * scale(&r, 0.5, 2);
+    m.cpu_adamw_threads.value = scale(&r, 1, 40);
+    m.cores.value = pick(&r, 4, 128);
+    /* Memory limits that fall on the grid. */
+    const int least = pick(&r, 0, STEPS / 4), most = pick(&r, least, STEPS);
+    m.host_memory.value = m.gpus.value * 12 * PARAMETERS * (1 - (double)least / STEPS);
+    m.gpu_memory.value = 2 * PARAMETERS + 12 * PARAMETERS * ((double)most / STEPS);
+    if (least == most) m.gpu_memory.value *= 1 + 1e-9;
+    const hk_bound b = physical(&m, (int)m.gpus.value);
+    assert_true(b.feasible);
+    const double bound = (double)(b.update_ns - (m.gpus.value > 1 ? 0 : 5000)) / PARAMETERS / 1e9;
+    const double grid = best_on_grid(&m, least, most);
+    if (bound > grid * (1 + 1e-9) || grid > bound * (1 + 1e-6) + a_step(&m, &b)) {
+      fail_msg("seed %d: bound %.6g s a parameter, grid %.6g, step %.3g", (int)seed, bound, grid,
+               a_step(&m, &b));
+    }
+    near += grid < bound * 1.03;
+  }
+  assert_true(near > 150); /* the bound is tight, not just low */
+}
+
+/* -- Against the simulator ----------------------------------------------------------------------
+ */
+
+static void below_every_policy(void **state) {
+  (void)state;
+  size_t n = 0;
+  const hk_policy *const *policies = hk_policy_list(&n);
+  hk_model model = tiny_model(2);
+  const double parameters = (double)model.parameters;
+  int fitting = 0, tight = 0;
+  for (uint64_t seed = 0; seed < 500; seed++) {
+    random_stream r = {seed};
+    hk_machine m = random_node(&r);
+    const int gpus = (int)m.gpus.value;
+    m.gpu_launch.value = pick(&r, 0, 100);
+    m.cpu_adamw_fp32.value = m.cpu_adamw.value * scale(&r, 0.5, 2);
+    m.cpu_unscale.value = m.cpu_cast.value = m.cpu_adamw.value * scale(&r, 1, 4);
+    m.cpu_adamw_threads.value = scale(&r, 1, 40);
+    m.cores.value = gpus * pick(&r, 1, 16);
+    m.gpu_memory.value = parameters * scale(&r, 4, 40);
+    m.host_memory.value = parameters * scale(&r, 4, 60);
+    const hk_job job = {.gpus = gpus,
+                        .nodes = pick(&r, 1, 2),
+                        .tp = 1,
+                        .micro_batch = 1,
+                        .grad_accum = 1,
+                        .seq = 1,
+                        .checkpoint_activations = true};
+    const hk_plan_settings settings = {.subgroup_numel = pick(&r, 2000, 20000)};
+    for (size_t i = 0; i < 2 * n; i++) {
+      const hk_policy *policy = policies[i / 2];
+      const hk_runtime runtime = i % 2 ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET;
+      if (runtime == HK_RUNTIME_DEEPSPEED && !policy->deepspeed) continue;
+      const hk_candidate candidate = {policy, HK_POLICY_OPTIONS_NONE, runtime};
+      hk_error err = {0};
+      hk_plan plan;
+      hk_forecast f;
+      must(hk_candidate_plan(&candidate, &model, &m, &job, &settings, &plan, &err), &err);
+      must(hk_forecast_make(&plan, &m, NULL, &f, &err), &err);
+      if (f.graph_bound.update_ns > f.update_ns) {
+        fail_msg("seed %d, %s: bound %lld ns (%s), update %lld ns", (int)seed, policy->name,
+                 (long long)f.graph_bound.update_ns, f.graph_bound.binding, (long long)f.update_ns);
+      }
+      if (f.feasible) {
+        /* Two sums of the same things may round to neighbouring nanoseconds. */
+        if (!f.physical.feasible || f.physical.update_ns > f.graph_bound.update_ns + 1) {
+          fail_msg("seed %d, %s: physical bound %lld ns, of the graph %lld", (int)seed,
+                   policy->name, (long long)f.physical.update_ns,
+                   (long long)f.graph_bound.update_ns);
+        }
+        fitting++;
+        tight += (double)f.update_ns < 1.1 * (double)f.physical.update_ns;
+      }
+      hk_forecast_free(&f);
+    }
+  }
+  hk_model_free(&model);
+  assert_true(fitting > 1000);
+  assert_true(tight > 30); /* with a policy that happens to suit the machine */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_resource_binds),
+      cmocka_unit_test(mixed_traffic_is_no_part),
+      cmocka_unit_test(gpu_memory_bandwidth),
+      cmocka_unit_test(cpu),
+      cmocka_unit_test(mapped),
+      cmocka_unit_test(what_fits_on_the_gpu_stays),
+      cmocka_unit_test(what_does_not_fit_on_the_host_must_stay),
+      cmocka_unit_test(memory_that_does_not_suffice),
+      cmocka_unit_test(the_barrier_comes_first),
+      cmocka_unit_test(no_point_of_a_grid_is_better),
+      cmocka_unit_test(below_every_policy),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
