@@ -140,7 +140,6 @@ static void fill_base_memory(hk_expansion *x, unsigned phases) {
     }
   }
   graph->host_base = host * graph->ranks * graph->multiplicity;
-  graph->host_pinned = graph->host_base;
   if ((phases & HK_EXPAND_TRAINING) == 0) graph->gpu_base += 2 * (all - n[HK_ROUTE_CPU]);
 }
 

@@ -117,7 +117,6 @@ typedef struct {
   int32_t layers;                     /* of the model: block number of the head */
   hk_bytes gpu_base;                  /* on each rank's GPU before the first operation */
   hk_bytes host_base;                 /* of the whole node before the first operation */
-  hk_bytes host_pinned;               /* the part of host_base that is pinned */
   size_t capacity_ops, capacity_deps; /* private to the builder */
 } hk_graph;
 

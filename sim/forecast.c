@@ -28,7 +28,7 @@ static void measure_phases(hk_forecast *f) {
   f->update_ns = t->makespan - begin;
 }
 
-/* The busiest resource and the busiest lane of the update phase. */
+/* The busiest resource of the update phase. */
 static void find_limiter(hk_forecast *f, const hk_machine *machine) {
   const double seconds = (double)f->update_ns / 1e9;
   if (seconds <= 0) return;
@@ -40,16 +40,6 @@ static void find_limiter(hk_forecast *f, const hk_machine *machine) {
     if (utilization > f->limiter_utilization) {
       f->limiter_utilization = utilization;
       f->limiter = (hk_resource)r;
-    }
-  }
-  const hk_ns begin = f->iteration_ns - f->update_ns;
-  for (size_t l = 0; l < f->graph.n_lanes; l++) {
-    const double busy =
-        (double)hk_lane_busy(&f->graph, &f->result.timeline, (int32_t)l, begin, f->iteration_ns) /
-        (double)f->update_ns;
-    if (busy > f->busiest_lane_utilization) {
-      f->busiest_lane_utilization = busy;
-      f->busiest_lane = f->graph.lanes[l].kind;
     }
   }
 }

@@ -19,8 +19,6 @@ typedef struct {
   hk_bytes gpu_short, host_short;           /* missing bytes: of one GPU, of a node; 0: fits */
   hk_resource limiter;                      /* busiest resource of the update phase */
   double limiter_utilization;
-  hk_lane_kind busiest_lane;
-  double busiest_lane_utilization;
   char problem[256]; /* "host memory: 291 GiB missing in backward (needs ..., has ...)"; empty: fits
                       */
   char advice[512];  /* what would make it fit; empty when it does */

@@ -151,12 +151,10 @@ static hk_status sample_rates(hk_state *s) {
 static void account(hk_state *s) {
   const double dt = (double)(s->now - s->since) / 1e9;
   if (dt <= 0) return;
-  double *used = s->result->used_phase[s->phase], *full = s->result->full[s->phase];
+  double *used = s->result->used_phase[s->phase];
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     for (int r = 0; r < HK_RES_COUNT; r++) {
-      const int slot = rank * HK_RES_COUNT + r;
-      used[r] += s->used[slot] * dt;
-      if (rank == 0 && s->used[slot] >= s->capacity[slot] * (1 - 1e-9)) full[r] += dt;
+      used[r] += s->used[rank * HK_RES_COUNT + r] * dt;
     }
   }
 }

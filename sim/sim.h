@@ -81,7 +81,6 @@ typedef struct {
   double used[HK_RES_COUNT]; /* over the iteration, per rank or per node, in resource
                                 units x seconds (bytes, seconds) */
   double used_phase[HK_PHASE_COUNT][HK_RES_COUNT];
-  double full[HK_PHASE_COUNT][HK_RES_COUNT]; /* seconds with the resource at its capacity */
   int64_t events;
 } hk_result;
 
