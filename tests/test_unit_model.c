@@ -25,7 +25,7 @@ static hk_model load(const char *name) {
 }
 
 static hk_model parse(const char *text) {
-  hk_model model;
+  hk_model model = {0};
   hk_error err = {0};
   cJSON *config = NULL;
   if (hk_json_parse(text, strlen(text), "test", &config, &err) != HK_OK ||
