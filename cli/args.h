@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "core/error.h"
+#include "core/plan.h"
 
 /* X(ID, name, letter, kind, field of hk_args, value as --help shows it, least, most, help)
  *
@@ -20,27 +21,28 @@
     "a preset ('hocket model list') or a Hugging Face config.json")                             \
   X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                    \
     "a profile ('hocket machine list') or a file of the same form")                             \
-  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, 64, "GPUs of a node (default: all that it has)")      \
-  X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, 65536, "nodes (default 1)")                        \
-  X(TP, "tp", 0, WHOLE, tp, "N", 1, 64, "tensor-parallel degree (default 1)")                   \
+  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS,                                         \
+    "GPUs of a node (default: all that it has)")                                                \
+  X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")                \
+  X(TP, "tp", 0, WHOLE, tp, "N", 1, HK_MOST_GPUS, "tensor-parallel degree (default 1)")         \
   X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                           \
     "sequences a rank and micro-step (default 1)")                                              \
-  X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, 4096,                               \
+  X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, HK_MOST_GRAD_ACCUM,                 \
     "micro-steps an iteration (default 1)")                                                     \
-  X(SEQ, "seq", 0, WHOLE, seq, "N", 1, 1 << 24,                                                 \
+  X(SEQ, "seq", 0, WHOLE, seq, "N", 1, HK_MOST_SEQ,                                             \
     "tokens a sequence (default 2048, or the model's limit if less)")                           \
   X(CHECKPOINT, "checkpoint-activations", 0, CHOICE, checkpoint, "yes|no", 0, 0,                \
     "recompute activations in backward (default yes)")                                          \
   X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "see the list of policies below")          \
   X(RUNTIME, "runtime", 0, CHOICE, runtime, "hocket|deepspeed", 0, 0,                           \
     "whose operations and stalls ('plan': both, else hocket)")                                  \
-  X(STRIDE, "stride", 0, STRIDE, stride, "N|auto", 1, 1 << 20,                                  \
+  X(STRIDE, "stride", 0, STRIDE, stride, "N|auto", 1, HK_MOST_STRIDE,                           \
     "one of N subgroups goes to the GPU; auto: by the closed form")                             \
   X(RATIO, "ratio", 0, REAL, ratio, "X", 0, 1,                                                  \
     "share of subgroups whose state lives on the host, 0 to 1")                                 \
   X(SUBGROUP, "subgroup", 0, COUNT, subgroup, "NUMEL", 1, 1e12,                                 \
     "parameters a subgroup, with k, M or G (default 100M)")                                     \
-  X(BUFFERS, "buffers", 0, WHOLE, buffers, "N", 1, 1024,                                        \
+  X(BUFFERS, "buffers", 0, WHOLE, buffers, "N", 1, HK_MOST_BUFFERS,                             \
     "staging buffers in flight on the GPU (default: the policy's)")                             \
   X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                       \
     "gradients to the host beside backward, or in its way")                                     \

@@ -77,6 +77,14 @@ const char *hk_nearest(const char *typed, const char *const *names, size_t n) {
   return best;
 }
 
+const char *hk_join(const char *const *names, size_t n, char *buffer, size_t size) {
+  buffer[0] = '\0';
+  for (size_t i = 0, used = 0; i < n && used < size; i++) {
+    used += (size_t)snprintf(buffer + used, size - used, "%s%s", i > 0 ? ", " : "", names[i]);
+  }
+  return buffer;
+}
+
 /* -- The share folder ---------------------------------------------------------------------- */
 
 static char found_share[MAX_PATH];

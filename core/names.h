@@ -11,6 +11,9 @@
  * transpose; case ignored), or NULL when none is near enough to be meant. */
 const char *hk_nearest(const char *typed, const char *const *names, size_t n);
 
+/* "a, b, c", cut if it does not fit. Returns `buffer`. */
+const char *hk_join(const char *const *names, size_t n, char *buffer, size_t size);
+
 /* Sorted names of the presets of one kind ("models", "machines"), without ".json".
  * The caller frees with hk_names_free. */
 hk_status hk_share_list(const char *kind, char ***names, size_t *n, hk_error *err);

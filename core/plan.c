@@ -24,12 +24,12 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
     const char *name;
     int value, most;
   } fields[] = {
-      {"gpus", job->gpus, 64},
-      {"nodes", job->nodes, 65536},
-      {"tp", job->tp, 64},
-      {"micro_batch", job->micro_batch, 1 << 20},
-      {"grad_accum", job->grad_accum, 1 << 12},
-      {"seq", job->seq, 1 << 24},
+      {"gpus", job->gpus, HK_MOST_GPUS},
+      {"nodes", job->nodes, HK_MOST_NODES},
+      {"tp", job->tp, HK_MOST_GPUS},
+      {"micro_batch", job->micro_batch, HK_MOST_MICRO_BATCH},
+      {"grad_accum", job->grad_accum, HK_MOST_GRAD_ACCUM},
+      {"seq", job->seq, HK_MOST_SEQ},
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     if (fields[i].value < 1 || fields[i].value > fields[i].most) {
@@ -130,21 +130,21 @@ static hk_status check_settings(const hk_plan *plan, hk_error *err) {
     return hk_fail(err, HK_INPUT, "flush.bytes_per_param: expected 2 (bf16) or 4 (fp32), got %d",
                    plan->flush_bytes_per_param);
   }
-  if (plan->stride < 0 || plan->stride > 1 << 20) {
-    return hk_fail(err, HK_INPUT, "stride: expected a whole number from 0 to %d, got %d", 1 << 20,
-                   plan->stride);
+  if (plan->stride < 0 || plan->stride > HK_MOST_STRIDE) {
+    return hk_fail(err, HK_INPUT, "stride: expected a whole number from 0 to %d, got %d",
+                   HK_MOST_STRIDE, plan->stride);
   }
-  if (plan->buffers < 1 || plan->buffers > 1024) {
-    return hk_fail(err, HK_INPUT, "buffers: expected a whole number from 1 to 1024, got %d",
-                   plan->buffers);
+  if (plan->buffers < 1 || plan->buffers > HK_MOST_BUFFERS) {
+    return hk_fail(err, HK_INPUT, "buffers: expected a whole number from 1 to %d, got %d",
+                   HK_MOST_BUFFERS, plan->buffers);
   }
   if (plan->piece_numel < 1) {
     return hk_fail(err, HK_INPUT, "piece_numel: expected at least 1 parameter, got %lld",
                    (long long)plan->piece_numel);
   }
-  if (plan->cpu_threads < 1 || plan->cpu_threads > 1 << 16) {
+  if (plan->cpu_threads < 1 || plan->cpu_threads > HK_MOST_CPU_THREADS) {
     return hk_fail(err, HK_INPUT, "cpu.threads: expected a whole number from 1 to %d, got %d",
-                   1 << 16, plan->cpu_threads);
+                   HK_MOST_CPU_THREADS, plan->cpu_threads);
   }
   return HK_OK;
 }

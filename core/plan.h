@@ -24,6 +24,17 @@ typedef enum {
 
 typedef enum { HK_FLUSH_ASYNC, HK_FLUSH_SYNC } hk_flush;
 
+/* The most that a job or a plan may say, for its checks, its document and the command line alike.
+ */
+#define HK_MOST_GPUS        64 /* of a node; also of a tensor-parallel group */
+#define HK_MOST_NODES       65536
+#define HK_MOST_MICRO_BATCH (1 << 20)
+#define HK_MOST_GRAD_ACCUM  4096
+#define HK_MOST_SEQ         (1 << 24)
+#define HK_MOST_STRIDE      (1 << 20)
+#define HK_MOST_BUFFERS     1024
+#define HK_MOST_CPU_THREADS (1 << 16)
+
 /* What is trained and on how many GPUs. World size = gpus x nodes; dp = world / tp. */
 typedef struct {
   int gpus; /* of one node */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The plan document, "hocket.plan/1": everything a simulator or an engine needs, the model's
  * config included, so that a plan can be run on a machine that has never seen the model. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,12 +120,9 @@ static hk_status read_name(const cJSON *object, const char *key, const char *con
     return hk_fail(err, HK_INPUT, "key '%s': '%s' is not known; did you mean '%s'?", key, text,
                    near);
   }
-  char known[80] = "";
-  for (size_t i = 0, used = 0; i < n && used < sizeof known; i++) {
-    used +=
-        (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", names[i]);
-  }
-  return hk_fail(err, HK_INPUT, "key '%s': '%s' is not known; known are %s", key, text, known);
+  char known[80];
+  return hk_fail(err, HK_INPUT, "key '%s': '%s' is not known; known are %s", key, text,
+                 hk_join(names, n, known, sizeof known));
 }
 
 static hk_status read_text(const cJSON *object, const char *key, char *out, size_t size,
@@ -150,12 +146,12 @@ static hk_status read_int(const cJSON *object, const char *key, int most, int *o
 static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
   const cJSON *o = NULL;
   HK_TRY(hk_json_object(root, "job", &o, err));
-  HK_TRY(read_int(o, "gpus", 64, &job->gpus, err));
-  HK_TRY(read_int(o, "nodes", 65536, &job->nodes, err));
-  HK_TRY(read_int(o, "tp", 64, &job->tp, err));
-  HK_TRY(read_int(o, "micro_batch", 1 << 20, &job->micro_batch, err));
-  HK_TRY(read_int(o, "grad_accum", 1 << 12, &job->grad_accum, err));
-  HK_TRY(read_int(o, "seq", 1 << 24, &job->seq, err));
+  HK_TRY(read_int(o, "gpus", HK_MOST_GPUS, &job->gpus, err));
+  HK_TRY(read_int(o, "nodes", HK_MOST_NODES, &job->nodes, err));
+  HK_TRY(read_int(o, "tp", HK_MOST_GPUS, &job->tp, err));
+  HK_TRY(read_int(o, "micro_batch", HK_MOST_MICRO_BATCH, &job->micro_batch, err));
+  HK_TRY(read_int(o, "grad_accum", HK_MOST_GRAD_ACCUM, &job->grad_accum, err));
+  HK_TRY(read_int(o, "seq", HK_MOST_SEQ, &job->seq, err));
   return hk_json_bool(o, "checkpoint_activations", &job->checkpoint_activations, err);
 }
 
@@ -164,7 +160,7 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
   int choice = 0;
   HK_TRY(hk_json_object(root, "policy", &o, err));
   HK_TRY(read_text(o, "name", plan->policy, sizeof plan->policy, err));
-  HK_TRY(read_int(o, "stride", 1 << 20, &plan->stride, err));
+  HK_TRY(read_int(o, "stride", HK_MOST_STRIDE, &plan->stride, err));
   HK_TRY(hk_json_double(o, "ratio", 0, 1, &plan->ratio, err));
   HK_TRY(read_name(root, "runtime", hk_runtime_names, 2, &choice, err));
   plan->runtime = (hk_runtime)choice;
@@ -173,10 +169,10 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
   plan->flush = (hk_flush)choice;
   HK_TRY(read_int(o, "bytes_per_param", 4, &plan->flush_bytes_per_param, err));
   HK_TRY(hk_json_object(root, "staging", &o, err));
-  HK_TRY(read_int(o, "buffers", 1024, &plan->buffers, err));
+  HK_TRY(read_int(o, "buffers", HK_MOST_BUFFERS, &plan->buffers, err));
   HK_TRY(hk_json_int(o, "piece_numel", 1, 1LL << 52, &plan->piece_numel, err));
   HK_TRY(hk_json_object(root, "cpu", &o, err));
-  HK_TRY(read_int(o, "threads", 1 << 16, &plan->cpu_threads, err));
+  HK_TRY(read_int(o, "threads", HK_MOST_CPU_THREADS, &plan->cpu_threads, err));
   HK_TRY(hk_json_bool(o, "cores_bound", &plan->cores_bound, err));
   HK_TRY(hk_json_object(root, "subgroup", &o, err));
   HK_TRY(read_name(o, "rule", rule_names, 2, &choice, err));

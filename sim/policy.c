@@ -34,10 +34,9 @@ hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *e
   if (near != NULL) {
     return hk_fail(err, HK_INPUT, "unknown policy '%s'; did you mean '%s'?", name, near);
   }
-  return hk_fail(err, HK_INPUT,
-                 "unknown policy '%s'; known are gpu-only, zero-offload, streamed, mapped, "
-                 "twinflow, interleave",
-                 name);
+  char known[128];
+  return hk_fail(err, HK_INPUT, "unknown policy '%s'; known are %s", name,
+                 hk_join(names, N_POLICIES, known, sizeof known));
 }
 
 size_t hk_policy_keep_resident(hk_plan *plan, double ratio) {
