@@ -24,7 +24,7 @@ static int32_t last_on(const hk_expansion *x, int rank, hk_lane_kind lane) {
  * rank. `extra` is a dependency of the rank itself. */
 static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t *ready,
                               int32_t extra) {
-  int32_t deps[64 + 1];
+  int32_t deps[HK_MOST_GPUS + 1];
   const int n = x->graph->ranks;
   for (int r = 0; r < n; r++) deps[r] = ready[r];
   deps[n] = extra;
@@ -33,10 +33,10 @@ static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t
 
 /* One pass over the blocks in either direction keeps, for each rank, what later blocks wait for. */
 typedef struct {
-  int32_t launched[64], gathered[64], computed[64];
-  int32_t reduced[64];            /* activations, across the tensor-parallel group */
-  int32_t scattered[64];          /* gradients, across the data-parallel group */
-  int32_t previous[64][PREFETCH]; /* computations of the blocks before, youngest first */
+  int32_t launched[HK_MOST_GPUS], gathered[HK_MOST_GPUS], computed[HK_MOST_GPUS];
+  int32_t reduced[HK_MOST_GPUS];            /* activations, across the tensor-parallel group */
+  int32_t scattered[HK_MOST_GPUS];          /* gradients, across the data-parallel group */
+  int32_t previous[HK_MOST_GPUS][PREFETCH]; /* computations of the blocks before, youngest first */
 } hk_pass;
 
 static void begin_pass(hk_pass *pass) {
@@ -101,15 +101,20 @@ static int64_t kept_grads(const hk_expansion *x, const hk_block_cost *cost, int 
   return (micro == 0 ? cost->host_grads : 0) + gpu;
 }
 
-/* A copy that the host thread does not wait for. hocket has a lane for it. DeepSpeed's asynchronous
- * flush (4 bytes, cast on the GPU) is asynchronous to the host only: in published runs backward
- * grows by the copy's time at PCIe rate, gradient for gradient, so it is queued on the compute
- * stream. */
+/* DeepSpeed's asynchronous flush (4 bytes, cast on the GPU) is asynchronous to the host only: in
+ * published runs backward grows by the copy's time at PCIe rate, gradient for gradient, so it is
+ * queued on the compute stream. Micro-steps before the last flush to where gradients accumulate. */
+static bool flushes_in_stream(const hk_expansion *x, int micro) {
+  const hk_plan *plan = x->plan;
+  return plan->runtime == HK_RUNTIME_DEEPSPEED && plan->flush == HK_FLUSH_ASYNC &&
+         plan->flush_bytes_per_param == 4 && micro == plan->job.grad_accum - 1;
+}
+
+/* A copy that the host thread does not wait for. */
 static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                          int bytes_per_param, int32_t after) {
   const int64_t n = cost->host_grads;
-  const bool in_stream = x->plan->runtime == HK_RUNTIME_DEEPSPEED && bytes_per_param == 4;
-  const hk_lane_kind lane = in_stream ? HK_LANE_GPU : HK_LANE_FLUSH;
+  const hk_lane_kind lane = flushes_in_stream(x, micro) ? HK_LANE_GPU : HK_LANE_FLUSH;
   hk_op copy = block_op(HK_OP_GRAD_D2H, bytes_per_param * n, cost, micro);
   copy.gpu_free = 2 * n;
   if (bytes_per_param == 4) {
@@ -150,18 +155,13 @@ static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micr
   }
 }
 
-/* A flush on the compute stream goes behind the next block's backward, so that the stream does not
- * wait for the reduction; every other flush is queued at once. */
-static bool lags(const hk_expansion *x, int micro) {
-  const hk_plan *plan = x->plan;
-  return plan->runtime == HK_RUNTIME_DEEPSPEED && plan->flush == HK_FLUSH_ASYNC &&
-         plan->flush_bytes_per_param == 4 && micro == plan->job.grad_accum - 1;
-}
-
 void hk_expand_backward(hk_expansion *x, int micro) {
   hk_pass pass;
   const int ranks = x->graph->ranks;
   const hk_block_cost *behind = NULL; /* the block before, whose flush may lag */
+  /* A flush on the compute stream goes behind the next block's backward, so that the stream does
+   * not wait for the reduction; every other flush is queued at once. */
+  const bool lag = flushes_in_stream(x, micro);
   begin_pass(&pass);
   for (int r = 0; r < ranks; r++) pass.previous[r][0] = last_on(x, r, HK_LANE_GPU);
   for (int i = x->n_blocks - 1; i >= 0; i--) {
@@ -177,7 +177,6 @@ void hk_expand_backward(hk_expansion *x, int micro) {
     if (x->dp == 1) backward.gpu_free += dropped;
     compute(x, &pass, backward, cost->tp_backward, cost, micro);
 
-    const bool lag = lags(x, micro);
     for (int r = 0; r < ranks; r++) {
       if (lag && behind != NULL) flush(x, r, behind, micro, pass.scattered[r]);
       pass.scattered[r] = pass.computed[r];
@@ -190,6 +189,6 @@ void hk_expand_backward(hk_expansion *x, int micro) {
     }
     behind = cost;
   }
-  for (int r = 0; r < ranks && behind != NULL && lags(x, micro); r++)
+  for (int r = 0; r < ranks && behind != NULL && lag; r++)
     flush(x, r, behind, micro, pass.scattered[r]);
 }
