@@ -52,7 +52,7 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
     for (int u = 0; u < d.n_uses; u++) {
       const hk_resource r = d.uses[u].resource;
       if (r == HK_RES_CORES) continue;
-      const double ranks = hk_resource_is_node(r) ? one.multiplicity : 1;
+      const double ranks = hk_use_count(&one, r);
       lp->time[r][parts[i].route] +=
           1e9 * ranks * parts[i].work * d.uses[u].per_unit / hk_resource_capacity(m, r, false);
     }
@@ -206,12 +206,12 @@ hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bo
   double load[HK_RES_COUNT] = {0};
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_op *op = &graph->ops[i];
-    if (op->phase != HK_PHASE_UPDATE || op->rank != 0) continue;
+    if (op->phase != HK_PHASE_UPDATE || op->rank != 0) continue; /* ranks are alike */
     const hk_demand d = hk_demand_of(graph, op, machine);
     if (!isfinite(d.cap)) continue;
     for (int u = 0; u < d.n_uses; u++) {
       const hk_resource r = d.uses[u].resource;
-      const int ranks = hk_resource_is_node(r) ? graph->multiplicity * graph->ranks : 1;
+      const double ranks = hk_use_count(graph, r) * (hk_resource_is_node(r) ? graph->ranks : 1);
       load[r] += (double)op->work * d.uses[u].per_unit * ranks;
     }
   }

@@ -85,7 +85,7 @@ static hk_status check_conservation(const hk_state *s) {
     if (!isfinite(d.cap)) continue;
     for (int u = 0; u < d.n_uses; u++) {
       const hk_resource r = d.uses[u].resource;
-      const double times = hk_resource_is_node(r) ? g->multiplicity : 1;
+      const double times = hk_use_count(g, r);
       expected[r] += (double)g->ops[i].work * d.uses[u].per_unit * times;
       slack[r] += d.cap * d.uses[u].per_unit * times * 1e-9;
     }

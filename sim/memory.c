@@ -78,8 +78,3 @@ hk_status hk_memory_give(hk_state *s, const hk_op *op) {
   if (op->kind == HK_OP_FORWARD) s->result->memory.after_forward = s->gpu_memory[0];
   return HK_OK;
 }
-
-hk_status hk_memory_end(hk_state *s) {
-  s->result->memory.after_update = s->gpu_memory[0];
-  return HK_OK;
-}

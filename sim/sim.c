@@ -227,7 +227,7 @@ static hk_status start(hk_state *s, int32_t id) {
       .cap = demand.cap, .weight = demand.weight, .uses = run->uses, .n_uses = demand.n_uses};
   for (int u = 0; u < demand.n_uses; u++) {
     const hk_resource r = demand.uses[u].resource;
-    const double times = hk_resource_is_node(r) ? s->graph->multiplicity : 1;
+    const double times = hk_use_count(s->graph, r);
     run->uses[u] = (hk_share_use){hk_slot(op->rank, r), demand.uses[u].per_unit * times};
   }
   s->running[s->n_running++] = op->lane;
@@ -336,8 +336,8 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
   if (status == HK_OK) status = allocate(&s);
   if (status == HK_OK) status = hk_memory_begin(&s);
   if (status == HK_OK) status = run_all(&s);
-  if (status == HK_OK) status = hk_memory_end(&s);
   if (status == HK_OK) {
+    result->memory.after_update = s.gpu_memory[0];
     hk_timeline_phases(graph, &result->timeline);
     for (int p = 0; p < HK_PHASE_COUNT; p++) {
       for (int r = 0; r < HK_RES_COUNT; r++) result->used[r] += result->used_phase[p][r];

@@ -42,6 +42,12 @@ const char *hk_resource_unit(hk_resource resource);
 const char *hk_resource_meaning(hk_resource resource);
 bool hk_resource_is_node(hk_resource resource);
 
+/* How often one operation's use of a resource counts: an operation of a folded rank stands for
+ * those of all ranks of the node, which share the node's resources. */
+static inline double hk_use_count(const hk_graph *graph, hk_resource resource) {
+  return hk_resource_is_node(resource) ? graph->multiplicity : 1;
+}
+
 #define HK_DEMAND_USES 8
 
 /* Whose host memory traffic it is: capacity falls where both sorts are active. */
