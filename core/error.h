@@ -4,6 +4,10 @@
 #ifndef HK_CORE_ERROR_H
 #define HK_CORE_ERROR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The values are the exit codes of the command line contract. */
 typedef enum {
   HK_OK = 0,
@@ -38,4 +42,7 @@ hk_status hk_fail_memory(hk_error *err, unsigned long long bytes, const char *wh
     if (hk_try_status_ != HK_OK) return hk_try_status_; \
   } while (0)
 
+#ifdef __cplusplus
+}
+#endif
 #endif

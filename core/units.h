@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef int64_t hk_ns;    /* nanoseconds */
 typedef int64_t hk_bytes; /* bytes */
 
@@ -28,4 +32,7 @@ const char *hk_format_bytes(hk_bytes n, char *buffer, size_t size);
 /* "6,738,415,616". Returns `buffer`. 32 bytes are enough. */
 const char *hk_format_count(int64_t n, char *buffer, size_t size);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
