@@ -43,7 +43,7 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
 }
 
 static hk_status run(const hk_args *args, hk_error *err) {
-  const hk_sim_options options = {.check = args->check};
+  const hk_sim_options options = {.counters = args->json, .check = args->check};
   return hk_setup_forecast(args, &options, answer, err);
 }
 

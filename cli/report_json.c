@@ -4,6 +4,9 @@
 #include "cli/emit.h"
 #include "cli/report.h"
 
+/* Points of the memory curve: enough to draw it, few enough to read past. */
+#define CURVE_POINTS 512
+
 static void put_settings(const hk_plan *plan, cJSON *object, bool *ok) {
   cJSON *settings = hk_put_object(object, "settings", ok);
   hk_put_number(settings, "stride", plan->stride, ok);
@@ -17,14 +20,50 @@ static void put_settings(const hk_plan *plan, cJSON *object, bool *ok) {
   hk_put_number(settings, "cpu_threads", plan->cpu_threads, ok);
 }
 
-static void put_memory(const hk_memory_report *memory, cJSON *object, bool *ok) {
+/* Of the first rank, from the memory counter; none when it was not sampled. */
+static void put_curve(const hk_timeline *timeline, cJSON *gpu, bool *ok) {
+  const hk_counter *counter = hk_timeline_find(timeline, "gpu memory");
+  if (counter == NULL) counter = hk_timeline_find(timeline, "rank0 gpu memory");
+  if (counter == NULL) return;
+  hk_sample samples[CURVE_POINTS];
+  const size_t n = hk_counter_curve(counter, samples, CURVE_POINTS);
+  cJSON *curve = hk_put_array(gpu, "curve", ok);
+  for (size_t i = 0; i < n; i++) {
+    cJSON *point = cJSON_CreateObject();
+    hk_put_number(point, "t_ms", hk_ms(samples[i].time), ok);
+    hk_put_number(point, "bytes", samples[i].value, ok);
+    if (point && cJSON_AddItemToArray(curve, point)) continue;
+    cJSON_Delete(point);
+    *ok = false;
+  }
+}
+
+static void put_device(const hk_memory_report *memory, cJSON *gpu, bool *ok) {
+  if (memory->device_after[HK_PHASE_UPDATE] == 0) return;
+  cJSON *device = hk_put_object(gpu, "device", ok);
+  const hk_bytes *after = memory->device_after, *peak = memory->device_peak_of;
+  hk_put_number(device, "before_forward_bytes", (double)after[HK_PHASE_UPDATE], ok);
+  hk_put_number(device, "end_of_forward_bytes", (double)peak[HK_PHASE_FORWARD], ok);
+  hk_put_number(device, "before_backward_bytes", (double)after[HK_PHASE_FORWARD], ok);
+  hk_put_number(device, "end_of_backward_bytes", (double)peak[HK_PHASE_BACKWARD], ok);
+  hk_put_number(device, "before_update_bytes", (double)after[HK_PHASE_BACKWARD], ok);
+  hk_put_number(device, "end_of_update_bytes", (double)peak[HK_PHASE_UPDATE], ok);
+}
+
+static void put_memory(const hk_result *result, cJSON *object, bool *ok) {
+  const hk_memory_report *memory = &result->memory;
   cJSON *gpu = hk_put_object(object, "gpu_memory", ok);
   hk_put_number(gpu, "before_forward_bytes", (double)memory->before_forward, ok);
   hk_put_number(gpu, "after_forward_bytes", (double)memory->after_forward, ok);
   hk_put_number(gpu, "after_backward_bytes", (double)memory->after_backward, ok);
   hk_put_number(gpu, "after_update_bytes", (double)memory->after_update, ok);
   hk_put_number(gpu, "peak_bytes", (double)memory->peak, ok);
+  hk_put_number(gpu, "peak_forward_bytes", (double)memory->peak_of[HK_PHASE_FORWARD], ok);
+  hk_put_number(gpu, "peak_backward_bytes", (double)memory->peak_of[HK_PHASE_BACKWARD], ok);
+  hk_put_number(gpu, "peak_update_bytes", (double)memory->peak_of[HK_PHASE_UPDATE], ok);
   hk_put_number(gpu, "capacity_bytes", (double)memory->capacity, ok);
+  put_device(memory, gpu, ok);
+  put_curve(&result->timeline, gpu, ok);
   hk_put_number(object, "host_peak_bytes", (double)memory->host_peak, ok);
   hk_put_number(object, "host_capacity_bytes", (double)memory->host_capacity, ok);
 }
@@ -85,7 +124,7 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
   hk_put_number(object, "iteration_ms", hk_ms(forecast->iteration_ns), &ok);
   hk_put_number(object, "tokens_per_s", forecast->tokens_per_s, &ok);
   hk_put_number(object, "update_params_per_s", forecast->update_params_per_s, &ok);
-  put_memory(&forecast->result.memory, object, &ok);
+  put_memory(&forecast->result, object, &ok);
   put_lanes(forecast, object, &ok);
   put_resources(forecast, machine, object, &ok);
   hk_report_bound_json(forecast, object, &ok);

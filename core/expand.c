@@ -14,6 +14,7 @@ int32_t hk_expand_add(hk_expansion *x, int rank, hk_lane_kind lane, hk_op op, co
   op.lane = x->lanes[slot];
   op.rank = rank;
   op.phase = x->phase;
+  hk_expand_memory(x, &op);
   const int32_t id = op.lane < 0 ? -1 : hk_graph_add(x->graph, &op, deps, n_deps, x->err);
   if (id < 0) {
     x->status = x->err->status;
@@ -36,6 +37,30 @@ int32_t hk_expand_barrier(hk_expansion *x) {
   return id;
 }
 
+static void add_between_phases(hk_expansion *x, hk_op_kind kind, int micro) {
+  const size_t n = (size_t)x->graph->ranks * HK_LANE_KIND_COUNT;
+  int32_t *deps = malloc(n * sizeof *deps);
+  if (deps == NULL) {
+    x->status = hk_fail_memory(x->err, n * sizeof *deps, "the end of a phase in the task graph");
+    return;
+  }
+  memcpy(deps, x->last, n * sizeof *deps);
+  hk_op op = hk_expand_op(kind, 0);
+  op.micro = micro;
+  for (int rank = 0; rank < x->graph->ranks; rank++)
+    hk_expand_add(x, rank, HK_LANE_HOST, op, deps, n);
+  free(deps);
+}
+
+void hk_expand_boundary(hk_expansion *x, int micro) {
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) add_between_phases(x, HK_OP_MEMORY_REPORT, micro);
+}
+
+void hk_expand_cache_release(hk_expansion *x) {
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED && hk_expand_interleaved(x->plan))
+    add_between_phases(x, HK_OP_CACHE_RELEASE, 0);
+}
+
 /* Splits each block's share of the rank into gradients that go to the host (route cpu) and those
  * that stay: both blocks and subgroups are intervals of one flat order, so one walk does it. */
 static void split_gradients(hk_expansion *x) {
@@ -49,11 +74,13 @@ static void split_gradients(hk_expansion *x) {
     while (begin < end && s < plan->n_subgroups) {
       const int64_t s_end = s_begin + plan->subgroups[s].numel;
       const int64_t stop = end < s_end ? end : s_end;
-      if (plan->subgroups[s].route == HK_ROUTE_CPU) {
+      const hk_route route = plan->subgroups[s].route;
+      if (route == HK_ROUTE_CPU) {
         cost->host_grads += stop - begin;
       } else {
         cost->gpu_grads += stop - begin;
       }
+      if (route == HK_ROUTE_STAGED) cost->staged_grads += stop - begin;
       begin = stop;
       if (stop == s_end) {
         s_begin = s_end;
@@ -63,16 +90,9 @@ static void split_gradients(hk_expansion *x) {
   }
 }
 
-/* Whole numbers that stay far from overflow when thousands of them are added up: what does not fit
- * in 256 TiB, or takes 4e18 operations, is hopeless whatever the exact figure. */
-static int64_t whole(double value, double most) {
-  return (int64_t)(value < most ? value : most);
-}
-#define MOST_BYTES 0x1p48
-#define MOST_FLOPS 0x1p62
-
-static hk_bytes bounded(hk_bytes n) {
-  return whole((double)n, MOST_BYTES);
+/* As hk_whole_bytes, for floating-point operations. */
+static int64_t whole_flops(double flops) {
+  return (int64_t)(flops < 0x1p62 ? flops : 0x1p62);
 }
 
 static void fill_costs(hk_expansion *x) {
@@ -86,72 +106,43 @@ static void fill_costs(hk_expansion *x) {
   /* One all-reduce of a layer's output sends 2 (tp - 1) / tp of it in a ring; a layer has two of
    * them forward and two backward (Megatron-LM), and recomputation repeats the forward's. */
   const double output = 2.0 * job->micro_batch * job->seq * (double)model->hidden;
-  const hk_bytes sent = whole(2 * (2 * (tp - 1) * output / tp), MOST_BYTES);
+  const hk_bytes sent = hk_whole_bytes(2 * (2 * (tp - 1) * output / tp));
 
   for (int i = 0; i < x->n_blocks; i++) {
     hk_block_cost *cost = &x->blocks[i];
     cost->block = i - 1;
     const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != last;
     const double flops = hk_model_forward_flops(model, cost->block, job->micro_batch, job->seq, tp);
-    cost->forward_flops = whole(flops, MOST_FLOPS);
-    cost->backward_flops = whole(flops * (layer && checkpoint ? 3 : 2), MOST_FLOPS);
+    cost->forward_flops = whole_flops(flops);
+    cost->backward_flops = whole_flops(flops * (layer && checkpoint ? 3 : 2));
     cost->weights = 2 * hk_model_block_parameters(model, cost->block, tp);
     if (model->tied && cost->block == last) cost->weights += embedding;
     cost->gathered = x->dp > 1 ? cost->weights : 0;
-    cost->activations = bounded(
-        hk_model_activation_bytes(model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
-    cost->workspace = bounded(hk_model_backward_workspace_bytes(
+    cost->activations = hk_whole_bytes((double)hk_model_activation_bytes(
+        model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
+    cost->workspace = hk_whole_bytes((double)hk_model_backward_workspace_bytes(
         model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
     cost->tp_forward = layer ? sent : 0;
     cost->tp_backward = layer ? (checkpoint ? 2 * sent : sent) : 0;
   }
   split_gradients(x);
-}
-
-static int64_t largest_piece(const hk_plan *plan) {
-  int64_t largest = 0;
-  for (size_t i = 0; i < plan->n_subgroups; i++) {
-    if (plan->subgroups[i].numel > largest) largest = plan->subgroups[i].numel;
-  }
-  return largest < plan->piece_numel ? largest : plan->piece_numel;
-}
-
-/* What is on a rank's GPU and on the node's host before the first operation. */
-static void fill_base_memory(hk_expansion *x, unsigned phases) {
-  const hk_plan *plan = x->plan;
-  hk_graph *graph = x->graph;
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  const int64_t all =
-      n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] + n[HK_ROUTE_RESIDENT];
-  const int64_t on_host = all - n[HK_ROUTE_RESIDENT];
-  graph->gpu_base = 2 * all + 12 * n[HK_ROUTE_RESIDENT];
-  hk_bytes host = 12 * on_host;
-  if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
-    /* fp32 gradients wherever the optimizer runs; on the host beside the bf16 ones that arrive. */
-    host += (4 + 2) * on_host;
-    graph->gpu_base += 4 * n[HK_ROUTE_RESIDENT];
-  } else {
-    /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does. */
-    host += (2 + 2) * n[HK_ROUTE_CPU];
-    if (n[HK_ROUTE_STAGED] > 0) {
-      const double staging = 12.0 * plan->buffers * (double)largest_piece(plan);
-      graph->gpu_base += whole(staging, MOST_BYTES);
-    }
-  }
-  graph->host_base = host * graph->ranks * graph->multiplicity;
-  if ((phases & HK_EXPAND_TRAINING) == 0) graph->gpu_base += 2 * (all - n[HK_ROUTE_CPU]);
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) hk_expand_deepspeed_sizes(x);
 }
 
 static hk_status expand(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
   if (phases & HK_EXPAND_TRAINING) {
+    x->phase = HK_PHASE_FORWARD;
+    hk_expand_cache_release(x);
     for (int micro = 0; micro < plan->job.grad_accum; micro++) {
       x->phase = HK_PHASE_FORWARD;
+      hk_expand_boundary(x, micro);
       if (phases & 1u << HK_PHASE_FORWARD) hk_expand_forward(x, micro);
       x->phase = HK_PHASE_BACKWARD;
+      hk_expand_boundary(x, micro);
       if (phases & 1u << HK_PHASE_BACKWARD) hk_expand_backward(x, micro);
     }
+    hk_expand_boundary(x, plan->job.grad_accum);
   }
   if (phases & HK_EXPAND_UPDATE) {
     x->phase = HK_PHASE_UPDATE;
@@ -178,6 +169,7 @@ hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_g
   graph->world = job->gpus * job->nodes;
   graph->nodes = job->nodes;
   graph->tp = job->tp;
+  graph->cores_unbound = !plan->cores_bound;
   graph->layers = (int32_t)plan->model.layers;
 
   hk_expansion x = {.plan = plan,
@@ -189,19 +181,21 @@ hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_g
   x.blocks = calloc((size_t)x.n_blocks, sizeof *x.blocks);
   x.lanes = malloc(slots * sizeof *x.lanes);
   x.last = malloc(slots * sizeof *x.last);
+  x.memory = calloc((size_t)graph->ranks, sizeof *x.memory);
   hk_status status;
-  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL) {
+  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL) {
     status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
   } else {
     memset(x.lanes, -1, slots * sizeof *x.lanes);
     memset(x.last, -1, slots * sizeof *x.last);
     fill_costs(&x);
-    fill_base_memory(&x, phases);
+    hk_expand_base_memory(&x, phases);
     status = expand(&x, phases);
   }
   free(x.blocks);
   free(x.lanes);
   free(x.last);
+  free(x.memory);
   if (status != HK_OK) hk_graph_free(graph);
   return status;
 }

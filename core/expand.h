@@ -12,10 +12,20 @@ typedef struct {
   hk_bytes weights;                      /* bf16, whole block of the tensor-parallel rank */
   hk_bytes gathered;                     /* what ZeRO-3 must bring in for it: 0 with dp = 1 */
   hk_bytes activations, workspace;
+  hk_bytes loss; /* DeepSpeed: what the loss takes for itself; 0 but in the head */
+  /* DeepSpeed: gathered weights on the GPU from the block's forward on, and after its backward */
+  hk_bytes live_forward, live_backward;
   hk_bytes tp_forward, tp_backward; /* sent in tensor-parallel all-reduces */
-  int64_t host_grads; /* parameters of this rank's share whose gradient goes to the host */
-  int64_t gpu_grads;  /* ... and whose gradient stays */
+  int64_t host_grads;   /* parameters of this rank's share whose gradient goes to the host */
+  int64_t gpu_grads;    /* ... and whose gradient stays */
+  int64_t staged_grads; /* ... and whose state is staged: a part of those */
 } hk_block_cost;
+
+/* DeepSpeed: what a rank's GPU holds at the point to which the expansion has come. */
+typedef struct {
+  hk_bytes live;  /* gathered weights */
+  int64_t staged; /* parameters that the staging buffers are made for */
+} hk_rank_memory;
 
 typedef struct {
   const hk_plan *plan;
@@ -24,10 +34,11 @@ typedef struct {
   int dp;
   hk_block_cost *blocks; /* layers + 2, in forward order */
   int n_blocks;
-  int32_t *lanes;   /* [rank][lane kind], -1: not there yet */
-  int32_t *last;    /* [rank][lane kind]: last operation on it, -1: none */
-  hk_phase phase;   /* stamped on every operation added */
-  hk_status status; /* first failure; later adds do nothing and return -1 */
+  hk_rank_memory *memory; /* [rank] */
+  int32_t *lanes;         /* [rank][lane kind], -1: not there yet */
+  int32_t *last;          /* [rank][lane kind]: last operation on it, -1: none */
+  hk_phase phase;         /* stamped on every operation added */
+  hk_status status;       /* first failure; later adds do nothing and return -1 */
 } hk_expansion;
 
 /* The longest dependency list an operation is given here. */
@@ -47,8 +58,45 @@ static inline hk_op hk_expand_op(hk_op_kind kind, int64_t work) {
       .kind = kind, .work = work, .micro = -1, .block = HK_BLOCK_NONE, .subgroup = -1, .piece = -1};
 }
 
+/* Whole numbers that stay far from overflow when thousands of them are added up: what does not fit
+ * in 256 TiB is hopeless whatever the exact figure. */
+static inline hk_bytes hk_whole_bytes(double bytes) {
+  return (hk_bytes)(bytes < 0x1p48 ? bytes : 0x1p48);
+}
+
+/* bf16 gradients of a whole block. */
+static inline hk_bytes hk_block_grads(const hk_expansion *x, const hk_block_cost *cost) {
+  return 2 * hk_model_block_parameters(&x->plan->model, cost->block, x->plan->job.tp);
+}
+
+/* Fills in what `op` takes and gives back of GPU memory (hk_expand_add calls it), and what is there
+ * before the first operation. */
+void hk_expand_memory(hk_expansion *x, hk_op *op);
+void hk_expand_base_memory(hk_expansion *x, unsigned phases);
+/* Sizes under DeepSpeed: of each block, with the costs that do not depend on the runtime in place;
+ * of what lies on the GPU
+ * besides weights and state; and of what the device shows besides. */
+void hk_expand_deepspeed_sizes(hk_expansion *x);
+hk_bytes hk_expand_deepspeed_base(hk_expansion *x);
+void hk_expand_deepspeed_device(hk_expansion *x);
+
 /* A barrier that every lane of every rank has reached. */
 int32_t hk_expand_barrier(hk_expansion *x);
+
+/* What DeepSpeed does before a phase, when all lanes of all ranks are idle: two memory reports,
+ * each after a garbage collection. `micro`: the micro-step that comes, grad_accum before the
+ * update. Nothing under hocket. */
+void hk_expand_boundary(hk_expansion *x, int micro);
+/* The prototype's return of cached GPU memory, before an iteration. */
+void hk_expand_cache_release(hk_expansion *x);
+
+/* Whether it is the prototype's step: a stride makes it that, even where no subgroup's turn for the
+ * GPU comes. */
+static inline bool hk_expand_interleaved(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  return plan->stride > 0 || n[HK_ROUTE_STAGED] > 0;
+}
 
 void hk_expand_forward(hk_expansion *x, int micro);
 void hk_expand_backward(hk_expansion *x, int micro);

@@ -34,7 +34,6 @@ static void update_staged(hk_expansion *x, int rank, int32_t s, int32_t piece, i
   const int32_t in = HK_ADD(x, rank, HK_LANE_H2D,
                             piece_op(HK_OP_STATE_H2D, 12 * n, s, piece, offset), barrier, *buffer);
   hk_op adamw = piece_op(HK_OP_ADAMW_GPU, n, s, piece, offset);
-  adamw.gpu_free = 2 * n; /* its gradient */
   const int32_t done = HK_ADD(x, rank, HK_LANE_UPDATE, adamw, in);
   *buffer = HK_ADD(x, rank, HK_LANE_D2H, piece_op(HK_OP_STATE_D2H, 12 * n, s, piece, offset), done);
 }
@@ -43,7 +42,6 @@ static void update_staged(hk_expansion *x, int rank, int32_t s, int32_t piece, i
 static void update_in_place(hk_expansion *x, int rank, hk_op_kind kind, int32_t s, int32_t piece,
                             int64_t offset, int64_t n, int32_t barrier) {
   hk_op adamw = piece_op(kind, n, s, piece, offset);
-  adamw.gpu_free = 2 * n;
   HK_ADD(x, rank, HK_LANE_UPDATE, adamw, barrier);
 }
 

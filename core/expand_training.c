@@ -35,7 +35,6 @@ static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t
 typedef struct {
   int32_t launched[HK_MOST_GPUS], gathered[HK_MOST_GPUS], computed[HK_MOST_GPUS];
   int32_t reduced[HK_MOST_GPUS];            /* activations, across the tensor-parallel group */
-  int32_t scattered[HK_MOST_GPUS];          /* gradients, across the data-parallel group */
   int32_t previous[HK_MOST_GPUS][PREFETCH]; /* computations of the blocks before, youngest first */
 } hk_pass;
 
@@ -43,19 +42,19 @@ static void begin_pass(hk_pass *pass) {
   memset(pass, -1, sizeof *pass);
 }
 
-static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost,
-                              int micro) {
+/* `launches` times what issuing one pass over a layer takes the host thread. */
+static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost, int micro,
+                              int launches) {
   const int ranks = x->graph->ranks;
   for (int r = 0; r < ranks; r++) {
-    pass->launched[r] = HK_ADD(x, r, HK_LANE_HOST, block_op(HK_OP_LAUNCH, 1, cost, micro), -1);
+    pass->launched[r] =
+        HK_ADD(x, r, HK_LANE_HOST, block_op(HK_OP_LAUNCH, launches, cost, micro), -1);
   }
   if (cost->gathered == 0) return;
   const hk_bytes received = cost->weights / x->dp * (x->dp - 1);
   for (int r = 0; r < ranks; r++) {
-    hk_op gather = block_op(HK_OP_ALL_GATHER, received, cost, micro);
-    gather.gpu_alloc = cost->gathered;
-    pass->gathered[r] =
-        add_collective(x, r, gather, pass->launched, pass->previous[r][PREFETCH - 1]);
+    pass->gathered[r] = add_collective(x, r, block_op(HK_OP_ALL_GATHER, received, cost, micro),
+                                       pass->launched, pass->previous[r][PREFETCH - 1]);
   }
 }
 
@@ -82,48 +81,22 @@ void hk_expand_forward(hk_expansion *x, int micro) {
   begin_pass(&pass);
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
-    launch_and_gather(x, &pass, cost, micro);
-    hk_op forward = block_op(HK_OP_FORWARD, cost->forward_flops, cost, micro);
-    forward.gpu_alloc = cost->activations;
-    forward.gpu_free = cost->gathered;
-    compute(x, &pass, forward, cost->tp_forward, cost, micro);
+    launch_and_gather(x, &pass, cost, micro, 1);
+    compute(x, &pass, block_op(HK_OP_FORWARD, cost->forward_flops, cost, micro), cost->tp_forward,
+            cost, micro);
   }
 }
 
-/* -- gradients ---------------------------------------------------------------------------- */
-
-/* Which gradients of a micro-step stay behind on the GPU when the block has been reduced. Under
- * hocket they accumulate there and leave with the last micro-step; DeepSpeed with CPU offload
- * accumulates in host memory, so that host-bound ones pass through every time. */
-static int64_t kept_grads(const hk_expansion *x, const hk_block_cost *cost, int micro) {
-  const int64_t gpu = micro == 0 ? cost->gpu_grads : 0;
-  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) return cost->host_grads + gpu;
-  return (micro == 0 ? cost->host_grads : 0) + gpu;
-}
-
-/* DeepSpeed's asynchronous flush (4 bytes, cast on the GPU) is asynchronous to the host only: in
- * published runs backward grows by the copy's time at PCIe rate, gradient for gradient, so it is
- * queued on the compute stream. Micro-steps before the last flush to where gradients accumulate. */
-static bool flushes_in_stream(const hk_expansion *x, int micro) {
-  const hk_plan *plan = x->plan;
-  return plan->runtime == HK_RUNTIME_DEEPSPEED && plan->flush == HK_FLUSH_ASYNC &&
-         plan->flush_bytes_per_param == 4 && micro == plan->job.grad_accum - 1;
-}
+/* -- gradients --------------------------------------------------------------------------------- */
 
 /* A copy that the host thread does not wait for. */
 static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                          int bytes_per_param, int32_t after) {
   const int64_t n = cost->host_grads;
-  const hk_lane_kind lane = flushes_in_stream(x, micro) ? HK_LANE_GPU : HK_LANE_FLUSH;
   hk_op copy = block_op(HK_OP_GRAD_D2H, bytes_per_param * n, cost, micro);
-  copy.gpu_free = 2 * n;
-  if (bytes_per_param == 4) {
-    hk_op cast = block_op(HK_OP_GRAD_CAST_GPU, n, cost, micro);
-    cast.gpu_alloc = 4 * n;
-    copy.gpu_free += 4 * n;
-    after = HK_ADD(x, rank, lane, cast, after);
-  }
-  HK_ADD(x, rank, lane, copy, after);
+  if (bytes_per_param == 4)
+    after = HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_CAST_GPU, n, cost, micro), after);
+  HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
 }
 
 /* The blocking flush: the host thread waits for the copy before it launches the next block. Under
@@ -134,7 +107,6 @@ static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost,
   const bool deepspeed = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
   const int64_t n = cost->host_grads;
   hk_op copy = block_op(deepspeed ? HK_OP_GRAD_D2H_PAGEABLE : HK_OP_GRAD_D2H, 2 * n, cost, micro);
-  copy.gpu_free = 2 * n;
   const int32_t copied = HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
   hk_op wait =
       block_op(deepspeed ? HK_OP_GRAD_CAST_CPU : HK_OP_HOST_WAIT, deepspeed ? n : 0, cost, micro);
@@ -142,53 +114,93 @@ static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost,
   HK_ADD(x, rank, HK_LANE_HOST, wait, copied);
 }
 
+/* DeepSpeed keeps the rank's bf16 gradients in pinned host memory. After each reduction they go
+ * there and come back: in the first micro-step out, then in for their norm; in later ones in, for
+ * the sum, then out. */
+static int32_t exchange_with_host(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
+                                  int32_t after) {
+  const hk_bytes bytes = 2 * (cost->host_grads + cost->gpu_grads);
+  const int32_t out =
+      HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, bytes, cost, micro), after);
+  return HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_H2D, bytes, cost, micro), out);
+}
+
 static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micro, int32_t after) {
   const hk_plan *plan = x->plan;
-  const bool last = micro == plan->job.grad_accum - 1;
-  if (cost->host_grads == 0) return;
-  if (!last) {
-    if (plan->runtime == HK_RUNTIME_DEEPSPEED) flush_pinned(x, rank, cost, micro, 2, after);
-  } else if (plan->flush == HK_FLUSH_SYNC) {
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED)
+    after = exchange_with_host(x, rank, cost, micro, after);
+  if (cost->host_grads == 0 || micro < plan->job.grad_accum - 1) return;
+  if (plan->flush == HK_FLUSH_SYNC) {
     flush_blocking(x, rank, cost, micro, after);
   } else {
     flush_pinned(x, rank, cost, micro, plan->flush_bytes_per_param, after);
   }
 }
 
+/* -- backward ---------------------------------------------------------------------------------- */
+
+/* The gradients of a block, computed by `computed`, are reduced and flushed. */
+static void reduce_and_flush(hk_expansion *x, const int32_t *computed, const hk_block_cost *cost,
+                             int micro) {
+  const int ranks = x->graph->ranks;
+  const hk_bytes grads = hk_block_grads(x, cost);
+  int32_t ready[HK_MOST_GPUS];
+  for (int r = 0; r < ranks; r++) {
+    ready[r] = computed[r];
+    if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) {
+      ready[r] = HK_ADD(x, r, HK_LANE_FLUSH, block_op(HK_OP_GRAD_BUCKET, grads / 2, cost, micro),
+                        computed[r]);
+    }
+  }
+  for (int r = 0; r < ranks; r++) {
+    int32_t reduced = ready[r];
+    if (x->dp > 1) {
+      const hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
+      reduced = add_collective(x, r, reduce, ready, -1);
+    }
+    flush(x, r, cost, micro, reduced);
+  }
+}
+
+/* Backward of a block: the host thread issues a checkpointed layer twice, to recompute it and to
+ * go back through it. (DeepSpeed's hooks make that as slow as forward; hocket has none.) */
+static int backward_launches(const hk_expansion *x, const hk_block_cost *cost) {
+  const bool layer = cost->block >= 0 && cost->block < x->graph->layers;
+  const bool twice =
+      x->plan->runtime == HK_RUNTIME_DEEPSPEED && layer && x->plan->job.checkpoint_activations;
+  return twice ? 2 : 1;
+}
+
 void hk_expand_backward(hk_expansion *x, int micro) {
   hk_pass pass;
   const int ranks = x->graph->ranks;
-  const hk_block_cost *behind = NULL; /* the block before, whose flush may lag */
-  /* A flush on the compute stream goes behind the next block's backward, so that the stream does
-   * not wait for the reduction; every other flush is queued at once. */
-  const bool lag = flushes_in_stream(x, micro);
+  /* DeepSpeed reduces a bucket when the next gradient does not fit in it any more, that is, during
+   * the block after: its gather comes first, and so does its computation unless the flush holds up
+   * the host thread. */
+  const bool late = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
+  const bool blocking =
+      late && x->plan->flush == HK_FLUSH_SYNC && micro == x->plan->job.grad_accum - 1;
+  const hk_block_cost *behind = NULL;
+  int32_t behind_computed[HK_MOST_GPUS];
   begin_pass(&pass);
   for (int r = 0; r < ranks; r++) pass.previous[r][0] = last_on(x, r, HK_LANE_GPU);
   for (int i = x->n_blocks - 1; i >= 0; i--) {
     const hk_block_cost *cost = &x->blocks[i];
-    const hk_bytes grads =
-        2 * hk_model_block_parameters(&x->plan->model, cost->block, x->plan->job.tp);
-    const hk_bytes dropped = grads - 2 * kept_grads(x, cost, micro);
-    launch_and_gather(x, &pass, cost, micro);
-
-    hk_op backward = block_op(HK_OP_BACKWARD, cost->backward_flops, cost, micro);
-    backward.gpu_alloc = cost->workspace + grads;
-    backward.gpu_free = cost->workspace + cost->activations + cost->gathered;
-    if (x->dp == 1) backward.gpu_free += dropped;
-    compute(x, &pass, backward, cost->tp_backward, cost, micro);
-
-    for (int r = 0; r < ranks; r++) {
-      if (lag && behind != NULL) flush(x, r, behind, micro, pass.scattered[r]);
-      pass.scattered[r] = pass.computed[r];
-      if (x->dp > 1) {
-        hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
-        reduce.gpu_free = dropped;
-        pass.scattered[r] = add_collective(x, r, reduce, pass.computed, -1);
-      }
-      if (!lag) flush(x, r, cost, micro, pass.scattered[r]);
+    launch_and_gather(x, &pass, cost, micro, backward_launches(x, cost));
+    if (blocking && behind != NULL) {
+      reduce_and_flush(x, behind_computed, behind, micro);
+      for (int r = 0; r < ranks; r++) pass.launched[r] = last_on(x, r, HK_LANE_HOST);
     }
-    behind = cost;
+    compute(x, &pass, block_op(HK_OP_BACKWARD, cost->backward_flops, cost, micro),
+            cost->tp_backward, cost, micro);
+
+    if (!blocking && behind != NULL) reduce_and_flush(x, behind_computed, behind, micro);
+    if (late) {
+      behind = cost;
+      memcpy(behind_computed, pass.computed, sizeof behind_computed);
+    } else {
+      reduce_and_flush(x, pass.computed, cost, micro);
+    }
   }
-  for (int r = 0; r < ranks && behind != NULL && lag; r++)
-    flush(x, r, behind, micro, pass.scattered[r]);
+  if (behind != NULL) reduce_and_flush(x, behind_computed, behind, micro);
 }

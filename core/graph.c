@@ -110,19 +110,21 @@ void hk_graph_free(hk_graph *graph) {
   memset(graph, 0, sizeof *graph);
 }
 
-/* What a block has once in forward and once more in backward. */
+/* What there is once in forward and once more in backward. */
 static bool is_in_both_passes(hk_op_kind kind) {
-  return kind == HK_OP_LAUNCH || kind == HK_OP_ALL_GATHER || kind == HK_OP_TP_ALL_REDUCE;
+  return kind == HK_OP_MEMORY_REPORT || kind == HK_OP_LAUNCH || kind == HK_OP_ALL_GATHER ||
+         kind == HK_OP_TP_ALL_REDUCE;
 }
 
-static void label_block(const hk_graph *graph, const hk_op *o, char *buffer, size_t size) {
-  char block[16], micro[16] = "";
-  snprintf(block, sizeof block, "L%d", (int)o->block);
+/* "forward L3 m1", "launch L3 bwd", "memory_report bwd", "barrier". */
+static void label_pass(const hk_graph *graph, const hk_op *o, char *buffer, size_t size) {
+  char block[16] = "", micro[16] = "";
+  if (o->block != HK_BLOCK_NONE) snprintf(block, sizeof block, " L%d", (int)o->block);
   if (o->micro > 0) snprintf(micro, sizeof micro, " m%d", (int)o->micro);
-  const char *where = o->block == HK_BLOCK_EMBED ? "embed" : block;
-  if (o->block == graph->layers) where = "head";
+  const char *where = o->block == HK_BLOCK_EMBED ? " embed" : block;
+  if (o->block == graph->layers) where = " head";
   const bool second = o->phase == HK_PHASE_BACKWARD && is_in_both_passes(o->kind);
-  snprintf(buffer, size, "%s %s%s%s", kind_names[o->kind], where, micro, second ? " bwd" : "");
+  snprintf(buffer, size, "%s%s%s%s", kind_names[o->kind], where, micro, second ? " bwd" : "");
 }
 
 const char *hk_op_label(const hk_graph *graph, int32_t op, char *buffer, size_t size) {
@@ -132,10 +134,8 @@ const char *hk_op_label(const hk_graph *graph, int32_t op, char *buffer, size_t 
     snprintf(buffer, size, "%s sg%d.%d", kind, (int)o->subgroup, (int)o->piece);
   } else if (o->subgroup >= 0) {
     snprintf(buffer, size, "%s sg%d", kind, (int)o->subgroup);
-  } else if (o->block == HK_BLOCK_NONE) {
-    snprintf(buffer, size, "%s", kind);
   } else {
-    label_block(graph, o, buffer, size);
+    label_pass(graph, o, buffer, size);
   }
   return buffer;
 }

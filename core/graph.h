@@ -17,29 +17,35 @@ typedef enum { HK_PHASE_FORWARD, HK_PHASE_BACKWARD, HK_PHASE_UPDATE, HK_PHASE_CO
 const char *hk_phase_name(hk_phase phase); /* "forward" */
 
 /* What an operation does, and the unit of its `work`. */
-#define HK_OP_KINDS(X)                                                                         \
-  X(LAUNCH, "launch", "layers", "host thread issues a layer")                                  \
-  X(ALL_GATHER, "all_gather", "bytes", "ZeRO-3 gather of a block's weights: bytes received")   \
-  X(FORWARD, "forward", "flops", "forward of a block")                                         \
-  X(BACKWARD, "backward", "flops", "backward of a block, recomputation included")              \
-  X(TP_ALL_REDUCE, "tp_all_reduce", "bytes", "tensor-parallel reduction: bytes sent")          \
-  X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block: bytes sent")    \
-  X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush") \
-  X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                          \
-  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "the same to pageable memory")            \
-  X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")  \
-  X(BARRIER, "barrier", "none", "phases meet; global gradient norm is known")                  \
-  X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                            \
-  X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed's bookkeeping")            \
-  X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale-and-clip pass, fp32 gradient")     \
-  X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")               \
-  X(CAST_CPU, "cast_cpu", "params", "fp32 weight to bf16, a pass of its own")                  \
-  X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")        \
-  X(WEIGHT_H2D, "weight_h2d", "bytes", "updated bf16 weights up, pinned")                      \
-  X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "the same from pageable memory")      \
-  X(STATE_H2D, "state_h2d", "bytes", "fp32 state in")                                          \
-  X(STATE_D2H, "state_d2h", "bytes", "fp32 state back")                                        \
-  X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                          \
+#define HK_OP_KINDS(X)                                                                            \
+  X(MEMORY_REPORT, "memory_report", "none", "between phases: garbage collected, memory printed")  \
+  X(CACHE_RELEASE, "cache_release", "none", "between iterations: cached GPU memory given back")   \
+  X(LAUNCH, "launch", "layers", "host thread issues a layer")                                     \
+  X(ALL_GATHER, "all_gather", "bytes", "ZeRO-3 gather of a block's weights: bytes received")      \
+  X(FORWARD, "forward", "flops", "forward of a block")                                            \
+  X(BACKWARD, "backward", "flops", "backward of a block, recomputation included")                 \
+  X(TP_ALL_REDUCE, "tp_all_reduce", "bytes", "tensor-parallel reduction: bytes sent")             \
+  X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block: bytes sent")       \
+  X(GRAD_BUCKET, "grad_bucket", "params", "gradients of a block into the reduction bucket")       \
+  X(GRAD_SUM_D2H, "grad_sum_d2h", "bytes", "DeepSpeed: bf16 gradients to where they add up")      \
+  X(GRAD_SUM_H2D, "grad_sum_h2d", "bytes", "DeepSpeed: and back, for their norm or the next sum") \
+  X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush")    \
+  X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                             \
+  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "the same to pageable memory")               \
+  X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")     \
+  X(BARRIER, "barrier", "none", "phases meet; global gradient norm is known")                     \
+  X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                               \
+  X(STEP_OVERHEAD, "step_overhead", "none", "DeepSpeed's step around its loop over subgroups")    \
+  X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed's bookkeeping")               \
+  X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale-and-clip pass, fp32 gradient")        \
+  X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")                  \
+  X(CAST_CPU, "cast_cpu", "params", "fp32 weight to bf16, a pass of its own")                     \
+  X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")           \
+  X(WEIGHT_H2D, "weight_h2d", "bytes", "updated bf16 weights up, pinned")                         \
+  X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "the same from pageable memory")         \
+  X(STATE_H2D, "state_h2d", "bytes", "fp32 state in")                                             \
+  X(STATE_D2H, "state_d2h", "bytes", "fp32 state back")                                           \
+  X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                             \
   X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")
 
 typedef enum {
@@ -48,6 +54,11 @@ typedef enum {
 #undef HK_OP_ENUM
       HK_OP_KIND_COUNT
 } hk_op_kind;
+
+/* Whether an operation lies between phases: in the iteration, but in none of its phases' times. */
+static inline bool hk_op_is_between_phases(hk_op_kind kind) {
+  return kind == HK_OP_MEMORY_REPORT || kind == HK_OP_CACHE_RELEASE;
+}
 
 const char *hk_op_kind_name(hk_op_kind kind); /* "state_h2d" */
 const char *hk_op_kind_unit(hk_op_kind kind); /* "bytes" */
@@ -64,7 +75,6 @@ const char *hk_op_kind_meaning(hk_op_kind kind);
   X(UP, "up", "updated weights to the GPU")                                      \
   X(UPDATE, "update", "GPU update stream")                                       \
   X(CPU, "cpu", "CPU update team")                                               \
-  X(CAST, "cast", "prototype: CPU casts beside the updates")                     \
   X(STREAM_P, "stream_p", "prototype: master weights, back then in, one stream") \
   X(STREAM_M, "stream_m", "prototype: momentum, back then in, one stream")       \
   X(STREAM_V, "stream_v", "prototype: variance, back then in, one stream")
@@ -103,6 +113,15 @@ typedef struct {
   hk_bytes host_alloc, host_free;
 } hk_op;
 
+/* What the first GPU of a node shows as used beside what the framework's allocator has handed out:
+ * CUDA contexts and NCCL, and memory that the allocator holds but nobody uses. That cache grows to
+ * the peak of a phase and falls back when the framework empties it between phases. */
+typedef struct {
+  hk_bytes outside;                 /* not the allocator's */
+  hk_bytes at_peak[HK_PHASE_COUNT]; /* cached beside a phase's peak, when the phase ends */
+  hk_bytes emptied[HK_PHASE_COUNT]; /* cached beside what is in use, when it has been emptied */
+} hk_device_memory;
+
 typedef struct {
   hk_op *ops; /* in a topological order; the index is the operation's id everywhere */
   size_t n_ops;
@@ -114,9 +133,11 @@ typedef struct {
   int multiplicity; /* ranks of a node that each expanded rank stands for */
   int world, nodes; /* for collectives */
   int tp;
-  int32_t layers;                     /* of the model: block number of the head */
-  hk_bytes gpu_base;                  /* on each rank's GPU before the first operation */
-  hk_bytes host_base;                 /* of the whole node before the first operation */
+  bool cores_unbound;      /* ranks are not bound to core sets: their pages lie anywhere */
+  int32_t layers;          /* of the model: block number of the head */
+  hk_bytes gpu_base;       /* on each rank's GPU before the first operation */
+  hk_device_memory device; /* under DeepSpeed; all 0 under hocket, which caches nothing */
+  hk_bytes host_base;      /* of the whole node before the first operation */
   size_t capacity_ops, capacity_deps; /* private to the builder */
 } hk_graph;
 

@@ -261,22 +261,38 @@ hk_status hk_machine_load(const char *name_or_file, hk_machine *machine, hk_erro
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "%s", path);
 }
 
-static bool add_quantity(cJSON *list, const hk_quantity_info *info, const hk_quantity *quantity) {
+/* Passes on a member that this file does not interpret; absent is well. */
+static bool pass_on(const cJSON *from, const char *key, cJSON *to) {
+  const cJSON *member = cJSON_GetObjectItemCaseSensitive(from, key);
+  if (!member) return true;
+  cJSON *copy = cJSON_Duplicate(member, true);
+  if (copy && cJSON_AddItemToObject(to, key, copy)) return true;
+  cJSON_Delete(copy);
+  return false;
+}
+
+static bool add_quantity(cJSON *list, const hk_quantity_info *info, const hk_quantity *quantity,
+                         const cJSON *given) {
   cJSON *object = cJSON_AddObjectToObject(list, info->key);
   return object && cJSON_AddNumberToObject(object, "value", quantity->value) &&
          cJSON_AddStringToObject(object, "origin", hk_origin_name(quantity->origin)) &&
-         cJSON_AddStringToObject(object, "source", quantity->source);
+         cJSON_AddStringToObject(object, "source", quantity->source) &&
+         pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "standard_error", object) &&
+         pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "before_fit", object);
 }
 
 cJSON *hk_machine_to_json(const hk_machine *machine) {
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(machine->document, "quantities");
   cJSON *root = cJSON_CreateObject();
   bool good = root && cJSON_AddStringToObject(root, "schema", SCHEMA) &&
               cJSON_AddStringToObject(root, "name", machine->name) &&
-              cJSON_AddStringToObject(root, "description", machine->description);
+              cJSON_AddStringToObject(root, "description", machine->description) &&
+              pass_on(machine->document, "fitted_on", root);
   cJSON *list = good ? cJSON_AddObjectToObject(root, "quantities") : NULL;
   good = list != NULL;
   for (size_t i = 0; good && i < QUANTITIES; i++) {
-    good = add_quantity(list, &quantities[i], hk_machine_quantity_const(machine, &quantities[i]));
+    good = add_quantity(list, &quantities[i], hk_machine_quantity_const(machine, &quantities[i]),
+                        given);
   }
   if (good) return root;
   cJSON_Delete(root);

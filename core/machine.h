@@ -44,11 +44,17 @@ typedef struct {
     "share of that peak which a layer's forward reaches")                                          \
   X(gpu_backward_efficiency, "gpu.backward_efficiency", "1", 1e-3, 1, 0.45,                        \
     "the same in backward, where reduction hooks and bucket copies come on top")                   \
+  X(collective_share, "gpu.collective_share", "1", 0, 1, 0.2,                                      \
+    "share of the GPU that a collective's kernels take from others at NVLink's full rate")         \
   X(gpu_hbm, "gpu.hbm_bytes_per_s", "B/s", 1e9, 1e15, NAN,                                         \
     "GPU memory bandwidth, read plus write")                                                       \
   X(gpu_launch, "gpu.launch_ns", "ns", 0, 1e9, 5000, "start of a kernel or copy on a stream")      \
   X(layer_launch, "framework.layer_launch_ns", "ns", 0, 1e12, 1e6,                                 \
     "time in which the framework's host thread issues one layer, forward or backward")             \
+  X(report, "framework.report_ns", "ns", 0, 1e12, 80e6,                                            \
+    "DeepSpeed: garbage collection and memory reports at the boundary of two phases")              \
+  X(report_crowding, "framework.report_crowding", "1", 0, 1, 0.15,                                 \
+    "share of that which each further rank of the node adds to it")                                \
   X(h2d, "pcie.h2d_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies to one GPU")                \
   X(d2h, "pcie.d2h_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies from one GPU")              \
   X(duplex, "pcie.duplex_bytes_per_s", "B/s", 1e6, 1e14, NAN, "both directions at once, sum")      \
@@ -65,6 +71,10 @@ typedef struct {
   X(dram, "dram.bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: host memory, read plus write")         \
   X(dram_with_dma, "dram.with_dma_bytes_per_s", "B/s", 1e6, 1e15, NAN,                             \
     "node: the same while copies and CPU kernels run at once")                                     \
+  X(dram_process, "dram.process_bytes_per_s", "B/s", 1e6, 1e15, 1e15,                              \
+    "the same for one process that is not bound, whose pages crowd a few memory domains")          \
+  X(dram_unbound, "dram.unbound_efficiency", "1", 1e-2, 1, 0.7,                                    \
+    "share of host memory's rate that the teams of unbound ranks reach, far from their pages")     \
   X(dma_weight, "dram.dma_weight", "1", 1e-2, 1e3, 1,                                              \
     "how much more of its wish a copy gets than a CPU kernel when host memory is short")           \
   X(cpu_adamw, "cpu.adamw_params_per_s", "P/s", 1e3, 1e13, NAN,                                    \
@@ -77,6 +87,10 @@ typedef struct {
     "AdamW with fp32 gradient, no cast, saturated (DeepSpeedCPUAdam)")                             \
   X(cpu_cast, "cpu.cast_params_per_s", "P/s", 1e3, 1e13, NAN,                                      \
     "separate fp32 to bf16 cast, or back, saturated")                                              \
+  X(step_overhead, "deepspeed.step_overhead_ns", "ns", 0, 1e12, 25e6,                              \
+    "what DeepSpeed's step spends before and after its loop over subgroups")                       \
+  X(cache_release, "deepspeed.cache_release_ns", "ns", 0, 1e12, 50e6,                              \
+    "what the prototype spends an iteration on giving cached GPU memory back")                     \
   X(subgroup_overhead, "deepspeed.subgroup_overhead_ns", "ns", 0, 1e12, 1e6,                       \
     "what DeepSpeed's step spends on a subgroup besides arithmetic and copies")                    \
   X(nvlink, "nvlink.bytes_per_s", "B/s", 1e6, 1e15, NAN,                                           \

@@ -54,10 +54,25 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
   return HK_OK;
 }
 
-/* Staging pieces of 20 M parameters: on the H200 probe 5 M and 20 M moved at one rate and 100 M
- * 6 % slower, and fewer pieces are fewer operations. */
-#define DEFAULT_PIECE   20000000
 #define DEFAULT_BUFFERS 4
+
+/* Staging fills and drains its pipeline with a piece each way: of 256 pieces that is below 1 % of
+ * an update, where on an H200 pieces of 20 M of a small share reached 0.963 of the duplex limit and
+ * pieces of 5 M 0.975 to 0.98. From 20 M on, larger pieces only move slower (100 M: 6 %);
+ * below 1 M, launches would show. */
+#define PIECES      256
+#define MILLION     1000000LL
+#define LEAST_PIECE (1 * MILLION)
+#define MOST_PIECE  (20 * MILLION)
+
+static int64_t default_piece(const hk_plan *plan) {
+  int64_t parameters = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) parameters += plan->subgroups[i].numel;
+  int64_t piece = (parameters / PIECES + MILLION / 2) / MILLION * MILLION;
+  if (piece < LEAST_PIECE) piece = LEAST_PIECE;
+  if (piece > MOST_PIECE) piece = MOST_PIECE;
+  return piece < plan->subgroup_numel ? piece : plan->subgroup_numel;
+}
 
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
@@ -89,12 +104,12 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
   plan->flush = HK_FLUSH_ASYNC;
   plan->flush_bytes_per_param = runtime == HK_RUNTIME_DEEPSPEED ? 4 : 2;
   plan->buffers = DEFAULT_BUFFERS;
-  plan->piece_numel = subgroup_numel < DEFAULT_PIECE ? subgroup_numel : DEFAULT_PIECE;
   plan->cpu_threads = 1;
   plan->cores_bound = true;
   plan->subgroup_rule = rule;
   plan->subgroup_numel = subgroup_numel;
   plan->n_subgroups = n;
+  plan->piece_numel = default_piece(plan);
   return HK_OK;
 }
 

@@ -86,6 +86,44 @@ hk_status hk_counter_add(hk_counter *counter, hk_ns time, double value, hk_error
   return HK_OK;
 }
 
+const hk_counter *hk_timeline_find(const hk_timeline *timeline, const char *name) {
+  for (size_t i = 0; i < timeline->n_counters; i++) {
+    if (strcmp(timeline->counters[i].name, name) == 0) return &timeline->counters[i];
+  }
+  return NULL;
+}
+
+/* The lowest and the highest of samples [begin, end), in order of time; one if they are the same.
+ */
+static size_t keep_extremes(const hk_sample *samples, size_t begin, size_t end, hk_sample *out) {
+  size_t low = begin, high = begin;
+  for (size_t i = begin; i < end; i++) {
+    if (samples[i].value < samples[low].value) low = i;
+    if (samples[i].value > samples[high].value) high = i;
+  }
+  out[0] = samples[low < high ? low : high];
+  if (low == high) return 1;
+  out[1] = samples[low < high ? high : low];
+  return 2;
+}
+
+size_t hk_counter_curve(const hk_counter *counter, hk_sample *out, size_t most) {
+  const size_t n = counter->n;
+  if (n <= most) {
+    if (n > 0) memcpy(out, counter->samples, n * sizeof *out);
+    return n;
+  }
+  const size_t between = n - 2, runs = (most - 2) / 2;
+  size_t kept = 0;
+  out[kept++] = counter->samples[0];
+  for (size_t r = 0; r < runs; r++) {
+    const size_t begin = 1 + between * r / runs, end = 1 + between * (r + 1) / runs;
+    kept += keep_extremes(counter->samples, begin, end, &out[kept]);
+  }
+  out[kept++] = counter->samples[n - 1];
+  return kept;
+}
+
 void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline) {
   bool present[HK_PHASE_COUNT] = {false};
   hk_ns last_end[HK_PHASE_COUNT] = {0};

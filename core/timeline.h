@@ -43,6 +43,13 @@ int hk_timeline_counter(hk_timeline *timeline, const char *name, const char *uni
                         hk_error *err);
 hk_status hk_counter_add(hk_counter *counter, hk_ns time, double value, hk_error *err);
 
+/* The counter of that name, or NULL. */
+const hk_counter *hk_timeline_find(const hk_timeline *timeline, const char *name);
+/* At most `most` (>= 4) samples that stand for the counter's, in order of time: all of them if they
+ * are no more; else the first, the last, and of equal runs of those between the lowest and the
+ * highest, so that no extreme is lost. Returns how many were written to `out`. */
+size_t hk_counter_curve(const hk_counter *counter, hk_sample *out, size_t most);
+
 /* Fills phase_begin/phase_end/makespan from the spans: a phase ends when its last operation ends
  * and begins where the one before it ended (forward at 0). */
 void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline);

@@ -42,8 +42,10 @@ double hk_resource_capacity(const hk_machine *m, hk_resource resource, bool mixe
       return m->duplex.value;
     case HK_RES_NVLINK:
       return m->nvlink.value;
+    case HK_RES_PAGES:
+      return m->dram_process.value;
     case HK_RES_DRAM:
-      return mixed ? m->dram_with_dma.value : m->dram.value;
+      return mixed ? fmin(m->dram_with_dma.value, m->dram.value) : m->dram.value;
     case HK_RES_FABRIC_H2D:
       return m->fabric_h2d.value;
     case HK_RES_FABRIC_D2H:
@@ -104,16 +106,20 @@ static hk_demand on_cpu(double rate, double threads, double dram) {
   return d;
 }
 
-/* A ring over `size` ranks of which each node holds some: every step waits for the slowest link,
- * and of a node's traffic one rank's worth leaves it. What that leaves out: trees, several rings
- * over several network cards, in-network reduction. */
-static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size, int rounds) {
-  const bool crosses = graph->nodes > 1 && size > graph->world / graph->nodes;
+/* A ring over `size` ranks, `local` of which a node holds. Each of its steps waits for the slowest
+ * link. A rank in `local` has its successor on another node and sends over the network. Its kernels
+ * take a share of the GPU from computation. What that leaves out: trees, several rings over several
+ * network cards, in-network reduction. */
+static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size, int local,
+                            int rounds) {
+  const bool crosses = graph->nodes > 1 && size > local;
   const double step = crosses ? m->net_latency.value : m->nvlink_latency.value;
   const double rate = crosses ? fmin(m->nvlink.value, m->net.value) : m->nvlink.value;
   hk_demand d = {.latency = (hk_ns)(rounds * (size - 1) * step), .cap = rate, .weight = rate};
   use(&d, HK_RES_NVLINK, 1);
-  if (crosses) use(&d, HK_RES_NETWORK, (double)graph->nodes / graph->world);
+  if (m->collective_share.value > 0)
+    use(&d, HK_RES_GPU, m->collective_share.value / m->nvlink.value);
+  if (crosses) use(&d, HK_RES_NETWORK, 1.0 / local);
   return d;
 }
 
@@ -121,33 +127,45 @@ static hk_demand only_latency(double ns) {
   return (hk_demand){.latency = (hk_ns)ns, .cap = INFINITY, .weight = 1};
 }
 
-hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
-  const int dp = graph->world / graph->tp;
+static hk_demand demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
+  const int dp = graph->world / graph->tp, gpus = graph->ranks * graph->multiplicity;
   const double threads = op->threads;
   switch (op->kind) {
     case HK_OP_LAUNCH:
-      return only_latency(m->layer_launch.value);
+      return only_latency(m->layer_launch.value * (double)op->work);
+    case HK_OP_MEMORY_REPORT: {
+      const double others = graph->ranks * graph->multiplicity - 1;
+      return only_latency(m->report.value * (1 + m->report_crowding.value * others));
+    }
+    case HK_OP_CACHE_RELEASE:
+      return only_latency(m->cache_release.value);
     case HK_OP_ALL_GATHER:
     case HK_OP_REDUCE_SCATTER:
-      return collective(graph, m, dp, 1);
+      return collective(graph, m, dp, gpus / graph->tp, 1);
     case HK_OP_TP_ALL_REDUCE:
-      return collective(graph, m, graph->tp, 2);
+      return collective(graph, m, graph->tp, graph->tp, 2);
     case HK_OP_FORWARD:
       return on_gpu(m, m->gpu_flops.value * m->gpu_efficiency.value, 0);
     case HK_OP_BACKWARD:
       return on_gpu(m, m->gpu_flops.value * m->gpu_backward_efficiency.value, 0);
+    case HK_OP_GRAD_BUCKET:
+      /* Copied into the bucket, divided by the ranks and packed for the reduction: three passes. */
+      return on_gpu(m, m->gpu_hbm.value / 12, 12);
     case HK_OP_GRAD_CAST_GPU:
       return on_gpu(m, m->gpu_hbm.value / 6, 6);
+    case HK_OP_GRAD_SUM_D2H:
     case HK_OP_GRAD_D2H:
       return copy(m, m->d2h.value, 0, 1, 1);
     case HK_OP_GRAD_D2H_PAGEABLE:
       /* To the driver's pinned buffer, read, written where it belongs. */
       return copy(m, fmin(m->d2h.value, m->d2h_pageable.value), 0, 1, 3);
     case HK_OP_BARRIER:
-      return graph->world > 1 ? collective(graph, m, graph->world, 2)
+      return graph->world > 1 ? collective(graph, m, graph->world, gpus, 2)
                               : only_latency(m->gpu_launch.value);
     case HK_OP_HOST_WAIT:
       return only_latency(0);
+    case HK_OP_STEP_OVERHEAD:
+      return only_latency(m->step_overhead.value);
     case HK_OP_SUBGROUP_OVERHEAD:
       return only_latency(m->subgroup_overhead.value);
     case HK_OP_UNSCALE_CPU:
@@ -159,12 +177,13 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return on_cpu(hk_cpu_rate(m, m->cpu_cast.value, threads), threads, 6);
     case HK_OP_ADAMW_CPU:
       return on_cpu(hk_cpu_rate(m, m->cpu_adamw.value, threads), threads, 28);
+    case HK_OP_GRAD_SUM_H2D:
     case HK_OP_WEIGHT_H2D:
     case HK_OP_STATE_H2D:
       return copy(m, m->h2d.value, 1, 0, 1);
     case HK_OP_WEIGHT_H2D_PAGEABLE:
-      /* Read, written to the driver's pinned buffer, read again. */
-      return copy(m, fmin(m->h2d.value, m->h2d_pageable.value), 1, 0, 3);
+      /* Read by the driver into its pinned buffer, which stays in a cache. */
+      return copy(m, fmin(m->h2d.value, m->h2d_pageable.value), 1, 0, 1);
     case HK_OP_STATE_D2H:
       return copy(m, m->d2h.value, 0, 1, 1);
     case HK_OP_ADAMW_GPU:
@@ -175,4 +194,17 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     default:
       return only_latency(0);
   }
+}
+
+hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
+  hk_demand d = demand_of(graph, op, m);
+  if (!graph->cores_unbound) return d;
+  /* An unbound process's pages crowd where they were first touched, for its team and its copies;
+   * and a team that roams over all cores goes far for them, so that its bytes count more. */
+  for (int u = 0, n = d.n_uses; u < n; u++) {
+    if (d.uses[u].resource != HK_RES_DRAM) continue;
+    use(&d, HK_RES_PAGES, d.uses[u].per_unit);
+    if (d.traffic == HK_TRAFFIC_CPU) d.uses[u].per_unit /= m->dram_unbound.value;
+  }
+  return d;
 }

@@ -7,25 +7,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Durations of the phases. With gradient accumulation forward and backward alternate, so each is
- * the sum over micro-steps of the time from the end of the one before it. */
-static void measure_phases(hk_forecast *f) {
-  const hk_graph *g = &f->graph;
-  const hk_timeline *t = &f->result.timeline;
-  hk_ns begin = 0; /* end of the part before */
+void hk_phase_durations(const hk_graph *g, const hk_timeline *t, hk_ns phases[HK_PHASE_COUNT]) {
+  memset(phases, 0, HK_PHASE_COUNT * sizeof *phases);
+  hk_ns begin = 0; /* end of what came before */
   size_t i = 0;
-  while (i < g->n_ops && g->ops[i].phase != HK_PHASE_UPDATE) {
-    /* Operations are stored part by part: forward 0, backward 0, forward 1, ... */
+  while (i < g->n_ops) {
+    /* Operations are stored part by part: forward 0, backward 0, forward 1, ..., update; between
+     * them, where the runtime has any, those that belong to no phase. */
     const hk_phase phase = g->ops[i].phase;
+    const bool between = hk_op_is_between_phases(g->ops[i].kind);
     hk_ns end = begin;
-    for (; i < g->n_ops && g->ops[i].phase == phase; i++) {
+    for (; i < g->n_ops && g->ops[i].phase == phase &&
+           hk_op_is_between_phases(g->ops[i].kind) == between;
+         i++) {
       if (t->spans[i].end > end) end = t->spans[i].end;
     }
-    *(phase == HK_PHASE_FORWARD ? &f->forward_ns : &f->backward_ns) += end - begin;
+    if (!between) phases[phase] += end - begin;
     begin = end;
   }
-  f->iteration_ns = t->makespan;
-  f->update_ns = t->makespan - begin;
+}
+
+static void measure_phases(hk_forecast *f) {
+  hk_ns phases[HK_PHASE_COUNT];
+  hk_phase_durations(&f->graph, &f->result.timeline, phases);
+  f->forward_ns = phases[HK_PHASE_FORWARD];
+  f->backward_ns = phases[HK_PHASE_BACKWARD];
+  f->update_ns = phases[HK_PHASE_UPDATE];
+  f->iteration_ns = f->result.timeline.makespan;
 }
 
 /* The busiest resource of the update phase. */

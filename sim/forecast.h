@@ -30,7 +30,7 @@ typedef struct {
   const hk_flush *flush;  /* NULL: async */
   int cpu_threads;        /* 0: an equal share of the node's cores for each rank */
   bool cores_unbound;     /* ranks are not bound to core sets: each team has threads on all cores */
-  int64_t piece_numel;    /* 0: 20 M, or the subgroup if smaller */
+  int64_t piece_numel;    /* 0: hk_plan_create's, about 1/256 of the rank's parameters */
 } hk_plan_settings;
 
 /* What to try: a policy with its options under a runtime. */
@@ -50,6 +50,11 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
                            hk_forecast *forecast, hk_error *err);
 void hk_forecast_free(hk_forecast *forecast);
+
+/* Durations of the phases of a whole iteration. With gradient accumulation forward and backward
+ * alternate, so each is the sum over micro-steps of the time from the end of the one before it. */
+void hk_phase_durations(const hk_graph *graph, const hk_timeline *timeline,
+                        hk_ns phases[HK_PHASE_COUNT]);
 
 /* "interleave k=2 r=0.80": policy with the settings that distinguish it. Returns `buffer`. */
 const char *hk_forecast_title(const hk_forecast *forecast, char *buffer, size_t size);

@@ -60,10 +60,13 @@ hk_status hk_memory_begin(hk_state *s) {
 }
 
 hk_status hk_memory_take(hk_state *s, const hk_op *op) {
-  if (op->kind == HK_OP_BARRIER) s->result->memory.after_backward = s->gpu_memory[0];
+  hk_memory_report *report = &s->result->memory;
+  if (op->kind == HK_OP_BARRIER) report->after_backward = s->gpu_memory[0];
   if (op->gpu_alloc != 0) {
     HK_TRY(set_gpu(s, op->rank, s->gpu_memory[op->rank] + op->gpu_alloc));
   }
+  if (s->gpu_memory[op->rank] > report->peak_of[op->phase])
+    report->peak_of[op->phase] = s->gpu_memory[op->rank];
   if (op->host_alloc != 0) {
     HK_TRY(set_host(s, s->host_memory + op->host_alloc * s->graph->multiplicity));
   }
@@ -77,4 +80,18 @@ hk_status hk_memory_give(hk_state *s, const hk_op *op) {
   }
   if (op->kind == HK_OP_FORWARD) s->result->memory.after_forward = s->gpu_memory[0];
   return HK_OK;
+}
+
+void hk_memory_end(hk_state *s) {
+  const hk_device_memory *device = &s->graph->device;
+  hk_memory_report *report = &s->result->memory;
+  report->after_update = s->gpu_memory[0];
+  if (device->outside == 0) return;
+  const hk_bytes after[HK_PHASE_COUNT] = {report->after_forward, report->after_backward,
+                                          report->after_update};
+  for (int phase = 0; phase < HK_PHASE_COUNT; phase++) {
+    report->device_peak_of[phase] =
+        device->outside + report->peak_of[phase] + device->at_peak[phase];
+    report->device_after[phase] = device->outside + after[phase] + device->emptied[phase];
+  }
 }

@@ -337,7 +337,7 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
   if (status == HK_OK) status = hk_memory_begin(&s);
   if (status == HK_OK) status = run_all(&s);
   if (status == HK_OK) {
-    result->memory.after_update = s.gpu_memory[0];
+    hk_memory_end(&s);
     hk_timeline_phases(graph, &result->timeline);
     for (int p = 0; p < HK_PHASE_COUNT; p++) {
       for (int r = 0; r < HK_RES_COUNT; r++) result->used[r] += result->used_phase[p][r];

@@ -23,6 +23,7 @@
   X(D2H, "d2h", "bytes_per_s", R, "PCIe towards the host")                      \
   X(PCIE, "pcie", "bytes_per_s", R, "PCIe, both directions")                    \
   X(NVLINK, "nvlink", "bytes_per_s", R, "between GPUs of the node")             \
+  X(PAGES, "pages", "bytes_per_s", R, "memory domains of an unbound process")   \
   X(DRAM, "dram", "bytes_per_s", N, "host memory")                              \
   X(FABRIC_H2D, "fabric_h2d", "bytes_per_s", N, "host fabric towards all GPUs") \
   X(FABRIC_D2H, "fabric_d2h", "bytes_per_s", N, "host fabric towards the host") \
@@ -76,7 +77,12 @@ double hk_resource_capacity(const hk_machine *machine, hk_resource resource, boo
 typedef struct {
   hk_bytes before_forward, after_forward, after_backward, after_update; /* of one GPU */
   hk_bytes peak, capacity;
+  hk_bytes peak_of[HK_PHASE_COUNT]; /* of what the operations of a phase found and took */
   hk_phase peak_phase;
+  /* What the node's first GPU shows as used, contexts and the allocator's cache included: at the
+   * end of each phase, and once the cache has been emptied then. All 0 where the runtime caches
+   * nothing (hocket). */
+  hk_bytes device_peak_of[HK_PHASE_COUNT], device_after[HK_PHASE_COUNT];
   hk_bytes host_peak, host_capacity; /* of the node */
   hk_phase host_peak_phase;
 } hk_memory_report;

@@ -58,6 +58,7 @@ static inline int hk_slot(int rank, hk_resource resource) {
 hk_status hk_memory_begin(hk_state *s);
 hk_status hk_memory_take(hk_state *s, const hk_op *op);
 hk_status hk_memory_give(hk_state *s, const hk_op *op);
+void hk_memory_end(hk_state *s);
 
 /* sim/check.c: invariants. HK_NO with what is broken. */
 hk_status hk_check_rates(const hk_state *s, int n_activities);

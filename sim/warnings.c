@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/coverage.h"
 #include "sim/forecast.h"
 
-#define MOST_WARNINGS 16
+#define MOST_WARNINGS 32
 
 typedef struct {
   char **list;
@@ -95,6 +96,19 @@ static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *m
   }
 }
 
+static void warn_of_gap(void *context, const char *sentence) {
+  warn(context, "%s", sentence);
+}
+
+/* Where a fitted profile is asked outside the runs that it was fitted on. */
+static void warn_of_extrapolation(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
+  const cJSON *fitted_on = NULL;
+  if (w->status == HK_OK) w->status = hk_coverage_of(machine, &fitted_on, w->err);
+  if (w->status == HK_OK && fitted_on) {
+    hk_coverage_gaps(machine, fitted_on, plan, warn_of_gap, w);
+  }
+}
+
 hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, char ***warnings,
                                hk_error *err) {
   hk_warnings w = {.err = err};
@@ -103,6 +117,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   if (w.list == NULL) return hk_fail_memory(err, MOST_WARNINGS * sizeof *w.list, "warnings");
   warn_of_defaults(&w, plan, machine);
   warn_of_job(&w, plan, machine);
+  warn_of_extrapolation(&w, plan, machine);
   if (w.status != HK_OK) {
     hk_warnings_free(w.list);
     return w.status;

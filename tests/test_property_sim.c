@@ -45,6 +45,13 @@ static hk_machine random_machine(random_stream *r) {
   m.cpu_adamw_fp32.value = scale(r, 1e8, 1e11);
   m.cpu_cast.value = scale(r, 1e8, 1e11);
   m.subgroup_overhead.value = pick(r, 0, 100000);
+  m.dram_process.value = m.dram.value * scale(r, 0.2, 1);
+  m.dram_unbound.value = scale(r, 0.3, 1);
+  m.collective_share.value = pick(r, 0, 2) / 2.0;
+  m.report.value = pick(r, 0, 100000);
+  m.report_crowding.value = scale(r, 0.1, 1);
+  m.step_overhead.value = pick(r, 0, 100000);
+  m.cache_release.value = pick(r, 0, 100000);
   m.nvlink.value = scale(r, 1e9, 1e12);
   m.nvlink_latency.value = pick(r, 0, 20000);
   m.net.value = scale(r, 1e9, 1e11);
@@ -78,6 +85,7 @@ static hk_plan random_plan(random_stream *r, const hk_machine *m) {
   plan.stride = pick(r, 0, 5);
   plan.piece_numel = pick(r, 1000, 90000);
   plan.cpu_threads = pick(r, 1, 80);
+  plan.cores_bound = pick(r, 0, 1);
   const int routes = runtime == HK_RUNTIME_DEEPSPEED ? 3 : HK_ROUTE_COUNT;
   static const hk_route known[] = {HK_ROUTE_CPU, HK_ROUTE_STAGED, HK_ROUTE_RESIDENT,
                                    HK_ROUTE_MAPPED};

@@ -11,7 +11,7 @@
 #define MATRICES (2 * 256 * 64 + LAYERS * (4 * 64 * 64 + 3 * 64 * 128))
 #define NORMS    ((2 * LAYERS + 1) * 64)
 
-/* -- Counting -------------------------------------------------------------------------------- */
+/* -- Counting ---------------------------------------------------------------------------------- */
 
 /* Parameters of the model that one tensor-parallel rank has: norms are on every one. */
 static int64_t weights_of(const hk_job *job) {
@@ -40,7 +40,7 @@ static tally tally_of(const hk_graph *graph, int rank) {
   return t;
 }
 
-/* -- What holds for every graph --------------------------------------------------------------- */
+/* -- What holds for every graph ---------------------------------------------------------------- */
 
 static void check_order(const hk_graph *graph) {
   int32_t deps = 0;
@@ -79,7 +79,14 @@ static void check_labels(const hk_graph *graph) {
   free(labels);
 }
 
-/* -- Closed forms ----------------------------------------------------------------------------- */
+/* -- Closed forms ------------------------------------------------------------------------------ */
+
+/* Deep Optimizer States as published: a stride, or a subgroup that makes the round trip. */
+static bool is_prototype(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  return plan->runtime == HK_RUNTIME_DEEPSPEED && (plan->stride > 0 || n[HK_ROUTE_STAGED] > 0);
+}
 
 static void check_update(const hk_plan *plan, const tally *t) {
   const int64_t *work = t->work[HK_PHASE_UPDATE];
@@ -91,14 +98,16 @@ static void check_update(const hk_plan *plan, const tally *t) {
                    weights_of(&plan->job) / hk_job_dp(&plan->job));
 
   assert_int_equal(work[HK_OP_WEIGHT_H2D] + work[HK_OP_WEIGHT_H2D_PAGEABLE], 2 * cpu);
-  if (!deepspeed || staged > 0) assert_int_equal(work[HK_OP_WEIGHT_H2D_PAGEABLE], 0);
+  const bool blocking = deepspeed && !is_prototype(plan);
+  if (!blocking) assert_int_equal(work[HK_OP_WEIGHT_H2D_PAGEABLE], 0);
   assert_int_equal(work[HK_OP_STATE_H2D], 12 * staged);
   assert_int_equal(work[HK_OP_STATE_D2H], 12 * staged);
 
   assert_int_equal(work[HK_OP_ADAMW_CPU], deepspeed ? 0 : cpu);
   assert_int_equal(work[HK_OP_ADAMW_CPU_FP32], deepspeed ? cpu : 0);
   assert_int_equal(work[HK_OP_UNSCALE_CPU], deepspeed ? cpu : 0);
-  assert_int_equal(work[HK_OP_CAST_CPU], deepspeed ? cpu : 0);
+  assert_int_equal(work[HK_OP_CAST_CPU], blocking ? cpu : 0);
+  assert_int_equal(t->n[HK_OP_STEP_OVERHEAD], deepspeed);
   assert_int_equal(work[HK_OP_SUBGROUP_OVERHEAD], deepspeed ? plan->n_subgroups : 0);
   assert_int_equal(work[HK_OP_ADAMW_GPU], staged + n[HK_ROUTE_RESIDENT]);
   assert_int_equal(work[HK_OP_ADAMW_MAPPED], n[HK_ROUTE_MAPPED]);
@@ -114,11 +123,15 @@ static void check_flush(const hk_plan *plan, const tally *t) {
   const int64_t cpu = n[HK_ROUTE_CPU];
   const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
   const bool sync = plan->flush == HK_FLUSH_SYNC;
-  /* DeepSpeed sends what each micro-step gives, hocket only the sum. */
-  const int64_t early = deepspeed ? 2 * cpu * (plan->job.grad_accum - 1) : 0;
+  /* DeepSpeed keeps its bf16 gradients on the host, wherever they are needed: each micro-step's go
+   * out and come in once. hocket sends only the sum, and only what the CPU needs. */
+  const int64_t all = weights_of(&plan->job) / hk_job_dp(&plan->job);
+  const int64_t summed = deepspeed ? 2 * all * plan->job.grad_accum : 0;
   const int64_t last = plan->flush_bytes_per_param * cpu;
   const bool pageable = deepspeed && sync;
-  assert_int_equal(work[HK_OP_GRAD_D2H], early + (pageable ? 0 : last));
+  assert_int_equal(work[HK_OP_GRAD_D2H], pageable ? 0 : last);
+  assert_int_equal(work[HK_OP_GRAD_SUM_D2H], summed);
+  assert_int_equal(work[HK_OP_GRAD_SUM_H2D], summed);
   assert_int_equal(work[HK_OP_GRAD_D2H_PAGEABLE], pageable ? last : 0);
   assert_int_equal(work[HK_OP_GRAD_CAST_CPU], pageable ? cpu : 0);
   assert_int_equal(work[HK_OP_GRAD_CAST_GPU], plan->flush_bytes_per_param == 4 ? cpu : 0);
@@ -130,7 +143,14 @@ static void check_training(const hk_plan *plan, const tally *t) {
   const int64_t *forward = t->work[HK_PHASE_FORWARD], *backward = t->work[HK_PHASE_BACKWARD];
   const int64_t micros = job->grad_accum, dp = hk_job_dp(job), tp = job->tp;
   assert_int_equal(forward[HK_OP_LAUNCH], micros * BLOCKS);
-  assert_int_equal(backward[HK_OP_LAUNCH], micros * BLOCKS);
+  /* DeepSpeed's host thread issues a checkpointed layer twice in backward. */
+  const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
+  const int64_t again = deepspeed && job->checkpoint_activations ? LAYERS : 0;
+  assert_int_equal(backward[HK_OP_LAUNCH], micros * (BLOCKS + again));
+  assert_int_equal(backward[HK_OP_GRAD_BUCKET], deepspeed ? micros * weights_of(job) : 0);
+  /* Before every forward and backward, and before the update. */
+  assert_int_equal(t->n[HK_OP_MEMORY_REPORT], deepspeed ? 2 * micros + 1 : 0);
+  assert_int_equal(t->n[HK_OP_CACHE_RELEASE], is_prototype(plan));
   assert_int_equal(t->n[HK_OP_FORWARD], micros * BLOCKS);
   assert_int_equal(t->n[HK_OP_BACKWARD], micros * BLOCKS);
 
@@ -167,15 +187,18 @@ static void check_memory(const hk_plan *plan, const hk_graph *graph, const tally
       n[HK_ROUTE_STAGED] > 0 && !deepspeed ? 12 * plan->buffers * plan->piece_numel : 0;
   const int64_t host_share =
       deepspeed ? (12 + 4 + 2) * on_host : 12 * on_host + 4 * n[HK_ROUTE_CPU];
-  assert_int_equal(graph->gpu_base,
-                   2 * all + (deepspeed ? 16 : 12) * n[HK_ROUTE_RESIDENT] + staging);
+  const int64_t base = 2 * all + (deepspeed ? 16 : 12) * n[HK_ROUTE_RESIDENT] + staging;
+  if (deepspeed) /* and what test_unit_memory.c has by hand */
+    assert_true(graph->gpu_base > base);
+  else
+    assert_int_equal(graph->gpu_base, base);
   assert_int_equal(graph->host_base, plan->job.gpus * host_share);
   assert_int_equal(t->gpu_taken, t->gpu_given);
   assert_int_equal(t->host_taken, t->host_given);
-  assert_true(t->gpu_taken > 0 && t->gpu_least >= 0);
+  assert_true(t->gpu_taken > 0 && t->gpu_least >= (deepspeed ? -graph->gpu_base : 0));
 }
 
-/* -- Other forms of the same graph ------------------------------------------------------------ */
+/* -- Other forms of the same graph ------------------------------------------------------------- */
 
 /* Every rank does what the folded one does; the barrier is common. */
 static void check_unfolded(const hk_plan *plan, const hk_graph *folded) {
@@ -230,15 +253,20 @@ static void check_training_alone(const hk_plan *plan, const tally *whole) {
   const tally t = tally_of(&graph, 0);
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
-  const int64_t kept = n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] + n[HK_ROUTE_RESIDENT];
-  assert_int_equal(t.gpu_taken - t.gpu_given, 2 * kept);
+  /* Under DeepSpeed gathered vocabulary matrices stay, too, and resident state has its gradient. */
+  const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
+  const int64_t kept =
+      n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] + (deepspeed ? 0 : n[HK_ROUTE_RESIDENT]);
+  const int64_t gathered =
+      deepspeed && hk_job_dp(&plan->job) > 1 ? 2 * 256 * 64 / plan->job.tp + 64 : 0;
+  assert_int_equal(t.gpu_taken - t.gpu_given, 2 * (kept + gathered));
   assert_int_equal(t.n[HK_OP_BARRIER], 0);
   assert_memory_equal(t.work[HK_PHASE_BACKWARD], whole->work[HK_PHASE_BACKWARD],
                       sizeof t.work[HK_PHASE_BACKWARD]);
   hk_graph_free(&graph);
 }
 
-/* -- Every policy, runtime and job ------------------------------------------------------------ */
+/* -- Every policy, runtime and job ------------------------------------------------------------- */
 
 static void check_plan(const hk_plan *plan) {
   hk_graph graph = built(plan, HK_EXPAND_ALL, true);

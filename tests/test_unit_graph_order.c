@@ -27,7 +27,7 @@ static listing list_kind(const hk_graph *graph, hk_op_kind kind, int rank) {
   return list;
 }
 
-/* -- Order inside hocket's update ------------------------------------------------------------- */
+/* -- Order inside hocket's update -------------------------------------------------------------- */
 
 /* With B buffers the i-th piece comes in when piece i - B has gone back, and not later. */
 static void staging_buffers_limit(void **state) {
@@ -117,7 +117,7 @@ static void updates_follow_the_order(void **state) {
   }
 }
 
-/* -- Order inside the prototype's update ------------------------------------------------------ */
+/* -- Order inside the prototype's update ------------------------------------------------------- */
 
 static hk_plan prototype(int stride) {
   hk_policy_options options = HK_POLICY_OPTIONS_NONE;
@@ -159,26 +159,35 @@ static void streams_alternate(void **state) {
   hk_plan_free(&plan);
 }
 
-/* Stride k has k - 1 pinned buffers for casts: the i-th waits for the copy out of i - (k - 1). */
-static void cast_buffers_limit(void **state) {
+/* The prototype sends a subgroup's weights up as they are, and nothing waits for them. */
+static void weights_go_up_alone(void **state) {
   (void)state;
-  for (int stride = 2; stride <= 4; stride++) {
-    hk_plan plan = prototype(stride);
-    hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
-    const listing cast = list_kind(&graph, HK_OP_CAST_CPU, 0);
-    const listing adamw = list_kind(&graph, HK_OP_ADAMW_CPU_FP32, 0);
-    const listing up = list_kind(&graph, HK_OP_WEIGHT_H2D, 0);
-    assert_true(cast.n > 2 * stride && up.n == cast.n && adamw.n == cast.n);
-    for (int i = 0; i < cast.n; i++) {
-      assert_true(depends(&graph, cast.id[i], adamw.id[i]));
-      assert_true(depends(&graph, up.id[i], cast.id[i]));
-      for (int j = 0; j < i; j++) {
-        assert_int_equal(depends(&graph, cast.id[i], up.id[j]), j == i - (stride - 1));
-      }
+  hk_plan plan = prototype(3);
+  hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+  const listing adamw = list_kind(&graph, HK_OP_ADAMW_CPU_FP32, 0);
+  const listing up = list_kind(&graph, HK_OP_WEIGHT_H2D, 0);
+  assert_true(up.n > 6 && up.n == adamw.n);
+  for (int i = 0; i < up.n; i++) {
+    assert_true(depends(&graph, up.id[i], adamw.id[i]));
+    for (int32_t later = up.id[i] + 1; later < (int32_t)graph.n_ops; later++) {
+      assert_false(depends(&graph, later, up.id[i]));
     }
-    hk_graph_free(&graph);
-    hk_plan_free(&plan);
   }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+/* A stride makes the prototype, even when no subgroup's turn for the GPU comes. */
+static void a_long_stride_blocks_nothing(void **state) {
+  (void)state;
+  hk_plan plan = prototype(1000);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+  assert_int_equal(list_kind(&graph, HK_OP_STATE_H2D, 0).n, 0);
+  assert_int_equal(list_kind(&graph, HK_OP_WEIGHT_H2D_PAGEABLE, 0).n, 0);
+  assert_int_equal(list_kind(&graph, HK_OP_WEIGHT_H2D, 0).n, (int)plan.n_subgroups);
+  assert_int_equal(list_kind(&graph, HK_OP_CACHE_RELEASE, 0).n, 1);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
 }
 
 /* Without interleaving the walk waits for each subgroup's weights before it begins the next. */
@@ -204,7 +213,7 @@ static void blocking_walk(void **state) {
   hk_plan_free(&plan);
 }
 
-/* -- Order of training ------------------------------------------------------------------------ */
+/* -- Order of training ------------------------------------------------------------------------- */
 
 /* A collective waits for every rank of the node, and gathers two blocks ahead at most. */
 static void collectives_meet(void **state) {
@@ -256,6 +265,33 @@ static void barrier_waits_for_all(void **state) {
   hk_plan_free(&plan);
 }
 
+/* A memory report waits for all that went before, and all that comes waits for it. */
+static void reports_stand_alone(void **state) {
+  (void)state;
+  hk_job job = ALONE;
+  job.gpus = 2, job.grad_accum = 2;
+  hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_DEEPSPEED,
+                         &job, HK_FLUSH_ASYNC);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, false);
+  for (int rank = 0; rank < 2; rank++) {
+    const listing report = list_kind(&graph, HK_OP_MEMORY_REPORT, rank);
+    assert_int_equal(report.n, 5); /* two micro-steps, and before the update */
+    for (int i = 0; i < report.n; i++) {
+      assert_int_equal(graph.lanes[graph.ops[report.id[i]].lane].kind, HK_LANE_HOST);
+      int32_t last[HK_LANE_KIND_COUNT * 2];
+      memset(last, -1, sizeof last);
+      for (int32_t o = 0; o < report.id[i]; o++) {
+        if (o < report.id[i] - rank) last[graph.ops[o].lane] = o; /* but not the other's report */
+      }
+      for (size_t l = 0; l < graph.n_lanes; l++) {
+        if (last[l] >= 0) assert_true(depends(&graph, report.id[i], last[l]));
+      }
+    }
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
 /* -- Graphs by hand ---------------------------------------------------------------------------- */
 
 static void operations_and_lanes(void **state) {
@@ -301,6 +337,12 @@ static void labels_read_well(void **state) {
       {{.kind = HK_OP_BACKWARD, .phase = HK_PHASE_BACKWARD, .subgroup = -1, .block = 7},
        "backward L7"},
       {{.kind = HK_OP_LAUNCH, .subgroup = -1, .block = HK_BLOCK_EMBED}, "launch embed"},
+      {{.kind = HK_OP_MEMORY_REPORT,
+        .phase = HK_PHASE_BACKWARD,
+        .subgroup = -1,
+        .block = HK_BLOCK_NONE,
+        .micro = 1},
+       "memory_report m1 bwd"},
       {{.kind = HK_OP_LAUNCH, .phase = HK_PHASE_BACKWARD, .subgroup = -1, .block = 9, .micro = 2},
        "launch head m2 bwd"},
   };
@@ -319,7 +361,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(staging_buffers_limit),    cmocka_unit_test(pieces_cover_subgroups),
       cmocka_unit_test(updates_follow_the_order), cmocka_unit_test(streams_alternate),
-      cmocka_unit_test(cast_buffers_limit),       cmocka_unit_test(blocking_walk),
+      cmocka_unit_test(weights_go_up_alone),      cmocka_unit_test(a_long_stride_blocks_nothing),
+      cmocka_unit_test(reports_stand_alone),      cmocka_unit_test(blocking_walk),
       cmocka_unit_test(collectives_meet),         cmocka_unit_test(barrier_waits_for_all),
       cmocka_unit_test(operations_and_lanes),     cmocka_unit_test(labels_read_well),
   };

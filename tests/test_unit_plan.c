@@ -67,6 +67,34 @@ static void created_with_defaults(void **state) {
   }
 }
 
+/* A 256th of the rank's parameters, in whole millions, from 1 M to 20 M, within a subgroup. */
+static void default_pieces(void **state) {
+  (void)state;
+  static const struct {
+    const char *model;
+    int gpus;
+    int64_t subgroup, piece;
+  } cases[] = {
+      {"gpt2", 4, 100000000, 1000000},        /* of 31 M */
+      {"llama-2-7b", 8, 100000000, 3000000},  /* of 842 M: 3.29 M */
+      {"llama-2-7b", 4, 100000000, 7000000},  /* of 1685 M: 6.58 M */
+      {"llama-2-7b", 1, 100000000, 20000000}, /* of 6738 M: 26.3 M */
+      {"llama-2-7b", 4, 500000, 500000},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    hk_error err = {0};
+    hk_model model = {0};
+    hk_plan plan;
+    const hk_job job = {cases[i].gpus, 1, 1, 1, 1, 1024, true};
+    must(hk_model_load(cases[i].model, &model, &err), &err);
+    must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, cases[i].subgroup,
+                        &plan, &err),
+         &err);
+    assert_int_equal(plan.piece_numel, cases[i].piece);
+    hk_plan_free(&plan);
+  }
+}
+
 static void refuse_create(hk_job job, int64_t numel, const char *message) {
   hk_error err = {0};
   hk_plan plan;
@@ -550,6 +578,7 @@ static void out_of_memory(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(created_with_defaults),
+      cmocka_unit_test(default_pieces),
       cmocka_unit_test(not_created),
       cmocka_unit_test(jobs_out_of_range),
       cmocka_unit_test(too_many_subgroups),

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "sim/sim.h"
+#include "sim/forecast.h"
 
 /* PCIe 10 B/ns each way and 16 both; CPU AdamW 1 parameter/ns; GPU AdamW 10 parameters/ns; mapped
  * 12 B/ns; host memory no limit. */
@@ -24,7 +24,7 @@ typedef struct {
   int64_t piece;
   hk_runtime runtime;
   int stride;
-  bool unfolded;
+  bool unfolded, unbound;
 } setup;
 
 /* When the last operation of each kind ended in the latest simulation. */
@@ -46,6 +46,7 @@ static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, se
                   .buffers = s.buffers > 0 ? s.buffers : 4,
                   .piece_numel = s.piece > 0 ? s.piece : 1000,
                   .cpu_threads = 1,
+                  .cores_bound = !s.unbound,
                   .n_subgroups = n};
   hk_plan_subgroup subgroups[8];
   int32_t order[8];
@@ -169,6 +170,36 @@ static void test_mapped_against_cpu(void **state) {
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
 }
 
+/* A team that roams reaches a quarter of 56 B/ns: AdamW's 28 B a parameter take twice as long as
+ * the kernel; with bound ranks they fit. */
+static void test_unbound_ranks(void **state) {
+  (void)state;
+  hk_machine m = machine();
+  m.dram.value = m.dram_with_dma.value = 56e9;
+  m.dram_unbound.value = 0.25;
+  UPDATE(&m, OPTIONS(0), C);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 1000);
+  UPDATE(&m, OPTIONS(.unbound = true), C);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
+}
+
+/* An unbound process's pages lie where 14 B/ns can be had, for its team and its GPU together; two
+ * processes have theirs in different places. CPU (28) and copy in (10) get 14 / 38 of their wishes:
+ * the CPU's 1000 end at 2714.3, when 2000 of the copy's 12,000 B are left, which share 10 B/ns of
+ * PCIe with 2000 B of weights: 3114.3. */
+static void test_pages_of_an_unbound_process(void **state) {
+  (void)state;
+  hk_machine m = machine();
+  m.dram_process.value = 14e9;
+  UPDATE(&m, OPTIONS(0), C);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 1000);
+  UPDATE(&m, OPTIONS(.unbound = true, .gpus = 2), C);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
+  UPDATE(&m, OPTIONS(.unbound = true), C, S);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2715);
+  assert_int_equal(last_end[HK_OP_STATE_H2D], 3115);
+}
+
 /* Two GPUs behind a fabric of 10 B/ns each way: 5 each. Folded into one rank or not. */
 static void test_fabric(void **state) {
   (void)state;
@@ -194,34 +225,44 @@ static hk_machine deepspeed_machine(void) {
   m.cpu_adamw_fp32.value = 1e9;
   m.cpu_cast.value = 4e9;
   m.h2d_pageable.value = 5e9;
+  m.step_overhead.value = 30;
   return m;
 }
 
-/* Bookkeeping 10, unscale 500, AdamW 1000, cast 250, 2000 B pageable at 5: one after the other. */
+/* 30 before the loop; then bookkeeping 10, unscale 500, AdamW 1000, cast 250, 2000 B pageable at 5:
+ * one after the other. */
 static void test_deepspeed_offload(void **state) {
   (void)state;
   const hk_machine m = deepspeed_machine();
-  assert_int_equal(UPDATE(&m, OPTIONS(.runtime = HK_RUNTIME_DEEPSPEED), C, C), 2 * 2160);
+  assert_int_equal(UPDATE(&m, OPTIONS(.runtime = HK_RUNTIME_DEEPSPEED), C, C), 30 + 2 * 2160);
 }
 
-/* The prototype, k = 2. Fetch of sg1 0-1200 (three streams of a third of the link each) under sg0's
- * 10 + 500 + 1000 = 1510; cast to 1760, weights up to 1960. sg1: bookkeeping to 1520, GPU to 1620,
- * back 1620-2820. Fetch of sg3 queues behind it on each stream: from 2820. CPU: sg2 1520 + 1510 =
- * 3030, cast to 3280, when 4600 B of the fetch are in; weights make four streams of 2.5 B/ns: up at
- * 4080, the fetch then lacks 1400 B: 4220. GPU to 4320, back to 5520. */
+/* The prototype, k = 2, from the 30 before its loop. Fetch of sg1 0-1200 (three streams of a third
+ * of the link each) under sg0's 10 + 500 + 1000 = 1510; its weights up to 1710. sg1: bookkeeping to
+ * 1520, GPU to 1620, back 1620-2820. Fetch of sg3 queues behind it on each stream: from 2820. CPU:
+ * sg2 1520 + 1510 = 3030, when 2100 B of the fetch are in; its weights make four streams of 2.5
+ * B/ns: up at 3830, the fetch then lacks 3900 B: 4220. GPU to 4320, back to 5520. */
 static void test_prototype_interleave(void **state) {
   (void)state;
   const hk_machine m = deepspeed_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(.runtime = HK_RUNTIME_DEEPSPEED, .stride = 2), C, S, C, S),
-                   5520);
+                   30 + 5520);
 }
 
-/* -- flush -------------------------------------------------------------------------------- */
+/* With more strides than subgroups nothing is fetched, and only the last weights are waited for. */
+static void test_prototype_without_a_turn(void **state) {
+  (void)state;
+  const hk_machine m = deepspeed_machine();
+  assert_int_equal(UPDATE(&m, OPTIONS(.runtime = HK_RUNTIME_DEEPSPEED, .stride = 5), C, C),
+                   30 + 2 * 1510 + 200);
+}
+
+/* -- flush ------------------------------------------------------------------------------------- */
 
 /* Backward of a one-layer model: head, layer, embedding. Forward flops of a block a nanosecond are
  * chosen so that backward of the layer takes 1000 ns; the copies' rate so that gradients of the
  * head (2 x 16,448 B) take 100 ns. */
-static hk_ns backward_of(hk_flush flush, hk_machine *m, hk_ns expected[3]) {
+static hk_ns backward_of(hk_runtime runtime, hk_flush flush, hk_machine *m, hk_ns expected[3]) {
   hk_error err = {0};
   hk_model model = tiny_model(1);
   const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 8};
@@ -236,9 +277,9 @@ static hk_ns backward_of(hk_flush flush, hk_machine *m, hk_ns expected[3]) {
   for (int i = 0; i < 3; i++) expected[i] = (hk_ns)(flops[i] / flops[1] * 1000 + 0.999999);
 
   hk_plan plan = {0};
-  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 1 << 20, &plan, &err),
-       &err);
+  must(hk_plan_create(&model, &job, runtime, HK_SUBGROUP_EXACT, 1 << 20, &plan, &err), &err);
   plan.flush = flush;
+  plan.flush_bytes_per_param = runtime == HK_RUNTIME_DEEPSPEED && flush == HK_FLUSH_ASYNC ? 4 : 2;
   hk_graph graph = {0};
   hk_result result = {0};
   const hk_sim_options options = {.check = true};
@@ -259,15 +300,110 @@ static void test_flush(void **state) {
   (void)state;
   hk_machine m = ideal_machine();
   hk_ns backward[3];
-  const hk_ns async = backward_of(HK_FLUSH_ASYNC, &m, backward);
+  const hk_ns async = backward_of(HK_RUNTIME_HOCKET, HK_FLUSH_ASYNC, &m, backward);
   /* The head's copy runs under the layer's backward, the embedding's backward takes no time, and
    * its copy queues behind the layer's: head + 1000 + 250 + 100. */
   assert_int_equal(backward[1], 1000);
   assert_int_equal(backward[2], 0);
   assert_int_equal(async, backward[0] + 1000 + 250 + 100);
   /* Blocking: the layer waits for the head's copy, the embedding for the layer's. */
-  const hk_ns sync = backward_of(HK_FLUSH_SYNC, &m, backward);
+  const hk_ns sync = backward_of(HK_RUNTIME_HOCKET, HK_FLUSH_SYNC, &m, backward);
   assert_int_equal(sync, backward[0] + 100 + 1000 + 250 + 100);
+}
+
+/* DeepSpeed, at the same rate in both directions: two bytes a gradient out, two in, then four out,
+ * on one stream. The head's 100 + 100 + 200 run under the layer's backward; what comes after it is
+ * the layer's 250 + 250 + 500 and the embedding's 100 + 100 + 200. Blocking: two out, two in and
+ * two out, and the next block's backward waits for it. */
+static void test_deepspeed_flush(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  m.gpu_hbm.value = m.cpu_cast.value = 1e22; /* buckets and casts: nothing */
+  m.dram.value = m.dram_with_dma.value = 1e22;
+  m.h2d.value = 328.96e9;
+  hk_ns backward[3];
+  const hk_ns async = backward_of(HK_RUNTIME_DEEPSPEED, HK_FLUSH_ASYNC, &m, backward);
+  assert_int_equal(async, backward[0] + 1000 + 1000 + 400);
+  const hk_ns sync = backward_of(HK_RUNTIME_DEEPSPEED, HK_FLUSH_SYNC, &m, backward);
+  assert_int_equal(sync, backward[0] + 300 + 1000 + 750 + 300);
+}
+
+/* -- collectives, and what lies between phases ------------------------------------------------- */
+
+/* A gather of 1000 ns whose kernels take half of the GPU, beside a forward of 1000 ns: each gets
+ * two thirds of its wish. */
+static void test_collective_takes_its_share_of_the_gpu(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine m = ideal_machine();
+  m.nvlink.value = 10e9;
+  m.gpu_flops.value = 1e9;
+  m.collective_share.value = 0.5;
+  hk_graph graph = {.ranks = 1, .multiplicity = 2, .world = 2, .nodes = 1, .tp = 1};
+  const hk_op forward = {
+      .kind = HK_OP_FORWARD, .work = 1000, .lane = hk_graph_lane(&graph, HK_LANE_GPU, 0, &err)};
+  const hk_op gather = {
+      .kind = HK_OP_ALL_GATHER, .work = 10000, .lane = hk_graph_lane(&graph, HK_LANE_NET, 0, &err)};
+  assert_int_equal(hk_graph_add(&graph, &forward, NULL, 0, &err), 0);
+  assert_int_equal(hk_graph_add(&graph, &gather, NULL, 0, &err), 1);
+  hk_result result = {0};
+  const hk_sim_options options = {.check = true};
+  must(hk_simulate(&graph, &m, &options, &result, &err), &err);
+  assert_int_equal(result.timeline.makespan, 1500);
+  hk_result_free(&result);
+  hk_graph_free(&graph);
+}
+
+static double network_use(int tp) {
+  const hk_machine m = ideal_machine();
+  const hk_graph graph = {.ranks = 1, .multiplicity = 4, .world = 8, .nodes = 2, .tp = tp};
+  const hk_op op = {.kind = HK_OP_REDUCE_SCATTER};
+  const hk_demand d = hk_demand_of(&graph, &op, &m);
+  for (int u = 0; u < d.n_uses; u++) {
+    if (d.uses[u].resource == HK_RES_NETWORK) return d.uses[u].per_unit;
+  }
+  return 0;
+}
+
+/* Of a ring's four ranks on a node one sends off it; with tp 4 the node's ranks are in four rings,
+ * and each sends off it. */
+static void test_rings_between_nodes(void **state) {
+  (void)state;
+  assert_true(network_use(1) == 0.25);
+  assert_true(network_use(2) == 0.5);
+  assert_true(network_use(4) == 1);
+}
+
+/* Five boundaries with two micro-steps, 1000 ns each and half of that for the second rank, and 70
+ * ns for the prototype's cache: in the iteration, in none of its phases. */
+static void test_between_phases(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine m = ideal_machine();
+  m.report.value = 1000;
+  m.report_crowding.value = 0.5;
+  m.cache_release.value = 70;
+  hk_model model = tiny_model(2);
+  const hk_job job = {.gpus = 2, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 2, .seq = 8};
+  hk_plan plan = {0};
+  must(hk_plan_create(&model, &job, HK_RUNTIME_DEEPSPEED, HK_SUBGROUP_SOFT, 1 << 20, &plan, &err),
+       &err);
+  plan.stride = 2;
+  hk_graph graph = {0};
+  hk_result result = {0};
+  const hk_sim_options options = {.check = true};
+  must(hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, &err), &err);
+  must(hk_simulate(&graph, &m, &options, &result, &err), &err);
+  hk_ns phases[HK_PHASE_COUNT], sum = 0;
+  hk_phase_durations(&graph, &result.timeline, phases);
+  for (int p = 0; p < HK_PHASE_COUNT; p++) {
+    assert_in_range(phases[p], 1, 999);
+    sum += phases[p];
+  }
+  assert_int_equal(result.timeline.makespan - sum, 5 * 1500 + 70);
+  hk_result_free(&result);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
 }
 
 int main(void) {
@@ -282,11 +418,18 @@ int main(void) {
       cmocka_unit_test(test_dram_contention),
       cmocka_unit_test(test_dram_weight_and_mixed_capacity),
       cmocka_unit_test(test_mapped_against_cpu),
+      cmocka_unit_test(test_unbound_ranks),
+      cmocka_unit_test(test_pages_of_an_unbound_process),
       cmocka_unit_test(test_fabric),
       cmocka_unit_test(test_latency),
       cmocka_unit_test(test_deepspeed_offload),
       cmocka_unit_test(test_prototype_interleave),
+      cmocka_unit_test(test_prototype_without_a_turn),
       cmocka_unit_test(test_flush),
+      cmocka_unit_test(test_deepspeed_flush),
+      cmocka_unit_test(test_collective_takes_its_share_of_the_gpu),
+      cmocka_unit_test(test_rings_between_nodes),
+      cmocka_unit_test(test_between_phases),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

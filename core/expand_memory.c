@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What every operation takes of GPU memory when it starts and gives back when it ends, and what is
+ * there before the first one. It is said here for all operations, so that the files that say what
+ * happens when need not; how large things are under DeepSpeed is in expand_sizes.c.
+ *
+ * Under DeepSpeed all of a block's backward memory belongs to its backward operation, although
+ * reductions run beside it: PyTorch hands out memory when the host thread asks, in program order,
+ * and not when a stream gets there. */
+#include "core/expand.h"
+
+static const hk_block_cost *block_of(const hk_expansion *x, const hk_op *op) {
+  return &x->blocks[op->block - HK_BLOCK_EMBED];
+}
+
+static hk_route route_of(const hk_expansion *x, const hk_op *op) {
+  return x->plan->subgroups[op->subgroup].route;
+}
+
+/* -- hocket: gradients accumulate in bf16 on the GPU and leave with the last micro-step ---------
+ */
+
+/* What a block's reduction leaves behind: this rank's share, which is there already in all but the
+ * first micro-step. */
+static hk_bytes kept_grads(const hk_block_cost *cost, const hk_op *op) {
+  return op->micro == 0 ? 2 * (cost->host_grads + cost->gpu_grads) : 0;
+}
+
+static void hocket_training(const hk_expansion *x, hk_op *op) {
+  const hk_block_cost *cost = block_of(x, op);
+  const bool casts = x->plan->flush == HK_FLUSH_ASYNC && x->plan->flush_bytes_per_param == 4;
+  const hk_bytes cast = casts ? 4 * cost->host_grads : 0;
+  switch (op->kind) {
+    case HK_OP_ALL_GATHER:
+      op->gpu_alloc = cost->gathered;
+      break;
+    case HK_OP_FORWARD:
+      op->gpu_alloc = cost->activations;
+      op->gpu_free = cost->gathered;
+      break;
+    case HK_OP_BACKWARD:
+      op->gpu_alloc = cost->workspace + hk_block_grads(x, cost);
+      op->gpu_free = cost->workspace + cost->activations + cost->gathered;
+      if (x->dp == 1) op->gpu_free += hk_block_grads(x, cost) - kept_grads(cost, op);
+      break;
+    case HK_OP_REDUCE_SCATTER:
+      op->gpu_free = hk_block_grads(x, cost) - kept_grads(cost, op);
+      break;
+    case HK_OP_GRAD_CAST_GPU:
+      op->gpu_alloc = cast;
+      break;
+    case HK_OP_GRAD_D2H:
+      op->gpu_free = 2 * cost->host_grads + cast;
+      break;
+    default:
+      break;
+  }
+}
+
+/* -- DeepSpeed ----------------------------------------------------------------------------------
+ */
+
+static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_op *op) {
+  const hk_block_cost *cost = block_of(x, op);
+  switch (op->kind) {
+    case HK_OP_ALL_GATHER:
+      if (cost->live_forward > rank->live && op->phase == HK_PHASE_FORWARD) {
+        op->gpu_alloc = cost->live_forward - rank->live;
+        rank->live = cost->live_forward;
+      }
+      break;
+    case HK_OP_FORWARD:
+      op->gpu_alloc = cost->activations + cost->loss;
+      op->gpu_free = cost->loss;
+      break;
+    case HK_OP_BACKWARD:
+      op->gpu_alloc = cost->workspace;
+      op->gpu_free = cost->workspace + cost->activations;
+      /* Gradients of earlier micro-steps are summed on the host; the last sum stays, but that of
+       * resident state is added to the fp32 gradient beside it. */
+      if (op->micro == x->plan->job.grad_accum - 1) op->gpu_alloc += 2 * cost->staged_grads;
+      if (cost->live_backward < rank->live) {
+        op->gpu_free += rank->live - cost->live_backward;
+        rank->live = cost->live_backward;
+      }
+      break;
+    default: /* gradients wait in the bucket; what a flush takes is in the workspace */
+      break;
+  }
+}
+
+/* A fetch goes into the buffers of the fetch before it if the sizes agree. If not, it allocates:
+ * published peaks fit when the old master weights are gone as soon as the new ones are there, and
+ * the old moments only after the update. The update turns the bf16 gradient into fp32 and has two
+ * temporaries of its size. */
+static void deepspeed_staged(hk_rank_memory *rank, hk_op *op) {
+  if (op->kind == HK_OP_STATE_H2D) {
+    const int64_t n = op->work / 4;
+    if (n == rank->staged) return;
+    op->gpu_alloc = 4 * n;
+    if (op->piece == 0) op->gpu_free = 4 * rank->staged;
+  } else if (op->kind == HK_OP_ADAMW_GPU) {
+    const int64_t n = op->work;
+    op->gpu_alloc = (4 + 4 + 4 - 2) * n;
+    op->gpu_free = (4 + 4 + 4) * n;
+    if (n != rank->staged) op->gpu_free += 8 * rank->staged;
+    rank->staged = n;
+  }
+}
+
+static void deepspeed_update(const hk_expansion *x, hk_rank_memory *rank, hk_op *op) {
+  if (op->subgroup >= 0 && route_of(x, op) == HK_ROUTE_STAGED) deepspeed_staged(rank, op);
+  if (op->kind != HK_OP_SUBGROUP_OVERHEAD) return;
+  op->gpu_free += rank->live; /* weights that backward left gathered, at the first subgroup */
+  rank->live = 0;
+}
+
+void hk_expand_memory(hk_expansion *x, hk_op *op) {
+  const bool training = op->block != HK_BLOCK_NONE;
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) {
+    hk_rank_memory *rank = &x->memory[op->rank];
+    if (training) {
+      deepspeed_training(x, rank, op);
+    } else {
+      deepspeed_update(x, rank, op);
+    }
+  } else if (training) {
+    hocket_training(x, op);
+  } else if (op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED) {
+    op->gpu_free = 2 * op->work; /* the gradient */
+  }
+}
+
+/* -- before the first operation -----------------------------------------------------------------
+ */
+
+static int64_t largest_piece(const hk_plan *plan) {
+  int64_t largest = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    if (plan->subgroups[i].numel > largest) largest = plan->subgroups[i].numel;
+  }
+  return largest < plan->piece_numel ? largest : plan->piece_numel;
+}
+
+void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
+  const hk_plan *plan = x->plan;
+  hk_graph *graph = x->graph;
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  const int64_t all =
+      n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] + n[HK_ROUTE_RESIDENT];
+  const int64_t on_host = all - n[HK_ROUTE_RESIDENT];
+  graph->gpu_base = 2 * all + 12 * n[HK_ROUTE_RESIDENT];
+  hk_bytes host = 12 * on_host;
+  int64_t gpu_grads = n[HK_ROUTE_STAGED];
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
+    /* fp32 gradients wherever the optimizer runs; on the host beside the bf16 ones that arrive. */
+    host += (4 + 2) * on_host;
+    graph->gpu_base += 4 * n[HK_ROUTE_RESIDENT] + hk_expand_deepspeed_base(x);
+    hk_expand_deepspeed_device(x);
+  } else {
+    /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does. */
+    host += (2 + 2) * n[HK_ROUTE_CPU];
+    gpu_grads = all - n[HK_ROUTE_CPU];
+    if (n[HK_ROUTE_STAGED] > 0)
+      graph->gpu_base += hk_whole_bytes(12.0 * plan->buffers * (double)largest_piece(plan));
+  }
+  graph->host_base = host * graph->ranks * graph->multiplicity;
+  if ((phases & HK_EXPAND_TRAINING) == 0) graph->gpu_base += 2 * gpu_grads;
+}

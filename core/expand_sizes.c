@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* How much GPU memory things take under DeepSpeed ZeRO-3 (stage3.py, partition_parameters.py,
+ * partitioned_param_coordinator.py of DeepSpeed 0.13) running Megatron-DeepSpeed's GPT without
+ * flash attention: the weights that stay gathered, what a block's backward has besides, and what
+ * lies there between iterations. Sizes follow from the code; where they rest on published figures
+ * alone, the comment says so. */
+#include <math.h>
+#include <string.h>
+
+#include "core/expand.h"
+
+/* DeepSpeed's documented defaults (deepspeed.ai/docs/config-json), which the published runs' logs
+ * print: reduce_bucket_size, stage3_max_live_parameters and stage3_param_persistence_threshold, in
+ * parameters. */
+#define REDUCE_BUCKET         500000000LL
+#define MAX_LIVE              1000000000LL
+#define PERSISTENCE_THRESHOLD 100000LL
+
+/* The norm of a gradient is taken in double precision, this many elements at a time
+ * (_constant_buffered_norm2 in stage3.py). */
+#define NORM_BUFFER 250000000LL
+
+/* PyTorch's cuBLAS workspaces, one for the forward and one for the autograd thread: 4096 KiB twice
+ * and 16 KiB eight times each, the documented CUBLAS_WORKSPACE_CONFIG (Hopper: 32 MiB each). */
+#define CUBLAS_WORKSPACES (2 * (2 * 4096 + 8 * 16) * 1024LL)
+
+/* Read off the monitored 20B runs on four H100s, whose logs say what the allocator itself held:
+ * contexts of CUDA and NCCL on the first GPU, and what the prototype of interleaving adds to them.
+ */
+#define OUTSIDE           4070000000LL
+#define OUTSIDE_PROTOTYPE 2250000000LL
+
+typedef struct {
+  const hk_expansion *x;
+  double tokens, scores;                   /* of a micro-step; bytes of one attention matrix */
+  double saved, mlp, input;                /* what a layer's forward leaves, and its parts */
+  double gradients;                        /* of a layer's widest intermediate */
+  int64_t bucket, bucket_largest, tensors; /* waiting for reduction; largest partition of them */
+} hk_sizes;
+
+static double activations(const hk_expansion *x, int block, bool checkpoint) {
+  const hk_job *job = &x->plan->job;
+  return (double)hk_model_activation_bytes(&x->plan->model, block, job->micro_batch, job->seq,
+                                           job->tp, checkpoint);
+}
+
+static double gradients(const hk_expansion *x, int block) {
+  const hk_job *job = &x->plan->job;
+  return (double)hk_model_backward_workspace_bytes(&x->plan->model, block, job->micro_batch,
+                                                   job->seq, job->tp, false);
+}
+
+/* Beside what model_cost.c counts, a layer keeps the softmax's output, which flash attention would
+ * not, rotated copies of queries and keys, and keys and values repeated for every query head. */
+static hk_sizes sizes_of(const hk_expansion *x) {
+  const hk_model *m = &x->plan->model;
+  const hk_job *job = &x->plan->job;
+  hk_sizes z = {.x = x, .tokens = (double)job->micro_batch * job->seq};
+  const double q = (double)(m->heads * m->head_dim), k = (double)(m->kv_heads * m->head_dim);
+  const double copied = q + k + (m->kv_heads < m->heads ? 2 * q : 0);
+  z.scores = 2 * z.tokens * job->seq * (double)m->heads / job->tp;
+  z.mlp = (m->gated ? 8 : 4) * z.tokens * (double)m->ffn / job->tp;
+  z.input = activations(x, 0, true);
+  z.saved = activations(x, 0, false) - z.input + z.scores + 2 * z.tokens * copied / job->tp;
+  z.gradients = gradients(x, 0);
+  return z;
+}
+
+/* -- reduction buckets --------------------------------------------------------------------------
+ */
+
+/* A gradient that does not fit in the bucket sends off what is in it: copied into one flat tensor
+ * (unless there is only one gradient), then each rank's partitions one by one: a copy that comes
+ * back from the host, and its square in double precision. Returns the most that takes. */
+static double put_in_bucket(hk_sizes *z, const hk_tensor *tensor) {
+  const int tp = z->x->plan->job.tp;
+  const int64_t whole = hk_tensor_share(tensor, tp, 1);
+  const int64_t partition = hk_tensor_share(tensor, tp, z->x->dp);
+  double flush = 0;
+  if (z->tensors > 0 && z->bucket + whole > REDUCE_BUCKET) {
+    const double most = (double)z->bucket_largest;
+    flush = (z->tensors > 1 ? 2.0 * (double)z->bucket : 0) + 2 * most + 8 * fmin(most, NORM_BUFFER);
+    z->bucket = z->bucket_largest = z->tensors = 0;
+  }
+  z->bucket += whole;
+  if (partition > z->bucket_largest) z->bucket_largest = partition;
+  z->tensors++;
+  return flush;
+}
+
+/* -- backward of a block ------------------------------------------------------------------------
+ */
+
+/* What of a layer is left when the gradient of one of its matrices is ready. Backward comes to the
+ * matrices in reverse: the MLP's second one when all of the layer is still there, the others of the
+ * MLP and the attention's last when the MLP is done, the rest when only gradients of the layer's
+ * width are left. */
+static double left_at(const hk_sizes *z, const hk_tensor *tensor, bool *in_mlp,
+                      bool *in_attention) {
+  const bool mlp = strstr(tensor->name, "mlp.") != NULL;
+  bool *seen = mlp ? in_mlp : in_attention;
+  const bool first = !*seen;
+  *seen = true;
+  if (mlp && first) return z->saved + z->input;
+  if (mlp || first) return z->saved - z->mlp + 2 * z->input;
+  return 3 * z->input;
+}
+
+static double layer_workspace(hk_sizes *z, const hk_tensor *tensors, size_t n) {
+  const double in_attention = z->saved - z->mlp + z->scores + 2 * z->input;
+  double most = fmax(z->saved + z->gradients, in_attention);
+  bool seen_mlp = false, seen_attention = false;
+  for (size_t i = n; i-- > 0;) {
+    const hk_tensor *tensor = &tensors[i];
+    if (tensor->numel <= PERSISTENCE_THRESHOLD) continue; /* never partitioned: norms, biases */
+    const double matrix = 2.0 * (double)hk_tensor_share(tensor, z->x->plan->job.tp, 1);
+    const double left = left_at(z, tensor, &seen_mlp, &seen_attention);
+    most = fmax(most, left + matrix + put_in_bucket(z, tensor));
+  }
+  return z->x->plan->job.checkpoint_activations ? most : fmax(most - z->saved, 0);
+}
+
+static double edge_workspace(hk_sizes *z, int block, const hk_tensor *tensors, size_t n) {
+  const double least = gradients(z->x, block);
+  double most = least;
+  for (size_t i = n; i-- > 0;) {
+    if (tensors[i].numel <= PERSISTENCE_THRESHOLD) continue;
+    const double matrix = 2.0 * (double)hk_tensor_share(&tensors[i], z->x->plan->job.tp, 1);
+    most = fmax(most, least + matrix + put_in_bucket(z, &tensors[i]));
+  }
+  return most;
+}
+
+static void fill_backward(hk_expansion *x) {
+  const hk_model *m = &x->plan->model;
+  hk_sizes z = sizes_of(x);
+  size_t end = m->n_tensors;
+  for (int i = x->n_blocks - 1; i >= 0; i--) {
+    hk_block_cost *cost = &x->blocks[i];
+    size_t begin = end;
+    while (begin > 0 && m->tensors[begin - 1].block == cost->block) begin--;
+    const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != (int)m->layers;
+    const hk_tensor *tensors = &m->tensors[begin];
+    cost->workspace = hk_whole_bytes(layer ? layer_workspace(&z, tensors, end - begin)
+                                           : edge_workspace(&z, cost->block, tensors, end - begin));
+    if (layer && !x->plan->job.checkpoint_activations)
+      cost->activations = hk_whole_bytes(z.input + z.saved);
+    end = begin;
+  }
+  /* The loss makes fp32 logits of bf16 ones and works on a copy (Megatron's cross entropy). */
+  const double logits = z.tokens * (double)m->vocab / x->plan->job.tp;
+  x->blocks[x->n_blocks - 1].loss = hk_whole_bytes((4 + 2) * logits);
+}
+
+/* -- gathered weights ---------------------------------------------------------------------------
+ */
+
+static hk_bytes block_weights(const hk_expansion *x, int i) {
+  return 2 * hk_model_block_parameters(&x->plan->model, x->blocks[i].block, x->plan->job.tp);
+}
+
+/* Gathering ahead stops at the first tensor that brings the live parameters to MAX_LIVE. In every
+ * published run with dp > 1 that is MAX_LIVE and once more the two vocabulary matrices, counted
+ * from the head down through the layers: the embedding and the output projection are used outside
+ * of the modules that own them, so that the coordinator's count of what is live misses them. */
+static hk_bytes most_live(const hk_expansion *x, hk_bytes vocabulary) {
+  const hk_model *m = &x->plan->model;
+  const hk_bytes stop = 2 * MAX_LIVE + vocabulary;
+  hk_bytes live = block_weights(x, x->n_blocks - 1);
+  for (int layer = (int)m->layers - 1; layer >= 0; layer--) {
+    const hk_tensor *tensors = &m->tensors[m->embed_tensors + (size_t)layer * m->layer_tensors];
+    for (size_t i = 0; i < m->layer_tensors; i++) {
+      if (live >= stop) return live;
+      live += 2 * hk_tensor_share(&tensors[i], x->plan->job.tp, 1);
+    }
+  }
+  return live;
+}
+
+/* Forward fills the window and hands it to backward as it is. Backward moves it down to the first
+ * layer and ends with the vocabulary matrices still gathered, which the step releases. */
+static void fill_live(hk_expansion *x) {
+  const int last = x->n_blocks - 1;
+  const hk_bytes head = block_weights(x, last);
+  const hk_bytes vocabulary = block_weights(x, 0) + head;
+  const hk_bytes most = most_live(x, vocabulary);
+  hk_bytes below = 0; /* weights of the blocks before this one */
+  for (int i = 0; i <= last; i++) {
+    hk_block_cost *cost = &x->blocks[i];
+    const hk_bytes here = block_weights(x, i);
+    const hk_bytes ahead = i == 0 ? vocabulary : head + below;
+    cost->live_forward = below + here < most ? below + here : most;
+    cost->live_backward = ahead < most ? ahead : most;
+    below += here;
+  }
+}
+
+/* -- between iterations -------------------------------------------------------------------------
+ */
+
+static int64_t last_numel(const hk_plan *plan, bool resident) {
+  for (size_t i = plan->n_subgroups; i-- > 0;) {
+    const hk_plan_subgroup *subgroup = &plan->subgroups[plan->order[i]];
+    if (subgroup->route == HK_ROUTE_STAGED || (resident && subgroup->route == HK_ROUTE_RESIDENT))
+      return subgroup->numel;
+  }
+  return 0;
+}
+
+/* With interleaving the state of the subgroup that the GPU updated last stays where it is until the
+ * next iteration's first fetch; if that was the last subgroup of all, its fp32 gradient too. */
+static hk_bytes left_over(const hk_plan *plan) {
+  if (last_numel(plan, false) == 0) return 0;
+  const hk_route last = plan->subgroups[plan->order[plan->n_subgroups - 1]].route;
+  return (last == HK_ROUTE_CPU ? 12 : 12 + 4) * last_numel(plan, true);
+}
+
+/* The bucket is there from the start, and so is the matrix into which Megatron's attention
+ * multiplies queries and keys (its global memory buffer), which needs it in every layer. */
+hk_bytes hk_expand_deepspeed_base(hk_expansion *x) {
+  const hk_sizes z = sizes_of(x);
+  return 2 * REDUCE_BUCKET + CUBLAS_WORKSPACES + hk_whole_bytes(z.scores) + left_over(x->plan);
+}
+
+void hk_expand_deepspeed_sizes(hk_expansion *x) {
+  fill_backward(x);
+  if (x->dp > 1) fill_live(x);
+  for (int rank = 0; rank < x->graph->ranks; rank++)
+    x->memory[rank].staged = last_numel(x->plan, false);
+}
+
+static int64_t largest_matrix(const hk_model *m, int tp) {
+  int64_t largest = 0;
+  for (size_t i = m->embed_tensors; i < m->embed_tensors + m->layer_tensors; i++) {
+    const int64_t numel = hk_tensor_share(&m->tensors[i], tp, 1);
+    if (numel > largest) largest = numel;
+  }
+  return largest;
+}
+
+/* What the allocator holds and cannot use. A bucket's worth stays behind even when the cache is
+ * emptied (0.92 GiB in the log of the 20B run). The reduction stream keeps the flat copy of a
+ * bucket to itself. With interleaving every subgroup whose gradient stays puts it into a block that
+ * a layer's largest matrix had been gathered to, and so keeps the rest of that block from being
+ * used or returned; and each of the three state streams keeps the buffers of other sizes. */
+void hk_expand_deepspeed_device(hk_expansion *x) {
+  const hk_plan *plan = x->plan;
+  const hk_bytes bucket = 2 * REDUCE_BUCKET;
+  const hk_bytes block = 2 * largest_matrix(&plan->model, plan->job.tp);
+  hk_bytes blocks = 0, kept = 0, buffers = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    const hk_plan_subgroup *subgroup = &plan->subgroups[i];
+    if (subgroup->route != HK_ROUTE_STAGED) continue;
+    blocks += block;
+    kept += 2 * subgroup->numel;
+    if (12 * subgroup->numel > buffers) buffers = 12 * subgroup->numel;
+  }
+  const hk_bytes broken = blocks > kept ? blocks - kept : 0;
+  x->graph->device = (hk_device_memory){
+      .outside = OUTSIDE + (blocks > 0 ? OUTSIDE_PROTOTYPE : 0),
+      .at_peak = {bucket, 2 * bucket + blocks, bucket + broken + buffers},
+      .emptied = {bucket, bucket + broken, bucket},
+  };
+}

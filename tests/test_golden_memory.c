@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Published runs under DeepSpeed: the allocator's figures at the ends of the phases and its peaks,
+ * row by row, and two runs whose whole GPU was monitored. tests/data/README.md says whose they are.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "calib/runs.h"
+#include "tests/fixture.h"
+
+/* -- the allocator's figures --------------------------------------------------------------------
+ */
+
+#define FIRST_MARK HK_RUN_TIMES_END
+#define RUNS       75
+
+/* The worst error of the runs, in per cent. */
+static double worst_of(const hk_run_comparison *c, hk_run_figure mark) {
+  double worst = 0;
+  for (size_t i = 0; i < c->n; i++) {
+    const hk_run_compared *compared = &c->rows[i].figures[mark];
+    worst = fmax(worst, fabs(compared->error_pct));
+    if (!(fabs(compared->error_pct) <= 4)) {
+      fail_msg("line %d, %s: %.2f GiB predicted, %.2f measured", c->rows[i].run->line,
+               hk_run_figure_column(mark), compared->predicted, compared->measured);
+    }
+  }
+  return worst;
+}
+
+/* As 'hocket validate runs' has them: no figure of any run is off by more than 4 %, and half of
+ * them by less than 0.5 %. docs/simulator.md says so, too. */
+static void published_runs(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_run_table table = {0};
+  hk_machine machines[2];
+  hk_run_comparison c;
+  must(hk_run_table_load(HK_TEST_DATA "/published-runs.csv", &table, &err), &err);
+  must(hk_machine_load("polaris-a100-4x40gb", &machines[0], &err), &err);
+  must(hk_machine_load("jlse-h100-4x80gb", &machines[1], &err), &err);
+  must(hk_runs_compare(&table, machines, 2, &c, &err), &err);
+  assert_int_equal(c.n, RUNS);
+  for (int m = FIRST_MARK; m < HK_RUN_FIGURES; m++) {
+    const hk_run_figure mark = (hk_run_figure)m;
+    print_message("%-19s median %.2f %%, worst %.2f %%\n", hk_run_figure_column(mark),
+                  c.median_abs_error_pct[m], worst_of(&c, mark));
+    assert_true(c.median_abs_error_pct[m] < 0.5);
+  }
+  hk_run_comparison_free(&c);
+  hk_machine_free(&machines[0]);
+  hk_machine_free(&machines[1]);
+  hk_run_table_free(&table);
+}
+
+/* -- the whole device ---------------------------------------------------------------------------
+ */
+
+/* Highest use of each phase in each iteration, and the lowest between that and the next phase. */
+typedef struct {
+  int iterations;
+  double highest[8][HK_PHASE_COUNT], lowest[8][HK_PHASE_COUNT];
+} monitor;
+
+static int phase_of(const char *name) {
+  static const char *const names[HK_PHASE_COUNT] = {"forward", "backward", "step"};
+  for (int p = 0; p < HK_PHASE_COUNT; p++) {
+    if (strcmp(name, names[p]) == 0) return p;
+  }
+  return -1; /* between two phases */
+}
+
+static monitor read_monitor(const char *path) {
+  monitor m = {0};
+  char line[256], name[16];
+  double used;
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  assert_non_null(fgets(line, sizeof line, file)); /* the header */
+  int phase = -1;
+  while (fgets(line, sizeof line, file) != NULL) {
+    assert_int_equal(sscanf(line, "%*[^,],%15[^,],%*[^,],%*[^,],%*[^,],%lf", name, &used), 2);
+    const int next = phase_of(name);
+    if (next >= 0 && next != phase) {
+      m.iterations += next == HK_PHASE_FORWARD;
+      assert_in_range(m.iterations, 1, 8);
+      phase = next;
+    }
+    assert_true(phase >= 0);
+    double *highest = &m.highest[m.iterations - 1][phase];
+    double *lowest = &m.lowest[m.iterations - 1][phase];
+    if (used > *highest) *highest = *lowest = used;
+    if (used < *lowest) *lowest = used;
+  }
+  fclose(file);
+  return m;
+}
+
+static hk_memory_report predict(const hk_run *run, const hk_machine *machine) {
+  hk_error err = {0};
+  hk_plan plan = {0};
+  hk_forecast forecast;
+  const hk_sim_options options = {.check = true};
+  must(hk_run_plan(run, machine, &plan, &err), &err);
+  must(hk_forecast_make(&plan, machine, &options, &forecast, &err), &err);
+  const hk_memory_report memory = forecast.result.memory;
+  hk_forecast_free(&forecast);
+  return memory;
+}
+
+/* The run of the table that was monitored: offloaded as a whole, the first of its kind. */
+static const hk_run *find_run(const hk_run_table *table, int interleave) {
+  for (size_t i = 0; i < table->n; i++) {
+    const hk_run *run = &table->runs[i];
+    if (strcmp(run->source, "act-output-20B-scale-twinflow") == 0 && run->offload_ratio == 1 &&
+        run->interleave == interleave)
+      return run;
+  }
+  fail_msg("the table has no 20B run with interleave %d", interleave);
+  return NULL;
+}
+
+static void check_monitor(const char *path, const hk_run *run, const hk_machine *machine) {
+  const hk_memory_report memory = predict(run, machine);
+  const monitor m = read_monitor(path);
+  assert_int_equal(m.iterations, 3);
+  double worst = 0;
+  for (int i = 0; i < m.iterations; i++) {
+    const double peak = m.highest[i][HK_PHASE_BACKWARD];
+    for (int p = 0; p < HK_PHASE_COUNT; p++) {
+      const double high = fabs((double)memory.device_peak_of[p] - m.highest[i][p]) / peak;
+      const double low = fabs((double)memory.device_after[p] - m.lowest[i][p]) / peak;
+      worst = fmax(worst, fmax(high, low));
+    }
+  }
+  print_message("interleave %g: off by at most %.1f %% of the peak\n", run->interleave,
+                100 * worst);
+  assert_true(worst <= 0.08);
+}
+
+static void monitored_runs(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_run_table table = {0};
+  hk_machine machine = {0};
+  must(hk_run_table_load(HK_TEST_DATA "/published-runs.csv", &table, &err), &err);
+  must(hk_machine_load("jlse-h100-4x80gb", &machine, &err), &err);
+  check_monitor(HK_TEST_DATA "/gpu-monitor-20b-h100-zero-offload.csv", find_run(&table, 0),
+                &machine);
+  check_monitor(HK_TEST_DATA "/gpu-monitor-20b-h100-interleave-k2.csv", find_run(&table, 1),
+                &machine);
+  hk_machine_free(&machine);
+  hk_run_table_free(&table);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(published_runs),
+      cmocka_unit_test(monitored_runs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

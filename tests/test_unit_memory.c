@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* GPU memory under DeepSpeed by hand, on models small enough for that; and the memory curve. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/fixture_graph.h"
+
+/* Reduction bucket of 500 M bf16, cuBLAS workspaces of 8.125 MiB, an attention matrix of 4 heads
+ * and 64 x 64 tokens: there whatever the model's size. */
+#define BUCKET 1000000000LL
+#define FIXED  (BUCKET + 2 * 8320 * 1024LL + 2 * 4 * 64 * 64)
+
+/* tiny_model(LAYERS) in bytes of bf16: vocabulary matrices of 256 x 64, layers of four 64 x 64 and
+ * three 64 x 128, norms of 64. */
+#define VOCABULARY (2 * 256 * 64)
+#define LAYER      (2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64))
+#define HEAD       (VOCABULARY + 2 * 64)
+#define WEIGHTS    (VOCABULARY + LAYERS * LAYER + HEAD)
+
+/* 64 tokens: each layer's input, the inputs of final norm and head, and fp32 logits. */
+#define ACTIVATIONS (64 * (LAYERS * 2 * 64 + 4 * 64 + 4 * 256))
+
+static hk_memory_report simulated(const hk_plan *plan, hk_graph *graph) {
+  hk_error err = {0};
+  hk_result result;
+  const hk_machine machine = ideal_machine();
+  const hk_sim_options options = {.check = true};
+  *graph = built(plan, HK_EXPAND_ALL, true);
+  must(hk_simulate(graph, &machine, &options, &result, &err), &err);
+  const hk_memory_report memory = result.memory;
+  hk_result_free(&result);
+  return memory;
+}
+
+static hk_memory_report marks(const hk_policy *policy, hk_policy_options options, int gpus,
+                              hk_plan *plan) {
+  hk_job job = ALONE;
+  job.gpus = gpus;
+  job.checkpoint_activations = true;
+  *plan = planned(policy, options, HK_RUNTIME_DEEPSPEED, &job, HK_FLUSH_ASYNC);
+  hk_graph graph;
+  const hk_memory_report memory = simulated(plan, &graph);
+  hk_graph_free(&graph);
+  assert_int_equal(memory.after_update, memory.before_forward);
+  return memory;
+}
+
+static void zero_offload(void **state) {
+  (void)state;
+  hk_plan plan;
+  const hk_memory_report one = marks(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, 1, &plan);
+  hk_plan_free(&plan);
+  assert_int_equal(one.before_forward, WEIGHTS + FIXED);
+  assert_int_equal(one.after_forward, one.before_forward + ACTIVATIONS);
+  assert_int_equal(one.after_backward, one.before_forward);
+  /* The loss has logits in bf16 and once more in fp32. */
+  assert_int_equal(one.peak_of[HK_PHASE_FORWARD], one.after_forward + 64 * 6 * 256);
+  assert_int_equal(one.peak_of[HK_PHASE_UPDATE], one.before_forward);
+
+  /* Two ranks: all but the embedding is gathered at the end of forward, far below the limit of what
+   * is live, and both vocabulary matrices at the end of backward. */
+  const hk_memory_report two = marks(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, 2, &plan);
+  hk_plan_free(&plan);
+  assert_int_equal(two.before_forward, WEIGHTS / 2 + FIXED);
+  assert_int_equal(two.after_forward, two.before_forward + ACTIVATIONS + WEIGHTS - VOCABULARY);
+  assert_int_equal(two.after_backward, two.before_forward + VOCABULARY + HEAD);
+  assert_int_equal(two.peak_of[HK_PHASE_UPDATE], two.after_backward);
+}
+
+/* Resident state: master weight, momentum, variance and gradient, all fp32, for good. */
+static void resident_state(void **state) {
+  (void)state;
+  hk_plan plan;
+  const hk_memory_report m =
+      marks(&hk_policy_twinflow, (hk_policy_options){.ratio = 0.5}, 1, &plan);
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(&plan, n);
+  assert_true(n[HK_ROUTE_RESIDENT] > 0 && n[HK_ROUTE_CPU] > 0);
+  assert_int_equal(m.before_forward, WEIGHTS + FIXED + 16 * n[HK_ROUTE_RESIDENT]);
+  assert_int_equal(m.after_backward, m.before_forward);
+  assert_int_equal(m.peak_of[HK_PHASE_UPDATE], m.before_forward);
+  hk_plan_free(&plan);
+}
+
+/* Every second subgroup staged: its gradient stays after backward, the last one's state stays after
+ * the update, and each fetch takes new buffers unless the sizes agree. */
+static void interleaved(void **state) {
+  (void)state;
+  hk_plan plan;
+  hk_policy_options options = HK_POLICY_OPTIONS_NONE;
+  options.stride = 2;
+  const hk_memory_report m = marks(&hk_policy_interleave, options, 1, &plan);
+  int64_t n[HK_ROUTE_COUNT], held = 0;
+  hk_plan_route_totals(&plan, n);
+  for (size_t i = 0; i < plan.n_subgroups; i++) {
+    if (plan.subgroups[i].route == HK_ROUTE_STAGED) held = plan.subgroups[i].numel;
+  }
+  const bool last = plan.subgroups[plan.n_subgroups - 1].route == HK_ROUTE_STAGED;
+  assert_int_equal(m.before_forward, WEIGHTS + FIXED + (last ? 16 : 12) * held);
+  assert_int_equal(m.after_backward, m.before_forward + 2 * n[HK_ROUTE_STAGED]);
+
+  hk_bytes used = m.after_backward, peak = used;
+  for (size_t i = 0; i < plan.n_subgroups; i++) {
+    const int64_t s = plan.subgroups[i].numel;
+    if (plan.subgroups[i].route != HK_ROUTE_STAGED) continue;
+    if (s != held) {
+      used += 12 * s;
+      if (used > peak) peak = used;
+      used -= 4 * held;
+    }
+    if (used + 10 * s > peak) peak = used + 10 * s;
+    used -= 2 * s + (s != held ? 8 * held : 0);
+    held = s;
+  }
+  assert_int_equal(used, m.after_update);
+  assert_int_equal(m.peak_of[HK_PHASE_UPDATE], peak);
+  hk_plan_free(&plan);
+}
+
+/* One layer of 16384-wide matrices, each 2^28 parameters, one token. Backward comes to up with head
+ * and down in the bucket (2^24 + 2^28), where there is no room for 2^28 more. */
+static void bucket_flush(void **state) {
+  (void)state;
+  static const char TEXT[] =
+      "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, "
+      "\"hidden_size\": 16384, \"intermediate_size\": 16384, \"num_attention_heads\": 16, "
+      "\"num_key_value_heads\": 16, \"vocab_size\": 1024, \"max_position_embeddings\": 4096}";
+  hk_error err = {0};
+  cJSON *config = NULL;
+  hk_model model = {0};
+  must(hk_json_parse(TEXT, strlen(TEXT), "wide", &config, &err), &err);
+  must(hk_model_from_config(config, "wide", &model, &err), &err);
+  cJSON_Delete(config);
+  hk_job job = ALONE;
+  job.seq = 1;
+  job.checkpoint_activations = true;
+  hk_plan plan;
+  must(hk_plan_create(&model, &job, HK_RUNTIME_DEEPSPEED, HK_SUBGROUP_SOFT, 100000000, &plan, &err),
+       &err);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+
+  const int64_t h = 16384, matrix = 1LL << 28, in_bucket = (1LL << 24) + matrix;
+  /* The layer without its MLP, in bytes: norm, q, k, v, rotated q and k, output, second norm and
+   * its input, one number for each head of scores and of softmax statistics; twice the layer's
+   * width for gradients. */
+  const hk_bytes left = 2 * h * (1 + 3 + 2 + 1 + 2) + 16 * (2 + 4) + 2 * 2 * h;
+  /* Flat copy, then the largest gradient's copy and its norm in double, 250 M at a time. */
+  const hk_bytes flush = 2 * in_bucket + 2 * matrix + 8 * 250000000LL;
+  int seen = 0;
+  for (size_t i = 0; i < graph.n_ops; i++) {
+    const hk_op *op = &graph.ops[i];
+    if (op->kind != HK_OP_BACKWARD || op->block != 0) continue;
+    assert_int_equal(op->gpu_alloc, left + 2 * matrix + flush);
+    seen++;
+  }
+  assert_int_equal(seen, 1);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+/* What the device shows beside the allocator's figure, and nothing of the kind under hocket. */
+static void device_shows_more(void **state) {
+  (void)state;
+  hk_plan plan;
+  const hk_memory_report m = marks(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, 1, &plan);
+  hk_plan_free(&plan);
+  assert_int_equal(m.device_after[HK_PHASE_UPDATE] - m.after_update,
+                   m.device_after[HK_PHASE_BACKWARD] - m.after_backward);
+  for (int p = 0; p < HK_PHASE_COUNT; p++) {
+    assert_true(m.device_after[p] > m.before_forward + BUCKET);
+    assert_true(m.device_peak_of[p] >= m.device_after[p]);
+    assert_true(m.device_peak_of[p] > m.peak_of[p] + BUCKET);
+  }
+  hk_graph graph;
+  plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &ALONE,
+                 HK_FLUSH_ASYNC);
+  const hk_memory_report hocket = simulated(&plan, &graph);
+  for (int p = 0; p < HK_PHASE_COUNT; p++) {
+    assert_int_equal(hocket.device_after[p], 0);
+    assert_true(hocket.peak_of[p] <= hocket.peak);
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+/* A sawtooth with one tooth above and one below all others. */
+static void curve_keeps_extremes(void **state) {
+  (void)state;
+  hk_error err = {0};
+  enum { N = 1000, MOST = 20 };
+  hk_timeline timeline = {0};
+  const int index = hk_timeline_counter(&timeline, "gpu memory", "bytes", 0, &err);
+  assert_int_equal(index, 0);
+  for (int i = 0; i < N; i++) {
+    const double value = i == 437 ? 5000 : i == 438 ? -1 : 100 + i % 7;
+    must(hk_counter_add(&timeline.counters[0], 10 * i, value, &err), &err);
+  }
+  const hk_counter *counter = hk_timeline_find(&timeline, "gpu memory");
+  assert_ptr_equal(counter, &timeline.counters[0]);
+  assert_null(hk_timeline_find(&timeline, "host memory"));
+
+  hk_sample curve[N];
+  assert_int_equal(hk_counter_curve(counter, curve, N), N);
+  assert_memory_equal(curve, counter->samples, sizeof curve);
+  const size_t n = hk_counter_curve(counter, curve, MOST);
+  assert_in_range(n, MOST / 2, MOST);
+  assert_int_equal(curve[0].time, 0);
+  assert_int_equal(curve[n - 1].time, 10 * (N - 1));
+  bool high = false, low = false;
+  for (size_t i = 0; i < n; i++) {
+    if (i > 0) assert_true(curve[i].time > curve[i - 1].time);
+    high = high || (curve[i].time == 4370 && curve[i].value > 4999);
+    low = low || (curve[i].time == 4380 && curve[i].value < 0);
+  }
+  assert_true(high && low);
+  hk_timeline_free(&timeline);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(zero_offload),      cmocka_unit_test(resident_state),
+      cmocka_unit_test(interleaved),       cmocka_unit_test(bucket_flush),
+      cmocka_unit_test(device_shows_more), cmocka_unit_test(curve_keeps_extremes),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
