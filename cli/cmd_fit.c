@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket fit: a machine profile from measured runs. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calib/fit.h"
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/explain.h"
+#include "cli/table.h"
+#include "core/json.h"
+
+/* -- Progress ---------------------------------------------------------------------------------- */
+
+typedef struct {
+  const char *what; /* NULL: nobody is looking */
+  double began, told;
+} progress;
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void begin_progress(progress *p, const char *what, bool quiet) {
+  *p = (progress){.what = !quiet && isatty(STDERR_FILENO) ? what : NULL, .began = now()};
+}
+
+static void show_progress(void *context, double share) {
+  progress *p = context;
+  const double at = now();
+  if (!p->what || at - p->told < 0.2 || share <= 0) return;
+  p->told = at;
+  fprintf(stderr, "\r\033[Khocket fit: %s, %.0f %%, about %.0f s left", p->what, 100 * share,
+          (at - p->began) * (1 - share) / share);
+  fflush(stderr);
+}
+
+static void end_progress(const progress *p) {
+  if (p->what) fputs("\r\033[K", stderr);
+}
+
+/* -- JSON -------------------------------------------------------------------------------------- */
+
+static void put_medians(const double *medians, const char *key, cJSON *object, bool *ok) {
+  cJSON *member = hk_put_object(object, key, ok);
+  for (int f = 0; f < HK_RUN_TIMES_END; f++)
+    hk_put_number(member, hk_run_figure_column((hk_run_figure)f), medians[f], ok);
+}
+
+static void put_parameter(const hk_fit_parameter *p, cJSON *object, bool *ok) {
+  hk_put_string(object, "key", p->info->key, ok);
+  hk_put_string(object, "unit", p->info->unit, ok);
+  hk_put_number(object, "start", p->start, ok);
+  hk_put_number(object, "least", p->least, ok);
+  hk_put_number(object, "most", p->most, ok);
+  hk_put_number(object, "prior_factor", p->prior_factor, ok);
+  hk_put_number(object, "value", p->value, ok);
+  hk_put_number(object, "standard_error", p->standard_error, ok);
+  hk_put_number(object, "kept_of_prior", p->kept, ok);
+  hk_put_bool(object, "determined", p->determined, ok);
+  hk_put_bool(object, "one_sided", p->one_sided, ok);
+  hk_put_bool(object, "at_bound", p->at_bound, ok);
+}
+
+static void put_correlation(const hk_fit *fit, cJSON *root, bool *ok) {
+  cJSON *rows = hk_put_array(root, "correlation", ok);
+  for (size_t i = 0; i < fit->n; i++) {
+    cJSON *row = cJSON_CreateDoubleArray(fit->correlation[i], (int)fit->n);
+    if (!row || !cJSON_AddItemToArray(rows, row)) *ok = false;
+  }
+}
+
+static void put_fit(const hk_fit *fit, cJSON *root, bool *ok) {
+  hk_put_string(root, "machine", fit->machine.name, ok);
+  hk_put_number(root, "rows", (double)fit->rows, ok);
+  hk_put_number(root, "rows_of_other_machines", (double)fit->rows_elsewhere, ok);
+  hk_put_number(root, "residuals", (double)fit->residuals, ok);
+  hk_put_number(root, "outliers", (double)fit->outliers, ok);
+  hk_put_number(root, "scatter_pct", 100 * fit->scatter, ok);
+  hk_put_number(root, "simulations", (double)fit->simulations, ok);
+  put_medians(fit->median_before, "median_abs_error_pct_before", root, ok);
+  put_medians(fit->median_after, "median_abs_error_pct", root, ok);
+  cJSON *parameters = hk_put_array(root, "parameters", ok);
+  for (size_t i = 0; i < fit->n; i++)
+    put_parameter(&fit->parameters[i], hk_put_element(parameters, ok), ok);
+  put_correlation(fit, root, ok);
+  hk_put_item(root, "profile", hk_machine_to_json(&fit->machine), ok);
+}
+
+static void put_cross(const hk_cross_validation *cross, cJSON *root, bool *ok) {
+  cJSON *object = hk_put_object(root, "cross_validation", ok);
+  hk_put_number(object, "rows", (double)cross->rows, ok);
+  put_medians(cross->median_abs_error_pct, "median_abs_error_pct", object, ok);
+  cJSON *folds = hk_put_array(object, "folds", ok);
+  for (size_t i = 0; i < cross->n; i++) {
+    cJSON *fold = hk_put_element(folds, ok);
+    hk_put_string(fold, "source", cross->folds[i].source, ok);
+    hk_put_number(fold, "rows", (double)cross->folds[i].rows, ok);
+    put_medians(cross->folds[i].median_abs_error_pct, "median_abs_error_pct", fold, ok);
+  }
+}
+
+static hk_status print_json(const hk_args *args, const hk_fit *fit,
+                            const hk_cross_validation *cross, hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.fit/1", &ok);
+  put_fit(fit, root, &ok);
+  if (args->cross_validate) put_cross(cross, root, &ok);
+  if (args->explain) hk_explain_json(&fit->machine, root, &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+/* -- Text -------------------------------------------------------------------------------------- */
+
+static const char *verdict(const hk_fit_parameter *p) {
+  if (!p->determined) return "not determined: left at its start";
+  if (p->one_sided) return "determined to one side only";
+  return p->at_bound ? "at its bound" : "";
+}
+
+static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
+  static const hk_column columns[] = {{"parameter", HK_LEFT},       {"unit", HK_LEFT},
+                                      {"start", HK_RIGHT},          {"fitted", HK_RIGHT},
+                                      {"standard error", HK_RIGHT}, {"note", HK_LEFT}};
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  for (size_t i = 0; i < fit->n; i++) {
+    const hk_fit_parameter *p = &fit->parameters[i];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", p->info->key);
+    hk_table_cell(&table, "%s", p->info->unit);
+    hk_table_cell(&table, "%.4g", p->start);
+    hk_table_cell(&table, "%.4g", p->value);
+    if (p->determined)
+      hk_table_cell(&table, "%.2g %%", 100 * p->standard_error / p->value);
+    else
+      hk_table_cell(&table, "-");
+    hk_table_cell(&table, "%s", verdict(p));
+  }
+  return hk_table_print(&table, err);
+}
+
+/* Pairs that the runs hardly tell apart; --json has the whole matrix. */
+static void print_correlations(const hk_fit *fit) {
+  static const double high = 0.8;
+  for (size_t i = 0; i < fit->n; i++)
+    for (size_t j = 0; j < i; j++)
+      if (fabs(fit->correlation[i][j]) >= high)
+        printf("correlated %+.2f: %s, %s\n", fit->correlation[i][j], fit->parameters[j].info->key,
+               fit->parameters[i].info->key);
+}
+
+static void medians_cells(hk_table *table, const char *what, size_t rows, const double *medians) {
+  hk_table_row(table);
+  hk_table_cell(table, "%s", what);
+  hk_table_cell(table, "%zu", rows);
+  for (int f = 0; f < HK_RUN_TIMES_END; f++) {
+    if (isnan(medians[f]))
+      hk_table_cell(table, "-");
+    else
+      hk_table_cell(table, "%.1f %%", medians[f]);
+  }
+}
+
+static hk_status print_errors(const hk_fit *fit, const hk_cross_validation *cross, hk_error *err) {
+  static const hk_column columns[] = {{"median absolute error", HK_LEFT},
+                                      {"rows", HK_RIGHT},
+                                      {"fwd_ms", HK_RIGHT},
+                                      {"bwd_ms", HK_RIGHT},
+                                      {"step_ms", HK_RIGHT},
+                                      {"iter_ms", HK_RIGHT}};
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  medians_cells(&table, "start profile", fit->rows, fit->median_before);
+  medians_cells(&table, "fitted profile", fit->rows, fit->median_after);
+  for (size_t i = 0; i < cross->n; i++) {
+    char what[200];
+    snprintf(what, sizeof what, "without %.180s", cross->folds[i].source);
+    medians_cells(&table, what, cross->folds[i].rows, cross->folds[i].median_abs_error_pct);
+  }
+  if (cross->n > 0)
+    medians_cells(&table, "each source by the others", cross->rows, cross->median_abs_error_pct);
+  return hk_table_print(&table, err);
+}
+
+static hk_status print_defaults(hk_error *err) {
+  static const hk_column columns[] = {{"free by default, if felt", HK_LEFT}, {"because", HK_LEFT}};
+  size_t n = 0;
+  const hk_fit_default *defaults = hk_fit_defaults(&n);
+  hk_table table;
+  hk_table_begin(&table, columns, 2);
+  for (size_t i = 0; i < n; i++) {
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", defaults[i].key);
+    hk_table_cell(&table, "%s", defaults[i].reason);
+  }
+  return hk_table_print(&table, err);
+}
+
+static hk_status print_text(const hk_args *args, const hk_fit *fit,
+                            const hk_cross_validation *cross, hk_error *err) {
+  printf("%s: %zu rows of %s, %zu times, scatter %.1f %%, %zu outliers, %lld simulations\n\n",
+         fit->machine.name, fit->rows, args->operands[0], fit->residuals, 100 * fit->scatter,
+         fit->outliers, (long long)fit->simulations);
+  HK_TRY(print_parameters(fit, err));
+  print_correlations(fit);
+  putchar('\n');
+  HK_TRY(print_errors(fit, cross, err));
+  if (!args->explain) return HK_OK;
+  putchar('\n');
+  HK_TRY(print_defaults(err));
+  putchar('\n');
+  return hk_explain_text(&fit->machine, err);
+}
+
+/* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status save(const hk_args *args, const hk_machine *machine, hk_error *err) {
+  cJSON *root = hk_machine_to_json(machine);
+  if (!root) return hk_fail_memory(err, sizeof(cJSON), "the fitted profile");
+  const hk_status status = hk_json_save(root, args->output, err);
+  cJSON_Delete(root);
+  HK_TRY(status);
+  if (!args->quiet) fprintf(stderr, "hocket fit: wrote the profile to %s\n", args->output);
+  return HK_OK;
+}
+
+/* A place that cannot be written is better known before the work than after. */
+static hk_status check_output(const hk_args *args, hk_error *err) {
+  if (!args->output) return HK_OK;
+  hk_outfile *file = NULL;
+  HK_TRY(hk_outfile_open(args->output, &file, err));
+  hk_outfile_abort(file);
+  return HK_OK;
+}
+
+static hk_status answer(const hk_args *args, const hk_fit *fit, const hk_cross_validation *cross,
+                        hk_error *err) {
+  HK_TRY(args->json ? print_json(args, fit, cross, err) : print_text(args, fit, cross, err));
+  HK_TRY(hk_emit_flush(err));
+  if (fit->rows_elsewhere > 0 && !args->quiet)
+    fprintf(stderr, "hocket fit: note: fitted the %zu rows of %s; %zu rows name other machines\n",
+            fit->rows, fit->machine.name, fit->rows_elsewhere);
+  return args->output ? save(args, &fit->machine, err) : HK_OK;
+}
+
+static hk_status fit_table(const hk_args *args, const hk_run_table *table, const hk_machine *start,
+                           hk_error *err) {
+  char date[16] = "";
+  const time_t seconds = time(NULL);
+  struct tm day;
+  if (gmtime_r(&seconds, &day)) strftime(date, sizeof date, "%Y-%m-%d", &day);
+  progress p;
+  const hk_fit_options options = {
+      .free_list = args->free_list, .date = date, .progress = show_progress, .context = &p};
+  hk_fit fit = {0};
+  hk_cross_validation cross = {0};
+  begin_progress(&p, "fitting", args->quiet);
+  hk_status status = hk_fit_make(table, start, &options, &fit, err);
+  end_progress(&p);
+  if (status == HK_OK && args->cross_validate) {
+    begin_progress(&p, "leaving each source out in turn", args->quiet);
+    status = hk_fit_cross_validate(table, start, &options, &cross, err);
+    end_progress(&p);
+  }
+  if (status == HK_OK) status = answer(args, &fit, &cross, err);
+  hk_cross_validation_free(&cross);
+  hk_fit_free(&fit);
+  return status;
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  if (!args->machine)
+    return hk_fail(err, HK_INPUT,
+                   "--machine NAME|FILE is needed: the profile to start from, whose rows are "
+                   "fitted; 'hocket machine list' shows the profiles");
+  hk_run_table table;
+  hk_machine start = {0};
+  HK_TRY(hk_run_table_load(args->operands[0], &table, err));
+  hk_status status = hk_machine_load(args->machine, &start, err);
+  if (status == HK_OK) status = check_output(args, err);
+  if (status == HK_OK) status = fit_table(args, &table, &start, err);
+  hk_machine_free(&start);
+  hk_run_table_free(&table);
+  return status;
+}
+
+const hk_command hk_command_fit = {
+    .name = "fit",
+    .summary = "Fits a machine profile to a table of measured runs",
+    .usage = "FILE.csv --machine START [-o FILE] [OPTIONS]",
+    .details =
+        "Moves quantities of the start profile until simulated runs match the rows that name\n"
+        "its machine (robust non-linear least squares in logarithms, each quantity held near\n"
+        "its start as firmly as its origin deserves). Prints values, standard errors, what the\n"
+        "runs cannot determine and so was left at its start, and the errors before and after.",
+    .example = "hocket fit published-runs.csv --machine jlse-h100-4x80gb -o fitted.json",
+    .output = "write the fitted profile, for --machine",
+    .options = HK_OPTION(MACHINE) | HK_OPTION(FREE) | HK_OPTION(CROSS_VALIDATE) |
+               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = run,
+};

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket validate runs: every row of a run table, predicted and compared. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "calib/runs.h"
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/table.h"
+
+typedef struct {
+  hk_machine list[HK_MOST_MACHINES];
+  size_t n;
+} machines;
+
+/* -- Which machines ---------------------------------------------------------------------------- */
+
+static hk_status add_machine(const char *name_or_file, machines *m, hk_error *err) {
+  if (m->n == HK_MOST_MACHINES)
+    return hk_fail(err, HK_INPUT, "the table names more than %d machines", HK_MOST_MACHINES);
+  HK_TRY(hk_machine_load(name_or_file, &m->list[m->n], err));
+  const char *name = m->list[m->n++].name;
+  for (size_t i = 0; i + 1 < m->n; i++)
+    if (strcmp(m->list[i].name, name) == 0)
+      return hk_fail(err, HK_INPUT, "two profiles of machine '%s' are given", name);
+  return HK_OK;
+}
+
+/* The shipped profile of each machine that a row names. */
+static hk_status add_named_by_rows(const hk_run_table *table, machines *m, hk_error *err) {
+  for (size_t row = 0; row < table->n; row++) {
+    const char *name = table->runs[row].machine;
+    size_t i = 0;
+    while (i < m->n && strcmp(m->list[i].name, name) != 0) i++;
+    if (i < m->n) continue;
+    if (strchr(name, '/') || strstr(name, ".json"))
+      return hk_fail(err, HK_INPUT, "%s: line %d: column 'machine': '%.80s' is not a name",
+                     table->path, table->runs[row].line, name);
+    if (add_machine(name, m, err) != HK_OK)
+      return hk_fail_prefix(err, "%s: line %d: column 'machine'", table->path,
+                            table->runs[row].line);
+  }
+  return HK_OK;
+}
+
+static hk_status load_machines(const hk_args *args, const hk_run_table *table, machines *m,
+                               hk_error *err) {
+  if (args->n_machines == 0) return add_named_by_rows(table, m, err);
+  for (int i = 0; i < args->n_machines; i++) HK_TRY(add_machine(args->machines[i], m, err));
+  return HK_OK;
+}
+
+/* -- JSON -------------------------------------------------------------------------------------- */
+
+static void put_settings(const hk_run *run, cJSON *row, bool *ok) {
+  hk_put_number(row, "line", run->line, ok);
+#define PUT(field, column, required, meaning) hk_put_string(row, column, run->field, ok);
+  PUT(machine, "machine", , )
+  PUT(source, "source", , )
+  PUT(model, "model", , )
+#undef PUT
+  hk_put_number(row, "tp", run->tp, ok);
+  hk_put_number(row, "dp", run->dp, ok);
+  hk_put_number(row, "nodes", run->nodes, ok);
+  hk_put_number(row, "cores_per_rank", run->cores_per_rank, ok);
+  hk_put_number(row, "micro_batch", run->micro_batch, ok);
+  hk_put_number(row, "grad_accum", run->grad_accum, ok);
+  hk_put_number(row, "subgroup_numel", run->subgroup_numel, ok);
+  hk_put_number(row, "offload_ratio", run->offload_ratio, ok);
+  hk_put_number(row, "interleave", run->interleave, ok);
+  hk_put_number(row, "stride", run->stride, ok);
+  hk_put_number(row, "flush_async", run->flush_async, ok);
+}
+
+static void put_warnings(const char *lines, cJSON *row, bool *ok) {
+  cJSON *list = hk_put_array(row, "warnings", ok);
+  while (*lines) {
+    const size_t length = strcspn(lines, "\n");
+    char line[600];
+    snprintf(line, sizeof line, "%.*s", (int)length, lines);
+    cJSON *item = cJSON_CreateString(line);
+    if (!item || !cJSON_AddItemToArray(list, item)) *ok = false;
+    lines += length + (lines[length] == '\n');
+  }
+}
+
+static void put_row(const hk_run_prediction *prediction, cJSON *row, bool *ok) {
+  put_settings(prediction->run, row, ok);
+  hk_put_number(row, "group", prediction->group, ok);
+  for (int f = 0; f < HK_RUN_FIGURES; f++) {
+    const hk_run_compared *c = &prediction->figures[f];
+    cJSON *figure = hk_put_object(row, hk_run_figure_column((hk_run_figure)f), ok);
+    hk_put_number(figure, "measured", c->measured, ok);
+    hk_put_number(figure, "predicted", c->predicted, ok);
+    hk_put_number(figure, "error_pct", c->error_pct, ok);
+  }
+  put_warnings(prediction->warnings, row, ok);
+}
+
+static void put_order(const hk_run_order *order, cJSON *object, bool *ok) {
+  hk_put_number(object, "kendall_tau", order->tau, ok);
+  hk_put_number(object, "pairs", (double)order->pairs, ok);
+}
+
+static hk_status print_json(const hk_run_comparison *c, const machines *m, hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.run_comparison/1", &ok);
+  cJSON *names = hk_put_array(root, "machines", &ok);
+  for (size_t i = 0; i < m->n; i++) {
+    cJSON *name = cJSON_CreateString(m->list[i].name);
+    if (!name || !cJSON_AddItemToArray(names, name)) ok = false;
+  }
+  cJSON *rows = hk_put_array(root, "rows", &ok);
+  for (size_t i = 0; i < c->n; i++) put_row(&c->rows[i], hk_put_element(rows, &ok), &ok);
+  hk_put_number(root, "rows_left_out", (double)c->left_out, &ok);
+  cJSON *medians = hk_put_object(root, "median_abs_error_pct", &ok);
+  for (int f = 0; f < HK_RUN_FIGURES; f++)
+    hk_put_number(medians, hk_run_figure_column((hk_run_figure)f), c->median_abs_error_pct[f], &ok);
+  put_order(&c->order, root, &ok);
+  cJSON *groups = hk_put_array(root, "groups", &ok);
+  for (int g = 0; g < c->n_groups; g++) put_order(&c->groups[g], hk_put_element(groups, &ok), &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+/* -- Text -------------------------------------------------------------------------------------- */
+
+static void settings_cell(hk_table *table, const hk_run *run) {
+  char policy[48];
+  if (run->interleave > 0)
+    snprintf(policy, sizeof policy, "interleave k=%g r=%g", run->stride, run->offload_ratio);
+  else if (run->offload_ratio < 1)
+    snprintf(policy, sizeof policy, "twinflow r=%g", run->offload_ratio);
+  else
+    snprintf(policy, sizeof policy, "zero-offload");
+  hk_table_cell(table, "%s%s", policy, run->flush_async == 0 ? ", sync" : "");
+}
+
+static void add_row(hk_table *table, const hk_run_prediction *row) {
+  const hk_run *run = row->run;
+  hk_table_row(table);
+  hk_table_cell(table, "%d", run->line);
+  hk_table_cell(table, "%s", run->source);
+  hk_table_cell(table, "%s", run->model);
+  hk_table_cell(table, "%g", run->dp);
+  hk_table_cell(table, "%g", run->micro_batch);
+  hk_table_cell(table, "%g", run->grad_accum);
+  hk_table_cell(table, "%gM", run->subgroup_numel / 1e6);
+  settings_cell(table, run);
+  for (int f = 0; f < HK_RUN_TIMES_END; f++) {
+    const hk_run_compared *c = &row->figures[f];
+    if (isnan(c->measured))
+      hk_table_cell(table, "%.0f", c->predicted);
+    else
+      hk_table_cell(table, "%.0f/%.0f %+.1f%%", c->predicted, c->measured, c->error_pct);
+  }
+}
+
+/* "3.9 % step_ms" of every column that was measured, the times first. */
+static void print_medians(const hk_run_comparison *c) {
+  printf("median absolute error:");
+  for (int f = 0; f < HK_RUN_FIGURES; f++)
+    if (!isnan(c->median_abs_error_pct[f]))
+      printf("%s %s %.1f %%", f > 0 ? "," : "", hk_run_figure_column((hk_run_figure)f),
+             c->median_abs_error_pct[f]);
+  putchar('\n');
+}
+
+static void print_order(const hk_run_comparison *c) {
+  if (isnan(c->order.tau)) {
+    puts("Kendall's tau of step_ms: no two rows differ only in policy settings");
+    return;
+  }
+  printf(
+      "Kendall's tau of step_ms: %.3f over %lld pairs of rows that differ only in policy "
+      "settings\n",
+      c->order.tau, (long long)c->order.pairs);
+}
+
+static hk_status print_text(const hk_run_comparison *c, hk_error *err) {
+  static const hk_column columns[] = {
+      {"line", HK_RIGHT},   {"source", HK_LEFT},  {"model", HK_LEFT},     {"dp", HK_RIGHT},
+      {"mb", HK_RIGHT},     {"ga", HK_RIGHT},     {"subgroup", HK_RIGHT}, {"policy", HK_LEFT},
+      {"fwd ms", HK_RIGHT}, {"bwd ms", HK_RIGHT}, {"step ms", HK_RIGHT},  {"iter ms", HK_RIGHT}};
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  for (size_t i = 0; i < c->n; i++) add_row(&table, &c->rows[i]);
+  HK_TRY(hk_table_print(&table, err));
+  puts("\nms: predicted/measured and the error");
+  print_medians(c);
+  print_order(c);
+  return HK_OK;
+}
+
+/* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status answer(const hk_args *args, const hk_run_table *table, const machines *m,
+                        hk_error *err) {
+  hk_run_comparison comparison;
+  HK_TRY(hk_runs_compare(table, m->list, m->n, &comparison, err));
+  hk_status status = args->json ? print_json(&comparison, m, err) : print_text(&comparison, err);
+  if (status == HK_OK) status = hk_emit_flush(err);
+  if (status == HK_OK && comparison.left_out > 0 && !args->quiet)
+    fprintf(stderr, "hocket validate runs: note: %zu of %zu rows name other machines\n",
+            comparison.left_out, table->n);
+  hk_run_comparison_free(&comparison);
+  return status;
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  hk_run_table table;
+  machines m = {.n = 0};
+  HK_TRY(hk_run_table_load(args->operands[0], &table, err));
+  hk_status status = load_machines(args, &table, &m, err);
+  if (status == HK_OK) status = answer(args, &table, &m, err);
+  for (size_t i = 0; i < m.n; i++) hk_machine_free(&m.list[i]);
+  hk_run_table_free(&table);
+  return status;
+}
+
+const hk_command hk_command_validate_runs = {
+    .name = "validate runs",
+    .summary = "Predicts every row of a table of measured runs, and compares",
+    .usage = "FILE.csv [--machine NAME|FILE]... [--json]",
+    .details =
+        "A row becomes a plan under the runtime deepspeed, simulated on the machine that it\n"
+        "names: one of those given (--machine may be repeated; rows of others are left out),\n"
+        "or the shipped profile of that name. Prints predicted and measured times, the median\n"
+        "of the absolute errors of each column, and Kendall's tau (tau-b) of step_ms over pairs\n"
+        "of rows that differ only in policy, ratio, stride and flush; steps whose measured\n"
+        "ranges overlap are ties. --json adds GPU memory, in GiB.",
+    .example = "hocket validate runs published-runs.csv",
+    .options = HK_OPTION(MACHINE) | HK_OPTION(JSON) | HK_OPTION(QUIET),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = run,
+};

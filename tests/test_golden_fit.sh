@@ -1,0 +1,134 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# `hocket fit` and `hocket validate runs` as people and scripts use them: what is printed and
+# written, how wrong predictions of the published runs may be, and what bad tables are told.
+# Usage: test_golden_fit.sh HOCKET
+set -u
+hocket=$(realpath "$1")
+data=$(realpath "$(dirname "$0")/data/published-runs.csv")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+cp "$data" runs.csv
+
+fail() {
+  echo "FAIL: $*"
+  failures=$((failures + 1))
+}
+
+# expect CODE STDERR-PATTERN ARGUMENTS...: one line on stderr, nothing on stdout.
+expect() {
+  local code=$1 pattern=$2 got
+  shift 2
+  timeout 60 "$hocket" "$@" >out 2>err
+  got=$?
+  [ $got -eq "$code" ] || fail "hocket $*: exit $got, expected $code"
+  grep -qE -- "$pattern" err || fail "hocket $*: said '$(cat err)', expected /$pattern/"
+  [ "$(wc -l <err)" -eq 1 ] || fail "hocket $*: expected one line on stderr"
+  [ ! -s out ] || fail "hocket $*: printed to stdout"
+}
+
+# at_most LIMIT WHAT VALUE
+at_most() {
+  awk -v v="$3" -v l="$1" 'BEGIN { exit !(v != "" && v <= l) }' || fail "$2 is '$3', above $1"
+}
+
+# median COLUMN <TEXT: of "median absolute error: fwd_ms 3.1 %, ...".
+median() {
+  sed -nE "s/^median absolute error:.*[ ,]$1 ([0-9.]+) %.*/\1/p"
+}
+
+# -- Fit, then validate --------------------------------------------------------------------------
+
+free=gpu.matmul_efficiency,gpu.backward_efficiency,framework.layer_launch_ns
+free=$free,pcie.d2h_pageable_bytes_per_s,cpu.adamw_params_per_s
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free -o fitted.json >out 2>err ||
+  fail "fit: $(cat err)"
+grep -q "^jlse-h100-4x80gb: 12 rows of runs.csv, 48 times" out || fail "fit: no heading"
+grep -qE "^cpu.adamw_params_per_s .* not determined: left at its start" out ||
+  fail "fit: does not name what is not determined"
+grep -q "fitted the 12 rows of jlse-h100-4x80gb; 63 rows name other machines" err ||
+  fail "fit: does not say which rows"
+grep -q '"fitted_on"' fitted.json || fail "fit: no fitted_on"
+grep -q '"standard_error"' fitted.json || fail "fit: no standard errors"
+! grep -q "$folder" fitted.json || fail "fit: the profile tells folders of this machine"
+"$hocket" machine show fitted.json --json >again.json || fail "the fitted profile does not load"
+cmp -s fitted.json again.json || fail "the fitted profile is not the same when read back"
+
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free -o twice.json --quiet >/dev/null 2>err
+[ ! -s err ] || fail "fit --quiet: wrote '$(cat err)'"
+cmp -s fitted.json twice.json || fail "two fits differ"
+
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --cross-validate >out 2>err ||
+  fail "fit --cross-validate: $(cat err)"
+[ "$(grep -c '^without act-output' out)" -eq 3 ] || fail "fit --cross-validate: not three folds"
+at_most 8 "iter_ms left out" "$(awk '/^each source by the others/ { print $(NF - 1) }' out)"
+
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --json --quiet >fit.json ||
+  fail "fit --json"
+for key in schema machine rows scatter_pct parameters correlation profile median_abs_error_pct; do
+  grep -q "\"$key\":" fit.json || fail "fit --json: no $key"
+done
+
+"$hocket" validate runs runs.csv >out 2>err || fail "validate runs: $(cat err)"
+[ "$(grep -cE '^ *[0-9]+ +act-output' out)" -eq 75 ] || fail "validate runs: not 75 rows"
+at_most 5 "fwd_ms" "$(median fwd_ms <out)"
+at_most 8 "bwd_ms" "$(median bwd_ms <out)"
+at_most 5 "step_ms" "$(median step_ms <out)"
+at_most 5 "iter_ms" "$(median iter_ms <out)"
+tau=$(sed -nE "s/^Kendall's tau of step_ms: ([0-9.-]+) over.*/\1/p" out)
+awk -v t="$tau" 'BEGIN { exit !(t >= 0.9) }' || fail "Kendall's tau is '$tau', below 0.9"
+
+"$hocket" validate runs runs.csv --machine fitted.json --json >out 2>err || fail "validate: $(cat err)"
+grep -q "63 of 75 rows name other machines" err || fail "validate runs: does not say what it left out"
+[ "$(grep -c '"step_ms":' out)" -eq 13 ] || fail "validate runs --json: not 12 rows and a median"
+"$hocket" validate runs runs.csv --machine fitted.json --machine polaris-a100-4x40gb --json >out ||
+  fail "validate runs with two machines"
+grep -q '"rows_left_out":[[:space:]]*0,' out || fail "validate runs with two machines: left some out"
+
+# A profile says where it is asked beyond what it was fitted on.
+"$hocket" simulate --model dos-20b --machine fitted.json --policy zero-offload --runtime deepspeed \
+  --nodes 16 --json >out || fail "simulate on the fitted profile"
+grep -q "extrapolated in nodes: jlse-h100-4x80gb was fitted on 1, this is 16" out ||
+  fail "simulate: no warning of extrapolation"
+
+# -- What is refused -----------------------------------------------------------------------------
+
+header=$(head -n 1 runs.csv)
+row=$(sed -n 2p runs.csv)
+for command in "fit bad.csv --machine polaris-a100-4x40gb" "validate runs bad.csv"; do
+  : >bad.csv
+  expect 2 "bad\.csv: the table is empty" $command
+  echo "$header" >bad.csv
+  expect 2 "bad\.csv: the table has columns but no rows" $command
+  printf '%s\n%s\n' "${header/,hidden,/,hiden,}" "$row" >bad.csv
+  expect 2 "line 1: column 'hidden' .* is missing; is it 'hiden'\?" $command
+  printf '%s\n%s\n' "$header" "${row/,5120,/,wide,}" >bad.csv
+  expect 2 "line 2: column 'hidden': expected a number of at least 0 .*, got 'wide'" $command
+  printf '%s\n%s\n' "$header" "${row%,*}" >bad.csv
+  expect 2 "line 2: 37 fields, but the table has 38 columns" $command
+done
+printf '%s\n%s\n' "$header" "$row" >bad.csv
+expect 2 "one of 1 rows was run on polaris-a100-4x40gb; a fit needs at least two" \
+  fit bad.csv --machine polaris-a100-4x40gb
+printf '%s\n%s\n' "$header" "${row/polaris-a100-4x40gb/polaris-a100-4x40g}" >bad.csv
+expect 2 "line 2: column 'machine': .*polaris-a100-4x40gb" validate runs bad.csv
+printf '%s\n%s\n' "$header" "${row/polaris-a100-4x40gb/.\/fitted.json}" >bad.csv
+expect 2 "'\./fitted\.json' is not a name" validate runs bad.csv
+expect 2 "no row was run on h200-16c" validate runs runs.csv --machine h200-16c
+expect 2 "none of 75 rows was run on h200-16c" fit runs.csv --machine h200-16c
+expect 2 "two profiles of machine 'jlse-h100-4x80gb'" \
+  validate runs runs.csv --machine fitted.json --machine jlse-h100-4x80gb
+expect 2 "--machine NAME\|FILE is needed" fit runs.csv
+expect 2 "nowhere\.csv: cannot read: No such file" fit nowhere.csv --machine h200-16c
+expect 2 "free parameter 'pcie\.speed'" fit runs.csv --machine jlse-h100-4x80gb --free pcie.speed
+expect 2 "cannot write 'nowhere/f\.json'" fit runs.csv --machine jlse-h100-4x80gb -o nowhere/f.json
+
+# Stopped half-way, it leaves neither the profile nor a part of it.
+timeout -s INT 0.3 "$hocket" fit runs.csv --machine polaris-a100-4x40gb -o stopped.json >/dev/null 2>&1
+[ $? -eq 124 ] || fail "stopped: it was over before it could be"
+[ -z "$(find . -name 'stopped.json' -o -name '.hocket*')" ] || fail "stopped: left $(ls -a)"
+
+[ $failures -eq 0 ] || exit 1
+echo "fit and validate runs: all as expected"
