@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The referee: SimGrid runs the same task graph on an equivalent platform.
+ *
+ * How hocket's terms map onto SimGrid's, with its network model CM02 and its max-min solver:
+ *
+ *   operation   its latency as an exec on a clock, then its work as a comm; edges of the graph and
+ *               lane order as dependencies between them
+ *   resource    of bytes: a link of that bandwidth, which a comm's route crosses as often as a byte
+ *               of it is counted there. Of time (GPU, cores): a Wi-Fi access point, SimGrid's one
+ *               constraint that is shared by time, where each source has a bit rate of its own
+ *   cap         a link on the route that every comm has to itself (FATPIPE)
+ *   weight      that link's latency, whose inverse CM02 takes for a weight; paid it is not, as
+ *               network/latency-factor makes it vanish
+ *   mixture     DRAM has less for copies and CPU kernels together: a NONLINEAR link
+ *   folding     a node's capacities are divided by the ranks that one stands for
+ *
+ * So nothing of hk_demand is left out. What differs is rounding: SimGrid's time is a double,
+ * hocket's whole nanoseconds, rounded up once an operation. What the mapping cannot express it
+ * refuses, with an error: uses of bytes that are not in ratios of small whole numbers, two
+ * resources of time.
+ *
+ * SimGrid's model for just this, parallel tasks (ptask_L07), is of no use: it shares a resource's
+ * capacity equally among tasks (its solvers are bottleneck-fair; it refuses the max-min solver),
+ * where hocket shares, by weight, the level that rates have in common. */
+#ifndef HK_TESTS_SIMGRID_REFEREE_H
+#define HK_TESTS_SIMGRID_REFEREE_H
+
+#include "sim/sim.h"
+
+typedef struct {
+  double hocket_s, simgrid_s; /* makespans */
+  double hocket_ms;           /* of the processor, for hk_simulate: set-up, run, report */
+  double simgrid_run_ms;      /* of Engine::run alone */
+  double simgrid_ms;          /* with the activities' creation */
+  double platform_ms;         /* once: the engine, its hosts, links and routes */
+  int64_t operations, activities;
+} hk_comparison;
+
+/* Runs `graph` on `machine` in both, `repeats` times by turns, and reports medians of time; the
+ * first turn, in which caches are cold, counts only if it is the only one. In a process of its own,
+ * as a SimGrid engine exists once a process. */
+hk_status hk_referee_compare(const hk_graph *graph, const hk_machine *machine, int repeats,
+                             hk_comparison *comparison, hk_error *err);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SimGrid as referee (tests/simgrid_referee.h): the same makespans, for the plans that people make
+ * and for graphs by the dice. Built only where SimGrid is. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sim/forecast.h"
+#include "tests/random.h"
+#include "tests/simgrid_referee.h"
+
+#define RANDOM_GRAPHS 40
+#define LEAST_GRAPHS  50
+
+/* The issue asks for 0.1 %. Nothing is approximated but to the nanosecond, so far less is wrong. */
+#define MOST_DIFFERENCE 1e-5
+
+static struct {
+  int graphs;
+  int64_t operations;
+  double worst;
+  char worst_name[200];
+} seen;
+
+static void expect_agreement(const hk_graph *graph, const hk_machine *machine, const char *name) {
+  hk_error err = {0};
+  hk_comparison c = {0};
+  must(hk_referee_compare(graph, machine, 1, &c, &err), &err);
+  assert_true(c.hocket_s > 0);
+  const double difference = fabs(c.simgrid_s - c.hocket_s) / c.hocket_s;
+  seen.graphs++;
+  seen.operations += c.operations;
+  if (!(difference <= seen.worst)) {
+    seen.worst = difference;
+    snprintf(seen.worst_name, sizeof seen.worst_name, "%s", name);
+  }
+  if (!(difference <= MOST_DIFFERENCE)) {
+    fail_msg("%s: hocket %.9f s, SimGrid %.9f s", name, c.hocket_s, c.simgrid_s);
+  }
+}
+
+/* -- plans ------------------------------------------------------------------------------------- */
+
+static const struct {
+  const hk_policy *policy;
+  hk_policy_options options;
+  hk_runtime runtime;
+} policies[] = {
+    {&hk_policy_zero_offload, {.ratio = -1}, HK_RUNTIME_DEEPSPEED},
+    {&hk_policy_twinflow, {.ratio = 0.8}, HK_RUNTIME_DEEPSPEED},
+    {&hk_policy_interleave, {.stride = 2, .ratio = -1}, HK_RUNTIME_DEEPSPEED},
+    {&hk_policy_gpu_only, {.ratio = -1}, HK_RUNTIME_HOCKET},
+    {&hk_policy_zero_offload, {.ratio = -1}, HK_RUNTIME_HOCKET},
+    {&hk_policy_interleave, {.stride = 2, .ratio = 0.9}, HK_RUNTIME_HOCKET},
+    {&hk_policy_interleave, {.stride = 3, .ratio = -1, .buffers = 4}, HK_RUNTIME_HOCKET},
+    {&hk_policy_streamed, {.ratio = -1}, HK_RUNTIME_HOCKET},
+    {&hk_policy_mapped, {.ratio = -1}, HK_RUNTIME_HOCKET},
+};
+
+/* What an unbound team's bytes count on host memory must be a ratio of small whole numbers to what
+ * they count on its process's pages: 3 to 2, where the profiles have about that. */
+#define WHOLE_RATIO (2.0 / 3)
+
+/* Few and large subgroups: what is compared is sharing, and unfolded graphs are large enough. */
+static const struct {
+  const char *model, *machine;
+  hk_job job;
+  int64_t subgroup_numel;
+  bool folded, unbound;
+} jobs[] = {
+    {"llama-2-7b", "h200-16c", {1, 1, 1, 1, 1, 2048, true}, 100000000, true, false},
+    {"qwen3-8b", "workstation-rtx4090-ddr5", {1, 1, 1, 1, 2, 1024, false}, 100000000, true, false},
+    {"llama-2-13b", "polaris-a100-4x40gb", {4, 1, 1, 2, 1, 2048, true}, 100000000, true, false},
+    {"dos-20b", "jlse-h100-4x80gb", {4, 2, 1, 1, 1, 2048, true}, 200000000, true, false},
+    {"llama-3-70b", "dgx-h100-8x80gb", {8, 4, 2, 1, 1, 4096, true}, 100000000, true, false},
+    {"gpt2", "polaris-a100-4x40gb", {2, 1, 1, 1, 1, 1024, false}, 10000000, false, false},
+    {"llama-2-7b", "jlse-h100-4x80gb", {4, 1, 1, 1, 1, 2048, true}, 200000000, false, false},
+    {"llama-2-7b", "polaris-a100-4x40gb", {4, 1, 1, 1, 2, 2048, true}, 200000000, true, true},
+    {"llama-2-7b", "polaris-a100-4x40gb", {2, 2, 1, 1, 1, 2048, true}, 200000000, false, true},
+};
+
+static void compare_plan(size_t j, size_t p, const hk_model *model, const hk_machine *machine) {
+  hk_error err = {0};
+  hk_plan plan = {0};
+  hk_graph graph = {0};
+  char name[200];
+  const hk_candidate candidate = {policies[p].policy, policies[p].options, policies[p].runtime};
+  const hk_plan_settings settings = {.subgroup_numel = jobs[j].subgroup_numel,
+                                     .cores_unbound = jobs[j].unbound};
+  must(hk_candidate_plan(&candidate, model, machine, &jobs[j].job, &settings, &plan, &err), &err);
+  must(hk_graph_build(&plan, HK_EXPAND_ALL, jobs[j].folded, &graph, &err), &err);
+  snprintf(name, sizeof name, "%s on %s, %s under %s", jobs[j].model, jobs[j].machine, plan.policy,
+           hk_runtime_name(plan.runtime));
+  expect_agreement(&graph, machine, name);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+static void test_plans(void **state) {
+  (void)state;
+  for (size_t j = 0; j < sizeof jobs / sizeof jobs[0]; j++) {
+    hk_error err = {0};
+    hk_model model = {0};
+    hk_machine machine = {0};
+    must(hk_model_load(jobs[j].model, &model, &err), &err);
+    must(hk_machine_load(jobs[j].machine, &machine, &err), &err);
+    machine.dram_unbound.value = WHOLE_RATIO;
+    for (size_t p = 0; p < sizeof policies / sizeof policies[0]; p++) {
+      compare_plan(j, p, &model, &machine);
+    }
+    hk_machine_free(&machine);
+    hk_model_free(&model);
+  }
+}
+
+/* -- graphs by the dice ------------------------------------------------------------------------ */
+
+/* Any kind of operation, on any lane of any rank, after up to three others: more of them at once,
+ * and in stranger company, than any plan has. */
+static hk_graph random_graph(random_stream *r, const hk_machine *machine) {
+  hk_error err = {0};
+  hk_graph graph = {.ranks = pick(r, 1, 3), .multiplicity = 1, .nodes = 1, .tp = 1, .layers = 1};
+  if (graph.ranks == 1) graph.multiplicity = pick(r, 1, 8);
+  graph.world = graph.ranks * graph.multiplicity;
+  graph.cores_unbound = pick(r, 0, 1);
+  const int n = pick(r, 20, 200), lanes = pick(r, 2, HK_LANE_KIND_COUNT);
+  for (int i = 0; i < n; i++) {
+    hk_op op = {.kind = (hk_op_kind)pick(r, 0, HK_OP_KIND_COUNT - 1),
+                .rank = pick(r, 0, graph.ranks - 1),
+                .subgroup = -1,
+                .piece = -1,
+                .threads = pick(r, 1, 32)};
+    op.lane = hk_graph_lane(&graph, (hk_lane_kind)pick(r, 0, lanes - 1), op.rank, &err);
+    assert_true(op.lane >= 0);
+    const hk_demand demand = hk_demand_of(&graph, &op, machine);
+    op.work = isfinite(demand.cap) ? (int64_t)(demand.cap * scale(r, 1e-5, 1)) : 1;
+    int32_t deps[3];
+    for (int d = 0; d < 3; d++) deps[d] = pick(r, -3, i - 1);
+    for (int d = 0; d < 3; d++) deps[d] = deps[d] < 0 ? -1 : deps[d];
+    assert_true(hk_graph_add(&graph, &op, deps, 3, &err) == i);
+  }
+  return graph;
+}
+
+/* Where nothing is near 1e15 a second, so that all of it is contended for. */
+static hk_machine busy_node(random_stream *r) {
+  hk_machine m = random_node(r);
+  m.cores.value = pick(r, 1, 64);
+  m.dram_process.value = m.dram.value * scale(r, 0.2, 1);
+  m.dram_unbound.value = 2.0 / pick(r, 2, 5);
+  m.gpu_flops.value = scale(r, 1e13, 1e15);
+  m.h2d_pageable.value = m.d2h_pageable.value = scale(r, 1e9, 1e10);
+  m.cpu_adamw_threads.value = scale(r, 1, 20);
+  m.cpu_unscale.value = m.cpu_adamw_fp32.value = m.cpu_cast.value = scale(r, 3e8, 2e10);
+  m.nvlink.value = scale(r, 1e10, 1e12);
+  m.nvlink_latency.value = 10000;
+  m.layer_launch.value = m.subgroup_overhead.value = 1e6;
+  return m;
+}
+
+static void test_random_graphs(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= RANDOM_GRAPHS; seed++) {
+    random_stream r = {seed * 6151};
+    char name[40];
+    const hk_machine machine = busy_node(&r);
+    hk_graph graph = random_graph(&r, &machine);
+    snprintf(name, sizeof name, "random graph %d", (int)seed);
+    expect_agreement(&graph, &machine, name);
+    hk_graph_free(&graph);
+  }
+}
+
+/* -- the referee itself ------------------------------------------------------------------------ */
+
+/* A referee that sees no difference would always agree: a per cent less host memory is seen. */
+static void test_referee_sees(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine = ideal_machine();
+  machine.h2d.value = machine.d2h.value = 50e9;
+  machine.dram.value = machine.dram_with_dma.value = 60e9;
+  hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1, .layers = 1};
+  const hk_op in = {.kind = HK_OP_STATE_H2D,
+                    .work = 30000000000,
+                    .lane = hk_graph_lane(&graph, HK_LANE_H2D, 0, &err)};
+  const hk_op out = {.kind = HK_OP_STATE_D2H,
+                     .work = 30000000000,
+                     .lane = hk_graph_lane(&graph, HK_LANE_D2H, 0, &err)};
+  assert_int_equal(hk_graph_add(&graph, &in, NULL, 0, &err), 0);
+  assert_int_equal(hk_graph_add(&graph, &out, NULL, 0, &err), 1);
+  for (int percent = 0; percent <= 1; percent++) {
+    hk_comparison c = {0};
+    machine.dram.value = machine.dram_with_dma.value = 60e9 / (1 + percent / 100.0);
+    must(hk_referee_compare(&graph, &machine, 1, &c, &err), &err);
+    assert_true(fabs(c.simgrid_s - 1 - percent / 100.0) < 1e-8);
+  }
+  hk_graph_free(&graph);
+}
+
+static int report(void **state) {
+  (void)state;
+  print_message("%d graphs, %lld operations; largest difference %.2g %% (%s)\n", seen.graphs,
+                (long long)seen.operations, 100 * seen.worst, seen.worst_name);
+  return seen.graphs >= LEAST_GRAPHS ? 0 : -1;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_referee_sees),
+      cmocka_unit_test(test_random_graphs),
+      cmocka_unit_test(test_plans),
+  };
+  return cmocka_run_group_tests(tests, NULL, report);
+}
