@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* AdamW, exactly. One order of operations, in fp32 with IEEE 754 rounding to nearest even, fused
+ * multiply-adds where fma() stands and nowhere else, no flush to zero; every kernel (scalar, AVX2,
+ * AVX-512, CUDA) gives these bits:
+ *
+ *   g = scale * float(grad)
+ *   p = p * decay                                  decay = 1 - lr * weight_decay
+ *   m = fma(rest1, g - m, m)                       rest1 = 1 - beta1
+ *   v = fma(rest2 * g, g, v * beta2)               rest2 = 1 - beta2
+ *   d = (sqrt(v) / root2) + eps                    root2 = sqrt(1 - beta2^t)
+ *   p = p - ((size * m) / d)                       size = lr / (1 - beta1^t)
+ *   w = bf16(p)                                    round to nearest even
+ *
+ * and a NaN among p, m, v is stored as 0x7fc00000 (w: 0x7fc0), because processors disagree about
+ * the bits of a NaN. That is torch.optim.AdamW (decoupled weight decay, Loshchilov and Hutter,
+ * arXiv 1711.05101; bias correction, Kingma and Ba, arXiv 1412.6980). With beta1 over a half and
+ * scale 1 it gives the very bits, NaNs aside, of torch 2.15's fused form on AVX2 or AVX-512, which
+ * at the end of a tensor, short of a whole vector, fuses differently; and there of its
+ * single-tensor form, too, but for p after square roots from MKL, some of which are an ulp off.
+ * The constants on the right are computed in double and rounded once. Kernels run in the
+ * floating-point environment that a C program starts in, whatever the caller has set, and restore
+ * the caller's. */
+#ifndef HK_ENGINE_ADAMW_H
+#define HK_ENGINE_ADAMW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { HK_GRAD_BF16, HK_GRAD_FP16, HK_GRAD_FP32, HK_GRAD_TYPES } hk_grad_type;
+
+static inline size_t hk_grad_size(hk_grad_type type) { /* bytes */
+  return type == HK_GRAD_FP32 ? 4 : 2;
+}
+
+/* Hyperparameters as a user gives them. */
+typedef struct {
+  double lr, beta1, beta2, eps, weight_decay;
+} hk_adamw;
+
+/* The same for one step, as kernels take it. */
+typedef struct {
+  float scale, decay, rest1, beta2, rest2, root2, eps, size;
+} hk_adamw_step;
+
+/* `step` counts from 1; `grad_scale` is what gradients are multiplied by: clip over loss scale. */
+hk_adamw_step hk_adamw_prepare(const hk_adamw *hyper, int64_t step, double grad_scale);
+
+/* Updates n elements in place. `w` (bf16 out) may be NULL. No alignment is needed; arrays do not
+ * overlap. */
+typedef void (*hk_adamw_kernel)(const hk_adamw_step *step, hk_grad_type type, int64_t n, float *p,
+                                float *m, float *v, const void *grad, uint16_t *w);
+
+/* The reference: plain C. Its fmaf() rounds once on every processor, slowly where there is no
+ * instruction for it. */
+void hk_adamw_scalar(const hk_adamw_step *step, hk_grad_type type, int64_t n, float *p, float *m,
+                     float *v, const void *grad, uint16_t *w);
+
+/* The CPU kernels of one instruction set. */
+typedef struct {
+  const char *name; /* "scalar", "avx2", "avx512" */
+  bool supported;   /* by this processor */
+  hk_adamw_kernel adamw;
+  /* g *= scale, fp32 in place, NaN to 0x7fc00000: the separate unscale pass of DeepSpeed. */
+  void (*unscale)(float scale, int64_t n, float *g);
+  /* fp32 to bf16, round to nearest even, NaN to 0x7fc0. */
+  void (*cast_down)(int64_t n, const float *p, uint16_t *w);
+  /* bf16 or fp16 to fp32, exact, NaN to 0x7fc00000; fp32 is copied. */
+  void (*cast_up)(hk_grad_type type, int64_t n, const void *grad, float *g);
+} hk_cpu_kernels;
+
+/* All that were compiled in, slowest first. */
+const hk_cpu_kernels *hk_cpu_kernels_list(size_t *n);
+/* The fastest that this processor has; chosen once. The environment variable HOCKET_ISA names
+ * another ("scalar", "avx2") for tests; an unknown or unsupported one is ignored. */
+const hk_cpu_kernels *hk_cpu_kernels_best(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* CUDA kernels. All are bound by memory: threads move whole quads of four elements, neighbours
+ * beside each other, through grids of as many blocks as the device holds. Arithmetic goes through
+ * intrinsics that the compiler may not contract, so that results have the bits of adamw.h. */
+#include <cuda_fp16.h>
+
+#include "engine/kernels_cuda.h"
+
+enum {
+  THREADS = 256,
+  MAPPED_BLOCKS = 32,    /* enough bytes under way to fill PCIe; other SMs stay free */
+  PULL_BLOCKS = 16,      /* the same for one direction, and less than all of it */
+  PULLS = 4,             /* 16-byte words a thread has under way */
+  CASTS = 4,             /* quads a thread has under way */
+  SQUARES_THREADS = 128, /* each with bins of its own: 32 KiB a block */
+  SQUARES_UNROLL = 2,    /* groups of 8 values a thread has under way */
+  QUAD = 4,
+};
+
+/* ---- Elements ------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float canonical(float x) {
+  return isnan(x) ? __uint_as_float(0x7fc00000u) : x;
+}
+
+/* `x` is canonical, so that NaN needs no care: 0x7fc00000 gives 0x7fc0. */
+static __device__ __forceinline__ uint32_t to_bf16(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+/* Everything is read or written once: __ldcs and __stcs keep it from displacing what others cache.
+ */
+static __device__ __forceinline__ void load_quad(const float *at, float x[QUAD]) {
+  const float4 quad = __ldcs((const float4 *)at);
+  x[0] = quad.x, x[1] = quad.y, x[2] = quad.z, x[3] = quad.w;
+}
+
+static __device__ __forceinline__ void store_quad(float *at, const float x[QUAD]) {
+  __stcs((float4 *)at, make_float4(x[0], x[1], x[2], x[3]));
+}
+
+/* A quad of gradients as it lies in memory, in `raw`: gradients i + low .. i + high - 1, zeros for
+ * the rest. `wide`: quads are aligned; otherwise lanes read single gradients, which the cache makes
+ * good. Apart from widen, because whoever converts waits for the load. */
+template <hk_grad_type type>
+static __device__ __forceinline__ void fetch(const void *grad, int64_t i, int low, int high,
+                                             bool wide, uint32_t raw[QUAD]) {
+  const bool whole = wide && high - low == QUAD;
+  if (type == HK_GRAD_FP32) {
+    const uint32_t *at = (const uint32_t *)grad + i;
+    if (whole) {
+      const uint4 words = __ldcs((const uint4 *)at);
+      raw[0] = words.x, raw[1] = words.y, raw[2] = words.z, raw[3] = words.w;
+    } else {
+      for (int j = 0; j < QUAD; j++) raw[j] = j >= low && j < high ? at[j] : 0;
+    }
+  } else {
+    const uint16_t *at = (const uint16_t *)grad + i;
+    if (whole) {
+      const uint2 words = __ldcs((const uint2 *)at);
+      raw[0] = words.x, raw[1] = words.y;
+    } else {
+      raw[0] = raw[1] = 0;
+#pragma unroll
+      for (int j = 0; j < QUAD; j++) {
+        if (j >= low && j < high) raw[j / 2] |= (uint32_t)at[j] << (16 * (j % 2));
+      }
+    }
+  }
+}
+
+template <hk_grad_type type>
+static __device__ __forceinline__ void widen(const uint32_t raw[QUAD], float g[QUAD]) {
+#pragma unroll
+  for (int j = 0; j < QUAD; j++) {
+    const uint32_t half = raw[j / 2] >> (16 * (j % 2)) & 0xffffu;
+    g[j] = type == HK_GRAD_FP32   ? __uint_as_float(raw[j])
+           : type == HK_GRAD_BF16 ? __uint_as_float(half << 16)
+                                  : __half2float(__ushort_as_half((unsigned short)half));
+  }
+}
+
+static __device__ __forceinline__ void store_weights(uint16_t *w, int64_t i, int low, int high,
+                                                     bool wide, const float p[QUAD]) {
+  uint16_t *at = w + i;
+  if (wide && high - low == QUAD) {
+    __stcs((uint2 *)at,
+           make_uint2(to_bf16(p[0]) | to_bf16(p[1]) << 16, to_bf16(p[2]) | to_bf16(p[3]) << 16));
+  } else {
+    for (int j = 0; j < QUAD; j++) {
+      if (j >= low && j < high) at[j] = (uint16_t)to_bf16(p[j]);
+    }
+  }
+}
+
+/* ---- AdamW ---------------------------------------------------------------------------------- */
+
+typedef struct {
+  hk_adamw_step step;
+  const char *from; /* the first slab that is touched */
+  char *to;
+  hk_bytes bytes, m, v;
+  const void *grad;
+  uint16_t *w;
+  int64_t n;
+  int64_t numel, first; /* parameters of a slab, and the first one's place in the first slab */
+  /* Quads are counted through all slabs, `quads` a slab. A thread goes from one to the next of its
+   * own, `stride` away, without a division. */
+  int64_t quads, begin, end;
+  int64_t stride, stride_slabs, stride_quads;
+  bool wide; /* quads of gradients and weights are aligned */
+} adamw_job;
+
+static __device__ __forceinline__ void adamw_element(const hk_adamw_step &s, float grad, float &p,
+                                                     float &m, float &v) {
+  const float g = __fmul_rn(s.scale, grad);
+  p = __fmul_rn(p, s.decay);
+  m = __fmaf_rn(s.rest1, __fsub_rn(g, m), m);
+  v = __fmaf_rn(__fmul_rn(s.rest2, g), g, __fmul_rn(v, s.beta2));
+  const float d = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), s.root2), s.eps);
+  p = __fsub_rn(p, __fdiv_rn(__fmul_rn(s.size, m), d));
+  p = canonical(p), m = canonical(m), v = canonical(v);
+}
+
+/* Parameters of one quad, of which [low, high) are of the run. */
+template <hk_grad_type type>
+static __device__ __forceinline__ void adamw_quad(const adamw_job &job, int64_t slab,
+                                                  int64_t quad) {
+  const int64_t i = slab * job.numel + quad * QUAD - job.first; /* of the run */
+  const int64_t in_slab = job.numel - quad * QUAD, in_run = job.n - i;
+  const int low = i < 0 ? (int)-i : 0;
+  const int high = (int)min((int64_t)QUAD, min(in_slab, in_run));
+  const bool whole = high - low == QUAD;
+  const int64_t at = slab * job.bytes + quad * (QUAD * 4);
+  const float *p_from = (const float *)(job.from + at);
+  const float *m_from = (const float *)(job.from + at + job.m);
+  const float *v_from = (const float *)(job.from + at + job.v);
+  float *p_to = (float *)(job.to + at);
+  float *m_to = (float *)(job.to + at + job.m);
+  float *v_to = (float *)(job.to + at + job.v);
+  uint32_t raw[QUAD];
+  float p[QUAD] = {}, m[QUAD] = {}, v[QUAD] = {}, g[QUAD];
+
+  if (whole) {
+    load_quad(p_from, p), load_quad(m_from, m), load_quad(v_from, v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < QUAD; j++) {
+      if (j >= low && j < high) p[j] = p_from[j], m[j] = m_from[j], v[j] = v_from[j];
+    }
+  }
+  fetch<type>(job.grad, i, low, high, job.wide, raw);
+  widen<type>(raw, g);
+#pragma unroll
+  for (int j = 0; j < QUAD; j++) adamw_element(job.step, g[j], p[j], m[j], v[j]);
+  if (whole) {
+    store_quad(p_to, p), store_quad(m_to, m), store_quad(v_to, v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < QUAD; j++) {
+      if (j >= low && j < high) p_to[j] = p[j], m_to[j] = m[j], v_to[j] = v[j];
+    }
+  }
+  if (job.w != NULL) store_weights(job.w, i, low, high, job.wide, p);
+}
+
+template <hk_grad_type type>
+static __global__ void __launch_bounds__(THREADS, 5) adamw(const __grid_constant__ adamw_job job) {
+  int64_t at = job.begin + (int64_t)blockIdx.x * THREADS + threadIdx.x;
+  int64_t slab = at / job.quads, quad = at % job.quads;
+  for (; at < job.end; at += job.stride) {
+    adamw_quad<type>(job, slab, quad);
+    slab += job.stride_slabs;
+    quad += job.stride_quads;
+    if (quad >= job.quads) {
+      quad -= job.quads;
+      slab++;
+    }
+  }
+}
+
+/* ---- Casts ---------------------------------------------------------------------------------- */
+
+typedef struct {
+  const void *grad;
+  float *out;
+  int64_t n;
+  bool wide;
+} cast_job;
+
+template <hk_grad_type type>
+static __device__ __forceinline__ void store_cast(const cast_job &job, int64_t i,
+                                                  const uint32_t raw[QUAD]) {
+  float x[QUAD];
+  widen<type>(raw, x);
+#pragma unroll
+  for (int j = 0; j < QUAD; j++) x[j] = canonical(x[j]);
+  if (job.wide && i + QUAD <= job.n) {
+    store_quad(job.out + i, x);
+  } else {
+#pragma unroll
+    for (int j = 0; j < QUAD; j++) {
+      if (i + j < job.n) job.out[i + j] = x[j];
+    }
+  }
+}
+
+template <hk_grad_type type>
+static __global__ void __launch_bounds__(THREADS) cast_up(const __grid_constant__ cast_job job) {
+  const int64_t step = (int64_t)THREADS * QUAD;
+  int64_t i = (int64_t)blockIdx.x * step * CASTS + threadIdx.x * QUAD;
+  for (; i < job.n; i += (int64_t)gridDim.x * step * CASTS) {
+    uint32_t raw[CASTS][QUAD];
+#pragma unroll
+    for (int k = 0; k < CASTS; k++) {
+      const int high = (int)max((int64_t)0, min((int64_t)QUAD, job.n - i - k * step));
+      fetch<type>(job.grad, i + k * step, 0, high, job.wide, raw[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < CASTS; k++) store_cast<type>(job, i + k * step, raw[k]);
+  }
+}
+
+/* ---- Squares -------------------------------------------------------------------------------- */
+
+typedef struct {
+  const uint16_t *grad;
+  int64_t n;
+  uint64_t *bins;
+  bool wide;
+} squares_job;
+
+/* What a type's 16 bits are: sign, exponent, fraction. */
+template <hk_grad_type type>
+struct layout {
+  static constexpr int fraction = type == HK_GRAD_BF16 ? 7 : 10;
+  static constexpr uint32_t most = (1u << (15 - fraction)) - 1; /* exponent of what is not finite */
+  static constexpr int bins = (int)(most + 1) / 8;
+};
+
+/* Adds one value to the column of bins that is the calling thread's own; 1 if it is not finite. */
+template <hk_grad_type type>
+static __device__ __forceinline__ uint32_t add_square(uint64_t (*bins)[SQUARES_THREADS],
+                                                      uint32_t value) {
+  typedef layout<type> in;
+  const uint32_t biased = (value >> in::fraction) & in::most;
+  const uint32_t fraction = value & ((1u << in::fraction) - 1);
+  const uint32_t hidden = biased != 0 ? 1u << in::fraction : 0;
+  const uint32_t significand = biased == in::most ? 0 : fraction | hidden;
+  const uint32_t exponent = biased != 0 ? biased : 1;
+  bins[exponent / 8][threadIdx.x] += (uint64_t)(significand * significand) << (2 * (exponent % 8));
+  return biased == in::most;
+}
+
+/* Values i .. i + 7, zeros from n on. */
+static __device__ __forceinline__ uint4 load_eight(const squares_job &job, int64_t i) {
+  if (job.wide && i + 8 <= job.n) return __ldcs((const uint4 *)(job.grad + i));
+  uint32_t pairs[4];
+  for (int k = 0; k < 4; k++) {
+    const int64_t at = i + 2 * k;
+    const uint32_t low = at < job.n ? job.grad[at] : 0;
+    const uint32_t high = at + 1 < job.n ? job.grad[at + 1] : 0;
+    pairs[k] = low | high << 16;
+  }
+  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
+
+template <hk_grad_type type>
+static __device__ __forceinline__ uint32_t add_eight(uint64_t (*bins)[SQUARES_THREADS],
+                                                     uint4 values) {
+  const uint32_t pairs[4] = {values.x, values.y, values.z, values.w};
+  uint32_t nonfinite = 0;
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    nonfinite += add_square<type>(bins, pairs[k] & 0xffffu);
+    nonfinite += add_square<type>(bins, pairs[k] >> 16);
+  }
+  return nonfinite;
+}
+
+static __device__ void add_to_total(uint64_t *total, uint64_t part) {
+  for (int away = 16; away > 0; away /= 2) part += __shfl_down_sync(0xffffffffu, part, away);
+  if (threadIdx.x % 32 == 0 && part != 0) atomicAdd((unsigned long long *)total, part);
+}
+
+template <hk_grad_type type>
+static __global__ void __launch_bounds__(SQUARES_THREADS)
+    squares(const __grid_constant__ squares_job job) {
+  __shared__ uint64_t bins[layout<type>::bins][SQUARES_THREADS];
+  for (int b = 0; b < layout<type>::bins; b++) bins[b][threadIdx.x] = 0;
+
+  const int64_t step = (int64_t)SQUARES_THREADS * 8;
+  int64_t i = (int64_t)blockIdx.x * step * SQUARES_UNROLL + threadIdx.x * 8;
+  uint32_t nonfinite = 0;
+  for (; i < job.n; i += (int64_t)gridDim.x * step * SQUARES_UNROLL) {
+    uint4 values[SQUARES_UNROLL];
+#pragma unroll
+    for (int k = 0; k < SQUARES_UNROLL; k++) values[k] = load_eight(job, i + k * step);
+#pragma unroll
+    for (int k = 0; k < SQUARES_UNROLL; k++) nonfinite += add_eight<type>(bins, values[k]);
+  }
+
+  __syncthreads();
+  for (int b = (int)threadIdx.x / 32; b < layout<type>::bins; b += SQUARES_THREADS / 32) {
+    uint64_t part = 0;
+    for (int t = (int)threadIdx.x % 32; t < SQUARES_THREADS; t += 32) part += bins[b][t];
+    add_to_total(&job.bins[b], part);
+  }
+  add_to_total(&job.bins[HK_SQUARES_BINS], nonfinite);
+}
+
+/* ---- Pull ----------------------------------------------------------------------------------- */
+
+typedef struct {
+  const uint16_t *from;
+  uint16_t *to;
+  int64_t n;
+  bool wide; /* both begin at 16-byte words */
+} pull_job;
+
+static __global__ void __launch_bounds__(THREADS) pull(const __grid_constant__ pull_job job) {
+  const int64_t threads = (int64_t)gridDim.x * THREADS;
+  const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+  const int64_t words = job.wide ? job.n / 8 : 0;
+  const uint4 *from = (const uint4 *)job.from;
+  uint4 *to = (uint4 *)job.to;
+  for (int64_t i = thread; i < words; i += threads * PULLS) {
+    uint4 word[PULLS];
+#pragma unroll
+    for (int k = 0; k < PULLS; k++) {
+      if (i + k * threads < words) word[k] = __ldcs(from + i + k * threads);
+    }
+#pragma unroll
+    for (int k = 0; k < PULLS; k++) {
+      if (i + k * threads < words) __stcs(to + i + k * threads, word[k]);
+    }
+  }
+  for (int64_t i = words * 8 + thread; i < job.n; i += threads) job.to[i] = job.from[i];
+}
+
+/* ---- Launches ------------------------------------------------------------------------------- */
+
+static const void *const functions[HK_KERNEL_KINDS][HK_GRAD_TYPES] = {
+    {(const void *)adamw<HK_GRAD_BF16>, (const void *)adamw<HK_GRAD_FP16>,
+     (const void *)adamw<HK_GRAD_FP32>},
+    {(const void *)cast_up<HK_GRAD_BF16>, (const void *)cast_up<HK_GRAD_FP16>, NULL},
+    {(const void *)squares<HK_GRAD_BF16>, (const void *)squares<HK_GRAD_FP16>, NULL},
+    {(const void *)pull, (const void *)pull, NULL},
+};
+
+static int threads_of(hk_kernel_kind kind) {
+  return kind == HK_KERNEL_SQUARES ? SQUARES_THREADS : THREADS;
+}
+
+cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids) {
+  int multiprocessors = 0;
+  cudaError_t code =
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  for (int kind = 0; kind < HK_KERNEL_KINDS; kind++) {
+    for (int type = 0; type < HK_GRAD_TYPES && code == cudaSuccess; type++) {
+      const void *function = functions[kind][type];
+      if (function == NULL) continue;
+      cudaFuncAttributes attributes;
+      code = cudaFuncGetAttributes(&attributes, function); /* this is what loads it */
+      if (code != cudaSuccess) break;
+      int blocks = 0;
+      code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function,
+                                                           threads_of((hk_kernel_kind)kind), 0);
+      grids->resident[kind][type] = blocks * multiprocessors;
+    }
+  }
+  return code;
+}
+
+/* Blocks for `pieces` of work, one a block at a time. */
+static int64_t blocks_for(int64_t pieces, int64_t most) {
+  return pieces < most ? pieces : most;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+static bool aligned(const void *pointer, size_t bytes) {
+  return (uintptr_t)pointer % bytes == 0;
+}
+
+typedef struct {
+  const hk_kernel *kernel;
+  int64_t resident; /* blocks */
+  const void *function;
+  cudaStream_t stream;
+} launch;
+
+static cudaError_t start(const launch *l, int64_t blocks, void *job) {
+  void *arguments[] = {job};
+  return cudaLaunchKernel(l->function, dim3((unsigned)blocks),
+                          dim3((unsigned)threads_of(l->kernel->kind)), arguments, 0, l->stream);
+}
+
+/* Whether quad 0 of the first slab, and with it all others, is aligned in gradients and weights. */
+static bool adamw_is_wide(const hk_kernel *k, int64_t first) {
+  const size_t size = hk_grad_size(k->type);
+  const bool one_slab = first + k->n <= k->shape.numel;
+  const uintptr_t grad = (uintptr_t)k->grad - (uintptr_t)first * size;
+  const uintptr_t w = (uintptr_t)k->w - (uintptr_t)first * sizeof *k->w;
+  return (one_slab || k->shape.numel % QUAD == 0) && grad % (QUAD * size) == 0 &&
+         (k->w == NULL || w % (QUAD * sizeof *k->w) == 0);
+}
+
+static cudaError_t launch_adamw(const launch *l) {
+  const hk_kernel *k = l->kernel;
+  const int64_t numel = k->shape.numel, quads = ceil_div(numel, QUAD);
+  const int64_t skip = k->first / numel, first = k->first % numel;
+  const int64_t last = first + k->n - 1;
+  adamw_job job = {};
+  job.step = k->step;
+  job.from = (const char *)k->from + skip * k->shape.bytes;
+  job.to = (char *)k->to + skip * k->shape.bytes;
+  job.bytes = k->shape.bytes, job.m = k->shape.m, job.v = k->shape.v;
+  job.grad = k->grad, job.w = k->w, job.n = k->n;
+  job.numel = numel, job.first = first;
+  job.quads = quads;
+  job.begin = first / QUAD;
+  job.end = last / numel * quads + last % numel / QUAD + 1;
+  const int64_t most = k->mapped ? blocks_for(MAPPED_BLOCKS, l->resident) : l->resident;
+  const int64_t blocks = blocks_for(ceil_div(job.end - job.begin, THREADS), most);
+  job.stride = blocks * THREADS;
+  job.stride_slabs = job.stride / quads, job.stride_quads = job.stride % quads;
+  job.wide = adamw_is_wide(k, first);
+  return start(l, blocks, &job);
+}
+
+static cudaError_t launch_pull(const launch *l) {
+  const hk_kernel *k = l->kernel;
+  pull_job job = {};
+  job.from = (const uint16_t *)k->grad, job.to = k->w, job.n = k->n;
+  job.wide = aligned(k->grad, 16) && aligned(k->w, 16);
+  const int64_t blocks = ceil_div(k->n, (int64_t)THREADS * PULLS * 8);
+  return start(l, blocks_for(blocks, blocks_for(PULL_BLOCKS, l->resident)), &job);
+}
+
+static cudaError_t launch_cast_up(const launch *l) {
+  const hk_kernel *k = l->kernel;
+  cast_job job = {};
+  job.grad = k->grad, job.out = k->out, job.n = k->n;
+  job.wide = aligned(k->grad, QUAD * hk_grad_size(k->type)) && aligned(k->out, QUAD * 4);
+  return start(l, blocks_for(ceil_div(k->n, THREADS * QUAD * CASTS), l->resident), &job);
+}
+
+static cudaError_t launch_squares(const launch *l) {
+  const hk_kernel *k = l->kernel;
+  squares_job job = {};
+  job.grad = (const uint16_t *)k->grad, job.n = k->n, job.bins = k->bins;
+  job.wide = aligned(k->grad, 16);
+  const int64_t piece = SQUARES_THREADS * 8 * SQUARES_UNROLL;
+  return start(l, blocks_for(ceil_div(k->n, piece), l->resident), &job);
+}
+
+static hk_status check_adamw(const hk_kernel *k, hk_error *err) {
+  const hk_slab_shape *s = &k->shape;
+  if (s->numel < 1 || k->first < 0) {
+    return hk_fail(err, HK_INPUT,
+                   "an AdamW kernel on slabs of %lld parameters from parameter %lld: slabs hold at "
+                   "least one, and counting starts at 0",
+                   (long long)s->numel, (long long)k->first);
+  }
+  if (s->bytes % 16 == 0 && s->m % 16 == 0 && s->v % 16 == 0 && aligned(k->from, 16) &&
+      aligned(k->to, 16)) {
+    return HK_OK;
+  }
+  return hk_fail(err, HK_INPUT,
+                 "an AdamW kernel from slabs at %p to slabs at %p, %lld bytes apart, m at %lld and "
+                 "v at %lld: all must be multiples of 16 bytes",
+                 k->from, k->to, (long long)s->bytes, (long long)s->m, (long long)s->v);
+}
+
+static bool odd_elements(const hk_kernel *k) {
+  return !aligned(k->grad, hk_grad_size(k->type)) || !aligned(k->w, sizeof *k->w) ||
+         !aligned(k->out, sizeof *k->out) || !aligned(k->bins, sizeof *k->bins);
+}
+
+static hk_status check_kernel(const hk_kernel *k, hk_error *err) {
+  if ((unsigned)k->kind >= HK_KERNEL_KINDS || (unsigned)k->type >= HK_GRAD_TYPES ||
+      functions[k->kind][k->type] == NULL) {
+    return hk_fail(err, HK_INPUT, "there is no kernel of kind %d for gradients of type %d",
+                   (int)k->kind, (int)k->type);
+  }
+  if (k->kind == HK_KERNEL_SQUARES && k->n > HK_SQUARES_MOST) {
+    return hk_fail(err, HK_INPUT, "squares of %lld gradients at once: bins take at most %lld",
+                   (long long)k->n, (long long)HK_SQUARES_MOST);
+  }
+  if (odd_elements(k)) {
+    return hk_fail(err, HK_INPUT, "a kernel's array begins in the middle of an element");
+  }
+  return k->kind == HK_KERNEL_ADAMW ? check_adamw(k, err) : HK_OK;
+}
+
+hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids,
+                                 const hk_kernel *kernel, cudaError_t *code, hk_error *err) {
+  *code = cudaSuccess;
+  HK_TRY(check_kernel(kernel, err));
+  if (kernel->n <= 0) return HK_OK;
+  const launch l = {kernel, grids->resident[kernel->kind][kernel->type],
+                    functions[kernel->kind][kernel->type], stream};
+  switch (kernel->kind) {
+    case HK_KERNEL_ADAMW:
+      *code = launch_adamw(&l);
+      break;
+    case HK_KERNEL_CAST_UP:
+      *code = launch_cast_up(&l);
+      break;
+    case HK_KERNEL_SQUARES:
+      *code = launch_squares(&l);
+      break;
+    case HK_KERNEL_PULL:
+      *code = launch_pull(&l);
+      break;
+  }
+  return HK_OK;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Between backend_cuda.cu, which owns devices and streams, and kernels_cuda.cu. */
+#ifndef HK_ENGINE_KERNELS_CUDA_H
+#define HK_ENGINE_KERNELS_CUDA_H
+
+#include <cuda_runtime.h>
+
+#include "engine/backend.h"
+
+#define HK_KERNEL_KINDS (HK_KERNEL_PULL + 1)
+
+/* How many blocks of each kernel the device holds at once. */
+typedef struct {
+  int resident[HK_KERNEL_KINDS][HK_GRAD_TYPES];
+} hk_cuda_grids;
+
+/* Loads every kernel onto the current device, so that no launch has to. */
+cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids);
+
+/* Checks what kernels cannot: HK_INPUT says what `kernel` asks wrongly. Otherwise queues it, and
+ * `code` is what the launch returned. */
+hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids,
+                                 const hk_kernel *kernel, cudaError_t *code, hk_error *err);
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Sums of squares against addition with pencil and paper, and their rounding against strtod. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka needs the four above. */
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/squares.h"
+
+/* The largest square, shifted as far as it goes, fits so many times. */
+_Static_assert((uint64_t)2047 * 2047 << 14 <= UINT64_MAX >> 28, "fp16");
+_Static_assert((uint64_t)255 * 255 << 14 <= UINT64_MAX >> 28, "bf16");
+
+/* SplitMix64 (Steele, Lea, Flood 2014). */
+static uint64_t random_state;
+
+static uint64_t next(void) {
+  uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/* -- pencil and paper: one binary digit a byte ----------------------------------------------------
+ */
+
+enum { DIGITS = 64 * HK_SQUARES_WORDS, LOWEST = -266 };
+
+typedef struct {
+  uint8_t digit[DIGITS];
+  uint64_t nonfinite;
+} paper;
+
+/* value x 2^exponent */
+static void paper_add(paper *sum, uint64_t value, int exponent) {
+  for (int bit = 0; bit < 64; bit++) {
+    if ((value >> bit & 1) == 0) continue;
+    int at = bit + exponent - LOWEST;
+    assert_in_range(at, 0, DIGITS - 1);
+    while (sum->digit[at] == 1) sum->digit[at++] = 0;
+    sum->digit[at] = 1;
+  }
+}
+
+static void paper_add_square(paper *sum, hk_grad_type type, uint16_t h) {
+  const int fraction_bits = type == HK_GRAD_BF16 ? 7 : 10;
+  const int most = type == HK_GRAD_BF16 ? 255 : 31, bias = type == HK_GRAD_BF16 ? 127 : 15;
+  const int exponent = (h & 0x7fff) >> fraction_bits;
+  uint64_t s = h & ((1u << fraction_bits) - 1);
+  if (exponent == most) {
+    sum->nonfinite++;
+  } else if (exponent == 0) {
+    paper_add(sum, s * s, 2 * (1 - bias - fraction_bits));
+  } else {
+    s += 1u << fraction_bits;
+    paper_add(sum, s * s, 2 * (exponent - bias - fraction_bits));
+  }
+}
+
+static void assert_same(const hk_squares *sum, const paper *want) {
+  for (int i = 0; i < DIGITS; i++) {
+    assert_int_equal(sum->words[i / 64] >> i % 64 & 1, want->digit[i]);
+  }
+  assert_int_equal(sum->nonfinite, want->nonfinite);
+}
+
+/* -- tests ----------------------------------------------------------------------------------------
+ */
+
+static const hk_grad_type types[] = {HK_GRAD_BF16, HK_GRAD_FP16};
+
+static void test_each_value(void **state) {
+  (void)state;
+  for (int t = 0; t < 2; t++) {
+    for (uint32_t i = 0; i < 65536; i++) {
+      const uint16_t h = (uint16_t)i;
+      hk_squares sum = {0};
+      paper want = {0};
+      hk_squares_add(&sum, types[t], 1, &h);
+      paper_add_square(&want, types[t], h);
+      assert_same(&sum, &want);
+    }
+  }
+}
+
+static void random_grads(uint16_t *grad, int n) {
+  const uint64_t mask = next() % 2 == 0 ? 0xffff : 0xbfff;
+  for (int i = 0; i < n; i++) grad[i] = (uint16_t)(next() & mask);
+}
+
+static void test_random_sums(void **state) {
+  (void)state;
+  enum { MOST = 1500 };
+  uint16_t room[MOST + 1];
+  for (random_state = 0; random_state < 200; random_state++) {
+    const hk_grad_type type = types[next() % 2];
+    const int n = (int)(next() % MOST);
+    random_grads(room, MOST + 1);
+    /* Not at an even address, either. */
+    char *grad = (char *)room + next() % 2;
+    hk_squares sum = {0};
+    paper want = {0};
+    hk_squares_add(&sum, type, n, grad);
+    for (int i = 0; i < n; i++) {
+      uint16_t h;
+      memcpy(&h, grad + 2 * i, sizeof h);
+      paper_add_square(&want, type, h);
+    }
+    assert_same(&sum, &want);
+  }
+}
+
+/* Any cut, any order, any grouping: the same words. */
+static void test_order_does_not_matter(void **state) {
+  (void)state;
+  enum { N = 20000, PARTS = 7 };
+  static uint16_t grad[N];
+  random_state = 1;
+  random_grads(grad, N);
+  for (int t = 0; t < 2; t++) {
+    hk_squares whole = {0}, parts[PARTS] = {0}, backward = {0};
+    hk_squares_add(&whole, types[t], N, grad);
+    for (int begin = 0, part = 0; begin < N; part++) {
+      int n = (int)(next() % 3000);
+      if (n > N - begin) n = N - begin;
+      hk_squares_add(&parts[part % PARTS], types[t], n, grad + begin);
+      begin += n;
+    }
+    for (int part = PARTS - 1; part >= 0; part--) hk_squares_merge(&backward, &parts[part]);
+    assert_memory_equal(&whole, &backward, sizeof whole);
+  }
+}
+
+/* Bins as another kernel may have filled them, to the brim, many times over. */
+static void test_bins(void **state) {
+  (void)state;
+  random_state = 2;
+  for (int t = 0; t < 2; t++) {
+    const int n_bins = types[t] == HK_GRAD_BF16 ? 32 : 4,
+              base = types[t] == HK_GRAD_BF16 ? 134 : 25;
+    hk_squares sum = {0};
+    paper want = {0};
+    for (int round = 0; round < 300; round++) {
+      uint64_t bins[HK_SQUARES_BINS] = {0};
+      for (int b = 0; b < n_bins; b++) {
+        bins[b] = round % 3 == 0 ? UINT64_MAX : next();
+        if (b == 0) bins[b] &= ~UINT64_C(3); /* the least exponent there is 1 */
+        paper_add(&want, bins[b] >> (b == 0 ? 2 : 0), 2 * (8 * b - base) + (b == 0 ? 2 : 0));
+      }
+      hk_squares_add_bins(&sum, types[t], bins);
+    }
+    assert_same(&sum, &want);
+  }
+}
+
+/* More values than bins take at once, all the largest: one small piece of memory, mapped again and
+ * again. */
+static void test_more_than_bins_take(void **state) {
+  (void)state;
+  enum { PIECE = 1 << 20 };
+  const size_t bytes = PIECE * sizeof(uint16_t);
+  const int64_t pieces = HK_SQUARES_MOST / PIECE + 1;
+  const int file = memfd_create("grad", 0);
+  assert_true(file >= 0 && ftruncate(file, (off_t)bytes) == 0);
+  char *all = mmap(NULL, bytes * (size_t)pieces, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(all != MAP_FAILED);
+  for (int64_t i = 0; i < pieces; i++) {
+    char *at = all + bytes * (size_t)i;
+    assert_ptr_equal(mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0), at);
+  }
+  const uint16_t largest = 0x7bff; /* fp16's: its squares fill the bins, not bf16's */
+  for (size_t i = 0; i < PIECE; i++) memcpy(all + 2 * i, &largest, sizeof largest);
+  hk_squares sum = {0};
+  hk_squares_add(&sum, HK_GRAD_FP16, pieces * PIECE, all);
+  /* A square of 22 bits and a count of 29 are exact in a double. */
+  assert_true(hk_squares_value(&sum) == 65504.0 * 65504 * (double)(pieces * PIECE));
+  assert_int_equal(sum.nonfinite, 0);
+  munmap(all, bytes * (size_t)pieces);
+  close(file);
+}
+
+/* strtod rounds a hexadecimal number of any length correctly. */
+static double rounded(const hk_squares *sum) {
+  char text[16 * HK_SQUARES_WORDS + 16];
+  int n = sprintf(text, "0x");
+  for (int i = HK_SQUARES_WORDS - 1; i >= 0; i--) {
+    n += sprintf(text + n, "%016llx", (unsigned long long)sum->words[i]);
+  }
+  sprintf(text + n, "p%d", LOWEST);
+  return strtod(text, NULL);
+}
+
+/* Numbers whose bits are dense, sparse, or a double and a half unit, and a little more or less. */
+static void random_sum(hk_squares *sum) {
+  memset(sum, 0, sizeof *sum);
+  const int length = 1 + (int)(next() % DIGITS), kind = (int)(next() % 4);
+  for (int i = 0; i < length; i++) {
+    const bool leading = i >= length - 53;
+    const uint64_t bit = i == length - 1 ? 1
+                         : kind == 0     ? next() % 2
+                         : kind == 1     ? next() % 64 == 0
+                         : kind == 2     ? leading ? next() % 2 : i == length - 54
+                         : leading       ? next() % 2
+                                         : i < length - 54;
+    sum->words[i / 64] |= bit << i % 64;
+  }
+  if (kind >= 2 && next() % 2 == 0) sum->words[0] |= 1;
+}
+
+static void test_value_is_rounded_once(void **state) {
+  (void)state;
+  for (random_state = 3; random_state < 50000; random_state++) {
+    hk_squares sum;
+    random_sum(&sum);
+    assert_true(hk_squares_value(&sum) == rounded(&sum));
+  }
+}
+
+static void test_values(void **state) {
+  (void)state;
+  assert_true(hk_squares_value(&(hk_squares){0}) == 0);
+  const uint16_t ones[] = {0x3f80, 0xbf80, 0x4040, 0x0001}; /* 1, -1, 3, 2^-133 */
+  hk_squares sum = {0};
+  hk_squares_add(&sum, HK_GRAD_BF16, 3, ones);
+  assert_true(hk_squares_value(&sum) == 11);
+  hk_squares least = {0};
+  hk_squares_add(&least, HK_GRAD_BF16, 1, ones + 3);
+  assert_true(hk_squares_value(&least) == 0x1p-266);
+  const uint16_t half[] = {0x3c00, 0xc000, 0x0001, 0x7c00, 0xfe00}; /* 1, -2, 2^-24, inf, nan */
+  hk_squares h = {0};
+  hk_squares_add(&h, HK_GRAD_FP16, 5, half);
+  assert_true(hk_squares_value(&h) == 5 + 0x1p-48);
+  assert_int_equal(h.nonfinite, 2);
+}
+
+static void test_grad_scale(void **state) {
+  (void)state;
+  assert_true(hk_grad_scale(25, 0, 1) == 1);
+  assert_true(hk_grad_scale(25, -1, 4) == 0.25);
+  assert_true(hk_grad_scale(25, 10, 1) == 1);             /* norm 5: not clipped */
+  assert_true(hk_grad_scale(25, 1, 1) == 1 / (5 + 1e-6)); /* clipped */
+  assert_true(hk_grad_scale(25, 1, 8) == 0.125);          /* norm 5 / 8 */
+  assert_true(hk_grad_scale(400, 1, 2) == 1 / (10 + 1e-6) / 2);
+  assert_true(hk_grad_scale(0, 1e-9, 1) == 1e-9 / 1e-6); /* as torch: below its 1e-6 */
+  assert_true(hk_grad_scale(0, 1, 65536) == 0x1p-16);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_each_value),
+      cmocka_unit_test(test_random_sums),
+      cmocka_unit_test(test_order_does_not_matter),
+      cmocka_unit_test(test_bins),
+      cmocka_unit_test(test_more_than_bins_take),
+      cmocka_unit_test(test_value_is_rounded_once),
+      cmocka_unit_test(test_values),
+      cmocka_unit_test(test_grad_scale),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
