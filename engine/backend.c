@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The backends by name. */
+#include "engine/backend.h"
+
+#include <string.h>
+
+hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error *err) {
+  static const hk_backend_ops *const all[] = {&hk_backend_cuda, &hk_backend_host};
+  *ops = NULL;
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (strcmp(name, all[i]->name) == 0) *ops = all[i];
+  }
+  if (*ops != NULL) return HK_OK;
+  return hk_fail(err, HK_INPUT, "no backend '%s': there are %s and %s", name, all[0]->name,
+                 all[1]->name);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The small interface between the engine (and the calibrator's probes) and a device: memory,
+ * streams, events, copies, kernels. Two backends: `cuda`, and `host`, whose device memory is memory
+ * of its own, whose streams are threads and whose copies and kernels really run.
+ *
+ * Streams run what they are given in order, beside each other and beside the caller; a call only
+ * queues. A failure while something runs is sticky, as in CUDA: from then on nothing queued on that
+ * device runs, and every call on it returns the failure. Calls are safe from several threads on
+ * different streams. Nothing here allocates or pins inside copy, launch, record or wait. */
+#ifndef HK_ENGINE_BACKEND_H
+#define HK_ENGINE_BACKEND_H
+
+#include "core/error.h"
+#include "core/units.h"
+#include "engine/adamw.h"
+#include "engine/squares.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hk_backend hk_backend; /* an open device */
+typedef struct hk_stream hk_stream;
+typedef struct hk_event hk_event;
+
+/* State of a run of parameters as kernels see it: slabs of `numel` parameters, each with its p, m
+ * and v at fixed byte offsets, one slab after the other at `bytes` distance (engine/state.h). */
+typedef struct {
+  int64_t numel;  /* parameters a slab */
+  hk_bytes bytes; /* from one slab to the next; a multiple of 128 */
+  hk_bytes m, v;  /* offsets of m and v, multiples of 16; p is at 0 */
+} hk_slab_shape;
+
+typedef enum {
+  HK_KERNEL_ADAMW,   /* on slabs in device or registered host memory */
+  HK_KERNEL_CAST_UP, /* bf16 or fp16 gradients to fp32, in device memory */
+  HK_KERNEL_SQUARES, /* hk_squares bins of gradients in device memory */
+  HK_KERNEL_PULL, /* n bf16 or fp16 values from `grad`, registered host memory, to `w`: a copy by a
+                     few blocks, which does not wait for the copy engine as a copy behind long
+                     ones does */
+} hk_kernel_kind;
+
+typedef struct {
+  hk_kernel_kind kind;
+  hk_grad_type type;
+  int64_t n;
+  const void *grad; /* first of n gradients; device memory */
+  /* ADAMW: parameters first .. first + n - 1 of the slabs at `from`, written to the same places of
+   * the slabs at `to` (may be equal); weights to w (device memory, may be NULL). */
+  hk_adamw_step step;
+  hk_slab_shape shape;
+  int64_t first;
+  const void *from;
+  void *to;
+  uint16_t *w;
+  bool mapped; /* the slabs are in host memory: few blocks fill the link */
+  float *out;  /* CAST_UP */
+  /* SQUARES: HK_SQUARES_BINS bins, then the count of values that are not finite, in device memory;
+   * added to. */
+  uint64_t *bins;
+} hk_kernel;
+
+typedef struct {
+  char name[96];        /* "NVIDIA H200", "host" */
+  char driver[64];      /* "" where there is none */
+  hk_bytes memory;      /* in all */
+  hk_bytes memory_free; /* now */
+  char pci[32];         /* "0000:1b:00.0", "" where there is none: for placing near it */
+} hk_device_info;
+
+typedef struct {
+  hk_bytes memory; /* host backend: size of its device memory; 0: 1 GiB */
+  int threads;     /* host backend: threads a kernel runs on; 0: 1 */
+} hk_backend_options;
+
+typedef struct {
+  const char *name; /* "cuda", "host" */
+  /* How many devices there are. HK_ENVIRONMENT when that cannot be said ("no CUDA device"). */
+  hk_status (*count)(int *n, hk_error *err);
+  hk_status (*open)(int device, const hk_backend_options *options, hk_backend **out, hk_error *err);
+  void (*close)(hk_backend *b); /* all its streams and events must be gone */
+  hk_status (*info)(hk_backend *b, hk_device_info *info, hk_error *err);
+
+  /* Device memory, 512-byte aligned. Too little: HK_ENVIRONMENT with wish and what is free. */
+  hk_status (*alloc)(hk_backend *b, hk_bytes bytes, void **out, hk_error *err);
+  void (*release)(hk_backend *b, void *memory);
+  /* Pins host memory, which every device can then reach at the same address. */
+  hk_status (*host_register)(hk_backend *b, void *memory, hk_bytes bytes, hk_error *err);
+  void (*host_unregister)(hk_backend *b, void *memory);
+
+  hk_status (*stream_open)(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);
+  void (*stream_close)(hk_stream *s); /* waits for it */
+  hk_status (*event_open)(hk_backend *b, hk_event **out, hk_error *err);
+  void (*event_close)(hk_event *e);
+
+  /* Queued on a stream. copy: between any two of device memory and host memory (registered or not);
+   * source and target do not overlap and stay untouched until it is done. */
+  hk_status (*copy)(hk_stream *s, void *to, const void *from, hk_bytes bytes, hk_error *err);
+  hk_status (*launch)(hk_stream *s, const hk_kernel *kernel, hk_error *err);
+  hk_status (*record)(hk_stream *s, hk_event *e, hk_error *err); /* again: the last one counts */
+  hk_status (*wait)(hk_stream *s, hk_event *e, hk_error *err);   /* e has been recorded before */
+
+  /* For the calling thread. */
+  hk_status (*stream_sync)(hk_stream *s, hk_error *err);
+  hk_status (*event_sync)(hk_event *e, hk_error *err); /* sleeps until it has happened */
+  hk_status (*event_done)(hk_event *e, bool *done, hk_error *err);
+  /* Fixes the device's clock to CLOCK_MONOTONIC; to be called while the device is idle. */
+  hk_status (*clock_align)(hk_backend *b, hk_ns *uncertainty, hk_error *err);
+  /* When an event happened, CLOCK_MONOTONIC ns; it was recorded after the last clock_align. */
+  hk_status (*event_time)(hk_event *e, hk_ns *time, hk_error *err);
+} hk_backend_ops;
+
+/* Every backend's own struct begins with this. */
+struct hk_backend {
+  const hk_backend_ops *ops;
+};
+/* So do streams and events, so that a wrapper can find its way. */
+struct hk_stream {
+  hk_backend *backend;
+};
+struct hk_event {
+  hk_backend *backend;
+};
+
+extern const hk_backend_ops hk_backend_host, hk_backend_cuda;
+/* "cuda" or "host"; HK_INPUT names what there is. */
+hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The CUDA backend: devices, memory, streams, events and their clock. CUDA itself gives the order
+ * of streams and the stickiness of failures; this file gives errors that say what was tried, and
+ * threads that sleep while they wait. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/kernels_cuda.h"
+
+typedef struct {
+  hk_backend common;
+  int device;
+  int least, greatest; /* priorities of streams */
+  hk_cuda_grids grids;
+  cudaStream_t clock;      /* nothing runs here but clock_align */
+  cudaEvent_t base, tried; /* the event whose time is known, and one to try again with */
+  hk_ns base_time;         /* CLOCK_MONOTONIC */
+  bool aligned;
+} cuda_backend;
+
+typedef struct {
+  hk_stream common;
+  cudaStream_t handle;
+} cuda_stream;
+
+typedef struct {
+  hk_event common;
+  cudaEvent_t handle;
+} cuda_event;
+
+/* ---- Errors and the current device ---------------------------------------------------------- */
+
+/* HK_OK, or HK_ENVIRONMENT with "CALL(DETAIL): CUDA's words". */
+static hk_status check(cudaError_t code, hk_error *err, const char *call, const char *detail) {
+  if (code == cudaSuccess) return HK_OK;
+  cudaGetLastError(); /* what is not sticky must not fail somebody else's call */
+  return hk_fail(err, HK_ENVIRONMENT, "%s(%s): %s (%s)", call, detail, cudaGetErrorString(code),
+                 cudaGetErrorName(code));
+}
+
+#define CHECK(call, err, ...) HK_TRY(check(call(__VA_ARGS__), err, #call, ""))
+
+/* The same for calls on memory: the detail is its size. */
+static hk_status check_bytes(cudaError_t code, hk_error *err, const char *call, hk_bytes bytes) {
+  if (code == cudaSuccess) return HK_OK;
+  char detail[48];
+  snprintf(detail, sizeof detail, "%lld bytes", (long long)bytes);
+  return check(code, err, call, detail);
+}
+
+/* Lanes are threads, and each thread has a current device of its own. */
+static hk_status enter(const hk_backend *common, hk_error *err) {
+  const int device = ((const cuda_backend *)common)->device;
+  int current = -1;
+  CHECK(cudaGetDevice, err, &current);
+  if (current == device) return HK_OK;
+  CHECK(cudaSetDevice, err, device);
+  return HK_OK;
+}
+
+/* ---- Devices -------------------------------------------------------------------------------- */
+
+static hk_status count_devices(int *n, hk_error *err) {
+  const cudaError_t code = cudaGetDeviceCount(n);
+  if (code == cudaSuccess && *n > 0) return HK_OK;
+  *n = 0;
+  int driver = 0; /* stays 0 where none is installed, which CUDA calls an insufficient one */
+  cudaDriverGetVersion(&driver);
+  cudaGetLastError();
+  return hk_fail(err, HK_ENVIRONMENT, "no CUDA device: %s%s",
+                 cudaGetErrorString(code == cudaSuccess ? cudaErrorNoDevice : code),
+                 driver == 0 ? " (no NVIDIA driver is installed)" : "");
+}
+
+static void close_backend(hk_backend *common) {
+  cuda_backend *b = (cuda_backend *)common;
+  if (enter(common, NULL) == HK_OK) {
+    if (b->base != NULL) cudaEventDestroy(b->base);
+    if (b->tried != NULL) cudaEventDestroy(b->tried);
+    if (b->clock != NULL) cudaStreamDestroy(b->clock);
+  }
+  free(b);
+}
+
+/* What lasts as long as the backend. */
+static hk_status prepare(cuda_backend *b, hk_error *err) {
+  HK_TRY(enter(&b->common, err));
+  CHECK(cudaSetDeviceFlags, err, cudaDeviceScheduleBlockingSync | cudaDeviceMapHost);
+  CHECK(cudaDeviceGetStreamPriorityRange, err, &b->least, &b->greatest);
+  CHECK(cudaStreamCreateWithFlags, err, &b->clock, cudaStreamNonBlocking);
+  CHECK(cudaEventCreate, err, &b->base);
+  CHECK(cudaEventCreate, err, &b->tried);
+  CHECK(hk_cuda_kernels_load, err, b->device, &b->grids);
+  return HK_OK;
+}
+
+static hk_status open_backend(int device, const hk_backend_options *options, hk_backend **out,
+                              hk_error *err) {
+  (void)options; /* all of them are the host backend's */
+  *out = NULL;
+  int n = 0;
+  HK_TRY(count_devices(&n, err));
+  if (device < 0 || device >= n) {
+    return hk_fail(err, HK_INPUT, "no CUDA device %d: there are %d, counted from 0", device, n);
+  }
+  cuda_backend *b = (cuda_backend *)calloc(1, sizeof *b);
+  if (b == NULL) return hk_fail_memory(err, sizeof *b, "a CUDA device");
+  b->common.ops = &hk_backend_cuda;
+  b->device = device;
+  const hk_status status = prepare(b, err);
+  if (status != HK_OK) {
+    close_backend(&b->common);
+    return status == HK_INPUT ? status : hk_fail_prefix(err, "CUDA device %d", device);
+  }
+  *out = &b->common;
+  return HK_OK;
+}
+
+/* The kernel module's version where it can be read, and what the driver offers. */
+static void describe_driver(char *text, size_t size, int version) {
+  char module[32] = "";
+  FILE *file = fopen("/sys/module/nvidia/version", "r");
+  if (file != NULL) {
+    if (fscanf(file, "%31s", module) != 1) module[0] = '\0';
+    fclose(file);
+  }
+  snprintf(text, size, "%s%sCUDA %d.%d", module, module[0] ? ", " : "", version / 1000,
+           version % 1000 / 10);
+}
+
+static hk_status get_info(hk_backend *common, hk_device_info *info, hk_error *err) {
+  const int device = ((cuda_backend *)common)->device;
+  memset(info, 0, sizeof *info);
+  HK_TRY(enter(common, err));
+  cudaDeviceProp properties;
+  CHECK(cudaGetDeviceProperties, err, &properties, device);
+  snprintf(info->name, sizeof info->name, "%.95s", properties.name);
+  int version = 0;
+  CHECK(cudaDriverGetVersion, err, &version);
+  describe_driver(info->driver, sizeof info->driver, version);
+  size_t available = 0, total = 0;
+  CHECK(cudaMemGetInfo, err, &available, &total);
+  info->memory = (hk_bytes)total;
+  info->memory_free = (hk_bytes)available;
+  CHECK(cudaDeviceGetPCIBusId, err, info->pci, (int)sizeof info->pci, device);
+  for (char *c = info->pci; *c != '\0'; c++) *c = (char)tolower((unsigned char)*c);
+  return HK_OK;
+}
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+enum { ALIGNMENT = 512 };
+
+static hk_status alloc_device(hk_backend *common, hk_bytes bytes, void **out, hk_error *err) {
+  *out = NULL;
+  HK_TRY(enter(common, err));
+  const cudaError_t code = cudaMalloc(out, (size_t)bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t available = 0, total = 0;
+    CHECK(cudaMemGetInfo, err, &available, &total);
+    char wish[32], have[32];
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "out of device memory: %s (%lld bytes) wanted, %s (%lld bytes) free",
+                   hk_format_bytes(bytes, wish, sizeof wish), (long long)bytes,
+                   hk_format_bytes((hk_bytes)available, have, sizeof have), (long long)available);
+  }
+  HK_TRY(check_bytes(code, err, "cudaMalloc", bytes));
+  if ((uintptr_t)*out % ALIGNMENT == 0) return HK_OK;
+  const void *odd = *out;
+  cudaFree(*out);
+  *out = NULL;
+  return hk_fail(err, HK_ENVIRONMENT,
+                 "cudaMalloc(%lld bytes) gave %p, which is not a multiple of %d", (long long)bytes,
+                 odd, (int)ALIGNMENT);
+}
+
+static void release_device(hk_backend *common, void *memory) {
+  if (memory != NULL && enter(common, NULL) == HK_OK) cudaFree(memory);
+}
+
+static hk_status register_host(hk_backend *common, void *memory, hk_bytes bytes, hk_error *err) {
+  HK_TRY(enter(common, err));
+  const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+  HK_TRY(
+      check_bytes(cudaHostRegister(memory, (size_t)bytes, flags), err, "cudaHostRegister", bytes));
+  void *seen = NULL;
+  hk_status status = check_bytes(cudaHostGetDevicePointer(&seen, memory, 0), err,
+                                 "cudaHostGetDevicePointer", bytes);
+  if (status == HK_OK && seen != memory) {
+    status = hk_fail(err, HK_ENVIRONMENT,
+                     "the device sees host memory at another address (%p, not %p): hocket needs "
+                     "unified addresses",
+                     seen, memory);
+  }
+  if (status != HK_OK) cudaHostUnregister(memory);
+  return status;
+}
+
+static void unregister_host(hk_backend *common, void *memory) {
+  if (memory != NULL && enter(common, NULL) == HK_OK) cudaHostUnregister(memory);
+}
+
+/* ---- Streams and events --------------------------------------------------------------------- */
+
+static cudaStream_t stream_of(hk_stream *s) {
+  return ((cuda_stream *)s)->handle;
+}
+
+static cudaEvent_t event_of(hk_event *e) {
+  return ((cuda_event *)e)->handle;
+}
+
+static hk_status open_stream(hk_backend *common, bool urgent, hk_stream **out, hk_error *err) {
+  *out = NULL;
+  const cuda_backend *b = (const cuda_backend *)common;
+  HK_TRY(enter(common, err));
+  cuda_stream *s = (cuda_stream *)calloc(1, sizeof *s);
+  if (s == NULL) return hk_fail_memory(err, sizeof *s, "a stream");
+  s->common.backend = common;
+  const hk_status status = check(cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking,
+                                                              urgent ? b->greatest : b->least),
+                                 err, "cudaStreamCreateWithPriority", urgent ? "urgent" : "");
+  if (status != HK_OK) {
+    free(s);
+    return status;
+  }
+  *out = &s->common;
+  return HK_OK;
+}
+
+static void close_stream(hk_stream *s) {
+  if (s == NULL) return;
+  if (enter(s->backend, NULL) == HK_OK) {
+    cudaStreamSynchronize(stream_of(s));
+    cudaStreamDestroy(stream_of(s));
+  }
+  free(s);
+}
+
+static hk_status open_event(hk_backend *common, hk_event **out, hk_error *err) {
+  *out = NULL;
+  HK_TRY(enter(common, err));
+  cuda_event *e = (cuda_event *)calloc(1, sizeof *e);
+  if (e == NULL) return hk_fail_memory(err, sizeof *e, "an event");
+  e->common.backend = common;
+  /* Blocking: who waits sleeps, whatever the device's flags. Timed, as events are unless told. */
+  const hk_status status = check(cudaEventCreateWithFlags(&e->handle, cudaEventBlockingSync), err,
+                                 "cudaEventCreateWithFlags", "cudaEventBlockingSync");
+  if (status != HK_OK) {
+    free(e);
+    return status;
+  }
+  *out = &e->common;
+  return HK_OK;
+}
+
+static void close_event(hk_event *e) {
+  if (e == NULL) return;
+  if (enter(e->backend, NULL) == HK_OK) cudaEventDestroy(event_of(e));
+  free(e);
+}
+
+/* ---- Queued on a stream --------------------------------------------------------------------- */
+
+static hk_status queue_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes,
+                            hk_error *err) {
+  if (bytes == 0) return HK_OK;
+  HK_TRY(enter(s->backend, err));
+  return check_bytes(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, stream_of(s)), err,
+                     "cudaMemcpyAsync", bytes);
+}
+
+static hk_status queue_kernel(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
+  static const char *const names[HK_KERNEL_KINDS] = {"AdamW", "cast", "squares", "pull"};
+  const cuda_backend *b = (const cuda_backend *)s->backend;
+  HK_TRY(enter(s->backend, err));
+  cudaError_t code = cudaSuccess;
+  HK_TRY(hk_cuda_kernels_launch(stream_of(s), &b->grids, kernel, &code, err));
+  if (code == cudaSuccess) return HK_OK;
+  char detail[64];
+  snprintf(detail, sizeof detail, "%s, %lld elements", names[kernel->kind], (long long)kernel->n);
+  return check(code, err, "cudaLaunchKernel", detail);
+}
+
+static hk_status queue_record(hk_stream *s, hk_event *e, hk_error *err) {
+  HK_TRY(enter(s->backend, err));
+  CHECK(cudaEventRecord, err, event_of(e), stream_of(s));
+  return HK_OK;
+}
+
+static hk_status queue_wait(hk_stream *s, hk_event *e, hk_error *err) {
+  HK_TRY(enter(s->backend, err));
+  CHECK(cudaStreamWaitEvent, err, stream_of(s), event_of(e), 0);
+  return HK_OK;
+}
+
+/* ---- For the calling thread ----------------------------------------------------------------- */
+
+static hk_status sync_stream(hk_stream *s, hk_error *err) {
+  HK_TRY(enter(s->backend, err));
+  CHECK(cudaStreamSynchronize, err, stream_of(s));
+  return HK_OK;
+}
+
+static hk_status sync_event(hk_event *e, hk_error *err) {
+  HK_TRY(enter(e->backend, err));
+  CHECK(cudaEventSynchronize, err, event_of(e));
+  return HK_OK;
+}
+
+static hk_status is_event_done(hk_event *e, bool *done, hk_error *err) {
+  *done = false;
+  HK_TRY(enter(e->backend, err));
+  const cudaError_t code = cudaEventQuery(event_of(e));
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();
+    return HK_OK;
+  }
+  HK_TRY(check(code, err, "cudaEventQuery", ""));
+  *done = true;
+  return HK_OK;
+}
+
+/* ---- The clock ------------------------------------------------------------------------------ */
+
+static hk_ns now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (hk_ns)t.tv_sec * HK_NS_PER_S + t.tv_nsec;
+}
+
+/* Lets b->tried happen, and says between which two moments it did. Polls, because a sleeper learns
+ * late. */
+static hk_status try_clock(cuda_backend *b, hk_ns *before, hk_ns *after, hk_error *err) {
+  *before = now();
+  CHECK(cudaEventRecord, err, b->tried, b->clock);
+  cudaError_t code = cudaSuccess;
+  do {
+    code = cudaEventQuery(b->tried);
+    *after = now();
+  } while (code == cudaErrorNotReady);
+  cudaGetLastError(); /* which remembers "not ready" */
+  return check(code, err, "cudaEventQuery", "aligning the clock");
+}
+
+enum { CLOCK_TRIES = 32, TIMER_RESOLUTION = 500 /* ns, of cudaEventElapsedTime */ };
+
+static hk_status align_clock(hk_backend *common, hk_ns *uncertainty, hk_error *err) {
+  cuda_backend *b = (cuda_backend *)common;
+  HK_TRY(enter(common, err));
+  hk_ns narrowest = INT64_MAX;
+  for (int i = 0; i < CLOCK_TRIES; i++) {
+    hk_ns before = 0, after = 0;
+    HK_TRY(try_clock(b, &before, &after, err));
+    if (after - before >= narrowest) continue;
+    narrowest = after - before;
+    b->base_time = before + narrowest / 2;
+    const cudaEvent_t kept = b->tried;
+    b->tried = b->base;
+    b->base = kept;
+  }
+  b->aligned = true;
+  *uncertainty = (narrowest + 1) / 2 + TIMER_RESOLUTION;
+  return HK_OK;
+}
+
+/* CUDA tells time in ms as a float: its steps are 0.06 us when the base is a second back, but 4 us
+ * after a minute. Hence an alignment every training step. */
+static hk_status get_event_time(hk_event *e, hk_ns *time, hk_error *err) {
+  const cuda_backend *b = (const cuda_backend *)e->backend;
+  if (!b->aligned) return hk_fail(err, HK_INPUT, "an event's time without an aligned clock");
+  HK_TRY(enter(e->backend, err));
+  float ms = 0;
+  CHECK(cudaEventElapsedTime, err, &ms, b->base, event_of(e));
+  *time = b->base_time + (hk_ns)((double)ms * 1e6);
+  return HK_OK;
+}
+
+const hk_backend_ops hk_backend_cuda = {
+    .name = "cuda",
+    .count = count_devices,
+    .open = open_backend,
+    .close = close_backend,
+    .info = get_info,
+    .alloc = alloc_device,
+    .release = release_device,
+    .host_register = register_host,
+    .host_unregister = unregister_host,
+    .stream_open = open_stream,
+    .stream_close = close_stream,
+    .event_open = open_event,
+    .event_close = close_event,
+    .copy = queue_copy,
+    .launch = queue_kernel,
+    .record = queue_record,
+    .wait = queue_wait,
+    .stream_sync = sync_stream,
+    .event_sync = sync_event,
+    .event_done = is_event_done,
+    .clock_align = align_clock,
+    .event_time = get_event_time,
+};

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What stands in for the CUDA backend where hocket was built without nvcc. */
+#include "engine/backend.h"
+
+#ifndef HK_CUDA
+
+static hk_status absent(hk_error *err) {
+  return hk_fail(err, HK_ENVIRONMENT,
+                 "built without CUDA (nvcc was not found when hocket was built)");
+}
+
+static hk_status count_devices(int *n, hk_error *err) {
+  *n = 0;
+  return absent(err);
+}
+
+static hk_status open_backend(int device, const hk_backend_options *options, hk_backend **out,
+                              hk_error *err) {
+  (void)device, (void)options;
+  *out = NULL;
+  return absent(err);
+}
+
+/* All other entries take what only `open` gives. */
+const hk_backend_ops hk_backend_cuda = {
+    .name = "cuda", .count = count_devices, .open = open_backend};
+
+#endif

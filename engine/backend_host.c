@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The host backend's devices: opening, memory, registration, failures. Streams and events are in
+ * host_stream.c, kernels in host_kernel.c. Whatever a GPU would fault on (an address that is not
+ * device memory, a second release) fails here, too, and says which address. */
+#include "engine/backend_host.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/host_device.h"
+
+/* Unused devices cost nothing; no node that somebody might mimic has more. */
+#define DEVICES 64
+
+/* -- Failures ---------------------------------------------------------------------------------- */
+
+hk_status hk_host_check(hk_host_device *device, hk_error *err) {
+  if (!atomic_load_explicit(&device->failed, memory_order_acquire)) return HK_OK;
+  return hk_fail(err, device->failure.status, "%s", device->failure.message);
+}
+
+void hk_host_break(hk_host_device *device, const char *format, ...) {
+  char reason[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(reason, sizeof reason, format, arguments);
+  va_end(arguments);
+  pthread_mutex_lock(&device->lock);
+  if (!atomic_load_explicit(&device->failed, memory_order_relaxed)) {
+    hk_fail(&device->failure, HK_ENVIRONMENT, "host device %d failed: %s", device->number, reason);
+    atomic_store_explicit(&device->failed, true, memory_order_release);
+  }
+  pthread_mutex_unlock(&device->lock);
+}
+
+void hk_backend_host_fail(hk_backend *b, hk_host_fault what, int64_t after) {
+  atomic_store(&((hk_host_device *)b)->until_fault[what], after);
+}
+
+bool hk_host_fault_due(hk_host_device *device, hk_host_fault what) {
+  _Atomic int64_t *left = &device->until_fault[what];
+  return atomic_load(left) >= 0 && atomic_fetch_sub(left, 1) == 0;
+}
+
+/* -- Registered host memory -------------------------------------------------------------------- */
+
+/* Of the whole process, because every device can reach it. */
+typedef struct registration {
+  uintptr_t begin, end;
+  const hk_host_device *owner;
+  struct registration *next;
+} registration;
+static registration *registrations;
+static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool is_registered(const void *memory, hk_bytes bytes) {
+  const uintptr_t begin = (uintptr_t)memory, end = begin + (uintptr_t)bytes;
+  pthread_mutex_lock(&registrations_lock);
+  const registration *r = registrations;
+  while (r != NULL && (begin < r->begin || end > r->end)) r = r->next;
+  pthread_mutex_unlock(&registrations_lock);
+  return r != NULL;
+}
+
+/* False: some of it is registered already. */
+static bool add_registration(registration *new) {
+  pthread_mutex_lock(&registrations_lock);
+  const registration *r = registrations;
+  while (r != NULL && (new->end <= r->begin || r->end <= new->begin)) r = r->next;
+  if (r == NULL) {
+    new->next = registrations;
+    registrations = new;
+  }
+  pthread_mutex_unlock(&registrations_lock);
+  return r == NULL;
+}
+
+static hk_status host_register(hk_backend *b, void *memory, hk_bytes bytes, hk_error *err) {
+  hk_host_device *device = (hk_host_device *)b;
+  HK_TRY(hk_host_check(device, err));
+  if (memory == NULL || bytes <= 0) {
+    return hk_fail(err, HK_INPUT, "%lld bytes of host memory at %p cannot be registered",
+                   (long long)bytes, memory);
+  }
+  if (hk_host_fault_due(device, HK_HOST_REGISTER)) {
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "host memory is not registered: a fault that was asked for");
+  }
+  registration *new = malloc(sizeof *new);
+  if (new == NULL) return hk_fail_memory(err, sizeof *new, "a registration of host memory");
+  const uintptr_t begin = (uintptr_t)memory;
+  *new = (registration){.begin = begin, .end = begin + (uintptr_t)bytes, .owner = device};
+  if (add_registration(new)) return HK_OK;
+  free(new);
+  return hk_fail(err, HK_INPUT, "host memory at %p (%lld bytes) is registered already", memory,
+                 (long long)bytes);
+}
+
+/* Takes out what `owner` registered, at `memory` or, for NULL, at all; true if there was any. */
+static bool drop_registrations(const hk_host_device *owner, const void *memory) {
+  bool any = false;
+  pthread_mutex_lock(&registrations_lock);
+  for (registration **at = &registrations; *at != NULL;) {
+    registration *r = *at;
+    if (memory != NULL ? r->begin == (uintptr_t)memory : r->owner == owner) {
+      *at = r->next;
+      free(r);
+      any = true;
+    } else {
+      at = &r->next;
+    }
+  }
+  pthread_mutex_unlock(&registrations_lock);
+  return any;
+}
+
+static void host_unregister(hk_backend *b, void *memory) {
+  hk_host_device *device = (hk_host_device *)b;
+  if (memory != NULL && !drop_registrations(device, memory)) {
+    hk_host_break(device, "host memory at %p was unregistered but is not registered", memory);
+  }
+}
+
+/* -- Device memory ----------------------------------------------------------------------------- */
+
+static hk_status alloc(hk_backend *b, hk_bytes bytes, void **out, hk_error *err) {
+  hk_host_device *device = (hk_host_device *)b;
+  *out = NULL;
+  HK_TRY(hk_host_check(device, err));
+  if (bytes < 0) {
+    return hk_fail(err, HK_INPUT, "%lld bytes of device memory were asked for", (long long)bytes);
+  }
+  if (bytes == 0) return HK_OK;
+  if (hk_host_fault_due(device, HK_HOST_ALLOC)) {
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "out of device memory: %lld bytes asked for; a fault that was asked for",
+                   (long long)bytes);
+  }
+  pthread_mutex_lock(&device->lock);
+  const hk_status status = hk_host_heap_take(&device->heap, bytes, out, err);
+  pthread_mutex_unlock(&device->lock);
+  return status;
+}
+
+static void release(hk_backend *b, void *memory) {
+  hk_host_device *device = (hk_host_device *)b;
+  if (memory == NULL) return;
+  pthread_mutex_lock(&device->lock);
+  const bool known = hk_host_heap_give(&device->heap, memory);
+  pthread_mutex_unlock(&device->lock);
+  if (!known) hk_host_break(device, "%p was released but is no device memory in use", memory);
+}
+
+hk_status hk_host_check_range(hk_host_device *device, const char *what, const void *memory,
+                              hk_bytes bytes, bool mapped, hk_error *err) {
+  pthread_mutex_lock(&device->lock);
+  const bool covered = hk_host_heap_covers(&device->heap, memory, bytes);
+  pthread_mutex_unlock(&device->lock);
+  if (covered || (mapped && is_registered(memory, bytes))) return HK_OK;
+  return hk_fail(err, HK_INPUT, "%s at %p (%lld bytes) %s", what, memory, (long long)bytes,
+                 mapped ? "are neither one piece of device memory in use nor registered host memory"
+                        : "are not one piece of device memory in use");
+}
+
+/* -- Devices ----------------------------------------------------------------------------------- */
+
+static hk_status count(int *n, hk_error *err) {
+  (void)err;
+  *n = DEVICES;
+  return HK_OK;
+}
+
+static void close_device(hk_backend *b) {
+  hk_host_device *device = (hk_host_device *)b;
+  if (device == NULL) return;
+  drop_registrations(device, NULL);
+  hk_team_close(device->team);
+  hk_host_heap_close(&device->heap);
+  pthread_mutex_destroy(&device->turns);
+  pthread_mutex_destroy(&device->lock);
+  free(device);
+}
+
+static hk_status open_parts(hk_host_device *device, const hk_backend_options *options,
+                            hk_error *err) {
+  const hk_bytes memory = options && options->memory != 0 ? options->memory : HK_GIB;
+  const int threads = options && options->threads != 0 ? options->threads : 1;
+  HK_TRY(hk_host_heap_open(memory, &device->heap, err));
+  if (threads == 1) return HK_OK;
+  return hk_team_open(&(hk_team_options){.threads = threads}, &device->team, err);
+}
+
+static hk_status open_device(int number, const hk_backend_options *options, hk_backend **out,
+                             hk_error *err) {
+  *out = NULL;
+  if (number < 0 || number >= DEVICES) {
+    return hk_fail(err, HK_INPUT, "there is no host device %d; they are numbered 0 to %d", number,
+                   DEVICES - 1);
+  }
+  hk_host_device *device = calloc(1, sizeof *device);
+  if (device == NULL) return hk_fail_memory(err, sizeof *device, "a host device");
+  device->base.ops = &hk_backend_host;
+  device->number = number;
+  pthread_mutex_init(&device->lock, NULL);
+  pthread_mutex_init(&device->turns, NULL);
+  for (int i = 0; i < HK_HOST_FAULTS; i++) atomic_init(&device->until_fault[i], -1);
+  const hk_status status = open_parts(device, options, err);
+  if (status == HK_OK) {
+    *out = &device->base;
+  } else {
+    close_device(&device->base);
+  }
+  return status;
+}
+
+static hk_status info(hk_backend *b, hk_device_info *out, hk_error *err) {
+  hk_host_device *device = (hk_host_device *)b;
+  HK_TRY(hk_host_check(device, err));
+  *out = (hk_device_info){.name = "host", .memory = device->heap.bytes};
+  pthread_mutex_lock(&device->lock);
+  out->memory_free = device->heap.free;
+  pthread_mutex_unlock(&device->lock);
+  return HK_OK;
+}
+
+/* The clock is CLOCK_MONOTONIC. */
+static hk_status clock_align(hk_backend *b, hk_ns *uncertainty, hk_error *err) {
+  if (uncertainty != NULL) *uncertainty = 0;
+  return hk_host_check((hk_host_device *)b, err);
+}
+
+const hk_backend_ops hk_backend_host = {
+    .name = "host",
+    .count = count,
+    .open = open_device,
+    .close = close_device,
+    .info = info,
+    .alloc = alloc,
+    .release = release,
+    .host_register = host_register,
+    .host_unregister = host_unregister,
+    .stream_open = hk_host_stream_open,
+    .stream_close = hk_host_stream_close,
+    .event_open = hk_host_event_open,
+    .event_close = hk_host_event_close,
+    .copy = hk_host_copy,
+    .launch = hk_host_launch,
+    .record = hk_host_record,
+    .wait = hk_host_wait,
+    .stream_sync = hk_host_stream_sync,
+    .event_sync = hk_host_event_sync,
+    .event_done = hk_host_event_done,
+    .clock_align = clock_align,
+    .event_time = hk_host_event_time,
+};

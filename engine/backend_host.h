@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Failures on demand in the host backend, for tests of what users of a device do about them. */
+#ifndef HK_ENGINE_BACKEND_HOST_H
+#define HK_ENGINE_BACKEND_HOST_H
+
+#include "engine/backend.h"
+
+typedef enum {
+  HK_HOST_ALLOC,    /* refused, as for too little memory */
+  HK_HOST_REGISTER, /* refused */
+  HK_HOST_COPY,     /* refused when queued; the device stays usable */
+  HK_HOST_COPYING,  /* half of the bytes arrive, then the device fails for good */
+  HK_HOST_LAUNCH,   /* refused when queued; the device stays usable */
+  HK_HOST_KERNEL,   /* half of the elements are done, then the device fails for good */
+  HK_HOST_FAULTS
+} hk_host_fault;
+
+/* After `after` more of its kind have gone well, the next one fails, once. Negative: none does. `b`
+ * is a device of hk_backend_host. */
+void hk_backend_host_fail(hk_backend *b, hk_host_fault what, int64_t after);
+
+#endif

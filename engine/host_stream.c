@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The host backend's streams and events. A stream is a thread and a ring of operations; an event is
+ * a number: each record takes the next one when it is queued, and the event has happened once the
+ * last one taken was reached (records of one event are on one stream, or follow each other). After
+ * a failure a stream empties its ring without doing what is in it, but for records: nobody may wait
+ * for ever. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/host_device.h"
+#include "engine/topology.h"
+
+/* Operations that may be queued; a caller that is further ahead waits. */
+#define RING 4096
+
+typedef struct {
+  hk_event base;
+  pthread_mutex_t lock;
+  pthread_cond_t reached;
+  uint64_t recorded, happened; /* records queued, and the last of them that was reached */
+  hk_ns time;                  /* of that one */
+  /* The caller and each queued operation: as on a GPU an event may be closed before it happens. */
+  atomic_int owners;
+} host_event;
+
+typedef struct {
+  enum { COPY, KERNEL, RECORD, WAIT } kind;
+  union {
+    struct {
+      void *to;
+      const void *from;
+      hk_bytes bytes;
+    } copy;
+    hk_kernel kernel;
+    struct {
+      host_event *event;
+      uint64_t number;
+    } mark;
+  };
+} operation;
+
+typedef struct {
+  hk_stream base;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t queued, done;
+  uint64_t head, tail; /* operations done, operations queued */
+  bool closing;
+  operation ring[RING];
+} host_stream;
+
+static hk_host_device *device_of(const host_stream *s) {
+  return (hk_host_device *)s->base.backend;
+}
+
+/* -- Events ------------------------------------------------------------------------------------ */
+
+static void drop_event(host_event *e) {
+  if (atomic_fetch_sub(&e->owners, 1) != 1) return;
+  pthread_cond_destroy(&e->reached);
+  pthread_mutex_destroy(&e->lock);
+  free(e);
+}
+
+static void reach_event(host_event *e, uint64_t number) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  pthread_mutex_lock(&e->lock);
+  if (number > e->happened) {
+    e->happened = number;
+    e->time = t.tv_sec * HK_NS_PER_S + t.tv_nsec;
+  }
+  pthread_cond_broadcast(&e->reached);
+  pthread_mutex_unlock(&e->lock);
+}
+
+static void await_event(host_event *e, uint64_t number) {
+  pthread_mutex_lock(&e->lock);
+  while (e->happened < number) pthread_cond_wait(&e->reached, &e->lock);
+  pthread_mutex_unlock(&e->lock);
+}
+
+static uint64_t last_record(host_event *e) {
+  pthread_mutex_lock(&e->lock);
+  const uint64_t number = e->recorded;
+  pthread_mutex_unlock(&e->lock);
+  return number;
+}
+
+hk_status hk_host_event_open(hk_backend *b, hk_event **out, hk_error *err) {
+  *out = NULL;
+  HK_TRY(hk_host_check((hk_host_device *)b, err));
+  host_event *e = calloc(1, sizeof *e);
+  if (e == NULL) return hk_fail_memory(err, sizeof *e, "an event");
+  e->base.backend = b;
+  pthread_mutex_init(&e->lock, NULL);
+  pthread_cond_init(&e->reached, NULL);
+  atomic_init(&e->owners, 1);
+  *out = &e->base;
+  return HK_OK;
+}
+
+void hk_host_event_close(hk_event *e) {
+  if (e != NULL) drop_event((host_event *)e);
+}
+
+hk_status hk_host_event_sync(hk_event *event, hk_error *err) {
+  host_event *e = (host_event *)event;
+  hk_host_device *device = (hk_host_device *)event->backend;
+  HK_TRY(hk_host_check(device, err));
+  await_event(e, last_record(e));
+  return hk_host_check(device, err);
+}
+
+hk_status hk_host_event_done(hk_event *event, bool *done, hk_error *err) {
+  host_event *e = (host_event *)event;
+  pthread_mutex_lock(&e->lock);
+  *done = e->happened == e->recorded;
+  pthread_mutex_unlock(&e->lock);
+  return hk_host_check((hk_host_device *)event->backend, err);
+}
+
+hk_status hk_host_event_time(hk_event *event, hk_ns *time, hk_error *err) {
+  host_event *e = (host_event *)event;
+  HK_TRY(hk_host_check((hk_host_device *)event->backend, err));
+  pthread_mutex_lock(&e->lock);
+  const bool never = e->recorded == 0, done = e->happened == e->recorded;
+  *time = e->time;
+  pthread_mutex_unlock(&e->lock);
+  if (!never && done) return HK_OK;
+  return hk_fail(err, HK_INPUT, "the time of an event was asked for that %s",
+                 never ? "was never recorded" : "has not happened yet");
+}
+
+/* -- What a stream's thread does --------------------------------------------------------------- */
+
+static void run_copy(hk_host_device *device, const operation *op) {
+  const bool fault = hk_host_fault_due(device, HK_HOST_COPYING);
+  const hk_bytes bytes = fault ? op->copy.bytes / 2 : op->copy.bytes;
+  memcpy(op->copy.to, op->copy.from, (size_t)bytes);
+  if (!fault) return;
+  hk_host_break(device, "copy of %lld bytes from %p to %p: a fault that was asked for",
+                (long long)op->copy.bytes, op->copy.from, op->copy.to);
+}
+
+static void run_kernel(hk_host_device *device, const operation *op) {
+  hk_kernel kernel = op->kernel;
+  const bool fault = hk_host_fault_due(device, HK_HOST_KERNEL);
+  if (fault) kernel.n /= 2;
+  hk_host_kernel_run(device, &kernel);
+  if (!fault) return;
+  hk_host_break(device, "kernel %s on %lld elements: a fault that was asked for",
+                hk_host_kernel_name(kernel.kind), (long long)op->kernel.n);
+}
+
+static void run_operation(hk_host_device *device, const operation *op) {
+  const bool failed = atomic_load_explicit(&device->failed, memory_order_acquire);
+  switch (op->kind) {
+    case COPY:
+      if (!failed) run_copy(device, op);
+      break;
+    case KERNEL:
+      if (!failed) run_kernel(device, op);
+      break;
+    case RECORD:
+      reach_event(op->mark.event, op->mark.number);
+      drop_event(op->mark.event);
+      break;
+    case WAIT:
+      if (!failed) await_event(op->mark.event, op->mark.number);
+      drop_event(op->mark.event);
+      break;
+  }
+}
+
+static void *run_stream(void *argument) {
+  host_stream *s = argument;
+  pthread_mutex_lock(&s->lock);
+  for (;;) {
+    while (s->head == s->tail && !s->closing) pthread_cond_wait(&s->queued, &s->lock);
+    if (s->head == s->tail) break;
+    /* Its place in the ring is not given away before head passes it. */
+    const operation *op = &s->ring[s->head % RING];
+    pthread_mutex_unlock(&s->lock);
+    run_operation(device_of(s), op);
+    pthread_mutex_lock(&s->lock);
+    s->head++;
+    pthread_cond_broadcast(&s->done);
+  }
+  pthread_mutex_unlock(&s->lock);
+  return NULL;
+}
+
+/* -- What callers do --------------------------------------------------------------------------- */
+
+static void push(host_stream *s, const operation *op) {
+  pthread_mutex_lock(&s->lock);
+  while (s->tail - s->head == RING) pthread_cond_wait(&s->done, &s->lock);
+  s->ring[s->tail % RING] = *op;
+  s->tail++;
+  pthread_cond_signal(&s->queued);
+  pthread_mutex_unlock(&s->lock);
+}
+
+/* Host memory is not known to the device, but what lies in device memory must be a block's. */
+static hk_status check_end(hk_host_device *device, const char *what, const void *memory,
+                           hk_bytes bytes, hk_error *err) {
+  if (memory == NULL) return hk_fail(err, HK_INPUT, "%s is NULL", what);
+  if (!hk_host_heap_owns(&device->heap, memory)) return HK_OK;
+  return hk_host_check_range(device, what, memory, bytes, false, err);
+}
+
+static hk_status check_copy(hk_host_device *device, const void *to, const void *from,
+                            hk_bytes bytes, hk_error *err) {
+  if (bytes < 0) return hk_fail(err, HK_INPUT, "a copy of %lld bytes", (long long)bytes);
+  if (bytes == 0) return HK_OK;
+  HK_TRY(check_end(device, "a copy's target", to, bytes, err));
+  HK_TRY(check_end(device, "a copy's source", from, bytes, err));
+  const uintptr_t a = (uintptr_t)to, b = (uintptr_t)from, n = (uintptr_t)bytes;
+  if (a + n <= b || b + n <= a) return HK_OK;
+  return hk_fail(err, HK_INPUT, "a copy's source at %p and target at %p overlap (%lld bytes)", from,
+                 to, (long long)bytes);
+}
+
+hk_status hk_host_copy(hk_stream *stream, void *to, const void *from, hk_bytes bytes,
+                       hk_error *err) {
+  host_stream *s = (host_stream *)stream;
+  hk_host_device *device = device_of(s);
+  HK_TRY(hk_host_check(device, err));
+  HK_TRY(check_copy(device, to, from, bytes, err));
+  if (hk_host_fault_due(device, HK_HOST_COPY)) {
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "a copy of %lld bytes is refused: a fault that was asked for", (long long)bytes);
+  }
+  if (bytes > 0) {
+    push(s, &(operation){.kind = COPY, .copy = {.to = to, .from = from, .bytes = bytes}});
+  }
+  return HK_OK;
+}
+
+hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *err) {
+  host_stream *s = (host_stream *)stream;
+  hk_host_device *device = device_of(s);
+  HK_TRY(hk_host_check(device, err));
+  HK_TRY(hk_host_kernel_check(device, kernel, err));
+  if (hk_host_fault_due(device, HK_HOST_LAUNCH)) {
+    return hk_fail(err, HK_ENVIRONMENT, "kernel %s is refused: a fault that was asked for",
+                   hk_host_kernel_name(kernel->kind));
+  }
+  if (kernel->n > 0) push(s, &(operation){.kind = KERNEL, .kernel = *kernel});
+  return HK_OK;
+}
+
+hk_status hk_host_record(hk_stream *stream, hk_event *event, hk_error *err) {
+  host_event *e = (host_event *)event;
+  HK_TRY(hk_host_check((hk_host_device *)stream->backend, err));
+  pthread_mutex_lock(&e->lock);
+  const uint64_t number = ++e->recorded;
+  pthread_mutex_unlock(&e->lock);
+  atomic_fetch_add(&e->owners, 1);
+  push((host_stream *)stream, &(operation){.kind = RECORD, .mark = {e, number}});
+  return HK_OK;
+}
+
+hk_status hk_host_wait(hk_stream *stream, hk_event *event, hk_error *err) {
+  host_event *e = (host_event *)event;
+  HK_TRY(hk_host_check((hk_host_device *)stream->backend, err));
+  const uint64_t number = last_record(e);
+  if (number == 0) {
+    return hk_fail(err, HK_INPUT, "a stream was told to wait for an event never recorded");
+  }
+  atomic_fetch_add(&e->owners, 1);
+  push((host_stream *)stream, &(operation){.kind = WAIT, .mark = {e, number}});
+  return HK_OK;
+}
+
+hk_status hk_host_stream_sync(hk_stream *stream, hk_error *err) {
+  host_stream *s = (host_stream *)stream;
+  /* After a failure, too: what was running then may still be. */
+  pthread_mutex_lock(&s->lock);
+  const uint64_t all = s->tail;
+  while (s->head < all) pthread_cond_wait(&s->done, &s->lock);
+  pthread_mutex_unlock(&s->lock);
+  return hk_host_check(device_of(s), err);
+}
+
+/* -- Opening ----------------------------------------------------------------------------------- */
+
+static void free_stream(host_stream *s) {
+  pthread_cond_destroy(&s->done);
+  pthread_cond_destroy(&s->queued);
+  pthread_mutex_destroy(&s->lock);
+  free(s);
+}
+
+hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_error *err) {
+  (void)urgent; /* the system's scheduler shares the processor out fairly enough */
+  *out = NULL;
+  HK_TRY(hk_host_check((hk_host_device *)b, err));
+  host_stream *s = calloc(1, sizeof *s);
+  if (s == NULL) return hk_fail_memory(err, sizeof *s, "a stream");
+  s->base.backend = b;
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_cond_init(&s->queued, NULL);
+  pthread_cond_init(&s->done, NULL);
+  const int failure = hk_thread_start(&s->thread, -1, run_stream, s);
+  if (failure != 0) {
+    free_stream(s);
+    return hk_fail(err, HK_ENVIRONMENT, "a stream's thread cannot be started: %s",
+                   strerror(failure));
+  }
+  *out = &s->base;
+  return HK_OK;
+}
+
+void hk_host_stream_close(hk_stream *stream) {
+  host_stream *s = (host_stream *)stream;
+  if (s == NULL) return;
+  pthread_mutex_lock(&s->lock);
+  s->closing = true;
+  pthread_cond_signal(&s->queued);
+  pthread_mutex_unlock(&s->lock);
+  pthread_join(s->thread, NULL);
+  free_stream(s);
+}
