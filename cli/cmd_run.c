@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket run: a plan's update phase on real hardware. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/table.h"
+#include "engine/trial.h"
+#include "traces/chrome.h"
+
+#define DEFAULT_STEPS 10
+/* Whose time does not count: caches, page tables and clocks settle. */
+#define WARM_UP 1
+
+typedef struct {
+  hk_plan plan;
+  hk_engine *engine;
+  hk_trial *trial;
+  hk_timeline timeline; /* of the last step */
+  double *update_ms;    /* [steps] */
+  int steps, wanted, skipped;
+  bool interrupted;
+  hk_error mismatch; /* what --check found; HK_OK: nothing */
+  char checksum[33];
+} running;
+
+/* -- Ctrl-C ------------------------------------------------------------------------------------ */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal) {
+  interrupted = signal;
+}
+
+/* The second one kills, as everywhere. */
+static void catch_interrupts(void) {
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+}
+
+/* -- Progress ------------------------------------------------------------------------------------
+ */
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void show_progress(const hk_args *args, const running *r, double begun) {
+  if (args->quiet || !isatty(STDERR_FILENO)) return;
+  const double left = (now_s() - begun) / r->steps * (r->wanted - r->steps);
+  fprintf(stderr, "\r\033[Khocket run: step %d of %d, %.1f ms, about %.0f s left", r->steps,
+          r->wanted, r->update_ms[r->steps - 1], left);
+  if (r->steps == r->wanted || interrupted) fputs("\r\033[K", stderr);
+  fflush(stderr);
+}
+
+/* -- Running ----------------------------------------------------------------------------------- */
+
+static hk_status make_engine(const hk_args *args, running *r, hk_error *err) {
+  hk_engine_options options = {.device = (int)args->device, .max_norm = args->max_norm};
+  HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.backend, err));
+  int64_t numel = 0;
+  for (size_t s = 0; s < r->plan.n_subgroups; s++) numel += r->plan.subgroups[s].numel;
+  const hk_param_group group = {
+      .numel = numel,
+      .hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01}};
+  HK_TRY(hk_engine_create(&r->plan, &group, 1, &options, &r->engine, err));
+  const bool resumes = args->checkpoint_file != NULL && access(args->checkpoint_file, F_OK) == 0;
+  if (resumes) HK_TRY(hk_engine_load(r->engine, args->checkpoint_file, NULL, NULL, err));
+  if (!args->quiet) {
+    const char *notes = hk_engine_notes(r->engine);
+    if (notes[0] != 0) fprintf(stderr, "hocket run: note: %s\n", notes);
+    if (resumes) {
+      fprintf(stderr, "hocket run: going on after step %lld of %s\n",
+              (long long)hk_engine_step_number(r->engine), args->checkpoint_file);
+    }
+  }
+  const hk_trial_options trial = {.seed = (uint64_t)args->seed, .check = args->check};
+  return hk_trial_open(r->engine, &trial, &r->trial, err);
+}
+
+static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
+  const double begun = now_s();
+  catch_interrupts();
+  while (r->steps < r->wanted && !interrupted) {
+    hk_step_report report;
+    const hk_status status = hk_trial_step(r->trial, &r->timeline, &report, err);
+    if (status == HK_NO) {
+      r->mismatch = *err;
+      break;
+    }
+    if (status != HK_OK) return status;
+    if (report.skipped) r->skipped++;
+    r->update_ms[r->steps++] = hk_ms(report.update);
+    show_progress(args, r, begun);
+  }
+  r->interrupted = interrupted != 0;
+  /* Never over a checkpoint that may be right. */
+  if (args->checkpoint_file != NULL && r->mismatch.status == HK_OK) {
+    HK_TRY(hk_engine_save(r->engine, args->checkpoint_file, NULL, NULL, err));
+  }
+  return hk_engine_checksum(r->engine, r->checksum, err);
+}
+
+/* -- Answer ------------------------------------------------------------------------------------ */
+
+typedef struct {
+  double median, min, max, params_per_s;
+  int n;
+} summary;
+
+static int by_value(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static summary summarise(const running *r) {
+  const int skip = r->steps > WARM_UP ? WARM_UP : 0, n = r->steps - skip;
+  summary s = {.n = n};
+  if (n == 0) return s;
+  qsort(r->update_ms + skip, (size_t)n, sizeof *r->update_ms, by_value);
+  const double *sorted = r->update_ms + skip;
+  s.min = sorted[0];
+  s.max = sorted[n - 1];
+  s.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+  s.params_per_s = s.median > 0 ? (double)hk_engine_numel(r->engine) / s.median * 1e3 : 0;
+  return s;
+}
+
+static hk_status print_json(const hk_args *args, const running *r, const summary *s,
+                            hk_error *err) {
+  bool ok = true;
+  hk_device_info info;
+  hk_engine_device_info(r->engine, &info);
+  const hk_engine_memory memory = hk_engine_memory_taken(r->engine);
+  cJSON *root = hk_emit_begin("hocket.run/1", &ok);
+  hk_put_string(root, "backend", args->backend == 0 ? "cuda" : "host", &ok);
+  hk_put_string(root, "device", info.name, &ok);
+  hk_put_string(root, "policy", r->plan.policy, &ok);
+  hk_put_string(root, "runtime", hk_runtime_name(r->plan.runtime), &ok);
+  hk_put_number(root, "parameters", (double)hk_engine_numel(r->engine), &ok);
+  hk_put_number(root, "steps", r->steps, &ok);
+  hk_put_number(root, "step", (double)hk_engine_step_number(r->engine), &ok);
+  hk_put_bool(root, "interrupted", r->interrupted, &ok);
+  if (args->check) {
+    hk_put_bool(root, "bitwise_equal", r->steps > 0 && r->mismatch.status == HK_OK, &ok);
+  }
+  hk_put_string(root, "checksum", r->checksum, &ok);
+  cJSON *update = hk_put_object(root, "update_ms", &ok);
+  hk_put_number(update, "median", s->median, &ok);
+  hk_put_number(update, "min", s->min, &ok);
+  hk_put_number(update, "max", s->max, &ok);
+  hk_put_number(root, "update_params_per_s", s->params_per_s, &ok);
+  hk_put_number(root, "gpu_memory_bytes", (double)memory.device, &ok);
+  hk_put_number(root, "host_memory_bytes", (double)(memory.host_pinned + memory.host_pageable),
+                &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+static hk_status print_text(const hk_args *args, const running *r, const summary *s,
+                            hk_error *err) {
+  char count[32], device_bytes[32], host_bytes[32];
+  hk_device_info info;
+  hk_engine_device_info(r->engine, &info);
+  const hk_engine_memory memory = hk_engine_memory_taken(r->engine);
+  const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_LEFT}};
+  hk_table table;
+  hk_table_begin(&table, columns, 2);
+  hk_table_row(&table);
+  hk_table_cell(&table, "plan");
+  hk_table_cell(&table, "%s, %s runtime, %s parameters, %zu subgroups", r->plan.policy,
+                hk_runtime_name(r->plan.runtime),
+                hk_format_count(hk_engine_numel(r->engine), count, sizeof count),
+                r->plan.n_subgroups);
+  hk_table_row(&table);
+  hk_table_cell(&table, "device");
+  hk_table_cell(
+      &table, "%s, %s of its memory; %s of host memory; %d CPU threads", info.name,
+      hk_format_bytes(memory.device, device_bytes, sizeof device_bytes),
+      hk_format_bytes(memory.host_pinned + memory.host_pageable, host_bytes, sizeof host_bytes),
+      r->plan.cpu_threads);
+  hk_table_row(&table);
+  hk_table_cell(&table, "update");
+  hk_table_cell(&table, "%.3f ms, %.3f to %.3f over %d steps: %.2f G parameters/s", s->median,
+                s->min, s->max, s->n, s->params_per_s / 1e9);
+  if (args->check && r->mismatch.status == HK_OK) {
+    hk_table_row(&table);
+    hk_table_cell(&table, "check");
+    hk_table_cell(&table, "p, m, v and bf16 weights equal plain AdamW's, bit for bit, in %d steps",
+                  r->steps);
+  }
+  hk_table_row(&table);
+  hk_table_cell(&table, "checksum");
+  hk_table_cell(&table, "%s", r->checksum);
+  return hk_table_print(&table, err);
+}
+
+static hk_status answer(const hk_args *args, const running *r, hk_error *err) {
+  const summary s = summarise(r);
+  HK_TRY(args->json ? print_json(args, r, &s, err) : print_text(args, r, &s, err));
+  HK_TRY(hk_emit_flush(err));
+  if (args->timeline != NULL && r->steps > 0) {
+    HK_TRY(hk_chrome_write(hk_engine_graph(r->engine), &r->timeline, "hocket run", args->timeline,
+                           err));
+    if (!args->quiet) {
+      fprintf(stderr, "hocket run: wrote the last step to %s; open it in ui.perfetto.dev\n",
+              args->timeline);
+    }
+  }
+  if (r->mismatch.status != HK_OK) {
+    *err = r->mismatch;
+    return err->status;
+  }
+  if (!r->interrupted) return HK_OK;
+  return hk_fail(err, HK_NO, "interrupted after %d of %d steps, between two of them%s%s", r->steps,
+                 r->wanted, args->checkpoint_file != NULL ? "; the state is in " : "",
+                 args->checkpoint_file != NULL ? args->checkpoint_file : "");
+}
+
+static hk_status run_plan(const hk_args *args, running *r, hk_error *err) {
+  HK_TRY(hk_plan_load(args->operands[0], &r->plan, err));
+  if (args->cpu_threads > 0) r->plan.cpu_threads = (int)args->cpu_threads;
+  r->wanted = args->steps > 0 ? (int)args->steps : DEFAULT_STEPS;
+  r->update_ms = calloc((size_t)r->wanted, sizeof *r->update_ms);
+  if (r->update_ms == NULL) return hk_fail_memory(err, (size_t)r->wanted * 8, "step times");
+  HK_TRY(make_engine(args, r, err));
+  HK_TRY(hk_timeline_init(hk_engine_graph(r->engine), &r->timeline, err));
+  HK_TRY(take_steps(args, r, err));
+  return answer(args, r, err);
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  running r = {0};
+  const hk_status status = run_plan(args, &r, err);
+  hk_trial_close(r.trial);
+  hk_engine_destroy(r.engine);
+  hk_timeline_free(&r.timeline);
+  hk_plan_free(&r.plan);
+  free(r.update_ms);
+  return status;
+}
+
+const hk_command hk_command_run = {
+    .name = "run",
+    .summary = "Runs a plan's update phase on real hardware, and times it",
+    .usage = "PLAN.json [--backend cuda|host] [OPTIONS]",
+    .details =
+        "Gives the engine made-up weights and gradients and takes optimizer steps with real\n"
+        "state in host memory, real copies and real kernels. --check compares every bit with\n"
+        "plain AdamW after each step. The checksum is equal for equal model, seed and steps,\n"
+        "whatever the policy. The first step is not timed. Ctrl-C stops between two steps;\n"
+        "with --checkpoint nothing is lost and the same command goes on. Exit 1 when a bit\n"
+        "differs or the run was interrupted, 3 when there is no such device.",
+    .example = "hocket run plan.json --backend host --steps 5 --check",
+    .options = HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
+               HK_OPTION(MAX_NORM) | HK_OPTION(CPU_THREADS) | HK_OPTION(CHECK) |
+               HK_OPTION(TIMELINE) | HK_OPTION(CHECKPOINT_FILE) | HK_OPTION(JSON) |
+               HK_OPTION(QUIET),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = run,
+};

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Checkpoints. A file is, in little-endian order:
+ *
+ *   header   "hocketck", version, groups, parameters, step, then per group its parameters and
+ *            lr, beta1, beta2, eps, weight decay as doubles; XXH3-64 of all that
+ *   blocks   p, then m, then v, in flat order, each in runs of BLOCK parameters (the last of each
+ *            has the rest): fp32 values, XXH3-64 of them
+ *   trailer  XXH3-64 over the blocks' hashes, "hocketok"
+ *
+ * It is written aside, synced and renamed (core/outfile.c), so that it is complete or not there. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "core/json.h"
+#include "engine/private.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "checkpoints are written in the machine's byte order, which must be little-endian"
+#endif
+
+#define BLOCK   ((int64_t)1 << 22)
+#define VERSION 1u
+
+static const char magic[8] = "hocketck", end_magic[8] = "hocketok";
+
+typedef struct {
+  char magic[8];
+  uint32_t version, n_groups;
+  int64_t numel, step;
+} file_head;
+
+typedef struct {
+  int64_t numel;
+  double lr, beta1, beta2, eps, weight_decay;
+} file_group;
+
+typedef struct {
+  uint64_t hashes;
+  char magic[8];
+} file_trailer;
+
+static int64_t blocks_of(int64_t numel) {
+  return (numel + BLOCK - 1) / BLOCK;
+}
+
+static hk_bytes file_size(int64_t numel, uint32_t n_groups) {
+  return (hk_bytes)(sizeof(file_head) + n_groups * sizeof(file_group) + sizeof(uint64_t)) +
+         3 * (4 * numel + (hk_bytes)sizeof(uint64_t) * blocks_of(numel)) +
+         (hk_bytes)sizeof(file_trailer);
+}
+
+static hk_status allocate_block(const hk_engine *e, float **block, hk_error *err) {
+  const size_t bytes = 4 * (size_t)(e->state.numel < BLOCK ? e->state.numel : BLOCK);
+  *block = malloc(bytes);
+  return *block != NULL ? HK_OK : hk_fail_memory(err, bytes, "a block of a checkpoint");
+}
+
+/* -- Saving ------------------------------------------------------------------------------------ */
+
+/* Errors of the stream are kept by the file and reported when it is closed. */
+static void write_head(const hk_engine *e, FILE *out) {
+  file_head head = {.version = VERSION,
+                    .n_groups = (uint32_t)e->n_groups,
+                    .numel = e->state.numel,
+                    .step = e->step};
+  memcpy(head.magic, magic, sizeof magic);
+  uint64_t sum = XXH3_64bits(&head, sizeof head);
+  fwrite(&head, sizeof head, 1, out);
+  for (size_t g = 0; g < e->n_groups; g++) {
+    const hk_adamw *h = &e->groups[g].hyper;
+    const file_group group = {e->groups[g].numel, h->lr,  h->beta1,
+                              h->beta2,           h->eps, h->weight_decay};
+    sum = XXH3_64bits_withSeed(&group, sizeof group, sum);
+    fwrite(&group, sizeof group, 1, out);
+  }
+  fwrite(&sum, sizeof sum, 1, out);
+}
+
+static hk_status write_blocks(hk_engine *e, FILE *out, float *block, hk_progress progress,
+                              void *arg, hk_error *err) {
+  const int64_t numel = e->state.numel;
+  uint64_t hashes = 0;
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    for (int64_t at = 0; at < numel; at += BLOCK) {
+      const int64_t n = numel - at < BLOCK ? numel - at : BLOCK;
+      HK_TRY(hk_engine_read(e, (hk_state_part)part, at, n, block, err));
+      const uint64_t hash = XXH3_64bits(block, 4 * (size_t)n);
+      hashes = XXH3_64bits_withSeed(&hash, sizeof hash, hashes);
+      fwrite(block, 4, (size_t)n, out);
+      fwrite(&hash, sizeof hash, 1, out);
+      if (ferror(out)) return HK_OK; /* closing says why */
+      if (progress != NULL) progress(arg, 4 * (part * numel + at + n), 12 * numel);
+    }
+  }
+  file_trailer trailer = {.hashes = hashes};
+  memcpy(trailer.magic, end_magic, sizeof end_magic);
+  fwrite(&trailer, sizeof trailer, 1, out);
+  return HK_OK;
+}
+
+static hk_status refuse_mixed(const hk_engine *e, hk_error *err) {
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    if (e->state.subgroups[s].step == e->step) continue;
+    return hk_fail(
+        err, HK_ENVIRONMENT,
+        "the last step failed and subgroup %zu is not at step %lld: there is no one state "
+        "to save; load the last checkpoint into a new engine",
+        s, (long long)e->step);
+  }
+  return HK_OK;
+}
+
+hk_status hk_engine_save(hk_engine *e, const char *path, hk_progress progress, void *arg,
+                         hk_error *err) {
+  HK_TRY(refuse_mixed(e, err));
+  float *block = NULL;
+  hk_outfile *file = NULL;
+  HK_TRY(allocate_block(e, &block, err));
+  hk_status status = hk_outfile_open(path, &file, err);
+  if (status == HK_OK) {
+    write_head(e, hk_outfile_stream(file));
+    status = write_blocks(e, hk_outfile_stream(file), block, progress, arg, err);
+    if (status == HK_OK) {
+      status = hk_outfile_close(file, err);
+    } else {
+      hk_outfile_abort(file);
+    }
+  }
+  free(block);
+  return status;
+}
+
+/* -- Loading ----------------------------------------------------------------------------------- */
+
+typedef struct {
+  const char *path;
+  FILE *in;
+  file_head head;
+  file_group *groups;
+} reader;
+
+static hk_status damaged(const reader *r, const char *what, hk_error *err) {
+  return hk_fail(err, HK_INPUT,
+                 "%s: %s is damaged: its checksum does not match; use another checkpoint", r->path,
+                 what);
+}
+
+static hk_status read_bytes(const reader *r, void *to, size_t bytes, hk_error *err) {
+  if (fread(to, 1, bytes, r->in) == bytes) return HK_OK;
+  if (ferror(r->in)) {
+    return hk_fail(err, errno == EISDIR ? HK_INPUT : HK_ENVIRONMENT, "cannot read '%s': %s",
+                   r->path, strerror(errno));
+  }
+  return hk_fail(err, HK_INPUT, "%s: the file is cut off; use another checkpoint", r->path);
+}
+
+static hk_status read_head(reader *r, hk_error *err) {
+  file_head *head = &r->head;
+  HK_TRY(read_bytes(r, head, sizeof *head, err));
+  if (memcmp(head->magic, magic, sizeof magic) != 0) {
+    return hk_fail(err, HK_INPUT, "%s: not a checkpoint of hocket", r->path);
+  }
+  if (head->version != VERSION) {
+    return hk_fail(err, HK_INPUT, "%s: checkpoint version %u, this hocket reads version %u",
+                   r->path, head->version, VERSION);
+  }
+  if (head->n_groups < 1 || head->n_groups > HK_MOST_PARAM_GROUPS)
+    return damaged(r, "the header", err);
+  r->groups = calloc(head->n_groups, sizeof *r->groups);
+  if (r->groups == NULL) {
+    return hk_fail_memory(err, head->n_groups * sizeof *r->groups, "a checkpoint's groups");
+  }
+  HK_TRY(read_bytes(r, r->groups, head->n_groups * sizeof *r->groups, err));
+  uint64_t sum = XXH3_64bits(head, sizeof *head), stored = 0;
+  for (uint32_t g = 0; g < head->n_groups; g++) {
+    sum = XXH3_64bits_withSeed(&r->groups[g], sizeof *r->groups, sum);
+  }
+  HK_TRY(read_bytes(r, &stored, sizeof stored, err));
+  return stored == sum && head->step >= 0 ? HK_OK : damaged(r, "the header", err);
+}
+
+/* Header and engine speak of the same parameters, and the file is as long as the header says. */
+static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
+  const file_head *head = &r->head;
+  if (head->numel != e->state.numel) {
+    return hk_fail(err, HK_INPUT, "%s: a checkpoint of %lld parameters, the engine has %lld",
+                   r->path, (long long)head->numel, (long long)e->state.numel);
+  }
+  if (head->n_groups != e->n_groups) {
+    return hk_fail(err, HK_INPUT, "%s: a checkpoint of %u parameter groups, the engine has %zu",
+                   r->path, head->n_groups, e->n_groups);
+  }
+  for (size_t g = 0; g < e->n_groups; g++) {
+    if (r->groups[g].numel == e->groups[g].numel) continue;
+    return hk_fail(err, HK_INPUT,
+                   "%s: parameter group %zu has %lld parameters, the engine's has %lld", r->path, g,
+                   (long long)r->groups[g].numel, (long long)e->groups[g].numel);
+  }
+  struct stat info;
+  const hk_bytes wanted = file_size(head->numel, head->n_groups);
+  if (fstat(fileno(r->in), &info) == 0 && S_ISREG(info.st_mode) && info.st_size != wanted) {
+    return hk_fail(err, HK_INPUT,
+                   "%s: %lld bytes, a checkpoint of %lld parameters has %lld: the file "
+                   "is cut off or something was appended; use another checkpoint",
+                   r->path, (long long)info.st_size, (long long)head->numel, (long long)wanted);
+  }
+  return HK_OK;
+}
+
+/* One pass over the blocks: verifies, and with `apply` writes them into the engine. */
+static hk_status read_blocks(const reader *r, hk_engine *e, bool apply, float *block,
+                             hk_progress progress, void *arg, hk_error *err) {
+  const int64_t numel = r->head.numel;
+  uint64_t hashes = 0;
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    for (int64_t at = 0; at < numel; at += BLOCK) {
+      const int64_t n = numel - at < BLOCK ? numel - at : BLOCK;
+      uint64_t hash = 0;
+      HK_TRY(read_bytes(r, block, 4 * (size_t)n, err));
+      HK_TRY(read_bytes(r, &hash, sizeof hash, err));
+      if (hash != XXH3_64bits(block, 4 * (size_t)n)) {
+        char what[96];
+        snprintf(what, sizeof what, "%c of parameters %lld to %lld", "pmv"[part], (long long)at,
+                 (long long)(at + n - 1));
+        return damaged(r, what, err);
+      }
+      hashes = XXH3_64bits_withSeed(&hash, sizeof hash, hashes);
+      if (apply) HK_TRY(hk_engine_write(e, (hk_state_part)part, at, n, block, err));
+      const hk_bytes done = 4 * (part * numel + at + n) + (apply ? 12 * numel : 0);
+      if (progress != NULL) progress(arg, done, 24 * numel);
+    }
+  }
+  file_trailer trailer;
+  HK_TRY(read_bytes(r, &trailer, sizeof trailer, err));
+  const bool right =
+      trailer.hashes == hashes && memcmp(trailer.magic, end_magic, sizeof end_magic) == 0;
+  return right ? HK_OK : damaged(r, "the end", err);
+}
+
+static void apply_groups(const reader *r, hk_engine *e) {
+  for (size_t g = 0; g < e->n_groups; g++) {
+    const file_group *from = &r->groups[g];
+    e->groups[g].hyper = (hk_adamw){.lr = from->lr,
+                                    .beta1 = from->beta1,
+                                    .beta2 = from->beta2,
+                                    .eps = from->eps,
+                                    .weight_decay = from->weight_decay};
+  }
+}
+
+/* Verified once before anything is changed, and block by block again while it is applied. */
+static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progress, void *arg,
+                      hk_error *err) {
+  HK_TRY(read_head(r, err));
+  HK_TRY(check_fit(r, e, err));
+  const off_t blocks = ftello(r->in);
+  HK_TRY(read_blocks(r, e, false, block, progress, arg, err));
+  if (fseeko(r->in, blocks, SEEK_SET) != 0) {
+    return hk_fail(err, HK_INPUT, "cannot read '%s' twice: %s", r->path, strerror(errno));
+  }
+  HK_TRY(hk_engine_forget_gradients(e, err));
+  const hk_status status = read_blocks(r, e, true, block, progress, arg, err);
+  if (status != HK_OK) {
+    /* The file changed between the passes, or the device failed: the state is a mixture. */
+    e->failed = true;
+    for (size_t s = 0; s < e->state.n_subgroups; s++) e->state.subgroups[s].step = -1;
+    return hk_fail_prefix(err, "the engine's state is lost");
+  }
+  apply_groups(r, e);
+  return hk_engine_set_step(e, r->head.step, err);
+}
+
+hk_status hk_engine_load(hk_engine *e, const char *path, hk_progress progress, void *arg,
+                         hk_error *err) {
+  if (e->failed) {
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "this engine's last step failed: make a new one and load '%s' into that", path);
+  }
+  reader r = {.path = path, .in = fopen(path, "rb")};
+  if (r.in == NULL) return hk_fail(err, HK_INPUT, "cannot read '%s': %s", path, strerror(errno));
+  float *block = NULL;
+  hk_status status = allocate_block(e, &block, err);
+  if (status == HK_OK) status = load(&r, e, block, progress, arg, err);
+  free(block);
+  free(r.groups);
+  fclose(r.in);
+  return status;
+}

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Making and unmaking an engine: what memory it needs, where everything lies. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/expand.h"
+#include "engine/private.h"
+#include "engine/topology.h"
+
+/* -- Sizes ------------------------------------------------------------------------------------- */
+
+#define HOST_ALIGN   4096
+#define DEVICE_ALIGN 512
+
+/* Gradients that DeepSpeed's flush casts at a time. */
+#define FLUSH_NUMEL ((int64_t)1 << 24)
+
+static hk_bytes part(hk_bytes *all, hk_bytes bytes, hk_bytes align) {
+  const hk_bytes rounded = (bytes + align - 1) / align * align;
+  *all += rounded;
+  return rounded;
+}
+
+static bool is_deepspeed(const hk_plan *plan) {
+  return plan->runtime == HK_RUNTIME_DEEPSPEED;
+}
+
+static bool has_route(const hk_plan *plan, hk_route route) {
+  int64_t totals[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, totals);
+  return totals[route] > 0;
+}
+
+/* DeepSpeed without interleaving casts a subgroup's weights in a pass of their own, into memory
+ * that is not pinned. */
+static bool casts_apart(const hk_plan *plan) {
+  return is_deepspeed(plan) && !hk_expand_interleaved(plan);
+}
+
+static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state) {
+  hk_host_layout h = {0};
+  const bool apart = casts_apart(plan);
+  h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
+  h.grads = part(&h.all, (is_deepspeed(plan) ? 4 : 2) * state->host_numel, HOST_ALIGN);
+  h.weights = part(&h.all, apart ? 0 : 2 * state->host_numel, HOST_ALIGN);
+  h.arrived = part(&h.all, 3 * (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
+  h.bins = part(&h.all, (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t), HOST_ALIGN);
+  h.ticket = part(&h.all, (hk_bytes)sizeof(int64_t), HOST_ALIGN);
+  if (apart) h.pageable = 2 * state->largest_cpu;
+  return h;
+}
+
+static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state,
+                                      bool own_weights) {
+  hk_device_layout d = {0};
+  const bool staged = has_route(plan, HK_ROUTE_STAGED);
+  const int64_t buffers = is_deepspeed(plan) ? 1 : plan->buffers;
+  const int64_t cast =
+      is_deepspeed(plan)
+          ? (state->largest_device > FLUSH_NUMEL ? state->largest_device : FLUSH_NUMEL)
+          : 0;
+  d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
+  d.staging =
+      part(&d.all, staged ? buffers * state->slabs_a_piece * state->shape.bytes : 0, DEVICE_ALIGN);
+  d.grads = part(&d.all, 2 * state->device_numel, DEVICE_ALIGN);
+  d.weights = part(&d.all, own_weights ? 2 * state->numel : 0, DEVICE_ALIGN);
+  d.grads32 = part(&d.all, 4 * cast, DEVICE_ALIGN);
+  d.bins = part(&d.all, (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t), DEVICE_ALIGN);
+  d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
+  return d;
+}
+
+int64_t hk_engine_grads32_numel(const hk_engine *e) {
+  return e->device.grads32 / 4;
+}
+
+hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *options,
+                            hk_engine_memory *memory, hk_error *err) {
+  hk_state state;
+  HK_TRY(hk_state_layout(plan, &state, err));
+  const hk_host_layout host = host_layout(plan, &state);
+  *memory =
+      (hk_engine_memory){.device = device_layout(plan, &state, options->device_weights == NULL).all,
+                         .host_pinned = host.all,
+                         .host_pageable = host.pageable};
+  hk_state_free(&state);
+  return HK_OK;
+}
+
+/* -- What the caller gave ------------------------------------------------------------------------
+ */
+
+static hk_status check_hyper(const hk_adamw *h, size_t group, hk_error *err) {
+  const bool right = h->lr >= 0 && h->lr < 1e30 && h->beta1 >= 0 && h->beta1 < 1 && h->beta2 >= 0 &&
+                     h->beta2 < 1 && h->eps >= 0 && h->eps < 1e30 && h->weight_decay >= 0 &&
+                     h->weight_decay < 1e30;
+  if (right) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "parameter group %zu: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: betas "
+                 "must lie in [0, 1), the others must not be negative",
+                 group, h->lr, h->beta1, h->beta2, h->eps, h->weight_decay);
+}
+
+static hk_status take_groups(hk_engine *e, const hk_param_group *groups, size_t n, hk_error *err) {
+  if (n < 1 || n > HK_MOST_PARAM_GROUPS) {
+    return hk_fail(err, HK_INPUT, "an engine takes 1 to %d parameter groups, got %zu",
+                   HK_MOST_PARAM_GROUPS, n);
+  }
+  e->groups = malloc(n * sizeof *e->groups);
+  e->group_end = malloc(n * sizeof *e->group_end);
+  e->steps = calloc(n, sizeof *e->steps);
+  e->unscaled = calloc(n, sizeof *e->unscaled);
+  if (e->groups == NULL || e->group_end == NULL || e->steps == NULL || e->unscaled == NULL) {
+    return hk_fail_memory(err, n * sizeof *e->groups, "parameter groups");
+  }
+  memcpy(e->groups, groups, n * sizeof *e->groups);
+  e->n_groups = n;
+  int64_t end = 0;
+  for (size_t g = 0; g < n; g++) {
+    if (groups[g].numel < 1 || groups[g].numel > INT64_MAX / 2 - end) {
+      return hk_fail(err, HK_INPUT, "parameter group %zu: %lld parameters; at least 1 is needed", g,
+                     (long long)groups[g].numel);
+    }
+    HK_TRY(check_hyper(&groups[g].hyper, g, err));
+    end += groups[g].numel;
+    e->group_end[g] = end;
+  }
+  if (end != e->state.numel) {
+    return hk_fail(
+        err, HK_INPUT,
+        "the parameter groups have %lld parameters, the plan's subgroups %lld: they must "
+        "be of one model and one rank",
+        (long long)end, (long long)e->state.numel);
+  }
+  return HK_OK;
+}
+
+static hk_status check_options(const hk_engine_options *options, hk_error *err) {
+  if (options->grad_type != HK_GRAD_BF16 && options->grad_type != HK_GRAD_FP16) {
+    return hk_fail(err, HK_INPUT, "gradients must be bf16 or fp16");
+  }
+  return HK_OK;
+}
+
+/* -- Memory --------------------------------------------------------------------------------------
+ */
+
+static void add_note(hk_engine *e, const char *note) {
+  const size_t used = strlen(e->notes);
+  if (note == NULL || note[0] == 0 || used + 2 >= sizeof e->notes) return;
+  snprintf(e->notes + used, sizeof e->notes - used, "%s%s", used > 0 ? "\n" : "", note);
+}
+
+/* The host backend's device memory is host memory, too. */
+static hk_status check_room(const hk_engine *e, hk_error *err) {
+  const bool host = strcmp(e->options.backend->name, hk_backend_host.name) == 0;
+  const hk_bytes device = host ? e->device.all : 0;
+  return hk_arena_check_room(e->host.all + e->host.pageable + device, "this plan's engine", err);
+}
+
+static hk_status open_device(hk_engine *e, hk_error *err) {
+  const hk_backend_ops *ops = e->options.backend;
+  hk_backend_options options = e->options.backend_options;
+  /* The host backend's device is as large as the plan needs, and a caller's gradients, unless a
+   * size was asked for. */
+  if (options.memory == 0) options.memory = e->device.all + 64 * HK_MIB;
+  if (options.threads == 0) options.threads = 1;
+  HK_TRY(ops->open(e->options.device, &options, &e->backend, err));
+  HK_TRY(ops->info(e->backend, &e->info, err));
+  if (e->device.all > e->info.memory_free) {
+    char wish[32], free_now[32];
+    hk_format_bytes(e->device.all, wish, sizeof wish);
+    hk_format_bytes(e->info.memory_free, free_now, sizeof free_now);
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "%s has %s of memory free, this plan needs %s of it; fewer resident subgroups, "
+                   "fewer or smaller staging buffers (--buffers) need less",
+                   e->info.name, free_now, wish);
+  }
+  return ops->stream_open(e->backend, false, &e->stream, err);
+}
+
+static hk_status open_teams(hk_engine *e, hk_error *err) {
+  const hk_team_options options = {.threads = e->plan.cpu_threads,
+                                   .pin = !e->options.no_pin_threads,
+                                   .pci = e->info.pci,
+                                   .first_core = e->options.first_core};
+  HK_TRY(hk_team_open(&options, &e->team, err));
+  add_note(e, hk_team_note(e->team));
+  e->thread_squares = calloc((size_t)e->plan.cpu_threads, sizeof *e->thread_squares);
+  if (e->thread_squares == NULL) {
+    return hk_fail_memory(err, (size_t)e->plan.cpu_threads * sizeof *e->thread_squares,
+                          "the gradient norm");
+  }
+  return HK_OK;
+}
+
+static hk_status open_host_memory(hk_engine *e, hk_error *err) {
+  const hk_host_layout *h = &e->host;
+  HK_TRY(hk_arena_open(h->all, e->team, e->info.pci, &e->arena, err));
+  add_note(e, e->arena.note);
+  HK_TRY(hk_arena_register(&e->arena, e->backend, err));
+  if (h->pageable > 0) {
+    e->pageable = malloc((size_t)h->pageable);
+    if (e->pageable == NULL) {
+      return hk_fail_memory(err, (unsigned long long)h->pageable, "the cast weights");
+    }
+  }
+  return HK_OK;
+}
+
+static void place_host(hk_engine *e, char **slabs) {
+  const hk_host_layout *h = &e->host;
+  *slabs = hk_arena_take(&e->arena, h->slabs, HOST_ALIGN);
+  e->grads = hk_arena_take(&e->arena, h->grads, HOST_ALIGN);
+  char *weights = hk_arena_take(&e->arena, h->weights, HOST_ALIGN);
+  e->weights = h->weights > 0 ? (uint16_t *)weights : NULL; /* else `pageable` */
+  e->arrived = hk_arena_take(&e->arena, h->arrived, HOST_ALIGN);
+  e->bins = hk_arena_take(&e->arena, h->bins, HOST_ALIGN);
+  e->ticket = hk_arena_take(&e->arena, h->ticket, HOST_ALIGN);
+}
+
+static void place_device(hk_engine *e) {
+  const hk_device_layout *d = &e->device;
+  char *at = e->memory + d->slabs;
+  e->staging = at;
+  e->device_grads = at += d->staging;
+  at += d->grads;
+  e->device_weights =
+      e->options.device_weights != NULL ? e->options.device_weights : (uint16_t *)at;
+  e->grads32 = (float *)(at += d->weights);
+  e->device_bins = (uint64_t *)(at += d->grads32);
+  e->device_ticket = (int64_t *)(at + d->bins);
+}
+
+/* State and weights begin as zeros, on the device by copying the zeros of fresh host memory. */
+static hk_status clear_device(hk_engine *e, const char *zeros, hk_bytes n_zeros, hk_error *err) {
+  const hk_backend_ops *ops = e->backend->ops;
+  for (hk_bytes at = 0; at < e->device.all; at += n_zeros) {
+    const hk_bytes rest = e->device.all - at;
+    HK_TRY(ops->copy(e->stream, e->memory + at, zeros, rest < n_zeros ? rest : n_zeros, err));
+  }
+  return ops->stream_sync(e->stream, err);
+}
+
+/* -- Staging buffers, which pieces go round in ------------------------------------------------- */
+
+static hk_status assign_buffers(hk_engine *e, hk_error *err) {
+  const hk_graph *graph = &e->graph;
+  const bool deepspeed = is_deepspeed(&e->plan);
+  e->buffer = calloc(graph->n_ops, sizeof *e->buffer);
+  if (e->buffer == NULL) {
+    return hk_fail_memory(err, graph->n_ops * sizeof *e->buffer, "the operations' buffers");
+  }
+  int staging = -1;
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    switch (graph->ops[i].kind) {
+      case HK_OP_STATE_H2D: /* a piece's copy in, kernel and copy back follow each other */
+        staging = deepspeed ? 0 : (staging + 1) % e->plan.buffers;
+        e->buffer[i] = staging;
+        break;
+      case HK_OP_ADAMW_GPU:
+      case HK_OP_STATE_D2H:
+        e->buffer[i] = staging;
+        break;
+      default:
+        break;
+    }
+  }
+  return HK_OK;
+}
+
+/* -- Making and unmaking ----------------------------------------------------------------------- */
+
+/* The cores that the team leaves free are for the threads that queue. */
+static hk_status open_executor(hk_engine *e, hk_error *err) {
+  int *cpus = NULL, n = 0;
+  hk_error unknown = {0};
+  hk_executor_actions actions = {.run = hk_engine_act, .join = hk_engine_join, .arg = e};
+  const int used = e->options.first_core + e->plan.cpu_threads;
+  if (!e->options.no_pin_threads && hk_cpu_order(e->info.pci, &cpus, &n, &unknown) == HK_OK &&
+      n > used) {
+    actions.cpus = cpus + used;
+    actions.n_cpus = n - used;
+  }
+  const hk_status status = hk_executor_open(&e->graph, e->backend, &actions, &e->executor, err);
+  free(cpus);
+  return status;
+}
+
+static hk_status build(hk_engine *e, const hk_param_group *groups, size_t n_groups, hk_error *err) {
+  HK_TRY(hk_plan_check(&e->plan, err));
+  HK_TRY(hk_state_layout(&e->plan, &e->state, err));
+  HK_TRY(take_groups(e, groups, n_groups, err));
+  e->kernels = hk_cpu_kernels_best();
+  e->host = host_layout(&e->plan, &e->state);
+  e->device = device_layout(&e->plan, &e->state, e->options.device_weights == NULL);
+  HK_TRY(hk_graph_build(&e->plan, HK_EXPAND_UPDATE, true, &e->graph, err));
+  HK_TRY(assign_buffers(e, err));
+  HK_TRY(check_room(e, err));
+  HK_TRY(open_device(e, err));
+  HK_TRY(open_teams(e, err));
+  HK_TRY(open_host_memory(e, err));
+  void *memory = NULL;
+  HK_TRY(e->backend->ops->alloc(e->backend, e->device.all, &memory, err));
+  e->memory = memory;
+  HK_TRY(clear_device(e, e->arena.base, e->host.all, err));
+  char *slabs = NULL;
+  place_host(e, &slabs);
+  place_device(e);
+  hk_state_place(&e->state, slabs, e->memory);
+  return open_executor(e, err);
+}
+
+hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
+                           const hk_engine_options *options, hk_engine **engine, hk_error *err) {
+  HK_TRY(check_options(options, err));
+  hk_engine *e = calloc(1, sizeof *e);
+  if (e == NULL) return hk_fail_memory(err, sizeof *e, "the engine");
+  e->options = *options;
+  if (e->options.backend == NULL) e->options.backend = &hk_backend_host;
+  hk_status status = hk_plan_copy(plan, &e->plan, err);
+  if (status == HK_OK) status = build(e, groups, n_groups, err);
+  if (status != HK_OK) {
+    hk_engine_destroy(e);
+    return status;
+  }
+  *engine = e;
+  return HK_OK;
+}
+
+void hk_engine_destroy(hk_engine *e) {
+  if (e == NULL) return;
+  hk_executor_close(e->executor);
+  if (e->stream != NULL) e->backend->ops->stream_close(e->stream);
+  if (e->memory != NULL) e->backend->ops->release(e->backend, e->memory);
+  hk_arena_close(&e->arena);
+  free(e->pageable);
+  hk_team_close(e->team);
+  if (e->backend != NULL) e->backend->ops->close(e->backend);
+  hk_graph_free(&e->graph);
+  hk_state_free(&e->state);
+  hk_plan_free(&e->plan);
+  free(e->groups);
+  free(e->group_end);
+  free(e->steps);
+  free(e->unscaled);
+  free(e->buffer);
+  free(e->thread_squares);
+  hk_ranges_free(&e->given);
+  free(e);
+}
+
+/* -- What it says of itself -------------------------------------------------------------------- */
+
+int64_t hk_engine_numel(const hk_engine *e) {
+  return e->state.numel;
+}
+int64_t hk_engine_step_number(const hk_engine *e) {
+  return e->step;
+}
+const hk_plan *hk_engine_plan(const hk_engine *e) {
+  return &e->plan;
+}
+const hk_graph *hk_engine_graph(const hk_engine *e) {
+  return &e->graph;
+}
+void hk_engine_device_info(const hk_engine *e, hk_device_info *info) {
+  *info = e->info;
+}
+const char *hk_engine_notes(const hk_engine *e) {
+  return e->notes;
+}
+hk_engine_memory hk_engine_memory_taken(const hk_engine *e) {
+  return (hk_engine_memory){
+      .device = e->device.all, .host_pinned = e->host.all, .host_pageable = e->host.pageable};
+}
+void *hk_engine_device_weights(const hk_engine *e) {
+  return e->device_weights;
+}
+size_t hk_engine_groups(const hk_engine *e) {
+  return e->n_groups;
+}
+int64_t hk_engine_subgroup_step(const hk_engine *e, size_t subgroup) {
+  return e->state.subgroups[subgroup].step;
+}
+
+static hk_status check_group(const hk_engine *e, size_t group, hk_error *err) {
+  if (group < e->n_groups) return HK_OK;
+  return hk_fail(err, HK_INPUT, "there is no parameter group %zu: the engine has %zu", group,
+                 e->n_groups);
+}
+
+hk_status hk_engine_set_group(hk_engine *e, size_t group, const hk_adamw *hyper, hk_error *err) {
+  HK_TRY(check_group(e, group, err));
+  HK_TRY(check_hyper(hyper, group, err));
+  e->groups[group].hyper = *hyper;
+  return HK_OK;
+}
+
+hk_status hk_engine_get_group(const hk_engine *e, size_t group, hk_param_group *out,
+                              hk_error *err) {
+  HK_TRY(check_group(e, group, err));
+  *out = e->groups[group];
+  return HK_OK;
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The executor: one thread a lane, one mutex and condition for "something happened". */
+#include "engine/executor.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/topology.h"
+
+/* How far an operation has come in this run. */
+typedef enum { PENDING, ISSUED, DONE } progress; /* ISSUED: queued, its end event recorded */
+
+typedef struct {
+  hk_executor *executor;
+  int32_t index; /* of graph->lanes */
+  bool on_cpu;
+  int32_t *ops; /* in order */
+  int32_t n;
+  hk_stream *stream; /* NULL on the CPU */
+  pthread_t thread;
+  bool started;
+} lane;
+
+struct hk_executor {
+  const hk_graph *graph;
+  hk_backend *backend;
+  hk_executor_actions actions;
+  lane *lanes;
+  progress *progress; /* [op], under `mutex` */
+  hk_event **start;   /* [op] of device lanes, NULL on the CPU */
+  hk_event **end;
+  hk_ns *cpu_start, *cpu_end; /* [op] of CPU lanes */
+
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  uint64_t run; /* counts runs: lanes wait for the next */
+  int32_t busy; /* lanes that are still at this run */
+  bool closing;
+  hk_error failure; /* the first one; status HK_OK: none */
+};
+
+bool hk_lane_on_cpu(hk_lane_kind kind) {
+  return kind == HK_LANE_HOST || kind == HK_LANE_CPU;
+}
+
+static hk_ns now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (hk_ns)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* -- Progress ---------------------------------------------------------------------------------- */
+
+static void set_progress(hk_executor *x, int32_t op, progress to) {
+  pthread_mutex_lock(&x->mutex);
+  x->progress[op] = to;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->mutex);
+}
+
+static bool failed(hk_executor *x) {
+  pthread_mutex_lock(&x->mutex);
+  const bool yes = x->failure.status != HK_OK;
+  pthread_mutex_unlock(&x->mutex);
+  return yes;
+}
+
+/* Whether `op` came so far before anything failed. */
+static bool wait_for(hk_executor *x, int32_t op, progress least) {
+  pthread_mutex_lock(&x->mutex);
+  while (x->progress[op] < least && x->failure.status == HK_OK) {
+    pthread_cond_wait(&x->changed, &x->mutex);
+  }
+  const bool there = x->progress[op] >= least;
+  pthread_mutex_unlock(&x->mutex);
+  return there;
+}
+
+/* Keeps the first failure and lets every lane know. */
+static void fail(hk_executor *x, int32_t op, const hk_error *err) {
+  char label[64];
+  hk_op_label(x->graph, op, label, sizeof label);
+  pthread_mutex_lock(&x->mutex);
+  if (x->failure.status == HK_OK) {
+    x->failure = *err;
+    hk_fail_prefix(&x->failure, "%s on lane %s", label,
+                   x->graph->lanes[x->graph->ops[op].lane].name);
+  }
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->mutex);
+}
+
+/* -- Lanes ------------------------------------------------------------------------------------- */
+
+static const lane *lane_of(const hk_executor *x, int32_t op) {
+  return &x->lanes[x->graph->ops[op].lane];
+}
+
+/* Waits until an operation of this lane may be done or queued; false once something has failed. */
+static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
+  hk_executor *x = l->executor;
+  const hk_op *op = &x->graph->ops[id];
+  for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+    const int32_t before = x->graph->deps[d];
+    const lane *other = lane_of(x, before);
+    if (other == l) continue;
+    if (!wait_for(x, before, other->on_cpu ? DONE : ISSUED)) return false;
+    if (other->on_cpu) continue;
+    const hk_backend_ops *ops = x->backend->ops;
+    const hk_status status = l->on_cpu ? ops->event_sync(x->end[before], err)
+                                       : ops->wait(l->stream, x->end[before], err);
+    if (status != HK_OK) {
+      fail(x, id, err);
+      return false;
+    }
+  }
+  return true;
+}
+
+static hk_status queue_on_stream(lane *l, int32_t id, hk_error *err) {
+  hk_executor *x = l->executor;
+  const hk_backend_ops *ops = x->backend->ops;
+  HK_TRY(ops->record(l->stream, x->start[id], err));
+  HK_TRY(x->actions.run(x->actions.arg, id, l->stream, err));
+  return ops->record(l->stream, x->end[id], err);
+}
+
+static hk_status do_on_cpu(lane *l, int32_t id, hk_error *err) {
+  hk_executor *x = l->executor;
+  x->cpu_start[id] = now();
+  HK_TRY(x->actions.run(x->actions.arg, id, NULL, err));
+  x->cpu_end[id] = now();
+  return HK_OK;
+}
+
+static void run_lane(lane *l) {
+  hk_executor *x = l->executor;
+  const hk_graph *graph = x->graph;
+  for (int32_t i = 0; i < l->n; i++) {
+    const int32_t id = l->ops[i];
+    hk_error err = {0};
+    /* A CPU lane goes on after a failure elsewhere up to the end of its subgroup. */
+    const bool begun = l->on_cpu && i > 0 && graph->ops[id].subgroup >= 0 &&
+                       graph->ops[id].subgroup == graph->ops[l->ops[i - 1]].subgroup;
+    if (!begun && failed(x)) return;
+    if (!meet_dependencies(l, id, &err)) return;
+    const hk_status status = l->on_cpu ? do_on_cpu(l, id, &err) : queue_on_stream(l, id, &err);
+    if (status != HK_OK) {
+      fail(x, id, &err);
+      return;
+    }
+    set_progress(x, id, l->on_cpu ? DONE : ISSUED);
+  }
+}
+
+/* What was queued is done, or the device says why not. */
+static void drain(lane *l) {
+  hk_error err = {0};
+  if (l->on_cpu || l->n == 0) return;
+  if (l->executor->backend->ops->stream_sync(l->stream, &err) != HK_OK) {
+    fail(l->executor, l->ops[l->n - 1], &err);
+  }
+}
+
+static void *lane_main(void *arg) {
+  lane *l = arg;
+  hk_executor *x = l->executor;
+  if (l->on_cpu && x->actions.join != NULL) {
+    x->actions.join(x->actions.arg, x->graph->lanes[l->index].kind);
+  }
+  uint64_t seen = 0;
+  for (;;) {
+    pthread_mutex_lock(&x->mutex);
+    while (x->run == seen && !x->closing) pthread_cond_wait(&x->changed, &x->mutex);
+    seen = x->run;
+    const bool closing = x->closing;
+    pthread_mutex_unlock(&x->mutex);
+    if (closing) return NULL;
+    run_lane(l);
+    drain(l);
+    pthread_mutex_lock(&x->mutex);
+    x->busy--;
+    pthread_cond_broadcast(&x->changed);
+    pthread_mutex_unlock(&x->mutex);
+  }
+}
+
+/* -- Opening and closing ----------------------------------------------------------------------- */
+
+static hk_status open_lanes(hk_executor *x, hk_error *err) {
+  const hk_graph *graph = x->graph;
+  x->lanes = calloc(graph->n_lanes, sizeof *x->lanes);
+  if (x->lanes == NULL) return hk_fail_memory(err, graph->n_lanes * sizeof *x->lanes, "lanes");
+  for (size_t i = 0; i < graph->n_ops; i++) x->lanes[graph->ops[i].lane].n++;
+  for (size_t i = 0; i < graph->n_lanes; i++) {
+    lane *l = &x->lanes[i];
+    l->executor = x;
+    l->index = (int32_t)i;
+    l->on_cpu = hk_lane_on_cpu(graph->lanes[i].kind);
+    const size_t bytes = ((size_t)l->n + 1) * sizeof *l->ops;
+    l->ops = malloc(bytes);
+    if (l->ops == NULL) return hk_fail_memory(err, bytes, "a lane's operations");
+    l->n = 0;
+    /* Weights going up are what the next forward waits for. */
+    const bool urgent = graph->lanes[i].kind == HK_LANE_UP;
+    if (!l->on_cpu) HK_TRY(x->backend->ops->stream_open(x->backend, urgent, &l->stream, err));
+  }
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    lane *l = &x->lanes[graph->ops[i].lane];
+    l->ops[l->n++] = (int32_t)i;
+  }
+  return HK_OK;
+}
+
+static hk_status open_events(hk_executor *x, hk_error *err) {
+  const size_t n = x->graph->n_ops;
+  x->progress = calloc(n, sizeof *x->progress);
+  x->start = calloc(n, sizeof(hk_event *));
+  x->end = calloc(n, sizeof(hk_event *));
+  x->cpu_start = calloc(n, sizeof *x->cpu_start);
+  x->cpu_end = calloc(n, sizeof *x->cpu_end);
+  if (x->progress == NULL || x->start == NULL || x->end == NULL || x->cpu_start == NULL ||
+      x->cpu_end == NULL) {
+    return hk_fail_memory(err, n * sizeof(hk_event *), "the operations' events");
+  }
+  for (size_t i = 0; i < n; i++) {
+    if (lane_of(x, (int32_t)i)->on_cpu) continue;
+    HK_TRY(x->backend->ops->event_open(x->backend, &x->start[i], err));
+    HK_TRY(x->backend->ops->event_open(x->backend, &x->end[i], err));
+  }
+  return HK_OK;
+}
+
+static hk_status start_threads(hk_executor *x, hk_error *err) {
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    lane *l = &x->lanes[i];
+    /* Anywhere (-1) is not where the opener happens to be pinned. */
+    const hk_executor_actions *a = &x->actions;
+    const int cpu = !l->on_cpu && a->n_cpus > 0 ? a->cpus[i % (size_t)a->n_cpus] : -1;
+    int number = hk_thread_start(&l->thread, cpu, lane_main, l);
+    if (number != 0 && cpu >= 0) number = hk_thread_start(&l->thread, -1, lane_main, l);
+    if (number != 0) {
+      return hk_fail(err, HK_ENVIRONMENT, "cannot start the thread of lane %s: %s",
+                     x->graph->lanes[i].name, strerror(number));
+    }
+    l->started = true;
+  }
+  return HK_OK;
+}
+
+hk_status hk_executor_open(const hk_graph *graph, hk_backend *backend,
+                           const hk_executor_actions *actions, hk_executor **executor,
+                           hk_error *err) {
+  hk_executor *x = calloc(1, sizeof *x);
+  if (x == NULL) return hk_fail_memory(err, sizeof *x, "the executor");
+  x->graph = graph;
+  x->backend = backend;
+  x->actions = *actions;
+  pthread_mutex_init(&x->mutex, NULL);
+  pthread_cond_init(&x->changed, NULL);
+  hk_status status = open_lanes(x, err);
+  if (status == HK_OK) status = open_events(x, err);
+  if (status == HK_OK) status = start_threads(x, err);
+  if (status != HK_OK) {
+    hk_executor_close(x);
+    return status;
+  }
+  x->actions.cpus = NULL; /* the caller's, and used */
+  *executor = x;
+  return HK_OK;
+}
+
+void hk_executor_close(hk_executor *x) {
+  if (x == NULL) return;
+  const hk_backend_ops *ops = x->backend->ops;
+  pthread_mutex_lock(&x->mutex);
+  x->closing = true;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->mutex);
+  for (size_t i = 0; x->lanes != NULL && i < x->graph->n_lanes; i++) {
+    lane *l = &x->lanes[i];
+    if (l->started) pthread_join(l->thread, NULL);
+    if (l->stream != NULL) ops->stream_close(l->stream);
+    free(l->ops);
+  }
+  for (size_t i = 0; i < x->graph->n_ops; i++) {
+    if (x->start != NULL && x->start[i] != NULL) ops->event_close(x->start[i]);
+    if (x->end != NULL && x->end[i] != NULL) ops->event_close(x->end[i]);
+  }
+  free(x->lanes);
+  free(x->progress);
+  free(x->start);
+  free(x->end);
+  free(x->cpu_start);
+  free(x->cpu_end);
+  pthread_cond_destroy(&x->changed);
+  pthread_mutex_destroy(&x->mutex);
+  free(x);
+}
+
+/* -- Running ----------------------------------------------------------------------------------- */
+
+static hk_ns later(hk_ns a, hk_ns b) {
+  return a > b ? a : b;
+}
+
+/* Both clocks' readings as spans from `begin`. Where an event was stamped before what it follows
+ * had ended (the two clocks agree to some microseconds only), the span is moved, never turned. */
+static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, hk_error *err) {
+  const hk_graph *graph = x->graph;
+  hk_ns *free_at = calloc(graph->n_lanes, sizeof *free_at);
+  if (free_at == NULL) return hk_fail_memory(err, graph->n_lanes * sizeof *free_at, "a timeline");
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < graph->n_ops && status == HK_OK; i++) {
+    const hk_op *op = &graph->ops[i];
+    hk_span *span = &timeline->spans[i];
+    hk_ns start = x->cpu_start[i], end = x->cpu_end[i];
+    if (!lane_of(x, (int32_t)i)->on_cpu) {
+      status = x->backend->ops->event_time(x->start[i], &start, err);
+      if (status == HK_OK) status = x->backend->ops->event_time(x->end[i], &end, err);
+    }
+    span->ready = free_at[op->lane];
+    for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+      span->ready = later(span->ready, timeline->spans[graph->deps[d]].end);
+    }
+    span->start = later(start - begin, span->ready);
+    span->end = later(end - begin, span->start);
+    free_at[op->lane] = span->end;
+  }
+  free(free_at);
+  if (status == HK_OK) hk_timeline_phases(graph, timeline);
+  return status;
+}
+
+hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed, hk_error *err) {
+  hk_ns uncertainty = 0;
+  /* First of all: whatever fails below, nothing is done that the last run did. */
+  memset(x->progress, 0, x->graph->n_ops * sizeof *x->progress);
+  if (timeline != NULL) HK_TRY(x->backend->ops->clock_align(x->backend, &uncertainty, err));
+  pthread_mutex_lock(&x->mutex);
+  x->failure = (hk_error){0};
+  x->busy = (int32_t)x->graph->n_lanes;
+  const hk_ns begin = now();
+  x->run++;
+  pthread_cond_broadcast(&x->changed);
+  while (x->busy > 0) pthread_cond_wait(&x->changed, &x->mutex);
+  const hk_ns end = now();
+  const hk_error failure = x->failure;
+  pthread_mutex_unlock(&x->mutex);
+  if (elapsed != NULL) *elapsed = end - begin;
+  if (failure.status != HK_OK) {
+    *err = failure;
+    return failure.status;
+  }
+  return timeline != NULL ? fill_spans(x, begin, timeline, err) : HK_OK;
+}
+
+bool hk_executor_done(const hk_executor *executor, int32_t op) {
+  return executor->progress[op] == DONE;
+}

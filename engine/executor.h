@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Runs a task graph on real lanes. Every lane has a thread: on a lane of the CPU it does the
+ * operations, on a lane of the device it queues them on the lane's stream. Dependencies between
+ * streams are events; CPU work waits for events, never for the device; streams wait for CPU work
+ * because their thread does. Nothing is allocated while it runs. */
+#ifndef HK_ENGINE_EXECUTOR_H
+#define HK_ENGINE_EXECUTOR_H
+
+#include "core/graph.h"
+#include "core/timeline.h"
+#include "engine/backend.h"
+
+typedef struct hk_executor hk_executor;
+
+/* What operations do. `run` does an operation of a CPU lane, or queues one of a device lane on
+ * `stream`. `join` is called once by the thread of each CPU lane. */
+typedef struct {
+  hk_status (*run)(void *arg, int32_t op, hk_stream *stream, hk_error *err);
+  void (*join)(void *arg, hk_lane_kind lane);
+  void *arg;
+  /* CPUs that the threads of device lanes are pinned to in turn, none: wherever they may run. A
+   * thread that queues on a core where a pinned team works holds up the whole team. */
+  const int *cpus;
+  int n_cpus;
+} hk_executor_actions;
+
+/* `graph` and `backend` stay the caller's and must outlive it. */
+hk_status hk_executor_open(const hk_graph *graph, hk_backend *backend,
+                           const hk_executor_actions *actions, hk_executor **executor,
+                           hk_error *err);
+void hk_executor_close(hk_executor *executor);
+
+/* Runs the graph once; returns when all of it is done, or, after a failure, when nothing runs any
+ * more: CPU lanes finish the subgroup they are at, so that none is left half done. With a timeline
+ * its spans are filled, in ns from the start, and its phases. *elapsed (may be NULL): wall time. */
+hk_status hk_executor_run(hk_executor *executor, hk_timeline *timeline, hk_ns *elapsed,
+                          hk_error *err);
+/* Whether a CPU lane's operation was done in the last run. */
+bool hk_executor_done(const hk_executor *executor, int32_t op);
+
+bool hk_lane_on_cpu(hk_lane_kind kind);
+
+#endif

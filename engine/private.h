@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What the files of the engine share: engine.c makes it, actions.c does its operations, step.c
+ * takes gradients and steps, access.c moves state in and out. */
+#ifndef HK_ENGINE_PRIVATE_H
+#define HK_ENGINE_PRIVATE_H
+
+#include "engine/arena.h"
+#include "engine/engine.h"
+#include "engine/executor.h"
+#include "engine/ranges.h"
+#include "engine/state.h"
+
+/* Device memory beside the state: where its parts begin. */
+typedef struct {
+  hk_bytes slabs;   /* resident state */
+  hk_bytes staging; /* `buffers` pieces */
+  hk_bytes grads;   /* of subgroups that the device updates */
+  hk_bytes weights; /* unless the caller has them */
+  hk_bytes grads32; /* DeepSpeed: fp32 copies of gradients, one subgroup or flush at a time */
+  hk_bytes bins;    /* hk_squares bins and the count of non-finite ones */
+  hk_bytes ticket;  /* number of the attempt under way */
+  hk_bytes all;
+} hk_device_layout;
+
+/* The host arena's parts, in the order in which they are taken. */
+typedef struct {
+  hk_bytes slabs, grads, weights, arrived, bins, ticket, all;
+  hk_bytes pageable; /* beside the arena */
+} hk_host_layout;
+
+struct hk_engine {
+  hk_plan plan;
+  hk_graph graph;
+  hk_state state;
+  hk_engine_options options;
+  hk_param_group *groups;
+  int64_t *group_end;      /* in flat order */
+  hk_adamw_step *steps;    /* [group], for the step under way */
+  hk_adamw_step *unscaled; /* the same for gradients that the unscale pass has been over */
+  size_t n_groups;
+  int64_t step;    /* completed */
+  int64_t attempt; /* at a step, counted from 1: unlike step numbers, never seen before */
+  bool failed;
+
+  hk_backend *backend;
+  hk_device_info info;
+  const hk_cpu_kernels *kernels;
+  hk_team *team;
+  hk_executor *executor;
+  hk_stream *stream; /* for everything outside a step */
+  int32_t *buffer;   /* [op] staging buffer that it uses */
+
+  hk_host_layout host;
+  hk_arena arena;
+  void *grads;               /* bf16 or fp16 (hocket), fp32 (DeepSpeed): [host_numel] */
+  uint16_t *weights;         /* [host_numel]; NULL under DeepSpeed without interleaving */
+  uint16_t *pageable;        /* there: [largest_cpu] */
+  volatile int64_t *arrived; /* [subgroup][3]: the attempt whose write-back has arrived there */
+  uint64_t *bins;            /* copy of the device's */
+  int64_t *ticket;
+
+  hk_device_layout device;
+  char *memory; /* on the device */
+  char *staging, *device_grads;
+  uint16_t *device_weights;
+  float *grads32;
+  uint64_t *device_bins;
+  int64_t *device_ticket;
+
+  hk_squares squares, *thread_squares; /* [team threads] */
+  hk_ranges given;                     /* parameters with a gradient for the next step */
+  int64_t in_bins;                     /* values in the device's bins */
+  char notes[1024];
+};
+
+/* What operations do (actions.c); arg is the engine. */
+hk_status hk_engine_act(void *arg, int32_t op, hk_stream *stream, hk_error *err);
+void hk_engine_join(void *arg, hk_lane_kind lane);
+
+/* After a failed step only reading is allowed. */
+hk_status hk_engine_refuse_failed(const hk_engine *engine, hk_error *err);
+/* The next step's gradients are to be given anew. */
+hk_status hk_engine_forget_gradients(hk_engine *engine, hk_error *err);
+
+/* fp32 values that fit in engine->grads32. */
+int64_t hk_engine_grads32_numel(const hk_engine *engine);
+
+/* A run of parameters with one group's hyperparameters. */
+typedef struct {
+  size_t group;
+  int64_t end; /* flat */
+} hk_group_run;
+/* The group of flat parameter `at`, and where its part of at .. end - 1 ends. */
+hk_group_run hk_engine_group_run(const hk_engine *engine, int64_t at, int64_t end);
+
+#endif

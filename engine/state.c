@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Slabs, their places, and how write-backs move subgroups from one set to the next. */
+#include "engine/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A slab is at most this long: copies of 12 MiB run at full PCIe rate, and what the last slab of a
+ * subgroup wastes is little. */
+#define MOST_SLAB ((int64_t)1 << 20)
+
+static int64_t round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+static int64_t max64(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+/* p, m and v of one slab start at different distances from a page's beginning, so that the streams
+ * of a kernel do not fall into the same cache sets. */
+#define SKEW 1152
+
+/* Subgroups begin at whole cache lines of the gradient and weight arrays. */
+#define ALIGN_NUMEL 128
+
+static hk_slab_shape shape_for(int64_t numel) {
+  const hk_bytes part = round_up(4 * numel, 128);
+  const hk_bytes skew = part >= 65536 ? SKEW : 0;
+  return (hk_slab_shape){
+      .numel = numel, .m = part + skew, .v = 2 * (part + skew), .bytes = 3 * part + 2 * skew};
+}
+
+/* The prototype moves whole subgroups; hocket moves pieces. */
+static void choose_shape(const hk_plan *plan, hk_state *state) {
+  int64_t piece = 1;
+  for (size_t s = 0; s < plan->n_subgroups; s++) piece = max64(piece, plan->subgroups[s].numel);
+  if (plan->runtime == HK_RUNTIME_HOCKET && plan->piece_numel < piece) piece = plan->piece_numel;
+  const int64_t slabs = (piece + MOST_SLAB - 1) / MOST_SLAB;
+  state->piece = piece;
+  state->slabs_a_piece = slabs;
+  state->shape = shape_for(round_up((piece + slabs - 1) / slabs, 64));
+}
+
+static int64_t slabs_of(const hk_state *state, int64_t numel) {
+  const int64_t pieces = numel / state->piece, rest = numel % state->piece;
+  return pieces * state->slabs_a_piece + (rest + state->shape.numel - 1) / state->shape.numel;
+}
+
+static hk_status make_spares(hk_spares *spares, int64_t n, hk_error *err) {
+  if (n == 0) return HK_OK;
+  spares->free = calloc((size_t)n, sizeof *spares->free);
+  if (spares->free == NULL) {
+    return hk_fail_memory(err, (size_t)n * sizeof *spares->free, "the list of spare slabs");
+  }
+  spares->n = n;
+  return HK_OK;
+}
+
+hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err) {
+  memset(state, 0, sizeof *state);
+  choose_shape(plan, state);
+  state->n_subgroups = plan->n_subgroups;
+  state->subgroups = calloc(plan->n_subgroups, sizeof *state->subgroups);
+  if (state->subgroups == NULL) {
+    return hk_fail_memory(err, plan->n_subgroups * sizeof *state->subgroups, "the state's layout");
+  }
+  int64_t slabs = 0, spare_staged = 0, spare_mapped = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    hk_state_subgroup *sub = &state->subgroups[s];
+    sub->numel = plan->subgroups[s].numel;
+    sub->route = plan->subgroups[s].route;
+    sub->offset = state->numel;
+    sub->first = slabs;
+    sub->slabs = slabs_of(state, sub->numel);
+    slabs += sub->slabs;
+    state->numel += sub->numel;
+    if (sub->route == HK_ROUTE_RESIDENT) {
+      state->device_slabs += sub->slabs;
+    } else {
+      state->host_slabs += sub->slabs;
+    }
+    if (sub->route == HK_ROUTE_CPU) {
+      sub->host_at = state->host_numel;
+      state->host_numel += round_up(sub->numel, ALIGN_NUMEL);
+      state->largest_cpu = max64(state->largest_cpu, sub->numel);
+    } else {
+      sub->device_at = state->device_numel;
+      state->device_numel += round_up(sub->numel, ALIGN_NUMEL);
+      state->largest_device = max64(state->largest_device, sub->numel);
+    }
+    if (sub->route == HK_ROUTE_STAGED) spare_staged = max64(spare_staged, sub->slabs);
+    if (sub->route == HK_ROUTE_MAPPED) spare_mapped = max64(spare_mapped, sub->slabs);
+  }
+  /* With a lane for each of p, m and v, one of them may be a subgroup ahead of the others. */
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED) spare_staged *= 2;
+  state->host_slabs += spare_staged + spare_mapped;
+
+  hk_status status = make_spares(&state->staged, spare_staged, err);
+  if (status == HK_OK) status = make_spares(&state->mapped, spare_mapped, err);
+  state->home = calloc((size_t)slabs, sizeof *state->home);
+  state->next = calloc((size_t)slabs, sizeof *state->next);
+  if (status == HK_OK && (state->home == NULL || state->next == NULL)) {
+    status = hk_fail_memory(err, (size_t)slabs * sizeof *state->home, "the list of slabs");
+  }
+  if (status != HK_OK) hk_state_free(state);
+  return status;
+}
+
+void hk_state_free(hk_state *state) {
+  free(state->subgroups);
+  free(state->home);
+  free(state->next);
+  free(state->staged.free);
+  free(state->mapped.free);
+  memset(state, 0, sizeof *state);
+}
+
+static void fill_spares(hk_spares *spares, char **at, hk_bytes bytes) {
+  for (int64_t i = 0; i < spares->n; i++, *at += bytes) spares->free[i] = *at;
+  spares->head = 0;
+  spares->count = spares->n;
+}
+
+void hk_state_place(hk_state *state, char *host, char *device) {
+  const hk_bytes bytes = state->shape.bytes;
+  for (size_t s = 0; s < state->n_subgroups; s++) {
+    const hk_state_subgroup *sub = &state->subgroups[s];
+    char **at = sub->route == HK_ROUTE_RESIDENT ? &device : &host;
+    for (int64_t i = 0; i < sub->slabs; i++, *at += bytes) state->home[sub->first + i] = *at;
+  }
+  fill_spares(&state->staged, &host, bytes);
+  fill_spares(&state->mapped, &host, bytes);
+}
+
+static void *take(hk_spares *spares) {
+  void *slab = spares->free[spares->head];
+  spares->head = (spares->head + 1) % spares->n;
+  spares->count--;
+  return slab;
+}
+
+static void give(hk_spares *spares, void *slab) {
+  spares->free[(spares->head + spares->count) % spares->n] = slab;
+  spares->count++;
+}
+
+void hk_state_relocate(const hk_plan *plan, hk_state *state) {
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    const hk_state_subgroup *sub = &state->subgroups[plan->order[i]];
+    hk_spares *spares = sub->route == HK_ROUTE_STAGED   ? &state->staged
+                        : sub->route == HK_ROUTE_MAPPED ? &state->mapped
+                                                        : NULL;
+    for (int64_t k = sub->first; k < sub->first + sub->slabs; k++) {
+      state->next[k] = spares != NULL ? take(spares) : state->home[k];
+    }
+    for (int64_t k = sub->first; spares != NULL && k < sub->first + sub->slabs; k++) {
+      give(spares, state->home[k]);
+    }
+  }
+}
+
+void hk_state_commit(hk_state *state, size_t s, int64_t step) {
+  hk_state_subgroup *sub = &state->subgroups[s];
+  memcpy(state->home + sub->first, state->next + sub->first,
+         (size_t)sub->slabs * sizeof *state->home);
+  sub->step = step;
+}
+
+hk_slab_run hk_state_run(const hk_state *state, size_t s, int64_t offset, int64_t end) {
+  const hk_state_subgroup *sub = &state->subgroups[s];
+  const int64_t piece = offset / state->piece, inside = offset % state->piece;
+  const int64_t slab = inside / state->shape.numel, at = inside % state->shape.numel;
+  const int64_t piece_end = (piece + 1) * state->piece;
+  int64_t n = state->shape.numel - at;
+  if (n > piece_end - offset) n = piece_end - offset;
+  if (n > end - offset) n = end - offset;
+  return (hk_slab_run){
+      .slab = sub->first + piece * state->slabs_a_piece + slab, .at = at, .n = n, .offset = offset};
+}
+
+size_t hk_state_find(const hk_state *state, int64_t offset) {
+  size_t low = 0, high = state->n_subgroups;
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    if (state->subgroups[middle].offset <= offset) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Where each parameter's state is. A subgroup's state is a list of slabs, each holding p, m and v
+ * of up to shape.numel parameters; slabs never span two pieces of a subgroup. Write-backs (staged
+ * and mapped subgroups) go to spare slabs, and a subgroup's list is exchanged once all of it has
+ * arrived, so that a failure never leaves half a state. As copies of one lane keep their order,
+ * spares for one subgroup (two where p, m and v have a lane each) are enough: what a subgroup left
+ * is where the next one goes. */
+#ifndef HK_ENGINE_STATE_H
+#define HK_ENGINE_STATE_H
+
+#include "core/plan.h"
+#include "engine/backend.h"
+
+typedef struct {
+  int64_t offset, numel; /* in the rank's flat order */
+  hk_route route;
+  int64_t first, slabs; /* of hk_state.home */
+  int64_t step;         /* whose state it holds; -1: lost */
+  int64_t touched;   /* resident: the last attempt at a step that changed it, to the end or not */
+  int64_t host_at;   /* route cpu: first element in the host's gradient and weight arrays */
+  int64_t device_at; /* other routes: first element in the device's gradient array */
+} hk_state_subgroup;
+
+/* Slabs that write-backs of one route go round in. */
+typedef struct {
+  void **free; /* a queue: taken at the front, given back at the end */
+  int64_t n, head, count;
+} hk_spares;
+
+typedef struct {
+  hk_slab_shape shape;
+  int64_t piece; /* parameters a piece; the last of a subgroup has the rest */
+  int64_t slabs_a_piece;
+  hk_state_subgroup *subgroups;
+  size_t n_subgroups;
+  int64_t numel;                       /* of all */
+  int64_t host_numel, device_numel;    /* length of the gradient arrays: route cpu, the others */
+  int64_t largest_cpu, largest_device; /* subgroup, parameters: route cpu, the others */
+  int64_t host_slabs, device_slabs;    /* including spares; resident ones are on the device */
+  void **home;                         /* [slab] where it is */
+  void **next;                         /* [slab] where the step under way puts it */
+  hk_spares staged, mapped;
+} hk_state;
+
+/* Lays out the plan's subgroups; no memory yet. Free with hk_state_free, safe on a zeroed state. */
+hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err);
+/* Gives every slab its place: `host` has host_slabs, `device` device_slabs of shape.bytes. */
+void hk_state_place(hk_state *state, char *host, char *device);
+void hk_state_free(hk_state *state);
+
+/* Chooses where each write-back of a step goes, in the plan's order. */
+void hk_state_relocate(const hk_plan *plan, hk_state *state);
+/* All of subgroup s has arrived. */
+void hk_state_commit(hk_state *state, size_t s, int64_t step);
+
+/* A run of parameters inside one slab. */
+typedef struct {
+  int64_t slab; /* index into home and next */
+  int64_t at;   /* first parameter inside it */
+  int64_t n;
+  int64_t offset; /* of the first one inside the subgroup */
+} hk_slab_run;
+
+/* The first run of parameters offset .. end - 1 of subgroup s; the next begins at run.offset +
+ * run.n. */
+hk_slab_run hk_state_run(const hk_state *state, size_t s, int64_t offset, int64_t end);
+/* The subgroup that flat parameter `offset` is in. */
+size_t hk_state_find(const hk_state *state, int64_t offset);
+
+static inline float *hk_slab_part(const hk_slab_shape *shape, void *slab, int part, int64_t at) {
+  const hk_bytes offset = part == 0 ? 0 : part == 1 ? shape->m : shape->v;
+  return (float *)((char *)slab + offset) + at;
+}
+
+#endif

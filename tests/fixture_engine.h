@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What tests of the engine need: random plans, state with awkward values in it, and plain AdamW
+ * beside the engine to compare every bit with. */
+#ifndef HK_TESTS_FIXTURE_ENGINE_H
+#define HK_TESTS_FIXTURE_ENGINE_H
+
+#include <stdlib.h>
+
+#include "engine/engine.h"
+#include "engine/squares.h"
+#include "tests/random.h"
+
+static inline void *must_have(size_t n, size_t size) {
+  void *memory = calloc(n, size);
+  assert_non_null(memory);
+  return memory;
+}
+
+/* A few layers of a tiny model cut into subgroups of odd sizes, every one on a route by the dice,
+ * in an order by the dice. DeepSpeed has no route `mapped`. */
+static inline hk_plan random_engine_plan(random_stream *r, bool deepspeed) {
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(pick(r, 1, 2));
+  const int64_t subgroup = (int64_t)scale(r, 700, 60000);
+  must(hk_plan_create(&model, &job, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
+                      uniform(r) < 0.5 ? HK_SUBGROUP_EXACT : HK_SUBGROUP_SOFT, subgroup, &plan,
+                      &err),
+       &err);
+  hk_model_free(&model);
+  snprintf(plan.policy, sizeof plan.policy, "random");
+  plan.piece_numel = (int64_t)scale(r, 60, 70000);
+  plan.buffers = pick(r, 1, 5);
+  plan.cpu_threads = pick(r, 1, 2);
+  plan.stride = deepspeed ? pick(r, 0, 2) : 0;
+  const int most = pick(r, HK_ROUTE_CPU, HK_ROUTE_RESIDENT);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    const int route = pick(r, most == HK_ROUTE_CPU ? HK_ROUTE_CPU : 0, HK_ROUTE_RESIDENT);
+    plan.subgroups[s].route =
+        deepspeed && route == HK_ROUTE_MAPPED ? HK_ROUTE_STAGED : (hk_route)route;
+    const size_t other = s == 0 ? 0 : next(r) % (s + 1);
+    const int32_t swap = plan.order[s];
+    plan.order[s] = plan.order[other];
+    plan.order[other] = swap;
+  }
+  must(hk_plan_check(&plan, &err), &err);
+  return plan;
+}
+
+/* Plain AdamW on plain arrays. */
+typedef struct {
+  int64_t n, step;
+  float *p, *m, *v;
+  uint16_t *w, *grad;
+  hk_param_group groups[4];
+  size_t n_groups;
+  hk_grad_type type;
+  double max_norm;
+} plain_adamw;
+
+/* A float by its bits now and then (subnormals, infinities, huge, tiny), else an ordinary one. */
+static inline float awkward(random_stream *r, double size, bool positive) {
+  static const uint32_t special[] = {0x00000001, 0x007fffff, 0x00800000, 0x7f7fffff, 0x7f800000,
+                                     0x33800000, 0x80000000, 0x80000001, 0xff800000, 0x7fc00000};
+  float value = (float)((uniform(r) - 0.5) * size);
+  if (next(r) % 64 == 0) {
+    const uint32_t bits = special[next(r) % (sizeof special / sizeof special[0])];
+    memcpy(&value, &bits, sizeof value);
+  }
+  return positive ? fabsf(value) : value;
+}
+
+/* A finite gradient: any exponent in some, ordinary ones in most. */
+static inline uint16_t random_gradient(random_stream *r, hk_grad_type type) {
+  const uint16_t exponent = type == HK_GRAD_BF16 ? 0x7f80 : 0x7c00;
+  uint16_t bits;
+  do {
+    bits = (uint16_t)next(r);
+  } while ((bits & exponent) == exponent);
+  if (next(r) % 16 == 0) return bits;
+  const uint16_t ordinary = type == HK_GRAD_BF16 ? (uint16_t)(0x3a00 + next(r) % 0x180)
+                                                 : (uint16_t)(0x1400 + next(r) % 0xc00);
+  return (uint16_t)(ordinary | (bits & 0x8000));
+}
+
+static inline plain_adamw plain_start(random_stream *r, int64_t n, hk_grad_type type) {
+  plain_adamw a = {.n = n, .type = type, .max_norm = uniform(r) < 0.5 ? 0 : scale(r, 1e-3, 10)};
+  a.p = must_have((size_t)n, sizeof *a.p);
+  a.m = must_have((size_t)n, sizeof *a.m);
+  a.v = must_have((size_t)n, sizeof *a.v);
+  a.w = must_have((size_t)n, sizeof *a.w);
+  a.grad = must_have((size_t)n, sizeof *a.grad);
+  for (int64_t i = 0; i < n; i++) {
+    a.p[i] = awkward(r, 2, false);
+    a.m[i] = awkward(r, 1e-2, false);
+    a.v[i] = awkward(r, 1e-4, true);
+  }
+  a.n_groups = (size_t)pick(r, 1, 4);
+  int64_t left = n;
+  for (size_t g = 0; g < a.n_groups; g++) {
+    const int64_t most = left - (int64_t)(a.n_groups - 1 - g);
+    const int64_t numel =
+        g + 1 == a.n_groups ? left : 1 + (int64_t)(uniform(r) * (double)(most - 1));
+    a.groups[g] = (hk_param_group){.numel = numel,
+                                   .hyper = {.lr = scale(r, 1e-5, 1e-1),
+                                             .beta1 = 0.9,
+                                             .beta2 = uniform(r) < 0.5 ? 0.999 : 0.95,
+                                             .eps = 1e-8,
+                                             .weight_decay = uniform(r) < 0.5 ? 0 : 0.1}};
+    left -= numel;
+  }
+  return a;
+}
+
+static inline void plain_stop(plain_adamw *a) {
+  free(a->p);
+  free(a->m);
+  free(a->v);
+  free(a->w);
+  free(a->grad);
+}
+
+static inline void plain_gradients(plain_adamw *a, random_stream *r) {
+  for (int64_t i = 0; i < a->n; i++) a->grad[i] = random_gradient(r, a->type);
+}
+
+/* Returns the factor that gradients were multiplied by. */
+static inline double plain_step(plain_adamw *a, double loss_scale) {
+  hk_squares sum = {0};
+  hk_squares_add(&sum, a->type, a->n, a->grad);
+  const double factor = hk_grad_scale(hk_squares_value(&sum), a->max_norm, loss_scale);
+  a->step++;
+  int64_t at = 0;
+  for (size_t g = 0; g < a->n_groups; g++) {
+    const hk_adamw_step step = hk_adamw_prepare(&a->groups[g].hyper, a->step, factor);
+    hk_adamw_scalar(&step, a->type, a->groups[g].numel, a->p + at, a->m + at, a->v + at,
+                    a->grad + at, a->w + at);
+    at += a->groups[g].numel;
+  }
+  return factor;
+}
+
+static inline hk_engine *engine_like(const hk_plan *plan, const plain_adamw *a,
+                                     const hk_engine_options *given) {
+  hk_error err = {0};
+  hk_engine *engine = NULL;
+  hk_engine_options options = *given;
+  options.grad_type = a->type;
+  options.max_norm = a->max_norm;
+  must(hk_engine_create(plan, a->groups, a->n_groups, &options, &engine, &err), &err);
+  must(hk_engine_write(engine, HK_STATE_P, 0, a->n, a->p, &err), &err);
+  must(hk_engine_write(engine, HK_STATE_M, 0, a->n, a->m, &err), &err);
+  must(hk_engine_write(engine, HK_STATE_V, 0, a->n, a->v, &err), &err);
+  must(hk_engine_set_step(engine, a->step, &err), &err);
+  return engine;
+}
+
+/* The first of n elements in which two arrays differ, n where they are the same. */
+static inline int64_t first_difference(const void *a, const void *b, size_t size, int64_t n) {
+  const char *x = a, *y = b;
+  int64_t i = 0;
+  while (i < n && memcmp(x + (size_t)i * size, y + (size_t)i * size, size) == 0) i++;
+  return i;
+}
+
+static inline void assert_part(hk_engine *engine, hk_state_part part, const void *wanted,
+                               size_t size, int64_t n, const char *name) {
+  hk_error err = {0};
+  char *got = must_have((size_t)n, size);
+  must(hk_engine_read(engine, part, 0, n, got, &err), &err);
+  const int64_t i = first_difference(got, wanted, size, n);
+  uint32_t a = 0, b = 0;
+  if (i < n) {
+    memcpy(&a, got + (size_t)i * size, size);
+    memcpy(&b, (const char *)wanted + (size_t)i * size, size);
+  }
+  free(got);
+  if (i < n) fail_msg("%s[%lld]: %#x, plain AdamW has %#x", name, (long long)i, a, b);
+}
+
+static inline void assert_same_bits(hk_engine *engine, const plain_adamw *a) {
+  assert_part(engine, HK_STATE_P, a->p, 4, a->n, "p");
+  assert_part(engine, HK_STATE_M, a->m, 4, a->n, "m");
+  assert_part(engine, HK_STATE_V, a->v, 4, a->n, "v");
+  if (a->step > 0) assert_part(engine, HK_STATE_W, a->w, 2, a->n, "w");
+}
+
+/* Gives the gradients in pieces by the dice, the later half first now and then. */
+static inline void give_gradients(hk_engine *engine, const plain_adamw *a, random_stream *r) {
+  hk_error err = {0};
+  const int64_t middle = (int64_t)(uniform(r) * (double)a->n);
+  const bool backwards = uniform(r) < 0.5;
+  const struct { int64_t begin, n; } halves[2] = {{0, middle}, {middle, a->n - middle}};
+  for (int i = 0; i < 2; i++) {
+    const int h = backwards ? 1 - i : i;
+    must(hk_engine_gradients(engine, halves[h].begin, halves[h].n, a->grad + halves[h].begin, false,
+                             true, &err),
+         &err);
+  }
+}
+
+/* Three steps of a plan, every bit compared after each. */
+static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_grad_type type,
+                                     double loss_scale, const hk_engine_options *options) {
+  hk_error err = {0};
+  int64_t n = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].numel;
+  plain_adamw plain = plain_start(r, n, type);
+  hk_engine *engine = engine_like(plan, &plain, options);
+  for (int step = 0; step < 3; step++) {
+    plain_gradients(&plain, r);
+    give_gradients(engine, &plain, r);
+    const double factor = plain_step(&plain, loss_scale);
+    const hk_step_options how = {.loss_scale = loss_scale};
+    hk_step_report report;
+    must(hk_engine_step(engine, &how, &report, &err), &err);
+    assert_false(report.skipped);
+    assert_int_equal(report.step, plain.step);
+    assert_true(report.grad_scale == factor);
+    assert_same_bits(engine, &plain);
+  }
+  hk_engine_destroy(engine);
+  plain_stop(&plain);
+}
+
+/* The same for the random plan of that number. */
+static inline void assert_case_exact(uint64_t number, const hk_engine_options *options) {
+  random_stream r = {number};
+  hk_plan plan = random_engine_plan(&r, number % 4 == 3);
+  assert_plan_exact(&r, &plan, number % 3 == 2 ? HK_GRAD_FP16 : HK_GRAD_BF16,
+                    number % 5 == 0 ? 1024 : 1, options);
+  hk_plan_free(&plan);
+}
+
+#endif

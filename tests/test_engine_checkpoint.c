@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Checkpoints: the same state under another plan; complete or not there whatever happens while they
+ * are written (kill -9, a full disk); refused, with the engine as it was, when a single bit is
+ * wrong. */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "tests/fixture_engine.h"
+
+static const hk_engine_options unpinned = {.no_pin_threads = true};
+static char folder[] = "checkpoint-XXXXXX"; /* in the working directory; every file is in here */
+static char path[64], other_path[64];
+
+static int enter(void **unused) {
+  (void)unused;
+  if (mkdtemp(folder) == NULL) return -1;
+  snprintf(path, sizeof path, "%s/state.ck", folder);
+  snprintf(other_path, sizeof other_path, "%s/other.ck", folder);
+  return 0;
+}
+
+/* Fails if anything but the two files was left behind. */
+static int leave(void **unused) {
+  (void)unused;
+  unlink(path);
+  unlink(other_path);
+  return rmdir(folder);
+}
+
+/* -- Files ------------------------------------------------------------------------------------- */
+
+typedef struct {
+  char *bytes;
+  size_t n;
+} contents;
+
+static contents read_file(const char *name) {
+  FILE *in = fopen(name, "rb");
+  assert_non_null(in);
+  assert_int_equal(fseek(in, 0, SEEK_END), 0);
+  contents c = {.n = (size_t)ftell(in)};
+  rewind(in);
+  c.bytes = must_have(c.n + 1, 1);
+  assert_int_equal(fread(c.bytes, 1, c.n, in), c.n);
+  fclose(in);
+  return c;
+}
+
+/* Unlinked first: some file systems sync what replaces a truncated file. */
+static void write_file(const char *name, const char *bytes, size_t n) {
+  unlink(name);
+  FILE *out = fopen(name, "wb");
+  assert_non_null(out);
+  assert_int_equal(fwrite(bytes, 1, n, out), n);
+  assert_int_equal(fclose(out), 0);
+}
+
+static void assert_file(const char *name, const contents *wanted) {
+  const contents got = read_file(name);
+  assert_int_equal(got.n, wanted->n);
+  assert_memory_equal(got.bytes, wanted->bytes, wanted->n);
+  free(got.bytes);
+}
+
+/* -- Engines ----------------------------------------------------------------------------------- */
+
+static int64_t numel_of(const hk_plan *plan) {
+  int64_t n = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].numel;
+  return n;
+}
+
+/* A few hundred parameters: a file whose every byte can be tried. */
+static hk_plan tiny_plan(void) {
+  static const char config[] =
+      "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 8, "
+      "\"intermediate_size\": 8, \"num_attention_heads\": 1, \"num_key_value_heads\": 1, "
+      "\"vocab_size\": 8, \"max_position_embeddings\": 64}";
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+  hk_error err = {0};
+  cJSON *root = NULL;
+  hk_model model = {0};
+  hk_plan plan;
+  must(hk_json_parse(config, strlen(config), "tiny", &root, &err), &err);
+  must(hk_model_from_config(root, "tiny", &model, &err), &err);
+  cJSON_Delete(root);
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 200, &plan, &err), &err);
+  hk_model_free(&model);
+  plan.cpu_threads = 1;
+  plan.piece_numel = 100;
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].route = (hk_route)(s % HK_ROUTE_COUNT);
+  }
+  return plan;
+}
+
+static hk_engine *new_engine(const hk_plan *plan, const plain_adamw *a) {
+  hk_error err = {0};
+  hk_engine *engine = NULL;
+  hk_engine_options options = unpinned;
+  options.max_norm = a->max_norm;
+  options.grad_type = a->type;
+  must(hk_engine_create(plan, a->groups, a->n_groups, &options, &engine, &err), &err);
+  return engine;
+}
+
+static void step_both(hk_engine *engine, plain_adamw *a, random_stream *r) {
+  hk_error err = {0};
+  hk_step_report report;
+  plain_gradients(a, r);
+  give_gradients(engine, a, r);
+  plain_step(a, 1);
+  must(hk_engine_step(engine, NULL, &report, &err), &err);
+}
+
+/* -- Round trips ------------------------------------------------------------------------------- */
+
+static void note_progress(void *arg, hk_bytes done, hk_bytes all) {
+  hk_bytes *last = arg;
+  assert_true(done > *last && done <= all);
+  *last = done;
+}
+
+/* Saved under one plan, loaded under another, on to the next step: plain AdamW's bits throughout,
+ * groups changed on the way included. */
+static void state_moves_to_another_plan(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 16; number++) {
+    random_stream r = {500 + number};
+    hk_error err = {0};
+    hk_plan plans[2] = {random_engine_plan(&r, number % 2 == 1)};
+    do {
+      if (plans[1].subgroups != NULL) hk_plan_free(&plans[1]);
+      plans[1] = random_engine_plan(&r, number % 3 == 1);
+    } while (numel_of(&plans[0]) != numel_of(&plans[1]));
+    plain_adamw a = plain_start(&r, numel_of(&plans[0]), HK_GRAD_BF16);
+    const hk_engine_options options = unpinned;
+    hk_engine *engine = engine_like(&plans[0], &a, &options);
+    step_both(engine, &a, &r);
+    step_both(engine, &a, &r);
+    a.groups[0].hyper.lr *= 0.5;
+    must(hk_engine_set_group(engine, 0, &a.groups[0].hyper, &err), &err);
+    hk_bytes saved = 0, loaded = 0;
+    must(hk_engine_save(engine, path, note_progress, &saved, &err), &err);
+    assert_int_equal(saved, 12 * a.n);
+    char before[33], after[33];
+    must(hk_engine_checksum(engine, before, &err), &err);
+    hk_engine_destroy(engine);
+
+    const double lr = a.groups[0].hyper.lr;
+    a.groups[0].hyper.lr = 1; /* the file's counts */
+    engine = new_engine(&plans[1], &a);
+    a.groups[0].hyper.lr = lr;
+    must(hk_engine_load(engine, path, note_progress, &loaded, &err), &err);
+    assert_int_equal(loaded, 24 * a.n);
+    must(hk_engine_checksum(engine, after, &err), &err);
+    assert_string_equal(before, after);
+    assert_int_equal(hk_engine_step_number(engine), 2);
+    hk_param_group group;
+    must(hk_engine_get_group(engine, 0, &group, &err), &err);
+    assert_true(group.hyper.lr == lr);
+    step_both(engine, &a, &r);
+    assert_same_bits(engine, &a);
+    hk_engine_destroy(engine);
+    plain_stop(&a);
+    hk_plan_free(&plans[0]);
+    hk_plan_free(&plans[1]);
+  }
+}
+
+/* -- Damage ------------------------------------------------------------------------------------ */
+
+/* A tiny engine with one state, and a file with another. */
+typedef struct {
+  hk_plan plan;
+  plain_adamw a;
+  hk_engine *engine;
+  char checksum[33];
+  contents good;
+} damage;
+
+static damage begin_damage(void) {
+  random_stream r = {600};
+  hk_error err = {0};
+  damage d = {.plan = tiny_plan()};
+  d.a = plain_start(&r, numel_of(&d.plan), HK_GRAD_BF16);
+  d.engine = engine_like(&d.plan, &d.a, &unpinned);
+  step_both(d.engine, &d.a, &r);
+  must(hk_engine_save(d.engine, path, NULL, NULL, &err), &err);
+  d.good = read_file(path);
+  step_both(d.engine, &d.a, &r);
+  must(hk_engine_checksum(d.engine, d.checksum, &err), &err);
+  return d;
+}
+
+static void assert_unchanged(const damage *d) {
+  hk_error err = {0};
+  char checksum[33];
+  must(hk_engine_checksum(d->engine, checksum, &err), &err);
+  assert_string_equal(checksum, d->checksum);
+}
+
+static void end_damage(damage *d) {
+  hk_error err = {0};
+  assert_unchanged(d);
+  /* After all that it is as good as new. */
+  write_file(path, d->good.bytes, d->good.n);
+  must(hk_engine_load(d->engine, path, NULL, NULL, &err), &err);
+  assert_int_equal(hk_engine_step_number(d->engine), 1);
+  hk_engine_destroy(d->engine);
+  plain_stop(&d->a);
+  hk_plan_free(&d->plan);
+  free(d->good.bytes);
+}
+
+static void assert_refused(const damage *d, const char *name, const char *says) {
+  hk_error err = {0};
+  hk_param_group group;
+  assert_int_equal(hk_engine_load(d->engine, name, NULL, NULL, &err), HK_INPUT);
+  if (strstr(err.message, says) == NULL) fail_msg("'%s' lacks '%s'", err.message, says);
+  assert_non_null(strstr(err.message, name));
+  assert_int_equal(hk_engine_step_number(d->engine), 2);
+  must(hk_engine_get_group(d->engine, 0, &group, &err), &err);
+  assert_memory_equal(&group, &d->a.groups[0], sizeof group);
+}
+
+static void every_length_is_refused(void **unused) {
+  (void)unused;
+  damage d = begin_damage();
+  for (size_t n = 0; n < d.good.n; n++) {
+    write_file(path, d.good.bytes, n);
+    assert_refused(&d, path, "cut off");
+    if (n % 50 == 0) assert_unchanged(&d);
+  }
+  char *longer = must_have(d.good.n + 1, 1);
+  memcpy(longer, d.good.bytes, d.good.n);
+  write_file(path, longer, d.good.n + 1);
+  assert_refused(&d, path, "appended");
+  free(longer);
+  end_damage(&d);
+}
+
+static void every_bit_counts(void **unused) {
+  (void)unused;
+  damage d = begin_damage();
+  for (size_t i = 0; i < d.good.n; i++) {
+    const char byte = d.good.bytes[i];
+    d.good.bytes[i] = (char)(byte ^ 1 << (i % 8));
+    write_file(path, d.good.bytes, d.good.n);
+    assert_refused(&d, path, "");
+    if (i % 50 == 0) assert_unchanged(&d);
+    d.good.bytes[i] = byte;
+  }
+  end_damage(&d);
+}
+
+/* What is whole, but not for this engine. */
+static void what_does_not_fit_is_refused(void **unused) {
+  (void)unused;
+  damage d = begin_damage();
+  hk_error err = {0};
+  d.good.bytes[8]++; /* the version comes after the magic number */
+  write_file(path, d.good.bytes, d.good.n);
+  assert_refused(&d, path, "checkpoint version 2, this hocket reads version 1");
+  d.good.bytes[8]--;
+  static const char plan_file[] = "{\"schema\": \"hocket.plan/1\", \"and\": \"no checkpoint\"}";
+  write_file(path, plan_file, sizeof plan_file - 1);
+  assert_refused(&d, path, "not a checkpoint");
+
+  random_stream r = {601};
+  hk_plan plan = random_engine_plan(&r, false);
+  plain_adamw larger = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  hk_engine *engine = new_engine(&plan, &larger);
+  must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+  hk_engine_destroy(engine);
+  assert_refused(&d, path, "parameters, the engine has");
+
+  hk_param_group groups[5];
+  memcpy(groups, d.a.groups, sizeof d.a.groups);
+  const size_t n = d.a.n_groups, last = n - 1;
+  assert_true(groups[last].numel > 2);
+  groups[n] = groups[last];
+  groups[last].numel -= 2;
+  groups[n].numel = 2;
+  must(hk_engine_create(&d.plan, groups, n + 1, &unpinned, &engine, &err), &err);
+  must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+  assert_refused(&d, path, "parameter groups, the engine has");
+  /* As many groups, cut elsewhere. */
+  write_file(path, d.good.bytes, d.good.n);
+  hk_engine_destroy(engine);
+  hk_param_group cut[2][2] = {{{d.a.n - 2, groups[0].hyper}, {2, groups[0].hyper}},
+                              {{d.a.n - 3, groups[0].hyper}, {3, groups[0].hyper}}};
+  must(hk_engine_create(&d.plan, cut[0], 2, &unpinned, &engine, &err), &err);
+  must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+  hk_engine_destroy(engine);
+  must(hk_engine_create(&d.plan, cut[1], 2, &unpinned, &engine, &err), &err);
+  assert_int_equal(hk_engine_load(engine, path, NULL, NULL, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "parameter group 0 has"));
+  hk_engine_destroy(engine);
+  plain_stop(&larger);
+  hk_plan_free(&plan);
+  end_damage(&d);
+}
+
+static void what_cannot_be_read_is_refused(void **unused) {
+  (void)unused;
+  damage d = begin_damage();
+  assert_refused(&d, "no/such/file", "No such file");
+  assert_refused(&d, folder, "irectory");
+  if (geteuid() != 0) { /* root reads everything */
+    assert_int_equal(chmod(path, 0), 0);
+    assert_refused(&d, path, "Permission denied");
+    assert_int_equal(chmod(path, 0600), 0);
+  }
+  end_damage(&d);
+}
+
+typedef struct {
+  bool done;
+  long at;
+} sabotage;
+
+/* Turns a bit of the file once all of it has been verified. */
+static void change_behind_the_back(void *arg, hk_bytes done, hk_bytes all) {
+  sabotage *s = arg;
+  if (s->done || done < all / 2) return;
+  s->done = true;
+  FILE *file = fopen(path, "r+b");
+  assert_non_null(file);
+  assert_int_equal(fseek(file, s->at, SEEK_SET), 0);
+  const int byte = fgetc(file);
+  assert_int_equal(fseek(file, s->at, SEEK_SET), 0);
+  fputc(byte ^ 1, file);
+  assert_int_equal(fclose(file), 0);
+}
+
+/* A file that changes while it is loaded is the one thing that verifying first cannot exclude: the
+ * engine must then know that its state is neither. */
+static void a_file_that_changes_meanwhile_is_noticed(void **unused) {
+  (void)unused;
+  random_stream r = {610};
+  hk_error err = {0};
+  hk_plan plan = random_engine_plan(&r, false);
+  plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  hk_engine *engine = engine_like(&plan, &a, &unpinned);
+  must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+  step_both(engine, &a, &r);
+  sabotage s = {.at = 10 * (long)a.n}; /* in v: p and m will have been applied */
+  assert_int_equal(hk_engine_load(engine, path, change_behind_the_back, &s, &err), HK_INPUT);
+  assert_true(s.done);
+  assert_non_null(strstr(err.message, "the engine's state is lost"));
+  assert_int_equal(hk_engine_subgroup_step(engine, 0), -1);
+  assert_int_equal(hk_engine_save(engine, path, NULL, NULL, &err), HK_ENVIRONMENT);
+  hk_step_report report;
+  assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_ENVIRONMENT);
+  hk_engine_destroy(engine);
+  plain_stop(&a);
+  hk_plan_free(&plan);
+}
+
+/* -- No room ----------------------------------------------------------------------------------- */
+
+static void assert_no_leftovers(void) {
+  char command[96];
+  snprintf(command, sizeof command, "test -z \"$(find %s -name '.hocket-*')\"", folder);
+  assert_int_equal(system(command), 0);
+}
+
+/* The disk is full after so many bytes, as far as this process is concerned: the file that was
+ * there stays, nothing else does, and the engine goes on. */
+static void a_full_disk_leaves_the_last_checkpoint(void **unused) {
+  (void)unused;
+  random_stream r = {620};
+  hk_error err = {0};
+  hk_plan plan = random_engine_plan(&r, false);
+  plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  hk_engine *engine = engine_like(&plan, &a, &unpinned);
+  must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+  const contents old = read_file(path);
+  step_both(engine, &a, &r);
+
+  struct rlimit limit;
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlim_t before = limit.rlim_cur;
+  signal(SIGXFSZ, SIG_IGN);
+  const rlim_t room[] = {0, 1, 40, 4095, 65536, old.n / 2, old.n - 1};
+  for (size_t i = 0; i < sizeof room / sizeof room[0]; i++) {
+    limit.rlim_cur = room[i];
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const hk_status status = hk_engine_save(engine, path, NULL, NULL, &err);
+    limit.rlim_cur = before;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_int_equal(status, HK_ENVIRONMENT);
+    assert_non_null(strstr(err.message, path));
+    assert_non_null(strstr(err.message, "File too large"));
+    assert_file(path, &old);
+    assert_no_leftovers();
+  }
+  limit.rlim_cur = old.n;
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const hk_status status = hk_engine_save(engine, path, NULL, NULL, &err);
+  limit.rlim_cur = before;
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  signal(SIGXFSZ, SIG_DFL);
+  must(status, &err);
+  if (access("/dev/full", W_OK) == 0) {
+    assert_int_equal(hk_engine_save(engine, "/dev/full", NULL, NULL, &err), HK_ENVIRONMENT);
+    assert_non_null(strstr(err.message, "No space left"));
+  }
+  assert_int_equal(hk_engine_save(engine, folder, NULL, NULL, &err), HK_INPUT);
+  assert_int_equal(hk_engine_save(engine, "no/such/folder/x", NULL, NULL, &err), HK_INPUT);
+  assert_same_bits(engine, &a);
+  step_both(engine, &a, &r);
+  assert_same_bits(engine, &a);
+  must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
+  assert_int_equal(hk_engine_step_number(engine), 1);
+  hk_engine_destroy(engine);
+  free(old.bytes);
+  plain_stop(&a);
+  hk_plan_free(&plan);
+}
+
+/* -- kill -9 ----------------------------------------------------------------------------------- */
+
+/* Shared with the child. */
+typedef struct {
+  volatile int64_t begun, done; /* saves or steps */
+} shared_page;
+
+static shared_page *share(void) {
+  shared_page *page =
+      mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_true(page != MAP_FAILED);
+  return page;
+}
+
+static void nap(double ms) {
+  const struct timespec t = {.tv_nsec = (long)(ms * 1e6)};
+  nanosleep(&t, NULL);
+}
+
+/* Kills the child some time into what it does, not before it has done it `least` times. */
+static void kill_child(pid_t child, const shared_page *page, int64_t least, random_stream *r) {
+  int status = 0;
+  while (page->done < least && waitpid(child, &status, WNOHANG) == 0) nap(0.2);
+  while (page->begun == page->done && waitpid(child, &status, WNOHANG) == 0) sched_yield();
+  nap(uniform(r) * 3);
+  kill(child, SIGKILL);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+/* Every value is `step`, so that a mixture of two saves shows. */
+static hk_status set_state(hk_engine *engine, int64_t step, float *values, hk_error *err) {
+  const int64_t n = hk_engine_numel(engine);
+  for (int64_t i = 0; i < n; i++) values[i] = (float)step;
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    HK_TRY(hk_engine_write(engine, (hk_state_part)part, 0, n, values, err));
+  }
+  return hk_engine_set_step(engine, step, err);
+}
+
+/* The child's life: saves state 1, 2, 3 ... until it is killed. No assertions: they would jump. */
+static void save_for_ever(const hk_plan *plan, const plain_adamw *a, shared_page *page) {
+  hk_error err = {0};
+  hk_engine *engine = NULL;
+  float *values = calloc((size_t)a->n, sizeof *values);
+  hk_status status = hk_engine_create(plan, a->groups, a->n_groups, &unpinned, &engine, &err);
+  while (status == HK_OK && values != NULL) {
+    status = set_state(engine, page->begun + 1, values, &err);
+    page->begun++;
+    if (status == HK_OK) status = hk_engine_save(engine, path, NULL, NULL, &err);
+    page->done++;
+  }
+  _exit(1);
+}
+
+static void assert_pure(hk_engine *engine) {
+  hk_error err = {0};
+  const int64_t n = hk_engine_numel(engine);
+  const float wanted = (float)hk_engine_step_number(engine);
+  float *got = must_have((size_t)n, sizeof *got);
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    must(hk_engine_read(engine, (hk_state_part)part, 0, n, got, &err), &err);
+    for (int64_t i = 0; i < n; i++) assert_true(got[i] == wanted);
+  }
+  free(got);
+}
+
+static void remove_leftovers(void) {
+  char command[96];
+  snprintf(command, sizeof command, "rm -f %s/.hocket-*.tmp", folder);
+  assert_int_equal(system(command), 0);
+}
+
+static void a_kill_leaves_the_old_file_or_the_new_one(void **unused) {
+  (void)unused;
+  random_stream r = {630};
+  hk_plan plan = random_engine_plan(&r, false);
+  plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  shared_page *page = share();
+  int in_the_middle = 0;
+  for (int i = 0; i < 40; i++) {
+    hk_error err = {0};
+    *page = (shared_page){0};
+    unlink(path);
+    fflush(NULL);
+    const pid_t child = fork(); /* while this process has no engine, so no threads */
+    assert_true(child >= 0);
+    if (child == 0) save_for_ever(&plan, &a, page);
+    kill_child(child, page, 1, &r);
+    hk_engine *engine = new_engine(&plan, &a);
+    must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
+    const int64_t step = hk_engine_step_number(engine);
+    assert_true(step == page->done || step == page->begun);
+    in_the_middle += page->begun > page->done;
+    assert_pure(engine);
+    hk_engine_destroy(engine);
+  }
+  assert_true(in_the_middle > 0);
+  remove_leftovers();
+  munmap(page, sizeof *page);
+  plain_stop(&a);
+  hk_plan_free(&plan);
+}
+
+/* The child's life: steps from the checkpoint on. */
+static void step_for_ever(const hk_plan *plan, const plain_adamw *a, shared_page *page) {
+  hk_error err = {0};
+  hk_engine *engine = NULL;
+  hk_step_report report;
+  hk_status status = hk_engine_create(plan, a->groups, a->n_groups, &unpinned, &engine, &err);
+  if (status == HK_OK) status = hk_engine_load(engine, path, NULL, NULL, &err);
+  while (status == HK_OK) {
+    status = hk_engine_gradients(engine, 0, a->n, a->grad, false, true, &err);
+    page->begun++;
+    if (status == HK_OK) status = hk_engine_step(engine, NULL, &report, &err);
+    page->done++;
+  }
+  _exit(1);
+}
+
+static void a_kill_in_a_step_leaves_the_checkpoint(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 8; number++) {
+    random_stream r = {640 + number};
+    hk_error err = {0};
+    hk_plan plan = random_engine_plan(&r, number % 2 == 1);
+    plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+    plain_gradients(&a, &r);
+    hk_engine *engine = engine_like(&plan, &a, &unpinned);
+    must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+    hk_engine_destroy(engine);
+    const contents saved = read_file(path);
+    shared_page *page = share();
+    fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) step_for_ever(&plan, &a, page);
+    kill_child(child, page, 2, &r);
+    assert_file(path, &saved);
+    engine = new_engine(&plan, &a);
+    must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
+    step_both(engine, &a, &r);
+    assert_same_bits(engine, &a);
+    hk_engine_destroy(engine);
+    munmap(page, sizeof *page);
+    free(saved.bytes);
+    plain_stop(&a);
+    hk_plan_free(&plan);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(state_moves_to_another_plan),
+      cmocka_unit_test(every_length_is_refused),
+      cmocka_unit_test(every_bit_counts),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(what_cannot_be_read_is_refused),
+      cmocka_unit_test(a_file_that_changes_meanwhile_is_noticed),
+      cmocka_unit_test(a_full_disk_leaves_the_last_checkpoint),
+      cmocka_unit_test(a_kill_leaves_the_old_file_or_the_new_one),
+      cmocka_unit_test(a_kill_in_a_step_leaves_the_checkpoint),
+  };
+  return cmocka_run_group_tests(tests, enter, leave);
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The contract: whatever the plan, the engine's p, m, v and bf16 weights are plain AdamW's, bit for
+ * bit. 240 random plans on the host backend: routes mixed, odd sizes, tails, parameter groups that
+ * cut subgroups, subnormals, infinities and NaN in the state, bf16 and fp16 gradients, clipping,
+ * loss scales, one and two threads, both runtimes. */
+#include "tests/fixture_engine.h"
+
+/* ThreadSanitizer is after races, of which any plan has as many, and slow. */
+#ifdef __SANITIZE_THREAD__
+#define CASES 24
+#else
+#define CASES 240
+#endif
+
+static void every_plan_is_plain_adamw(void **unused) {
+  (void)unused;
+  const hk_engine_options options = {.no_pin_threads = true};
+  for (uint64_t number = 0; number < CASES; number++) assert_case_exact(number, &options);
+}
+
+/* Pieces of more than a slab each (2^20 parameters), which only larger models have. */
+static void long_pieces_are_plain_adamw(void **unused) {
+  (void)unused;
+  static const char config[] =
+      "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 512, "
+      "\"intermediate_size\": 512, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
+      "\"vocab_size\": 8192, \"max_position_embeddings\": 64}";
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+  const hk_engine_options options = {.no_pin_threads = true};
+  for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
+    random_stream r = {700 + (uint64_t)deepspeed};
+    hk_error err = {0};
+    cJSON *root = NULL;
+    hk_model model = {0};
+    hk_plan plan;
+    must(hk_json_parse(config, strlen(config), "wide", &root, &err), &err);
+    must(hk_model_from_config(root, "wide", &model, &err), &err);
+    cJSON_Delete(root);
+    must(hk_plan_create(&model, &job, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
+                        HK_SUBGROUP_EXACT, 2400011, &plan, &err),
+         &err);
+    hk_model_free(&model);
+    plan.piece_numel = 2250003;
+    plan.buffers = 2;
+    plan.cpu_threads = 2;
+    assert_true(plan.n_subgroups >= HK_ROUTE_COUNT);
+    for (size_t s = 0; s < plan.n_subgroups; s++) {
+      const hk_route route = (hk_route)((s + 1) % HK_ROUTE_COUNT);
+      plan.subgroups[s].route = deepspeed && route == HK_ROUTE_MAPPED ? HK_ROUTE_STAGED : route;
+    }
+    assert_plan_exact(&r, &plan, HK_GRAD_BF16, 1, &options);
+    hk_plan_free(&plan);
+  }
+}
+
+/* One state, two plans: one checksum; one bit turned: another. */
+static void equal_state_has_an_equal_checksum(void **unused) {
+  (void)unused;
+  random_stream r = {77};
+  hk_error err = {0};
+  hk_plan plans[2] = {random_engine_plan(&r, false)};
+  must(hk_plan_copy(&plans[0], &plans[1], &err), &err);
+  for (size_t s = 0; s < plans[1].n_subgroups; s++) {
+    plans[0].subgroups[s].route = HK_ROUTE_CPU;
+    plans[1].subgroups[s].route = s % 2 == 0 ? HK_ROUTE_STAGED : HK_ROUTE_MAPPED;
+  }
+  int64_t n = 0;
+  for (size_t s = 0; s < plans[0].n_subgroups; s++) n += plans[0].subgroups[s].numel;
+  plain_adamw plain = plain_start(&r, n, HK_GRAD_BF16);
+  plain_gradients(&plain, &r);
+  char hex[2][33];
+  for (int i = 0; i < 2; i++) {
+    const hk_engine_options options = {.no_pin_threads = true};
+    hk_engine *engine = engine_like(&plans[i], &plain, &options);
+    give_gradients(engine, &plain, &r);
+    hk_step_report report;
+    must(hk_engine_step(engine, NULL, &report, &err), &err);
+    must(hk_engine_checksum(engine, hex[i], &err), &err);
+    if (i == 1) {
+      float v = 0;
+      uint32_t bits = 0;
+      char other[33];
+      must(hk_engine_read(engine, HK_STATE_V, n / 2, 1, &v, &err), &err);
+      memcpy(&bits, &v, sizeof bits);
+      bits ^= 1;
+      memcpy(&v, &bits, sizeof bits);
+      must(hk_engine_write(engine, HK_STATE_V, n / 2, 1, &v, &err), &err);
+      must(hk_engine_checksum(engine, other, &err), &err);
+      assert_string_not_equal(other, hex[1]);
+    }
+    hk_engine_destroy(engine);
+    hk_plan_free(&plans[i]);
+  }
+  assert_string_equal(hex[0], hex[1]);
+  plain_stop(&plain);
+}
+
+static void gradients_that_are_not_finite_change_nothing(void **unused) {
+  (void)unused;
+  random_stream r = {5};
+  hk_error err = {0};
+  hk_plan plan = random_engine_plan(&r, false);
+  int64_t n = 0;
+  for (size_t s = 0; s < plan.n_subgroups; s++) n += plan.subgroups[s].numel;
+  plain_adamw plain = plain_start(&r, n, HK_GRAD_BF16);
+  const hk_engine_options options = {.no_pin_threads = true};
+  hk_engine *engine = engine_like(&plan, &plain, &options);
+  plain_gradients(&plain, &r);
+  plain.grad[n / 3] = 0x7f80; /* an infinity */
+  plain.grad[n - 1] = 0x7fc1; /* a NaN */
+  give_gradients(engine, &plain, &r);
+  hk_step_report report;
+  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  assert_true(report.skipped);
+  assert_int_equal(report.nonfinite, 2);
+  assert_int_equal(report.step, 0);
+  assert_same_bits(engine, &plain);
+  /* The next step is as if nothing had been. */
+  plain_gradients(&plain, &r);
+  give_gradients(engine, &plain, &r);
+  plain_step(&plain, 1);
+  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  assert_int_equal(report.step, 1);
+  assert_same_bits(engine, &plain);
+  hk_engine_destroy(engine);
+  plain_stop(&plain);
+  hk_plan_free(&plan);
+}
+
+/* Measured spans obey the graph: no operation before its dependencies, none across another of its
+ * lane, every one within the run. */
+static void spans_obey_the_graph(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 8; number++) {
+    random_stream r = {900 + number};
+    hk_error err = {0};
+    hk_plan plan = random_engine_plan(&r, number % 2 == 1);
+    int64_t n = 0;
+    for (size_t s = 0; s < plan.n_subgroups; s++) n += plan.subgroups[s].numel;
+    plain_adamw plain = plain_start(&r, n, HK_GRAD_BF16);
+    const hk_engine_options options = {.no_pin_threads = true};
+    hk_engine *engine = engine_like(&plan, &plain, &options);
+    plain_gradients(&plain, &r);
+    give_gradients(engine, &plain, &r);
+    const hk_graph *graph = hk_engine_graph(engine);
+    hk_timeline timeline;
+    must(hk_timeline_init(graph, &timeline, &err), &err);
+    const hk_step_options how = {.timeline = &timeline};
+    hk_step_report report;
+    must(hk_engine_step(engine, &how, &report, &err), &err);
+    for (size_t i = 0; i < graph->n_ops; i++) {
+      const hk_op *op = &graph->ops[i];
+      const hk_span *span = &timeline.spans[i];
+      assert_true(0 <= span->ready && span->ready <= span->start && span->start <= span->end);
+      assert_true(span->end <= report.update + HK_NS_PER_S / 1000);
+      for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+        assert_true(timeline.spans[graph->deps[d]].end <= span->start);
+      }
+    }
+    assert_true(timeline.makespan > 0 && timeline.makespan <= report.update + HK_NS_PER_S / 1000);
+    hk_timeline_free(&timeline);
+    hk_engine_destroy(engine);
+    plain_stop(&plain);
+    hk_plan_free(&plan);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_plan_is_plain_adamw),
+      cmocka_unit_test(long_pieces_are_plain_adamw),
+      cmocka_unit_test(equal_state_has_an_equal_checksum),
+      cmocka_unit_test(gradients_that_are_not_finite_change_nothing),
+      cmocka_unit_test(spans_obey_the_graph),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What goes wrong: too little memory, refused pinning, input that disagrees, and, above all, copies
+ * and kernels that fail at every possible moment of a step. After each of these failures every
+ * subgroup must hold the old step's state or the new one's, bit for bit, as the engine says. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "engine/backend_host.h"
+#include "engine/private.h"
+#include "tests/fixture_engine.h"
+
+/* Of each runtime; ThreadSanitizer is slow. */
+#ifdef __SANITIZE_THREAD__
+#define PLANS 1
+#else
+#define PLANS 3
+#endif
+
+static const hk_engine_options unpinned = {.no_pin_threads = true};
+
+static int64_t numel_of(const hk_plan *plan) {
+  int64_t n = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].numel;
+  return n;
+}
+
+/* Every route that the runtime has, one to three pieces a subgroup: few enough copies to fail at
+ * each of them. */
+static hk_plan small_plan(random_stream *r, bool deepspeed) {
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(1);
+  must(hk_plan_create(&model, &job, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
+                      HK_SUBGROUP_EXACT, (int64_t)scale(r, 6000, 16000), &plan, &err),
+       &err);
+  hk_model_free(&model);
+  plan.piece_numel = (int64_t)scale(r, 4000, 16000);
+  plan.buffers = pick(r, 1, 3);
+  plan.cpu_threads = 1;
+  plan.stride = deepspeed ? pick(r, 0, 2) : 0;
+  const int first = pick(r, 0, HK_ROUTE_COUNT - 1);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    const hk_route route = (hk_route)((first + (int)s) % HK_ROUTE_COUNT);
+    plan.subgroups[s].route = deepspeed && route == HK_ROUTE_MAPPED ? HK_ROUTE_STAGED : route;
+  }
+  must(hk_plan_check(&plan, &err), &err);
+  return plan;
+}
+
+/* -- One plan, its old state, its new state --------------------------------------------------- */
+
+typedef struct {
+  hk_plan plan, other; /* the same parameters on other routes */
+  plain_adamw old, new;
+  char checkpoint[64]; /* of the old state */
+  char spare[64];
+  random_stream random;
+  /* What the failures of this test left behind, over all of them. */
+  int failures, mixtures, untouched, lost;
+} scene;
+
+static plain_adamw copy_of(const plain_adamw *a) {
+  plain_adamw b = *a;
+  const size_t n = (size_t)a->n;
+  b.p = memcpy(must_have(n, 4), a->p, 4 * n);
+  b.m = memcpy(must_have(n, 4), a->m, 4 * n);
+  b.v = memcpy(must_have(n, 4), a->v, 4 * n);
+  b.w = memcpy(must_have(n, 2), a->w, 2 * n);
+  b.grad = memcpy(must_have(n, 2), a->grad, 2 * n);
+  return b;
+}
+
+static void open_scene(scene *s, uint64_t number, bool deepspeed) {
+  hk_error err = {0};
+  s->random = (random_stream){number};
+  s->plan = small_plan(&s->random, deepspeed);
+  s->other = small_plan(&s->random, !deepspeed);
+  s->old = plain_start(&s->random, numel_of(&s->plan), HK_GRAD_BF16);
+  plain_gradients(&s->old, &s->random);
+  plain_step(&s->old, 1);
+  plain_gradients(&s->old, &s->random);
+  s->new = copy_of(&s->old);
+  plain_step(&s->new, 1);
+  snprintf(s->checkpoint, sizeof s->checkpoint, "faults-%d-%d.ck", (int)getpid(), (int)number);
+  snprintf(s->spare, sizeof s->spare, "faults-%d-%d-spare.ck", (int)getpid(), (int)number);
+  hk_engine *engine = engine_like(&s->plan, &s->old, &unpinned);
+  must(hk_engine_save(engine, s->checkpoint, NULL, NULL, &err), &err);
+  hk_engine_destroy(engine);
+}
+
+static void close_scene(scene *s) {
+  unlink(s->checkpoint);
+  hk_plan_free(&s->plan);
+  hk_plan_free(&s->other);
+  plain_stop(&s->old);
+  plain_stop(&s->new);
+}
+
+/* An engine at the old state; with `been_ahead` it has taken that step before and was set back. */
+static hk_engine *engine_at_old(scene *s, bool been_ahead) {
+  hk_error err = {0};
+  hk_engine *engine = engine_like(&s->plan, &s->old, &unpinned);
+  if (been_ahead) {
+    hk_step_report report;
+    give_gradients(engine, &s->old, &s->random);
+    must(hk_engine_step(engine, NULL, &report, &err), &err);
+    must(hk_engine_load(engine, s->checkpoint, NULL, NULL, &err), &err);
+  }
+  return engine;
+}
+
+/* -- What must hold after a failure ----------------------------------------------------------- */
+
+static void assert_range(hk_engine *engine, const plain_adamw *a, int64_t offset, int64_t n) {
+  const float *const wanted[] = {a->p, a->m, a->v};
+  hk_error err = {0};
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    float *got = must_have((size_t)n, sizeof *got);
+    must(hk_engine_read(engine, (hk_state_part)part, offset, n, got, &err), &err);
+    const int64_t i = first_difference(got, wanted[part] + offset, sizeof *got, n);
+    free(got);
+    if (i == n) continue;
+    const int64_t parameter = offset + i, step = a->step;
+    fail_msg("%c of parameter %lld (of %lld from %lld on) is not that of step %lld", "pmv"[part],
+             (long long)parameter, (long long)n, (long long)offset, (long long)step);
+  }
+}
+
+/* "0-2, 5", as in the message. */
+static int list_of(const hk_engine *engine, int64_t step, char *text, size_t size) {
+  const size_t n = engine->plan.n_subgroups;
+  int count = 0;
+  size_t used = 0;
+  text[0] = 0;
+  for (size_t s = 0; s < n; s++) {
+    if (hk_engine_subgroup_step(engine, s) != step) continue;
+    const bool follows = s > 0 && hk_engine_subgroup_step(engine, s - 1) == step;
+    const bool goes_on = s + 1 < n && hk_engine_subgroup_step(engine, s + 1) == step;
+    const char *before = follows ? "-" : count > 0 ? ", " : "";
+    if (!(follows && goes_on)) {
+      used += (size_t)snprintf(text + used, size - used, "%s%zu", before, s);
+    }
+    count++;
+  }
+  return count;
+}
+
+static void assert_message(const hk_engine *engine, const char *message, int64_t step) {
+  char list[160], wanted[400];
+  int count = list_of(engine, step, list, sizeof list);
+  snprintf(wanted, sizeof wanted, "%d subgroups hold step %d's state%s%s, ", count, (int)step,
+           count > 0 ? ": " : "", list);
+  assert_non_null(strstr(message, wanted));
+  count = list_of(engine, step - 1, list, sizeof list);
+  snprintf(wanted, sizeof wanted, ", %d step %d's%s%s", count, (int)step - 1, count > 0 ? ": " : "",
+           list);
+  assert_non_null(strstr(message, wanted));
+  count = list_of(engine, -1, list, sizeof list);
+  snprintf(wanted, sizeof wanted, "; %d lost on the device: %s)", count, list);
+  if (count > 0) assert_non_null(strstr(message, wanted));
+  if (count == 0) assert_null(strstr(message, "lost"));
+}
+
+/* Nothing but reading and saving one whole state is allowed any more. */
+static void assert_no_more_steps(hk_engine *engine, const plain_adamw *a) {
+  hk_error err = {0};
+  hk_step_report report;
+  assert_int_equal(hk_engine_gradients(engine, 0, a->n, a->grad, false, true, &err),
+                   HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_write(engine, HK_STATE_M, 0, 1, a->m, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_set_step(engine, 0, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_load(engine, "not-even-there", NULL, NULL, &err), HK_ENVIRONMENT);
+}
+
+/* The last checkpoint in a new engine, whatever its plan, goes on as if nothing had been. */
+static void go_on_from_checkpoint(scene *s, const char *path) {
+  hk_error err = {0};
+  const bool here = uniform(&s->random) < 0.5;
+  hk_engine *engine = NULL;
+  hk_engine_options options = unpinned;
+  options.max_norm = s->old.max_norm;
+  must(hk_engine_create(here ? &s->plan : &s->other, s->old.groups, s->old.n_groups, &options,
+                        &engine, &err),
+       &err);
+  must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
+  if (hk_engine_step_number(engine) == s->old.step) {
+    hk_step_report report;
+    give_gradients(engine, &s->old, &s->random);
+    must(hk_engine_step(engine, NULL, &report, &err), &err);
+  }
+  assert_int_equal(hk_engine_step_number(engine), s->new.step);
+  assert_part(engine, HK_STATE_P, s->new.p, 4, s->new.n, "p");
+  assert_part(engine, HK_STATE_M, s->new.m, 4, s->new.n, "m");
+  assert_part(engine, HK_STATE_V, s->new.v, 4, s->new.n, "v");
+  hk_engine_destroy(engine);
+}
+
+static void assert_sound(scene *s, hk_engine *engine, const char *message) {
+  hk_error err = {0};
+  int counts[3] = {0}; /* old, new, lost */
+  for (size_t i = 0; i < s->plan.n_subgroups; i++) {
+    const hk_state_subgroup *sub = &engine->state.subgroups[i];
+    const int64_t step = hk_engine_subgroup_step(engine, i);
+    float p = 0;
+    if (step == s->old.step) {
+      assert_range(engine, &s->old, sub->offset, sub->numel);
+      counts[0]++;
+    } else if (step == s->new.step) {
+      assert_range(engine, &s->new, sub->offset, sub->numel);
+      counts[1]++;
+    } else {
+      assert_int_equal(step, -1);
+      assert_int_equal(sub->route, HK_ROUTE_RESIDENT);
+      assert_int_equal(hk_engine_read(engine, HK_STATE_P, sub->offset, 1, &p, &err),
+                       HK_ENVIRONMENT);
+      counts[2]++;
+    }
+  }
+  assert_message(engine, message, s->new.step);
+  assert_no_more_steps(engine, &s->old);
+  const bool whole = counts[2] == 0 && (counts[0] == 0 || counts[1] == 0);
+  const hk_status saved = hk_engine_save(engine, s->spare, NULL, NULL, &err);
+  assert_int_equal(saved, whole ? HK_OK : HK_ENVIRONMENT);
+  assert_int_equal(access(s->spare, F_OK), whole ? 0 : -1);
+  s->failures++;
+  if (!whole && counts[0] > 0 && counts[1] > 0) s->mixtures++;
+  if (counts[1] == 0 && counts[2] == 0) s->untouched++;
+  if (counts[2] > 0) s->lost++;
+}
+
+/* -- Every copy and every kernel of a step fails once ----------------------------------------- */
+
+/* Fails the n-th of its kind; false: the step has fewer. */
+static bool fail_step(scene *s, hk_host_fault what, int64_t n) {
+  hk_error err = {0};
+  hk_step_report report;
+  hk_engine *engine = engine_at_old(s, n % 3 == 1);
+  give_gradients(engine, &s->old, &s->random);
+  hk_backend_host_fail(engine->backend, what, n);
+  const hk_status status = hk_engine_step(engine, NULL, &report, &err);
+  hk_backend_host_fail(engine->backend, what, -1);
+  if (status == HK_OK) {
+    assert_same_bits(engine, &s->new);
+  } else {
+    assert_int_equal(status, HK_ENVIRONMENT);
+    assert_non_null(strstr(err.message, "step 2 failed"));
+    assert_non_null(strstr(err.message, "a fault that was asked for"));
+    assert_sound(s, engine, err.message);
+  }
+  hk_engine_destroy(engine);
+  if (status != HK_OK && n % 5 == 0) go_on_from_checkpoint(s, s->checkpoint);
+  if (access(s->spare, F_OK) == 0) {
+    go_on_from_checkpoint(s, s->spare);
+    unlink(s->spare);
+  }
+  return status != HK_OK;
+}
+
+/* One more plan of `runtime`, all faults; adds to what was seen. */
+static void fail_everywhere(uint64_t number, bool deepspeed, scene *seen) {
+  scene s = {0};
+  open_scene(&s, number, deepspeed);
+  static const hk_host_fault faults[] = {HK_HOST_COPY, HK_HOST_COPYING, HK_HOST_LAUNCH,
+                                         HK_HOST_KERNEL};
+  for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
+    int64_t n = 0;
+    while (fail_step(&s, faults[f], n)) n++;
+    assert_true(n > 0);
+  }
+  seen->failures += s.failures;
+  seen->mixtures += s.mixtures;
+  seen->untouched += s.untouched;
+  seen->lost += s.lost;
+  close_scene(&s);
+}
+
+static void fail_at_every_moment(bool deepspeed) {
+  scene seen = {0};
+  for (uint64_t number = 0; number < PLANS; number++) {
+    fail_everywhere(100 + 10 * number + deepspeed, deepspeed, &seen);
+  }
+  /* Or the test looks at nothing. */
+  assert_true(seen.failures > 50 * PLANS);
+  assert_true(seen.mixtures > 15 * PLANS);
+  assert_true(seen.untouched > 0);
+  assert_true(seen.lost > 3 * PLANS);
+}
+
+static void hocket_survives_every_fault(void **unused) {
+  (void)unused;
+  fail_at_every_moment(false);
+}
+
+static void deepspeed_survives_every_fault(void **unused) {
+  (void)unused;
+  fail_at_every_moment(true);
+}
+
+/* -- Gradients on their way in ---------------------------------------------------------------- */
+
+/* Gives all gradients from device memory. */
+static hk_status give_from_device(hk_engine *engine, const plain_adamw *a, void *memory,
+                                  hk_error *err) {
+  const hk_backend_ops *ops = engine->backend->ops;
+  HK_TRY(ops->copy(engine->stream, memory, a->grad, 2 * a->n, err));
+  HK_TRY(ops->stream_sync(engine->stream, err));
+  const int64_t middle = a->n / 3;
+  HK_TRY(hk_engine_gradients(engine, 0, middle, memory, true, false, err));
+  return hk_engine_gradients(engine, middle, a->n - middle, (char *)memory + 2 * middle, true, true,
+                             err);
+}
+
+/* False: there are fewer than n of its kind, and all went well. */
+static bool fail_gradients(scene *s, hk_host_fault what, int64_t n) {
+  hk_error err = {0};
+  hk_squares sum;
+  void *memory = NULL;
+  hk_engine *engine = engine_at_old(s, false);
+  hk_backend *b = engine->backend;
+  must(b->ops->alloc(b, 2 * s->old.n, &memory, &err), &err);
+  hk_backend_host_fail(b, what, n + (what == HK_HOST_COPY || what == HK_HOST_COPYING));
+  hk_status status = give_from_device(engine, &s->old, memory, &err);
+  if (status == HK_OK) status = hk_engine_squares(engine, &sum, &err);
+  hk_backend_host_fail(b, what, -1);
+  hk_step_report report;
+  if (status != HK_OK) {
+    assert_int_equal(status, HK_ENVIRONMENT);
+    assert_no_more_steps(engine, &s->old);
+    for (size_t i = 0; i < s->plan.n_subgroups; i++) {
+      const hk_state_subgroup *sub = &engine->state.subgroups[i];
+      assert_int_equal(sub->step, s->old.step);
+      if (sub->route == HK_ROUTE_RESIDENT) continue; /* out of reach when the device is lost */
+      assert_range(engine, &s->old, sub->offset, sub->numel);
+    }
+  } else {
+    must(hk_engine_step(engine, NULL, &report, &err), &err);
+    assert_same_bits(engine, &s->new);
+  }
+  b->ops->release(b, memory);
+  hk_engine_destroy(engine);
+  return status != HK_OK;
+}
+
+static void gradients_that_fail_to_arrive_end_the_engine(void **unused) {
+  (void)unused;
+  static const hk_host_fault faults[] = {HK_HOST_COPY, HK_HOST_COPYING, HK_HOST_LAUNCH,
+                                         HK_HOST_KERNEL};
+  for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
+    scene s = {0};
+    open_scene(&s, 300 + (uint64_t)deepspeed, deepspeed == 1);
+    for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
+      int64_t n = 0;
+      while (fail_gradients(&s, faults[f], n)) n++;
+      assert_true(n > 0);
+    }
+    close_scene(&s);
+  }
+}
+
+/* Refuses what the engine must refuse and checks that it took no notice. */
+static void refuse_gradients(hk_engine *engine, int64_t offset, int64_t n, const void *grad,
+                             const char *wanted) {
+  hk_error err = {0};
+  assert_int_equal(hk_engine_gradients(engine, offset, n, grad, false, true, &err), HK_INPUT);
+  if (strstr(err.message, wanted) == NULL) fail_msg("'%s' lacks '%s'", err.message, wanted);
+}
+
+static void gradients_are_given_once_and_in_range(void **unused) {
+  (void)unused;
+  scene s = {0};
+  open_scene(&s, 310, false);
+  const int64_t n = s.old.n;
+  const uint16_t *grad = s.old.grad;
+  hk_error err = {0};
+  hk_step_report report;
+  hk_engine *engine = engine_at_old(&s, false);
+  assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "gradients for 0 of"));
+  must(hk_engine_gradients(engine, 100, n - 200, grad + 100, false, true, &err), &err);
+  refuse_gradients(engine, 100, 1, grad, "parameter 100 has its gradient");
+  refuse_gradients(engine, 0, 101, grad, "parameter 100 has its gradient");
+  refuse_gradients(engine, n - 101, 101, grad, "has its gradient");
+  refuse_gradients(engine, 0, n, grad, "parameter 100 has its gradient");
+  refuse_gradients(engine, -1, 1, grad, "from number -1 on");
+  refuse_gradients(engine, 0, -1, grad, "-1 parameters");
+  refuse_gradients(engine, n, 1, grad, "the engine has");
+  refuse_gradients(engine, n - 100, 101, grad, "the engine has");
+  refuse_gradients(engine, INT64_MAX, INT64_MAX, grad, "the engine has");
+  must(hk_engine_gradients(engine, n - 100, 100, grad + n - 100, false, true, &err), &err);
+  must(hk_engine_gradients(engine, 50, 50, grad + 50, false, true, &err), &err);
+  must(hk_engine_gradients(engine, 7, 0, NULL, false, true, &err), &err);
+  /* As many as there are parameters would have been given if some could be given twice. */
+  refuse_gradients(engine, 50, 50, grad, "parameter 50 has its gradient");
+  assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "the first that has none is 0"));
+  must(hk_engine_gradients(engine, 0, 50, grad, false, true, &err), &err);
+  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  assert_same_bits(engine, &s.new);
+  /* The next step's are given anew. */
+  must(hk_engine_gradients(engine, 0, n, grad, false, true, &err), &err);
+  /* So they are after a checkpoint was loaded. */
+  must(hk_engine_load(engine, s.checkpoint, NULL, NULL, &err), &err);
+  must(hk_engine_gradients(engine, 0, n, grad, false, true, &err), &err);
+  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  assert_same_bits(engine, &s.new);
+  hk_engine_destroy(engine);
+  close_scene(&s);
+}
+
+/* -- Before anything runs --------------------------------------------------------------------- */
+
+static struct {
+  hk_host_fault what;
+  int64_t n;
+} armed;
+
+static hk_status open_armed(int device, const hk_backend_options *options, hk_backend **out,
+                            hk_error *err) {
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  hk_backend_host_fail(*out, armed.what, armed.n);
+  return HK_OK;
+}
+
+/* Every allocation, registration and copy of making an engine fails once. */
+static void an_engine_is_made_whole_or_not_at_all(void **unused) {
+  (void)unused;
+  static const struct {
+    hk_host_fault what;
+    const char *says;
+  } faults[] = {{HK_HOST_ALLOC, "out of device memory"},
+                {HK_HOST_REGISTER, "cannot be pinned"},
+                {HK_HOST_COPY, "a copy of"},
+                {HK_HOST_COPYING, "copy of"}};
+  random_stream r = {320};
+  hk_backend_ops ops = hk_backend_host;
+  ops.open = open_armed;
+  const hk_engine_options options = {.no_pin_threads = true, .backend = &ops};
+  for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
+    hk_plan plan = small_plan(&r, deepspeed == 1);
+    const hk_param_group group = {.numel = numel_of(&plan), .hyper = {.lr = 1e-3}};
+    for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
+      hk_error err = {0};
+      hk_engine *engine = NULL;
+      armed.what = faults[f].what;
+      for (armed.n = 0;; armed.n++) {
+        const hk_status status = hk_engine_create(&plan, &group, 1, &options, &engine, &err);
+        if (status == HK_OK) break;
+        assert_int_equal(status, HK_ENVIRONMENT);
+        assert_non_null(strstr(err.message, faults[f].says));
+        assert_null(engine);
+      }
+      assert_true(armed.n > 0);
+      hk_engine_destroy(engine);
+    }
+    hk_plan_free(&plan);
+  }
+}
+
+static void too_little_device_memory_is_said_first(void **unused) {
+  (void)unused;
+  random_stream r = {330};
+  hk_error err = {0};
+  hk_plan plan = small_plan(&r, false);
+  const hk_param_group group = {.numel = numel_of(&plan), .hyper = {.lr = 1e-3}};
+  hk_engine_options options = unpinned;
+  hk_engine_memory memory;
+  hk_engine *engine = NULL;
+  must(hk_engine_measure(&plan, &options, &memory, &err), &err);
+  options.backend_options.memory = memory.device;
+  must(hk_engine_create(&plan, &group, 1, &options, &engine, &err), &err);
+  const hk_engine_memory taken = hk_engine_memory_taken(engine);
+  assert_memory_equal(&taken, &memory, sizeof memory);
+  hk_engine_destroy(engine);
+  engine = NULL;
+
+  options.backend_options.memory = memory.device / 2;
+  assert_int_equal(hk_engine_create(&plan, &group, 1, &options, &engine, &err), HK_ENVIRONMENT);
+  assert_null(engine);
+  char wish[32], had[32];
+  assert_non_null(strstr(err.message, hk_format_bytes(memory.device, wish, sizeof wish)));
+  assert_non_null(
+      strstr(err.message, hk_format_bytes(memory.device / 2 / 512 * 512, had, sizeof had)));
+  assert_non_null(strstr(err.message, "--buffers"));
+  options.backend_options.memory = memory.device - 512;
+  assert_int_equal(hk_engine_create(&plan, &group, 1, &options, &engine, &err), HK_ENVIRONMENT);
+  hk_plan_free(&plan);
+}
+
+/* 1.6 T parameters: 25 TB of state, on the host or on the host backend's device. */
+static void too_little_host_memory_is_said_first(void **unused) {
+  (void)unused;
+  static const char config[] =
+      "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 500, "
+      "\"hidden_size\": 16384, \"intermediate_size\": 53248, \"num_attention_heads\": 128, "
+      "\"num_key_value_heads\": 8, \"vocab_size\": 128256, \"max_position_embeddings\": 4096}";
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+  hk_error err = {0};
+  cJSON *root = NULL;
+  hk_model model = {0};
+  hk_plan plan;
+  must(hk_json_parse(config, strlen(config), "large", &root, &err), &err);
+  must(hk_model_from_config(root, "large", &model, &err), &err);
+  cJSON_Delete(root);
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, (int64_t)1 << 34, &plan,
+                      &err),
+       &err);
+  hk_model_free(&model);
+  plan.cpu_threads = 1;
+  plan.piece_numel = (int64_t)1 << 34;
+  const hk_param_group group = {.numel = numel_of(&plan), .hyper = {.lr = 1e-3}};
+  for (int route = HK_ROUTE_CPU; route < HK_ROUTE_COUNT; route++) {
+    for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].route = (hk_route)route;
+    hk_engine *engine = NULL;
+    hk_engine_memory memory;
+    must(hk_engine_measure(&plan, &unpinned, &memory, &err), &err);
+    assert_true(memory.device + memory.host_pinned > 12 * group.numel);
+    assert_int_equal(hk_engine_create(&plan, &group, 1, &unpinned, &engine, &err), HK_ENVIRONMENT);
+    char wish[32];
+    const hk_bytes all = memory.device + memory.host_pinned;
+    assert_non_null(strstr(err.message, hk_format_bytes(all, wish, sizeof wish)));
+    assert_non_null(strstr(err.message, "MemAvailable"));
+  }
+  hk_plan_free(&plan);
+}
+
+static void refuse(const hk_plan *plan, const hk_param_group *groups, size_t n,
+                   const hk_engine_options *options, const char *wanted) {
+  hk_error err = {0};
+  hk_engine *engine = NULL;
+  assert_int_equal(hk_engine_create(plan, groups, n, options, &engine, &err), HK_INPUT);
+  assert_null(engine);
+  if (strstr(err.message, wanted) == NULL) fail_msg("'%s' lacks '%s'", err.message, wanted);
+}
+
+static void what_disagrees_is_refused(void **unused) {
+  (void)unused;
+  random_stream r = {340};
+  hk_plan plan = small_plan(&r, false);
+  const int64_t n = numel_of(&plan);
+  const hk_adamw hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+  hk_param_group groups[2] = {{n - 10, hyper}, {10, hyper}};
+  refuse(&plan, groups, 0, &unpinned, "1 to 65536 parameter groups");
+  refuse(&plan, groups, HK_MOST_PARAM_GROUPS + 1, &unpinned, "1 to 65536 parameter groups");
+  refuse(&plan, groups, 1, &unpinned, "they must be of one model and one rank");
+  groups[1].numel = 11;
+  refuse(&plan, groups, 2, &unpinned, "they must be of one model and one rank");
+  groups[1].numel = 0;
+  refuse(&plan, groups, 2, &unpinned, "parameter group 1: 0 parameters");
+  groups[1].numel = INT64_MAX;
+  refuse(&plan, groups, 2, &unpinned, "parameter group 1");
+  groups[1].numel = 10;
+  const hk_adamw wrong[] = {
+      {.lr = -1},      {.lr = (double)NAN}, {.lr = (double)INFINITY},     {.beta1 = 1},
+      {.beta2 = -0.1}, {.eps = -1},         {.weight_decay = (double)NAN}};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    groups[1].hyper = wrong[i];
+    refuse(&plan, groups, 2, &unpinned, "parameter group 1: lr");
+  }
+  groups[1].hyper = hyper;
+  hk_engine_options options = unpinned;
+  options.grad_type = HK_GRAD_FP32;
+  refuse(&plan, groups, 2, &options, "bf16 or fp16");
+  const int32_t first = plan.order[0];
+  plan.order[0] = plan.order[1];
+  refuse(&plan, groups, 2, &unpinned, "order");
+  plan.order[0] = first;
+  plan.subgroups[0].numel++;
+  refuse(&plan, groups, 2, &unpinned, "subgroups");
+  plan.subgroups[0].numel--;
+
+  hk_error err = {0};
+  hk_engine *engine = NULL;
+  hk_param_group got;
+  must(hk_engine_create(&plan, groups, 2, &unpinned, &engine, &err), &err);
+  assert_int_equal(hk_engine_set_group(engine, 2, &hyper, &err), HK_INPUT);
+  assert_int_equal(hk_engine_set_group(engine, 1, &wrong[0], &err), HK_INPUT);
+  assert_int_equal(hk_engine_get_group(engine, 2, &got, &err), HK_INPUT);
+  must(hk_engine_get_group(engine, 1, &got, &err), &err);
+  assert_true(got.numel == 10 && got.hyper.lr == hyper.lr);
+  float p = 0;
+  assert_int_equal(hk_engine_read(engine, HK_STATE_P, INT64_MAX, INT64_MAX, &p, &err), HK_INPUT);
+  assert_int_equal(hk_engine_write(engine, HK_STATE_P, n, 1, &p, &err), HK_INPUT);
+  assert_int_equal(hk_engine_write(engine, HK_STATE_W, 0, 1, &p, &err), HK_INPUT);
+  assert_int_equal(hk_engine_set_step(engine, -1, &err), HK_INPUT);
+  hk_engine_destroy(engine);
+  hk_plan_free(&plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(hocket_survives_every_fault),
+      cmocka_unit_test(deepspeed_survives_every_fault),
+      cmocka_unit_test(gradients_that_fail_to_arrive_end_the_engine),
+      cmocka_unit_test(gradients_are_given_once_and_in_range),
+      cmocka_unit_test(an_engine_is_made_whole_or_not_at_all),
+      cmocka_unit_test(too_little_device_memory_is_said_first),
+      cmocka_unit_test(too_little_host_memory_is_said_first),
+      cmocka_unit_test(what_disagrees_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

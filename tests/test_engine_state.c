@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Where state lies, over random plans: every parameter in one place, no two slabs in the same, and
+ * no write-back over the only copy of a subgroup that a failure might still need. */
+#include "engine/state.h"
+
+#include <stdlib.h>
+
+#include "tests/fixture_engine.h"
+
+/* Bases that no memory has: nothing here looks inside a slab. */
+#define HOST   ((char *)(1ull << 40))
+#define DEVICE ((char *)(1ull << 44))
+
+static int by_address(const void *a, const void *b) {
+  const char *const *x = a, *const *y = b;
+  return (*x > *y) - (*x < *y);
+}
+
+static int64_t slabs_of(const hk_state *state) {
+  int64_t n = 0;
+  for (size_t s = 0; s < state->n_subgroups; s++) n += state->subgroups[s].slabs;
+  return n;
+}
+
+static bool is_slab(const hk_state *state, const char *at, const char *base, int64_t n) {
+  const hk_bytes bytes = state->shape.bytes;
+  return at >= base && (at - base) % bytes == 0 && (at - base) / bytes < n;
+}
+
+/* Homes and spares together are all slabs of the layout, each once. */
+static void assert_apart(const hk_state *state) {
+  const int64_t homes = slabs_of(state);
+  const int64_t all = state->host_slabs + state->device_slabs;
+  const char **slabs = must_have((size_t)all, sizeof *slabs);
+  int64_t n = 0;
+  for (; n < homes; n++) slabs[n] = state->home[n];
+  const hk_spares *spares[] = {&state->staged, &state->mapped};
+  for (int k = 0; k < 2; k++) {
+    assert_int_equal(spares[k]->count, spares[k]->n);
+    for (int64_t i = 0; i < spares[k]->n; i++) {
+      assert_true(n < all);
+      slabs[n++] = spares[k]->free[(spares[k]->head + i) % spares[k]->n];
+    }
+  }
+  assert_int_equal(n, all);
+  qsort(slabs, (size_t)n, sizeof *slabs, by_address);
+  for (int64_t i = 0; i < n; i++) {
+    const bool on_host = is_slab(state, slabs[i], HOST, state->host_slabs);
+    assert_true(on_host || is_slab(state, slabs[i], DEVICE, state->device_slabs));
+    if (i > 0) assert_true(slabs[i - 1] < slabs[i]);
+  }
+  free(slabs);
+}
+
+static void assert_routes(const hk_state *state) {
+  for (size_t s = 0; s < state->n_subgroups; s++) {
+    const hk_state_subgroup *sub = &state->subgroups[s];
+    for (int64_t k = sub->first; k < sub->first + sub->slabs; k++) {
+      const bool device = is_slab(state, state->home[k], DEVICE, state->device_slabs);
+      assert_int_equal(device, sub->route == HK_ROUTE_RESIDENT);
+      /* Kernels take what lies on the device as one piece. */
+      if (device && k > sub->first) {
+        assert_ptr_equal(state->home[k], (char *)state->home[k - 1] + state->shape.bytes);
+      }
+    }
+  }
+}
+
+static void assert_shape(const hk_state *state) {
+  const hk_slab_shape *shape = &state->shape;
+  assert_true(shape->numel >= 1 && shape->numel <= (1 << 20) + 64);
+  assert_true(shape->m >= 4 * shape->numel && shape->v >= shape->m + 4 * shape->numel);
+  assert_true(shape->bytes >= shape->v + 4 * shape->numel);
+  assert_int_equal(shape->bytes % 128, 0);
+  assert_int_equal(shape->m % 16 + shape->v % 16, 0);
+}
+
+/* Runs of a subgroup from `begin` cover it without holes or overlaps, each inside a slab and a
+ * piece. */
+static void assert_runs(const hk_state *state, size_t s, int64_t begin) {
+  const hk_state_subgroup *sub = &state->subgroups[s];
+  int64_t last_slab = -1, last_end = 0;
+  for (int64_t at = begin; at < sub->numel;) {
+    const hk_slab_run run = hk_state_run(state, s, at, sub->numel);
+    assert_int_equal(run.offset, at);
+    assert_true(run.n >= 1 && run.at >= 0 && run.at + run.n <= state->shape.numel);
+    assert_true(run.slab >= sub->first && run.slab < sub->first + sub->slabs);
+    assert_int_equal(run.offset / state->piece, (run.offset + run.n - 1) / state->piece);
+    if (at > begin) {
+      assert_true(run.slab > last_slab || (run.slab == last_slab && run.at >= last_end));
+      assert_int_equal(run.at, 0);
+    }
+    last_slab = run.slab;
+    last_end = run.at + run.n;
+    at += run.n;
+    /* A shorter end cuts the run, nothing else. */
+    const hk_slab_run cut = hk_state_run(state, s, run.offset, run.offset + (run.n + 1) / 2);
+    assert_true(cut.slab == run.slab && cut.at == run.at && cut.n == (run.n + 1) / 2);
+  }
+}
+
+static void assert_everything_is_somewhere(const hk_state *state, random_stream *r) {
+  int64_t offset = 0, host = 0, device = 0;
+  for (size_t s = 0; s < state->n_subgroups; s++) {
+    const hk_state_subgroup *sub = &state->subgroups[s];
+    assert_int_equal(sub->offset, offset);
+    assert_int_equal(hk_state_find(state, offset), s);
+    assert_int_equal(hk_state_find(state, offset + sub->numel - 1), s);
+    assert_int_equal(hk_state_find(state, offset + pick(r, 0, (int)sub->numel - 1)), s);
+    offset += sub->numel;
+    int64_t *free_at = sub->route == HK_ROUTE_CPU ? &host : &device;
+    const int64_t at = sub->route == HK_ROUTE_CPU ? sub->host_at : sub->device_at;
+    assert_true(at >= *free_at && at % 128 == 0);
+    *free_at = at + sub->numel;
+    assert_runs(state, s, 0);
+    assert_runs(state, s, pick(r, 0, (int)sub->numel - 1));
+  }
+  assert_int_equal(offset, state->numel);
+  assert_true(host <= state->host_numel && device <= state->device_numel);
+}
+
+/* -- Steps --------------------------------------------------------------------------------------
+ */
+
+static bool within(void *const *list, int64_t n, const void *slab) {
+  for (int64_t i = 0; i < n; i++) {
+    if (list[i] == slab) return true;
+  }
+  return false;
+}
+
+/* Copies of a lane keep their order, so that when one subgroup of a route is written back those in
+ * front of it have arrived, but for the `behind` nearest ones. No target may be the home of a
+ * subgroup that has not arrived, or of one on another route. */
+static void assert_safe_targets(const hk_plan *plan, const hk_state *state) {
+  const size_t behind = plan->runtime == HK_RUNTIME_DEEPSPEED ? 1 : 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    const hk_state_subgroup *from = &state->subgroups[plan->order[i]];
+    size_t arrived = 0; /* order positions in front of this one on its route */
+    for (size_t j = 0; j < i; j++) arrived += state->subgroups[plan->order[j]].route == from->route;
+    arrived = arrived > behind ? arrived - behind : 0;
+    for (size_t j = 0, same = 0; j < plan->n_subgroups; j++) {
+      const hk_state_subgroup *other = &state->subgroups[plan->order[j]];
+      const bool in_place = from->route == HK_ROUTE_CPU || from->route == HK_ROUTE_RESIDENT;
+      if (in_place && j == i) continue;
+      const bool gone = other->route == from->route && same++ < arrived && !in_place;
+      for (int64_t k = from->first; k < from->first + from->slabs && !gone; k++) {
+        assert_false(within(state->home + other->first, other->slabs, state->next[k]));
+      }
+      /* What others wrote into and have not left: nobody else's target. */
+      for (int64_t k = from->first; k < from->first + from->slabs && j != i; k++) {
+        assert_false(within(state->next + other->first, other->slabs, state->next[k]));
+      }
+    }
+  }
+}
+
+static void run_case(uint64_t number) {
+  random_stream r = {number};
+  hk_error err = {0};
+  hk_plan plan = random_engine_plan(&r, number % 3 == 2);
+  hk_state state;
+  must(hk_state_layout(&plan, &state, &err), &err);
+  hk_state_place(&state, HOST, DEVICE);
+  assert_shape(&state);
+  assert_everything_is_somewhere(&state, &r);
+  assert_apart(&state);
+  assert_routes(&state);
+  for (int64_t step = 1; step <= 12; step++) {
+    hk_state_relocate(&plan, &state);
+    assert_safe_targets(&plan, &state);
+    for (size_t i = 0; i < plan.n_subgroups; i++) {
+      hk_state_commit(&state, (size_t)plan.order[i], step);
+    }
+    assert_apart(&state);
+    assert_routes(&state);
+    for (size_t s = 0; s < plan.n_subgroups; s++) assert_int_equal(state.subgroups[s].step, step);
+  }
+  hk_state_free(&state);
+  hk_plan_free(&plan);
+}
+
+static void state_is_somewhere_and_nowhere_twice(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 150; number++) run_case(number);
+}
+
+/* Pieces longer than a slab may be: several slabs a piece. */
+static void long_pieces_have_several_slabs(void **unused) {
+  (void)unused;
+  hk_plan_subgroup subgroups[] = {{5000001, HK_ROUTE_STAGED},
+                                  {3100000, HK_ROUTE_MAPPED},
+                                  {2097153, HK_ROUTE_CPU},
+                                  {2500000, HK_ROUTE_STAGED},
+                                  {1, HK_ROUTE_RESIDENT}};
+  int32_t order[] = {3, 1, 4, 0, 2};
+  for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
+    const hk_plan plan = {.runtime = (hk_runtime)runtime,
+                          .piece_numel = 2100000,
+                          .subgroups = subgroups,
+                          .n_subgroups = 5,
+                          .order = order};
+    random_stream r = {1};
+    hk_error err = {0};
+    hk_state state;
+    must(hk_state_layout(&plan, &state, &err), &err);
+    assert_true(state.slabs_a_piece > 1);
+    hk_state_place(&state, HOST, DEVICE);
+    assert_shape(&state);
+    assert_everything_is_somewhere(&state, &r);
+    for (int64_t step = 1; step <= 7; step++) {
+      hk_state_relocate(&plan, &state);
+      assert_safe_targets(&plan, &state);
+      for (size_t s = 0; s < 5; s++) hk_state_commit(&state, s, step);
+      assert_apart(&state);
+      assert_routes(&state);
+    }
+    hk_state_free(&state);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(state_is_somewhere_and_nowhere_twice),
+      cmocka_unit_test(long_pieces_have_several_slabs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
