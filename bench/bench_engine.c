@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The engine against what the machine can do, in one run: ceilings, then the update phase of one
+ * rank by policy. Mixed plans (share of parameters on the CPU, threads) are tried briefly; the best
+ * of them then takes turns with all-cpu and all-staged. What people run today, DeepSpeed's
+ * operations, comes last.
+ *
+ *   bench_engine [--params N] [--reps N] [--threads N] [--piece N] [--backend cuda|host]
+ *                [--json FILE]
+ *
+ * The bound is hocket's own (sim/bound.h) on a machine made of the measured ceilings, with no room
+ * for resident state. Prints a Markdown table. */
+#include <getopt.h>
+#include <glpk.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/ceilings.h"
+#include "core/json.h"
+#include "engine/engine.h"
+#include "engine/trial.h"
+#include "sim/bound.h"
+
+#define MOST_REPS    64
+#define MOST_THREADS 1024
+#define MOST_PARAMS  ((int64_t)1000000000000)
+#define COPY         (12 * HK_MIB)
+/* CUDA takes some 1,000 operations on a stream before it makes the caller wait, which must not
+ * happen before both directions are queued. */
+#define LONG_COPY (48 * HK_MIB)
+
+static struct {
+  int64_t params, piece;
+  int reps, threads;
+  const hk_backend_ops *backend;
+  const char *json;
+} given = {.params = 1200000000, .piece = 5000000, .reps = 11, .threads = 16};
+
+static hk_model model;
+static hk_job job = {.nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1024};
+static hk_machine machine;
+
+static void must(hk_status status, const hk_error *err) {
+  if (status == HK_OK) return;
+  fprintf(stderr, "bench_engine: %s\n", err->message);
+  exit(status);
+}
+
+/* -- Subjects ------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+  char name[64];
+  hk_plan plan;
+  hk_engine *engine;
+  double seconds[MOST_REPS];
+  int n;
+  double median, least, most; /* G params a second */
+} subject;
+
+static int64_t numel;
+static uint16_t *grads;
+
+/* An even mixture: of every 1 / share subgroups one is the CPU's, and so on. */
+static void assign(hk_plan *plan, double cpu_share, double mapped_share) {
+  double cpu = 0.5, mapped = 0.25;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    hk_route *route = &plan->subgroups[s].route;
+    *route = HK_ROUTE_STAGED;
+    cpu += cpu_share;
+    mapped += mapped_share;
+    if (cpu >= 1) {
+      *route = HK_ROUTE_CPU;
+      cpu -= 1;
+    } else if (mapped >= 1) {
+      *route = HK_ROUTE_MAPPED;
+      mapped -= 1;
+    }
+  }
+}
+
+static subject *make_subject(const char *name, hk_runtime runtime, double cpu_share,
+                             double mapped_share, int stride, int threads) {
+  hk_error err = {0};
+  subject *s = calloc(1, sizeof *s);
+  if (s == NULL) exit(HK_ENVIRONMENT);
+  hk_model copy = {0};
+  must(hk_model_from_config(model.config, model.name, &copy, &err), &err);
+  const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
+  must(hk_plan_create(&copy, &job, runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
+                      deepspeed ? 100000000 : 4 * given.piece, &s->plan, &err),
+       &err);
+  snprintf(s->name, sizeof s->name, "%s", name);
+  snprintf(s->plan.policy, sizeof s->plan.policy, "bench");
+  s->plan.piece_numel = given.piece;
+  s->plan.buffers = 4;
+  s->plan.cpu_threads = threads;
+  s->plan.stride = deepspeed ? stride : 0;
+  assign(&s->plan, cpu_share, mapped_share);
+  for (size_t i = 0; i < s->plan.n_subgroups && stride > 0; i++) {
+    s->plan.subgroups[i].route = (i + 1) % (size_t)stride == 0 ? HK_ROUTE_STAGED : HK_ROUTE_CPU;
+  }
+  numel = 0;
+  for (size_t i = 0; i < s->plan.n_subgroups; i++) numel += s->plan.subgroups[i].numel;
+  return s;
+}
+
+static void start(subject *s) {
+  hk_error err = {0};
+  const hk_param_group group = {
+      .numel = numel,
+      .hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01}};
+  const hk_engine_options options = {.backend = given.backend};
+  must(hk_engine_create(&s->plan, &group, 1, &options, &s->engine, &err), &err);
+}
+
+static void stop(subject *s) {
+  hk_engine_destroy(s->engine);
+  s->engine = NULL;
+}
+
+static double take_step(subject *s) {
+  hk_error err = {0};
+  hk_step_report report;
+  must(hk_engine_gradients(s->engine, 0, numel, grads, false, true, &err), &err);
+  must(hk_engine_step(s->engine, NULL, &report, &err), &err);
+  return (double)report.update / 1e9;
+}
+
+static int by_value(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void summarise(subject *s) {
+  double sorted[MOST_REPS];
+  memcpy(sorted, s->seconds, (size_t)s->n * sizeof *sorted);
+  qsort(sorted, (size_t)s->n, sizeof *sorted, by_value);
+  const double g = (double)numel / 1e9;
+  s->median = g / ((sorted[(s->n - 1) / 2] + sorted[s->n / 2]) / 2);
+  s->least = g / sorted[s->n - 1];
+  s->most = g / sorted[0];
+}
+
+#define TURN 3 /* steps that count before the next subject's turn, after one that does not */
+
+/* Takes turns. One engine at a time, so that all have the same memory: what a virtual machine hands
+ * out last can be slower. */
+static void measure(subject **subjects, int n, int reps) {
+  const int turn = n > 1 ? TURN : reps;
+  for (int done = 0; done < reps; done += turn) {
+    for (int i = 0; i < n; i++) {
+      subject *s = subjects[i];
+      start(s);
+      take_step(s);
+      for (int r = done; r < reps && r < done + turn; r++) s->seconds[s->n++] = take_step(s);
+      stop(s);
+    }
+  }
+  for (int i = 0; i < n; i++) summarise(subjects[i]);
+}
+
+/* -- Ceilings ---------------------------------------------------------------------------------- */
+
+enum { MOST_MIXED = 8 };
+
+static struct {
+  ceiling dram, h2d, d2h, duplex;
+  mixed_ceiling mixed[MOST_MIXED];
+  int n_mixed;
+} limits;
+
+static void measure_ceilings(void) {
+  hk_error err = {0};
+  hk_backend *backend = NULL;
+  ceilings *c = NULL;
+  const hk_backend_options options = {.memory = HK_GIB, .threads = 1};
+  const hk_bytes host = numel * 16 < 16 * HK_GIB ? numel * 16 : 16 * HK_GIB;
+  must(given.backend->open(0, &options, &backend, &err), &err);
+  must(ceilings_open(backend, host, 768 * HK_MIB, given.threads, &c, &err), &err);
+  for (int threads = given.threads; threads >= 1 && threads > given.threads - 3; threads -= 2) {
+    const ceiling dram = ceilings_dram(c, threads, given.reps);
+    if (dram.rate > limits.dram.rate) limits.dram = dram;
+  }
+  must(ceilings_copies(c, true, false, COPY, 5, &limits.h2d, &err), &err);
+  must(ceilings_copies(c, false, true, COPY, 5, &limits.d2h, &err), &err);
+  must(ceilings_copies(c, true, true, COPY, given.reps, &limits.duplex, &err), &err);
+  for (int eighths = 8; eighths >= 2; eighths--) {
+    const int threads = given.threads * eighths / 8;
+    if (threads < 1 || (limits.n_mixed > 0 && limits.mixed[limits.n_mixed - 1].threads == threads))
+      continue;
+    must(ceilings_mixed(c, threads, LONG_COPY, 5, &limits.mixed[limits.n_mixed++], &err), &err);
+  }
+  ceilings_close(c);
+  backend->ops->close(backend);
+}
+
+/* The time below which no assignment of routes can finish on a machine with these ceilings. */
+static double bound_seconds(const hk_plan *plan) {
+  hk_error err = {0};
+  hk_bound bound;
+  double dram = limits.dram.rate;
+  for (int i = 0; i < limits.n_mixed; i++) dram = fmax(dram, limits.mixed[i].all.rate);
+  machine.cores.value = given.threads;
+  machine.dram.value = machine.dram_with_dma.value = dram;
+  machine.cpu_adamw.value = machine.cpu_adamw_fp32.value = limits.dram.rate / 28;
+  machine.cpu_adamw_threads.value = 0.01;
+  machine.h2d.value = machine.fabric_h2d.value = limits.h2d.rate;
+  machine.d2h.value = machine.fabric_d2h.value = limits.d2h.rate;
+  machine.duplex.value = machine.fabric_duplex.value = limits.duplex.rate;
+  machine.mapped.value = limits.duplex.rate;
+  machine.gpu_launch.value = 0;
+  machine.gpu_reserved.value = 0;
+  machine.gpu_memory.value = 2 * (double)numel;
+  hk_plan one = *plan;
+  one.job.gpus = 1; /* this rank alone is on the machine */
+  must(hk_bound_physical(&one, &machine, &bound, &err), &err);
+  return (double)bound.update_ns / 1e9;
+}
+
+/* The best that can be mixed of what the probes got for kernels, copies in and copies out at once:
+ * with a and b the parameters a second of the CPU and of the staged route, and w a way to divide
+ * time between probes,
+ *
+ *   maximise a + b   subject to   28 a           <= sum w cpu        (kernels)
+ *                                 2 a + 12 b     <= sum w in         (weights and state in)
+ *                                 12 b           <= sum w out        (state back),   sum w = 1
+ *
+ * This is what the probes reached and no proof that a plan cannot do better: a measured one was
+ * 1 % above it once. Kernels alone and copies alone are probes, too. */
+static double probes_best_params_per_s(void) {
+  enum { A = 1, B = 2, FIRST = 3, ROWS = 4 };
+  const int n = limits.n_mixed + 2;
+  const double half = limits.duplex.rate / 2;
+  glp_term_out(GLP_OFF);
+  glp_prob *lp = glp_create_prob();
+  glp_set_obj_dir(lp, GLP_MAX);
+  glp_add_rows(lp, ROWS);
+  glp_add_cols(lp, n + 2);
+  for (int j = 1; j <= n + 2; j++) glp_set_col_bnds(lp, j, GLP_LO, 0, 0);
+  for (int r = 1; r < ROWS; r++) glp_set_row_bnds(lp, r, GLP_UP, 0, 0);
+  glp_set_row_bnds(lp, ROWS, GLP_FX, 1, 1);
+  glp_set_obj_coef(lp, A, 1);
+  glp_set_obj_coef(lp, B, 1);
+  const int all[] = {0, 1, 2, 3, 4};
+  glp_set_mat_col(lp, A, 2, all, (const double[]){0, 28, 2});
+  glp_set_mat_col(lp, B, 2, (const int[]){0, 2, 3}, (const double[]){0, 12, 12});
+  for (int i = 0; i < n; i++) {
+    /* Kernels alone send up what they make: at that rate no copy would be in anybody's way. */
+    double c = limits.dram.rate, in = c / 14, out = 0;
+    if (i < limits.n_mixed) {
+      const mixed_ceiling *m = &limits.mixed[i];
+      c = m->cpu.rate, in = m->in.rate, out = m->out.rate;
+    } else if (i > limits.n_mixed) {
+      c = 0, in = out = half;
+    }
+    glp_set_mat_col(lp, FIRST + i, 4, all, (const double[]){0, -c / 1e9, -in / 1e9, -out / 1e9, 1});
+  }
+  const double most = glp_simplex(lp, NULL) == 0 ? glp_get_obj_val(lp) * 1e9 : 0;
+  glp_delete_prob(lp);
+  return most;
+}
+
+/* -- Report ------------------------------------------------------------------------------------ */
+
+static void print_ceiling(const char *name, const ceiling *c) {
+  printf("| %s | %.1f GB/s | %.1f - %.1f | |\n", name, c->rate / 1e9, c->least / 1e9,
+         c->most / 1e9);
+}
+
+static void print_subject(const subject *s, const char *of, double whole) {
+  printf("| %s | %.3f G params/s | %.3f - %.3f | ", s->name, s->median, s->least, s->most);
+  if (whole > 0) printf("%.3f of %s", s->median / whole, of);
+  printf(" |\n");
+}
+
+static void save_json(subject *const *subjects, int n, double bound) {
+  hk_error err = {0};
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "hocket.bench_engine/1");
+  cJSON_AddNumberToObject(root, "parameters", (double)numel);
+  cJSON_AddNumberToObject(root, "bound_params_per_s", (double)numel / bound);
+  cJSON *at = cJSON_AddObjectToObject(root, "ceilings_bytes_per_s");
+  cJSON_AddNumberToObject(at, "dram", limits.dram.rate);
+  cJSON_AddNumberToObject(at, "h2d", limits.h2d.rate);
+  cJSON_AddNumberToObject(at, "d2h", limits.d2h.rate);
+  cJSON_AddNumberToObject(at, "duplex", limits.duplex.rate);
+  cJSON *points = cJSON_AddArrayToObject(root, "dram_with_copies");
+  for (int i = 0; i < limits.n_mixed; i++) {
+    cJSON *point = cJSON_CreateObject();
+    cJSON_AddNumberToObject(point, "threads", limits.mixed[i].threads);
+    cJSON_AddNumberToObject(point, "cpu_bytes_per_s", limits.mixed[i].cpu.rate);
+    cJSON_AddNumberToObject(point, "in_bytes_per_s", limits.mixed[i].in.rate);
+    cJSON_AddNumberToObject(point, "out_bytes_per_s", limits.mixed[i].out.rate);
+    cJSON_AddItemToArray(points, point);
+  }
+  at = cJSON_AddArrayToObject(root, "subjects");
+  for (int i = 0; i < n; i++) {
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "name", subjects[i]->name);
+    cJSON_AddItemToObject(one, "seconds",
+                          cJSON_CreateDoubleArray(subjects[i]->seconds, subjects[i]->n));
+    cJSON_AddItemToArray(at, one);
+  }
+  must(hk_json_save(root, given.json, &err), &err);
+  cJSON_Delete(root);
+}
+
+/* -- The run ----------------------------------------------------------------------------------- */
+
+/* The argument of an option, which also takes "1.2e9". */
+static int64_t whole_number(const char *option, const char *text, int64_t most) {
+  char *end = NULL;
+  const double number = strtod(text, &end);
+  if (end != text && *end == 0 && number >= 1 && number <= (double)most && floor(number) == number)
+    return (int64_t)number;
+  fprintf(stderr, "bench_engine: --%s %s is not a whole number from 1 to %lld\n", option, text,
+          (long long)most);
+  exit(HK_INPUT);
+}
+
+static void read_options(int argc, char **argv) {
+  static const struct option options[] = {{"params", required_argument, NULL, 'p'},
+                                          {"reps", required_argument, NULL, 'r'},
+                                          {"threads", required_argument, NULL, 't'},
+                                          {"piece", required_argument, NULL, 'i'},
+                                          {"backend", required_argument, NULL, 'b'},
+                                          {"json", required_argument, NULL, 'j'},
+                                          {NULL, 0, NULL, 0}};
+  hk_error err = {0};
+  const char *backend = "cuda";
+  for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+    if (c == 'p') given.params = whole_number("params", optarg, MOST_PARAMS);
+    if (c == 'r') given.reps = (int)whole_number("reps", optarg, MOST_REPS);
+    if (c == 't') given.threads = (int)whole_number("threads", optarg, MOST_THREADS);
+    if (c == 'i') given.piece = whole_number("piece", optarg, MOST_PARAMS);
+    if (c == 'b') backend = optarg;
+    if (c == 'j') given.json = optarg;
+    if (c == '?') exit(HK_INPUT);
+  }
+  must(hk_backend_find(backend, &given.backend, &err), &err);
+}
+
+/* A rank of at least so many parameters, of a model that people know. */
+static void choose_model(void) {
+  hk_error err = {0};
+  const bool large = given.params > 120000000;
+  must(hk_model_load(large ? "llama-2-7b" : "gpt2", &model, &err), &err);
+  job.gpus = (int)(model.parameters / given.params);
+  if (job.gpus < 1) job.gpus = 1;
+  if (job.gpus > HK_MOST_GPUS) job.gpus = HK_MOST_GPUS;
+  must(hk_machine_load("h200-16c", &machine, &err), &err);
+}
+
+static void make_gradients(void) {
+  grads = malloc((size_t)numel * sizeof *grads);
+  if (grads == NULL) exit(HK_ENVIRONMENT);
+  uint64_t z = 1;
+  for (int64_t i = 0; i < numel; i++) {
+    z = z * 6364136223846793005u + 1442695040888963407u;
+    grads[i] = (uint16_t)(((z >> 48) & 0x807f) | ((112 + ((z >> 40) & 7)) << 7));
+  }
+}
+
+/* Shares of the CPU and of the mapped route, and threads of 16. */
+static const struct {
+  double cpu, mapped;
+  int threads;
+} mixtures[] = {
+    {0.56, 0, 8},  {0.66, 0, 10}, {0.68, 0, 12}, {0.70, 0, 12}, {0.70, 0, 14},
+    {0.72, 0, 14}, {0.74, 0, 14}, {0.76, 0, 14}, {0.78, 0, 14}, {0.60, 0.10, 10},
+};
+enum { MIXES = sizeof mixtures / sizeof mixtures[0] };
+
+static void make_mixes(subject **out) {
+  for (int i = 0; i < MIXES; i++) {
+    const int part = given.threads * mixtures[i].threads / 16, threads = part > 0 ? part : 1;
+    char name[64];
+    snprintf(name, sizeof name, "mixed: cpu %.2f, mapped %.2f, %d threads", mixtures[i].cpu,
+             mixtures[i].mapped, threads);
+    out[i] = make_subject(name, HK_RUNTIME_HOCKET, mixtures[i].cpu, mixtures[i].mapped, 0, threads);
+  }
+}
+
+int main(int argc, char **argv) {
+  read_options(argc, argv);
+  choose_model();
+  subject *cpu = make_subject("all cpu", HK_RUNTIME_HOCKET, 1, 0, 0, given.threads);
+  subject *staged = make_subject("all staged", HK_RUNTIME_HOCKET, 0, 0, 0, given.threads);
+  subject *tried[MIXES];
+  make_mixes(tried);
+  make_gradients();
+  measure_ceilings();
+  const double bound = bound_seconds(&cpu->plan), most = (double)numel / 1e9 / bound;
+
+  printf("%lld parameters, %d threads, pieces of %lld.\n\n", (long long)numel, given.threads,
+         (long long)given.piece);
+  printf("| what | median | least - most | ratio |\n|---|---:|---:|---|\n");
+  print_ceiling("host memory, AdamW's mix of bytes", &limits.dram);
+  print_ceiling("PCIe in", &limits.h2d);
+  print_ceiling("PCIe out", &limits.d2h);
+  print_ceiling("PCIe both ways", &limits.duplex);
+  for (int i = 0; i < limits.n_mixed; i++) {
+    const mixed_ceiling *m = &limits.mixed[i];
+    printf(
+        "| host memory, copies both ways and %d threads | %.1f GB/s | %.1f - %.1f | %.1f in, %.1f "
+        "out |\n",
+        m->threads, m->all.rate / 1e9, m->all.least / 1e9, m->all.most / 1e9, m->in.rate / 1e9,
+        m->out.rate / 1e9);
+  }
+  const double mixture = probes_best_params_per_s() / 1e9;
+  printf("| bound by the fullest of these, whatever fills it | %.3f G params/s | | |\n", most);
+  printf("| the probes' best mixture of kernels and copies | %.3f G params/s | | |\n", mixture);
+  const subject *best = tried[0];
+  for (int i = 0; i < MIXES; i++) {
+    measure(&tried[i], 1, 5);
+    print_subject(tried[i], "the probes' best mixture", mixture);
+    fflush(stdout);
+    if (tried[i]->median > best->median) best = tried[i];
+  }
+
+  subject *final = make_subject(best->name, HK_RUNTIME_HOCKET, 0, 0, 0, best->plan.cpu_threads);
+  for (size_t i = 0; i < final->plan.n_subgroups; i++) {
+    final->plan.subgroups[i] = best->plan.subgroups[i];
+  }
+  subject *trio[] = {cpu, staged, final};
+  measure(trio, 3, given.reps);
+  int wins = 0;
+  for (int r = 0; r < given.reps; r++) {
+    wins += final->seconds[r] < cpu->seconds[r] && final->seconds[r] < staged->seconds[r];
+  }
+  printf("| **in turns** | | | |\n");
+  print_subject(cpu, "host memory's ceiling", limits.dram.rate / 28 / 1e9);
+  print_subject(staged, "PCIe both ways", limits.duplex.rate / 24 / 1e9);
+  print_subject(final, "the probes' best mixture", mixture);
+  printf("| the same | | | %.3f of the bound |\n", final->median / most);
+  printf("| best mixed faster than both | %d of %d | | |\n", wins, given.reps);
+
+  subject *zero =
+      make_subject("DeepSpeed's operations, all cpu", HK_RUNTIME_DEEPSPEED, 1, 0, 0, given.threads);
+  subject *interleave = make_subject("DeepSpeed's operations, interleaved k = 2",
+                                     HK_RUNTIME_DEEPSPEED, 1, 0, 2, given.threads);
+  measure(&zero, 1, given.reps);
+  measure(&interleave, 1, given.reps);
+  print_subject(zero, "the best mixed", final->median);
+  print_subject(interleave, "the best mixed", final->median);
+  if (given.json != NULL) {
+    subject *all[5 + MIXES] = {cpu, staged, final, zero, interleave};
+    for (int i = 0; i < MIXES; i++) all[5 + i] = tried[i];
+    save_json(all, 5 + MIXES, bound);
+  }
+  return 0;
+}

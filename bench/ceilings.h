@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What the machine can do at most, measured beside the engine in the same run: host memory under
+ * AdamW's mix of bytes, copies over PCIe, and both at once. */
+#ifndef HK_BENCH_CEILINGS_H
+#define HK_BENCH_CEILINGS_H
+
+#include "engine/backend.h"
+#include "engine/team.h"
+
+typedef struct {
+  double rate;        /* bytes a second */
+  double least, most; /* of the rounds */
+} ceiling;
+
+/* Arrays that the probes work on: pinned host memory and device memory. */
+typedef struct ceilings ceilings;
+hk_status ceilings_open(hk_backend *backend, hk_bytes host, hk_bytes device, int most_threads,
+                        ceilings **out, hk_error *err);
+void ceilings_close(ceilings *c);
+
+/* Host memory under AdamW's bytes (three fp32 streams in place, 2 bytes in, 2 bytes out past the
+ * caches: 28 a parameter) with next to no arithmetic. */
+ceiling ceilings_dram(ceilings *c, int threads, int rounds);
+/* Copies of `chunk` bytes one after the other; both directions: the sum, in the window in which
+ * both run. */
+hk_status ceilings_copies(ceilings *c, bool in, bool out, hk_bytes chunk, int rounds, ceiling *rate,
+                          hk_error *err);
+/* The first while copies go both ways: traffic of host memory in the common window, by the team and
+ * by the copies. */
+typedef struct {
+  int threads;
+  ceiling cpu, in, out, all;
+} mixed_ceiling;
+hk_status ceilings_mixed(ceilings *c, int threads, hk_bytes chunk, int rounds,
+                         mixed_ceiling *ceilings_at, hk_error *err);
+
+#endif
