@@ -20,7 +20,7 @@ static const hk_option options[] = {
 #undef ROW
 };
 
-_Static_assert(HK_OPT_COUNT <= 32, "hk_option_set has 32 bits");
+_Static_assert(HK_OPT_COUNT <= 64, "hk_option_set has 64 bits");
 
 const hk_option *hk_option_info(hk_option_id id) {
   return &options[id];
@@ -30,7 +30,7 @@ static bool accepts(hk_option_set accepted, int id) {
   return id == HK_OPT_HELP || (accepted >> id & 1);
 }
 
-/* -- Values ---------------------------------------------------------------------------------- */
+/* -- Values ------------------------------------------------------------------------------------ */
 
 static bool read_digits(const char *text, char **end, int64_t *out) {
   if (!(text[0] >= '0' && text[0] <= '9')) return false;
@@ -203,6 +203,15 @@ static int id_of(int code) {
   return HK_OPT_COUNT;
 }
 
+/* For commands that take --machine more than once. */
+static hk_status keep_machine(hk_args *args, hk_error *err) {
+  if (args->n_machines == HK_MOST_MACHINES)
+    return hk_fail(err, HK_INPUT, "option '--machine' is given more than %d times",
+                   HK_MOST_MACHINES);
+  args->machines[args->n_machines++] = args->machine;
+  return HK_OK;
+}
+
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err) {
   struct option longs[HK_OPT_COUNT + 1];
@@ -217,6 +226,7 @@ hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *
     if (code == '?' || code == ':') return fail_option(code, argv[optind - 1], accepted, err);
     int id = id_of(code);
     HK_TRY(read_value(&options[id], optarg, args, err));
+    if (id == HK_OPT_MACHINE) HK_TRY(keep_machine(args, err));
     args->given |= (hk_option_set)1 << id;
     if (args->help) return HK_OK;
   }

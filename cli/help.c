@@ -7,9 +7,10 @@
 #include "sim/policy.h"
 
 static const hk_command *const commands[] = {
-    &hk_command_plan,         &hk_command_simulate,     &hk_command_model_list,
-    &hk_command_model_show,   &hk_command_machine_list, &hk_command_machine_show,
-    &hk_command_trace_export,
+    &hk_command_plan,         &hk_command_simulate,      &hk_command_run,
+    &hk_command_fit,          &hk_command_validate_runs, &hk_command_model_list,
+    &hk_command_model_show,   &hk_command_machine_list,  &hk_command_machine_show,
+    &hk_command_trace_export, &hk_command_trace_import,
 };
 
 const hk_command *const *hk_command_list(size_t *n) {

@@ -5,7 +5,8 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-build_packages=(gcc libc6-dev cmake ninja-build pkg-config libcjson-dev libglpk-dev libsmartcols-dev)
+build_packages=(gcc libc6-dev cmake ninja-build pkg-config libcjson-dev libglpk-dev libgsl-dev
+  libhwloc-dev libsmartcols-dev libxxhash-dev)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
@@ -20,6 +21,11 @@ has() {
     libc6-dev) finds_header stdlib.h ;;
     libcjson-dev) finds_header cjson/cJSON.h ;;
     libglpk-dev) finds_header glpk.h ;;
+    libgsl-dev) finds_header gsl/gsl_version.h ;;
+    libhwloc-dev) finds_header hwloc.h ;;
+    libxxhash-dev) finds_header xxhash.h ;;
+    g++) command -v "${CXX:-c++}" >/dev/null ;;
+    libsimgrid-dev) finds_header simgrid/engine.h ;;
     libsmartcols-dev) finds_header libsmartcols/libsmartcols.h ;;
     libcmocka-dev) printf '#include <cmocka.h>\n' |
       "${CC:-cc}" -E -x c -include stdarg.h -include stddef.h -include stdint.h \

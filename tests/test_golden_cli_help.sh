@@ -38,11 +38,15 @@ copies in flight, how long an iteration takes, and whether it fits.
 Commands:
   plan            Ranks the offload schedules of a model on a machine
   simulate        Simulates one iteration of a plan, or of a policy with settings
+  run             Runs a plan's update phase on real hardware, and times it
+  fit             Fits a machine profile to a table of measured runs
+  validate runs   Predicts every row of a table of measured runs, and compares
   model list      Lists the model presets that ship with hocket
   model show      Shows a model's shape, its exact parameters and what a training step costs
   machine list    Lists the machine profiles that ship with hocket
   machine show    Shows every quantity of a machine profile and where it came from
   trace export    Writes one simulated iteration as a Chrome trace, for Perfetto
+  trace import    Turns logs of DeepSpeed and Megatron-DeepSpeed into rows of a run table
 
   hocket help COMMAND   what a command takes and prints
   hocket --version      the version
@@ -61,15 +65,22 @@ done
 "$hocket" --version >out 2>err || fail "hocket --version: exit $?"
 grep -qxE 'hocket [0-9]+\.[0-9]+\.[0-9]+' out || fail "hocket --version: printed '$(cat out)'"
 
-for group in model machine trace; do
+for group in validate model machine trace; do
   for arguments in "$group --help" "help $group"; do
     "$hocket" $arguments >out 2>err || fail "hocket $arguments: exit $?"
     grep -q "^Usage: hocket $group ACTION" out || fail "hocket $arguments: no usage"
   done
 done
 
+cp "$(dirname "$HOCKET_SHARE")/tests/data/logs/7b-a100-dp4-interleave-k2.log" run.log
+cp "$(dirname "$HOCKET_SHARE")/tests/data/published-runs.csv" .
+cat >tiny.json <<'END'
+{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+ "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
+ "max_position_embeddings": 4096}
+END
 commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
-[ "$(wc -l <<<"$commands")" -eq 7 ] || fail "expected 7 commands, got: $commands"
+[ "$(wc -l <<<"$commands")" -eq 11 ] || fail "expected 11 commands, got: $commands"
 while read -r command; do
   "$hocket" $command --help >out 2>err || fail "hocket $command --help: exit $?"
   "$hocket" help $command >other || fail "hocket help $command: exit $?"
@@ -78,11 +89,16 @@ while read -r command; do
   grep -q "^Usage: hocket $command" out || fail "hocket $command --help: no usage"
   example=$(sed -n '/^Example:/{n;s/^  hocket //p}' out)
   [ -n "$example" ] || fail "hocket $command --help: no example"
+  if [ "$command" = run ]; then # the plan that the example of plan has written is too large for it
+    [ -s plan.json ] || fail "the example of plan wrote no plan.json"
+    "$hocket" simulate --model tiny.json --machine h200-16c --policy streamed --cpu-threads 2 --quiet \
+      -o plan.json >out || fail "no small plan for hocket run"
+  fi
   "$hocket" $example >out 2>err || fail "the example of $command: $(cat err)"
   [ -s out ] || fail "the example of $command prints nothing"
 done <<<"$commands"
-[ -s plan.json ] || fail "the example of plan wrote no plan.json"
 [ -s trace.json ] || fail "the example of trace export wrote no trace.json"
+[ -s runs.csv ] || fail "the example of trace import wrote no runs.csv"
 
 # -- Bad usage: exit 2, the nearest name, what would be right -----------------------------------
 
@@ -119,6 +135,7 @@ done
 for value in 0 k 1K 1MM 1.5M -1k 1T 1001G 9223372036854775807G; do
   expect 2 "option '--subgroup': expected a whole number .* k, M or G" plan --subgroup="$value"
 done
+expect 2 "option '--unbound' takes no value" simulate --unbound=yes
 expect 2 "option '--stride': expected .* or 'auto', got 'Auto'" plan --stride Auto
 expect 2 "option '--runtime': expected hocket\|deepspeed, got 'deep'" plan --runtime deep
 expect 2 "option '--flush': expected async\|sync, got ''" plan --flush ""
@@ -143,6 +160,19 @@ policy="--model gpt2 --machine h200-16c --policy interleave --stride 2 --subgrou
 [ ! -s err ] || fail "simulate --quiet: wrote '$(cat err)'"
 "$hocket" simulate p.json --json >second || fail "simulate p.json"
 cmp -s first second || fail "a plan file does not give the forecast of its policy"
+
+# Ranks that are not bound to cores are slower, and a profile that was not fitted on such says so.
+unbound="--model dos-7b --machine jlse-h100-4x80gb --policy zero-offload --runtime deepspeed --json"
+"$hocket" simulate $unbound >bound.json || fail "simulate bound"
+"$hocket" simulate $unbound --unbound -o roaming.json --quiet >out || fail "simulate --unbound"
+update() { sed -nE 's/^[[:space:]]*"update_ms":[[:space:]]*([0-9.]+),.*/\1/p' "$1" | head -n 1; }
+awk -v a="$(update bound.json)" -v b="$(update out)" 'BEGIN { exit !(a > 0 && b > a) }' ||
+  fail "--unbound: update of '$(update out)' ms, bound '$(update bound.json)'"
+said="extrapolated in launch style: jlse-h100-4x80gb was fitted on bound, this is unbound"
+grep -q "$said" out || fail "--unbound: no warning"
+! grep -q "launch style" bound.json || fail "bound: a warning of launch style"
+"$hocket" simulate roaming.json --json >again || fail "simulate roaming.json"
+cmp -s out again || fail "a plan file does not keep --unbound"
 
 # What does not fit: exit 1, said on stderr with figures; --json keeps stdout to one object.
 toobig="plan --model llama-3-70b --machine polaris-a100-4x40gb"
