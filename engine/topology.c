@@ -18,6 +18,8 @@ static pthread_once_t plain_once = PTHREAD_ONCE_INIT, devices_once = PTHREAD_ONC
 
 static hwloc_topology_t load(bool devices) {
   hwloc_topology_t topology;
+  /* Where there is no /sys (a bare chroot) hwloc would tell stderr, which is not a library's. */
+  setenv("HWLOC_HIDE_ERRORS", "2", 0);
   if (hwloc_topology_init(&topology) != 0) return NULL;
   if ((!devices ||
        hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0) &&
