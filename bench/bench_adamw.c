@@ -43,8 +43,7 @@ typedef struct {
 static arrays mem;
 static volatile float sink;
 
-/* -- streams --------------------------------------------------------------------------------------
- */
+/* -- streams ----------------------------------------------------------------------------------- */
 
 static TARGET void stream_read(int64_t at, int64_t n) {
   vec p = vec_set(0), m = p, v = p;
@@ -102,8 +101,7 @@ MIX(mix_plain, 0, false)
 MIX(mix_ahead, 1024, false)
 MIX(mix_stream, 1024, true)
 
-/* -- kernels --------------------------------------------------------------------------------------
- */
+/* -- kernels ----------------------------------------------------------------------------------- */
 
 static hk_cpu_kernels scalar, avx2, avx512;
 
@@ -178,8 +176,7 @@ static const bench_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-/* -- measuring ------------------------------------------------------------------------------------
- */
+/* -- measuring --------------------------------------------------------------------------------- */
 
 typedef struct {
   int64_t params, threads[MOST_LIST], chunks[MOST_LIST], rounds, skew;
@@ -259,8 +256,7 @@ static void summarize(const options *o) {
   }
 }
 
-/* -- reporting ------------------------------------------------------------------------------------
- */
+/* -- reporting --------------------------------------------------------------------------------- */
 
 static double gb_per_s(int c, const result *r) {
   return cases[c].bytes * (double)mem.params / r->median / 1e9;
@@ -321,8 +317,7 @@ static void print_all(const options *o) {
   if (o->json) printf("\n]}\n");
 }
 
-/* -- setting up -----------------------------------------------------------------------------------
- */
+/* -- setting up -------------------------------------------------------------------------------- */
 
 static void must(hk_status status, const hk_error *err) {
   if (status == HK_OK) return;
@@ -458,8 +453,7 @@ static hk_team *open_team(int64_t threads) {
   return team;
 }
 
-/* -- on memory of others, for peers/adamw_peers.py ------------------------------------------------
- */
+/* -- on memory of others, for peers/adamw_peers.py --------------------------------------------- */
 
 static hk_team *guest_team;
 

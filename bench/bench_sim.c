@@ -64,8 +64,7 @@ static void tear_down(setting *s) {
   hk_model_free(&s->model);
 }
 
-/* -- what is measured: each does it once and returns how many events, candidates, ... it was ------
- */
+/* -- what is measured: each does it once and returns how many events, candidates, ... it was --- */
 
 static double build(const setting *s, bool folded) {
   hk_error err = {0};
@@ -156,8 +155,7 @@ static double share_80(const setting *s) {
   return share(s, 16);
 }
 
-/* -- measuring ------------------------------------------------------------------------------------
- */
+/* -- measuring --------------------------------------------------------------------------------- */
 
 static const struct {
   const char *what, *each;

@@ -43,8 +43,7 @@ static ceiling summarise(double *rates, int n) {
   return (ceiling){(rates[(n - 1) / 2] + rates[n / 2]) / 2, rates[0], rates[n - 1]};
 }
 
-/* -- Opening ------------------------------------------------------------------------------------
- */
+/* -- Opening ----------------------------------------------------------------------------------- */
 
 static hk_status open_streams(ceilings *c, hk_error *err) {
   const hk_backend_ops *ops = c->backend->ops;
@@ -123,8 +122,7 @@ void ceilings_close(ceilings *c) {
   free(c);
 }
 
-/* -- Host memory ----------------------------------------------------------------------------------
- */
+/* -- Host memory ------------------------------------------------------------------------------- */
 
 /* A factor of one that the compiler does not know leaves the values as they are. */
 static volatile float unknown = 1;

@@ -44,8 +44,7 @@ static void catch_interrupts(void) {
   sigaction(SIGTERM, &action, NULL);
 }
 
-/* -- Progress ------------------------------------------------------------------------------------
- */
+/* -- Progress ---------------------------------------------------------------------------------- */
 
 static double now_s(void) {
   struct timespec t;

@@ -16,8 +16,7 @@ static hk_route route_of(const hk_expansion *x, const hk_op *op) {
   return x->plan->subgroups[op->subgroup].route;
 }
 
-/* -- hocket: gradients accumulate in bf16 on the GPU and leave with the last micro-step ---------
- */
+/* -- hocket: gradients accumulate in bf16 on the GPU and leave with the last micro-step -------- */
 
 /* What a block's reduction leaves behind: this rank's share, which is there already in all but the
  * first micro-step. */
@@ -56,8 +55,7 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
   }
 }
 
-/* -- DeepSpeed ----------------------------------------------------------------------------------
- */
+/* -- DeepSpeed --------------------------------------------------------------------------------- */
 
 static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_op *op) {
   const hk_block_cost *cost = block_of(x, op);
@@ -130,8 +128,7 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
   }
 }
 
-/* -- before the first operation -----------------------------------------------------------------
- */
+/* -- before the first operation ---------------------------------------------------------------- */
 
 static int64_t largest_piece(const hk_plan *plan) {
   int64_t largest = 0;

@@ -66,8 +66,7 @@ static hk_sizes sizes_of(const hk_expansion *x) {
   return z;
 }
 
-/* -- reduction buckets --------------------------------------------------------------------------
- */
+/* -- reduction buckets ------------------------------------------------------------------------- */
 
 /* A gradient that does not fit in the bucket sends off what is in it: copied into one flat tensor
  * (unless there is only one gradient), then each rank's partitions one by one: a copy that comes
@@ -88,8 +87,7 @@ static double put_in_bucket(hk_sizes *z, const hk_tensor *tensor) {
   return flush;
 }
 
-/* -- backward of a block ------------------------------------------------------------------------
- */
+/* -- backward of a block ----------------------------------------------------------------------- */
 
 /* What of a layer is left when the gradient of one of its matrices is ready. Backward comes to the
  * matrices in reverse: the MLP's second one when all of the layer is still there, the others of the
@@ -152,8 +150,7 @@ static void fill_backward(hk_expansion *x) {
   x->blocks[x->n_blocks - 1].loss = hk_whole_bytes((4 + 2) * logits);
 }
 
-/* -- gathered weights ---------------------------------------------------------------------------
- */
+/* -- gathered weights -------------------------------------------------------------------------- */
 
 static hk_bytes block_weights(const hk_expansion *x, int i) {
   return 2 * hk_model_block_parameters(&x->plan->model, x->blocks[i].block, x->plan->job.tp);
@@ -195,8 +192,7 @@ static void fill_live(hk_expansion *x) {
   }
 }
 
-/* -- between iterations -------------------------------------------------------------------------
- */
+/* -- between iterations ------------------------------------------------------------------------ */
 
 static int64_t last_numel(const hk_plan *plan, bool resident) {
   for (size_t i = plan->n_subgroups; i-- > 0;) {

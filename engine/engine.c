@@ -88,8 +88,7 @@ hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *option
   return HK_OK;
 }
 
-/* -- What the caller gave ------------------------------------------------------------------------
- */
+/* -- What the caller gave ---------------------------------------------------------------------- */
 
 static hk_status check_hyper(const hk_adamw *h, size_t group, hk_error *err) {
   const bool right = h->lr >= 0 && h->lr < 1e30 && h->beta1 >= 0 && h->beta1 < 1 && h->beta2 >= 0 &&
@@ -143,8 +142,7 @@ static hk_status check_options(const hk_engine_options *options, hk_error *err) 
   return HK_OK;
 }
 
-/* -- Memory --------------------------------------------------------------------------------------
- */
+/* -- Memory ------------------------------------------------------------------------------------ */
 
 static void add_note(hk_engine *e, const char *note) {
   const size_t used = strlen(e->notes);

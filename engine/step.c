@@ -14,8 +14,7 @@ hk_status hk_engine_refuse_failed(const hk_engine *e, hk_error *err) {
                  "checkpoint");
 }
 
-/* -- Gradients on the host ----------------------------------------------------------------------
- */
+/* -- Gradients on the host --------------------------------------------------------------------- */
 
 /* Values that a thread takes at a time. */
 #define GRAD_CHUNK ((int64_t)1 << 16)
@@ -52,8 +51,7 @@ static void scan_host(hk_engine *e, const void *from, void *to, int64_t n, bool 
   }
 }
 
-/* -- Gradients on the device ----------------------------------------------------------------------
- */
+/* -- Gradients on the device ------------------------------------------------------------------- */
 
 /* What the device has counted moves into the sum; waits for it. A failure may leave it counted
  * twice, so it must end the engine. */
@@ -179,8 +177,7 @@ hk_status hk_engine_forget_gradients(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* -- After a failure -----------------------------------------------------------------------------
- */
+/* -- After a failure --------------------------------------------------------------------------- */
 
 /* Whether all of the subgroup's CPU operations were done: they are never left half way. */
 static bool cpu_done(const hk_engine *e, size_t s) {

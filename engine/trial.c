@@ -52,8 +52,7 @@ static uint16_t gradient(const hk_trial *t, int64_t step, int64_t i) {
   return (uint16_t)((z & 0x83ff) | ((1 + ((z >> 32) & 7)) << 10));
 }
 
-/* -- Work shared out over the engine's team ------------------------------------------------------
- */
+/* -- Work shared out over the engine's team ---------------------------------------------------- */
 
 typedef struct {
   hk_trial *trial;
@@ -103,8 +102,7 @@ static void share_out(hk_trial *t, hk_team_work work, span_work *w) {
   hk_team_run(t->team, (w->n + CHUNK - 1) / CHUNK, work, w);
 }
 
-/* -- Opening and closing -------------------------------------------------------------------------
- */
+/* -- Opening and closing ----------------------------------------------------------------------- */
 
 static hk_status allocate(hk_trial *t, hk_error *err) {
   const int64_t span = t->numel < SPAN ? t->numel : SPAN;

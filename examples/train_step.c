@@ -17,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* -- bf16 is the upper half of a float -----------------------------------------------------------
- */
+/* -- bf16 is the upper half of a float --------------------------------------------------------- */
 
 static float from_bf16(uint16_t bits) {
   const uint32_t wide = (uint32_t)bits << 16;
@@ -34,8 +33,7 @@ static uint16_t to_bf16(float value) {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* -- The model ----------------------------------------------------------------------------------
- */
+/* -- The model --------------------------------------------------------------------------------- */
 
 /* Between -1 and 1, another for every parameter. */
 static float target(int64_t i) {
@@ -54,8 +52,7 @@ static double backward(int64_t n, const uint16_t *weights, uint16_t *gradients) 
   return sum / (double)n;
 }
 
-/* -- Training -----------------------------------------------------------------------------------
- */
+/* -- Training ---------------------------------------------------------------------------------- */
 
 /* All of these return what the failing call returned, or 0; `message` then says why. */
 

@@ -70,8 +70,7 @@ static float random_ordinary(void) {
 static const hk_adamw usual = {
     .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
 
-/* -- the reference --------------------------------------------------------------------------------
- */
+/* -- the reference ----------------------------------------------------------------------------- */
 
 /* One operation of two floats, rounded to double and then to float, is rounded as if once: 53 bits
  * are more than twice 24 and two (Figueroa 1995). volatile, so that nothing is fused or kept. */
@@ -195,8 +194,7 @@ static void test_prepare(void **state) {
   assert_true(late.root2 == 1 && late.size == 1e-3f);
 }
 
-/* -- every instruction set against the reference --------------------------------------------------
- */
+/* -- every instruction set against the reference ----------------------------------------------- */
 
 enum { MOST = 200, GUARD = 64, ROOM = MOST * 4 + 2 * GUARD };
 
@@ -299,8 +297,7 @@ static void test_all_gradients(void **state) {
   each_kernel(all_gradients);
 }
 
-/* -- the separate passes --------------------------------------------------------------------------
- */
+/* -- the separate passes ----------------------------------------------------------------------- */
 
 static void check_cast_down(const hk_cpu_kernels *kernels, const float *p, int n) {
   enum { BATCH = 4099 };
@@ -378,8 +375,7 @@ static void test_unscale(void **state) {
   each_kernel(unscale_random);
 }
 
-/* -- what surrounds them --------------------------------------------------------------------------
- */
+/* -- what surrounds them ----------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
 /* Flush to zero, denormals are zero, rounding up: what a caller may have set. */

@@ -81,8 +81,7 @@ static int read_golden(void **state) {
   return 0;
 }
 
-/* -- the script's inputs --------------------------------------------------------------------------
- */
+/* -- the script's inputs ----------------------------------------------------------------------- */
 
 static float of_bits(uint32_t bits) {
   float x;
@@ -144,8 +143,7 @@ static uint16_t gradient(kind of, int group, int element, int step) {
   return (uint16_t)(bits_of((float)ldexp(normal(group, element, step), deviation - 16)) >> 16);
 }
 
-/* -- ours -----------------------------------------------------------------------------------------
- */
+/* -- ours -------------------------------------------------------------------------------------- */
 
 static struct {
   float p[ELEMENTS], m[ELEMENTS], v[ELEMENTS];
@@ -196,8 +194,7 @@ static void train(int group, hk_adamw hyper) {
   }
 }
 
-/* -- theirs ---------------------------------------------------------------------------------------
- */
+/* -- theirs ------------------------------------------------------------------------------------ */
 
 typedef struct {
   int fused;                       /* elements whose p, m and v are ours */

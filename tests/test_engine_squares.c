@@ -29,8 +29,7 @@ static uint64_t next(void) {
   return z ^ (z >> 31);
 }
 
-/* -- pencil and paper: one binary digit a byte ----------------------------------------------------
- */
+/* -- pencil and paper: one binary digit a byte ------------------------------------------------- */
 
 enum { DIGITS = 64 * HK_SQUARES_WORDS, LOWEST = -266 };
 
@@ -72,8 +71,7 @@ static void assert_same(const hk_squares *sum, const paper *want) {
   assert_int_equal(sum->nonfinite, want->nonfinite);
 }
 
-/* -- tests ----------------------------------------------------------------------------------------
- */
+/* -- tests ------------------------------------------------------------------------------------- */
 
 static const hk_grad_type types[] = {HK_GRAD_BF16, HK_GRAD_FP16};
 

@@ -119,8 +119,7 @@ static void assert_everything_is_somewhere(const hk_state *state, random_stream 
   assert_true(host <= state->host_numel && device <= state->device_numel);
 }
 
-/* -- Steps --------------------------------------------------------------------------------------
- */
+/* -- Steps ------------------------------------------------------------------------------------- */
 
 static bool within(void *const *list, int64_t n, const void *slab) {
   for (int64_t i = 0; i < n; i++) {

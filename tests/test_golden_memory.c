@@ -8,8 +8,7 @@
 #include "calib/runs.h"
 #include "tests/fixture.h"
 
-/* -- the allocator's figures --------------------------------------------------------------------
- */
+/* -- the allocator's figures ------------------------------------------------------------------- */
 
 #define FIRST_MARK HK_RUN_TIMES_END
 #define RUNS       75
@@ -53,8 +52,7 @@ static void published_runs(void **state) {
   hk_run_table_free(&table);
 }
 
-/* -- the whole device ---------------------------------------------------------------------------
- */
+/* -- the whole device -------------------------------------------------------------------------- */
 
 /* Highest use of each phase in each iteration, and the lowest between that and the next phase. */
 typedef struct {

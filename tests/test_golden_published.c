@@ -119,8 +119,7 @@ static void unseen_runs_are_predicted(void **state) {
   hk_run_table_free(&table);
 }
 
-/* -- The shipped profiles ------------------------------------------------------------------------
- */
+/* -- The shipped profiles ---------------------------------------------------------------------- */
 
 /* What is fitted says from what, and how sure it is; nothing was fitted to a fit. */
 static size_t count_fitted(const cJSON *quantities) {

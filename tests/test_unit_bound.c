@@ -7,8 +7,7 @@
 #include "sim/forecast.h"
 #include "tests/random.h"
 
-/* -- By hand ------------------------------------------------------------------------------------
- */
+/* -- By hand ----------------------------------------------------------------------------------- */
 
 /* A billion parameters a rank, so that nanoseconds a parameter are seconds. */
 #define PARAMETERS 1000000000LL
@@ -193,8 +192,7 @@ static void the_barrier_comes_first(void **state) {
   assert_int_equal(physical(&m, 1).update_ns, without + 7000);
 }
 
-/* -- Against a grid -----------------------------------------------------------------------------
- */
+/* -- Against a grid ---------------------------------------------------------------------------- */
 
 #define STEPS 40
 enum { C = HK_ROUTE_CPU, S = HK_ROUTE_STAGED, M = HK_ROUTE_MAPPED, R = HK_ROUTE_RESIDENT };
@@ -277,8 +275,7 @@ static void no_point_of_a_grid_is_better(void **state) {
   assert_true(near > 150); /* the bound is tight, not just low */
 }
 
-/* -- Against the simulator ----------------------------------------------------------------------
- */
+/* -- Against the simulator --------------------------------------------------------------------- */
 
 static void below_every_policy(void **state) {
   (void)state;

@@ -10,8 +10,7 @@
 
 #define NONE HK_POLICY_OPTIONS_NONE
 
-/* -- Routes -------------------------------------------------------------------------------------
- */
+/* -- Routes ------------------------------------------------------------------------------------ */
 
 /* Ten subgroups. */
 static hk_plan ten(hk_runtime runtime) {
@@ -97,8 +96,7 @@ static void buffers_are_passed_on(void **state) {
   }
 }
 
-/* -- Refusals -----------------------------------------------------------------------------------
- */
+/* -- Refusals ---------------------------------------------------------------------------------- */
 
 static void refuse(const hk_policy *policy, hk_policy_options options, hk_runtime runtime,
                    const char *message) {
@@ -182,8 +180,7 @@ static void names(void **state) {
   for (size_t i = 0; i < n; i++) assert_non_null(strstr(err.message, all[i]->name));
 }
 
-/* -- The stride by hand -------------------------------------------------------------------------
- */
+/* -- The stride by hand ------------------------------------------------------------------------ */
 
 /* PCIe 30 GB/s each way, any sum; CPU 3 G parameters/s, so that 6 GB/s of weights go up. */
 static hk_machine round_machine(void) {
@@ -306,8 +303,7 @@ static void auto_is_applied(void **state) {
   }
 }
 
-/* -- The stride against the simulator -----------------------------------------------------------
- */
+/* -- The stride against the simulator ---------------------------------------------------------- */
 
 #define SUBGROUPS 240
 #define NUMEL     20000000
