@@ -9,6 +9,12 @@
 #include <string>
 #include <vector>
 
+/* Not complete in itself: after s4u.hpp. */
+#include <simgrid/version.h>
+#if SIMGRID_VERSION < 33200
+#error "SimGrid before 3.32 stumbles over its Wi-Fi links: no referee"
+#endif
+
 namespace sg = simgrid::s4u;
 
 /* What the end of an activity does to the number of flows of a side that share. */
