@@ -57,7 +57,7 @@ void hk_expand_boundary(hk_expansion *x, int micro) {
 }
 
 void hk_expand_cache_release(hk_expansion *x) {
-  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED && hk_expand_interleaved(x->plan))
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED && hk_plan_interleaves(x->plan))
     add_between_phases(x, HK_OP_CACHE_RELEASE, 0);
 }
 

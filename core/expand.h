@@ -90,14 +90,6 @@ void hk_expand_boundary(hk_expansion *x, int micro);
 /* The prototype's return of cached GPU memory, before an iteration. */
 void hk_expand_cache_release(hk_expansion *x);
 
-/* Whether it is the prototype's step: a stride makes it that, even where no subgroup's turn for the
- * GPU comes. */
-static inline bool hk_expand_interleaved(const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  return plan->stride > 0 || n[HK_ROUTE_STAGED] > 0;
-}
-
 void hk_expand_forward(hk_expansion *x, int micro);
 void hk_expand_backward(hk_expansion *x, int micro);
 /* Update phase of rank `rank` after `barrier`, by runtime. */

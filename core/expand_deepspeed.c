@@ -96,7 +96,7 @@ void hk_expand_update_deepspeed(hk_expansion *x, int rank, int32_t barrier) {
   const hk_plan *plan = x->plan;
   hk_walk w = {.x = x, .rank = rank, .fetched = {-1, -1, -1}};
   size_t staged = next_staged(plan, 0); /* the one that is fetched, or fetched next */
-  const bool interleaved = hk_expand_interleaved(plan);
+  const bool interleaved = hk_plan_interleaves(plan);
   bool in_flight = false;
   w.host = HK_ADD(x, rank, HK_LANE_CPU, hk_expand_op(HK_OP_STEP_OVERHEAD, 0), barrier);
 

@@ -214,3 +214,9 @@ void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]) {
     totals[plan->subgroups[i].route] += plan->subgroups[i].numel;
   }
 }
+
+bool hk_plan_interleaves(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  return plan->stride > 0 || n[HK_ROUTE_STAGED] > 0;
+}

@@ -101,4 +101,8 @@ hk_status hk_plan_save(const hk_plan *plan, const char *path, hk_error *err);
 /* Parameters of one rank on each route. */
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);
 
+/* Whether, under DeepSpeed, the step is that of the prototype of Deep Optimizer States: a stride
+ * makes it that, even where no subgroup's turn for the GPU comes. */
+bool hk_plan_interleaves(const hk_plan *plan);
+
 #endif

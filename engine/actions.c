@@ -34,7 +34,7 @@ typedef struct {
   int64_t chunk;      /* parameters a chunk; chunks do not span slabs */
   int64_t chunks_a_slab;
   const hk_adamw_step *steps;
-  uint16_t *to; /* where the weight of the subgroup's first parameter would be, NULL: nowhere */
+  uint16_t *to; /* weights of parameters `begin` and on; NULL: none */
 } team_work;
 
 /* Work begins at a piece, so chunk c lies in its slab c / chunks_a_slab. */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/expand.h"
 #include "engine/private.h"
 #include "engine/topology.h"
 
@@ -35,7 +34,7 @@ static bool has_route(const hk_plan *plan, hk_route route) {
 /* DeepSpeed without interleaving casts a subgroup's weights in a pass of their own, into memory
  * that is not pinned. */
 static bool casts_apart(const hk_plan *plan) {
-  return is_deepspeed(plan) && !hk_expand_interleaved(plan);
+  return is_deepspeed(plan) && !hk_plan_interleaves(plan);
 }
 
 static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state) {
