@@ -24,7 +24,9 @@ int32_t hk_expand_add(hk_expansion *x, int rank, hk_lane_kind lane, hk_op op, co
   return id;
 }
 
-int32_t hk_expand_barrier(hk_expansion *x) {
+/* An operation that every lane of every rank has come to, on the first `ranks` ranks. Returns the
+ * last one's id. */
+static int32_t add_after_all(hk_expansion *x, int ranks, hk_op op) {
   const size_t n = (size_t)x->graph->ranks * HK_LANE_KIND_COUNT;
   int32_t *deps = malloc(n * sizeof *deps);
   if (deps == NULL) {
@@ -32,24 +34,20 @@ int32_t hk_expand_barrier(hk_expansion *x) {
     return -1;
   }
   memcpy(deps, x->last, n * sizeof *deps);
-  const int32_t id = hk_expand_add(x, 0, HK_LANE_HOST, hk_expand_op(HK_OP_BARRIER, 0), deps, n);
+  int32_t id = -1;
+  for (int rank = 0; rank < ranks; rank++) id = hk_expand_add(x, rank, HK_LANE_HOST, op, deps, n);
   free(deps);
   return id;
 }
 
+int32_t hk_expand_barrier(hk_expansion *x) {
+  return add_after_all(x, 1, hk_expand_op(HK_OP_BARRIER, 0));
+}
+
 static void add_between_phases(hk_expansion *x, hk_op_kind kind, int micro) {
-  const size_t n = (size_t)x->graph->ranks * HK_LANE_KIND_COUNT;
-  int32_t *deps = malloc(n * sizeof *deps);
-  if (deps == NULL) {
-    x->status = hk_fail_memory(x->err, n * sizeof *deps, "the end of a phase in the task graph");
-    return;
-  }
-  memcpy(deps, x->last, n * sizeof *deps);
   hk_op op = hk_expand_op(kind, 0);
   op.micro = micro;
-  for (int rank = 0; rank < x->graph->ranks; rank++)
-    hk_expand_add(x, rank, HK_LANE_HOST, op, deps, n);
-  free(deps);
+  add_after_all(x, x->graph->ranks, op);
 }
 
 void hk_expand_boundary(hk_expansion *x, int micro) {
