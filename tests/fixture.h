@@ -19,6 +19,17 @@ static inline void must(hk_status status, const hk_error *err) {
   if (status != HK_OK) fail_msg("status %d: %s", (int)status, err->message);
 }
 
+/* The model of a config.json. */
+static inline hk_model model_of(const char *config, const char *name) {
+  hk_error err = {0};
+  cJSON *root = NULL;
+  hk_model model = {0};
+  must(hk_json_parse(config, strlen(config), name, &root, &err), &err);
+  must(hk_model_from_config(root, name, &model, &err), &err);
+  cJSON_Delete(root);
+  return model;
+}
+
 /* A Llama of `layers` layers, hidden 64, SwiGLU 128, 4 heads, vocabulary 256, untied. */
 static inline hk_model tiny_model(int layers) {
   char text[400];
@@ -27,13 +38,7 @@ static inline hk_model tiny_model(int layers) {
            "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_attention_heads\": 4, "
            "\"num_key_value_heads\": 4, \"vocab_size\": 256, \"max_position_embeddings\": 4096}",
            layers);
-  hk_error err = {0};
-  cJSON *config = NULL;
-  hk_model model = {0};
-  must(hk_json_parse(text, strlen(text), "tiny", &config, &err), &err);
-  must(hk_model_from_config(config, "tiny", &model, &err), &err);
-  cJSON_Delete(config);
-  return model;
+  return model_of(text, "tiny");
 }
 
 /* Everything at once and infinitely much of it, until a test says otherwise: no latencies, rates

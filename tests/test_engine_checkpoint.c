@@ -87,12 +87,8 @@ static hk_plan tiny_plan(void) {
   static const hk_job job = {
       .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
-  cJSON *root = NULL;
-  hk_model model = {0};
+  hk_model model = model_of(config, "tiny");
   hk_plan plan;
-  must(hk_json_parse(config, strlen(config), "tiny", &root, &err), &err);
-  must(hk_model_from_config(root, "tiny", &model, &err), &err);
-  cJSON_Delete(root);
   must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 200, &plan, &err), &err);
   hk_model_free(&model);
   plan.cpu_threads = 1;

@@ -499,12 +499,8 @@ static void too_little_host_memory_is_said_first(void **unused) {
   static const hk_job job = {
       .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
-  cJSON *root = NULL;
-  hk_model model = {0};
+  hk_model model = model_of(config, "large");
   hk_plan plan;
-  must(hk_json_parse(config, strlen(config), "large", &root, &err), &err);
-  must(hk_model_from_config(root, "large", &model, &err), &err);
-  cJSON_Delete(root);
   must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, (int64_t)1 << 34, &plan,
                       &err),
        &err);
