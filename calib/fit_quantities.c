@@ -179,7 +179,7 @@ static void settle(hk_machine *m) {
   at_most(&m->h2d_pageable, m->h2d.value);
   at_most(&m->d2h_pageable, m->d2h.value);
   at_most(&m->fabric_duplex, m->fabric_h2d.value + m->fabric_d2h.value);
-  at_most(&m->dram_with_dma, m->dram.value);
+  at_most(&m->dram_with_dma, hk_machine_dram_ceiling(m));
 }
 
 hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values) {

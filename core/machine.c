@@ -63,9 +63,19 @@ const char *hk_origin_name(hk_origin origin) {
   return origins[origin];
 }
 
-double hk_cpu_rate(const hk_machine *machine, double saturated, double threads) {
+double hk_cpu_thread_scale(const hk_machine *machine, const hk_quantity *scale) {
+  return scale->value > 0 ? scale->value : machine->cpu_adamw_threads.value;
+}
+
+double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
+                   const hk_quantity *scale, double threads) {
   /* expm1 keeps the digits of 1 - exp(-x) where x is small. */
-  return saturated * -expm1(-threads / machine->cpu_adamw_threads.value);
+  return saturated->value * -expm1(-threads / hk_cpu_thread_scale(machine, scale));
+}
+
+double hk_machine_dram_ceiling(const hk_machine *machine) {
+  const bool plain = machine->h2d_cost.value == 1 && machine->d2h_cost.value == 1;
+  return plain ? machine->dram.value : INFINITY;
 }
 
 /* -- Reading one quantity ---------------------------------------------------------------------- */
@@ -203,8 +213,8 @@ static hk_status check_together(const hk_machine *m, hk_error *err) {
       {KEY.fabric_duplex, m->fabric_duplex.value, KEY.fabric_h2d, KEY.fabric_d2h,
        m->fabric_h2d.value + m->fabric_d2h.value,
        "both directions together cannot beat the sum of each alone"},
-      {KEY.dram_with_dma, m->dram_with_dma.value, KEY.dram, NULL, m->dram.value,
-       "copies beside CPU kernels cannot make host memory faster"},
+      {KEY.dram_with_dma, m->dram_with_dma.value, KEY.dram, NULL, hk_machine_dram_ceiling(m),
+       "copies beside CPU kernels cannot make host memory faster while their bytes cost 1"},
   };
   for (size_t i = 0; i < sizeof ceilings / sizeof *ceilings; i++) {
     HK_TRY(check_ceiling(&ceilings[i], err));

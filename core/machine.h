@@ -57,11 +57,22 @@ typedef struct {
     "share of that which each further rank of the node adds to it")                                \
   X(h2d, "pcie.h2d_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies to one GPU")                \
   X(d2h, "pcie.d2h_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies from one GPU")              \
+  X(h2d_loaded, "pcie.h2d_loaded_bytes_per_s", "B/s", 0, 1e14, 0,                                  \
+    "the same while CPU kernels take all that host memory has for them; 0: as without load")       \
+  X(h2d_load_from, "pcie.h2d_load_from", "1", 0, 0.99, 0.4,                                        \
+    "share of that load from which on copies to a GPU get slower")                                 \
+  X(h2d_latency, "pcie.h2d_latency_ns", "ns", 0, 1e9, 5000,                                        \
+    "what a copy to a GPU takes on its lane besides its bytes")                                    \
+  X(d2h_latency, "pcie.d2h_latency_ns", "ns", 0, 1e9, 5000, "the same of a copy from a GPU")       \
   X(duplex, "pcie.duplex_bytes_per_s", "B/s", 1e6, 1e14, NAN, "both directions at once, sum")      \
   X(h2d_pageable, "pcie.h2d_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
     "copies to one GPU from unpinned memory")                                                      \
   X(d2h_pageable, "pcie.d2h_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
     "copies from one GPU to unpinned memory")                                                      \
+  X(h2d_pageable_latency, "pcie.h2d_pageable_latency_ns", "ns", 0, 1e9, 0,                         \
+    "what a copy from unpinned memory takes on top of a pinned one's latency")                     \
+  X(d2h_pageable_latency, "pcie.d2h_pageable_latency_ns", "ns", 0, 1e9, 0,                         \
+    "the same of a copy to unpinned memory")                                                       \
   X(mapped, "pcie.mapped_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \
     "kernel reading and writing pinned host memory in place, sum of both directions")              \
   X(fabric_h2d, "fabric.h2d_bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: to all GPUs together")     \
@@ -70,23 +81,37 @@ typedef struct {
     "node: all GPUs, both directions, sum")                                                        \
   X(dram, "dram.bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: host memory, read plus write")         \
   X(dram_with_dma, "dram.with_dma_bytes_per_s", "B/s", 1e6, 1e15, NAN,                             \
-    "node: the same while copies and CPU kernels run at once")                                     \
+    "node: the same while copies and CPU kernels run at once, copies counted at their costs")      \
+  X(h2d_cost, "dram.h2d_cost", "1", 1e-3, 1e3, 1,                                                  \
+    "of that, what a byte copied to a GPU takes; a byte of a CPU kernel takes 1")                  \
+  X(d2h_cost, "dram.d2h_cost", "1", 1e-3, 1e3, 1, "the same of a byte copied from a GPU")          \
   X(dram_process, "dram.process_bytes_per_s", "B/s", 1e6, 1e15, 1e15,                              \
     "the same for one process that is not bound, whose pages crowd a few memory domains")          \
   X(dram_unbound, "dram.unbound_efficiency", "1", 1e-2, 1, 0.7,                                    \
     "share of host memory's rate that the teams of unbound ranks reach, far from their pages")     \
   X(dma_weight, "dram.dma_weight", "1", 1e-2, 1e3, 1,                                              \
     "how much more of its wish a copy gets than a CPU kernel when host memory is short")           \
+  X(d2h_priority, "dram.d2h_priority", "1", 1e-2, 1e3, 1,                                          \
+    "how much more of its wish a copy from a GPU gets then than a copy to one")                    \
+  X(cpu_beside_h2d, "dram.cpu_beside_h2d", "1", 1e-2, 1, 1,                                        \
+    "what a CPU kernel keeps of its own rate beside copies to GPUs: memory answers later")         \
+  X(cpu_beside_d2h, "dram.cpu_beside_d2h", "1", 1e-2, 1, 1, "the same beside copies from GPUs")    \
   X(cpu_adamw, "cpu.adamw_params_per_s", "P/s", 1e3, 1e13, NAN,                                    \
     "fused AdamW (bf16 gradient in, bf16 weight out), threads without end, memory not in the way") \
   X(cpu_adamw_threads, "cpu.adamw_thread_scale", "1", 1e-2, 1e4, NAN,                              \
-    "threads n0 of the saturation n -> 1 - exp(-n / n0) of CPU kernels")                           \
+    "threads n0 of its saturation n -> 1 - exp(-n / n0)")                                          \
   X(cpu_unscale, "cpu.unscale_params_per_s", "P/s", 1e3, 1e13, NAN,                                \
     "separate pass over an fp32 gradient, saturated")                                              \
+  X(cpu_unscale_threads, "cpu.unscale_thread_scale", "1", 0, 1e4, 0,                               \
+    "threads n0 of its saturation; 0: as AdamW's")                                                 \
   X(cpu_adamw_fp32, "cpu.adamw_fp32_params_per_s", "P/s", 1e3, 1e13, NAN,                          \
     "AdamW with fp32 gradient, no cast, saturated (DeepSpeedCPUAdam)")                             \
+  X(cpu_adamw_fp32_threads, "cpu.adamw_fp32_thread_scale", "1", 0, 1e4, 0,                         \
+    "threads n0 of its saturation; 0: as AdamW's")                                                 \
   X(cpu_cast, "cpu.cast_params_per_s", "P/s", 1e3, 1e13, NAN,                                      \
     "separate fp32 to bf16 cast, or back, saturated")                                              \
+  X(cpu_cast_threads, "cpu.cast_thread_scale", "1", 0, 1e4, 0,                                     \
+    "threads n0 of its saturation; 0: as AdamW's")                                                 \
   X(step_overhead, "deepspeed.step_overhead_ns", "ns", 0, 1e12, 25e6,                              \
     "what DeepSpeed's step spends before and after its loop over subgroups")                       \
   X(cache_release, "deepspeed.cache_release_ns", "ns", 0, 1e12, 50e6,                              \
@@ -137,8 +162,16 @@ cJSON *hk_machine_to_json(const hk_machine *machine);
 void hk_machine_free(hk_machine *machine);
 
 /* Rate of a CPU kernel on `threads` threads, host memory not in the way:
- *   saturated x (1 - exp(-threads / n0)), n0 = cpu.adamw_thread_scale.
+ *   saturated x (1 - exp(-threads / n0)), n0 = `scale` or, where that is 0,
+ *   cpu.adamw_thread_scale.
  * Fits the H200 probe's 4 / 8 / 12 / 16 threads (2.8 / 4.3 / 5.2 / 5.5 G/s) within 3 %. */
-double hk_cpu_rate(const hk_machine *machine, double saturated, double threads);
+double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
+                   const hk_quantity *scale, double threads);
+/* That n0. */
+double hk_cpu_thread_scale(const hk_machine *machine, const hk_quantity *scale);
+
+/* The most that dram.with_dma_bytes_per_s may be: dram.bytes_per_s where a copied byte costs what a
+ * kernel's does; without limit where it does not, as bytes at their costs are no traffic. */
+double hk_machine_dram_ceiling(const hk_machine *machine);
 
 #endif

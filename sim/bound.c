@@ -32,6 +32,20 @@ static hk_graph node_of(const hk_job *job) {
                     .tp = job->tp};
 }
 
+/* CPU kernels: the better of the two AdamWs. Few threads are the most efficient, n0 / rate core
+ * seconds a parameter; all cores are the fastest for one rank. */
+static void fill_cpu(hk_programme *lp, int ranks, const hk_machine *m) {
+  const hk_quantity *const rates[] = {&m->cpu_adamw, &m->cpu_adamw_fp32};
+  const hk_quantity *const scales[] = {&m->cpu_adamw_threads, &m->cpu_adamw_fp32_threads};
+  double core_seconds = INFINITY, fastest = 0;
+  for (int i = 0; i < 2; i++) {
+    core_seconds = fmin(core_seconds, hk_cpu_thread_scale(m, scales[i]) / rates[i]->value);
+    fastest = fmax(fastest, hk_cpu_rate(m, rates[i], scales[i], m->cores.value));
+  }
+  lp->time[HK_RES_CORES][HK_ROUTE_CPU] = 1e9 * ranks * core_seconds / m->cores.value;
+  lp->time[ROW_CPU][HK_ROUTE_CPU] = 1e9 / fastest;
+}
+
 /* The cheapest way to update one parameter on each route, as the union of what any runtime here
  * needs: fewer bytes than these is a different algorithm, not a better schedule. */
 static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
@@ -57,12 +71,7 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
           1e9 * ranks * parts[i].work * d.uses[u].per_unit / hk_resource_capacity(m, r, false);
     }
   }
-  /* CPU kernels: the better of the two AdamWs. Few threads are the most efficient, n0 / rate core
-   * seconds a parameter; all cores are the fastest for one rank. */
-  const double saturated = fmax(m->cpu_adamw.value, m->cpu_adamw_fp32.value);
-  lp->time[HK_RES_CORES][HK_ROUTE_CPU] =
-      1e9 * one.multiplicity * m->cpu_adamw_threads.value / saturated / m->cores.value;
-  lp->time[ROW_CPU][HK_ROUTE_CPU] = 1e9 / hk_cpu_rate(m, saturated, m->cores.value);
+  fill_cpu(lp, one.multiplicity, m);
   lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * 24 / m->mapped.value;
 }
 

@@ -17,8 +17,9 @@
  * computed here from its dual solution: for any y >= 0 (resources, scaled so that sum y capacity <=
  * 1) and z >= 0 (memory), t >= min over routes (sum y u + z) - sum z x limit by weak duality, so
  * that a solver's tolerance, or a solver's bug, can only make the bound weaker, never wrong.
- * Capacities are those of the profile at their best (no loss from mixed traffic), so no schedule of
- * these operations on this profile can be faster. */
+ * Capacities are those of the profile at their best (no loss from mixed traffic; what copies and
+ * CPU kernels have together, where that is more), copied bytes count at their costs, which no
+ * schedule changes, so no schedule of these operations on this profile can be faster. */
 #ifndef HK_SIM_BOUND_H
 #define HK_SIM_BOUND_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What each kind of operation asks of a machine: the only place where operations meet rates.
- * Bytes of host memory traffic a parameter are DESIGN.md section 4's. */
+ * Bytes of host memory traffic a parameter are DESIGN.md section 4's; docs/simulator.md says what a
+ * byte costs. */
 #include <math.h>
 
 #include "sim/sim.h"
@@ -28,6 +29,11 @@ bool hk_resource_is_node(hk_resource resource) {
   return scopes[resource] == N;
 }
 
+static double dram_capacity(const hk_machine *m, bool mixed) {
+  const double with_dma = fmin(m->dram_with_dma.value, hk_machine_dram_ceiling(m));
+  return mixed ? with_dma : fmax(m->dram.value, with_dma);
+}
+
 double hk_resource_capacity(const hk_machine *m, hk_resource resource, bool mixed) {
   switch (resource) {
     case HK_RES_GPU:
@@ -45,7 +51,9 @@ double hk_resource_capacity(const hk_machine *m, hk_resource resource, bool mixe
     case HK_RES_PAGES:
       return m->dram_process.value;
     case HK_RES_DRAM:
-      return mixed ? fmin(m->dram_with_dma.value, m->dram.value) : m->dram.value;
+      return dram_capacity(m, mixed);
+    case HK_RES_DRAM_CPU:
+      return m->dram.value;
     case HK_RES_FABRIC_H2D:
       return m->fabric_h2d.value;
     case HK_RES_FABRIC_D2H:
@@ -62,47 +70,99 @@ double hk_resource_capacity(const hk_machine *m, hk_resource resource, bool mixe
   }
 }
 
+double hk_cpu_kept(const hk_machine *m, double gpus_in, double gpus_out) {
+  return pow(m->cpu_beside_h2d.value, gpus_in) * pow(m->cpu_beside_d2h.value, gpus_out);
+}
+
+double hk_h2d_kept(const hk_machine *m, double kernels) {
+  const double least = m->h2d_loaded.value / m->h2d.value, from = m->h2d_load_from.value;
+  const double load = fmin(kernels / m->dram.value, 1);
+  if (least <= 0 || least >= 1 || load <= from) return 1;
+  return 1 - (1 - least) * (load - from) / (1 - from);
+}
+
 static void use(hk_demand *d, hk_resource resource, double per_unit) {
   d->uses[d->n_uses].resource = resource;
   d->uses[d->n_uses].per_unit = per_unit;
   d->n_uses++;
 }
 
-/* Copies and mapped access: `in` and `out` bytes over PCIe and `dram` bytes of host memory traffic
- * a unit of work. */
-static void use_pcie(hk_demand *d, const hk_machine *m, double in, double out, double dram) {
-  d->traffic = HK_TRAFFIC_DMA;
-  d->weight = d->cap * m->dma_weight.value;
+static hk_demand at_rate(hk_ns latency, double rate) {
+  return (hk_demand){.latency = latency, .cap = rate, .weight = rate, .weight_crowded = rate};
+}
+
+/* Host memory traffic of `bytes` a unit of work, which count as `counted` where all share it. An
+ * unbound process's pages crowd where they were first touched, for its team and its copies. */
+static void use_host(hk_demand *d, const hk_graph *graph, double bytes, double counted) {
+  use(d, HK_RES_DRAM, counted);
+  if (graph->cores_unbound) use(d, HK_RES_PAGES, bytes);
+}
+
+/* Copies and mapped access: `in` and `out` bytes over PCIe a unit of work, each of which passes
+ * through host memory `passes` times. */
+static void use_pcie(hk_demand *d, const hk_graph *graph, const hk_machine *m, double in,
+                     double out, double passes) {
+  const double costs = in * m->h2d_cost.value + out * m->d2h_cost.value;
+  d->weight = d->weight_crowded = d->cap * m->dma_weight.value;
   if (in > 0) {
+    d->traffic |= HK_TRAFFIC_IN;
     use(d, HK_RES_H2D, in);
     use(d, HK_RES_FABRIC_H2D, in);
   }
   if (out > 0) {
+    d->traffic |= HK_TRAFFIC_OUT;
     use(d, HK_RES_D2H, out);
     use(d, HK_RES_FABRIC_D2H, out);
   }
   use(d, HK_RES_PCIE, in + out);
   use(d, HK_RES_FABRIC, in + out);
-  use(d, HK_RES_DRAM, dram);
+  use_host(d, graph, passes * (in + out), passes * costs);
 }
 
 static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
-  hk_demand d = {.latency = (hk_ns)m->gpu_launch.value, .cap = cap, .weight = cap};
+  hk_demand d = at_rate((hk_ns)m->gpu_launch.value, cap);
   use(&d, HK_RES_GPU, 1 / cap);
   if (hbm_per_unit > 0) use(&d, HK_RES_HBM, hbm_per_unit);
   return d;
 }
 
-static hk_demand copy(const hk_machine *m, double cap, double in, double out, double dram) {
-  hk_demand d = {.latency = (hk_ns)m->gpu_launch.value, .cap = cap};
-  use_pcie(&d, m, in, out, dram);
+static hk_demand copy_in(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
+  hk_demand d = at_rate((hk_ns)m->h2d_latency.value, rate);
+  use_pcie(&d, graph, m, 1, 0, passes);
   return d;
 }
 
-static hk_demand on_cpu(double rate, double threads, double dram) {
-  hk_demand d = {.cap = rate, .weight = rate, .traffic = HK_TRAFFIC_CPU};
+/* Posted writes: a copy out waits for nobody's memory latency, so that it may keep its rate where
+ * copies in cannot. */
+static hk_demand copy_out(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
+  hk_demand d = at_rate((hk_ns)m->d2h_latency.value, rate);
+  use_pcie(&d, graph, m, 0, 1, passes);
+  d.weight_crowded *= m->d2h_priority.value;
+  return d;
+}
+
+/* What comes on top before the first byte: the driver's part in a copy of unpinned memory. */
+static hk_demand delayed(hk_demand d, const hk_quantity *latency) {
+  d.latency += (hk_ns)latency->value;
+  return d;
+}
+
+static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
+  hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / 24);
+  use_pcie(&d, graph, m, 12, 12, 1);
+  return d;
+}
+
+/* A team that roams over all cores goes far for its pages, so that its bytes count more. */
+static hk_demand on_cpu(const hk_graph *graph, const hk_machine *m, const hk_quantity *saturated,
+                        const hk_quantity *scale, double threads, double bytes) {
+  const double rate = hk_cpu_rate(m, saturated, scale, threads);
+  const double counted = graph->cores_unbound ? bytes / m->dram_unbound.value : bytes;
+  hk_demand d = at_rate(0, rate);
+  d.traffic = HK_TRAFFIC_CPU;
   use(&d, HK_RES_CORES, threads / rate);
-  use(&d, HK_RES_DRAM, dram);
+  use(&d, HK_RES_DRAM_CPU, counted);
+  use_host(&d, graph, bytes, counted);
   return d;
 }
 
@@ -115,7 +175,7 @@ static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size
   const bool crosses = graph->nodes > 1 && size > local;
   const double step = crosses ? m->net_latency.value : m->nvlink_latency.value;
   const double rate = crosses ? fmin(m->nvlink.value, m->net.value) : m->nvlink.value;
-  hk_demand d = {.latency = (hk_ns)(rounds * (size - 1) * step), .cap = rate, .weight = rate};
+  hk_demand d = at_rate((hk_ns)(rounds * (size - 1) * step), rate);
   use(&d, HK_RES_NVLINK, 1);
   if (m->collective_share.value > 0)
     use(&d, HK_RES_GPU, m->collective_share.value / m->nvlink.value);
@@ -124,12 +184,11 @@ static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size
 }
 
 static hk_demand only_latency(double ns) {
-  return (hk_demand){.latency = (hk_ns)ns, .cap = INFINITY, .weight = 1};
+  return (hk_demand){.latency = (hk_ns)ns, .cap = INFINITY, .weight = 1, .weight_crowded = 1};
 }
 
-static hk_demand demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
+hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
   const int dp = graph->world / graph->tp, gpus = graph->ranks * graph->multiplicity;
-  const double threads = op->threads;
   switch (op->kind) {
     case HK_OP_LAUNCH:
       return only_latency(m->layer_launch.value * (double)op->work);
@@ -155,10 +214,11 @@ static hk_demand demand_of(const hk_graph *graph, const hk_op *op, const hk_mach
       return on_gpu(m, m->gpu_hbm.value / 6, 6);
     case HK_OP_GRAD_SUM_D2H:
     case HK_OP_GRAD_D2H:
-      return copy(m, m->d2h.value, 0, 1, 1);
+      return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_GRAD_D2H_PAGEABLE:
       /* To the driver's pinned buffer, read, written where it belongs. */
-      return copy(m, fmin(m->d2h.value, m->d2h_pageable.value), 0, 1, 3);
+      return delayed(copy_out(graph, m, fmin(m->d2h.value, m->d2h_pageable.value), 3),
+                     &m->d2h_pageable_latency);
     case HK_OP_BARRIER:
       return graph->world > 1 ? collective(graph, m, graph->world, gpus, 2)
                               : only_latency(m->gpu_launch.value);
@@ -169,42 +229,30 @@ static hk_demand demand_of(const hk_graph *graph, const hk_op *op, const hk_mach
     case HK_OP_SUBGROUP_OVERHEAD:
       return only_latency(m->subgroup_overhead.value);
     case HK_OP_UNSCALE_CPU:
-      return on_cpu(hk_cpu_rate(m, m->cpu_unscale.value, threads), threads, 8);
+      return on_cpu(graph, m, &m->cpu_unscale, &m->cpu_unscale_threads, op->threads, 8);
     case HK_OP_ADAMW_CPU_FP32:
-      return on_cpu(hk_cpu_rate(m, m->cpu_adamw_fp32.value, threads), threads, 28);
+      return on_cpu(graph, m, &m->cpu_adamw_fp32, &m->cpu_adamw_fp32_threads, op->threads, 28);
     case HK_OP_CAST_CPU:
     case HK_OP_GRAD_CAST_CPU:
-      return on_cpu(hk_cpu_rate(m, m->cpu_cast.value, threads), threads, 6);
+      return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, 6);
     case HK_OP_ADAMW_CPU:
-      return on_cpu(hk_cpu_rate(m, m->cpu_adamw.value, threads), threads, 28);
+      return on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, op->threads, 28);
     case HK_OP_GRAD_SUM_H2D:
     case HK_OP_WEIGHT_H2D:
     case HK_OP_STATE_H2D:
-      return copy(m, m->h2d.value, 1, 0, 1);
+      return copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_WEIGHT_H2D_PAGEABLE:
       /* Read by the driver into its pinned buffer, which stays in a cache. */
-      return copy(m, fmin(m->h2d.value, m->h2d_pageable.value), 1, 0, 1);
+      return delayed(copy_in(graph, m, fmin(m->h2d.value, m->h2d_pageable.value), 1),
+                     &m->h2d_pageable_latency);
     case HK_OP_STATE_D2H:
-      return copy(m, m->d2h.value, 0, 1, 1);
+      return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_ADAMW_GPU:
       return on_gpu(m, m->gpu_hbm.value / 28, 28);
     case HK_OP_ADAMW_MAPPED:
-      return copy(m, m->mapped.value / 24, 12, 12, 24);
+      return mapped(graph, m);
     case HK_OP_KIND_COUNT:
     default:
       return only_latency(0);
   }
-}
-
-hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
-  hk_demand d = demand_of(graph, op, m);
-  if (!graph->cores_unbound) return d;
-  /* An unbound process's pages crowd where they were first touched, for its team and its copies;
-   * and a team that roams over all cores goes far for them, so that its bytes count more. */
-  for (int u = 0, n = d.n_uses; u < n; u++) {
-    if (d.uses[u].resource != HK_RES_DRAM) continue;
-    use(&d, HK_RES_PAGES, d.uses[u].per_unit);
-    if (d.traffic == HK_TRAFFIC_CPU) d.uses[u].per_unit /= m->dram_unbound.value;
-  }
-  return d;
 }

@@ -199,10 +199,5 @@ void hk_forecast_free(hk_forecast *forecast) {
 }
 
 const char *hk_forecast_title(const hk_forecast *forecast, char *buffer, size_t size) {
-  const hk_plan *plan = &forecast->plan;
-  char stride[24] = "", ratio[24] = "";
-  if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
-  if (plan->ratio > 0 && plan->ratio < 1) snprintf(ratio, sizeof ratio, " r=%.2f", plan->ratio);
-  snprintf(buffer, size, "%s%s%s", plan->policy, stride, ratio);
-  return buffer;
+  return hk_plan_title(&forecast->plan, buffer, size);
 }

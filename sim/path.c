@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/sim.h"
+#include "sim/state.h"
 
 /* Alone, an operation is held by its own cap and by what a unit of it needs of each resource. */
 static double alone(const hk_demand *d, const hk_machine *machine) {
@@ -14,6 +14,14 @@ static double alone(const hk_demand *d, const hk_machine *machine) {
     rate = fmin(rate, capacity / d->uses[u].per_unit);
   }
   return rate;
+}
+
+void hk_time_alone(const hk_graph *graph, const hk_op *op, const hk_machine *machine,
+                   hk_ns *latency, hk_ns *work) {
+  const hk_demand d = hk_demand_of(graph, op, machine);
+  const bool fluid = isfinite(d.cap) && op->work > 0;
+  *latency = d.latency;
+  *work = fluid ? hk_time_for((double)op->work, alone(&d, machine)) : 0;
 }
 
 static hk_ns shortest(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {

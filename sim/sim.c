@@ -16,7 +16,7 @@
 /* Virtual time ends here, some 30 years on: what takes longer is a wrong number in the input. */
 #define END_OF_TIME 1000000000000000000LL
 
-static hk_ns time_for(double work, double rate) {
+hk_ns hk_time_for(double work, double rate) {
   const double ns = work / rate * 1e9;
   if (ns <= ROUNDING_NS) return 0;
   return ns < (double)END_OF_TIME ? (hk_ns)ceil(ns - ROUNDING_NS) : END_OF_TIME;
@@ -170,23 +170,68 @@ static void progress(hk_state *s) {
   s->since = s->now;
 }
 
+/* What the node's fluid operations do to each other's terms. */
+typedef struct {
+  double gpus_in, gpus_out; /* GPUs with copies under way */
+  double kernels;           /* bytes a second of host memory that CPU kernels wish to move */
+} company;
+
+/* Bytes a second of host memory that a kernel wishes to move. */
+static double wish_of(const hk_run *run) {
+  for (int32_t u = 0; u < run->activity.n_uses; u++)
+    if (run->uses[u].resource == HK_RES_DRAM_CPU) return run->cap * run->uses[u].per_unit;
+  return 0;
+}
+
+static company company_of(const hk_state *s) {
+  company c = {0};
+  for (int rank = 0; rank < s->graph->ranks; rank++) {
+    unsigned traffic = 0;
+    for (int i = 0; i < s->n_running; i++) {
+      const hk_run *run = &s->runs[s->running[i]];
+      if (!run->fluid || s->graph->ops[run->op].rank != rank) continue;
+      traffic |= run->traffic;
+      if ((run->traffic & HK_TRAFFIC_CPU) != 0) c.kernels += wish_of(run);
+    }
+    if ((traffic & HK_TRAFFIC_IN) != 0) c.gpus_in += s->graph->multiplicity;
+    if ((traffic & HK_TRAFFIC_OUT) != 0) c.gpus_out += s->graph->multiplicity;
+  }
+  return c;
+}
+
+/* Caps, weights and capacities as they are in this company. */
+static void adapt(hk_state *s) {
+  const company c = company_of(s);
+  const double kept = hk_cpu_kept(s->machine, c.gpus_in, c.gpus_out);
+  const double kept_in = hk_h2d_kept(s->machine, kept * c.kernels);
+  const bool mixed = c.kernels > 0 && c.gpus_in + c.gpus_out > 0;
+  const bool crowded = mixed || fmax(c.gpus_in, c.gpus_out) > 1;
+  for (int i = 0; i < s->n_running; i++) {
+    hk_run *run = &s->runs[s->running[i]];
+    run->activity.weight = crowded ? run->weight_crowded : run->weight;
+    run->activity.cap = run->cap;
+    if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
+    if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
+  }
+  s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
+  for (int rank = 0; rank < s->graph->ranks; rank++)
+    s->capacity[hk_slot(rank, HK_RES_H2D)] = kept_in * s->machine->h2d.value;
+}
+
 /* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
  * what they did is booked first; operations that have just become fluid had none. */
 static hk_status share(hk_state *s) {
   progress(s);
-  int n = 0, n_cpu = 0, n_dma = 0;
+  int n = 0;
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
-    if (!run->fluid) continue;
-    n_cpu += run->traffic == HK_TRAFFIC_CPU;
-    n_dma += run->traffic == HK_TRAFFIC_DMA;
-    s->activities[n++] = &run->activity;
+    if (run->fluid) s->activities[n++] = &run->activity;
   }
-  s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, n_cpu > 0 && n_dma > 0);
+  adapt(s);
   hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
-    if (run->fluid) run->due = s->now + time_for(run->remaining, run->activity.rate);
+    if (run->fluid) run->due = s->now + hk_time_for(run->remaining, run->activity.rate);
   }
   s->dirty = false;
   if (s->options.check) HK_TRY(hk_check_rates(s, n));
@@ -223,8 +268,10 @@ static hk_status start(hk_state *s, int32_t id) {
   run->fluid = false;
   run->due = s->now + demand.latency;
   run->traffic = demand.traffic;
-  run->activity = (hk_activity){
-      .cap = demand.cap, .weight = demand.weight, .uses = run->uses, .n_uses = demand.n_uses};
+  run->cap = demand.cap;
+  run->weight = demand.weight;
+  run->weight_crowded = demand.weight_crowded;
+  run->activity = (hk_activity){.uses = run->uses, .n_uses = demand.n_uses};
   for (int u = 0; u < demand.n_uses; u++) {
     const hk_resource r = demand.uses[u].resource;
     const double times = hk_use_count(s->graph, r);
@@ -272,7 +319,7 @@ static hk_status handle_due(hk_state *s) {
       continue;
     }
     const double work = (double)s->graph->ops[run->op].work;
-    if (!run->fluid && work > 0 && isfinite(run->activity.cap)) {
+    if (!run->fluid && work > 0 && isfinite(run->cap)) {
       become_fluid(s, run, work);
       i++;
       continue;

@@ -24,7 +24,8 @@
   X(PCIE, "pcie", "bytes_per_s", R, "PCIe, both directions")                    \
   X(NVLINK, "nvlink", "bytes_per_s", R, "between GPUs of the node")             \
   X(PAGES, "pages", "bytes_per_s", R, "memory domains of an unbound process")   \
-  X(DRAM, "dram", "bytes_per_s", N, "host memory")                              \
+  X(DRAM, "dram", "bytes_per_s", N, "host memory, copies at their costs")       \
+  X(DRAM_CPU, "dram_cpu", "bytes_per_s", N, "host memory, CPU kernels alone")   \
   X(FABRIC_H2D, "fabric_h2d", "bytes_per_s", N, "host fabric towards all GPUs") \
   X(FABRIC_D2H, "fabric_d2h", "bytes_per_s", N, "host fabric towards the host") \
   X(FABRIC, "fabric", "bytes_per_s", N, "host fabric, both directions")         \
@@ -51,15 +52,26 @@ static inline double hk_use_count(const hk_graph *graph, hk_resource resource) {
 
 #define HK_DEMAND_USES 8
 
-/* Whose host memory traffic it is: capacity falls where both sorts are active. */
-typedef enum { HK_TRAFFIC_NONE, HK_TRAFFIC_CPU, HK_TRAFFIC_DMA } hk_traffic;
+/* Whose traffic an operation is in host memory, a set of bits: CPU kernels', copies' to GPUs (in),
+ * copies' from GPUs (out); a mapped kernel is both of the latter. */
+enum {
+  HK_TRAFFIC_CPU = 1,
+  HK_TRAFFIC_IN = 2,
+  HK_TRAFFIC_OUT = 4,
+};
+
+/* Copies and CPU kernels are both among `traffic`. */
+static inline bool hk_is_mixed(unsigned traffic) {
+  return (traffic & HK_TRAFFIC_CPU) != 0 && (traffic & (HK_TRAFFIC_IN | HK_TRAFFIC_OUT)) != 0;
+}
 
 /* What one operation asks of the machine (sim/demand.c is the only place that knows). */
 typedef struct {
   hk_ns latency;
-  double cap;    /* work units a second when alone; INFINITY: only latency */
-  double weight; /* of the rate, in work units a second: see sim/share.h */
-  hk_traffic traffic;
+  double cap;            /* work units a second when alone; INFINITY: only latency */
+  double weight;         /* of the rate, in work units a second: see sim/share.h */
+  double weight_crowded; /* the same beside traffic of another kind or of another GPU */
+  unsigned traffic;      /* HK_TRAFFIC_*; 0: none */
   int n_uses;
   struct {
     hk_resource resource;
@@ -70,9 +82,20 @@ typedef struct {
 /* Demand of an operation of `graph` on `machine`. */
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine);
 
-/* Capacity of a resource on `machine`; `mixed` where copies and CPU kernels are both active
- * (only DRAM differs). */
+/* Capacity of a resource on `machine`; `mixed` where copies and CPU kernels are both active. Only
+ * DRAM differs, and what it has when not mixed is the most that it ever has. (H2D has less under
+ * load: hk_h2d_kept.) */
 double hk_resource_capacity(const hk_machine *machine, hk_resource resource, bool mixed);
+
+/* The share of their caps that CPU kernels keep while so many GPUs of the node copy in and out:
+ * each lengthens the memory latency that a kernel sees, however few threads that has and however
+ * much bandwidth is left. 1 without copies. */
+double hk_cpu_kept(const hk_machine *machine, double gpus_in, double gpus_out);
+
+/* The share of their rate that copies to a GPU keep while the node's CPU kernels wish to move
+ * `kernels` bytes of host memory a second: such a copy has a bounded number of reads under way, so
+ * that it slows as memory answers later. Falls in a straight line from pcie.h2d_load_from on. */
+double hk_h2d_kept(const hk_machine *machine, double kernels);
 
 typedef struct {
   hk_bytes before_forward, after_forward, after_backward, after_update; /* of one GPU */
@@ -106,6 +129,11 @@ typedef struct {
 hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
                       const hk_sim_options *options, hk_result *result, hk_error *err);
 void hk_result_free(hk_result *result);
+
+/* What an operation takes with the machine to itself: its latency and then its work, rounded as the
+ * simulator rounds. */
+void hk_time_alone(const hk_graph *graph, const hk_op *op, const hk_machine *machine,
+                   hk_ns *latency, hk_ns *work);
 
 /* Longest path through dependencies and lane order with every operation alone on the machine:
  * no run can be shorter. `phases` as in hk_graph_build. */

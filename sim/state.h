@@ -12,8 +12,9 @@ typedef struct {
   bool fluid;       /* false: in its latency */
   hk_ns due;        /* when this part ends, as things stand */
   double remaining; /* work units at `hk_state.since` */
-  hk_traffic traffic;
-  hk_activity activity;
+  unsigned traffic;
+  double cap, weight, weight_crowded; /* as demanded */
+  hk_activity activity;               /* what of these holds beside all that is under way */
   hk_share_use uses[HK_DEMAND_USES];
 } hk_run;
 
@@ -53,6 +54,9 @@ typedef struct {
 static inline int hk_slot(int rank, hk_resource resource) {
   return (hk_resource_is_node(resource) ? 0 : rank * HK_RES_COUNT) + (int)resource;
 }
+
+/* How long `work` takes at a rate: whole nanoseconds, rounded up. */
+hk_ns hk_time_for(double work, double rate);
 
 /* sim/memory.c: an operation takes and gives back memory. */
 hk_status hk_memory_begin(hk_state *s);

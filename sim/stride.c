@@ -1,103 +1,135 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The stride at which CPU and GPU finish together, in closed form: docs/stride.md derives it. */
+/* The stride at which CPU and GPU finish together, without simulating: docs/stride.md derives it.
+ */
 #include <math.h>
 
 #include "sim/policy.h"
+#include "sim/share.h"
+#include "sim/sim.h"
 
 #define STATE_BYTES  12 /* a parameter and direction of a round trip */
 #define WEIGHT_BYTES 2  /* a parameter that the CPU has updated */
 
 /* One rank's share of the machine, while all ranks of the node do the same. */
 typedef struct {
-  double in, out, both; /* PCIe and fabric: towards the GPU, back, sum */
-  double in_part;       /* of the sum, for the way towards the GPU, where the sum is short */
-  double dram, dram_mixed;
-  double cpu;       /* kernels' own rate, parameters a second */
-  double cpu_bytes; /* of host memory traffic a CPU update, weights' way up included */
-  double wish;      /* what the state copies ask of host memory, times their weight */
-  bool one_way;     /* the prototype's streams carry one direction at a time */
+  const hk_machine *machine;
+  double ranks;
+  double in, out, both;     /* PCIe and fabric: towards the GPU, back, sum */
+  double in_cost, out_cost; /* of host memory, what a copied byte takes */
+  double cpu_wish;          /* kernels' own rate, parameters a second */
+  double cpu;               /* the same as far as host memory without copies lets them */
+  double kernel_bytes; /* of host memory traffic a CPU update, the weights' way up not included */
+  double streams;      /* state copies under way in one direction */
+  bool one_way;        /* the prototype's streams carry one direction at a time */
 } hk_side;
 
 static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
   const double ranks = plan->job.gpus, n = plan->cpu_threads;
-  const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
-  hk_side s = {.in = fmin(m->h2d.value, m->fabric_h2d.value / ranks),
+  hk_side s = {.machine = m,
+               .ranks = ranks,
+               .in = fmin(m->h2d.value, m->fabric_h2d.value / ranks),
                .out = fmin(m->d2h.value, m->fabric_d2h.value / ranks),
                .both = fmin(m->duplex.value, m->fabric_duplex.value / ranks),
-               .in_part = m->h2d.value / (m->h2d.value + m->d2h.value),
-               .dram = m->dram.value / ranks,
-               .dram_mixed = fmin(m->dram.value, m->dram_with_dma.value) / ranks,
-               .one_way = deepspeed};
-  s.cpu = hk_cpu_rate(m, m->cpu_adamw.value, n);
-  s.cpu_bytes = 28 + WEIGHT_BYTES;
-  s.wish = 2 * fmin(m->h2d.value, m->d2h.value) * m->dma_weight.value;
-  if (deepspeed) {
+               .in_cost = m->h2d_cost.value,
+               .out_cost = m->d2h_cost.value,
+               .cpu_wish = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, n),
+               .kernel_bytes = 28,
+               .streams = 1};
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
     /* Unscale, update and the helper's cast take the same cores in turn; three streams copy. */
-    s.cpu = 1 / (1 / hk_cpu_rate(m, m->cpu_unscale.value, n) +
-                 1 / hk_cpu_rate(m, m->cpu_adamw_fp32.value, n) +
-                 1 / hk_cpu_rate(m, m->cpu_cast.value, n));
-    s.cpu_bytes = 8 + 28 + 6 + WEIGHT_BYTES;
-    s.wish *= 1.5;
+    s.cpu_wish = 1 / (1 / hk_cpu_rate(m, &m->cpu_unscale, &m->cpu_unscale_threads, n) +
+                      1 / hk_cpu_rate(m, &m->cpu_adamw_fp32, &m->cpu_adamw_fp32_threads, n) +
+                      1 / hk_cpu_rate(m, &m->cpu_cast, &m->cpu_cast_threads, n));
+    s.kernel_bytes = 8 + 28 + 6;
+    s.streams = 3;
+    s.one_way = true;
   }
+  const double to_cpu = hk_resource_capacity(m, HK_RES_DRAM_CPU, false) / ranks;
+  s.cpu = fmin(s.cpu_wish, to_cpu / s.kernel_bytes);
   return s;
 }
 
-/* Round trips a second over links of which the weights of `cpu` updates take a part, and of which
- * both directions together get no more than `most`. */
-static double over_links(const hk_side *s, double cpu, double most) {
-  const double up = WEIGHT_BYTES * cpu;
-  const double both = fmin(s->both, most) - up;
-  const double in = fmin(s->in - up, both), out = fmin(s->out, both);
-  if (s->one_way) return 1 / (STATE_BYTES / in + STATE_BYTES / out);
-  /* What is short is shared in proportion to the directions' own rates, as max-min does; once the
-   * one that got more is done with a parameter, the other goes on alone. */
-  const double in_share = fmin(in, fmax(both - out, both * s->in_part));
-  const double out_share = fmin(out, both - in_share);
-  const bool in_first = in_share > out_share;
-  const double fast = in_first ? in_share : out_share, slow = in_first ? out_share : in_share;
-  return 1 / (STATE_BYTES / fast * (1 + (fast - slow) / (in_first ? out : in)));
+/* -- what is under way shares the machine ------------------------------------------------------ */
+
+typedef struct {
+  double cpu, in, out; /* parameters, bytes, bytes a second */
+} hk_flow;
+
+/* Rates of all of `traffic` at once, each CPU update bringing `up` bytes of weights along, which
+ * come before state on the link. What they leave there depends on the CPU's rate, so that the two
+ * are solved in turn, from above: docs/stride.md says why that converges. */
+static hk_flow flow_of(const hk_side *s, unsigned traffic, double up) {
+  enum { IN, OUT, BOTH, MEMORY, RESOURCES };
+  const hk_machine *m = s->machine;
+  const double weight = m->dma_weight.value * s->streams;
+  const bool crowded = hk_is_mixed(traffic) || s->ranks > 1;
+  const double priority = crowded ? m->d2h_priority.value : 1;
+  const double gpus_in = (traffic & HK_TRAFFIC_IN) != 0 ? s->ranks : 0;
+  const double gpus_out = (traffic & HK_TRAFFIC_OUT) != 0 ? s->ranks : 0;
+  const double wish = hk_cpu_kept(m, gpus_in, gpus_out) * s->cpu_wish;
+  const double kernels = (traffic & HK_TRAFFIC_CPU) != 0 ? wish * s->kernel_bytes * s->ranks : 0;
+  const double link = fmin(s->in, hk_h2d_kept(m, kernels) * m->h2d.value);
+  const double kept = fmin(s->cpu, wish);
+  /* Weights may take all of the link but a hundredth: the state copies must have some. */
+  const double most = fmin(kept, 0.99 * fmin(link, s->both) / fmax(up, 1e-9));
+  const hk_share_use of_cpu[] = {{MEMORY, s->kernel_bytes + up * s->in_cost}};
+  const hk_share_use of_in[] = {{IN, 1}, {BOTH, 1}, {MEMORY, s->in_cost}};
+  const hk_share_use of_out[] = {{OUT, 1}, {BOTH, 1}, {MEMORY, s->out_cost}};
+  hk_activity cpu = {most, s->cpu_wish, of_cpu, 1, 0};
+  hk_activity in = {m->h2d.value, m->h2d.value * weight, of_in, 3, 0};
+  hk_activity out = {m->d2h.value, m->d2h.value * weight * priority, of_out, 3, 0};
+  hk_activity *active[3];
+  int n = 0;
+  if ((traffic & HK_TRAFFIC_CPU) != 0) active[n++] = &cpu, cpu.rate = most;
+  if ((traffic & HK_TRAFFIC_IN) != 0) active[n++] = &in;
+  if ((traffic & HK_TRAFFIC_OUT) != 0) active[n++] = &out;
+  double capacity[RESOURCES] = {[OUT] = s->out}, used[RESOURCES], growth[RESOURCES];
+  capacity[MEMORY] = hk_resource_capacity(m, HK_RES_DRAM, hk_is_mixed(traffic)) / s->ranks;
+  for (int pass = 0; pass < 50; pass++) {
+    int32_t open[3];
+    capacity[IN] = link - up * cpu.rate;
+    capacity[BOTH] = s->both - up * cpu.rate;
+    hk_share(active, n, capacity, RESOURCES, used, growth, open);
+  }
+  return (hk_flow){cpu.rate, in.rate, out.rate};
 }
 
-static double gpu_alone(const hk_side *s) {
-  return over_links(s, 0, s->dram);
+typedef struct {
+  double cpu, gpu; /* parameters a second */
+} hk_rates;
+
+/* Two moments that take turns, each of which moves state at these rates. */
+static hk_rates in_turn(const hk_flow *a, const hk_flow *b) {
+  /* The shares of time in which as much goes in as comes out. */
+  const double gain = a->out - a->in, loss = b->in - b->out;
+  const double share = loss / (gain + loss);
+  return (hk_rates){share * a->cpu + (1 - share) * b->cpu,
+                    (share * a->in + (1 - share) * b->in) / STATE_BYTES};
+}
+
+/* Round trips without end, with the CPU or without. hocket copies both ways at once; the direction
+ * that is done with a parameter first waits for the other, which goes on without it. */
+static hk_rates round_trips(const hk_side *s, unsigned cpu) {
+  const hk_flow in = flow_of(s, cpu | HK_TRAFFIC_IN, WEIGHT_BYTES);
+  const hk_flow out = flow_of(s, cpu | HK_TRAFFIC_OUT, WEIGHT_BYTES);
+  if (s->one_way) return in_turn(&in, &out);
+  const hk_flow both = flow_of(s, cpu | HK_TRAFFIC_IN | HK_TRAFFIC_OUT, WEIGHT_BYTES);
+  return in_turn(&both, both.in < both.out ? &in : &out);
 }
 
 /* While a piece's weights go up, the CPU shares host memory with that copy. */
 static double cpu_alone(const hk_side *s) {
-  const double kernel_bytes = s->cpu_bytes - WEIGHT_BYTES;
-  const double fair = s->dram_mixed * s->wish / (s->wish + 2 * s->cpu * kernel_bytes);
-  const double up = fmin(fair, fmin(s->in, s->both));
-  const double free = fmin(s->cpu, s->dram / kernel_bytes);
-  const double beside = fmin(free, fmax(0, s->dram_mixed - up) / kernel_bytes);
-  const double copying = WEIGHT_BYTES / up; /* seconds a parameter */
-  return 1 / fmax(copying, copying + (1 - copying * beside) / free);
+  const hk_flow up = flow_of(s, HK_TRAFFIC_CPU | HK_TRAFFIC_IN, 0);
+  const double copying = WEIGHT_BYTES / up.in; /* seconds a parameter */
+  return 1 / fmax(copying, copying + (1 - copying * up.cpu) / s->cpu);
 }
 
-typedef struct {
-  double cpu, gpu; /* parameters a second while both run */
-} hk_rates;
-
-/* Weighted max-min in host memory: with both sides open the CPU runs at one level of its wish and
- * the copies at that level of theirs; where the links hold the copies back, the CPU has the rest.
- * Fewer updates leave more of the link, so that the two are solved in turn: each pass shrinks the
- * error at least sevenfold. */
-static hk_rates together(const hk_side *s) {
-  /* Weights may take all of the link but a hundredth: the state copies must have some. */
-  const double most = fmin(s->cpu, 0.99 * fmin(s->in, s->both) / WEIGHT_BYTES);
-  const double fair = s->cpu * s->dram_mixed / (s->cpu * s->cpu_bytes + s->wish);
-  double cpu = most;
-  for (int pass = 0; pass < 20; pass++) {
-    const double left = s->dram_mixed - 2 * STATE_BYTES * over_links(s, cpu, INFINITY);
-    cpu = fmin(most, fmax(fair, left / s->cpu_bytes));
-  }
-  const double memory = (s->dram_mixed - s->cpu_bytes * cpu) / (2 * STATE_BYTES);
-  return (hk_rates){cpu, fmin(over_links(s, cpu, INFINITY), memory)};
-}
+/* -- the stride -------------------------------------------------------------------------------- */
 
 double hk_stride_balance(const hk_plan *plan, const hk_machine *machine, double *cpu_rate,
                          double *gpu_rate) {
   const hk_side s = side_of(plan, machine);
-  const hk_rates rates = together(&s);
+  const hk_rates rates = round_trips(&s, HK_TRAFFIC_CPU);
   if (cpu_rate != NULL) *cpu_rate = rates.cpu;
   if (gpu_rate != NULL) *gpu_rate = rates.gpu;
   return 1 + rates.cpu / rates.gpu;
@@ -107,14 +139,14 @@ double hk_stride_balance(const hk_plan *plan, const hk_machine *machine, double 
 static double time_at(const hk_side *s, const hk_rates *r, double k) {
   const double both = fmin((k - 1) / r->cpu, 1 / r->gpu);
   const double cpu_left = fmax(0, k - 1 - r->cpu * both), gpu_left = fmax(0, 1 - r->gpu * both);
-  return (both + cpu_left / cpu_alone(s) + gpu_left / gpu_alone(s)) / k;
+  return (both + cpu_left / cpu_alone(s) + gpu_left / round_trips(s, 0).gpu) / k;
 }
 
 #define MOST_STRIDE (1 << 20)
 
 int hk_stride_auto(const hk_plan *plan, const hk_machine *machine) {
   const hk_side s = side_of(plan, machine);
-  const hk_rates rates = together(&s);
+  const hk_rates rates = round_trips(&s, HK_TRAFFIC_CPU);
   const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
   const int least = deepspeed ? 2 : 1;
   const int low = (int)fmin(fmax(floor(1 + rates.cpu / rates.gpu), least), MOST_STRIDE - 1);

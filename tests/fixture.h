@@ -55,7 +55,22 @@ static inline hk_machine ideal_machine(void) {
   }
   m.gpu_reserved.value = m.host_reserved.value = 0;
   m.cores.value = 1024;
+  m.h2d_load_from.value = 0.5;
   m.cpu_adamw_threads.value = 0.01; /* 1 - exp(-1 / 0.01) is 1 to the last bit */
+  m.cpu_unscale_threads.value = m.cpu_adamw_fp32_threads.value = m.cpu_cast_threads.value = 0;
+  return m;
+}
+
+/* Round rates, to reckon in the head: 1 GB/s is a byte a nanosecond. PCIe 10 B/ns each way and 16
+ * both; CPU AdamW 1 parameter/ns; GPU AdamW 10 parameters/ns; mapped 12 B/ns; host memory no limit.
+ */
+static inline hk_machine schoolbook_machine(void) {
+  hk_machine m = ideal_machine();
+  m.h2d.value = m.d2h.value = 10e9;
+  m.duplex.value = 16e9;
+  m.mapped.value = 12e9;
+  m.gpu_hbm.value = 280e9;
+  m.cpu_adamw.value = 1e9;
   return m;
 }
 

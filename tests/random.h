@@ -42,7 +42,7 @@ static inline hk_machine random_node(random_stream *r) {
   const int gpus = 1 << pick(r, 0, 3);
   m.gpus.value = gpus;
   m.gpu_hbm.value = scale(r, 1e12, 5e12);
-  m.gpu_launch.value = 5000;
+  m.gpu_launch.value = m.h2d_latency.value = m.d2h_latency.value = 5000;
   m.h2d.value = scale(r, 6e9, 60e9);
   m.d2h.value = m.h2d.value * scale(r, 0.7, 1.4);
   m.duplex.value = (m.h2d.value + m.d2h.value) * scale(r, 0.6, 1);
@@ -56,6 +56,28 @@ static inline hk_machine random_node(random_stream *r) {
   m.dma_weight.value = scale(r, 0.5, 5);
   m.cpu_adamw.value = scale(r, 3e8, 2e10);
   return m;
+}
+
+/* Makes copied bytes of a node cost host memory more or less than a kernel's, as where DMA waits
+ * for memory: what both have together is then more than there is memory bandwidth. */
+static inline void price_copies(random_stream *r, hk_machine *m) {
+  m->h2d_cost.value = scale(r, 0.8, 10);
+  m->d2h_cost.value = scale(r, 0.5, 2);
+  m->d2h_priority.value = scale(r, 0.7, 4);
+  const double in = fmin(m->gpus.value * m->h2d.value, m->fabric_h2d.value);
+  m->dram_with_dma.value += fmax(0, m->h2d_cost.value - 1) * in * scale(r, 0.4, 1);
+}
+
+/* Makes the host memory of a node answer later under load: CPU kernels keep half to all of their
+ * rate beside the copies of all GPUs, copies to GPUs a fifth to all beside kernels, and come last,
+ * as where reads by DMA have to wait, or first, or between. */
+static inline void delay_memory(random_stream *r, hk_machine *m) {
+  m->cpu_beside_h2d.value = pow(scale(r, 0.5, 1), 1 / m->gpus.value);
+  m->cpu_beside_d2h.value = pow(scale(r, 0.5, 1), 1 / m->gpus.value);
+  m->h2d_loaded.value = m->h2d.value * scale(r, 0.2, 1);
+  m->h2d_load_from.value = uniform(r) * 0.9;
+  m->dma_weight.value = scale(r, 0.01, 5);
+  m->d2h_priority.value = scale(r, 1, 100);
 }
 
 #endif

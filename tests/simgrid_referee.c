@@ -83,6 +83,9 @@ static hk_status size_flow(sort *s, hk_error *err) {
     }
   }
   if (times > 1) return hk_fail(err, HK_INPUT, "an operation uses two resources of time");
+  if (d->weight_crowded != d->weight) {
+    return hk_fail(err, HK_INPUT, "a copy out has priority: a flow has one weight");
+  }
   if (isinf(least)) {
     s->bytes_per_work = 1e10 / d->cap;
     return HK_OK;
@@ -114,6 +117,16 @@ static hk_status find_sort(problem *p, const hk_op *op, const hk_demand *demand,
   *found = p->n_sorts++;
   grown[*found] = (sort){.rank = op->rank, .demand = *demand};
   return size_flow(&grown[*found], err);
+}
+
+static hk_status check_machine(const hk_machine *machine, hk_error *err) {
+  if (hk_cpu_kept(machine, 1, 1) != 1) {
+    return hk_fail(err, HK_INPUT, "CPU kernels are slower beside copies: a flow has one cap");
+  }
+  if (hk_h2d_kept(machine, INFINITY) != 1) {
+    return hk_fail(err, HK_INPUT, "copies are slower beside CPU kernels: a link has one capacity");
+  }
+  return HK_OK;
 }
 
 static hk_status prepare(problem *p, hk_error *err) {
@@ -173,10 +186,12 @@ static int32_t add_resource(const problem *p, hk_s4u *s4u, size_t slot, double *
   return hk_s4u_link(s4u, capacity(p, r, false), capacity(p, r, true));
 }
 
+static hk_s4u_side side_of(unsigned traffic) {
+  if (traffic == 0) return HK_S4U_NEUTRAL;
+  return traffic == HK_TRAFFIC_CPU ? HK_S4U_LEFT : HK_S4U_RIGHT;
+}
+
 static void add_sort(const problem *p, hk_s4u *s4u, int32_t i, const int32_t *ids) {
-  static const hk_s4u_side sides[] = {[HK_TRAFFIC_NONE] = HK_S4U_NEUTRAL,
-                                      [HK_TRAFFIC_CPU] = HK_S4U_LEFT,
-                                      [HK_TRAFFIC_DMA] = HK_S4U_RIGHT};
   sort *s = &p->sorts[i];
   int32_t links[HK_DEMAND_USES * MOST_CROSSINGS];
   hk_s4u_sort flow = {.cap = s->demand.cap * s->bytes_per_work,
@@ -184,7 +199,7 @@ static void add_sort(const problem *p, hk_s4u *s4u, int32_t i, const int32_t *id
                       .access_point = NONE,
                       .level = i,
                       .links = links,
-                      .side = sides[s->demand.traffic]};
+                      .side = side_of(s->demand.traffic)};
   for (int u = 0; u < s->demand.n_uses; u++) {
     const hk_resource r = s->demand.uses[u].resource;
     const int32_t id = ids[slot_of(s, r)];
@@ -351,6 +366,7 @@ hk_status hk_referee_compare(const hk_graph *graph, const hk_machine *machine, i
   if (repeats < 1 || repeats > MOST_TURNS) {
     return hk_fail(err, HK_INPUT, "expected 1 to %d repeats, got %d", MOST_TURNS, repeats);
   }
+  HK_TRY(check_machine(machine, err));
   problem p = {.graph = graph, .machine = machine};
   hk_status status = prepare(&p, err);
   if (status == HK_OK) status = compare_in_child(&p, repeats, comparison, err);

@@ -11,13 +11,13 @@
  *   cap         a link on the route that every comm has to itself (FATPIPE)
  *   weight      that link's latency, whose inverse CM02 takes for a weight; paid it is not, as
  *               network/latency-factor makes it vanish
- *   mixture     DRAM has less for copies and CPU kernels together: a NONLINEAR link
+ *   mixture     DRAM has another capacity for copies and CPU kernels together: a NONLINEAR link
  *   folding     a node's capacities are divided by the ranks that one stands for
  *
  * So nothing of hk_demand is left out. What differs is rounding: SimGrid's time is a double,
  * hocket's whole nanoseconds, rounded up once an operation. What the mapping cannot express it
  * refuses, with an error: uses of bytes that are not in ratios of small whole numbers, two
- * resources of time.
+ * resources of time, weights or caps that change where copies and CPU kernels mix.
  *
  * SimGrid's model for just this, parallel tasks (ptask_L07), is of no use: it shares a resource's
  * capacity equally among tasks (its solvers are bottleneck-fair; it refuses the max-min solver),

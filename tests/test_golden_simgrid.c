@@ -154,6 +154,12 @@ static hk_machine busy_node(random_stream *r) {
   m.nvlink.value = scale(r, 1e10, 1e12);
   m.nvlink_latency.value = 10000;
   m.layer_launch.value = m.subgroup_overhead.value = 1e6;
+  /* What SimGrid can: a route crosses a link a whole number of times, a flow has one weight
+   * and one cap. */
+  m.h2d_cost.value = pick(r, 1, 4);
+  m.d2h_cost.value = pick(r, 1, 2);
+  m.dram_with_dma.value = m.dram.value * scale(r, 0.7, 1 + m.h2d_cost.value / 2);
+  m.cpu_cast_threads.value = pick(r, 0, 10);
   return m;
 }
 
@@ -197,6 +203,35 @@ static void test_referee_sees(void **state) {
   hk_graph_free(&graph);
 }
 
+/* What a flow cannot have is refused, not left out. */
+static void test_refusals(void **state) {
+  (void)state;
+  const struct {
+    size_t quantity;
+    double value;
+    const char *message;
+  } cases[] = {
+      {offsetof(hk_machine, cpu_beside_h2d), 0.9, "CPU kernels are slower beside copies"},
+      {offsetof(hk_machine, cpu_beside_d2h), 0.9, "CPU kernels are slower beside copies"},
+      {offsetof(hk_machine, h2d_loaded), 1e9, "copies are slower beside CPU kernels"},
+      {offsetof(hk_machine, d2h_priority), 2, "a copy out has priority"},
+      {offsetof(hk_machine, d2h_cost), M_PI, "no route"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    hk_error err = {0};
+    hk_comparison c = {0};
+    hk_machine machine = ideal_machine();
+    ((hk_quantity *)((char *)&machine + cases[i].quantity))->value = cases[i].value;
+    hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1, .layers = 1};
+    const hk_op out = {
+        .kind = HK_OP_STATE_D2H, .work = 1000, .lane = hk_graph_lane(&graph, HK_LANE_D2H, 0, &err)};
+    assert_int_equal(hk_graph_add(&graph, &out, NULL, 0, &err), 0);
+    assert_int_equal(hk_referee_compare(&graph, &machine, 1, &c, &err), HK_INPUT);
+    if (strstr(err.message, cases[i].message) == NULL) fail_msg("%s", err.message);
+    hk_graph_free(&graph);
+  }
+}
+
 static int report(void **state) {
   (void)state;
   print_message("%d graphs, %lld operations; largest difference %.2g %% (%s)\n", seen.graphs,
@@ -207,6 +242,7 @@ static int report(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_referee_sees),
+      cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_random_graphs),
       cmocka_unit_test(test_plans),
   };

@@ -87,6 +87,29 @@ static void mixed_traffic_is_no_part(void **state) {
   expect(&m, 1, 0.5, "dram");
 }
 
+/* What copied bytes cost is: 12 in at 3 and 12 out at 1, of the most that host memory ever has. CPU
+ * kernels have their own limit: what copies may count for is not theirs. */
+static void copies_at_their_costs(void **state) {
+  (void)state;
+  hk_machine m = only_staged();
+  m.dram.value = m.dram_with_dma.value = 48e9;
+  m.h2d_cost.value = 3;
+  expect(&m, 1, 1, "dram");
+  m.dram_with_dma.value = 96e9;
+  expect(&m, 1, 0.5, "dram");
+  m.dram_with_dma.value = 24e9;
+  expect(&m, 1, 1, "dram");
+  m.d2h.value = 1;
+  m.cpu_adamw.value = 1e12;
+  m.dram.value = 14e9;
+  m.dram_with_dma.value = 1e15;
+  expect(&m, 1, 2, "dram_cpu");
+  expect(&m, 2, 4, "dram_cpu");
+  /* Half of it beside the weights' 2 bytes at 3: 28 + 6 of 17. */
+  m.dram_with_dma.value = 17e9;
+  expect(&m, 1, 2, "dram");
+}
+
 /* All resident: 28 bytes of GPU memory traffic. The lane's time share says the same: either. */
 static void gpu_memory_bandwidth(void **state) {
   (void)state;
@@ -125,6 +148,12 @@ static void cpu(void **state) {
   m.d2h.value = 1;
   expect(&m, 4, 4 / 16.0, "cores");
   expect(&m, 1, 1 / (8 * (1 - exp(-2))), "cpu kernel");
+  /* A thread scale of its own: the slower kernel is then the one with fewer core seconds. */
+  m.cpu_adamw_fp32.value = 4e9;
+  m.cpu_adamw_fp32_threads.value = 2;
+  expect(&m, 8, 8 / 32.0, "cores");
+  m.cpu_adamw_fp32.value = 1e9;
+  m.cpu_adamw_fp32_threads.value = 0;
   /* Host memory: 28 bytes and 2 for the weights on their way up. */
   m.dram.value = 15e9;
   expect(&m, 1, 2, "dram");
@@ -203,6 +232,7 @@ static double seconds_of(const hk_machine *m, const double f[HK_ROUTE_COUNT]) {
   const double in = 2 * f[C] + 12 * f[S] + 12 * f[M], out = 12 * f[S] + 12 * f[M];
   const double cpu = fmax(m->cpu_adamw.value, m->cpu_adamw_fp32.value);
   const double team = cpu * (1 - exp(-m->cores.value / m->cpu_adamw_threads.value));
+  const double memory = 28 * f[C] + in * m->h2d_cost.value + out * m->d2h_cost.value;
   const double times[] = {
       in / m->h2d.value,
       out / m->d2h.value,
@@ -210,7 +240,8 @@ static double seconds_of(const hk_machine *m, const double f[HK_ROUTE_COUNT]) {
       n * in / m->fabric_h2d.value,
       n * out / m->fabric_d2h.value,
       n * (in + out) / m->fabric_duplex.value,
-      n * (30 * f[C] + 24 * f[S] + 24 * f[M]) / m->dram.value,
+      n * memory / fmax(m->dram.value, m->dram_with_dma.value),
+      n * 28 * f[C] / m->dram.value,
       28 * (f[S] + f[R]) / m->gpu_hbm.value,
       f[C] / team,
       n * f[C] * m->cpu_adamw_threads.value / cpu / m->cores.value,
@@ -257,6 +288,7 @@ static void no_point_of_a_grid_is_better(void **state) {
     m.cpu_adamw_fp32.value = m.cpu_adamw.value * scale(&r, 0.5, 2);
     m.cpu_adamw_threads.value = scale(&r, 1, 40);
     m.cores.value = pick(&r, 4, 128);
+    if (seed % 2 == 0) price_copies(&r, &m);
     /* Memory limits that fall on the grid. */
     const int least = pick(&r, 0, STEPS / 4), most = pick(&r, least, STEPS);
     m.host_memory.value = m.gpus.value * 12 * PARAMETERS * (1 - (double)least / STEPS);
@@ -289,9 +321,13 @@ static void below_every_policy(void **state) {
     hk_machine m = random_node(&r);
     const int gpus = (int)m.gpus.value;
     m.gpu_launch.value = pick(&r, 0, 100);
+    m.h2d_latency.value = m.d2h_latency.value = m.gpu_launch.value;
+    if (seed % 2 == 0) price_copies(&r, &m);
+    if (seed % 3 == 0) delay_memory(&r, &m);
     m.cpu_adamw_fp32.value = m.cpu_adamw.value * scale(&r, 0.5, 2);
     m.cpu_unscale.value = m.cpu_cast.value = m.cpu_adamw.value * scale(&r, 1, 4);
     m.cpu_adamw_threads.value = scale(&r, 1, 40);
+    m.cpu_adamw_fp32_threads.value = pick(&r, 0, 40);
     m.cores.value = gpus * pick(&r, 1, 16);
     m.gpu_memory.value = parameters * scale(&r, 4, 40);
     m.host_memory.value = parameters * scale(&r, 4, 60);
@@ -341,6 +377,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_resource_binds),
       cmocka_unit_test(mixed_traffic_is_no_part),
+      cmocka_unit_test(copies_at_their_costs),
       cmocka_unit_test(gpu_memory_bandwidth),
       cmocka_unit_test(cpu),
       cmocka_unit_test(mapped),

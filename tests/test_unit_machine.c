@@ -71,7 +71,8 @@ static void check_physics(const char *name, const hk_machine *m) {
   at_most(name, "one GPU's link beside the fabric, D2H", m->d2h.value, m->fabric_d2h.value);
   at_most(name, "PCIe beside HBM", m->duplex.value, m->gpu_hbm.value);
   at_most(name, "host memory beside HBM", m->dram.value, m->gpu_hbm.value * m->gpus.value);
-  assert_true(m->dma_weight.value >= 1);
+  /* Copies out are posted and wait for no answer: kernels do not push them aside. */
+  assert_true(m->dma_weight.value * m->d2h_priority.value >= 0.5);
   assert_true(m->gpu_reserved.value < 0.1 * m->gpu_memory.value);
   assert_true(m->host_reserved.value < 0.2 * m->host_memory.value);
 }
@@ -432,6 +433,26 @@ static void equal_is_allowed(void **state) {
   cJSON_Delete(root);
 }
 
+/* Bytes at their costs are no traffic: together they may be more than memory alone carries. */
+static void what_copies_cost_lifts_the_limit(void **state) {
+  (void)state;
+  static const char *const costs[] = {"dram.h2d_cost", "dram.d2h_cost"};
+  for (int i = 0; i < 2; i++) {
+    cJSON *root = base_document();
+    put_value(root, "dram.with_dma_bytes_per_s", 510e9);
+    put_value(root, costs[i], 9);
+    hk_machine m;
+    hk_error err = {0};
+    if (hk_machine_from_json(root, &m, &err) != HK_OK) fail_msg("%s", err.message);
+    assert_true(m.dram_with_dma.value == 510e9 && m.dram.value == 164e9);
+    assert_true(isinf(hk_machine_dram_ceiling(&m)));
+    assert_round_trip(&m);
+    hk_machine_free(&m);
+    put_value(root, costs[i], 1);
+    assert_refused(root, (const char *[]){"'dram.with_dma_bytes_per_s'", "'dram.bytes_per_s'"}, 2);
+  }
+}
+
 static void load_names_the_file(void **state) {
   (void)state;
   hk_machine m;
@@ -460,12 +481,12 @@ static void cpu_rate_fits_the_probe(void **state) {
   load("h200-16c", &m);
   static const double probe[][2] = {{4, 2.8e9}, {8, 4.3e9}, {12, 5.2e9}, {16, 5.5e9}};
   for (size_t i = 0; i < 4; i++) {
-    double rate = hk_cpu_rate(&m, m.cpu_adamw.value, probe[i][0]);
+    double rate = hk_cpu_rate(&m, &m.cpu_adamw, &m.cpu_adamw_threads, probe[i][0]);
     assert_true(fabs(rate / probe[i][1] - 1) < 0.03);
   }
   /* DeepSpeedCPUAdam alone 3.9, with a cast before and after it 2.3. */
-  double adam = hk_cpu_rate(&m, m.cpu_adamw_fp32.value, 16);
-  double cast = hk_cpu_rate(&m, m.cpu_cast.value, 16);
+  double adam = hk_cpu_rate(&m, &m.cpu_adamw_fp32, &m.cpu_adamw_fp32_threads, 16);
+  double cast = hk_cpu_rate(&m, &m.cpu_cast, &m.cpu_cast_threads, 16);
   assert_true(fabs(adam / 3.9e9 - 1) < 0.03);
   assert_true(fabs(1 / (1 / adam + 2 / cast) / 2.3e9 - 1) < 0.03);
   hk_machine_free(&m);
@@ -473,18 +494,29 @@ static void cpu_rate_fits_the_probe(void **state) {
 
 static void cpu_rate_is_monotone_and_bounded(void **state) {
   (void)state;
-  hk_machine m;
-  load("h200-16c", &m);
-  assert_true(hk_cpu_rate(&m, 6e9, 0) == 0);
+  const hk_machine m = {.cpu_adamw_threads = {.value = 6.66}};
+  const hk_quantity six = {.value = 6e9}, three = {.value = 3e9};
+  const hk_quantity *scale = &m.cpu_adamw_threads;
+  assert_true(hk_cpu_rate(&m, &six, scale, 0) == 0);
   double last = 0;
   for (int threads = 1; threads <= 128; threads++) {
-    double rate = hk_cpu_rate(&m, 6e9, threads);
+    double rate = hk_cpu_rate(&m, &six, scale, threads);
     assert_true(rate > last && rate < 6e9);
-    assert_true(fabs(rate - 2 * hk_cpu_rate(&m, 3e9, threads)) < 1);
+    assert_true(fabs(rate - 2 * hk_cpu_rate(&m, &three, scale, threads)) < 1);
     last = rate;
   }
-  assert_true(hk_cpu_rate(&m, 6e9, 1e9) == 6e9);
-  hk_machine_free(&m);
+  assert_true(hk_cpu_rate(&m, &six, scale, 1e9) == 6e9);
+}
+
+/* Zero stands for AdamW's threads; a scale of its own is its own. */
+static void cpu_kernels_may_have_thread_scales_of_their_own(void **state) {
+  (void)state;
+  const hk_machine m = {.cpu_adamw_threads = {.value = 8}};
+  const hk_quantity rate = {.value = 6e9}, none = {.value = 0}, two = {.value = 2};
+  assert_true(hk_cpu_thread_scale(&m, &none) == 8);
+  assert_true(hk_cpu_thread_scale(&m, &two) == 2);
+  assert_true(hk_cpu_rate(&m, &rate, &none, 4) == hk_cpu_rate(&m, &rate, &m.cpu_adamw_threads, 4));
+  assert_true(hk_cpu_rate(&m, &rate, &two, 4) == hk_cpu_rate(&m, &rate, &none, 16));
 }
 
 static void free_is_safe_twice(void **state) {
@@ -513,9 +545,11 @@ int main(void) {
       cmocka_unit_test(lengths_are_limited),
       cmocka_unit_test(contradictions_are_named),
       cmocka_unit_test(equal_is_allowed),
+      cmocka_unit_test(what_copies_cost_lifts_the_limit),
       cmocka_unit_test(load_names_the_file),
       cmocka_unit_test(cpu_rate_fits_the_probe),
       cmocka_unit_test(cpu_rate_is_monotone_and_bounded),
+      cmocka_unit_test(cpu_kernels_may_have_thread_scales_of_their_own),
       cmocka_unit_test(free_is_safe_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

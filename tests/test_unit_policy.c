@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Policies: the routes that each gives, what each refuses, and the stride in closed form: against
- * numbers by hand and against the best of all strides in the simulator (docs/stride.md). */
+/* Policies: the routes that each gives, what each refuses, and the stride without simulating:
+ * against numbers by hand and against the best of all strides in the simulator (docs/stride.md). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -258,6 +258,58 @@ static void host_memory_in_the_way(void **state) {
   balance(&m, 2, HK_RUNTIME_HOCKET, 15e9 / 26, (30e9 - 30e9 / 26) / 12, 2);
 }
 
+/* A byte in costs 2, so that an update claims 28 + 4 and a round trip 24 + 12; wishes are 3 x 32
+ * and 90 x 1.2, half of which is 102. */
+static void copies_at_their_costs(void **state) {
+  (void)state;
+  hk_machine m = round_machine();
+  m.dram.value = m.dram_with_dma.value = 102e9;
+  m.h2d_cost.value = 2;
+  m.dma_weight.value = 1.2;
+  balance(&m, 1, HK_RUNTIME_HOCKET, 1.5e9, 1.5e9, 2);
+  /* What copies may count for is not the kernels': 42 / 28; 30 - 3 are left on the link. */
+  m.dram.value = 42e9;
+  m.dram_with_dma.value = 1e15;
+  balance(&m, 1, HK_RUNTIME_HOCKET, 1.5e9, 2.25e9, 2);
+}
+
+/* 36 both ways are shared as 1 to 2: 12 in and 24 out. After 12 / 24 out is done, and in goes on at
+ * the 24 that weights leave it: 0.5 + 6 / 24. */
+static void copies_out_come_first(void **state) {
+  (void)state;
+  hk_machine m = round_machine();
+  m.duplex.value = 42e9;
+  m.d2h_priority.value = 2;
+  balance(&m, 1, HK_RUNTIME_HOCKET, 3e9, 1e9 / 0.75, 3);
+}
+
+/* Both ways the CPU keeps 2/5, 1.2 G/s, and 27.6 GB/s come in while 52.8 go out; beside copies in
+ * alone it keeps 4/5, 2.4, and 25.2 come in. Out is back to zero where each lasts as long: 52.8
+ * - 27.6 is 25.2. So 1.8 on the CPU and 52.8 / 2 / 12. */
+static void kernels_beside_copies(void **state) {
+  (void)state;
+  hk_machine m = round_machine();
+  m.d2h.value = 52.8e9;
+  m.cpu_beside_h2d.value = 0.8;
+  m.cpu_beside_d2h.value = 0.5;
+  balance(&m, 1, HK_RUNTIME_HOCKET, 1.8e9, 2.2e9, 2);
+  /* What two GPUs' copies leave is a product. */
+  m.cpu_beside_h2d.value = sqrt(0.8);
+  m.cpu_beside_d2h.value = sqrt(0.5);
+  balance(&m, 2, HK_RUNTIME_HOCKET, 1.8e9, 2.2e9, 2);
+}
+
+/* Kernels wish for half of 168 GB/s: a third of the way from 1/4 on, where a copy in has 30, to
+ * all, where it has 12. Of 24 the weights take 6. */
+static void copies_in_under_load(void **state) {
+  (void)state;
+  hk_machine m = round_machine();
+  m.dram.value = m.dram_with_dma.value = 168e9;
+  m.h2d_loaded.value = 12e9;
+  m.h2d_load_from.value = 0.25;
+  balance(&m, 1, HK_RUNTIME_HOCKET, 3e9, 1.5e9, 3);
+}
+
 /* 1 / (1/6 + 1/3 + 1/6) on the CPU; 3 GB/s of weights beside 30, then 20 back: 12/30 + 12/20. */
 static void the_prototype(void **state) {
   (void)state;
@@ -324,11 +376,9 @@ static hk_ns update_at(hk_plan *plan, const hk_machine *m, int stride) {
   return time;
 }
 
-/* The closed form leaves things out (docs/stride.md); what that costs is bounded here: at most 3 %
- * on all but one machine in a hundred, and never 8 %. (Of 3000 machines, six were over 3 %, the
- * worst at 5.9 %.) */
-static void auto_is_within_3_percent_of_the_best(void **state) {
-  (void)state;
+/* What the fluid leaves out (docs/stride.md) is bounded here: on all but `most_over` machines
+ * of 200 the stride is within 3 % of the best, and nowhere farther off than `worst`. */
+static void compare_with_the_best(bool priced, bool delayed, int most_over, double worst) {
   hk_plan_subgroup subgroups[SUBGROUPS];
   int32_t order[SUBGROUPS];
   for (int i = 0; i < SUBGROUPS; i++) {
@@ -340,7 +390,9 @@ static void auto_is_within_3_percent_of_the_best(void **state) {
   int chosen[4] = {0}; /* 1, 2 to 12, more, never */
   for (uint64_t seed = 0; seed < 200; seed++) {
     random_stream r = {seed};
-    const hk_machine m = random_node(&r);
+    hk_machine m = random_node(&r);
+    if (priced) price_copies(&r, &m);
+    if (delayed) delay_memory(&r, &m);
     hk_plan plan = {.model = model,
                     .job = {.gpus = (int)m.gpus.value,
                             .nodes = 1,
@@ -364,15 +416,29 @@ static void auto_is_within_3_percent_of_the_best(void **state) {
     }
     const hk_ns time = update_at(&plan, &m, stride);
     over += (double)time > 1.03 * (double)best;
-    if ((double)time > 1.08 * (double)best) {
+    if ((double)time > worst * (double)best) {
       fail_msg("seed %d: stride %d takes %.1f ms, %d takes %.1f ms", (int)seed, stride,
                (double)time / 1e6, best_stride, (double)best / 1e6);
     }
   }
-  assert_in_range(over, 0, 2);
+  assert_in_range(over, 0, most_over);
   /* All kinds of answer were put to the test. */
   for (int i = 0; i < 4; i++) assert_true(chosen[i] > 0);
   hk_model_free(&model);
+}
+
+/* Of 3000 machines six were over 3 %, the worst at 4.5 %. */
+static void auto_is_within_3_percent_of_the_best(void **state) {
+  (void)state;
+  compare_with_the_best(false, false, 2, 1.05);
+}
+
+/* Of 3000 each: five, the worst at 5.1 %; eight, 4.2 %; none, 3.0 %. */
+static void auto_is_so_where_host_memory_is_no_plain_bandwidth(void **state) {
+  (void)state;
+  compare_with_the_best(true, false, 2, 1.06);
+  compare_with_the_best(false, true, 2, 1.05);
+  compare_with_the_best(true, true, 2, 1.05);
 }
 
 /* The balance never falls with the CPU's rate, and where it rises and host memory can feed the CPU
@@ -418,10 +484,15 @@ int main(void) {
       cmocka_unit_test(host_memory_not_in_the_way),
       cmocka_unit_test(lopsided_links),
       cmocka_unit_test(host_memory_in_the_way),
+      cmocka_unit_test(copies_at_their_costs),
+      cmocka_unit_test(copies_out_come_first),
+      cmocka_unit_test(kernels_beside_copies),
+      cmocka_unit_test(copies_in_under_load),
       cmocka_unit_test(the_prototype),
       cmocka_unit_test(no_round_trip_at_all),
       cmocka_unit_test(auto_is_applied),
       cmocka_unit_test(auto_is_within_3_percent_of_the_best),
+      cmocka_unit_test(auto_is_so_where_host_memory_is_no_plain_bandwidth),
       cmocka_unit_test(a_faster_cpu_never_lowers_the_stride),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

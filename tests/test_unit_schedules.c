@@ -3,21 +3,10 @@
  * nanosecond. Each test tells the story that its number comes from. */
 #include "tests/fixture.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "sim/forecast.h"
-
-/* PCIe 10 B/ns each way and 16 both; CPU AdamW 1 parameter/ns; GPU AdamW 10 parameters/ns; mapped
- * 12 B/ns; host memory no limit. */
-static hk_machine machine(void) {
-  hk_machine m = ideal_machine();
-  m.h2d.value = m.d2h.value = 10e9;
-  m.duplex.value = 16e9;
-  m.mapped.value = 12e9;
-  m.gpu_hbm.value = 280e9;
-  m.cpu_adamw.value = 1e9;
-  return m;
-}
 
 typedef struct {
   int gpus, buffers;
@@ -85,14 +74,14 @@ static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, se
 /* 1000 at 1 a ns, then 2000 B of weights at 10 B/ns. */
 static void test_cpu(void **state) {
   (void)state;
-  const hk_machine m = machine();
+  const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(0), C), 1000 + 200);
 }
 
 /* The first one's weights go up under the second one's update. */
 static void test_cpu_overlaps_its_weights(void **state) {
   (void)state;
-  const hk_machine m = machine();
+  const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(0), C, C), 2000 + 200);
   /* In pieces of 250 only the last piece's 500 B are left over. */
   assert_int_equal(UPDATE(&m, OPTIONS(.piece = 250), C, C), 2000 + 50);
@@ -101,7 +90,7 @@ static void test_cpu_overlaps_its_weights(void **state) {
 /* 12,000 B in at 10, 1000 parameters at 10, 12,000 B back. */
 static void test_staged(void **state) {
   (void)state;
-  const hk_machine m = machine();
+  const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(0), S), 1200 + 100 + 1200);
 }
 
@@ -110,27 +99,27 @@ static void test_staged(void **state) {
  * 2675-2775. Back b: 2775-3975. */
 static void test_duplex(void **state) {
   (void)state;
-  const hk_machine m = machine();
+  const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(.buffers = 2), S, S), 3975);
 }
 
 /* With one buffer the second waits until the first is back: no overlap at all. */
 static void test_one_buffer(void **state) {
   (void)state;
-  const hk_machine m = machine();
+  const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(.buffers = 1), S, S), 2 * 2500);
 }
 
 /* 24 B a parameter at 12 B/ns. */
 static void test_mapped(void **state) {
   (void)state;
-  const hk_machine m = machine();
+  const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(0), M), 2000);
 }
 
 static void test_resident(void **state) {
   (void)state;
-  const hk_machine m = machine();
+  const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(0), R, R), 200);
 }
 
@@ -139,7 +128,7 @@ static void test_resident(void **state) {
  * 5 B/ns each: both end at 2400. GPU to 2500, back at 10 B/ns to 3700. */
 static void test_dram_contention(void **state) {
   (void)state;
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.dram.value = m.dram_with_dma.value = 19e9;
   /* Alone, the CPU would be held to 19 / 28; it never is. */
   assert_int_equal(UPDATE(&m, OPTIONS(0), C, S), 3700);
@@ -151,7 +140,7 @@ static void test_dram_contention(void **state) {
  * share 16 B/ns: weights end at 2150, the last 4000 B at 10 B/ns at 2550. */
 static void test_dram_weight_and_mixed_capacity(void **state) {
   (void)state;
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.dram.value = 28e9;
   m.dram_with_dma.value = 24e9;
   m.dma_weight.value = 2;
@@ -163,7 +152,7 @@ static void test_dram_weight_and_mixed_capacity(void **state) {
  * so that the CPU's 1000 end at 2000; with the unmixed capacity they would end at 1429. */
 static void test_mapped_against_cpu(void **state) {
   (void)state;
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.dram.value = 28e9;
   m.dram_with_dma.value = 20e9;
   UPDATE(&m, OPTIONS(0), C, M);
@@ -174,11 +163,16 @@ static void test_mapped_against_cpu(void **state) {
  * the kernel; with bound ranks they fit. */
 static void test_unbound_ranks(void **state) {
   (void)state;
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.dram.value = m.dram_with_dma.value = 56e9;
   m.dram_unbound.value = 0.25;
   UPDATE(&m, OPTIONS(0), C);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 1000);
+  UPDATE(&m, OPTIONS(.unbound = true), C);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
+  /* Nor does it reach more for what copies may count for. */
+  m.dram_with_dma.value = 1e15;
+  m.h2d_cost.value = 9;
   UPDATE(&m, OPTIONS(.unbound = true), C);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
 }
@@ -189,7 +183,7 @@ static void test_unbound_ranks(void **state) {
  * PCIe with 2000 B of weights: 3114.3. */
 static void test_pages_of_an_unbound_process(void **state) {
   (void)state;
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.dram_process.value = 14e9;
   UPDATE(&m, OPTIONS(0), C);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 1000);
@@ -198,27 +192,58 @@ static void test_pages_of_an_unbound_process(void **state) {
   UPDATE(&m, OPTIONS(.unbound = true), C, S);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2715);
   assert_int_equal(last_end[HK_OP_STATE_H2D], 3115);
+  /* Pages know bytes, not what they cost. */
+  m.h2d_cost.value = m.d2h_cost.value = 9;
+  UPDATE(&m, OPTIONS(.unbound = true), C, S);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2715);
 }
 
 /* Two GPUs behind a fabric of 10 B/ns each way: 5 each. Folded into one rank or not. */
 static void test_fabric(void **state) {
   (void)state;
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.fabric_h2d.value = m.fabric_d2h.value = 10e9;
   assert_int_equal(UPDATE(&m, OPTIONS(.gpus = 2), S), 2400 + 100 + 2400);
   assert_int_equal(UPDATE(&m, OPTIONS(.gpus = 2, .unfolded = true), S), 2400 + 100 + 2400);
 }
 
-/* Launches of 7 ns before each copy and kernel (and at the barrier) add up on one chain. */
+/* Latencies of copies, of the kernel between them and of the barrier add up on one chain. */
 static void test_latency(void **state) {
   (void)state;
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.gpu_launch.value = 7;
-  assert_int_equal(UPDATE(&m, OPTIONS(0), S), 7 + 7 + 1200 + 7 + 100 + 7 + 1200);
+  m.h2d_latency.value = 50;
+  m.d2h_latency.value = 300;
+  assert_int_equal(UPDATE(&m, OPTIONS(0), S), 7 + 50 + 1200 + 7 + 100 + 300 + 1200);
+  assert_int_equal(UPDATE(&m, OPTIONS(0), C), 7 + 1000 + 50 + 200);
+  assert_int_equal(UPDATE(&m, OPTIONS(0), M), 7 + 7 + 2000);
+}
+
+/* In c: 0-1200, beside which the CPU keeps 4/5: 960 of a. GPU c: 1200-1300, a ends at 1240, its
+ * weights (2000 B) begin, and b has 4/5 of 60 until c goes back at 1300. Both ways the CPU keeps
+ * 2/5: weights at 8 B/ns end at 1475, b has 70 more. Beside c alone, 10,600 B to 2535, it keeps
+ * half: 530. The last 352 of b have the machine for themselves until 2887; its weights end at 3087.
+ */
+static void test_kernels_beside_copies(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.cpu_beside_h2d.value = 0.8;
+  m.cpu_beside_d2h.value = 0.5;
+  assert_int_equal(UPDATE(&m, OPTIONS(0), C, C, S), 3087);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2887);
+  assert_int_equal(last_end[HK_OP_STATE_D2H], 2535);
+  /* A mapped kernel reads and writes: 2/5 of 1 for its 2000 ns, then 200 alone. */
+  UPDATE(&m, OPTIONS(0), C, M);
+  assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000 + 200);
+  /* The copies of two GPUs are a burden twice, folded or not. */
+  m.cpu_beside_h2d.value = sqrt(0.8);
+  m.cpu_beside_d2h.value = sqrt(0.5);
+  assert_int_equal(UPDATE(&m, OPTIONS(.gpus = 2), C, C, S), 3087);
+  assert_int_equal(UPDATE(&m, OPTIONS(.gpus = 2, .unfolded = true), C, C, S), 3087);
 }
 
 static hk_machine deepspeed_machine(void) {
-  hk_machine m = machine();
+  hk_machine m = schoolbook_machine();
   m.duplex.value = 20e9;
   m.subgroup_overhead.value = 10;
   m.cpu_unscale.value = 2e9;
@@ -422,6 +447,7 @@ int main(void) {
       cmocka_unit_test(test_pages_of_an_unbound_process),
       cmocka_unit_test(test_fabric),
       cmocka_unit_test(test_latency),
+      cmocka_unit_test(test_kernels_beside_copies),
       cmocka_unit_test(test_deepspeed_offload),
       cmocka_unit_test(test_prototype_interleave),
       cmocka_unit_test(test_prototype_without_a_turn),

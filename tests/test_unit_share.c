@@ -85,6 +85,20 @@ static void test_line_network(void **state) {
   NEAR(used[1], 20);
 }
 
+/* Nobody starves: a weight of a millionth gets its millionth where all want everything, and what
+ * the others leave where they stop. */
+static void test_a_tiny_weight(void **state) {
+  (void)state;
+  hk_activity a[] = {{.cap = 100, .weight = 1, .uses = link, .n_uses = 1},
+                     {.cap = 100, .weight = 1, .uses = link, .n_uses = 1},
+                     {.cap = 100, .weight = 1e-6, .uses = link, .n_uses = 1}};
+  run(a, 3, (double[]){10, 1, 1, 1});
+  NEAR(a[2].rate, 10e-6 / 2.000001);
+  a[0].cap = a[1].cap = 4;
+  run(a, 3, (double[]){10, 1, 1, 1});
+  NEAR(a[2].rate, 2);
+}
+
 /* Three rounds: the first stops at its cap (level 1), then resource 0 fills, then resource 1. */
 static void test_three_rounds(void **state) {
   (void)state;
@@ -128,6 +142,7 @@ int main(void) {
       cmocka_unit_test(test_weights_share_in_proportion),
       cmocka_unit_test(test_leftover_goes_to_the_others),
       cmocka_unit_test(test_line_network),
+      cmocka_unit_test(test_a_tiny_weight),
       cmocka_unit_test(test_three_rounds),
       cmocka_unit_test(test_order_does_not_matter),
       cmocka_unit_test(test_nothing),
