@@ -130,10 +130,20 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
 
 /* -- before the first operation ---------------------------------------------------------------- */
 
-static int64_t largest_piece(const hk_plan *plan) {
+static int64_t largest_on(const hk_plan *plan, hk_route route) {
   int64_t largest = 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
-    if (plan->subgroups[i].numel > largest) largest = plan->subgroups[i].numel;
+    const hk_plan_subgroup *subgroup = &plan->subgroups[i];
+    if (subgroup->route == route && subgroup->numel > largest) largest = subgroup->numel;
+  }
+  return largest;
+}
+
+static int64_t largest_piece(const hk_plan *plan) {
+  int64_t largest = 0;
+  for (int route = 0; route < HK_ROUTE_COUNT; route++) {
+    const int64_t on_route = largest_on(plan, (hk_route)route);
+    if (on_route > largest) largest = on_route;
   }
   return largest < plan->piece_numel ? largest : plan->piece_numel;
 }
@@ -155,8 +165,10 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
     graph->gpu_base += 4 * n[HK_ROUTE_RESIDENT] + hk_expand_deepspeed_base(x);
     hk_expand_deepspeed_device(x);
   } else {
-    /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does. */
+    /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does.
+     * What comes back from the GPU goes to spare memory, never onto the only copy. */
     host += (2 + 2) * n[HK_ROUTE_CPU];
+    host += 12 * (largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED));
     gpu_grads = all - n[HK_ROUTE_CPU];
     if (n[HK_ROUTE_STAGED] > 0)
       graph->gpu_base += hk_whole_bytes(12.0 * plan->buffers * (double)largest_piece(plan));
