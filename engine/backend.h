@@ -6,7 +6,8 @@
  * Streams run what they are given in order, beside each other and beside the caller; a call only
  * queues. A failure while something runs is sticky, as in CUDA: from then on nothing queued on that
  * device runs, and every call on it returns the failure. Calls are safe from several threads on
- * different streams. Nothing here allocates or pins inside copy, launch, record or wait. */
+ * different streams. Nothing here allocates or pins inside copy, launch, record or wait, but for
+ * the first HK_KERNEL_MATMUL of a stream. */
 #ifndef HK_ENGINE_BACKEND_H
 #define HK_ENGINE_BACKEND_H
 
@@ -38,6 +39,10 @@ typedef enum {
   HK_KERNEL_PULL, /* n bf16 or fp16 values from `grad`, registered host memory, to `w`: a copy by a
                      few blocks, which does not wait for the copy engine as a copy behind long
                      ones does */
+  HK_KERNEL_MATMUL, /* w = a b, in device memory: what a model's layers spend their time on, to be
+                       measured. CUDA: by cuBLAS, if that is there when it runs (HK_INPUT says so
+                       otherwise, and the device stays well); the first one of a stream readies
+                       cuBLAS for it, which takes long and some device memory */
 } hk_kernel_kind;
 
 typedef struct {
@@ -58,6 +63,11 @@ typedef struct {
   /* SQUARES: HK_SQUARES_BINS bins, then the count of values that are not finite, in device memory;
    * added to. */
   uint64_t *bins;
+  /* MATMUL: w (rows x columns) = a (rows x depth) b (depth x columns); all bf16, row after row,
+   * none overlapping w; products are added up in fp32. Each from 1 to INT_MAX; type, n and grad say
+   * nothing. */
+  int64_t rows, columns, depth;
+  const uint16_t *a, *b;
 } hk_kernel;
 
 typedef struct {
@@ -66,6 +76,9 @@ typedef struct {
   hk_bytes memory;      /* in all */
   hk_bytes memory_free; /* now */
   char pci[32];         /* "0000:1b:00.0", "" where there is none: for placing near it */
+  /* PCIe as it is now (an idle link may have slowed down): 5 and 16; 0 where it is not known. */
+  int link_generation, link_width;
+  hk_bytes l2_bytes; /* the device's last cache; 0: not known */
 } hk_device_info;
 
 typedef struct {
@@ -84,17 +97,22 @@ typedef struct {
   /* Device memory, 512-byte aligned. Too little: HK_ENVIRONMENT with wish and what is free. */
   hk_status (*alloc)(hk_backend *b, hk_bytes bytes, void **out, hk_error *err);
   void (*release)(hk_backend *b, void *memory);
-  /* Pins host memory, which every device can then reach at the same address. */
+  /* Pins host memory for all devices at once: every one, whichever registered it, reaches it at the
+   * same address and copies it at full speed. To be undone by the device that did it. */
   hk_status (*host_register)(hk_backend *b, void *memory, hk_bytes bytes, hk_error *err);
   void (*host_unregister)(hk_backend *b, void *memory);
+  /* From then on copies on b's streams may have either end in the device memory of `other`, which
+   * is open on the same backend. `direct`: they go from device to device, not by way of the host.
+   */
+  hk_status (*peer)(hk_backend *b, hk_backend *other, bool *direct, hk_error *err);
 
   hk_status (*stream_open)(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);
   void (*stream_close)(hk_stream *s); /* waits for it */
   hk_status (*event_open)(hk_backend *b, hk_event **out, hk_error *err);
   void (*event_close)(hk_event *e);
 
-  /* Queued on a stream. copy: between any two of device memory and host memory (registered or not);
-   * source and target do not overlap and stay untouched until it is done. */
+  /* Queued on a stream. copy: between any two of device memory, its peers' and host memory
+   * (registered or not); source and target do not overlap and stay untouched until it is done. */
   hk_status (*copy)(hk_stream *s, void *to, const void *from, hk_bytes bytes, hk_error *err);
   hk_status (*launch)(hk_stream *s, const hk_kernel *kernel, hk_error *err);
   hk_status (*record)(hk_stream *s, hk_event *e, hk_error *err); /* again: the last one counts */
@@ -125,6 +143,8 @@ struct hk_event {
 extern const hk_backend_ops hk_backend_host, hk_backend_cuda;
 /* "cuda" or "host"; HK_INPUT names what there is. */
 hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error *err);
+/* For backends: HK_INPUT unless a MATMUL's sizes are in range. */
+hk_status hk_matmul_check_sizes(const hk_kernel *kernel, hk_error *err);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,8 @@
 #include <time.h>
 
 #include "engine/kernels_cuda.h"
+#include "engine/matmul_cuda.h"
+#include "engine/pci_link.h"
 
 typedef struct {
   hk_backend common;
@@ -24,6 +26,7 @@ typedef struct {
 typedef struct {
   hk_stream common;
   cudaStream_t handle;
+  hk_cuda_matmul *matmul; /* NULL before the stream's first */
 } cuda_stream;
 
 typedef struct {
@@ -147,6 +150,8 @@ static hk_status get_info(hk_backend *common, hk_device_info *info, hk_error *er
   info->memory_free = (hk_bytes)available;
   CHECK(cudaDeviceGetPCIBusId, err, info->pci, (int)sizeof info->pci, device);
   for (char *c = info->pci; *c != '\0'; c++) *c = (char)tolower((unsigned char)*c);
+  hk_pci_link_read("", info->pci, &info->link_generation, &info->link_width);
+  info->l2_bytes = properties.l2CacheSize;
   return HK_OK;
 }
 
@@ -204,6 +209,29 @@ static void unregister_host(hk_backend *common, void *memory) {
   if (memory != NULL && enter(common, NULL) == HK_OK) cudaHostUnregister(memory);
 }
 
+/* Without direct access CUDA copies by way of the host, and nothing need be done for that. */
+static hk_status make_peer(hk_backend *common, hk_backend *other, bool *direct, hk_error *err) {
+  *direct = false;
+  if (other->ops != common->ops) {
+    return hk_fail(err, HK_INPUT, "a device of the backend '%s' cannot be the peer of one of '%s'",
+                   other->ops->name, common->ops->name);
+  }
+  const int own = ((const cuda_backend *)common)->device;
+  const int theirs = ((const cuda_backend *)other)->device;
+  HK_TRY(enter(common, err));
+  int can = own == theirs;
+  if (!can) CHECK(cudaDeviceCanAccessPeer, err, &can, own, theirs);
+  *direct = can != 0;
+  if (!can || own == theirs) return HK_OK;
+  const cudaError_t code = cudaDeviceEnablePeerAccess(theirs, 0);
+  *direct = code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled;
+  if (*direct || code == cudaErrorTooManyPeers) {
+    cudaGetLastError(); /* which remembers the last two */
+    return HK_OK;
+  }
+  return check(code, err, "cudaDeviceEnablePeerAccess", "");
+}
+
 /* ---- Streams and events --------------------------------------------------------------------- */
 
 static cudaStream_t stream_of(hk_stream *s) {
@@ -236,6 +264,7 @@ static void close_stream(hk_stream *s) {
   if (s == NULL) return;
   if (enter(s->backend, NULL) == HK_OK) {
     cudaStreamSynchronize(stream_of(s));
+    hk_cuda_matmul_close(((cuda_stream *)s)->matmul);
     cudaStreamDestroy(stream_of(s));
   }
   free(s);
@@ -274,10 +303,16 @@ static hk_status queue_copy(hk_stream *s, void *to, const void *from, hk_bytes b
                      "cudaMemcpyAsync", bytes);
 }
 
+static hk_status queue_matmul(cuda_stream *s, const hk_kernel *kernel, hk_error *err) {
+  if (s->matmul == NULL) HK_TRY(hk_cuda_matmul_open(s->handle, &s->matmul, err));
+  return hk_cuda_matmul_queue(s->matmul, kernel, err);
+}
+
 static hk_status queue_kernel(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
   static const char *const names[HK_KERNEL_KINDS] = {"AdamW", "cast", "squares", "pull"};
   const cuda_backend *b = (const cuda_backend *)s->backend;
   HK_TRY(enter(s->backend, err));
+  if (kernel->kind == HK_KERNEL_MATMUL) return queue_matmul((cuda_stream *)s, kernel, err);
   cudaError_t code = cudaSuccess;
   HK_TRY(hk_cuda_kernels_launch(stream_of(s), &b->grids, kernel, &code, err));
   if (code == cudaSuccess) return HK_OK;
@@ -390,6 +425,7 @@ const hk_backend_ops hk_backend_cuda = {
     .release = release_device,
     .host_register = register_host,
     .host_unregister = unregister_host,
+    .peer = make_peer,
     .stream_open = open_stream,
     .stream_close = close_stream,
     .event_open = open_event,

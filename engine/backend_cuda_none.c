@@ -6,7 +6,7 @@
 
 static hk_status absent(hk_error *err) {
   return hk_fail(err, HK_ENVIRONMENT,
-                 "built without CUDA (nvcc was not found when hocket was built)");
+                 "no CUDA device: hocket was built without CUDA (no nvcc was found then)");
 }
 
 static hk_status count_devices(int *n, hk_error *err) {

@@ -163,6 +163,67 @@ hk_status hk_host_check_range(hk_host_device *device, const char *what, const vo
                         : "are not one piece of device memory in use");
 }
 
+/* -- Peers ------------------------------------------------------------------------------------- */
+
+/* Devices that are open, and who is whose peer. Its lock is taken before a device's own. */
+static hk_host_device *open_devices;
+static pthread_mutex_t open_devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+_Static_assert(DEVICES <= 64, "hk_host_device.peers has a bit for each");
+
+static uint64_t bit_of(const hk_host_device *device) {
+  return (uint64_t)1 << device->number;
+}
+
+static void list_device(hk_host_device *device) {
+  pthread_mutex_lock(&open_devices_lock);
+  device->next = open_devices;
+  open_devices = device;
+  pthread_mutex_unlock(&open_devices_lock);
+}
+
+static void unlist_device(const hk_host_device *device) {
+  pthread_mutex_lock(&open_devices_lock);
+  hk_host_device **at = &open_devices;
+  while (*at != NULL && *at != device) at = &(*at)->next;
+  if (*at != NULL) *at = device->next;
+  pthread_mutex_unlock(&open_devices_lock);
+}
+
+static hk_status peer(hk_backend *b, hk_backend *other, bool *direct, hk_error *err) {
+  hk_host_device *device = (hk_host_device *)b;
+  *direct = false;
+  HK_TRY(hk_host_check(device, err));
+  if (other->ops != b->ops) {
+    return hk_fail(err, HK_INPUT, "a device of the backend '%s' cannot be the peer of one of '%s'",
+                   other->ops->name, b->ops->name);
+  }
+  pthread_mutex_lock(&open_devices_lock);
+  device->peers |= bit_of((hk_host_device *)other);
+  pthread_mutex_unlock(&open_devices_lock);
+  *direct = true;
+  return HK_OK;
+}
+
+hk_status hk_host_check_end(hk_host_device *device, const char *what, const void *memory,
+                            hk_bytes bytes, hk_error *err) {
+  if (memory == NULL) return hk_fail(err, HK_INPUT, "%s is NULL", what);
+  hk_status status = HK_OK;
+  pthread_mutex_lock(&open_devices_lock);
+  hk_host_device *owner = open_devices;
+  while (owner != NULL && !hk_host_heap_owns(&owner->heap, memory)) owner = owner->next;
+  if (owner != NULL && owner != device && (device->peers & bit_of(owner)) == 0) {
+    status = hk_fail(err, HK_INPUT,
+                     "%s at %p is in the memory of host device %d, which was not made a peer of "
+                     "device %d",
+                     what, memory, owner->number, device->number);
+  } else if (owner != NULL) {
+    status = hk_host_check_range(owner, what, memory, bytes, false, err);
+  }
+  pthread_mutex_unlock(&open_devices_lock);
+  return status;
+}
+
 /* -- Devices ----------------------------------------------------------------------------------- */
 
 static hk_status count(int *n, hk_error *err) {
@@ -174,6 +235,7 @@ static hk_status count(int *n, hk_error *err) {
 static void close_device(hk_backend *b) {
   hk_host_device *device = (hk_host_device *)b;
   if (device == NULL) return;
+  unlist_device(device);
   drop_registrations(device, NULL);
   hk_team_close(device->team);
   hk_host_heap_close(&device->heap);
@@ -207,6 +269,7 @@ static hk_status open_device(int number, const hk_backend_options *options, hk_b
   for (int i = 0; i < HK_HOST_FAULTS; i++) atomic_init(&device->until_fault[i], -1);
   const hk_status status = open_parts(device, options, err);
   if (status == HK_OK) {
+    list_device(device);
     *out = &device->base;
   } else {
     close_device(&device->base);
@@ -240,6 +303,7 @@ const hk_backend_ops hk_backend_host = {
     .release = release,
     .host_register = host_register,
     .host_unregister = host_unregister,
+    .peer = peer,
     .stream_open = hk_host_stream_open,
     .stream_close = hk_host_stream_close,
     .event_open = hk_host_event_open,

@@ -28,15 +28,16 @@ struct hk_executor {
   hk_backend *backend;
   hk_executor_actions actions;
   lane *lanes;
-  progress *progress; /* [op], under `mutex` */
-  hk_event **start;   /* [op] of device lanes, NULL on the CPU */
-  hk_event **end;
+  progress *progress;         /* [op], under `mutex` */
+  hk_event **start;           /* [op] of device lanes, NULL on the CPU; recorded when `timed` */
+  hk_event **end;             /* the same, and always recorded: others wait for them */
   hk_ns *cpu_start, *cpu_end; /* [op] of CPU lanes */
 
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   uint64_t run; /* counts runs: lanes wait for the next */
   int32_t busy; /* lanes that are still at this run */
+  bool timed;   /* this run has a timeline to fill */
   bool closing;
   hk_error failure; /* the first one; status HK_OK: none */
 };
@@ -122,16 +123,16 @@ static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
 static hk_status queue_on_stream(lane *l, int32_t id, hk_error *err) {
   hk_executor *x = l->executor;
   const hk_backend_ops *ops = x->backend->ops;
-  HK_TRY(ops->record(l->stream, x->start[id], err));
+  if (x->timed) HK_TRY(ops->record(l->stream, x->start[id], err));
   HK_TRY(x->actions.run(x->actions.arg, id, l->stream, err));
   return ops->record(l->stream, x->end[id], err);
 }
 
 static hk_status do_on_cpu(lane *l, int32_t id, hk_error *err) {
   hk_executor *x = l->executor;
-  x->cpu_start[id] = now();
+  if (x->timed) x->cpu_start[id] = now();
   HK_TRY(x->actions.run(x->actions.arg, id, NULL, err));
-  x->cpu_end[id] = now();
+  if (x->timed) x->cpu_end[id] = now();
   return HK_OK;
 }
 
@@ -342,6 +343,7 @@ hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed,
   pthread_mutex_lock(&x->mutex);
   x->failure = (hk_error){0};
   x->busy = (int32_t)x->graph->n_lanes;
+  x->timed = timeline != NULL;
   const hk_ns begin = now();
   x->run++;
   pthread_cond_broadcast(&x->changed);

@@ -26,9 +26,12 @@ bool hk_host_heap_owns(const hk_host_heap *heap, const void *memory);
 /* All of the range lies in one block that is in use. */
 bool hk_host_heap_covers(const hk_host_heap *heap, const void *memory, hk_bytes bytes);
 
-typedef struct {
+typedef struct hk_host_device hk_host_device;
+struct hk_host_device {
   hk_backend base;
   int number;
+  hk_host_device *next; /* of the open ones */
+  uint64_t peers;       /* bits by number: whose memory copies may touch */
   pthread_mutex_t lock; /* of heap and failure */
   hk_host_heap heap;
   atomic_bool failed;
@@ -36,7 +39,7 @@ typedef struct {
   hk_team *team;                               /* NULL: kernels run on their stream's thread */
   pthread_mutex_t turns;                       /* of kernels on the team */
   _Atomic int64_t until_fault[HK_HOST_FAULTS]; /* calls that go well before; negative: for ever */
-} hk_host_device;
+};
 
 /* HK_OK until the device has failed, from then on its failure. */
 hk_status hk_host_check(hk_host_device *device, hk_error *err);
@@ -48,10 +51,18 @@ bool hk_host_fault_due(hk_host_device *device, hk_host_fault what);
 /* That a kernel may touch a range: in device memory or, where `mapped`, in registered memory. */
 hk_status hk_host_check_range(hk_host_device *device, const char *what, const void *memory,
                               hk_bytes bytes, bool mapped, hk_error *err);
+/* That a copy may: host memory is not known to the device, but what lies in device memory, its own
+ * or a peer's, must be one block's. */
+hk_status hk_host_check_end(hk_host_device *device, const char *what, const void *memory,
+                            hk_bytes bytes, hk_error *err);
 
 const char *hk_host_kernel_name(hk_kernel_kind kind);
 hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *kernel, hk_error *err);
 void hk_host_kernel_run(hk_host_device *device, const hk_kernel *kernel);
+/* The part of these that MATMUL is: in tiles, as chunks of a team. */
+hk_status hk_host_matmul_check(hk_host_device *device, const hk_kernel *kernel, hk_error *err);
+int64_t hk_host_matmul_tiles(const hk_kernel *kernel);
+void hk_host_matmul_tile(const hk_kernel *kernel, const hk_cpu_kernels *cpu, int64_t tile);
 
 /* The part of hk_backend_host that host_stream.c has. */
 hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);

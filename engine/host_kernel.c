@@ -11,7 +11,8 @@ const char *hk_host_kernel_name(hk_kernel_kind kind) {
   static const char *const names[] = {[HK_KERNEL_ADAMW] = "AdamW",
                                       [HK_KERNEL_CAST_UP] = "cast up",
                                       [HK_KERNEL_SQUARES] = "squares",
-                                      [HK_KERNEL_PULL] = "pull"};
+                                      [HK_KERNEL_PULL] = "pull",
+                                      [HK_KERNEL_MATMUL] = "matrix product"};
   return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 
@@ -50,6 +51,7 @@ static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_erro
 }
 
 hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_error *err) {
+  if (k->kind == HK_KERNEL_MATMUL) return hk_host_matmul_check(device, k, err);
   if (k->n < 0 || k->n > INT64_MAX / 16 || (unsigned)k->type >= HK_GRAD_TYPES) {
     return hk_fail(err, HK_INPUT, "a kernel on %lld gradients of type %d makes no sense",
                    (long long)k->n, (int)k->type);
@@ -70,6 +72,8 @@ hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_er
       return hk_host_check_range(device, "bins", k->bins, (HK_SQUARES_BINS + 1) * 8, false, err);
     case HK_KERNEL_PULL:
       return hk_host_check_range(device, "values to write", k->w, k->n * 2, false, err);
+    case HK_KERNEL_MATMUL:
+      break; /* above */
   }
   return hk_fail(err, HK_INPUT, "there is no kernel of kind %d", (int)k->kind);
 }
@@ -129,6 +133,12 @@ static void pull_chunk(void *arg, int64_t chunk, int thread) {
   memcpy(j->kernel->w + chunk * CHUNK, from, 2 * (size_t)n);
 }
 
+static void matmul_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const job *j = arg;
+  hk_host_matmul_tile(j->kernel, j->cpu, chunk);
+}
+
 /* As squares.h defines the bins. */
 static void squares_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
@@ -157,9 +167,11 @@ void hk_host_kernel_run(hk_host_device *device, const hk_kernel *kernel) {
   static const hk_team_work work[] = {[HK_KERNEL_ADAMW] = adamw_chunk,
                                       [HK_KERNEL_CAST_UP] = cast_up_chunk,
                                       [HK_KERNEL_SQUARES] = squares_chunk,
-                                      [HK_KERNEL_PULL] = pull_chunk};
+                                      [HK_KERNEL_PULL] = pull_chunk,
+                                      [HK_KERNEL_MATMUL] = matmul_chunk};
   job j = {.kernel = kernel, .cpu = hk_cpu_kernels_best(), .lock = PTHREAD_MUTEX_INITIALIZER};
-  const int64_t chunks = (kernel->n + CHUNK - 1) / CHUNK;
+  const int64_t chunks = kernel->kind == HK_KERNEL_MATMUL ? hk_host_matmul_tiles(kernel)
+                                                          : (kernel->n + CHUNK - 1) / CHUNK;
   if (device->team != NULL) {
     pthread_mutex_lock(&device->turns);
     hk_team_run(device->team, chunks, work[kernel->kind], &j);

@@ -147,11 +147,13 @@ static void run_copy(hk_host_device *device, const operation *op) {
 static void run_kernel(hk_host_device *device, const operation *op) {
   hk_kernel kernel = op->kernel;
   const bool fault = hk_host_fault_due(device, HK_HOST_KERNEL);
-  if (fault) kernel.n /= 2;
+  if (fault) kernel.n /= 2, kernel.rows /= 2;
   hk_host_kernel_run(device, &kernel);
   if (!fault) return;
-  hk_host_break(device, "kernel %s on %lld elements: a fault that was asked for",
-                hk_host_kernel_name(kernel.kind), (long long)op->kernel.n);
+  const bool matmul = kernel.kind == HK_KERNEL_MATMUL;
+  hk_host_break(device, "kernel %s on %lld %s: a fault that was asked for",
+                hk_host_kernel_name(kernel.kind),
+                (long long)(matmul ? op->kernel.rows : op->kernel.n), matmul ? "rows" : "elements");
 }
 
 static void run_operation(hk_host_device *device, const operation *op) {
@@ -203,20 +205,12 @@ static void push(host_stream *s, const operation *op) {
   pthread_mutex_unlock(&s->lock);
 }
 
-/* Host memory is not known to the device, but what lies in device memory must be a block's. */
-static hk_status check_end(hk_host_device *device, const char *what, const void *memory,
-                           hk_bytes bytes, hk_error *err) {
-  if (memory == NULL) return hk_fail(err, HK_INPUT, "%s is NULL", what);
-  if (!hk_host_heap_owns(&device->heap, memory)) return HK_OK;
-  return hk_host_check_range(device, what, memory, bytes, false, err);
-}
-
 static hk_status check_copy(hk_host_device *device, const void *to, const void *from,
                             hk_bytes bytes, hk_error *err) {
   if (bytes < 0) return hk_fail(err, HK_INPUT, "a copy of %lld bytes", (long long)bytes);
   if (bytes == 0) return HK_OK;
-  HK_TRY(check_end(device, "a copy's target", to, bytes, err));
-  HK_TRY(check_end(device, "a copy's source", from, bytes, err));
+  HK_TRY(hk_host_check_end(device, "a copy's target", to, bytes, err));
+  HK_TRY(hk_host_check_end(device, "a copy's source", from, bytes, err));
   const uintptr_t a = (uintptr_t)to, b = (uintptr_t)from, n = (uintptr_t)bytes;
   if (a + n <= b || b + n <= a) return HK_OK;
   return hk_fail(err, HK_INPUT, "a copy's source at %p and target at %p overlap (%lld bytes)", from,
@@ -248,7 +242,9 @@ hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *e
     return hk_fail(err, HK_ENVIRONMENT, "kernel %s is refused: a fault that was asked for",
                    hk_host_kernel_name(kernel->kind));
   }
-  if (kernel->n > 0) push(s, &(operation){.kind = KERNEL, .kernel = *kernel});
+  if (kernel->n > 0 || kernel->kind == HK_KERNEL_MATMUL) {
+    push(s, &(operation){.kind = KERNEL, .kernel = *kernel});
+  }
   return HK_OK;
 }
 

@@ -517,6 +517,8 @@ hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids
     case HK_KERNEL_PULL:
       *code = launch_pull(&l);
       break;
+    case HK_KERNEL_MATMUL:
+      break; /* check_kernel has refused it */
   }
   return HK_OK;
 }

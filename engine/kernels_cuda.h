@@ -7,7 +7,8 @@
 
 #include "engine/backend.h"
 
-#define HK_KERNEL_KINDS (HK_KERNEL_PULL + 1)
+/* Those of kernels_cuda.cu: all before MATMUL, which is cuBLAS's (matmul_cuda.h). */
+#define HK_KERNEL_KINDS HK_KERNEL_MATMUL
 
 /* How many blocks of each kernel the device holds at once. */
 typedef struct {

@@ -15,6 +15,24 @@ static const hk_backend_ops *ops;
 static hk_backend *gpu;
 static hk_stream *stream;
 
+/* Sets ops by "--backend NAME", else to CUDA's. 0, or what the program is to exit with: 77, said
+ * why, where there is no device. */
+static inline int find_backend(int argc, char **argv) {
+  const char *name = "cuda";
+  for (int i = 1; i + 1 < argc; i++) {
+    if (strcmp(argv[i], "--backend") == 0) name = argv[i + 1];
+  }
+  hk_error err = {0};
+  int n = 0;
+  if (hk_backend_find(name, &ops, &err) != HK_OK) {
+    fprintf(stderr, "%s\n", err.message);
+    return HK_INPUT;
+  }
+  if (ops->count(&n, &err) == HK_OK) return 0;
+  fprintf(stderr, "skipped: %s\n", err.message);
+  return 77;
+}
+
 static inline int open_gpu(void **state) {
   (void)state;
   hk_error err = {0};

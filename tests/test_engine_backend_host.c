@@ -32,6 +32,7 @@ static void test_devices(void **state) {
   assert_string_equal(info.name, "host");
   assert_int_equal(info.memory, HK_GIB);
   assert_int_equal(info.memory_free, HK_GIB);
+  assert_int_equal(info.link_generation, 0);
   ops->close(b);
 }
 
@@ -347,6 +348,43 @@ static void test_wrong_copies_and_releases(void **state) {
   ops->close(b);
 }
 
+static void test_peers(void **state) {
+  (void)state;
+  enum { N = 100000 };
+  hk_backend *a = open_device(4, HK_MIB, 0), *b = open_device(5, HK_MIB, 0);
+  hk_stream *s = open_stream(a), *back = open_stream(b);
+  hk_error err = {0};
+  bool direct = false;
+  unsigned char *in = host_memory(N), *out = host_memory(N);
+  char *here = device_memory(a, N), *there = device_memory(b, N);
+  for (int i = 0; i < N; i++) in[i] = (unsigned char)(i * 31 + i / 256);
+  copy(s, here, in, N);
+  assert_int_equal(ops->copy(s, there, here, N, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "host device 5, which was not made a peer of device 4"));
+  must(ops->peer(a, b, &direct, &err), &err);
+  must(ops->peer(a, b, &direct, &err), &err); /* once more is fine */
+  assert_true(direct);
+  copy(s, there, here, N);
+  copy(s, here + 1, there, N - 1);
+  copy(s, out, here + 1, N - 1);
+  sync_stream(s);
+  assert_memory_equal(out, in, N - 1);
+  /* One way only, and only what is in use. */
+  assert_int_equal(ops->copy(back, there, here, 1, &err), HK_INPUT);
+  assert_int_equal(ops->copy(s, here, there + 512, N, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "not one piece of device memory in use"));
+  const hk_backend_ops others = {.name = "other"};
+  hk_backend stranger = {.ops = &others};
+  assert_int_equal(ops->peer(a, &stranger, &direct, &err), HK_INPUT);
+  assert_false(direct);
+  ops->stream_close(s);
+  ops->stream_close(back);
+  ops->close(b);
+  ops->close(a);
+  free(in);
+  free(out);
+}
+
 static void test_registration(void **state) {
   (void)state;
   static char memory[1000];
@@ -383,6 +421,7 @@ int main(void) {
       cmocka_unit_test(test_streams_overlap),
       cmocka_unit_test(test_callers_in_several_threads),
       cmocka_unit_test(test_wrong_copies_and_releases),
+      cmocka_unit_test(test_peers),
       cmocka_unit_test(test_registration),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,13 +40,14 @@ static void check_failed(hk_backend *b, hk_stream *s, hk_event *e, const char *w
   void *memory = NULL;
   hk_stream *stream = NULL;
   hk_event *event = NULL;
-  bool done = false;
+  bool done = false, direct = false;
   hk_ns t = 0;
   static char host[8];
   const hk_kernel k = {.kind = HK_KERNEL_CAST_UP};
   const hk_status all[] = {ops->info(b, &info, &err),
                            ops->alloc(b, 1, &memory, &err),
                            ops->host_register(b, host, 8, &err),
+                           ops->peer(b, b, &direct, &err),
                            ops->stream_open(b, true, &stream, &err),
                            ops->event_open(b, &event, &err),
                            ops->copy(s, host, host + 4, 4, &err),
@@ -120,6 +121,32 @@ static void test_failing_kernel(void **state) {
   ops->close(b);
 }
 
+static void test_failing_matmul(void **state) {
+  (void)state;
+  enum { N = 4 };
+  hk_backend *b = open_device(0, HK_MIB, 0);
+  hk_stream *s = open_stream(b);
+  hk_event *e = open_event(b);
+  uint16_t *a = device_memory(b, 2 * N * N), *w = device_memory(b, 2 * N * N);
+  for (int i = 0; i < N * N; i++) {
+    a[i] = i / N == i % N ? 0x3f80 : 0; /* the identity */
+    w[i] = 0xffff;
+  }
+  hk_backend_host_fail(b, HK_HOST_KERNEL, 0);
+  record(s, e);
+  launch(
+      s,
+      &(hk_kernel){
+          .kind = HK_KERNEL_MATMUL, .rows = N, .columns = N, .depth = N, .a = a, .b = a, .w = w});
+  hk_error err = {0};
+  assert_int_equal(ops->stream_sync(s, &err), HK_ENVIRONMENT);
+  check_failed(b, s, e, "kernel matrix product on 4 rows");
+  ops->stream_close(s);
+  for (int i = 0; i < N * N; i++) assert_int_equal(w[i], i < N * N / 2 ? a[i] : 0xffff);
+  ops->event_close(e);
+  ops->close(b);
+}
+
 /* A failure lets go those who wait: streams, and callers whose queue is full. */
 static void test_failure_ends_waiting(void **state) {
   (void)state;
@@ -149,9 +176,8 @@ static void test_failure_ends_waiting(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refused_calls),
-      cmocka_unit_test(test_failing_copy),
-      cmocka_unit_test(test_failing_kernel),
+      cmocka_unit_test(test_refused_calls),        cmocka_unit_test(test_failing_copy),
+      cmocka_unit_test(test_failing_kernel),       cmocka_unit_test(test_failing_matmul),
       cmocka_unit_test(test_failure_ends_waiting),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

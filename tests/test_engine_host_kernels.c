@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The host backend's kernels: the reference's bits, and only on memory that a GPU could reach. */
 #include "tests/fixture_host.h"
-#include "tests/random.h"
+#include "tests/fixture_matmul.h"
 
 /* -- Kernels ----------------------------------------------------------------------------------- */
 
@@ -167,6 +167,50 @@ static void test_squares_and_cast(void **state) {
   }
 }
 
+/* -- Matrix products --------------------------------------------------------------------------- */
+
+static void check_matmul(hk_backend *b, int rows, int columns, int depth, uint64_t seed) {
+  matrices m = random_matrices(rows, columns, depth, seed);
+  hk_stream *s = open_stream(b);
+  void *a = device_memory(b, m.a_bytes), *right = device_memory(b, m.b_bytes);
+  void *w = device_memory(b, m.w_bytes);
+  uint16_t *got = host_memory((size_t)m.w_bytes);
+  copy(s, a, m.a, m.a_bytes);
+  copy(s, right, m.b, m.b_bytes);
+  launch(s, &(hk_kernel){.kind = HK_KERNEL_MATMUL,
+                         .rows = rows,
+                         .columns = columns,
+                         .depth = depth,
+                         .a = a,
+                         .b = right,
+                         .w = w});
+  copy(s, got, w, m.w_bytes);
+  sync_stream(s);
+  check_product(&m, got);
+  ops->stream_close(s);
+  ops->release(b, a);
+  ops->release(b, right);
+  ops->release(b, w);
+  free(got);
+  free_matrices(&m);
+}
+
+static void test_matmul(void **state) {
+  (void)state;
+  random_stream r = {.state = 3};
+  for (int threads = 1; threads <= 3; threads += 2) {
+    hk_backend *b = open_device(0, 8 * HK_MIB, threads);
+    check_matmul(b, 1, 1, 1, 1);
+    check_matmul(b, 32, 64, 128, 2); /* one whole tile */
+    check_matmul(b, 97, 257, 300, 3);
+    for (int i = 0; i < 40; i++) {
+      check_matmul(b, (int)scale(&r, 1, 150), (int)scale(&r, 1, 150), (int)scale(&r, 1, 400),
+                   next(&r));
+    }
+    ops->close(b);
+  }
+}
+
 /* -- Wrong addresses --------------------------------------------------------------------------- */
 
 static void refuse(hk_stream *s, const hk_kernel *k, const char *what) {
@@ -221,6 +265,20 @@ static void test_wrong_kernels(void **state) {
   refuse(s, &k, "bins");
   k.kind = HK_KERNEL_CAST_UP;
   refuse(s, &k, "fp32 gradients");
+  k = (hk_kernel){.kind = HK_KERNEL_MATMUL, .rows = 4, .columns = 4, .depth = 4};
+  refuse(s, &k, "left side");
+  k.a = (uint16_t *)(void *)grad;
+  k.b = (uint16_t *)(void *)(grad + 512 - 2 * 16 + 2); /* runs over the block's end */
+  refuse(s, &k, "right side");
+  k.b = k.a;
+  refuse(s, &k, "result");
+  k.w = (uint16_t *)(void *)slab;
+  k.depth = 0;
+  refuse(s, &k, "depth 0");
+  k.depth = 4;
+  k.columns = (int64_t)1 << 40;
+  refuse(s, &k, "each is from 1 to");
+  k = good;
   k.kind = (hk_kernel_kind)9;
   refuse(s, &k, "kind 9");
   k = good;
@@ -237,6 +295,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_adamw),
       cmocka_unit_test(test_squares_and_cast),
+      cmocka_unit_test(test_matmul),
       cmocka_unit_test(test_wrong_kernels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -502,6 +502,7 @@ static void says_what_it_is(void **state) {
   if (is_cuda()) {
     assert_non_null(strchr(info.pci, ':'));
     assert_non_null(strstr(info.driver, "CUDA"));
+    assert_true(info.l2_bytes > 0);
   }
 }
 
@@ -547,21 +548,10 @@ static const struct CMUnitTest TESTS[] = {
 
 int main(int argc, char **argv) {
   bool rates = false;
-  const char *name = "cuda";
-  for (int i = 1; i < argc; i++) {
-    rates = rates || strcmp(argv[i], "--bench") == 0;
-    if (strcmp(argv[i], "--backend") == 0 && i + 1 < argc) name = argv[++i];
-  }
+  for (int i = 1; i < argc; i++) rates = rates || strcmp(argv[i], "--bench") == 0;
+  const int code = find_backend(argc, argv);
+  if (code != 0) return code;
   hk_error err = {0};
-  int n = 0;
-  if (hk_backend_find(name, &ops, &err) != HK_OK) {
-    fprintf(stderr, "%s\n", err.message);
-    return HK_INPUT;
-  }
-  if (ops->count(&n, &err) != HK_OK) {
-    fprintf(stderr, "skipped: %s\n", err.message);
-    return 77;
-  }
   if (rates) return run_bench(&err);
   return cmocka_run_group_tests(TESTS, open_gpu, close_gpu);
 }

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What the calibrator needs of a device beyond the engine: matrix products, copies to another
+ * device. Without a device, or with one only, or without cuBLAS: skipped, and why.
+ *
+ *   test_gpu_devices --backend host   the same checks where there is no GPU */
+#include "tests/fixture_gpu.h"
+#include "tests/fixture_matmul.h"
+
+/* -- Matrix products --------------------------------------------------------------------------- */
+
+/* False where there is no cuBLAS. */
+static bool check_matmul(int rows, int columns, int depth, uint64_t seed) {
+  hk_error err = {0};
+  matrices m = random_matrices(rows, columns, depth, seed);
+  uint16_t *got = plain(m.w_bytes);
+  hk_kernel kernel = {.kind = HK_KERNEL_MATMUL, .rows = rows, .columns = columns, .depth = depth};
+  must(ops->alloc(gpu, m.a_bytes, (void **)&kernel.a, &err), &err);
+  must(ops->alloc(gpu, m.b_bytes, (void **)&kernel.b, &err), &err);
+  must(ops->alloc(gpu, m.w_bytes, (void **)&kernel.w, &err), &err);
+  must(ops->copy(stream, (void *)kernel.a, m.a, m.a_bytes, &err), &err);
+  must(ops->copy(stream, (void *)kernel.b, m.b, m.b_bytes, &err), &err);
+  const hk_status status = ops->launch(stream, &kernel, &err);
+  const bool absent = status == HK_INPUT && strstr(err.message, "cuBLAS") != NULL;
+  if (!absent) must(status, &err);
+  must(ops->copy(stream, got, kernel.w, m.w_bytes, &err), &err);
+  must(ops->stream_sync(stream, &err), &err);
+  if (!absent) check_product(&m, got);
+  ops->release(gpu, (void *)kernel.a);
+  ops->release(gpu, (void *)kernel.b);
+  ops->release(gpu, kernel.w);
+  free(got);
+  free_matrices(&m);
+  return !absent;
+}
+
+static void matrix_products(void **state) {
+  (void)state;
+  random_stream r = {17};
+  if (!check_matmul(1, 1, 1, 1)) {
+    hk_error err = {0};
+    must(ops->stream_sync(stream, &err), &err); /* the device is well */
+    fprintf(stderr, "skipped: no cuBLAS here\n");
+    skip();
+  }
+  check_matmul(256, 384, 512, 2);
+  for (int i = 0; i < 20; i++) {
+    check_matmul(pick(&r, 1, 200), pick(&r, 1, 200), pick(&r, 1, 600), next(&r));
+  }
+  hk_error err = {0};
+  const hk_kernel none = {.kind = HK_KERNEL_MATMUL, .rows = 4, .columns = 4};
+  assert_int_equal(ops->launch(stream, &none, &err), HK_INPUT);
+}
+
+/* -- Several devices --------------------------------------------------------------------------- */
+
+/* Up to the first device, over to the second, and from there through memory that the first has
+ * registered. */
+static void peers(void **state) {
+  (void)state;
+  enum { N = (8 << 20) + 3 };
+  hk_error err = {0};
+  int n = 0;
+  must(ops->count(&n, &err), &err);
+  if (n < 2) {
+    fprintf(stderr, "skipped: one device only\n");
+    skip();
+  }
+  hk_backend *second = NULL;
+  hk_stream *s = NULL;
+  void *here = NULL, *there = NULL;
+  char *host = NULL, *text = plain(N);
+  bool direct = false;
+  for (int i = 0; i < N; i++) text[i] = (char)(i * 7 + i / 251);
+  must(ops->open(1, NULL, &second, &err), &err);
+  must(ops->peer(gpu, second, &direct, &err), &err);
+  must(ops->peer(gpu, second, &direct, &err), &err);
+  must(ops->stream_open(second, false, &s, &err), &err);
+  must(ops->alloc(gpu, N, &here, &err), &err);
+  must(ops->alloc(second, N, &there, &err), &err);
+  must(pinned(N, &host, &err), &err);
+  must(ops->copy(stream, here, text, N, &err), &err);
+  must(ops->copy(stream, there, here, N, &err), &err);
+  must(ops->stream_sync(stream, &err), &err);
+  must(ops->copy(s, host, there, N, &err), &err);
+  must(ops->stream_sync(s, &err), &err);
+  assert_memory_equal(host, text, N);
+  memset(host, 0, N);
+  must(ops->copy(stream, host, there, N, &err), &err);
+  must(ops->stream_sync(stream, &err), &err);
+  assert_memory_equal(host, text, N);
+  unpin(host, N);
+  ops->release(gpu, here);
+  ops->release(second, there);
+  ops->stream_close(s);
+  ops->close(second);
+  free(text);
+}
+
+static const struct CMUnitTest TESTS[] = {
+    cmocka_unit_test(matrix_products),
+    cmocka_unit_test(peers),
+};
+
+int main(int argc, char **argv) {
+  const int code = find_backend(argc, argv);
+  return code != 0 ? code : cmocka_run_group_tests(TESTS, open_gpu, close_gpu);
+}
