@@ -2,6 +2,7 @@
 /* Plans as values: made, copied, checked, counted. Their JSON form is in plan_json.c. */
 #include "core/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,6 +207,14 @@ hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
   }
   free(seen);
   return status;
+}
+
+const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
+  char stride[24] = "", ratio[24] = "";
+  if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
+  if (plan->ratio > 0 && plan->ratio < 1) snprintf(ratio, sizeof ratio, " r=%.2f", plan->ratio);
+  snprintf(buffer, size, "%s%s%s", plan->policy, stride, ratio);
+  return buffer;
 }
 
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]) {

@@ -6,7 +6,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 build_packages=(gcc libc6-dev cmake ninja-build pkg-config libcjson-dev libglpk-dev libgsl-dev
-  libhwloc-dev libsmartcols-dev libxxhash-dev)
+  libhwloc-dev libsmartcols-dev libsqlite3-dev libxxhash-dev)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
@@ -23,6 +23,7 @@ has() {
     libglpk-dev) finds_header glpk.h ;;
     libgsl-dev) finds_header gsl/gsl_version.h ;;
     libhwloc-dev) finds_header hwloc.h ;;
+    libsqlite3-dev) finds_header sqlite3.h ;;
     libxxhash-dev) finds_header xxhash.h ;;
     g++) command -v "${CXX:-c++}" >/dev/null ;;
     libsimgrid-dev) finds_header simgrid/engine.h ;;

@@ -11,6 +11,9 @@ Prints a line of counts and exits 0; or the first thing that is wrong, and exits
 - each arrow has one start and one end, from one thread to another, inside a slice of each, and
   does not go back in time
 - counters have numeric values, and times that do not decrease
+- where there are several timelines, each has the same operations, in the same processes; a thread
+  is of one timeline, and stands next to the same lane's of the others, in the order given; arrows
+  stay within a timeline
 """
 
 import bisect
@@ -62,6 +65,10 @@ def check_header(trace):
     require(other.get("schema") == "hocket.trace/1", f"schema is {other.get('schema')!r}")
     require(isinstance(other.get("title"), str), "'title' is not a string")
     require(isinstance(trace.get("traceEvents"), list), "'traceEvents' is not a list")
+    timelines = other.get("timelines", [None])
+    require(isinstance(timelines, list) and timelines and len(set(timelines)) == len(timelines),
+            f"'timelines' is not a list of different names: {timelines}")
+    return timelines
 
 
 def by_kind(events):
@@ -116,13 +123,49 @@ def check_operations(operations):
     return slices
 
 
+def threads_by_position(metadata):
+    """Returns {process: [track]}, in the order in which they are shown."""
+    threads = collections.defaultdict(list)
+    for event in metadata:
+        if event.get("name") == "thread_sort_index":
+            threads[event["pid"]].append((event["args"]["sort_index"], track_of(event)))
+    for process, listed in threads.items():
+        listed.sort()
+        require(len({index for index, _ in listed}) == len(listed),
+                f"two threads of process {process} have one position")
+    return {process: [track for _, track in listed] for process, listed in threads.items()}
+
+
+def check_timelines(timelines, operations, metadata):
+    """Returns {track: name of its timeline}."""
+    owner, lanes = {}, collections.defaultdict(dict)
+    for event in operations:
+        args, track = event.get("args", {}), track_of(event)
+        name = args.get("timeline")
+        require(name in timelines, "an operation of no timeline", event)
+        require(owner.setdefault(track, name) == name,
+                f"thread {track} is of timeline {owner[track]!r}, too", event)
+        require(args.get("id") not in lanes[track], "an operation that is there twice", event)
+        lanes[track][args.get("id")] = event["name"]
+    for process, tracks in threads_by_position(metadata).items():
+        tracks = [track for track in tracks if track in owner]
+        for i in range(0, len(tracks), len(timelines)):
+            group = tracks[i:i + len(timelines)]
+            require([owner[track] for track in group] == timelines,
+                    f"process {process}: the timelines of a lane are not one under the other: "
+                    f"threads {group}")
+            require(all(lanes[track] == lanes[group[0]] for track in group),
+                    f"process {process}: threads {group} have different operations")
+    return owner
+
+
 def in_slice(slices, track, time):
     starts, ends = slices.get(track, ([], []))
     i = bisect.bisect_right(starts, time) - 1
     return i >= 0 and time < ends[i]
 
 
-def check_arrows(tails, heads, slices):
+def check_arrows(tails, heads, slices, owner):
     starts = {event.get("id"): event for event in tails}
     ends = {event.get("id"): event for event in heads}
     require(len(starts) == len(tails) and len(ends) == len(heads), "an arrow's id is used twice")
@@ -133,6 +176,8 @@ def check_arrows(tails, heads, slices):
         require((start.get("name"), start.get("cat")) == (end.get("name"), end.get("cat")),
                 f"the ends of arrow {key} differ in name or category")
         require(track_of(start) != track_of(end), f"arrow {key} stays on its thread")
+        require(owner.get(track_of(start)) == owner.get(track_of(end)),
+                f"arrow {key} leaves its timeline")
         require(nanoseconds(start, "ts") <= nanoseconds(end, "ts"),
                 f"arrow {key} goes back in time to", end)
         require(end.get("bp") == "e", f"arrow {key} does not bind to the slice around its end")
@@ -154,16 +199,18 @@ def check_counters(samples):
 
 
 def check(trace):
-    check_header(trace)
+    timelines = check_header(trace)
     events = trace["traceEvents"]
     kinds = by_kind(events)
     check_metadata(events, kinds["M"])
     operations = [event for event in events if event["ph"] in ("X", "i")]
     slices = check_operations(operations)
-    check_arrows(kinds["s"], kinds["f"], slices)
+    owner = check_timelines(timelines, operations, kinds["M"]) if len(timelines) > 1 else {}
+    check_arrows(kinds["s"], kinds["f"], slices, owner)
     counters = check_counters(kinds["C"])
-    return (f"{len(kinds['X'])} slices, {len(kinds['i'])} instants, {len(kinds['s'])} arrows, "
-            f"{counters} counters")
+    several = f"{len(timelines)} timelines, " if owner else ""
+    return (f"{several}{len(kinds['X'])} slices, {len(kinds['i'])} instants, "
+            f"{len(kinds['s'])} arrows, {counters} counters")
 
 
 def main(arguments):

@@ -1,23 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Chrome traces: written from graphs made by hand and by chance, read back with cJSON, and checked
- * by check_trace.py, which is itself checked with traces that are wrong. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
+ * by check_trace.py. */
+#include <math.h>
 
 #include "core/json.h"
+#include "tests/fixture_trace.h"
 #include "traces/chrome.h"
-
-static char folder[] = P_tmpdir "/hocket-chrome-XXXXXX";
-static char path[sizeof folder + 16];
 
 static void ok(hk_status status, const hk_error *err) {
   if (status != HK_OK) fail_msg("status %d: %s", (int)status, err->message);
@@ -170,23 +158,6 @@ static void read_file(char *buffer, size_t size) {
 }
 
 /* -- The checker -------------------------------------------------------------------------------*/
-
-static bool have_python(void) {
-  return system("command -v python3 >/dev/null 2>&1") == 0;
-}
-
-/* Runs check_trace.py on `path`; the last line it printed goes to `output`. */
-static int run_checker(char output[1024]) {
-  char command[2048];
-  snprintf(command, sizeof command, "python3 '%s/../check_trace.py' '%s' 2>&1", HK_TEST_DATA, path);
-  FILE *pipe = popen(command, "r");
-  assert_non_null(pipe);
-  output[0] = '\0';
-  while (fgets(output, 1024, pipe)) continue;
-  int status = pclose(pipe);
-  assert_true(WIFEXITED(status));
-  return WEXITSTATUS(status);
-}
 
 static void expect_counts(const char *counts) {
   char output[1024];
@@ -480,6 +451,106 @@ static void test_random_graphs_pass_the_checker(void **state) {
   }
 }
 
+/* -- Several timelines -------------------------------------------------------------------------*/
+
+/* The example, and all of it 1 us later and with 2 us more for NEXT_IN. */
+static void make_layers(fixture *f, fixture *later, hk_chrome_layer layers[2]) {
+  make_example(f);
+  make_example(later);
+  for (size_t i = 0; i < later->timeline.n_spans; i++) {
+    hk_span *span = &later->timeline.spans[i];
+    *span = (hk_span){span->ready + 1000, span->start + 1000, span->end + 1000};
+  }
+  later->timeline.spans[NEXT_IN].end += 2000;
+  layers[0] = (hk_chrome_layer){"predicted", &f->timeline};
+  layers[1] = (hk_chrome_layer){"measured", &later->timeline};
+}
+
+static void write_layers(const fixture *f, const hk_chrome_layer layers[2]) {
+  hk_error err = {0};
+  ok(hk_chrome_write_layers(&f->graph, layers, 2, "both", path, &err), &err);
+}
+
+/* The event of operation `id` in the timeline of that name. */
+static const cJSON *operation_in(const cJSON *root, const char *timeline, int id) {
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "traceEvents")) {
+    const cJSON *found = cJSON_GetObjectItemCaseSensitive(args_of(item), "id");
+    if (found && found->valueint == id && strcmp(text(args_of(item), "timeline"), timeline) == 0)
+      return item;
+  }
+  fail_msg("no event for operation %d, %s", id, timeline);
+  return NULL;
+}
+
+static void test_timelines_lie_one_under_the_other(void **state) {
+  (void)state;
+  fixture f, later;
+  hk_chrome_layer layers[2];
+  make_layers(&f, &later, layers);
+  add_counter(&f, "dram", "bytes_per_s", 10, 1, 2);
+  write_layers(&f, layers);
+  cJSON *root = load();
+  for (int id = 0; id < N_OPS; id++) {
+    const cJSON *above = operation_in(root, "predicted", id);
+    const cJSON *below = operation_in(root, "measured", id);
+    assert_string_equal(text(above, "name"), text(below, "name"));
+    assert_true(number(above, "pid") == number(below, "pid"));
+    assert_true(number(above, "tid") + 1 == number(below, "tid"));
+    assert_true(number(metadata(root, "thread_sort_index", above), "sort_index") + 1 ==
+                number(metadata(root, "thread_sort_index", below), "sort_index"));
+    assert_true(fabs(number(below, "ts") - number(above, "ts") - 1) < 1e-6);
+  }
+  const cJSON *in = operation_in(root, "measured", STATE_IN);
+  assert_string_equal(text(metadata(root, "thread_name", in), "name"),
+                      "h2d, measured: state copies to the GPU");
+  assert_string_equal(text(metadata(root, "process_name", in), "name"), "rank 0");
+  assert_string_equal(text(metadata(root, "process_name", event(root, "C", 0)), "name"),
+                      "node, predicted");
+  cJSON_Delete(root);
+  if (have_python()) expect_counts("2 timelines, 14 slices, 2 instants, 8 arrows, 1 counters");
+  free_fixture(&f);
+  free_fixture(&later);
+}
+
+static void test_every_timeline_is_checked(void **state) {
+  (void)state;
+  fixture f, later;
+  hk_error err = {0};
+  hk_chrome_layer layers[2];
+  make_layers(&f, &later, layers);
+  later.timeline.spans[NEXT_IN].start = 0;
+  assert_int_equal(hk_chrome_write_layers(&f.graph, layers, 2, "", path, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "measured: timeline: operation 4"));
+  free_fixture(&f);
+  free_fixture(&later);
+}
+
+static void test_random_layers_pass_the_checker(void **state) {
+  (void)state;
+  if (!have_python()) skip();
+  uint32_t random = 7;
+  hk_error err = {0};
+  tally expected = {0};
+  fixture f = {.graph = {.ranks = 3}};
+  for (int i = 0; i < 500; i++) add_random(&f, &random);
+  hk_timeline timelines[3];
+  for (int i = 0; i < 3; i++) {
+    ok(hk_timeline_init(&f.graph, &f.timeline, &err), &err);
+    run_random(&f, &random, &expected);
+    timelines[i] = f.timeline;
+  }
+  const hk_chrome_layer layers[] = {
+      {"a", &timelines[0]}, {"b\"", &timelines[1]}, {"\xc3\xa9", &timelines[2]}};
+  ok(hk_chrome_write_layers(&f.graph, layers, 3, "random", path, &err), &err);
+  char counts[128];
+  snprintf(counts, sizeof counts, "3 timelines, %d slices, %d instants, %d arrows, 0 counters",
+           expected.slices, expected.instants, expected.arrows);
+  expect_counts(counts);
+  for (int i = 0; i < 3; i++) hk_timeline_free(&timelines[i]);
+  hk_graph_free(&f.graph);
+}
+
 /* Few operations: the disk is full when the file is closed. Many: while it is written. */
 static void test_full_disk(void **state) {
   (void)state;
@@ -500,83 +571,6 @@ static void test_full_disk(void **state) {
   }
 }
 
-/* -- Traces that are wrong ---------------------------------------------------------------------*/
-
-#define META(what, key, pid, tid, value)                                                           \
-  "{\"ph\":\"M\",\"name\":\"" what "_" key "\",\"pid\":" #pid ",\"tid\":" #tid ",\"args\":{\"" key \
-  "\":" value "}},"
-#define THREAD(pid, tid) \
-  META("thread", "name", pid, tid, "\"t\"") META("thread", "sort_index", pid, tid, "1")
-#define TRACKS                           \
-  META("process", "name", 1, 0, "\"p\"") \
-  META("process", "sort_index", 1, 0, "1") THREAD(1, 1) THREAD(1, 2)
-#define AT(ph, tid, ts) \
-  "{\"name\":\"n\",\"cat\":\"c\",\"ph\":\"" ph "\",\"pid\":1,\"tid\":" #tid ",\"ts\":" #ts
-#define SLICE(tid, ts, dur) AT("X", tid, ts) ",\"dur\":" #dur "}"
-#define TAIL(id, tid, ts)   AT("s", tid, ts) ",\"id\":" #id "}"
-#define HEAD(id, tid, ts)   AT("f", tid, ts) ",\"bp\":\"e\",\"id\":" #id "}"
-#define COUNT(ts, value) \
-  "{\"ph\":\"C\",\"name\":\"m\",\"pid\":1,\"ts\":" #ts ",\"args\":{\"bytes\":" value "}}"
-#define TWO_SLICES TRACKS SLICE(1, 0, 5) "," SLICE(2, 5.001, 5)
-
-static const struct {
-  const char *events, *complaint; /* NULL: nothing is wrong */
-} samples[] = {
-    {TWO_SLICES "," TAIL(1, 1, 4.999) "," HEAD(1, 2, 5.001) "," COUNT(3, "1.5"), NULL},
-    {TWO_SLICES ",", "cannot be read as JSON"},
-    {TRACKS COUNT(1, "NaN"), "not a JSON number"},
-    {TRACKS SLICE(1, 0, 5) "," SLICE(1, 4.999, 5), "in front of it"},
-    {TRACKS SLICE(1, 9, 5) "," SLICE(1, 1, 5), "in front of it"},
-    {TRACKS SLICE(1, 0, 5) "," AT("i", 1, 3) "}", "in front of it"},
-    {TRACKS SLICE(1, 3, 0), "takes no time"},
-    {TRACKS SLICE(1, 3.0001, 1), "whole number of nanoseconds"},
-    {TRACKS SLICE(3, 0, 5), "no name or no position"},
-    {META("process", "name", 1, 0, "\"p\"") COUNT(1, "1"), "no name or no position"},
-    {TRACKS THREAD(1, 1) SLICE(1, 0, 5), "given twice"},
-    {TWO_SLICES "," TAIL(1, 1, 4), "one end only"},
-    {TWO_SLICES "," HEAD(1, 2, 6), "one end only"},
-    {TWO_SLICES "," TAIL(1, 1, 4) "," TAIL(1, 1, 4) "," HEAD(1, 2, 6), "used twice"},
-    {TWO_SLICES "," TAIL(1, 2, 6) "," HEAD(1, 1, 4), "back in time"},
-    {TWO_SLICES "," TAIL(1, 1, 5) "," HEAD(1, 2, 6), "outside of any slice"},
-    {TWO_SLICES "," TAIL(1, 1, 4) "," HEAD(1, 2, 5), "outside of any slice"},
-    {TWO_SLICES "," TAIL(1, 1, 3) "," HEAD(1, 1, 4), "stays on its thread"},
-    {TRACKS COUNT(2, "1") "," COUNT(1, "2"), "back in time"},
-    {TRACKS COUNT(2, "\"1\""), "without numeric values"},
-    {TRACKS AT("B", 1, 2) "}", "unknown kind"},
-};
-
-static void test_the_checker_finds_what_is_wrong(void **state) {
-  (void)state;
-  if (!have_python()) skip();
-  for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file,
-            "{\"otherData\":{\"title\":\"\",\"schema\":\"hocket.trace/1\"},"
-            "\"traceEvents\":[%s]}",
-            samples[i].events);
-    assert_int_equal(fclose(file), 0);
-    char output[1024];
-    int code = run_checker(output);
-    const char *complaint = samples[i].complaint;
-    bool as_expected = complaint ? code == 1 && strstr(output, complaint) : code == 0;
-    if (!as_expected) fail_msg("sample %zu: exit %d, %s", i, code, output);
-  }
-}
-
-static int make_folder(void **state) {
-  (void)state;
-  if (!mkdtemp(folder)) return -1;
-  snprintf(path, sizeof path, "%s/trace.json", folder);
-  return 0;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  unlink(path);
-  return rmdir(folder); /* fails if a trace left anything beside it */
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_operations_become_slices),
@@ -590,8 +584,10 @@ int main(void) {
       cmocka_unit_test(test_empty_graph),
       cmocka_unit_test(test_refuses_a_timeline_that_is_none),
       cmocka_unit_test(test_random_graphs_pass_the_checker),
+      cmocka_unit_test(test_timelines_lie_one_under_the_other),
+      cmocka_unit_test(test_every_timeline_is_checked),
+      cmocka_unit_test(test_random_layers_pass_the_checker),
       cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_the_checker_finds_what_is_wrong),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

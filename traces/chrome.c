@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Writes a timeline as Chrome trace events, one a line, straight to the stream: a trace of a
+/* Writes timelines as Chrome trace events, one a line, straight to the stream: a trace of a
  * million operations never exists as a tree in memory. */
 #include "traces/chrome.h"
 
@@ -21,11 +21,21 @@ static const char *const lane_meanings[HK_LANE_KIND_COUNT] = {
 
 typedef struct {
   const hk_graph *graph;
-  const hk_timeline *timeline;
+  const hk_chrome_layer *layers;
+  int n_layers;
+  int layer;                   /* the one being written */
+  const char *name;            /* of it; NULL where there is but one */
+  const hk_timeline *timeline; /* of it */
   FILE *stream;
   const char *separator; /* what goes before the next event */
   int ranks;
 } hk_trace;
+
+static void enter_layer(hk_trace *trace, int layer) {
+  trace->layer = layer;
+  trace->name = trace->n_layers > 1 ? trace->layers[layer].name : NULL;
+  trace->timeline = trace->layers[layer].timeline;
+}
 
 /* -- Tracks ------------------------------------------------------------------------------------
  * Ids begin at 1: Perfetto takes process and thread 0 for the kernel's idle task. */
@@ -34,13 +44,13 @@ static int rank_pid(int rank) {
   return rank + 1;
 }
 
-/* What is counted is listed on a process of its own, below the ranks. */
+/* What is counted is listed on a process of its own for each timeline, below the ranks. */
 static int node_pid(const hk_trace *trace) {
-  return trace->ranks + 1;
+  return trace->ranks + 1 + trace->layer;
 }
 
-static int lane_tid(int32_t lane) {
-  return lane + 1;
+static int lane_tid(const hk_trace *trace, int32_t lane) {
+  return lane * trace->n_layers + trace->layer + 1;
 }
 
 static int count_ranks(const hk_graph *graph) {
@@ -72,19 +82,28 @@ static void write_track(hk_trace *trace, int pid, int tid, const char *name) {
           what, pid, tid, tid ? tid : pid);
 }
 
-static void write_tracks(hk_trace *trace) {
-  const hk_graph *graph = trace->graph;
+static void write_processes(hk_trace *trace) {
   char name[128];
   for (int rank = 0; rank < trace->ranks; rank++) {
     snprintf(name, sizeof name, "rank %d", rank);
     write_track(trace, rank_pid(rank), 0, name);
   }
+}
+
+/* "h2d: state copies to the GPU", "h2d, predicted: state copies to the GPU". */
+static void write_layer_tracks(hk_trace *trace) {
+  const hk_graph *graph = trace->graph;
+  const char *comma = trace->name ? ", " : "", *layer = trace->name ? trace->name : "";
+  char name[256];
   for (int32_t i = 0; i < (int32_t)graph->n_lanes; i++) {
     const hk_lane *lane = &graph->lanes[i];
-    snprintf(name, sizeof name, "%s: %s", hk_lane_kind_name(lane->kind), lane_meanings[lane->kind]);
-    write_track(trace, rank_pid(lane->rank), lane_tid(i), name);
+    snprintf(name, sizeof name, "%s%s%s: %s", hk_lane_kind_name(lane->kind), comma, layer,
+             lane_meanings[lane->kind]);
+    write_track(trace, rank_pid(lane->rank), lane_tid(trace, i), name);
   }
-  if (trace->timeline->n_counters) write_track(trace, node_pid(trace), 0, "node");
+  if (!trace->timeline->n_counters) return;
+  snprintf(name, sizeof name, "node%s%s", comma, layer);
+  write_track(trace, node_pid(trace), 0, name);
 }
 
 /* -- Operations --------------------------------------------------------------------------------*/
@@ -110,6 +129,10 @@ static void write_args(hk_trace *trace, int32_t id) {
   if (op->block != HK_BLOCK_NONE) fprintf(trace->stream, ",\"block\":%d", op->block);
   fprintf(trace->stream, ",\"wait_ns\":%" PRId64, wait_of(trace, id));
   if (op->threads) fprintf(trace->stream, ",\"threads\":%d", op->threads);
+  if (trace->name) {
+    fputs(",\"timeline\":", trace->stream);
+    hk_json_write_string(trace->stream, trace->name);
+  }
   fputc('}', trace->stream);
 }
 
@@ -126,7 +149,7 @@ static void write_op(hk_trace *trace, int32_t id) {
   hk_json_write_string(trace->stream, hk_op_label(trace->graph, id, label, sizeof label));
   fprintf(trace->stream, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":" US ",",
           hk_phase_name(op->phase), rank_pid(trace->graph->lanes[op->lane].rank),
-          lane_tid(op->lane), US_OF(span->start));
+          lane_tid(trace, op->lane), US_OF(span->start));
   if (is_instant(span)) {
     fputs("\"ph\":\"i\",\"s\":\"t\",", trace->stream);
   } else {
@@ -137,14 +160,14 @@ static void write_op(hk_trace *trace, int32_t id) {
 }
 
 /* One end of an arrow; `phase` is the event's "ph" as JSON, with what only that end has. */
-static void write_arrow_end(hk_trace *trace, const char *phase, int32_t arrow, int32_t op,
+static void write_arrow_end(hk_trace *trace, const char *phase, int64_t arrow, int32_t op,
                             hk_ns ts) {
   int32_t lane = trace->graph->ops[op].lane;
   next_event(trace);
   fprintf(trace->stream,
-          "{\"name\":\"dep\",\"cat\":\"dep\",\"ph\":%s,\"id\":%d,\"pid\":%d,"
-          "\"tid\":%d,\"ts\":" US "}",
-          phase, arrow, rank_pid(trace->graph->lanes[lane].rank), lane_tid(lane), US_OF(ts));
+          "{\"name\":\"dep\",\"cat\":\"dep\",\"ph\":%s,\"id\":%" PRId64
+          ",\"pid\":%d,\"tid\":%d,\"ts\":" US "}",
+          phase, arrow, rank_pid(trace->graph->lanes[lane].rank), lane_tid(trace, lane), US_OF(ts));
 }
 
 /* An arrow from each dependency in another lane, from the last nanosecond of its slice. Instants
@@ -161,8 +184,9 @@ static void write_arrows(hk_trace *trace, int32_t id) {
     if (graph->ops[from].lane == op->lane || is_instant(before) || before->end > span->start) {
       continue;
     }
-    write_arrow_end(trace, "\"s\"", d, from, before->end - 1);
-    write_arrow_end(trace, "\"f\",\"bp\":\"e\"", d, id, span->start);
+    const int64_t arrow = (int64_t)graph->n_deps * trace->layer + d;
+    write_arrow_end(trace, "\"s\"", arrow, from, before->end - 1);
+    write_arrow_end(trace, "\"f\",\"bp\":\"e\"", arrow, id, span->start);
   }
 }
 
@@ -184,18 +208,38 @@ static void write_counter(hk_trace *trace, const hk_counter *counter) {
 
 /* -- The file ----------------------------------------------------------------------------------*/
 
-static void write_trace(hk_trace *trace, const char *title) {
+static void write_header(hk_trace *trace, const char *title) {
   fputs("{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"title\":", trace->stream);
   hk_json_write_string(trace->stream, title);
-  fputs(",\"schema\":\"hocket.trace/1\",\"generator\":\"hocket\"},\n\"traceEvents\":[\n",
-        trace->stream);
-  write_tracks(trace);
+  fputs(",\"schema\":\"hocket.trace/1\",\"generator\":\"hocket\"", trace->stream);
+  for (int i = 0; trace->n_layers > 1 && i < trace->n_layers; i++) {
+    fputs(i == 0 ? ",\"timelines\":[" : ",", trace->stream);
+    hk_json_write_string(trace->stream, trace->layers[i].name);
+  }
+  fputs(trace->n_layers > 1 ? "]}" : "}", trace->stream);
+  fputs(",\n\"traceEvents\":[\n", trace->stream);
+}
+
+static void write_layer(hk_trace *trace) {
   for (int32_t id = 0; id < (int32_t)trace->graph->n_ops; id++) {
     write_op(trace, id);
     write_arrows(trace, id);
   }
   for (size_t i = 0; i < trace->timeline->n_counters; i++) {
     write_counter(trace, &trace->timeline->counters[i]);
+  }
+}
+
+static void write_trace(hk_trace *trace, const char *title) {
+  write_header(trace, title);
+  write_processes(trace);
+  for (int i = 0; i < trace->n_layers; i++) {
+    enter_layer(trace, i);
+    write_layer_tracks(trace);
+  }
+  for (int i = 0; i < trace->n_layers; i++) {
+    enter_layer(trace, i);
+    write_layer(trace);
   }
   fputs("\n]}\n", trace->stream);
 }
@@ -234,12 +278,26 @@ static hk_status check_timeline(const hk_graph *graph, const hk_timeline *timeli
   return status;
 }
 
-hk_status hk_chrome_write(const hk_graph *graph, const hk_timeline *timeline, const char *title,
-                          const char *path, hk_error *err) {
-  HK_TRY(check_timeline(graph, timeline, err));
+hk_status hk_chrome_write_layers(const hk_graph *graph, const hk_chrome_layer *layers, size_t n,
+                                 const char *title, const char *path, hk_error *err) {
+  for (size_t i = 0; i < n; i++) {
+    hk_status status = check_timeline(graph, layers[i].timeline, err);
+    if (status != HK_OK) return n > 1 ? hk_fail_prefix(err, "%s", layers[i].name) : status;
+  }
   hk_outfile *file = NULL;
   HK_TRY(hk_outfile_open(path, &file, err));
-  hk_trace trace = {graph, timeline, hk_outfile_stream(file), "", count_ranks(graph)};
+  hk_trace trace = {.graph = graph,
+                    .layers = layers,
+                    .n_layers = (int)n,
+                    .stream = hk_outfile_stream(file),
+                    .separator = "",
+                    .ranks = count_ranks(graph)};
   write_trace(&trace, title);
   return hk_outfile_close(file, err);
+}
+
+hk_status hk_chrome_write(const hk_graph *graph, const hk_timeline *timeline, const char *title,
+                          const char *path, hk_error *err) {
+  const hk_chrome_layer layer = {"", timeline};
+  return hk_chrome_write_layers(graph, &layer, 1, title, path, err);
 }

@@ -15,4 +15,17 @@
 hk_status hk_chrome_write(const hk_graph *graph, const hk_timeline *timeline, const char *title,
                           const char *path, hk_error *err);
 
+/* One of several timelines of a graph. */
+typedef struct {
+  const char *name; /* "predicted", "measured": differs from the others' */
+  const hk_timeline *timeline;
+} hk_chrome_layer;
+
+/* All of them in one trace, one under the other: a lane has a thread for each timeline, in the
+ * order given, next to each other by position, by thread id and by name, whichever of them a viewer
+ * sorts by; counters have a process for each. Arrows stay within a timeline. The names are in the
+ * metadata ("timelines") and in the arguments of each operation ("timeline"). */
+hk_status hk_chrome_write_layers(const hk_graph *graph, const hk_chrome_layer *layers, size_t n,
+                                 const char *title, const char *path, hk_error *err);
+
 #endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The store's file: opening, migrating, transactions, statements, and what SQLite's errors mean to
+ * a person. Schema: store_schema.c.
+ *
+ * Commits go to a write-ahead log with synchronous = NORMAL: one that returned survives kill -9,
+ * since the kernel has it; a power cut may take the last of them, but never breaks the file. FULL
+ * would wait for the disk after every sample, and disturb what is measured next. */
+#include "traces/store.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "traces/store_schema.h"
+
+#define MAX_PATH    4096
+#define PATIENCE_MS 10000
+#define PAUSE_MS    20
+
+struct hk_store {
+  sqlite3 *db;
+  char *path;
+  int patience_ms;
+};
+
+/* -- Errors ------------------------------------------------------------------------------------ */
+
+/* Whether the file begins as SQLite's do: then it was one, whatever became of the rest. */
+static bool begins_like_database(const char *path) {
+  static const char magic[16] = "SQLite format 3";
+  char begin[sizeof magic] = "";
+  FILE *file = fopen(path, "rbe");
+  if (!file) return false;
+  const size_t got = fread(begin, 1, sizeof begin, file);
+  fclose(file);
+  return got == sizeof begin && memcmp(begin, magic, sizeof magic) == 0;
+}
+
+static hk_status fail_damaged(const hk_store *store, const char *why, hk_error *err) {
+  return hk_fail(err, HK_ENVIRONMENT,
+                 "the store '%s' is damaged (%s); move it away, and hocket makes a new one: "
+                 "'hocket machine import FILE' brings exported profiles back",
+                 store->path, why);
+}
+
+static hk_status fail_foreign(const hk_store *store, const char *why, hk_error *err) {
+  return hk_fail(err, HK_INPUT,
+                 "'%s' is not a store of hocket's (%s); name another file in HOCKET_STORE",
+                 store->path, why);
+}
+
+/* What the last call to SQLite failed of. */
+static hk_status fail(const hk_store *store, hk_error *err) {
+  const char *why = sqlite3_errmsg(store->db);
+  const int number = store->db ? sqlite3_system_errno(store->db) : 0;
+  switch (sqlite3_errcode(store->db) & 0xff) {
+    case SQLITE_NOMEM:
+      return hk_fail(err, HK_ENVIRONMENT, "out of memory (for the store '%s')", store->path);
+    case SQLITE_CORRUPT:
+      return fail_damaged(store, why, err);
+    case SQLITE_NOTADB:
+      return begins_like_database(store->path) ? fail_damaged(store, why, err)
+                                               : fail_foreign(store, why, err);
+    case SQLITE_FULL:
+      return hk_fail(err, HK_ENVIRONMENT,
+                     "no room to write the store '%s' (%s); what it held before is unharmed: make "
+                     "room and try again",
+                     store->path, why);
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return hk_fail(err, HK_ENVIRONMENT,
+                     "another process has kept the store '%s' locked for %g s (%s); try again when "
+                     "it is done",
+                     store->path, store->patience_ms / 1e3, why);
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+      return hk_fail(err, HK_ENVIRONMENT,
+                     "the store '%s' cannot be opened or written (%s%s%s); make it and its folder "
+                     "writable, or name another file in HOCKET_STORE",
+                     store->path, why, number ? ": " : "", number ? strerror(number) : "");
+    default:
+      return hk_fail(err, HK_ENVIRONMENT, "the store '%s': %s%s%s", store->path, why,
+                     number ? ": " : "", number ? strerror(number) : "");
+  }
+}
+
+/* -- Where it is ------------------------------------------------------------------------------- */
+
+hk_status hk_store_path(char *path, size_t size, hk_error *err) {
+  const char *chosen = getenv("HOCKET_STORE"), *data = getenv("XDG_DATA_HOME");
+  const char *home = getenv("HOME");
+  int length;
+  if (chosen && *chosen) {
+    length = snprintf(path, size, "%s", chosen);
+  } else if (data && *data == '/') { /* the XDG specification: ignored unless absolute */
+    length = snprintf(path, size, "%s/hocket/store.db", data);
+  } else if (home && *home) {
+    length = snprintf(path, size, "%s/.local/share/hocket/store.db", home);
+  } else {
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "there is no place for hocket's store: none of HOCKET_STORE, XDG_DATA_HOME and "
+                   "HOME is set; name a file in HOCKET_STORE");
+  }
+  if (length >= 0 && (size_t)length < size) return HK_OK;
+  return hk_fail(err, HK_INPUT, "the path of the store is too long: %d characters, at most %zu",
+                 length, size - 1);
+}
+
+static hk_status make_folders(const char *path, hk_error *err) {
+  char folder[MAX_PATH];
+  const int length = snprintf(folder, sizeof folder, "%s", path);
+  if (length < 0 || (size_t)length >= sizeof folder)
+    return hk_fail(err, HK_INPUT, "the path of the store is too long: %d characters, at most %d",
+                   length, MAX_PATH - 1);
+  for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+      return hk_fail(err, HK_ENVIRONMENT,
+                     "cannot make the folder '%s' for the store '%s': %s; make it, or name another "
+                     "file in HOCKET_STORE",
+                     folder, path, strerror(errno));
+    *slash = '/';
+  }
+  return HK_OK;
+}
+
+/* -- Schema ------------------------------------------------------------------------------------ */
+
+static hk_status execute(hk_store *store, const char *sql, hk_error *err) {
+  return sqlite3_exec(store->db, sql, NULL, NULL, NULL) == SQLITE_OK ? HK_OK : fail(store, err);
+}
+
+/* Whose file it is and which version; 0 for one with nothing in it. One statement, so that another
+ * process that is just making the store is seen before or after, not amid. */
+static hk_status identify(hk_store *store, int64_t latest, int64_t *version, hk_error *err) {
+  sqlite3_stmt *statement = NULL;
+  bool row = false;
+  hk_status status =
+      hk_store_query(store, &statement, err,
+                     "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
+                     "FROM pragma_application_id, pragma_user_version",
+                     "");
+  if (status == HK_OK) status = hk_store_step(store, statement, &row, err);
+  const int64_t application = row ? sqlite3_column_int64(statement, 0) : 0;
+  *version = row ? sqlite3_column_int64(statement, 1) : 0;
+  const int64_t objects = row ? sqlite3_column_int64(statement, 2) : 0;
+  hk_store_finish(statement);
+  HK_TRY(status);
+  const bool empty = application == 0 && *version == 0 && objects == 0;
+  if (!empty && application != HK_STORE_APPLICATION)
+    return fail_foreign(store, "a SQLite database of another program", err);
+  if (*version <= latest) return HK_OK;
+  return hk_fail(
+      err, HK_INPUT,
+      "the store '%s' is of a later hocket: its version is %lld, this hocket knows up to "
+      "%lld; use the later hocket, or name another file in HOCKET_STORE",
+      store->path, (long long)*version, (long long)latest);
+}
+
+/* Waits by itself, since SQLite may refuse a change of journal at once if another process is at it.
+ * The answer is not looked at, because without a log (some network file systems) a store is slower,
+ * but as safe. */
+static hk_status use_log(hk_store *store, hk_error *err) {
+  int code = SQLITE_OK;
+  sqlite3_busy_timeout(store->db, 0);
+  for (int waited = 0; waited <= store->patience_ms; waited += PAUSE_MS) {
+    code = sqlite3_exec(store->db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL);
+    if ((code & 0xff) != SQLITE_BUSY) break;
+    sqlite3_sleep(PAUSE_MS);
+  }
+  hk_status status = code == SQLITE_OK ? HK_OK : fail(store, err);
+  sqlite3_busy_timeout(store->db, store->patience_ms);
+  return status;
+}
+
+static hk_status take_steps(hk_store *store, int latest, hk_error *err) {
+  int64_t version = 0; /* read again: another process may have been first */
+  HK_TRY(identify(store, latest, &version, err));
+  if (version == latest) return HK_OK;
+  for (int64_t i = version; i < latest; i++) {
+    if (execute(store, hk_store_steps[i], err) == HK_OK) continue;
+    return hk_fail_prefix(err, "bringing it from version %lld to %lld", (long long)i,
+                          (long long)i + 1);
+  }
+  char identity[120];
+  snprintf(identity, sizeof identity, "PRAGMA application_id = %d; PRAGMA user_version = %d",
+           HK_STORE_APPLICATION, latest);
+  return execute(store, identity, err);
+}
+
+/* -- Opening ----------------------------------------------------------------------------------- */
+
+static hk_status prepare(hk_store *store, int flags, int latest, hk_error *err) {
+  if (sqlite3_open_v2(store->path, &store->db, flags, NULL) != SQLITE_OK) return fail(store, err);
+  sqlite3_extended_result_codes(store->db, 1);
+  sqlite3_busy_timeout(store->db, store->patience_ms);
+  int64_t version = 0;
+  HK_TRY(identify(store, latest, &version, err));
+  if (version < latest) {
+    HK_TRY(use_log(store, err));
+    HK_TRY(hk_store_begin(store, err));
+    HK_TRY(hk_store_end(store, take_steps(store, latest, err), err));
+  }
+  return execute(store, "PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON", err);
+}
+
+static bool is_missing(const char *path) {
+  struct stat status;
+  return stat(path, &status) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+hk_status hk_store_open_as(const char *path, bool must_exist, int version, int patience_ms,
+                           hk_store **store, hk_error *err) {
+  *store = NULL;
+  char usual[MAX_PATH];
+  if (!path) {
+    hk_status status = hk_store_path(usual, sizeof usual, err);
+    if (status == HK_ENVIRONMENT && must_exist) return HK_OK; /* no place for one: there is none */
+    HK_TRY(status);
+    path = usual;
+  }
+  if (must_exist && is_missing(path)) return HK_OK;
+  if (!must_exist) HK_TRY(make_folders(path, err));
+  hk_store *opened = calloc(1, sizeof *opened);
+  if (!opened) return hk_fail_memory(err, sizeof *opened, "the store");
+  opened->patience_ms = patience_ms;
+  opened->path = strdup(path);
+  const int flags = SQLITE_OPEN_READWRITE | (must_exist ? 0 : SQLITE_OPEN_CREATE);
+  hk_status status = opened->path ? prepare(opened, flags, version, err)
+                                  : hk_fail_memory(err, strlen(path) + 1, "the store's path");
+  if (status == HK_OK)
+    *store = opened;
+  else
+    hk_store_close(opened);
+  return status;
+}
+
+hk_status hk_store_open(const char *path, bool must_exist, hk_store **store, hk_error *err) {
+  return hk_store_open_as(path, must_exist, hk_store_version, PATIENCE_MS, store, err);
+}
+
+void hk_store_close(hk_store *store) {
+  if (!store) return;
+  sqlite3_close_v2(store->db); /* also a handle that could not be opened */
+  free(store->path);
+  free(store);
+}
+
+const char *hk_store_name(const hk_store *store) {
+  return store->path;
+}
+
+/* -- Transactions ------------------------------------------------------------------------------ */
+
+hk_status hk_store_begin(hk_store *store, hk_error *err) {
+  return execute(store, "BEGIN IMMEDIATE", err);
+}
+
+hk_status hk_store_commit(hk_store *store, hk_error *err) {
+  return execute(store, "COMMIT", err);
+}
+
+void hk_store_rollback(hk_store *store) {
+  /* After some errors (a full disk) SQLite has rolled back already. */
+  if (!sqlite3_get_autocommit(store->db)) sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
+}
+
+hk_status hk_store_end(hk_store *store, hk_status status, hk_error *err) {
+  if (status == HK_OK) status = hk_store_commit(store, err);
+  if (status != HK_OK) hk_store_rollback(store);
+  return status;
+}
+
+/* -- Statements -------------------------------------------------------------------------------- */
+
+static int bind_next(sqlite3_stmt *statement, int place, char type, va_list *values) {
+  switch (type) {
+    case 'i':
+      return sqlite3_bind_int64(statement, place, va_arg(*values, int64_t));
+    case 'd':
+      return sqlite3_bind_double(statement, place, va_arg(*values, double));
+    case 's':
+      return sqlite3_bind_text(statement, place, va_arg(*values, const char *), -1,
+                               SQLITE_TRANSIENT);
+    case 'b': {
+      const hk_blob *blob = va_arg(*values, const hk_blob *);
+      return sqlite3_bind_blob64(statement, place, blob->bytes, blob->size, SQLITE_STATIC);
+    }
+    default:
+      return SQLITE_MISUSE;
+  }
+}
+
+static hk_status query(hk_store *store, sqlite3_stmt **statement, hk_error *err, const char *sql,
+                       const char *types, va_list *values) {
+  *statement = NULL;
+  int code = sqlite3_prepare_v2(store->db, sql, -1, statement, NULL);
+  for (int i = 0; code == SQLITE_OK && types[i]; i++)
+    code = bind_next(*statement, i + 1, types[i], values);
+  if (code == SQLITE_OK) return HK_OK;
+  hk_status status = fail(store, err);
+  hk_store_finish(*statement);
+  *statement = NULL;
+  return status;
+}
+
+hk_status hk_store_query(hk_store *store, sqlite3_stmt **statement, hk_error *err, const char *sql,
+                         const char *types, ...) {
+  va_list values;
+  va_start(values, types);
+  hk_status status = query(store, statement, err, sql, types, &values);
+  va_end(values);
+  return status;
+}
+
+hk_status hk_store_step(hk_store *store, sqlite3_stmt *statement, bool *row, hk_error *err) {
+  const int code = sqlite3_step(statement);
+  *row = code == SQLITE_ROW;
+  return code == SQLITE_ROW || code == SQLITE_DONE ? HK_OK : fail(store, err);
+}
+
+void hk_store_finish(sqlite3_stmt *statement) {
+  sqlite3_finalize(statement);
+}
+
+hk_status hk_store_do(hk_store *store, hk_error *err, const char *sql, const char *types, ...) {
+  sqlite3_stmt *statement = NULL;
+  va_list values;
+  va_start(values, types);
+  hk_status status = query(store, &statement, err, sql, types, &values);
+  va_end(values);
+  for (bool row = true; status == HK_OK && row;)
+    status = hk_store_step(store, statement, &row, err);
+  hk_store_finish(statement);
+  return status;
+}
+
+int64_t hk_store_last_row(const hk_store *store) {
+  return sqlite3_last_insert_rowid(store->db);
+}
+
+int64_t hk_store_changes(const hk_store *store) {
+  return sqlite3_changes64(store->db);
+}

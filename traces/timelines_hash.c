@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The hash of a graph: the same wherever and by whichever hocket the same graph is made. Numbers
+ * are hashed as 8 bytes, little endian, kinds by their names, so that new kinds change nothing. */
+#define XXH_INLINE_ALL /* for a state on the stack, whose layout the library may change */
+#include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "traces/timelines.h"
+
+static void add_numbers(XXH3_state_t *hash, const int64_t *numbers, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const uint64_t bits = htole64((uint64_t)numbers[i]);
+    XXH3_64bits_update(hash, &bits, sizeof bits);
+  }
+}
+
+#define ADD_NUMBERS(hash, ...)                        \
+  add_numbers((hash), (const int64_t[]){__VA_ARGS__}, \
+              sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static void add_text(XXH3_state_t *hash, const char *text) {
+  XXH3_64bits_update(hash, text, strlen(text) + 1);
+}
+
+static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
+  add_text(hash, hk_op_kind_name(op->kind));
+  add_text(hash, hk_phase_name(op->phase));
+  ADD_NUMBERS(hash, op->lane, op->rank, op->micro, op->block, op->subgroup, op->piece, op->offset,
+              op->work, op->threads, op->gpu_alloc, op->gpu_free, op->host_alloc, op->host_free,
+              op->deps_end - op->deps_begin);
+  for (int32_t d = op->deps_begin; d < op->deps_end; d++) ADD_NUMBERS(hash, graph->deps[d]);
+}
+
+void hk_graph_hash(const hk_graph *graph, char hex[17]) {
+  XXH3_state_t hash;
+  XXH3_INITSTATE(&hash);
+  XXH3_64bits_reset(&hash);
+  ADD_NUMBERS(&hash, graph->ranks, graph->multiplicity, graph->world, graph->nodes, graph->tp,
+              graph->cores_unbound, graph->layers, graph->gpu_base, graph->host_base,
+              graph->device.outside);
+  add_numbers(&hash, graph->device.at_peak, HK_PHASE_COUNT);
+  add_numbers(&hash, graph->device.emptied, HK_PHASE_COUNT);
+  ADD_NUMBERS(&hash, (int64_t)graph->n_lanes);
+  for (size_t i = 0; i < graph->n_lanes; i++) {
+    add_text(&hash, hk_lane_kind_name(graph->lanes[i].kind));
+    ADD_NUMBERS(&hash, graph->lanes[i].rank);
+  }
+  ADD_NUMBERS(&hash, (int64_t)graph->n_ops);
+  for (size_t i = 0; i < graph->n_ops; i++) add_op(&hash, graph, &graph->ops[i]);
+  snprintf(hex, 17, "%016" PRIx64, XXH3_64bits_digest(&hash));
+}
