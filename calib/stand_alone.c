@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Loads that bear no other beside them: what is timed is a call, and what lies between two calls
+ * (mapping, unmapping) does not count. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/stand_private.h"
+#include "calib/statistics.h"
+
+/* ---- Latency --------------------------------------------------------------------------------- */
+
+static hk_status launch_and_wait(const hk_stand_job *job, hk_ns *time, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
+  const hk_ns begin = hk_stand_now();
+  HK_TRY(hk_stand_queue(job, 0, err));
+  HK_TRY(ops->record(lane->stream, lane->marks[0], err));
+  HK_TRY(ops->event_sync(lane->marks[0], err)); /* as the engine's lanes wait */
+  *time = hk_stand_now() - begin;
+  return HK_OK;
+}
+
+static hk_status run_sync(hk_stand_job *job, hk_error *err) {
+  double *times = calloc((size_t)job->ops, sizeof *times);
+  if (times == NULL) {
+    return hk_fail_memory(err, (size_t)job->ops * sizeof *times, "times of launches");
+  }
+  hk_status status = HK_OK;
+  for (int64_t i = 0; i < job->ops && status == HK_OK; i++) {
+    hk_ns time = 0;
+    status = launch_and_wait(job, &time, err);
+    times[i] = (double)time;
+  }
+  hk_summary summary = {0};
+  if (status == HK_OK) status = hk_summarise(times, (size_t)job->ops, &summary, err);
+  job->value = summary.median;
+  free(times);
+  return status;
+}
+
+/* ---- Pages ----------------------------------------------------------------------------------- */
+
+#define TOUCH_CHUNK (8 * HK_MIB)
+#define SMALL_PAGE  (4 * HK_KIB)
+
+static void touch_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const hk_stand_pages *pages = arg;
+  const hk_bytes begin = chunk * TOUCH_CHUNK, left = pages->bytes - begin;
+  const hk_bytes end = begin + (left < TOUCH_CHUNK ? left : TOUCH_CHUNK);
+  for (hk_bytes at = begin; at < end; at += SMALL_PAGE) *(volatile char *)(pages->base + at) = 1;
+}
+
+static void touch(hk_team *team, hk_stand_pages *pages) {
+  hk_team_run(team, (pages->bytes + TOUCH_CHUNK - 1) / TOUCH_CHUNK, touch_chunk, pages);
+}
+
+/* Maps, touches and, but for TOUCH, registers; adds to *busy what the load's own call took. */
+static hk_status make_pages(const hk_stand_job *job, hk_team *team, hk_ns *busy, hk_error *err) {
+  hk_stand_pages pages;
+  HK_TRY(hk_stand_pages_map(job->load->chunk, job->load->kind != HK_LOAD_PIN, &pages, err));
+  hk_ns begin = hk_stand_now();
+  touch(team, &pages);
+  hk_status status = HK_OK;
+  if (job->load->kind != HK_LOAD_TOUCH) {
+    begin = hk_stand_now();
+    status = hk_stand_pages_register(job->stand, &pages, err);
+  }
+  *busy += hk_stand_now() - begin;
+  hk_stand_pages_close(job->stand, &pages);
+  return status;
+}
+
+static hk_status run_pages(hk_stand_job *job, hk_error *err) {
+  hk_team *team;
+  const int threads = job->load->threads > 0 ? job->load->threads : job->stand->cores;
+  HK_TRY(hk_stand_team(job->stand, threads, &team, err));
+  hk_ns busy = 0;
+  for (int64_t i = 0; i < job->ops; i++) HK_TRY(make_pages(job, team, &busy, err));
+  job->value = (double)job->load->chunk * (double)job->ops * 1e9 / (double)(busy > 0 ? busy : 1);
+  return HK_OK;
+}
+
+/* ---- How much memory there is ---------------------------------------------------------------- */
+
+#define HALVINGS 14 /* the last step is a 16,384th of the memory */
+
+/* Takes what is left in ever smaller blocks: a block of a size that was refused, or a second one of
+ * a size that was not, would not fit, so that each size needs one attempt. */
+static hk_status run_memory(hk_stand_job *job, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  const hk_stand_gpu *gpu = &job->stand->gpu[job->load->gpu];
+  hk_device_info info;
+  HK_TRY(ops->info(gpu->backend, &info, err));
+  void *blocks[HALVINGS] = {NULL};
+  hk_bytes sum = gpu->bytes;
+  for (int i = 0; i < HALVINGS; i++) {
+    const hk_bytes step = (info.memory >> (i + 1)) & ~(hk_bytes)511;
+    if (step > 0 && ops->alloc(gpu->backend, step, &blocks[i], NULL) == HK_OK) sum += step;
+  }
+  for (int i = 0; i < HALVINGS; i++) {
+    if (blocks[i] != NULL) ops->release(gpu->backend, blocks[i]);
+  }
+  job->value = (double)sum;
+  return ops->info(gpu->backend, &info, err); /* refused, or lost? */
+}
+
+/* ---- Any of them ----------------------------------------------------------------------------- */
+
+void hk_stand_alone_run(hk_stand_job *job) {
+  switch (job->load->kind) {
+    case HK_LOAD_SYNC:
+      job->err.status = run_sync(job, &job->err);
+      break;
+    case HK_LOAD_MEMORY:
+      job->err.status = run_memory(job, &job->err);
+      break;
+    case HK_LOAD_DISK_READ:
+    case HK_LOAD_DISK_WRITE:
+      job->err.status = hk_stand_disk_run(job, &job->err);
+      break;
+    default:
+      job->err.status = run_pages(job, &job->err);
+  }
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Loads of the CPU team: passes over a piece of the arrays, chunk by chunk. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/stand_private.h"
+
+#define SAMPLE 1024 /* parameters */
+
+hk_adamw_step hk_stand_step(int64_t op) {
+  static const hk_adamw hyper = {
+      .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+  return hk_adamw_prepare(&hyper, 100, op % 2 == 0 ? 1 : -1);
+}
+
+/* One pass over [begin, end) of the arrays. */
+typedef struct {
+  const hk_stand_arrays *arrays;
+  const hk_cpu_kernels *kernels;
+  hk_load_kind kind;
+  int64_t begin, end, chunk;
+  hk_adamw_step step;
+  float scale;
+} pass;
+
+static pass pass_of(const hk_stand_job *job, const hk_cpu_kernels *kernels, int64_t i) {
+  const hk_stand_arrays *a = &job->stand->cpu;
+  const int64_t begin = i % (a->params / a->piece) * a->piece;
+  return (pass){.arrays = a,
+                .kernels = kernels,
+                .kind = job->load->kind,
+                .begin = begin,
+                .end = begin + a->piece,
+                .chunk = job->load->chunk,
+                .step = hk_stand_step(i),
+                /* Powers of two, and back again: exact, for ever. */
+                .scale = fabsf(a->grad32[begin]) < 0x1p-6f ? 8 : 0.125f};
+}
+
+static void work(const pass *p, int64_t at, int64_t n) {
+  const hk_stand_arrays *a = p->arrays;
+  const hk_cpu_kernels *k = p->kernels;
+  switch (p->kind) {
+    case HK_LOAD_ADAMW_CPU:
+      k->adamw(&p->step, HK_GRAD_BF16, n, a->p + at, a->m + at, a->v + at, a->grad + at, a->w + at);
+      break;
+    case HK_LOAD_ADAMW_FP32:
+      k->adamw(&p->step, HK_GRAD_FP32, n, a->p + at, a->m + at, a->v + at, a->grad32 + at, NULL);
+      break;
+    case HK_LOAD_UNSCALE:
+      k->unscale(p->scale, n, a->grad32 + at);
+      break;
+    default:
+      k->cast_down(n, a->p + at, a->w + at);
+  }
+}
+
+static void work_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const pass *p = arg;
+  const int64_t at = p->begin + chunk * p->chunk;
+  work(p, at, p->end - at < p->chunk ? p->end - at : p->chunk);
+}
+
+static void run_pass(hk_team *team, pass *p) {
+  hk_team_run(team, (p->end - p->begin + p->chunk - 1) / p->chunk, work_chunk, p);
+}
+
+static bool is_dram(hk_load_kind kind) {
+  return kind >= HK_LOAD_DRAM_READ && kind <= HK_LOAD_DRAM_COPY;
+}
+
+static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
+  if (is_dram(job->load->kind)) {
+    hk_stand_dram_pass(job, team, i);
+    return;
+  }
+  pass p = pass_of(job, hk_cpu_kernels_best(), i);
+  run_pass(team, &p);
+}
+
+void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
+  const double work_each = hk_stand_work(job->stand, job->load);
+  hk_ns begin = hk_stand_now();
+  for (size_t s = 0; s < job->n; s++) {
+    const int64_t first = hk_stand_cut(job->ops, job->n, s);
+    const int64_t last = hk_stand_cut(job->ops, job->n, s + 1);
+    for (int64_t i = first; i < last; i++) run_operation(job, team, job->first + i);
+    const hk_ns end = hk_stand_now();
+    job->stretches[s] = (hk_stretch){begin, end, work_each * (double)(last - first)};
+    begin = end;
+  }
+}
+
+/* ---- Against the reference ------------------------------------------------------------------- */
+
+/* The reference's arrays: as the stand's, SAMPLE long. */
+typedef struct {
+  float p[SAMPLE], m[SAMPLE], v[SAMPLE], grad32[SAMPLE];
+  uint16_t grad[SAMPLE], w[SAMPLE];
+} state_sample;
+
+static void take_sample(const hk_stand_arrays *a, int64_t at, size_t n, state_sample *out) {
+  memcpy(out->p, a->p + at, 4 * n);
+  memcpy(out->m, a->m + at, 4 * n);
+  memcpy(out->v, a->v + at, 4 * n);
+  memcpy(out->grad32, a->grad32 + at, 4 * n);
+  memcpy(out->grad, a->grad + at, 2 * n);
+  memcpy(out->w, a->w + at, 2 * n);
+}
+
+static bool same(const hk_stand_arrays *a, int64_t at, size_t n, const state_sample *wanted) {
+  return memcmp(wanted->p, a->p + at, 4 * n) == 0 && memcmp(wanted->m, a->m + at, 4 * n) == 0 &&
+         memcmp(wanted->v, a->v + at, 4 * n) == 0 &&
+         memcmp(wanted->grad32, a->grad32 + at, 4 * n) == 0 &&
+         memcmp(wanted->w, a->w + at, 2 * n) == 0;
+}
+
+static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sample samples[3],
+                                hk_error *err) {
+  size_t n_kernels;
+  pass p = pass_of(job, hk_cpu_kernels_best(), job->first + job->ops);
+  const int64_t all = p.end - p.begin, n = all < SAMPLE ? all : SAMPLE;
+  for (int s = 0; s < 3; s++) {
+    take_sample(p.arrays, p.begin + (all - n) * s / 2, (size_t)n, &samples[s]);
+  }
+  run_pass(team, &p);
+  for (int s = 0; s < 3; s++) {
+    state_sample *sample = &samples[s];
+    hk_stand_arrays alone = {.p = sample->p,
+                             .m = sample->m,
+                             .v = sample->v,
+                             .grad32 = sample->grad32,
+                             .grad = sample->grad,
+                             .w = sample->w};
+    pass reference = p;
+    reference.arrays = &alone;
+    reference.kernels = &hk_cpu_kernels_list(&n_kernels)[0]; /* scalar */
+    work(&reference, 0, n);
+    const int64_t at = p.begin + (all - n) * s / 2;
+    if (same(p.arrays, at, (size_t)n, sample)) continue;
+    return hk_fail(err, HK_NO, "the %s kernel gives other bits than plain C in parameters %lld ff.",
+                   p.kernels->name, (long long)at);
+  }
+  return HK_OK;
+}
+
+hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *err) {
+  if (is_dram(job->load->kind)) return hk_stand_dram_verify(job, team, err);
+  state_sample *samples = malloc(3 * sizeof *samples);
+  if (samples == NULL) return hk_fail_memory(err, 3 * sizeof *samples, "checking CPU kernels");
+  const hk_status status = verify_samples(job, team, samples, err);
+  free(samples);
+  return status;
+}

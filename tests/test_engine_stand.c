@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The stand on the host backend: every probe gives a rate, wrong data is noticed whoever made it,
+ * and failures are told as such. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calib/stand.h"
+#include "engine/backend_host.h"
+#include "tests/fixture.h"
+
+#define WISH 2000000 /* ns */
+
+static hk_stand_options small(void) {
+  return (hk_stand_options){.ops = &hk_backend_host,
+                            .gpus = 1,
+                            .cores = 2,
+                            .host_bytes = 32 * HK_MIB,
+                            .device_bytes = 16 * HK_MIB,
+                            .host = {.memory = 32 * HK_MIB}};
+}
+
+static hk_stand *open_stand(const hk_stand_options *options) {
+  hk_error err = {0};
+  hk_stand *stand = NULL;
+  must(hk_stand_open(options, &stand, &err), &err);
+  return stand;
+}
+
+/* -- Every probe ------------------------------------------------------------------------------- */
+
+static void run_all(hk_stand *stand, bool quick) {
+  hk_error err = {0};
+  hk_probe_scope scope;
+  hk_stand_scope(stand, &scope);
+  scope.quick = quick;
+  hk_probe *probes = NULL;
+  size_t n = 0;
+  must(hk_probes_list(&scope, &probes, &n, &err), &err);
+  for (size_t i = 0; i < n; i++) {
+    double values[HK_PROBE_LOADS];
+    must(hk_stand_run(stand, &probes[i], WISH, true, values, &err), &err);
+    for (int l = 0; l < probes[i].n_loads; l++) {
+      if (!isfinite(values[l]) || values[l] <= 0) fail_msg("%s: %g", probes[i].name, values[l]);
+    }
+  }
+  free(probes);
+}
+
+static void test_quick_list(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  run_all(stand, true);
+  run_all(stand, true); /* with what it has learnt */
+  hk_stand_close(stand);
+}
+
+static void test_full_list(void **state) {
+  (void)state;
+  hk_stand_options options = small();
+  options.gpus = 2;
+  options.host_bytes = options.host.memory = 64 * HK_MIB;
+  options.device_bytes = 32 * HK_MIB;
+  options.disk = ".";
+  hk_stand *stand = open_stand(&options);
+  hk_probe_scope scope;
+  hk_stand_scope(stand, &scope);
+  assert_true(scope.gpus == 2 && scope.cores == 2 && scope.peers && scope.disk);
+  assert_true(scope.host_bytes == 64 * HK_MIB && scope.device_bytes == 32 * HK_MIB);
+  run_all(stand, false);
+  hk_stand_close(stand);
+}
+
+/* -- Probes of a test -------------------------------------------------------------------------- */
+
+static hk_probe probe_of(const char *name, hk_load a, const hk_load *b) {
+  hk_probe p = {.n_loads = b == NULL ? 1 : 2};
+  snprintf(p.name, sizeof p.name, "%s", name);
+  p.loads[0] = a;
+  if (b != NULL) p.loads[1] = *b;
+  return p;
+}
+
+static hk_status run_one(hk_stand *stand, hk_load load, bool verify, double *value, hk_error *err) {
+  double unused;
+  *err = (hk_error){0};
+  const hk_probe p = probe_of(hk_load_name(load.kind), load, NULL);
+  return hk_stand_run(stand, &p, WISH, verify, value != NULL ? value : &unused, err);
+}
+
+/* Amounts in a ratio, until the last is done: rates are in that ratio, too. */
+static void test_whole(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  const hk_load out = {.kind = HK_LOAD_D2H, .chunk = HK_MIB, .share = 1};
+  hk_probe p = probe_of("1:4", (hk_load){.kind = HK_LOAD_H2D, .chunk = HK_MIB, .share = 4}, &out);
+  p.mode = HK_PROBE_WHOLE;
+  hk_error err = {0};
+  for (int i = 0; i < 3; i++) {
+    double values[2];
+    must(hk_stand_run(stand, &p, WISH, true, values, &err), &err);
+    assert_true(fabs(values[0] / values[1] - 4) < 1e-9);
+  }
+  hk_stand_close(stand);
+}
+
+/* Runs last as long as was wished, once the stand knows how fast the machine is. */
+static void test_learns(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  const hk_probe p = probe_of("learn", (hk_load){.kind = HK_LOAD_H2D, .chunk = 64 * HK_KIB}, NULL);
+  hk_error err = {0};
+  double value, best = INFINITY;
+  for (int i = 0; i < 8; i++) {
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    must(hk_stand_run(stand, &p, 20 * WISH, false, &value, &err), &err);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    const double s = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+    const double off = fabs(log(s / (20e-9 * WISH)));
+    if (i > 0 && off < best) best = off;
+  }
+  assert_true(best < log(2)); /* the machine may be busy, but not always */
+  hk_stand_close(stand);
+}
+
+/* What is there, all of it, however much of it the stand has itself. */
+static void test_memory(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  hk_error err = {0};
+  double value = 0;
+  for (int i = 0; i < 2; i++) {
+    must(run_one(stand, (hk_load){.kind = HK_LOAD_MEMORY, .chunk = 1}, true, &value, &err), &err);
+    assert_true(value <= 32.0 * HK_MIB && value >= 31.9 * HK_MIB);
+  }
+  hk_stand_close(stand);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  static const hk_load wrong[] = {
+      {.kind = HK_LOAD_H2D, .chunk = 64 * HK_MIB},
+      {.kind = HK_LOAD_H2D, .gpu = 1, .chunk = HK_MIB},
+      {.kind = HK_LOAD_H2D},
+      {.kind = HK_LOAD_PEER, .chunk = HK_MIB},
+      {.kind = HK_LOAD_ADAMW_CPU, .threads = 3, .chunk = 1000},
+      {.kind = HK_LOAD_ADAMW_GPU, .chunk = 1 << 30},
+      {.kind = HK_LOAD_MATMUL, .chunk = 64, .n = 64},
+      {.kind = HK_LOAD_MATMUL, .chunk = 1 << 20, .n = 1 << 20, .k = 1 << 20},
+      {.kind = HK_LOAD_DRAM_READ, .threads = 1, .chunk = 100},
+      {.kind = HK_LOAD_DISK_READ, .chunk = HK_MIB},
+  };
+  hk_error err;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    assert_int_equal(run_one(stand, wrong[i], true, NULL, &err), HK_INPUT);
+  }
+  double values[2];
+  const hk_load cpu = {.kind = HK_LOAD_CAST, .threads = 1, .chunk = 4096};
+  const hk_probe two = probe_of("two teams", cpu, &cpu);
+  assert_int_equal(hk_stand_run(stand, &two, WISH, true, values, &err), HK_INPUT);
+  const hk_probe shared =
+      probe_of("dram", (hk_load){.kind = HK_LOAD_DRAM_READ, .threads = 1, .chunk = HK_MIB}, &cpu);
+  assert_int_equal(hk_stand_run(stand, &shared, WISH, true, values, &err), HK_INPUT);
+  hk_stand_close(stand);
+}
+
+/* -- A device that errs ------------------------------------------------------------------------ */
+
+/* What it does wrong from now on; everything else is the host backend's. */
+static struct { bool short_copies, lost_copies, wrong_step, short_kernels, wrong_factor; } ill;
+static hk_backend_ops erring;
+
+static hk_status erring_open(int device, const hk_backend_options *options, hk_backend **out,
+                             hk_error *err) {
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  (*out)->ops = &erring;
+  return HK_OK;
+}
+
+static hk_status erring_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes,
+                             hk_error *err) {
+  static char elsewhere[HK_MIB];
+  if (ill.lost_copies && bytes == HK_MIB) to = elsewhere;
+  return hk_backend_host.copy(s, to, from, ill.short_copies ? bytes - 8 : bytes, err);
+}
+
+static hk_status erring_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
+  hk_kernel k = *kernel;
+  if (ill.wrong_step) k.step.beta2 = nextafterf(k.step.beta2, 0);
+  if (ill.short_kernels) k.n--;
+  if (ill.wrong_factor) k.a++;
+  return hk_backend_host.launch(s, &k, err);
+}
+
+static hk_stand *open_erring(void) {
+  erring = hk_backend_host;
+  erring.open = erring_open;
+  erring.copy = erring_copy;
+  erring.launch = erring_launch;
+  memset(&ill, 0, sizeof ill);
+  hk_stand_options options = small();
+  options.ops = &erring;
+  options.gpus = 2;
+  return open_stand(&options);
+}
+
+/* Right before, wrong while it errs, and nobody notices who does not look. */
+static void check_noticed(hk_stand *stand, hk_load load, bool *illness, const char *words) {
+  hk_error err;
+  must(run_one(stand, load, true, NULL, &err), &err);
+  *illness = true;
+  must(run_one(stand, load, false, NULL, &err), &err);
+  assert_int_equal(run_one(stand, load, true, NULL, &err), HK_NO);
+  if (strstr(err.message, words) == NULL) fail_msg("%s", err.message);
+  *illness = false;
+  must(run_one(stand, load, true, NULL, &err), &err);
+}
+
+static void test_wrong_copies(void **state) {
+  (void)state;
+  static const hk_load_kind kinds[] = {
+      HK_LOAD_H2D,          HK_LOAD_D2H,          HK_LOAD_H2D_PINNED, HK_LOAD_D2H_PINNED,
+      HK_LOAD_H2D_PAGEABLE, HK_LOAD_D2H_PAGEABLE, HK_LOAD_PEER};
+  hk_stand *stand = open_erring();
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    const hk_load load = {.kind = kinds[i], .chunk = HK_MIB};
+    check_noticed(stand, load, &ill.short_copies, "of a copy of 1048576 bytes arrived as 0x");
+    check_noticed(stand, load, &ill.lost_copies, "of a copy of 1048576 bytes arrived as 0x");
+  }
+  hk_stand_close(stand);
+}
+
+static void test_wrong_kernels(void **state) {
+  (void)state;
+  hk_stand *stand = open_erring();
+  const hk_load updates[] = {{.kind = HK_LOAD_ADAMW_GPU, .chunk = 100000},
+                             {.kind = HK_LOAD_MAPPED, .gpu = 1, .chunk = 100000}};
+  for (int i = 0; i < 2; i++) {
+    check_noticed(stand, updates[i], &ill.wrong_step, "AdamW of parameter ");
+    check_noticed(stand, updates[i], &ill.short_kernels, "AdamW of parameter 99999 gave p ");
+  }
+  const hk_load matmul = {.kind = HK_LOAD_MATMUL, .chunk = 32, .n = 48, .k = 64};
+  check_noticed(stand, matmul, &ill.wrong_factor, "of a matrix product is ");
+  hk_stand_close(stand);
+}
+
+/* -- A device that fails ----------------------------------------------------------------------- */
+
+static void test_refused_copy(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  hk_error err;
+  const hk_load load = {.kind = HK_LOAD_H2D, .chunk = HK_MIB};
+  hk_backend_host_fail(hk_stand_backend(stand, 0), HK_HOST_COPY, 0);
+  assert_int_equal(run_one(stand, load, false, NULL, &err), HK_ENVIRONMENT);
+  assert_non_null(strstr(err.message, "probe h2d: h2d on GPU 0: a copy of 1048576 bytes"));
+  must(run_one(stand, load, true, NULL, &err), &err); /* the device is well */
+  hk_stand_close(stand);
+}
+
+static void test_lost_device(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_error err;
+  for (int kernel = 0; kernel < 2; kernel++) {
+    hk_stand *stand = open_stand(&options);
+    hk_backend_host_fail(hk_stand_backend(stand, 0), kernel ? HK_HOST_KERNEL : HK_HOST_COPYING, 0);
+    const hk_load cpu = {.kind = HK_LOAD_ADAMW_CPU, .threads = 2, .chunk = 65536};
+    const hk_load gpu = {.kind = kernel ? HK_LOAD_MAPPED : HK_LOAD_D2H, .chunk = 100000};
+    const hk_probe p = probe_of("lost", gpu, &cpu);
+    double values[2];
+    for (int i = 0; i < 2; i++) {
+      assert_int_equal(hk_stand_run(stand, &p, WISH, false, values, &err), HK_ENVIRONMENT);
+      assert_non_null(strstr(err.message, "host device 0 failed"));
+    }
+    hk_stand_close(stand);
+  }
+}
+
+/* Whatever call of opening fails, nothing is leaked (under AddressSanitizer) and the stand says so.
+ */
+static hk_host_fault fault;
+static int64_t after;
+
+static hk_status failing_open(int device, const hk_backend_options *options, hk_backend **out,
+                              hk_error *err) {
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  hk_backend_host_fail(*out, fault, after);
+  return HK_OK;
+}
+
+static void test_failing_open(void **state) {
+  (void)state;
+  static const struct {
+    hk_host_fault what;
+    int64_t after;
+  } faults[] = {
+      {HK_HOST_ALLOC, 0}, {HK_HOST_REGISTER, 0}, {HK_HOST_COPY, 0},
+      {HK_HOST_COPY, 2},  {HK_HOST_COPYING, 1},
+  };
+  hk_backend_ops ops = hk_backend_host;
+  ops.open = failing_open;
+  hk_stand_options options = small();
+  options.ops = &ops;
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+    hk_stand *stand = NULL;
+    hk_error err = {0};
+    fault = faults[i].what;
+    after = faults[i].after;
+    assert_int_equal(hk_stand_open(&options, &stand, &err), HK_ENVIRONMENT);
+    assert_null(stand);
+    assert_non_null(strstr(err.message, "a fault that was asked for"));
+  }
+}
+
+static void test_open_options(void **state) {
+  (void)state;
+  hk_stand *stand = NULL;
+  hk_error err = {0};
+  hk_stand_options options = small();
+  options.gpus = 9;
+  assert_int_equal(hk_stand_open(&options, &stand, &err), HK_INPUT);
+  options = small();
+  options.host_bytes = HK_MIB;
+  assert_int_equal(hk_stand_open(&options, &stand, &err), HK_INPUT);
+  options = small();
+  options.host_bytes = (hk_bytes)1 << 50;
+  assert_int_equal(hk_stand_open(&options, &stand, &err), HK_ENVIRONMENT);
+  options = small();
+  options.gpus = options.cores = 0; /* what there is: of host devices, one */
+  stand = open_stand(&options);
+  hk_probe_scope scope;
+  hk_stand_scope(stand, &scope);
+  assert_int_equal(scope.gpus, 1);
+  assert_in_range(scope.cores, 1, sysconf(_SC_NPROCESSORS_CONF));
+  hk_stand_close(stand);
+}
+
+/* -- Disk -------------------------------------------------------------------------------------- */
+
+static void test_no_disk(void **state) {
+  (void)state;
+  hk_stand_options options = small();
+  options.disk = "/nonexistent/folder";
+  hk_stand *stand = open_stand(&options);
+  hk_error err;
+  const hk_load load = {.kind = HK_LOAD_DISK_WRITE, .chunk = HK_MIB};
+  assert_int_equal(run_one(stand, load, true, NULL, &err), HK_ENVIRONMENT);
+  assert_non_null(strstr(err.message, "/nonexistent/folder: cannot be made"));
+  hk_stand_close(stand);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_quick_list),   cmocka_unit_test(test_full_list),
+      cmocka_unit_test(test_whole),        cmocka_unit_test(test_learns),
+      cmocka_unit_test(test_memory),       cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_wrong_copies), cmocka_unit_test(test_wrong_kernels),
+      cmocka_unit_test(test_refused_copy), cmocka_unit_test(test_lost_device),
+      cmocka_unit_test(test_failing_open), cmocka_unit_test(test_open_options),
+      cmocka_unit_test(test_no_disk),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

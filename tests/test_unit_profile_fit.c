@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Profiles from campaigns whose truth is known, because the simulator made them: quantities come
+ * back, probes are reproduced, and what contradicts the model or cannot be told from the probes is
+ * said to. */
+#include "calib/profile_fit.h"
+
+#include "tests/fixture_campaign.h"
+
+/* -- End to end -------------------------------------------------------------------------------- */
+
+/* Within 3 %, or within the interval where that is wider: but not by saying nothing. */
+static void check_quantities(const hk_profile_fit *fit, const hk_machine *truth,
+                             const char *const *keys, size_t n) {
+  size_t n_list;
+  const hk_quantity_info *list = hk_quantity_list(&n_list);
+  for (size_t i = 0; i < n; i++) {
+    const hk_calibrated *c = calibrated(fit, keys[i]);
+    if (!c) {
+      fail_msg("%s was not calibrated", keys[i]);
+      return;
+    }
+    double expected = NAN;
+    for (size_t k = 0; k < n_list; k++)
+      if (strcmp(list[k].key, keys[i]) == 0)
+        expected = hk_machine_quantity_const(truth, &list[k])->value;
+    if (expected >= c->low && expected <= c->high)
+      check_near(keys[i], c->value, expected, 0.1);
+    else
+      check_near(keys[i], c->value, expected, 0.03);
+  }
+}
+
+static const char *const EVERYWHERE[] = {"gpu.memory_bytes",         "gpu.matmul_flops_per_s",
+                                         "gpu.hbm_bytes_per_s",      "gpu.launch_ns",
+                                         "pcie.h2d_bytes_per_s",     "pcie.d2h_bytes_per_s",
+                                         "pcie.h2d_latency_ns",      "pcie.d2h_latency_ns",
+                                         "pcie.duplex_bytes_per_s",  "pcie.mapped_bytes_per_s",
+                                         "fabric.h2d_bytes_per_s",   "fabric.d2h_bytes_per_s",
+                                         "fabric.duplex_bytes_per_s"};
+static const char *const FULL[] = {"pcie.h2d_pageable_bytes_per_s",
+                                   "pcie.d2h_pageable_bytes_per_s",
+                                   "dram.bytes_per_s",
+                                   "cpu.adamw_params_per_s",
+                                   "cpu.adamw_thread_scale",
+                                   "cpu.unscale_params_per_s",
+                                   "cpu.unscale_thread_scale",
+                                   "cpu.adamw_fp32_params_per_s",
+                                   "cpu.adamw_fp32_thread_scale",
+                                   "cpu.cast_params_per_s",
+                                   "cpu.cast_thread_scale",
+                                   "dram.with_dma_bytes_per_s",
+                                   "pcie.h2d_loaded_bytes_per_s",
+                                   "pcie.h2d_load_from",
+                                   "dram.d2h_cost",
+                                   "dram.dma_weight",
+                                   "dram.d2h_priority",
+                                   "dram.cpu_beside_h2d",
+                                   "dram.cpu_beside_d2h"};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void check_document(const hk_profile_fit *fit) {
+  hk_error err = {0};
+  hk_machine again;
+  cJSON *root = hk_machine_to_json(&fit->machine);
+  assert_non_null(root);
+  must(hk_machine_from_json(root, &again, &err), &err);
+  assert_string_equal(again.name, "test");
+  for (size_t i = 0; i < fit->n_quantities; i++) {
+    const hk_calibrated *c = &fit->quantities[i];
+    const hk_quantity *q = hk_machine_quantity_const(&again, c->info);
+    assert_true(q->value == c->value);
+    assert_true(q->origin == c->origin && q->origin != HK_ORIGIN_DEFAULT);
+    assert_string_equal(q->source, c->how);
+    assert_non_null(strstr(q->source, "calibrate 2026-11-21: "));
+    assert_true(c->low <= c->value && c->value <= c->high);
+  }
+  hk_machine_free(&again);
+  cJSON_Delete(root);
+}
+
+static void test_comes_back(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  hk_campaign c = campaign_of(&truth, false, 0.01);
+  hk_profile_fit fit = fitted(&c, &truth);
+  print_worst(&fit);
+  check_quantities(&fit, &truth, EVERYWHERE, COUNT(EVERYWHERE));
+  check_quantities(&fit, &truth, FULL, COUNT(FULL));
+  /* Three sizes, of which the least takes eight times as long. */
+  check_near("pageable", fit.machine.h2d_pageable_latency.value, 20e3, 0.2);
+  check_near("pageable", fit.machine.d2h_pageable_latency.value, 30e3, 0.2);
+  assert_true(fit.n_replays > 90);
+  assert_true(fit.median_error_pct <= 2);
+  assert_true(fit.accepted);
+  check_document(&fit);
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+static void test_quick(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  hk_campaign c = campaign_of(&truth, true, 0.01);
+  hk_profile_fit fit = fitted(&c, &truth), again = fitted(&c, &truth);
+  print_worst(&fit);
+  check_quantities(&fit, &truth, EVERYWHERE, COUNT(EVERYWHERE));
+  assert_null(calibrated(&fit, "cpu.cast_thread_scale")); /* one thread count */
+  assert_true(fit.machine.cpu_cast_threads.value == 0);
+  assert_true(fit.median_error_pct <= 2);
+  assert_true(fit.accepted);
+  check_document(&fit);
+  /* Deterministic to the last bit, whatever the threads do. */
+  assert_int_equal(fit.n_quantities, again.n_quantities);
+  for (size_t i = 0; i < fit.n_quantities; i++)
+    assert_true(fit.quantities[i].value == again.quantities[i].value &&
+                fit.quantities[i].high == again.quantities[i].high);
+  hk_profile_fit_free(&again);
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+/* Calibrations of one machine agree: nine in ten intervals meet. */
+static void test_agree(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  hk_campaign c[] = {seeded_campaign(&truth, false, 0.01, 11),
+                     seeded_campaign(&truth, false, 0.01, 12)};
+  hk_profile_fit fits[] = {fitted(&c[0], &truth), fitted(&c[1], &truth)};
+  size_t compared = 0, agreeing = 0;
+  for (size_t i = 0; i < fits[0].n_quantities; i++) {
+    const hk_calibrated *a = &fits[0].quantities[i], *b = calibrated(&fits[1], a->info->key);
+    if (!b) continue;
+    compared++;
+    if (a->low <= b->high && b->low <= a->high)
+      agreeing++;
+    else
+      print_message("%s: %g .. %g and %g .. %g\n", a->info->key, a->low, a->high, b->low, b->high);
+  }
+  assert_true(compared >= COUNT(EVERYWHERE) + COUNT(FULL));
+  assert_true(10 * agreeing >= 9 * compared);
+  for (int i = 0; i < 2; i++) {
+    hk_profile_fit_free(&fits[i]);
+    hk_campaign_free(&c[i]);
+  }
+  hk_machine_free(&truth);
+}
+
+static void test_four_gpus(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  truth.gpus.value = 4;
+  truth.cores.value = 64;
+  truth.fabric_h2d.value = 68e9;
+  truth.fabric_d2h.value = 100e9;
+  truth.fabric_duplex.value = 140e9;
+  truth.nvlink.value = 300e9;
+  truth.dram.value = 180e9;
+  truth.dram_with_dma.value = 260e9;
+  hk_campaign c = campaign_of(&truth, false, 0.01);
+  hk_profile_fit fit = fitted(&c, &truth);
+  print_worst(&fit);
+  check_quantities(&fit, &truth, EVERYWHERE, COUNT(EVERYWHERE));
+  check_near("nvlink", fit.machine.nvlink.value, 300e9, 0.02);
+  assert_true(fit.median_error_pct <= 2);
+  assert_true(fit.accepted);
+  check_document(&fit);
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+/* -- What must not be believed ----------------------------------------------------------------- */
+
+static void test_contradiction(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine truth = h200();
+  hk_campaign c = campaign_of(&truth, false, 0.01);
+  for (size_t i = 0; i < c.n; i++) {
+    hk_series *s = &c.series[i];
+    const hk_load_kind last = s->probe.loads[s->probe.n_loads - 1].kind;
+    if (s->probe.group != HK_PROBE_CONTENTION || last != HK_LOAD_ADAMW_CPU) continue;
+    for (size_t round = 0; round < s->rounds; round++)
+      s->values[round * (size_t)s->probe.n_loads + (size_t)s->probe.n_loads - 1] = 12e9;
+    must(hk_summarise((double[]){12e9, 12e9, 12e9, 12e9, 12e9, 12e9}, 6,
+                      &s->summary[s->probe.n_loads - 1], &err),
+         &err);
+  }
+  hk_profile_fit fit = fitted(&c, &truth);
+  assert_false(fit.accepted);
+  assert_true(fit.p90_error_pct > 10);
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+/* A gradient small enough for the caches: faster there than AdamW or a cast ever were. */
+static void test_caches(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine truth = h200();
+  hk_campaign c = campaign_of(&truth, false, 0.01);
+  for (size_t i = 0; i < c.n; i++) {
+    hk_series *s = &c.series[i];
+    if (s->probe.loads[0].kind != HK_LOAD_UNSCALE || s->probe.loads[0].threads < 12) continue;
+    must(hk_summarise((double[]){55e9, 56e9, 56e9, 56e9, 56e9, 57e9}, 6, s->summary, &err), &err);
+  }
+  hk_profile_fit fit = fitted(&c, &truth);
+  check_near("dram", fit.machine.dram.value, truth.dram.value, 0.03);
+  assert_non_null(strstr(fit.machine.dram.source, "not unscale_cpu's 4.48e+11"));
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+static void drop(hk_campaign *c, hk_load_kind kind, const char *failure) {
+  for (size_t i = 0; i < c->n; i++) {
+    if (c->series[i].probe.loads[0].kind != kind) continue;
+    c->series[i].failed = true;
+    snprintf(c->series[i].failure, sizeof c->series[i].failure, "%s", failure);
+  }
+}
+
+static void test_missing(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine truth = h200();
+  hk_campaign c = campaign_of(&truth, true, 0.01);
+  hk_profile_fit fit;
+  drop(&c, HK_LOAD_MAPPED, "wrong bytes");
+  drop(&c, HK_LOAD_CAST, "");
+  assert_int_equal(try_fit(&c, &truth, &fit, &err), HK_NO);
+  assert_non_null(strstr(err.message, "mapped (wrong bytes), cast_cpu"));
+  assert_null(strstr(err.message, "adamw"));
+  assert_null(fit.quantities);
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+
+  c = campaign_of(&truth, false, 0.01);
+  drop(&c, HK_LOAD_H2D, "the device is lost");
+  assert_int_equal(try_fit(&c, &truth, &fit, &err), HK_NO);
+  assert_non_null(strstr(err.message, "h2d (the device is lost), h2d+d2h"));
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+/* Those that have a default may be missing. */
+static void test_optional(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  hk_campaign c = campaign_of(&truth, true, 0.01);
+  drop(&c, HK_LOAD_MATMUL, "");
+  drop(&c, HK_LOAD_LAUNCH, "");
+  drop(&c, HK_LOAD_H2D_PAGEABLE, "");
+  for (size_t i = 0; i < c.n; i++)
+    if (c.series[i].probe.group == HK_PROBE_CONTENTION) c.series[i].failed = true;
+  hk_profile_fit fit = fitted(&c, &truth);
+  assert_int_equal(fit.machine.gpu_flops.origin, HK_ORIGIN_DEFAULT);
+  assert_non_null(strstr(fit.machine.gpu_flops.source, "no matrix product was probed"));
+  assert_int_equal(fit.machine.gpu_launch.origin, HK_ORIGIN_DEFAULT);
+  assert_int_equal(fit.machine.h2d_pageable.origin, HK_ORIGIN_DEFAULT);
+  assert_int_equal(fit.machine.dram_with_dma.origin, HK_ORIGIN_DEFAULT);
+  assert_true(fit.machine.dram_with_dma.value == fit.machine.dram.value);
+  assert_true(fit.machine.d2h_cost.value == 1 && fit.machine.dma_weight.value == 1);
+  assert_true(fit.machine.h2d_loaded.value == 0);
+  assert_true(fit.accepted);
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+/* A laptop that plays GPU: one core, little memory, copies out faster than anything, and both ways
+ * at once no faster than one. */
+static void test_small_host(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  truth.cores.value = 1;
+  truth.host_memory.value = 4e9;
+  truth.gpu_memory.value = 5e8;
+  truth.gpu_hbm.value = 15e9;
+  truth.h2d.value = truth.fabric_h2d.value = 6e9;
+  truth.d2h.value = truth.fabric_d2h.value = 14e9;
+  truth.duplex.value = truth.fabric_duplex.value = 12e9; /* which no profile may say */
+  truth.mapped.value = 11e9;
+  truth.h2d_pageable.value = truth.d2h_pageable.value = 5e9;
+  truth.cpu_adamw.value = 5e8;
+  truth.cpu_adamw_threads.value = 0.3;
+  truth.cpu_adamw_fp32_threads.value = truth.cpu_cast_threads.value = 0;
+  truth.cpu_unscale_threads.value = 0;
+  truth.dram.value = truth.dram_with_dma.value = 20e9;
+  truth.h2d_loaded.value = 0;
+  truth.d2h_cost.value = 1;
+  for (int quick = 0; quick < 2; quick++) {
+    hk_campaign c = campaign_of(&truth, quick, 0.03);
+    hk_profile_fit fit = fitted(&c, &truth);
+    const hk_machine *m = &fit.machine;
+    assert_int_equal(m->cpu_adamw_threads.origin, HK_ORIGIN_DEFAULT);
+    check_near("one thread", hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, 1),
+               hk_cpu_rate(&truth, &truth.cpu_adamw, &truth.cpu_adamw_threads, 1), 0.04);
+    assert_true(m->duplex.value >= m->d2h.value);
+    assert_true(m->gpu_reserved.value < m->gpu_memory.value);
+    assert_true(m->host_reserved.value < m->host_memory.value);
+    check_document(&fit);
+    hk_profile_fit_free(&fit);
+    hk_campaign_free(&c);
+  }
+  hk_machine_free(&truth);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_comes_back), cmocka_unit_test(test_quick),
+      cmocka_unit_test(test_agree),      cmocka_unit_test(test_four_gpus),
+      cmocka_unit_test(test_caches),     cmocka_unit_test(test_contradiction),
+      cmocka_unit_test(test_missing),    cmocka_unit_test(test_optional),
+      cmocka_unit_test(test_small_host),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
