@@ -75,6 +75,15 @@ typedef struct {
   int64_t pairs; /* that were looked at */
 } hk_run_order;
 
+/* Counting pairs for that: the order of two measurements, and of their predictions, -1, 0 or 1. */
+typedef struct {
+  int64_t pairs, concordant, discordant, tied_measured, tied_predicted;
+} hk_tau_tally;
+void hk_tau_count(hk_tau_tally *tally, int measured, int predicted);
+hk_run_order hk_tau(const hk_tau_tally *tally);
+/* Simulated times that differ by rounding only are equal: 0. */
+int hk_order_of_predictions(double a, double b);
+
 typedef struct {
   const hk_run *run;
   hk_run_compared figures[HK_RUN_FIGURES];

@@ -106,13 +106,28 @@ static void find_groups(hk_run_comparison *c) {
   }
 }
 
-typedef struct {
-  int64_t pairs, concordant, discordant, tied_measured, tied_predicted;
-} tally;
-
-/* Simulated times that differ by rounding only are equal. */
-static int order_of_predictions(double a, double b) {
+int hk_order_of_predictions(double a, double b) {
   return fabs(a - b) <= 1e-6 * fabs(a) ? 0 : a < b ? -1 : 1;
+}
+
+void hk_tau_count(hk_tau_tally *t, int measured, int predicted) {
+  t->pairs++;
+  if (measured * predicted > 0) t->concordant++;
+  if (measured * predicted < 0) t->discordant++;
+  if (measured == 0 && predicted != 0) t->tied_measured++;
+  if (measured != 0 && predicted == 0) t->tied_predicted++;
+}
+
+hk_run_order hk_tau(const hk_tau_tally *t) {
+  const int64_t decided = t->concordant + t->discordant;
+  const double differ_measured = (double)(decided + t->tied_predicted);
+  const double differ_predicted = (double)(decided + t->tied_measured);
+  hk_run_order order = {.tau = NAN, .pairs = t->pairs};
+  if (decided > 0)
+    order.tau = (double)(t->concordant - t->discordant) / sqrt(differ_measured * differ_predicted);
+  else if (differ_measured > 0)
+    order.tau = 0; /* what was measured apart was never predicted apart */
+  return order;
 }
 
 static double least_step(const hk_run *run) {
@@ -127,33 +142,16 @@ static int order_of_measurements(const hk_run *a, const hk_run *b) {
   return most_step(a) < least_step(b) ? -1 : least_step(a) > most_step(b) ? 1 : 0;
 }
 
-static void count_pair(tally *t, const hk_run_prediction *a, const hk_run_prediction *b) {
-  const int measured = order_of_measurements(a->run, b->run);
-  const int predicted =
-      order_of_predictions(a->figures[HK_RUN_step].predicted, b->figures[HK_RUN_step].predicted);
-  t->pairs++;
-  if (measured * predicted > 0) t->concordant++;
-  if (measured * predicted < 0) t->discordant++;
-  if (measured == 0 && predicted != 0) t->tied_measured++;
-  if (measured != 0 && predicted == 0) t->tied_predicted++;
-}
-
-static hk_run_order order_of(const tally *t) {
-  const int64_t decided = t->concordant + t->discordant;
-  const double differ_measured = (double)(decided + t->tied_predicted);
-  const double differ_predicted = (double)(decided + t->tied_measured);
-  hk_run_order order = {.tau = NAN, .pairs = t->pairs};
-  if (decided > 0)
-    order.tau = (double)(t->concordant - t->discordant) / sqrt(differ_measured * differ_predicted);
-  else if (differ_measured > 0)
-    order.tau = 0; /* what was measured apart was never predicted apart */
-  return order;
+static void count_pair(hk_tau_tally *t, const hk_run_prediction *a, const hk_run_prediction *b) {
+  hk_tau_count(t, order_of_measurements(a->run, b->run),
+               hk_order_of_predictions(a->figures[HK_RUN_step].predicted,
+                                       b->figures[HK_RUN_step].predicted));
 }
 
 static hk_status judge_order(hk_run_comparison *c, hk_error *err) {
   find_groups(c);
-  tally all = {0};
-  tally *groups = calloc((size_t)c->n_groups, sizeof *groups);
+  hk_tau_tally all = {0};
+  hk_tau_tally *groups = calloc((size_t)c->n_groups, sizeof *groups);
   c->groups = calloc((size_t)c->n_groups, sizeof *c->groups);
   if (!groups || !c->groups) {
     free(groups);
@@ -169,8 +167,8 @@ static hk_status judge_order(hk_run_comparison *c, hk_error *err) {
       count_pair(&groups[a->group], a, b);
     }
   }
-  c->order = order_of(&all);
-  for (int g = 0; g < c->n_groups; g++) c->groups[g] = order_of(&groups[g]);
+  c->order = hk_tau(&all);
+  for (int g = 0; g < c->n_groups; g++) c->groups[g] = hk_tau(&groups[g]);
   free(groups);
   return HK_OK;
 }

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The loop closes: a plan is simulated on a calibrated profile, run by the engine, and both
+ * timelines are compared operation by operation. */
+#ifndef HK_CALIB_VALIDATE_H
+#define HK_CALIB_VALIDATE_H
+
+#include <signal.h>
+
+#include "calib/fingerprint.h"
+#include "core/machine.h"
+#include "engine/engine.h"
+#include "sim/sim.h"
+#include "traces/compare.h"
+
+typedef struct {
+  const hk_backend_ops *ops;
+  int device;
+  int steps;   /* measured; 0: 7 */
+  int warm_up; /* dropped before; 0: 2 */
+  uint64_t seed;
+  const volatile sig_atomic_t *stop; /* NULL: never; stops between steps (HK_NO: interrupted) */
+  void (*progress)(void *context, int step, int steps); /* NULL: nobody listens */
+  void *context;
+} hk_validate_options;
+
+typedef struct {
+  hk_graph graph;                  /* the update phase, as both ran it */
+  hk_timeline predicted, measured; /* measured: the step whose update time is the median */
+  hk_timeline_comparison comparison;
+  double *update_ms; /* of each measured step, sorted */
+  int steps;
+  hk_pair gpu_memory, host_memory; /* bytes: peaks of the update phase with what the engine holds */
+  char checksum[33];
+} hk_validation;
+
+/* HK_ENVIRONMENT, HK_INPUT as the engine says; a step that fails names the operation and nothing is
+ * compared. Free with hk_validation_free, safe on a zeroed one. */
+hk_status hk_validate_plan(const hk_plan *plan, const hk_machine *machine,
+                           const hk_validate_options *options, hk_validation *out, hk_error *err);
+void hk_validation_free(hk_validation *validation);
+
+/* Whether a profile document is of this machine: HK_OK, or HK_INPUT listing the fingerprint's
+ * differences, or that it has none. `max_age_s` > 0: older calibrations are refused, too. */
+hk_status hk_validate_profile(const cJSON *document, const hk_fingerprint *here, double max_age_s,
+                              hk_error *err);
+
+/* The latency and lone time of every operation of a graph on a machine. The caller frees *costs. */
+hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_cost **costs,
+                      hk_error *err);
+
+/* ---- Ranking --------------------------------------------------------------------------------- */
+
+typedef struct {
+  char title[160];                  /* hk_ranking_title */
+  double predicted_ms, measured_ms; /* medians of the update phase */
+  double least_ms, most_ms;
+} hk_ranked_plan;
+
+typedef struct {
+  double tau;        /* Kendall's tau-b of predicted against measured */
+  double regret_pct; /* how much slower the predicted best is than the measured best */
+  size_t predicted_best, measured_best;
+  double median_error_pct, worst_error_pct; /* absolute, of the updates */
+} hk_ranking_verdict;
+
+hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
+                           hk_error *err);
+
+/* At least `least` plans for one GPU that fit on this machine and in `host_bytes` of host memory,
+ * spread over policies, strides, ratios, buffers, subgroup and piece sizes and CPU threads, the
+ * same for the same arguments. The caller frees each with hk_plan_free and the array. HK_NO: fewer
+ * fit. */
+hk_status hk_ranking_plans(const hk_model *model, const hk_machine *machine, size_t least,
+                           hk_bytes host_bytes, hk_plan **plans, size_t *n, hk_error *err);
+/* "interleave k=2 r=0.80, 64 x 105M, pieces 26M, 4 buffers, 12 threads": all that tells these plans
+ * apart. Returns `buffer`. */
+const char *hk_ranking_title(const hk_plan *plan, char *buffer, size_t size);
+
+#endif

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What `validate` decides without running anything: whose profile it is, which plans to run, what a
+ * ranking is worth. */
+#include "calib/validate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/fixture.h"
+
+/* -- Whose profile it is ----------------------------------------------------------------------- */
+
+static hk_fingerprint some_machine(void) {
+  return (hk_fingerprint){.backend = "cuda",
+                          .cpu = "Xeon A",
+                          .isa = "avx512",
+                          .gpu = "NVIDIA H200",
+                          .driver = "580.1",
+                          .pcie = "5.0 x16",
+                          .kernel = "6.8",
+                          .huge_pages = "madvise",
+                          .version = "0.1.0",
+                          .gpus = 1,
+                          .cores = 16,
+                          .numa = 1,
+                          .memory = 128 * HK_GIB};
+}
+
+static cJSON *profile_of(const hk_fingerprint *f, time_t made) {
+  char text[32];
+  struct tm parts;
+  gmtime_r(&made, &parts);
+  strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  cJSON *document = cJSON_CreateObject();
+  cJSON_AddStringToObject(document, "name", "node-7");
+  cJSON *calibration = cJSON_AddObjectToObject(document, "calibration");
+  cJSON_AddStringToObject(calibration, "made", text);
+  cJSON_AddItemToObject(calibration, "fingerprint", hk_fingerprint_to_json(f));
+  return document;
+}
+
+/* Frees the document. */
+static void assert_profile(cJSON *document, double max_age_s, hk_status wanted, const char *why) {
+  const hk_fingerprint here = some_machine();
+  hk_error err = {0};
+  assert_int_equal(hk_validate_profile(document, &here, max_age_s, &err), wanted);
+  if (strstr(err.message, why) == NULL) fail_msg("'%s' does not say '%s'", err.message, why);
+  cJSON_Delete(document);
+}
+
+static void profiles_of_this_machine_are_taken(void **state) {
+  (void)state;
+  hk_fingerprint f = some_machine();
+  assert_profile(profile_of(&f, time(NULL)), 0, HK_OK, "");
+  assert_profile(profile_of(&f, time(NULL) - 3600), 7200, HK_OK, "");
+  f.gpus = 4; /* of which the engine uses one */
+  assert_profile(profile_of(&f, time(NULL)), 0, HK_OK, "");
+}
+
+static void profiles_of_others_are_not(void **state) {
+  (void)state;
+  hk_fingerprint f = some_machine();
+  snprintf(f.gpu, sizeof f.gpu, "NVIDIA A100");
+  f.cores = 32;
+  assert_profile(profile_of(&f, time(NULL)), 0, HK_INPUT,
+                 "'node-7' is of another machine: gpu: NVIDIA A100, here NVIDIA H200; cores: 32, "
+                 "here 16");
+  cJSON *document = cJSON_CreateObject();
+  cJSON_AddStringToObject(document, "name", "data sheet");
+  assert_profile(document, 0, HK_INPUT, "'data sheet' was not calibrated");
+  f = some_machine();
+  document = profile_of(&f, time(NULL));
+  cJSON_DeleteItemFromObject(cJSON_GetObjectItem(document, "calibration"), "fingerprint");
+  assert_profile(document, 0, HK_INPUT, "fingerprint");
+}
+
+static void old_profiles_are_not_where_age_counts(void **state) {
+  (void)state;
+  const hk_fingerprint f = some_machine();
+  const double day = 86400;
+  assert_profile(profile_of(&f, time(NULL) - 10 * 86400), 0, HK_OK, "");
+  assert_profile(profile_of(&f, time(NULL) - 10 * 86400), 7 * day, HK_INPUT, "10.0 days ago");
+  cJSON *document = profile_of(&f, time(NULL));
+  cJSON_ReplaceItemInObject(cJSON_GetObjectItem(document, "calibration"), "made",
+                            cJSON_CreateString("yesterday"));
+  assert_profile(document, day, HK_INPUT, "'yesterday'");
+}
+
+/* -- What a ranking is worth ------------------------------------------------------------------- */
+
+static hk_ranking_verdict judged(const double *predicted, const double *measured, size_t n) {
+  hk_error err = {0};
+  hk_ranked_plan plans[16] = {0};
+  hk_ranking_verdict verdict;
+  for (size_t i = 0; i < n; i++) {
+    plans[i].predicted_ms = predicted[i];
+    plans[i].measured_ms = measured[i];
+  }
+  must(hk_ranking_judge(plans, n, &verdict, &err), &err);
+  return verdict;
+}
+
+static void rankings_are_judged(void **state) {
+  (void)state;
+  const double up[] = {1, 2, 3, 4}, down[] = {4, 3, 2, 1}, near[] = {1, 3, 2, 4};
+  hk_ranking_verdict v = judged(up, up, 4);
+  assert_float_equal(v.tau, 1, 1e-12);
+  assert_float_equal(v.regret_pct, 0, 1e-12);
+  assert_float_equal(v.worst_error_pct, 0, 1e-12);
+
+  v = judged(up, down, 4);
+  assert_float_equal(v.tau, -1, 1e-12);
+  assert_int_equal(v.predicted_best, 0);
+  assert_int_equal(v.measured_best, 3);
+  assert_float_equal(v.regret_pct, 300, 1e-9);
+
+  v = judged(up, near, 4);
+  assert_float_equal(v.tau, 4.0 / 6, 1e-12);
+  assert_float_equal(v.regret_pct, 0, 1e-12);
+  assert_float_equal(v.median_error_pct, 100.0 / 6, 1e-9); /* 0, 33, 50, 0 */
+  assert_float_equal(v.worst_error_pct, 50, 1e-9);
+
+  /* scipy.stats.kendalltau([1, 2, 2, 3], [10, 12, 11, 11]): C 3, D 1, one tie each */
+  const double tied[] = {1, 2, 2, 3}, measured[] = {10, 12, 11, 11};
+  v = judged(tied, measured, 4);
+  assert_float_equal(v.tau, 2.0 / 5, 1e-12);
+  v = judged(up, up, 1);
+  assert_true(isnan(v.tau));
+}
+
+static void what_cannot_be_judged(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_ranked_plan plans[2] = {{.title = "a", .predicted_ms = 1, .measured_ms = 1},
+                             {.title = "b", .predicted_ms = 1, .measured_ms = NAN}};
+  hk_ranking_verdict verdict;
+  assert_int_equal(hk_ranking_judge(plans, 0, &verdict, &err), HK_INPUT);
+  assert_int_equal(hk_ranking_judge(plans, 2, &verdict, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "(b)"));
+}
+
+/* -- Which plans to run ------------------------------------------------------------------------ */
+
+typedef struct {
+  hk_model model;
+  hk_machine machine;
+  hk_plan *plans;
+  size_t n;
+} choice;
+
+static choice chosen(const char *model, size_t least, hk_bytes host_bytes) {
+  hk_error err = {0};
+  choice c = {0};
+  must(hk_model_load(model, &c.model, &err), &err);
+  must(hk_machine_load("h200-16c", &c.machine, &err), &err);
+  must(hk_ranking_plans(&c.model, &c.machine, least, host_bytes, &c.plans, &c.n, &err), &err);
+  assert_true(c.n >= least);
+  return c;
+}
+
+static void forget(choice *c) {
+  for (size_t i = 0; i < c->n; i++) hk_plan_free(&c->plans[i]);
+  free(c->plans);
+  hk_model_free(&c->model);
+  hk_machine_free(&c->machine);
+}
+
+/* How many different values f(plan) has. */
+static int variety(const choice *c, int64_t (*f)(const hk_plan *plan)) {
+  int n = 0;
+  for (size_t i = 0; i < c->n; i++) {
+    bool seen = false;
+    for (size_t j = 0; j < i && !seen; j++) seen = f(&c->plans[j]) == f(&c->plans[i]);
+    n += !seen;
+  }
+  return n;
+}
+
+static int64_t policy_of(const hk_plan *plan) {
+  uint64_t hash = 0;
+  for (const char *p = plan->policy; *p != '\0'; p++) hash = hash * 131 + (unsigned char)*p;
+  return (int64_t)hash;
+}
+static int64_t stride_of(const hk_plan *plan) {
+  return plan->stride;
+}
+static int64_t ratio_of(const hk_plan *plan) {
+  return (int64_t)(1000 * plan->ratio);
+}
+static int64_t buffers_of(const hk_plan *plan) {
+  return plan->buffers;
+}
+static int64_t subgroup_of(const hk_plan *plan) {
+  return plan->subgroup_numel;
+}
+static int64_t piece_of(const hk_plan *plan) {
+  return plan->piece_numel;
+}
+static int64_t threads_of(const hk_plan *plan) {
+  return plan->cpu_threads;
+}
+static int64_t runtime_of(const hk_plan *plan) {
+  return plan->runtime;
+}
+
+static void plans_are_spread(void **state) {
+  (void)state;
+  choice c = chosen("llama-2-7b", 20, 120 * HK_GIB);
+  assert_true(variety(&c, policy_of) >= 6);
+  assert_true(variety(&c, stride_of) >= 5);
+  assert_true(variety(&c, ratio_of) >= 3);
+  assert_true(variety(&c, buffers_of) >= 3);
+  assert_true(variety(&c, subgroup_of) >= 3);
+  assert_true(variety(&c, piece_of) >= 6);
+  assert_true(variety(&c, threads_of) >= 3);
+  assert_int_equal(variety(&c, runtime_of), 2);
+  int deepspeed = 0;
+  for (size_t i = 0; i < c.n; i++) deepspeed += c.plans[i].runtime == HK_RUNTIME_DEEPSPEED;
+  assert_true(deepspeed * 4 <= (int)c.n);
+  forget(&c);
+}
+
+static void plans_differ_and_fit(void **state) {
+  (void)state;
+  static char titles[120][160];
+  const hk_bytes room = 4 * HK_GIB;
+  choice c = chosen("gpt2", 120, room);
+  for (size_t i = 0; i < c.n; i++) {
+    hk_error err = {0};
+    const hk_engine_options options = {0};
+    hk_engine_memory memory;
+    must(hk_plan_check(&c.plans[i], &err), &err);
+    must(hk_engine_measure(&c.plans[i], &options, &memory, &err), &err);
+    assert_true(memory.host_pinned + memory.host_pageable <= room);
+    assert_true((double)memory.device <= c.machine.gpu_memory.value);
+    hk_ranking_title(&c.plans[i], titles[i], sizeof titles[i]);
+    for (size_t j = 0; j < i; j++) assert_string_not_equal(titles[i], titles[j]);
+  }
+  forget(&c);
+}
+
+static void plans_are_the_same_again(void **state) {
+  (void)state;
+  choice a = chosen("gpt2", 24, HK_GIB * 8), b = chosen("gpt2", 24, HK_GIB * 8);
+  assert_int_equal(a.n, b.n);
+  for (size_t i = 0; i < a.n; i++) {
+    cJSON *x = hk_plan_to_json(&a.plans[i]), *y = hk_plan_to_json(&b.plans[i]);
+    assert_true(cJSON_Compare(x, y, true));
+    cJSON_Delete(x);
+    cJSON_Delete(y);
+  }
+  forget(&a);
+  forget(&b);
+}
+
+static void too_few_fit(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_model model = {0};
+  hk_machine machine = {0};
+  hk_plan *plans = NULL;
+  size_t n = 1;
+  must(hk_model_load("llama-2-7b", &model, &err), &err);
+  must(hk_machine_load("h200-16c", &machine, &err), &err);
+  assert_int_equal(hk_ranking_plans(&model, &machine, 20, HK_GIB, &plans, &n, &err), HK_NO);
+  assert_non_null(strstr(err.message, "llama-2-7b"));
+  assert_non_null(strstr(err.message, "of 20"));
+  assert_null(plans);
+  assert_int_equal(n, 0);
+  hk_model_free(&model);
+  hk_machine_free(&machine);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(profiles_of_this_machine_are_taken),
+      cmocka_unit_test(profiles_of_others_are_not),
+      cmocka_unit_test(old_profiles_are_not_where_age_counts),
+      cmocka_unit_test(rankings_are_judged),
+      cmocka_unit_test(what_cannot_be_judged),
+      cmocka_unit_test(plans_are_spread),
+      cmocka_unit_test(plans_differ_and_fit),
+      cmocka_unit_test(plans_are_the_same_again),
+      cmocka_unit_test(too_few_fit),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
