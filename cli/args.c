@@ -234,3 +234,52 @@ hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *
   args->n_operands = argc - optind;
   return HK_OK;
 }
+
+/* -- Typing it again --------------------------------------------------------------------------- */
+
+/* A value as a shell takes it. */
+static void format_text(const char *text, char *out, size_t size) {
+  static const char plain[] =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:+";
+  snprintf(out, size, text[strspn(text, plain)] == '\0' ? " %s" : " '%s'", text);
+}
+
+static void format_value(const hk_option *option, const hk_args *args, char *out, size_t size) {
+  const void *field = (const char *)args + option->offset;
+  const char *word = option->value;
+  switch (option->kind) {
+    case HK_TEXT:
+      format_text(*(const char *const *)field, out, size);
+      return;
+    case HK_WHOLE:
+    case HK_COUNT:
+    case HK_STRIDE:
+      if (option->kind == HK_STRIDE && *(const int64_t *)field == HK_STRIDE_AUTO)
+        snprintf(out, size, " auto");
+      else
+        snprintf(out, size, " %lld", (long long)*(const int64_t *)field);
+      return;
+    case HK_REAL:
+      snprintf(out, size, " %.15g", *(const double *)field);
+      return;
+    case HK_CHOICE:
+      for (int i = *(const int *)field; i > 0; i--) word = strchr(word, '|') + 1;
+      snprintf(out, size, " %.*s", (int)strcspn(word, "|"), word);
+      return;
+    case HK_FLAG:
+      *out = '\0';
+      return;
+  }
+}
+
+const char *hk_args_again(const hk_args *args, hk_option_set which, char *buffer, size_t size) {
+  size_t length = 0;
+  *buffer = '\0';
+  for (int id = 0; id < HK_OPT_COUNT && length < size; id++) {
+    if (!(args->given & which & (hk_option_set)1 << id)) continue;
+    char value[512];
+    format_value(&options[id], args, value, sizeof value);
+    length += (size_t)snprintf(buffer + length, size - length, " --%s%s", options[id].name, value);
+  }
+  return buffer;
+}

@@ -16,63 +16,89 @@
  * Kinds: TEXT kept as typed; WHOLE a whole number; COUNT the same with k, M or G for 10^3, 10^6 or
  * 10^9; REAL a number; CHOICE one of the words in the value column, kept as its index; STRIDE a
  * whole number or `auto`, kept as HK_STRIDE_AUTO; FLAG takes no value. */
-#define HK_CLI_OPTIONS(X)                                                                 \
-  X(MODEL, "model", 0, TEXT, model, "NAME|FILE", 0, 0,                                    \
-    "a preset ('hocket model list') or a Hugging Face config.json")                       \
-  X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                              \
-    "a profile ('hocket machine list') or a file of the same form")                       \
-  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS,                                   \
-    "GPUs of a node (default: all that it has)")                                          \
-  X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")          \
-  X(TP, "tp", 0, WHOLE, tp, "N", 1, HK_MOST_GPUS, "tensor-parallel degree (default 1)")   \
-  X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                     \
-    "sequences a rank and micro-step (default 1)")                                        \
-  X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, HK_MOST_GRAD_ACCUM,           \
-    "micro-steps an iteration (default 1)")                                               \
-  X(SEQ, "seq", 0, WHOLE, seq, "N", 1, HK_MOST_SEQ,                                       \
-    "tokens a sequence (default 2048, or the model's limit if less)")                     \
-  X(CHECKPOINT, "checkpoint-activations", 0, CHOICE, checkpoint, "yes|no", 0, 0,          \
-    "recompute activations in backward (default yes)")                                    \
-  X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "see the list of policies below")    \
-  X(RUNTIME, "runtime", 0, CHOICE, runtime, "hocket|deepspeed", 0, 0,                     \
-    "whose operations and stalls ('plan': both, else hocket)")                            \
-  X(STRIDE, "stride", 0, STRIDE, stride, "N|auto", 1, HK_MOST_STRIDE,                     \
-    "one of N subgroups goes to the GPU; auto: by the closed form")                       \
-  X(RATIO, "ratio", 0, REAL, ratio, "X", 0, 1,                                            \
-    "share of subgroups whose state lives on the host, 0 to 1")                           \
-  X(SUBGROUP, "subgroup", 0, COUNT, subgroup, "NUMEL", 1, 1e12,                           \
-    "parameters a subgroup, with k, M or G (default 100M)")                               \
-  X(BUFFERS, "buffers", 0, WHOLE, buffers, "N", 1, HK_MOST_BUFFERS,                       \
-    "staging buffers in flight on the GPU (default: the policy's)")                       \
-  X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                 \
-    "gradients to the host beside backward, or in its way")                               \
-  X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                      \
-    "threads of a rank's CPU team (default: its share of the cores)")                     \
-  X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                     \
-    "ranks are not bound to cores of their own: each team has all")                       \
-  X(FREE, "free", 0, TEXT, free_list, "KEY,KEY...", 0, 0,                                 \
-    "quantities to fit, at most 12 (default: those listed by --explain)")                 \
-  X(CROSS_VALIDATE, "cross-validate", 0, FLAG, cross_validate, NULL, 0, 0,                \
-    "also fit without each source in turn, and predict it")                               \
-  X(BACKEND, "backend", 0, CHOICE, backend, "cuda|host", 0, 0,                            \
-    "the device: a GPU, or one made of host memory and threads (default cuda)")           \
-  X(DEVICE, "device", 0, WHOLE, device, "N", 0, 63, "number of the GPU (default 0)")      \
-  X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6, "optimizer steps to take (default 10)") \
-  X(SEED, "seed", 0, WHOLE, seed, "N", 0, 1e15, "of made-up values (default 0)")          \
-  X(MAX_NORM, "max-norm", 0, REAL, max_norm, "X", 0, 1e30,                                \
-    "clip the global gradient norm to this (default: no clipping)")                       \
-  X(TIMELINE, "timeline", 0, TEXT, timeline, "FILE", 0, 0,                                \
-    "write the last step as a Chrome trace, for Perfetto")                                \
-  X(CHECKPOINT_FILE, "checkpoint", 0, TEXT, checkpoint_file, "FILE", 0, 0,                \
-    "go on from this state if it is there, and save it in the end")                       \
-  X(TENSORS, "tensors", 0, FLAG, tensors, NULL, 0, 0, "list every parameter tensor")      \
-  X(OUTPUT, "output", 'o', TEXT, output, "FILE", 0, 0, "")                                \
-  X(JSON, "json", 0, FLAG, json, NULL, 0, 0, "one JSON object on stdout, nothing else")   \
-  X(EXPLAIN, "explain", 0, FLAG, explain, NULL, 0, 0,                                     \
-    "add every quantity of the machine with its origin and source")                       \
-  X(CHECK, "check", 0, FLAG, check, NULL, 0, 0,                                           \
-    "verify as it runs: the simulator's invariants; every bit of 'run'")                  \
-  X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes on stderr (errors remain)")     \
+#define HK_CLI_OPTIONS(X)                                                                          \
+  X(MODEL, "model", 0, TEXT, model, "NAME|FILE", 0, 0,                                             \
+    "a preset ('hocket model list') or a Hugging Face config.json")                                \
+  X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                       \
+    "a profile ('hocket machine list') or a file of the same form")                                \
+  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS,                                            \
+    "GPUs of a node (default: all that it has)")                                                   \
+  X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")                   \
+  X(TP, "tp", 0, WHOLE, tp, "N", 1, HK_MOST_GPUS, "tensor-parallel degree (default 1)")            \
+  X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                              \
+    "sequences a rank and micro-step (default 1)")                                                 \
+  X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, HK_MOST_GRAD_ACCUM,                    \
+    "micro-steps an iteration (default 1)")                                                        \
+  X(SEQ, "seq", 0, WHOLE, seq, "N", 1, HK_MOST_SEQ,                                                \
+    "tokens a sequence (default 2048, or the model's limit if less)")                              \
+  X(CHECKPOINT, "checkpoint-activations", 0, CHOICE, checkpoint, "yes|no", 0, 0,                   \
+    "recompute activations in backward (default yes)")                                             \
+  X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "see the list of policies below")             \
+  X(RUNTIME, "runtime", 0, CHOICE, runtime, "hocket|deepspeed", 0, 0,                              \
+    "whose operations and stalls ('plan': both, else hocket)")                                     \
+  X(STRIDE, "stride", 0, STRIDE, stride, "N|auto", 1, HK_MOST_STRIDE,                              \
+    "one of N subgroups goes to the GPU; auto: by the closed form")                                \
+  X(RATIO, "ratio", 0, REAL, ratio, "X", 0, 1,                                                     \
+    "share of subgroups whose state lives on the host, 0 to 1")                                    \
+  X(SUBGROUP, "subgroup", 0, COUNT, subgroup, "NUMEL", 1, 1e12,                                    \
+    "parameters a subgroup, with k, M or G (default 100M)")                                        \
+  X(BUFFERS, "buffers", 0, WHOLE, buffers, "N", 1, HK_MOST_BUFFERS,                                \
+    "staging buffers in flight on the GPU (default: the policy's)")                                \
+  X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                          \
+    "gradients to the host beside backward, or in its way")                                        \
+  X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                               \
+    "threads of a rank's CPU team (default: its share of the cores)")                              \
+  X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                              \
+    "ranks are not bound to cores of their own: each team has all")                                \
+  X(FREE, "free", 0, TEXT, free_list, "KEY,KEY...", 0, 0,                                          \
+    "quantities to fit, at most 12 (default: those listed by --explain)")                          \
+  X(CROSS_VALIDATE, "cross-validate", 0, FLAG, cross_validate, NULL, 0, 0,                         \
+    "also fit without each source in turn, and predict it")                                        \
+  X(BACKEND, "backend", 0, CHOICE, backend, "cuda|host", 0, 0,                                     \
+    "the device: a GPU, or one made of host memory and threads (default cuda)")                    \
+  X(DEVICE, "device", 0, WHOLE, device, "N", 0, 63, "number of the GPU (default 0)")               \
+  X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6,                                                  \
+    "optimizer steps to take (default: run 10, validate 7)")                                       \
+  X(SEED, "seed", 0, WHOLE, seed, "N", 0, 1e15,                                                    \
+    "of made-up values and of random order (default 0)")                                           \
+  X(MAX_NORM, "max-norm", 0, REAL, max_norm, "X", 0, 1e30,                                         \
+    "clip the global gradient norm to this (default: no clipping)")                                \
+  X(TIMELINE, "timeline", 0, TEXT, timeline, "FILE", 0, 0,                                         \
+    "write the last step as a Chrome trace, for Perfetto")                                         \
+  X(CHECKPOINT_FILE, "checkpoint", 0, TEXT, checkpoint_file, "FILE", 0, 0,                         \
+    "go on from this state if it is there, and save it in the end")                                \
+  X(NAME, "name", 0, TEXT, name, "NAME", 0, 0,                                                     \
+    "of the new profile (default: made from GPU and cores)")                                       \
+  X(QUICK, "quick", 0, FLAG, quick, NULL, 0, 0, "the most telling probes only, in under a minute") \
+  X(BUDGET, "budget", 0, REAL, budget, "SECONDS", 1, 86400,                                        \
+    "time for measuring (default 480, quick 40)")                                                  \
+  X(TARGET, "target", 0, REAL, target, "PCT", 0.1, 50,                                             \
+    "half the 95 % interval at which a value is precise enough (default 2, quick 5)")              \
+  X(MEMORY, "memory", 0, COUNT, memory, "BYTES", 1e6, 1e15,                                        \
+    "host memory to measure on, with k, M or G (default 8G, at most a quarter)")                   \
+  X(DISK, "disk", 0, TEXT, disk, "FOLDER", 0, 0, "also measure reading and writing a file in it")  \
+  X(RESUME, "resume", 0, FLAG, resume, NULL, 0, 0,                                                 \
+    "go on with the latest calibration that did not end")                                          \
+  X(REPLACE, "replace", 0, FLAG, replace, NULL, 0, 0,                                              \
+    "in place of the stored profile of that name")                                                 \
+  X(MAX_AGE, "max-age", 0, REAL, max_age, "DAYS", 1e-6, 1e5,                                       \
+    "of the profile; calibrates anew if it is older (default 30)")                                 \
+  X(MAX_ERROR, "max-error", 0, REAL, max_error, "PCT", 0, 1e9,                                     \
+    "exit 1 when the makespan is off by more (default: no limit)")                                 \
+  X(FORCE, "force", 0, FLAG, force, NULL, 0, 0, "take the profile of another machine")             \
+  X(PLANS, "plans", 0, WHOLE, plans, "N", 2, 500, "plans to run (default 20)")                     \
+  X(KEEP, "keep", 0, FLAG, keep, NULL, 0, 0,                                                       \
+    "store the timeline, and print its id ('hocket trace list')")                                  \
+  X(ALONE, "alone", 0, FLAG, alone, NULL, 0, 0, "without its pair")                                \
+  X(CSV, "csv", 0, FLAG, csv, NULL, 0, 0, "a table, a row an operation; without -o to stdout")     \
+  X(TENSORS, "tensors", 0, FLAG, tensors, NULL, 0, 0, "list every parameter tensor")               \
+  X(OUTPUT, "output", 'o', TEXT, output, "FILE", 0, 0, "")                                         \
+  X(JSON, "json", 0, FLAG, json, NULL, 0, 0, "one JSON object on stdout, nothing else")            \
+  X(EXPLAIN, "explain", 0, FLAG, explain, NULL, 0, 0,                                              \
+    "add every quantity of the machine with its origin and source")                                \
+  X(CHECK, "check", 0, FLAG, check, NULL, 0, 0,                                                    \
+    "verify as it runs: the simulator's invariants; every bit of 'run'")                           \
+  X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes on stderr (errors remain)")              \
   X(HELP, "help", 'h', FLAG, help, NULL, 0, 0, "this text")
 
 typedef enum {
@@ -106,7 +132,14 @@ typedef struct {
   int64_t device, steps, seed;          /* steps 0: not given */
   double max_norm;                      /* 0: no clipping */
   const char *timeline, *checkpoint_file;
-  bool unbound, cross_validate, tensors, json, explain, check, quiet, help;
+  const char *name, *disk;
+  double budget, target;     /* 0: not given; target in % */
+  int64_t memory;            /* 0: not given */
+  double max_age, max_error; /* days, %; look at `given` */
+  int64_t plans;             /* 0: not given */
+  bool force;
+  bool keep, alone, csv;
+  bool quick, resume, replace, unbound, cross_validate, tensors, json, explain, check, quiet, help;
   char *const *operands; /* what is not an option, into argv */
   int n_operands;
 } hk_args;
@@ -116,6 +149,10 @@ typedef struct {
  * --help. HK_INPUT names the option and what it would take, or the nearest option. */
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err);
+
+/* Those options of `which` that were given, as they would be typed again: " --quick --gpus 2", ""
+ * for none. Cut if it does not fit. Returns `buffer`. */
+const char *hk_args_again(const hk_args *args, hk_option_set which, char *buffer, size_t size);
 
 /* One line of the table, for --help and messages. */
 typedef struct {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "calib/fit.h"
+#include "calib/profiles.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
@@ -230,15 +231,6 @@ static hk_status save(const hk_args *args, const hk_machine *machine, hk_error *
   return HK_OK;
 }
 
-/* A place that cannot be written is better known before the work than after. */
-static hk_status check_output(const hk_args *args, hk_error *err) {
-  if (!args->output) return HK_OK;
-  hk_outfile *file = NULL;
-  HK_TRY(hk_outfile_open(args->output, &file, err));
-  hk_outfile_abort(file);
-  return HK_OK;
-}
-
 static hk_status answer(const hk_args *args, const hk_fit *fit, const hk_cross_validation *cross,
                         hk_error *err) {
   HK_TRY(args->json ? print_json(args, fit, cross, err) : print_text(args, fit, cross, err));
@@ -282,8 +274,8 @@ static hk_status run(const hk_args *args, hk_error *err) {
   hk_run_table table;
   hk_machine start = {0};
   HK_TRY(hk_run_table_load(args->operands[0], &table, err));
-  hk_status status = hk_machine_load(args->machine, &start, err);
-  if (status == HK_OK) status = check_output(args, err);
+  hk_status status = hk_profiles_machine(args->machine, &start, err);
+  if (status == HK_OK) status = hk_emit_check_output(args->output, err);
   if (status == HK_OK) status = fit_table(args, &table, &start, err);
   hk_machine_free(&start);
   hk_run_table_free(&table);

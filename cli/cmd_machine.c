@@ -1,70 +1,177 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket machine list | show */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "calib/profiles.h"
+#include "cli/calibration.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
-#include "cli/list.h"
 #include "cli/table.h"
-#include "core/json.h"
 #include "core/names.h"
 
 /* -- list ------------------------------------------------------------------------------------ */
 
-static void put_machine(const hk_machine *machine, cJSON *entry, bool *ok) {
-  hk_put_string(entry, "name", machine->name, ok);
-  hk_put_number(entry, "gpus", machine->gpus.value, ok);
-  hk_put_string(entry, "description", machine->description, ok);
+/* Every name that --machine takes, once: what ships hides what is stored. */
+typedef struct {
+  hk_profile_entry *entries;
+  size_t n;
+} profile_list;
+
+static hk_status read_stored(profile_list *list, hk_error *err) {
+  hk_store *store = NULL;
+  HK_TRY(hk_store_open(NULL, true, &store, err));
+  if (!store) return HK_OK;
+  hk_status status = hk_profiles_list(store, &list->entries, &list->n, err);
+  hk_store_close(store);
+  return status;
 }
 
-static void add_row(const hk_machine *machine, hk_table *table) {
-  hk_table_row(table);
-  hk_table_cell(table, "%s", machine->name);
-  hk_table_cell(table, "%.0f", machine->gpus.value);
-  hk_table_cell(table, "%s", machine->description);
-}
-
-static hk_status add(const char *name, hk_table *table, cJSON *entry, bool *ok, hk_error *err) {
+static hk_status describe_shipped(const char *name, hk_profile_entry *entry, hk_error *err) {
   hk_machine machine = {0};
   HK_TRY(hk_machine_load(name, &machine, err));
-  if (entry) put_machine(&machine, entry, ok);
-  if (table) add_row(&machine, table);
+  hk_calibration_summary summary;
+  hk_calibration_summarise(hk_calibration_of(machine.document), &summary);
+  *entry = (hk_profile_entry){.from = "ships",
+                              .gpus = (int)machine.gpus.value,
+                              .quick = summary.quick,
+                              .accepted = summary.accepted,
+                              .median_error_pct = summary.median_error_pct,
+                              .p90_error_pct = summary.p90_error_pct};
+  snprintf(entry->name, sizeof entry->name, "%s", name);
+  snprintf(entry->description, sizeof entry->description, "%s", machine.description);
+  snprintf(entry->made, sizeof entry->made, "%s", summary.made);
   hk_machine_free(&machine);
   return HK_OK;
 }
 
+/* The stored profile of that name, from before it shipped, or else the next free place. */
+static hk_profile_entry *place_of(const profile_list *list, size_t stored, const char *name) {
+  for (size_t i = 0; i < stored; i++)
+    if (strcmp(list->entries[i].name, name) == 0) return &list->entries[i];
+  return &list->entries[list->n];
+}
+
+static hk_status add_shipped(profile_list *list, char *const *names, size_t n, hk_error *err) {
+  const size_t stored = list->n, bytes = (stored + n) * sizeof *list->entries;
+  hk_profile_entry *grown = realloc(list->entries, bytes);
+  if (!grown) return hk_fail_memory(err, bytes, "a list of profiles");
+  list->entries = grown;
+  for (size_t i = 0; i < n; i++) {
+    hk_profile_entry *entry = place_of(list, stored, names[i]);
+    HK_TRY(describe_shipped(names[i], entry, err));
+    if (entry == &list->entries[list->n]) list->n++;
+  }
+  return HK_OK;
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const hk_profile_entry *)a)->name, ((const hk_profile_entry *)b)->name);
+}
+
+/* The caller frees list->entries, also on failure. */
+static hk_status read_profiles(profile_list *list, hk_error *err) {
+  *list = (profile_list){0};
+  char **names = NULL;
+  size_t n = 0;
+  HK_TRY(read_stored(list, err));
+  HK_TRY(hk_share_list("machines", &names, &n, err));
+  hk_status status = n > 0 ? add_shipped(list, names, n, err) : HK_OK;
+  hk_names_free(names, n);
+  if (list->n > 0) qsort(list->entries, list->n, sizeof *list->entries, by_name);
+  return status;
+}
+
+static hk_status list_json(const profile_list *list, hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.machine_list/1", &ok);
+  cJSON *array = hk_put_array(root, "machines", &ok);
+  for (size_t i = 0; i < list->n; i++) {
+    const hk_profile_entry *e = &list->entries[i];
+    cJSON *object = hk_put_element(array, &ok);
+    hk_put_string(object, "name", e->name, &ok);
+    hk_put_number(object, "gpus", e->gpus, &ok);
+    hk_put_string(object, "description", e->description, &ok);
+    hk_put_string(object, "from", e->from, &ok);
+    hk_put_string(object, "made", e->made, &ok);
+    hk_put_bool(object, "quick", e->quick, &ok);
+    hk_put_bool(object, "accepted", e->accepted, &ok);
+    hk_put_number(object, "median_abs_error_pct", e->median_error_pct, &ok);
+    hk_put_number(object, "p90_abs_error_pct", e->p90_error_pct, &ok);
+  }
+  return hk_emit_print(root, ok, err);
+}
+
+static hk_status list_text(const profile_list *list, hk_error *err) {
+  static const hk_column columns[] = {{"name", HK_LEFT},     {"GPUs", HK_RIGHT},
+                                      {"from", HK_LEFT},     {"made", HK_LEFT},
+                                      {"accuracy", HK_LEFT}, {"description", HK_LEFT}};
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  for (size_t i = 0; i < list->n; i++) {
+    const hk_profile_entry *e = &list->entries[i];
+    char accuracy[48];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", e->name);
+    hk_table_cell(&table, "%d", e->gpus);
+    hk_table_cell(&table, "%s", e->from);
+    hk_table_cell(&table, "%.10s", *e->made ? e->made : "-"); /* the day */
+    hk_table_cell(
+        &table, "%s",
+        hk_format_accuracy(e->median_error_pct, e->quick, e->accepted, accuracy, sizeof accuracy));
+    hk_table_cell(&table, "%s", e->description);
+  }
+  return hk_table_print(&table, err);
+}
+
 static hk_status list(const hk_args *args, hk_error *err) {
-  static const hk_column columns[] = {
-      {"name", HK_LEFT}, {"GPUs", HK_RIGHT}, {"description", HK_LEFT}};
-  static const hk_listing listing = {"machines", "hocket.machine_list/1", columns, 3, add};
-  return hk_list_presets(args, &listing, err);
+  profile_list profiles;
+  hk_status status = read_profiles(&profiles, err);
+  if (status == HK_OK) status = args->json ? list_json(&profiles, err) : list_text(&profiles, err);
+  free(profiles.entries);
+  return status;
 }
 
 /* -- show ------------------------------------------------------------------------------------ */
 
-static hk_status print_document(const hk_machine *machine, hk_error *err) {
+/* With every quantity, also those that the document leaves to their defaults. */
+static hk_status show_json(const hk_machine *machine, hk_error *err) {
+  const cJSON *calibration = hk_calibration_of(machine->document);
   cJSON *document = hk_machine_to_json(machine);
-  return hk_emit_print(document, document != NULL, err);
+  bool ok = document != NULL;
+  if (ok && calibration && !hk_calibration_of(document))
+    hk_put_item(document, "calibration", cJSON_Duplicate(calibration, true), &ok);
+  return hk_emit_print(document, ok, err);
+}
+
+static hk_status show_text(const hk_machine *machine, hk_error *err) {
+  const cJSON *calibration = hk_calibration_of(machine->document);
+  printf("%s: %s\n", machine->name, machine->description);
+  if (calibration) hk_calibration_text(calibration);
+  putchar('\n');
+  return hk_explain_text(machine, err);
 }
 
 static hk_status show(const hk_args *args, hk_error *err) {
   hk_machine machine = {0};
-  hk_status status = hk_machine_load(args->operands[0], &machine, err);
-  if (status == HK_OK && args->json) status = print_document(&machine, err);
-  if (status == HK_OK && !args->json) {
-    printf("%s: %s\n\n", machine.name, machine.description);
-    status = hk_explain_text(&machine, err);
-  }
+  hk_status status = hk_profiles_machine(args->operands[0], &machine, err);
+  if (status == HK_OK) status = args->json ? show_json(&machine, err) : show_text(&machine, err);
   hk_machine_free(&machine);
   return status;
 }
 
 const hk_command hk_command_machine_list = {
     .name = "machine list",
-    .summary = "Lists the machine profiles that ship with hocket",
+    .summary = "Lists the machine profiles that ship with hocket or are stored here",
     .usage = "[--json]",
-    .details = "A profile can also be given as a FILE wherever --machine is.",
+    .details =
+        "From: ships with hocket, calibrate (on this machine), or import. Accuracy: the median\n"
+        "error with which the simulator replays a calibration's own probes. A profile can also\n"
+        "be given as a FILE wherever --machine is. Profiles are stored in $HOCKET_STORE, or else\n"
+        "in ~/.local/share/hocket/store.db; a stored one hides a shipped one of its name.",
     .example = "hocket machine list",
     .options = HK_OPTION(JSON),
     .run = list,
@@ -75,8 +182,9 @@ const hk_command hk_command_machine_show = {
     .summary = "Shows every quantity of a machine profile and where it came from",
     .usage = "NAME|FILE [--json]",
     .details =
-        "Origins: measured, fitted, data sheet, default. With --json it prints the profile\n"
-        "as a document that --machine reads back.",
+        "Origins: measured, fitted, data sheet, default. Of a calibrated profile also the 95 %\n"
+        "intervals, the errors of the replayed probes and the machine that it is of. With --json\n"
+        "it prints the profile as a document that --machine reads back.",
     .example = "hocket machine show polaris-a100-4x40gb",
     .options = HK_OPTION(JSON),
     .least_operands = 1,

@@ -5,7 +5,6 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
-#include "cli/list.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 #include "core/names.h"
@@ -26,20 +25,42 @@ static void add_row(const hk_model *model, hk_table *table) {
   hk_table_cell(table, "%s", hk_format_count(model->parameters, count, sizeof count));
 }
 
-static hk_status add(const char *name, hk_table *table, cJSON *entry, bool *ok, hk_error *err) {
-  hk_model model = {0};
-  HK_TRY(hk_model_load(name, &model, err));
-  if (entry) put_model(&model, entry, ok);
-  if (table) add_row(&model, table);
-  hk_model_free(&model);
-  return HK_OK;
+/* Adds every preset to whichever of the two is given. */
+static hk_status add_all(hk_table *table, cJSON *array, bool *ok, hk_error *err) {
+  char **names = NULL;
+  size_t n = 0;
+  HK_TRY(hk_share_list("models", &names, &n, err));
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < n && status == HK_OK; i++) {
+    hk_model model = {0};
+    status = hk_model_load(names[i], &model, err);
+    if (status == HK_OK && table) add_row(&model, table);
+    if (status == HK_OK && array) put_model(&model, hk_put_element(array, ok), ok);
+    hk_model_free(&model);
+  }
+  hk_names_free(names, n);
+  return status;
+}
+
+static hk_status list_json(hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.model_list/1", &ok);
+  hk_status status = add_all(NULL, hk_put_array(root, "models", &ok), &ok, err);
+  if (status == HK_OK) return hk_emit_print(root, ok, err);
+  cJSON_Delete(root);
+  return status;
 }
 
 static hk_status list(const hk_args *args, hk_error *err) {
   static const hk_column columns[] = {
       {"name", HK_LEFT}, {"architecture", HK_LEFT}, {"parameters", HK_RIGHT}};
-  static const hk_listing listing = {"models", "hocket.model_list/1", columns, 3, add};
-  return hk_list_presets(args, &listing, err);
+  if (args->json) return list_json(err);
+  hk_table table;
+  hk_table_begin(&table, columns, 3);
+  hk_status status = add_all(&table, NULL, NULL, err);
+  if (status == HK_OK) return hk_table_print(&table, err);
+  hk_table_drop(&table);
+  return status;
 }
 
 /* -- show ------------------------------------------------------------------------------------ */

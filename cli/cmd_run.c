@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket run: a plan's update phase on real hardware. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "calib/fingerprint.h"
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/interrupt.h"
+#include "cli/kept.h"
 #include "cli/table.h"
 #include "engine/trial.h"
 #include "traces/chrome.h"
@@ -27,22 +29,8 @@ typedef struct {
   bool interrupted;
   hk_error mismatch; /* what --check found; HK_OK: nothing */
   char checksum[33];
+  int64_t kept; /* id of the last step's timeline; 0: not kept */
 } running;
-
-/* -- Ctrl-C ------------------------------------------------------------------------------------ */
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int signal) {
-  interrupted = signal;
-}
-
-/* The second one kills, as everywhere. */
-static void catch_interrupts(void) {
-  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
-}
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
@@ -57,8 +45,11 @@ static void show_progress(const hk_args *args, const running *r, double begun) {
   const double left = (now_s() - begun) / r->steps * (r->wanted - r->steps);
   fprintf(stderr, "\r\033[Khocket run: step %d of %d, %.1f ms, about %.0f s left", r->steps,
           r->wanted, r->update_ms[r->steps - 1], left);
-  if (r->steps == r->wanted || interrupted) fputs("\r\033[K", stderr);
   fflush(stderr);
+}
+
+static void end_progress(const hk_args *args) {
+  if (!args->quiet && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
 }
 
 /* -- Running ----------------------------------------------------------------------------------- */
@@ -88,8 +79,8 @@ static hk_status make_engine(const hk_args *args, running *r, hk_error *err) {
 
 static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
   const double begun = now_s();
-  catch_interrupts();
-  while (r->steps < r->wanted && !interrupted) {
+  const volatile sig_atomic_t *stop = hk_interrupt_catch();
+  while (r->steps < r->wanted && !*stop) {
     hk_step_report report;
     const hk_status status = hk_trial_step(r->trial, &r->timeline, &report, err);
     if (status == HK_NO) {
@@ -101,12 +92,47 @@ static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
     r->update_ms[r->steps++] = hk_ms(report.update);
     show_progress(args, r, begun);
   }
-  r->interrupted = interrupted != 0;
+  end_progress(args);
+  r->interrupted = *stop != 0;
   /* Never over a checkpoint that may be right. */
   if (args->checkpoint_file != NULL && r->mismatch.status == HK_OK) {
     HK_TRY(hk_engine_save(r->engine, args->checkpoint_file, NULL, NULL, err));
   }
   return hk_engine_checksum(r->engine, r->checksum, err);
+}
+
+/* -- Keeping ----------------------------------------------------------------------------------- */
+
+/* By a device of its own beside the engine's. */
+static hk_status take_fingerprint(const hk_args *args, cJSON **out, hk_error *err) {
+  const hk_backend_ops *ops = NULL;
+  const hk_backend_options options = {.memory = HK_MIB};
+  hk_backend *device = NULL;
+  hk_fingerprint here;
+  HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &ops, err));
+  HK_TRY(ops->open((int)args->device, &options, &device, err));
+  hk_status status = hk_fingerprint_take(device, 1, HK_BUILD, &here, err);
+  ops->close(device);
+  HK_TRY(status);
+  *out = hk_fingerprint_to_json(&here);
+  return *out ? HK_OK : hk_fail_memory(err, sizeof here, "a fingerprint");
+}
+
+/* With --keep; not a step whose result was wrong. */
+static hk_status keep(const hk_args *args, running *r, hk_error *err) {
+  if (!args->keep || r->steps == 0 || r->mismatch.status != HK_OK) return HK_OK;
+  cJSON *fingerprint = NULL;
+  HK_TRY(take_fingerprint(args, &fingerprint, err));
+  const hk_timeline_to_keep what = {.measured = true,
+                                    .phases = HK_EXPAND_UPDATE,
+                                    .plan = hk_engine_plan(r->engine),
+                                    .graph = hk_engine_graph(r->engine),
+                                    .timeline = &r->timeline,
+                                    .fingerprint = fingerprint,
+                                    .version = HK_BUILD};
+  hk_status status = hk_kept_keep(&what, &r->kept, err);
+  cJSON_Delete(fingerprint);
+  return status;
 }
 
 /* -- Answer ------------------------------------------------------------------------------------ */
@@ -161,6 +187,7 @@ static hk_status print_json(const hk_args *args, const running *r, const summary
   hk_put_number(root, "gpu_memory_bytes", (double)memory.device, &ok);
   hk_put_number(root, "host_memory_bytes", (double)(memory.host_pinned + memory.host_pageable),
                 &ok);
+  if (r->kept) hk_put_number(root, "timeline", (double)r->kept, &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -199,11 +226,17 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
   hk_table_row(&table);
   hk_table_cell(&table, "checksum");
   hk_table_cell(&table, "%s", r->checksum);
+  if (r->kept) {
+    hk_table_row(&table);
+    hk_table_cell(&table, "kept");
+    hk_table_cell(&table, "the last step, as timeline %lld", (long long)r->kept);
+  }
   return hk_table_print(&table, err);
 }
 
-static hk_status answer(const hk_args *args, const running *r, hk_error *err) {
+static hk_status answer(const hk_args *args, running *r, hk_error *err) {
   const summary s = summarise(r);
+  HK_TRY(keep(args, r, err));
   HK_TRY(args->json ? print_json(args, r, &s, err) : print_text(args, r, &s, err));
   HK_TRY(hk_emit_flush(err));
   if (args->timeline != NULL && r->steps > 0) {
@@ -261,8 +294,8 @@ const hk_command hk_command_run = {
     .example = "hocket run plan.json --backend host --steps 5 --check",
     .options = HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
                HK_OPTION(MAX_NORM) | HK_OPTION(CPU_THREADS) | HK_OPTION(CHECK) |
-               HK_OPTION(TIMELINE) | HK_OPTION(CHECKPOINT_FILE) | HK_OPTION(JSON) |
-               HK_OPTION(QUIET),
+               HK_OPTION(TIMELINE) | HK_OPTION(KEEP) | HK_OPTION(CHECKPOINT_FILE) |
+               HK_OPTION(JSON) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

@@ -5,11 +5,30 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/kept.h"
 #include "cli/report.h"
 #include "cli/setup.h"
 
+/* With --keep; *id stays 0 without. */
+static hk_status keep(const hk_args *args, const hk_forecast *forecast, const hk_machine *machine,
+                      int64_t *id, hk_error *err) {
+  *id = 0;
+  if (!args->keep) return HK_OK;
+  cJSON *profile = hk_machine_to_json(machine);
+  if (!profile) return hk_fail_memory(err, sizeof *profile, "a profile");
+  const hk_timeline_to_keep what = {.phases = HK_EXPAND_ALL,
+                                    .plan = &forecast->plan,
+                                    .graph = &forecast->graph,
+                                    .timeline = &forecast->result.timeline,
+                                    .profile = profile,
+                                    .version = HK_BUILD};
+  hk_status status = hk_kept_keep(&what, id, err);
+  cJSON_Delete(profile);
+  return status;
+}
+
 static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
-                            const hk_machine *machine, hk_error *err) {
+                            const hk_machine *machine, int64_t kept, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.forecast/1", &ok);
   hk_status status = hk_report_json(forecast, machine, root, err);
@@ -17,13 +36,15 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
     cJSON_Delete(root);
     return status;
   }
+  if (kept) hk_put_number(root, "timeline", (double)kept, &ok);
   if (args->explain) hk_explain_json(machine, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
 static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
-                            const hk_machine *machine, hk_error *err) {
+                            const hk_machine *machine, int64_t kept, hk_error *err) {
   HK_TRY(hk_report_text(forecast, machine, err));
+  if (kept) printf("kept as timeline %lld\n", (long long)kept);
   if (!args->explain) return HK_OK;
   putchar('\n');
   return hk_explain_text(machine, err);
@@ -31,8 +52,10 @@ static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
 
 static hk_status answer(const hk_args *args, const hk_forecast *forecast, const hk_machine *machine,
                         hk_error *err) {
-  HK_TRY(args->json ? print_json(args, forecast, machine, err)
-                    : print_text(args, forecast, machine, err));
+  int64_t kept;
+  HK_TRY(keep(args, forecast, machine, &kept, err));
+  HK_TRY(args->json ? print_json(args, forecast, machine, kept, err)
+                    : print_text(args, forecast, machine, kept, err));
   if (args->output) {
     HK_TRY(hk_emit_flush(err));
     HK_TRY(hk_plan_save(&forecast->plan, args->output, err));
@@ -43,7 +66,7 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
 }
 
 static hk_status run(const hk_args *args, hk_error *err) {
-  const hk_sim_options options = {.counters = args->json, .check = args->check};
+  const hk_sim_options options = {.counters = args->json || args->keep, .check = args->check};
   return hk_setup_forecast(args, &options, answer, err);
 }
 
@@ -61,8 +84,8 @@ const hk_command hk_command_simulate = {
         "hocket simulate --model llama-2-7b --machine polaris-a100-4x40gb --policy "
         "interleave --stride 2",
     .output = "write the plan that was simulated",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
-               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
+    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(KEEP) |
+               HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
     .most_operands = 1,
     .lists_policies = true,
     .run = run,

@@ -1,18 +1,66 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket trace export: a simulated iteration for Perfetto. */
+/* hocket trace export: a simulated iteration, or a stored timeline and its pair, for Perfetto or as
+ * a table. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/kept.h"
 #include "cli/setup.h"
+#include "core/json.h"
 #include "traces/chrome.h"
 
-static hk_status print_json(const hk_args *args, const hk_forecast *forecast, hk_error *err) {
+/* -- Writing ----------------------------------------------------------------------------------- */
+
+static bool wants_csv(const hk_args *args) {
+  const size_t length = args->output ? strlen(args->output) : 0;
+  return args->csv || (length > 4 && strcmp(args->output + length - 4, ".csv") == 0);
+}
+
+/* Of a pair the prediction comes first. */
+static hk_status write_csv(const hk_args *args, const hk_graph *graph,
+                           const hk_chrome_layer *layers, size_t n, hk_error *err) {
+  const hk_timeline *timeline = layers[n - 1].timeline;
+  const hk_timeline *predicted = n > 1 ? layers[0].timeline : NULL;
+  if (!args->output) {
+    hk_timelines_write_csv(graph, timeline, predicted, stdout);
+    return HK_OK;
+  }
+  hk_outfile *file = NULL;
+  HK_TRY(hk_outfile_open(args->output, &file, err));
+  hk_timelines_write_csv(graph, timeline, predicted, hk_outfile_stream(file));
+  return hk_outfile_close(file, err);
+}
+
+static hk_status write_layers(const hk_args *args, const hk_graph *graph,
+                              const hk_chrome_layer *layers, size_t n, const char *title,
+                              hk_error *err) {
+  return wants_csv(args) ? write_csv(args, graph, layers, n, err)
+                         : hk_chrome_write_layers(graph, layers, n, title, args->output, err);
+}
+
+/* What was written; nothing where that is what stdout has. */
+static void tell_written(const hk_args *args, const hk_graph *graph, hk_ns makespan) {
+  if (!args->output || args->json) return;
+  printf("%s: %zu operations on %zu lanes, %.1f ms; %s\n", args->output, graph->n_ops,
+         graph->n_lanes, hk_ms(makespan),
+         wants_csv(args) ? "a row each" : "open it in ui.perfetto.dev");
+}
+
+static cJSON *begin_json(const hk_args *args, const hk_graph *graph, bool *ok) {
+  cJSON *root = hk_emit_begin("hocket.trace_export/1", ok);
+  hk_put_string(root, "file", args->output, ok);
+  hk_put_number(root, "operations", (double)graph->n_ops, ok);
+  hk_put_number(root, "lanes", (double)graph->n_lanes, ok);
+  return root;
+}
+
+/* -- A plan, simulated ------------------------------------------------------------------------- */
+
+static hk_status print_forecast(const hk_args *args, const hk_forecast *forecast, hk_error *err) {
   bool ok = true;
-  cJSON *root = hk_emit_begin("hocket.trace_export/1", &ok);
-  hk_put_string(root, "file", args->output, &ok);
-  hk_put_number(root, "operations", (double)forecast->graph.n_ops, &ok);
-  hk_put_number(root, "lanes", (double)forecast->graph.n_lanes, &ok);
+  cJSON *root = begin_json(args, &forecast->graph, &ok);
   hk_put_number(root, "iteration_ms", hk_ms(forecast->iteration_ns), &ok);
   hk_put_bool(root, "feasible", forecast->feasible, &ok);
   return hk_emit_print(root, ok, err);
@@ -21,42 +69,124 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast, hk
 static hk_status answer(const hk_args *args, const hk_forecast *forecast, const hk_machine *machine,
                         hk_error *err) {
   char policy[96], title[320];
+  const hk_chrome_layer layer = {"predicted", &forecast->result.timeline};
   snprintf(title, sizeof title, "%s on %s, %s, %s runtime", forecast->plan.model.name,
            machine->name, hk_forecast_title(forecast, policy, sizeof policy),
            hk_runtime_name(forecast->plan.runtime));
-  HK_TRY(hk_chrome_write(&forecast->graph, &forecast->result.timeline, title, args->output, err));
-  if (args->json) HK_TRY(print_json(args, forecast, err));
-  if (!args->json)
-    printf("%s: %zu operations on %zu lanes, %.1f ms; open it in ui.perfetto.dev\n", args->output,
-           forecast->graph.n_ops, forecast->graph.n_lanes, hk_ms(forecast->iteration_ns));
+  HK_TRY(write_layers(args, &forecast->graph, &layer, 1, title, err));
+  if (args->json) HK_TRY(print_forecast(args, forecast, err));
+  tell_written(args, &forecast->graph, forecast->iteration_ns);
   HK_TRY(hk_emit_flush(err));
   if (!forecast->feasible && !args->quiet)
     fprintf(stderr, "hocket trace export: note: the plan does not fit: %s\n", forecast->problem);
   return HK_OK;
 }
 
-static hk_status run(const hk_args *args, hk_error *err) {
-  if (!args->output) return hk_fail(err, HK_INPUT, "-o FILE is needed: where the trace goes");
+static hk_status export_plan(const hk_args *args, hk_error *err) {
+  if (args->alone)
+    return hk_fail(err, HK_INPUT, "'--alone' is for stored timelines, which are named by id");
   const hk_sim_options options = {.counters = true, .check = args->check};
   return hk_setup_forecast(args, &options, answer, err);
 }
 
+/* -- Stored timelines -------------------------------------------------------------------------- */
+
+/* The one that was asked for, and its pair unless there is none or it is not wanted. */
+typedef struct {
+  hk_loaded_timeline timelines[2];
+  size_t n;
+} kept_pair;
+
+static hk_status load_pair(const hk_args *args, kept_pair *pair, hk_error *err) {
+  HK_TRY(hk_kept_load(args->operands[0], &pair->timelines[0], err));
+  pair->n = 1;
+  const int64_t other = pair->timelines[0].kept.pair;
+  if (other == 0 || args->alone) return HK_OK;
+  char operand[24];
+  snprintf(operand, sizeof operand, "%lld", (long long)other);
+  HK_TRY(hk_kept_load(operand, &pair->timelines[1], err));
+  pair->n = 2;
+  return HK_OK;
+}
+
+static hk_status print_kept(const hk_args *args, const kept_pair *pair, hk_error *err) {
+  bool ok = true;
+  cJSON *root = begin_json(args, &pair->timelines[0].graph, &ok);
+  cJSON *list = hk_put_array(root, "timelines", &ok);
+  for (size_t i = 0; i < pair->n; i++) {
+    const hk_kept_timeline *kept = &pair->timelines[i].kept;
+    cJSON *object = hk_put_element(list, &ok);
+    hk_put_number(object, "id", (double)kept->id, &ok);
+    hk_put_string(object, "kind", hk_kept_sort(kept), &ok);
+    hk_put_number(object, "makespan_ms", hk_ms(kept->makespan), &ok);
+  }
+  return hk_emit_print(root, ok, err);
+}
+
+static hk_status write_pair(const hk_args *args, const kept_pair *pair, hk_error *err) {
+  const hk_loaded_timeline *first = &pair->timelines[0];
+  hk_chrome_layer layers[2] = {{NULL, NULL}};
+  char title[320];
+  for (size_t i = 0; i < pair->n; i++) {
+    const hk_loaded_timeline *t = &pair->timelines[i];
+    const size_t place = pair->n > 1 && t->kept.measured ? 1 : 0;
+    layers[place] = (hk_chrome_layer){hk_kept_sort(&t->kept), &t->timeline};
+  }
+  snprintf(title, sizeof title, "%s%s%s", first->kept.label, *first->kept.machine ? " on " : "",
+           first->kept.machine);
+  HK_TRY(write_layers(args, &first->graph, layers, pair->n, title, err));
+  if (args->json) HK_TRY(print_kept(args, pair, err));
+  tell_written(args, &first->graph, first->kept.makespan);
+  return hk_emit_flush(err);
+}
+
+static hk_status export_kept(const hk_args *args, hk_error *err) {
+  const hk_option_set others = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(CHECK);
+  for (int id = 0; id < HK_OPT_COUNT; id++)
+    if (args->given & others & (hk_option_set)1 << id)
+      return hk_fail(err, HK_INPUT,
+                     "'--%s' cannot be given with a stored timeline; a file of that name is './%s'",
+                     hk_option_info((hk_option_id)id)->name, args->operands[0]);
+  kept_pair pair = {0};
+  hk_status status = load_pair(args, &pair, err);
+  if (status == HK_OK) status = write_pair(args, &pair, err);
+  for (int i = 0; i < 2; i++) hk_loaded_timeline_free(&pair.timelines[i]);
+  return status;
+}
+
+/* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  if (!args->output && !args->csv)
+    return hk_fail(err, HK_INPUT, "-o FILE is needed: where the trace goes");
+  if (!args->output && args->json)
+    return hk_fail(
+        err, HK_INPUT,
+        "'--csv' and '--json' both go to standard output; -o FILE says where the table goes");
+  const bool kept = args->n_operands > 0 && hk_kept_is_id(args->operands[0]);
+  return kept ? export_kept(args, err) : export_plan(args, err);
+}
+
 const hk_command hk_command_trace_export = {
     .name = "trace export",
-    .summary = "Writes one simulated iteration as a Chrome trace, for Perfetto",
+    .summary = "Writes a simulated or stored timeline as a Chrome trace, for Perfetto, or as CSV",
     .usage =
         "PLAN.json [--machine NAME|FILE] -o FILE [OPTIONS]\n"
         "       hocket trace export --model NAME|FILE --machine NAME|FILE --policy NAME "
-        "-o FILE [OPTIONS]",
+        "-o FILE [OPTIONS]\n"
+        "       hocket trace export ID [--alone] -o FILE [OPTIONS]",
     .details =
         "One track a lane, one slice an operation, arrows for dependencies between lanes,\n"
-        "counters for memory and rates. A plan that does not fit is traced all the same.",
+        "counters for memory and rates. A plan that does not fit is traced all the same. ID is\n"
+        "a stored timeline ('hocket trace list'); if it is one of a pair both are written, each\n"
+        "lane's measurement under its prediction, but for --alone. With --csv, or a FILE that\n"
+        "ends in .csv, a table of all operations with their times in ns.",
     .example =
         "hocket trace export --model llama-2-7b --machine polaris-a100-4x40gb --policy "
         "streamed -o trace.json",
-    .output = "the trace (Trace Event Format, JSON)",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
-               HK_OPTION(QUIET) | HK_OPTION(CHECK),
+    .output = "the trace (Trace Event Format, JSON), or CSV",
+    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(ALONE) |
+               HK_OPTION(CSV) | HK_OPTION(JSON) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
     .most_operands = 1,
     .lists_policies = true,
     .run = run,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calib/profiles.h"
 #include "calib/runs.h"
 #include "cli/command.h"
 #include "cli/emit.h"
@@ -19,7 +20,7 @@ typedef struct {
 static hk_status add_machine(const char *name_or_file, machines *m, hk_error *err) {
   if (m->n == HK_MOST_MACHINES)
     return hk_fail(err, HK_INPUT, "the table names more than %d machines", HK_MOST_MACHINES);
-  HK_TRY(hk_machine_load(name_or_file, &m->list[m->n], err));
+  HK_TRY(hk_profiles_machine(name_or_file, &m->list[m->n], err));
   const char *name = m->list[m->n++].name;
   for (size_t i = 0; i + 1 < m->n; i++)
     if (strcmp(m->list[i].name, name) == 0)
@@ -27,7 +28,7 @@ static hk_status add_machine(const char *name_or_file, machines *m, hk_error *er
   return HK_OK;
 }
 
-/* The shipped profile of each machine that a row names. */
+/* The stored or shipped profile of each machine that a row names. */
 static hk_status add_named_by_rows(const hk_run_table *table, machines *m, hk_error *err) {
   for (size_t row = 0; row < table->n; row++) {
     const char *name = table->runs[row].machine;
@@ -225,8 +226,8 @@ const hk_command hk_command_validate_runs = {
     .details =
         "A row becomes a plan under the runtime deepspeed, simulated on the machine that it\n"
         "names: one of those given (--machine may be repeated; rows of others are left out),\n"
-        "or the shipped profile of that name. Prints predicted and measured times, the median\n"
-        "of the absolute errors of each column, and Kendall's tau (tau-b) of step_ms over pairs\n"
+        "or else the profile of that name. Prints predicted and measured times, the median of\n"
+        "the absolute errors of each column, and Kendall's tau (tau-b) of step_ms over pairs\n"
         "of rows that differ only in policy, ratio, stride and flush; steps whose measured\n"
         "ranges overlap are ties. --json adds GPU memory, in GiB.",
     .example = "hocket validate runs published-runs.csv",

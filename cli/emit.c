@@ -64,3 +64,11 @@ hk_status hk_emit_flush(hk_error *err) {
   if (fflush(stdout) == 0) return HK_OK;
   return hk_fail(err, HK_ENVIRONMENT, "cannot write to standard output: %s", strerror(errno));
 }
+
+hk_status hk_emit_check_output(const char *path, hk_error *err) {
+  if (!path) return HK_OK;
+  hk_outfile *file = NULL;
+  HK_TRY(hk_outfile_open(path, &file, err));
+  hk_outfile_abort(file);
+  return HK_OK;
+}

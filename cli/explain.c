@@ -6,33 +6,62 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/calibration.h"
 #include "cli/emit.h"
 #include "cli/table.h"
 
-/* "55 GB/s", "5.5 GP/s", "5.00 us", "36.0 GiB", "0.5": rates in powers of ten, as vendors and
- * probes state them, to the digits that the profile gives. */
-static const char *format_value(double value, const char *unit, char *buffer, size_t size) {
+const char *hk_format_quantity(double value, const char *unit, int digits, char *buffer,
+                               size_t size) {
+  if (isnan(value)) {
+    snprintf(buffer, size, "-");
+    return buffer;
+  }
   if (strcmp(unit, "ns") == 0) return hk_format_ns((hk_ns)llround(value), buffer, size);
   if (strcmp(unit, "B") == 0) return hk_format_bytes((hk_bytes)llround(value), buffer, size);
   if (strcmp(unit, "1") == 0) {
-    snprintf(buffer, size, "%.6g", value);
+    snprintf(buffer, size, "%.*g", digits, value);
     return buffer;
   }
   static const char prefixes[] = " kMGTPE";
   size_t prefix = 0;
   for (; value >= 999.9995 && prefix + 2 < sizeof prefixes; prefix++) value /= 1000;
-  snprintf(buffer, size, "%.6g %.*s%s", value, prefix > 0, prefixes + prefix, unit);
+  snprintf(buffer, size, "%.*g %.*s%s", digits, value, prefix > 0, prefixes + prefix, unit);
   return buffer;
 }
 
+const char *hk_format_interval(double low, double high, const char *unit, char *buffer,
+                               size_t size) {
+  char a[32], b[32];
+  if (!isfinite(low) || !isfinite(high))
+    snprintf(buffer, size, "-");
+  else if (low == high)
+    snprintf(buffer, size, "exact");
+  else
+    snprintf(buffer, size, "%s to %s", hk_format_quantity(low, unit, 4, a, sizeof a),
+             hk_format_quantity(high, unit, 4, b, sizeof b));
+  return buffer;
+}
+
+/* A cell of the intervals that a calibration gave. */
+static void interval_cell(hk_table *table, const cJSON *calibration, const hk_quantity_info *info) {
+  double low, high;
+  char text[80];
+  hk_calibration_interval(calibration, info->key, &low, &high);
+  hk_table_cell(table, "%s", hk_format_interval(low, high, info->unit, text, sizeof text));
+}
+
 hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
-  static const hk_column columns[] = {{"quantity", HK_LEFT},
-                                      {"value", HK_RIGHT},
-                                      {"origin", HK_LEFT},
-                                      {"meaning", HK_LEFT},
-                                      {"source", HK_LEFT}};
+  static const hk_column plain[] = {{"quantity", HK_LEFT},
+                                    {"value", HK_RIGHT},
+                                    {"origin", HK_LEFT},
+                                    {"meaning", HK_LEFT},
+                                    {"source", HK_LEFT}};
+  static const hk_column calibrated[] = {{"quantity", HK_LEFT},      {"value", HK_RIGHT},
+                                         {"95 % interval", HK_LEFT}, {"origin", HK_LEFT},
+                                         {"meaning", HK_LEFT},       {"source", HK_LEFT}};
+  const cJSON *calibration = hk_calibration_of(machine->document);
   hk_table table;
-  hk_table_begin(&table, columns, 5);
+  hk_table_begin(&table, calibration ? calibrated : plain, calibration ? 6 : 5);
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
@@ -40,7 +69,9 @@ hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
     char value[32];
     hk_table_row(&table);
     hk_table_cell(&table, "%s", list[i].key);
-    hk_table_cell(&table, "%s", format_value(quantity->value, list[i].unit, value, sizeof value));
+    hk_table_cell(&table, "%s",
+                  hk_format_quantity(quantity->value, list[i].unit, 6, value, sizeof value));
+    if (calibration) interval_cell(&table, calibration, &list[i]);
     hk_table_cell(&table, "%s", hk_origin_name(quantity->origin));
     hk_table_cell(&table, "%s", list[i].meaning);
     hk_table_cell(&table, "%s", quantity->source);

@@ -7,7 +7,17 @@
 
 #include "core/machine.h"
 
-/* A table to stdout: quantity, value with unit, origin, source. */
+/* "55 GB/s", "5.5 GP/s", "5.00 us", "36.0 GiB", "0.5": rates in powers of ten, as vendors and
+ * probes state them, with at most so many digits; "-" for NaN. Returns `buffer`; 32 bytes do. */
+const char *hk_format_quantity(double value, const char *unit, int digits, char *buffer,
+                               size_t size);
+
+/* "54.1 GB/s to 55.9 GB/s"; "exact" where it has no width, "-" where there is none. 80 bytes do. */
+const char *hk_format_interval(double low, double high, const char *unit, char *buffer,
+                               size_t size);
+
+/* A table to stdout: quantity, value with unit, its interval if the machine was calibrated,
+ * origin, source. */
 hk_status hk_explain_text(const hk_machine *machine, hk_error *err);
 /* Adds "explain": {KEY: {value, unit, origin, source}} to `object`. */
 void hk_explain_json(const hk_machine *machine, cJSON *object, bool *ok);

@@ -7,10 +7,28 @@
 #include "sim/policy.h"
 
 static const hk_command *const commands[] = {
-    &hk_command_plan,         &hk_command_simulate,      &hk_command_run,
-    &hk_command_fit,          &hk_command_validate_runs, &hk_command_model_list,
-    &hk_command_model_show,   &hk_command_machine_list,  &hk_command_machine_show,
-    &hk_command_trace_export, &hk_command_trace_import,
+    &hk_command_plan,
+    &hk_command_simulate,
+    &hk_command_run,
+    &hk_command_calibrate,
+    &hk_command_fit,
+    &hk_command_validate_runs,
+    &hk_command_validate_engine,
+    &hk_command_validate_ranking,
+    &hk_command_model_list,
+    &hk_command_model_show,
+    &hk_command_machine_list,
+    &hk_command_machine_show,
+    &hk_command_machine_export,
+    &hk_command_machine_import,
+    &hk_command_machine_diff,
+    &hk_command_machine_delete,
+    &hk_command_trace_list,
+    &hk_command_trace_show,
+    &hk_command_trace_export,
+    &hk_command_trace_diff,
+    &hk_command_trace_delete,
+    &hk_command_trace_import,
 };
 
 const hk_command *const *hk_command_list(size_t *n) {
@@ -23,7 +41,7 @@ static void print_commands(const char *group) {
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
     const char *name = commands[i]->name;
     if (group && (strncmp(name, group, length) != 0 || name[length] != ' ')) continue;
-    printf("  %-14s  %s\n", name, commands[i]->summary);
+    printf("  %-16s  %s\n", name, commands[i]->summary);
   }
 }
 
@@ -46,7 +64,7 @@ void hk_help_program(void) {
       "  hocket plan --model llama-2-7b --machine polaris-a100-4x40gb\n"
       "\n"
       "Exit status: 0 success, 1 the answer is no (does not fit), 2 bad usage or input,\n"
-      "3 the environment (no memory, disk full).");
+      "3 the environment (no GPU, no memory, disk full).");
 }
 
 void hk_help_group(const char *group) {

@@ -5,13 +5,15 @@
 
 #include <string.h>
 
+#include "calib/profiles.h"
+
 static hk_status load_machine(const hk_args *args, const char *fallback, hk_machine *machine,
                               hk_error *err) {
   const char *name = args->machine ? args->machine : fallback;
   if (!name || !*name)
     return hk_fail(err, HK_INPUT,
                    "--machine NAME|FILE is needed; 'hocket machine list' shows the profiles");
-  return hk_machine_load(name, machine, err);
+  return hk_profiles_machine(name, machine, err);
 }
 
 int hk_setup_seq(const hk_args *args, const hk_model *model) {

@@ -7,6 +7,7 @@ hocket=$(realpath "$1")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
+export HOCKET_STORE=$folder/store.db
 failures=0
 
 fail() {
@@ -36,17 +37,28 @@ which subgroup of the parameters is updated where, in what order, with which
 copies in flight, how long an iteration takes, and whether it fits.
 
 Commands:
-  plan            Ranks the offload schedules of a model on a machine
-  simulate        Simulates one iteration of a plan, or of a policy with settings
-  run             Runs a plan's update phase on real hardware, and times it
-  fit             Fits a machine profile to a table of measured runs
-  validate runs   Predicts every row of a table of measured runs, and compares
-  model list      Lists the model presets that ship with hocket
-  model show      Shows a model's shape, its exact parameters and what a training step costs
-  machine list    Lists the machine profiles that ship with hocket
-  machine show    Shows every quantity of a machine profile and where it came from
-  trace export    Writes one simulated iteration as a Chrome trace, for Perfetto
-  trace import    Turns logs of DeepSpeed and Megatron-DeepSpeed into rows of a run table
+  plan              Ranks the offload schedules of a model on a machine
+  simulate          Simulates one iteration of a plan, or of a policy with settings
+  run               Runs a plan's update phase on real hardware, and times it
+  calibrate         Measures this machine once, and stores a profile for every other command
+  fit               Fits a machine profile to a table of measured runs
+  validate runs     Predicts every row of a table of measured runs, and compares
+  validate engine   Simulates a plan's update, runs it, and explains where the two part
+  validate ranking  Runs many plans of a model, and judges the order in which they were predicted
+  model list        Lists the model presets that ship with hocket
+  model show        Shows a model's shape, its exact parameters and what a training step costs
+  machine list      Lists the machine profiles that ship with hocket or are stored here
+  machine show      Shows every quantity of a machine profile and where it came from
+  machine export    Writes a profile, its calibration included, to a file that people can read
+  machine import    Stores a profile that was exported elsewhere or made by hand
+  machine diff      Says what changed between two calibrations, and whether by more than noise
+  machine delete    Deletes a stored profile and the samples that it rests on
+  trace list        Lists the stored timelines, simulated and measured, latest first
+  trace show        Shows a stored timeline and all that it takes to make it again
+  trace export      Writes a simulated or stored timeline as a Chrome trace, for Perfetto, or as CSV
+  trace diff        Says where and why two stored timelines of one plan part
+  trace delete      Deletes a stored timeline
+  trace import      Turns logs of DeepSpeed and Megatron-DeepSpeed into rows of a run table
 
   hocket help COMMAND   what a command takes and prints
   hocket --version      the version
@@ -55,7 +67,7 @@ Example:
   hocket plan --model llama-2-7b --machine polaris-a100-4x40gb
 
 Exit status: 0 success, 1 the answer is no (does not fit), 2 bad usage or input,
-3 the environment (no memory, disk full).
+3 the environment (no GPU, no memory, disk full).
 END
 for arguments in --help -h help; do
   "$hocket" $arguments >out 2>err || fail "hocket $arguments: exit $?"
@@ -74,13 +86,15 @@ done
 
 cp "$(dirname "$HOCKET_SHARE")/tests/data/logs/7b-a100-dp4-interleave-k2.log" run.log
 cp "$(dirname "$HOCKET_SHARE")/tests/data/published-runs.csv" .
+sed 's/"made-up-node"/"this-node"/' "$(dirname "$HOCKET_SHARE")/tests/data/calibrated-node.json" \
+  >this-node.json
 cat >tiny.json <<'END'
 {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
  "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
  "max_position_embeddings": 4096}
 END
 commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
-[ "$(wc -l <<<"$commands")" -eq 11 ] || fail "expected 11 commands, got: $commands"
+[ "$(wc -l <<<"$commands")" -eq 22 ] || fail "expected 22 commands, got: $commands"
 while read -r command; do
   "$hocket" $command --help >out 2>err || fail "hocket $command --help: exit $?"
   "$hocket" help $command >other || fail "hocket help $command: exit $?"
@@ -94,6 +108,14 @@ while read -r command; do
     "$hocket" simulate --model tiny.json --machine h200-16c --policy streamed --cpu-threads 2 --quiet \
       -o plan.json >out || fail "no small plan for hocket run"
   fi
+  if [ "$command" = "trace list" ]; then # nothing is stored yet
+    for kept in 1 2; do
+      "$hocket" simulate plan.json --keep >out || fail "no timeline $kept for hocket trace"
+    done
+  fi
+  [ "$command" = calibrate ] && continue # takes minutes and a GPU; see test_engine_calibrate_cli.sh
+  # These calibrate first, if they must; see test_engine_validate_cli.sh.
+  [ "$command" = "validate engine" ] || [ "$command" = "validate ranking" ] && continue
   "$hocket" $example >out 2>err || fail "the example of $command: $(cat err)"
   [ -s out ] || fail "the example of $command prints nothing"
 done <<<"$commands"
@@ -119,8 +141,11 @@ expect 2 "unexpected argument 'extra'" plan extra
 expect 2 "too few arguments; usage: hocket model show" model show
 expect 2 "--model NAME\|FILE is needed" plan --machine h200-16c
 expect 2 "--machine NAME\|FILE is needed" plan --model gpt2
+expect 2 "unknown action 'exprt'; did you mean 'export'\?" machine exprt
+expect 2 "'--quick' is not an option of this command" plan --quick
 expect 2 "a PLAN.json or --policy NAME is needed" simulate --model gpt2 --machine h200-16c
 expect 2 "-o FILE is needed" trace export plan.json
+expect 2 "-o FILE is needed" trace export 1
 expect 2 "'--gpus' cannot be given with a plan file" simulate plan.json --gpus 2
 expect 2 "llama-2-7b" model show llama-2-7
 expect 2 "h200-16c" plan --model gpt2 --machine h200-16
@@ -135,6 +160,16 @@ done
 for value in 0 k 1K 1MM 1.5M -1k 1T 1001G 9223372036854775807G; do
   expect 2 "option '--subgroup': expected a whole number .* k, M or G" plan --subgroup="$value"
 done
+for value in 0.5 86401 nan "" 40s; do
+  expect 2 "option '--budget': expected a number from 1 to 86400, got" calibrate --budget="$value"
+done
+for value in 0 0.01 51 -1 5%; do
+  expect 2 "option '--target': expected a number from 0.1 to 50, got" calibrate --target="$value"
+done
+for value in 0 999999 1.5G 8GiB 10000000G; do
+  expect 2 "option '--memory': expected a whole number from 1000000 to" calibrate --memory="$value"
+done
+expect 2 "option '--quick' takes no value" calibrate --quick=yes
 expect 2 "option '--unbound' takes no value" simulate --unbound=yes
 expect 2 "option '--stride': expected .* or 'auto', got 'Auto'" plan --stride Auto
 expect 2 "option '--runtime': expected hocket\|deepspeed, got 'deep'" plan --runtime deep
@@ -153,6 +188,8 @@ grep -qE '"parameters":[[:space:]]*124439808,' out || fail "gpt2's parameters: $
 "$hocket" machine show h200-16c --json >machine.json
 "$hocket" machine show machine.json --json >again.json || fail "machine show does not read back"
 cmp -s machine.json again.json || fail "machine show --json: not the same when read back"
+HOCKET_STORE=$folder/none.db "$hocket" plan --model gpt2 --machine h200-16c >out
+[ ! -e none.db ] || fail "a command that only looks has made a store"
 
 # A plan that is simulated can be written, read and simulated again, to the same forecast.
 policy="--model gpt2 --machine h200-16c --policy interleave --stride 2 --subgroup 10M"

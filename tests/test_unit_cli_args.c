@@ -119,6 +119,40 @@ static void only_accepted_options_are_taken(void **state) {
   assert_int_equal(parse(letter, HK_OPTION(JSON), &args, &err), HK_INPUT);
 }
 
+/* What is typed again means the same again. */
+static void typed_again(void **state) {
+  (void)state;
+  char line[] =
+      "calibrate --quick --backend host --memory 256M --target 0.5 --name here --json --seed 0 "
+      "--disk /a_b/c.d";
+  const hk_option_set which = HK_OPTION(QUICK) | HK_OPTION(BACKEND) | HK_OPTION(MEMORY) |
+                              HK_OPTION(TARGET) | HK_OPTION(SEED) | HK_OPTION(DISK) |
+                              HK_OPTION(GPUS);
+  hk_args args, again;
+  assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
+  char text[200] = "calibrate", short_text[12];
+  hk_args_again(&args, which, text + strlen(text), sizeof text - strlen(text));
+  assert_string_equal(text,
+                      "calibrate --backend host --seed 0 --quick --target 0.5 --memory "
+                      "256000000 --disk /a_b/c.d");
+  assert_int_equal(parse(text, EVERYTHING, &again, NULL), HK_OK);
+  assert_int_equal(again.given, args.given & which);
+  assert_int_equal(again.backend, 1);
+  assert_int_equal(again.memory, 256000000);
+  assert_true(again.target == 0.5);
+  assert_string_equal(hk_args_again(&args, 0, short_text, sizeof short_text), "");
+  assert_string_equal(hk_args_again(&args, which, short_text, sizeof short_text), " --backend ");
+}
+
+static void typed_again_for_a_shell(void **state) {
+  (void)state;
+  const hk_args args = {
+      .given = HK_OPTION(DISK) | HK_OPTION(STRIDE), .disk = "/my disk", .stride = HK_STRIDE_AUTO};
+  char text[64];
+  assert_string_equal(hk_args_again(&args, EVERYTHING, text, sizeof text),
+                      " --stride auto --disk '/my disk'");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(defaults),
@@ -128,6 +162,8 @@ int main(void) {
       cmocka_unit_test(operands_stand_anywhere),
       cmocka_unit_test(help_ends_reading),
       cmocka_unit_test(only_accepted_options_are_taken),
+      cmocka_unit_test(typed_again),
+      cmocka_unit_test(typed_again_for_a_shell),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

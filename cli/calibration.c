@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Reads a calibration as leniently as a person would. */
+#include "cli/calibration.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "calib/fingerprint.h"
+
+static double number_of(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+static const char *text_of(const cJSON *object, const char *key) {
+  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+  return text ? text : "";
+}
+
+const cJSON *hk_calibration_of(const cJSON *document) {
+  const cJSON *member = cJSON_GetObjectItemCaseSensitive(document, "calibration");
+  return cJSON_IsObject(member) ? member : NULL;
+}
+
+void hk_calibration_summarise(const cJSON *calibration, hk_calibration_summary *summary) {
+  const cJSON *errors = cJSON_GetObjectItemCaseSensitive(calibration, "replay_error_pct");
+  *summary = (hk_calibration_summary){
+      .made = text_of(calibration, "made"),
+      .version = text_of(calibration, "version"),
+      .quick = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(calibration, "quick")),
+      .accepted = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(calibration, "accepted")),
+      .seconds = number_of(calibration, "seconds"),
+      .median_error_pct = number_of(errors, "median"),
+      .p90_error_pct = number_of(errors, "p90"),
+      .worst_error_pct = number_of(errors, "worst")};
+}
+
+void hk_calibration_interval(const cJSON *calibration, const char *key, double *low, double *high) {
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(calibration, "quantities");
+  const cJSON *quantity = cJSON_GetObjectItemCaseSensitive(list, key);
+  *low = number_of(quantity, "low");
+  *high = number_of(quantity, "high");
+}
+
+const char *hk_format_accuracy(double median_error_pct, bool quick, bool accepted, char *buffer,
+                               size_t size) {
+  if (isnan(median_error_pct))
+    snprintf(buffer, size, "-");
+  else
+    snprintf(buffer, size, "%.1f %%%s%s", median_error_pct, quick ? ", quick" : "",
+             accepted ? "" : ", not accepted");
+  return buffer;
+}
+
+static void print_fingerprint(const cJSON *fingerprint) {
+  const char *between = "measured on:";
+#define PRINT_TEXT(field, key, meaning)                          \
+  if (*text_of(fingerprint, key)) {                              \
+    printf("%s %s %s", between, key, text_of(fingerprint, key)); \
+    between = ",";                                               \
+  }
+  HK_FINGERPRINT_TEXTS(PRINT_TEXT)
+#undef PRINT_TEXT
+#define PRINT_NUMBER(field, key, meaning)                            \
+  if (number_of(fingerprint, key) >= 0) {                            \
+    printf("%s %s %.0f", between, key, number_of(fingerprint, key)); \
+    between = ",";                                                   \
+  }
+  HK_FINGERPRINT_NUMBERS(PRINT_NUMBER)
+#undef PRINT_NUMBER
+  putchar('\n');
+}
+
+void hk_calibration_text(const cJSON *calibration) {
+  hk_calibration_summary s;
+  hk_calibration_summarise(calibration, &s);
+  printf("calibrated%s%s%s%s", *s.made ? " " : "", s.made, *s.version ? " by hocket " : "",
+         s.version);
+  if (!isnan(s.seconds)) printf(", %.0f s of %s probes", s.seconds, s.quick ? "quick" : "all");
+  if (!isnan(s.median_error_pct))
+    printf(", %s: replays are off by %.1f %% (median), %.1f %% (nine in ten), %.1f %% (worst)",
+           s.accepted ? "accepted" : "not accepted", s.median_error_pct, s.p90_error_pct,
+           s.worst_error_pct);
+  putchar('\n');
+  const cJSON *fingerprint = cJSON_GetObjectItemCaseSensitive(calibration, "fingerprint");
+  if (cJSON_IsObject(fingerprint)) print_fingerprint(fingerprint);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket calibrate: measures this machine and stores a profile of it. What is printed about it:
+ * cli/calibrated.c. */
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calib/calibrate.h"
+#include "cli/calibrated.h"
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/interrupt.h"
+#include "core/json.h"
+
+/* -- Progress ---------------------------------------------------------------------------------- */
+
+typedef struct {
+  bool watched; /* by somebody at a terminal */
+  double told;
+} progress;
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void show_progress(void *context, const char *probe, double share, double left_s,
+                          size_t narrow, size_t n) {
+  progress *p = context;
+  const double at = now_s();
+  if (!p->watched || at - p->told < 0.2) return;
+  p->told = at;
+  fprintf(stderr,
+          "\r\033[Khocket calibrate: %.0f %%, about %.0f s left, %zu of %zu probes precise; %s",
+          100 * share, left_s, narrow, n, probe);
+  fflush(stderr);
+}
+
+static void end_progress(const progress *p) {
+  if (p->watched) fputs("\r\033[K", stderr);
+}
+
+/* -- Answer ------------------------------------------------------------------------------------ */
+
+/* What makes the same measurements again. */
+#define SAME                                                                           \
+  (HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(GPUS) | HK_OPTION(CPU_THREADS) | \
+   HK_OPTION(MEMORY) | HK_OPTION(DISK) | HK_OPTION(QUICK) | HK_OPTION(BUDGET) | HK_OPTION(TARGET))
+
+static hk_status interrupted(const hk_args *args, hk_store *store, hk_error *err) {
+  hk_calibration_run run;
+  hk_fingerprint f;
+  char again[700];
+  HK_TRY(hk_runs_unfinished(store, args->name, &run, &f, err));
+  if (args->json) {
+    bool ok = true;
+    cJSON *root = hk_emit_begin("hocket.calibration/1", &ok);
+    hk_put_string(root, "name", run.name, &ok);
+    hk_put_bool(root, "interrupted", true, &ok);
+    hk_put_number(root, "samples", (double)run.samples, &ok);
+    HK_TRY(hk_emit_print(root, ok, err));
+    HK_TRY(hk_emit_flush(err));
+  }
+  return hk_fail(err, HK_NO,
+                 "interrupted; %zu samples kept; go on with: hocket calibrate --resume --name %s%s",
+                 run.samples, run.name, hk_args_again(args, SAME, again, sizeof again));
+}
+
+static hk_status answer(const hk_args *args, hk_store *store, const hk_calibration *c,
+                        hk_error *err) {
+  if (c->campaign.interrupted) return interrupted(args, store, err);
+  cJSON *document = NULL;
+  HK_TRY(hk_profiles_document(store, c->fit.machine.name, &document, err));
+  hk_status status = args->json ? hk_calibrated_json(args, c, document, err)
+                                : hk_calibrated_text(args, c, document, hk_store_name(store), err);
+  if (status == HK_OK) status = hk_emit_flush(err);
+  if (status == HK_OK && args->output) status = hk_json_save(document, args->output, err);
+  cJSON_Delete(document);
+  HK_TRY(status);
+  if (args->output && !args->quiet)
+    fprintf(stderr, "hocket calibrate: wrote the profile to %s\n", args->output);
+  return hk_calibrated_judge(c, err);
+}
+
+/* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status calibrate(const hk_args *args, hk_store *store, hk_calibration *c, hk_error *err) {
+  progress p = {.watched = !args->quiet && isatty(STDERR_FILENO)};
+  hk_calibrate_options options = {
+      .stand = {.first_device = (int)args->device,
+                .gpus = (int)args->gpus,
+                .cores = (int)args->cpu_threads,
+                .host_bytes = args->memory,
+                .disk = args->disk},
+      .name = args->name,
+      .version = HK_BUILD,
+      .quick = args->quick,
+      .resume = args->resume,
+      .replace = args->replace,
+      .budget_s = args->budget,
+      .target = args->target / 100,
+      .seed = (uint64_t)args->seed,
+      .progress = show_progress,
+      .context = &p,
+  };
+  HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.stand.ops, err));
+  options.stop = hk_interrupt_catch();
+  const hk_status status = hk_calibrate(store, &options, c, err);
+  end_progress(&p);
+  HK_TRY(status);
+  if (*c->note && !args->quiet) fprintf(stderr, "hocket calibrate: note: %s\n", c->note);
+  return answer(args, store, c, err);
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  hk_store *store = NULL;
+  hk_calibration calibration = {0};
+  HK_TRY(hk_emit_check_output(args->output, err));
+  HK_TRY(hk_store_open(NULL, false, &store, err));
+  hk_status status = calibrate(args, store, &calibration, err);
+  hk_calibration_free(&calibration);
+  hk_store_close(store);
+  return status;
+}
+
+const hk_command hk_command_calibrate = {
+    .name = "calibrate",
+    .summary = "Measures this machine once, and stores a profile for every other command",
+    .usage = "[--backend cuda|host] [--name NAME] [--quick] [OPTIONS]",
+    .details =
+        "Probes copies, kernels and host memory, alone and beside each other, in random order\n"
+        "until the 95 % interval of every median is narrow or time is up; fits a profile to them;\n"
+        "and replays every probe in the simulator to see how far off it is. Takes up to ten\n"
+        "minutes, --quick less than one. Every sample is stored at once: Ctrl-C loses nothing,\n"
+        "and --resume goes on. Exit 1 when the profile is stored, but some probes are still noisy\n"
+        "or failed, or the replays are off by more than 5 % in the median or 10 % for nine in\n"
+        "ten; 3 when there is no such device.",
+    .example = "hocket calibrate --name this-node",
+    .output = "also write the profile there",
+    .options = SAME | HK_OPTION(NAME) | HK_OPTION(RESUME) | HK_OPTION(REPLACE) | HK_OPTION(SEED) |
+               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .run = run,
+};

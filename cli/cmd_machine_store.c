@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket machine export | import | delete: profiles in and out of the store. */
+#include <stdio.h>
+#include <string.h>
+
+#include "calib/profiles.h"
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "core/json.h"
+
+static const char *name_of(const cJSON *document) {
+  return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(document, "name"));
+}
+
+/* -- export ------------------------------------------------------------------------------------ */
+
+static hk_status write_document(const hk_args *args, const cJSON *document, hk_error *err) {
+  if (!args->output) return hk_json_print(document, stdout, err);
+  HK_TRY(hk_json_save(document, args->output, err));
+  printf("%s: profile '%s'\n", args->output, name_of(document));
+  return HK_OK;
+}
+
+static hk_status export(const hk_args *args, hk_error *err) {
+  cJSON *document = NULL;
+  HK_TRY(hk_profiles_load_document(args->operands[0], &document, err));
+  hk_status status = write_document(args, document, err);
+  cJSON_Delete(document);
+  return status;
+}
+
+/* -- import ------------------------------------------------------------------------------------ */
+
+/* A bare word is a file here, whatever it ends in. */
+static hk_status load_file(const char *file, cJSON **document, hk_error *err) {
+  char path[4096];
+  const int length = snprintf(path, sizeof path, "%s%s", strchr(file, '/') ? "" : "./", file);
+  if (length < 0 || (size_t)length >= sizeof path)
+    return hk_fail(err, HK_INPUT, "the path of the profile is too long: at most %zu characters",
+                   sizeof path - 1);
+  return hk_profiles_load_document(path, document, err);
+}
+
+/* What was done, in a line or as JSON. */
+static hk_status tell(const hk_args *args, const char *schema, const char *done, const char *name,
+                      const hk_store *store, hk_error *err) {
+  if (!args->json) {
+    printf("%s '%s' %s %s\n", done, name, *done == 'i' ? "into" : "from", hk_store_name(store));
+    return HK_OK;
+  }
+  bool ok = true;
+  cJSON *root = hk_emit_begin(schema, &ok);
+  hk_put_string(root, "name", name, &ok);
+  hk_put_string(root, "store", hk_store_name(store), &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+static hk_status import_document(const hk_args *args, const cJSON *document, hk_error *err) {
+  hk_store *store = NULL;
+  char name[96];
+  HK_TRY(hk_store_open(NULL, false, &store, err));
+  hk_status status = hk_profiles_import(store, document, args->replace, name, sizeof name, err);
+  if (status == HK_OK) status = tell(args, "hocket.machine_import/1", "imported", name, store, err);
+  hk_store_close(store);
+  return status;
+}
+
+static hk_status import(const hk_args *args, hk_error *err) {
+  cJSON *document = NULL;
+  HK_TRY(load_file(args->operands[0], &document, err));
+  hk_status status = import_document(args, document, err);
+  cJSON_Delete(document);
+  return status;
+}
+
+/* -- delete ------------------------------------------------------------------------------------ */
+
+static hk_status fail_no_store(const char *name, hk_error *err) {
+  char path[4096];
+  HK_TRY(hk_store_path(path, sizeof path, err));
+  return hk_fail(err, HK_INPUT,
+                 "there is no profile '%.95s' to delete: nothing has been stored yet ('%s' is not "
+                 "there)",
+                 name, path);
+}
+
+static hk_status delete (const hk_args *args, hk_error *err) {
+  const char *name = args->operands[0];
+  hk_store *store = NULL;
+  HK_TRY(hk_store_open(NULL, true, &store, err));
+  if (!store) return fail_no_store(name, err);
+  hk_status status = hk_profiles_delete(store, name, err);
+  if (status == HK_OK) status = tell(args, "hocket.machine_delete/1", "deleted", name, store, err);
+  hk_store_close(store);
+  return status;
+}
+
+const hk_command hk_command_machine_export = {
+    .name = "machine export",
+    .summary = "Writes a profile, its calibration included, to a file that people can read",
+    .usage = "NAME|FILE [-o FILE]",
+    .details =
+        "One JSON document (hocket.machine/1) to standard output or FILE. What --machine reads\n"
+        "and 'hocket machine import' stores.",
+    .example = "hocket machine export h200-16c -o h200-16c.json",
+    .output = "write it there",
+    .options = HK_OPTION(OUTPUT),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = export,
+};
+
+const hk_command hk_command_machine_import = {
+    .name = "machine import",
+    .summary = "Stores a profile that was exported elsewhere or made by hand",
+    .usage = "FILE [--replace] [--json]",
+    .details =
+        "From then on --machine takes it by the name that it carries, which must not be that of a\n"
+        "profile that ships. A stored profile of that name is replaced only with --replace.",
+    .example = "hocket machine import this-node.json",
+    .options = HK_OPTION(REPLACE) | HK_OPTION(JSON),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = import,
+};
+
+const hk_command hk_command_machine_delete = {
+    .name = "machine delete",
+    .summary = "Deletes a stored profile and the samples that it rests on",
+    .usage = "NAME [--json]",
+    .details =
+        "Does not ask. Profiles that ship with hocket stay; 'hocket machine export' keeps a copy.",
+    .example = "hocket machine delete this-node",
+    .options = HK_OPTION(JSON),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = delete,
+};

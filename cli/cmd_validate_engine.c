@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket validate engine: predict, run, compare, explain. What is printed: cli/validated.c. */
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/interrupt.h"
+#include "cli/validated.h"
+#include "traces/chrome.h"
+#include "traces/timelines.h"
+
+#define NAME "validate engine"
+
+/* -- Running ----------------------------------------------------------------------------------- */
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* `context`: when it began. */
+static void show_progress(void *context, int step, int steps) {
+  const double *begun = context;
+  fprintf(stderr, "\r\033[Khocket " NAME ": step %d of %d, about %.0f s left", step, steps,
+          (now_s() - *begun) / step * (steps - step));
+  fflush(stderr);
+}
+
+static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_machine *machine,
+                          hk_validation *out, hk_error *err) {
+  const bool watched = !args->quiet && isatty(STDERR_FILENO);
+  double begun = now_s();
+  hk_validate_options options = {.device = (int)args->device,
+                                 .steps = (int)args->steps,
+                                 .seed = (uint64_t)args->seed,
+                                 .stop = hk_interrupt_catch(),
+                                 .progress = watched ? show_progress : NULL,
+                                 .context = &begun};
+  HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.ops, err));
+  const hk_status status = hk_validate_plan(plan, machine, &options, out, err);
+  if (watched) fputs("\r\033[K", stderr);
+  return status;
+}
+
+/* -- Keeping ----------------------------------------------------------------------------------- */
+
+static hk_status keep_one(hk_store *store, const hk_validated *v, const cJSON *fingerprint,
+                          bool measured, int64_t pair, int64_t *id, hk_error *err) {
+  const hk_timeline_to_keep what = {
+      .measured = measured,
+      .phases = HK_EXPAND_UPDATE,
+      .pair = pair,
+      .plan = v->plan,
+      .graph = &v->validation->graph,
+      .timeline = measured ? &v->validation->measured : &v->validation->predicted,
+      .profile = v->profile->document,
+      .fingerprint = fingerprint,
+      .version = HK_BUILD,
+  };
+  return hk_timelines_keep(store, &what, id, err);
+}
+
+static hk_status keep(hk_store *store, hk_validated *v, hk_error *err) {
+  cJSON *fingerprint = hk_fingerprint_to_json(&v->profile->here);
+  if (fingerprint == NULL) return hk_fail_memory(err, sizeof v->profile->here, "a fingerprint");
+  hk_status status = keep_one(store, v, fingerprint, false, 0, &v->predicted_id, err);
+  if (status == HK_OK)
+    status = keep_one(store, v, fingerprint, true, v->predicted_id, &v->measured_id, err);
+  cJSON_Delete(fingerprint);
+  return status;
+}
+
+static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_error *err) {
+  const hk_chrome_layer layers[] = {{"predicted", &v->predicted}, {"measured", &v->measured}};
+  if (args->timeline == NULL) return HK_OK;
+  HK_TRY(hk_chrome_write_layers(&v->graph, layers, 2, "hocket " NAME, args->timeline, err));
+  if (!args->quiet)
+    fprintf(stderr, "hocket " NAME ": wrote both timelines to %s; open it in ui.perfetto.dev\n",
+            args->timeline);
+  return HK_OK;
+}
+
+/* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status answer(const hk_args *args, hk_store *store, hk_validated *v, hk_error *err) {
+  HK_TRY(keep(store, v, err));
+  HK_TRY(args->json ? hk_validated_json(args, v, err) : hk_validated_text(args, v, err));
+  HK_TRY(hk_emit_flush(err));
+  HK_TRY(write_trace(args, v->validation, err));
+  return hk_validated_judge(args, v, err);
+}
+
+static hk_status run_with(const hk_args *args, hk_store *store, const hk_plan *plan,
+                          hk_error *err) {
+  hk_node_profile profile;
+  hk_validation validation = {0};
+  hk_status status = hk_node_profile_load(args, NAME, store, &profile, err);
+  if (status == HK_OK) status = validate(args, plan, &profile.machine, &validation, err);
+  hk_validated v = {.plan = plan, .profile = &profile, .validation = &validation};
+  if (status == HK_OK) status = answer(args, store, &v, err);
+  hk_validation_free(&validation);
+  hk_node_profile_free(&profile);
+  return status;
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  hk_plan plan = {0};
+  hk_store *store = NULL;
+  HK_TRY(hk_emit_check_output(args->timeline, err));
+  HK_TRY(hk_plan_load(args->operands[0], &plan, err));
+  hk_status status = hk_store_open(NULL, false, &store, err);
+  if (status == HK_OK) status = run_with(args, store, &plan, err);
+  hk_store_close(store);
+  hk_plan_free(&plan);
+  return status;
+}
+
+const hk_command hk_command_validate_engine = {
+    .name = NAME,
+    .summary = "Simulates a plan's update, runs it, and explains where the two part",
+    .usage = "PLAN.json [--backend cuda|host] [--machine NAME|FILE] [OPTIONS]",
+    .details =
+        "Takes this node's newest calibrated profile, or calibrates first (quickly) if there is\n"
+        "none younger than --max-age; a profile of another machine is refused without --force.\n"
+        "Two steps of warm-up are dropped; of the others the median one is compared with the\n"
+        "prediction: makespan, lanes, kinds of operation, memory; and the error of the makespan\n"
+        "is put down to causes that add up to it. Both timelines are kept in the store. One rank\n"
+        "runs, with the node to itself, whatever job the plan is for. Exit 1 when the makespan\n"
+        "is off by more than --max-error or the run was interrupted, 3 when there is no device.",
+    .example = "hocket validate engine plan.json --backend host --max-error 30",
+    .options = HK_OPTIONS_PROFILE | HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) |
+               HK_OPTION(SEED) | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) | HK_OPTION(JSON) |
+               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .least_operands = 1,
+    .most_operands = 1,
+    .run = run,
+};

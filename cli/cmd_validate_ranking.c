@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket validate ranking: whether the plan that is predicted best is the best. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calib/validate.h"
+#include "cli/command.h"
+#include "cli/emit.h"
+#include "cli/interrupt.h"
+#include "cli/node_profile.h"
+#include "cli/table.h"
+#include "core/json.h"
+#include "engine/host_memory.h"
+
+#define NAME          "validate ranking"
+#define DEFAULT_PLANS 20
+/* Of the host memory that there is room for; the rest is the trial's and the system's. On the host
+ * backend devices are made of it, too. */
+#define ROOM_SHARE      0.9
+#define HOST_ROOM_SHARE 0.45
+
+typedef struct {
+  const hk_args *args;
+  hk_node_profile profile;
+  hk_model model;
+  hk_plan *plans;
+  size_t n_plans;
+  hk_ranked_plan *ranked; /* [n_plans] */
+  size_t n;               /* that have been measured */
+  hk_error stopped;       /* what ended it before the last plan; HK_OK: nothing did */
+  double begun;           /* s */
+} ranking;
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* -- Measuring --------------------------------------------------------------------------------- */
+
+/* Plans take about as long as each other, which is all that is known of those to come. */
+static void show_progress(void *context, int step, int steps) {
+  const ranking *r = context;
+  const double done = (double)r->n + (double)step / steps;
+  fprintf(stderr, "\r\033[Khocket " NAME ": plan %zu of %zu, step %d of %d, about %.0f s left",
+          r->n + 1, r->n_plans, step, steps,
+          (now_s() - r->begun) / done * ((double)r->n_plans - done));
+  fflush(stderr);
+}
+
+static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_error *err) {
+  hk_ranked_plan *out = &r->ranked[r->n];
+  hk_validation v;
+  hk_ranking_title(&r->plans[r->n], out->title, sizeof out->title);
+  if (hk_validate_plan(&r->plans[r->n], &r->profile.machine, options, &v, err) != HK_OK)
+    return hk_fail_prefix(err, "plan %zu (%s)", r->n + 1, out->title);
+  out->predicted_ms = hk_ms(v.comparison.makespan.predicted);
+  out->measured_ms = (v.update_ms[(v.steps - 1) / 2] + v.update_ms[v.steps / 2]) / 2;
+  out->least_ms = v.update_ms[0];
+  out->most_ms = v.update_ms[v.steps - 1];
+  hk_validation_free(&v);
+  r->n++;
+  return HK_OK;
+}
+
+/* What has been measured counts, whatever happens then. */
+static hk_status measure_all(ranking *r, hk_error *err) {
+  const hk_args *args = r->args;
+  const bool watched = !args->quiet && isatty(STDERR_FILENO);
+  hk_validate_options options = {.device = (int)args->device,
+                                 .steps = (int)args->steps,
+                                 .seed = (uint64_t)args->seed,
+                                 .stop = hk_interrupt_catch(),
+                                 .progress = watched ? show_progress : NULL,
+                                 .context = r};
+  HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.ops, err));
+  r->ranked = calloc(r->n_plans, sizeof *r->ranked);
+  if (r->ranked == NULL) return hk_fail_memory(err, r->n_plans * sizeof *r->ranked, "a ranking");
+  r->begun = now_s();
+  while (r->n < r->n_plans && measure_one(r, &options, &r->stopped) == HK_OK) continue;
+  if (watched) fputs("\r\033[K", stderr);
+  return HK_OK;
+}
+
+static hk_status choose_plans(ranking *r, hk_error *err) {
+  const hk_args *args = r->args;
+  const size_t least = args->plans > 0 ? (size_t)args->plans : DEFAULT_PLANS;
+  const hk_host_memory memory = hk_host_memory_read("");
+  const double share = args->backend == 0 ? ROOM_SHARE : HOST_ROOM_SHARE;
+  const hk_bytes room = (hk_bytes)(share * (double)hk_host_memory_room(&memory));
+  return hk_ranking_plans(&r->model, &r->profile.machine, least, room, &r->plans, &r->n_plans, err);
+}
+
+/* -- Answer ------------------------------------------------------------------------------------ */
+
+static double error_pct(const hk_ranked_plan *p) {
+  return 100 * (p->predicted_ms / p->measured_ms - 1);
+}
+
+static void put_plan(const hk_ranked_plan *p, cJSON *object, bool *ok) {
+  hk_put_string(object, "plan", p->title, ok);
+  hk_put_number(object, "predicted_ms", p->predicted_ms, ok);
+  hk_put_number(object, "measured_ms", p->measured_ms, ok);
+  hk_put_number(object, "min_ms", p->least_ms, ok);
+  hk_put_number(object, "max_ms", p->most_ms, ok);
+  hk_put_number(object, "error_pct", error_pct(p), ok);
+}
+
+static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
+  cJSON *root = hk_emit_begin("hocket.ranking/1", ok);
+  hk_put_string(root, "model", r->model.name, ok);
+  hk_put_string(root, "profile", r->profile.machine.name, ok);
+  hk_put_item(root, "fingerprint", hk_fingerprint_to_json(&r->profile.here), ok);
+  cJSON *plans = hk_put_array(root, "plans", ok);
+  for (size_t i = 0; i < r->n; i++) put_plan(&r->ranked[i], hk_put_element(plans, ok), ok);
+  hk_put_number(root, "chosen", (double)r->n_plans, ok);
+  hk_put_bool(root, "complete", r->n == r->n_plans, ok);
+  hk_put_number(root, "kendall_tau", v->tau, ok);
+  hk_put_number(root, "top1_regret_pct", v->regret_pct, ok);
+  hk_put_string(root, "predicted_best", r->ranked[v->predicted_best].title, ok);
+  hk_put_string(root, "measured_best", r->ranked[v->measured_best].title, ok);
+  hk_put_number(root, "median_abs_error_pct", v->median_error_pct, ok);
+  hk_put_number(root, "worst_abs_error_pct", v->worst_error_pct, ok);
+  return root;
+}
+
+static hk_status print_json(const ranking *r, const hk_ranking_verdict *v, hk_error *err) {
+  bool ok = true;
+  cJSON *root = json_of(r, v, &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+static hk_status print_text(const ranking *r, const hk_ranking_verdict *v, hk_error *err) {
+  static const hk_column columns[] = {{"plan", HK_LEFT},
+                                      {"predicted ms", HK_RIGHT},
+                                      {"measured ms", HK_RIGHT},
+                                      {"least - most", HK_RIGHT},
+                                      {"error", HK_RIGHT}};
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  for (size_t i = 0; i < r->n; i++) {
+    const hk_ranked_plan *p = &r->ranked[i];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", p->title);
+    hk_table_cell(&table, "%.3f", p->predicted_ms);
+    hk_table_cell(&table, "%.3f", p->measured_ms);
+    hk_table_cell(&table, "%.3f - %.3f", p->least_ms, p->most_ms);
+    hk_table_cell(&table, "%+.1f %%", error_pct(p));
+  }
+  HK_TRY(hk_table_print(&table, err));
+  printf("\n%s on %s: errors are %.1f %% (median), %.1f %% (worst)\n", r->model.name,
+         r->profile.machine.name, v->median_error_pct, v->worst_error_pct);
+  if (isnan(v->tau))
+    puts("Kendall's tau: no two plans differ");
+  else
+    printf("Kendall's tau of predicted against measured: %.3f over %zu plans\n", v->tau, r->n);
+  printf("predicted best: %s\nmeasured best:  %s\ntop-1 regret: %.1f %%\n",
+         r->ranked[v->predicted_best].title, r->ranked[v->measured_best].title, v->regret_pct);
+  return HK_OK;
+}
+
+static hk_status save(const ranking *r, const hk_ranking_verdict *v, hk_error *err) {
+  bool ok = true;
+  if (r->args->output == NULL) return HK_OK;
+  cJSON *root = json_of(r, v, &ok);
+  const hk_status status = ok ? hk_json_save(root, r->args->output, err)
+                              : hk_fail_memory(err, r->n * sizeof *r->ranked, "a ranking");
+  cJSON_Delete(root);
+  HK_TRY(status);
+  if (!r->args->quiet) fprintf(stderr, "hocket " NAME ": wrote it to %s\n", r->args->output);
+  return HK_OK;
+}
+
+static hk_status answer(const ranking *r, hk_error *err) {
+  hk_ranking_verdict v;
+  if (r->n > 0) {
+    HK_TRY(hk_ranking_judge(r->ranked, r->n, &v, err));
+    HK_TRY(r->args->json ? print_json(r, &v, err) : print_text(r, &v, err));
+    HK_TRY(hk_emit_flush(err));
+    HK_TRY(save(r, &v, err));
+  }
+  if (r->stopped.status == HK_OK) return HK_OK;
+  return hk_fail(err, r->stopped.status, "%s; %zu of %zu plans had been measured",
+                 r->stopped.message, r->n, r->n_plans);
+}
+
+/* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status rank(ranking *r, hk_error *err) {
+  hk_store *store = NULL;
+  if (r->args->model == NULL)
+    return hk_fail(err, HK_INPUT,
+                   "--model NAME|FILE is needed; 'hocket model list' shows the presets");
+  HK_TRY(hk_emit_check_output(r->args->output, err));
+  HK_TRY(hk_model_load(r->args->model, &r->model, err));
+  HK_TRY(hk_store_open(NULL, false, &store, err));
+  const hk_status status = hk_node_profile_load(r->args, NAME, store, &r->profile, err);
+  hk_store_close(store);
+  HK_TRY(status);
+  HK_TRY(choose_plans(r, err));
+  HK_TRY(measure_all(r, err));
+  return answer(r, err);
+}
+
+static hk_status run(const hk_args *args, hk_error *err) {
+  ranking r = {.args = args};
+  const hk_status status = rank(&r, err);
+  for (size_t i = 0; i < r.n_plans; i++) hk_plan_free(&r.plans[i]);
+  free(r.plans);
+  free(r.ranked);
+  hk_model_free(&r.model);
+  hk_node_profile_free(&r.profile);
+  return status;
+}
+
+const hk_command hk_command_validate_ranking = {
+    .name = NAME,
+    .summary = "Runs many plans of a model, and judges the order in which they were predicted",
+    .usage = "--model NAME|FILE [--backend cuda|host] [--machine NAME|FILE] [OPTIONS]",
+    .details =
+        "Plans spread over policies, strides, ratios, mixtures, subgroup and piece sizes, buffers\n"
+        "and CPU threads, as far as they fit on this node; always the same. Each is simulated on\n"
+        "the node's profile (see 'validate engine') and run. Prints the errors, Kendall's tau\n"
+        "(tau-b) of predicted against measured update times, and how much slower the plan that\n"
+        "was predicted best is than the best. Ctrl-C keeps what has been measured (exit 1).",
+    .example = "hocket validate ranking --model gpt2 --backend host --plans 20",
+    .output = "also write the JSON object there",
+    .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(BACKEND) |
+               HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) | HK_OPTION(OUTPUT) |
+               HK_OPTION(JSON) | HK_OPTION(QUIET),
+    .run = run,
+};

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* A comparison of two timelines as JSON and as tables. */
+#ifndef HK_CLI_COMPARED_H
+#define HK_CLI_COMPARED_H
+
+#include <cjson/cJSON.h>
+
+#include "traces/compare.h"
+
+typedef struct {
+  const hk_graph *graph;
+  const hk_timeline *a, *b; /* the prediction, the measurement */
+  const hk_timeline_comparison *comparison;
+  const char *a_name, *b_name; /* in text; with "_ms" after it keys of JSON: "a" */
+} hk_compared;
+
+/* Adds "makespan", "phases", "lanes", "operations", "attribution", "parts_at" and "summary". */
+void hk_compared_json(const hk_compared *compared, cJSON *root, bool *ok);
+/* Tables to stdout, and the summary as the last line. */
+hk_status hk_compared_text(const hk_compared *compared, hk_error *err);
+
+/* Where they part first and why, in a sentence. Returns `buffer`; 512 bytes do. */
+const char *hk_compared_summary(const hk_compared *compared, char *buffer, size_t size);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What `validate engine` says of a prediction and its measurement. */
+#ifndef HK_CLI_VALIDATED_H
+#define HK_CLI_VALIDATED_H
+
+#include "calib/validate.h"
+#include "cli/args.h"
+#include "cli/node_profile.h"
+
+typedef struct {
+  const hk_plan *plan;
+  const hk_node_profile *profile;
+  const hk_validation *validation;
+  int64_t predicted_id, measured_id; /* of the kept timelines */
+} hk_validated;
+
+hk_status hk_validated_text(const hk_args *args, const hk_validated *v, hk_error *err);
+hk_status hk_validated_json(const hk_args *args, const hk_validated *v, hk_error *err);
+
+/* HK_NO where the makespan is off by more than --max-error. */
+hk_status hk_validated_judge(const hk_args *args, const hk_validated *v, hk_error *err);
+
+#endif

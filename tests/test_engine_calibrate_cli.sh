@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# hocket calibrate on the host backend: measures, stores, and every other command uses what it
+# stored; Ctrl-C and kill -9 lose no sample; what it says when it cannot. How precise it is depends
+# on what else runs here, so exit 1 (noisy) is as good as 0.
+# Usage: test_engine_calibrate_cli.sh HOCKET
+set -euo pipefail
+hocket=$(realpath "$1")
+HOCKET_SHARE=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../share")
+command -v python3 >/dev/null || { echo "no python3: skipped" && exit 77; }
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+cd "$here"
+export HOCKET_SHARE HOCKET_STORE=$here/store.db
+quick=(--backend host --quick --memory 256M)
+
+fail() {
+  echo "FAIL: $*"
+  exit 1
+}
+
+# calibrate ARGUMENTS...: in less than a minute, precise or not.
+calibrate() {
+  local status=0
+  timeout 60 "$hocket" calibrate "$@" >out 2>err || status=$?
+  ((status <= 1)) || fail "calibrate $*: exit $status: $(cat err)"
+  if ((status == 1)); then
+    grep -q "is stored, but not as good as it should be: " err || fail "exit 1: $(cat err)"
+  else
+    [[ ! -s err ]] || grep -q "note: " err || fail "exit 0, and yet: $(cat err)"
+  fi
+}
+
+# ok ARGUMENTS...
+ok() {
+  "$hocket" "$@" >out 2>err || fail "$*: exit $?: $(cat err)"
+}
+
+# refuse EXIT WORD ARGUMENTS...: at once, in one line, with nothing on stdout.
+refuse() {
+  local status=0
+  timeout 10 "$hocket" "${@:3}" >out 2>err || status=$?
+  [[ $status == "$1" ]] || fail "${*:3}: exit $status, not $1: $(cat err)"
+  grep -q -- "$2" err || fail "${*:3}: '$(cat err)' lacks '$2'"
+  [[ ! -s out && $(wc -l <err) == 1 ]] || fail "${*:3}: $(head -3 out) $(cat err)"
+}
+
+# -- What cannot be ------------------------------------------------------------------------------
+
+refuse 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
+refuse 2 "no unfinished calibration under 'other'" calibrate "${quick[@]}" --resume --name other
+refuse 2 "'a/b' cannot be the name" calibrate "${quick[@]}" --name a/b
+refuse 2 "h200-16c" calibrate "${quick[@]}" --name h200-16c
+refuse 2 "nowhere" calibrate "${quick[@]}" --name here -o nowhere/profile.json
+refuse 2 "'--budget': expected a number" calibrate "${quick[@]}" --budget 0
+refuse 2 "'--target': expected a number" calibrate "${quick[@]}" --target 0
+refuse 2 "'--memory': expected a whole number" calibrate "${quick[@]}" --memory much
+refuse 2 "unexpected argument" calibrate "${quick[@]}" here
+if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
+  # Built without nvcc it cannot even look for one.
+  none="no CUDA device"
+  refuse 3 "$none" calibrate --backend cuda
+  refuse 3 "$none" calibrate --quick
+fi
+
+# -- Measured, stored, used ----------------------------------------------------------------------
+
+calibrate "${quick[@]}" --name here --budget 20 -o here.json
+grep -q "^here: quick calibration of 1 x host" out || fail "no heading: $(head -3 out)"
+grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+ .B/s to " out || fail "no table of quantities"
+grep -qE "^replays of [0-9]+ values are off by [0-9.]+ % \(median\)" out || fail "no accuracy"
+grep -qE "^[0-9]+ probes, [0-9]+ rounds, [0-9]+ s of measuring; stored as 'here'" out || fail "no summary"
+grep -q "^next: hocket plan --model llama-2-7b --machine here$" out || fail "no next step"
+
+ok machine list
+grep -qE "^here +1 +calibrate +20[0-9-]+ +[0-9.]+ %, quick" out || fail "not listed: $(cat out)"
+ok machine show here
+grep -q "^calibrated .*quick probes" out || fail "show: no calibration"
+grep -q "^measured on: backend host, " out || fail "show: no fingerprint"
+ok machine export here
+cmp -s out here.json || fail "calibrate -o and machine export differ"
+ok plan --model gpt2 --machine here
+ok simulate --model gpt2 --machine here --policy zero-offload
+ok machine diff here here.json
+grep -qE "^([0-9]+) of \1 quantities agree" out || fail "diff with itself: $(tail -1 out)"
+ok machine delete here
+ok machine import here.json
+ok plan --model gpt2 --machine here
+refuse 2 "has a profile 'here' already" calibrate "${quick[@]}" --name here
+
+# -- Stopped in the middle, and gone on with --------------------------------------------------------
+
+samples() {
+  python3 -c 'import sqlite3
+print(sqlite3.connect("store.db").execute("SELECT count(*) FROM sample").fetchone()[0])'
+}
+
+# start ARGUMENTS...: in the background, until it has kept some samples.
+start() {
+  local before
+  before=$(samples)
+  set -m # a job of its own: a background job of a script ignores SIGINT otherwise
+  "$hocket" calibrate "$@" >out 2>err &
+  running=$!
+  set +m
+  for _ in $(seq 100); do
+    (($(samples) < before + 10)) || return 0
+    sleep 0.2
+  done
+  fail "calibrate $*: no samples after 20 s: $(cat err)"
+}
+
+# stop EXIT SIGNAL...: one after the other; how it ends.
+stop() {
+  local status=0 signal
+  for signal in "${@:2}"; do kill "-$signal" $running; done
+  wait $running || status=$?
+  [[ $status == "$1" ]] || fail "stopped by ${*:2}: exit $status, not $1: $(cat err)"
+}
+
+again=("${quick[@]}" --budget 12 --json)
+start "${again[@]}" --name again
+stop 1 INT
+grep -qE "interrupted; [1-9][0-9]* samples kept; go on with: hocket calibrate --resume" err ||
+  fail "interrupted: $(cat err)"
+python3 -m json.tool out >/dev/null || fail "interrupted: no JSON"
+command=$(sed -n 's/.*go on with: hocket calibrate //p' err)
+[[ $command == "--resume --name again --backend host --quick --budget 12 --memory 256000000" ]] ||
+  fail "interrupted: go on with '$command'"
+refuse 2 "again" calibrate "${quick[@]}" --resume --name other
+refuse 2 "again" machine show again # there is no profile yet
+
+start --json $command
+stop 137 KILL
+calibrate --json $command
+python3 -m json.tool out >/dev/null || fail "not one JSON object: $(head -3 out)"
+cat >check.py <<'END'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    c = json.load(file)
+assert c["schema"] == "hocket.calibration/1" and c["name"] == "again", c["schema"]
+assert c["resumed"] is True and c["quick"] is True and c["interrupted"] is False
+assert c["probes"] > 0 and c["rounds"] >= c["probes"] and c["seconds"] > 0
+assert c["replay"]["median_abs_error_pct"] <= c["replay"]["p90_abs_error_pct"]
+assert c["replay"]["p90_abs_error_pct"] <= c["replay"]["worst_abs_error_pct"]
+assert c["accepted"] is (c["replay"]["median_abs_error_pct"] <= 5
+                         and c["replay"]["p90_abs_error_pct"] <= 10)
+assert all(q["low"] <= q["value"] <= q["high"] for q in c["quantities"]), c["quantities"]
+assert all(r["measured"] > 0 and r["predicted"] > 0 for r in c["replays"]), c["replays"]
+assert not c["failed"], c["failed"]
+assert c["profile"]["schema"] == "hocket.machine/1" and "calibration" in c["profile"]
+END
+python3 check.py out || fail "the JSON is not as promised"
+refuse 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
+ok machine show again
+ok machine list
+grep -q "^again " out && grep -q "^here " out || fail "not both listed: $(cat out)"
+
+# SIGTERM is as good.
+start "${quick[@]}" --name third
+stop 1 TERM
+grep -q "interrupted; [1-9].* --resume --name third" err || fail "terminated: $(cat err)"
+"$hocket" machine show here >/dev/null || fail "what was stored is lost"
+echo "calibrate: all as expected"
