@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Host memory as STREAM measures it: loops over arrays that no cache holds, times of whole passes,
+ * the same passes again and again. A check on `hocket calibrate`, so it shares no code with it:
+ * OpenMP's threads instead of the engine's team, its own memory, its own loops.
+ *
+ *   OMP_PROC_BIND=spread OMP_PLACES=cores bench_stream
+ *       [--threads 1,2,4] [--mib N] [--rounds N] [--chunk-kib N] [--json FILE]
+ *
+ * read sums an array, write fills one past the caches, copy does both; bytes in and bytes out
+ * count, and there are no others: stores past the caches fetch nothing first. A pass is shared out
+ * in one block a thread, as STREAM does, and in chunks that idle threads take, which a thread that
+ * is held up does not delay. Rounds visit all cases; best and median of them are reported. */
+#include <getopt.h>
+#include <omp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined __x86_64__
+#include <immintrin.h>
+#endif
+
+#define MIB     ((size_t)1 << 20)
+#define HUGE    (2 * MIB)
+#define PER_MIB (MIB / sizeof(uint64_t))
+/* Words [0, n) of the source hold STEP * i + 1: never zero (processors drop stores of zeros over
+ * zeros), and their sum is known. */
+#define STEP 0x9e3779b97f4a7c15u
+#define FILL 0x5851f42d4c957f2du
+
+enum { MOST_COUNTS = 16, MOST_ROUNDS = 100, USAGE = 2, ENVIRONMENT = 3 };
+
+static struct {
+  int counts[MOST_COUNTS], n_counts, rounds;
+  size_t words, chunk; /* of an array; what a thread takes at a time */
+  const char *json;
+} given = {.rounds = 10, .chunk = PER_MIB / 4};
+
+static uint64_t *from, *to;
+
+/* -- Loops over words [at, end), whole blocks of 64 -------------------------------------------- */
+
+typedef uint64_t loop(size_t at, size_t end);
+
+static uint64_t read_plain(size_t at, size_t end) {
+  uint64_t sum = 0;
+  for (size_t i = at; i < end; i++) sum += from[i];
+  return sum;
+}
+
+static uint64_t write_plain(size_t at, size_t end) {
+  for (size_t i = at; i < end; i++) to[i] = FILL;
+  return 0;
+}
+
+static uint64_t copy_plain(size_t at, size_t end) {
+  memcpy(to + at, from + at, (end - at) * sizeof *to);
+  return 0;
+}
+
+/* Of a vector instruction set. Four sums, so that reads wait for memory and not for additions. */
+#define LOOPS(isa, target_name, vec, zero, one, load, store, add)                           \
+  __attribute__((target(target_name))) static uint64_t read_##isa(size_t at, size_t end) {  \
+    enum { LANES = sizeof(vec) / sizeof(uint64_t) };                                        \
+    vec a = zero(), b = a, c = a, d = a;                                                    \
+    for (size_t i = at; i < end; i += 4 * LANES) {                                          \
+      a = add(a, load((const vec *)(from + i)));                                            \
+      b = add(b, load((const vec *)(from + i + LANES)));                                    \
+      c = add(c, load((const vec *)(from + i + 2 * LANES)));                                \
+      d = add(d, load((const vec *)(from + i + 3 * LANES)));                                \
+    }                                                                                       \
+    a = add(add(a, b), add(c, d));                                                          \
+    uint64_t lanes[LANES], sum = 0;                                                         \
+    memcpy(lanes, &a, sizeof lanes);                                                        \
+    for (int k = 0; k < LANES; k++) sum += lanes[k];                                        \
+    return sum;                                                                             \
+  }                                                                                         \
+  __attribute__((target(target_name))) static uint64_t write_##isa(size_t at, size_t end) { \
+    const vec fill = one((long long)FILL);                                                  \
+    for (size_t i = at; i < end; i += sizeof(vec) / sizeof(uint64_t)) {                     \
+      store((vec *)(to + i), fill);                                                         \
+    }                                                                                       \
+    _mm_sfence();                                                                           \
+    return 0;                                                                               \
+  }                                                                                         \
+  __attribute__((target(target_name))) static uint64_t copy_##isa(size_t at, size_t end) {  \
+    for (size_t i = at; i < end; i += sizeof(vec) / sizeof(uint64_t)) {                     \
+      store((vec *)(to + i), load((const vec *)(from + i)));                                \
+    }                                                                                       \
+    _mm_sfence();                                                                           \
+    return 0;                                                                               \
+  }
+
+#if defined __x86_64__
+LOOPS(avx2, "avx2", __m256i, _mm256_setzero_si256, _mm256_set1_epi64x, _mm256_load_si256,
+      _mm256_stream_si256, _mm256_add_epi64)
+LOOPS(avx512, "avx512f", __m512i, _mm512_setzero_si512, _mm512_set1_epi64, _mm512_load_si512,
+      _mm512_stream_si512, _mm512_add_epi64)
+#endif
+
+typedef struct {
+  const char *name;
+  loop *read, *write, *copy;
+} isa;
+
+static isa best_isa(void) {
+#if defined __x86_64__
+  if (__builtin_cpu_supports("avx512f"))
+    return (isa){"avx512", read_avx512, write_avx512, copy_avx512};
+  if (__builtin_cpu_supports("avx2")) return (isa){"avx2", read_avx2, write_avx2, copy_avx2};
+#endif
+  return (isa){"plain", read_plain, write_plain, copy_plain};
+}
+
+/* -- Cases ------------------------------------------------------------------------------------- */
+
+typedef enum { READ, WRITE, COPY, KINDS } kind;
+typedef enum { BLOCKS, CHUNKS, SHARINGS } sharing;
+
+static const char *const kind_names[KINDS] = {"read", "write", "copy"};
+static const char *const sharing_names[SHARINGS] = {"blocks", "chunks"};
+
+typedef struct {
+  kind what;
+  sharing how;
+  int threads;
+  double seconds[MOST_ROUNDS];
+  double best, median; /* bytes a second, once all is done */
+} bench_case;
+
+static bench_case cases[MOST_COUNTS * KINDS * SHARINGS];
+static int n_cases;
+
+static void fail(int status, const char *why, const char *what) {
+  fprintf(stderr, "bench_stream: %s%s\n", why, what);
+  exit(status);
+}
+
+static uint64_t pass_in_blocks(loop *work, int threads) {
+  uint64_t sum = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : sum)
+  {
+    const size_t n = (size_t)omp_get_num_threads(), t = (size_t)omp_get_thread_num();
+    const size_t blocks = given.words / 64;
+    sum += work(blocks * t / n * 64, blocks * (t + 1) / n * 64);
+  }
+  return sum;
+}
+
+static uint64_t pass_in_chunks(loop *work, int threads) {
+  uint64_t sum = 0;
+#pragma omp parallel for num_threads(threads) reduction(+ : sum) schedule(dynamic)
+  for (size_t at = 0; at < given.words; at += given.chunk) {
+    const size_t rest = given.words - at;
+    sum += work(at, at + (rest < given.chunk ? rest : given.chunk));
+  }
+  return sum;
+}
+
+static uint64_t sum_of_source(void) {
+  const uint64_t n = given.words; /* n and n - 1: one of them is even */
+  return STEP * (n % 2 == 0 ? n / 2 * (n - 1) : (n - 1) / 2 * n) + n;
+}
+
+/* Every 509th word, which is in another place of its cache line each time. */
+static bool written_well(kind what) {
+  for (size_t i = 0; i < given.words; i += 509) {
+    if (to[i] != (what == WRITE ? FILL : from[i])) return false;
+  }
+  return true;
+}
+
+static double time_pass(const bench_case *c, const isa *loops, bool check) {
+  loop *const work = c->what == READ ? loops->read : c->what == WRITE ? loops->write : loops->copy;
+  const double begin = omp_get_wtime();
+  const uint64_t sum =
+      c->how == BLOCKS ? pass_in_blocks(work, c->threads) : pass_in_chunks(work, c->threads);
+  const double seconds = omp_get_wtime() - begin;
+  const bool well = c->what == READ ? sum == sum_of_source() : !check || written_well(c->what);
+  if (!well) fail(1, "memory does not hold what it should after ", kind_names[c->what]);
+  return seconds;
+}
+
+static void list_cases(void) {
+  for (int i = 0; i < given.n_counts; i++) {
+    for (kind what = READ; what < KINDS; what++) {
+      for (sharing how = BLOCKS; how < SHARINGS; how++) {
+        cases[n_cases++] = (bench_case){.what = what, .how = how, .threads = given.counts[i]};
+      }
+    }
+  }
+}
+
+static int ascending(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void summarise(bench_case *c) {
+  const double bytes = (double)(given.words * sizeof *from) * (c->what == COPY ? 2 : 1);
+  const int n = given.rounds;
+  qsort(c->seconds, (size_t)n, sizeof c->seconds[0], ascending);
+  c->best = bytes / c->seconds[0];
+  c->median = bytes / ((c->seconds[(n - 1) / 2] + c->seconds[n / 2]) / 2);
+}
+
+/* Round -1 warms up, and is checked. */
+static void measure(const isa *loops) {
+  for (int round = -1; round < given.rounds; round++) {
+    for (int i = 0; i < n_cases; i++) {
+      const double seconds = time_pass(&cases[i], loops, round < 0);
+      if (round >= 0) cases[i].seconds[round] = seconds;
+    }
+  }
+  for (int i = 0; i < n_cases; i++) summarise(&cases[i]);
+}
+
+/* -- Memory ------------------------------------------------------------------------------------ */
+
+static int most_threads(void) {
+  int most = 1;
+  for (int i = 0; i < given.n_counts; i++) most = given.counts[i] > most ? given.counts[i] : most;
+  return most;
+}
+
+static uint64_t *array(void) {
+  const size_t bytes = (given.words * sizeof *from + HUGE - 1) / HUGE * HUGE;
+  void *memory = aligned_alloc(HUGE, bytes);
+  if (memory == NULL) fail(ENVIRONMENT, "no memory for the arrays: give a smaller --mib", "");
+  (void)madvise(memory, bytes, MADV_HUGEPAGE); /* whether it helped is read off below */
+  return memory;
+}
+
+/* Touched first by the threads that will use it, as blocks. */
+static void fill_arrays(void) {
+  from = array();
+  to = array();
+#pragma omp parallel for num_threads(most_threads()) schedule(static)
+  for (size_t i = 0; i < given.words; i++) {
+    from[i] = STEP * i + 1;
+    to[i] = FILL;
+  }
+}
+
+/* Bytes of this process on huge pages, -1 when the system does not say. */
+static double huge_bytes(void) {
+  FILE *file = fopen("/proc/self/smaps_rollup", "r");
+  if (file == NULL) return -1;
+  static const char key[] = "AnonHugePages:";
+  char line[256];
+  double kib = -1. / 1024;
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, key, strlen(key)) == 0) kib = strtod(line + strlen(key), NULL);
+  }
+  fclose(file);
+  return kib * 1024;
+}
+
+/* -- Reporting --------------------------------------------------------------------------------- */
+
+static void print_table(const isa *loops, double huge) {
+  printf("STREAM-style loops (%s), 2 arrays of %zu MiB, %.0f MiB on huge pages, %d rounds\n\n",
+         loops->name, given.words / PER_MIB, huge / (double)MIB, given.rounds);
+  puts("| loop | threads | shared out in | best GB/s | median GB/s |\n|---|---:|---|---:|---:|");
+  for (int i = 0; i < n_cases; i++) {
+    const bench_case *c = &cases[i];
+    printf("| %s | %d | %s | %.2f | %.2f |\n", kind_names[c->what], c->threads,
+           sharing_names[c->how], c->best / 1e9, c->median / 1e9);
+  }
+}
+
+static void write_json(const isa *loops, double huge) {
+  FILE *file = fopen(given.json, "w");
+  if (file == NULL) fail(ENVIRONMENT, "cannot write ", given.json);
+  fprintf(file,
+          "{\"schema\":\"hocket.bench_stream/1\",\"isa\":\"%s\",\"array_bytes\":%zu,"
+          "\"huge_bytes\":%.0f,\"rounds\":%d,\"rows\":[",
+          loops->name, given.words * sizeof *from, huge, given.rounds);
+  for (int i = 0; i < n_cases; i++) {
+    const bench_case *c = &cases[i];
+    fprintf(file,
+            "%s\n{\"loop\":\"%s\",\"threads\":%d,\"sharing\":\"%s\",\"best_bytes_per_s\":%.6g,"
+            "\"median_bytes_per_s\":%.6g}",
+            i > 0 ? "," : "", kind_names[c->what], c->threads, sharing_names[c->how], c->best,
+            c->median);
+  }
+  fputs("\n]}\n", file);
+  if (fclose(file) != 0) fail(ENVIRONMENT, "cannot write ", given.json);
+}
+
+/* -- Options ----------------------------------------------------------------------------------- */
+
+static long number(const char *text, long most) {
+  char *end;
+  const long n = strtol(text, &end, 10);
+  if (end == text || (*end != '\0' && *end != ',') || n < 1 || n > most) {
+    fail(USAGE, "not a number, or too large or small a one: ", text);
+  }
+  return n;
+}
+
+static void parse_threads(const char *text) {
+  for (const char *at = text; at != NULL; at = strchr(at, ',')) {
+    if (given.n_counts > 0) at++;
+    if (given.n_counts == MOST_COUNTS) fail(USAGE, "too many thread counts: ", text);
+    given.counts[given.n_counts++] = (int)number(at, 4096);
+  }
+}
+
+/* STREAM asks for arrays of four times the last cache; of those a quarter is still there in the
+ * next pass, and with a cache of 300 MB reads came out 12 % too fast. Hence sixteen times. */
+static size_t default_words(void) {
+  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const size_t wanted = cache > 0 ? 16 * (size_t)cache : 0;
+  return (wanted > 1024 * MIB ? (wanted + MIB - 1) / MIB : 1024) * PER_MIB;
+}
+
+static void parse(int argc, char **argv) {
+  static const struct option known[] = {{"threads", 1, NULL, 't'},   {"mib", 1, NULL, 'm'},
+                                        {"rounds", 1, NULL, 'r'},    {"json", 1, NULL, 'j'},
+                                        {"chunk-kib", 1, NULL, 'c'}, {NULL, 0, NULL, 0}};
+  given.words = default_words();
+  for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+    if (c == 't')
+      parse_threads(optarg);
+    else if (c == 'm')
+      given.words = (size_t)number(optarg, 1 << 20) * PER_MIB;
+    else if (c == 'r')
+      given.rounds = (int)number(optarg, MOST_ROUNDS);
+    else if (c == 'c')
+      given.chunk = (size_t)number(optarg, 1 << 20) * (PER_MIB / 1024);
+    else if (c == 'j')
+      given.json = optarg;
+    else
+      exit(USAGE);
+  }
+  if (optind < argc) fail(USAGE, "an option was expected, not ", argv[optind]);
+  if (given.n_counts == 0) given.counts[given.n_counts++] = omp_get_max_threads();
+}
+
+int main(int argc, char **argv) {
+  parse(argc, argv);
+  const isa loops = best_isa();
+  omp_set_dynamic(0);
+  fill_arrays();
+  list_cases();
+  measure(&loops);
+  const double huge = huge_bytes();
+  print_table(&loops, huge);
+  if (given.json != NULL) write_json(&loops, huge);
+  free(from);
+  free(to);
+}
