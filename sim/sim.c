@@ -71,6 +71,7 @@ static hk_status allocate(hk_state *s) {
   const size_t resources = (size_t)s->n_resources;
   s->runs = calloc(lanes, sizeof *s->runs);
   s->running = malloc(lanes * sizeof *s->running);
+  s->traffic = malloc(ranks * sizeof *s->traffic);
   s->activities = malloc(lanes * sizeof(hk_activity *));
   s->open = malloc(lanes * sizeof *s->open);
   s->ready = malloc((g->n_ops + 1) * sizeof *s->ready);
@@ -81,9 +82,9 @@ static hk_status allocate(hk_state *s) {
   s->growth = malloc(resources * sizeof *s->growth);
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);
   s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
-  if (s->runs == NULL || s->running == NULL || s->activities == NULL || s->open == NULL ||
-      s->ready == NULL || s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL ||
-      s->used == NULL || s->growth == NULL || s->rate_counters == NULL ||
+  if (s->runs == NULL || s->running == NULL || s->traffic == NULL || s->activities == NULL ||
+      s->open == NULL || s->ready == NULL || s->ended == NULL || s->gpu_memory == NULL ||
+      s->capacity == NULL || s->used == NULL || s->growth == NULL || s->rate_counters == NULL ||
       s->memory_counters == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
@@ -100,6 +101,7 @@ static hk_status allocate(hk_state *s) {
 static void release(hk_state *s) {
   free(s->runs);
   free(s->running);
+  free(s->traffic);
   free(s->activities);
   free(s->open);
   free(s->ready);
@@ -176,33 +178,29 @@ typedef struct {
   double kernels;           /* bytes a second of host memory that CPU kernels wish to move */
 } company;
 
-/* Bytes a second of host memory that a kernel wishes to move. */
-static double wish_of(const hk_run *run) {
-  for (int32_t u = 0; u < run->activity.n_uses; u++)
-    if (run->uses[u].resource == HK_RES_DRAM_CPU) return run->cap * run->uses[u].per_unit;
-  return 0;
-}
-
-static company company_of(const hk_state *s) {
+/* The fluid operations go to s->activities; `n` of them. */
+static company gather(hk_state *s, int *n) {
   company c = {0};
-  for (int rank = 0; rank < s->graph->ranks; rank++) {
-    unsigned traffic = 0;
-    for (int i = 0; i < s->n_running; i++) {
-      const hk_run *run = &s->runs[s->running[i]];
-      if (!run->fluid || s->graph->ops[run->op].rank != rank) continue;
-      traffic |= run->traffic;
-      if ((run->traffic & HK_TRAFFIC_CPU) != 0) c.kernels += wish_of(run);
-    }
-    if ((traffic & HK_TRAFFIC_IN) != 0) c.gpus_in += s->graph->multiplicity;
-    if ((traffic & HK_TRAFFIC_OUT) != 0) c.gpus_out += s->graph->multiplicity;
+  *n = 0;
+  memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
+  for (int i = 0; i < s->n_running; i++) {
+    hk_run *run = &s->runs[s->running[i]];
+    if (!run->fluid) continue;
+    s->activities[(*n)++] = &run->activity;
+    if (run->traffic == 0) continue;
+    unsigned *of_rank = &s->traffic[s->graph->ops[run->op].rank];
+    const unsigned first = run->traffic & ~*of_rank; /* of its sort on that GPU */
+    *of_rank |= run->traffic;
+    if ((first & HK_TRAFFIC_IN) != 0) c.gpus_in += s->graph->multiplicity;
+    if ((first & HK_TRAFFIC_OUT) != 0) c.gpus_out += s->graph->multiplicity;
+    c.kernels += run->host_wish;
   }
   return c;
 }
 
 /* Caps, weights and capacities as they are in this company. */
-static void adapt(hk_state *s) {
-  const company c = company_of(s);
-  const double kept = hk_cpu_kept(s->machine, c.gpus_in, c.gpus_out);
+static void adapt(hk_state *s, company c) {
+  const double kept = c.kernels > 0 ? hk_cpu_kept(s->machine, c.gpus_in, c.gpus_out) : 1;
   const double kept_in = hk_h2d_kept(s->machine, kept * c.kernels);
   const bool mixed = c.kernels > 0 && c.gpus_in + c.gpus_out > 0;
   const bool crowded = mixed || fmax(c.gpus_in, c.gpus_out) > 1;
@@ -222,12 +220,9 @@ static void adapt(hk_state *s) {
  * what they did is booked first; operations that have just become fluid had none. */
 static hk_status share(hk_state *s) {
   progress(s);
-  int n = 0;
-  for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    if (run->fluid) s->activities[n++] = &run->activity;
-  }
-  adapt(s);
+  int n;
+  const company c = gather(s, &n);
+  adapt(s, c);
   hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
@@ -269,6 +264,7 @@ static hk_status start(hk_state *s, int32_t id) {
   run->due = s->now + demand.latency;
   run->traffic = demand.traffic;
   run->cap = demand.cap;
+  run->host_wish = 0;
   run->weight = demand.weight;
   run->weight_crowded = demand.weight_crowded;
   run->activity = (hk_activity){.uses = run->uses, .n_uses = demand.n_uses};
@@ -276,6 +272,7 @@ static hk_status start(hk_state *s, int32_t id) {
     const hk_resource r = demand.uses[u].resource;
     const double times = hk_use_count(s->graph, r);
     run->uses[u] = (hk_share_use){hk_slot(op->rank, r), demand.uses[u].per_unit * times};
+    if (r == HK_RES_DRAM_CPU) run->host_wish = demand.cap * run->uses[u].per_unit;
   }
   s->running[s->n_running++] = op->lane;
   s->result->timeline.spans[id] = (hk_span){s->now, s->now, -1};

@@ -13,6 +13,7 @@ typedef struct {
   hk_ns due;        /* when this part ends, as things stand */
   double remaining; /* work units at `hk_state.since` */
   unsigned traffic;
+  double host_wish;                   /* a kernel's: bytes a second of host memory; else 0 */
   double cap, weight, weight_crowded; /* as demanded */
   hk_activity activity;               /* what of these holds beside all that is under way */
   hk_share_use uses[HK_DEMAND_USES];
@@ -41,6 +42,8 @@ typedef struct {
 
   hk_bytes *gpu_memory; /* per rank */
   hk_bytes host_memory;
+
+  unsigned *traffic; /* per rank: what is fluid; scratch of one sharing */
 
   hk_activity **activities; /* scratch of hk_share */
   int32_t *open;
