@@ -25,18 +25,20 @@ static double full_level(double capacity, double used, double growth) {
   return left > 0 ? left / growth : 0;
 }
 
+/* The lowest level at which one of the open activities stops. Each keeps its own in `rate`, until
+ * it is frozen. */
 static double next_level(hk_activity *const *activities, const int32_t *open, int n_open,
                          const double *capacity, const double *used, const double *growth) {
   double level = INFINITY;
   for (int i = 0; i < n_open; i++) {
-    const hk_activity *a = activities[open[i]];
-    const double at_cap = a->cap / a->weight;
-    if (at_cap < level) level = at_cap;
+    hk_activity *a = activities[open[i]];
+    a->rate = a->cap / a->weight;
     for (int32_t u = 0; u < a->n_uses; u++) {
       const int32_t r = a->uses[u].resource;
       const double at_full = full_level(capacity[r], used[r], growth[r]);
-      if (at_full < level) level = at_full;
+      if (at_full < a->rate) a->rate = at_full;
     }
+    if (a->rate < level) level = a->rate;
   }
   return level;
 }
@@ -58,17 +60,10 @@ void hk_share(hk_activity *const *activities, int n, const double *capacity, int
     /* Who stops is decided before any of them is frozen, as freezing changes `used`. */
     int n_stop = 0;
     for (int i = 0; i < n_open; i++) {
-      const hk_activity *a = activities[open[i]];
-      double stop = a->cap / a->weight;
-      for (int32_t u = 0; u < a->n_uses; u++) {
-        const int32_t r = a->uses[u].resource;
-        stop = fmin(stop, full_level(capacity[r], used[r], growth[r]));
-      }
-      if (stop <= level * TOGETHER) {
-        const int32_t stopped = open[i];
-        open[i] = open[n_stop];
-        open[n_stop++] = stopped;
-      }
+      if (activities[open[i]]->rate > level * TOGETHER) continue;
+      const int32_t stopped = open[i];
+      open[i] = open[n_stop];
+      open[n_stop++] = stopped;
     }
     for (int i = 0; i < n_stop; i++) {
       hk_activity *a = activities[open[i]];
