@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The executor: one thread a lane, one mutex and condition for "something happened". */
+/* The executor: one thread a lane. Whoever ends an operation wakes the lanes that wait for this one
+ * and no other: the CPU lane has better things to do between two subgroups. */
 #include "engine/executor.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/topology.h"
 
@@ -19,6 +19,9 @@ typedef struct {
   int32_t *ops; /* in order */
   int32_t n;
   hk_stream *stream; /* NULL on the CPU */
+  int32_t awaited;   /* an operation of another lane; -1: none */
+  progress least;    /* how far it must come */
+  pthread_cond_t wake;
   pthread_t thread;
   bool started;
 } lane;
@@ -34,10 +37,10 @@ struct hk_executor {
   hk_ns *cpu_start, *cpu_end; /* [op] of CPU lanes */
 
   pthread_mutex_t mutex;
-  pthread_cond_t changed;
-  uint64_t run; /* counts runs: lanes wait for the next */
-  int32_t busy; /* lanes that are still at this run */
-  bool timed;   /* this run has a timeline to fill */
+  pthread_cond_t begin, over; /* of a run */
+  uint64_t run;               /* counts runs: lanes wait for the next */
+  int32_t busy;               /* lanes that are still at this run */
+  bool timed;                 /* this run has a timeline to fill */
   bool closing;
   hk_error failure; /* the first one; status HK_OK: none */
 };
@@ -46,18 +49,15 @@ bool hk_lane_on_cpu(hk_lane_kind kind) {
   return kind == HK_LANE_HOST || kind == HK_LANE_CPU;
 }
 
-static hk_ns now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (hk_ns)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* -- Progress ---------------------------------------------------------------------------------- */
 
 static void set_progress(hk_executor *x, int32_t op, progress to) {
   pthread_mutex_lock(&x->mutex);
   x->progress[op] = to;
-  pthread_cond_broadcast(&x->changed);
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    lane *l = &x->lanes[i];
+    if (l->awaited == op && l->least <= to) pthread_cond_signal(&l->wake);
+  }
   pthread_mutex_unlock(&x->mutex);
 }
 
@@ -69,11 +69,15 @@ static bool failed(hk_executor *x) {
 }
 
 /* Whether `op` came so far before anything failed. */
-static bool wait_for(hk_executor *x, int32_t op, progress least) {
+static bool wait_for(lane *l, int32_t op, progress least) {
+  hk_executor *x = l->executor;
   pthread_mutex_lock(&x->mutex);
+  l->awaited = op;
+  l->least = least;
   while (x->progress[op] < least && x->failure.status == HK_OK) {
-    pthread_cond_wait(&x->changed, &x->mutex);
+    pthread_cond_wait(&l->wake, &x->mutex);
   }
+  l->awaited = -1;
   const bool there = x->progress[op] >= least;
   pthread_mutex_unlock(&x->mutex);
   return there;
@@ -89,7 +93,7 @@ static void fail(hk_executor *x, int32_t op, const hk_error *err) {
     hk_fail_prefix(&x->failure, "%s on lane %s", label,
                    x->graph->lanes[x->graph->ops[op].lane].name);
   }
-  pthread_cond_broadcast(&x->changed);
+  for (size_t i = 0; i < x->graph->n_lanes; i++) pthread_cond_signal(&x->lanes[i].wake);
   pthread_mutex_unlock(&x->mutex);
 }
 
@@ -107,7 +111,7 @@ static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
     const int32_t before = x->graph->deps[d];
     const lane *other = lane_of(x, before);
     if (other == l) continue;
-    if (!wait_for(x, before, other->on_cpu ? DONE : ISSUED)) return false;
+    if (!wait_for(l, before, other->on_cpu ? DONE : ISSUED)) return false;
     if (other->on_cpu) continue;
     const hk_backend_ops *ops = x->backend->ops;
     const hk_status status = l->on_cpu ? ops->event_sync(x->end[before], err)
@@ -130,9 +134,9 @@ static hk_status queue_on_stream(lane *l, int32_t id, hk_error *err) {
 
 static hk_status do_on_cpu(lane *l, int32_t id, hk_error *err) {
   hk_executor *x = l->executor;
-  if (x->timed) x->cpu_start[id] = now();
+  if (x->timed) x->cpu_start[id] = hk_now();
   HK_TRY(x->actions.run(x->actions.arg, id, NULL, err));
-  if (x->timed) x->cpu_end[id] = now();
+  if (x->timed) x->cpu_end[id] = hk_now();
   return HK_OK;
 }
 
@@ -174,7 +178,7 @@ static void *lane_main(void *arg) {
   uint64_t seen = 0;
   for (;;) {
     pthread_mutex_lock(&x->mutex);
-    while (x->run == seen && !x->closing) pthread_cond_wait(&x->changed, &x->mutex);
+    while (x->run == seen && !x->closing) pthread_cond_wait(&x->begin, &x->mutex);
     seen = x->run;
     const bool closing = x->closing;
     pthread_mutex_unlock(&x->mutex);
@@ -182,8 +186,7 @@ static void *lane_main(void *arg) {
     run_lane(l);
     drain(l);
     pthread_mutex_lock(&x->mutex);
-    x->busy--;
-    pthread_cond_broadcast(&x->changed);
+    if (--x->busy == 0) pthread_cond_signal(&x->over);
     pthread_mutex_unlock(&x->mutex);
   }
 }
@@ -194,6 +197,10 @@ static hk_status open_lanes(hk_executor *x, hk_error *err) {
   const hk_graph *graph = x->graph;
   x->lanes = calloc(graph->n_lanes, sizeof *x->lanes);
   if (x->lanes == NULL) return hk_fail_memory(err, graph->n_lanes * sizeof *x->lanes, "lanes");
+  for (size_t i = 0; i < graph->n_lanes; i++) {
+    x->lanes[i].awaited = -1;
+    pthread_cond_init(&x->lanes[i].wake, NULL);
+  }
   for (size_t i = 0; i < graph->n_ops; i++) x->lanes[graph->ops[i].lane].n++;
   for (size_t i = 0; i < graph->n_lanes; i++) {
     lane *l = &x->lanes[i];
@@ -260,7 +267,8 @@ hk_status hk_executor_open(const hk_graph *graph, hk_backend *backend,
   x->backend = backend;
   x->actions = *actions;
   pthread_mutex_init(&x->mutex, NULL);
-  pthread_cond_init(&x->changed, NULL);
+  pthread_cond_init(&x->begin, NULL);
+  pthread_cond_init(&x->over, NULL);
   hk_status status = open_lanes(x, err);
   if (status == HK_OK) status = open_events(x, err);
   if (status == HK_OK) status = start_threads(x, err);
@@ -278,12 +286,13 @@ void hk_executor_close(hk_executor *x) {
   const hk_backend_ops *ops = x->backend->ops;
   pthread_mutex_lock(&x->mutex);
   x->closing = true;
-  pthread_cond_broadcast(&x->changed);
+  pthread_cond_broadcast(&x->begin);
   pthread_mutex_unlock(&x->mutex);
   for (size_t i = 0; x->lanes != NULL && i < x->graph->n_lanes; i++) {
     lane *l = &x->lanes[i];
     if (l->started) pthread_join(l->thread, NULL);
     if (l->stream != NULL) ops->stream_close(l->stream);
+    pthread_cond_destroy(&l->wake);
     free(l->ops);
   }
   for (size_t i = 0; i < x->graph->n_ops; i++) {
@@ -296,7 +305,8 @@ void hk_executor_close(hk_executor *x) {
   free(x->end);
   free(x->cpu_start);
   free(x->cpu_end);
-  pthread_cond_destroy(&x->changed);
+  pthread_cond_destroy(&x->over);
+  pthread_cond_destroy(&x->begin);
   pthread_mutex_destroy(&x->mutex);
   free(x);
 }
@@ -344,11 +354,11 @@ hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed,
   x->failure = (hk_error){0};
   x->busy = (int32_t)x->graph->n_lanes;
   x->timed = timeline != NULL;
-  const hk_ns begin = now();
+  const hk_ns begin = hk_now();
   x->run++;
-  pthread_cond_broadcast(&x->changed);
-  while (x->busy > 0) pthread_cond_wait(&x->changed, &x->mutex);
-  const hk_ns end = now();
+  pthread_cond_broadcast(&x->begin);
+  while (x->busy > 0) pthread_cond_wait(&x->over, &x->mutex);
+  const hk_ns end = hk_now();
   const hk_error failure = x->failure;
   pthread_mutex_unlock(&x->mutex);
   if (elapsed != NULL) *elapsed = end - begin;
