@@ -2,7 +2,6 @@
 /* hocket calibrate: measures this machine and stores a profile of it. What is printed about it:
  * cli/calibrated.c. */
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "calib/calibrate.h"
@@ -16,20 +15,14 @@
 
 typedef struct {
   bool watched; /* by somebody at a terminal */
-  double told;
+  hk_ns told;
 } progress;
-
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void show_progress(void *context, const char *probe, double share, double left_s,
                           size_t narrow, size_t n) {
   progress *p = context;
-  const double at = now_s();
-  if (!p->watched || at - p->told < 0.2) return;
+  const hk_ns at = hk_now();
+  if (!p->watched || at - p->told < HK_NS_PER_S / 5) return;
   p->told = at;
   fprintf(stderr,
           "\r\033[Khocket calibrate: %.0f %%, about %.0f s left, %zu of %zu probes precise; %s",

@@ -18,26 +18,20 @@
 
 typedef struct {
   const char *what; /* NULL: nobody is looking */
-  double began, told;
+  hk_ns began, told;
 } progress;
 
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void begin_progress(progress *p, const char *what, bool quiet) {
-  *p = (progress){.what = !quiet && isatty(STDERR_FILENO) ? what : NULL, .began = now()};
+  *p = (progress){.what = !quiet && isatty(STDERR_FILENO) ? what : NULL, .began = hk_now()};
 }
 
 static void show_progress(void *context, double share) {
   progress *p = context;
-  const double at = now();
-  if (!p->what || at - p->told < 0.2 || share <= 0) return;
+  const hk_ns at = hk_now();
+  if (!p->what || at - p->told < HK_NS_PER_S / 5 || share <= 0) return;
   p->told = at;
   fprintf(stderr, "\r\033[Khocket fit: %s, %.0f %%, about %.0f s left", p->what, 100 * share,
-          (at - p->began) * (1 - share) / share);
+          hk_s(at - p->began) * (1 - share) / share);
   fflush(stderr);
 }
 

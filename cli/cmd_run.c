@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "calib/fingerprint.h"
@@ -34,15 +33,9 @@ typedef struct {
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void show_progress(const hk_args *args, const running *r, double begun) {
+static void show_progress(const hk_args *args, const running *r, hk_ns begun) {
   if (args->quiet || !isatty(STDERR_FILENO)) return;
-  const double left = (now_s() - begun) / r->steps * (r->wanted - r->steps);
+  const double left = hk_s(hk_now() - begun) / r->steps * (r->wanted - r->steps);
   fprintf(stderr, "\r\033[Khocket run: step %d of %d, %.1f ms, about %.0f s left", r->steps,
           r->wanted, r->update_ms[r->steps - 1], left);
   fflush(stderr);
@@ -78,7 +71,7 @@ static hk_status make_engine(const hk_args *args, running *r, hk_error *err) {
 }
 
 static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
-  const double begun = now_s();
+  const hk_ns begun = hk_now();
   const volatile sig_atomic_t *stop = hk_interrupt_catch();
   while (r->steps < r->wanted && !*stop) {
     hk_step_report report;

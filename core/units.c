@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Times, sizes and counts as people read them: three significant digits and a unit. */
+/* The clock; times, sizes and counts as people read them: three significant digits and a unit. */
 #include "core/units.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
+
+hk_ns hk_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (hk_ns)t.tv_sec * HK_NS_PER_S + t.tv_nsec;
+}
 
 /* `value` of units[0], each further unit `base` of the one before it. units[0] is exact. */
 static const char *format_scaled(double value, double base, const char *const *units,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Units. Time is integer nanoseconds and memory integer bytes everywhere; rates are double,
- * per second. A name carries its unit where the type cannot. */
+/* Units, and the clock. Time is integer nanoseconds and memory integer bytes everywhere; rates are
+ * double, per second. A name carries its unit where the type cannot. */
 #ifndef HK_CORE_UNITS_H
 #define HK_CORE_UNITS_H
 
@@ -22,6 +22,13 @@ typedef int64_t hk_bytes; /* bytes */
 static inline double hk_ms(hk_ns t) {
   return (double)t / 1e6;
 }
+
+static inline double hk_s(hk_ns t) {
+  return (double)t / HK_NS_PER_S;
+}
+
+/* CLOCK_MONOTONIC: only differences mean anything, and setting the time of day does not move it. */
+hk_ns hk_now(void);
 
 /* "12.3 ms", "1.25 s", "850 us", "17 ns". Returns `buffer`. 16 bytes are enough. */
 const char *hk_format_ns(hk_ns t, char *buffer, size_t size);

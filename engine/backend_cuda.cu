@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/kernels_cuda.h"
 #include "engine/matmul_cuda.h"
@@ -362,21 +361,15 @@ static hk_status is_event_done(hk_event *e, bool *done, hk_error *err) {
 
 /* ---- The clock ------------------------------------------------------------------------------ */
 
-static hk_ns now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (hk_ns)t.tv_sec * HK_NS_PER_S + t.tv_nsec;
-}
-
 /* Lets b->tried happen, and says between which two moments it did. Polls, because a sleeper learns
  * late. */
 static hk_status try_clock(cuda_backend *b, hk_ns *before, hk_ns *after, hk_error *err) {
-  *before = now();
+  *before = hk_now();
   CHECK(cudaEventRecord, err, b->tried, b->clock);
   cudaError_t code = cudaSuccess;
   do {
     code = cudaEventQuery(b->tried);
-    *after = now();
+    *after = hk_now();
   } while (code == cudaErrorNotReady);
   cudaGetLastError(); /* which remembers "not ready" */
   return check(code, err, "cudaEventQuery", "aligning the clock");

@@ -6,7 +6,6 @@
  * for ever. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/host_device.h"
 #include "engine/topology.h"
@@ -64,12 +63,11 @@ static void drop_event(host_event *e) {
 }
 
 static void reach_event(host_event *e, uint64_t number) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  const hk_ns now = hk_now();
   pthread_mutex_lock(&e->lock);
   if (number > e->happened) {
     e->happened = number;
-    e->time = t.tv_sec * HK_NS_PER_S + t.tv_nsec;
+    e->time = now;
   }
   pthread_cond_broadcast(&e->reached);
   pthread_mutex_unlock(&e->lock);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/units.h"
 #include "engine/topology.h"
@@ -53,12 +52,6 @@ struct hk_team {
 
 /* -- Waiting ----------------------------------------------------------------------------------- */
 
-static hk_ns now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * HK_NS_PER_S + t.tv_nsec;
-}
-
 static void relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -81,13 +74,13 @@ static bool is_empty(hk_team *team, uint64_t piece) {
 /* Spins for a moment, then sleeps on `signal`. */
 static void await(hk_team *team, condition there, uint64_t piece, pthread_cond_t *signal) {
   if (team->spin) {
-    const hk_ns end = now() + SPIN_NS;
+    const hk_ns end = hk_now() + SPIN_NS;
     do {
       for (int i = 0; i < 32; i++) {
         if (there(team, piece)) return;
         relax();
       }
-    } while (now() < end);
+    } while (hk_now() < end);
   }
   pthread_mutex_lock(&team->lock);
   while (!there(team, piece)) pthread_cond_wait(signal, &team->lock);
