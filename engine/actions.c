@@ -22,107 +22,102 @@ hk_group_run hk_engine_group_run(const hk_engine *e, int64_t at, int64_t end) {
 
 /* -- Work of the CPU team ---------------------------------------------------------------------- */
 
-/* Parameters that a thread takes at a time: p, m, v, gradient and weight of a chunk are 1.8 MB, so
- * that what is shared out last keeps nobody waiting long. */
-#define CHUNK ((int64_t)1 << 16)
+/* Parameters that a thread takes at a time, at most: p, m, v, gradient and weight are 1.8 MB. */
+#define MOST_CHUNK ((int64_t)1 << 16)
 
 typedef struct {
   const hk_engine *e;
   const hk_state_subgroup *sub;
   size_t s;
-  int64_t begin, end; /* inside the subgroup */
-  int64_t chunk;      /* parameters a chunk; chunks do not span slabs */
-  int64_t chunks_a_slab;
+  int64_t begin; /* inside the subgroup; no piece's end lies inside the work */
+  hk_chunks chunks;
   const hk_adamw_step *steps;
   uint16_t *to; /* weights of parameters `begin` and on; NULL: none */
 } team_work;
 
-/* Work begins at a piece, so chunk c lies in its slab c / chunks_a_slab. */
-static int64_t chunks_in(const team_work *w) {
-  const int64_t slab = w->e->state.shape.numel;
-  return (w->end - w->begin + slab - 1) / slab * w->chunks_a_slab;
+/* A kernel over a run of parameters inside one slab. */
+typedef void (*run_work)(const team_work *w, const hk_slab_run *run);
+
+static void chunk_by_runs(const team_work *w, int64_t chunk, run_work work) {
+  const int64_t end = w->begin + hk_chunk_begin(&w->chunks, chunk + 1);
+  for (int64_t at = w->begin + hk_chunk_begin(&w->chunks, chunk); at < end;) {
+    const hk_slab_run run = hk_state_run(&w->e->state, w->s, at, end);
+    work(w, &run);
+    at += run.n;
+  }
 }
 
-/* The run of parameters that is chunk `c`; n is 0 where a slab ends early. */
-static hk_slab_run chunk_run(const team_work *w, int64_t c) {
-  const int64_t slab = w->e->state.shape.numel;
-  const int64_t begin = w->begin + c / w->chunks_a_slab * slab;
-  int64_t at = c % w->chunks_a_slab * w->chunk;
-  if (at >= slab || begin + at >= w->end) return (hk_slab_run){.n = 0};
-  int64_t end = begin + at + w->chunk;
-  if (end > begin + slab) end = begin + slab;
-  if (end > w->end) end = w->end;
-  return hk_state_run(&w->e->state, w->s, begin + at, end);
-}
-
-static void adamw_chunk(void *arg, int64_t c, int thread) {
-  (void)thread;
-  const team_work *w = arg;
+static void adamw_run(const team_work *w, const hk_slab_run *run) {
   const hk_engine *e = w->e;
-  const hk_slab_run run = chunk_run(w, c);
   const hk_slab_shape *shape = &e->state.shape;
   const hk_grad_type type =
       e->plan.runtime == HK_RUNTIME_DEEPSPEED ? HK_GRAD_FP32 : e->options.grad_type;
-  const int64_t flat = w->sub->offset + run.offset;
-  for (int64_t done = 0; done < run.n;) {
-    const hk_group_run g = hk_engine_group_run(e, flat + done, flat + run.n);
-    const int64_t n = g.end - flat - done, at = run.at + done, index = run.offset + done;
-    void *slab = e->state.home[run.slab];
-    const char *grad =
-        (const char *)e->grads + (size_t)(w->sub->host_at + index) * hk_grad_size(type);
+  const int64_t flat = w->sub->offset + run->offset;
+  const int64_t host_at = hk_state_host_at(&e->state, w->sub, run->offset);
+  for (int64_t done = 0; done < run->n;) {
+    const hk_group_run g = hk_engine_group_run(e, flat + done, flat + run->n);
+    const int64_t n = g.end - flat - done, at = run->at + done;
+    void *slab = e->state.home[run->slab];
+    const char *grad = (const char *)e->grads + (size_t)(host_at + done) * hk_grad_size(type);
     e->kernels->adamw(&w->steps[g.group], type, n, hk_slab_part(shape, slab, 0, at),
                       hk_slab_part(shape, slab, 1, at), hk_slab_part(shape, slab, 2, at), grad,
-                      w->to != NULL ? w->to + index - w->begin : NULL);
+                      w->to != NULL ? w->to + run->offset - w->begin + done : NULL);
     done += n;
   }
 }
 
-static void unscale_chunk(void *arg, int64_t c, int thread) {
-  (void)thread;
-  const team_work *w = arg;
-  const hk_slab_run run = chunk_run(w, c);
-  float *grads = (float *)w->e->grads + w->sub->host_at + run.offset;
-  if (run.n > 0) w->e->kernels->unscale(w->steps[0].scale, run.n, grads);
+static void unscale_run(const team_work *w, const hk_slab_run *run) {
+  float *grads = (float *)w->e->grads + hk_state_host_at(&w->e->state, w->sub, run->offset);
+  w->e->kernels->unscale(w->steps[0].scale, run->n, grads);
 }
 
-static void cast_chunk(void *arg, int64_t c, int thread) {
+static void cast_run(const team_work *w, const hk_slab_run *run) {
+  const float *p = hk_slab_part(&w->e->state.shape, w->e->state.home[run->slab], 0, run->at);
+  w->e->kernels->cast_down(run->n, p, w->to + run->offset - w->begin);
+}
+
+static void adamw_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
-  const team_work *w = arg;
-  const hk_slab_run run = chunk_run(w, c);
-  if (run.n == 0) return;
-  const float *p = hk_slab_part(&w->e->state.shape, w->e->state.home[run.slab], 0, run.at);
-  w->e->kernels->cast_down(run.n, p, w->to + run.offset - w->begin);
+  chunk_by_runs(arg, chunk, adamw_run);
+}
+
+static void unscale_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  chunk_by_runs(arg, chunk, unscale_run);
+}
+
+static void cast_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  chunk_by_runs(arg, chunk, cast_run);
 }
 
 /* The operation's part of its subgroup, chunk by chunk; weights go to `to`. */
 static void share_out(hk_engine *e, const hk_op *op, hk_team_work chunk, const hk_adamw_step *steps,
                       uint16_t *to) {
-  const int64_t slab = e->state.shape.numel;
-  const int64_t a_slab = (slab + CHUNK - 1) / CHUNK;
   team_work w = {.e = e,
                  .sub = subgroup_of(e, op),
                  .s = (size_t)op->subgroup,
                  .begin = op->offset,
-                 .end = op->offset + op->work,
-                 .chunk = ((slab + a_slab - 1) / a_slab + 63) / 64 * 64,
-                 .chunks_a_slab = a_slab,
+                 .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
                  .steps = steps,
                  .to = to};
-  hk_team_run(e->team, chunks_in(&w), chunk, &w);
+  hk_team_run(e->team, w.chunks.count, chunk, &w);
+}
+
+/* Where the weights of an operation's parameters lie in the host's array. */
+static uint16_t *host_weights(const hk_engine *e, const hk_op *op) {
+  return e->weights + hk_state_host_at(&e->state, subgroup_of(e, op), op->offset);
 }
 
 static void act_on_cpu(hk_engine *e, int32_t id) {
   const hk_op *op = &e->graph.ops[id];
-  uint16_t *to = NULL;
   switch (op->kind) {
     case HK_OP_ADAMW_CPU:
-      to = e->weights + subgroup_of(e, op)->host_at + op->offset;
-      share_out(e, op, adamw_chunk, e->steps, to);
+      share_out(e, op, adamw_chunk, e->steps, host_weights(e, op));
       break;
     case HK_OP_ADAMW_CPU_FP32:
       /* The prototype sends weights that it has not cast; ours must be right. */
-      if (e->weights != NULL) to = e->weights + subgroup_of(e, op)->host_at;
-      share_out(e, op, adamw_chunk, e->unscaled, to);
+      share_out(e, op, adamw_chunk, e->unscaled, e->weights != NULL ? host_weights(e, op) : NULL);
       break;
     case HK_OP_UNSCALE_CPU:
       share_out(e, op, unscale_chunk, e->steps, NULL);
@@ -195,7 +190,7 @@ static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
 static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   const hk_state_subgroup *sub = subgroup_of(e, op);
-  const uint16_t *from = e->weights != NULL ? e->weights + sub->host_at + op->offset : e->pageable;
+  const uint16_t *from = e->weights != NULL ? host_weights(e, op) : e->pageable;
   uint16_t *to = e->device_weights + sub->offset + op->offset;
   if (e->plan.runtime == HK_RUNTIME_DEEPSPEED) {
     return e->backend->ops->copy(stream, to, from, op->work, err);

@@ -5,6 +5,7 @@
 #define HK_ENGINE_PRIVATE_H
 
 #include "engine/arena.h"
+#include "engine/chunks.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "engine/ranges.h"

@@ -17,7 +17,8 @@ typedef struct {
   int64_t first, slabs; /* of hk_state.home */
   int64_t step;         /* whose state it holds; -1: lost */
   int64_t touched;   /* resident: the last attempt at a step that changed it, to the end or not */
-  int64_t host_at;   /* route cpu: first element in the host's gradient and weight arrays */
+  int64_t host_at;   /* route cpu: first element in the host's gradient and weight arrays; see
+                        hk_state_host_at */
   int64_t device_at; /* other routes: first element in the device's gradient array */
 } hk_state_subgroup;
 
@@ -30,6 +31,8 @@ typedef struct {
 typedef struct {
   hk_slab_shape shape;
   int64_t piece; /* parameters a piece; the last of a subgroup has the rest */
+  int64_t apart; /* from one piece to the next in the host's gradient and weight arrays: each begins
+                    at a whole cache line, however odd the piece */
   int64_t slabs_a_piece;
   hk_state_subgroup *subgroups;
   size_t n_subgroups;
@@ -64,6 +67,12 @@ typedef struct {
 /* The first run of parameters offset .. end - 1 of subgroup s; the next begins at run.offset +
  * run.n. */
 hk_slab_run hk_state_run(const hk_state *state, size_t s, int64_t offset, int64_t end);
+/* Where parameter `offset` of a subgroup with route cpu lies in the host's gradient and weight
+ * arrays; those up to the end of its piece follow it. */
+static inline int64_t hk_state_host_at(const hk_state *state, const hk_state_subgroup *sub,
+                                       int64_t offset) {
+  return sub->host_at + offset / state->piece * state->apart + offset % state->piece;
+}
 /* The subgroup that flat parameter `offset` is in. */
 size_t hk_state_find(const hk_state *state, int64_t offset);
 

@@ -107,16 +107,16 @@ static hk_status flush_widened(hk_engine *e, const char *grad, float *to, int64_
 
 /* -- Giving gradients -------------------------------------------------------------------------- */
 
-/* Gradients of one subgroup's parameters at .. at + n - 1. */
-static hk_status give_subgroup(hk_engine *e, const hk_state_subgroup *sub, int64_t at, int64_t n,
-                               const char *grad, bool on_device, hk_error *err) {
+/* Gradients of one subgroup's parameters at .. at + n - 1, of one piece on the host. */
+static hk_status give_run(hk_engine *e, const hk_state_subgroup *sub, int64_t at, int64_t n,
+                          const char *grad, bool on_device, hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
   const bool widen = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
   if (sub->route != HK_ROUTE_CPU) {
     if (!on_device) scan_host(e, grad, NULL, n, false);
     return ops->copy(e->stream, e->device_grads + 2 * (sub->device_at + at), grad, 2 * n, err);
   }
-  char *to = (char *)e->grads + (widen ? 4 : 2) * (sub->host_at + at);
+  char *to = (char *)e->grads + (widen ? 4 : 2) * hk_state_host_at(&e->state, sub, at);
   if (!on_device) {
     scan_host(e, grad, to, n, widen);
     return HK_OK;
@@ -125,14 +125,24 @@ static hk_status give_subgroup(hk_engine *e, const hk_state_subgroup *sub, int64
                : ops->copy(e->stream, to, grad, 2 * n, err);
 }
 
+static int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* Parameters from `at` on whose gradients lie in a row. */
+static int64_t run_from(const hk_engine *e, const hk_state_subgroup *sub, int64_t at) {
+  const int64_t left = sub->numel - at, piece = e->state.piece;
+  return sub->route == HK_ROUTE_CPU ? least(left, piece - at % piece) : left;
+}
+
 static hk_status take_gradients(hk_engine *e, int64_t offset, int64_t n, const char *grad,
                                 bool on_device, bool wait, hk_error *err) {
   if (on_device) HK_TRY(scan_device(e, grad, n, err));
   for (int64_t done = 0; done < n;) {
     const hk_state_subgroup *sub = &e->state.subgroups[hk_state_find(&e->state, offset + done)];
     const int64_t at = offset + done - sub->offset;
-    const int64_t part = sub->numel - at < n - done ? sub->numel - at : n - done;
-    HK_TRY(give_subgroup(e, sub, at, part, grad + 2 * done, on_device, err));
+    const int64_t part = least(n - done, run_from(e, sub, at));
+    HK_TRY(give_run(e, sub, at, part, grad + 2 * done, on_device, err));
     done += part;
   }
   return wait || !on_device ? e->backend->ops->stream_sync(e->stream, err) : HK_OK;

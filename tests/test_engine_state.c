@@ -99,6 +99,19 @@ static void assert_runs(const hk_state *state, size_t s, int64_t begin) {
   }
 }
 
+/* Each piece begins at a whole cache line behind the one before; where the last one ends. */
+static int64_t assert_pieces_on_lines(const hk_state *state, const hk_state_subgroup *sub) {
+  int64_t free_at = sub->host_at;
+  for (int64_t offset = 0; offset < sub->numel; offset += state->piece) {
+    const int64_t left = sub->numel - offset, n = left < state->piece ? left : state->piece;
+    const int64_t at = hk_state_host_at(state, sub, offset);
+    assert_true(at >= free_at && at - free_at < 128 && at % 128 == 0);
+    free_at = hk_state_host_at(state, sub, offset + n - 1) + 1;
+    assert_int_equal(free_at, at + n);
+  }
+  return free_at;
+}
+
 static void assert_everything_is_somewhere(const hk_state *state, random_stream *r) {
   int64_t offset = 0, host = 0, device = 0;
   for (size_t s = 0; s < state->n_subgroups; s++) {
@@ -111,7 +124,7 @@ static void assert_everything_is_somewhere(const hk_state *state, random_stream 
     int64_t *free_at = sub->route == HK_ROUTE_CPU ? &host : &device;
     const int64_t at = sub->route == HK_ROUTE_CPU ? sub->host_at : sub->device_at;
     assert_true(at >= *free_at && at % 128 == 0);
-    *free_at = at + sub->numel;
+    *free_at = sub->route == HK_ROUTE_CPU ? assert_pieces_on_lines(state, sub) : at + sub->numel;
     assert_runs(state, s, 0);
     assert_runs(state, s, pick(r, 0, (int)sub->numel - 1));
   }
