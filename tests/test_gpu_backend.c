@@ -267,6 +267,43 @@ static void casts(void **state) {
   }
 }
 
+/* -- Pulls ------------------------------------------------------------------------------------- */
+
+/* Weights from host memory to anywhere on the device, and nothing beside them is touched. */
+static void check_pull(char *host, int64_t n, int from_at, int to_at) {
+  hk_error err = {0};
+  const hk_bytes bytes = (to_at + n + 16) * 2;
+  uint16_t *from = (uint16_t *)(void *)host + from_at;
+  char *expected = plain(bytes);
+  void *device = NULL;
+  for (int64_t i = 0; i < n; i++) from[i] = (uint16_t)(i * 40503 + n);
+  memset(expected, 0x5a, (size_t)bytes);
+  must(ops->alloc(gpu, bytes, &device, &err), &err);
+  must(ops->copy(stream, device, expected, bytes, &err), &err);
+  memcpy(expected + 2 * to_at, from, 2 * (size_t)n);
+  const hk_kernel kernel = {.kind = HK_KERNEL_PULL,
+                            .type = HK_GRAD_BF16,
+                            .n = n,
+                            .grad = from,
+                            .w = (uint16_t *)device + to_at};
+  must(ops->launch(stream, &kernel, &err), &err);
+  must(compare(stream, "weights", device, expected, bytes, &err), &err);
+  ops->release(gpu, device);
+  free(expected);
+}
+
+static void pulls(void **state) {
+  (void)state;
+  enum { MOST = 3000001 };
+  hk_error err = {0};
+  char *host = NULL;
+  must(pinned(2 * MOST + 4096, &host, &err), &err);
+  check_pull(host, MOST, 0, 0);
+  check_pull(host, MOST, 0, 1);
+  for (int i = 0; i < 64; i++) check_pull(host, 1 + i * 211 % 97, i % 8, i / 8);
+  unpin(host, 2 * MOST + 4096);
+}
+
 /* -- Squares ----------------------------------------------------------------------------------- */
 
 /* Twice into the same bins, which are added to. */
@@ -541,6 +578,7 @@ static const struct CMUnitTest TESTS[] = {
     cmocka_unit_test(adamw_on_all_shapes),
     cmocka_unit_test(adamw_on_many),
     cmocka_unit_test(casts),
+    cmocka_unit_test(pulls),
     cmocka_unit_test(squares),
     cmocka_unit_test(threads_side_by_side),
     cmocka_unit_test(refuses),
