@@ -168,6 +168,7 @@ hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_g
   graph->nodes = job->nodes;
   graph->tp = job->tp;
   graph->cores_unbound = !plan->cores_bound;
+  graph->weights_pulled = plan->runtime == HK_RUNTIME_HOCKET;
   graph->layers = (int32_t)plan->model.layers;
 
   hk_expansion x = {.plan = plan,

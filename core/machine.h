@@ -73,6 +73,10 @@ typedef struct {
     "what a copy from unpinned memory takes on top of a pinned one's latency")                     \
   X(d2h_pageable_latency, "pcie.d2h_pageable_latency_ns", "ns", 0, 1e9, 0,                         \
     "the same of a copy to unpinned memory")                                                       \
+  X(pull, "pcie.pull_bytes_per_s", "B/s", 0, 1e14, 0,                                              \
+    "kernel fetching weights from pinned host memory; 0: as copies")                               \
+  X(copies_at_once, "pcie.copies_at_once", "1", 1, 1e6, 1e6,                                       \
+    "copies of one direction that a GPU does at once; others wait in the order they came")         \
   X(mapped, "pcie.mapped_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \
     "kernel reading and writing pinned host memory in place, sum of both directions")              \
   X(fabric_h2d, "fabric.h2d_bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: to all GPUs together")     \
@@ -112,6 +116,8 @@ typedef struct {
     "separate fp32 to bf16 cast, or back, saturated")                                              \
   X(cpu_cast_threads, "cpu.cast_thread_scale", "1", 0, 1e4, 0,                                     \
     "threads n0 of its saturation; 0: as AdamW's")                                                 \
+  X(cpu_operation, "cpu.operation_ns", "ns", 0, 1e9, 0,                                            \
+    "what an operation of the CPU team takes besides its parameters: waking, uneven ends")         \
   X(step_overhead, "deepspeed.step_overhead_ns", "ns", 0, 1e12, 25e6,                              \
     "what DeepSpeed's step spends before and after its loop over subgroups")                       \
   X(cache_release, "deepspeed.cache_release_ns", "ns", 0, 1e12, 50e6,                              \

@@ -129,6 +129,15 @@ static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
 static hk_demand copy_in(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
   hk_demand d = at_rate((hk_ns)m->h2d_latency.value, rate);
   use_pcie(&d, graph, m, 1, 0, passes);
+  d.engine = HK_TRAFFIC_IN;
+  return d;
+}
+
+/* By a kernel of few blocks, which waits for no other copy and leaves the GPU to others. */
+static hk_demand pulled(const hk_graph *graph, const hk_machine *m) {
+  const double rate = m->pull.value > 0 ? fmin(m->h2d.value, m->pull.value) : m->h2d.value;
+  hk_demand d = at_rate((hk_ns)m->gpu_launch.value, rate);
+  use_pcie(&d, graph, m, 1, 0, 1);
   return d;
 }
 
@@ -138,12 +147,15 @@ static hk_demand copy_out(const hk_graph *graph, const hk_machine *m, double rat
   hk_demand d = at_rate((hk_ns)m->d2h_latency.value, rate);
   use_pcie(&d, graph, m, 0, 1, passes);
   d.weight_crowded *= m->d2h_priority.value;
+  d.engine = HK_TRAFFIC_OUT;
   return d;
 }
 
-/* What comes on top before the first byte: the driver's part in a copy of unpinned memory. */
-static hk_demand delayed(hk_demand d, const hk_quantity *latency) {
+/* Unpinned memory: what the driver does before the first byte comes on top. It copies small parts,
+ * between which others have their turn. */
+static hk_demand pageable(hk_demand d, const hk_quantity *latency) {
   d.latency += (hk_ns)latency->value;
+  d.engine = 0;
   return d;
 }
 
@@ -158,7 +170,7 @@ static hk_demand on_cpu(const hk_graph *graph, const hk_machine *m, const hk_qua
                         const hk_quantity *scale, double threads, double bytes) {
   const double rate = hk_cpu_rate(m, saturated, scale, threads);
   const double counted = graph->cores_unbound ? bytes / m->dram_unbound.value : bytes;
-  hk_demand d = at_rate(0, rate);
+  hk_demand d = at_rate((hk_ns)m->cpu_operation.value, rate);
   d.traffic = HK_TRAFFIC_CPU;
   use(&d, HK_RES_CORES, threads / rate);
   use(&d, HK_RES_DRAM_CPU, counted);
@@ -217,8 +229,8 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_GRAD_D2H_PAGEABLE:
       /* To the driver's pinned buffer, read, written where it belongs. */
-      return delayed(copy_out(graph, m, fmin(m->d2h.value, m->d2h_pageable.value), 3),
-                     &m->d2h_pageable_latency);
+      return pageable(copy_out(graph, m, fmin(m->d2h.value, m->d2h_pageable.value), 3),
+                      &m->d2h_pageable_latency);
     case HK_OP_BARRIER:
       return graph->world > 1 ? collective(graph, m, graph->world, gpus, 2)
                               : only_latency(m->gpu_launch.value);
@@ -237,14 +249,15 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, 6);
     case HK_OP_ADAMW_CPU:
       return on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, op->threads, 28);
-    case HK_OP_GRAD_SUM_H2D:
     case HK_OP_WEIGHT_H2D:
+      return graph->weights_pulled ? pulled(graph, m) : copy_in(graph, m, m->h2d.value, 1);
+    case HK_OP_GRAD_SUM_H2D:
     case HK_OP_STATE_H2D:
       return copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_WEIGHT_H2D_PAGEABLE:
       /* Read by the driver into its pinned buffer, which stays in a cache. */
-      return delayed(copy_in(graph, m, fmin(m->h2d.value, m->h2d_pageable.value), 1),
-                     &m->h2d_pageable_latency);
+      return pageable(copy_in(graph, m, fmin(m->h2d.value, m->h2d_pageable.value), 1),
+                      &m->h2d_pageable_latency);
     case HK_OP_STATE_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_ADAMW_GPU:

@@ -71,6 +71,7 @@ static hk_status allocate(hk_state *s) {
   const size_t resources = (size_t)s->n_resources;
   s->runs = calloc(lanes, sizeof *s->runs);
   s->running = malloc(lanes * sizeof *s->running);
+  s->copying = calloc(2 * ranks, sizeof *s->copying);
   s->traffic = malloc(ranks * sizeof *s->traffic);
   s->activities = malloc(lanes * sizeof(hk_activity *));
   s->open = malloc(lanes * sizeof *s->open);
@@ -82,10 +83,10 @@ static hk_status allocate(hk_state *s) {
   s->growth = malloc(resources * sizeof *s->growth);
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);
   s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
-  if (s->runs == NULL || s->running == NULL || s->traffic == NULL || s->activities == NULL ||
-      s->open == NULL || s->ready == NULL || s->ended == NULL || s->gpu_memory == NULL ||
-      s->capacity == NULL || s->used == NULL || s->growth == NULL || s->rate_counters == NULL ||
-      s->memory_counters == NULL) {
+  if (s->runs == NULL || s->running == NULL || s->copying == NULL || s->traffic == NULL ||
+      s->activities == NULL || s->open == NULL || s->ready == NULL || s->ended == NULL ||
+      s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL || s->growth == NULL ||
+      s->rate_counters == NULL || s->memory_counters == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
   for (int rank = 0; rank < g->ranks; rank++) {
@@ -101,6 +102,7 @@ static hk_status allocate(hk_state *s) {
 static void release(hk_state *s) {
   free(s->runs);
   free(s->running);
+  free(s->copying);
   free(s->traffic);
   free(s->activities);
   free(s->open);
@@ -253,6 +255,33 @@ static void become_fluid(hk_state *s, hk_run *run, double work) {
   s->dirty = true;
 }
 
+static int *engine_of(const hk_state *s, const hk_run *run) {
+  return &s->copying[2 * s->graph->ops[run->op].rank + (run->engine == HK_TRAFFIC_OUT)];
+}
+
+static bool came_before(const hk_state *s, const hk_run *a, const hk_run *b) {
+  const hk_span *spans = s->result->timeline.spans;
+  const hk_ns since_a = spans[a->op].start, since_b = spans[b->op].start;
+  return since_a != since_b ? since_a < since_b : a->op < b->op;
+}
+
+/* Copy engines that are free take who came first. */
+static void take_turns(hk_state *s) {
+  while (s->n_waiting > 0) {
+    hk_run *first = NULL;
+    for (int i = 0; i < s->n_running; i++) {
+      hk_run *run = &s->runs[s->running[i]];
+      if (!run->waiting || *engine_of(s, run) >= s->machine->copies_at_once.value) continue;
+      if (first == NULL || came_before(s, run, first)) first = run;
+    }
+    if (first == NULL) return;
+    first->waiting = false;
+    s->n_waiting--;
+    ++*engine_of(s, first);
+    become_fluid(s, first, (double)s->graph->ops[first->op].work);
+  }
+}
+
 static hk_status start(hk_state *s, int32_t id) {
   const hk_op *op = &s->graph->ops[id];
   hk_run *run = &s->runs[op->lane];
@@ -260,9 +289,10 @@ static hk_status start(hk_state *s, int32_t id) {
   HK_TRY(hk_memory_take(s, op));
   const hk_demand demand = hk_demand_of(s->graph, op, s->machine);
   run->op = id;
-  run->fluid = false;
+  run->fluid = run->waiting = false;
   run->due = s->now + demand.latency;
   run->traffic = demand.traffic;
+  run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? demand.engine : 0;
   run->cap = demand.cap;
   run->host_wish = 0;
   run->weight = demand.weight;
@@ -317,14 +347,22 @@ static hk_status handle_due(hk_state *s) {
     }
     const double work = (double)s->graph->ops[run->op].work;
     if (!run->fluid && work > 0 && isfinite(run->cap)) {
-      become_fluid(s, run, work);
+      if (run->engine == 0) {
+        become_fluid(s, run, work);
+      } else {
+        run->waiting = true;
+        run->due = INT64_MAX;
+        s->n_waiting++;
+      }
       i++;
       continue;
     }
     if (run->fluid) s->dirty = true;
+    if (run->fluid && run->engine != 0) --*engine_of(s, run);
     s->ended[s->n_ended++] = run->op;
     s->running[i] = s->running[--s->n_running];
   }
+  take_turns(s);
   sort_ids(s->ended, s->n_ended);
   for (int i = 0; i < s->n_ended; i++) HK_TRY(end(s, s->ended[i]));
   sort_ids(s->ready, s->n_ready);

@@ -72,6 +72,8 @@ typedef struct {
   double weight;         /* of the rate, in work units a second: see sim/share.h */
   double weight_crowded; /* the same beside traffic of another kind or of another GPU */
   unsigned traffic;      /* HK_TRAFFIC_*; 0: none */
+  unsigned engine;       /* HK_TRAFFIC_IN or _OUT: a copy engine's, which may have others to do
+                            first (pcie.copies_at_once); 0: none's */
   int n_uses;
   struct {
     hk_resource resource;

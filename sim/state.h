@@ -9,10 +9,11 @@
 /* An operation under way. */
 typedef struct {
   int32_t op;
-  bool fluid;       /* false: in its latency */
+  bool fluid;       /* false: in its latency, or waiting */
+  bool waiting;     /* for its turn at a copy engine */
   hk_ns due;        /* when this part ends, as things stand */
   double remaining; /* work units at `hk_state.since` */
-  unsigned traffic;
+  unsigned traffic, engine;
   double host_wish;                   /* a kernel's: bytes a second of host memory; else 0 */
   double cap, weight, weight_crowded; /* as demanded */
   hk_activity activity;               /* what of these holds beside all that is under way */
@@ -42,6 +43,9 @@ typedef struct {
 
   hk_bytes *gpu_memory; /* per rank */
   hk_bytes host_memory;
+
+  int *copying; /* [rank][in, out]: copies that engines are at */
+  int n_waiting;
 
   unsigned *traffic; /* per rank: what is fluid; scratch of one sharing */
 

@@ -35,6 +35,9 @@ static hk_machine random_machine(random_stream *r) {
   m.d2h_pageable.value = scale(r, 1e9, 2e10);
   m.h2d_pageable_latency.value = pick(r, 0, 100000);
   m.d2h_pageable_latency.value = pick(r, 0, 100000);
+  if (pick(r, 0, 1)) m.copies_at_once.value = pick(r, 1, 2);
+  if (pick(r, 0, 1)) m.pull.value = m.h2d.value * scale(r, 0.1, 2);
+  m.cpu_operation.value = pick(r, 0, 1) * pick(r, 0, 100000);
   m.mapped.value = m.duplex.value * scale(r, 0.3, 1);
   const double fabric = scale(r, 0.5, 4);
   m.fabric_h2d.value = m.h2d.value * fabric;

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Copy engines take copies of one direction in turn; what else an operation costs besides its
+ * bytes: by hand. */
+#include "sim/sim.h"
+#include "tests/fixture.h"
+
+typedef struct {
+  hk_op_kind kind;
+  hk_lane_kind lane;
+  int64_t work;
+  int after; /* operation; -1: none */
+} job;
+
+enum { MOST = 8 };
+
+typedef struct {
+  hk_ns start[MOST], end[MOST];
+} outcome;
+
+static outcome simulate(const hk_machine *m, bool pulled, const job *jobs, int n) {
+  hk_error err = {0};
+  hk_graph graph = {.ranks = 1, .multiplicity = 1, .nodes = 1, .world = 1, .tp = 1};
+  graph.weights_pulled = pulled;
+  for (int i = 0; i < n; i++) {
+    const int32_t lane = hk_graph_lane(&graph, jobs[i].lane, 0, &err), after = jobs[i].after;
+    const hk_op op = {.kind = jobs[i].kind,
+                      .phase = HK_PHASE_UPDATE,
+                      .lane = lane,
+                      .subgroup = -1,
+                      .piece = -1,
+                      .threads = 1,
+                      .work = jobs[i].work};
+    assert_int_equal(hk_graph_add(&graph, &op, &after, 1, &err), i);
+  }
+  const hk_sim_options options = {.check = true};
+  hk_result result;
+  must(hk_simulate(&graph, m, &options, &result, &err), &err);
+  outcome o = {{0}, {0}};
+  for (int i = 0; i < n; i++) {
+    o.start[i] = result.timeline.spans[i].start;
+    o.end[i] = result.timeline.spans[i].end;
+  }
+  hk_result_free(&result);
+  hk_graph_free(&graph);
+  return o;
+}
+
+#define IN(lane, work, after) \
+  { HK_OP_STATE_H2D, HK_LANE_STREAM_##lane, work, after }
+#define OUT(lane, work, after) \
+  { HK_OP_STATE_D2H, HK_LANE_STREAM_##lane, work, after }
+
+static void assert_ends(const outcome *o, const hk_ns *ends, int n) {
+  for (int i = 0; i < n; i++) assert_int_equal(o->end[i], ends[i]);
+}
+
+/* The prototype's streams of p, m and v, 10 B/ns: one after the other, in the order in which they
+ * were queued; shared, all end together. All have begun to wait at once. */
+static void test_one_at_a_time(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  const job jobs[] = {IN(P, 4000, -1), IN(M, 4000, -1), IN(V, 2000, -1)};
+  const outcome shared = simulate(&m, false, jobs, 3);
+  assert_ends(&shared, (const hk_ns[]){1000, 1000, 600}, 3);
+  m.copies_at_once.value = 1;
+  const outcome turns = simulate(&m, false, jobs, 3);
+  assert_ends(&turns, (const hk_ns[]){400, 800, 1000}, 3);
+  for (int i = 0; i < 3; i++) assert_int_equal(turns.start[i], 0);
+}
+
+/* Two at once share: p and m have 5 B/ns each until 400; v follows the first, beside the other. */
+static void test_two_at_a_time(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.copies_at_once.value = 2;
+  const job jobs[] = {IN(P, 2000, -1), IN(M, 4000, -1), IN(V, 2000, -1)};
+  const outcome o = simulate(&m, false, jobs, 3);
+  assert_ends(&o, (const hk_ns[]){400, 800, 800}, 3);
+}
+
+/* Turns are what lets the prototype copy both ways at once: p is back, and the next p under way,
+ * while m and v are still going out. 10 B/ns each way. */
+static void test_directions_apart(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.duplex.value = 20e9;
+  m.copies_at_once.value = 1;
+  const job jobs[] = {OUT(P, 4000, -1), OUT(M, 4000, -1), OUT(V, 4000, -1),
+                      IN(P, 4000, -1),  IN(M, 4000, -1),  IN(V, 4000, -1)};
+  const outcome turns = simulate(&m, false, jobs, 6);
+  assert_ends(&turns, (const hk_ns[]){400, 800, 1200, 800, 1200, 1600}, 6);
+  m.copies_at_once.value = 1e6;
+  const outcome shared = simulate(&m, false, jobs, 6);
+  assert_ends(&shared, (const hk_ns[]){1200, 1200, 1200, 2400, 2400, 2400}, 6);
+}
+
+/* First come, first served, whatever the number: operation 2 waits from 0 on, 1 from 100 on. */
+static void test_first_come(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.copies_at_once.value = 1;
+  const job jobs[] = {
+      {HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, -1}, IN(P, 1000, 0), IN(M, 4000, -1), IN(V, 1000, -1)};
+  const outcome o = simulate(&m, false, jobs, 4);
+  assert_ends(&o, (const hk_ns[]){100, 600, 400, 500}, 4);
+}
+
+/* Weights that a kernel fetches wait for no copy. It can have 4 B/ns, the copy 10; of 10 they have
+ * 4/14 and 10/14, so that 1000 B are there after a launch of 30 and 350. By a copy engine they
+ * come last. */
+static void test_weights_pulled(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.copies_at_once.value = 1;
+  m.pull.value = 4e9;
+  m.gpu_launch.value = 30;
+  const job jobs[] = {IN(P, 6000, -1), {HK_OP_WEIGHT_H2D, HK_LANE_UP, 1000, -1}};
+  const outcome pulled = simulate(&m, true, jobs, 2);
+  assert_int_equal(pulled.end[1], 380);
+  assert_int_equal(pulled.end[0], 700); /* all of 7000 B at 10 B/ns */
+  const outcome copied = simulate(&m, false, jobs, 2);
+  assert_ends(&copied, (const hk_ns[]){600, 700}, 2);
+}
+
+/* 20 ns an operation, 1 parameter/ns. */
+static void test_cpu_operations_cost(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.cpu_operation.value = 20;
+  const job jobs[] = {{HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, -1},
+                      {HK_OP_ADAMW_CPU, HK_LANE_CPU, 300, -1}};
+  const outcome o = simulate(&m, true, jobs, 2);
+  assert_ends(&o, (const hk_ns[]){120, 440}, 2);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_one_at_a_time),    cmocka_unit_test(test_two_at_a_time),
+      cmocka_unit_test(test_directions_apart), cmocka_unit_test(test_first_come),
+      cmocka_unit_test(test_weights_pulled),   cmocka_unit_test(test_cpu_operations_cost),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
