@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket validate engine: predict, run, compare, explain. What is printed: cli/validated.c. */
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/command.h"
@@ -15,24 +14,18 @@
 
 /* -- Running ----------------------------------------------------------------------------------- */
 
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* `context`: when it began. */
 static void show_progress(void *context, int step, int steps) {
-  const double *begun = context;
+  const hk_ns *begun = context;
   fprintf(stderr, "\r\033[Khocket " NAME ": step %d of %d, about %.0f s left", step, steps,
-          (now_s() - *begun) / step * (steps - step));
+          hk_s(hk_now() - *begun) / step * (steps - step));
   fflush(stderr);
 }
 
 static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_machine *machine,
                           hk_validation *out, hk_error *err) {
   const bool watched = !args->quiet && isatty(STDERR_FILENO);
-  double begun = now_s();
+  hk_ns begun = hk_now();
   hk_validate_options options = {.device = (int)args->device,
                                  .steps = (int)args->steps,
                                  .seed = (uint64_t)args->seed,

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "calib/validate.h"
@@ -31,14 +30,8 @@ typedef struct {
   hk_ranked_plan *ranked; /* [n_plans] */
   size_t n;               /* that have been measured */
   hk_error stopped;       /* what ended it before the last plan; HK_OK: nothing did */
-  double begun;           /* s */
+  hk_ns begun;
 } ranking;
-
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* -- Measuring --------------------------------------------------------------------------------- */
 
@@ -48,7 +41,7 @@ static void show_progress(void *context, int step, int steps) {
   const double done = (double)r->n + (double)step / steps;
   fprintf(stderr, "\r\033[Khocket " NAME ": plan %zu of %zu, step %d of %d, about %.0f s left",
           r->n + 1, r->n_plans, step, steps,
-          (now_s() - r->begun) / done * ((double)r->n_plans - done));
+          hk_s(hk_now() - r->begun) / done * ((double)r->n_plans - done));
   fflush(stderr);
 }
 
@@ -80,7 +73,7 @@ static hk_status measure_all(ranking *r, hk_error *err) {
   HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.ops, err));
   r->ranked = calloc(r->n_plans, sizeof *r->ranked);
   if (r->ranked == NULL) return hk_fail_memory(err, r->n_plans * sizeof *r->ranked, "a ranking");
-  r->begun = now_s();
+  r->begun = hk_now();
   while (r->n < r->n_plans && measure_one(r, &options, &r->stopped) == HK_OK) continue;
   if (watched) fputs("\r\033[K", stderr);
   return HK_OK;

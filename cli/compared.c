@@ -38,9 +38,9 @@ static void tell_parting(const hk_compared *c, char *buffer, size_t size) {
   const hk_span *a = &c->a->spans[op], *b = &c->b->spans[op];
   tell_change(b->start - a->start, (b->end - b->start) - (a->end - a->start), change,
               sizeof change);
-  snprintf(buffer, size, "they part first at %s on lane %s, which %s in %s",
+  snprintf(buffer, size, "they part first at %s on lane %s, which %s",
            hk_op_label(c->graph, op, label, sizeof label),
-           c->graph->lanes[c->graph->ops[op].lane].name, change, c->b_name);
+           c->graph->lanes[c->graph->ops[op].lane].name, change);
 }
 
 const char *hk_compared_summary(const hk_compared *c, char *buffer, size_t size) {
@@ -49,11 +49,12 @@ const char *hk_compared_summary(const hk_compared *c, char *buffer, size_t size)
   char parting[300], whole[16], part[16];
   tell_parting(c, parting, sizeof parting);
   if (difference == 0)
-    snprintf(buffer, size, "%s; the makespans are the same", parting);
+    snprintf(buffer, size, "%s against %s: %s; the makespans are the same", c->b_name, c->a_name,
+             parting);
   else
-    snprintf(buffer, size, "%s; the makespan is %s %s in %s, mostly by %s (%s%s): %s", parting,
-             hk_format_ns(llabs(difference), whole, sizeof whole),
-             difference < 0 ? "shorter" : "longer", c->b_name, hk_cause_name(cause),
+    snprintf(buffer, size, "%s against %s: %s; the makespan is %s %s, mostly by %s (%s%s): %s",
+             c->b_name, c->a_name, parting, hk_format_ns(llabs(difference), whole, sizeof whole),
+             difference < 0 ? "shorter" : "longer", hk_cause_name(cause),
              c->comparison->causes[cause] < 0 ? "-" : "+",
              hk_format_ns(llabs(c->comparison->causes[cause]), part, sizeof part),
              hk_cause_meaning(cause));
@@ -102,6 +103,7 @@ static void put_operations(const hk_compared *c, cJSON *operations, bool *ok) {
     hk_put_number(object, "count", (double)kind->n, ok);
     put_ms(c, object, &kind->total, ok);
     hk_put_number(object, "median_abs_error_pct", kind->median_error_pct, ok);
+    hk_put_number(object, "worst_abs_error_pct", kind->worst_error_pct, ok);
     put_causes(kind->causes, hk_put_object(object, "attribution", ok), ok);
   }
 }
@@ -189,7 +191,8 @@ static hk_status print_operations(const hk_compared *c, hk_error *err) {
   char all[48];
   const hk_column columns[] = {{"operation", HK_LEFT}, {"count", HK_RIGHT},
                                {all, HK_RIGHT},        {c->b_name, HK_RIGHT},
-                               {"error", HK_RIGHT},    {"of each, median", HK_RIGHT}};
+                               {"error", HK_RIGHT},    {"of each, median", HK_RIGHT},
+                               {"worst", HK_RIGHT}};
   snprintf(all, sizeof all, "all ms, %s", c->a_name);
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
@@ -201,6 +204,7 @@ static hk_status print_operations(const hk_compared *c, hk_error *err) {
     hk_table_cell(&table, "%zu", kind->n);
     ms_cells(&table, &kind->total);
     percent_cell(&table, "%.1f %%", kind->median_error_pct);
+    percent_cell(&table, "%.1f %%", kind->worst_error_pct);
   }
   return hk_table_print(&table, err);
 }
@@ -224,20 +228,24 @@ static hk_status print_attribution(const hk_compared *c, hk_error *err) {
   for (int i = 0; i < HK_CAUSE_COUNT; i++)
     cause_row(&table, c, hk_cause_name((hk_cause)i), c->comparison->causes[i],
               hk_cause_meaning((hk_cause)i));
-  snprintf(sum, sizeof sum, "makespan in %s less that in %s", c->b_name, c->a_name);
+  snprintf(sum, sizeof sum, "makespan: %s less %s", c->b_name, c->a_name);
   cause_row(&table, c, "sum", makespan_difference(c), sum);
   return hk_table_print(&table, err);
 }
 
-hk_status hk_compared_text(const hk_compared *c, hk_error *err) {
-  char summary[512];
+hk_status hk_compared_tables(const hk_compared *c, hk_error *err) {
   HK_TRY(print_phases(c, err));
   putchar('\n');
   HK_TRY(print_lanes(c, err));
   putchar('\n');
   HK_TRY(print_operations(c, err));
   putchar('\n');
-  HK_TRY(print_attribution(c, err));
+  return print_attribution(c, err);
+}
+
+hk_status hk_compared_text(const hk_compared *c, hk_error *err) {
+  char summary[512];
+  HK_TRY(hk_compared_tables(c, err));
   printf("\n%s\n", hk_compared_summary(c, summary, sizeof summary));
   return HK_OK;
 }

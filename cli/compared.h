@@ -11,12 +11,14 @@ typedef struct {
   const hk_graph *graph;
   const hk_timeline *a, *b; /* the prediction, the measurement */
   const hk_timeline_comparison *comparison;
-  const char *a_name, *b_name; /* in text; with "_ms" after it keys of JSON: "a" */
+  const char *a_name, *b_name; /* in text and, with "_ms" after them, keys of JSON: "a" */
 } hk_compared;
 
 /* Adds "makespan", "phases", "lanes", "operations", "attribution", "parts_at" and "summary". */
 void hk_compared_json(const hk_compared *compared, cJSON *root, bool *ok);
-/* Tables to stdout, and the summary as the last line. */
+/* Tables to stdout: makespan and phases, lanes, operations, attribution. */
+hk_status hk_compared_tables(const hk_compared *compared, hk_error *err);
+/* The same, and the summary as the last line. */
 hk_status hk_compared_text(const hk_compared *compared, hk_error *err);
 
 /* Where they part first and why, in a sentence. Returns `buffer`; 512 bytes do. */

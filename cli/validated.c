@@ -6,16 +6,13 @@
 #include <stdio.h>
 
 #include "cli/calibration.h"
+#include "cli/compared.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
 #include "cli/table.h"
 
 static double median_ms(const hk_validation *v) {
   return (v->update_ms[(v->steps - 1) / 2] + v->update_ms[v->steps / 2]) / 2;
-}
-
-static bool present(const hk_pair *pair) {
-  return pair->predicted != 0 || pair->measured != 0;
 }
 
 static const char *made_of(const hk_validated *v) {
@@ -29,77 +26,21 @@ static bool passes(const hk_args *args, const hk_validated *v) {
          fabs(v->validation->comparison.makespan.error_pct) <= args->max_error;
 }
 
-/* -- JSON -------------------------------------------------------------------------------------- */
-
-static void put_ms(cJSON *object, const hk_pair *pair, bool *ok) {
-  hk_put_number(object, "measured_ms", hk_ms(pair->measured), ok);
-  hk_put_number(object, "predicted_ms", hk_ms(pair->predicted), ok);
-  hk_put_number(object, "error_pct", pair->error_pct, ok);
+static hk_compared compared_of(const hk_validation *v) {
+  return (hk_compared){.graph = &v->graph,
+                       .a = &v->predicted,
+                       .b = &v->measured,
+                       .comparison = &v->comparison,
+                       .a_name = "predicted",
+                       .b_name = "measured"};
 }
+
+/* -- JSON -------------------------------------------------------------------------------------- */
 
 static void put_bytes(cJSON *object, const hk_pair *pair, bool *ok) {
   hk_put_number(object, "measured_bytes", (double)pair->measured, ok);
   hk_put_number(object, "predicted_bytes", (double)pair->predicted, ok);
   hk_put_number(object, "error_pct", pair->error_pct, ok);
-}
-
-static void put_phases(const hk_timeline_comparison *c, cJSON *root, bool *ok) {
-  cJSON *phases = hk_put_object(root, "phases", ok);
-  for (int p = 0; p < HK_PHASE_COUNT; p++)
-    if (present(&c->phases[p]))
-      put_ms(hk_put_object(phases, hk_phase_name((hk_phase)p), ok), &c->phases[p], ok);
-}
-
-static void put_lanes(const hk_validation *v, cJSON *root, bool *ok) {
-  cJSON *lanes = hk_put_object(root, "lanes", ok);
-  for (size_t l = 0; l < v->comparison.n_lanes; l++) {
-    cJSON *lane = hk_put_object(lanes, v->graph.lanes[l].name, ok);
-    put_ms(hk_put_object(lane, "busy", ok), &v->comparison.lanes[l].busy, ok);
-    put_ms(hk_put_object(lane, "idle", ok), &v->comparison.lanes[l].idle, ok);
-  }
-}
-
-static void put_causes(const hk_ns *causes, cJSON *object, bool *ok) {
-  for (int i = 0; i < HK_CAUSE_COUNT; i++) {
-    char key[32];
-    snprintf(key, sizeof key, "%s_ms", hk_cause_name((hk_cause)i));
-    hk_put_number(object, key, hk_ms(causes[i]), ok);
-  }
-}
-
-static void put_operations(const hk_timeline_comparison *c, cJSON *root, bool *ok) {
-  cJSON *operations = hk_put_object(root, "operations", ok);
-  for (int k = 0; k < HK_OP_KIND_COUNT; k++) {
-    const hk_kind_pair *kind = &c->kinds[k];
-    if (kind->n == 0) continue;
-    cJSON *object = hk_put_object(operations, hk_op_kind_name((hk_op_kind)k), ok);
-    hk_put_number(object, "count", (double)kind->n, ok);
-    put_ms(object, &kind->total, ok);
-    hk_put_number(object, "median_abs_error_pct", kind->median_error_pct, ok);
-    hk_put_number(object, "worst_abs_error_pct", kind->worst_error_pct, ok);
-    put_causes(kind->causes, hk_put_object(object, "attribution", ok), ok);
-  }
-}
-
-static void put_attribution(const hk_timeline_comparison *c, cJSON *root, bool *ok) {
-  cJSON *object = hk_put_object(root, "attribution", ok);
-  put_causes(c->causes, object, ok);
-  hk_put_number(object, "sum_ms", hk_ms(c->makespan.measured - c->makespan.predicted), ok);
-  hk_put_string(object, "main", hk_cause_name(c->main_cause), ok);
-}
-
-static void put_parting(const hk_validation *v, cJSON *root, bool *ok) {
-  const int32_t op = v->comparison.parts_at;
-  if (op < 0) {
-    hk_put_item(root, "parts_at", cJSON_CreateNull(), ok);
-    return;
-  }
-  char label[128];
-  cJSON *object = hk_put_object(root, "parts_at", ok);
-  hk_put_number(object, "operation", op, ok);
-  hk_put_string(object, "label", hk_op_label(&v->graph, op, label, sizeof label), ok);
-  hk_put_number(object, "measured_start_ms", hk_ms(v->measured.spans[op].start), ok);
-  hk_put_number(object, "predicted_start_ms", hk_ms(v->predicted.spans[op].start), ok);
 }
 
 static void put_settings(const hk_args *args, const hk_validated *v, cJSON *root, bool *ok) {
@@ -127,18 +68,14 @@ static void put_steps(const hk_validation *v, cJSON *root, bool *ok) {
 hk_status hk_validated_json(const hk_args *args, const hk_validated *v, hk_error *err) {
   bool ok = true;
   const hk_validation *result = v->validation;
+  const hk_compared compared = compared_of(result);
   cJSON *root = hk_emit_begin("hocket.engine_validation/1", &ok);
   put_settings(args, v, root, &ok);
   put_steps(result, root, &ok);
-  put_ms(hk_put_object(root, "makespan", &ok), &result->comparison.makespan, &ok);
-  put_phases(&result->comparison, root, &ok);
-  put_lanes(result, root, &ok);
-  put_operations(&result->comparison, root, &ok);
-  put_attribution(&result->comparison, root, &ok);
+  hk_compared_json(&compared, root, &ok);
   cJSON *memory = hk_put_object(root, "memory", &ok);
   put_bytes(hk_put_object(memory, "gpu", &ok), &result->gpu_memory, &ok);
   put_bytes(hk_put_object(memory, "host", &ok), &result->host_memory, &ok);
-  put_parting(result, root, &ok);
   cJSON *timelines = hk_put_object(root, "timelines", &ok);
   hk_put_number(timelines, "predicted", (double)v->predicted_id, &ok);
   hk_put_number(timelines, "measured", (double)v->measured_id, &ok);
@@ -152,33 +89,16 @@ hk_status hk_validated_json(const hk_args *args, const hk_validated *v, hk_error
 
 /* -- Text -------------------------------------------------------------------------------------- */
 
-static void error_cell(hk_table *table, double error_pct) {
-  if (isnan(error_pct))
-    hk_table_cell(table, "-");
-  else
-    hk_table_cell(table, "%+.1f %%", error_pct);
-}
-
-static void size_cell(hk_table *table, double error_pct) {
-  if (isnan(error_pct))
-    hk_table_cell(table, "-");
-  else
-    hk_table_cell(table, "%.1f %%", error_pct);
-}
-
-static void ms_cells(hk_table *table, const hk_pair *pair) {
-  hk_table_cell(table, "%.3f", hk_ms(pair->predicted));
-  hk_table_cell(table, "%.3f", hk_ms(pair->measured));
-  error_cell(table, pair->error_pct);
-}
-
 static void bytes_row(hk_table *table, const char *what, const hk_pair *pair) {
   char text[16];
   hk_table_row(table);
   hk_table_cell(table, "%s", what);
   hk_table_cell(table, "%s", hk_format_bytes(pair->predicted, text, sizeof text));
   hk_table_cell(table, "%s", hk_format_bytes(pair->measured, text, sizeof text));
-  error_cell(table, pair->error_pct);
+  if (isnan(pair->error_pct))
+    hk_table_cell(table, "-");
+  else
+    hk_table_cell(table, "%+.1f %%", pair->error_pct);
 }
 
 static void print_heading(const hk_validated *v) {
@@ -190,99 +110,21 @@ static void print_heading(const hk_validated *v) {
          r->update_ms[0], r->update_ms[r->steps - 1], r->steps);
 }
 
-static hk_status print_whole(const hk_validation *v, hk_error *err) {
+static hk_status print_memory(const hk_validation *v, hk_error *err) {
   static const hk_column columns[] = {
       {"", HK_LEFT}, {"predicted", HK_RIGHT}, {"measured", HK_RIGHT}, {"error", HK_RIGHT}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
-  hk_table_row(&table);
-  hk_table_cell(&table, "makespan, ms");
-  ms_cells(&table, &v->comparison.makespan);
-  for (int p = 0; p < HK_PHASE_COUNT; p++) {
-    if (!present(&v->comparison.phases[p])) continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s, ms", hk_phase_name((hk_phase)p));
-    ms_cells(&table, &v->comparison.phases[p]);
-  }
   bytes_row(&table, "GPU memory", &v->gpu_memory);
   bytes_row(&table, "host memory", &v->host_memory);
   return hk_table_print(&table, err);
 }
 
-static hk_status print_lanes(const hk_validation *v, hk_error *err) {
-  static const hk_column columns[] = {
-      {"lane", HK_LEFT},  {"busy ms", HK_RIGHT},  {"measured", HK_RIGHT}, {"error", HK_RIGHT},
-      {"idle", HK_RIGHT}, {"measured", HK_RIGHT}, {"error", HK_RIGHT},
-  };
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
-  for (size_t l = 0; l < v->comparison.n_lanes; l++) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", v->graph.lanes[l].name);
-    ms_cells(&table, &v->comparison.lanes[l].busy);
-    ms_cells(&table, &v->comparison.lanes[l].idle);
-  }
-  putchar('\n');
-  return hk_table_print(&table, err);
-}
-
-static hk_status print_operations(const hk_timeline_comparison *c, hk_error *err) {
-  static const hk_column columns[] = {{"operation", HK_LEFT}, {"count", HK_RIGHT},
-                                      {"all, ms", HK_RIGHT},  {"measured", HK_RIGHT},
-                                      {"error", HK_RIGHT},    {"of each: median", HK_RIGHT},
-                                      {"worst", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
-  for (int k = 0; k < HK_OP_KIND_COUNT; k++) {
-    const hk_kind_pair *kind = &c->kinds[k];
-    if (kind->n == 0) continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_op_kind_name((hk_op_kind)k));
-    hk_table_cell(&table, "%zu", kind->n);
-    ms_cells(&table, &kind->total);
-    size_cell(&table, kind->median_error_pct);
-    size_cell(&table, kind->worst_error_pct);
-  }
-  putchar('\n');
-  return hk_table_print(&table, err);
-}
-
-static void cause_row(hk_table *table, const char *name, hk_ns ns, hk_ns makespan,
-                      const char *meaning) {
-  hk_table_row(table);
-  hk_table_cell(table, "%s", name);
-  hk_table_cell(table, "%+.3f", hk_ms(ns));
-  error_cell(table, makespan > 0 ? 100 * (double)ns / (double)makespan : NAN);
-  hk_table_cell(table, "%s", meaning);
-}
-
-static hk_status print_attribution(const hk_timeline_comparison *c, hk_error *err) {
-  static const hk_column columns[] = {
-      {"cause", HK_LEFT}, {"ms", HK_RIGHT}, {"of measured", HK_RIGHT}, {"meaning", HK_LEFT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
-  for (int i = 0; i < HK_CAUSE_COUNT; i++)
-    cause_row(&table, hk_cause_name((hk_cause)i), c->causes[i], c->makespan.measured,
-              hk_cause_meaning((hk_cause)i));
-  cause_row(&table, "sum", c->makespan.measured - c->makespan.predicted, c->makespan.measured,
-            "measured less predicted makespan");
-  putchar('\n');
-  return hk_table_print(&table, err);
-}
-
-static void print_verdict(const hk_args *args, const hk_validated *v) {
+static void print_verdict(const hk_args *args, const hk_validated *v, const hk_compared *compared) {
   const hk_validation *r = v->validation;
-  const int32_t op = r->comparison.parts_at;
-  char label[128];
-  putchar('\n');
-  if (op < 0)
-    puts("no operation is off by more than 2 % of the makespan");
-  else
-    printf("they part first at %s: predicted to start at %.3f ms, measured at %.3f ms\n",
-           hk_op_label(&r->graph, op, label, sizeof label), hk_ms(r->predicted.spans[op].start),
-           hk_ms(r->measured.spans[op].start));
-  printf("the makespan is off by %+.1f %%, mostly by %s%s\n", r->comparison.makespan.error_pct,
-         hk_cause_name(r->comparison.main_cause),
+  char summary[512];
+  printf("\n%s\n", hk_compared_summary(compared, summary, sizeof summary));
+  printf("the predicted makespan is off by %+.1f %%%s\n", r->comparison.makespan.error_pct,
          !(args->given & HK_OPTION(MAX_ERROR)) ? ""
          : passes(args, v)                     ? ": passed"
                                                : ": failed");
@@ -294,12 +136,12 @@ static void print_verdict(const hk_args *args, const hk_validated *v) {
 }
 
 hk_status hk_validated_text(const hk_args *args, const hk_validated *v, hk_error *err) {
+  const hk_compared compared = compared_of(v->validation);
   print_heading(v);
-  HK_TRY(print_whole(v->validation, err));
-  HK_TRY(print_lanes(v->validation, err));
-  HK_TRY(print_operations(&v->validation->comparison, err));
-  HK_TRY(print_attribution(&v->validation->comparison, err));
-  print_verdict(args, v);
+  HK_TRY(hk_compared_tables(&compared, err));
+  putchar('\n');
+  HK_TRY(print_memory(v->validation, err));
+  print_verdict(args, v, &compared);
   if (!args->explain) return HK_OK;
   putchar('\n');
   return hk_explain_text(&v->profile->machine, err);

@@ -71,6 +71,9 @@ kinds = v["operations"]
 counts = {"barrier": 1, "adamw_cpu": 12, "weight_h2d": 12, "state_h2d": 5, "state_d2h": 5,
           "adamw_gpu": 5}
 assert {k: kinds[k]["count"] for k in kinds} == counts, kinds
+for kind in kinds.values():
+    median, worst = kind["median_abs_error_pct"], kind["worst_abs_error_pct"]
+    assert (median is None and worst is None) or 0 <= median <= worst, kind
 busy = sum(lane["busy"]["measured_ms"] for lane in v["lanes"].values())
 assert math.isclose(sum(k["measured_ms"] for k in kinds.values()), busy, rel_tol=1e-9), v
 causes = {k: x for k, x in v["attribution"].items() if k not in ("sum_ms", "main")}
@@ -82,6 +85,7 @@ assert max(causes, key=lambda k: abs(causes[k])) == v["attribution"]["main"] + "
 pair(v["memory"]["gpu"], "bytes")
 pair(v["memory"]["host"], "bytes")
 assert v["timelines"]["measured"] == v["timelines"]["predicted"] + 1 > 1, v["timelines"]
+assert v["summary"].startswith("measured against predicted: "), v["summary"]
 assert v["passed"] is True, v
 EOF
 
