@@ -3,37 +3,8 @@
 # Bad input of every sort: the exit code, one line on stderr that names the problem, nothing on
 # stdout, no crash, and no file that is half there.
 # Usage: test_golden_bad_input.sh HOCKET
-set -u
-hocket=$(realpath "$1")
-HOCKET_SHARE=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../share")
-export HOCKET_SHARE
-folder=$(mktemp -d)
-trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-export HOCKET_STORE=$folder/store.db # which is not there: only what ships is known
-failures=0
-
-fail() {
-  echo "FAIL: $*"
-  failures=$((failures + 1))
-}
-
-# said CODE PATTERN WHAT GOT: what the last command, which exited with GOT, had to say in `err`.
-said() {
-  [ "$4" -eq "$1" ] || fail "$3: exit $4, expected $1; said '$(head -c 400 err)'"
-  grep -qE -- "$2" err || fail "$3: said '$(head -c 400 err)', expected /$2/"
-  [ "$(wc -l <err)" -eq 1 ] || fail "$3: expected one line on stderr, got $(wc -l <err)"
-  ! grep -q '[[:cntrl:]]' err || fail "$3: control characters on stderr"
-}
-
-# expect CODE PATTERN ARGUMENTS...
-expect() {
-  local code=$1 pattern=$2
-  shift 2
-  timeout 60 "$hocket" "$@" >out 2>err
-  said "$code" "$pattern" "hocket $*" $?
-  [ ! -s out ] || fail "hocket $*: printed '$(head -c 200 out)'"
-}
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
 
 # -- Model files -------------------------------------------------------------------------------
 
@@ -343,5 +314,4 @@ for command in "plan -o never.json" "simulate --policy zero-offload"; do
 done
 [ ! -e never.json ] || fail "llama-3-70b on polaris: wrote a plan that does not fit"
 
-[ $failures -eq 0 ] || exit 1
-echo "bad input: all refused as they should be"
+finish "bad input"

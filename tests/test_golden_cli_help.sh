@@ -2,30 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # The command line contract: help, its examples, what bad usage says, exit codes, a full disk.
 # Usage: test_golden_cli_help.sh HOCKET
-set -u
-hocket=$(realpath "$1")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-export HOCKET_STORE=$folder/store.db
-failures=0
-
-fail() {
-  echo "FAIL: $*"
-  failures=$((failures + 1))
-}
-
-# expect CODE STDERR-PATTERN ARGUMENTS...: nothing on stdout, one line on stderr.
-expect() {
-  local code=$1 pattern=$2 got
-  shift 2
-  "$hocket" "$@" >out 2>err
-  got=$?
-  [ $got -eq "$code" ] || fail "hocket $*: exit $got, expected $code"
-  grep -qE -- "$pattern" err || fail "hocket $*: said '$(cat err)', expected /$pattern/"
-  [ "$(wc -l <err)" -eq 1 ] || fail "hocket $*: expected one line on stderr"
-  [ ! -s out ] || fail "hocket $*: printed to stdout"
-}
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
 
 # -- Help: to stdout, exit 0, and what its examples show really runs ---------------------------
 
@@ -84,10 +62,9 @@ for group in validate model machine trace; do
   done
 done
 
-cp "$(dirname "$HOCKET_SHARE")/tests/data/logs/7b-a100-dp4-interleave-k2.log" run.log
-cp "$(dirname "$HOCKET_SHARE")/tests/data/published-runs.csv" .
-sed 's/"made-up-node"/"this-node"/' "$(dirname "$HOCKET_SHARE")/tests/data/calibrated-node.json" \
-  >this-node.json
+cp "$tests/data/logs/7b-a100-dp4-interleave-k2.log" run.log
+cp "$tests/data/published-runs.csv" .
+sed 's/"made-up-node"/"this-node"/' "$tests/data/calibrated-node.json" >this-node.json
 cat >tiny.json <<'END'
 {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
  "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
@@ -247,5 +224,4 @@ grep -q nowhere/p.json err || fail "-o nowhere/p.json: said '$(cat err)'"
 "$hocket" --version >&- 2>err
 [ $? -eq 3 ] || fail "closed stdout: exit is not 3"
 
-[ $failures -eq 0 ] || exit 1
-echo "command line: all as expected"
+finish "command line"

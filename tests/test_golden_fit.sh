@@ -3,31 +3,9 @@
 # `hocket fit` and `hocket validate runs` as people and scripts use them: what is printed and
 # written, how wrong predictions of the published runs may be, and what bad tables are told.
 # Usage: test_golden_fit.sh HOCKET
-set -u
-hocket=$(realpath "$1")
-data=$(realpath "$(dirname "$0")/data/published-runs.csv")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-cp "$data" runs.csv
-
-fail() {
-  echo "FAIL: $*"
-  failures=$((failures + 1))
-}
-
-# expect CODE STDERR-PATTERN ARGUMENTS...: one line on stderr, nothing on stdout.
-expect() {
-  local code=$1 pattern=$2 got
-  shift 2
-  timeout 60 "$hocket" "$@" >out 2>err
-  got=$?
-  [ $got -eq "$code" ] || fail "hocket $*: exit $got, expected $code"
-  grep -qE -- "$pattern" err || fail "hocket $*: said '$(cat err)', expected /$pattern/"
-  [ "$(wc -l <err)" -eq 1 ] || fail "hocket $*: expected one line on stderr"
-  [ ! -s out ] || fail "hocket $*: printed to stdout"
-}
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+cp "$tests/data/published-runs.csv" runs.csv
 
 # at_most LIMIT WHAT VALUE
 at_most() {
@@ -130,5 +108,4 @@ timeout -s INT 0.3 "$hocket" fit runs.csv --machine polaris-a100-4x40gb -o stopp
 [ $? -eq 124 ] || fail "stopped: it was over before it could be"
 [ -z "$(find . -name 'stopped.json' -o -name '.hocket*')" ] || fail "stopped: left $(ls -a)"
 
-[ $failures -eq 0 ] || exit 1
-echo "fit and validate runs: all as expected"
+finish "fit and validate runs"

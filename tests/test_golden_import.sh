@@ -3,21 +3,10 @@
 # hocket trace import: two published logs give their rows, whatever happened to the files on the
 # way; what is no log gives a sentence; 100 MB take little time and memory.
 # Usage: test_golden_import.sh HOCKET
-set -u
-hocket=$(realpath "$1")
-here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
-export HOCKET_SHARE=$here/../share
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-cp "$here"/data/logs/*.log .
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+cp "$tests"/data/logs/*.log .
 log=7b-a100-dp4-interleave-k2.log
-failures=0
-
-fail() {
-  echo "FAIL: $*"
-  failures=$((failures + 1))
-}
 
 # import CODE ARGUMENTS...: stdout to `out`, stderr to `err`.
 import() {
@@ -43,7 +32,7 @@ same() {
 # -- The published logs ------------------------------------------------------------------------
 
 import 0 20b-h100-dp4-zero-offload.log $log --machine some-node
-diff -u "$here/data/logs/imported-rows.csv" out || fail "the published logs"
+diff -u "$tests/data/logs/imported-rows.csv" out || fail "the published logs"
 [ "$(grep -c 'note: .*: 8 of 10 iterations used$' err)" -eq 2 ] || fail "noted '$(cat err)'"
 
 import 0 $log --quiet -o runs.csv
@@ -132,7 +121,7 @@ cmp -s out expected.csv || fail "one of two: not the other's row"
 
 : >empty.log
 head -c 300000 /dev/urandom >random.log
-for file in empty.log random.log "$here/data/subgroups.csv" "$HOCKET_SHARE/models/llama-2-7b.json"; do
+for file in empty.log random.log "$tests/data/subgroups.csv" "$HOCKET_SHARE/models/llama-2-7b.json"; do
   import 2 "$file"
   noted 'no iteration found' "$file"
   [ "$(wc -l <err)" -eq 1 ] || fail "$file: $(wc -l <err) lines on stderr"
@@ -201,5 +190,4 @@ grep -q '^unknown,plain.log,llama-2-7b,,,32,4096,11008,32,32,32000,2048,1,4,1,,1
   fail "completed: $(cat out)"
 ! grep -q 'run table needs' err || fail "completed: noted '$(cat err)'"
 
-[ "$failures" -eq 0 ] && echo "all as expected"
-exit $((failures > 0))
+finish "import"

@@ -3,44 +3,9 @@
 # Profiles in and out of the store: import, list, show, use, export, diff, delete, and what is said
 # when that cannot be. How calibrations get there: test_engine_calibrate_cli.sh.
 # Usage: test_golden_machine_store.sh HOCKET
-set -u
-hocket=$(realpath "$1")
-data=$(realpath "$(dirname "$0")/data/calibrated-node.json")
-HOCKET_SHARE=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../share")
-folder=$(mktemp -d)
-trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-export HOCKET_SHARE HOCKET_STORE=$folder/kept/store.db
-failures=0
-cp "$data" node.json
-
-fail() {
-  echo "FAIL: $*"
-  failures=$((failures + 1))
-}
-
-# ok ARGUMENTS...: exit 0, nothing on stderr.
-ok() {
-  timeout 60 "$hocket" "$@" >out 2>err || fail "hocket $*: exit $?: $(cat err)"
-  [ ! -s err ] || fail "hocket $*: said '$(cat err)'"
-}
-
-# prints PATTERN: what the last command has printed.
-prints() {
-  grep -qE -- "$1" out || fail "no /$1/ in '$(head -c 600 out)'"
-}
-
-# expect CODE PATTERN ARGUMENTS...: one line on stderr, nothing on stdout.
-expect() {
-  local code=$1 pattern=$2 got
-  shift 2
-  timeout 60 "$hocket" "$@" >out 2>err
-  got=$?
-  [ $got -eq "$code" ] || fail "hocket $*: exit $got, expected $code; said '$(cat err)'"
-  grep -qE -- "$pattern" err || fail "hocket $*: said '$(cat err)', expected /$pattern/"
-  [ "$(wc -l <err)" -eq 1 ] || fail "hocket $*: expected one line on stderr"
-  [ ! -s out ] || fail "hocket $*: printed '$(head -c 200 out)'"
-}
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+cp "$tests/data/calibrated-node.json" node.json
 
 # edited NEW SED...: the profile with another text here and there.
 edited() {
@@ -258,5 +223,4 @@ if [ -w /dev/full ]; then
   done
 fi
 
-[ $failures -eq 0 ] || exit 1
-echo "machine store: all as expected"
+finish "machine store"

@@ -3,48 +3,13 @@
 # Timelines in the store: kept by simulate and run, listed, shown, exported, compared, deleted, and
 # what is said when that cannot be. Pairs of prediction and measurement: test_unit_timelines.c.
 # Usage: test_golden_trace_store.sh HOCKET
-set -u
-hocket=$(realpath "$1")
-checker=$(realpath "$(dirname "$0")/check_trace.py")
-HOCKET_SHARE=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../share")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-export HOCKET_SHARE HOCKET_STORE=$folder/kept/store.db
-failures=0
-
-fail() {
-  echo "FAIL: $*"
-  failures=$((failures + 1))
-}
-
-# ok ARGUMENTS...: exit 0, nothing on stderr.
-ok() {
-  timeout 60 "$hocket" "$@" >out 2>err || fail "hocket $*: exit $?: $(cat err)"
-  [ ! -s err ] || fail "hocket $*: said '$(cat err)'"
-}
-
-# prints PATTERN: what the last command has printed.
-prints() {
-  grep -qE -- "$1" out || fail "no /$1/ in '$(head -c 1500 out)'"
-}
-
-# expect CODE PATTERN ARGUMENTS...: one line on stderr, nothing on stdout.
-expect() {
-  local code=$1 pattern=$2 got
-  shift 2
-  timeout 60 "$hocket" "$@" >out 2>err
-  got=$?
-  [ $got -eq "$code" ] || fail "hocket $*: exit $got, expected $code; said '$(cat err)'"
-  grep -qE -- "$pattern" err || fail "hocket $*: said '$(cat err)', expected /$pattern/"
-  [ "$(wc -l <err)" -eq 1 ] || fail "hocket $*: expected one line on stderr"
-  [ ! -s out ] || fail "hocket $*: printed '$(head -c 200 out)'"
-}
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
 
 # sound FILE COUNTS: a trace that check_trace.py has nothing against.
 sound() {
   command -v python3 >/dev/null 2>&1 || return
-  python3 "$checker" "$1" >checked 2>&1 || fail "$1: $(cat checked)"
+  python3 "$tests/check_trace.py" "$1" >checked 2>&1 || fail "$1: $(cat checked)"
   grep -qE -- "$2" checked || fail "$1: '$(cat checked)', expected /$2/"
 }
 
@@ -151,11 +116,12 @@ sound measured.json "slices"
 
 ok trace export 1 -o one.csv
 prints "^one\.csv: ([0-9]+) operations on [0-9]+ lanes, [0-9.]+ ms; a row each$"
-[ "$(head -n 1 one.csv)" = "id,kind,lane,rank,subgroup,piece,work,unit,start_ns,end_ns" ] ||
+columns=id,kind,lane,rank,subgroup,piece,work,unit,gpu_alloc_bytes,gpu_free_bytes,start_ns,end_ns
+[ "$(head -n 1 one.csv)" = "$columns" ] ||
   fail "header of a CSV: $(head -n 1 one.csv)"
 [ "$(wc -l <one.csv)" -eq $(($(grep -oE ' [0-9]+ operations' out | tr -dc 0-9) + 1)) ] ||
   fail "a CSV with $(wc -l <one.csv) lines: $(cat out)"
-awk -F, 'NF != 10 || (NR > 1 && $9 > $10) {exit 1}' one.csv || fail "rows of a CSV"
+awk -F, 'NF != 12 || (NR > 1 && $11 > $12) {exit 1}' one.csv || fail "rows of a CSV"
 ok trace export 1 --csv
 cmp -s out one.csv || fail "--csv to standard output is not what goes to a file"
 ok trace export plan.json --machine h200-16c --csv -o table
@@ -175,14 +141,14 @@ END
     ok trace export $id -o pair$id.json
     sound pair$id.json "^2 timelines, [0-9]+ slices"
     ok trace export $id -o pair$id.csv
-    awk -F, 'NF != 12 {exit 1}' pair$id.csv || fail "rows of a pair's CSV"
+    awk -F, 'NF != 14 {exit 1}' pair$id.csv || fail "rows of a pair's CSV"
     ok trace export $id --alone -o alone$id.csv
-    awk -F, 'NF != 10 {exit 1}' alone$id.csv || fail "rows of a CSV of one alone"
+    awk -F, 'NF != 12 {exit 1}' alone$id.csv || fail "rows of a CSV of one alone"
   done
   cmp -s <(sed 2d pair3.json) <(sed 2d pair4.json) || fail "a pair depends on which one is named"
   cmp -s pair3.csv pair4.csv || fail "a pair's table depends on which one is named"
-  cmp -s <(cut -d, -f9,10 pair3.csv) <(cut -d, -f9,10 alone4.csv) || fail "start and end: measured"
-  cmp -s <(tail -n +2 pair3.csv | cut -d, -f11,12) <(tail -n +2 alone3.csv | cut -d, -f9,10) ||
+  cmp -s <(cut -d, -f11,12 pair3.csv) <(cut -d, -f11,12 alone4.csv) || fail "start and end: measured"
+  cmp -s <(tail -n +2 pair3.csv | cut -d, -f13,14) <(tail -n +2 alone3.csv | cut -d, -f11,12) ||
     fail "predicted start and end"
   ok trace show 3
   prints "; its measured pair is timeline 4$"
@@ -197,8 +163,8 @@ prints "^a: timeline 1, predicted $made on h200-16c: interleave k=2, tiny$"
 prints "^makespan +[0-9.]+ +[0-9.]+ +[+-][0-9.]+ %$"
 prints "^h2d +[0-9.]+ +[0-9.]+ +-[0-9.]+ %" # PCIe 4 against 5
 prints "^state_h2d +3 "
-prints "^sum +\+[0-9.]+ .*makespan in b less that in a$"
-prints "the makespan is [0-9.]+ [mu]s longer in b, mostly by [a-z]+ \(\+"
+prints "^sum +\+[0-9.]+ .*makespan: b less a$"
+prints "^b against a: .*; the makespan is [0-9.]+ [mu]s longer, mostly by [a-z]+ \(\+"
 ok trace diff 1 2 --json
 prints '"schema":[[:space:]]*"hocket.trace_diff/1"'
 prints '"summary":'
@@ -214,7 +180,7 @@ assert causes["main"] in ("rate", "latency", "contention", "dependency", "host")
 END
 fi
 ok trace diff 1 1
-prints "^no operation is off by more than 2 % of the makespan; the makespans are the same$"
+prints "^b against a: no operation is off by more than 2 % .*; the makespans are the same$"
 ok trace diff 3 4
 prints "^sum "
 
@@ -318,5 +284,4 @@ if [ -w /dev/full ]; then
   [ $? -eq 3 ] || fail "hocket trace export --csv -o /dev/full: exit is not 3"
 fi
 
-[ $failures -eq 0 ] || exit 1
-echo "trace store: all as expected"
+finish "trace store"

@@ -189,8 +189,8 @@ static void tables_have_a_row_an_operation(void **state) {
   hk_timelines_write_csv(&s.graph, &s.result.timeline, &s.result.timeline, stream);
   assert_int_equal(fclose(stream), 0);
   static const char header[] =
-      "id,kind,lane,rank,subgroup,piece,work,unit,start_ns,end_ns,predicted_start_ns,"
-      "predicted_end_ns\n";
+      "id,kind,lane,rank,subgroup,piece,work,unit,gpu_alloc_bytes,gpu_free_bytes,start_ns,end_ns,"
+      "predicted_start_ns,predicted_end_ns\n";
   assert_memory_equal(text, header, sizeof header - 1);
   for (const char *c = text + sizeof header - 1; *c; c = strchr(c, '\n') + 1) {
     const hk_op *op = &s.graph.ops[rows];
@@ -198,10 +198,11 @@ static void tables_have_a_row_an_operation(void **state) {
     char subgroup[16] = "", piece[16] = "", row[256];
     if (op->subgroup >= 0) snprintf(subgroup, sizeof subgroup, "%d", (int)op->subgroup);
     if (op->piece >= 0) snprintf(piece, sizeof piece, "%d", (int)op->piece);
-    snprintf(row, sizeof row, "%zu,%s,%s,0,%s,%s,%lld,%s,%lld,%lld,%lld,%lld\n", rows,
+    snprintf(row, sizeof row, "%zu,%s,%s,0,%s,%s,%lld,%s,%lld,%lld,%lld,%lld,%lld,%lld\n", rows,
              hk_op_kind_name(op->kind), s.graph.lanes[op->lane].name, subgroup, piece,
-             (long long)op->work, hk_op_kind_unit(op->kind), (long long)span->start,
-             (long long)span->end, (long long)span->start, (long long)span->end);
+             (long long)op->work, hk_op_kind_unit(op->kind), (long long)op->gpu_alloc,
+             (long long)op->gpu_free, (long long)span->start, (long long)span->end,
+             (long long)span->start, (long long)span->end);
     assert_memory_equal(c, row, strlen(row));
     rows++;
   }

@@ -60,8 +60,8 @@ hk_status hk_timelines_delete(hk_store *store, int64_t id, hk_error *err);
 void hk_graph_hash(const hk_graph *graph, char hex[17]);
 
 /* A header and a row an operation: id, kind, lane, rank, subgroup and piece (empty where there is
- * none), work, unit, start_ns, end_ns; with `predicted` (NULL: none) also predicted_start_ns and
- * predicted_end_ns. Errors stay with the stream. */
+ * none), work, unit, gpu_alloc_bytes, gpu_free_bytes, start_ns, end_ns; with `predicted` (NULL:
+ * none) also predicted_start_ns and predicted_end_ns. Errors stay with the stream. */
 void hk_timelines_write_csv(const hk_graph *graph, const hk_timeline *timeline,
                             const hk_timeline *predicted, FILE *stream);
 

@@ -18,15 +18,17 @@ static void write_row(FILE *stream, const hk_graph *graph, int32_t id, const hk_
           op->rank);
   write_index(stream, op->subgroup);
   write_index(stream, op->piece);
-  fprintf(stream, "%" PRId64 ",%s,%" PRId64 ",%" PRId64, op->work, hk_op_kind_unit(op->kind),
-          span->start, span->end);
+  fprintf(stream, "%" PRId64 ",%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64, op->work,
+          hk_op_kind_unit(op->kind), op->gpu_alloc, op->gpu_free, span->start, span->end);
   if (predicted) fprintf(stream, ",%" PRId64 ",%" PRId64, predicted->start, predicted->end);
   fputc('\n', stream);
 }
 
 void hk_timelines_write_csv(const hk_graph *graph, const hk_timeline *timeline,
                             const hk_timeline *predicted, FILE *stream) {
-  fprintf(stream, "id,kind,lane,rank,subgroup,piece,work,unit,start_ns,end_ns%s\n",
+  fprintf(stream,
+          "id,kind,lane,rank,subgroup,piece,work,unit,gpu_alloc_bytes,gpu_free_bytes,"
+          "start_ns,end_ns%s\n",
           predicted ? ",predicted_start_ns,predicted_end_ns" : "");
   for (int32_t id = 0; id < (int32_t)graph->n_ops; id++)
     write_row(stream, graph, id, &timeline->spans[id], predicted ? &predicted->spans[id] : NULL);

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# What golden scripts share. Source it first, with the program as $1: it leaves $hocket and $tests
+# (this folder), and makes $folder, which is empty, has a store of its own and is gone at exit, the
+# working directory. Checks go on after a failure; a script ends with `finish`.
+# shellcheck shell=bash disable=SC2034
+set -u
+hocket=$(realpath "$1")
+tests=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
+folder=$(mktemp -d)
+trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+HOCKET_SHARE=$(realpath "$tests/../share")
+export HOCKET_SHARE HOCKET_STORE=$folder/kept/store.db # which is not there yet
+failures=0
+
+fail() {
+  echo "FAIL: $*"
+  failures=$((failures + 1))
+}
+
+# finish WHAT
+finish() {
+  [ "$failures" -eq 0 ] || exit 1
+  echo "$1: all as expected"
+}
+
+# ok ARGUMENTS...: exit 0, nothing on stderr; stdout to `out`.
+ok() {
+  timeout 60 "$hocket" "$@" >out 2>err || fail "hocket $*: exit $?: $(cat err)"
+  [ ! -s err ] || fail "hocket $*: said '$(cat err)'"
+}
+
+# prints PATTERN: what the last command has printed.
+prints() {
+  grep -qE -- "$1" out || fail "no /$1/ in '$(head -c 1500 out)'"
+}
+
+# said CODE PATTERN WHAT GOT: what the last command, which exited with GOT, had to say in `err`.
+said() {
+  [ "$4" -eq "$1" ] || fail "$3: exit $4, expected $1; said '$(head -c 400 err)'"
+  grep -qE -- "$2" err || fail "$3: said '$(head -c 400 err)', expected /$2/"
+  [ "$(wc -l <err)" -eq 1 ] || fail "$3: expected one line on stderr, got $(wc -l <err)"
+  ! grep -q '[[:cntrl:]]' err || fail "$3: control characters on stderr"
+}
+
+# expect CODE PATTERN ARGUMENTS...: one line on stderr, nothing on stdout.
+expect() {
+  local code=$1 pattern=$2
+  shift 2
+  timeout 60 "$hocket" "$@" >out 2>err
+  said "$code" "$pattern" "hocket $*" $?
+  [ ! -s out ] || fail "hocket $*: printed '$(head -c 200 out)'"
+}
