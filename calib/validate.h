@@ -51,16 +51,32 @@ hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_co
 /* ---- Ranking --------------------------------------------------------------------------------- */
 
 typedef struct {
+  hk_lane_kind kind;
+  double error_pct; /* of the predicted busy time against the measured */
+} hk_lane_error;
+
+typedef struct {
   char title[160];                  /* hk_ranking_title */
   double predicted_ms, measured_ms; /* medians of the update phase */
   double least_ms, most_ms;
+  hk_lane_error lanes[HK_LANE_KIND_COUNT]; /* those that were busy for HK_BUSY_LANE of the time */
+  int n_lanes;
+  double gpu_memory_error_pct;       /* NAN under DeepSpeed, whose prediction has the framework's */
+  int64_t predicted_id, measured_id; /* kept timelines; 0: not kept */
 } hk_ranked_plan;
+
+/* A lane that is idle for more of the makespan says nothing: a barrier takes a microsecond. */
+#define HK_BUSY_LANE 0.01
+/* Times, lanes and memory of a plan that was run. */
+void hk_ranking_note(const hk_plan *plan, const hk_validation *validation, hk_ranked_plan *out);
 
 typedef struct {
   double tau;        /* Kendall's tau-b of predicted against measured */
   double regret_pct; /* how much slower the predicted best is than the measured best */
   size_t predicted_best, measured_best;
   double median_error_pct, worst_error_pct; /* absolute, of the updates */
+  double median_lane_pct, worst_lane_pct;   /* the same of all plans' lanes; NAN: there are none */
+  double worst_gpu_memory_pct;              /* NAN: none is known */
 } hk_ranking_verdict;
 
 hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,

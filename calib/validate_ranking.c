@@ -16,6 +16,38 @@ static int order_of(double a, double b) {
   return (a > b) - (a < b);
 }
 
+void hk_ranking_note(const hk_plan *plan, const hk_validation *v, hk_ranked_plan *out) {
+  const hk_timeline_comparison *c = &v->comparison;
+  hk_ranking_title(plan, out->title, sizeof out->title);
+  out->predicted_ms = hk_ms(c->makespan.predicted);
+  out->measured_ms = (v->update_ms[(v->steps - 1) / 2] + v->update_ms[v->steps / 2]) / 2;
+  out->least_ms = v->update_ms[0];
+  out->most_ms = v->update_ms[v->steps - 1];
+  out->n_lanes = 0;
+  for (size_t i = 0; i < c->n_lanes && out->n_lanes < HK_LANE_KIND_COUNT; i++) {
+    const hk_pair *busy = &c->lanes[i].busy;
+    if ((double)busy->measured < HK_BUSY_LANE * (double)c->makespan.measured) continue;
+    out->lanes[out->n_lanes++] = (hk_lane_error){v->graph.lanes[i].kind, busy->error_pct};
+  }
+  const bool comparable = plan->runtime == HK_RUNTIME_HOCKET;
+  out->gpu_memory_error_pct = comparable ? v->gpu_memory.error_pct : NAN;
+}
+
+static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
+                             hk_error *err) {
+  size_t lanes = 0;
+  double *errors = malloc((n * HK_LANE_KIND_COUNT + 1) * sizeof *errors);
+  if (errors == NULL) return hk_fail_memory(err, n * HK_LANE_KIND_COUNT * sizeof *errors, "lanes");
+  for (size_t i = 0; i < n; i++)
+    for (int k = 0; k < plans[i].n_lanes; k++) errors[lanes++] = fabs(plans[i].lanes[k].error_pct);
+  verdict->worst_lane_pct = NAN;
+  for (size_t k = 0; k < lanes; k++)
+    verdict->worst_lane_pct = fmax(verdict->worst_lane_pct, errors[k]);
+  verdict->median_lane_pct = lanes > 0 ? hk_median(errors, lanes) : NAN;
+  free(errors);
+  return HK_OK;
+}
+
 static hk_status judge_errors(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
                               hk_error *err) {
   double *errors = malloc(n * sizeof *errors);
@@ -26,7 +58,11 @@ static hk_status judge_errors(const hk_ranked_plan *plans, size_t n, hk_ranking_
   }
   verdict->median_error_pct = hk_median(errors, n);
   free(errors);
-  return HK_OK;
+  verdict->worst_gpu_memory_pct = NAN;
+  for (size_t i = 0; i < n; i++)
+    verdict->worst_gpu_memory_pct =
+        fmax(verdict->worst_gpu_memory_pct, fabs(plans[i].gpu_memory_error_pct));
+  return judge_lanes(plans, n, verdict, err);
 }
 
 hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,

@@ -8,7 +8,6 @@
 #include "cli/interrupt.h"
 #include "cli/validated.h"
 #include "traces/chrome.h"
-#include "traces/timelines.h"
 
 #define NAME "validate engine"
 
@@ -38,34 +37,6 @@ static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_mac
   return status;
 }
 
-/* -- Keeping ----------------------------------------------------------------------------------- */
-
-static hk_status keep_one(hk_store *store, const hk_validated *v, const cJSON *fingerprint,
-                          bool measured, int64_t pair, int64_t *id, hk_error *err) {
-  const hk_timeline_to_keep what = {
-      .measured = measured,
-      .phases = HK_EXPAND_UPDATE,
-      .pair = pair,
-      .plan = v->plan,
-      .graph = &v->validation->graph,
-      .timeline = measured ? &v->validation->measured : &v->validation->predicted,
-      .profile = v->profile->document,
-      .fingerprint = fingerprint,
-      .version = HK_BUILD,
-  };
-  return hk_timelines_keep(store, &what, id, err);
-}
-
-static hk_status keep(hk_store *store, hk_validated *v, hk_error *err) {
-  cJSON *fingerprint = hk_fingerprint_to_json(&v->profile->here);
-  if (fingerprint == NULL) return hk_fail_memory(err, sizeof v->profile->here, "a fingerprint");
-  hk_status status = keep_one(store, v, fingerprint, false, 0, &v->predicted_id, err);
-  if (status == HK_OK)
-    status = keep_one(store, v, fingerprint, true, v->predicted_id, &v->measured_id, err);
-  cJSON_Delete(fingerprint);
-  return status;
-}
-
 static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_error *err) {
   const hk_chrome_layer layers[] = {{"predicted", &v->predicted}, {"measured", &v->measured}};
   if (args->timeline == NULL) return HK_OK;
@@ -79,7 +50,7 @@ static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_err
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status answer(const hk_args *args, hk_store *store, hk_validated *v, hk_error *err) {
-  HK_TRY(keep(store, v, err));
+  HK_TRY(hk_validated_keep(store, v, err));
   HK_TRY(args->json ? hk_validated_json(args, v, err) : hk_validated_text(args, v, err));
   HK_TRY(hk_emit_flush(err));
   HK_TRY(write_trace(args, v->validation, err));

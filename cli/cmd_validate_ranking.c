@@ -11,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/node_profile.h"
 #include "cli/table.h"
+#include "cli/validated.h"
 #include "core/json.h"
 #include "engine/host_memory.h"
 
@@ -23,6 +24,7 @@
 
 typedef struct {
   const hk_args *args;
+  hk_store *store;
   hk_node_profile profile;
   hk_model model;
   hk_plan *plans;
@@ -51,11 +53,13 @@ static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_
   hk_ranking_title(&r->plans[r->n], out->title, sizeof out->title);
   if (hk_validate_plan(&r->plans[r->n], &r->profile.machine, options, &v, err) != HK_OK)
     return hk_fail_prefix(err, "plan %zu (%s)", r->n + 1, out->title);
-  out->predicted_ms = hk_ms(v.comparison.makespan.predicted);
-  out->measured_ms = (v.update_ms[(v.steps - 1) / 2] + v.update_ms[v.steps / 2]) / 2;
-  out->least_ms = v.update_ms[0];
-  out->most_ms = v.update_ms[v.steps - 1];
+  hk_ranking_note(&r->plans[r->n], &v, out);
+  hk_validated kept = {.plan = &r->plans[r->n], .profile = &r->profile, .validation = &v};
+  const hk_status status = hk_validated_keep(r->store, &kept, err);
   hk_validation_free(&v);
+  HK_TRY(status);
+  out->predicted_id = kept.predicted_id;
+  out->measured_id = kept.measured_id;
   r->n++;
   return HK_OK;
 }
@@ -101,6 +105,13 @@ static void put_plan(const hk_ranked_plan *p, cJSON *object, bool *ok) {
   hk_put_number(object, "min_ms", p->least_ms, ok);
   hk_put_number(object, "max_ms", p->most_ms, ok);
   hk_put_number(object, "error_pct", error_pct(p), ok);
+  cJSON *lanes = hk_put_object(object, "lane_busy_error_pct", ok);
+  for (int i = 0; i < p->n_lanes; i++)
+    hk_put_number(lanes, hk_lane_kind_name(p->lanes[i].kind), p->lanes[i].error_pct, ok);
+  if (!isnan(p->gpu_memory_error_pct))
+    hk_put_number(object, "gpu_memory_error_pct", p->gpu_memory_error_pct, ok);
+  hk_put_number(object, "predicted_timeline", (double)p->predicted_id, ok);
+  hk_put_number(object, "measured_timeline", (double)p->measured_id, ok);
 }
 
 static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
@@ -118,6 +129,12 @@ static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
   hk_put_string(root, "measured_best", r->ranked[v->measured_best].title, ok);
   hk_put_number(root, "median_abs_error_pct", v->median_error_pct, ok);
   hk_put_number(root, "worst_abs_error_pct", v->worst_error_pct, ok);
+  if (!isnan(v->median_lane_pct)) {
+    hk_put_number(root, "median_abs_lane_error_pct", v->median_lane_pct, ok);
+    hk_put_number(root, "worst_abs_lane_error_pct", v->worst_lane_pct, ok);
+  }
+  if (!isnan(v->worst_gpu_memory_pct))
+    hk_put_number(root, "worst_abs_gpu_memory_error_pct", v->worst_gpu_memory_pct, ok);
   return root;
 }
 
@@ -147,6 +164,11 @@ static hk_status print_text(const ranking *r, const hk_ranking_verdict *v, hk_er
   HK_TRY(hk_table_print(&table, err));
   printf("\n%s on %s: errors are %.1f %% (median), %.1f %% (worst)\n", r->model.name,
          r->profile.machine.name, v->median_error_pct, v->worst_error_pct);
+  if (!isnan(v->median_lane_pct))
+    printf("lanes' busy times: %.1f %% (median), %.1f %% (worst), of lanes busy for 1 %% or more\n",
+           v->median_lane_pct, v->worst_lane_pct);
+  if (!isnan(v->worst_gpu_memory_pct))
+    printf("peak GPU memory: %.1f %% (worst)\n", v->worst_gpu_memory_pct);
   if (isnan(v->tau))
     puts("Kendall's tau: no two plans differ");
   else
@@ -184,16 +206,13 @@ static hk_status answer(const ranking *r, hk_error *err) {
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status rank(ranking *r, hk_error *err) {
-  hk_store *store = NULL;
   if (r->args->model == NULL)
     return hk_fail(err, HK_INPUT,
                    "--model NAME|FILE is needed; 'hocket model list' shows the presets");
   HK_TRY(hk_emit_check_output(r->args->output, err));
   HK_TRY(hk_model_load(r->args->model, &r->model, err));
-  HK_TRY(hk_store_open(NULL, false, &store, err));
-  const hk_status status = hk_node_profile_load(r->args, NAME, store, &r->profile, err);
-  hk_store_close(store);
-  HK_TRY(status);
+  HK_TRY(hk_store_open(NULL, false, &r->store, err));
+  HK_TRY(hk_node_profile_load(r->args, NAME, r->store, &r->profile, err));
   HK_TRY(choose_plans(r, err));
   HK_TRY(measure_all(r, err));
   return answer(r, err);
@@ -207,6 +226,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
   free(r.ranked);
   hk_model_free(&r.model);
   hk_node_profile_free(&r.profile);
+  hk_store_close(r.store);
   return status;
 }
 
@@ -219,7 +239,8 @@ const hk_command hk_command_validate_ranking = {
         "and CPU threads, as far as they fit on this node; always the same. Each is simulated on\n"
         "the node's profile (see 'validate engine') and run. Prints the errors, Kendall's tau\n"
         "(tau-b) of predicted against measured update times, and how much slower the plan that\n"
-        "was predicted best is than the best. Ctrl-C keeps what has been measured (exit 1).",
+        "was predicted best is than the best. Timelines are kept in the store ('trace list').\n"
+        "Ctrl-C keeps what has been measured (exit 1).",
     .example = "hocket validate ranking --model gpt2 --backend host --plans 20",
     .output = "also write the JSON object there",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(BACKEND) |

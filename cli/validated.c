@@ -11,6 +11,36 @@
 #include "cli/explain.h"
 #include "cli/table.h"
 
+/* -- Keeping ----------------------------------------------------------------------------------- */
+
+static hk_status keep_one(hk_store *store, const hk_validated *v, const cJSON *fingerprint,
+                          bool measured, int64_t pair, int64_t *id, hk_error *err) {
+  const hk_timeline_to_keep what = {
+      .measured = measured,
+      .phases = HK_EXPAND_UPDATE,
+      .pair = pair,
+      .plan = v->plan,
+      .graph = &v->validation->graph,
+      .timeline = measured ? &v->validation->measured : &v->validation->predicted,
+      .profile = v->profile->document,
+      .fingerprint = fingerprint,
+      .version = HK_BUILD,
+  };
+  return hk_timelines_keep(store, &what, id, err);
+}
+
+hk_status hk_validated_keep(hk_store *store, hk_validated *v, hk_error *err) {
+  cJSON *fingerprint = hk_fingerprint_to_json(&v->profile->here);
+  if (fingerprint == NULL) return hk_fail_memory(err, sizeof v->profile->here, "a fingerprint");
+  hk_status status = keep_one(store, v, fingerprint, false, 0, &v->predicted_id, err);
+  if (status == HK_OK)
+    status = keep_one(store, v, fingerprint, true, v->predicted_id, &v->measured_id, err);
+  cJSON_Delete(fingerprint);
+  return status;
+}
+
+/* -- Saying ------------------------------------------------------------------------------------ */
+
 static double median_ms(const hk_validation *v) {
   return (v->update_ms[(v->steps - 1) / 2] + v->update_ms[v->steps / 2]) / 2;
 }

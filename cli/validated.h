@@ -6,6 +6,7 @@
 #include "calib/validate.h"
 #include "cli/args.h"
 #include "cli/node_profile.h"
+#include "traces/timelines.h"
 
 typedef struct {
   const hk_plan *plan;
@@ -13,6 +14,9 @@ typedef struct {
   const hk_validation *validation;
   int64_t predicted_id, measured_id; /* of the kept timelines */
 } hk_validated;
+
+/* Both timelines into the store, which gives them their ids. */
+hk_status hk_validated_keep(hk_store *store, hk_validated *v, hk_error *err);
 
 hk_status hk_validated_text(const hk_args *args, const hk_validated *v, hk_error *err);
 hk_status hk_validated_json(const hk_args *args, const hk_validated *v, hk_error *err);
