@@ -17,7 +17,8 @@ typedef struct {
   hk_ns start[MOST], end[MOST];
 } outcome;
 
-static outcome simulate(const hk_machine *m, bool pulled, const job *jobs, int n) {
+static outcome simulate_team(const hk_machine *m, int threads, bool pulled, const job *jobs,
+                             int n) {
   hk_error err = {0};
   hk_graph graph = {.ranks = 1, .multiplicity = 1, .nodes = 1, .world = 1, .tp = 1};
   graph.weights_pulled = pulled;
@@ -28,7 +29,7 @@ static outcome simulate(const hk_machine *m, bool pulled, const job *jobs, int n
                       .lane = lane,
                       .subgroup = -1,
                       .piece = -1,
-                      .threads = 1,
+                      .threads = threads,
                       .work = jobs[i].work};
     assert_int_equal(hk_graph_add(&graph, &op, &after, 1, &err), i);
   }
@@ -43,6 +44,10 @@ static outcome simulate(const hk_machine *m, bool pulled, const job *jobs, int n
   hk_result_free(&result);
   hk_graph_free(&graph);
   return o;
+}
+
+static outcome simulate(const hk_machine *m, bool pulled, const job *jobs, int n) {
+  return simulate_team(m, 1, pulled, jobs, n);
 }
 
 #define IN(lane, work, after) \
@@ -122,15 +127,17 @@ static void test_weights_pulled(void **state) {
   assert_ends(&copied, (const hk_ns[]){600, 700}, 2);
 }
 
-/* 20 ns an operation, 1 parameter/ns. */
+/* 20 ns an operation, 1 parameter/ns; one thread by itself wakes nobody. */
 static void test_cpu_operations_cost(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
   m.cpu_operation.value = 20;
   const job jobs[] = {{HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, -1},
                       {HK_OP_ADAMW_CPU, HK_LANE_CPU, 300, -1}};
-  const outcome o = simulate(&m, true, jobs, 2);
-  assert_ends(&o, (const hk_ns[]){120, 440}, 2);
+  const outcome team = simulate_team(&m, 2, true, jobs, 2);
+  assert_ends(&team, (const hk_ns[]){120, 440}, 2);
+  const outcome one = simulate_team(&m, 1, true, jobs, 2);
+  assert_ends(&one, (const hk_ns[]){100, 400}, 2);
 }
 
 int main(void) {
