@@ -281,20 +281,14 @@ static hk_status calibrate_on(task *t, hk_error *err) {
   return say_what_is_kept(t, status, err);
 }
 
-static double seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec / HK_NS_PER_S;
-}
-
 hk_status hk_calibrate(hk_store *store, const hk_calibrate_options *options, hk_calibration *out,
                        hk_error *err) {
   *out = (hk_calibration){0};
   task t = {.store = store, .options = options, .out = out};
   HK_TRY(settle(&t, err));
-  const double began = seconds();
+  const hk_ns began = hk_now();
   HK_TRY(hk_stand_open(&options->stand, &t.stand, err));
-  t.opening_s = seconds() - began;
+  t.opening_s = hk_s(hk_now() - began);
   const hk_status status = calibrate_on(&t, err);
   take_note(&t);
   hk_stand_close(t.stand);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* -- Series ------------------------------------------------------------------------------------ */
 
@@ -126,17 +125,14 @@ typedef struct {
 } sitting;
 
 static hk_ns now(const hk_campaign_options *options) {
-  if (options->clock) return options->clock(options->stand);
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (hk_ns)t.tv_sec * HK_NS_PER_S + t.tv_nsec;
+  return options->clock ? options->clock(options->stand) : hk_now();
 }
 
 /* All time since the last count, storing included: that is what the user waits. A clock that went
  * back counts as one that stood. */
 static double count_time(sitting *s) {
   const hk_ns t = now(s->options);
-  const double passed = t > s->counted ? (double)(t - s->counted) / HK_NS_PER_S : 0;
+  const double passed = t > s->counted ? hk_s(t - s->counted) : 0;
   s->counted = t;
   s->campaign->seconds += passed;
   return passed;

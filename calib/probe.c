@@ -60,6 +60,11 @@ hk_load_kind hk_load_find(const char *name) {
   return (hk_load_kind)kind;
 }
 
+int64_t hk_load_operation(const hk_load *load) {
+  if (!hk_load_is_cpu(load->kind)) return load->chunk;
+  return load->piece > 0 ? load->piece : HK_PROBE_CPU_PIECE;
+}
+
 const char *hk_probe_group_name(hk_probe_group group) {
   static const char *const names[] = {[HK_PROBE_ALONE] = "alone",
                                       [HK_PROBE_DUPLEX] = "duplex",

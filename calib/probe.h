@@ -24,6 +24,7 @@
   X(D2H_PINNED, "d2h_pinned", "B/s", KIND_COUNT, "the same to small pages that are pinned")        \
   X(H2D_PAGEABLE, "h2d_pageable", "B/s", WEIGHT_H2D_PAGEABLE, "from memory that is not pinned")    \
   X(D2H_PAGEABLE, "d2h_pageable", "B/s", GRAD_D2H_PAGEABLE, "to memory that is not pinned")        \
+  X(PULL, "pull", "B/s", WEIGHT_H2D, "a GPU kernel fetches weights from registered huge pages")    \
   X(MAPPED, "mapped", "P/s", ADAMW_MAPPED, "GPU AdamW on state in registered host memory")         \
   X(PEER, "peer", "B/s", KIND_COUNT, "copies from a GPU to the next of the node")                  \
   X(ADAMW_CPU, "adamw_cpu", "P/s", ADAMW_CPU, "fused AdamW, bf16 gradient in, bf16 weight out")    \
@@ -41,6 +42,7 @@
   X(REGISTER, "register", "B/s", KIND_COUNT, "registering touched huge pages with the GPU")        \
   X(PIN, "pin", "B/s", KIND_COUNT, "the same with small pages")                                    \
   X(MEMORY, "gpu_memory", "B", KIND_COUNT, "what the GPU's allocator hands out at most")           \
+  X(TURNS, "copies_at_once", "1", KIND_COUNT, "copies in that run at once, of 4 queued together")  \
   X(DISK_READ, "disk_read", "B/s", KIND_COUNT, "reading a file, past the page cache")              \
   X(DISK_WRITE, "disk_write", "B/s", KIND_COUNT, "writing and syncing a file")
 
@@ -64,14 +66,18 @@ typedef struct {
   int gpu;       /* whose lane; 0 for loads of the CPU */
   int threads;   /* of the CPU team; 0 for others. Only one load of a probe is the CPU's */
   int64_t chunk; /* work of one operation, in the unit of the rate (bytes, parameters; MATMUL: rows
-                    m). For CPU kernels: what a thread takes at a time; an operation is then
-                    a pass over HK_PROBE_CPU_PIECE parameters */
+                    m). For CPU kernels: what a thread takes at a time, at most */
+  int64_t piece; /* CPU kernels: parameters of one operation; 0: HK_PROBE_CPU_PIECE */
   int64_t n, k;  /* MATMUL: columns and depth */
   double share;  /* > 0: WHOLE probes; this load's part of the probe's work */
 } hk_load;
 
-#define HK_PROBE_CPU_PIECE ((int64_t)16 << 20) /* parameters of one CPU operation, at most */
+#define HK_PROBE_CPU_PIECE ((int64_t)16 << 20) /* parameters, at most */
 #define HK_PROBE_LOADS     17                  /* 8 GPUs both ways and the CPU */
+
+/* Work of one operation of a load that the simulator knows: a piece of a CPU kernel, else a chunk.
+ */
+int64_t hk_load_operation(const hk_load *load);
 
 typedef enum {
   /* Rates while every load runs: from the latest first start to the earliest last end. */

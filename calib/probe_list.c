@@ -88,6 +88,11 @@ static int64_t most_mapped(const hk_probe_scope *s) {
   return least(most_updated(s), s->host_bytes / 48 / 1024 * 1024);
 }
 
+/* CPU kernels go over arrays of a quarter of it, 20 bytes a parameter and a little between them. */
+static int64_t most_passed(const hk_probe_scope *s) {
+  return s->host_bytes / 4 / 21 / 4096 * 4096;
+}
+
 /* "64 KiB", "1 GiB", "12345 B": exact, because it becomes part of a name. */
 static const char *size_text(hk_bytes bytes, char text[32]) {
   static const char *const units[] = {"B", "KiB", "MiB", "GiB"};
@@ -179,6 +184,8 @@ static void add_copies_alone(builder *b) {
     }
     add_copy(b, kind, least(64 * HK_MIB, most_other), pageable);
   }
+  add_copy(b, HK_LOAD_PULL, least(HK_MIB, most), true);
+  add_copy(b, HK_LOAD_PULL, least(CONTENDED_COPY, most), true);
 }
 
 static void add_duplex(builder *b) {
@@ -206,24 +213,50 @@ static void add_duplex(builder *b) {
 
 /* ---- The CPU --------------------------------------------------------------------------------- */
 
-static hk_load cpu_load(hk_load_kind kind, int threads) {
-  return (hk_load){.kind = kind, .threads = threads, .chunk = CPU_CHUNK};
+/* 0: the usual piece, for which there is room. */
+static hk_load cpu_load(const builder *b, hk_load_kind kind, int threads) {
+  const int64_t most = most_passed(b->scope);
+  return (hk_load){.kind = kind,
+                   .threads = threads,
+                   .chunk = CPU_CHUNK,
+                   .piece = most < HK_PROBE_CPU_PIECE ? most : 0};
 }
 
-static void add_cpu(builder *b, hk_load l, bool quick) {
-  char chunk[32], team[32];
-  threads_text(l.threads, team);
-  hk_probe p = named(HK_PROBE_ALONE, quick, "%s %s", hk_load_name(l.kind), team);
-  if (l.chunk != CPU_CHUNK) {
-    p = named(HK_PROBE_ALONE, quick, "%s %s, chunks of %s", hk_load_name(l.kind), team,
-              count_text(l.chunk, chunk));
-  }
+/* `how`: what is not as usual. */
+static void add_cpu(builder *b, hk_load l, const char *how, bool quick) {
+  char team[32];
+  hk_probe p = named(HK_PROBE_ALONE, quick, "%s %s%s", hk_load_name(l.kind),
+                     threads_text(l.threads, team), how);
   load(&p, l);
   add(b, &p);
 }
 
-static void add_adamw_cpu(builder *b) {
+static void add_chunks(builder *b, int threads) {
   static const int64_t chunks[] = {16 << 10, 256 << 10, 1 << 20};
+  char count[32], how[64];
+  for (size_t i = 0; i < COUNT(chunks); i++) {
+    hk_load l = cpu_load(b, HK_LOAD_ADAMW_CPU, threads);
+    l.chunk = chunks[i];
+    snprintf(how, sizeof how, ", chunks of %s", count_text(l.chunk, count));
+    if (l.chunk <= b->scope->host_bytes / 128) add_cpu(b, l, how, false);
+  }
+}
+
+/* Next to the usual piece, they tell what an operation takes besides its parameters; of one thread,
+ * next to nothing. */
+static void add_pieces(builder *b, int threads, bool quick) {
+  static const int64_t pieces[] = {256 << 10, 1 << 20, 4 << 20};
+  char count[32], how[64];
+  for (size_t i = 0; i < COUNT(pieces); i++) {
+    hk_load l = cpu_load(b, HK_LOAD_ADAMW_CPU, threads);
+    if (pieces[i] > hk_load_operation(&l) / 2) continue;
+    l.piece = pieces[i];
+    snprintf(how, sizeof how, ", pieces of %s", count_text(l.piece, count));
+    add_cpu(b, l, how, quick && i == 0);
+  }
+}
+
+static void add_adamw_cpu(builder *b) {
   const int cores = b->scope->cores;
   thread_counts t = {0};
   add_count(&t, 1);
@@ -232,13 +265,11 @@ static void add_adamw_cpu(builder *b) {
   for (int i = 0; i < t.n; i++) {
     const int n = t.counts[i];
     const bool quick = n == 1 || n == cores / 4 || n == cores / 2 || n == cores;
-    add_cpu(b, cpu_load(HK_LOAD_ADAMW_CPU, n), quick);
+    add_cpu(b, cpu_load(b, HK_LOAD_ADAMW_CPU, n), "", quick);
   }
-  for (size_t i = 0; i < COUNT(chunks); i++) {
-    hk_load l = cpu_load(HK_LOAD_ADAMW_CPU, cores);
-    l.chunk = chunks[i];
-    if (l.chunk <= b->scope->host_bytes / 128) add_cpu(b, l, false);
-  }
+  add_chunks(b, cores);
+  if (cores / 2 > 1) add_pieces(b, cores / 2, false);
+  if (cores > 1) add_pieces(b, cores, true);
 }
 
 /* DRAM kernels share out bytes, not parameters; their names do not say how many. */
@@ -258,7 +289,7 @@ static void add_cpu_kernels(builder *b) {
   const thread_counts t = eighths(cores, quarters, COUNT(quarters));
   for (size_t k = 0; k < COUNT(kinds); k++) {
     for (int i = 0; i < t.n; i++) {
-      add_cpu(b, cpu_load(kinds[k], t.counts[i]), t.counts[i] == cores);
+      add_cpu(b, cpu_load(b, kinds[k], t.counts[i]), "", t.counts[i] == cores);
     }
   }
   const thread_counts few = eighths(cores, halves, COUNT(halves));
@@ -318,9 +349,12 @@ static void add_single(builder *b, hk_load_kind kind, int64_t chunk, bool quick)
 
 static void add_singles(builder *b) {
   const hk_bytes eighth = b->scope->host_bytes / 8 / HK_MIB * HK_MIB;
+  /* Several lie side by side in a quarter. */
+  const hk_bytes sixteenth = least(b->scope->host_bytes, b->scope->device_bytes) / 16 / 4096 * 4096;
   add_single(b, HK_LOAD_LAUNCH, 1, true);
   add_single(b, HK_LOAD_SYNC, 1, false);
   add_single(b, HK_LOAD_MEMORY, 1, true);
+  add_single(b, HK_LOAD_TURNS, least(CONTENDED_COPY, sixteenth), true);
   add_single(b, HK_LOAD_TOUCH, least(HK_GIB, eighth), false);
   add_single(b, HK_LOAD_REGISTER, least(HK_GIB, eighth), false);
   add_single(b, HK_LOAD_PIN, least(256 * HK_MIB, eighth), false);
@@ -350,6 +384,16 @@ static void add_beside_cpu(builder *b, directions d, int gpus, hk_load l, bool q
   add_beside(b, d, gpus, l, name, quick);
 }
 
+/* A GPU's kernel that uses host memory, beside AdamW. */
+static void add_before_cpu(builder *b, hk_load l, const char *size, int threads) {
+  char team[32];
+  hk_probe p = named(HK_PROBE_CONTENTION, false, "%s %s | adamw_cpu %s", hk_load_name(l.kind), size,
+                     threads_text(threads, team));
+  load(&p, l);
+  load(&p, cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
+  add(b, &p);
+}
+
 static void add_contention(builder *b) {
   static const int parts[] = {2, 4, 6, 7}, halves[] = {4, 8};
   const int cores = b->scope->cores;
@@ -360,11 +404,11 @@ static void add_contention(builder *b) {
     for (int i = 0; i < t.n; i++) {
       const int n = t.counts[i];
       const bool quick = n == cores || (d == BOTH && n == cores / 2);
-      add_beside_cpu(b, d, 1, cpu_load(HK_LOAD_ADAMW_CPU, n), quick);
+      add_beside_cpu(b, d, 1, cpu_load(b, HK_LOAD_ADAMW_CPU, n), quick);
     }
   }
-  add_beside_cpu(b, BOTH, 1, cpu_load(HK_LOAD_CAST, cores), false);
-  char count[32], name[64], team[32];
+  add_beside_cpu(b, BOTH, 1, cpu_load(b, HK_LOAD_CAST, cores), false);
+  char count[32], name[64];
   const int64_t updated = least(20 * MILLION, most_updated(b->scope));
   snprintf(name, sizeof name, "adamw_gpu %s", count_text(updated, count));
   for (directions d = IN; d <= BOTH; d++) {
@@ -372,12 +416,12 @@ static void add_contention(builder *b) {
   }
   const thread_counts few = eighths(cores, halves, COUNT(halves));
   const int64_t mapped = least(20 * MILLION, most_mapped(b->scope));
+  const hk_load updates = {.kind = HK_LOAD_MAPPED, .chunk = mapped};
+  const hk_bytes pulled = least(CONTENDED_COPY, most_copied(b->scope, 1));
+  const hk_load pulls = {.kind = HK_LOAD_PULL, .chunk = pulled};
   for (int i = 0; i < few.n; i++) {
-    hk_probe p = named(HK_PROBE_CONTENTION, false, "mapped %s | adamw_cpu %s",
-                       count_text(mapped, count), threads_text(few.counts[i], team));
-    load(&p, (hk_load){.kind = HK_LOAD_MAPPED, .chunk = mapped});
-    load(&p, cpu_load(HK_LOAD_ADAMW_CPU, few.counts[i]));
-    add(b, &p);
+    add_before_cpu(b, updates, count_text(mapped, count), few.counts[i]);
+    add_before_cpu(b, pulls, size_text(pulled, count), few.counts[i]);
   }
 }
 
@@ -412,7 +456,7 @@ static void add_node(builder *b) {
   for (directions d = IN; d <= BOTH; d++) {
     for (int i = 0; i < t.n; i++) {
       const bool quick = d == BOTH && t.counts[i] == cores;
-      add_beside_cpu(b, d, gpus, cpu_load(HK_LOAD_ADAMW_CPU, t.counts[i]), quick);
+      add_beside_cpu(b, d, gpus, cpu_load(b, HK_LOAD_ADAMW_CPU, t.counts[i]), quick);
     }
   }
   if (!b->scope->peers) return;

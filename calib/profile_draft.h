@@ -23,8 +23,8 @@ typedef struct {
   hk_calibrated *quantities; /* parallel to hk_quantity_list; value NAN: not known yet; interval
                                 NAN: none (defaults) */
   size_t n_quantities;
-  int64_t chunk;       /* of the CPU kernels that the profile describes; 0: not known yet */
-  hk_profile_fit *fit; /* takes the segments */
+  int64_t chunk, piece; /* of the CPU kernels that the profile describes; 0: not known yet */
+  hk_profile_fit *fit;  /* takes the segments */
   hk_error *err;
 } hk_draft;
 
@@ -150,9 +150,12 @@ hk_status hk_draft_copies(hk_draft *draft); /* and links alone, mapped access, G
 hk_status hk_draft_links(hk_draft *draft);  /* both directions at once, several GPUs */
 hk_status hk_draft_cpu(hk_draft *draft);    /* profile_fit_cpu.c: kernels and host memory alone */
 hk_status hk_draft_region(hk_draft *draft); /* profile_fit_region.c: both at once */
+/* Whether a CPU kernel has the chunk and the piece that the profile is about. */
+bool hk_draft_is_usual(const hk_draft *draft, const hk_load *load);
 /* Bytes of host memory traffic a parameter of a CPU kernel, DESIGN.md section 4's; 0: no kernel. */
 double hk_kernel_bytes(hk_load_kind kind);
-/* What the draft says of a kernel with nothing beside it, parameters a second; 0: no kernel. */
+/* What the draft says of a kernel with nothing beside it, operation after operation, parameters a
+ * second; 0: no kernel. */
 double hk_kernel_alone(const hk_draft *draft, const hk_load *load);
 
 #endif

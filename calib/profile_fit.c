@@ -67,7 +67,8 @@ static hk_status check_there(const hk_draft *draft) {
 
 /* -- Replays ----------------------------------------------------------------------------------- */
 
-/* The simulator's CPU kernels have no chunks: those of the profile's are what it is about. */
+/* The simulator's CPU kernels have no chunks: those of the profile's are what it is about. They may
+ * have any piece. */
 static bool is_replayed(const hk_draft *draft, const hk_series *s) {
   for (int i = 0; i < s->probe.n_loads; i++) {
     const hk_load *load = &s->probe.loads[i];

@@ -4,10 +4,12 @@
  * 1. Copies alone: time of an operation = latency + bytes / bandwidth, least squares on relative
  *    residuals (GSL), with breakpoints where the data ask for them: the number of segments is the
  *    one with the least Bayesian information criterion. The profile takes the last segment's
- *    bandwidth and the latency that fits all sizes best; the others are in `segments`.
- * 2. CPU kernels over threads: min(saturated x (1 - exp(-n / n0)), dram / bytes a parameter), where
- *    dram is the most that a kernel took. All but AdamW may have run in caches and count where
- *    another kernel took about as much.
+ *    bandwidth and the latency that fits all sizes best; the others are in `segments`. A kernel
+ *    that pulls has a launch's latency and the rate that its largest size leaves beside it.
+ * 2. CPU operations: time = cost + parameters / rate; the cost by small pieces against usual ones,
+ *    none for one thread. Rates with it taken out, over threads: min(saturated x (1 - exp(-n /
+ *    n0)), dram / bytes a parameter), where dram is the most that a kernel took. All but AdamW may
+ *    have run in caches and count where another kernel took about as much.
  * 3. Links and fabric: the least capacities that the sums of window rates respect; of the fabric no
  *    less than was reached.
  * 4. Copies and CPU kernels at once, as docs/simulator.md has it:

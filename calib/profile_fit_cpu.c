@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* CPU kernels over threads: rate = min(saturated x (1 - exp(-threads / n0)), memory / bytes). */
+/* CPU kernels over threads: rate = min(saturated x (1 - exp(-threads / n0)), memory / bytes), once
+ * an operation has begun; and what an operation takes besides. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,22 +38,35 @@ static const hk_quantity *quantity_at(const hk_machine *m, size_t offset) {
   return (const hk_quantity *)((const char *)m + offset);
 }
 
+/* Seconds that an operation takes besides its parameters, as sim/demand.c has it: one thread waits
+ * for nobody. */
+static double operation_s(const hk_machine *m, const hk_load *load) {
+  return load->threads > 1 ? m->cpu_operation.value / 1e9 : 0;
+}
+
 double hk_kernel_alone(const hk_draft *draft, const hk_load *load) {
   const hk_machine *m = &draft->machine;
-  for (int i = 0; i < KERNELS; i++)
-    if (kernels[i].kind == load->kind)
-      return fmin(m->dram.value / kernels[i].bytes,
-                  hk_cpu_rate(m, quantity_at(m, kernels[i].rate), quantity_at(m, kernels[i].scale),
-                              load->threads));
+  for (int i = 0; i < KERNELS; i++) {
+    if (kernels[i].kind != load->kind) continue;
+    const double rate = hk_cpu_rate(m, quantity_at(m, kernels[i].rate),
+                                    quantity_at(m, kernels[i].scale), load->threads);
+    const double n = (double)hk_load_operation(load);
+    return n / (operation_s(m, load) + n / fmin(rate, m->dram.value / kernels[i].bytes));
+  }
   return 0;
+}
+
+bool hk_draft_is_usual(const hk_draft *draft, const hk_load *load) {
+  return load->chunk == draft->chunk && hk_load_operation(load) == draft->piece;
 }
 
 /* -- Points of a curve ------------------------------------------------------------------------- */
 
 typedef struct {
-  const hk_series **series; /* one kernel alone, at the profile's chunk */
+  const hk_series **series; /* one kernel alone, of the usual chunk and piece */
   size_t n;
-  double ceiling; /* parameters a second; INFINITY: none */
+  const hk_machine *machine; /* as far as it is known */
+  double ceiling;            /* parameters a second; INFINITY: none */
   double saturated, n0;
   hk_unknown unknowns[3]; /* saturated, n0 and, where it is sought, the ceiling */
   double scatter, bic;
@@ -62,8 +76,24 @@ static int threads_of(const hk_series *s) {
   return s->probe.loads[0].threads;
 }
 
-static double rate_of(const hk_series *s) {
-  return s->summary[0].median;
+static double seconds_of(const hk_series *s) {
+  return (double)hk_load_operation(&s->probe.loads[0]) / s->summary[0].median;
+}
+
+/* How much faster it is than its median once an operation has begun. The other half of its time, at
+ * least, is its parameters', whatever small pieces said. */
+static double factor_at(const curve *c, size_t i) {
+  const hk_series *s = c->series[i];
+  const double seconds = seconds_of(s);
+  return seconds / fmax(seconds - operation_s(c->machine, &s->probe.loads[0]), seconds / 2);
+}
+
+static double rate_at(const curve *c, size_t i) {
+  return factor_at(c, i) * c->series[i]->summary[0].median;
+}
+
+static hk_estimate estimate_at(const curve *c, size_t i, double factor) {
+  return hk_estimate_median(&c->series[i]->summary[0], factor * factor_at(c, i));
 }
 
 static int by_threads(const void *a, const void *b) {
@@ -72,15 +102,15 @@ static int by_threads(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static hk_status collect(const hk_draft *draft, hk_load_kind kind, int64_t chunk, curve *c) {
-  *c = (curve){.ceiling = INFINITY};
+static hk_status collect(const hk_draft *draft, hk_load_kind kind, curve *c) {
+  *c = (curve){.ceiling = INFINITY, .machine = &draft->machine};
   c->series = malloc((draft->campaign->n + 1) * sizeof(const hk_series *));
   if (!c->series)
     return hk_fail_memory(draft->err, draft->campaign->n * sizeof(const hk_series *),
                           "the probes of a kernel");
   size_t at = 0;
   for (const hk_series *s; (s = hk_draft_alone(draft, kind, &at));)
-    if (s->probe.loads[0].chunk == chunk) c->series[c->n++] = s;
+    if (hk_draft_is_usual(draft, &s->probe.loads[0])) c->series[c->n++] = s;
   qsort(c->series, c->n, sizeof(const hk_series *), by_threads);
   return HK_OK;
 }
@@ -92,20 +122,78 @@ static size_t counts_of(const curve *c) {
   return counts;
 }
 
-/* The chunk that was tried with the most thread counts is the one that the profile is about. */
-static hk_status choose_chunk(hk_draft *draft) {
+/* The chunk and piece that were tried with the most thread counts are what the profile is about. */
+static hk_status choose_usual(hk_draft *draft) {
   size_t most = 0, at = 0;
+  hk_draft best = *draft;
   for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_ADAMW_CPU, &at));) {
     curve c;
-    HK_TRY(collect(draft, HK_LOAD_ADAMW_CPU, s->probe.loads[0].chunk, &c));
+    draft->chunk = s->probe.loads[0].chunk;
+    draft->piece = hk_load_operation(&s->probe.loads[0]);
+    HK_TRY(collect(draft, HK_LOAD_ADAMW_CPU, &c));
     if (counts_of(&c) > most) {
       most = counts_of(&c);
-      draft->chunk = s->probe.loads[0].chunk;
+      best = *draft;
     }
     free(c.series);
   }
+  draft->chunk = best.chunk;
+  draft->piece = best.piece;
   return HK_OK;
 }
+
+/* -- What an operation costs ------------------------------------------------------------------- */
+
+/* Sums over pairs of series, each of which says it with a variance of its own. */
+typedef struct {
+  double weights, costs, squares; /* weighted */
+  size_t n;
+} pairs;
+
+/* seconds = cost + parameters / rate, for a small piece and the usual one. */
+static void add_pair(pairs *p, const hk_series *small, const hk_series *usual) {
+  const double n = (double)hk_load_operation(&small->probe.loads[0]),
+               of = (double)hk_load_operation(&usual->probe.loads[0]);
+  const double a = seconds_of(small) * of / (of - n), b = seconds_of(usual) * n / (of - n);
+  const double error = hypot(a * hk_series_error(small, 0), b * hk_series_error(usual, 0));
+  const double weight = 1 / (error * error), cost = a - b;
+  p->weights += weight;
+  p->costs += weight * cost;
+  p->squares += weight * cost * cost;
+  p->n++;
+}
+
+static pairs find_pairs(const hk_draft *draft) {
+  pairs p = {0};
+  size_t i = 0;
+  for (const hk_series *small; (small = hk_draft_alone(draft, HK_LOAD_ADAMW_CPU, &i));) {
+    const hk_load *load = &small->probe.loads[0];
+    if (load->threads < 2 || load->chunk != draft->chunk) continue;
+    if (hk_load_operation(load) >= draft->piece) continue;
+    size_t k = 0;
+    for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_ADAMW_CPU, &k));)
+      if (hk_draft_is_usual(draft, &s->probe.loads[0]) && threads_of(s) == load->threads)
+        add_pair(&p, small, s);
+  }
+  return p;
+}
+
+/* Where pairs contradict each other, by so much the interval is wider. */
+static void set_operation(hk_draft *draft) {
+  const pairs p = find_pairs(draft);
+  if (p.n == 0) return; /* the list's default */
+  const double mean = p.costs / p.weights;
+  const double chi = p.n > 1 ? (p.squares - mean * p.costs) / (double)(p.n - 1) : 1;
+  const double reach = HK_HALF_INTERVAL * sqrt(fmax(1, chi) / p.weights);
+  hk_draft_set(draft, &draft->machine.cpu_operation, HK_ORIGIN_FITTED,
+               (hk_estimate){1e9 * fmax(0, mean), 1e9 * fmax(0, mean - reach),
+                             1e9 * fmax(0, mean + reach), p.n},
+               "adamw_cpu's small pieces against the usual one, %zu pair%s: time = this + "
+               "parameters / rate",
+               p.n, p.n == 1 ? "" : "s");
+}
+
+/* -- Chunks ------------------------------------------------------------------------------------ */
 
 /* What a chunk costs the thread that takes it, beside its parameters: threads x chunk done in
  * latency + threads x chunk / rate. */
@@ -117,9 +205,9 @@ static hk_status keep_chunks(hk_draft *draft, int threads) {
   if (!points)
     return hk_fail_memory(draft->err, draft->campaign->n * sizeof *points, "a line's probes");
   for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_ADAMW_CPU, &at));)
-    if (threads_of(s) == threads)
-      points[n++] = (hk_line_point){(double)threads * (double)s->probe.loads[0].chunk, rate_of(s),
-                                    hk_series_error(s, 0)};
+    if (threads_of(s) == threads && hk_load_operation(&s->probe.loads[0]) == draft->piece)
+      points[n++] = (hk_line_point){(double)threads * (double)s->probe.loads[0].chunk,
+                                    s->summary[0].median, hk_series_error(s, 0)};
   hk_status status = hk_line_fit(points, n, &line, draft->err);
   for (size_t i = 0; i < line.n; i++) line.segments[i].least /= threads;
   snprintf(what, sizeof what, "adamw_cpu %d threads", threads);
@@ -140,7 +228,7 @@ static hk_status residuals(void *context, const double *values, size_t variants,
     const double ceiling = sought ? x[2] : c->ceiling;
     for (size_t i = 0; i < c->n; i++) {
       const double free = x[0] * -expm1(-threads_of(c->series[i]) / x[1]);
-      out[v * c->n + i] = log(fmin(free, ceiling) / rate_of(c->series[i]));
+      out[v * c->n + i] = log(fmin(free, ceiling) / rate_at(c, i));
     }
   }
   return HK_OK;
@@ -151,8 +239,8 @@ static hk_status fit_curve(curve *c, hk_error *err) {
   const hk_series *last = c->series[c->n - 1];
   const double n0 = threads_of(last) / USUAL_SHARE, free = -expm1(-USUAL_SHARE);
   double most = 0;
-  for (size_t i = 0; i < c->n; i++) most = fmax(most, rate_of(c->series[i]));
-  const double top = fmin(rate_of(last), isnan(c->ceiling) ? INFINITY : c->ceiling) / free;
+  for (size_t i = 0; i < c->n; i++) most = fmax(most, rate_at(c, i));
+  const double top = fmin(rate_at(c, c->n - 1), isnan(c->ceiling) ? INFINITY : c->ceiling) / free;
   c->unknowns[0] =
       (hk_unknown){.start = top, .least = top / 10, .most = top * 100, .width = log(10)};
   c->unknowns[1] = (hk_unknown){
@@ -202,8 +290,7 @@ static hk_status take(const hk_draft *draft, int k, const curve *c, taken *out) 
   double ceiling = INFINITY, error = 0;
   *out = (taken){0};
   for (size_t i = 0; i < c->n; i++)
-    if (rate_of(c->series[i]) * bytes > out->most.value)
-      out->most = hk_estimate_median(&c->series[i]->summary[0], bytes);
+    if (rate_at(c, i) * bytes > out->most.value) out->most = estimate_at(c, i, bytes);
   HK_TRY(find_ceiling(c, &ceiling, &error, draft->err));
   out->walled = isfinite(ceiling);
   if (out->walled) out->most = hk_estimate_fitted(ceiling * bytes, error, c->n);
@@ -253,16 +340,15 @@ static void set_by_adamw(hk_draft *draft, int k, const curve *c) {
   const double share = -expm1(-threads_of(last) / draft->machine.cpu_adamw_threads.value);
   hk_draft_assume(draft, scale, 0, "as AdamW's: %zu thread counts are too few to tell",
                   counts_of(c));
-  hk_draft_set(draft, rate, HK_ORIGIN_FITTED, hk_estimate_median(&last->summary[0], 1 / share),
+  hk_draft_set(draft, rate, HK_ORIGIN_FITTED, estimate_at(c, c->n - 1, 1 / share),
                "%s at %d threads, over 1 - exp(-threads / n0) with AdamW's n0",
                hk_load_name(kernels[k].kind), threads_of(last));
 }
 
 /* Where n0 is assumed, the rate is as good as the last point. */
 static hk_estimate saturated_of(const curve *c, bool told) {
-  const hk_series *last = c->series[c->n - 1];
   if (told) return hk_estimate_fitted(c->saturated, c->unknowns[0].error, c->n);
-  hk_estimate e = hk_estimate_median(&last->summary[0], c->saturated / rate_of(last));
+  hk_estimate e = estimate_at(c, c->n - 1, c->saturated / rate_at(c, c->n - 1));
   e.value = c->saturated;
   e.probes = c->n;
   return e;
@@ -298,9 +384,10 @@ static hk_status set_kernel(hk_draft *draft, int k, curve *c) {
 
 hk_status hk_draft_cpu(hk_draft *draft) {
   curve curves[KERNELS] = {{0}};
-  hk_status status = choose_chunk(draft);
+  hk_status status = choose_usual(draft);
+  if (status == HK_OK) set_operation(draft);
   for (int k = 0; status == HK_OK && k < KERNELS; k++)
-    status = collect(draft, kernels[k].kind, draft->chunk, &curves[k]);
+    status = collect(draft, kernels[k].kind, &curves[k]);
   for (int k = 0; status == HK_OK && k < KERNELS; k++)
     if (curves[k].n == 0)
       status = hk_fail(draft->err, HK_NO, "no probe %s at AdamW's chunk of %lld parameters",

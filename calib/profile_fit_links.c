@@ -148,14 +148,18 @@ static hk_status set_copy(hk_draft *draft, hk_load_kind kind, hk_quantity *rate,
   return HK_OK;
 }
 
-/* Bytes a second of a kernel; with one size only, less the launch that its line could not tell. */
+/* The rate of operations of one size, less the launch of each. */
+static hk_estimate launched(const hk_draft *draft, hk_estimate rate, double size, double unit) {
+  const double launch = draft->machine.gpu_launch.value / 1e9, alone = size / rate.value;
+  const double factor = unit * (alone < 2 * launch ? 1 : alone / (alone - launch));
+  return (hk_estimate){factor * rate.value, factor * rate.low, factor * rate.high, rate.probes};
+}
+
+/* Bytes a second of a kernel; with one size only, its line could not tell the launch. */
 static hk_estimate bytes_of(const hk_draft *draft, const copied *c, double bytes) {
-  const double size = c->line.segments[0].least, launch = draft->machine.gpu_launch.value / 1e9;
-  const double alone = size / c->rate.value;
-  const double factor =
-      c->line.sizes > 1 || alone < 2 * launch ? bytes : bytes * alone / (alone - launch);
-  return (hk_estimate){factor * c->rate.value, factor * c->rate.low, factor * c->rate.high,
-                       c->rate.probes};
+  const hk_estimate rate = c->rate;
+  if (c->line.sizes < 2) return launched(draft, rate, c->line.segments[0].least, bytes);
+  return (hk_estimate){bytes * rate.value, bytes * rate.low, bytes * rate.high, rate.probes};
 }
 
 /* A kernel takes no less than launching it; a small one that stays in the GPU's caches would say
@@ -188,6 +192,32 @@ static hk_status set_gpu(hk_draft *draft) {
   return HK_OK;
 }
 
+/* The largest size's: the simulator gives it no latency but a launch's. */
+static void set_pull(hk_draft *draft) {
+  const hk_series *large = NULL;
+  size_t at = 0;
+  for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_PULL, &at));)
+    if (!large || s->probe.loads[0].chunk > large->probe.loads[0].chunk) large = s;
+  if (!large) return; /* the list's default */
+  hk_draft_set(draft, &draft->machine.pull, HK_ORIGIN_MEASURED,
+               launched(draft, hk_estimate_median(&large->summary[0], 1),
+                        (double)large->probe.loads[0].chunk, 1),
+               "%s, less gpu.launch_ns", large->probe.name);
+}
+
+/* Four are tried: if about as many run at once, more may. */
+static void set_turns(hk_draft *draft) {
+  hk_quantity *at_once = &draft->machine.copies_at_once;
+  size_t at = 0;
+  const hk_series *s = hk_draft_alone(draft, HK_LOAD_TURNS, &at);
+  if (!s) return; /* the list's default */
+  const double seen = s->summary[0].median;
+  hk_estimate e = exactly(seen > 3 ? 1e6 : fmax(1, round(seen)));
+  e.probes = 1;
+  hk_draft_set(draft, at_once, HK_ORIGIN_MEASURED, e,
+               "of 4 copies to the GPU that were queued together %.2f ran at once", seen);
+}
+
 hk_status hk_draft_copies(hk_draft *draft) {
   hk_machine *m = &draft->machine;
   HK_TRY(set_copy(draft, HK_LOAD_H2D, &m->h2d, &m->h2d_latency, 0));
@@ -196,7 +226,10 @@ hk_status hk_draft_copies(hk_draft *draft) {
                   m->h2d_latency.value));
   HK_TRY(set_copy(draft, HK_LOAD_D2H_PAGEABLE, &m->d2h_pageable, &m->d2h_pageable_latency,
                   m->d2h_latency.value));
-  return set_gpu(draft);
+  set_turns(draft);
+  HK_TRY(set_gpu(draft));
+  set_pull(draft);
+  return HK_OK;
 }
 
 /* -- Both directions, several GPUs ------------------------------------------------------------- */

@@ -90,7 +90,8 @@ const char *hk_region_probes(const hk_region *r, char *text, size_t size) {
  */
 
 static bool crosses_link(hk_load_kind kind) {
-  return kind == HK_LOAD_H2D || kind == HK_LOAD_D2H || kind == HK_LOAD_MAPPED;
+  return kind == HK_LOAD_H2D || kind == HK_LOAD_D2H || kind == HK_LOAD_MAPPED ||
+         kind == HK_LOAD_PULL;
 }
 
 /* Copies and kernels at once; and large copies alone, which the capacity must allow as well. */
@@ -98,7 +99,7 @@ static bool is_contention(const hk_draft *draft, const hk_series *s) {
   int kernels = 0, copies = 0, large = 0;
   for (int i = 0; i < s->probe.n_loads; i++) {
     const hk_load *load = &s->probe.loads[i];
-    kernels += hk_load_is_cpu(load->kind) && load->chunk == draft->chunk;
+    kernels += hk_load_is_cpu(load->kind) && hk_draft_is_usual(draft, load);
     copies += crosses_link(load->kind);
     large += crosses_link(load->kind) && load->chunk >= LARGE;
   }
@@ -134,7 +135,10 @@ static double most_kept(const hk_region *r, hk_load_kind direction) {
     const hk_load *last = &s->probe.loads[s->probe.n_loads - 1];
     const double alone = hk_kernel_alone(r->draft, last);
     bool beside = false;
-    for (int k = 0; k < s->probe.n_loads; k++) beside |= s->probe.loads[k].kind == direction;
+    for (int k = 0; k < s->probe.n_loads; k++) {
+      const hk_load_kind kind = s->probe.loads[k].kind;
+      beside |= kind == direction || (kind == HK_LOAD_PULL && direction == HK_LOAD_H2D);
+    }
     if (beside && alone > 0) most = fmax(most, s->summary[s->probe.n_loads - 1].median / alone);
   }
   return most > 0 ? fmin(most, 1) : 1;

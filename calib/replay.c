@@ -21,6 +21,7 @@ static hk_lane_kind lane_of(hk_load_kind kind) {
     case HK_LOAD_D2H:
       return HK_LANE_D2H;
     case HK_LOAD_H2D_PAGEABLE:
+    case HK_LOAD_PULL:
       return HK_LANE_UP;
     case HK_LOAD_D2H_PAGEABLE:
       return HK_LANE_FLUSH;
@@ -45,15 +46,15 @@ bool hk_replay_can(const hk_probe *probe) {
 
 /* -- The graph --------------------------------------------------------------------------------- */
 
-/* Work of one operation. Threads take chunks of an operation of the CPU by themselves. */
+/* Threads take chunks of an operation of the CPU by themselves. */
 static double piece_of(const hk_load *load) {
-  return (double)(hk_load_is_cpu(load->kind) ? HK_PROBE_CPU_PIECE : load->chunk);
+  return (double)hk_load_operation(load);
 }
 
 static hk_status add_load(const hk_load *load, double work, hk_graph *graph, hk_error *err) {
   const int32_t lane = hk_graph_lane(graph, lane_of(load->kind), load->gpu, err);
   if (lane < 0) return err->status;
-  const int64_t piece = (int64_t)piece_of(load);
+  const int64_t piece = hk_load_operation(load);
   for (int64_t left = llround(work); left > 0; left -= piece) {
     const hk_op op = {.kind = hk_load_op(load->kind),
                       .phase = HK_PHASE_UPDATE,
@@ -76,8 +77,10 @@ hk_status hk_replay_graph(const hk_probe *probe, const double *work, hk_graph *g
   if (!hk_replay_can(probe))
     return hk_fail(err, HK_INPUT, "probe '%s': the simulator has no operation for one of its loads",
                    probe->name);
-  for (int i = 0; i < probe->n_loads; i++)
+  for (int i = 0; i < probe->n_loads; i++) {
     if (graph->ranks <= probe->loads[i].gpu) graph->ranks = probe->loads[i].gpu + 1;
+    graph->weights_pulled |= probe->loads[i].kind == HK_LOAD_PULL;
+  }
   graph->world = graph->ranks;
   hk_status status = HK_OK;
   for (int i = 0; status == HK_OK && i < probe->n_loads; i++)

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "calib/fingerprint.h"
@@ -14,12 +13,6 @@
 #define MOST_HOST   (8 * HK_GIB)
 #define MOST_CACHED 0.25 /* of the smallest array that CPU kernels go over */
 #define MOST_DEVICE (4 * HK_GIB)
-
-hk_ns hk_stand_now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * HK_NS_PER_S + t.tv_nsec;
-}
 
 void hk_stand_add_note(hk_stand *stand, const char *text) {
   if (*text == '\0' || strstr(stand->note, text) != NULL) return;

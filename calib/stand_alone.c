@@ -7,35 +7,94 @@
 #include "calib/stand_private.h"
 #include "calib/statistics.h"
 
+/* The median of what as many operations gave. */
+static hk_status run_each(hk_stand_job *job,
+                          hk_status (*each)(const hk_stand_job *, double *, hk_error *),
+                          hk_error *err) {
+  double *values = calloc((size_t)job->ops, sizeof *values);
+  if (values == NULL) {
+    return hk_fail_memory(err, (size_t)job->ops * sizeof *values, "what operations took");
+  }
+  hk_status status = HK_OK;
+  for (int64_t i = 0; i < job->ops && status == HK_OK; i++) status = each(job, &values[i], err);
+  hk_summary summary = {0};
+  if (status == HK_OK) status = hk_summarise(values, (size_t)job->ops, &summary, err);
+  job->value = summary.median;
+  free(values);
+  return status;
+}
+
 /* ---- Latency --------------------------------------------------------------------------------- */
 
-static hk_status launch_and_wait(const hk_stand_job *job, hk_ns *time, hk_error *err) {
+static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
-  const hk_ns begin = hk_stand_now();
+  const hk_ns begin = hk_now();
   HK_TRY(hk_stand_queue(job, 0, err));
   HK_TRY(ops->record(lane->stream, lane->marks[0], err));
   HK_TRY(ops->event_sync(lane->marks[0], err)); /* as the engine's lanes wait */
-  *time = hk_stand_now() - begin;
+  *time = (double)(hk_now() - begin);
   return HK_OK;
 }
 
-static hk_status run_sync(hk_stand_job *job, hk_error *err) {
-  double *times = calloc((size_t)job->ops, sizeof *times);
-  if (times == NULL) {
-    return hk_fail_memory(err, (size_t)job->ops * sizeof *times, "times of launches");
+/* ---- Copies at once -------------------------------------------------------------------------- */
+
+/* They begin together: all wait for one more copy, which lasts until they are queued. */
+static hk_status queue_turns(const hk_stand_job *job, hk_stream *const *streams, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  const hk_bytes bytes = job->load->chunk;
+  const hk_stand_gpu *gpu = &job->stand->gpu[job->load->gpu];
+  const hk_stand_lane *lane = &gpu->lanes[HK_LANE_IN];
+  HK_TRY(ops->copy(lane->stream, gpu->in, job->stand->in, bytes, err));
+  HK_TRY(ops->record(lane->stream, lane->marks[0], err));
+  for (int i = 0; i < HK_STAND_TURNS; i++) {
+    HK_TRY(ops->wait(streams[i], lane->marks[0], err));
+    HK_TRY(ops->copy(streams[i], gpu->in + i * bytes, job->stand->in + i * bytes, bytes, err));
+    HK_TRY(ops->record(streams[i], lane->marks[i + 1], err));
   }
+  for (int i = 0; i < HK_STAND_TURNS; i++) HK_TRY(ops->event_sync(lane->marks[i + 1], err));
+  return HK_OK;
+}
+
+/* Of n that take turns, k at a time, the first is done after k parts in n of the time of all. */
+static hk_status read_turns(const hk_stand_job *job, double *at_once, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  hk_event *const *marks = job->stand->gpu[job->load->gpu].lanes[HK_LANE_IN].marks;
+  hk_ns begin = 0, first = INT64_MAX, last = 0;
+  HK_TRY(ops->event_time(marks[0], &begin, err));
+  for (int i = 0; i < HK_STAND_TURNS; i++) {
+    hk_ns end = 0;
+    HK_TRY(ops->event_time(marks[i + 1], &end, err));
+    if (end < first) first = end;
+    if (end > last) last = end;
+  }
+  if (first <= begin)
+    return hk_fail(err, HK_NO, "a copy of %lld bytes ended as it began",
+                   (long long)job->load->chunk);
+  *at_once = HK_STAND_TURNS * (double)(first - begin) / (double)(last - begin);
+  return HK_OK;
+}
+
+static hk_status take_turns(const hk_stand_job *job, double *at_once, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  hk_backend *backend = job->stand->gpu[job->load->gpu].backend;
+  hk_stream *streams[HK_STAND_TURNS] = {NULL};
   hk_status status = HK_OK;
-  for (int64_t i = 0; i < job->ops && status == HK_OK; i++) {
-    hk_ns time = 0;
-    status = launch_and_wait(job, &time, err);
-    times[i] = (double)time;
+  for (int i = 0; i < HK_STAND_TURNS && status == HK_OK; i++) {
+    status = ops->stream_open(backend, false, &streams[i], err);
   }
-  hk_summary summary = {0};
-  if (status == HK_OK) status = hk_summarise(times, (size_t)job->ops, &summary, err);
-  job->value = summary.median;
-  free(times);
+  if (status == HK_OK) status = queue_turns(job, streams, err);
+  if (status == HK_OK) status = read_turns(job, at_once, err);
+  for (int i = 0; i < HK_STAND_TURNS; i++) {
+    if (streams[i] != NULL) ops->stream_close(streams[i]);
+  }
   return status;
+}
+
+static hk_status run_turns(hk_stand_job *job, hk_error *err) {
+  hk_ns unused;
+  HK_TRY(job->stand->ops->clock_align(job->stand->gpu[job->load->gpu].backend, &unused, err));
+  return run_each(job, take_turns, err);
 }
 
 /* ---- Pages ----------------------------------------------------------------------------------- */
@@ -59,14 +118,14 @@ static void touch(hk_team *team, hk_stand_pages *pages) {
 static hk_status make_pages(const hk_stand_job *job, hk_team *team, hk_ns *busy, hk_error *err) {
   hk_stand_pages pages;
   HK_TRY(hk_stand_pages_map(job->load->chunk, job->load->kind != HK_LOAD_PIN, &pages, err));
-  hk_ns begin = hk_stand_now();
+  hk_ns begin = hk_now();
   touch(team, &pages);
   hk_status status = HK_OK;
   if (job->load->kind != HK_LOAD_TOUCH) {
-    begin = hk_stand_now();
+    begin = hk_now();
     status = hk_stand_pages_register(job->stand, &pages, err);
   }
-  *busy += hk_stand_now() - begin;
+  *busy += hk_now() - begin;
   hk_stand_pages_close(job->stand, &pages);
   return status;
 }
@@ -110,7 +169,10 @@ static hk_status run_memory(hk_stand_job *job, hk_error *err) {
 void hk_stand_alone_run(hk_stand_job *job) {
   switch (job->load->kind) {
     case HK_LOAD_SYNC:
-      job->err.status = run_sync(job, &job->err);
+      job->err.status = run_each(job, launch_and_wait, &job->err);
+      break;
+    case HK_LOAD_TURNS:
+      job->err.status = run_turns(job, &job->err);
       break;
     case HK_LOAD_MEMORY:
       job->err.status = run_memory(job, &job->err);

@@ -10,7 +10,7 @@
 #define SAMPLES 3
 
 bool hk_stand_is_copy(hk_load_kind kind) {
-  return kind <= HK_LOAD_D2H_PAGEABLE || kind == HK_LOAD_PEER;
+  return kind <= HK_LOAD_PULL || kind == HK_LOAD_PEER;
 }
 
 static bool is_pinned(hk_load_kind kind) {
@@ -22,7 +22,8 @@ static bool is_pageable(hk_load_kind kind) {
 }
 
 static bool is_in(hk_load_kind kind) {
-  return kind == HK_LOAD_H2D || kind == HK_LOAD_H2D_PINNED || kind == HK_LOAD_H2D_PAGEABLE;
+  return kind == HK_LOAD_H2D || kind == HK_LOAD_H2D_PINNED || kind == HK_LOAD_H2D_PAGEABLE ||
+         kind == HK_LOAD_PULL;
 }
 
 /* ---- Where ----------------------------------------------------------------------------------- */
@@ -75,6 +76,10 @@ hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err) {
   if (l->kind == HK_LOAD_PEER && !job->stand->peers) {
     return hk_fail(err, HK_INPUT, "the GPUs of this machine cannot copy to each other");
   }
+  if (l->kind == HK_LOAD_PULL && l->chunk % 2 != 0) {
+    return hk_fail(err, HK_INPUT, "%lld bytes are no whole number of weights, 2 bytes each",
+                   (long long)l->chunk);
+  }
   hk_stand_pages *pages;
   if (is_pinned(l->kind) || is_pageable(l->kind)) {
     HK_TRY(hk_stand_small_pages(job->stand, is_pinned(l->kind), &pages, err));
@@ -87,8 +92,17 @@ hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err) {
 
 hk_status hk_stand_copy_queue(const hk_stand_job *job, int64_t i, hk_error *err) {
   const route r = slot_of(job, i);
-  hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
-  return job->stand->ops->copy(lane->stream, r.to, r.from, job->load->chunk, err);
+  hk_stream *stream = hk_stand_lane_of(job->stand, job->load)->stream;
+  const hk_bytes bytes = job->load->chunk;
+  if (job->load->kind != HK_LOAD_PULL) {
+    return job->stand->ops->copy(stream, r.to, r.from, bytes, err);
+  }
+  const hk_kernel pull = {.kind = HK_KERNEL_PULL,
+                          .type = HK_GRAD_BF16,
+                          .n = bytes / 2,
+                          .grad = r.from,
+                          .w = (uint16_t *)(void *)r.to};
+  return job->stand->ops->launch(stream, &pull, err);
 }
 
 /* ---- What arrived ---------------------------------------------------------------------------- */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Loads of the CPU team: passes over a piece of the arrays, chunk by chunk. */
+/* Loads of the CPU team: passes over a piece of the arrays, shared out as the engine does. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calib/stand_private.h"
+#include "engine/chunks.h"
 
 #define SAMPLE 1024 /* parameters */
 
@@ -14,27 +15,32 @@ hk_adamw_step hk_stand_step(int64_t op) {
   return hk_adamw_prepare(&hyper, 100, op % 2 == 0 ? 1 : -1);
 }
 
-/* One pass over [begin, end) of the arrays. */
+int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load) {
+  return load->piece > 0 ? load->piece : stand->cpu.piece;
+}
+
+/* One pass over a piece of the arrays, which begins at `begin`. */
 typedef struct {
   const hk_stand_arrays *arrays;
   const hk_cpu_kernels *kernels;
   hk_load_kind kind;
-  int64_t begin, end, chunk;
+  int64_t begin;
+  hk_chunks chunks;
   hk_adamw_step step;
   float scale;
 } pass;
 
-static pass pass_of(const hk_stand_job *job, const hk_cpu_kernels *kernels, int64_t i) {
+static pass pass_of(const hk_stand_job *job, const hk_team *team, int64_t i) {
   const hk_stand_arrays *a = &job->stand->cpu;
-  const int64_t begin = i % (a->params / a->piece) * a->piece;
+  const int64_t piece = hk_stand_piece(job->stand, job->load);
+  const int64_t begin = i % (a->params / piece) * piece;
   return (pass){.arrays = a,
-                .kernels = kernels,
+                .kernels = hk_cpu_kernels_best(),
                 .kind = job->load->kind,
                 .begin = begin,
-                .end = begin + a->piece,
-                .chunk = job->load->chunk,
+                .chunks = hk_chunks_of(piece, job->load->chunk, hk_team_threads(team)),
                 .step = hk_stand_step(i),
-                /* Powers of two, and back again: exact, for ever. */
+                /* Powers of two, and back again: exact, for ever, if pieces are always the same. */
                 .scale = fabsf(a->grad32[begin]) < 0x1p-6f ? 8 : 0.125f};
 }
 
@@ -59,12 +65,12 @@ static void work(const pass *p, int64_t at, int64_t n) {
 static void work_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const pass *p = arg;
-  const int64_t at = p->begin + chunk * p->chunk;
-  work(p, at, p->end - at < p->chunk ? p->end - at : p->chunk);
+  const int64_t at = hk_chunk_begin(&p->chunks, chunk);
+  work(p, p->begin + at, hk_chunk_begin(&p->chunks, chunk + 1) - at);
 }
 
 static void run_pass(hk_team *team, pass *p) {
-  hk_team_run(team, (p->end - p->begin + p->chunk - 1) / p->chunk, work_chunk, p);
+  hk_team_run(team, p->chunks.count, work_chunk, p);
 }
 
 static bool is_dram(hk_load_kind kind) {
@@ -76,18 +82,18 @@ static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
     hk_stand_dram_pass(job, team, i);
     return;
   }
-  pass p = pass_of(job, hk_cpu_kernels_best(), i);
+  pass p = pass_of(job, team, i);
   run_pass(team, &p);
 }
 
 void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
   const double work_each = hk_stand_work(job->stand, job->load);
-  hk_ns begin = hk_stand_now();
+  hk_ns begin = hk_now();
   for (size_t s = 0; s < job->n; s++) {
     const int64_t first = hk_stand_cut(job->ops, job->n, s);
     const int64_t last = hk_stand_cut(job->ops, job->n, s + 1);
     for (int64_t i = first; i < last; i++) run_operation(job, team, job->first + i);
-    const hk_ns end = hk_stand_now();
+    const hk_ns end = hk_now();
     job->stretches[s] = (hk_stretch){begin, end, work_each * (double)(last - first)};
     begin = end;
   }
@@ -120,8 +126,8 @@ static bool same(const hk_stand_arrays *a, int64_t at, size_t n, const state_sam
 static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sample samples[3],
                                 hk_error *err) {
   size_t n_kernels;
-  pass p = pass_of(job, hk_cpu_kernels_best(), job->first + job->ops);
-  const int64_t all = p.end - p.begin, n = all < SAMPLE ? all : SAMPLE;
+  pass p = pass_of(job, team, job->first + job->ops);
+  const int64_t all = p.chunks.n, n = all < SAMPLE ? all : SAMPLE;
   for (int s = 0; s < 3; s++) {
     take_sample(p.arrays, p.begin + (all - n) * s / 2, (size_t)n, &samples[s]);
   }

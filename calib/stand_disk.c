@@ -115,10 +115,10 @@ static hk_status run_operation(const hk_stand_job *job, int64_t i, hk_error *err
 
 hk_status hk_stand_disk_run(hk_stand_job *job, hk_error *err) {
   HK_TRY(check(job, err));
-  const hk_ns begin = hk_stand_now();
+  const hk_ns begin = hk_now();
   for (int64_t i = 0; i < job->ops; i++) HK_TRY(run_operation(job, job->first + i, err));
   if (job->load->kind == HK_LOAD_DISK_WRITE) HK_TRY(sync_file(job->stand, err));
-  const hk_ns busy = hk_stand_now() - begin;
+  const hk_ns busy = hk_now() - begin;
   job->value = (double)job->load->chunk * (double)job->ops * 1e9 / (double)(busy > 0 ? busy : 1);
   return HK_OK;
 }

@@ -17,6 +17,7 @@
 
 #define HK_STAND_GPUS      ((HK_PROBE_LOADS - 1) / 2)
 #define HK_STAND_STRETCHES 32 /* of one load's run, at most: events must not slow it down */
+#define HK_STAND_TURNS     4  /* copies that are queued together, to see how many run at once */
 
 typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANES } hk_stand_lane_kind;
 
@@ -41,7 +42,7 @@ typedef struct {
 
 /* What the CPU's kernels work on. */
 typedef struct {
-  int64_t params, piece; /* a pass goes over `piece` of them */
+  int64_t params, piece; /* a pass goes over `piece` of them, if its load does not say */
   float *p, *m, *v, *grad32;
   uint16_t *grad, *w;
 } hk_stand_arrays;
@@ -97,11 +98,12 @@ typedef struct {
 
 /* ---- stand.c --------------------------------------------------------------------------------- */
 
-hk_ns hk_stand_now(void); /* CLOCK_MONOTONIC */
 /* "this; that". A text that is already there is not added again. */
 void hk_stand_add_note(hk_stand *stand, const char *text);
 /* Opened when first asked for. */
 hk_status hk_stand_team(hk_stand *stand, int threads, hk_team **team, hk_error *err);
+/* Parameters of one operation of a CPU kernel. */
+int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load);
 /* Work of one operation, in the unit of its rate. */
 double hk_stand_work(const hk_stand *stand, const hk_load *load);
 /* The operations of a job's stretch s of n: [begin, end). */

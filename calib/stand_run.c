@@ -36,6 +36,9 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *e
   int64_t most = INT64_MAX;
   if (l->kind == HK_LOAD_ADAMW_GPU || l->kind == HK_LOAD_MAPPED) most = gpu->params;
   if (l->kind == HK_LOAD_MAPPED && stand->mapped_params < most) most = stand->mapped_params;
+  if (l->kind == HK_LOAD_TURNS) {
+    most = (gpu->quarter < stand->quarter ? gpu->quarter : stand->quarter) / HK_STAND_TURNS;
+  }
   if (l->kind == HK_LOAD_MATMUL) {
     const double in = 2.0 * (double)l->k * (double)(l->chunk + l->n);
     const double out = 2.0 * (double)l->chunk * (double)l->n;
@@ -44,6 +47,7 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *e
       most = 0;
     }
   }
+  if (l->piece > stand->cpu.params) most = 0;
   if (l->chunk >= 1 && l->chunk <= most && (!is_dram(l->kind) || l->chunk % 256 == 0)) return HK_OK;
   return hk_fail(err, HK_INPUT, "operations of %lld do not fit the memory that the stand has",
                  (long long)l->chunk);
@@ -70,7 +74,7 @@ double hk_stand_work(const hk_stand *stand, const hk_load *load) {
     case HK_LOAD_ADAMW_FP32:
     case HK_LOAD_UNSCALE:
     case HK_LOAD_CAST:
-      return (double)stand->cpu.piece;
+      return (double)hk_stand_piece(stand, load);
     case HK_LOAD_DRAM_READ:
     case HK_LOAD_DRAM_WRITE:
       return (double)hk_stand_dram_bytes(stand);
@@ -328,9 +332,9 @@ static void learn(run *r) {
 /* What counts is in job->value; how long it all took, what else it needs included, is learnt from.
  */
 static void run_call(hk_stand_job *job) {
-  const hk_ns begin = hk_stand_now();
+  const hk_ns begin = hk_now();
   hk_stand_alone_run(job);
-  job->stretches[0] = (hk_stretch){.begin = begin, .end = hk_stand_now()};
+  job->stretches[0] = (hk_stretch){.begin = begin, .end = hk_now()};
   job->n = 1;
 }
 

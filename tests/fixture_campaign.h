@@ -36,6 +36,8 @@ static inline double direct(const hk_machine *m, hk_load_kind kind) {
       return 1e9 / m->gpu_launch.value;
     case HK_LOAD_PEER:
       return m->nvlink.value;
+    case HK_LOAD_TURNS:
+      return fmin(m->copies_at_once.value, 4);
     default:
       return 1e10;
   }
@@ -132,6 +134,9 @@ static inline hk_machine h200(void) {
   m.gpu_launch.value = 4000;
   m.h2d_pageable_latency.value = 20e3;
   m.d2h_pageable_latency.value = 30e3;
+  m.pull.value = 38e9;
+  m.copies_at_once.value = 1;
+  m.cpu_operation.value = 12e3;
   return m;
 }
 

@@ -132,6 +132,12 @@ static void check_load(const hk_probe_scope *s, const hk_probe *p, const hk_load
     assert_int_equal(l->threads, 0);
   }
   assert_true(l->kind != HK_LOAD_MATMUL || (l->n > 0 && l->k > 0));
+  /* As the stand lays out its memory. */
+  assert_true(l->piece >= 0 && l->piece <= s->host_bytes / 4 / 20);
+  assert_true(l->piece == 0 || hk_load_is_cpu(l->kind));
+  assert_true(l->kind != HK_LOAD_TURNS ||
+              (4 * l->chunk <= s->host_bytes / 4 && 4 * l->chunk <= s->device_bytes / 4));
+  assert_true(l->kind != HK_LOAD_PULL || l->chunk % 2 == 0);
   assert_true(l->kind != HK_LOAD_PEER || s->peers);
 }
 
@@ -185,6 +191,11 @@ static void test_stable_names(void **state) {
                                       "mapped 20 M",
                                       "adamw_cpu 12 threads",
                                       "adamw_cpu 16 threads, chunks of 16 Ki",
+                                      "adamw_cpu 8 threads, pieces of 256 Ki",
+                                      "adamw_cpu 16 threads, pieces of 4 Mi",
+                                      "pull 1 MiB",
+                                      "pull 16 MiB | adamw_cpu 8 threads",
+                                      "copies_at_once",
                                       "adamw_gpu 100 M",
                                       "matmul 2048x11008x4096",
                                       "launch",
@@ -217,10 +228,11 @@ static void test_quick_suffices(void **state) {
   scope.quick = true;
   size_t n = 0;
   hk_probe *probes = list(scope, &n);
-  assert_in_range(n, 20, 27);
+  assert_in_range(n, 20, 31);
   static const hk_load_kind once[] = {HK_LOAD_MAPPED, HK_LOAD_ADAMW_FP32, HK_LOAD_UNSCALE,
                                       HK_LOAD_CAST,   HK_LOAD_ADAMW_GPU,  HK_LOAD_MATMUL,
-                                      HK_LOAD_LAUNCH, HK_LOAD_MEMORY,     HK_LOAD_H2D_PAGEABLE};
+                                      HK_LOAD_LAUNCH, HK_LOAD_MEMORY,     HK_LOAD_H2D_PAGEABLE,
+                                      HK_LOAD_PULL,   HK_LOAD_TURNS};
   for (size_t i = 0; i < COUNT(once); i++) assert_true(count_kind(probes, n, once[i]) >= 1);
   assert_true(count_kind(probes, n, HK_LOAD_H2D) >= 3);
   assert_true(count_kind(probes, n, HK_LOAD_D2H) >= 3);
@@ -230,6 +242,43 @@ static void test_quick_suffices(void **state) {
     if (probes[i].group == HK_PROBE_CONTENTION) contention[probes[i].n_loads > 2]++;
   }
   assert_true(contention[0] >= 2 && contention[1] >= 2);
+  free(probes);
+}
+
+/* Of AdamW's, at so many threads and the usual chunk, the smallest first. */
+static size_t pieces_of(const hk_probe *probes, size_t n, int threads, int64_t pieces[8]) {
+  size_t found = 0;
+  for (size_t i = 0; i < n; i++) {
+    const hk_load *l = &probes[i].loads[0];
+    if (probes[i].n_loads > 1 || l->kind != HK_LOAD_ADAMW_CPU || l->threads != threads) continue;
+    if (l->chunk == 65536) pieces[found++] = hk_load_operation(l);
+    assert_in_range(found, 0, 7);
+  }
+  return found;
+}
+
+/* Half of the cores and all of them, the usual piece first; with little memory, smaller ones. */
+static void test_pieces(void **state) {
+  (void)state;
+  int64_t pieces[8];
+  size_t n = 0;
+  hk_probe_scope scope = h200;
+  hk_probe *probes = list(scope, &n);
+  for (int threads = 8; threads <= 16; threads += 8) {
+    assert_int_equal(pieces_of(probes, n, threads, pieces), 4);
+    assert_int_equal(pieces[0], HK_PROBE_CPU_PIECE);
+    for (int i = 1; i < 4; i++) assert_int_equal(pieces[i], (256 << 10) << 2 * (i - 1));
+  }
+  assert_int_equal(pieces_of(probes, n, 12, pieces), 1);
+  free(probes);
+
+  scope.host_bytes = 128 * HK_MIB;
+  scope.cores = 2;
+  probes = list(scope, &n);
+  assert_int_equal(pieces_of(probes, n, 1, pieces), 1); /* one thread waits for nobody */
+  assert_int_equal(pieces_of(probes, n, 2, pieces), 2);
+  assert_in_range(pieces[0], 1 << 20, 128 * HK_MIB / 80);
+  assert_int_equal(pieces[1], 256 << 10);
   free(probes);
 }
 
@@ -260,7 +309,7 @@ int main(void) {
       cmocka_unit_test(test_whole),        cmocka_unit_test(test_no_window),
       cmocka_unit_test(test_names),        cmocka_unit_test(test_scopes),
       cmocka_unit_test(test_stable_names), cmocka_unit_test(test_quick_suffices),
-      cmocka_unit_test(test_bounds),
+      cmocka_unit_test(test_pieces),       cmocka_unit_test(test_bounds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

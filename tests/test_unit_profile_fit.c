@@ -30,13 +30,14 @@ static void check_quantities(const hk_profile_fit *fit, const hk_machine *truth,
   }
 }
 
-static const char *const EVERYWHERE[] = {"gpu.memory_bytes",         "gpu.matmul_flops_per_s",
-                                         "gpu.hbm_bytes_per_s",      "gpu.launch_ns",
-                                         "pcie.h2d_bytes_per_s",     "pcie.d2h_bytes_per_s",
-                                         "pcie.h2d_latency_ns",      "pcie.d2h_latency_ns",
-                                         "pcie.duplex_bytes_per_s",  "pcie.mapped_bytes_per_s",
-                                         "fabric.h2d_bytes_per_s",   "fabric.d2h_bytes_per_s",
-                                         "fabric.duplex_bytes_per_s"};
+static const char *const EVERYWHERE[] = {"gpu.memory_bytes",          "gpu.matmul_flops_per_s",
+                                         "gpu.hbm_bytes_per_s",       "gpu.launch_ns",
+                                         "pcie.h2d_bytes_per_s",      "pcie.d2h_bytes_per_s",
+                                         "pcie.h2d_latency_ns",       "pcie.d2h_latency_ns",
+                                         "pcie.duplex_bytes_per_s",   "pcie.mapped_bytes_per_s",
+                                         "fabric.h2d_bytes_per_s",    "fabric.d2h_bytes_per_s",
+                                         "fabric.duplex_bytes_per_s", "pcie.pull_bytes_per_s",
+                                         "pcie.copies_at_once",       "cpu.operation_ns"};
 static const char *const FULL[] = {"pcie.h2d_pageable_bytes_per_s",
                                    "pcie.d2h_pageable_bytes_per_s",
                                    "dram.bytes_per_s",
@@ -148,6 +149,73 @@ static void test_agree(void **state) {
   hk_machine_free(&truth);
 }
 
+/* What has probes of its own, and what becomes of it where old campaigns have none of them. */
+static void test_newer_probes(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  truth.cpu_operation.value = 30e3;
+  truth.copies_at_once.value = 2;
+  hk_campaign c = campaign_of(&truth, false, 0.01);
+  hk_profile_fit fit = fitted(&c, &truth);
+  check_near("operation", fit.machine.cpu_operation.value, 30e3, 0.03);
+  check_near("pull", fit.machine.pull.value, truth.pull.value, 0.01);
+  assert_true(fit.machine.copies_at_once.value == 2);
+  assert_non_null(strstr(fit.machine.copies_at_once.source, "2.0"));
+  check_near("adamw", fit.machine.cpu_adamw.value, truth.cpu_adamw.value, 0.03);
+  assert_true(fit.accepted);
+  hk_profile_fit_free(&fit);
+
+  for (size_t i = 0; i < c.n; i++) {
+    hk_series *s = &c.series[i];
+    const hk_load *l = &s->probe.loads[0];
+    s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS || l->piece > 0;
+  }
+  fit = fitted(&c, &truth);
+  const hk_quantity *const unknown[] = {&fit.machine.pull, &fit.machine.copies_at_once,
+                                        &fit.machine.cpu_operation};
+  for (size_t i = 0; i < COUNT(unknown); i++)
+    assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
+  assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
+  assert_true(fit.machine.copies_at_once.value == 1e6);
+  assert_true(fit.accepted);
+  hk_profile_fit_free(&fit);
+  hk_campaign_free(&c);
+  hk_machine_free(&truth);
+}
+
+/* The measured share of four, and what is made of it. */
+static void test_turns(void **state) {
+  (void)state;
+  static const double seen[][2] = {{0.97, 1}, {1.45, 1}, {1.6, 2}, {2.9, 3}, {3.1, 1e6}, {4, 1e6}};
+  hk_machine truth = h200();
+  for (size_t i = 0; i < COUNT(seen); i++) {
+    truth.copies_at_once.value = seen[i][0];
+    hk_campaign c = campaign_of(&truth, true, 0.001);
+    hk_profile_fit fit = fitted(&c, &truth);
+    assert_true(fit.machine.copies_at_once.value == seen[i][1]);
+    hk_profile_fit_free(&fit);
+    hk_campaign_free(&c);
+  }
+  hk_machine_free(&truth);
+}
+
+/* Small pieces no slower than large ones, and more so by chance: nothing, but never less. */
+static void test_free_operations(void **state) {
+  (void)state;
+  hk_machine truth = h200();
+  truth.cpu_operation.value = 0;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    hk_campaign c = seeded_campaign(&truth, true, 0.01, seed);
+    hk_profile_fit fit = fitted(&c, &truth);
+    const hk_calibrated *q = calibrated(&fit, "cpu.operation_ns");
+    assert_non_null(q);
+    assert_true(q->low == 0 && q->value >= 0 && q->value < 1000 && q->high > 0);
+    hk_profile_fit_free(&fit);
+    hk_campaign_free(&c);
+  }
+  hk_machine_free(&truth);
+}
+
 static void test_four_gpus(void **state) {
   (void)state;
   hk_machine truth = h200();
@@ -210,7 +278,7 @@ static void test_caches(void **state) {
   }
   hk_profile_fit fit = fitted(&c, &truth);
   check_near("dram", fit.machine.dram.value, truth.dram.value, 0.03);
-  assert_non_null(strstr(fit.machine.dram.source, "not unscale_cpu's 4.48e+11"));
+  assert_non_null(strstr(fit.machine.dram.source, "not unscale_cpu's 4.67e+11"));
   hk_profile_fit_free(&fit);
   hk_campaign_free(&c);
   hk_machine_free(&truth);
@@ -316,7 +384,8 @@ int main(void) {
       cmocka_unit_test(test_agree),      cmocka_unit_test(test_four_gpus),
       cmocka_unit_test(test_caches),     cmocka_unit_test(test_contradiction),
       cmocka_unit_test(test_missing),    cmocka_unit_test(test_optional),
-      cmocka_unit_test(test_small_host),
+      cmocka_unit_test(test_small_host), cmocka_unit_test(test_newer_probes),
+      cmocka_unit_test(test_turns),      cmocka_unit_test(test_free_operations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,10 +58,11 @@ static const beside *row_of(const hk_probe *p, const measured_node *node) {
   return NULL;
 }
 
-/* What the table says of AdamW by itself, GB/s; 0: nothing, or another probe. */
+/* What the table says of AdamW by itself, in usual pieces, GB/s; 0: nothing, or another probe. */
 static double alone_of(const hk_probe *p, const measured_node *node) {
   const hk_load *load = &p->loads[0];
-  const bool table = p->n_loads == 1 && load->kind == HK_LOAD_ADAMW_CPU && load->threads <= 16;
+  const bool table =
+      p->n_loads == 1 && load->kind == HK_LOAD_ADAMW_CPU && load->threads <= 16 && load->piece == 0;
   return table ? node->alone[load->threads] : 0;
 }
 
@@ -94,6 +95,11 @@ static hk_probe probe_of_row(const hk_probe *both, const beside *row) {
   return p;
 }
 
+/* Probes that there were not yet when these nodes were measured. */
+static bool is_newer(const hk_probe *p) {
+  return p->loads[0].kind == HK_LOAD_PULL || p->loads[0].kind == HK_LOAD_TURNS;
+}
+
 /* Probes of which nothing was measured leave the campaign: only truth may be fitted. */
 static hk_campaign measured_campaign(const hk_machine *m, const measured_node *node) {
   hk_error err = {0};
@@ -110,7 +116,7 @@ static hk_campaign measured_campaign(const hk_machine *m, const measured_node *n
   for (size_t i = 0; i < n; i++)
     if (probes[i].n_loads == 3 && last_of(&probes[i])->kind == HK_LOAD_ADAMW_CPU) both = probes[i];
   for (size_t i = 0; i < n; i++)
-    if (probes[i].group != HK_PROBE_CONTENTION &&
+    if (probes[i].group != HK_PROBE_CONTENTION && !is_newer(&probes[i]) &&
         (probes[i].loads[0].kind != HK_LOAD_ADAMW_CPU || alone_of(&probes[i], node) > 0))
       probes[kept++] = probes[i];
   for (size_t k = 0; k < node->n; k++) probes[kept++] = probe_of_row(&both, &node->rows[k]);
@@ -142,6 +148,7 @@ static void check_node(const measured_node *node) {
   m.h2d_loaded.value = 0;
   m.d2h_cost.value = 1;
   m.dram.value = m.dram_with_dma.value = 400 * GB;
+  m.cpu_operation.value = 0; /* nobody probed small pieces */
   hk_campaign c = measured_campaign(&m, node);
   hk_profile_fit fit = fitted(&c, &m);
   double errors[64];

@@ -117,6 +117,44 @@ static void test_threads(void **state) {
   }
 }
 
+/* Each operation takes a while besides its parameters: the smaller it is, the more that counts. */
+static void test_pieces(void **state) {
+  (void)state;
+  hk_machine m = node();
+  m.cpu_operation.value = 20e3;
+  const double rate_alone = 6e9 * (1 - exp(-1));
+  const int64_t pieces[] = {0, 256 << 10, 4 << 20};
+  for (int i = 0; i < 3; i++) {
+    hk_load load = {.kind = HK_LOAD_ADAMW_CPU, .threads = 6, .chunk = 65536, .piece = pieces[i]};
+    const hk_probe p = probe_of(&load, 1);
+    const double n = pieces[i] > 0 ? (double)pieces[i] : HK_PROBE_CPU_PIECE;
+    double rate;
+    replayed(&p, &m, &(double){4e9}, &rate);
+    check_near(rate, n / (20e-6 + n / rate_alone), 1e-3);
+  }
+  hk_load one = {.kind = HK_LOAD_ADAMW_CPU, .threads = 1, .chunk = 65536, .piece = 256 << 10};
+  const hk_probe p = probe_of(&one, 1);
+  double rate;
+  replayed(&p, &m, &(double){1e9}, &rate);
+  check_near(rate, 6e9 * (1 - exp(-1 / 6.0)), 1e-3); /* it waits for nobody */
+}
+
+/* Weights that a kernel fetches: what it can, but no more than the link; by a launch each. */
+static void test_pull(void **state) {
+  (void)state;
+  hk_machine m = node();
+  m.gpu_launch.value = 5e3;
+  const double rates[][2] = {{30e9, 30e9}, {IN + 1e9, IN}, {0, IN}}; /* the kernel's, what it has */
+  hk_load load = {.kind = HK_LOAD_PULL, .chunk = MIB};
+  const hk_probe p = probe_of(&load, 1);
+  for (int i = 0; i < 3; i++) {
+    double rate;
+    m.pull.value = rates[i][0];
+    replayed(&p, &m, &(double){IN}, &rate);
+    check_near(rate, MIB / (5e-6 + MIB / rates[i][1]), 1e-3);
+  }
+}
+
 /* What 140 GB/s leave beside copies that nothing else holds back. */
 static void test_contention(void **state) {
   (void)state;
@@ -167,6 +205,24 @@ static void test_graph(void **state) {
   assert_int_equal(g.ops[3].kind, HK_OP_CAST_CPU);
   assert_int_equal(g.ops[3].work, HK_PROBE_CPU_PIECE);
   assert_int_equal(g.ops[3].threads, 3);
+  assert_false(g.weights_pulled);
+  hk_graph_free(&g);
+}
+
+static void test_pull_graph(void **state) {
+  (void)state;
+  hk_error err = {0};
+  const hk_load loads[] = {{.kind = HK_LOAD_PULL, .chunk = 1000},
+                           {.kind = HK_LOAD_ADAMW_CPU, .threads = 3, .chunk = 64, .piece = 300}};
+  const hk_probe p = probe_of(loads, 2);
+  hk_graph g;
+  must(hk_replay_graph(&p, (double[]){2000, 700}, &g, &err), &err);
+  assert_true(g.weights_pulled);
+  assert_int_equal(g.n_ops, 5);
+  assert_string_equal(g.lanes[0].name, "up");
+  assert_int_equal(g.ops[1].kind, HK_OP_WEIGHT_H2D);
+  assert_int_equal(g.ops[3].work, 300);
+  assert_int_equal(g.ops[4].work, 100);
   hk_graph_free(&g);
 }
 
@@ -201,7 +257,8 @@ int main(void) {
       cmocka_unit_test(test_duplex),       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_threads),      cmocka_unit_test(test_contention),
       cmocka_unit_test(test_several_gpus), cmocka_unit_test(test_graph),
-      cmocka_unit_test(test_what_cannot),
+      cmocka_unit_test(test_pieces),       cmocka_unit_test(test_pull),
+      cmocka_unit_test(test_pull_graph),   cmocka_unit_test(test_what_cannot),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
