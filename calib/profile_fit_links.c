@@ -206,16 +206,19 @@ static void set_pull(hk_draft *draft) {
 }
 
 /* Four are tried: if about as many run at once, more may. */
+static double at_once_of(double seen) {
+  return seen > 3 ? 1e6 : fmax(1, round(seen));
+}
+
 static void set_turns(hk_draft *draft) {
   hk_quantity *at_once = &draft->machine.copies_at_once;
   size_t at = 0;
   const hk_series *s = hk_draft_alone(draft, HK_LOAD_TURNS, &at);
   if (!s) return; /* the list's default */
-  const double seen = s->summary[0].median;
-  hk_estimate e = exactly(seen > 3 ? 1e6 : fmax(1, round(seen)));
-  e.probes = 1;
+  const hk_estimate seen = hk_estimate_median(&s->summary[0], 1);
+  const hk_estimate e = {at_once_of(seen.value), at_once_of(seen.low), at_once_of(seen.high), 1};
   hk_draft_set(draft, at_once, HK_ORIGIN_MEASURED, e,
-               "of 4 copies to the GPU that were queued together %.2f ran at once", seen);
+               "of 4 copies to the GPU that were queued together %.2f ran at once", seen.value);
 }
 
 hk_status hk_draft_copies(hk_draft *draft) {
