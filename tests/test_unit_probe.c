@@ -260,7 +260,7 @@ static size_t pieces_of(const hk_probe *probes, size_t n, int threads, int64_t p
 /* Half of the cores and all of them, the usual piece first; with little memory, smaller ones. */
 static void test_pieces(void **state) {
   (void)state;
-  int64_t pieces[8];
+  int64_t pieces[8] = {0};
   size_t n = 0;
   hk_probe_scope scope = h200;
   hk_probe *probes = list(scope, &n);
