@@ -25,24 +25,29 @@ hk_group_run hk_engine_group_run(const hk_engine *e, int64_t at, int64_t end) {
 /* Parameters that a thread takes at a time, at most: p, m, v, gradient and weight are 1.8 MB. */
 #define MOST_CHUNK ((int64_t)1 << 16)
 
-typedef struct {
+typedef struct team_work team_work;
+
+/* A kernel over a run of parameters inside one slab. */
+typedef void (*run_work)(const team_work *w, const hk_slab_run *run);
+
+struct team_work {
   const hk_engine *e;
+  run_work work;
   const hk_state_subgroup *sub;
   size_t s;
   int64_t begin; /* inside the subgroup; no piece's end lies inside the work */
   hk_chunks chunks;
   const hk_adamw_step *steps;
   uint16_t *to; /* weights of parameters `begin` and on; NULL: none */
-} team_work;
+};
 
-/* A kernel over a run of parameters inside one slab. */
-typedef void (*run_work)(const team_work *w, const hk_slab_run *run);
-
-static void chunk_by_runs(const team_work *w, int64_t chunk, run_work work) {
+static void chunk_by_runs(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const team_work *w = arg;
   const int64_t end = w->begin + hk_chunk_begin(&w->chunks, chunk + 1);
   for (int64_t at = w->begin + hk_chunk_begin(&w->chunks, chunk); at < end;) {
     const hk_slab_run run = hk_state_run(&w->e->state, w->s, at, end);
-    work(w, &run);
+    w->work(w, &run);
     at += run.n;
   }
 }
@@ -76,32 +81,18 @@ static void cast_run(const team_work *w, const hk_slab_run *run) {
   w->e->kernels->cast_down(run->n, p, w->to + run->offset - w->begin);
 }
 
-static void adamw_chunk(void *arg, int64_t chunk, int thread) {
-  (void)thread;
-  chunk_by_runs(arg, chunk, adamw_run);
-}
-
-static void unscale_chunk(void *arg, int64_t chunk, int thread) {
-  (void)thread;
-  chunk_by_runs(arg, chunk, unscale_run);
-}
-
-static void cast_chunk(void *arg, int64_t chunk, int thread) {
-  (void)thread;
-  chunk_by_runs(arg, chunk, cast_run);
-}
-
 /* The operation's part of its subgroup, chunk by chunk; weights go to `to`. */
-static void share_out(hk_engine *e, const hk_op *op, hk_team_work chunk, const hk_adamw_step *steps,
+static void share_out(hk_engine *e, const hk_op *op, run_work work, const hk_adamw_step *steps,
                       uint16_t *to) {
   team_work w = {.e = e,
+                 .work = work,
                  .sub = subgroup_of(e, op),
                  .s = (size_t)op->subgroup,
                  .begin = op->offset,
                  .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
                  .steps = steps,
                  .to = to};
-  hk_team_run(e->team, w.chunks.count, chunk, &w);
+  hk_team_run(e->team, w.chunks.count, chunk_by_runs, &w);
 }
 
 /* Where the weights of an operation's parameters lie in the host's array. */
@@ -113,17 +104,17 @@ static void act_on_cpu(hk_engine *e, int32_t id) {
   const hk_op *op = &e->graph.ops[id];
   switch (op->kind) {
     case HK_OP_ADAMW_CPU:
-      share_out(e, op, adamw_chunk, e->steps, host_weights(e, op));
+      share_out(e, op, adamw_run, e->steps, host_weights(e, op));
       break;
     case HK_OP_ADAMW_CPU_FP32:
       /* The prototype sends weights that it has not cast; ours must be right. */
-      share_out(e, op, adamw_chunk, e->unscaled, e->weights != NULL ? host_weights(e, op) : NULL);
+      share_out(e, op, adamw_run, e->unscaled, e->weights != NULL ? host_weights(e, op) : NULL);
       break;
     case HK_OP_UNSCALE_CPU:
-      share_out(e, op, unscale_chunk, e->steps, NULL);
+      share_out(e, op, unscale_run, e->steps, NULL);
       break;
     case HK_OP_CAST_CPU:
-      share_out(e, op, cast_chunk, NULL, e->pageable);
+      share_out(e, op, cast_run, NULL, e->pageable);
       break;
     default: /* barriers and bookkeeping take no action, and have no subgroup */
       break;
