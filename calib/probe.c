@@ -75,18 +75,10 @@ const char *hk_probe_group_name(hk_probe_group group) {
 
 /* ---- Rates ----------------------------------------------------------------------------------- */
 
-static hk_ns earlier(hk_ns a, hk_ns b) {
-  return a < b ? a : b;
-}
-
-static hk_ns later(hk_ns a, hk_ns b) {
-  return a > b ? a : b;
-}
-
 /* The part of a stretch's work that falls into [from, to). */
 static double work_within(const hk_stretch *s, hk_ns from, hk_ns to) {
   if (s->end <= s->begin) return s->begin >= from && s->begin < to ? s->work : 0;
-  const hk_ns inside = earlier(s->end, to) - later(s->begin, from);
+  const hk_ns inside = hk_min(s->end, to) - hk_max(s->begin, from);
   return inside > 0 ? s->work * ((double)inside / (double)(s->end - s->begin)) : 0;
 }
 
@@ -97,8 +89,8 @@ hk_status hk_probe_rates(hk_probe_mode mode, const hk_stretch *const *stretches,
   for (int i = 0; i < n_loads; i++) {
     if (counts[i] == 0) return hk_fail(err, HK_NO, "load %d of the probe did nothing", i);
     const hk_ns begin = stretches[i][0].begin, end = stretches[i][counts[i] - 1].end;
-    from = whole ? earlier(from, begin) : later(from, begin);
-    to = whole ? later(to, end) : earlier(to, end);
+    from = whole ? hk_min(from, begin) : hk_max(from, begin);
+    to = whole ? hk_max(to, end) : hk_min(to, end);
   }
   if (n_loads < 1 || to <= from) {
     return hk_fail(err, HK_NO, "the %d loads of the probe did not run at the same time", n_loads);

@@ -68,14 +68,10 @@ static void add(builder *b, const hk_probe *p) {
   b->probes[b->n++] = *p;
 }
 
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 /* Copies of this many GPUs at once take turns over two chunks at least, each in its part of a
  * quarter of the host's memory and in a quarter of its device's. */
 static hk_bytes most_copied(const hk_probe_scope *s, int gpus) {
-  return least(s->host_bytes / 8 / gpus, s->device_bytes / 8 * 2) / 4096 * 4096;
+  return hk_min(s->host_bytes / 8 / gpus, s->device_bytes / 8 * 2) / 4096 * 4096;
 }
 
 /* AdamW on a GPU has half of its memory, 16 bytes a parameter; mapped state, 12, has a quarter of
@@ -85,7 +81,7 @@ static int64_t most_updated(const hk_probe_scope *s) {
 }
 
 static int64_t most_mapped(const hk_probe_scope *s) {
-  return least(most_updated(s), s->host_bytes / 48 / 1024 * 1024);
+  return hk_min(most_updated(s), s->host_bytes / 48 / 1024 * 1024);
 }
 
 /* CPU kernels go over arrays of a quarter of it, 20 bytes a parameter and a little between them. */
@@ -165,7 +161,7 @@ static void add_copies_alone(builder *b) {
   static const hk_bytes sizes[] = {64 * HK_KIB, 256 * HK_KIB, HK_MIB,       4 * HK_MIB,
                                    16 * HK_MIB, 64 * HK_MIB,  256 * HK_MIB, HK_GIB};
   static const hk_bytes other_sizes[] = {HK_MIB, 16 * HK_MIB, 64 * HK_MIB};
-  const hk_bytes most = most_copied(b->scope, 1), large = least(64 * HK_MIB, most);
+  const hk_bytes most = most_copied(b->scope, 1), large = hk_min(64 * HK_MIB, most);
   for (hk_load_kind kind = HK_LOAD_H2D; kind <= HK_LOAD_D2H; kind++) {
     for (size_t i = 0; i < COUNT(sizes); i++) {
       const bool quick = sizes[i] == 64 * HK_KIB || sizes[i] == HK_MIB;
@@ -174,7 +170,7 @@ static void add_copies_alone(builder *b) {
     add_copy(b, kind, large, true);
   }
   /* Memory of other kinds is measured in pieces of a few percent of the arena's size. */
-  const hk_bytes most_other = least(most, b->scope->host_bytes / 64 / 4096 * 4096);
+  const hk_bytes most_other = hk_min(most, b->scope->host_bytes / 64 / 4096 * 4096);
   for (hk_load_kind kind = HK_LOAD_H2D_PINNED; kind <= HK_LOAD_D2H_PAGEABLE; kind++) {
     const bool pageable = kind >= HK_LOAD_H2D_PAGEABLE;
     for (size_t i = 0; i < COUNT(other_sizes); i++) {
@@ -182,10 +178,10 @@ static void add_copies_alone(builder *b) {
         add_copy(b, kind, other_sizes[i], false);
       }
     }
-    add_copy(b, kind, least(64 * HK_MIB, most_other), pageable);
+    add_copy(b, kind, hk_min(64 * HK_MIB, most_other), pageable);
   }
-  add_copy(b, HK_LOAD_PULL, least(HK_MIB, most), true);
-  add_copy(b, HK_LOAD_PULL, least(CONTENDED_COPY, most), true);
+  add_copy(b, HK_LOAD_PULL, hk_min(HK_MIB, most), true);
+  add_copy(b, HK_LOAD_PULL, hk_min(CONTENDED_COPY, most), true);
 }
 
 static void add_duplex(builder *b) {
@@ -194,13 +190,13 @@ static void add_duplex(builder *b) {
   const hk_bytes most = most_copied(b->scope, 1);
   char size[32];
   for (size_t i = 0; i < COUNT(sizes); i++) {
-    const hk_bytes chunk = least(sizes[i], most);
+    const hk_bytes chunk = hk_min(sizes[i], most);
     hk_probe p =
         named(HK_PROBE_DUPLEX, sizes[i] == CONTENDED_COPY, "h2d+d2h %s", size_text(chunk, size));
     load_copies(&p, BOTH, 1, chunk);
     add(b, &p);
   }
-  const hk_bytes chunk = least(CONTENDED_COPY, most);
+  const hk_bytes chunk = hk_min(CONTENDED_COPY, most);
   for (size_t i = 0; i < COUNT(ratios); i++) {
     hk_probe p = named(HK_PROBE_DUPLEX, false, "h2d+d2h %d:%d %s", ratios[i][0], ratios[i][1],
                        size_text(chunk, size));
@@ -322,11 +318,11 @@ static void add_gpu_kernels(builder *b) {
   static const int64_t updates[] = {MILLION, 5 * MILLION, 20 * MILLION, 100 * MILLION};
   static const int layers[][2] = {{4096, 11008}, {5120, 13824}, {8192, 28672}};
   const int64_t most = most_updated(b->scope);
-  add_update(b, HK_LOAD_MAPPED, least(20 * MILLION, most_mapped(b->scope)), true);
+  add_update(b, HK_LOAD_MAPPED, hk_min(20 * MILLION, most_mapped(b->scope)), true);
   for (size_t i = 0; i < COUNT(updates); i++) {
     if (updates[i] <= most) add_update(b, HK_LOAD_ADAMW_GPU, updates[i], false);
   }
-  add_update(b, HK_LOAD_ADAMW_GPU, least(20 * MILLION, most), true);
+  add_update(b, HK_LOAD_ADAMW_GPU, hk_min(20 * MILLION, most), true);
   if (b->scope->device_bytes < SMALL_DEVICE) {
     add_matmul(b, 64, 64, 64, false);
     add_matmul(b, 128, 128, 128, true);
@@ -349,18 +345,19 @@ static void add_single(builder *b, hk_load_kind kind, int64_t chunk, bool quick)
 
 static void add_singles(builder *b) {
   const hk_bytes eighth = b->scope->host_bytes / 8 / HK_MIB * HK_MIB;
+  const hk_bytes smaller = hk_min(b->scope->host_bytes, b->scope->device_bytes);
   /* Several lie side by side in a quarter. */
-  const hk_bytes sixteenth = least(b->scope->host_bytes, b->scope->device_bytes) / 16 / 4096 * 4096;
+  const hk_bytes sixteenth = smaller / 16 / 4096 * 4096;
   add_single(b, HK_LOAD_LAUNCH, 1, true);
   add_single(b, HK_LOAD_SYNC, 1, false);
   add_single(b, HK_LOAD_MEMORY, 1, true);
-  add_single(b, HK_LOAD_TURNS, least(CONTENDED_COPY, sixteenth), true);
-  add_single(b, HK_LOAD_TOUCH, least(HK_GIB, eighth), false);
-  add_single(b, HK_LOAD_REGISTER, least(HK_GIB, eighth), false);
-  add_single(b, HK_LOAD_PIN, least(256 * HK_MIB, eighth), false);
+  add_single(b, HK_LOAD_TURNS, hk_min(CONTENDED_COPY, sixteenth), true);
+  add_single(b, HK_LOAD_TOUCH, hk_min(HK_GIB, eighth), false);
+  add_single(b, HK_LOAD_REGISTER, hk_min(HK_GIB, eighth), false);
+  add_single(b, HK_LOAD_PIN, hk_min(256 * HK_MIB, eighth), false);
   if (!b->scope->disk) return;
-  add_single(b, HK_LOAD_DISK_READ, least(8 * HK_MIB, eighth), false);
-  add_single(b, HK_LOAD_DISK_WRITE, least(8 * HK_MIB, eighth), false);
+  add_single(b, HK_LOAD_DISK_READ, hk_min(8 * HK_MIB, eighth), false);
+  add_single(b, HK_LOAD_DISK_WRITE, hk_min(8 * HK_MIB, eighth), false);
 }
 
 /* ---- Several at once ------------------------------------------------------------------------- */
@@ -369,7 +366,7 @@ static void add_singles(builder *b) {
 static void add_beside(builder *b, directions d, int gpus, hk_load l, const char *beside,
                        bool quick) {
   char size[32], node[32] = "";
-  const hk_bytes chunk = least(CONTENDED_COPY, most_copied(b->scope, gpus));
+  const hk_bytes chunk = hk_min(CONTENDED_COPY, most_copied(b->scope, gpus));
   if (gpus > 1) snprintf(node, sizeof node, "%d gpus ", gpus);
   hk_probe p = named(HK_PROBE_CONTENTION, quick, "%s %s%s | %s", direction_names[d], node,
                      size_text(chunk, size), beside);
@@ -409,15 +406,15 @@ static void add_contention(builder *b) {
   }
   add_beside_cpu(b, BOTH, 1, cpu_load(b, HK_LOAD_CAST, cores), false);
   char count[32], name[64];
-  const int64_t updated = least(20 * MILLION, most_updated(b->scope));
+  const int64_t updated = hk_min(20 * MILLION, most_updated(b->scope));
   snprintf(name, sizeof name, "adamw_gpu %s", count_text(updated, count));
   for (directions d = IN; d <= BOTH; d++) {
     add_beside(b, d, 1, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = updated}, name, false);
   }
   const thread_counts few = eighths(cores, halves, COUNT(halves));
-  const int64_t mapped = least(20 * MILLION, most_mapped(b->scope));
+  const int64_t mapped = hk_min(20 * MILLION, most_mapped(b->scope));
   const hk_load updates = {.kind = HK_LOAD_MAPPED, .chunk = mapped};
-  const hk_bytes pulled = least(CONTENDED_COPY, most_copied(b->scope, 1));
+  const hk_bytes pulled = hk_min(CONTENDED_COPY, most_copied(b->scope, 1));
   const hk_load pulls = {.kind = HK_LOAD_PULL, .chunk = pulled};
   for (int i = 0; i < few.n; i++) {
     add_before_cpu(b, updates, count_text(mapped, count), few.counts[i]);
@@ -427,7 +424,7 @@ static void add_contention(builder *b) {
 
 static void add_fabric(builder *b, int gpus) {
   char size[32];
-  const hk_bytes chunk = least(64 * HK_MIB, most_copied(b->scope, gpus));
+  const hk_bytes chunk = hk_min(64 * HK_MIB, most_copied(b->scope, gpus));
   for (directions d = IN; d <= BOTH; d++) {
     hk_probe p = named(HK_PROBE_FABRIC, gpus == b->scope->gpus, "%s %d gpus %s", direction_names[d],
                        gpus, size_text(chunk, size));
@@ -439,7 +436,7 @@ static void add_fabric(builder *b, int gpus) {
 static void add_ring(builder *b, hk_bytes bytes, bool quick) {
   char size[32];
   const int gpus = b->scope->gpus;
-  const hk_bytes chunk = least(bytes, most_copied(b->scope, 1));
+  const hk_bytes chunk = hk_min(bytes, most_copied(b->scope, 1));
   hk_probe p = named(HK_PROBE_FABRIC, quick, "peer %d gpus %s", gpus, size_text(chunk, size));
   for (int g = 0; g < gpus; g++) {
     load(&p, (hk_load){.kind = HK_LOAD_PEER, .gpu = g, .chunk = chunk});

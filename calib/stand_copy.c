@@ -34,15 +34,11 @@ typedef struct {
   const hk_stand_gpu *source, *target; /* NULL: host memory */
 } route;
 
-static hk_bytes less(hk_bytes a, hk_bytes b) {
-  return a < b ? a : b;
-}
-
 static route peer_route(const hk_stand_job *job) {
   const hk_stand *stand = job->stand;
   const hk_stand_gpu *source = &stand->gpu[job->load->gpu];
   const hk_stand_gpu *target = &stand->gpu[(job->load->gpu + 1) % stand->gpus];
-  return (route){source->out, target->in, less(source->quarter, target->quarter), source, target};
+  return (route){source->out, target->in, hk_min(source->quarter, target->quarter), source, target};
 }
 
 static route route_of(const hk_stand_job *job) {
@@ -57,7 +53,7 @@ static route route_of(const hk_stand_job *job) {
     host = pages->base;
     bytes = pages->bytes;
   }
-  bytes = less(bytes, gpu->quarter);
+  bytes = hk_min(bytes, gpu->quarter);
   return is_in(kind) ? (route){host, gpu->in, bytes, NULL, gpu}
                      : (route){gpu->out, host, bytes, gpu, NULL};
 }
@@ -112,14 +108,14 @@ typedef struct {
 } sample;
 
 static sample sample_of(const hk_load *l, int s) {
-  const hk_bytes bytes = less(l->chunk, SAMPLE);
+  const hk_bytes bytes = hk_min(l->chunk, SAMPLE);
   return (sample){(l->chunk - bytes) * s / (SAMPLES - 1), bytes};
 }
 
 static void write_pattern(const hk_stand_job *job, int s, char *to, hk_bytes bytes) {
   for (hk_bytes at = 0; at < bytes; at += 8) {
     const uint64_t word = hk_stand_pattern(job->seed + (uint64_t)s, at / 8);
-    memcpy(to + at, &word, (size_t)less(8, bytes - at));
+    memcpy(to + at, &word, (size_t)hk_min(8, bytes - at));
   }
 }
 

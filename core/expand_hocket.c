@@ -6,10 +6,6 @@
 
 #include "core/expand.h"
 
-static int64_t min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 static hk_op piece_op(hk_op_kind kind, int64_t work, int32_t subgroup, int32_t piece,
                       int64_t offset) {
   hk_op op = hk_expand_op(kind, work);
@@ -60,7 +56,7 @@ void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
     int32_t piece = 0;
     for (int64_t offset = 0; offset < subgroup->numel; offset += plan->piece_numel, piece++) {
-      const int64_t n = min64(plan->piece_numel, subgroup->numel - offset);
+      const int64_t n = hk_min(plan->piece_numel, subgroup->numel - offset);
       switch (subgroup->route) {
         case HK_ROUTE_CPU:
           update_cpu(x, rank, s, piece, offset, n, barrier);

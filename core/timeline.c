@@ -7,14 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static hk_ns later(hk_ns a, hk_ns b) {
-  return a > b ? a : b;
-}
-
-static hk_ns earlier(hk_ns a, hk_ns b) {
-  return a < b ? a : b;
-}
-
 hk_status hk_timeline_init(const hk_graph *graph, hk_timeline *timeline, hk_error *err) {
   *timeline = (hk_timeline){0};
   if (graph->n_ops == 0) return HK_OK;
@@ -130,7 +122,7 @@ void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline) {
   for (size_t i = 0; i < graph->n_ops; i++) {
     hk_phase phase = graph->ops[i].phase;
     present[phase] = true;
-    last_end[phase] = later(last_end[phase], timeline->spans[i].end);
+    last_end[phase] = hk_max(last_end[phase], timeline->spans[i].end);
   }
 
   hk_ns previous = 0;
@@ -139,7 +131,7 @@ void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline) {
     if (!present[phase]) continue;
     timeline->phase_begin[phase] = previous;
     /* A phase that was over before the one in front of it is empty, not negative. */
-    previous = later(previous, last_end[phase]);
+    previous = hk_max(previous, last_end[phase]);
     timeline->phase_end[phase] = previous;
   }
   timeline->makespan = previous;
@@ -150,8 +142,8 @@ hk_ns hk_lane_busy(const hk_graph *graph, const hk_timeline *timeline, int32_t l
   hk_ns busy = 0;
   for (size_t i = 0; i < graph->n_ops; i++) {
     if (graph->ops[i].lane != lane) continue;
-    hk_ns from = later(timeline->spans[i].start, begin);
-    hk_ns to = earlier(timeline->spans[i].end, end);
+    hk_ns from = hk_max(timeline->spans[i].start, begin);
+    hk_ns to = hk_min(timeline->spans[i].end, end);
     if (to > from) busy += to - from;
   }
   return busy;

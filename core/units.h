@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Units, and the clock. Time is integer nanoseconds and memory integer bytes everywhere; rates are
- * double, per second. A name carries its unit where the type cannot. */
+/* Units, their minimum and maximum, and the clock. Time is integer nanoseconds and memory integer
+ * bytes everywhere; rates are double, per second. A name carries its unit where the type cannot. */
 #ifndef HK_CORE_UNITS_H
 #define HK_CORE_UNITS_H
 
@@ -18,6 +18,15 @@ typedef int64_t hk_bytes; /* bytes */
 #define HK_KIB      (1LL << 10)
 #define HK_MIB      (1LL << 20)
 #define HK_GIB      (1LL << 30)
+
+/* Of times, sizes and counts alike. */
+static inline int64_t hk_min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static inline int64_t hk_max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
 static inline double hk_ms(hk_ns t) {
   return (double)t / 1e6;

@@ -4,13 +4,7 @@
 
 #include <stdbool.h>
 
-static int64_t min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
+#include "core/units.h"
 
 static int64_t aligned(int64_t n) {
   return (n + HK_CHUNK_ALIGN - 1) / HK_CHUNK_ALIGN * HK_CHUNK_ALIGN;
@@ -18,17 +12,17 @@ static int64_t aligned(int64_t n) {
 
 hk_chunks hk_chunks_of(int64_t n, int64_t most, int threads) {
   hk_chunks c = {.n = n};
-  const int64_t least = min64(HK_CHUNK_LEAST, aligned(most));
+  const int64_t least = hk_min(HK_CHUNK_LEAST, aligned(most));
   for (int64_t begin = 0; begin < n;) {
     const int64_t left = n - begin;
     const int64_t half = aligned((left + 2 * threads - 1) / (2 * threads));
-    const int64_t size = max64(least, min64(half, aligned(most)));
+    const int64_t size = hk_max(least, hk_min(half, aligned(most)));
     const bool last = size == least || c.rounds == HK_CHUNK_ROUNDS - 1;
     /* As long as chunks are as large as they may be, up to where halving begins. */
     const int64_t full = (left - 2 * threads * size) / size;
-    int64_t chunks = size < half ? max64(full, 1) : threads;
+    int64_t chunks = size < half ? hk_max(full, 1) : threads;
     if (last) chunks = (left + size - 1) / size;
-    chunks = min64(chunks, (left + size - 1) / size);
+    chunks = hk_min(chunks, (left + size - 1) / size);
     c.round[c.rounds].chunk = c.count;
     c.round[c.rounds].begin = begin;
     c.round[c.rounds].size = size;

@@ -313,10 +313,6 @@ void hk_executor_close(hk_executor *x) {
 
 /* -- Running ----------------------------------------------------------------------------------- */
 
-static hk_ns later(hk_ns a, hk_ns b) {
-  return a > b ? a : b;
-}
-
 /* Both clocks' readings as spans from `begin`. Where an event was stamped before what it follows
  * had ended (the two clocks agree to some microseconds only), the span is moved, never turned. */
 static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, hk_error *err) {
@@ -334,10 +330,10 @@ static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, 
     }
     span->ready = free_at[op->lane];
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
-      span->ready = later(span->ready, timeline->spans[graph->deps[d]].end);
+      span->ready = hk_max(span->ready, timeline->spans[graph->deps[d]].end);
     }
-    span->start = later(start - begin, span->ready);
-    span->end = later(end - begin, span->start);
+    span->start = hk_max(start - begin, span->ready);
+    span->end = hk_max(end - begin, span->start);
     free_at[op->lane] = span->end;
   }
   free(free_at);

@@ -16,10 +16,6 @@ const char *hk_host_kernel_name(hk_kernel_kind kind) {
   return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 /* -- Addresses --------------------------------------------------------------------------------- */
 
 /* From the first byte of p to the last of what is furthest behind, in the slabs at `base`. */
@@ -88,7 +84,7 @@ typedef struct {
 
 /* Where a chunk's gradients begin, and how many there are. */
 static const char *chunk_of(const hk_kernel *k, int64_t chunk, int64_t *n) {
-  *n = least(CHUNK, k->n - chunk * CHUNK);
+  *n = hk_min(CHUNK, k->n - chunk * CHUNK);
   return (const char *)k->grad + chunk * CHUNK * (int64_t)hk_grad_size(k->type);
 }
 
@@ -101,7 +97,7 @@ static void adamw_chunk(void *arg, int64_t chunk, int thread) {
   int64_t left, at = chunk * CHUNK;
   const char *grad = chunk_of(k, chunk, &left);
   while (left > 0) {
-    const int64_t inside = (k->first + at) % shape->numel, n = least(left, shape->numel - inside);
+    const int64_t inside = (k->first + at) % shape->numel, n = hk_min(left, shape->numel - inside);
     const hk_bytes place = (k->first + at) / shape->numel * shape->bytes + inside * 4;
     float *to[3];
     for (int i = 0; i < 3; i++) {

@@ -15,10 +15,6 @@ typedef struct {
   float b[DEPTH][COLUMNS];
 } tile_data;
 
-static int64_t least(int64_t x, int64_t y) {
-  return x < y ? x : y;
-}
-
 static int64_t tiles_across(const hk_kernel *k) {
   return (k->columns + COLUMNS - 1) / COLUMNS;
 }
@@ -50,12 +46,12 @@ static void add_products(tile_data *t, int64_t rows, int64_t depth) {
 }
 
 void hk_host_matmul_tile(const hk_kernel *k, const hk_cpu_kernels *cpu, int64_t tile) {
-  const int64_t row = tile / tiles_across(k) * ROWS, rows = least(ROWS, k->rows - row);
+  const int64_t row = tile / tiles_across(k) * ROWS, rows = hk_min(ROWS, k->rows - row);
   const int64_t column = tile % tiles_across(k) * COLUMNS;
-  const int64_t columns = least(COLUMNS, k->columns - column);
+  const int64_t columns = hk_min(COLUMNS, k->columns - column);
   tile_data t = {0}; /* columns that are not there stay zeros */
   for (int64_t at = 0; at < k->depth; at += DEPTH) {
-    const int64_t depth = least(DEPTH, k->depth - at);
+    const int64_t depth = hk_min(DEPTH, k->depth - at);
     for (int64_t r = 0; r < rows; r++) {
       cpu->cast_up(HK_GRAD_BF16, depth, k->a + (row + r) * k->depth + at, t.a[r]);
     }

@@ -13,10 +13,6 @@ static int64_t round_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
 }
 
-static int64_t max64(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
 /* p, m and v of one slab start at different distances from a page's beginning, so that the streams
  * of a kernel do not fall into the same cache sets. */
 #define SKEW 1152
@@ -36,7 +32,7 @@ static hk_slab_shape shape_for(int64_t numel) {
 /* The prototype moves whole subgroups; hocket moves pieces. */
 static void choose_shape(const hk_plan *plan, hk_state *state) {
   int64_t piece = 1;
-  for (size_t s = 0; s < plan->n_subgroups; s++) piece = max64(piece, plan->subgroups[s].numel);
+  for (size_t s = 0; s < plan->n_subgroups; s++) piece = hk_max(piece, plan->subgroups[s].numel);
   if (plan->runtime == HK_RUNTIME_HOCKET && plan->piece_numel < piece) piece = plan->piece_numel;
   const int64_t slabs = (piece + MOST_SLAB - 1) / MOST_SLAB;
   state->piece = piece;
@@ -87,14 +83,14 @@ hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err) {
       sub->host_at = state->host_numel;
       const int64_t last = hk_state_host_at(state, sub, sub->numel - 1);
       state->host_numel = round_up(last + 1, ALIGN_NUMEL);
-      state->largest_cpu = max64(state->largest_cpu, sub->numel);
+      state->largest_cpu = hk_max(state->largest_cpu, sub->numel);
     } else {
       sub->device_at = state->device_numel;
       state->device_numel += round_up(sub->numel, ALIGN_NUMEL);
-      state->largest_device = max64(state->largest_device, sub->numel);
+      state->largest_device = hk_max(state->largest_device, sub->numel);
     }
-    if (sub->route == HK_ROUTE_STAGED) spare_staged = max64(spare_staged, sub->slabs);
-    if (sub->route == HK_ROUTE_MAPPED) spare_mapped = max64(spare_mapped, sub->slabs);
+    if (sub->route == HK_ROUTE_STAGED) spare_staged = hk_max(spare_staged, sub->slabs);
+    if (sub->route == HK_ROUTE_MAPPED) spare_mapped = hk_max(spare_mapped, sub->slabs);
   }
   /* With a lane for each of p, m and v, one of them may be a subgroup ahead of the others. */
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) spare_staged *= 2;

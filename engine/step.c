@@ -125,14 +125,10 @@ static hk_status give_run(hk_engine *e, const hk_state_subgroup *sub, int64_t at
                : ops->copy(e->stream, to, grad, 2 * n, err);
 }
 
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 /* Parameters from `at` on whose gradients lie in a row. */
 static int64_t run_from(const hk_engine *e, const hk_state_subgroup *sub, int64_t at) {
   const int64_t left = sub->numel - at, piece = e->state.piece;
-  return sub->route == HK_ROUTE_CPU ? least(left, piece - at % piece) : left;
+  return sub->route == HK_ROUTE_CPU ? hk_min(left, piece - at % piece) : left;
 }
 
 static hk_status take_gradients(hk_engine *e, int64_t offset, int64_t n, const char *grad,
@@ -141,7 +137,7 @@ static hk_status take_gradients(hk_engine *e, int64_t offset, int64_t n, const c
   for (int64_t done = 0; done < n;) {
     const hk_state_subgroup *sub = &e->state.subgroups[hk_state_find(&e->state, offset + done)];
     const int64_t at = offset + done - sub->offset;
-    const int64_t part = least(n - done, run_from(e, sub, at));
+    const int64_t part = hk_min(n - done, run_from(e, sub, at));
     HK_TRY(give_run(e, sub, at, part, grad + 2 * done, on_device, err));
     done += part;
   }

@@ -126,10 +126,6 @@ static retiming as_predicted(const subject *s) {
   return t;
 }
 
-static hk_ns later(hk_ns a, hk_ns b) {
-  return a > b ? a : b;
-}
-
 /* Operations in the order of the graph, each as early as it may; frees `t`. */
 static hk_timeline replayed(const subject *s, retiming *t) {
   hk_error err = {0};
@@ -142,9 +138,9 @@ static hk_timeline replayed(const subject *s, retiming *t) {
     const hk_op *op = &g->ops[i];
     hk_ns ready = lane[op->lane];
     for (int32_t d = op->deps_begin; d < op->deps_end; d++)
-      ready = later(ready, out.spans[g->deps[d]].end);
+      ready = hk_max(ready, out.spans[g->deps[d]].end);
     hk_ns start = ready;
-    if (t->waits_for[i] >= 0) start = later(start, out.spans[t->waits_for[i]].end);
+    if (t->waits_for[i] >= 0) start = hk_max(start, out.spans[t->waits_for[i]].end);
     start += t->gap[i];
     out.spans[i] = (hk_span){ready, start, start + t->duration[i]};
     lane[op->lane] = out.spans[i].end;
