@@ -49,6 +49,12 @@ static inline hk_plan random_engine_plan(random_stream *r, bool deepspeed) {
   return plan;
 }
 
+static inline int64_t numel_of(const hk_plan *plan) {
+  int64_t n = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].numel;
+  return n;
+}
+
 /* Plain AdamW on plain arrays. */
 typedef struct {
   int64_t n, step;
@@ -205,9 +211,7 @@ static inline void give_gradients(hk_engine *engine, const plain_adamw *a, rando
 static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_grad_type type,
                                      double loss_scale, const hk_engine_options *options) {
   hk_error err = {0};
-  int64_t n = 0;
-  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].numel;
-  plain_adamw plain = plain_start(r, n, type);
+  plain_adamw plain = plain_start(r, numel_of(plan), type);
   hk_engine *engine = engine_like(plan, &plain, options);
   for (int step = 0; step < 3; step++) {
     plain_gradients(&plain, r);

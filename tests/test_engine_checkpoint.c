@@ -72,12 +72,6 @@ static void assert_file(const char *name, const contents *wanted) {
 
 /* -- Engines ----------------------------------------------------------------------------------- */
 
-static int64_t numel_of(const hk_plan *plan) {
-  int64_t n = 0;
-  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].numel;
-  return n;
-}
-
 /* A few hundred parameters: a file whose every byte can be tried. */
 static hk_plan tiny_plan(void) {
   static const char config[] =

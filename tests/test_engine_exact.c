@@ -65,8 +65,7 @@ static void equal_state_has_an_equal_checksum(void **unused) {
     plans[0].subgroups[s].route = HK_ROUTE_CPU;
     plans[1].subgroups[s].route = s % 2 == 0 ? HK_ROUTE_STAGED : HK_ROUTE_MAPPED;
   }
-  int64_t n = 0;
-  for (size_t s = 0; s < plans[0].n_subgroups; s++) n += plans[0].subgroups[s].numel;
+  const int64_t n = numel_of(&plans[0]);
   plain_adamw plain = plain_start(&r, n, HK_GRAD_BF16);
   plain_gradients(&plain, &r);
   char hex[2][33];
@@ -101,8 +100,7 @@ static void gradients_that_are_not_finite_change_nothing(void **unused) {
   random_stream r = {5};
   hk_error err = {0};
   hk_plan plan = random_engine_plan(&r, false);
-  int64_t n = 0;
-  for (size_t s = 0; s < plan.n_subgroups; s++) n += plan.subgroups[s].numel;
+  const int64_t n = numel_of(&plan);
   plain_adamw plain = plain_start(&r, n, HK_GRAD_BF16);
   const hk_engine_options options = {.no_pin_threads = true};
   hk_engine *engine = engine_like(&plan, &plain, &options);
@@ -136,9 +134,7 @@ static void spans_obey_the_graph(void **unused) {
     random_stream r = {900 + number};
     hk_error err = {0};
     hk_plan plan = random_engine_plan(&r, number % 2 == 1);
-    int64_t n = 0;
-    for (size_t s = 0; s < plan.n_subgroups; s++) n += plan.subgroups[s].numel;
-    plain_adamw plain = plain_start(&r, n, HK_GRAD_BF16);
+    plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
     const hk_engine_options options = {.no_pin_threads = true};
     hk_engine *engine = engine_like(&plan, &plain, &options);
     plain_gradients(&plain, &r);

@@ -18,12 +18,6 @@
 
 static const hk_engine_options unpinned = {.no_pin_threads = true};
 
-static int64_t numel_of(const hk_plan *plan) {
-  int64_t n = 0;
-  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].numel;
-  return n;
-}
-
 /* Every route that the runtime has, one to three pieces a subgroup: few enough copies to fail at
  * each of them. */
 static hk_plan small_plan(random_stream *r, bool deepspeed) {
