@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/units.h"
@@ -201,14 +200,12 @@ static void run_chunk(void *arg, int64_t chunk, int thread) {
 
 static double seconds_of(hk_team *team, const bench_case *c) {
   const int64_t chunks = (mem.params + mem.chunk - 1) / mem.chunk;
-  struct timespec begin, end;
-  clock_gettime(CLOCK_MONOTONIC, &begin);
+  const hk_ns begin = hk_now();
   for (int i = 0; i < MOST_PASSES && c->passes[i] != NULL; i++) {
     pass work = c->passes[i];
     hk_team_run(team, chunks, run_chunk, &work);
   }
-  clock_gettime(CLOCK_MONOTONIC, &end);
-  return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  return hk_s(hk_now() - begin);
 }
 
 static bool wanted(const options *o, int c) {

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench/ceilings.h"
 #include "core/json.h"
@@ -173,12 +172,10 @@ typedef struct {
 static double timed_step(subject *s, hk_timeline *timeline) {
   hk_error err = {0};
   hk_step_report report;
-  struct timespec begin, end;
   must(hk_engine_gradients(s->engine, 0, numel, grads, false, true, &err), &err);
-  clock_gettime(CLOCK_MONOTONIC, &begin);
+  const hk_ns begin = hk_now();
   must(hk_engine_step(s->engine, &(hk_step_options){.timeline = timeline}, &report, &err), &err);
-  clock_gettime(CLOCK_MONOTONIC, &end);
-  return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  return hk_s(hk_now() - begin);
 }
 
 static void measure_recording(subject *s, int reps, recording *out) {

@@ -5,7 +5,6 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "sim/forecast.h"
 #include "sim/state.h"
@@ -27,12 +26,6 @@ static void must(hk_status status, const hk_error *err) {
   if (status == HK_OK) return;
   fprintf(stderr, "bench_sim: %s\n", err->message);
   exit(status);
-}
-
-static double now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 static void set_up(setting *s) {
@@ -185,9 +178,9 @@ int main(void) {
     double ms[REPETITIONS];
     const double n = benches[i].once(&s);
     for (int r = 0; r < REPETITIONS; r++) {
-      const double begin = now_ms();
+      const hk_ns begin = hk_now();
       benches[i].once(&s);
-      ms[r] = now_ms() - begin;
+      ms[r] = hk_ms(hk_now() - begin);
     }
     qsort(ms, REPETITIONS, sizeof ms[0], ascending);
     const double median = ms[REPETITIONS / 2];

@@ -4,7 +4,6 @@
 #include <immintrin.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/arena.h"
 
@@ -26,12 +25,6 @@ struct ceilings {
   hk_stream *in, *out;
   hk_event *in_marks[SEGMENTS + 1], *out_marks[SEGMENTS + 1];
 };
-
-static hk_ns now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * HK_NS_PER_S + t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b) {
   const double x = *(const double *)a, y = *(const double *)b;
@@ -179,9 +172,9 @@ ceiling ceilings_dram(ceilings *c, int threads, int rounds) {
   if (team == NULL) return (ceiling){0};
   hk_team_join(team);
   for (int r = -1; r < rounds; r++) {
-    const hk_ns begin = now();
+    const hk_ns begin = hk_now();
     hk_team_run(team, c->params / CHUNK, mix_chunk, c);
-    if (r >= 0) rates[r] = 28.0 * (double)c->params / (double)(now() - begin) * 1e9;
+    if (r >= 0) rates[r] = 28.0 * (double)c->params / (double)(hk_now() - begin) * 1e9;
   }
   hk_team_close(team);
   return summarise(rates, rounds);
@@ -278,9 +271,9 @@ hk_status ceilings_mixed(ceilings *c, int threads, hk_bytes chunk, int rounds,
     status = c->backend->ops->clock_align(c->backend, &unused, err);
     if (status == HK_OK) status = queue(c, true, total, chunk, err);
     if (status == HK_OK) status = queue(c, false, total, chunk, err);
-    const hk_ns begin = now();
+    const hk_ns begin = hk_now();
     hk_team_run(team, c->params / CHUNK, mix_chunk, c);
-    const hk_ns end = now();
+    const hk_ns end = hk_now();
     if (status == HK_OK) status = times_of(c, true, ins, err);
     if (status == HK_OK) status = times_of(c, false, outs, err);
     if (status != HK_OK || r < 0) continue;

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "engine/backend.h"
 #include "tests/random.h"
@@ -46,12 +45,6 @@ static inline int close_gpu(void **state) {
   ops->stream_close(stream);
   ops->close(gpu);
   return 0;
-}
-
-static inline hk_ns now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (hk_ns)t.tv_sec * HK_NS_PER_S + t.tv_nsec;
 }
 
 /* Host memory that no device knows. */

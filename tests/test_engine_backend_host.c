@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The host backend: memory, copies, order, events, streams beside each other. */
 #include <pthread.h>
-#include <time.h>
 
 #include "tests/fixture_host.h"
 #include "tests/random.h"
-
-static hk_ns now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * HK_NS_PER_S + t.tv_nsec;
-}
 
 /* -- Device memory ----------------------------------------------------------------------------- */
 
@@ -179,14 +172,14 @@ static void test_times_of_events(void **state) {
   hk_ns uncertainty = -1;
   must(ops->clock_align(b, &uncertainty, &err), &err);
   assert_int_equal(uncertainty, 0);
-  const hk_ns before = now();
+  const hk_ns before = hk_now();
   for (int i = 0; i < N; i++) {
     e[i] = open_event(b);
     copy(s, device, host, HK_MIB);
     record(s, e[i]);
   }
   must(ops->event_sync(e[N - 1], &err), &err);
-  const hk_ns after = now();
+  const hk_ns after = hk_now();
   hk_ns last = before;
   for (int i = 0; i < N; i++) {
     bool done = false;
