@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# What golden scripts share. Source it first, with the program as $1: it leaves $hocket and $tests
+# What scripts share. Source it first, with the program as $1: it leaves $hocket and $tests
 # (this folder), and makes $folder, which is empty, has a store of its own and is gone at exit, the
 # working directory. Checks go on after a failure; a script ends with `finish`.
 # shellcheck shell=bash disable=SC2034
@@ -45,9 +45,9 @@ said() {
 
 # expect CODE PATTERN ARGUMENTS...: one line on stderr, nothing on stdout.
 expect() {
-  local code=$1 pattern=$2
+  local code=$1 pattern=$2 status=0
   shift 2
-  timeout 60 "$hocket" "$@" >out 2>err
-  said "$code" "$pattern" "hocket $*" $?
+  timeout 60 "$hocket" "$@" >out 2>err || status=$?
+  said "$code" "$pattern" "hocket $*" "$status"
   [ ! -s out ] || fail "hocket $*: printed '$(head -c 200 out)'"
 }

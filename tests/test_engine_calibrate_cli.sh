@@ -4,20 +4,10 @@
 # stored; Ctrl-C and kill -9 lose no sample; what it says when it cannot. How precise it is depends
 # on what else runs here, so exit 1 (noisy) is as good as 0.
 # Usage: test_engine_calibrate_cli.sh HOCKET
-set -euo pipefail
-hocket=$(realpath "$1")
-HOCKET_SHARE=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../share")
-command -v python3 >/dev/null || { echo "no python3: skipped" && exit 77; }
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
-cd "$here"
-export HOCKET_SHARE HOCKET_STORE=$here/store.db
-quick=(--backend host --quick --memory 256M)
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture_engine.sh"
 
-fail() {
-  echo "FAIL: $*"
-  exit 1
-}
+quick=(--backend host --quick --memory 256M)
 
 # calibrate ARGUMENTS...: in less than a minute, precise or not.
 calibrate() {
@@ -31,36 +21,22 @@ calibrate() {
   fi
 }
 
-# ok ARGUMENTS...
-ok() {
-  "$hocket" "$@" >out 2>err || fail "$*: exit $?: $(cat err)"
-}
-
-# refuse EXIT WORD ARGUMENTS...: at once, in one line, with nothing on stdout.
-refuse() {
-  local status=0
-  timeout 10 "$hocket" "${@:3}" >out 2>err || status=$?
-  [[ $status == "$1" ]] || fail "${*:3}: exit $status, not $1: $(cat err)"
-  grep -q -- "$2" err || fail "${*:3}: '$(cat err)' lacks '$2'"
-  [[ ! -s out && $(wc -l <err) == 1 ]] || fail "${*:3}: $(head -3 out) $(cat err)"
-}
-
 # -- What cannot be ------------------------------------------------------------------------------
 
-refuse 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
-refuse 2 "no unfinished calibration under 'other'" calibrate "${quick[@]}" --resume --name other
-refuse 2 "'a/b' cannot be the name" calibrate "${quick[@]}" --name a/b
-refuse 2 "h200-16c" calibrate "${quick[@]}" --name h200-16c
-refuse 2 "nowhere" calibrate "${quick[@]}" --name here -o nowhere/profile.json
-refuse 2 "'--budget': expected a number" calibrate "${quick[@]}" --budget 0
-refuse 2 "'--target': expected a number" calibrate "${quick[@]}" --target 0
-refuse 2 "'--memory': expected a whole number" calibrate "${quick[@]}" --memory much
-refuse 2 "unexpected argument" calibrate "${quick[@]}" here
+expect 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
+expect 2 "no unfinished calibration under 'other'" calibrate "${quick[@]}" --resume --name other
+expect 2 "'a/b' cannot be the name" calibrate "${quick[@]}" --name a/b
+expect 2 "h200-16c" calibrate "${quick[@]}" --name h200-16c
+expect 2 "nowhere" calibrate "${quick[@]}" --name here -o nowhere/profile.json
+expect 2 "'--budget': expected a number" calibrate "${quick[@]}" --budget 0
+expect 2 "'--target': expected a number" calibrate "${quick[@]}" --target 0
+expect 2 "'--memory': expected a whole number" calibrate "${quick[@]}" --memory much
+expect 2 "unexpected argument" calibrate "${quick[@]}" here
 if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
   # Built without nvcc it cannot even look for one.
   none="no CUDA device"
-  refuse 3 "$none" calibrate --backend cuda
-  refuse 3 "$none" calibrate --quick
+  expect 3 "$none" calibrate --backend cuda
+  expect 3 "$none" calibrate --quick
 fi
 
 # -- Measured, stored, used ----------------------------------------------------------------------
@@ -72,27 +48,27 @@ grep -qE "^replays of [0-9]+ values are off by [0-9.]+ % \(median\)" out || fail
 grep -qE "^[0-9]+ probes, [0-9]+ rounds, [0-9]+ s of measuring; stored as 'here'" out || fail "no summary"
 grep -q "^next: hocket plan --model llama-2-7b --machine here$" out || fail "no next step"
 
-ok machine list
+ends 0 "" machine list
 grep -qE "^here +1 +calibrate +20[0-9-]+ +[0-9.]+ %, quick" out || fail "not listed: $(cat out)"
-ok machine show here
+ends 0 "" machine show here
 grep -q "^calibrated .*quick probes" out || fail "show: no calibration"
 grep -q "^measured on: backend host, " out || fail "show: no fingerprint"
-ok machine export here
+ends 0 "" machine export here
 cmp -s out here.json || fail "calibrate -o and machine export differ"
-ok plan --model gpt2 --machine here
-ok simulate --model gpt2 --machine here --policy zero-offload
-ok machine diff here here.json
+ends 0 "" plan --model gpt2 --machine here
+ends 0 "" simulate --model gpt2 --machine here --policy zero-offload
+ends 0 "" machine diff here here.json
 grep -qE "^([0-9]+) of \1 quantities agree" out || fail "diff with itself: $(tail -1 out)"
-ok machine delete here
-ok machine import here.json
-ok plan --model gpt2 --machine here
-refuse 2 "has a profile 'here' already" calibrate "${quick[@]}" --name here
+ends 0 "" machine delete here
+ends 0 "" machine import here.json
+ends 0 "" plan --model gpt2 --machine here
+expect 2 "has a profile 'here' already" calibrate "${quick[@]}" --name here
 
 # -- Stopped in the middle, and gone on with --------------------------------------------------------
 
 samples() {
-  python3 -c 'import sqlite3
-print(sqlite3.connect("store.db").execute("SELECT count(*) FROM sample").fetchone()[0])'
+  python3 -c 'import os, sqlite3
+print(sqlite3.connect(os.environ["HOCKET_STORE"]).execute("SELECT count(*) FROM sample").fetchone()[0])'
 }
 
 # start ARGUMENTS...: in the background, until it has kept some samples.
@@ -110,10 +86,13 @@ start() {
   fail "calibrate $*: no samples after 20 s: $(cat err)"
 }
 
-# stop EXIT SIGNAL...: one after the other; how it ends.
+# stop EXIT SIGNAL...: one right after the other, while it runs; how it ends.
 stop() {
   local status=0 signal
-  for signal in "${@:2}"; do kill "-$signal" $running; done
+  for signal in "${@:2}"; do
+    kill "-$signal" $running 2>killed || break
+    sleep 0.01 # signals that have not arrived yet count as one
+  done
   wait $running || status=$?
   [[ $status == "$1" ]] || fail "stopped by ${*:2}: exit $status, not $1: $(cat err)"
 }
@@ -127,8 +106,8 @@ python3 -m json.tool out >/dev/null || fail "interrupted: no JSON"
 command=$(sed -n 's/.*go on with: hocket calibrate //p' err)
 [[ $command == "--resume --name again --backend host --quick --budget 12 --memory 256000000" ]] ||
   fail "interrupted: go on with '$command'"
-refuse 2 "again" calibrate "${quick[@]}" --resume --name other
-refuse 2 "again" machine show again # there is no profile yet
+expect 2 "again" calibrate "${quick[@]}" --resume --name other
+expect 2 "again" machine show again # there is no profile yet
 
 start --json $command
 stop 137 KILL
@@ -153,14 +132,14 @@ assert not c["failed"], c["failed"]
 assert c["profile"]["schema"] == "hocket.machine/1" and "calibration" in c["profile"]
 END
 python3 check.py out || fail "the JSON is not as promised"
-refuse 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
-ok machine show again
-ok machine list
+expect 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
+ends 0 "" machine show again
+ends 0 "" machine list
 grep -q "^again " out && grep -q "^here " out || fail "not both listed: $(cat out)"
 
-# SIGTERM is as good.
+# SIGTERM is as good, more than once, too: timeout sends it to the command and to its group.
 start "${quick[@]}" --name third
-stop 1 TERM
+stop 1 TERM TERM TERM
 grep -q "interrupted; [1-9].* --resume --name third" err || fail "terminated: $(cat err)"
 "$hocket" machine show here >/dev/null || fail "what was stored is lost"
-echo "calibrate: all as expected"
+finish calibrate

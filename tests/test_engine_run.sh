@@ -2,23 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # hocket run: the same bits whatever policy and runtime, the JSON that tools rely on, timelines,
 # resuming, Ctrl-C, and what it says when it cannot.
-set -euo pipefail
-hocket=$1
-checker=$(dirname "$HOCKET_SHARE")/tests/check_trace.py
-command -v python3 >/dev/null || { echo "no python3: skipped" && exit 77; }
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
-cd "$here"
-
-fail() {
-  echo "FAIL: $*"
-  exit 1
-}
-
-# get FILE KEY: a value of a JSON file
-get() {
-  grep -oE "\"$2\":[[:space:]]*[^,]+" "$1" | sed -E 's/^[^:]*:[[:space:]]*//; s/"//g'
-}
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture_engine.sh"
 
 # What tools rely on, in one run's JSON.
 cat >check.py <<'EOF'
@@ -38,16 +23,6 @@ assert 0 < times["min"] <= times["median"] <= times["max"], run
 assert abs(run["update_params_per_s"] * times["median"] / 1e3 / run["parameters"] - 1) < 1e-6, run
 assert run["gpu_memory_bytes"] > 0 and run["host_memory_bytes"] > 0, run
 EOF
-
-cat >tiny.json <<'EOF'
-{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
- "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
- "max_position_embeddings": 4096}
-EOF
-plan() { # NAME OPTIONS...
-  "$hocket" simulate --model tiny.json --machine h200-16c --gpus 1 --subgroup 7000 \
-    --cpu-threads 2 -o "$1.json" --quiet "${@:2}" >simulated 2>&1 || { cat simulated && fail "$1"; }
-}
 
 plan gpu-only --policy gpu-only
 plan zero-offload --policy zero-offload
@@ -77,7 +52,7 @@ done
 # Another seed, another state; a table for people; clipping changes something.
 # Without /sys, as in a bare chroot, nobody complains behind our back.
 mkdir empty
-HWLOC_FSROOT=$here/empty "$hocket" run mapped.json --backend host --steps 1 --quiet >out 2>err
+HWLOC_FSROOT=$folder/empty "$hocket" run mapped.json --backend host --steps 1 --quiet >out 2>err
 [[ ! -s err ]] || fail "without /sys: $(cat err)"
 
 "$hocket" run mapped.json --backend host --steps 3 --seed 2 --json --quiet >out.json
@@ -97,26 +72,11 @@ grep -q "bit for bit" out || fail "the table does not say what was checked"
 
 # Ctrl-C between two steps: exit 1, the state saved, and resumed from there.
 rm -f state.ck
-set -m # a job of its own: a background job of a script ignores SIGINT otherwise
-"$hocket" run interleave.json --backend host --steps 1000000 --checkpoint state.ck --json \
-  >out.json 2>err &
-running=$!
-for _ in $(seq 100); do
-  # It has caught signals once it runs.
-  mask=$(awk '/^SigCgt/ {print $2}' /proc/$running/status)
-  (((0x$mask & 2) != 0)) && break
-  sleep 0.05
-done
-sleep 0.2
-kill -INT $running
-status=0
-wait $running || status=$?
-set +m
-[[ $status == 1 ]] || fail "interrupted: exit $status, not 1: $(cat err)"
-[[ $(get out.json interrupted) == true ]] || fail "interrupted, and does not say so"
+interrupt 0.2 run interleave.json --backend host --steps 1000000 --checkpoint state.ck --json
+[[ $(get out interrupted) == true ]] || fail "interrupted, and does not say so"
 grep -q "interrupted after .* the state is in state.ck" err || fail "interrupted: $(cat err)"
-steps=$(get out.json step)
-interrupted=$(get out.json checksum)
+steps=$(get out step)
+interrupted=$(get out checksum)
 ((steps > 0)) || fail "no step before the interrupt"
 "$hocket" run zero-offload.json --backend host --steps 1 --check --checkpoint state.ck --json \
   --quiet >out.json || fail "the state of an interrupted run cannot be resumed"
@@ -124,25 +84,16 @@ interrupted=$(get out.json checksum)
 "$hocket" run mapped.json --backend host --steps "$steps" --json --quiet >out.json
 [[ $(get out.json checksum) == "$interrupted" ]] || fail "the interrupt changed the state"
 
-# refuse EXIT WORD COMMAND...
-refuse() {
-  local status=0
-  "${@:3}" >out 2>err || status=$?
-  [[ $status == "$1" ]] || fail "${*:3}: exit $status, not $1: $(cat err)"
-  grep -q -- "$2" err || fail "${*:3}: '$(cat err)' lacks '$2'"
-  [[ ! -s out ]] || fail "${*:3}: $(head -3 out)"
-}
-
-refuse 2 no-such-plan.json "$hocket" run no-such-plan.json --backend host
-refuse 2 tiny.json "$hocket" run tiny.json --backend host
+expect 2 no-such-plan.json run no-such-plan.json --backend host
+expect 2 tiny.json run tiny.json --backend host
 head -c 300 streamed.json >cut.json
-refuse 2 cut.json "$hocket" run cut.json --backend host
-refuse 2 state.ck "$hocket" run state.ck --backend host
-refuse 2 checkpoint "$hocket" run streamed.json --backend host --checkpoint tiny.json
+expect 2 cut.json run cut.json --backend host
+expect 2 state.ck run state.ck --backend host
+expect 2 checkpoint run streamed.json --backend host --checkpoint tiny.json
 cp streamed.json before.json
-refuse 2 "not a checkpoint" "$hocket" run streamed.json --backend host --checkpoint streamed.json
+expect 2 "not a checkpoint" run streamed.json --backend host --checkpoint streamed.json
 cmp streamed.json before.json || fail "what is no checkpoint was overwritten"
-refuse 2 abacus "$hocket" run streamed.json --backend abacus
+expect 2 abacus run streamed.json --backend abacus
 
 # 70 billion parameters: 1.1 TB.
 "$hocket" simulate --model llama-3-70b --machine h200-16c --gpus 1 --policy zero-offload \
@@ -150,12 +101,13 @@ refuse 2 abacus "$hocket" run streamed.json --backend abacus
 [[ -s large.json ]] || fail "simulate wrote no plan"
 available=$(awk '/MemAvailable/ {print $2}' /proc/meminfo)
 if ((available < 1000000000)); then
-  refuse 3 "MemAvailable" "$hocket" run large.json --backend host
+  expect 3 "MemAvailable" run large.json --backend host
   grep -qE "needs [0-9.]+ [GT]iB, but only [0-9.]+ [A-Z]+iB" err || fail "no figures: $(cat err)"
 fi
 
 # Without a device the default backend says so.
 if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
-  refuse 3 CUDA "$hocket" run streamed.json --backend cuda
-  refuse 3 "CUDA" "$hocket" run streamed.json
+  expect 3 CUDA run streamed.json --backend cuda
+  expect 3 "CUDA" run streamed.json
 fi
+finish run

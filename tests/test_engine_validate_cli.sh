@@ -3,38 +3,8 @@
 # hocket validate engine and validate ranking on the host backend: the JSON that tools rely on, what
 # is kept, whose profile is taken, and what is refused. Nothing here depends on how fast anything
 # ran: the one threshold on time is 1,000,000 %.
-set -euo pipefail
-hocket=$1
-checker=$(dirname "$HOCKET_SHARE")/tests/check_trace.py
-command -v python3 >/dev/null || { echo "no python3: skipped" && exit 77; }
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
-cd "$here"
-export HOCKET_STORE=$here/store.db
-
-fail() {
-  echo "FAIL: $*"
-  exit 1
-}
-
-# get FILE KEY: a value of a JSON file, its first
-get() {
-  grep -oE "\"$2\":[[:space:]]*[^,]+" "$1" | head -1 | sed -E 's/^[^:]*:[[:space:]]*//; s/"//g'
-}
-
-# expect EXIT WORD COMMAND...: ends so, and stderr has the word
-expect() {
-  local status=0
-  "${@:3}" >out 2>err || status=$?
-  [[ $status == "$1" ]] || fail "${*:3}: exit $status, not $1: $(cat err)"
-  [[ -z $2 ]] || grep -q -- "$2" err || fail "${*:3}: '$(cat err)' lacks '$2'"
-}
-
-# refuse EXIT WORD COMMAND...: the same with nothing on stdout
-refuse() {
-  expect "$@"
-  [[ ! -s out ]] || fail "${*:3}: $(head -3 out)"
-}
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture_engine.sh"
 
 cat >check_engine.py <<'EOF'
 import json
@@ -109,97 +79,71 @@ assert abs(r["top1_regret_pct"] - regret) < 1e-6, (r["top1_regret_pct"], regret)
 assert -1 <= r["kendall_tau"] <= 1, r
 EOF
 
-cat >tiny.json <<'EOF'
-{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
- "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
- "max_position_embeddings": 4096}
-EOF
-plan() { # NAME OPTIONS...
-  "$hocket" simulate --model tiny.json --machine h200-16c --gpus 1 --subgroup 7000 \
-    --cpu-threads 2 -o "$1.json" --quiet "${@:2}" >simulated 2>&1 || { cat simulated && fail "$1"; }
-}
 plan interleave --policy interleave --stride 3
 plan mapped --policy mapped
 
 # Nothing is known of this node yet: it is calibrated first, which is said; then it is known.
-engine=("$hocket" validate engine interleave.json --backend host --steps 3)
-expect 0 "calibrating it as 'this-node-host-quick'" "${engine[@]}" --budget 3 --memory 64M --json \
+engine=(validate engine interleave.json --backend host --steps 3)
+ends 0 "calibrating it as 'this-node-host-quick'" "${engine[@]}" --budget 3 --memory 64M --json \
   --max-error 1000000 --timeline trace.json
 python3 check_engine.py out this-node-host-quick || fail "the JSON is not as promised"
 python3 "$checker" trace.json >checked || fail "the trace is not valid: $(cat checked)"
 cp out first.json
-expect 0 "" "${engine[@]}" --json --max-error 1000000 --quiet
+ends 0 "" "${engine[@]}" --json --max-error 1000000 --quiet
 [[ ! -s err ]] || fail "--quiet, and yet: $(cat err)"
 python3 check_engine.py out this-node-host-quick || fail "again: the JSON is not as promised"
 [[ $(get out checksum) == "$(get first.json checksum)" ]] || fail "again: another checksum"
 [[ $(get out predicted) == 3 ]] || fail "again: other timelines than 3 and 4"
 
 # For people; another plan, the same state.
-expect 0 "" "$hocket" validate engine mapped.json --backend host --steps 3 --explain
+ends 0 "" validate engine mapped.json --backend host --steps 3 --explain
 for word in makespan "GPU memory" adamw_mapped contention "sum" "hocket trace diff" \
   "$(get first.json checksum)" pcie.h2d_bytes_per_s; do
   grep -q -- "$word" out || fail "the table lacks '$word': $(cat out)"
 done
 
 # The answer may be no, and is printed all the same.
-expect 1 "more than --max-error 0" "${engine[@]}" --max-error 0 --json
+ends 1 "more than --max-error 0" "${engine[@]}" --max-error 0 --json
 [[ $(get out passed) == false ]] || fail "--max-error 0: passed"
 
 # Whose profile it is.
 "$hocket" machine export this-node-host-quick -o mine.json >exported 2>&1
-expect 0 "" "${engine[@]}" --machine mine.json --json
+ends 0 "" "${engine[@]}" --machine mine.json --json
 sed -E 's/"cpu":[[:space:]]*"[^"]*"/"cpu": "Difference Engine No. 2"/' mine.json >other.json
-refuse 2 "of another machine: cpu: Difference Engine No. 2, here" "${engine[@]}" --machine other.json
+expect 2 "of another machine: cpu: Difference Engine No. 2, here" "${engine[@]}" --machine other.json
 grep -q -- --force err || fail "nothing says what would help: $(cat err)"
-expect 0 "of another machine: cpu: Difference Engine" "${engine[@]}" --machine other.json --force \
+ends 0 "of another machine: cpu: Difference Engine" "${engine[@]}" --machine other.json --force \
   --json
-refuse 2 "was not calibrated" "${engine[@]}" --machine h200-16c
+expect 2 "was not calibrated" "${engine[@]}" --machine h200-16c
 sleep 1
-refuse 2 "days ago" "${engine[@]}" --machine mine.json --max-age 0.000001
-expect 0 "no profile of this node is younger than 1e-06 days" "${engine[@]}" --max-age 0.000001 \
+expect 2 "days ago" "${engine[@]}" --machine mine.json --max-age 0.000001
+ends 0 "no profile of this node is younger than 1e-06 days" "${engine[@]}" --max-age 0.000001 \
   --budget 3 --memory 64M
-refuse 2 no-such-machine "${engine[@]}" --machine no-such-machine
+expect 2 no-such-machine "${engine[@]}" --machine no-such-machine
 
 # What cannot be run.
-refuse 2 no-such-plan.json "$hocket" validate engine no-such-plan.json --backend host
-head -c 5000 store.db >cut.db
-HOCKET_STORE=$here/cut.db refuse 3 cut.db "${engine[@]}"
-refuse 2 "no-such-folder" "${engine[@]}" --timeline no-such-folder/trace.json
+expect 2 no-such-plan.json validate engine no-such-plan.json --backend host
+head -c 5000 "$HOCKET_STORE" >cut.db
+HOCKET_STORE=$folder/cut.db expect 3 cut.db "${engine[@]}"
+expect 2 "no-such-folder" "${engine[@]}" --timeline no-such-folder/trace.json
 if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
-  refuse 3 CUDA "$hocket" validate engine interleave.json
-  refuse 3 CUDA "$hocket" validate ranking --model tiny.json
+  expect 3 CUDA validate engine interleave.json
+  expect 3 CUDA validate ranking --model tiny.json
 fi
 
 # Ranking: table and file, JSON, bad input.
-rank=("$hocket" validate ranking --model tiny.json --backend host)
-expect 0 "wrote it to ranking.json" "${rank[@]}" --plans 6 --steps 2 -o ranking.json
+rank=(validate ranking --model tiny.json --backend host)
+ends 0 "wrote it to ranking.json" "${rank[@]}" --plans 6 --steps 2 -o ranking.json
 python3 check_ranking.py ranking.json 6 || fail "ranking.json is not as promised"
 grep -q "top-1 regret" out || fail "the table lacks the regret"
-expect 0 "" "${rank[@]}" --plans 4 --steps 1 --json
+ends 0 "" "${rank[@]}" --plans 4 --steps 1 --json
 python3 check_ranking.py out 4 || fail "the ranking's JSON is not as promised"
-refuse 2 "--model NAME|FILE is needed" "$hocket" validate ranking --backend host
-refuse 2 no-such-model "$hocket" validate ranking --backend host --model no-such-model
-refuse 1 "plans of llama-3-70b fit" "$hocket" validate ranking --backend host --model llama-3-70b
+expect 2 "--model NAME.FILE is needed" validate ranking --backend host
+expect 2 no-such-model validate ranking --backend host --model no-such-model
+expect 1 "plans of llama-3-70b fit" validate ranking --backend host --model llama-3-70b
 
 # Ctrl-C: what has been measured is printed.
-# interrupt SECONDS COMMAND...: SIGINT once it catches signals and so much time has passed
-interrupt() {
-  set -m # a job of its own: a background job of a script ignores SIGINT otherwise
-  "${@:2}" >out 2>err &
-  local running=$! status=0
-  for _ in $(seq 200); do
-    mask=$(awk '/^SigCgt/ {print $2}' /proc/$running/status)
-    (((0x$mask & 2) != 0)) && break
-    sleep 0.05
-  done
-  sleep "$1"
-  kill -INT $running
-  wait $running || status=$?
-  set +m
-  [[ $status == 1 ]] || fail "interrupted: exit $status, not 1: $(cat err)"
-  grep -q "interrupted after" err || fail "interrupted: $(cat err)"
-}
-interrupt 0.2 "$hocket" validate engine interleave.json --backend host --steps 100000 --json
+interrupt 0.2 validate engine interleave.json --backend host --steps 100000 --json
 [[ ! -s out ]] || fail "an interrupted validation says: $(head -3 out)"
 interrupt 3 "${rank[@]}" --plans 300 --steps 3 --json
 measured=$(sed -nE 's/.*; ([0-9]+) of 300 plans had been measured/\1/p' err)
@@ -207,3 +151,4 @@ if ((measured > 0)); then
   [[ $(get out complete) == false ]] || fail "interrupted, and complete?"
   [[ $(grep -c predicted_ms out) == "$measured" ]] || fail "not the $measured plans of: $(cat out)"
 fi
+finish validate
