@@ -38,10 +38,8 @@ static const hk_quantity *quantity_at(const hk_machine *m, size_t offset) {
   return (const hk_quantity *)((const char *)m + offset);
 }
 
-/* Seconds that an operation takes besides its parameters, as sim/demand.c has it: one thread waits
- * for nobody. */
-static double operation_s(const hk_machine *m, const hk_load *load) {
-  return load->threads > 1 ? m->cpu_operation.value / 1e9 : 0;
+static double start_s(const hk_machine *m, const hk_load *load) {
+  return hk_cpu_start(m, load->threads) / 1e9;
 }
 
 double hk_kernel_alone(const hk_draft *draft, const hk_load *load) {
@@ -51,7 +49,7 @@ double hk_kernel_alone(const hk_draft *draft, const hk_load *load) {
     const double rate = hk_cpu_rate(m, quantity_at(m, kernels[i].rate),
                                     quantity_at(m, kernels[i].scale), load->threads);
     const double n = (double)hk_load_operation(load);
-    return n / (operation_s(m, load) + n / fmin(rate, m->dram.value / kernels[i].bytes));
+    return n / (start_s(m, load) + n / fmin(rate, m->dram.value / kernels[i].bytes));
   }
   return 0;
 }
@@ -85,7 +83,7 @@ static double seconds_of(const hk_series *s) {
 static double factor_at(const curve *c, size_t i) {
   const hk_series *s = c->series[i];
   const double seconds = seconds_of(s);
-  return seconds / fmax(seconds - operation_s(c->machine, &s->probe.loads[0]), seconds / 2);
+  return seconds / fmax(seconds - start_s(c->machine, &s->probe.loads[0]), seconds / 2);
 }
 
 static double rate_at(const curve *c, size_t i) {

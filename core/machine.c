@@ -73,6 +73,10 @@ double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
   return saturated->value * -expm1(-threads / hk_cpu_thread_scale(machine, scale));
 }
 
+double hk_cpu_start(const hk_machine *machine, double threads) {
+  return threads > 1 ? machine->cpu_operation.value : 0;
+}
+
 double hk_machine_dram_ceiling(const hk_machine *machine) {
   const bool plain = machine->h2d_cost.value == 1 && machine->d2h_cost.value == 1;
   return plain ? machine->dram.value : INFINITY;

@@ -175,6 +175,9 @@ double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
                    const hk_quantity *scale, double threads);
 /* That n0. */
 double hk_cpu_thread_scale(const hk_machine *machine, const hk_quantity *scale);
+/* Nanoseconds that an operation on the CPU takes besides its parameters: cpu.operation_ns, or 0 on
+ * one thread, which waits for nobody. */
+double hk_cpu_start(const hk_machine *machine, double threads);
 
 /* The most that dram.with_dma_bytes_per_s may be: dram.bytes_per_s where a copied byte costs what a
  * kernel's does; without limit where it does not, as bytes at their costs are no traffic. */

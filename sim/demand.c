@@ -170,8 +170,7 @@ static hk_demand on_cpu(const hk_graph *graph, const hk_machine *m, const hk_qua
                         const hk_quantity *scale, double threads, double bytes) {
   const double rate = hk_cpu_rate(m, saturated, scale, threads);
   const double counted = graph->cores_unbound ? bytes / m->dram_unbound.value : bytes;
-  const double start = threads > 1 ? m->cpu_operation.value : 0; /* one thread waits for nobody */
-  hk_demand d = at_rate((hk_ns)start, rate);
+  hk_demand d = at_rate((hk_ns)hk_cpu_start(m, threads), rate);
   d.traffic = HK_TRAFFIC_CPU;
   use(&d, HK_RES_CORES, threads / rate);
   use(&d, HK_RES_DRAM_CPU, counted);
