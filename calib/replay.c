@@ -46,11 +46,6 @@ bool hk_replay_can(const hk_probe *probe) {
 
 /* -- The graph --------------------------------------------------------------------------------- */
 
-/* Threads take chunks of an operation of the CPU by themselves. */
-static double piece_of(const hk_load *load) {
-  return (double)hk_load_operation(load);
-}
-
 static hk_status add_load(const hk_load *load, double work, hk_graph *graph, hk_error *err) {
   const int32_t lane = hk_graph_lane(graph, lane_of(load->kind), load->gpu, err);
   if (lane < 0) return err->status;
@@ -94,7 +89,7 @@ hk_status hk_replay_graph(const hk_probe *probe, const double *work, hk_graph *g
 static double lasting(const hk_probe *probe, const double *guess) {
   double seconds = LASTING_S, most = INFINITY;
   for (int i = 0; i < probe->n_loads; i++) {
-    const double one = piece_of(&probe->loads[i]) / guess[i];
+    const double one = (double)hk_load_operation(&probe->loads[i]) / guess[i];
     seconds = fmax(seconds, LEAST_OPS * one);
     most = fmin(most, MOST_OPS * one);
   }
@@ -110,7 +105,7 @@ static void choose_work(const hk_probe *probe, const double *guess, double *work
     shares += probe->loads[i].share;
   }
   for (int i = 0; i < probe->n_loads; i++) {
-    const double piece = piece_of(&probe->loads[i]);
+    const double piece = (double)hk_load_operation(&probe->loads[i]);
     work[i] = probe->mode == HK_PROBE_WHOLE ? fmax(1, total * probe->loads[i].share / shares)
                                             : piece * ceil(guess[i] * seconds / piece);
   }

@@ -215,6 +215,10 @@ void hk_validation_free(hk_validation *validation) {
   memset(validation, 0, sizeof *validation);
 }
 
+double hk_validation_median_ms(const hk_validation *v) {
+  return (v->update_ms[(v->steps - 1) / 2] + v->update_ms[v->steps / 2]) / 2;
+}
+
 /* -- Whose profile it is ----------------------------------------------------------------------- */
 
 static hk_status check_fingerprint(const cJSON *calibration, const char *name,

@@ -38,6 +38,8 @@ typedef struct {
 hk_status hk_validate_plan(const hk_plan *plan, const hk_machine *machine,
                            const hk_validate_options *options, hk_validation *out, hk_error *err);
 void hk_validation_free(hk_validation *validation);
+/* The median of update_ms. */
+double hk_validation_median_ms(const hk_validation *validation);
 
 /* Whether a profile document is of this machine: HK_OK, or HK_INPUT listing the fingerprint's
  * differences, or that it has none. `max_age_s` > 0: older calibrations are refused, too. */
@@ -67,7 +69,7 @@ typedef struct {
 
 /* A lane that is idle for more of the makespan says nothing: a barrier takes a microsecond. */
 #define HK_BUSY_LANE 0.01
-/* Times, lanes and memory of a plan that was run. */
+/* Times, lanes and memory of a plan that was run; title and ids are the caller's. */
 void hk_ranking_note(const hk_plan *plan, const hk_validation *validation, hk_ranked_plan *out);
 
 typedef struct {

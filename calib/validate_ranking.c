@@ -18,9 +18,8 @@ static int order_of(double a, double b) {
 
 void hk_ranking_note(const hk_plan *plan, const hk_validation *v, hk_ranked_plan *out) {
   const hk_timeline_comparison *c = &v->comparison;
-  hk_ranking_title(plan, out->title, sizeof out->title);
   out->predicted_ms = hk_ms(c->makespan.predicted);
-  out->measured_ms = (v->update_ms[(v->steps - 1) / 2] + v->update_ms[v->steps / 2]) / 2;
+  out->measured_ms = hk_validation_median_ms(v);
   out->least_ms = v->update_ms[0];
   out->most_ms = v->update_ms[v->steps - 1];
   out->n_lanes = 0;

@@ -41,10 +41,6 @@ hk_status hk_validated_keep(hk_store *store, hk_validated *v, hk_error *err) {
 
 /* -- Saying ------------------------------------------------------------------------------------ */
 
-static double median_ms(const hk_validation *v) {
-  return (v->update_ms[(v->steps - 1) / 2] + v->update_ms[v->steps / 2]) / 2;
-}
-
 static const char *made_of(const hk_validated *v) {
   hk_calibration_summary summary;
   hk_calibration_summarise(hk_calibration_of(v->profile->document), &summary);
@@ -90,7 +86,7 @@ static void put_settings(const hk_args *args, const hk_validated *v, cJSON *root
 static void put_steps(const hk_validation *v, cJSON *root, bool *ok) {
   hk_put_number(root, "steps", v->steps, ok);
   cJSON *update = hk_put_object(root, "update_ms", ok);
-  hk_put_number(update, "median", median_ms(v), ok);
+  hk_put_number(update, "median", hk_validation_median_ms(v), ok);
   hk_put_number(update, "min", v->update_ms[0], ok);
   hk_put_number(update, "max", v->update_ms[v->steps - 1], ok);
 }
@@ -136,8 +132,8 @@ static void print_heading(const hk_validated *v) {
   const hk_validation *r = v->validation;
   printf("%s: %s\n", v->plan->model.name, hk_ranking_title(v->plan, title, sizeof title));
   printf("profile %s, calibrated %s; update %.3f ms, %.3f to %.3f over %d steps\n\n",
-         v->profile->machine.name, made_of(v)[0] != '\0' ? made_of(v) : "never", median_ms(r),
-         r->update_ms[0], r->update_ms[r->steps - 1], r->steps);
+         v->profile->machine.name, made_of(v)[0] != '\0' ? made_of(v) : "never",
+         hk_validation_median_ms(r), r->update_ms[0], r->update_ms[r->steps - 1], r->steps);
 }
 
 static hk_status print_memory(const hk_validation *v, hk_error *err) {
