@@ -75,6 +75,9 @@ typedef struct {
     "the same of a copy to unpinned memory")                                                       \
   X(pull, "pcie.pull_bytes_per_s", "B/s", 0, 1e14, 0,                                              \
     "kernel fetching weights from pinned host memory; 0: as copies")                               \
+  X(d2h_beside_reads, "pcie.d2h_beside_reads", "1", 1e-2, 1, 1,                                    \
+    "share of its rate that a copy from a GPU keeps beside a copy to it and a kernel that reads "  \
+    "host memory")                                                                                 \
   X(copies_at_once, "pcie.copies_at_once", "1", 1, 1e6, 1e6,                                       \
     "copies of one direction that a GPU does at once; others wait in the order they came")         \
   X(mapped, "pcie.mapped_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \

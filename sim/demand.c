@@ -129,6 +129,7 @@ static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
 static hk_demand copy_in(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
   hk_demand d = at_rate((hk_ns)m->h2d_latency.value, rate);
   use_pcie(&d, graph, m, 1, 0, passes);
+  d.traffic |= HK_TRAFFIC_COPY_IN;
   d.engine = HK_TRAFFIC_IN;
   return d;
 }
@@ -138,6 +139,7 @@ static hk_demand pulled(const hk_graph *graph, const hk_machine *m) {
   const double rate = m->pull.value > 0 ? fmin(m->h2d.value, m->pull.value) : m->h2d.value;
   hk_demand d = at_rate((hk_ns)m->gpu_launch.value, rate);
   use_pcie(&d, graph, m, 1, 0, 1);
+  d.traffic |= HK_TRAFFIC_KERNEL_IN;
   return d;
 }
 
@@ -147,6 +149,7 @@ static hk_demand copy_out(const hk_graph *graph, const hk_machine *m, double rat
   hk_demand d = at_rate((hk_ns)m->d2h_latency.value, rate);
   use_pcie(&d, graph, m, 0, 1, passes);
   d.weight_crowded *= m->d2h_priority.value;
+  d.traffic |= HK_TRAFFIC_COPY_OUT;
   d.engine = HK_TRAFFIC_OUT;
   return d;
 }
@@ -162,6 +165,7 @@ static hk_demand pageable(hk_demand d, const hk_quantity *latency) {
 static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
   hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / 24);
   use_pcie(&d, graph, m, 12, 12, 1);
+  d.traffic |= HK_TRAFFIC_KERNEL_IN;
   return d;
 }
 

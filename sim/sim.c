@@ -212,6 +212,9 @@ static void adapt(hk_state *s, company c) {
     run->activity.cap = run->cap;
     if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
+    if ((run->traffic & HK_TRAFFIC_COPY_OUT) != 0 &&
+        hk_holds_up_copies_out(s->traffic[s->graph->ops[run->op].rank]))
+      run->activity.cap *= s->machine->d2h_beside_reads.value;
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
   for (int rank = 0; rank < s->graph->ranks; rank++)

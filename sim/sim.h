@@ -52,17 +52,26 @@ static inline double hk_use_count(const hk_graph *graph, hk_resource resource) {
 
 #define HK_DEMAND_USES 8
 
-/* Whose traffic an operation is in host memory, a set of bits: CPU kernels', copies' to GPUs (in),
- * copies' from GPUs (out); a mapped kernel is both of the latter. */
+/* Whose traffic an operation is in host memory, a set of bits: CPU kernels', to GPUs (in), from
+ * GPUs (out); a mapped kernel is both of the latter. Of these two, what copy engines do and what
+ * GPU kernels do get in each other's way. */
 enum {
   HK_TRAFFIC_CPU = 1,
   HK_TRAFFIC_IN = 2,
   HK_TRAFFIC_OUT = 4,
+  HK_TRAFFIC_COPY_IN = 8,
+  HK_TRAFFIC_COPY_OUT = 16,
+  HK_TRAFFIC_KERNEL_IN = 32,
 };
 
 /* Copies and CPU kernels are both among `traffic`. */
 static inline bool hk_is_mixed(unsigned traffic) {
   return (traffic & HK_TRAFFIC_CPU) != 0 && (traffic & (HK_TRAFFIC_IN | HK_TRAFFIC_OUT)) != 0;
+}
+
+/* A kernel's reads of host memory and a copy to the same GPU are both among `traffic`. */
+static inline bool hk_holds_up_copies_out(unsigned traffic) {
+  return (traffic & HK_TRAFFIC_COPY_IN) != 0 && (traffic & HK_TRAFFIC_KERNEL_IN) != 0;
 }
 
 /* What one operation asks of the machine (sim/demand.c is the only place that knows). */

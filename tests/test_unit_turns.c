@@ -127,6 +127,25 @@ static void test_weights_pulled(void **state) {
   assert_ends(&copied, (const hk_ns[]){600, 700}, 2);
 }
 
+/* Beside a copy in, a kernel that fetches weights holds up a copy out, but neither does by itself.
+ * 10 B/ns each way; of those in, the copy and the kernel have 5 each until 400, when 400 of the
+ * 2000 B out have gone at a tenth of the rate. Then the copy is alone with it, or the kernel is. */
+static void test_copies_out_are_held_up(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.duplex.value = 20e9;
+  m.d2h_beside_reads.value = 0.1;
+  const job weights = {HK_OP_WEIGHT_H2D, HK_LANE_UP, 2000, -1};
+  const job jobs[2][3] = {{OUT(P, 2000, -1), IN(M, 4000, -1), weights},
+                          {OUT(P, 2000, -1), IN(M, 2000, -1), weights}};
+  const outcome longer_copy = simulate(&m, true, jobs[0], 3);
+  assert_ends(&longer_copy, (const hk_ns[]){560, 600, 400}, 3);
+  const outcome as_long = simulate(&m, true, jobs[1], 3);
+  assert_ends(&as_long, (const hk_ns[]){560, 400, 400}, 3);
+  const outcome copied = simulate(&m, false, jobs[0], 3);
+  assert_ends(&copied, (const hk_ns[]){200, 600, 400}, 3);
+}
+
 /* 20 ns an operation, 1 parameter/ns; one thread by itself wakes nobody. */
 static void test_cpu_operations_cost(void **state) {
   (void)state;
@@ -142,9 +161,10 @@ static void test_cpu_operations_cost(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_at_a_time),    cmocka_unit_test(test_two_at_a_time),
-      cmocka_unit_test(test_directions_apart), cmocka_unit_test(test_first_come),
-      cmocka_unit_test(test_weights_pulled),   cmocka_unit_test(test_cpu_operations_cost),
+      cmocka_unit_test(test_one_at_a_time),          cmocka_unit_test(test_two_at_a_time),
+      cmocka_unit_test(test_directions_apart),       cmocka_unit_test(test_first_come),
+      cmocka_unit_test(test_copies_out_are_held_up), cmocka_unit_test(test_weights_pulled),
+      cmocka_unit_test(test_cpu_operations_cost),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
