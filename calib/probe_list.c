@@ -391,6 +391,21 @@ static void add_before_cpu(builder *b, hk_load l, const char *size, int threads)
   add(b, &p);
 }
 
+/* All that an engine has going on at once: copies both ways, weights fetched by a kernel, AdamW. */
+static void add_engines_mix(builder *b, int threads) {
+  char size[32], team[32];
+  /* Copies and fetches to a GPU have half of its part of the memory each. */
+  const hk_bytes chunk = hk_min(
+      CONTENDED_COPY, hk_min(most_copied(b->scope, 2), b->scope->device_bytes / 16 / 4096 * 4096));
+  hk_probe p =
+      named(HK_PROBE_CONTENTION, threads == b->scope->cores, "h2d+d2h+pull %s | adamw_cpu %s",
+            size_text(chunk, size), threads_text(threads, team));
+  load_copies(&p, BOTH, 1, chunk);
+  load(&p, (hk_load){.kind = HK_LOAD_PULL, .chunk = chunk});
+  load(&p, cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
+  add(b, &p);
+}
+
 static void add_contention(builder *b) {
   static const int parts[] = {2, 4, 6, 7}, halves[] = {4, 8};
   const int cores = b->scope->cores;
@@ -419,6 +434,7 @@ static void add_contention(builder *b) {
   for (int i = 0; i < few.n; i++) {
     add_before_cpu(b, updates, count_text(mapped, count), few.counts[i]);
     add_before_cpu(b, pulls, size_text(pulled, count), few.counts[i]);
+    add_engines_mix(b, few.counts[i]);
   }
 }
 

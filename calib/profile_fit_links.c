@@ -245,6 +245,39 @@ static double sum_of(const hk_series *s, hk_load_kind kind) {
   return sum;
 }
 
+/* -- Kernels' reads beside copies -------------------------------------------------------------- */
+
+static int find_load(const hk_series *s, hk_load_kind kind) {
+  for (int i = 0; i < s->probe.n_loads; i++)
+    if (s->probe.loads[i].kind == kind) return i;
+  return -1;
+}
+
+/* What copies out have beside copies in and pulls, of the rate that they have alone. */
+static void set_beside_reads(hk_draft *draft) {
+  double sum = 0, squares = 0, least = INFINITY, most = 0;
+  size_t n = 0;
+  for (size_t i = 0; i < draft->campaign->n; i++) {
+    const hk_series *s = &draft->campaign->series[i];
+    const int out = find_load(s, HK_LOAD_D2H);
+    if (out < 0 || find_load(s, HK_LOAD_H2D) < 0 || find_load(s, HK_LOAD_PULL) < 0) continue;
+    if (!hk_series_counts(s)) continue;
+    const double kept = s->summary[out].median / draft->machine.d2h.value;
+    const double error = hk_series_error(s, out);
+    sum += log(kept);
+    squares += error * error;
+    least = fmin(least, kept);
+    most = fmax(most, kept);
+    n++;
+  }
+  if (n == 0) return; /* the list's default */
+  const double error = hypot(sqrt(squares), log(most / least) / 2) / sqrt((double)n);
+  hk_draft_set(draft, &draft->machine.d2h_beside_reads, HK_ORIGIN_MEASURED,
+               hk_estimate_fitted(exp(sum / (double)n), error, n),
+               "copies out beside copies in, pulls and AdamW, %.2f to %.2f of pcie.d2h", least,
+               most);
+}
+
 static hk_status open_region(hk_draft *draft, hk_probe_group group, hk_region *region) {
   *region = (hk_region){.draft = draft};
   region->series = malloc((draft->campaign->n + 1) * sizeof(const hk_series *));
@@ -394,5 +427,6 @@ hk_status hk_draft_links(hk_draft *draft) {
   else
     copy_link(draft);
   hk_draft_agree(draft);
+  set_beside_reads(draft);
   return set_peers(draft);
 }

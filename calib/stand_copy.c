@@ -21,7 +21,7 @@ static bool is_pageable(hk_load_kind kind) {
   return kind == HK_LOAD_H2D_PAGEABLE || kind == HK_LOAD_D2H_PAGEABLE;
 }
 
-static bool is_in(hk_load_kind kind) {
+bool hk_stand_is_in(hk_load_kind kind) {
   return kind == HK_LOAD_H2D || kind == HK_LOAD_H2D_PINNED || kind == HK_LOAD_H2D_PAGEABLE ||
          kind == HK_LOAD_PULL;
 }
@@ -47,15 +47,17 @@ static route route_of(const hk_stand_job *job) {
   if (kind == HK_LOAD_PEER) return peer_route(job);
   const hk_stand_gpu *gpu = &stand->gpu[job->load->gpu];
   hk_bytes bytes = stand->quarter / job->parts / 4096 * 4096;
-  char *host = (is_in(kind) ? stand->in : stand->out) + bytes * job->part;
+  char *host = (hk_stand_is_in(kind) ? stand->in : stand->out) + bytes * job->part;
   if (is_pinned(kind) || is_pageable(kind)) {
     const hk_stand_pages *pages = is_pinned(kind) ? &stand->pinned : &stand->pageable;
     host = pages->base;
     bytes = pages->bytes;
   }
   bytes = hk_min(bytes, gpu->quarter);
-  return is_in(kind) ? (route){host, gpu->in, bytes, NULL, gpu}
-                     : (route){gpu->out, host, bytes, gpu, NULL};
+  if (!hk_stand_is_in(kind)) return (route){gpu->out, host, bytes, gpu, NULL};
+  if (job->halved) bytes = bytes / 2 / 4096 * 4096;
+  const hk_bytes from = job->halved && kind == HK_LOAD_PULL ? bytes : 0;
+  return (route){host + from, gpu->in + from, bytes, NULL, gpu};
 }
 
 /* The same, from operation i's slots on. */

@@ -88,6 +88,7 @@ typedef struct {
   hk_stand *stand;
   const hk_load *load;
   int part, parts;    /* which of the GPUs of this probe, of how many */
+  bool halved;        /* copies and a kernel fetch to this GPU at once: half of the room is each's */
   int64_t first, ops; /* operations first .. first + ops - 1 of those that go round */
   uint64_t seed;      /* of the pattern that is to arrive */
   hk_stretch stretches[HK_STAND_STRETCHES];
@@ -145,6 +146,7 @@ hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const v
 /* ---- stand_copy.c ---------------------------------------------------------------------------- */
 
 bool hk_stand_is_copy(hk_load_kind kind);
+bool hk_stand_is_in(hk_load_kind kind); /* to a GPU, by whatever */
 hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err);
 hk_status hk_stand_copy_queue(const hk_stand_job *job, int64_t i, hk_error *err);
 /* Puts a new pattern where the first operation begins, and looks for it where that ends. */

@@ -354,6 +354,14 @@ static hk_status try_once(run *r, double wish, bool verify, hk_error *err) {
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
+static bool shares_target(const hk_probe *probe, const hk_load *load) {
+  for (int i = 0; i < probe->n_loads; i++) {
+    const hk_load *other = &probe->loads[i];
+    if (other != load && other->gpu == load->gpu && hk_stand_is_in(other->kind)) return true;
+  }
+  return false;
+}
+
 static hk_status set_up(run *r, hk_error *err) {
   const hk_probe *probe = r->probe;
   int gpus = 0, number[HK_STAND_GPUS];
@@ -372,6 +380,7 @@ static hk_status set_up(run *r, hk_error *err) {
     const hk_load *l = &probe->loads[i];
     r->jobs[i].part = number[l->gpu] < 0 ? 0 : number[l->gpu];
     r->jobs[i].parts = gpus > 0 ? gpus : 1;
+    r->jobs[i].halved = hk_stand_is_in(l->kind) && shares_target(probe, l);
     if (hk_stand_is_copy(l->kind)) HK_TRY(hk_stand_copy_check(&r->jobs[i], err));
   }
   return find_learnt(r->stand, probe->name, &r->learnt, err);

@@ -136,6 +136,7 @@ static inline hk_machine h200(void) {
   m.d2h_pageable_latency.value = 30e3;
   m.pull.value = 38e9;
   m.copies_at_once.value = 1;
+  m.d2h_beside_reads.value = 0.3;
   m.cpu_operation.value = 12e3;
   return m;
 }

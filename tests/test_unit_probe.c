@@ -196,6 +196,7 @@ static void test_stable_names(void **state) {
                                       "pull 1 MiB",
                                       "pull 16 MiB | adamw_cpu 8 threads",
                                       "copies_at_once",
+                                      "h2d+d2h+pull 16 MiB | adamw_cpu 16 threads",
                                       "adamw_gpu 100 M",
                                       "matmul 2048x11008x4096",
                                       "launch",

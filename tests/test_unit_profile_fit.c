@@ -37,7 +37,8 @@ static const char *const EVERYWHERE[] = {"gpu.memory_bytes",          "gpu.matmu
                                          "pcie.duplex_bytes_per_s",   "pcie.mapped_bytes_per_s",
                                          "fabric.h2d_bytes_per_s",    "fabric.d2h_bytes_per_s",
                                          "fabric.duplex_bytes_per_s", "pcie.pull_bytes_per_s",
-                                         "pcie.copies_at_once",       "cpu.operation_ns"};
+                                         "pcie.copies_at_once",       "cpu.operation_ns",
+                                         "pcie.d2h_beside_reads"};
 static const char *const FULL[] = {"pcie.h2d_pageable_bytes_per_s",
                                    "pcie.d2h_pageable_bytes_per_s",
                                    "dram.bytes_per_s",
@@ -167,15 +168,19 @@ static void test_newer_probes(void **state) {
 
   for (size_t i = 0; i < c.n; i++) {
     hk_series *s = &c.series[i];
-    const hk_load *l = &s->probe.loads[0];
-    s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS || l->piece > 0;
+    for (int k = 0; k < s->probe.n_loads; k++) {
+      const hk_load *l = &s->probe.loads[k];
+      s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS || l->piece > 0;
+    }
   }
   fit = fitted(&c, &truth);
   const hk_quantity *const unknown[] = {&fit.machine.pull, &fit.machine.copies_at_once,
-                                        &fit.machine.cpu_operation};
-  for (int i = 0; i < 3; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
+                                        &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads};
+  for (size_t i = 0; i < COUNT(unknown); i++)
+    assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
   assert_true(fit.machine.copies_at_once.value == 1e6);
+  assert_true(fit.machine.d2h_beside_reads.value == 1);
   assert_true(fit.accepted);
   hk_profile_fit_free(&fit);
   hk_campaign_free(&c);
