@@ -7,6 +7,9 @@
 
 #include "engine/private.h"
 
+/* Parameters that a member of the team moves at a time. */
+#define CHUNK ((int64_t)1 << 16)
+
 static hk_status check_range(const hk_engine *e, int64_t offset, int64_t n, hk_error *err) {
   if (offset >= 0 && n >= 0 && n <= e->state.numel - offset) return HK_OK;
   return hk_fail(err, HK_INPUT,
@@ -14,68 +17,127 @@ static hk_status check_range(const hk_engine *e, int64_t offset, int64_t n, hk_e
                  (long long)n, (long long)offset, (long long)e->state.numel);
 }
 
-/* Where parameters at .. of one slab have their p, m or v. */
-static float *place(const hk_engine *e, const hk_slab_run *run, hk_state_part part) {
-  return hk_slab_part(&e->state.shape, e->state.home[run->slab], (int)part, run->at);
+static int64_t size_of(hk_state_part part) {
+  return part == HK_STATE_W ? 2 : 4;
 }
 
-/* Between the caller's memory and a slab, on the host or on the device. */
-static hk_status move(hk_engine *e, bool on_device, void *to, const void *from, int64_t bytes,
-                      hk_error *err) {
-  if (!on_device) {
-    memcpy(to, from, (size_t)bytes);
-    return HK_OK;
-  }
-  HK_TRY(e->backend->ops->copy(e->stream, to, from, bytes, err));
-  return e->backend->ops->stream_sync(e->stream, err);
+/* -- State in and out -------------------------------------------------------------------------- */
+
+/* Parameters in a row in one memory. */
+typedef struct {
+  char *data;
+  int64_t n;
+  bool on_device;
+} state_run;
+
+/* The first run of parameters at .. end - 1. */
+static state_run run_at(const hk_engine *e, hk_state_part part, int64_t at, int64_t end) {
+  if (part == HK_STATE_W) return (state_run){(char *)(e->device_weights + at), end - at, true};
+  const size_t s = hk_state_find(&e->state, at);
+  const hk_state_subgroup *sub = &e->state.subgroups[s];
+  const hk_slab_run run =
+      hk_state_run(&e->state, s, at - sub->offset, hk_min(end - sub->offset, sub->numel));
+  float *data = hk_slab_part(&e->state.shape, e->state.home[run.slab], (int)part, run.at);
+  return (state_run){(char *)data, run.n, sub->route == HK_ROUTE_RESIDENT};
 }
 
-/* Calls for every run of parameters offset .. offset + n - 1 inside one slab. */
-typedef hk_status (*run_visitor)(hk_engine *e, const hk_state_subgroup *sub, const hk_slab_run *run,
-                                 hk_state_part part, float *data, hk_error *err);
+/* Parameters begin .. end - 1 of one part, to or from memory outside the engine. */
+typedef struct {
+  hk_engine *e;
+  hk_state_part part;
+  int64_t begin, end;
+  char *outside;
+  bool in; /* into the engine */
+} transfer;
 
-static hk_status visit(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, float *data,
-                       run_visitor visitor, hk_error *err) {
-  for (int64_t done = 0; done < n;) {
-    const size_t s = hk_state_find(&e->state, offset + done);
-    const hk_state_subgroup *sub = &e->state.subgroups[s];
-    const int64_t begin = offset + done - sub->offset;
-    const int64_t left = n - done < sub->numel - begin ? n - done : sub->numel - begin;
-    const hk_slab_run run = hk_state_run(&e->state, s, begin, begin + left);
-    HK_TRY(visitor(e, sub, &run, part, data + done, err));
-    done += run.n;
-  }
-  return HK_OK;
-}
-
-static hk_status write_run(hk_engine *e, const hk_state_subgroup *sub, const hk_slab_run *run,
-                           hk_state_part part, float *data, hk_error *err) {
-  return move(e, sub->route == HK_ROUTE_RESIDENT, place(e, run, part), data, 4 * run->n, err);
-}
-
-static hk_status read_run(hk_engine *e, const hk_state_subgroup *sub, const hk_slab_run *run,
-                          hk_state_part part, float *data, hk_error *err) {
-  if (sub->step < 0) {
+/* Fails for state that was lost with the device. */
+static hk_status check_there(const transfer *t, hk_error *err) {
+  if (t->in || t->part == HK_STATE_W || t->begin == t->end) return HK_OK;
+  for (size_t s = hk_state_find(&t->e->state, t->begin); s < t->e->state.n_subgroups; s++) {
+    const hk_state_subgroup *sub = &t->e->state.subgroups[s];
+    if (sub->offset >= t->end) break;
+    if (sub->step >= 0) continue;
     return hk_fail(err, HK_ENVIRONMENT,
                    "the state of parameters %lld to %lld was lost: make a new engine and load a "
                    "checkpoint",
                    (long long)sub->offset, (long long)(sub->offset + sub->numel - 1));
   }
-  return move(e, sub->route == HK_ROUTE_RESIDENT, data, place(e, run, part), 4 * run->n, err);
+  return HK_OK;
 }
 
-/* The device's bf16 weights follow the master weights. */
+/* Queues the copies of what is on the device. */
+static hk_status queue_device_runs(const transfer *t, bool *any, hk_error *err) {
+  for (int64_t at = t->begin; at < t->end;) {
+    const state_run run = run_at(t->e, t->part, at, t->end);
+    char *outside = t->outside + size_of(t->part) * (at - t->begin);
+    at += run.n;
+    if (!run.on_device) continue;
+    *any = true;
+    HK_TRY(t->e->backend->ops->copy(t->e->stream, t->in ? run.data : outside,
+                                    t->in ? outside : run.data, size_of(t->part) * run.n, err));
+  }
+  return HK_OK;
+}
+
+static void move_host_runs(void *arg, int64_t c, int thread) {
+  (void)thread;
+  const transfer *t = arg;
+  const int64_t begin = t->begin + c * CHUNK, end = hk_min(begin + CHUNK, t->end);
+  for (int64_t at = begin; at < end;) {
+    const state_run run = run_at(t->e, t->part, at, end);
+    char *outside = t->outside + size_of(t->part) * (at - t->begin);
+    at += run.n;
+    if (run.on_device) continue;
+    memcpy(t->in ? run.data : outside, t->in ? outside : run.data,
+           (size_t)(size_of(t->part) * run.n));
+  }
+}
+
+/* Moves what is on the device and, with `host`, what is in host memory meanwhile. Where nothing is
+ * on the device it does not ask how that is: after a failure the host's state can still be read. */
+static hk_status carry_out(transfer *t, bool host, hk_error *err) {
+  HK_TRY(check_there(t, err));
+  bool any = false;
+  const hk_status queued = queue_device_runs(t, &any, err);
+  if (queued == HK_OK && host) {
+    hk_team_run(t->e->team, (t->end - t->begin + CHUNK - 1) / CHUNK, move_host_runs, t);
+  }
+  if (!any) return HK_OK;
+  hk_error late = {0};
+  const hk_status done = t->e->backend->ops->stream_sync(t->e->stream, &late);
+  if (queued != HK_OK || done == HK_OK) return queued;
+  *err = late;
+  return done;
+}
+
+/* -- The device's bf16 weights, which follow the master weights -------------------------------- */
+
+typedef struct {
+  const hk_cpu_kernels *kernels;
+  int64_t n;
+  const float *p;
+  uint16_t *w;
+} casting;
+
+static void cast_chunk(void *arg, int64_t c, int thread) {
+  (void)thread;
+  const casting *k = arg;
+  const int64_t at = c * CHUNK;
+  k->kernels->cast_down(hk_min(CHUNK, k->n - at), k->p + at, k->w + at);
+}
+
 static hk_status write_weights(hk_engine *e, int64_t offset, int64_t n, const float *p,
                                hk_error *err) {
-  enum { CHUNK = 1 << 20 };
-  uint16_t *w = malloc(CHUNK * sizeof *w);
-  if (w == NULL) return hk_fail_memory(err, CHUNK * sizeof *w, "weights to write");
+  if (n == 0) return HK_OK;
+  const int64_t most = hk_min(n, 64 * CHUNK);
+  uint16_t *w = malloc(2 * (size_t)most);
+  if (w == NULL) return hk_fail_memory(err, 2 * (size_t)most, "weights to write");
   hk_status status = HK_OK;
-  for (int64_t done = 0; done < n && status == HK_OK;) {
-    const int64_t part = n - done < CHUNK ? n - done : CHUNK;
-    e->kernels->cast_down(part, p + done, w);
-    status = move(e, true, e->device_weights + offset + done, w, 2 * part, err);
-    done += part;
+  for (int64_t done = 0; done < n && status == HK_OK; done += most) {
+    casting k = {.kernels = e->kernels, .n = hk_min(most, n - done), .p = p + done, .w = w};
+    hk_team_run(e->team, (k.n + CHUNK - 1) / CHUNK, cast_chunk, &k);
+    transfer t = {e, HK_STATE_W, offset + done, offset + done + k.n, (char *)w, true};
+    status = carry_out(&t, false, err);
   }
   free(w);
   return status;
@@ -88,15 +150,16 @@ hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int6
   if (part == HK_STATE_W) {
     return hk_fail(err, HK_INPUT, "bf16 weights follow the master weights: write those");
   }
-  HK_TRY(visit(e, part, offset, n, (float *)data, write_run, err));
+  transfer t = {e, part, offset, offset + n, (char *)data, true};
+  HK_TRY(carry_out(&t, true, err));
   return part == HK_STATE_P ? write_weights(e, offset, n, data, err) : HK_OK;
 }
 
 hk_status hk_engine_read(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, void *data,
                          hk_error *err) {
   HK_TRY(check_range(e, offset, n, err));
-  if (part == HK_STATE_W) return move(e, true, data, e->device_weights + offset, 2 * n, err);
-  return visit(e, part, offset, n, data, read_run, err);
+  transfer t = {e, part, offset, offset + n, data, false};
+  return carry_out(&t, true, err);
 }
 
 hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
@@ -109,38 +172,93 @@ hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
 
 /* -- Checksum ---------------------------------------------------------------------------------- */
 
-static hk_status hash_part(hk_engine *e, hk_state_part part, char *buffer, int64_t most,
-                           XXH3_state_t *hash, hk_error *err) {
-  const int64_t size = part == HK_STATE_W ? 2 : 4;
-  for (int64_t done = 0; done < e->state.numel;) {
-    const int64_t n = e->state.numel - done < most ? e->state.numel - done : most;
-    HK_TRY(hk_engine_read(e, part, done, n, buffer, err));
-    XXH3_128bits_update(hash, buffer, (size_t)(n * size));
-    done += n;
+/* The checksum is the hash of the hashes of blocks, in flat order, part after part: so a team can
+ * share it out, and it depends on no plan. */
+#define BLOCK ((int64_t)1 << 17)
+/* Parameters of a part that are fetched from the device at a time. */
+#define SPAN (64 * BLOCK)
+
+typedef struct {
+  transfer span; /* `outside` holds what was fetched from the device */
+  XXH128_hash_t *blocks;
+  XXH3_state_t **states; /* [team threads] */
+} hashing;
+
+/* What is in host memory is hashed where it is. */
+static void hash_block(void *arg, int64_t b, int thread) {
+  const hashing *h = arg;
+  const transfer *t = &h->span;
+  const int64_t begin = t->begin + b * BLOCK, end = hk_min(begin + BLOCK, t->end);
+  XXH3_128bits_reset(h->states[thread]);
+  for (int64_t at = begin; at < end;) {
+    const state_run run = run_at(t->e, t->part, at, end);
+    const char *fetched = t->outside + size_of(t->part) * (at - t->begin);
+    XXH3_128bits_update(h->states[thread], run.on_device ? fetched : run.data,
+                        (size_t)(size_of(t->part) * run.n));
+    at += run.n;
+  }
+  h->blocks[b] = XXH3_128bits_digest(h->states[thread]);
+}
+
+/* `blocks` moves on to its end. */
+static hk_status hash_blocks(hashing *h, hk_error *err) {
+  static const hk_state_part parts[] = {HK_STATE_P, HK_STATE_M, HK_STATE_V, HK_STATE_W};
+  hk_engine *e = h->span.e;
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    h->span.part = parts[i];
+    for (int64_t at = 0; at < e->state.numel; at = h->span.end) {
+      h->span.begin = at;
+      h->span.end = hk_min(at + SPAN, e->state.numel);
+      HK_TRY(carry_out(&h->span, false, err));
+      const int64_t n = (h->span.end - at + BLOCK - 1) / BLOCK;
+      hk_team_run(e->team, n, hash_block, h);
+      h->blocks += n;
+    }
   }
   return HK_OK;
 }
 
-hk_status hk_engine_checksum(hk_engine *e, char hex[33], hk_error *err) {
-  enum { MOST = 1 << 20 };
-  static const hk_state_part parts[] = {HK_STATE_P, HK_STATE_M, HK_STATE_V, HK_STATE_W};
-  char *buffer = malloc(4 * (size_t)MOST);
-  XXH3_state_t *hash = XXH3_createState();
-  hk_status status = HK_OK;
-  if (buffer == NULL || hash == NULL) {
-    status = hk_fail_memory(err, 4 * (size_t)MOST, "a checksum");
-  } else {
-    XXH3_128bits_reset(hash);
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == HK_OK; i++) {
-      status = hash_part(e, parts[i], buffer, MOST, hash, err);
-    }
+static void free_states(XXH3_state_t **states, int n) {
+  for (int i = 0; states != NULL && i < n; i++) XXH3_freeState(states[i]);
+  free(states);
+}
+
+static XXH3_state_t **new_states(int n) {
+  XXH3_state_t **states = calloc((size_t)n, sizeof *states);
+  if (states == NULL) return NULL;
+  for (int i = 0; i < n; i++) {
+    if ((states[i] = XXH3_createState()) != NULL) continue;
+    free_states(states, i);
+    return NULL;
   }
+  return states;
+}
+
+/* With a pinned buffer: copies from a GPU to other memory take several times as long. */
+static hk_status hash_state(hk_engine *e, XXH3_state_t **states, XXH128_hash_t *blocks,
+                            hk_error *err) {
+  hk_arena buffer;
+  HK_TRY(hk_arena_open(4 * hk_min(SPAN, e->state.numel), e->team, e->info.pci, &buffer, err));
+  hashing h = {.span = {.e = e, .outside = buffer.base}, .blocks = blocks, .states = states};
+  hk_status status = hk_arena_register(&buffer, e->backend, err);
+  if (status == HK_OK) status = hash_blocks(&h, err);
+  hk_arena_close(&buffer);
+  return status;
+}
+
+hk_status hk_engine_checksum(hk_engine *e, char hex[33], hk_error *err) {
+  const size_t bytes = 4 * (size_t)((e->state.numel + BLOCK - 1) / BLOCK) * sizeof(XXH128_hash_t);
+  const int threads = hk_team_threads(e->team);
+  XXH128_hash_t *blocks = malloc(bytes);
+  XXH3_state_t **states = new_states(threads);
+  hk_status status = blocks != NULL && states != NULL ? hash_state(e, states, blocks, err)
+                                                      : hk_fail_memory(err, bytes, "a checksum");
   if (status == HK_OK) {
     XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(blocks, bytes));
     for (int i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", canonical.digest[i]);
   }
-  XXH3_freeState(hash);
-  free(buffer);
+  free_states(states, threads);
+  free(blocks);
   return status;
 }

@@ -8,18 +8,23 @@
 #include "engine/private.h"
 
 /* Parameters made, given and compared at a time, and the part of them that a thread takes. */
-#define SPAN  ((int64_t)1 << 24)
+#define SPAN  ((int64_t)1 << 23)
 #define CHUNK ((int64_t)1 << 16)
+/* Values are drawn so many at a time: gradients, weights. Divide CHUNK and SPAN. */
+#define GRADS_A_DRAW   4
+#define WEIGHTS_A_DRAW 2
 
 struct hk_trial {
   hk_engine *engine;
   hk_trial_options options;
   int64_t numel;
-  hk_team *team;   /* the engine's, between steps */
-  uint16_t *grads; /* [SPAN] */
-  void *device;    /* [SPAN] gradients on the device */
-  float *span;     /* [SPAN] of state, on the way in or out */
-  float *plain[3]; /* p, m, v of plain AdamW */
+  hk_team *team;       /* the engine's, between steps */
+  hk_arena arena;      /* pinned; its memory is `span` or `grads` */
+  float *span;         /* [SPAN] of state, on the way in or out */
+  uint16_t *grads[2];  /* [SPAN]: one is made while the other is copied */
+  hk_event *copied[2]; /* the last one of each */
+  void *device;        /* [SPAN] gradients on the device */
+  float *plain[3];     /* p, m, v of plain AdamW */
   uint16_t *plain_w;
   uint16_t *all_grads;  /* [numel], when checking */
   hk_squares *squares;  /* [team threads] */
@@ -33,23 +38,27 @@ static uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-static uint64_t draw(const hk_trial *t, uint64_t stream, int64_t i) {
-  return mix(mix(t->options.seed + 0x9e3779b97f4a7c15u * (stream + 1)) +
-             0x9e3779b97f4a7c15u * (uint64_t)i);
+/* Where a stream's counter begins; its number i is mix(start + GOLDEN * i). */
+#define GOLDEN 0x9e3779b97f4a7c15u
+static uint64_t stream_start(const hk_trial *t, uint64_t stream) {
+  return mix(t->options.seed + GOLDEN * (stream + 1));
 }
 
-/* Weights: evenly between -0.05 and 0.05. */
-static float weight(const hk_trial *t, int64_t i) {
-  return ((float)(draw(t, 0, i) >> 40) * 0x1p-24f - 0.5f) * 0.1f;
+/* Evenly between -0.05 and 0.05, from 32 bits. */
+static float weight(uint32_t bits) {
+  return ((float)(int32_t)(bits >> 8) * 0x1p-24f - 0.5f) * 0.1f;
 }
 
-/* Gradients: either sign, all significands, magnitudes over eight powers of two around 2^-11. */
-static uint16_t gradient(const hk_trial *t, int64_t step, int64_t i) {
-  const uint64_t z = draw(t, (uint64_t)step, i);
-  if (t->engine->options.grad_type == HK_GRAD_BF16) {
-    return (uint16_t)((z & 0x807f) | ((112 + ((z >> 32) & 7)) << 7));
-  }
-  return (uint16_t)((z & 0x83ff) | ((1 + ((z >> 32) & 7)) << 10));
+/* What makes gradients of any bits: either sign, all significands, and of the exponent three bits
+ * above `least`, added in a place where nothing carries. Magnitudes over eight powers of two, bf16
+ * around 2^-11, fp16 as well. */
+typedef struct {
+  uint16_t kept, least;
+} grad_shape;
+
+static grad_shape shape_of(hk_grad_type type) {
+  return type == HK_GRAD_BF16 ? (grad_shape){.kept = 0x83ff, .least = 112 << 7}
+                              : (grad_shape){.kept = 0x9fff, .least = 1 << 10};
 }
 
 /* -- Work shared out over the engine's team ---------------------------------------------------- */
@@ -57,21 +66,40 @@ static uint16_t gradient(const hk_trial *t, int64_t step, int64_t i) {
 typedef struct {
   hk_trial *trial;
   int64_t begin, n, step;
+  uint16_t *grads;
 } span_work;
 
+/* The last draw of all may make more values than there are parameters: the span has room. */
 static void make_weights(void *arg, int64_t c, int thread) {
   (void)thread;
   const span_work *w = arg;
-  for (int64_t i = c * CHUNK; i < (c + 1) * CHUNK && i < w->n; i++) {
-    w->trial->span[i] = weight(w->trial, w->begin + i);
+  const int64_t end = hk_min((c + 1) * CHUNK, w->n);
+  uint64_t counter =
+      stream_start(w->trial, 0) + GOLDEN * (uint64_t)((w->begin + c * CHUNK) / WEIGHTS_A_DRAW);
+  float *span = w->trial->span;
+  for (int64_t i = c * CHUNK; i < end; i += WEIGHTS_A_DRAW, counter += GOLDEN) {
+    const uint64_t z = mix(counter);
+    span[i] = weight((uint32_t)z);
+    span[i + 1] = weight((uint32_t)(z >> 32));
   }
 }
 
 static void make_gradients(void *arg, int64_t c, int thread) {
   (void)thread;
   const span_work *w = arg;
-  for (int64_t i = c * CHUNK; i < (c + 1) * CHUNK && i < w->n; i++) {
-    w->trial->grads[i] = gradient(w->trial, w->step, w->begin + i);
+  hk_trial *t = w->trial;
+  const int64_t begin = c * CHUNK, end = hk_min(begin + CHUNK, w->n);
+  const grad_shape shape = shape_of(t->engine->options.grad_type);
+  const uint64_t lanes = 0x0001000100010001u, kept = lanes * shape.kept,
+                 least = lanes * shape.least;
+  uint64_t counter =
+      stream_start(t, (uint64_t)w->step) + GOLDEN * (uint64_t)((w->begin + begin) / GRADS_A_DRAW);
+  for (int64_t i = begin; i < end; i += GRADS_A_DRAW, counter += GOLDEN) {
+    const uint64_t four = (mix(counter) & kept) + least;
+    memcpy(w->grads + i, &four, sizeof four);
+  }
+  if (t->options.check) {
+    memcpy(t->all_grads + w->begin + begin, w->grads + begin, 2 * (size_t)(end - begin));
   }
 }
 
@@ -104,30 +132,36 @@ static void share_out(hk_trial *t, hk_team_work work, span_work *w) {
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
+/* For --check. */
+static hk_status allocate_plain(hk_trial *t, hk_error *err) {
+  const size_t n = (size_t)t->numel;
+  bool there = (t->plain_w = malloc(2 * n)) != NULL;
+  there = (t->all_grads = malloc(2 * n)) != NULL && there;
+  for (int i = 0; i < 3; i++) there = (t->plain[i] = malloc(4 * n)) != NULL && there;
+  t->squares = calloc((size_t)hk_team_threads(t->team), sizeof *t->squares);
+  t->steps = calloc(t->engine->n_groups, sizeof *t->steps);
+  there = t->squares != NULL && t->steps != NULL && there;
+  return there ? HK_OK : hk_fail_memory(err, 16 * (unsigned long long)n, "a trial's arrays");
+}
+
+/* Pinned, without which copies to a GPU take several times as long. */
 static hk_status allocate(hk_trial *t, hk_error *err) {
-  const int64_t span = t->numel < SPAN ? t->numel : SPAN;
-  t->grads = malloc(2 * (size_t)span);
-  t->span = malloc(4 * (size_t)span);
-  hk_bytes wanted = 6 * span;
-  bool there = t->grads != NULL && t->span != NULL;
-  if (t->options.check) {
-    const size_t n = (size_t)t->numel;
-    for (int i = 0; i < 3; i++) there = (t->plain[i] = malloc(4 * n)) != NULL && there;
-    there = (t->plain_w = malloc(2 * n)) != NULL && there;
-    there = (t->all_grads = malloc(2 * n)) != NULL && there;
-    t->squares = calloc((size_t)hk_team_threads(t->team), sizeof *t->squares);
-    t->steps = calloc(t->engine->n_groups, sizeof *t->steps);
-    there = t->squares != NULL && t->steps != NULL && there;
-    wanted += 16 * t->numel;
-  }
-  if (!there) return hk_fail_memory(err, (unsigned long long)wanted, "a trial's arrays");
   hk_backend *b = t->engine->backend;
-  return b->ops->alloc(b, 2 * span, &t->device, err);
+  const int64_t span = (hk_min(t->numel, SPAN) + GRADS_A_DRAW - 1) / GRADS_A_DRAW * GRADS_A_DRAW;
+  HK_TRY(hk_arena_open(4 * span, t->team, t->engine->info.pci, &t->arena, err));
+  HK_TRY(hk_arena_register(&t->arena, b, err));
+  t->span = hk_arena_take(&t->arena, 4 * span, 4096);
+  for (int i = 0; i < 2; i++) {
+    t->grads[i] = (uint16_t *)t->span + i * span;
+    HK_TRY(b->ops->event_open(b, &t->copied[i], err));
+  }
+  HK_TRY(b->ops->alloc(b, 2 * span, &t->device, err));
+  return t->options.check ? allocate_plain(t, err) : HK_OK;
 }
 
 static hk_status fill_weights(hk_trial *t, hk_error *err) {
   for (int64_t at = 0; at < t->numel; at += SPAN) {
-    span_work w = {.begin = at, .n = t->numel - at < SPAN ? t->numel - at : SPAN};
+    span_work w = {.begin = at, .n = hk_min(t->numel - at, SPAN)};
     share_out(t, make_weights, &w);
     HK_TRY(hk_engine_write(t->engine, HK_STATE_P, at, w.n, t->span, err));
   }
@@ -162,9 +196,12 @@ hk_status hk_trial_open(hk_engine *engine, const hk_trial_options *options, hk_t
 
 void hk_trial_close(hk_trial *t) {
   if (t == NULL) return;
-  if (t->device != NULL) t->engine->backend->ops->release(t->engine->backend, t->device);
-  free(t->grads);
-  free(t->span);
+  hk_backend *b = t->engine->backend;
+  hk_error ignored = {0};
+  b->ops->stream_sync(t->engine->stream, &ignored); /* copies that a failure left behind */
+  for (int i = 0; i < 2; i++) b->ops->event_close(t->copied[i]);
+  if (t->device != NULL) b->ops->release(b, t->device);
+  hk_arena_close(&t->arena);
   for (int i = 0; i < 3; i++) free(t->plain[i]);
   free(t->plain_w);
   free(t->all_grads);
@@ -175,15 +212,21 @@ void hk_trial_close(hk_trial *t) {
 
 /* -- Steps ------------------------------------------------------------------------------------- */
 
+/* The copy to `device` waits for what was queued with the last span: the stream keeps its order. An
+ * event that was never recorded has happened. */
 static hk_status give_gradients(hk_trial *t, hk_error *err) {
   hk_engine *e = t->engine;
-  for (int64_t at = 0; at < t->numel; at += SPAN) {
-    span_work w = {
-        .begin = at, .n = t->numel - at < SPAN ? t->numel - at : SPAN, .step = e->step + 1};
+  const hk_backend_ops *ops = e->backend->ops;
+  for (int64_t at = 0, half = 0; at < t->numel; at += SPAN, half ^= 1) {
+    span_work w = {.begin = at,
+                   .n = hk_min(t->numel - at, SPAN),
+                   .step = e->step + 1,
+                   .grads = t->grads[half]};
+    HK_TRY(ops->event_sync(t->copied[half], err));
     share_out(t, make_gradients, &w);
-    if (t->options.check) memcpy(t->all_grads + at, t->grads, 2 * (size_t)w.n);
-    HK_TRY(e->backend->ops->copy(e->stream, t->device, t->grads, 2 * w.n, err));
-    HK_TRY(hk_engine_gradients(e, at, w.n, t->device, true, true, err));
+    HK_TRY(ops->copy(e->stream, t->device, w.grads, 2 * w.n, err));
+    HK_TRY(ops->record(e->stream, t->copied[half], err));
+    HK_TRY(hk_engine_gradients(e, at, w.n, t->device, true, false, err));
   }
   return HK_OK;
 }
@@ -192,7 +235,7 @@ static hk_status compare(hk_trial *t, hk_state_part part, const void *plain, siz
                          hk_error *err) {
   static const char *const names[] = {"p", "m", "v", "w"};
   for (int64_t at = 0; at < t->numel; at += SPAN) {
-    const int64_t n = t->numel - at < SPAN ? t->numel - at : SPAN;
+    const int64_t n = hk_min(t->numel - at, SPAN);
     const char *wanted = (const char *)plain + (size_t)at * size;
     HK_TRY(hk_engine_read(t->engine, part, at, n, t->span, err));
     if (memcmp(t->span, wanted, (size_t)n * size) == 0) continue;
