@@ -227,15 +227,23 @@ static int most_threads(void) {
   return most;
 }
 
+/* A machine's memory need not be all alike, a virtual one's least of all: the array has its pages
+ * from wherever there are some, in every part of it. */
+static void touch_scattered(char *memory, size_t bytes) {
+  const size_t pages = bytes / HUGE, step = pages % 7919 == 0 ? 1 : 7919;
+  for (size_t i = 0; i < pages; i++) memory[i * step % pages * HUGE] = 1;
+}
+
 static uint64_t *array(void) {
   const size_t bytes = (given.words * sizeof *from + HUGE - 1) / HUGE * HUGE;
   void *memory = aligned_alloc(HUGE, bytes);
   if (memory == NULL) fail(ENVIRONMENT, "no memory for the arrays: give a smaller --mib", "");
   (void)madvise(memory, bytes, MADV_HUGEPAGE); /* whether it helped is read off below */
+  touch_scattered(memory, bytes);
   return memory;
 }
 
-/* Touched first by the threads that will use it, as blocks. */
+/* By the threads that will use it, as blocks. */
 static void fill_arrays(void) {
   from = array();
   to = array();
