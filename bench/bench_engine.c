@@ -4,8 +4,8 @@
  * of them then takes turns with all-cpu and all-staged. What recording every operation's times
  * costs it, and what people run today, DeepSpeed's operations, come last.
  *
- *   bench_engine [--params N] [--reps N] [--threads N] [--piece N] [--backend cuda|host]
- *                [--json FILE]
+ *   bench_engine [--params N] [--reps N] [--pairs N] [--threads N] [--piece N]
+ *                [--backend cuda|host] [--json FILE]
  *
  * The bound is hocket's own (sim/bound.h) on a machine made of the measured ceilings, with no room
  * for resident state. Prints a Markdown table. */
@@ -32,7 +32,7 @@
 
 static struct {
   int64_t params, piece;
-  int reps, threads;
+  int reps, pairs, threads; /* pairs: of steps with and without a timeline; 0: reps */
   const hk_backend_ops *backend;
   const char *json;
 } given = {.params = 1200000000, .piece = 5000000, .reps = 11, .threads = 16};
@@ -166,7 +166,8 @@ static void measure(subject **subjects, int n, int reps) {
  * the clock, because a timeline also costs before the first operation and after the last. */
 typedef struct {
   double with[MOST_REPS], without[MOST_REPS]; /* seconds */
-  double median, least, most;                 /* of with / without, pair by pair */
+  double median, low, high, least, most;      /* of with / without, pair by pair; 95 % interval of
+                                                 the median by the sign test */
 } recording;
 
 static double timed_step(subject *s, hk_timeline *timeline) {
@@ -195,6 +196,9 @@ static void measure_recording(subject *s, int reps, recording *out) {
   stop(s);
   qsort(ratios, (size_t)reps, sizeof *ratios, by_value);
   out->median = (ratios[(reps - 1) / 2] + ratios[reps / 2]) / 2;
+  const int rank = (int)floor((reps + 1) / 2. - 0.98 * sqrt(reps)); /* from either end */
+  out->low = ratios[rank > 1 ? rank - 1 : 0];
+  out->high = ratios[rank > 1 ? reps - rank : reps - 1];
   out->least = ratios[0];
   out->most = ratios[reps - 1];
 }
@@ -343,8 +347,8 @@ static void save_json(subject *const *subjects, int n, const recording *r, doubl
     cJSON_AddItemToArray(at, one);
   }
   at = cJSON_AddObjectToObject(root, "recording");
-  cJSON_AddItemToObject(at, "with_seconds", cJSON_CreateDoubleArray(r->with, given.reps));
-  cJSON_AddItemToObject(at, "without_seconds", cJSON_CreateDoubleArray(r->without, given.reps));
+  cJSON_AddItemToObject(at, "with_seconds", cJSON_CreateDoubleArray(r->with, given.pairs));
+  cJSON_AddItemToObject(at, "without_seconds", cJSON_CreateDoubleArray(r->without, given.pairs));
   must(hk_json_save(root, given.json, &err), &err);
   cJSON_Delete(root);
 }
@@ -363,24 +367,24 @@ static int64_t whole_number(const char *option, const char *text, int64_t most) 
 }
 
 static void read_options(int argc, char **argv) {
-  static const struct option options[] = {{"params", required_argument, NULL, 'p'},
-                                          {"reps", required_argument, NULL, 'r'},
-                                          {"threads", required_argument, NULL, 't'},
-                                          {"piece", required_argument, NULL, 'i'},
-                                          {"backend", required_argument, NULL, 'b'},
-                                          {"json", required_argument, NULL, 'j'},
-                                          {NULL, 0, NULL, 0}};
+  static const struct option options[] = {
+      {"params", required_argument, NULL, 'p'}, {"reps", required_argument, NULL, 'r'},
+      {"pairs", required_argument, NULL, 'q'},  {"threads", required_argument, NULL, 't'},
+      {"piece", required_argument, NULL, 'i'},  {"backend", required_argument, NULL, 'b'},
+      {"json", required_argument, NULL, 'j'},   {NULL, 0, NULL, 0}};
   hk_error err = {0};
   const char *backend = "cuda";
   for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
     if (c == 'p') given.params = whole_number("params", optarg, MOST_PARAMS);
     if (c == 'r') given.reps = (int)whole_number("reps", optarg, MOST_REPS);
+    if (c == 'q') given.pairs = (int)whole_number("pairs", optarg, MOST_REPS);
     if (c == 't') given.threads = (int)whole_number("threads", optarg, MOST_THREADS);
     if (c == 'i') given.piece = whole_number("piece", optarg, MOST_PARAMS);
     if (c == 'b') backend = optarg;
     if (c == 'j') given.json = optarg;
     if (c == '?') exit(HK_INPUT);
   }
+  if (given.pairs == 0) given.pairs = given.reps;
   must(hk_backend_find(backend, &given.backend, &err), &err);
 }
 
@@ -480,9 +484,11 @@ int main(int argc, char **argv) {
   printf("| best mixed faster than both | %d of %d | | |\n", wins, given.reps);
 
   static recording recorded;
-  measure_recording(final, given.reps, &recorded);
-  printf("| time of a step with a timeline, of one without | %.4f | %.4f - %.4f | |\n",
-         recorded.median, recorded.least, recorded.most);
+  measure_recording(final, given.pairs, &recorded);
+  printf(
+      "| time of a step with a timeline, of one without | %.4f | %.4f - %.4f | median within %.4f "
+      "- %.4f |\n",
+      recorded.median, recorded.least, recorded.most, recorded.low, recorded.high);
 
   subject *zero =
       make_subject("DeepSpeed's operations, all cpu", HK_RUNTIME_DEEPSPEED, 1, 0, 0, given.threads);
