@@ -38,7 +38,7 @@ static struct {
   int counts[MOST_COUNTS], n_counts, rounds;
   size_t words, chunk; /* of an array; what a thread takes at a time */
   const char *json;
-} given = {.rounds = 10, .chunk = PER_MIB / 4};
+} given = {.rounds = 10, .chunk = PER_MIB};
 
 static uint64_t *from, *to;
 
