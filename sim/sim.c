@@ -258,8 +258,10 @@ static void become_fluid(hk_state *s, hk_run *run, double work) {
   s->dirty = true;
 }
 
+/* Where it has its turn next. */
 static int *engine_of(const hk_state *s, const hk_run *run) {
-  return &s->copying[2 * s->graph->ops[run->op].rank + (run->engine == HK_TRAFFIC_OUT)];
+  const bool out = run->engine == HK_TRAFFIC_OUT && !run->turning;
+  return &s->copying[2 * s->graph->ops[run->op].rank + out];
 }
 
 static bool came_before(const hk_state *s, const hk_run *a, const hk_run *b) {
@@ -278,6 +280,10 @@ static void take_turns(hk_state *s) {
       if (first == NULL || came_before(s, run, first)) first = run;
     }
     if (first == NULL) return;
+    if (first->turning) {
+      first->turning = false;
+      continue;
+    }
     first->waiting = false;
     s->n_waiting--;
     ++*engine_of(s, first);
@@ -291,6 +297,8 @@ static hk_status start(hk_state *s, int32_t id) {
   note_phase(s, op);
   HK_TRY(hk_memory_take(s, op));
   const hk_demand demand = hk_demand_of(s->graph, op, s->machine);
+  run->turning =
+      (run->traffic & HK_TRAFFIC_COPY_IN) != 0 && (demand.traffic & HK_TRAFFIC_COPY_OUT) != 0;
   run->op = id;
   run->fluid = run->waiting = false;
   run->due = s->now + demand.latency;

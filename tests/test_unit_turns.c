@@ -99,6 +99,21 @@ static void test_directions_apart(void **state) {
   assert_ends(&shared, (const hk_ns[]){1200, 1200, 1200, 2400, 2400, 2400}, 6);
 }
 
+/* P's wait for its way out stands behind the weights in the engine for copies in; a lane that
+ * copies out only does not. 10 B/ns each way. */
+static void test_turning_round(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.duplex.value = 20e9;
+  m.copies_at_once.value = 1;
+  job jobs[] = {IN(P, 1000, -1), {HK_OP_WEIGHT_H2D, HK_LANE_UP, 2000, -1}, OUT(P, 1000, -1)};
+  const outcome turning = simulate(&m, false, jobs, 3);
+  assert_ends(&turning, (const hk_ns[]){100, 300, 400}, 3);
+  jobs[2] = (job)OUT(M, 1000, 0);
+  const outcome apart = simulate(&m, false, jobs, 3);
+  assert_ends(&apart, (const hk_ns[]){100, 300, 200}, 3);
+}
+
 /* First come, first served, whatever the number: operation 2 waits from 0 on, 1 from 100 on. */
 static void test_first_come(void **state) {
   (void)state;
@@ -161,10 +176,10 @@ static void test_cpu_operations_cost(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_at_a_time),          cmocka_unit_test(test_two_at_a_time),
-      cmocka_unit_test(test_directions_apart),       cmocka_unit_test(test_first_come),
-      cmocka_unit_test(test_copies_out_are_held_up), cmocka_unit_test(test_weights_pulled),
-      cmocka_unit_test(test_cpu_operations_cost),
+      cmocka_unit_test(test_one_at_a_time),    cmocka_unit_test(test_two_at_a_time),
+      cmocka_unit_test(test_directions_apart), cmocka_unit_test(test_first_come),
+      cmocka_unit_test(test_turning_round),    cmocka_unit_test(test_copies_out_are_held_up),
+      cmocka_unit_test(test_weights_pulled),   cmocka_unit_test(test_cpu_operations_cost),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
