@@ -24,6 +24,7 @@
   X(D2H_PINNED, "d2h_pinned", "B/s", KIND_COUNT, "the same to small pages that are pinned")        \
   X(H2D_PAGEABLE, "h2d_pageable", "B/s", WEIGHT_H2D_PAGEABLE, "from memory that is not pinned")    \
   X(D2H_PAGEABLE, "d2h_pageable", "B/s", GRAD_D2H_PAGEABLE, "to memory that is not pinned")        \
+  X(H2D_CACHED, "h2d_cached", "B/s", WEIGHT_H2D_PAGEABLE, "the same again and again, from caches") \
   X(PULL, "pull", "B/s", WEIGHT_H2D, "a GPU kernel fetches weights from registered huge pages")    \
   X(MAPPED, "mapped", "P/s", ADAMW_MAPPED, "GPU AdamW on state in registered host memory")         \
   X(PEER, "peer", "B/s", KIND_COUNT, "copies from a GPU to the next of the node")                  \

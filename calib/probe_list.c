@@ -180,6 +180,11 @@ static void add_copies_alone(builder *b) {
     }
     add_copy(b, kind, hk_min(64 * HK_MIB, most_other), pageable);
   }
+  static const hk_bytes cached_sizes[] = {4 * HK_MIB, 16 * HK_MIB, 32 * HK_MIB, 64 * HK_MIB,
+                                          128 * HK_MIB};
+  for (size_t i = 0; i < COUNT(cached_sizes); i++) {
+    if (cached_sizes[i] <= most_other) add_copy(b, HK_LOAD_H2D_CACHED, cached_sizes[i], false);
+  }
   add_copy(b, HK_LOAD_PULL, hk_min(HK_MIB, most), true);
   add_copy(b, HK_LOAD_PULL, hk_min(CONTENDED_COPY, most), true);
 }

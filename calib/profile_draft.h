@@ -148,7 +148,8 @@ const char *hk_region_probes(const hk_region *region, char *text, size_t size);
 hk_status hk_draft_node(hk_draft *draft);   /* profile_fit_links.c: fingerprint, GPU memory */
 hk_status hk_draft_copies(hk_draft *draft); /* and links alone, mapped access, GPU kernels */
 hk_status hk_draft_links(hk_draft *draft);  /* both directions at once, several GPUs */
-hk_status hk_draft_cpu(hk_draft *draft);    /* profile_fit_cpu.c: kernels and host memory alone */
+void hk_draft_special(hk_draft *draft);  /* profile_fit_special.c: probes for one quantity each */
+hk_status hk_draft_cpu(hk_draft *draft); /* profile_fit_cpu.c: kernels and host memory alone */
 hk_status hk_draft_region(hk_draft *draft); /* profile_fit_region.c: both at once */
 /* Whether a CPU kernel has the chunk and the piece that the profile is about. */
 bool hk_draft_is_usual(const hk_draft *draft, const hk_load *load);

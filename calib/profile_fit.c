@@ -131,6 +131,7 @@ static hk_status make(hk_draft *draft) {
   HK_TRY(hk_draft_node(draft));
   HK_TRY(hk_draft_copies(draft));
   HK_TRY(hk_draft_links(draft));
+  hk_draft_special(draft);
   HK_TRY(hk_draft_cpu(draft));
   HK_TRY(hk_draft_region(draft));
   HK_TRY(hk_draft_finish(draft));

@@ -205,22 +205,6 @@ static void set_pull(hk_draft *draft) {
                "%s, less gpu.launch_ns", large->probe.name);
 }
 
-/* Four are tried: if about as many run at once, more may. */
-static double at_once_of(double seen) {
-  return seen > 3 ? 1e6 : fmax(1, round(seen));
-}
-
-static void set_turns(hk_draft *draft) {
-  hk_quantity *at_once = &draft->machine.copies_at_once;
-  size_t at = 0;
-  const hk_series *s = hk_draft_alone(draft, HK_LOAD_TURNS, &at);
-  if (!s) return; /* the list's default */
-  const hk_estimate seen = hk_estimate_median(&s->summary[0], 1);
-  const hk_estimate e = {at_once_of(seen.value), at_once_of(seen.low), at_once_of(seen.high), 1};
-  hk_draft_set(draft, at_once, HK_ORIGIN_MEASURED, e,
-               "of 4 copies to the GPU that were queued together %.2f ran at once", seen.value);
-}
-
 hk_status hk_draft_copies(hk_draft *draft) {
   hk_machine *m = &draft->machine;
   HK_TRY(set_copy(draft, HK_LOAD_H2D, &m->h2d, &m->h2d_latency, 0));
@@ -229,7 +213,6 @@ hk_status hk_draft_copies(hk_draft *draft) {
                   m->h2d_latency.value));
   HK_TRY(set_copy(draft, HK_LOAD_D2H_PAGEABLE, &m->d2h_pageable, &m->d2h_pageable_latency,
                   m->d2h_latency.value));
-  set_turns(draft);
   HK_TRY(set_gpu(draft));
   set_pull(draft);
   return HK_OK;
@@ -243,39 +226,6 @@ static double sum_of(const hk_series *s, hk_load_kind kind) {
   for (int i = 0; i < s->probe.n_loads; i++)
     if (s->probe.loads[i].kind == kind) sum += s->summary[i].median;
   return sum;
-}
-
-/* -- Kernels' reads beside copies -------------------------------------------------------------- */
-
-static int find_load(const hk_series *s, hk_load_kind kind) {
-  for (int i = 0; i < s->probe.n_loads; i++)
-    if (s->probe.loads[i].kind == kind) return i;
-  return -1;
-}
-
-/* What copies out have beside copies in and pulls, of the rate that they have alone. */
-static void set_beside_reads(hk_draft *draft) {
-  double sum = 0, squares = 0, least = INFINITY, most = 0;
-  size_t n = 0;
-  for (size_t i = 0; i < draft->campaign->n; i++) {
-    const hk_series *s = &draft->campaign->series[i];
-    const int out = find_load(s, HK_LOAD_D2H);
-    if (out < 0 || find_load(s, HK_LOAD_H2D) < 0 || find_load(s, HK_LOAD_PULL) < 0) continue;
-    if (!hk_series_counts(s)) continue;
-    const double kept = s->summary[out].median / draft->machine.d2h.value;
-    const double error = hk_series_error(s, out);
-    sum += log(kept);
-    squares += error * error;
-    least = fmin(least, kept);
-    most = fmax(most, kept);
-    n++;
-  }
-  if (n == 0) return; /* the list's default */
-  const double error = hypot(sqrt(squares), log(most / least) / 2) / sqrt((double)n);
-  hk_draft_set(draft, &draft->machine.d2h_beside_reads, HK_ORIGIN_MEASURED,
-               hk_estimate_fitted(exp(sum / (double)n), error, n),
-               "copies out beside copies in, pulls and AdamW, %.2f to %.2f of pcie.d2h", least,
-               most);
 }
 
 static hk_status open_region(hk_draft *draft, hk_probe_group group, hk_region *region) {
@@ -427,6 +377,5 @@ hk_status hk_draft_links(hk_draft *draft) {
   else
     copy_link(draft);
   hk_draft_agree(draft);
-  set_beside_reads(draft);
   return set_peers(draft);
 }

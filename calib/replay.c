@@ -21,6 +21,7 @@ static hk_lane_kind lane_of(hk_load_kind kind) {
     case HK_LOAD_D2H:
       return HK_LANE_D2H;
     case HK_LOAD_H2D_PAGEABLE:
+    case HK_LOAD_H2D_CACHED:
     case HK_LOAD_PULL:
       return HK_LANE_UP;
     case HK_LOAD_D2H_PAGEABLE:
@@ -75,6 +76,7 @@ hk_status hk_replay_graph(const hk_probe *probe, const double *work, hk_graph *g
   for (int i = 0; i < probe->n_loads; i++) {
     if (graph->ranks <= probe->loads[i].gpu) graph->ranks = probe->loads[i].gpu + 1;
     graph->weights_pulled |= probe->loads[i].kind == HK_LOAD_PULL;
+    graph->weights_cold |= probe->loads[i].kind == HK_LOAD_H2D_PAGEABLE;
   }
   graph->world = graph->ranks;
   hk_status status = HK_OK;

@@ -18,12 +18,12 @@ static bool is_pinned(hk_load_kind kind) {
 }
 
 static bool is_pageable(hk_load_kind kind) {
-  return kind == HK_LOAD_H2D_PAGEABLE || kind == HK_LOAD_D2H_PAGEABLE;
+  return kind == HK_LOAD_H2D_PAGEABLE || kind == HK_LOAD_D2H_PAGEABLE || kind == HK_LOAD_H2D_CACHED;
 }
 
 bool hk_stand_is_in(hk_load_kind kind) {
   return kind == HK_LOAD_H2D || kind == HK_LOAD_H2D_PINNED || kind == HK_LOAD_H2D_PAGEABLE ||
-         kind == HK_LOAD_PULL;
+         kind == HK_LOAD_H2D_CACHED || kind == HK_LOAD_PULL;
 }
 
 /* ---- Where ----------------------------------------------------------------------------------- */
@@ -63,7 +63,9 @@ static route route_of(const hk_stand_job *job) {
 /* The same, from operation i's slots on. */
 static route slot_of(const hk_stand_job *job, int64_t i) {
   route r = route_of(job);
-  const hk_bytes chunk = job->load->chunk, at = i % (r.bytes / chunk) * chunk;
+  const hk_bytes chunk = job->load->chunk;
+  const bool again = job->load->kind == HK_LOAD_H2D_CACHED;
+  const hk_bytes at = again ? 0 : i % (r.bytes / chunk) * chunk;
   r.from += at;
   r.to += at;
   return r;

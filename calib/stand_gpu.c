@@ -72,6 +72,7 @@ hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load) {
     case HK_LOAD_H2D:
     case HK_LOAD_H2D_PINNED:
     case HK_LOAD_H2D_PAGEABLE:
+    case HK_LOAD_H2D_CACHED:
       return &lanes[HK_LANE_IN];
     case HK_LOAD_D2H:
     case HK_LOAD_D2H_PINNED:

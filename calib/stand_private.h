@@ -87,8 +87,8 @@ struct hk_stand {
 typedef struct {
   hk_stand *stand;
   const hk_load *load;
-  int part, parts;    /* which of the GPUs of this probe, of how many */
-  bool halved;        /* copies and a kernel fetch to this GPU at once: half of the room is each's */
+  int part, parts; /* which of the GPUs of this probe, of how many */
+  bool halved;     /* copies and a kernel fetch to this GPU at once: half of the room is each's */
   int64_t first, ops; /* operations first .. first + ops - 1 of those that go round */
   uint64_t seed;      /* of the pattern that is to arrive */
   hk_stretch stretches[HK_STAND_STRETCHES];

@@ -73,6 +73,10 @@ typedef struct {
     "what a copy from unpinned memory takes on top of a pinned one's latency")                     \
   X(d2h_pageable_latency, "pcie.d2h_pageable_latency_ns", "ns", 0, 1e9, 0,                         \
     "the same of a copy to unpinned memory")                                                       \
+  X(h2d_cached, "pcie.h2d_cached_bytes_per_s", "B/s", 0, 1e14, 0,                                  \
+    "copies from unpinned memory that the CPU's caches still hold; 0: as from any")                \
+  X(cached, "cpu.cached_bytes", "B", 0, 1e12, 0,                                                   \
+    "what they still hold of what CPU kernels have just written, at most")                         \
   X(pull, "pcie.pull_bytes_per_s", "B/s", 0, 1e14, 0,                                              \
     "kernel fetching weights from pinned host memory; 0: as copies")                               \
   X(d2h_beside_reads, "pcie.d2h_beside_reads", "1", 1e-2, 1, 1,                                    \

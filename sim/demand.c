@@ -162,6 +162,12 @@ static hk_demand pageable(hk_demand d, const hk_quantity *latency) {
   return d;
 }
 
+/* The CPU has just cast these weights; its caches may still hold them. */
+static double pageable_rate(const hk_graph *graph, const hk_machine *m, double bytes) {
+  const bool cached = !graph->weights_cold && m->h2d_cached.value > 0 && bytes <= m->cached.value;
+  return cached ? m->h2d_cached.value : m->h2d_pageable.value;
+}
+
 static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
   hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / 24);
   use_pcie(&d, graph, m, 12, 12, 1);
@@ -260,8 +266,9 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_WEIGHT_H2D_PAGEABLE:
       /* Read by the driver into its pinned buffer, which stays in a cache. */
-      return pageable(copy_in(graph, m, fmin(m->h2d.value, m->h2d_pageable.value), 1),
-                      &m->h2d_pageable_latency);
+      return pageable(
+          copy_in(graph, m, fmin(m->h2d.value, pageable_rate(graph, m, (double)op->work)), 1),
+          &m->h2d_pageable_latency);
     case HK_OP_STATE_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_ADAMW_GPU:

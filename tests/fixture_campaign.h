@@ -135,6 +135,8 @@ static inline hk_machine h200(void) {
   m.h2d_pageable_latency.value = 20e3;
   m.d2h_pageable_latency.value = 30e3;
   m.pull.value = 38e9;
+  m.h2d_cached.value = 12e9;
+  m.cached.value = 47.45e6; /* between 32 and 64 MiB */
   m.copies_at_once.value = 1;
   m.d2h_beside_reads.value = 0.3;
   m.cpu_operation.value = 12e3;

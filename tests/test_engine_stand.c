@@ -227,7 +227,7 @@ static void test_wrong_copies(void **state) {
   (void)state;
   static const hk_load_kind kinds[] = {
       HK_LOAD_H2D,          HK_LOAD_D2H,          HK_LOAD_H2D_PINNED, HK_LOAD_D2H_PINNED,
-      HK_LOAD_H2D_PAGEABLE, HK_LOAD_D2H_PAGEABLE, HK_LOAD_PEER};
+      HK_LOAD_H2D_PAGEABLE, HK_LOAD_D2H_PAGEABLE, HK_LOAD_H2D_CACHED, HK_LOAD_PEER};
   hk_stand *stand = open_erring();
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     const hk_load load = {.kind = kinds[i], .chunk = HK_MIB};

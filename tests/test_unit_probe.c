@@ -186,6 +186,7 @@ static void test_stable_names(void **state) {
   static const char *const names[] = {"h2d 64 KiB",
                                       "d2h 1 GiB",
                                       "h2d_pageable 64 MiB",
+                                      "h2d_cached 16 MiB",
                                       "h2d+d2h 16 MiB",
                                       "h2d+d2h 2:1 16 MiB",
                                       "mapped 20 M",

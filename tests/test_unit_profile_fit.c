@@ -40,6 +40,8 @@ static const char *const EVERYWHERE[] = {"gpu.memory_bytes",          "gpu.matmu
                                          "pcie.copies_at_once",       "cpu.operation_ns",
                                          "pcie.d2h_beside_reads"};
 static const char *const FULL[] = {"pcie.h2d_pageable_bytes_per_s",
+                                   "pcie.h2d_cached_bytes_per_s",
+                                   "cpu.cached_bytes",
                                    "pcie.d2h_pageable_bytes_per_s",
                                    "dram.bytes_per_s",
                                    "cpu.adamw_params_per_s",
@@ -170,17 +172,20 @@ static void test_newer_probes(void **state) {
     hk_series *s = &c.series[i];
     for (int k = 0; k < s->probe.n_loads; k++) {
       const hk_load *l = &s->probe.loads[k];
-      s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS || l->piece > 0;
+      s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS ||
+                   l->kind == HK_LOAD_H2D_CACHED || l->piece > 0;
     }
   }
   fit = fitted(&c, &truth);
-  const hk_quantity *const unknown[] = {&fit.machine.pull, &fit.machine.copies_at_once,
-                                        &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads};
+  const hk_quantity *const unknown[] = {&fit.machine.pull,          &fit.machine.copies_at_once,
+                                        &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads,
+                                        &fit.machine.h2d_cached,    &fit.machine.cached};
   for (size_t i = 0; i < COUNT(unknown); i++)
     assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
   assert_true(fit.machine.copies_at_once.value == 1e6);
   assert_true(fit.machine.d2h_beside_reads.value == 1);
+  assert_true(fit.machine.h2d_cached.value == 0 && fit.machine.cached.value == 0);
   assert_true(fit.accepted);
   hk_profile_fit_free(&fit);
   hk_campaign_free(&c);

@@ -161,6 +161,21 @@ static void test_copies_out_are_held_up(void **state) {
   assert_ends(&copied, (const hk_ns[]){200, 600, 400}, 3);
 }
 
+/* 2 B/ns from memory, 5 of what the caches hold: 1000 B and no more. */
+static void test_pageable_from_caches(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.h2d_pageable.value = 2e9;
+  job jobs[] = {{HK_OP_WEIGHT_H2D_PAGEABLE, HK_LANE_UP, 1000, -1},
+                {HK_OP_WEIGHT_H2D_PAGEABLE, HK_LANE_UP, 1002, -1}};
+  const outcome unknown = simulate(&m, false, jobs, 2);
+  assert_ends(&unknown, (const hk_ns[]){500, 1001}, 2);
+  m.h2d_cached.value = 5e9;
+  m.cached.value = 1000;
+  const outcome known = simulate(&m, false, jobs, 2);
+  assert_ends(&known, (const hk_ns[]){200, 701}, 2);
+}
+
 /* 20 ns an operation, 1 parameter/ns; one thread by itself wakes nobody. */
 static void test_cpu_operations_cost(void **state) {
   (void)state;
@@ -176,10 +191,11 @@ static void test_cpu_operations_cost(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_at_a_time),    cmocka_unit_test(test_two_at_a_time),
-      cmocka_unit_test(test_directions_apart), cmocka_unit_test(test_first_come),
-      cmocka_unit_test(test_turning_round),    cmocka_unit_test(test_copies_out_are_held_up),
-      cmocka_unit_test(test_weights_pulled),   cmocka_unit_test(test_cpu_operations_cost),
+      cmocka_unit_test(test_one_at_a_time),          cmocka_unit_test(test_two_at_a_time),
+      cmocka_unit_test(test_directions_apart),       cmocka_unit_test(test_first_come),
+      cmocka_unit_test(test_pageable_from_caches),   cmocka_unit_test(test_turning_round),
+      cmocka_unit_test(test_copies_out_are_held_up), cmocka_unit_test(test_weights_pulled),
+      cmocka_unit_test(test_cpu_operations_cost),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
