@@ -41,6 +41,12 @@ static void update_in_place(hk_expansion *x, int rank, hk_op_kind kind, int32_t 
   HK_ADD(x, rank, HK_LANE_UPDATE, adamw, barrier);
 }
 
+/* What moves in pieces does so to be in flight while others are; what stays on the GPU need not be
+ * launched more than once. */
+static int64_t piece_numel(const hk_plan *plan, const hk_plan_subgroup *subgroup) {
+  return subgroup->route == HK_ROUTE_RESIDENT ? subgroup->numel : plan->piece_numel;
+}
+
 void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
   const hk_plan *plan = x->plan;
   int32_t *buffers = malloc((size_t)plan->buffers * sizeof *buffers);
@@ -54,9 +60,10 @@ void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const int32_t s = plan->order[i];
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    const int64_t most = piece_numel(plan, subgroup);
     int32_t piece = 0;
-    for (int64_t offset = 0; offset < subgroup->numel; offset += plan->piece_numel, piece++) {
-      const int64_t n = hk_min(plan->piece_numel, subgroup->numel - offset);
+    for (int64_t offset = 0; offset < subgroup->numel; offset += most, piece++) {
+      const int64_t n = hk_min(most, subgroup->numel - offset);
       switch (subgroup->route) {
         case HK_ROUTE_CPU:
           update_cpu(x, rank, s, piece, offset, n, barrier);

@@ -41,8 +41,10 @@ static void choose_shape(const hk_plan *plan, hk_state *state) {
   state->shape = shape_for(round_up((piece + slabs - 1) / slabs, 64));
 }
 
-static int64_t slabs_of(const hk_state *state, int64_t numel) {
-  const int64_t pieces = numel / state->piece, rest = numel % state->piece;
+static int64_t slabs_of(const hk_state *state, const hk_state_subgroup *sub) {
+  const bool whole = sub->piece == sub->numel;
+  const int64_t pieces = whole ? 0 : sub->numel / sub->piece;
+  const int64_t rest = sub->numel - pieces * sub->piece;
   return pieces * state->slabs_a_piece + (rest + state->shape.numel - 1) / state->shape.numel;
 }
 
@@ -71,7 +73,8 @@ hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err) {
     sub->route = plan->subgroups[s].route;
     sub->offset = state->numel;
     sub->first = slabs;
-    sub->slabs = slabs_of(state, sub->numel);
+    sub->piece = sub->route == HK_ROUTE_RESIDENT ? sub->numel : state->piece;
+    sub->slabs = slabs_of(state, sub);
     slabs += sub->slabs;
     state->numel += sub->numel;
     if (sub->route == HK_ROUTE_RESIDENT) {
@@ -169,9 +172,9 @@ void hk_state_commit(hk_state *state, size_t s, int64_t step) {
 
 hk_slab_run hk_state_run(const hk_state *state, size_t s, int64_t offset, int64_t end) {
   const hk_state_subgroup *sub = &state->subgroups[s];
-  const int64_t piece = offset / state->piece, inside = offset % state->piece;
+  const int64_t piece = offset / sub->piece, inside = offset % sub->piece;
   const int64_t slab = inside / state->shape.numel, at = inside % state->shape.numel;
-  const int64_t piece_end = (piece + 1) * state->piece;
+  const int64_t piece_end = (piece + 1) * sub->piece;
   int64_t n = state->shape.numel - at;
   if (n > piece_end - offset) n = piece_end - offset;
   if (n > end - offset) n = end - offset;

@@ -14,6 +14,7 @@
 typedef struct {
   int64_t offset, numel; /* in the rank's flat order */
   hk_route route;
+  int64_t piece;        /* parameters; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* of hk_state.home */
   int64_t step;         /* whose state it holds; -1: lost */
   int64_t touched;   /* resident: the last attempt at a step that changed it, to the end or not */
@@ -30,7 +31,7 @@ typedef struct {
 
 typedef struct {
   hk_slab_shape shape;
-  int64_t piece; /* parameters a piece; the last of a subgroup has the rest */
+  int64_t piece; /* parameters of what moves at a time; the last of a subgroup has the rest */
   int64_t apart; /* from one piece to the next in the host's gradient and weight arrays: each begins
                     at a whole cache line, however odd the piece */
   int64_t slabs_a_piece;

@@ -85,7 +85,7 @@ static void assert_runs(const hk_state *state, size_t s, int64_t begin) {
     assert_int_equal(run.offset, at);
     assert_true(run.n >= 1 && run.at >= 0 && run.at + run.n <= state->shape.numel);
     assert_true(run.slab >= sub->first && run.slab < sub->first + sub->slabs);
-    assert_int_equal(run.offset / state->piece, (run.offset + run.n - 1) / state->piece);
+    assert_int_equal(run.offset / sub->piece, (run.offset + run.n - 1) / sub->piece);
     if (at > begin) {
       assert_true(run.slab > last_slab || (run.slab == last_slab && run.at >= last_end));
       assert_int_equal(run.at, 0);
