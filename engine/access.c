@@ -224,7 +224,7 @@ static void free_states(XXH3_state_t **states, int n) {
 }
 
 static XXH3_state_t **new_states(int n) {
-  XXH3_state_t **states = calloc((size_t)n, sizeof *states);
+  XXH3_state_t **states = calloc((size_t)n, sizeof(XXH3_state_t *));
   if (states == NULL) return NULL;
   for (int i = 0; i < n; i++) {
     if ((states[i] = XXH3_createState()) != NULL) continue;

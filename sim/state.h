@@ -14,8 +14,8 @@ typedef struct {
   hk_ns due;        /* when this part ends, as things stand */
   double remaining; /* work units at `hk_state.since` */
   unsigned traffic, engine;
-  bool turning; /* a copy out behind a copy in on its lane: first it takes its turn, of no length, at
-                   the engine that does copies in */
+  bool turning; /* a copy out behind a copy in on its lane: first it takes its turn, of no length,
+                   at the engine that does copies in */
   double host_wish;                   /* a kernel's: bytes a second of host memory; else 0 */
   double cap, weight, weight_crowded; /* as demanded */
   hk_activity activity;               /* what of these holds beside all that is under way */

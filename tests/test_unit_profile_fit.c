@@ -177,11 +177,12 @@ static void test_newer_probes(void **state) {
     }
   }
   fit = fitted(&c, &truth);
-  const hk_quantity *const unknown[] = {&fit.machine.pull,          &fit.machine.copies_at_once,
-                                        &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads,
-                                        &fit.machine.h2d_cached,    &fit.machine.cached};
-  for (size_t i = 0; i < COUNT(unknown); i++)
-    assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
+  enum { UNKNOWN = 6 };
+  const hk_quantity *const unknown[UNKNOWN] = {
+      &fit.machine.pull,          &fit.machine.copies_at_once,
+      &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads,
+      &fit.machine.h2d_cached,    &fit.machine.cached};
+  for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
   assert_true(fit.machine.copies_at_once.value == 1e6);
   assert_true(fit.machine.d2h_beside_reads.value == 1);
