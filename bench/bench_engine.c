@@ -318,12 +318,14 @@ static void print_subject(const subject *s, const char *of, double whole) {
   printf(" |\n");
 }
 
-static void save_json(subject *const *subjects, int n, const recording *r, double bound) {
+static void save_json(subject *const *subjects, int n, const recording *r, double bound,
+                      double mixture) {
   hk_error err = {0};
   cJSON *root = cJSON_CreateObject();
   cJSON_AddStringToObject(root, "schema", "hocket.bench_engine/1");
   cJSON_AddNumberToObject(root, "parameters", (double)numel);
   cJSON_AddNumberToObject(root, "bound_params_per_s", (double)numel / bound);
+  cJSON_AddNumberToObject(root, "probes_best_params_per_s", mixture * 1e9);
   cJSON *at = cJSON_AddObjectToObject(root, "ceilings_bytes_per_s");
   cJSON_AddNumberToObject(at, "dram", limits.dram.rate);
   cJSON_AddNumberToObject(at, "h2d", limits.h2d.rate);
@@ -501,7 +503,7 @@ int main(int argc, char **argv) {
   if (given.json != NULL) {
     subject *all[5 + MIXES] = {cpu, staged, final, zero, interleave};
     for (int i = 0; i < MIXES; i++) all[5 + i] = tried[i];
-    save_json(all, 5 + MIXES, &recorded, bound);
+    save_json(all, 5 + MIXES, &recorded, bound, mixture);
   }
   return 0;
 }
