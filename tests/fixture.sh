@@ -12,6 +12,7 @@ cd "$folder" || exit 1
 HOCKET_SHARE=$(realpath "$tests/../share")
 export HOCKET_SHARE HOCKET_STORE=$folder/kept/store.db # which is not there yet
 failures=0
+limit=60 # seconds that a command may take
 
 fail() {
   echo "FAIL: $*"
@@ -26,8 +27,17 @@ finish() {
 
 # ok ARGUMENTS...: exit 0, nothing on stderr; stdout to `out`.
 ok() {
-  timeout 60 "$hocket" "$@" >out 2>err || fail "hocket $*: exit $?: $(cat err)"
+  timeout "$limit" "$hocket" "$@" >out 2>err || fail "hocket $*: exit $?: $(cat err)"
   [ ! -s err ] || fail "hocket $*: said '$(cat err)'"
+}
+
+# A model of 115,008 parameters to tiny.json.
+tiny_model() {
+  cat >tiny.json <<'END'
+{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+ "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
+ "max_position_embeddings": 4096}
+END
 }
 
 # prints PATTERN: what the last command has printed.
@@ -47,7 +57,7 @@ said() {
 expect() {
   local code=$1 pattern=$2 status=0
   shift 2
-  timeout 60 "$hocket" "$@" >out 2>err || status=$?
+  timeout "$limit" "$hocket" "$@" >out 2>err || status=$?
   said "$code" "$pattern" "hocket $*" "$status"
   [ ! -s out ] || fail "hocket $*: printed '$(head -c 200 out)'"
 }

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # What scripts of the engine share, on top of fixture.sh. Source it first, with the program as $1:
-# it leaves a model of 115,008 parameters in tiny.json. Checks build on each other, so that the
-# first failure, expected or not, ends the script.
+# it leaves tiny_model's tiny.json. Checks build on each other, so that the first failure, expected or
+# not, ends the script.
 # shellcheck shell=bash source-path=SCRIPTDIR disable=SC2034
 . "$(dirname "${BASH_SOURCE[0]}")/fixture.sh"
 set -eo pipefail
 command -v python3 >/dev/null || { echo "no python3: skipped" && exit 77; }
 checker=$tests/check_trace.py
 
-cat >tiny.json <<'EOF'
-{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
- "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
- "max_position_embeddings": 4096}
-EOF
+tiny_model
 
 fail() {
   echo "FAIL: $*"

@@ -8,6 +8,7 @@
 . "$(dirname "$0")/fixture_engine.sh"
 
 quick=(--backend host --quick --memory 256M)
+limit=10 # what cannot be is said at once
 
 # calibrate ARGUMENTS...: in less than a minute, precise or not.
 calibrate() {
@@ -86,12 +87,13 @@ start() {
   fail "calibrate $*: no samples after 20 s: $(cat err)"
 }
 
-# stop EXIT SIGNAL...: one right after the other, while it runs; how it ends.
+# stop EXIT SIGNAL...: one right after the other, as long as it runs; how it ends.
 stop() {
   local status=0 signal
-  for signal in "${@:2}"; do
-    kill "-$signal" $running 2>killed || break
+  kill "-$2" $running
+  for signal in "${@:3}"; do
     sleep 0.01 # signals that have not arrived yet count as one
+    kill "-$signal" $running 2>killed || break
   done
   wait $running || status=$?
   [[ $status == "$1" ]] || fail "stopped by ${*:2}: exit $status, not $1: $(cat err)"

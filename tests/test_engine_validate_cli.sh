@@ -138,7 +138,7 @@ python3 check_ranking.py ranking.json 6 || fail "ranking.json is not as promised
 grep -q "top-1 regret" out || fail "the table lacks the regret"
 ends 0 "" "${rank[@]}" --plans 4 --steps 1 --json
 python3 check_ranking.py out 4 || fail "the ranking's JSON is not as promised"
-expect 2 "--model NAME.FILE is needed" validate ranking --backend host
+expect 2 "--model NAME[|]FILE is needed" validate ranking --backend host
 expect 2 no-such-model validate ranking --backend host --model no-such-model
 expect 1 "plans of llama-3-70b fit" validate ranking --backend host --model llama-3-70b
 

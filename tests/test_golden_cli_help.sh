@@ -65,11 +65,7 @@ done
 cp "$tests/data/logs/7b-a100-dp4-interleave-k2.log" run.log
 cp "$tests/data/published-runs.csv" .
 sed 's/"made-up-node"/"this-node"/' "$tests/data/calibrated-node.json" >this-node.json
-cat >tiny.json <<'END'
-{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
- "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
- "max_position_embeddings": 4096}
-END
+tiny_model
 commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
 [ "$(wc -l <<<"$commands")" -eq 22 ] || fail "expected 22 commands, got: $commands"
 while read -r command; do
