@@ -16,16 +16,33 @@ static inline void *must_have(size_t n, size_t size) {
   return memory;
 }
 
+static const hk_job one_gpu = {
+    .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+
+/* Of a model wide enough for pieces of more than a slab (2^20 parameters) and more than one span of
+ * a trial. */
+static inline hk_plan wide_plan(hk_runtime runtime, int64_t subgroup) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = model_of(
+      "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 512, "
+      "\"intermediate_size\": 512, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
+      "\"vocab_size\": 8192, \"max_position_embeddings\": 64}",
+      "wide");
+  must(hk_plan_create(&model, &one_gpu, runtime, HK_SUBGROUP_EXACT, subgroup, &plan, &err), &err);
+  hk_model_free(&model);
+  plan.buffers = 2;
+  return plan;
+}
+
 /* A few layers of a tiny model cut into subgroups of odd sizes, every one on a route by the dice,
  * in an order by the dice. DeepSpeed has no route `mapped`. */
 static inline hk_plan random_engine_plan(random_stream *r, bool deepspeed) {
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
   hk_plan plan;
   hk_model model = tiny_model(pick(r, 1, 2));
   const int64_t subgroup = (int64_t)scale(r, 700, 60000);
-  must(hk_plan_create(&model, &job, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
+  must(hk_plan_create(&model, &one_gpu, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
                       uniform(r) < 0.5 ? HK_SUBGROUP_EXACT : HK_SUBGROUP_SOFT, subgroup, &plan,
                       &err),
        &err);

@@ -26,23 +26,8 @@ static const variant variants[] = {
 };
 
 static hk_plan plan_of(const variant *v) {
-  static const char config[] =
-      "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 512, "
-      "\"intermediate_size\": 512, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
-      "\"vocab_size\": 8192, \"max_position_embeddings\": 64}";
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
-  hk_error err = {0};
-  cJSON *root = NULL;
-  hk_model model = {0};
-  hk_plan plan;
-  must(hk_json_parse(config, strlen(config), "wide", &root, &err), &err);
-  must(hk_model_from_config(root, "wide", &model, &err), &err);
-  cJSON_Delete(root);
-  must(hk_plan_create(&model, &job, v->runtime, HK_SUBGROUP_EXACT, v->subgroup, &plan, &err), &err);
-  hk_model_free(&model);
+  hk_plan plan = wide_plan(v->runtime, v->subgroup);
   plan.piece_numel = v->piece;
-  plan.buffers = 2;
   plan.cpu_threads = v->threads;
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].route = v->route[s % (size_t)v->routes];

@@ -21,28 +21,11 @@ static void every_plan_is_plain_adamw(void **unused) {
 /* Pieces of more than a slab each (2^20 parameters), which only larger models have. */
 static void long_pieces_are_plain_adamw(void **unused) {
   (void)unused;
-  static const char config[] =
-      "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 512, "
-      "\"intermediate_size\": 512, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
-      "\"vocab_size\": 8192, \"max_position_embeddings\": 64}";
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   const hk_engine_options options = {.no_pin_threads = true};
   for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
     random_stream r = {700 + (uint64_t)deepspeed};
-    hk_error err = {0};
-    cJSON *root = NULL;
-    hk_model model = {0};
-    hk_plan plan;
-    must(hk_json_parse(config, strlen(config), "wide", &root, &err), &err);
-    must(hk_model_from_config(root, "wide", &model, &err), &err);
-    cJSON_Delete(root);
-    must(hk_plan_create(&model, &job, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
-                        HK_SUBGROUP_EXACT, 2400011, &plan, &err),
-         &err);
-    hk_model_free(&model);
+    hk_plan plan = wide_plan(deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET, 2400011);
     plan.piece_numel = 2250003;
-    plan.buffers = 2;
     plan.cpu_threads = 2;
     assert_true(plan.n_subgroups >= HK_ROUTE_COUNT);
     for (size_t s = 0; s < plan.n_subgroups; s++) {
