@@ -241,9 +241,7 @@ static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   hk_state_subgroup *sub = subgroup_of(e, op);
   const int64_t n = op->work;
   if (e->plan.runtime == HK_RUNTIME_DEEPSPEED) HK_TRY(cast_gradients(e, sub, n, stream, err));
-  void *slabs = sub->route == HK_ROUTE_STAGED
-                    ? staging_of(e, id)
-                    : e->state.home[sub->first + op->offset / sub->piece * e->state.slabs_a_piece];
+  void *slabs = sub->route == HK_ROUTE_STAGED ? staging_of(e, id) : e->state.home[sub->first];
   HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, stream, err));
   if (sub->route == HK_ROUTE_RESIDENT && ends_subgroup(e, op, n)) {
     return sign(e, op, 0, stream, err);

@@ -29,6 +29,11 @@ static hk_slab_shape shape_for(int64_t numel) {
       .numel = numel, .m = part + skew, .v = 2 * (part + skew), .bytes = 3 * part + 2 * skew};
 }
 
+/* That hold so many parameters in a row. */
+static int64_t slabs_for(const hk_state *state, int64_t numel) {
+  return (numel + state->shape.numel - 1) / state->shape.numel;
+}
+
 /* The prototype moves whole subgroups; hocket moves pieces. */
 static void choose_shape(const hk_plan *plan, hk_state *state) {
   int64_t piece = 1;
@@ -37,15 +42,13 @@ static void choose_shape(const hk_plan *plan, hk_state *state) {
   const int64_t slabs = (piece + MOST_SLAB - 1) / MOST_SLAB;
   state->piece = piece;
   state->apart = round_up(piece, ALIGN_NUMEL);
-  state->slabs_a_piece = slabs;
   state->shape = shape_for(round_up((piece + slabs - 1) / slabs, 64));
+  state->slabs_a_piece = slabs_for(state, piece);
 }
 
 static int64_t slabs_of(const hk_state *state, const hk_state_subgroup *sub) {
-  const bool whole = sub->piece == sub->numel;
-  const int64_t pieces = whole ? 0 : sub->numel / sub->piece;
-  const int64_t rest = sub->numel - pieces * sub->piece;
-  return pieces * state->slabs_a_piece + (rest + state->shape.numel - 1) / state->shape.numel;
+  return sub->numel / sub->piece * slabs_for(state, sub->piece) +
+         slabs_for(state, sub->numel % sub->piece);
 }
 
 static hk_status make_spares(hk_spares *spares, int64_t n, hk_error *err) {
@@ -174,10 +177,8 @@ hk_slab_run hk_state_run(const hk_state *state, size_t s, int64_t offset, int64_
   const hk_state_subgroup *sub = &state->subgroups[s];
   const int64_t piece = offset / sub->piece, inside = offset % sub->piece;
   const int64_t slab = inside / state->shape.numel, at = inside % state->shape.numel;
-  const int64_t piece_end = (piece + 1) * sub->piece;
-  int64_t n = state->shape.numel - at;
-  if (n > piece_end - offset) n = piece_end - offset;
-  if (n > end - offset) n = end - offset;
+  const int64_t stop = hk_min((piece + 1) * sub->piece, end);
+  const int64_t n = hk_min(state->shape.numel - at, stop - offset);
   return (hk_slab_run){
       .slab = sub->first + piece * state->slabs_a_piece + slab, .at = at, .n = n, .offset = offset};
 }
