@@ -14,9 +14,8 @@
 #include "engine/host_memory.h"
 #include "engine/topology.h"
 
-#define HUGE_PAGE   (2 * HK_MIB)
-#define TOUCH_CHUNK HUGE_PAGE
-#define THP_FILE    "/sys/kernel/mm/transparent_hugepage/enabled"
+#define HUGE_PAGE (2 * HK_MIB)
+#define THP_FILE  "/sys/kernel/mm/transparent_hugepage/enabled"
 
 /* "this; that". Cut when full. */
 __attribute__((format(printf, 2, 3))) static void add_note(hk_arena *arena, const char *format,
@@ -167,15 +166,13 @@ static int64_t stride_of(int64_t chunks) {
 static void touch_chunk(void *arg, int64_t turn, int thread) {
   (void)thread;
   const touching *t = arg;
-  const int64_t chunk = turn * t->stride % t->chunks;
-  const hk_bytes begin = chunk * TOUCH_CHUNK;
-  const hk_bytes end = begin + TOUCH_CHUNK < t->bytes ? begin + TOUCH_CHUNK : t->bytes;
+  const hk_bytes begin = turn * t->stride % t->chunks * HUGE_PAGE, end = begin + HUGE_PAGE;
   for (hk_bytes at = begin; at < end; at += t->page) *(volatile char *)(t->base + at) = 0;
 }
 
 static void touch(hk_arena *arena, hk_team *team) {
   touching t = {.base = arena->base, .bytes = arena->bytes, .page = sysconf(_SC_PAGESIZE)};
-  t.chunks = (t.bytes + TOUCH_CHUNK - 1) / TOUCH_CHUNK;
+  t.chunks = t.bytes / HUGE_PAGE;
   t.stride = stride_of(t.chunks);
   if (team != NULL) {
     hk_team_run(team, t.chunks, touch_chunk, &t);
