@@ -24,10 +24,10 @@ static void set_turns(hk_draft *draft) {
 
 /* -- Copies from caches ------------------------------------------------------------------------ */
 
-/* The rates of the smallest size, of the largest that is nearer to it than to memory's, and the
- * first size that is not. */
+/* The largest size whose rate is nearer to the smallest's than to memory's, and the first that is
+ * not. */
 typedef struct {
-  const hk_series *first, *last;
+  const hk_series *last;
   double beyond; /* bytes; INFINITY: not tried */
 } cached_range;
 
@@ -49,10 +49,7 @@ static cached_range find_range(const hk_draft *draft) {
   size_t at = 0;
   for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_H2D_CACHED, &at));) {
     const double rate = rate_of(m, s, s->summary[0].median);
-    if (r.first == NULL) {
-      r.first = s;
-      least = sqrt(rate * m->h2d_pageable.value);
-    }
+    if (least == 0) least = sqrt(rate * m->h2d_pageable.value);
     if (rate < least) {
       r.beyond = size_of(s);
       return r;
