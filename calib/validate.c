@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "calib/runs.h"
 #include "core/json.h"
 #include "engine/trial.h"
 
@@ -216,7 +217,7 @@ void hk_validation_free(hk_validation *validation) {
 }
 
 double hk_validation_median_ms(const hk_validation *v) {
-  return (v->update_ms[(v->steps - 1) / 2] + v->update_ms[v->steps / 2]) / 2;
+  return hk_median(v->update_ms, (size_t)v->steps);
 }
 
 /* -- Whose profile it is ----------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "calib/fingerprint.h"
+#include "calib/runs.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
@@ -135,20 +136,14 @@ typedef struct {
   int n;
 } summary;
 
-static int by_value(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static summary summarise(const running *r) {
   const int skip = r->steps > WARM_UP ? WARM_UP : 0, n = r->steps - skip;
   summary s = {.n = n};
   if (n == 0) return s;
-  qsort(r->update_ms + skip, (size_t)n, sizeof *r->update_ms, by_value);
-  const double *sorted = r->update_ms + skip;
-  s.min = sorted[0];
-  s.max = sorted[n - 1];
-  s.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+  double *ms = r->update_ms + skip;
+  s.median = hk_median(ms, (size_t)n); /* which sorts them */
+  s.min = ms[0];
+  s.max = ms[n - 1];
   s.params_per_s = s.median > 0 ? (double)hk_engine_numel(r->engine) / s.median * 1e3 : 0;
   return s;
 }
