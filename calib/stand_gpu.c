@@ -12,7 +12,7 @@ static hk_status open_lane(hk_stand *stand, hk_stand_gpu *gpu, hk_stand_lane *la
   for (int i = 0; i <= HK_STAND_STRETCHES; i++) {
     HK_TRY(stand->ops->event_open(gpu->backend, &lane->marks[i], err));
   }
-  return HK_OK;
+  return stand->ops->event_open(gpu->backend, &lane->passing, err);
 }
 
 static void lay_out(hk_stand_gpu *gpu) {
@@ -58,6 +58,7 @@ void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu) {
     for (int i = 0; i <= HK_STAND_STRETCHES; i++) {
       if (lane->marks[i] != NULL) ops->event_close(lane->marks[i]);
     }
+    if (lane->passing != NULL) ops->event_close(lane->passing);
   }
   if (gpu->block != NULL) ops->release(gpu->backend, gpu->block);
   gpu->block = NULL;
@@ -144,15 +145,19 @@ hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err) {
 
 /* ---- A whole job ----------------------------------------------------------------------------- */
 
+/* Between two events, as the engine queues an operation: a lane stands still for some 2 us between
+ * them, which is part of what an operation costs. */
 static hk_status queue_all(hk_stand_job *job, hk_stand_lane *lane, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   HK_TRY(ops->record(lane->stream, lane->marks[0], err));
   for (size_t s = 0; s < job->n; s++) {
     const int64_t end = hk_stand_cut(job->ops, job->n, s + 1);
     for (int64_t i = hk_stand_cut(job->ops, job->n, s); i < end; i++) {
+      HK_TRY(ops->record(lane->stream, lane->passing, err));
       HK_TRY(hk_stand_queue(job, job->first + i, err));
+      hk_event *const after = i + 1 < end ? lane->passing : lane->marks[s + 1];
+      HK_TRY(ops->record(lane->stream, after, err));
     }
-    HK_TRY(ops->record(lane->stream, lane->marks[s + 1], err));
   }
   return ops->event_sync(lane->marks[job->n], err);
 }

@@ -16,7 +16,7 @@
 #include "engine/arena.h"
 
 #define HK_STAND_GPUS      ((HK_PROBE_LOADS - 1) / 2)
-#define HK_STAND_STRETCHES 32 /* of one load's run, at most: events must not slow it down */
+#define HK_STAND_STRETCHES 32 /* of one load's run, at most */
 #define HK_STAND_TURNS     4  /* copies that are queued together, to see how many run at once */
 
 typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANES } hk_stand_lane_kind;
@@ -24,6 +24,7 @@ typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANES } hk_stand_lane_k
 typedef struct {
   hk_stream *stream;
   hk_event *marks[HK_STAND_STRETCHES + 1];
+  hk_event *passing; /* recorded and never read: see queue_all */
 } hk_stand_lane;
 
 typedef struct {
