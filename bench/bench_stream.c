@@ -1,28 +1,35 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Host memory as STREAM measures it: loops over arrays that no cache holds, times of whole passes,
- * the same passes again and again. A check on `hocket calibrate`, so it shares no code with it:
- * OpenMP's threads instead of the engine's team, its own memory, its own loops.
+ * the same passes again and again. A check on `hocket calibrate`, so the loops share no code with
+ * it: OpenMP's threads instead of the engine's team, their own memory, their own kernels.
  *
- *   OMP_PROC_BIND=spread OMP_PLACES=cores bench_stream
- *       [--threads 1,2,4] [--mib N] [--rounds N] [--chunk-kib N] [--json FILE]
+ *   bench_stream [--threads 1,2,4] [--mib N] [--rounds N] [--chunk-kib N] [--json FILE]
+ *                [--probes]
  *
  * read sums an array, write fills one past the caches, copy does both; bytes in and bytes out
  * count, and there are no others: stores past the caches fetch nothing first. A pass is shared out
  * in one block a thread, as STREAM does, and in chunks that idle threads take, which a thread that
- * is held up does not delay. Rounds visit all cases; best and median of them are reported. */
+ * is held up does not delay. Rounds visit all cases; best and median of them are reported.
+ *
+ * --probes runs calibrate's own probes of the same in turns with the loops: on a machine whose
+ * memory others use too, what was measured minutes apart says little about who measured well. */
 #include <getopt.h>
 #include <omp.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined __x86_64__
 #include <immintrin.h>
 #endif
+
+#include "calib/stand.h"
 
 #define MIB     ((size_t)1 << 20)
 #define HUGE    (2 * MIB)
@@ -38,6 +45,7 @@ static struct {
   int counts[MOST_COUNTS], n_counts, rounds;
   size_t words, chunk; /* of an array; what a thread takes at a time */
   const char *json;
+  bool probes;
 } given = {.rounds = 10, .chunk = PER_MIB};
 
 static uint64_t *from, *to;
@@ -62,7 +70,8 @@ static uint64_t copy_plain(size_t at, size_t end) {
   return 0;
 }
 
-/* Of a vector instruction set. Four sums, so that reads wait for memory and not for additions. */
+/* Of a vector instruction set. Four sums, so that reads wait for memory and not for additions;
+ * copies fetch ahead, or stores wait for reads. */
 #define LOOPS(isa, target_name, vec, zero, one, load, store, add)                           \
   __attribute__((target(target_name))) static uint64_t read_##isa(size_t at, size_t end) {  \
     enum { LANES = sizeof(vec) / sizeof(uint64_t) };                                        \
@@ -89,6 +98,7 @@ static uint64_t copy_plain(size_t at, size_t end) {
   }                                                                                         \
   __attribute__((target(target_name))) static uint64_t copy_##isa(size_t at, size_t end) {  \
     for (size_t i = at; i < end; i += sizeof(vec) / sizeof(uint64_t)) {                     \
+      _mm_prefetch((const char *)(from + i) + 4096, _MM_HINT_T0);                           \
       store((vec *)(to + i), load((const vec *)(from + i)));                                \
     }                                                                                       \
     _mm_sfence();                                                                           \
@@ -119,26 +129,56 @@ static isa best_isa(void) {
 /* -- Cases ------------------------------------------------------------------------------------- */
 
 typedef enum { READ, WRITE, COPY, KINDS } kind;
-typedef enum { BLOCKS, CHUNKS, SHARINGS } sharing;
+typedef enum { BLOCKS, CHUNKS, PROBE, SHARINGS } sharing; /* PROBE: calibrate's own */
 
 static const char *const kind_names[KINDS] = {"read", "write", "copy"};
-static const char *const sharing_names[SHARINGS] = {"blocks", "chunks"};
+static const char *const sharing_names[SHARINGS] = {"blocks", "chunks", "probe"};
 
 typedef struct {
   kind what;
   sharing how;
   int threads;
-  double seconds[MOST_ROUNDS];
+  hk_probe probe; /* of PROBE */
+  double rates[MOST_ROUNDS];
   double best, median; /* bytes a second, once all is done */
 } bench_case;
 
 static bench_case cases[MOST_COUNTS * KINDS * SHARINGS];
 static int n_cases;
+static hk_stand *stand; /* on which probes run */
 
 static void fail(int status, const char *why, const char *what) {
   fprintf(stderr, "bench_stream: %s%s\n", why, what);
   exit(status);
 }
+
+/* -- Threads ----------------------------------------------------------------------------------- */
+
+static cpu_set_t allowed; /* to this process */
+static size_t cpus[CPU_SETSIZE], n_cpus;
+
+static void list_cpus(void) {
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (CPU_ISSET(cpu, &allowed)) cpus[n_cpus++] = cpu;
+  }
+}
+
+/* As OMP_PROC_BIND=spread would, which binds the process's first thread for good: probes start
+ * their team from it. */
+static void spread_out(void) {
+  if (n_cpus == 0) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpus[(size_t)omp_get_thread_num() * n_cpus / (size_t)omp_get_num_threads()], &one);
+  (void)sched_setaffinity(0, sizeof one, &one);
+}
+
+static void free_first_thread(void) {
+  if (n_cpus > 0) (void)sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+/* -- Passes ------------------------------------------------------------------------------------ */
 
 static uint64_t pass_in_blocks(loop *work, int threads) {
   uint64_t sum = 0;
@@ -174,25 +214,74 @@ static bool written_well(kind what) {
   return true;
 }
 
-static double time_pass(const bench_case *c, const isa *loops, bool check) {
+static size_t bytes_of(const bench_case *c) {
+  return given.words * sizeof *from * (c->what == COPY ? 2 : 1);
+}
+
+/* Bytes a second of a pass. */
+static double run_loop(const bench_case *c, const isa *loops, bool check) {
   loop *const work = c->what == READ ? loops->read : c->what == WRITE ? loops->write : loops->copy;
+#pragma omp parallel num_threads(c->threads)
+  spread_out();
   const double begin = omp_get_wtime();
   const uint64_t sum =
       c->how == BLOCKS ? pass_in_blocks(work, c->threads) : pass_in_chunks(work, c->threads);
   const double seconds = omp_get_wtime() - begin;
+  free_first_thread();
   const bool well = c->what == READ ? sum == sum_of_source() : !check || written_well(c->what);
   if (!well) fail(1, "memory does not hold what it should after ", kind_names[c->what]);
-  return seconds;
+  return (double)bytes_of(c) / seconds;
+}
+
+static double run_probe(const bench_case *c, bool check) {
+  const hk_ns wish = 60 * 1000000;                         /* as calibrate has it */
+  const struct timespec pause = {.tv_nsec = 50 * 1000000}; /* OpenMP's threads spin after a pass */
+  (void)nanosleep(&pause, NULL);
+  hk_error err = {0};
+  double rate = 0;
+  if (hk_stand_run(stand, &c->probe, wish, check, &rate, &err) != HK_OK) fail(1, "", err.message);
+  return rate;
+}
+
+/* Calibrate's probe of this kind, at that many threads. */
+static hk_probe find_probe(kind what, int threads) {
+  const hk_load_kind kinds[KINDS] = {HK_LOAD_DRAM_READ, HK_LOAD_DRAM_WRITE, HK_LOAD_DRAM_COPY};
+  hk_probe *probes = NULL, found = {0};
+  hk_probe_scope scope;
+  hk_error err = {0};
+  size_t n = 0;
+  hk_stand_scope(stand, &scope);
+  if (hk_probes_list(&scope, &probes, &n, &err) != HK_OK) fail(1, "", err.message);
+  for (size_t i = 0; i < n; i++) {
+    if (probes[i].loads[0].kind == kinds[what]) found = probes[i];
+  }
+  free(probes);
+  if (found.n_loads != 1) fail(ENVIRONMENT, "calibrate has no probe like ", kind_names[what]);
+  found.loads[0].threads = threads;
+  snprintf(found.name, sizeof found.name, "dram_%s %d threads", kind_names[what], threads);
+  return found;
 }
 
 static void list_cases(void) {
   for (int i = 0; i < given.n_counts; i++) {
+    const int threads = given.counts[i];
     for (kind what = READ; what < KINDS; what++) {
       for (sharing how = BLOCKS; how < SHARINGS; how++) {
-        cases[n_cases++] = (bench_case){.what = what, .how = how, .threads = given.counts[i]};
+        if (how == PROBE && !given.probes) continue;
+        bench_case *c = &cases[n_cases++];
+        *c = (bench_case){.what = what, .how = how, .threads = threads};
+        if (how == PROBE) c->probe = find_probe(what, threads);
       }
     }
   }
+}
+
+/* Where no GPU is asked for; the device that it makes up has next to no memory. */
+static void open_stand(void) {
+  const hk_stand_options options = {
+      .ops = &hk_backend_host, .gpus = 1, .device_bytes = HK_PROBE_LEAST_DEVICE};
+  hk_error err = {0};
+  if (hk_stand_open(&options, &stand, &err) != HK_OK) fail(ENVIRONMENT, "", err.message);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -201,19 +290,20 @@ static int ascending(const void *a, const void *b) {
 }
 
 static void summarise(bench_case *c) {
-  const double bytes = (double)(given.words * sizeof *from) * (c->what == COPY ? 2 : 1);
   const int n = given.rounds;
-  qsort(c->seconds, (size_t)n, sizeof c->seconds[0], ascending);
-  c->best = bytes / c->seconds[0];
-  c->median = bytes / ((c->seconds[(n - 1) / 2] + c->seconds[n / 2]) / 2);
+  qsort(c->rates, (size_t)n, sizeof c->rates[0], ascending);
+  c->best = c->rates[n - 1];
+  c->median = (c->rates[(n - 1) / 2] + c->rates[n / 2]) / 2;
 }
 
 /* Round -1 warms up, and is checked. */
 static void measure(const isa *loops) {
   for (int round = -1; round < given.rounds; round++) {
     for (int i = 0; i < n_cases; i++) {
-      const double seconds = time_pass(&cases[i], loops, round < 0);
-      if (round >= 0) cases[i].seconds[round] = seconds;
+      bench_case *c = &cases[i];
+      const bool warm_up = round < 0;
+      const double rate = c->how == PROBE ? run_probe(c, warm_up) : run_loop(c, loops, warm_up);
+      if (!warm_up) c->rates[round] = rate;
     }
   }
   for (int i = 0; i < n_cases; i++) summarise(&cases[i]);
@@ -330,7 +420,8 @@ static size_t default_words(void) {
 static void parse(int argc, char **argv) {
   static const struct option known[] = {{"threads", 1, NULL, 't'},   {"mib", 1, NULL, 'm'},
                                         {"rounds", 1, NULL, 'r'},    {"json", 1, NULL, 'j'},
-                                        {"chunk-kib", 1, NULL, 'c'}, {NULL, 0, NULL, 0}};
+                                        {"chunk-kib", 1, NULL, 'c'}, {"probes", 0, NULL, 'p'},
+                                        {NULL, 0, NULL, 0}};
   given.words = default_words();
   for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
     if (c == 't')
@@ -343,6 +434,8 @@ static void parse(int argc, char **argv) {
       given.chunk = (size_t)number(optarg, 1 << 20) * (PER_MIB / 1024);
     else if (c == 'j')
       given.json = optarg;
+    else if (c == 'p')
+      given.probes = true;
     else
       exit(USAGE);
   }
@@ -354,12 +447,15 @@ int main(int argc, char **argv) {
   parse(argc, argv);
   const isa loops = best_isa();
   omp_set_dynamic(0);
+  list_cpus();
+  if (given.probes) open_stand();
   fill_arrays();
   list_cases();
   measure(&loops);
   const double huge = huge_bytes();
   print_table(&loops, huge);
   if (given.json != NULL) write_json(&loops, huge);
+  hk_stand_close(stand);
   free(from);
   free(to);
 }

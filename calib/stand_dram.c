@@ -11,6 +11,9 @@
 #include "calib/stand_private.h"
 
 #define STEP 256 /* bytes a kernel goes at a time; chunks are multiples of it */
+/* Bytes from what is copied to what is fetched: left to themselves, some processors fetch so late
+ * that stores wait (copies 1.17 x as fast on an AMD EPYC). Reads alone are faster without. */
+#define AHEAD 4096
 
 typedef struct {
   const char *name;
@@ -69,6 +72,7 @@ __attribute__((target("avx2"))) static void copy_avx2(char *to, const char *from
   for (hk_bytes at = 0; at < bytes; at += STEP) {
     const __m256i *words = (const void *)(from + at);
     __m256i *out = (void *)(to + at);
+    for (int i = 0; i < 4; i++) _mm_prefetch(from + at + AHEAD + 64 * i, _MM_HINT_T0);
     for (int i = 0; i < 8; i++) _mm256_stream_si256(out + i, _mm256_load_si256(words + i));
   }
   _mm_sfence();
@@ -102,6 +106,7 @@ __attribute__((target("avx512f"))) static void copy_avx512(char *to, const char 
   for (hk_bytes at = 0; at < bytes; at += STEP) {
     const __m512i *words = (const void *)(from + at);
     __m512i *out = (void *)(to + at);
+    for (int i = 0; i < 4; i++) _mm_prefetch(from + at + AHEAD + 64 * i, _MM_HINT_T0);
     for (int i = 0; i < 4; i++) _mm512_stream_si512(out + i, _mm512_load_si512(words + i));
   }
   _mm_sfence();
