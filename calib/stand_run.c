@@ -197,6 +197,7 @@ static void open_gate(gate *g, int expected, gate_state state) {
 
 static void *run_lane(void *argument) {
   const runner *r = argument;
+  hk_thread_prompt(); /* as the engine's threads that queue */
   if (wait_at(r->gate) == OPEN) hk_stand_gpu_run(r->job);
   return NULL;
 }

@@ -172,7 +172,9 @@ static void drain(lane *l) {
 static void *lane_main(void *arg) {
   lane *l = arg;
   hk_executor *x = l->executor;
-  if (l->on_cpu && x->actions.join != NULL) {
+  if (!l->on_cpu) {
+    hk_thread_prompt();
+  } else if (x->actions.join != NULL) {
     x->actions.join(x->actions.arg, x->graph->lanes[l->index].kind);
   }
   uint64_t seen = 0;

@@ -5,7 +5,11 @@
 #include <errno.h>
 #include <hwloc.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "engine/team.h"
 
@@ -153,6 +157,23 @@ int hk_thread_start(pthread_t *thread, int cpu, void *(*run)(void *), void *arg)
   if (failure == 0) failure = pthread_create(thread, &attributes, run, arg);
   pthread_attr_destroy(&attributes);
   return failure;
+}
+
+/* As the kernel has it; not all C libraries do. */
+struct scheduling {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t runtime, deadline, period; /* ns; of an ordinary thread, runtime is its slice */
+};
+
+void hk_thread_prompt(void) {
+  struct scheduling wish = {.size = sizeof wish,
+                            .flags = 0x8, /* whatever policy it has */
+                            .nice = getpriority(PRIO_PROCESS, 0),
+                            .runtime = 100000}; /* the least that is granted */
+  (void)syscall(SYS_sched_setattr, 0, &wish, 0);
 }
 
 /* -- Memory ------------------------------------------------------------------------------------ */

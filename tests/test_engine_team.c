@@ -4,7 +4,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "engine/team.h"
@@ -201,6 +203,42 @@ static void test_pins_are_not_inherited(void **state) {
   hk_team_close(team);
 }
 
+/* As the kernel has it: sched_getattr(2). */
+static uint64_t slice_of_this_thread(void) {
+  struct {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+  } now = {0};
+  return syscall(SYS_sched_getattr, 0, &now, sizeof now, 0) == 0 ? now.runtime : 0;
+}
+
+typedef struct {
+  uint64_t before, after;
+} slices;
+
+static void *become_prompt(void *arg) {
+  slices *s = arg;
+  s->before = slice_of_this_thread();
+  hk_thread_prompt();
+  s->after = slice_of_this_thread();
+  return NULL;
+}
+
+/* Kernels before 6.12 tell no slice, and give none. */
+static void test_prompt_threads_have_short_slices(void **state) {
+  (void)state;
+  slices seen = {0};
+  pthread_t thread;
+  assert_int_equal(hk_thread_start(&thread, -1, become_prompt, &seen), 0);
+  pthread_join(thread, NULL);
+  if (seen.before == 0) skip();
+  assert_true(seen.after < seen.before);
+  assert_int_equal(seen.after, 100000);
+}
+
 /* As under taskset. */
 static void test_stays_where_it_is_allowed(void **state) {
   (void)state;
@@ -291,6 +329,7 @@ int main(void) {
       cmocka_unit_test(test_teams_side_by_side),
       cmocka_unit_test(test_too_many_are_not_pinned),
       cmocka_unit_test(test_pins_are_not_inherited),
+      cmocka_unit_test(test_prompt_threads_have_short_slices),
       cmocka_unit_test(test_stays_where_it_is_allowed),
       cmocka_unit_test(test_order_of_cpus),
       cmocka_unit_test(test_unknown_place),
