@@ -15,8 +15,8 @@
 
 /* X(NAME, text, unit of the value, operation that the simulator replays it as, meaning)
  * HK_OP_KIND_COUNT: the simulator has no such operation; the probe informs a quantity directly, or
- * the reader. Values are rates, but for SYNC (ns), MEMORY (B). Bytes of host memory traffic a
- * parameter are DESIGN.md section 4's: AdamW 28, AdamW fp32 28, unscale 8, cast 6. */
+ * the reader. Values are rates, but for SYNC and HOP (ns), MEMORY (B). Bytes of host memory traffic
+ * a parameter are DESIGN.md section 4's: AdamW 28, AdamW fp32 28, unscale 8, cast 6. */
 #define HK_LOADS(X)                                                                                \
   X(H2D, "h2d", "B/s", STATE_H2D, "copies from registered huge pages to a GPU")                    \
   X(D2H, "d2h", "B/s", STATE_D2H, "copies from a GPU to registered huge pages")                    \
@@ -39,6 +39,7 @@
   X(MATMUL, "matmul", "F/s", KIND_COUNT, "bf16 matrix product of a model's shape")                 \
   X(LAUNCH, "launch", "launches/s", KIND_COUNT, "kernels that do next to nothing, queued")         \
   X(SYNC, "sync", "ns", KIND_COUNT, "from queueing such a kernel to knowing that it has ended")    \
+  X(HOP, "hop", "ns", KIND_COUNT, "from a copy's or kernel's end to another queue's that waits")   \
   X(TOUCH, "touch", "B/s", KIND_COUNT, "first touch of huge pages by the team")                    \
   X(REGISTER, "register", "B/s", KIND_COUNT, "registering touched huge pages with the GPU")        \
   X(PIN, "pin", "B/s", KIND_COUNT, "the same with small pages")                                    \

@@ -12,6 +12,7 @@
 #define MILLION        ((int64_t)1000000)
 #define CPU_CHUNK      ((int64_t)64 << 10) /* parameters; what the engine's threads take */
 #define CONTENDED_COPY (16 * HK_MIB)       /* about one staged piece's p, m or v */
+#define HOPPING_COPY   (2 * HK_MIB)        /* long enough to queue what waits for it */
 #define SMALL_DEVICE   (2 * HK_GIB)        /* below it, products are as a CPU can do them */
 #define MOST_GPUS      ((HK_PROBE_LOADS - 1) / 2)
 
@@ -355,6 +356,7 @@ static void add_singles(builder *b) {
   const hk_bytes sixteenth = smaller / 16 / 4096 * 4096;
   add_single(b, HK_LOAD_LAUNCH, 1, true);
   add_single(b, HK_LOAD_SYNC, 1, false);
+  add_single(b, HK_LOAD_HOP, hk_min(HOPPING_COPY, sixteenth), true);
   add_single(b, HK_LOAD_MEMORY, 1, true);
   add_single(b, HK_LOAD_TURNS, hk_min(CONTENDED_COPY, sixteenth), true);
   add_single(b, HK_LOAD_TOUCH, hk_min(HK_GIB, eighth), false);

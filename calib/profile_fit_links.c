@@ -180,11 +180,21 @@ static void set_launch(hk_draft *draft, const copied *kernels) {
   }
 }
 
+static void set_hop(hk_draft *draft) {
+  size_t at = 0;
+  const hk_series *s = hk_draft_alone(draft, HK_LOAD_HOP, &at);
+  if (!s) return; /* the list's default */
+  hk_draft_set(draft, &draft->machine.gpu_hop, HK_ORIGIN_MEASURED,
+               hk_estimate_median(&s->summary[0], 1),
+               "copies in, kernels and copies out that wait for each other");
+}
+
 static hk_status set_gpu(hk_draft *draft) {
   copied resident, mapped;
   HK_TRY(fit_sizes(draft, HK_LOAD_ADAMW_GPU, &resident));
   HK_TRY(fit_sizes(draft, HK_LOAD_MAPPED, &mapped));
   set_launch(draft, &resident);
+  set_hop(draft);
   hk_draft_set(draft, &draft->machine.gpu_hbm, HK_ORIGIN_MEASURED,
                bytes_of(draft, &resident, STATE_BYTES), "%d B x %s", STATE_BYTES, resident.how);
   hk_draft_set(draft, &draft->machine.mapped, HK_ORIGIN_MEASURED,

@@ -24,6 +24,15 @@ static hk_status run_each(hk_stand_job *job,
   return status;
 }
 
+/* The same, where operations read the GPU's clock. */
+static hk_status run_timed(hk_stand_job *job,
+                           hk_status (*each)(const hk_stand_job *, double *, hk_error *),
+                           hk_error *err) {
+  hk_ns unused;
+  HK_TRY(job->stand->ops->clock_align(job->stand->gpu[job->load->gpu].backend, &unused, err));
+  return run_each(job, each, err);
+}
+
 /* ---- Latency --------------------------------------------------------------------------------- */
 
 static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error *err) {
@@ -35,6 +44,74 @@ static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error
   HK_TRY(ops->event_sync(lane->marks[0], err)); /* as the engine's lanes wait */
   *time = (double)(hk_now() - begin);
   return HK_OK;
+}
+
+/* ---- From queue to queue --------------------------------------------------------------------- */
+
+/* A copy in, a kernel, a copy out, and round again: each on its lane, as state passes through a
+ * staging buffer. */
+#define HOPS 24
+
+static const hk_stand_lane *hop_lane(const hk_stand_job *job, int i) {
+  static const hk_stand_lane_kind order[] = {HK_LANE_IN, HK_LANE_WORK, HK_LANE_OUT};
+  return &job->stand->gpu[job->load->gpu].lanes[order[i % 3]];
+}
+
+/* Operation i's start and end. */
+static hk_event *const *hop_marks(const hk_stand_job *job, int i) {
+  return &hop_lane(job, i)->marks[i / 3 * 2];
+}
+
+static hk_status queue_hop(const hk_stand_job *job, int i, hk_error *err) {
+  const hk_stand *stand = job->stand;
+  const hk_stand_gpu *gpu = &stand->gpu[job->load->gpu];
+  hk_stream *stream = hop_lane(job, i)->stream;
+  switch (i % 3) {
+    case 0:
+      return stand->ops->copy(stream, gpu->in, stand->in, job->load->chunk, err);
+    case 1:
+      return hk_stand_queue(job, i, err);
+    default:
+      return stand->ops->copy(stream, stand->out, gpu->out, job->load->chunk, err);
+  }
+}
+
+/* Between two events, behind the end of the one before, as the engine queues operations: ahead. */
+static hk_status queue_hops(const hk_stand_job *job, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  for (int i = 0; i <= HOPS; i++) {
+    hk_stream *stream = hop_lane(job, i)->stream;
+    if (i > 0) HK_TRY(ops->wait(stream, hop_marks(job, i - 1)[1], err));
+    HK_TRY(ops->record(stream, hop_marks(job, i)[0], err));
+    HK_TRY(queue_hop(job, i, err));
+    HK_TRY(ops->record(stream, hop_marks(job, i)[1], err));
+  }
+  return ops->event_sync(hop_marks(job, HOPS)[1], err);
+}
+
+/* The median; a hop takes a tick of the clock at least. */
+static hk_status read_hops(const hk_stand_job *job, double *hop, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  double hops[HOPS];
+  hk_summary summary;
+  for (int i = 0; i < HOPS; i++) {
+    hk_ns end = 0, start = 0;
+    HK_TRY(ops->event_time(hop_marks(job, i)[1], &end, err));
+    HK_TRY(ops->event_time(hop_marks(job, i + 1)[0], &start, err));
+    hops[i] = (double)hk_max(start - end, 1);
+  }
+  HK_TRY(hk_summarise(hops, HOPS, &summary, err));
+  *hop = summary.median;
+  return HK_OK;
+}
+
+static hk_status go_round(const hk_stand_job *job, double *hop, hk_error *err) {
+  hk_status status = queue_hops(job, err);
+  if (status == HK_OK) status = read_hops(job, hop, err);
+  if (status == HK_OK) return HK_OK;
+  /* What was queued before a failure must not run on into the next job. */
+  for (int i = 0; i < 3; i++) (void)job->stand->ops->stream_sync(hop_lane(job, i)->stream, NULL);
+  return status;
 }
 
 /* ---- Copies at once -------------------------------------------------------------------------- */
@@ -89,12 +166,6 @@ static hk_status take_turns(const hk_stand_job *job, double *at_once, hk_error *
     if (streams[i] != NULL) ops->stream_close(streams[i]);
   }
   return status;
-}
-
-static hk_status run_turns(hk_stand_job *job, hk_error *err) {
-  hk_ns unused;
-  HK_TRY(job->stand->ops->clock_align(job->stand->gpu[job->load->gpu].backend, &unused, err));
-  return run_each(job, take_turns, err);
 }
 
 /* ---- Pages ----------------------------------------------------------------------------------- */
@@ -171,8 +242,11 @@ void hk_stand_alone_run(hk_stand_job *job) {
     case HK_LOAD_SYNC:
       job->err.status = run_each(job, launch_and_wait, &job->err);
       break;
+    case HK_LOAD_HOP:
+      job->err.status = run_timed(job, go_round, &job->err);
+      break;
     case HK_LOAD_TURNS:
-      job->err.status = run_turns(job, &job->err);
+      job->err.status = run_timed(job, take_turns, &job->err);
       break;
     case HK_LOAD_MEMORY:
       job->err.status = run_memory(job, &job->err);

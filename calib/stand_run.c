@@ -19,7 +19,7 @@ static bool is_dram(hk_load_kind kind) {
 
 /* Timed by calls on the calling thread: no stretches. */
 static bool is_call(hk_load_kind kind) {
-  return kind == HK_LOAD_SYNC || kind >= HK_LOAD_TOUCH;
+  return kind >= HK_LOAD_SYNC;
 }
 
 /* Loads that use what others use, too. */
@@ -36,9 +36,8 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *e
   int64_t most = INT64_MAX;
   if (l->kind == HK_LOAD_ADAMW_GPU || l->kind == HK_LOAD_MAPPED) most = gpu->params;
   if (l->kind == HK_LOAD_MAPPED && stand->mapped_params < most) most = stand->mapped_params;
-  if (l->kind == HK_LOAD_TURNS) {
-    most = (gpu->quarter < stand->quarter ? gpu->quarter : stand->quarter) / HK_STAND_TURNS;
-  }
+  if (l->kind == HK_LOAD_TURNS) most = hk_min(gpu->quarter, stand->quarter) / HK_STAND_TURNS;
+  if (l->kind == HK_LOAD_HOP) most = hk_min(gpu->quarter, stand->quarter);
   if (l->kind == HK_LOAD_MATMUL) {
     const double in = 2.0 * (double)l->k * (double)(l->chunk + l->n);
     const double out = 2.0 * (double)l->chunk * (double)l->n;

@@ -88,6 +88,11 @@ typedef enum {
 
 const char *hk_lane_kind_name(hk_lane_kind kind);
 
+/* Whether its operations are done by CPU threads; else they are a queue of the GPU. */
+static inline bool hk_lane_on_cpu(hk_lane_kind kind) {
+  return kind == HK_LANE_HOST || kind == HK_LANE_CPU;
+}
+
 typedef struct {
   hk_lane_kind kind;
   int rank;

@@ -49,6 +49,9 @@ typedef struct {
   X(gpu_hbm, "gpu.hbm_bytes_per_s", "B/s", 1e9, 1e15, NAN,                                         \
     "GPU memory bandwidth, read plus write")                                                       \
   X(gpu_launch, "gpu.launch_ns", "ns", 0, 1e9, 5000, "start of a kernel or copy on a stream")      \
+  X(gpu_hop, "gpu.hop_ns", "ns", 0, 1e9, 0,                                                        \
+    "from the end of an operation on one queue of the GPU to the start of one on another queue "   \
+    "that waits for it")                                                                           \
   X(layer_launch, "framework.layer_launch_ns", "ns", 0, 1e12, 1e6,                                 \
     "time in which the framework's host thread issues one layer, forward or backward")             \
   X(report, "framework.report_ns", "ns", 0, 1e12, 80e6,                                            \

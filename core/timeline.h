@@ -8,7 +8,7 @@
 
 typedef struct {
   hk_ns ready; /* dependencies met and lane free */
-  hk_ns start; /* after `ready` only where the runner itself was late (never in the simulator) */
+  hk_ns start; /* later, where the runner itself was late or, in the simulator, by gpu.hop_ns */
   hk_ns end;
 } hk_span;
 

@@ -45,10 +45,6 @@ struct hk_executor {
   hk_error failure; /* the first one; status HK_OK: none */
 };
 
-bool hk_lane_on_cpu(hk_lane_kind kind) {
-  return kind == HK_LANE_HOST || kind == HK_LANE_CPU;
-}
-
 /* -- Progress ---------------------------------------------------------------------------------- */
 
 static void set_progress(hk_executor *x, int32_t op, progress to) {

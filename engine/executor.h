@@ -38,6 +38,4 @@ hk_status hk_executor_run(hk_executor *executor, hk_timeline *timeline, hk_ns *e
 /* Whether a CPU lane's operation was done in the last run. */
 bool hk_executor_done(const hk_executor *executor, int32_t op);
 
-bool hk_lane_on_cpu(hk_lane_kind kind);
-
 #endif

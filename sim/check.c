@@ -62,8 +62,9 @@ static hk_status check_order(const hk_state *s) {
     const hk_span *span = &spans[i];
     if (span->end < span->start) status = broken(s, "never ended", (int32_t)i);
     for (int32_t d = op->deps_begin; d < op->deps_end && status == HK_OK; d++) {
-      if (spans[g->deps[d]].end > span->start) {
-        status = broken(s, "started before a dependency ended", (int32_t)i);
+      const int32_t before = g->deps[d];
+      if (span->start < spans[before].end + hk_hop(g, s->machine, before, (int32_t)i)) {
+        status = broken(s, "started before a dependency let it", (int32_t)i);
       }
     }
     if (status == HK_OK && span->start < lane_end[op->lane]) {

@@ -48,7 +48,9 @@ hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigne
     if ((phases & 1u << op->phase) == 0) continue;
     hk_ns begin = lane_end[op->lane];
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
-      if (end[graph->deps[d]] > begin) begin = end[graph->deps[d]];
+      const int32_t before = graph->deps[d];
+      if ((phases & 1u << graph->ops[before].phase) == 0) continue;
+      begin = hk_max(begin, end[before] + hk_hop(graph, machine, before, (int32_t)i));
     }
     end[i] = begin + shortest(graph, op, machine);
     lane_end[op->lane] = end[i];

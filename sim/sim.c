@@ -300,7 +300,7 @@ static hk_status start(hk_state *s, int32_t id) {
   run->turning =
       (run->traffic & HK_TRAFFIC_COPY_IN) != 0 && (demand.traffic & HK_TRAFFIC_COPY_OUT) != 0;
   run->op = id;
-  run->fluid = run->waiting = false;
+  run->standing_by = run->fluid = run->waiting = false;
   run->due = s->now + demand.latency;
   run->traffic = demand.traffic;
   run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? demand.engine : 0;
@@ -316,14 +316,34 @@ static hk_status start(hk_state *s, int32_t id) {
     if (r == HK_RES_DRAM_CPU) run->host_wish = demand.cap * run->uses[u].per_unit;
   }
   s->running[s->n_running++] = op->lane;
-  s->result->timeline.spans[id] = (hk_span){s->now, s->now, -1};
+  hk_span *span = &s->result->timeline.spans[id];
+  span->start = s->now;
+  span->end = -1;
   s->result->events++;
   return HK_OK;
 }
 
+/* Its lane stays idle until then. */
+static void stand_by(hk_state *s, int32_t id) {
+  const int32_t lane = s->graph->ops[id].lane;
+  hk_run *run = &s->runs[lane];
+  run->op = id;
+  run->standing_by = true;
+  run->fluid = run->waiting = false;
+  run->due = s->result->timeline.spans[id].start;
+  s->running[s->n_running++] = lane;
+}
+
 /* Starts what is ready, in the order of ids. */
 static hk_status start_ready(hk_state *s) {
-  for (int i = 0; i < s->n_ready; i++) HK_TRY(start(s, s->ready[i]));
+  for (int i = 0; i < s->n_ready; i++) {
+    const int32_t id = s->ready[i];
+    if (s->result->timeline.spans[id].start > s->now) {
+      stand_by(s, id);
+    } else {
+      HK_TRY(start(s, id));
+    }
+  }
   s->n_ready = 0;
   return HK_OK;
 }
@@ -337,41 +357,57 @@ static void sort_ids(int32_t *ids, int n) {
   if (n > 1) qsort(ids, (size_t)n, sizeof *ids, by_id);
 }
 
+/* The start of an operation that has not started is the moment before which, for all that is
+ * known, it cannot: that of the latest hop, as time goes on. */
 static hk_status end(hk_state *s, int32_t id) {
-  s->result->timeline.spans[id].end = s->now;
+  hk_span *spans = s->result->timeline.spans;
+  spans[id].end = s->now;
   s->result->events++;
   HK_TRY(hk_memory_give(s, &s->graph->ops[id]));
   for (int32_t n = s->next_begin[id]; n < s->next_begin[id + 1]; n++) {
-    if (--s->pending[s->next[n]] == 0) s->ready[s->n_ready++] = s->next[n];
+    const int32_t next = s->next[n];
+    const hk_ns hop = hk_hop(s->graph, s->machine, id, next);
+    if (hop > 0) spans[next].start = s->now + hop;
+    if (--s->pending[next] > 0) continue;
+    spans[next].ready = s->now;
+    s->ready[s->n_ready++] = next;
   }
   return HK_OK;
 }
 
-/* Latencies and work that are over at `now`; ends before starts, both in the order of ids. */
+/* A part of it is over; whether another one follows. */
+static bool goes_on(hk_state *s, hk_run *run) {
+  if (run->standing_by) {
+    s->ready[s->n_ready++] = run->op;
+    return false;
+  }
+  const double work = (double)s->graph->ops[run->op].work;
+  if (run->fluid || work <= 0 || !isfinite(run->cap)) {
+    if (run->fluid) s->dirty = true;
+    if (run->fluid && run->engine != 0) --*engine_of(s, run);
+    s->ended[s->n_ended++] = run->op;
+    return false;
+  }
+  if (run->engine == 0) {
+    become_fluid(s, run, work);
+  } else {
+    run->waiting = true;
+    run->due = INT64_MAX;
+    s->n_waiting++;
+  }
+  return true;
+}
+
+/* Parts that are over at `now`; ends before starts, both in the order of ids. */
 static hk_status handle_due(hk_state *s) {
   s->n_ended = 0;
   for (int i = 0; i < s->n_running;) {
     hk_run *run = &s->runs[s->running[i]];
-    if (run->due > s->now) {
+    if (run->due > s->now || goes_on(s, run)) {
       i++;
-      continue;
+    } else {
+      s->running[i] = s->running[--s->n_running];
     }
-    const double work = (double)s->graph->ops[run->op].work;
-    if (!run->fluid && work > 0 && isfinite(run->cap)) {
-      if (run->engine == 0) {
-        become_fluid(s, run, work);
-      } else {
-        run->waiting = true;
-        run->due = INT64_MAX;
-        s->n_waiting++;
-      }
-      i++;
-      continue;
-    }
-    if (run->fluid) s->dirty = true;
-    if (run->fluid && run->engine != 0) --*engine_of(s, run);
-    s->ended[s->n_ended++] = run->op;
-    s->running[i] = s->running[--s->n_running];
   }
   take_turns(s);
   sort_ids(s->ended, s->n_ended);

@@ -2,10 +2,11 @@
 /* The simulator: runs a task graph in virtual time on a machine profile.
  *
  * Discrete events in integer nanoseconds. An operation starts when its dependencies have ended
- * and it is first in its lane; it spends its latency uncontended, then progresses at the rate that
- * weighted max-min fairness gives it (sim/share.h) until its work is done. Events at one time are
- * handled in the order (time, priority, sequence) with ends before starts and the operation id as
- * sequence, so the same input gives the same bytes out, whatever the number of threads outside. */
+ * (those on another queue of its GPU gpu.hop_ns ago) and it is first in its lane; it spends its
+ * latency uncontended, then progresses at the rate that weighted max-min fairness gives it
+ * (sim/share.h) until its work is done. Events at one time are handled in the order (time,
+ * priority, sequence) with ends before starts and the operation id as sequence, so the same input
+ * gives the same bytes out, whatever the number of threads outside. */
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
 

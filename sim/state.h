@@ -9,6 +9,7 @@
 /* An operation under way. */
 typedef struct {
   int32_t op;
+  bool standing_by; /* it starts when word of an end on another queue of its GPU has come */
   bool fluid;       /* false: in its latency, or waiting */
   bool waiting;     /* for its turn at a copy engine */
   hk_ns due;        /* when this part ends, as things stand */
@@ -62,6 +63,17 @@ typedef struct {
 /* Where a resource of a rank stands in the arrays above. */
 static inline int hk_slot(int rank, hk_resource resource) {
   return (hk_resource_is_node(resource) ? 0 : rank * HK_RES_COUNT) + (int)resource;
+}
+
+/* From the end of an operation to the start of one that waits for it, at least: something only
+ * where they are on two queues of one GPU. */
+static inline hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from,
+                           int32_t to) {
+  const hk_op *a = &graph->ops[from], *b = &graph->ops[to];
+  const bool hops = machine->gpu_hop.value > 0 && a->lane != b->lane && a->rank == b->rank &&
+                    !hk_lane_on_cpu(graph->lanes[a->lane].kind) &&
+                    !hk_lane_on_cpu(graph->lanes[b->lane].kind);
+  return hops ? (hk_ns)machine->gpu_hop.value : 0;
 }
 
 /* How long `work` takes at a rate: whole nanoseconds, rounded up. */

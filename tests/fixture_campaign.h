@@ -34,6 +34,8 @@ static inline double direct(const hk_machine *m, hk_load_kind kind) {
       return m->gpu_flops.value;
     case HK_LOAD_LAUNCH:
       return 1e9 / m->gpu_launch.value;
+    case HK_LOAD_HOP:
+      return fmax(m->gpu_hop.value, 1);
     case HK_LOAD_PEER:
       return m->nvlink.value;
     case HK_LOAD_TURNS:
@@ -132,6 +134,7 @@ static inline hk_machine h200(void) {
   m.h2d_latency.value = 3500;
   m.d2h_latency.value = 2500;
   m.gpu_launch.value = 4000;
+  m.gpu_hop.value = 11e3;
   m.h2d_pageable_latency.value = 20e3;
   m.d2h_pageable_latency.value = 30e3;
   m.pull.value = 38e9;

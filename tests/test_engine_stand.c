@@ -151,6 +151,7 @@ static void test_refused(void **state) {
       {.kind = HK_LOAD_ADAMW_CPU, .threads = 1, .chunk = 1000, .piece = 1 << 20},
       {.kind = HK_LOAD_PULL, .chunk = 1001},
       {.kind = HK_LOAD_TURNS, .chunk = 2 * HK_MIB},
+      {.kind = HK_LOAD_HOP, .chunk = 8 * HK_MIB},
       {.kind = HK_LOAD_ADAMW_GPU, .chunk = 1 << 30},
       {.kind = HK_LOAD_MATMUL, .chunk = 64, .n = 64},
       {.kind = HK_LOAD_MATMUL, .chunk = 1 << 20, .n = 1 << 20, .k = 1 << 20},
@@ -303,6 +304,61 @@ static void test_turns(void **state) {
   hk_stand_close(stand);
 }
 
+/* -- A device that is slow to begin what has waited ----------------------------------------------
+ */
+
+/* What it does first, on the queue that has waited: next to nothing, or a long copy. */
+static hk_bytes dawdles;
+
+static hk_status slow_wait(hk_stream *s, hk_event *e, hk_error *err) {
+  static char from[16 * HK_MIB], to[16 * HK_MIB];
+  HK_TRY(hk_backend_host.wait(s, e, err));
+  return dawdles > 0 ? hk_backend_host.copy(s, to, from, dawdles, err) : HK_OK;
+}
+
+static hk_status slow_open(int device, const hk_backend_options *options, hk_backend **out,
+                           hk_error *err) {
+  static hk_backend_ops ops;
+  ops = hk_backend_host;
+  ops.wait = slow_wait;
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  (*out)->ops = &ops;
+  return HK_OK;
+}
+
+/* The least of some runs: the machine may be busy. */
+static double least_hop(hk_stand *stand) {
+  hk_error err = {0};
+  double least = INFINITY;
+  for (int i = 0; i < 10; i++) {
+    double value = 0;
+    must(run_one(stand, (hk_load){.kind = HK_LOAD_HOP, .chunk = HK_MIB}, true, &value, &err), &err);
+    least = fmin(least, value);
+  }
+  return least;
+}
+
+/* 16 MiB take hundreds of microseconds on any host, a hop from thread to thread a few; what the
+ * chain's own operations take does not count. */
+static void test_hops(void **state) {
+  (void)state;
+  hk_backend_ops ops = hk_backend_host;
+  ops.open = slow_open;
+  ops.wait = slow_wait;
+  hk_stand_options options = small();
+  options.ops = &ops;
+  hk_stand *stand = open_stand(&options);
+  dawdles = 0;
+  const double prompt = least_hop(stand);
+  dawdles = 16 * HK_MIB;
+  const double slow = least_hop(stand);
+  print_message("hop: %.0f ns, behind a copy %.0f\n", prompt, slow);
+  assert_true(prompt >= 1);
+  assert_true(slow > prompt + 200e3);
+  dawdles = 0;
+  hk_stand_close(stand);
+}
+
 /* -- A device that fails ----------------------------------------------------------------------- */
 
 static void test_refused_copy(void **state) {
@@ -418,7 +474,8 @@ int main(void) {
       cmocka_unit_test(test_wrong_copies), cmocka_unit_test(test_wrong_kernels),
       cmocka_unit_test(test_refused_copy), cmocka_unit_test(test_lost_device),
       cmocka_unit_test(test_failing_open), cmocka_unit_test(test_open_options),
-      cmocka_unit_test(test_turns),        cmocka_unit_test(test_no_disk),
+      cmocka_unit_test(test_turns),        cmocka_unit_test(test_hops),
+      cmocka_unit_test(test_no_disk),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -320,6 +320,27 @@ static void late_copies_are_the_host(void **state) {
   }
 }
 
+/* Gaps between queues that the prediction has, too, are no cause; what they are longer is the
+ * host's. */
+static void foreseen_gaps_are_no_cause(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    random_stream r = {seed};
+    hk_plan plan = uneven_plan(&r, 0);
+    plan.buffers = 1;
+    hk_machine machine = node();
+    machine.gpu_hop.value = 20000;
+    subject s = subject_of(&plan, &machine);
+    hk_timeline_comparison c = compared(&s, &s.predicted);
+    for (int i = 0; i < HK_CAUSE_COUNT; i++) assert_int_equal(c.causes[i], 0);
+    hk_timeline_comparison_free(&c);
+    machine.gpu_hop.value = 80000;
+    hk_timeline measured = simulated(&s.graph, &machine);
+    assert_cause(&s, &measured, HK_CAUSE_HOST, "80 us from queue to queue, not 20");
+    drop(&s);
+  }
+}
+
 /* Copies in that wait until the last copy out is over: half duplex. */
 static void a_lost_overlap_is_a_dependency(void **state) {
   (void)state;
@@ -559,6 +580,7 @@ int main(void) {
       cmocka_unit_test(scarcer_memory_is_contention),
       cmocka_unit_test(an_added_gap_is_the_host),
       cmocka_unit_test(late_copies_are_the_host),
+      cmocka_unit_test(foreseen_gaps_are_no_cause),
       cmocka_unit_test(a_lost_overlap_is_a_dependency),
       cmocka_unit_test(taking_turns_is_a_dependency),
       cmocka_unit_test(nothing_parts_equal_timelines),

@@ -92,6 +92,7 @@ static void test_names(void **state) {
   assert_int_equal(hk_load_find("h2d "), HK_LOAD_KINDS);
   assert_string_equal(hk_load_name(HK_LOAD_ADAMW_FP32), "adamw_cpu_fp32");
   assert_string_equal(hk_load_unit(HK_LOAD_SYNC), "ns");
+  assert_string_equal(hk_load_unit(HK_LOAD_HOP), "ns");
   assert_int_equal(hk_load_op(HK_LOAD_H2D), HK_OP_STATE_H2D);
   assert_int_equal(hk_load_op(HK_LOAD_MATMUL), HK_OP_KIND_COUNT);
   assert_true(hk_load_is_cpu(HK_LOAD_CAST) && !hk_load_is_cpu(HK_LOAD_MAPPED));
@@ -201,6 +202,7 @@ static void test_stable_names(void **state) {
                                       "adamw_gpu 100 M",
                                       "matmul 2048x11008x4096",
                                       "launch",
+                                      "hop",
                                       "h2d 4 gpus 64 MiB",
                                       "peer 4 gpus 64 MiB",
                                       "h2d 16 MiB | adamw_cpu 15 threads",
@@ -234,7 +236,7 @@ static void test_quick_suffices(void **state) {
   static const hk_load_kind once[] = {HK_LOAD_MAPPED, HK_LOAD_ADAMW_FP32, HK_LOAD_UNSCALE,
                                       HK_LOAD_CAST,   HK_LOAD_ADAMW_GPU,  HK_LOAD_MATMUL,
                                       HK_LOAD_LAUNCH, HK_LOAD_MEMORY,     HK_LOAD_H2D_PAGEABLE,
-                                      HK_LOAD_PULL,   HK_LOAD_TURNS};
+                                      HK_LOAD_PULL,   HK_LOAD_TURNS,      HK_LOAD_HOP};
   for (size_t i = 0; i < COUNT(once); i++) assert_true(count_kind(probes, n, once[i]) >= 1);
   assert_true(count_kind(probes, n, HK_LOAD_H2D) >= 3);
   assert_true(count_kind(probes, n, HK_LOAD_D2H) >= 3);

@@ -38,7 +38,7 @@ static const char *const EVERYWHERE[] = {"gpu.memory_bytes",          "gpu.matmu
                                          "fabric.h2d_bytes_per_s",    "fabric.d2h_bytes_per_s",
                                          "fabric.duplex_bytes_per_s", "pcie.pull_bytes_per_s",
                                          "pcie.copies_at_once",       "cpu.operation_ns",
-                                         "pcie.d2h_beside_reads"};
+                                         "pcie.d2h_beside_reads",     "gpu.hop_ns"};
 static const char *const FULL[] = {"pcie.h2d_pageable_bytes_per_s",
                                    "pcie.h2d_cached_bytes_per_s",
                                    "cpu.cached_bytes",
@@ -173,17 +173,19 @@ static void test_newer_probes(void **state) {
     for (int k = 0; k < s->probe.n_loads; k++) {
       const hk_load *l = &s->probe.loads[k];
       s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS ||
-                   l->kind == HK_LOAD_H2D_CACHED || l->piece > 0;
+                   l->kind == HK_LOAD_H2D_CACHED || l->kind == HK_LOAD_HOP || l->piece > 0;
     }
   }
   fit = fitted(&c, &truth);
-  enum { UNKNOWN = 6 };
+  enum { UNKNOWN = 7 };
   const hk_quantity *const unknown[UNKNOWN] = {
       &fit.machine.pull,          &fit.machine.copies_at_once,
       &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads,
-      &fit.machine.h2d_cached,    &fit.machine.cached};
+      &fit.machine.h2d_cached,    &fit.machine.cached,
+            &fit.machine.gpu_hop};
   for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
+  assert_true(fit.machine.gpu_hop.value == 0);
   assert_true(fit.machine.copies_at_once.value == 1e6);
   assert_true(fit.machine.d2h_beside_reads.value == 1);
   assert_true(fit.machine.h2d_cached.value == 0 && fit.machine.cached.value == 0);

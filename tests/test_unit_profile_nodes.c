@@ -97,7 +97,8 @@ static hk_probe probe_of_row(const hk_probe *both, const beside *row) {
 
 /* Probes that there were not yet when these nodes were measured. */
 static bool is_newer(const hk_probe *p) {
-  return p->loads[0].kind == HK_LOAD_PULL || p->loads[0].kind == HK_LOAD_TURNS;
+  const hk_load_kind kind = p->loads[0].kind;
+  return kind == HK_LOAD_PULL || kind == HK_LOAD_TURNS || kind == HK_LOAD_HOP;
 }
 
 /* Probes of which nothing was measured leave the campaign: only truth may be fitted. */

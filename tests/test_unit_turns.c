@@ -14,7 +14,8 @@ typedef struct {
 enum { MOST = 8 };
 
 typedef struct {
-  hk_ns start[MOST], end[MOST];
+  hk_ns start[MOST], end[MOST], ready[MOST];
+  hk_ns critical_path;
 } outcome;
 
 static outcome simulate_team(const hk_machine *m, int threads, bool pulled, const job *jobs,
@@ -36,8 +37,9 @@ static outcome simulate_team(const hk_machine *m, int threads, bool pulled, cons
   const hk_sim_options options = {.check = true};
   hk_result result;
   must(hk_simulate(&graph, m, &options, &result, &err), &err);
-  outcome o = {{0}, {0}};
+  outcome o = {.critical_path = hk_critical_path(&graph, m, HK_EXPAND_ALL, &err)};
   for (int i = 0; i < n; i++) {
+    o.ready[i] = result.timeline.spans[i].ready;
     o.start[i] = result.timeline.spans[i].start;
     o.end[i] = result.timeline.spans[i].end;
   }
@@ -189,13 +191,92 @@ static void test_cpu_operations_cost(void **state) {
   assert_ends(&one, (const hk_ns[]){100, 400}, 2);
 }
 
+/* 20 ns from queue to queue: copies at 10 B/ns take 200 each, the update of 100 parameters 10. */
+#define UPDATE(work, after) \
+  { HK_OP_ADAMW_GPU, HK_LANE_UPDATE, work, after }
+
+static hk_machine hopping_machine(void) {
+  hk_machine m = schoolbook_machine();
+  m.gpu_hop.value = 20;
+  return m;
+}
+
+/* In, update, out, and in again where that came from: one queue is busy at a time. */
+static void test_hops_add_up(void **state) {
+  (void)state;
+  hk_machine m = hopping_machine();
+  const job jobs[] = {IN(P, 2000, -1), UPDATE(100, 0), OUT(M, 2000, 1), IN(P, 2000, 2)};
+  const outcome o = simulate(&m, false, jobs, 4);
+  assert_ends(&o, (const hk_ns[]){200, 230, 450, 670}, 4);
+  for (int i = 1; i < 4; i++) {
+    assert_int_equal(o.ready[i], o.end[i - 1]);
+    assert_int_equal(o.start[i], o.ready[i] + 20);
+  }
+  assert_in_range(o.critical_path, 670 - 4, 670); /* rounded down, operation by operation */
+  m.gpu_hop.value = 0;
+  const outcome none = simulate(&m, false, jobs, 4);
+  assert_ends(&none, (const hk_ns[]){200, 210, 410, 610}, 4);
+  for (int i = 0; i < 4; i++) assert_int_equal(none.start[i], none.ready[i]);
+}
+
+/* Word of the copy's end at 200 is on its way while the lane is at something else: until 300, 210
+ * or 200. Only what is left of the 20 ns is waited for. */
+static void test_hops_beside_work(void **state) {
+  (void)state;
+  const hk_machine m = hopping_machine();
+  static const hk_ns lane_end[] = {300, 210, 200}, starts[] = {300, 220, 220};
+  for (int i = 0; i < 3; i++) {
+    const job jobs[] = {IN(P, 2000, -1), UPDATE(10 * lane_end[i], -1), UPDATE(100, 0)};
+    const outcome o = simulate(&m, false, jobs, 3);
+    assert_int_equal(o.ready[2], lane_end[i]);
+    assert_int_equal(o.start[2], starts[i]);
+    assert_in_range(o.critical_path, o.end[2] - 3, o.end[2]);
+  }
+}
+
+/* The CPU's ends and starts have no queue to hop to: a thread queues, or waits. */
+static void test_no_hops_of_the_cpu(void **state) {
+  (void)state;
+  const hk_machine m = hopping_machine();
+  const job jobs[] = {{HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, -1},
+                      {HK_OP_WEIGHT_H2D, HK_LANE_UP, 1000, 0},
+                      {HK_OP_HOST_WAIT, HK_LANE_HOST, 0, 1},
+                      {HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, 2},
+                      IN(P, 1000, 3),
+                      IN(P, 1000, 4)};
+  const outcome o = simulate(&m, false, jobs, 6);
+  assert_ends(&o, (const hk_ns[]){100, 200, 200, 300, 400, 500}, 6);
+}
+
+/* An operation that stands by is in no copy engine's way, nor is its lane's turning round
+ * forgotten: P's way out, heard of at 130, waits behind the weights until 300. */
+static void test_standing_by(void **state) {
+  (void)state;
+  hk_machine m = hopping_machine();
+  m.duplex.value = 20e9;
+  m.copies_at_once.value = 1;
+  const job weights = {HK_OP_WEIGHT_H2D, HK_LANE_UP, 2000, -1};
+  const job jobs[] = {IN(P, 1000, -1), weights, UPDATE(100, 0), OUT(P, 1000, 2), OUT(M, 200, 2)};
+  const outcome o = simulate(&m, false, jobs, 5);
+  assert_ends(&o, (const hk_ns[]){100, 300, 130, 400, 170}, 5);
+  assert_int_equal(o.start[3], 150);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_at_a_time),          cmocka_unit_test(test_two_at_a_time),
-      cmocka_unit_test(test_directions_apart),       cmocka_unit_test(test_first_come),
-      cmocka_unit_test(test_pageable_from_caches),   cmocka_unit_test(test_turning_round),
-      cmocka_unit_test(test_copies_out_are_held_up), cmocka_unit_test(test_weights_pulled),
+      cmocka_unit_test(test_one_at_a_time),
+      cmocka_unit_test(test_two_at_a_time),
+      cmocka_unit_test(test_directions_apart),
+      cmocka_unit_test(test_first_come),
+      cmocka_unit_test(test_pageable_from_caches),
+      cmocka_unit_test(test_turning_round),
+      cmocka_unit_test(test_copies_out_are_held_up),
+      cmocka_unit_test(test_weights_pulled),
       cmocka_unit_test(test_cpu_operations_cost),
+      cmocka_unit_test(test_hops_add_up),
+      cmocka_unit_test(test_hops_beside_work),
+      cmocka_unit_test(test_no_hops_of_the_cpu),
+      cmocka_unit_test(test_standing_by),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

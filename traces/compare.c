@@ -321,15 +321,16 @@ static void attribute_operation(joined *c, int32_t op, const kind_model *model) 
 
 static void attribute(joined *c, const kind_model *models) {
   hk_timeline_comparison *out = c->out;
-  hk_ns along = 0; /* predicted durations */
+  hk_ns along = 0; /* predicted gaps and durations */
   for (size_t i = 0; i < out->n_path; i++) {
     const int32_t op = out->path[i];
     const hk_ns met = i > 0 ? c->measured->spans[out->path[i - 1]].end : 0;
     const hk_ns gap = c->measured->spans[op].start - met;
     const bool lost = gap > 0 && overlap_was_lost(c, op, met, met + gap);
-    put_down(c, op, lost ? HK_CAUSE_DEPENDENCY : HK_CAUSE_HOST, gap);
+    const hk_ns expected = c->predicted->spans[op].start - c->predicted->spans[op].ready;
+    put_down(c, op, lost ? HK_CAUSE_DEPENDENCY : HK_CAUSE_HOST, gap - expected);
     attribute_operation(c, op, &models[c->graph->ops[op].kind]);
-    along += duration(c->predicted, (size_t)op);
+    along += expected + duration(c->predicted, (size_t)op);
   }
   put_down(c, -1, HK_CAUSE_DEPENDENCY, along - out->makespan.predicted);
   for (int cause = 1; cause < HK_CAUSE_COUNT; cause++)

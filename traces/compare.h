@@ -4,11 +4,12 @@
  * Why: the makespan of `measured` less that of `predicted` is put down to causes that sum to it
  * exactly. The measured critical path is walked back from the operation that ended last: before
  * each operation stands the one, among its dependencies and the one before it on its lane, that
- * ended last; between that end and the operation's start lies a gap. So
+ * ended last; between that end and the operation's start lies a gap. Some gap may be predicted,
+ * too: from `ready` to `start`. So
  *
  *   measured = sum over the path of (measured duration + gap)
- *   error    = sum over the path of (measured - predicted duration) + sum of gaps
- *            + (sum over the path of predicted durations - predicted makespan)
+ *   error    = sum over the path of (measured - predicted duration) + (measured - predicted gap)
+ *            + (sum over the path of predicted durations and gaps - predicted makespan)
  *
  * The last term is never positive: where another path was predicted to be the longest, this one
  * had slack; it goes to DEPENDENCY. Gaps go to HOST, but those all through which another lane was
