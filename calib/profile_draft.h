@@ -95,7 +95,7 @@ hk_status hk_draft_segments(hk_draft *draft, const char *what, const hk_line *li
 
 /* -- profile_fit_solve.c ----------------------------------------------------------------------- */
 
-#define HK_MOST_UNKNOWNS 8
+#define HK_MOST_UNKNOWNS 9
 
 /* A positive number, known by its logarithm. */
 typedef struct {

@@ -113,6 +113,17 @@ static bool has_kernel(const hk_series *s) {
   return false;
 }
 
+static bool has_load(const hk_series *s, hk_load_kind kind) {
+  for (int i = 0; i < s->probe.n_loads; i++)
+    if (s->probe.loads[i].kind == kind) return true;
+  return false;
+}
+
+/* Copies in and a kernel that reads host memory beside the CPU's. */
+static bool shares_reads(const hk_series *s) {
+  return has_load(s, HK_LOAD_H2D) && has_load(s, HK_LOAD_PULL) && has_kernel(s);
+}
+
 /* Bytes a second through host memory, whoever moves them. */
 static double traffic(const hk_series *s) {
   double sum = 0;
@@ -148,7 +159,7 @@ static double most_kept(const hk_region *r, hk_load_kind direction) {
 static hk_status open_region(hk_draft *draft, hk_region *r) {
   hk_machine *m = &draft->machine;
   double most = 0;
-  bool kernels = false;
+  bool kernels = false, shared = false;
   *r = (hk_region){.draft = draft};
   r->series = malloc((draft->campaign->n + 1) * sizeof(const hk_series *));
   if (!r->series)
@@ -160,6 +171,7 @@ static hk_status open_region(hk_draft *draft, hk_region *r) {
     r->series[r->n_series++] = s;
     most = fmax(most, traffic(s));
     kernels |= has_kernel(s);
+    shared |= shares_reads(s);
   }
   if (!kernels) r->n_series = 0;
   const double in = fmax(0.2, most_kept(r, HK_LOAD_H2D)),
@@ -180,8 +192,10 @@ static hk_status open_region(hk_draft *draft, hk_region *r) {
       {&m->h2d_load_from, {.start = 0.4, .least = 0.05, .most = 0.95, .width = log(2)}},
       {&m->cpu_beside_h2d, {.start = in, .least = 0.2, .most = 1, .width = log(1.5)}},
       {&m->cpu_beside_d2h, {.start = out, .least = 0.2, .most = 1, .width = log(1.5)}},
+      {&m->shared_reads, {.start = 1, .least = 0.2, .most = 1, .width = log(1.5)}}, /* last */
   };
-  for (; r->n < sizeof unknowns / sizeof *unknowns; r->n++) {
+  const size_t n = sizeof unknowns / sizeof *unknowns - (shared ? 0 : 1);
+  for (; r->n < n; r->n++) {
     r->quantities[r->n] = unknowns[r->n].quantity;
     r->unknowns[r->n] = unknowns[r->n].unknown;
   }

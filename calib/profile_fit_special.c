@@ -83,29 +83,48 @@ static int find_load(const hk_series *s, hk_load_kind kind) {
   return -1;
 }
 
-/* What copies out have beside copies in and pulls, of the rate that they have alone. */
+/* The mean of what several probes say, in logarithms. */
+typedef struct {
+  double sum, squares, least, most;
+  size_t n;
+} ratios;
+
+static void add_ratio(ratios *all, double ratio, double error) {
+  all->least = all->n == 0 ? ratio : fmin(all->least, ratio);
+  all->most = all->n == 0 ? ratio : fmax(all->most, ratio);
+  all->sum += log(ratio);
+  all->squares += error * error;
+  all->n++;
+}
+
+static hk_estimate mean_of(const ratios *all) {
+  const double n = (double)all->n;
+  const double error = hypot(sqrt(all->squares), log(all->most / all->least) / 2) / sqrt(n);
+  return hk_estimate_fitted(exp(all->sum / n), error, all->n);
+}
+
+/* Of copies both ways beside pulls and a team: what copies out have of their own rate, and copies
+ * in of theirs over pulls of theirs. */
 static void set_beside_reads(hk_draft *draft) {
-  double sum = 0, squares = 0, least = INFINITY, most = 0;
-  size_t n = 0;
+  hk_machine *m = &draft->machine;
+  const double own_in = m->h2d.value, own_pull = m->pull.value > 0 ? m->pull.value : own_in;
+  ratios out = {0}, in = {0};
   for (size_t i = 0; i < draft->campaign->n; i++) {
     const hk_series *s = &draft->campaign->series[i];
-    const int out = find_load(s, HK_LOAD_D2H);
-    if (out < 0 || find_load(s, HK_LOAD_H2D) < 0 || find_load(s, HK_LOAD_PULL) < 0) continue;
-    if (!hk_series_counts(s)) continue;
-    const double kept = s->summary[out].median / draft->machine.d2h.value;
-    const double error = hk_series_error(s, out);
-    sum += log(kept);
-    squares += error * error;
-    least = fmin(least, kept);
-    most = fmax(most, kept);
-    n++;
+    const int d2h = find_load(s, HK_LOAD_D2H), h2d = find_load(s, HK_LOAD_H2D);
+    const int pull = find_load(s, HK_LOAD_PULL);
+    if (d2h < 0 || h2d < 0 || pull < 0 || !hk_series_counts(s)) continue;
+    add_ratio(&out, s->summary[d2h].median / m->d2h.value, hk_series_error(s, d2h));
+    add_ratio(&in, s->summary[h2d].median / own_in / (s->summary[pull].median / own_pull),
+              hypot(hk_series_error(s, h2d), hk_series_error(s, pull)));
   }
-  if (n == 0) return; /* the list's default */
-  const double error = hypot(sqrt(squares), log(most / least) / 2) / sqrt((double)n);
-  hk_draft_set(draft, &draft->machine.d2h_beside_reads, HK_ORIGIN_MEASURED,
-               hk_estimate_fitted(exp(sum / (double)n), error, n),
-               "copies out beside copies in, pulls and AdamW, %.2f to %.2f of pcie.d2h", least,
-               most);
+  if (out.n == 0) return; /* the list's defaults */
+  hk_draft_set(draft, &m->d2h_beside_reads, HK_ORIGIN_MEASURED, mean_of(&out),
+               "copies out beside copies in, pulls and AdamW, %.2f to %.2f of pcie.d2h", out.least,
+               out.most);
+  hk_draft_set(draft, &m->h2d_beside_reads, HK_ORIGIN_MEASURED, mean_of(&in),
+               "copies in beside copies out, pulls and AdamW keep %.2f to %.2f of what pulls keep",
+               in.least, in.most);
 }
 
 void hk_draft_special(hk_draft *draft) {

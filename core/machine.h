@@ -85,6 +85,11 @@ typedef struct {
   X(d2h_beside_reads, "pcie.d2h_beside_reads", "1", 1e-2, 1, 1,                                    \
     "share of its rate that a copy from a GPU keeps beside a copy to it and a kernel that reads "  \
     "host memory")                                                                                 \
+  X(h2d_beside_reads, "pcie.h2d_beside_reads", "1", 1e-2, 1e2, 1,                                  \
+    "weight of a copy to a GPU where it shares the link with a kernel that reads host memory")     \
+  X(shared_reads, "pcie.shared_reads", "1", 1e-2, 1, 1,                                            \
+    "what copies to a GPU and a kernel that reads host memory get together, of what copies get "   \
+    "alone, beside CPU kernels")                                                                   \
   X(copies_at_once, "pcie.copies_at_once", "1", 1, 1e6, 1e6,                                       \
     "copies of one direction that a GPU does at once; others wait in the order they came")         \
   X(mapped, "pcie.mapped_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \

@@ -200,6 +200,12 @@ static company gather(hk_state *s, int *n) {
   return c;
 }
 
+/* Copies beside a copy in and a kernel that reads host memory, of the same GPU. */
+static void adapt_to_reads(hk_run *run, const hk_machine *m) {
+  if ((run->traffic & HK_TRAFFIC_COPY_OUT) != 0) run->activity.cap *= m->d2h_beside_reads.value;
+  if ((run->traffic & HK_TRAFFIC_COPY_IN) != 0) run->activity.weight *= m->h2d_beside_reads.value;
+}
+
 /* Caps, weights and capacities as they are in this company. */
 static void adapt(hk_state *s, company c) {
   const double kept = c.kernels > 0 ? hk_cpu_kept(s->machine, c.gpus_in, c.gpus_out) : 1;
@@ -212,13 +218,14 @@ static void adapt(hk_state *s, company c) {
     run->activity.cap = run->cap;
     if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
-    if ((run->traffic & HK_TRAFFIC_COPY_OUT) != 0 &&
-        hk_holds_up_copies_out(s->traffic[s->graph->ops[run->op].rank]))
-      run->activity.cap *= s->machine->d2h_beside_reads.value;
+    if (hk_both_read(s->traffic[s->graph->ops[run->op].rank])) adapt_to_reads(run, s->machine);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
-  for (int rank = 0; rank < s->graph->ranks; rank++)
-    s->capacity[hk_slot(rank, HK_RES_H2D)] = kept_in * s->machine->h2d.value;
+  for (int rank = 0; rank < s->graph->ranks; rank++) {
+    const bool shared = c.kernels > 0 && hk_both_read(s->traffic[rank]);
+    s->capacity[hk_slot(rank, HK_RES_H2D)] =
+        kept_in * s->machine->h2d.value * (shared ? s->machine->shared_reads.value : 1);
+  }
 }
 
 /* Shares the machine among the fluid operations as they are now. Until here the old rates held, so

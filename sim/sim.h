@@ -71,7 +71,7 @@ static inline bool hk_is_mixed(unsigned traffic) {
 }
 
 /* A kernel's reads of host memory and a copy to the same GPU are both among `traffic`. */
-static inline bool hk_holds_up_copies_out(unsigned traffic) {
+static inline bool hk_both_read(unsigned traffic) {
   return (traffic & HK_TRAFFIC_COPY_IN) != 0 && (traffic & HK_TRAFFIC_KERNEL_IN) != 0;
 }
 

@@ -142,6 +142,8 @@ static inline hk_machine h200(void) {
   m.cached.value = 47.45e6; /* between 32 and 64 MiB */
   m.copies_at_once.value = 1;
   m.d2h_beside_reads.value = 0.3;
+  m.h2d_beside_reads.value = 0.75;
+  m.shared_reads.value = 0.9;
   m.cpu_operation.value = 12e3;
   return m;
 }

@@ -38,6 +38,8 @@ static hk_machine random_machine(random_stream *r) {
   m.d2h_pageable_latency.value = pick(r, 0, 100000);
   if (pick(r, 0, 1)) m.copies_at_once.value = pick(r, 1, 2);
   if (pick(r, 0, 1)) m.d2h_beside_reads.value = scale(r, 0.02, 1);
+  if (pick(r, 0, 1)) m.h2d_beside_reads.value = scale(r, 0.2, 5);
+  if (pick(r, 0, 1)) m.shared_reads.value = scale(r, 0.5, 1);
   if (pick(r, 0, 1)) m.h2d_cached.value = scale(r, 1e9, 4e10);
   m.cached.value = scale(r, 1, 1e9);
   if (pick(r, 0, 1)) m.pull.value = m.h2d.value * scale(r, 0.1, 2);

@@ -38,7 +38,8 @@ static const char *const EVERYWHERE[] = {"gpu.memory_bytes",          "gpu.matmu
                                          "fabric.h2d_bytes_per_s",    "fabric.d2h_bytes_per_s",
                                          "fabric.duplex_bytes_per_s", "pcie.pull_bytes_per_s",
                                          "pcie.copies_at_once",       "cpu.operation_ns",
-                                         "pcie.d2h_beside_reads",     "gpu.hop_ns"};
+                                         "pcie.d2h_beside_reads",     "pcie.shared_reads",
+                                         "pcie.h2d_beside_reads",     "gpu.hop_ns"};
 static const char *const FULL[] = {"pcie.h2d_pageable_bytes_per_s",
                                    "pcie.h2d_cached_bytes_per_s",
                                    "cpu.cached_bytes",
@@ -177,17 +178,19 @@ static void test_newer_probes(void **state) {
     }
   }
   fit = fitted(&c, &truth);
-  enum { UNKNOWN = 7 };
+  enum { UNKNOWN = 9 };
   const hk_quantity *const unknown[UNKNOWN] = {
       &fit.machine.pull,          &fit.machine.copies_at_once,
       &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads,
       &fit.machine.h2d_cached,    &fit.machine.cached,
-            &fit.machine.gpu_hop};
+      &fit.machine.shared_reads,  &fit.machine.h2d_beside_reads,
+      &fit.machine.gpu_hop};
   for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
   assert_true(fit.machine.gpu_hop.value == 0);
   assert_true(fit.machine.copies_at_once.value == 1e6);
-  assert_true(fit.machine.d2h_beside_reads.value == 1);
+  assert_true(fit.machine.d2h_beside_reads.value == 1 && fit.machine.shared_reads.value == 1 &&
+              fit.machine.h2d_beside_reads.value == 1);
   assert_true(fit.machine.h2d_cached.value == 0 && fit.machine.cached.value == 0);
   assert_true(fit.accepted);
   hk_profile_fit_free(&fit);

@@ -163,6 +163,23 @@ static void test_copies_out_are_held_up(void **state) {
   assert_ends(&copied, (const hk_ns[]){200, 600, 400}, 3);
 }
 
+/* Beside a CPU kernel, copies in and a kernel that fetches weights have half a link together, 2.5
+ * B/ns each, until 400; either alone has all of it, and without a CPU kernel so have both. */
+static void test_reads_are_shared(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.shared_reads.value = 0.5;
+  const job cpu = {HK_OP_ADAMW_CPU, HK_LANE_CPU, 2000, -1};
+  const job weights = {HK_OP_WEIGHT_H2D, HK_LANE_UP, 1000, -1};
+  const job both[] = {IN(P, 3000, -1), weights, cpu}, copy[] = {IN(P, 3000, -1), cpu};
+  const outcome shared = simulate(&m, true, both, 3);
+  assert_ends(&shared, (const hk_ns[]){600, 400, 2000}, 3);
+  const outcome alone = simulate(&m, true, copy, 2);
+  assert_ends(&alone, (const hk_ns[]){300, 2000}, 2);
+  const outcome without = simulate(&m, true, both, 2);
+  assert_ends(&without, (const hk_ns[]){400, 200}, 2);
+}
+
 /* 2 B/ns from memory, 5 of what the caches hold: 1000 B and no more. */
 static void test_pageable_from_caches(void **state) {
   (void)state;
@@ -271,6 +288,7 @@ int main(void) {
       cmocka_unit_test(test_pageable_from_caches),
       cmocka_unit_test(test_turning_round),
       cmocka_unit_test(test_copies_out_are_held_up),
+      cmocka_unit_test(test_reads_are_shared),
       cmocka_unit_test(test_weights_pulled),
       cmocka_unit_test(test_cpu_operations_cost),
       cmocka_unit_test(test_hops_add_up),
