@@ -11,11 +11,11 @@
  * in one block a thread, as STREAM does, and in chunks that idle threads take, which a thread that
  * is held up does not delay. Rounds visit all cases; best and median of them are reported.
  *
- * --probes runs calibrate's own probes of the same in turns with the loops: on a machine whose
- * memory others use too, what was measured minutes apart says little about who measured well. */
+ * --probes runs calibrate's own probes of the same in turns with the loops, on the same memory and
+ * CPUs: where neighbours come and go and memory is not all alike, what was measured minutes apart
+ * on other pages says little about who measured well. */
 #include <getopt.h>
 #include <omp.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,6 +30,7 @@
 #endif
 
 #include "calib/stand.h"
+#include "engine/topology.h"
 
 #define MIB     ((size_t)1 << 20)
 #define HUGE    (2 * MIB)
@@ -141,6 +142,7 @@ typedef struct {
   hk_probe probe; /* of PROBE */
   double rates[MOST_ROUNDS];
   double best, median; /* bytes a second, once all is done */
+  double of_loop;      /* of PROBE: the median of its rate over that of the loop just before it */
 } bench_case;
 
 static bench_case cases[MOST_COUNTS * KINDS * SHARINGS];
@@ -154,28 +156,17 @@ static void fail(int status, const char *why, const char *what) {
 
 /* -- Threads ----------------------------------------------------------------------------------- */
 
-static cpu_set_t allowed; /* to this process */
-static size_t cpus[CPU_SETSIZE], n_cpus;
+static int *cpus, n_cpus; /* one a core first */
 
 static void list_cpus(void) {
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-    if (CPU_ISSET(cpu, &allowed)) cpus[n_cpus++] = cpu;
-  }
+  hk_error err = {0};
+  if (hk_cpu_order(NULL, &cpus, &n_cpus, &err) != HK_OK) fail(ENVIRONMENT, "", err.message);
 }
 
-/* As OMP_PROC_BIND=spread would, which binds the process's first thread for good: probes start
- * their team from it. */
-static void spread_out(void) {
-  if (n_cpus == 0) return;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(cpus[(size_t)omp_get_thread_num() * n_cpus / (size_t)omp_get_num_threads()], &one);
-  (void)sched_setaffinity(0, sizeof one, &one);
-}
-
-static void free_first_thread(void) {
-  if (n_cpus > 0) (void)sched_setaffinity(0, sizeof allowed, &allowed);
+/* OMP_PROC_BIND would bind the process's first thread for good, from which probes start a team. */
+static void take_places(int threads) {
+#pragma omp parallel num_threads(threads)
+  if (threads <= n_cpus) hk_cpu_pin(cpus[omp_get_thread_num()]);
 }
 
 /* -- Passes ------------------------------------------------------------------------------------ */
@@ -221,13 +212,12 @@ static size_t bytes_of(const bench_case *c) {
 /* Bytes a second of a pass. */
 static double run_loop(const bench_case *c, const isa *loops, bool check) {
   loop *const work = c->what == READ ? loops->read : c->what == WRITE ? loops->write : loops->copy;
-#pragma omp parallel num_threads(c->threads)
-  spread_out();
+  take_places(c->threads);
   const double begin = omp_get_wtime();
   const uint64_t sum =
       c->how == BLOCKS ? pass_in_blocks(work, c->threads) : pass_in_chunks(work, c->threads);
   const double seconds = omp_get_wtime() - begin;
-  free_first_thread();
+  hk_cpu_unpin();
   const bool well = c->what == READ ? sum == sum_of_source() : !check || written_well(c->what);
   if (!well) fail(1, "memory does not hold what it should after ", kind_names[c->what]);
   return (double)bytes_of(c) / seconds;
@@ -267,7 +257,7 @@ static void list_cases(void) {
     const int threads = given.counts[i];
     for (kind what = READ; what < KINDS; what++) {
       for (sharing how = BLOCKS; how < SHARINGS; how++) {
-        if (how == PROBE && !given.probes) continue;
+        if (how == (given.probes ? BLOCKS : PROBE)) continue;
         bench_case *c = &cases[n_cases++];
         *c = (bench_case){.what = what, .how = how, .threads = threads};
         if (how == PROBE) c->probe = find_probe(what, threads);
@@ -289,11 +279,24 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void summarise(bench_case *c) {
+static double median_of(double *sorted) {
   const int n = given.rounds;
-  qsort(c->rates, (size_t)n, sizeof c->rates[0], ascending);
-  c->best = c->rates[n - 1];
-  c->median = (c->rates[(n - 1) / 2] + c->rates[n / 2]) / 2;
+  qsort(sorted, (size_t)n, sizeof *sorted, ascending);
+  return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+}
+
+/* Rounds lose their order: last things first. */
+static void summarise(void) {
+  for (int i = n_cases - 1; i >= 0; i--) {
+    bench_case *c = &cases[i];
+    double ratios[MOST_ROUNDS];
+    if (c->how == PROBE) {
+      for (int r = 0; r < given.rounds; r++) ratios[r] = c->rates[r] / c[-1].rates[r];
+      c->of_loop = median_of(ratios);
+    }
+    c->median = median_of(c->rates);
+    c->best = c->rates[given.rounds - 1];
+  }
 }
 
 /* Round -1 warms up, and is checked. */
@@ -306,7 +309,7 @@ static void measure(const isa *loops) {
       if (!warm_up) c->rates[round] = rate;
     }
   }
-  for (int i = 0; i < n_cases; i++) summarise(&cases[i]);
+  summarise();
 }
 
 /* -- Memory ------------------------------------------------------------------------------------ */
@@ -333,10 +336,23 @@ static uint64_t *array(void) {
   return memory;
 }
 
+static void find_arrays(void) {
+  void *in, *out;
+  hk_bytes bytes;
+  if (stand == NULL) {
+    from = array();
+    to = array();
+    return;
+  }
+  hk_stand_arrays_of(stand, &in, &out, &bytes);
+  from = in;
+  to = out;
+  given.words = (size_t)bytes / MIB * PER_MIB;
+}
+
 /* By the threads that will use it, as blocks. */
 static void fill_arrays(void) {
-  from = array();
-  to = array();
+  find_arrays();
 #pragma omp parallel for num_threads(most_threads()) schedule(static)
   for (size_t i = 0; i < given.words; i++) {
     from[i] = STEP * i + 1;
@@ -382,9 +398,11 @@ static void write_json(const isa *loops, double huge) {
     const bench_case *c = &cases[i];
     fprintf(file,
             "%s\n{\"loop\":\"%s\",\"threads\":%d,\"sharing\":\"%s\",\"best_bytes_per_s\":%.6g,"
-            "\"median_bytes_per_s\":%.6g}",
+            "\"median_bytes_per_s\":%.6g",
             i > 0 ? "," : "", kind_names[c->what], c->threads, sharing_names[c->how], c->best,
             c->median);
+    if (c->how == PROBE) fprintf(file, ",\"of_loop\":%.4f", c->of_loop);
+    fputc('}', file);
   }
   fputs("\n]}\n", file);
   if (fclose(file) != 0) fail(ENVIRONMENT, "cannot write ", given.json);
@@ -455,7 +473,8 @@ int main(int argc, char **argv) {
   const double huge = huge_bytes();
   print_table(&loops, huge);
   if (given.json != NULL) write_json(&loops, huge);
+  free(stand == NULL ? from : NULL);
+  free(stand == NULL ? to : NULL);
   hk_stand_close(stand);
-  free(from);
-  free(to);
+  free(cpus);
 }

@@ -10,7 +10,7 @@
 #include "calib/fingerprint.h"
 #include "calib/stand_private.h"
 
-#define MOST_HOST   (8 * HK_GIB)
+#define MOST_HOST   (32 * HK_GIB)
 #define MOST_CACHED 0.25 /* of the smallest array that CPU kernels go over */
 #define MOST_DEVICE (4 * HK_GIB)
 
@@ -189,6 +189,12 @@ void hk_stand_scope(const hk_stand *stand, hk_probe_scope *scope) {
 
 hk_backend *hk_stand_backend(hk_stand *stand, int gpu) {
   return stand->gpu[gpu].backend;
+}
+
+void hk_stand_arrays_of(const hk_stand *stand, void **in, void **out, hk_bytes *bytes) {
+  *in = stand->in;
+  *out = stand->out;
+  *bytes = stand->quarter;
 }
 
 const char *hk_stand_note(const hk_stand *stand) {

@@ -15,8 +15,8 @@ typedef struct {
   const hk_backend_ops *ops;
   int first_device, gpus;  /* gpus 0: all that there are */
   int cores;               /* most threads of a team; 0: the cores that this process may use */
-  hk_bytes host_bytes;     /* 0: 8 GiB, more where caches are large; at most a quarter of what is
-                              available */
+  hk_bytes host_bytes;     /* 0: 32 GiB, more where caches are large; at most a quarter of what is
+                              available. Memory need not be all alike: a little says little */
   hk_bytes device_bytes;   /* of each GPU; 0: 4 GiB, at most a quarter */
   const char *disk;        /* a folder; NULL: no disk probes */
   hk_backend_options host; /* for the host backend */
@@ -31,6 +31,9 @@ void hk_stand_scope(const hk_stand *stand, hk_probe_scope *scope);
 hk_backend *hk_stand_backend(hk_stand *stand, int gpu);
 /* What was asked for and not had (huge pages, pinned threads), "" for nothing. */
 const char *hk_stand_note(const hk_stand *stand);
+
+/* The host memory between which copies and loops over memory go, `bytes` each, the stand's own. */
+void hk_stand_arrays_of(const hk_stand *stand, void **in, void **out, hk_bytes *bytes);
 
 /* Runs a probe once, long enough that each load works for about `wish` nanoseconds beside the
  * others (it learns how much that is from the runs before; the first run of a probe is its
