@@ -75,7 +75,7 @@
   X(TARGET, "target", 0, REAL, target, "PCT", 0.1, 50,                                             \
     "half the 95 % interval at which a value is precise enough (default 2, quick 5)")              \
   X(MEMORY, "memory", 0, COUNT, memory, "BYTES", 1e6, 1e15,                                        \
-    "host memory to measure on, with k, M or G (default 32G, at most a quarter)")                   \
+    "host memory to measure on, with k, M or G (default 32G, at most a quarter)")                  \
   X(DISK, "disk", 0, TEXT, disk, "FOLDER", 0, 0, "also measure reading and writing a file in it")  \
   X(RESUME, "resume", 0, FLAG, resume, NULL, 0, 0,                                                 \
     "go on with the latest calibration that did not end")                                          \
