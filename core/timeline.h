@@ -8,7 +8,8 @@
 
 typedef struct {
   hk_ns ready; /* dependencies met and lane free */
-  hk_ns start; /* later, where the runner itself was late or, in the simulator, by gpu.hop_ns */
+  hk_ns start; /* later, where the runner itself was late or, in the simulator, for what is left of
+                  a hop */
   hk_ns end;
 } hk_span;
 

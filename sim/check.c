@@ -50,7 +50,8 @@ hk_status hk_check_rates(const hk_state *s, int n_activities) {
                        n_activities, seen);
 }
 
-/* Every operation ran once, after its dependencies, and alone and in order on its lane. */
+/* Every operation ran once, alone and in order on its lane, and as soon as its dependencies let it.
+ */
 static hk_status check_order(const hk_state *s) {
   const hk_graph *g = s->graph;
   const hk_span *spans = s->result->timeline.spans;
@@ -60,16 +61,23 @@ static hk_status check_order(const hk_state *s) {
   for (size_t i = 0; i < g->n_ops && status == HK_OK; i++) {
     const hk_op *op = &g->ops[i];
     const hk_span *span = &spans[i];
-    if (span->end < span->start) status = broken(s, "never ended", (int32_t)i);
-    for (int32_t d = op->deps_begin; d < op->deps_end && status == HK_OK; d++) {
+    hk_ns ready = lane_end[op->lane], earliest = ready;
+    for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
       const int32_t before = g->deps[d];
-      if (span->start < spans[before].end + hk_hop(g, s->machine, before, (int32_t)i)) {
-        status = broken(s, "started before a dependency let it", (int32_t)i);
-      }
+      const hk_ns ended = spans[before].end;
+      ready = hk_max(ready, ended);
+      earliest = hk_max(earliest, ended + hk_hop(g, s->machine, before, (int32_t)i));
     }
-    if (status == HK_OK && span->start < lane_end[op->lane]) {
+    if (span->end < span->start)
+      status = broken(s, "never ended", (int32_t)i);
+    else if (span->start < lane_end[op->lane])
       status = broken(s, "overlaps the operation before it on its lane", (int32_t)i);
-    }
+    else if (span->start < earliest)
+      status = broken(s, "started before a dependency let it", (int32_t)i);
+    else if (span->start > earliest)
+      status = broken(s, "started later than it could", (int32_t)i);
+    else if (span->ready != ready)
+      status = broken(s, "was ready at another moment", (int32_t)i);
     lane_end[op->lane] = span->end;
   }
   free(lane_end);

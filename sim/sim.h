@@ -96,7 +96,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
 
 /* Capacity of a resource on `machine`; `mixed` where copies and CPU kernels are both active. Only
  * DRAM differs, and what it has when not mixed is the most that it ever has. (H2D has less under
- * load: hk_h2d_kept.) */
+ * load, hk_h2d_kept, and beside kernels' reads, pcie.shared_reads.) */
 double hk_resource_capacity(const hk_machine *machine, hk_resource resource, bool mixed);
 
 /* The share of their caps that CPU kernels keep while so many GPUs of the node copy in and out:

@@ -178,6 +178,9 @@ static void test_reads_are_shared(void **state) {
   assert_ends(&alone, (const hk_ns[]){300, 2000}, 2);
   const outcome without = simulate(&m, true, both, 2);
   assert_ends(&without, (const hk_ns[]){400, 200}, 2);
+  m.h2d_beside_reads.value = 0.25; /* 2 and 8 B/ns, until 125 */
+  const outcome weighed = simulate(&m, true, both, 2);
+  assert_ends(&weighed, (const hk_ns[]){400, 125}, 2);
 }
 
 /* 2 B/ns from memory, 5 of what the caches hold: 1000 B and no more. */

@@ -12,10 +12,10 @@
  *            + (sum over the path of predicted durations and gaps - predicted makespan)
  *
  * The last term is never positive: where another path was predicted to be the longest, this one
- * had slack; it goes to DEPENDENCY. Gaps go to HOST, but those all through which another lane was
- * busy, and which ended with it, though nothing in the graph makes them wait for it, are overlap
- * that was lost: DEPENDENCY. What an operation took beyond its prediction is divided by a model of
- * its kind,
+ * had slack; it goes to DEPENDENCY. What gaps are longer or shorter than predicted goes to HOST,
+ * but that of those all through which another lane was busy, and which ended with it, though
+ * nothing in the graph makes them wait for it, are overlap that was lost: DEPENDENCY. What an
+ * operation took beyond its prediction is divided by a model of its kind,
  *
  *   duration = latency + a + b x alone + c x contended + rest
  *
@@ -33,7 +33,7 @@
   X(LATENCY, "latency", "a fixed time an operation")                                        \
   X(CONTENTION, "contention", "what runs beside them costs more or less than predicted")    \
   X(DEPENDENCY, "dependency", "waiting for others: another critical path, or lost overlap") \
-  X(HOST, "host", "gaps in which nothing that the graph knows holds an operation up")
+  X(HOST, "host", "gaps, beyond those predicted, that nothing in the graph explains")
 
 typedef enum {
 #define HK_CAUSE_ENUM(name, text, meaning) HK_CAUSE_##name,
