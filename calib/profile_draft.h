@@ -59,6 +59,8 @@ hk_status hk_draft_finish(hk_draft *draft);
 
 /* Whether every load has a value. */
 bool hk_series_counts(const hk_series *series);
+/* Its first load of that kind, -1: none. */
+int hk_series_find(const hk_series *series, hk_load_kind kind);
 /* The next series from *at on that counts and has this one load; NULL at the end. */
 const hk_series *hk_draft_alone(const hk_draft *draft, hk_load_kind kind, size_t *at);
 /* Standard error of its load's median, relative; no less than the instrument's. */

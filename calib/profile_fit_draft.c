@@ -30,6 +30,12 @@ const hk_series *hk_draft_alone(const hk_draft *draft, hk_load_kind kind, size_t
   return NULL;
 }
 
+int hk_series_find(const hk_series *series, hk_load_kind kind) {
+  for (int i = 0; i < series->probe.n_loads; i++)
+    if (series->probe.loads[i].kind == kind) return i;
+  return -1;
+}
+
 double hk_series_error(const hk_series *series, int load) {
   const hk_summary *s = &series->summary[load];
   const hk_estimate e = hk_estimate_median(s, 1);

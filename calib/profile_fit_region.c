@@ -113,15 +113,10 @@ static bool has_kernel(const hk_series *s) {
   return false;
 }
 
-static bool has_load(const hk_series *s, hk_load_kind kind) {
-  for (int i = 0; i < s->probe.n_loads; i++)
-    if (s->probe.loads[i].kind == kind) return true;
-  return false;
-}
-
 /* Copies in and a kernel that reads host memory beside the CPU's. */
 static bool shares_reads(const hk_series *s) {
-  return has_load(s, HK_LOAD_H2D) && has_load(s, HK_LOAD_PULL) && has_kernel(s);
+  return hk_series_find(s, HK_LOAD_H2D) >= 0 && hk_series_find(s, HK_LOAD_PULL) >= 0 &&
+         has_kernel(s);
 }
 
 /* Bytes a second through host memory, whoever moves them. */
@@ -145,11 +140,8 @@ static double most_kept(const hk_region *r, hk_load_kind direction) {
     const hk_series *s = r->series[i];
     const hk_load *last = &s->probe.loads[s->probe.n_loads - 1];
     const double alone = hk_kernel_alone(r->draft, last);
-    bool beside = false;
-    for (int k = 0; k < s->probe.n_loads; k++) {
-      const hk_load_kind kind = s->probe.loads[k].kind;
-      beside |= kind == direction || (kind == HK_LOAD_PULL && direction == HK_LOAD_H2D);
-    }
+    const bool beside = hk_series_find(s, direction) >= 0 ||
+                        (direction == HK_LOAD_H2D && hk_series_find(s, HK_LOAD_PULL) >= 0);
     if (beside && alone > 0) most = fmax(most, s->summary[s->probe.n_loads - 1].median / alone);
   }
   return most > 0 ? fmin(most, 1) : 1;
@@ -192,12 +184,14 @@ static hk_status open_region(hk_draft *draft, hk_region *r) {
       {&m->h2d_load_from, {.start = 0.4, .least = 0.05, .most = 0.95, .width = log(2)}},
       {&m->cpu_beside_h2d, {.start = in, .least = 0.2, .most = 1, .width = log(1.5)}},
       {&m->cpu_beside_d2h, {.start = out, .least = 0.2, .most = 1, .width = log(1.5)}},
-      {&m->shared_reads, {.start = 1, .least = 0.2, .most = 1, .width = log(1.5)}}, /* last */
+      {&m->shared_reads, {.start = 1, .least = 0.2, .most = 1, .width = log(1.5)}},
   };
-  const size_t n = sizeof unknowns / sizeof *unknowns - (shared ? 0 : 1);
-  for (; r->n < n; r->n++) {
-    r->quantities[r->n] = unknowns[r->n].quantity;
-    r->unknowns[r->n] = unknowns[r->n].unknown;
+  enum { N = sizeof unknowns / sizeof *unknowns };
+  _Static_assert((int)N <= HK_MOST_UNKNOWNS, "a region has no room for its unknowns");
+  for (int i = 0; i < N; i++) {
+    if (unknowns[i].quantity == &m->shared_reads && !shared) continue;
+    r->quantities[r->n] = unknowns[i].quantity;
+    r->unknowns[r->n++] = unknowns[i].unknown;
   }
   return HK_OK;
 }

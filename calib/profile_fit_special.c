@@ -77,12 +77,6 @@ static void set_cached(hk_draft *draft) {
 
 /* -- Kernels' reads beside copies -------------------------------------------------------------- */
 
-static int find_load(const hk_series *s, hk_load_kind kind) {
-  for (int i = 0; i < s->probe.n_loads; i++)
-    if (s->probe.loads[i].kind == kind) return i;
-  return -1;
-}
-
 /* The mean of what several probes say, in logarithms. */
 typedef struct {
   double sum, squares, least, most;
@@ -111,8 +105,8 @@ static void set_beside_reads(hk_draft *draft) {
   ratios out = {0}, in = {0};
   for (size_t i = 0; i < draft->campaign->n; i++) {
     const hk_series *s = &draft->campaign->series[i];
-    const int d2h = find_load(s, HK_LOAD_D2H), h2d = find_load(s, HK_LOAD_H2D);
-    const int pull = find_load(s, HK_LOAD_PULL);
+    const int d2h = hk_series_find(s, HK_LOAD_D2H), h2d = hk_series_find(s, HK_LOAD_H2D);
+    const int pull = hk_series_find(s, HK_LOAD_PULL);
     if (d2h < 0 || h2d < 0 || pull < 0 || !hk_series_counts(s)) continue;
     add_ratio(&out, s->summary[d2h].median / m->d2h.value, hk_series_error(s, d2h));
     add_ratio(&in, s->summary[h2d].median / own_in / (s->summary[pull].median / own_pull),

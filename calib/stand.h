@@ -36,10 +36,10 @@ const char *hk_stand_note(const hk_stand *stand);
 void hk_stand_arrays_of(const hk_stand *stand, void **in, void **out, hk_bytes *bytes);
 
 /* Runs a probe once, long enough that each load works for about `wish` nanoseconds beside the
- * others (it learns how much that is from the runs before; the first run of a probe is its
- * warm-up and may be much shorter or longer). values[i]: of load i, in its unit. `verify` also
- * checks what was moved, outside the time measured. HK_NO with what was wrong if data came out
- * wrong; HK_ENVIRONMENT if a device failed. */
+ * others, loops over host memory for a whole pass at least (it learns how much that is from the
+ * runs before; the first run of a probe is its warm-up and may be much shorter or longer).
+ * values[i]: of load i, in its unit. `verify` also checks what was moved, outside the time
+ * measured. HK_NO with what was wrong if data came out wrong; HK_ENVIRONMENT if a device failed. */
 hk_status hk_stand_run(hk_stand *stand, const hk_probe *probe, hk_ns wish, bool verify,
                        double *values, hk_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Loads that bear no other beside them: what is timed is a call, and what lies between two calls
- * (mapping, unmapping) does not count. */
+ * (mapping, unmapping) does not count; or it lies between two events of the GPU. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -145,8 +145,9 @@ hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err) {
 
 /* ---- A whole job ----------------------------------------------------------------------------- */
 
-/* Between two events, as the engine queues an operation: a lane stands still for some 2 us between
- * them, which is part of what an operation costs. */
+/* Between two events, as the engine queues an operation of a step that has a timeline (without one,
+ * there is only the second): a lane stands still for some 2 us from one operation's to the next's,
+ * which is part of what an operation costs. */
 static hk_status queue_all(hk_stand_job *job, hk_stand_lane *lane, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   HK_TRY(ops->record(lane->stream, lane->marks[0], err));

@@ -6,7 +6,7 @@
  * memory: copies end in `in` and begin in `out`, a quarter each; the rest is AdamW's. Everything is
  * filled with bf16 numbers between 2^-9 and 2^-7 of either sign, whatever it is read as: finite,
  * and never zero, because processors drop stores of zeros over zeros. Operations go round, so that
- * no cache holds what the next one needs. */
+ * no cache holds what the next one needs, or over all of an array. */
 #ifndef HK_CALIB_STAND_PRIVATE_H
 #define HK_CALIB_STAND_PRIVATE_H
 
@@ -16,7 +16,7 @@
 #include "engine/arena.h"
 
 #define HK_STAND_GPUS      ((HK_PROBE_LOADS - 1) / 2)
-#define HK_STAND_STRETCHES 32 /* of one load's run, at most */
+#define HK_STAND_STRETCHES 32 /* of one load's run, at most: as many are kept */
 #define HK_STAND_TURNS     4  /* copies that are queued together, to see how many run at once */
 
 typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANES } hk_stand_lane_kind;

@@ -17,7 +17,7 @@ static bool is_dram(hk_load_kind kind) {
   return kind >= HK_LOAD_DRAM_READ && kind <= HK_LOAD_DRAM_COPY;
 }
 
-/* Timed by calls on the calling thread: no stretches. */
+/* Queued or called by the calling thread, one value a run, no stretches: the last kinds. */
 static bool is_call(hk_load_kind kind) {
   return kind >= HK_LOAD_SYNC;
 }

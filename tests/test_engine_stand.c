@@ -307,13 +307,23 @@ static void test_turns(void **state) {
 /* -- A device that is slow to begin what has waited ----------------------------------------------
  */
 
-/* What it does first, on the queue that has waited: next to nothing, or a long copy. */
-static hk_bytes dawdles;
+/* It takes its time after a wait, before an operation has begun, or within each copy. */
+static bool dawdles, lingers;
+
+static hk_status take_time(hk_stream *s, bool now, hk_error *err) {
+  static char from[16 * HK_MIB], to[16 * HK_MIB];
+  return now ? hk_backend_host.copy(s, to, from, sizeof to, err) : HK_OK;
+}
 
 static hk_status slow_wait(hk_stream *s, hk_event *e, hk_error *err) {
-  static char from[16 * HK_MIB], to[16 * HK_MIB];
   HK_TRY(hk_backend_host.wait(s, e, err));
-  return dawdles > 0 ? hk_backend_host.copy(s, to, from, dawdles, err) : HK_OK;
+  return take_time(s, dawdles, err);
+}
+
+static hk_status slow_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes,
+                           hk_error *err) {
+  HK_TRY(take_time(s, lingers, err));
+  return hk_backend_host.copy(s, to, from, bytes, err);
 }
 
 static hk_status slow_open(int device, const hk_backend_options *options, hk_backend **out,
@@ -321,6 +331,7 @@ static hk_status slow_open(int device, const hk_backend_options *options, hk_bac
   static hk_backend_ops ops;
   ops = hk_backend_host;
   ops.wait = slow_wait;
+  ops.copy = slow_copy;
   HK_TRY(hk_backend_host.open(device, options, out, err));
   (*out)->ops = &ops;
   return HK_OK;
@@ -345,17 +356,20 @@ static void test_hops(void **state) {
   hk_backend_ops ops = hk_backend_host;
   ops.open = slow_open;
   ops.wait = slow_wait;
+  ops.copy = slow_copy;
   hk_stand_options options = small();
   options.ops = &ops;
   hk_stand *stand = open_stand(&options);
-  dawdles = 0;
   const double prompt = least_hop(stand);
-  dawdles = 16 * HK_MIB;
+  lingers = true;
+  const double within = least_hop(stand);
+  lingers = false;
+  dawdles = true;
   const double slow = least_hop(stand);
-  print_message("hop: %.0f ns, behind a copy %.0f\n", prompt, slow);
-  assert_true(prompt >= 1);
+  dawdles = false;
+  print_message("hop: %.0f ns, of slow copies %.0f, behind a copy %.0f\n", prompt, within, slow);
   assert_true(slow > prompt + 200e3);
-  dawdles = 0;
+  assert_true(within < slow / 2);
   hk_stand_close(stand);
 }
 
