@@ -46,7 +46,7 @@ static struct {
   int counts[MOST_COUNTS], n_counts, rounds;
   size_t words, chunk; /* of an array; what a thread takes at a time */
   const char *json;
-  bool probes;
+  bool own_size, probes;
 } given = {.rounds = 10, .chunk = PER_MIB};
 
 static uint64_t *from, *to;
@@ -154,19 +154,30 @@ static void fail(int status, const char *why, const char *what) {
   exit(status);
 }
 
+static void must(hk_status status, const hk_error *err) {
+  if (status != HK_OK) fail((int)status, err->message, "");
+}
+
 /* -- Threads ----------------------------------------------------------------------------------- */
 
 static int *cpus, n_cpus; /* one a core first */
 
 static void list_cpus(void) {
   hk_error err = {0};
-  if (hk_cpu_order(NULL, &cpus, &n_cpus, &err) != HK_OK) fail(ENVIRONMENT, "", err.message);
+  if (omp_get_proc_bind() != omp_proc_bind_false)
+    fail(USAGE, "unset OMP_PROC_BIND and OMP_PLACES: threads are placed as the engine's", "");
+  must(hk_cpu_order(NULL, &cpus, &n_cpus, &err), &err);
 }
 
 /* OMP_PROC_BIND would bind the process's first thread for good, from which probes start a team. */
 static void take_places(int threads) {
-#pragma omp parallel num_threads(threads)
-  if (threads <= n_cpus) hk_cpu_pin(cpus[omp_get_thread_num()]);
+  bool placed = true;
+#pragma omp parallel num_threads(threads) reduction(&& : placed)
+  {
+    if (threads > n_cpus) hk_cpu_unpin();
+    placed = threads > n_cpus || hk_cpu_pin(cpus[omp_get_thread_num()]);
+  }
+  if (!placed) fail(ENVIRONMENT, "threads cannot be pinned to the CPUs of this process", "");
 }
 
 /* -- Passes ------------------------------------------------------------------------------------ */
@@ -229,7 +240,7 @@ static double run_probe(const bench_case *c, bool check) {
   (void)nanosleep(&pause, NULL);
   hk_error err = {0};
   double rate = 0;
-  if (hk_stand_run(stand, &c->probe, wish, check, &rate, &err) != HK_OK) fail(1, "", err.message);
+  must(hk_stand_run(stand, &c->probe, wish, check, &rate, &err), &err);
   return rate;
 }
 
@@ -241,7 +252,7 @@ static hk_probe find_probe(kind what, int threads) {
   hk_error err = {0};
   size_t n = 0;
   hk_stand_scope(stand, &scope);
-  if (hk_probes_list(&scope, &probes, &n, &err) != HK_OK) fail(1, "", err.message);
+  must(hk_probes_list(&scope, &probes, &n, &err), &err);
   for (size_t i = 0; i < n; i++) {
     if (probes[i].loads[0].kind == kinds[what]) found = probes[i];
   }
@@ -257,7 +268,7 @@ static void list_cases(void) {
     const int threads = given.counts[i];
     for (kind what = READ; what < KINDS; what++) {
       for (sharing how = BLOCKS; how < SHARINGS; how++) {
-        if (how == (given.probes ? BLOCKS : PROBE)) continue;
+        if (how == PROBE && !given.probes) continue;
         bench_case *c = &cases[n_cases++];
         *c = (bench_case){.what = what, .how = how, .threads = threads};
         if (how == PROBE) c->probe = find_probe(what, threads);
@@ -269,9 +280,12 @@ static void list_cases(void) {
 /* Where no GPU is asked for; the device that it makes up has next to no memory. */
 static void open_stand(void) {
   const hk_stand_options options = {
-      .ops = &hk_backend_host, .gpus = 1, .device_bytes = HK_PROBE_LEAST_DEVICE};
+      .ops = &hk_backend_host,
+      .gpus = 1,
+      .host_bytes = given.own_size ? 4 * (hk_bytes)(given.words * sizeof *from) : 0,
+      .device_bytes = HK_PROBE_LEAST_DEVICE};
   hk_error err = {0};
-  if (hk_stand_open(&options, &stand, &err) != HK_OK) fail(ENVIRONMENT, "", err.message);
+  must(hk_stand_open(&options, &stand, &err), &err);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -377,13 +391,19 @@ static double huge_bytes(void) {
 /* -- Reporting --------------------------------------------------------------------------------- */
 
 static void print_table(const isa *loops, double huge) {
-  printf("STREAM-style loops (%s), 2 arrays of %zu MiB, %.0f MiB on huge pages, %d rounds\n\n",
-         loops->name, given.words / PER_MIB, huge / (double)MIB, given.rounds);
-  puts("| loop | threads | shared out in | best GB/s | median GB/s |\n|---|---:|---|---:|---:|");
+  printf(
+      "STREAM-style loops (%s), 2 arrays of %zu MiB, %.0f MiB of the process on huge pages, %d "
+      "rounds\n\n",
+      loops->name, given.words / PER_MIB, huge / (double)MIB, given.rounds);
+  puts(
+      "| loop | threads | shared out in | best GB/s | median GB/s | of the chunks just before |\n"
+      "|---|---:|---|---:|---:|---:|");
   for (int i = 0; i < n_cases; i++) {
     const bench_case *c = &cases[i];
-    printf("| %s | %d | %s | %.2f | %.2f |\n", kind_names[c->what], c->threads,
+    printf("| %s | %d | %s | %.2f | %.2f | ", kind_names[c->what], c->threads,
            sharing_names[c->how], c->best / 1e9, c->median / 1e9);
+    if (c->how == PROBE) printf("%.3f ", c->of_loop);
+    puts("|");
   }
 }
 
@@ -445,7 +465,7 @@ static void parse(int argc, char **argv) {
     if (c == 't')
       parse_threads(optarg);
     else if (c == 'm')
-      given.words = (size_t)number(optarg, 1 << 20) * PER_MIB;
+      given.words = (size_t)number(optarg, 1 << 20) * PER_MIB, given.own_size = true;
     else if (c == 'r')
       given.rounds = (int)number(optarg, MOST_ROUNDS);
     else if (c == 'c')
@@ -473,8 +493,10 @@ int main(int argc, char **argv) {
   const double huge = huge_bytes();
   print_table(&loops, huge);
   if (given.json != NULL) write_json(&loops, huge);
-  free(stand == NULL ? from : NULL);
-  free(stand == NULL ? to : NULL);
+  if (stand == NULL) {
+    free(from);
+    free(to);
+  }
   hk_stand_close(stand);
   free(cpus);
 }
