@@ -37,8 +37,15 @@ static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n, hk_ranking_v
   size_t lanes = 0;
   double *errors = malloc((n * HK_LANE_KIND_COUNT + 1) * sizeof *errors);
   if (errors == NULL) return hk_fail_memory(err, n * HK_LANE_KIND_COUNT * sizeof *errors, "lanes");
-  for (size_t i = 0; i < n; i++)
-    for (int k = 0; k < plans[i].n_lanes; k++) errors[lanes++] = fabs(plans[i].lanes[k].error_pct);
+  for (int kind = 0; kind < HK_LANE_KIND_COUNT; kind++) {
+    double *const own = errors + lanes; /* of this kind */
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++)
+      for (int k = 0; k < plans[i].n_lanes; k++)
+        if ((int)plans[i].lanes[k].kind == kind) own[found++] = fabs(plans[i].lanes[k].error_pct);
+    verdict->lane_pct[kind] = found > 0 ? hk_median(own, found) : NAN;
+    lanes += found;
+  }
   verdict->worst_lane_pct = NAN;
   for (size_t k = 0; k < lanes; k++)
     verdict->worst_lane_pct = fmax(verdict->worst_lane_pct, errors[k]);

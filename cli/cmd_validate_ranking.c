@@ -132,6 +132,10 @@ static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
   if (!isnan(v->median_lane_pct)) {
     hk_put_number(root, "median_abs_lane_error_pct", v->median_lane_pct, ok);
     hk_put_number(root, "worst_abs_lane_error_pct", v->worst_lane_pct, ok);
+    cJSON *lanes = hk_put_object(root, "median_abs_error_pct_of_lanes", ok);
+    for (int k = 0; k < HK_LANE_KIND_COUNT; k++)
+      if (!isnan(v->lane_pct[k]))
+        hk_put_number(lanes, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k], ok);
   }
   if (!isnan(v->worst_gpu_memory_pct))
     hk_put_number(root, "worst_abs_gpu_memory_error_pct", v->worst_gpu_memory_pct, ok);
@@ -142,6 +146,19 @@ static hk_status print_json(const ranking *r, const hk_ranking_verdict *v, hk_er
   bool ok = true;
   cJSON *root = json_of(r, v, &ok);
   return hk_emit_print(root, ok, err);
+}
+
+static void print_lanes(const hk_ranking_verdict *v) {
+  if (isnan(v->median_lane_pct)) return;
+  printf("lanes' busy times: %.1f %% (median), %.1f %% (worst), of lanes busy for 1 %% or more\n",
+         v->median_lane_pct, v->worst_lane_pct);
+  const char *before = "medians by lane: ";
+  for (int k = 0; k < HK_LANE_KIND_COUNT; k++) {
+    if (isnan(v->lane_pct[k])) continue;
+    printf("%s%s %.1f %%", before, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k]);
+    before = ", ";
+  }
+  puts("");
 }
 
 static hk_status print_text(const ranking *r, const hk_ranking_verdict *v, hk_error *err) {
@@ -164,9 +181,7 @@ static hk_status print_text(const ranking *r, const hk_ranking_verdict *v, hk_er
   HK_TRY(hk_table_print(&table, err));
   printf("\n%s on %s: errors are %.1f %% (median), %.1f %% (worst)\n", r->model.name,
          r->profile.machine.name, v->median_error_pct, v->worst_error_pct);
-  if (!isnan(v->median_lane_pct))
-    printf("lanes' busy times: %.1f %% (median), %.1f %% (worst), of lanes busy for 1 %% or more\n",
-           v->median_lane_pct, v->worst_lane_pct);
+  print_lanes(v);
   if (!isnan(v->worst_gpu_memory_pct))
     printf("peak GPU memory: %.1f %% (worst)\n", v->worst_gpu_memory_pct);
   if (isnan(v->tau))

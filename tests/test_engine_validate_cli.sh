@@ -61,6 +61,7 @@ EOF
 
 cat >check_ranking.py <<'EOF'
 import json
+import statistics
 import sys
 
 with open(sys.argv[1], encoding="utf-8") as file:
@@ -77,6 +78,16 @@ assert r["measured_best"] == best["plan"] and r["predicted_best"] == chosen["pla
 regret = 100 * (chosen["measured_ms"] / best["measured_ms"] - 1)
 assert abs(r["top1_regret_pct"] - regret) < 1e-6, (r["top1_regret_pct"], regret)
 assert -1 <= r["kendall_tau"] <= 1, r
+lanes = {}
+for p in r["plans"]:
+    for lane, error in p["lane_busy_error_pct"].items():
+        lanes.setdefault(lane, []).append(abs(error))
+assert r["median_abs_error_pct_of_lanes"].keys() == lanes.keys() and "cpu" in lanes, r
+for lane, errors in lanes.items():
+    median = r["median_abs_error_pct_of_lanes"][lane]
+    assert abs(median - statistics.median(errors)) < 1e-6 * (1 + median), (lane, errors, median)
+everything = statistics.median(e for errors in lanes.values() for e in errors)
+assert abs(r["median_abs_lane_error_pct"] - everything) < 1e-6 * (1 + everything), everything
 EOF
 
 plan interleave --policy interleave --stride 3
