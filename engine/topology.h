@@ -33,7 +33,7 @@ void hk_cpu_unpin(void);
 int hk_thread_start(pthread_t *thread, int cpu, void *(*run)(void *), void *arg);
 
 /* Asks that the calling thread, which sleeps most of the time and does little when woken, need not
- * wait until a busy one on its CPU has used up its slice: 3 to 5 ms where all CPUs have a member of
+ * wait until a busy one on its CPU has used up its slice, some ms, where all CPUs have a member of
  * a team. Linux from 6.12 on grants it to anybody; elsewhere nothing changes. */
 void hk_thread_prompt(void);
 
