@@ -29,6 +29,7 @@
 #include <immintrin.h>
 #endif
 
+#include "calib/runs.h"
 #include "calib/stand.h"
 #include "engine/topology.h"
 
@@ -288,28 +289,18 @@ static void open_stand(void) {
   must(hk_stand_open(&options, &stand, &err), &err);
 }
 
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median_of(double *sorted) {
-  const int n = given.rounds;
-  qsort(sorted, (size_t)n, sizeof *sorted, ascending);
-  return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
-}
-
-/* Rounds lose their order: last things first. */
+/* hk_median sorts, so rounds lose their order: last things first. */
 static void summarise(void) {
   for (int i = n_cases - 1; i >= 0; i--) {
     bench_case *c = &cases[i];
+    const size_t n = (size_t)given.rounds;
     double ratios[MOST_ROUNDS];
     if (c->how == PROBE) {
-      for (int r = 0; r < given.rounds; r++) ratios[r] = c->rates[r] / c[-1].rates[r];
-      c->of_loop = median_of(ratios);
+      for (size_t r = 0; r < n; r++) ratios[r] = c->rates[r] / c[-1].rates[r];
+      c->of_loop = hk_median(ratios, n);
     }
-    c->median = median_of(c->rates);
-    c->best = c->rates[given.rounds - 1];
+    c->median = hk_median(c->rates, n);
+    c->best = c->rates[n - 1];
   }
 }
 
