@@ -166,10 +166,24 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, int part, bool 
   return HK_OK;
 }
 
-/* Behind a write-back on its stream: the sign that it has arrived. */
-static hk_status sign(hk_engine *e, const hk_op *op, int part, hk_stream *stream, hk_error *err) {
-  int64_t *arrived = (int64_t *)e->arrived + 3 * op->subgroup + part;
+/* Where the sign goes that a write-back, or a part of one, has arrived. */
+static int64_t *sign_of(const hk_engine *e, const hk_op *op, int part) {
+  return (int64_t *)e->arrived + 3 * op->subgroup + part;
+}
+
+/* Behind a write-back by copies, on their stream. */
+static hk_status sign_by_copy(hk_engine *e, const hk_op *op, int part, hk_stream *stream,
+                              hk_error *err) {
+  int64_t *arrived = sign_of(e, op, part);
   return e->backend->ops->copy(stream, arrived, e->device_ticket, sizeof *arrived, err);
+}
+
+/* Behind an update in place. A copy would wait for all the state on its way out, and the next
+ * updates with it. */
+static hk_status sign_by_kernel(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  const hk_kernel sign = {
+      .kind = HK_KERNEL_SIGN, .n = 1, .from = e->device_ticket, .to = sign_of(e, op, 0)};
+  return e->backend->ops->launch(stream, &sign, err);
 }
 
 static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
@@ -244,7 +258,7 @@ static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   void *slabs = sub->route == HK_ROUTE_STAGED ? staging_of(e, id) : e->state.home[sub->first];
   HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, stream, err));
   if (sub->route == HK_ROUTE_RESIDENT && ends_subgroup(e, op, n)) {
-    return sign(e, op, 0, stream, err);
+    return sign_by_kernel(e, op, stream, err);
   }
   return HK_OK;
 }
@@ -259,7 +273,7 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
                         run.n, stream, err));
     offset += run.n;
   }
-  return ends_subgroup(e, op, op->work) ? sign(e, op, 0, stream, err) : HK_OK;
+  return ends_subgroup(e, op, op->work) ? sign_by_kernel(e, op, stream, err) : HK_OK;
 }
 
 static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
@@ -275,7 +289,7 @@ static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_e
       return copy_state(e, id, n, part, true, stream, err);
     case HK_OP_STATE_D2H:
       HK_TRY(copy_state(e, id, n, part, false, stream, err));
-      return ends_subgroup(e, op, n) ? sign(e, op, apart ? part : 0, stream, err) : HK_OK;
+      return ends_subgroup(e, op, n) ? sign_by_copy(e, op, apart ? part : 0, stream, err) : HK_OK;
     case HK_OP_ADAMW_GPU:
       return update_on_gpu(e, id, stream, err);
     case HK_OP_ADAMW_MAPPED:

@@ -39,6 +39,9 @@ typedef enum {
   HK_KERNEL_PULL, /* n bf16 or fp16 values from `grad`, registered host memory, to `w`: a copy by a
                      few blocks, which does not wait for the copy engine as a copy behind long
                      ones does */
+  HK_KERNEL_SIGN, /* the int64_t at `from`, device memory, to `to`, device or registered host
+                     memory, in one write; n is 1. For the end of a stream's kernels: a copy would
+                     wait for the copy engine, and hold up what is queued behind it */
   HK_KERNEL_MATMUL, /* w = a b, in device memory: what a model's layers spend their time on, to be
                        measured. CUDA: by cuBLAS, if that is there when it runs (HK_INPUT says so
                        otherwise, and the device stays well); the first one of a stream readies

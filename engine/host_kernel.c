@@ -8,11 +8,10 @@
 #define CHUNK ((int64_t)1 << 16)
 
 const char *hk_host_kernel_name(hk_kernel_kind kind) {
-  static const char *const names[] = {[HK_KERNEL_ADAMW] = "AdamW",
-                                      [HK_KERNEL_CAST_UP] = "cast up",
-                                      [HK_KERNEL_SQUARES] = "squares",
-                                      [HK_KERNEL_PULL] = "pull",
-                                      [HK_KERNEL_MATMUL] = "matrix product"};
+  static const char *const names[] = {
+      [HK_KERNEL_ADAMW] = "AdamW",     [HK_KERNEL_CAST_UP] = "cast up",
+      [HK_KERNEL_SQUARES] = "squares", [HK_KERNEL_PULL] = "pull",
+      [HK_KERNEL_SIGN] = "sign",       [HK_KERNEL_MATMUL] = "matrix product"};
   return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 
@@ -46,6 +45,14 @@ static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_erro
   return hk_host_check_range(device, "AdamW's weights", k->w, k->n * 2, false, err);
 }
 
+static hk_status check_sign(hk_host_device *device, const hk_kernel *k, hk_error *err) {
+  if (k->n != 1) {
+    return hk_fail(err, HK_INPUT, "%lld signs at once make no sense", (long long)k->n);
+  }
+  HK_TRY(hk_host_check_range(device, "a sign", k->from, sizeof(int64_t), false, err));
+  return hk_host_check_range(device, "a sign's place", k->to, sizeof(int64_t), true, err);
+}
+
 hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_error *err) {
   if (k->kind == HK_KERNEL_MATMUL) return hk_host_matmul_check(device, k, err);
   if (k->n < 0 || k->n > INT64_MAX / 16 || (unsigned)k->type >= HK_GRAD_TYPES) {
@@ -57,6 +64,7 @@ hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_er
                    hk_host_kernel_name(k->kind));
   }
   if (k->n == 0) return HK_OK;
+  if (k->kind == HK_KERNEL_SIGN) return check_sign(device, k, err);
   HK_TRY(hk_host_check_range(device, "gradients", k->grad, k->n * (hk_bytes)hk_grad_size(k->type),
                              k->kind == HK_KERNEL_PULL, err));
   switch (k->kind) {
@@ -68,6 +76,7 @@ hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_er
       return hk_host_check_range(device, "bins", k->bins, (HK_SQUARES_BINS + 1) * 8, false, err);
     case HK_KERNEL_PULL:
       return hk_host_check_range(device, "values to write", k->w, k->n * 2, false, err);
+    case HK_KERNEL_SIGN:
     case HK_KERNEL_MATMUL:
       break; /* above */
   }
@@ -129,6 +138,12 @@ static void pull_chunk(void *arg, int64_t chunk, int thread) {
   memcpy(j->kernel->w + chunk * CHUNK, from, 2 * (size_t)n);
 }
 
+static void sign_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread, (void)chunk;
+  const job *j = arg;
+  *(volatile int64_t *)j->kernel->to = *(const int64_t *)j->kernel->from;
+}
+
 static void matmul_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const job *j = arg;
@@ -160,11 +175,10 @@ static void squares_chunk(void *arg, int64_t chunk, int thread) {
 }
 
 void hk_host_kernel_run(hk_host_device *device, const hk_kernel *kernel) {
-  static const hk_team_work work[] = {[HK_KERNEL_ADAMW] = adamw_chunk,
-                                      [HK_KERNEL_CAST_UP] = cast_up_chunk,
-                                      [HK_KERNEL_SQUARES] = squares_chunk,
-                                      [HK_KERNEL_PULL] = pull_chunk,
-                                      [HK_KERNEL_MATMUL] = matmul_chunk};
+  static const hk_team_work work[] = {
+      [HK_KERNEL_ADAMW] = adamw_chunk,     [HK_KERNEL_CAST_UP] = cast_up_chunk,
+      [HK_KERNEL_SQUARES] = squares_chunk, [HK_KERNEL_PULL] = pull_chunk,
+      [HK_KERNEL_SIGN] = sign_chunk,       [HK_KERNEL_MATMUL] = matmul_chunk};
   job j = {.kernel = kernel, .cpu = hk_cpu_kernels_best(), .lock = PTHREAD_MUTEX_INITIALIZER};
   const int64_t chunks = kernel->kind == HK_KERNEL_MATMUL ? hk_host_matmul_tiles(kernel)
                                                           : (kernel->n + CHUNK - 1) / CHUNK;

@@ -357,6 +357,17 @@ static __global__ void __launch_bounds__(THREADS) pull(const __grid_constant__ p
   if (last < job.n) job.to[last] = job.from[last];
 }
 
+/* ---- Sign ----------------------------------------------------------------------------------- */
+
+typedef struct {
+  const int64_t *from;
+  int64_t *to;
+} sign_job;
+
+static __global__ void __launch_bounds__(THREADS) sign(const __grid_constant__ sign_job job) {
+  if (threadIdx.x == 0) *(volatile int64_t *)job.to = *job.from;
+}
+
 /* ---- Launches ------------------------------------------------------------------------------- */
 
 static const void *const functions[HK_KERNEL_KINDS][HK_GRAD_TYPES] = {
@@ -365,6 +376,7 @@ static const void *const functions[HK_KERNEL_KINDS][HK_GRAD_TYPES] = {
     {(const void *)cast_up<HK_GRAD_BF16>, (const void *)cast_up<HK_GRAD_FP16>, NULL},
     {(const void *)squares<HK_GRAD_BF16>, (const void *)squares<HK_GRAD_FP16>, NULL},
     {(const void *)pull, (const void *)pull, NULL},
+    {(const void *)sign, NULL, NULL},
 };
 
 static int threads_of(hk_kernel_kind kind) {
@@ -461,6 +473,12 @@ static cudaError_t launch_pull(const launch *l) {
   return start(l, blocks_for(blocks, blocks_for(PULL_BLOCKS, l->resident)), &job);
 }
 
+static cudaError_t launch_sign(const launch *l) {
+  sign_job job = {};
+  job.from = (const int64_t *)l->kernel->from, job.to = (int64_t *)l->kernel->to;
+  return start(l, 1, &job);
+}
+
 static cudaError_t launch_cast_up(const launch *l) {
   const hk_kernel *k = l->kernel;
   cast_job job = {};
@@ -498,7 +516,8 @@ static hk_status check_adamw(const hk_kernel *k, hk_error *err) {
 
 static bool odd_elements(const hk_kernel *k) {
   return !aligned(k->grad, hk_grad_size(k->type)) || !aligned(k->w, sizeof *k->w) ||
-         !aligned(k->out, sizeof *k->out) || !aligned(k->bins, sizeof *k->bins);
+         !aligned(k->out, sizeof *k->out) || !aligned(k->bins, sizeof *k->bins) ||
+         (k->kind == HK_KERNEL_SIGN && !(aligned(k->from, 8) && aligned(k->to, 8)));
 }
 
 static hk_status check_kernel(const hk_kernel *k, hk_error *err) {
@@ -536,6 +555,9 @@ hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids
       break;
     case HK_KERNEL_PULL:
       *code = launch_pull(&l);
+      break;
+    case HK_KERNEL_SIGN:
+      *code = launch_sign(&l);
       break;
     case HK_KERNEL_MATMUL:
       break; /* check_kernel has refused it */

@@ -265,6 +265,12 @@ static void test_wrong_kernels(void **state) {
   refuse(s, &k, "bins");
   k.kind = HK_KERNEL_CAST_UP;
   refuse(s, &k, "fp32 gradients");
+  k = (hk_kernel){.kind = HK_KERNEL_SIGN, .n = 1, .from = slab, .to = host};
+  refuse(s, &k, "a sign's place");
+  k.from = host;
+  refuse(s, &k, "a sign");
+  k.n = 2;
+  refuse(s, &k, "2 signs");
   k = (hk_kernel){.kind = HK_KERNEL_MATMUL, .rows = 4, .columns = 4, .depth = 4};
   refuse(s, &k, "left side");
   k.a = (uint16_t *)(void *)grad;
