@@ -9,7 +9,8 @@
 enum {
   THREADS = 256,
   MAPPED_BLOCKS = 32,    /* enough bytes under way to fill PCIe; other SMs stay free */
-  PULL_BLOCKS = 16,      /* the same for one direction, and less than all of it */
+  PULL_BLOCKS = 8,       /* the same for one direction; each more only queues for the link, and so
+                            do kernels' launches then, which are fetched over it */
   PULLS = 4,             /* 16-byte words a thread has under way */
   CASTS = 4,             /* quads a thread has under way */
   SQUARES_THREADS = 128, /* each with bins of its own: 32 KiB a block */
