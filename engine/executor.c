@@ -120,6 +120,19 @@ static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
   return true;
 }
 
+/* A stream takes a bounded number of commands. Whoever queues one more waits for room, and, with
+ * CUDA, so does every other lane meanwhile. So no lane is further ahead than that; it waits for
+ * many operations at a time, and long before the device has nothing left to do. */
+#define MOST_AHEAD 128
+
+/* Before a lane queues its i-th operation. */
+static hk_status wait_for_room(lane *l, int32_t i, hk_error *err) {
+  const int32_t half = MOST_AHEAD / 2;
+  if (i < MOST_AHEAD || i % half != 0) return HK_OK;
+  hk_executor *x = l->executor;
+  return x->backend->ops->event_sync(x->end[l->ops[i - half]], err);
+}
+
 static hk_status queue_on_stream(lane *l, int32_t id, hk_error *err) {
   hk_executor *x = l->executor;
   const hk_backend_ops *ops = x->backend->ops;
@@ -147,7 +160,13 @@ static void run_lane(lane *l) {
                        graph->ops[id].subgroup == graph->ops[l->ops[i - 1]].subgroup;
     if (!begun && failed(x)) return;
     if (!meet_dependencies(l, id, &err)) return;
-    const hk_status status = l->on_cpu ? do_on_cpu(l, id, &err) : queue_on_stream(l, id, &err);
+    hk_status status = HK_OK;
+    if (l->on_cpu) {
+      status = do_on_cpu(l, id, &err);
+    } else {
+      status = wait_for_room(l, i, &err);
+      if (status == HK_OK) status = queue_on_stream(l, id, &err);
+    }
     if (status != HK_OK) {
       fail(x, id, &err);
       return;

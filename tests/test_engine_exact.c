@@ -3,6 +3,9 @@
  * bit. 240 random plans on the host backend: routes mixed, odd sizes, tails, parameter groups that
  * cut subgroups, subnormals, infinities and NaN in the state, bf16 and fp16 gradients, clipping,
  * loss scales, one and two threads, both runtimes. */
+#include <pthread.h>
+
+#include "engine/private.h"
 #include "tests/fixture_engine.h"
 
 /* ThreadSanitizer is after races, of which any plan has as many, and slow. */
@@ -145,6 +148,83 @@ static void spans_obey_the_graph(void **unused) {
   }
 }
 
+/* -- Queues ---------------------------------------------------------------------------------------
+ */
+
+enum { MOST_EVENTS = 20000, MOST_AHEAD = 128 };
+
+static const hk_backend_ops *plain_ops;
+static pthread_mutex_t counts = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+  hk_event *event;
+  int number; /* of those that its lane has recorded */
+} recorded[MOST_EVENTS];
+static int n_recorded, longest;
+static _Thread_local int queued, known_done;
+
+static hk_status count_record(hk_stream *s, hk_event *e, hk_error *err) {
+  pthread_mutex_lock(&counts);
+  queued++;
+  if (n_recorded < MOST_EVENTS) {
+    recorded[n_recorded].event = e, recorded[n_recorded].number = queued;
+    n_recorded++;
+  }
+  if (queued - known_done > longest) longest = queued - known_done;
+  pthread_mutex_unlock(&counts);
+  return plain_ops->record(s, e, err);
+}
+
+static hk_status note_done(hk_event *e, hk_error *err) {
+  HK_TRY(plain_ops->event_sync(e, err));
+  pthread_mutex_lock(&counts);
+  for (int i = 0; i < n_recorded && queued > 0; i++) {
+    if (recorded[i].event == e) known_done = recorded[i].number;
+  }
+  pthread_mutex_unlock(&counts);
+  return HK_OK;
+}
+
+/* Thousands of small pieces, and no lane has more of them queued than it must: a full queue would
+ * hold up the others. */
+static void lanes_do_not_run_far_ahead(void **state) {
+  (void)state;
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+  random_stream r = {77};
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(1);
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 8192, &plan, &err), &err);
+  hk_model_free(&model);
+  plan.piece_numel = 64;
+  plan.buffers = 8;
+  plan.cpu_threads = 1;
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].route = s % 2 ? HK_ROUTE_STAGED : HK_ROUTE_CPU;
+  }
+  must(hk_plan_check(&plan, &err), &err);
+  plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  const hk_engine_options options = {.no_pin_threads = true};
+  hk_engine *engine = engine_like(&plan, &plain, &options);
+  plain_gradients(&plain, &r);
+  give_gradients(engine, &plain, &r);
+  plain_ops = engine->backend->ops;
+  hk_backend_ops counting = *plain_ops;
+  counting.record = count_record;
+  counting.event_sync = note_done;
+  engine->backend->ops = &counting;
+  hk_step_report report;
+  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  engine->backend->ops = plain_ops;
+  plain_step(&plain, 1);
+  assert_same_bits(engine, &plain);
+  assert_true(n_recorded > 10 * MOST_AHEAD && n_recorded < MOST_EVENTS);
+  assert_in_range(longest, MOST_AHEAD / 2, MOST_AHEAD);
+  hk_engine_destroy(engine);
+  hk_plan_free(&plan);
+  plain_stop(&plain);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_plan_is_plain_adamw),
@@ -152,6 +232,7 @@ int main(void) {
       cmocka_unit_test(equal_state_has_an_equal_checksum),
       cmocka_unit_test(gradients_that_are_not_finite_change_nothing),
       cmocka_unit_test(spans_obey_the_graph),
+      cmocka_unit_test(lanes_do_not_run_far_ahead),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
