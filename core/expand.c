@@ -169,6 +169,7 @@ hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_g
   graph->tp = job->tp;
   graph->cores_unbound = !plan->cores_bound;
   graph->weights_pulled = plan->runtime == HK_RUNTIME_HOCKET;
+  graph->grads_widened = plan->runtime == HK_RUNTIME_DEEPSPEED;
   graph->layers = (int32_t)plan->model.layers;
 
   hk_expansion x = {.plan = plan,

@@ -140,6 +140,7 @@ typedef struct {
   int tp;
   bool cores_unbound;      /* ranks are not bound to core sets: their pages lie anywhere */
   bool weights_pulled;     /* kernels fetch weights from host memory; else copy engines do */
+  bool grads_widened;      /* updates on a GPU make their gradients fp32 first */
   bool weights_cold;       /* unpinned weights were not just written: no cache holds them */
   int32_t layers;          /* of the model: block number of the head */
   hk_bytes gpu_base;       /* on each rank's GPU before the first operation */

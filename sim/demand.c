@@ -271,8 +271,12 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
           &m->h2d_pageable_latency);
     case HK_OP_STATE_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
-    case HK_OP_ADAMW_GPU:
-      return on_gpu(m, m->gpu_hbm.value / 28, 28);
+    case HK_OP_ADAMW_GPU: {
+      /* p, m and v in and out, gradient in, weight out. Widened, a gradient is read as bf16, written
+       * as fp32 and read again. */
+      const double bytes = graph->grads_widened ? 36 : 28;
+      return on_gpu(m, m->gpu_hbm.value / bytes, bytes);
+    }
     case HK_OP_ADAMW_MAPPED:
       return mapped(graph, m);
     case HK_OP_KIND_COUNT:

@@ -316,7 +316,7 @@ static void below_every_policy(void **state) {
   hk_model model = tiny_model(2);
   const double parameters = (double)model.parameters;
   int fitting = 0, tight = 0;
-  for (uint64_t seed = 0; seed < 500; seed++) {
+  for (uint64_t seed = 0; seed < 600; seed++) {
     random_stream r = {seed};
     hk_machine m = random_node(&r);
     const int gpus = (int)m.gpus.value;
