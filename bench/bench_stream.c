@@ -11,9 +11,10 @@
  * in one block a thread, as STREAM does, and in chunks that idle threads take, which a thread that
  * is held up does not delay. Rounds visit all cases; best and median of them are reported.
  *
- * --probes runs calibrate's own probes of the same in turns with the loops, on the same memory and
- * CPUs: where neighbours come and go and memory is not all alike, what was measured minutes apart
- * on other pages says little about who measured well. */
+ * --probes runs calibrate's own probes of the same in turns with the loops, now before and now
+ * after them, on the same memory and CPUs, all after a rest: where neighbours come and go and
+ * memory is not all alike, what was measured minutes apart on other pages says little about who
+ * measured well. */
 #include <getopt.h>
 #include <omp.h>
 #include <stdbool.h>
@@ -143,7 +144,7 @@ typedef struct {
   hk_probe probe; /* of PROBE */
   double rates[MOST_ROUNDS];
   double best, median; /* bytes a second, once all is done */
-  double of_loop;      /* of PROBE: the median of its rate over that of the loop just before it */
+  double of_loop; /* of PROBE: the median of its rate over that of the loop just before or after */
 } bench_case;
 
 static bench_case cases[MOST_COUNTS * KINDS * SHARINGS];
@@ -235,10 +236,15 @@ static double run_loop(const bench_case *c, const isa *loops, bool check) {
   return (double)bytes_of(c) / seconds;
 }
 
+/* OpenMP's threads spin for a while after a pass; and whoever comes after a rest finds the machine
+ * cooler and its turbo fresh. So all rest before they begin, or none. */
+static void rest(void) {
+  const struct timespec pause = {.tv_nsec = 50 * 1000000};
+  if (given.probes) (void)nanosleep(&pause, NULL);
+}
+
 static double run_probe(const bench_case *c, bool check) {
-  const hk_ns wish = 60 * 1000000;                         /* as calibrate has it */
-  const struct timespec pause = {.tv_nsec = 50 * 1000000}; /* OpenMP's threads spin after a pass */
-  (void)nanosleep(&pause, NULL);
+  const hk_ns wish = 60 * 1000000; /* as calibrate has it */
   hk_error err = {0};
   double rate = 0;
   must(hk_stand_run(stand, &c->probe, wish, check, &rate, &err), &err);
@@ -304,14 +310,21 @@ static void summarise(void) {
   }
 }
 
-/* Round -1 warms up, and is checked. */
+static void run_case(bench_case *c, const isa *loops, int round) {
+  const bool warm_up = round < 0;
+  rest();
+  const double rate = c->how == PROBE ? run_probe(c, warm_up) : run_loop(c, loops, warm_up);
+  if (!warm_up) c->rates[round] = rate;
+}
+
+/* Round -1 warms up, and is checked. In every other round a probe comes before its loop. */
 static void measure(const isa *loops) {
   for (int round = -1; round < given.rounds; round++) {
     for (int i = 0; i < n_cases; i++) {
-      bench_case *c = &cases[i];
-      const bool warm_up = round < 0;
-      const double rate = c->how == PROBE ? run_probe(c, warm_up) : run_loop(c, loops, warm_up);
-      if (!warm_up) c->rates[round] = rate;
+      const bool swap = round % 2 != 0 && i + 1 < n_cases && cases[i + 1].how == PROBE;
+      if (swap) run_case(&cases[i + 1], loops, round);
+      run_case(&cases[i], loops, round);
+      if (swap) i++;
     }
   }
   summarise();
@@ -387,7 +400,7 @@ static void print_table(const isa *loops, double huge) {
       "rounds\n\n",
       loops->name, given.words / PER_MIB, huge / (double)MIB, given.rounds);
   puts(
-      "| loop | threads | shared out in | best GB/s | median GB/s | of the chunks just before |\n"
+      "| loop | threads | shared out in | best GB/s | median GB/s | of the chunks beside it |\n"
       "|---|---:|---|---:|---:|---:|");
   for (int i = 0; i < n_cases; i++) {
     const bench_case *c = &cases[i];
