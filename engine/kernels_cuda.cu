@@ -8,7 +8,7 @@
 
 enum {
   THREADS = 256,
-  MAPPED_BLOCKS = 32,    /* enough bytes under way to fill PCIe; other SMs stay free */
+  MAPPED_BLOCKS = 12,    /* enough bytes under way to fill PCIe, and no more than others have */
   PULL_BLOCKS = 8,       /* the same for one direction; each more only queues for the link, and so
                             do kernels' launches then, which are fetched over it */
   PULLS = 4,             /* 16-byte words a thread has under way */
