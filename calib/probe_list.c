@@ -398,17 +398,38 @@ static void add_before_cpu(builder *b, hk_load l, const char *size, int threads)
   add(b, &p);
 }
 
+/* Copies and fetches to a GPU at once have half of its part of the memory each. */
+static hk_bytes most_mixed(const hk_probe_scope *s) {
+  const hk_bytes most = hk_min(most_copied(s, 2), s->device_bytes / 16 / 4096 * 4096);
+  return hk_min(CONTENDED_COPY, most);
+}
+
 /* All that an engine has going on at once: copies both ways, weights fetched by a kernel, AdamW. */
 static void add_engines_mix(builder *b, int threads) {
   char size[32], team[32];
-  /* Copies and fetches to a GPU have half of its part of the memory each. */
-  const hk_bytes chunk = hk_min(
-      CONTENDED_COPY, hk_min(most_copied(b->scope, 2), b->scope->device_bytes / 16 / 4096 * 4096));
+  const hk_bytes chunk = most_mixed(b->scope);
   hk_probe p =
       named(HK_PROBE_CONTENTION, threads == b->scope->cores, "h2d+d2h+pull %s | adamw_cpu %s",
             size_text(chunk, size), threads_text(threads, team));
   load_copies(&p, BOTH, 1, chunk);
   load(&p, (hk_load){.kind = HK_LOAD_PULL, .chunk = chunk});
+  load(&p, cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
+  add(b, &p);
+}
+
+/* A kernel's start, while `reads` go on over its GPU's link and the CPU is at it, too: with cores
+ * to spare for whoever queues, and kernels long enough to queue ahead. */
+static void add_launches(builder *b, const char *reads, bool copies, bool pulls) {
+  char size[32], count[32], team[32];
+  const int cores = b->scope->cores, threads = cores > 1 ? cores * 3 / 4 : 1;
+  const int64_t updated = hk_min(5 * MILLION, most_updated(b->scope));
+  const hk_bytes chunk = most_mixed(b->scope);
+  hk_probe p =
+      named(HK_PROBE_CONTENTION, false, "%s %s | adamw_gpu %s, adamw_cpu %s", reads,
+            size_text(chunk, size), count_text(updated, count), threads_text(threads, team));
+  if (copies) load(&p, (hk_load){.kind = HK_LOAD_H2D, .chunk = chunk});
+  if (pulls) load(&p, (hk_load){.kind = HK_LOAD_PULL, .chunk = chunk});
+  load(&p, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = updated});
   load(&p, cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
   add(b, &p);
 }
@@ -443,6 +464,9 @@ static void add_contention(builder *b) {
     add_before_cpu(b, pulls, size_text(pulled, count), few.counts[i]);
     add_engines_mix(b, few.counts[i]);
   }
+  add_launches(b, "h2d", true, false);
+  add_launches(b, "pull", false, true);
+  add_launches(b, "h2d+pull", true, true);
 }
 
 static void add_fabric(builder *b, int gpus) {

@@ -97,6 +97,17 @@ static hk_estimate mean_of(const ratios *all) {
   return hk_estimate_fitted(exp(all->sum / n), error, all->n);
 }
 
+/* Of the time, in which a pull reads; else the next one starts. */
+static double share_reading(const hk_machine *m, const hk_series *s, int pull) {
+  const double each = (double)s->probe.loads[pull].chunk / s->summary[pull].median * 1e9;
+  return fmax(1 - (m->gpu_launch.value + m->launch_beside_reads.value) / each, 0.5);
+}
+
+/* What a copy keeps then, if it keeps all that it has alone while the next pull starts. */
+static double while_reading(double kept, double reading) {
+  return fmax((kept - (1 - reading)) / reading, kept / 2);
+}
+
 /* Of copies both ways beside pulls and a team: what copies out have of their own rate, and copies
  * in of theirs over pulls of theirs. */
 static void set_beside_reads(hk_draft *draft) {
@@ -108,8 +119,12 @@ static void set_beside_reads(hk_draft *draft) {
     const int d2h = hk_series_find(s, HK_LOAD_D2H), h2d = hk_series_find(s, HK_LOAD_H2D);
     const int pull = hk_series_find(s, HK_LOAD_PULL);
     if (d2h < 0 || h2d < 0 || pull < 0 || !hk_series_counts(s)) continue;
-    add_ratio(&out, s->summary[d2h].median / m->d2h.value, hk_series_error(s, d2h));
-    add_ratio(&in, s->summary[h2d].median / own_in / (s->summary[pull].median / own_pull),
+    const double reading = share_reading(m, s, pull);
+    const double kept_out = s->summary[d2h].median / m->d2h.value;
+    const double kept_in = s->summary[h2d].median / own_in;
+    const double kept_pull = s->summary[pull].median / own_pull;
+    add_ratio(&out, while_reading(kept_out, reading), hk_series_error(s, d2h));
+    add_ratio(&in, while_reading(kept_in, reading) / (kept_pull / reading),
               hypot(hk_series_error(s, h2d), hk_series_error(s, pull)));
   }
   if (out.n == 0) return; /* the list's defaults */
@@ -121,8 +136,48 @@ static void set_beside_reads(hk_draft *draft) {
                in.least, in.most);
 }
 
+/* -- Kernels' starts beside reads -------------------------------------------------------------- */
+
+/* Relative, of an update's time. */
+static double error_alone(const hk_draft *draft) {
+  double squares = 0;
+  size_t at = 0, n = 0;
+  for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_ADAMW_GPU, &at)); n++) {
+    squares += hk_series_error(s, 0) * hk_series_error(s, 0);
+  }
+  return n > 0 ? sqrt(squares / (double)n) : 0;
+}
+
+/* Of small updates on the GPU, operation after operation, what is not their bytes' time and not a
+ * start with nothing beside it. */
+static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copies, bool pulls) {
+  const hk_machine *m = &draft->machine;
+  for (size_t i = 0; i < draft->campaign->n; i++) {
+    const hk_series *s = &draft->campaign->series[i];
+    const int update = hk_series_find(s, HK_LOAD_ADAMW_GPU);
+    if (update < 0 || hk_series_find(s, HK_LOAD_ADAMW_CPU) < 0 || !hk_series_counts(s) ||
+        (hk_series_find(s, HK_LOAD_H2D) >= 0) != copies ||
+        (hk_series_find(s, HK_LOAD_PULL) >= 0) != pulls) {
+      continue;
+    }
+    const double work = (double)s->probe.loads[update].chunk;
+    const double alone = m->gpu_launch.value + work * 28 / m->gpu_hbm.value * 1e9;
+    const double beside = work / s->summary[update].median * 1e9;
+    const double error = 2 * hypot(error_alone(draft) * alone, hk_series_error(s, update) * beside);
+    const double longer = beside - alone;
+    hk_draft_set(
+        draft, quantity, HK_ORIGIN_MEASURED,
+        (hk_estimate){fmax(longer, 0), fmax(longer - error, 0), fmax(longer + error, 0), 1},
+        "an update of %.3g parameters takes %.1f us there and %.1f with the link to itself", work,
+        beside / 1e3, alone / 1e3);
+  }
+}
+
 void hk_draft_special(hk_draft *draft) {
   set_turns(draft);
   set_cached(draft);
+  set_launch_beside(draft, &draft->machine.launch_beside_copies, true, false);
+  set_launch_beside(draft, &draft->machine.launch_beside_pulls, false, true);
+  set_launch_beside(draft, &draft->machine.launch_beside_reads, true, true);
   set_beside_reads(draft);
 }

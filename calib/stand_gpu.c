@@ -7,8 +7,10 @@
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-static hk_status open_lane(hk_stand *stand, hk_stand_gpu *gpu, hk_stand_lane *lane, hk_error *err) {
-  HK_TRY(stand->ops->stream_open(gpu->backend, false, &lane->stream, err));
+/* `urgent` as the engine's lanes are. */
+static hk_status open_lane(hk_stand *stand, hk_stand_gpu *gpu, hk_stand_lane *lane, bool urgent,
+                           hk_error *err) {
+  HK_TRY(stand->ops->stream_open(gpu->backend, urgent, &lane->stream, err));
   for (int i = 0; i <= HK_STAND_STRETCHES; i++) {
     HK_TRY(stand->ops->event_open(gpu->backend, &lane->marks[i], err));
   }
@@ -44,7 +46,9 @@ hk_status hk_stand_gpu_open(hk_stand *stand, int number, hk_bytes device_bytes, 
   gpu->block = block;
   gpu->bytes = bytes;
   lay_out(gpu);
-  for (int i = 0; i < HK_LANES; i++) HK_TRY(open_lane(stand, gpu, &gpu->lanes[i], err));
+  for (int i = 0; i < HK_LANES; i++) {
+    HK_TRY(open_lane(stand, gpu, &gpu->lanes[i], i == HK_LANE_FETCH, err));
+  }
   HK_TRY(fill(stand, gpu, gpu->block, bytes, stand->in, stand->quarter, err));
   return fill(stand, gpu, gpu->state + gpu->shape.v, 4 * gpu->params, stand->cpu.v,
               4 * stand->cpu.params, err);
@@ -79,6 +83,8 @@ hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load) {
     case HK_LOAD_D2H_PINNED:
     case HK_LOAD_D2H_PAGEABLE:
       return &lanes[HK_LANE_OUT];
+    case HK_LOAD_PULL:
+      return &lanes[HK_LANE_FETCH];
     default:
       return &lanes[HK_LANE_WORK];
   }

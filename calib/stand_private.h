@@ -19,7 +19,7 @@
 #define HK_STAND_STRETCHES 32 /* of one load's run, at most: as many are kept */
 #define HK_STAND_TURNS     4  /* copies that are queued together, to see how many run at once */
 
-typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANES } hk_stand_lane_kind;
+typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANE_FETCH, HK_LANES } hk_stand_lane_kind;
 
 typedef struct {
   hk_stream *stream;

@@ -52,6 +52,12 @@ typedef struct {
   X(gpu_hop, "gpu.hop_ns", "ns", 0, 1e9, 0,                                                        \
     "from the end of an operation on one queue of the GPU to the start of one on another queue "   \
     "that waits for it")                                                                           \
+  X(launch_beside_copies, "gpu.launch_beside_copies_ns", "ns", 0, 1e9, 0,                          \
+    "what a kernel takes longer to start beside a copy to its GPU: it is fetched over the link, "  \
+    "too")                                                                                         \
+  X(launch_beside_pulls, "gpu.launch_beside_pulls_ns", "ns", 0, 1e9, 0,                            \
+    "the same beside a kernel that reads host memory")                                             \
+  X(launch_beside_reads, "gpu.launch_beside_reads_ns", "ns", 0, 1e9, 0, "the same beside both")    \
   X(layer_launch, "framework.layer_launch_ns", "ns", 0, 1e12, 1e6,                                 \
     "time in which the framework's host thread issues one layer, forward or backward")             \
   X(report, "framework.report_ns", "ns", 0, 1e12, 80e6,                                            \

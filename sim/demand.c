@@ -126,6 +126,13 @@ static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
   return d;
 }
 
+/* The same of one kernel; what is not `fetched` stands for many, queued long before. */
+static hk_demand kernel_on_gpu(const hk_machine *m, double bytes_per_unit) {
+  hk_demand d = on_gpu(m, m->gpu_hbm.value / bytes_per_unit, bytes_per_unit);
+  d.fetched = true;
+  return d;
+}
+
 static hk_demand copy_in(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
   hk_demand d = at_rate((hk_ns)m->h2d_latency.value, rate);
   use_pcie(&d, graph, m, 1, 0, passes);
@@ -140,6 +147,7 @@ static hk_demand pulled(const hk_graph *graph, const hk_machine *m) {
   hk_demand d = at_rate((hk_ns)m->gpu_launch.value, rate);
   use_pcie(&d, graph, m, 1, 0, 1);
   d.traffic |= HK_TRAFFIC_KERNEL_IN;
+  d.fetched = true;
   return d;
 }
 
@@ -172,6 +180,7 @@ static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
   hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / 24);
   use_pcie(&d, graph, m, 12, 12, 1);
   d.traffic |= HK_TRAFFIC_KERNEL_IN;
+  d.fetched = true;
   return d;
 }
 
@@ -233,7 +242,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       /* Copied into the bucket, divided by the ranks and packed for the reduction: three passes. */
       return on_gpu(m, m->gpu_hbm.value / 12, 12);
     case HK_OP_GRAD_CAST_GPU:
-      return on_gpu(m, m->gpu_hbm.value / 6, 6);
+      return kernel_on_gpu(m, 6);
     case HK_OP_GRAD_SUM_D2H:
     case HK_OP_GRAD_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
@@ -271,12 +280,10 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
           &m->h2d_pageable_latency);
     case HK_OP_STATE_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
-    case HK_OP_ADAMW_GPU: {
-      /* p, m and v in and out, gradient in, weight out. Widened, a gradient is read as bf16, written
-       * as fp32 and read again. */
-      const double bytes = graph->grads_widened ? 36 : 28;
-      return on_gpu(m, m->gpu_hbm.value / bytes, bytes);
-    }
+    case HK_OP_ADAMW_GPU:
+      /* p, m and v in and out, gradient in, weight out. Widened, a gradient is read as bf16,
+       * written as fp32 and read again. */
+      return kernel_on_gpu(m, graph->grads_widened ? 36 : 28);
     case HK_OP_ADAMW_MAPPED:
       return mapped(graph, m);
     case HK_OP_KIND_COUNT:

@@ -308,6 +308,7 @@ static hk_status start(hk_state *s, int32_t id) {
       (run->traffic & HK_TRAFFIC_COPY_IN) != 0 && (demand.traffic & HK_TRAFFIC_COPY_OUT) != 0;
   run->op = id;
   run->standing_by = run->fluid = run->waiting = false;
+  run->fetched = demand.fetched;
   run->due = s->now + demand.latency;
   run->traffic = demand.traffic;
   run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? demand.engine : 0;
@@ -336,7 +337,7 @@ static void stand_by(hk_state *s, int32_t id) {
   hk_run *run = &s->runs[lane];
   run->op = id;
   run->standing_by = true;
-  run->fluid = run->waiting = false;
+  run->fluid = run->waiting = run->fetched = false;
   run->due = s->result->timeline.spans[id].start;
   s->running[s->n_running++] = lane;
 }
@@ -382,12 +383,43 @@ static hk_status end(hk_state *s, int32_t id) {
   return HK_OK;
 }
 
+/* What others on its GPU read over the link while it starts, and, beside copies, what it reads
+ * itself: its first words queue behind theirs. Who is on the point of ending counts no more,
+ * whether it has been seen to or not; who waits for a turn stands for who has it. */
+static unsigned reads_beside(const hk_state *s, const hk_run *kernel) {
+  const hk_op *ops = s->graph->ops;
+  unsigned traffic = 0;
+  for (int i = 0; i < s->n_running; i++) {
+    const hk_run *run = &s->runs[s->running[i]];
+    const bool ends = run->fluid && run->due <= s->now;
+    if (run == kernel || run->standing_by || ends) continue;
+    if (ops[run->op].rank == ops[kernel->op].rank) traffic |= run->traffic;
+  }
+  return (traffic & HK_TRAFFIC_COPY_IN) != 0 ? traffic | kernel->traffic : traffic;
+}
+
+static hk_ns launch_beside(const hk_machine *m, unsigned traffic) {
+  if (hk_both_read(traffic)) return (hk_ns)m->launch_beside_reads.value;
+  if ((traffic & HK_TRAFFIC_COPY_IN) != 0) return (hk_ns)m->launch_beside_copies.value;
+  if ((traffic & HK_TRAFFIC_KERNEL_IN) != 0) return (hk_ns)m->launch_beside_pulls.value;
+  return 0;
+}
+
+/* A kernel that has spent its latency: whether reads beside it take it some more. */
+static bool is_held_up(const hk_state *s, hk_run *run) {
+  if (!run->fetched) return false;
+  run->fetched = false;
+  run->due = s->now + launch_beside(s->machine, reads_beside(s, run));
+  return run->due > s->now;
+}
+
 /* A part of it is over; whether another one follows. */
 static bool goes_on(hk_state *s, hk_run *run) {
   if (run->standing_by) {
     s->ready[s->n_ready++] = run->op;
     return false;
   }
+  if (is_held_up(s, run)) return true;
   const double work = (double)s->graph->ops[run->op].work;
   if (run->fluid || work <= 0 || !isfinite(run->cap)) {
     if (run->fluid) s->dirty = true;

@@ -3,7 +3,8 @@
  *
  * Discrete events in integer nanoseconds. An operation starts when its dependencies have ended
  * (those on another queue of its GPU gpu.hop_ns ago) and it is first in its lane; it spends its
- * latency uncontended, then progresses at the rate that weighted max-min fairness gives it
+ * latency uncontended (but for a kernel's start beside reads over the link,
+ * gpu.launch_beside_*_ns), then progresses at the rate that weighted max-min fairness gives it
  * (sim/share.h) until its work is done. Events at one time are handled in the order (time,
  * priority, sequence) with ends before starts and the operation id as sequence, so the same input
  * gives the same bytes out, whatever the number of threads outside. */
@@ -78,8 +79,9 @@ static inline bool hk_both_read(unsigned traffic) {
 /* What one operation asks of the machine (sim/demand.c is the only place that knows). */
 typedef struct {
   hk_ns latency;
-  double cap;            /* work units a second when alone; INFINITY: only latency */
-  double weight;         /* of the rate, in work units a second: see sim/share.h */
+  bool fetched;  /* one kernel: its start takes longer beside others' reads over its GPU's link */
+  double cap;    /* work units a second when alone; INFINITY: only latency */
+  double weight; /* of the rate, in work units a second: see sim/share.h */
   double weight_crowded; /* the same beside traffic of another kind or of another GPU */
   unsigned traffic;      /* HK_TRAFFIC_*; 0: none */
   unsigned engine;       /* HK_TRAFFIC_IN or _OUT: a copy engine's, which may have others to do

@@ -135,6 +135,9 @@ static inline hk_machine h200(void) {
   m.d2h_latency.value = 2500;
   m.gpu_launch.value = 4000;
   m.gpu_hop.value = 11e3;
+  m.launch_beside_copies.value = 6e3;
+  m.launch_beside_pulls.value = 9e3;
+  m.launch_beside_reads.value = 21e3;
   m.h2d_pageable_latency.value = 20e3;
   m.d2h_pageable_latency.value = 30e3;
   m.pull.value = 38e9;

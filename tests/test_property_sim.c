@@ -25,6 +25,9 @@ static hk_machine random_machine(random_stream *r) {
   m.gpu_hbm.value = scale(r, 1e11, 5e12);
   m.gpu_launch.value = pick(r, 0, 20000);
   m.gpu_hop.value = pick(r, 0, 1) ? pick(r, 0, 20000) : 0;
+  m.launch_beside_copies.value = pick(r, 0, 20000);
+  m.launch_beside_pulls.value = pick(r, 0, 20000);
+  m.launch_beside_reads.value = pick(r, 0, 50000);
   m.h2d_latency.value = pick(r, 0, 20000);
   m.d2h_latency.value = pick(r, 0, 20000);
   m.layer_launch.value = pick(r, 0, 100000);

@@ -40,7 +40,10 @@ static const char *const EVERYWHERE[] = {"gpu.memory_bytes",          "gpu.matmu
                                          "pcie.copies_at_once",       "cpu.operation_ns",
                                          "pcie.d2h_beside_reads",     "pcie.shared_reads",
                                          "pcie.h2d_beside_reads",     "gpu.hop_ns"};
-static const char *const FULL[] = {"pcie.h2d_pageable_bytes_per_s",
+static const char *const FULL[] = {"gpu.launch_beside_copies_ns",
+                                   "gpu.launch_beside_pulls_ns",
+                                   "gpu.launch_beside_reads_ns",
+                                   "pcie.h2d_pageable_bytes_per_s",
                                    "pcie.h2d_cached_bytes_per_s",
                                    "cpu.cached_bytes",
                                    "pcie.d2h_pageable_bytes_per_s",
@@ -178,16 +181,22 @@ static void test_newer_probes(void **state) {
     }
   }
   fit = fitted(&c, &truth);
-  enum { UNKNOWN = 9 };
-  const hk_quantity *const unknown[UNKNOWN] = {
-      &fit.machine.pull,          &fit.machine.copies_at_once,
-      &fit.machine.cpu_operation, &fit.machine.d2h_beside_reads,
-      &fit.machine.h2d_cached,    &fit.machine.cached,
-      &fit.machine.shared_reads,  &fit.machine.h2d_beside_reads,
-      &fit.machine.gpu_hop};
+  enum { UNKNOWN = 11 };
+  const hk_quantity *const unknown[UNKNOWN] = {&fit.machine.pull,
+                                               &fit.machine.copies_at_once,
+                                               &fit.machine.cpu_operation,
+                                               &fit.machine.d2h_beside_reads,
+                                               &fit.machine.h2d_cached,
+                                               &fit.machine.cached,
+                                               &fit.machine.shared_reads,
+                                               &fit.machine.h2d_beside_reads,
+                                               &fit.machine.gpu_hop,
+                                               &fit.machine.launch_beside_pulls,
+                                               &fit.machine.launch_beside_reads};
   for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
-  assert_true(fit.machine.gpu_hop.value == 0);
+  assert_true(fit.machine.gpu_hop.value == 0 && fit.machine.launch_beside_pulls.value == 0 &&
+              fit.machine.launch_beside_reads.value == 0);
   assert_true(fit.machine.copies_at_once.value == 1e6);
   assert_true(fit.machine.d2h_beside_reads.value == 1 && fit.machine.shared_reads.value == 1 &&
               fit.machine.h2d_beside_reads.value == 1);

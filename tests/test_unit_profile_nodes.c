@@ -115,7 +115,9 @@ static hk_campaign measured_campaign(const hk_machine *m, const measured_node *n
   probes = more;
   hk_probe both = {.n_loads = 0};
   for (size_t i = 0; i < n; i++)
-    if (probes[i].n_loads == 3 && last_of(&probes[i])->kind == HK_LOAD_ADAMW_CPU) both = probes[i];
+    if (probes[i].n_loads == 3 && probes[i].loads[1].kind == HK_LOAD_D2H &&
+        last_of(&probes[i])->kind == HK_LOAD_ADAMW_CPU)
+      both = probes[i];
   for (size_t i = 0; i < n; i++)
     if (probes[i].group != HK_PROBE_CONTENTION && !is_newer(&probes[i]) &&
         (probes[i].loads[0].kind != HK_LOAD_ADAMW_CPU || alone_of(&probes[i], node) > 0))

@@ -254,6 +254,52 @@ static void test_hops_beside_work(void **state) {
   }
 }
 
+/* -- Starts of kernels beside reads ------------------------------------------------------------ */
+
+static hk_machine fetching_machine(void) {
+  hk_machine m = schoolbook_machine();
+  m.launch_beside_copies.value = 30;
+  m.launch_beside_pulls.value = 50;
+  m.launch_beside_reads.value = 70;
+  return m;
+}
+
+/* The update of 100 parameters takes 10 ns; beside copies and kernels of its GPU that read host
+ * memory it starts later. A kernel's own reads count only beside copies: the pull is held up for 70
+ * then and has half of the link until 330, when the copy is over. */
+static void test_starts_beside_reads(void **state) {
+  (void)state;
+  const hk_machine m = fetching_machine();
+  const job pull = {HK_OP_WEIGHT_H2D, HK_LANE_UP, 2000, -1};
+  const job jobs[][3] = {{UPDATE(100, -1), OUT(P, 2000, -1)},
+                         {UPDATE(100, -1), IN(P, 2000, -1)},
+                         {UPDATE(100, -1), pull},
+                         {UPDATE(100, -1), IN(P, 2000, -1), pull}};
+  static const hk_ns ends[][3] = {{10, 200}, {40, 200}, {60, 200}, {80, 330, 400}};
+  static const int n[] = {2, 2, 2, 3};
+  for (int i = 0; i < 4; i++) {
+    const outcome o = simulate(&m, true, jobs[i], n[i]);
+    assert_ends(&o, ends[i], n[i]);
+    assert_in_range(o.critical_path, 197, 200); /* each alone, rounded down */
+  }
+}
+
+/* What ends as the update starts holds nothing up, what then starts does; so in either order of
+ * their lanes. */
+static void test_starts_beside_what_comes(void **state) {
+  (void)state;
+  const hk_machine m = fetching_machine();
+  const job last[] = {IN(P, 2000, -1), UPDATE(100, 0)};
+  const outcome after = simulate(&m, true, last, 2);
+  assert_ends(&after, (const hk_ns[]){200, 210}, 2);
+  const job next[] = {IN(P, 2000, -1), IN(P, 2000, -1), UPDATE(100, 0)};
+  const outcome beside = simulate(&m, true, next, 3);
+  assert_ends(&beside, (const hk_ns[]){200, 400, 240}, 3);
+  const job first[] = {UPDATE(2000, -1), IN(P, 2000, -1), UPDATE(100, 1)};
+  const outcome queued = simulate(&m, true, first, 3);
+  assert_ends(&queued, (const hk_ns[]){230, 200, 240}, 3);
+}
+
 /* The CPU's ends and starts have no queue to hop to: a thread queues, or waits. */
 static void test_no_hops_of_the_cpu(void **state) {
   (void)state;
@@ -296,6 +342,8 @@ int main(void) {
       cmocka_unit_test(test_cpu_operations_cost),
       cmocka_unit_test(test_hops_add_up),
       cmocka_unit_test(test_hops_beside_work),
+      cmocka_unit_test(test_starts_beside_reads),
+      cmocka_unit_test(test_starts_beside_what_comes),
       cmocka_unit_test(test_no_hops_of_the_cpu),
       cmocka_unit_test(test_standing_by),
   };
