@@ -121,13 +121,24 @@ static hk_status measure_memory(const session *s, const hk_memory_report *predic
 
 /* -- Predicting -------------------------------------------------------------------------------- */
 
+/* Each GPU has one for copies to it and one for copies from it. */
+static int32_t engine_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {
+  const unsigned engine = hk_demand_of(graph, op, machine).engine;
+  if (engine == 0 || machine->copies_at_once.value >= 2) return 0;
+  return 1 + 2 * op->rank + (engine == HK_TRAFFIC_OUT);
+}
+
 hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_cost **costs,
                       hk_error *err) {
   const size_t n = graph->n_ops;
   *costs = malloc((n + 1) * sizeof **costs);
   if (*costs == NULL) return hk_fail_memory(err, n * sizeof **costs, "the costs of operations");
-  for (size_t i = 0; i < n; i++)
-    hk_time_alone(graph, &graph->ops[i], machine, &(*costs)[i].latency, &(*costs)[i].alone);
+  for (size_t i = 0; i < n; i++) {
+    const hk_op *op = &graph->ops[i];
+    hk_op_cost *cost = &(*costs)[i];
+    hk_time_alone(graph, op, machine, &cost->latency, &cost->alone);
+    cost->engine = engine_of(graph, op, machine);
+  }
   return HK_OK;
 }
 

@@ -46,7 +46,8 @@ double hk_validation_median_ms(const hk_validation *validation);
 hk_status hk_validate_profile(const cJSON *document, const hk_fingerprint *here, double max_age_s,
                               hk_error *err);
 
-/* The latency and lone time of every operation of a graph on a machine. The caller frees *costs. */
+/* The latency, lone time and copy engine of every operation of a graph on a machine; engines only
+ * where they do one copy at a time. The caller frees *costs. */
 hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_cost **costs,
                       hk_error *err);
 

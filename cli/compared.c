@@ -91,6 +91,7 @@ static void put_lanes(const hk_compared *c, cJSON *lanes, bool *ok) {
   for (size_t l = 0; l < c->comparison->n_lanes; l++) {
     cJSON *lane = hk_put_object(lanes, c->graph->lanes[l].name, ok);
     put_ms(c, hk_put_object(lane, "busy", ok), &c->comparison->lanes[l].busy, ok);
+    put_ms(c, hk_put_object(lane, "queued", ok), &c->comparison->lanes[l].queued, ok);
     put_ms(c, hk_put_object(lane, "idle", ok), &c->comparison->lanes[l].idle, ok);
   }
 }

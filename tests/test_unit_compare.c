@@ -175,10 +175,11 @@ static void assert_sound(const subject *s, const hk_timeline *measured,
     assert_true(measured->spans[c->path[i]].start >= measured->spans[c->path[i - 1]].end);
   assert_int_equal(measured->spans[c->path[c->n_path - 1]].end, c->makespan.measured);
 
-  hk_ns busy = 0, work = 0;
+  hk_ns busy = 0, work = 0; /* whoever has started is at work, or queues for it */
   size_t n = 0;
   for (size_t l = 0; l < c->n_lanes; l++) {
-    busy += c->lanes[l].busy.measured;
+    busy += c->lanes[l].busy.measured + c->lanes[l].queued.measured;
+    assert_true(c->lanes[l].busy.measured >= 0 && c->lanes[l].queued.measured >= 0);
     assert_true(c->lanes[l].idle.predicted >= 0 && c->lanes[l].idle.measured >= 0);
   }
   for (int k = 0; k < HK_OP_KIND_COUNT; k++) {
@@ -571,6 +572,55 @@ static void what_cannot_be_compared(void **state) {
   drop(&other);
 }
 
+/* -- Queues of copy engines -------------------------------------------------------------------- */
+
+/* Two lanes' copies take turns at one engine, and it was the other's first: what each has had of
+ * the engine is as predicted, what each stood in its queue is not. */
+static void turns_are_no_work(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_graph graph = {.ranks = 1, .multiplicity = 1, .nodes = 1, .world = 1, .tp = 1};
+  for (int i = 0; i < 2; i++) {
+    const int32_t lane = hk_graph_lane(&graph, i ? HK_LANE_STREAM_M : HK_LANE_STREAM_P, 0, &err);
+    const hk_op op = {.kind = HK_OP_STATE_D2H,
+                      .phase = HK_PHASE_UPDATE,
+                      .lane = lane,
+                      .subgroup = -1,
+                      .piece = -1,
+                      .work = 1000};
+    assert_int_equal(hk_graph_add(&graph, &op, NULL, 0, &err), i);
+  }
+  hk_timeline predicted, measured;
+  must(hk_timeline_init(&graph, &predicted, &err), &err);
+  must(hk_timeline_init(&graph, &measured, &err), &err);
+  predicted.spans[0] = (hk_span){0, 0, 100}, predicted.spans[1] = (hk_span){0, 0, 210};
+  measured.spans[0] = (hk_span){0, 5, 205}, measured.spans[1] = (hk_span){0, 0, 95};
+  hk_timeline_phases(&graph, &predicted);
+  hk_timeline_phases(&graph, &measured);
+  hk_machine m = schoolbook_machine();
+  for (int at_once = 1; at_once <= 2; at_once++) {
+    hk_op_cost *costs = NULL;
+    hk_timeline_comparison c;
+    m.copies_at_once.value = at_once;
+    must(hk_op_costs(&graph, &m, &costs, &err), &err);
+    must(hk_timelines_compare(&graph, &predicted, &measured, costs, &c, &err), &err);
+    const hk_lane_pair *p = &c.lanes[0], *v = &c.lanes[1];
+    const bool turns = at_once == 1;
+    assert_int_equal(p->busy.predicted, 100);
+    assert_int_equal(p->busy.measured, turns ? 110 : 200);
+    assert_int_equal(p->queued.measured, turns ? 90 : 0);
+    assert_int_equal(v->busy.predicted, turns ? 110 : 210);
+    assert_int_equal(v->queued.predicted, turns ? 100 : 0);
+    assert_int_equal(v->busy.measured, 95);
+    assert_int_equal(p->idle.measured + v->idle.measured, 0);
+    free(costs);
+    hk_timeline_comparison_free(&c);
+  }
+  hk_timeline_free(&predicted);
+  hk_timeline_free(&measured);
+  hk_graph_free(&graph);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slower_link_is_a_rate),
@@ -584,6 +634,7 @@ int main(void) {
       cmocka_unit_test(a_lost_overlap_is_a_dependency),
       cmocka_unit_test(taking_turns_is_a_dependency),
       cmocka_unit_test(nothing_parts_equal_timelines),
+      cmocka_unit_test(turns_are_no_work),
       cmocka_unit_test(figures_of_a_small_one),
       cmocka_unit_test(time_from_nothing_is_latency),
       cmocka_unit_test(any_two_add_up),

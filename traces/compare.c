@@ -103,14 +103,51 @@ static void compare_phases(joined *c) {
 }
 
 typedef struct {
-  hk_ns busy, first, last;
+  int32_t engine, op;
+  const hk_span *span;
+} turn;
+
+static int by_engine_and_end(const void *a, const void *b) {
+  const turn *x = a, *y = b;
+  if (x->engine != y->engine) return x->engine < y->engine ? -1 : 1;
+  if (x->span->end != y->span->end) return x->span->end < y->span->end ? -1 : 1;
+  return (x->op > y->op) - (x->op < y->op);
+}
+
+/* How long each operation stood in its engine's queue: until the one that ended before it did, if
+ * it had started by then. Which lane has its turn first is nobody's choice, so that only what is
+ * left can be predicted lane by lane. */
+static hk_status find_queued(const joined *c, const hk_timeline *timeline, hk_ns *queued,
+                             hk_error *err) {
+  const size_t n = c->graph->n_ops;
+  turn *turns = malloc((n + 1) * sizeof *turns);
+  if (turns == NULL) return hk_fail_memory(err, n * sizeof *turns, "comparing timelines");
+  memset(queued, 0, n * sizeof *queued);
+  size_t found = 0;
+  for (size_t i = 0; c->costs != NULL && i < n; i++)
+    if (c->costs[i].engine != 0)
+      turns[found++] = (turn){c->costs[i].engine, (int32_t)i, &timeline->spans[i]};
+  qsort(turns, found, sizeof *turns, by_engine_and_end);
+  for (size_t i = 1; i < found; i++) {
+    const hk_span *before = turns[i - 1].span, *span = turns[i].span;
+    if (turns[i].engine == turns[i - 1].engine && before->end > span->start)
+      queued[turns[i].op] = before->end - span->start;
+  }
+  free(turns);
+  return HK_OK;
+}
+
+typedef struct {
+  hk_ns busy, queued, first, last;
 } lane_use;
 
-static lane_use use_of(const joined *c, const hk_timeline *timeline, int32_t lane) {
+static lane_use use_of(const joined *c, const hk_timeline *timeline, const hk_ns *queued,
+                       int32_t lane) {
   lane_use use = {.first = INT64_MAX};
   for (size_t i = 0; i < c->graph->n_ops; i++) {
     if (c->graph->ops[i].lane != lane) continue;
-    use.busy += duration(timeline, i);
+    use.busy += duration(timeline, i) - queued[i];
+    use.queued += queued[i];
     if (timeline->spans[i].start < use.first) use.first = timeline->spans[i].start;
     if (timeline->spans[i].end > use.last) use.last = timeline->spans[i].end;
   }
@@ -118,12 +155,25 @@ static lane_use use_of(const joined *c, const hk_timeline *timeline, int32_t lan
   return use;
 }
 
-static void compare_lanes(joined *c) {
-  for (size_t l = 0; l < c->graph->n_lanes; l++) {
-    const lane_use p = use_of(c, c->predicted, (int32_t)l), m = use_of(c, c->measured, (int32_t)l);
+static hk_ns idle_of(const lane_use *use) {
+  return use->last - use->first - use->busy - use->queued;
+}
+
+static hk_status compare_lanes(joined *c, hk_error *err) {
+  const size_t n = c->graph->n_ops;
+  hk_ns *queued = malloc((2 * n + 1) * sizeof *queued);
+  if (queued == NULL) return hk_fail_memory(err, 2 * n * sizeof *queued, "comparing timelines");
+  hk_status status = find_queued(c, c->predicted, queued, err);
+  if (status == HK_OK) status = find_queued(c, c->measured, queued + n, err);
+  for (size_t l = 0; status == HK_OK && l < c->graph->n_lanes; l++) {
+    const lane_use p = use_of(c, c->predicted, queued, (int32_t)l);
+    const lane_use m = use_of(c, c->measured, queued + n, (int32_t)l);
     c->out->lanes[l].busy = hk_pair_of(p.busy, m.busy);
-    c->out->lanes[l].idle = hk_pair_of(p.last - p.first - p.busy, m.last - m.first - m.busy);
+    c->out->lanes[l].queued = hk_pair_of(p.queued, m.queued);
+    c->out->lanes[l].idle = hk_pair_of(idle_of(&p), idle_of(&m));
   }
+  free(queued);
+  return status;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -200,7 +250,7 @@ typedef struct {
 static op_parts parts_of(const joined *c, size_t op) {
   const double predicted = (double)duration(c->predicted, op);
   const hk_op_cost cost =
-      c->costs != NULL ? c->costs[op] : (hk_op_cost){0, duration(c->predicted, op)};
+      c->costs != NULL ? c->costs[op] : (hk_op_cost){.alone = duration(c->predicted, op)};
   op_parts parts = {.measured = (double)duration(c->measured, op)};
   parts.latency = fmin((double)cost.latency, predicted);
   parts.alone = fmin((double)cost.alone, predicted - parts.latency);
@@ -358,7 +408,7 @@ static hk_status compare_all(joined *c, hk_error *err) {
   HK_TRY(check_one(c, c->measured, "measured", err));
   c->out->makespan = hk_pair_of(end_of(c->predicted), end_of(c->measured));
   compare_phases(c);
-  compare_lanes(c);
+  HK_TRY(compare_lanes(c, err));
   kind_model models[HK_OP_KIND_COUNT];
   gsl_error_handler_t *const handler = gsl_set_error_handler_off();
   for (int kind = 0; kind < HK_OP_KIND_COUNT; kind++) {

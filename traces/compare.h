@@ -48,6 +48,7 @@ const char *hk_cause_meaning(hk_cause cause);
 /* What an operation costs when it has the machine to itself. */
 typedef struct {
   hk_ns latency, alone;
+  int32_t engine; /* whose copies, of all lanes, take turns: one after the other; 0: none's */
 } hk_op_cost;
 
 typedef struct {
@@ -57,7 +58,10 @@ typedef struct {
 hk_pair hk_pair_of(hk_ns predicted, hk_ns measured);
 
 typedef struct {
-  hk_pair busy, idle; /* within the makespan, resp. between the lane's first start and last end */
+  hk_pair busy; /* at work */
+  /* Copies that have started and whose engine is at another lane's; between the lane's first start
+   * and its last end, without any. */
+  hk_pair queued, idle;
 } hk_lane_pair;
 
 typedef struct {
@@ -84,8 +88,8 @@ typedef struct {
 } hk_timeline_comparison;
 
 /* `costs` (one an operation): of the prediction; NULL: latency 0, alone = predicted duration, so
- * that contention is only what the fit leaves over. HK_INPUT: timelines of another graph (number
- * of spans), operations that overlap on a lane or end before they start. Free with
+ * that contention is only what the fit leaves over, and no engines. HK_INPUT: timelines of another
+ * graph (number of spans), operations that overlap on a lane or end before they start. Free with
  * hk_timeline_comparison_free, safe on a zeroed one. */
 hk_status hk_timelines_compare(const hk_graph *graph, const hk_timeline *predicted,
                                const hk_timeline *measured, const hk_op_cost *costs,
