@@ -37,6 +37,7 @@
   X(DRAM_WRITE, "dram_write", "B/s", KIND_COUNT, "CPU threads write it, past the caches")          \
   X(DRAM_COPY, "dram_copy", "B/s", KIND_COUNT, "CPU threads copy it, past the caches: in and out") \
   X(ADAMW_GPU, "adamw_gpu", "P/s", ADAMW_GPU, "AdamW on state in GPU memory")                      \
+  X(UPDATE, "update", "P/s", ADAMW_GPU, "the same in the median operation, from start to end")     \
   X(MATMUL, "matmul", "F/s", KIND_COUNT, "bf16 matrix product of a model's shape")                 \
   X(LAUNCH, "launch", "launches/s", KIND_COUNT, "kernels that do next to nothing, between events") \
   X(SYNC, "sync", "ns", KIND_COUNT, "from queueing such a kernel to knowing that it has ended")    \

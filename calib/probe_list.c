@@ -417,19 +417,19 @@ static void add_engines_mix(builder *b, int threads) {
   add(b, &p);
 }
 
-/* A kernel's start, while `reads` go on over its GPU's link and the CPU is at it, too: with cores
- * to spare for whoever queues, and kernels long enough to queue ahead. */
+/* A kernel's start, while `reads` go on over its GPU's link and the CPU is at it, too, with cores
+ * to spare for whoever queues. */
 static void add_launches(builder *b, const char *reads, bool copies, bool pulls) {
   char size[32], count[32], team[32];
   const int cores = b->scope->cores, threads = cores > 1 ? cores * 3 / 4 : 1;
-  const int64_t updated = hk_min(5 * MILLION, most_updated(b->scope));
+  const int64_t updated = hk_min(MILLION, most_updated(b->scope));
   const hk_bytes chunk = most_mixed(b->scope);
   hk_probe p =
-      named(HK_PROBE_CONTENTION, false, "%s %s | adamw_gpu %s, adamw_cpu %s", reads,
+      named(HK_PROBE_CONTENTION, false, "%s %s | update %s, adamw_cpu %s", reads,
             size_text(chunk, size), count_text(updated, count), threads_text(threads, team));
   if (copies) load(&p, (hk_load){.kind = HK_LOAD_H2D, .chunk = chunk});
   if (pulls) load(&p, (hk_load){.kind = HK_LOAD_PULL, .chunk = chunk});
-  load(&p, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = updated});
+  load(&p, (hk_load){.kind = HK_LOAD_UPDATE, .chunk = updated});
   load(&p, cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
   add(b, &p);
 }

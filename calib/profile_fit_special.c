@@ -154,7 +154,7 @@ static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copie
   const hk_machine *m = &draft->machine;
   for (size_t i = 0; i < draft->campaign->n; i++) {
     const hk_series *s = &draft->campaign->series[i];
-    const int update = hk_series_find(s, HK_LOAD_ADAMW_GPU);
+    const int update = hk_series_find(s, HK_LOAD_UPDATE);
     if (update < 0 || hk_series_find(s, HK_LOAD_ADAMW_CPU) < 0 || !hk_series_counts(s) ||
         (hk_series_find(s, HK_LOAD_H2D) >= 0) != copies ||
         (hk_series_find(s, HK_LOAD_PULL) >= 0) != pulls) {

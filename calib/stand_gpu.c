@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "calib/stand_private.h"
+#include "calib/statistics.h"
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
@@ -13,6 +14,9 @@ static hk_status open_lane(hk_stand *stand, hk_stand_gpu *gpu, hk_stand_lane *la
   HK_TRY(stand->ops->stream_open(gpu->backend, urgent, &lane->stream, err));
   for (int i = 0; i <= HK_STAND_STRETCHES; i++) {
     HK_TRY(stand->ops->event_open(gpu->backend, &lane->marks[i], err));
+  }
+  for (int i = 0; i < HK_STAND_STRETCHES; i++) {
+    HK_TRY(stand->ops->event_open(gpu->backend, &lane->begins[i], err));
   }
   return stand->ops->event_open(gpu->backend, &lane->passing, err);
 }
@@ -61,6 +65,9 @@ void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu) {
     if (lane->stream != NULL) ops->stream_close(lane->stream);
     for (int i = 0; i <= HK_STAND_STRETCHES; i++) {
       if (lane->marks[i] != NULL) ops->event_close(lane->marks[i]);
+    }
+    for (int i = 0; i < HK_STAND_STRETCHES; i++) {
+      if (lane->begins[i] != NULL) ops->event_close(lane->begins[i]);
     }
     if (lane->passing != NULL) ops->event_close(lane->passing);
   }
@@ -160,10 +167,10 @@ static hk_status queue_all(hk_stand_job *job, hk_stand_lane *lane, hk_error *err
   for (size_t s = 0; s < job->n; s++) {
     const int64_t end = hk_stand_cut(job->ops, job->n, s + 1);
     for (int64_t i = hk_stand_cut(job->ops, job->n, s); i < end; i++) {
-      HK_TRY(ops->record(lane->stream, lane->passing, err));
+      const bool last = i + 1 == end;
+      HK_TRY(ops->record(lane->stream, last ? lane->begins[s] : lane->passing, err));
       HK_TRY(hk_stand_queue(job, job->first + i, err));
-      hk_event *const after = i + 1 < end ? lane->passing : lane->marks[s + 1];
-      HK_TRY(ops->record(lane->stream, after, err));
+      HK_TRY(ops->record(lane->stream, last ? lane->marks[s + 1] : lane->passing, err));
     }
   }
   return ops->event_sync(lane->marks[job->n], err);
@@ -185,10 +192,30 @@ static hk_status read_times(hk_stand_job *job, hk_stand_lane *lane, hk_error *er
   return HK_OK;
 }
 
+/* What a timeline has of an operation, and nothing of how long the queue takes from one to the
+ * next: that grows, too, when events and kernels are held up. */
+static hk_status read_updates(hk_stand_job *job, const hk_stand_lane *lane, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  double lasted[HK_STAND_STRETCHES];
+  hk_summary summary;
+  for (size_t s = 0; s < job->n; s++) {
+    hk_ns begin = 0, end = 0;
+    HK_TRY(ops->event_time(lane->begins[s], &begin, err));
+    HK_TRY(ops->event_time(lane->marks[s + 1], &end, err));
+    lasted[s] = (double)hk_max(end - begin, 1);
+  }
+  HK_TRY(hk_summarise(lasted, job->n, &summary, err));
+  job->value = hk_stand_work(job->stand, job->load) / summary.median * 1e9;
+  return HK_OK;
+}
+
 void hk_stand_gpu_run(hk_stand_job *job) {
   hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
   hk_status status = queue_all(job, lane, &job->err);
   if (status == HK_OK) status = read_times(job, lane, &job->err);
+  if (status == HK_OK && job->load->kind == HK_LOAD_UPDATE) {
+    status = read_updates(job, lane, &job->err);
+  }
   /* What was queued before a failure must not run on into the next job. */
   if (status != HK_OK) (void)job->stand->ops->stream_sync(lane->stream, NULL);
 }

@@ -24,7 +24,8 @@ typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANE_FETCH, HK_LANES } 
 typedef struct {
   hk_stream *stream;
   hk_event *marks[HK_STAND_STRETCHES + 1];
-  hk_event *passing; /* recorded and never read: see queue_all */
+  hk_event *begins[HK_STAND_STRETCHES]; /* of UPDATE: of the last operation of each stretch */
+  hk_event *passing;                    /* recorded and never read: see queue_all */
 } hk_stand_lane;
 
 typedef struct {
@@ -94,7 +95,7 @@ typedef struct {
   uint64_t seed;      /* of the pattern that is to arrive */
   hk_stretch stretches[HK_STAND_STRETCHES];
   size_t n;
-  double value; /* of loads that run alone */
+  double value; /* of loads that run alone, and of UPDATE */
   hk_error err; /* its status says how it went */
 } hk_stand_job;
 

@@ -34,7 +34,9 @@ static bool is_team(hk_load_kind kind) {
 static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *err) {
   const hk_stand_gpu *gpu = &stand->gpu[l->gpu];
   int64_t most = INT64_MAX;
-  if (l->kind == HK_LOAD_ADAMW_GPU || l->kind == HK_LOAD_MAPPED) most = gpu->params;
+  if (l->kind == HK_LOAD_ADAMW_GPU || l->kind == HK_LOAD_UPDATE || l->kind == HK_LOAD_MAPPED) {
+    most = gpu->params;
+  }
   if (l->kind == HK_LOAD_MAPPED && stand->mapped_params < most) most = stand->mapped_params;
   if (l->kind == HK_LOAD_TURNS) most = hk_min(gpu->quarter, stand->quarter) / HK_STAND_TURNS;
   if (l->kind == HK_LOAD_HOP) most = hk_min(gpu->quarter, stand->quarter);
@@ -275,6 +277,7 @@ static hk_status verify_job(const run *r, const hk_stand_job *job, hk_error *err
   if (hk_stand_is_copy(job->load->kind)) return hk_stand_copy_verify(job, err);
   switch (job->load->kind) {
     case HK_LOAD_ADAMW_GPU:
+    case HK_LOAD_UPDATE:
     case HK_LOAD_MAPPED:
       return hk_stand_update_verify(job, err);
     case HK_LOAD_MATMUL:
@@ -288,8 +291,8 @@ static hk_status verify_job(const run *r, const hk_stand_job *job, hk_error *err
 }
 
 static hk_status rates_of(run *r, double *values, hk_error *err) {
-  const hk_stretch *stretches[HK_PROBE_LOADS];
-  size_t counts[HK_PROBE_LOADS];
+  const hk_stretch *stretches[HK_PROBE_LOADS] = {NULL};
+  size_t counts[HK_PROBE_LOADS] = {0};
   const int n = r->probe->n_loads;
   if (is_call(r->jobs[0].load->kind)) {
     values[0] = r->jobs[0].value;
@@ -299,7 +302,11 @@ static hk_status rates_of(run *r, double *values, hk_error *err) {
     stretches[i] = r->jobs[i].stretches;
     counts[i] = r->jobs[i].n;
   }
-  return hk_probe_rates(r->probe->mode, stretches, counts, n, values, err);
+  HK_TRY(hk_probe_rates(r->probe->mode, stretches, counts, n, values, err));
+  for (int i = 0; i < n; i++) {
+    if (r->jobs[i].load->kind == HK_LOAD_UPDATE) values[i] = r->jobs[i].value;
+  }
+  return HK_OK;
 }
 
 static hk_ns span_of(const hk_stand_job *job) {

@@ -242,8 +242,9 @@ static void test_wrong_kernels(void **state) {
   (void)state;
   hk_stand *stand = open_erring();
   const hk_load updates[] = {{.kind = HK_LOAD_ADAMW_GPU, .chunk = 100000},
+                             {.kind = HK_LOAD_UPDATE, .chunk = 100000},
                              {.kind = HK_LOAD_MAPPED, .gpu = 1, .chunk = 100000}};
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < 3; i++) {
     check_noticed(stand, updates[i], &ill.wrong_step, "AdamW of parameter ");
     check_noticed(stand, updates[i], &ill.short_kernels, "AdamW of parameter 99999 gave p ");
   }
@@ -301,6 +302,56 @@ static void test_turns(void **state) {
   assert_true(off <= 0.3);
   hk_backend_host.event_close(engine);
   engine = NULL;
+  hk_stand_close(stand);
+}
+
+/* -- A device that rests between kernels ---------------------------------------------------------
+ */
+
+static bool launched;
+
+static hk_status weary_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
+  launched = true;
+  return hk_backend_host.launch(s, kernel, err);
+}
+
+/* After what ends a kernel, before what begins the next. */
+static hk_status weary_record(hk_stream *s, hk_event *e, hk_error *err) {
+  static char from[16 * HK_MIB], to[16 * HK_MIB];
+  HK_TRY(hk_backend_host.record(s, e, err));
+  if (!launched) return HK_OK;
+  launched = false;
+  return hk_backend_host.copy(s, to, from, sizeof to, err);
+}
+
+static hk_status weary_open(int device, const hk_backend_options *options, hk_backend **out,
+                            hk_error *err) {
+  static hk_backend_ops ops;
+  ops = hk_backend_host;
+  ops.launch = weary_launch;
+  ops.record = weary_record;
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  (*out)->ops = &ops;
+  return HK_OK;
+}
+
+/* A rest of 16 MiB after 1024 parameters: a lane's rate has it in, an operation's time has not. */
+static void test_updates_without_rests(void **state) {
+  (void)state;
+  hk_backend_ops ops = hk_backend_host;
+  ops.open = weary_open;
+  ops.launch = weary_launch;
+  ops.record = weary_record;
+  hk_stand_options options = small();
+  options.ops = &ops;
+  hk_stand *stand = open_stand(&options);
+  hk_error err = {0};
+  double lane = 0, operation = 0;
+  must(run_one(stand, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = 1024}, false, &lane, &err),
+       &err);
+  must(run_one(stand, (hk_load){.kind = HK_LOAD_UPDATE, .chunk = 1024}, false, &operation, &err),
+       &err);
+  assert_true(operation > 4 * lane);
   hk_stand_close(stand);
 }
 
@@ -488,8 +539,8 @@ int main(void) {
       cmocka_unit_test(test_wrong_copies), cmocka_unit_test(test_wrong_kernels),
       cmocka_unit_test(test_refused_copy), cmocka_unit_test(test_lost_device),
       cmocka_unit_test(test_failing_open), cmocka_unit_test(test_open_options),
-      cmocka_unit_test(test_turns),        cmocka_unit_test(test_hops),
-      cmocka_unit_test(test_no_disk),
+      cmocka_unit_test(test_turns),        cmocka_unit_test(test_updates_without_rests),
+      cmocka_unit_test(test_hops),         cmocka_unit_test(test_no_disk),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
