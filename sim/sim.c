@@ -73,6 +73,7 @@ static hk_status allocate(hk_state *s) {
   s->running = malloc(lanes * sizeof *s->running);
   s->copying = calloc(2 * ranks, sizeof *s->copying);
   s->traffic = malloc(ranks * sizeof *s->traffic);
+  s->readers = malloc(ranks * sizeof *s->readers);
   s->activities = malloc(lanes * sizeof(hk_activity *));
   s->open = malloc(lanes * sizeof *s->open);
   s->ready = malloc((g->n_ops + 1) * sizeof *s->ready);
@@ -84,9 +85,9 @@ static hk_status allocate(hk_state *s) {
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);
   s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
   if (s->runs == NULL || s->running == NULL || s->copying == NULL || s->traffic == NULL ||
-      s->activities == NULL || s->open == NULL || s->ready == NULL || s->ended == NULL ||
-      s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL || s->growth == NULL ||
-      s->rate_counters == NULL || s->memory_counters == NULL) {
+      s->readers == NULL || s->activities == NULL || s->open == NULL || s->ready == NULL ||
+      s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
+      s->growth == NULL || s->rate_counters == NULL || s->memory_counters == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
   for (int rank = 0; rank < g->ranks; rank++) {
@@ -104,6 +105,7 @@ static void release(hk_state *s) {
   free(s->running);
   free(s->copying);
   free(s->traffic);
+  free(s->readers);
   free(s->activities);
   free(s->open);
   free(s->ready);
@@ -185,12 +187,15 @@ static company gather(hk_state *s, int *n) {
   company c = {0};
   *n = 0;
   memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
+  memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
     if (!run->fluid) continue;
     s->activities[(*n)++] = &run->activity;
     if (run->traffic == 0) continue;
-    unsigned *of_rank = &s->traffic[s->graph->ops[run->op].rank];
+    const int32_t rank = s->graph->ops[run->op].rank;
+    unsigned *of_rank = &s->traffic[rank];
+    s->readers[rank] += (run->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
     const unsigned first = run->traffic & ~*of_rank; /* of its sort on that GPU */
     *of_rank |= run->traffic;
     if ((first & HK_TRAFFIC_IN) != 0) c.gpus_in += s->graph->multiplicity;
@@ -200,10 +205,14 @@ static company gather(hk_state *s, int *n) {
   return c;
 }
 
-/* Copies beside a copy in and a kernel that reads host memory, of the same GPU. */
-static void adapt_to_reads(hk_run *run, const hk_machine *m) {
+/* Copies beside a copy in and kernels that read host memory, of the same GPU. The link serves its
+ * copy engine and all kernels together alike, so that each more of these leaves less to the others,
+ * not to the copy. */
+static void adapt_to_reads(hk_run *run, const hk_machine *m, int readers) {
   if ((run->traffic & HK_TRAFFIC_COPY_OUT) != 0) run->activity.cap *= m->d2h_beside_reads.value;
-  if ((run->traffic & HK_TRAFFIC_COPY_IN) != 0) run->activity.weight *= m->h2d_beside_reads.value;
+  if ((run->traffic & HK_TRAFFIC_COPY_IN) != 0) {
+    run->activity.weight *= m->h2d_beside_reads.value * readers;
+  }
 }
 
 /* Caps, weights and capacities as they are in this company. */
@@ -218,7 +227,8 @@ static void adapt(hk_state *s, company c) {
     run->activity.cap = run->cap;
     if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
-    if (hk_both_read(s->traffic[s->graph->ops[run->op].rank])) adapt_to_reads(run, s->machine);
+    const int32_t rank = s->graph->ops[run->op].rank;
+    if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, s->machine, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
   for (int rank = 0; rank < s->graph->ranks; rank++) {

@@ -52,6 +52,7 @@ typedef struct {
   int n_waiting;
 
   unsigned *traffic; /* per rank: what is fluid; scratch of one sharing */
+  int *readers;      /* per rank: its kernels that read host memory; the same */
 
   hk_activity **activities; /* scratch of hk_share */
   int32_t *open;

@@ -178,6 +178,11 @@ static void test_reads_are_shared(void **state) {
   assert_ends(&alone, (const hk_ns[]){300, 2000}, 2);
   const outcome without = simulate(&m, true, both, 2);
   assert_ends(&without, (const hk_ns[]){400, 200}, 2);
+  /* Two kernels that read leave a copy as much as one: 5 B/ns, and 2.5 each until 400; then it has
+   * all 10. */
+  const job two[] = {IN(P, 4000, -1), weights, {HK_OP_WEIGHT_H2D, HK_LANE_UPDATE, 1000, -1}};
+  const outcome three = simulate(&m, true, two, 3);
+  assert_ends(&three, (const hk_ns[]){600, 400, 400}, 3);
   m.h2d_beside_reads.value = 0.25; /* 2 and 8 B/ns, until 125 */
   const outcome weighed = simulate(&m, true, both, 2);
   assert_ends(&weighed, (const hk_ns[]){400, 125}, 2);
