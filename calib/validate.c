@@ -138,6 +138,8 @@ hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_co
     hk_op_cost *cost = &(*costs)[i];
     hk_time_alone(graph, op, machine, &cost->latency, &cost->alone);
     cost->engine = engine_of(graph, op, machine);
+    /* See docs/simulator.md: a lane's copy out behind its copy in. */
+    cost->first = cost->engine > 0 && cost->engine % 2 == 0 ? cost->engine - 1 : 0;
   }
   return HK_OK;
 }

@@ -114,6 +114,20 @@ static int by_engine_and_end(const void *a, const void *b) {
   return (x->op > y->op) - (x->op < y->op);
 }
 
+/* A turn at another engine, of no length, comes when all that came there before have ended. */
+static hk_ns first_turn(const joined *c, const hk_timeline *timeline, size_t op) {
+  const hk_span *span = &timeline->spans[op];
+  hk_ns until = span->start;
+  if (c->before[op] < 0 || c->costs[c->before[op]].engine != c->costs[op].first) return until;
+  for (size_t i = 0; i < c->graph->n_ops; i++) {
+    const hk_span *other = &timeline->spans[i];
+    const bool before = other->start < span->start || (other->start == span->start && i < op);
+    if (c->costs[i].engine == c->costs[op].first && before)
+      until = hk_max(until, hk_min(other->end, span->end));
+  }
+  return until;
+}
+
 /* How long each operation stood in its engine's queue: until the one that ended before it did, if
  * it had started by then. Which lane has its turn first is nobody's choice, so that only what is
  * left can be predicted lane by lane. */
@@ -132,6 +146,11 @@ static hk_status find_queued(const joined *c, const hk_timeline *timeline, hk_ns
     const hk_span *before = turns[i - 1].span, *span = turns[i].span;
     if (turns[i].engine == turns[i - 1].engine && before->end > span->start)
       queued[turns[i].op] = before->end - span->start;
+  }
+  for (size_t i = 0; c->costs != NULL && i < n; i++) {
+    if (c->costs[i].first == 0) continue;
+    const hk_ns waited = first_turn(c, timeline, i) - timeline->spans[i].start;
+    queued[i] = hk_max(queued[i], waited);
   }
   free(turns);
   return HK_OK;

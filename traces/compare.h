@@ -49,6 +49,8 @@ const char *hk_cause_meaning(hk_cause cause);
 typedef struct {
   hk_ns latency, alone;
   int32_t engine; /* whose copies, of all lanes, take turns: one after the other; 0: none's */
+  int32_t first;  /* the engine at which it takes a turn of no length before, behind one there on
+                     its lane; 0: none */
 } hk_op_cost;
 
 typedef struct {
