@@ -91,11 +91,20 @@ static hk_status replay(const hk_draft *draft, const hk_series *s, hk_replayed *
   return HK_OK;
 }
 
-static hk_status summarise(hk_profile_fit *fit, hk_error *err) {
-  const size_t n = fit->n_replays;
-  double *errors = malloc((n + 1) * sizeof *errors);
-  if (!errors) return hk_fail_memory(err, n * sizeof *errors, "the replays of a profile");
-  for (size_t i = 0; i < n; i++) errors[i] = fabs(fit->replays[i].error_pct);
+/* A quantity of its own was made from this value alone: that its replay hits it says nothing. */
+static bool is_given(const hk_draft *draft, const hk_replayed *r) {
+  const hk_series *s = hk_campaign_find(draft->campaign, r->probe);
+  return s != NULL && s->probe.loads[r->load].kind == HK_LOAD_UPDATE;
+}
+
+static hk_status summarise(const hk_draft *draft) {
+  hk_profile_fit *fit = draft->fit;
+  double *errors = malloc((fit->n_replays + 1) * sizeof *errors);
+  if (!errors)
+    return hk_fail_memory(draft->err, fit->n_replays * sizeof *errors, "the replays of a profile");
+  size_t n = 0;
+  for (size_t i = 0; i < fit->n_replays; i++)
+    if (!is_given(draft, &fit->replays[i])) errors[n++] = fabs(fit->replays[i].error_pct);
   gsl_sort(errors, 1, n);
   fit->median_error_pct = gsl_stats_median_from_sorted_data(errors, 1, n);
   fit->p90_error_pct = gsl_stats_quantile_from_sorted_data(errors, 1, n, 0.9);
@@ -120,7 +129,7 @@ static hk_status replay_all(const hk_draft *draft) {
     HK_TRY(replay(draft, s, fit->replays + fit->n_replays));
     fit->n_replays += (size_t)s->probe.n_loads;
   }
-  return summarise(fit, draft->err);
+  return summarise(draft);
 }
 
 /* -- All of it --------------------------------------------------------------------------------- */

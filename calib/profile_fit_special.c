@@ -148,8 +148,9 @@ static double error_alone(const hk_draft *draft) {
   return n > 0 ? sqrt(squares / (double)n) : 0;
 }
 
-/* Of small updates on the GPU, operation after operation, what is not their bytes' time and not a
- * start with nothing beside it. */
+/* Of small updates on the GPU, each by itself, what is not their bytes' time and not gpu.launch_ns.
+ * That has the queue's pause between two operations in it, which these times have not: what counts
+ * is that all three together are what an operation takes there. */
 static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copies, bool pulls) {
   const hk_machine *m = &draft->machine;
   for (size_t i = 0; i < draft->campaign->n; i++) {

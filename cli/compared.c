@@ -171,11 +171,13 @@ static hk_status print_phases(const hk_compared *c, hk_error *err) {
 }
 
 static hk_status print_lanes(const hk_compared *c, hk_error *err) {
-  char busy[48], idle[48];
-  const hk_column columns[] = {{"lane", HK_LEFT},   {busy, HK_RIGHT}, {c->b_name, HK_RIGHT},
-                               {"error", HK_RIGHT}, {idle, HK_RIGHT}, {c->b_name, HK_RIGHT},
+  char busy[48], queued[48], idle[48];
+  const hk_column columns[] = {{"lane", HK_LEFT},   {busy, HK_RIGHT},   {c->b_name, HK_RIGHT},
+                               {"error", HK_RIGHT}, {queued, HK_RIGHT}, {c->b_name, HK_RIGHT},
+                               {"error", HK_RIGHT}, {idle, HK_RIGHT},   {c->b_name, HK_RIGHT},
                                {"error", HK_RIGHT}};
   snprintf(busy, sizeof busy, "busy ms, %s", c->a_name);
+  snprintf(queued, sizeof queued, "queued ms, %s", c->a_name);
   snprintf(idle, sizeof idle, "idle ms, %s", c->a_name);
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
@@ -183,6 +185,7 @@ static hk_status print_lanes(const hk_compared *c, hk_error *err) {
     hk_table_row(&table);
     hk_table_cell(&table, "%s", c->graph->lanes[l].name);
     ms_cells(&table, &c->comparison->lanes[l].busy);
+    ms_cells(&table, &c->comparison->lanes[l].queued);
     ms_cells(&table, &c->comparison->lanes[l].idle);
   }
   return hk_table_print(&table, err);

@@ -92,7 +92,7 @@ typedef struct {
     "share of its rate that a copy from a GPU keeps beside a copy to it and a kernel that reads "  \
     "host memory")                                                                                 \
   X(h2d_beside_reads, "pcie.h2d_beside_reads", "1", 1e-2, 1e2, 1,                                  \
-    "factor on the weight of a copy to a GPU beside a kernel of that GPU that reads host memory")  \
+    "factor on the weight of a copy to a GPU for each kernel of that GPU that reads host memory")  \
   X(shared_reads, "pcie.shared_reads", "1", 1e-2, 1, 1,                                            \
     "what copies to a GPU and a kernel that reads host memory get together, of what copies get "   \
     "alone, beside CPU kernels")                                                                   \

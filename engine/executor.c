@@ -120,9 +120,11 @@ static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
   return true;
 }
 
-/* A stream takes a bounded number of commands. Whoever queues one more waits for room, and, with
- * CUDA, so does every other lane meanwhile. So no lane is further ahead than that; it waits for
- * many operations at a time, and long before the device has nothing left to do. */
+/* A stream takes a bounded number of commands, with CUDA some thousand. Whoever queues one more
+ * waits for room, and so does every other lane meanwhile. So no lane is further ahead than this; it
+ * waits for many operations at a time, and long before the device has nothing left to do. Most
+ * operations are some four commands; updates of mapped pieces of many slabs are more, but last
+ * long. */
 #define MOST_AHEAD 128
 
 /* Before a lane queues its i-th operation. */

@@ -49,6 +49,9 @@ static hk_status check_sign(hk_host_device *device, const hk_kernel *k, hk_error
   if (k->n != 1) {
     return hk_fail(err, HK_INPUT, "%lld signs at once make no sense", (long long)k->n);
   }
+  if ((uintptr_t)k->from % sizeof(int64_t) != 0 || (uintptr_t)k->to % sizeof(int64_t) != 0) {
+    return hk_fail(err, HK_INPUT, "a sign begins in the middle of a word");
+  }
   HK_TRY(hk_host_check_range(device, "a sign", k->from, sizeof(int64_t), false, err));
   return hk_host_check_range(device, "a sign's place", k->to, sizeof(int64_t), true, err);
 }

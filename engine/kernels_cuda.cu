@@ -366,7 +366,9 @@ typedef struct {
 } sign_job;
 
 static __global__ void __launch_bounds__(THREADS) sign(const __grid_constant__ sign_job job) {
-  if (threadIdx.x == 0) *(volatile int64_t *)job.to = *job.from;
+  if (threadIdx.x > 0) return;
+  __threadfence_system(); /* behind what kernels before it wrote, whoever looks */
+  *(volatile int64_t *)job.to = *job.from;
 }
 
 /* ---- Launches ------------------------------------------------------------------------------- */
@@ -530,6 +532,9 @@ static hk_status check_kernel(const hk_kernel *k, hk_error *err) {
   if (k->kind == HK_KERNEL_SQUARES && k->n > HK_SQUARES_MOST) {
     return hk_fail(err, HK_INPUT, "squares of %lld gradients at once: bins take at most %lld",
                    (long long)k->n, (long long)HK_SQUARES_MOST);
+  }
+  if (k->kind == HK_KERNEL_SIGN && k->n > 1) {
+    return hk_fail(err, HK_INPUT, "%lld signs at once make no sense", (long long)k->n);
   }
   if (odd_elements(k)) {
     return hk_fail(err, HK_INPUT, "a kernel's array begins in the middle of an element");

@@ -401,7 +401,7 @@ static unsigned reads_beside(const hk_state *s, const hk_run *kernel) {
   unsigned traffic = 0;
   for (int i = 0; i < s->n_running; i++) {
     const hk_run *run = &s->runs[s->running[i]];
-    const bool ends = run->fluid && run->due <= s->now;
+    const bool ends = run->due <= s->now && (run->fluid || ops[run->op].work <= 0);
     if (run == kernel || run->standing_by || ends) continue;
     if (ops[run->op].rank == ops[kernel->op].rank) traffic |= run->traffic;
   }

@@ -148,6 +148,21 @@ static void spans_obey_the_graph(void **unused) {
   }
 }
 
+static hk_plan plan_of_pieces(int64_t subgroup, int64_t piece) {
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(1);
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, subgroup, &plan, &err),
+       &err);
+  hk_model_free(&model);
+  plan.piece_numel = piece;
+  plan.buffers = 8;
+  plan.cpu_threads = 1;
+  return plan;
+}
+
 /* -- Queues ---------------------------------------------------------------------------------------
  */
 
@@ -188,17 +203,9 @@ static hk_status note_done(hk_event *e, hk_error *err) {
  * hold up the others. */
 static void lanes_do_not_run_far_ahead(void **state) {
   (void)state;
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   random_stream r = {77};
   hk_error err = {0};
-  hk_plan plan;
-  hk_model model = tiny_model(1);
-  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 8192, &plan, &err), &err);
-  hk_model_free(&model);
-  plan.piece_numel = 64;
-  plan.buffers = 8;
-  plan.cpu_threads = 1;
+  hk_plan plan = plan_of_pieces(8192, 64);
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].route = s % 2 ? HK_ROUTE_STAGED : HK_ROUTE_CPU;
   }
@@ -225,6 +232,54 @@ static void lanes_do_not_run_far_ahead(void **state) {
   plain_stop(&plain);
 }
 
+/* -- Signs ------------------------------------------------------------------------------------ */
+
+static const volatile int64_t *signs, *signs_end;
+static _Atomic int copied_signs;
+
+static hk_status count_signs(hk_stream *s, void *to, const void *from, hk_bytes bytes,
+                             hk_error *err) {
+  const volatile int64_t *at = to;
+  if (at >= signs && at < signs_end) copied_signs++;
+  return plain_ops->copy(s, to, from, bytes, err);
+}
+
+/* State that copies take back is signed by a copy behind them. What kernels update where it lies is
+ * not: on the device a copy out waits for all those that are queued, and the next update with it.
+ */
+static void only_what_copies_wrote_is_signed_by_copies(void **state) {
+  (void)state;
+  random_stream r = {78};
+  hk_error err = {0};
+  hk_step_report report;
+  hk_plan plan = plan_of_pieces(8192, 4096);
+  int staged = 0;
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].route = (hk_route)(s % HK_ROUTE_COUNT);
+    staged += plan.subgroups[s].route == HK_ROUTE_STAGED;
+  }
+  must(hk_plan_check(&plan, &err), &err);
+  assert_in_range(staged, 2, plan.n_subgroups / 2);
+  plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  const hk_engine_options options = {.no_pin_threads = true};
+  hk_engine *engine = engine_like(&plan, &plain, &options);
+  plain_gradients(&plain, &r);
+  give_gradients(engine, &plain, &r);
+  plain_ops = engine->backend->ops;
+  hk_backend_ops counting = *plain_ops;
+  counting.copy = count_signs;
+  signs = engine->arrived, signs_end = signs + 3 * plan.n_subgroups;
+  engine->backend->ops = &counting;
+  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  engine->backend->ops = plain_ops;
+  assert_int_equal(copied_signs, staged);
+  plain_step(&plain, 1);
+  assert_same_bits(engine, &plain);
+  hk_engine_destroy(engine);
+  hk_plan_free(&plan);
+  plain_stop(&plain);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_plan_is_plain_adamw),
@@ -233,6 +288,7 @@ int main(void) {
       cmocka_unit_test(gradients_that_are_not_finite_change_nothing),
       cmocka_unit_test(spans_obey_the_graph),
       cmocka_unit_test(lanes_do_not_run_far_ahead),
+      cmocka_unit_test(only_what_copies_wrote_is_signed_by_copies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

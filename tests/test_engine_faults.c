@@ -293,51 +293,6 @@ static void deepspeed_survives_every_fault(void **unused) {
   fail_at_every_moment(true);
 }
 
-/* -- Signs ------------------------------------------------------------------------------------ */
-
-static const hk_backend_ops *plain_ops;
-static const volatile int64_t *signs, *signs_end;
-static _Atomic int copied_signs;
-
-static hk_status count_signs(hk_stream *s, void *to, const void *from, hk_bytes bytes,
-                             hk_error *err) {
-  const volatile int64_t *at = to;
-  if (at >= signs && at < signs_end) copied_signs++;
-  return plain_ops->copy(s, to, from, bytes, err);
-}
-
-/* State that copies take back is signed by a copy behind them. What kernels update where it lies is
- * not: on the device a copy out waits for all those that are queued, and the next update with it.
- */
-static void only_what_copies_wrote_is_signed_by_copies(void **unused) {
-  (void)unused;
-  scene s = {0};
-  open_scene(&s, 320, false);
-  hk_engine *engine = engine_at_old(&s, false);
-  const size_t n = engine->plan.n_subgroups;
-  int staged = 0, in_place = 0;
-  for (size_t i = 0; i < n; i++) {
-    const hk_route route = engine->state.subgroups[i].route;
-    staged += route == HK_ROUTE_STAGED;
-    in_place += route == HK_ROUTE_RESIDENT || route == HK_ROUTE_MAPPED;
-  }
-  assert_true(staged > 0 && in_place > 1);
-  plain_ops = engine->backend->ops;
-  hk_backend_ops counting = *plain_ops;
-  counting.copy = count_signs;
-  signs = engine->arrived, signs_end = signs + 3 * n;
-  engine->backend->ops = &counting;
-  hk_error err = {0};
-  hk_step_report report;
-  give_gradients(engine, &s.old, &s.random);
-  must(hk_engine_step(engine, NULL, &report, &err), &err);
-  engine->backend->ops = plain_ops;
-  assert_int_equal(copied_signs, staged);
-  assert_same_bits(engine, &s.new);
-  hk_engine_destroy(engine);
-  close_scene(&s);
-}
-
 /* -- Gradients on their way in ---------------------------------------------------------------- */
 
 /* Gives all gradients from device memory. */
@@ -629,7 +584,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hocket_survives_every_fault),
       cmocka_unit_test(deepspeed_survives_every_fault),
-      cmocka_unit_test(only_what_copies_wrote_is_signed_by_copies),
       cmocka_unit_test(gradients_that_fail_to_arrive_end_the_engine),
       cmocka_unit_test(gradients_are_given_once_and_in_range),
       cmocka_unit_test(an_engine_is_made_whole_or_not_at_all),

@@ -307,32 +307,6 @@ static void pulls(void **state) {
   unpin(host, 2 * MOST + 4096);
 }
 
-/* -- Signs ------------------------------------------------------------------------------------- */
-
-/* One word, to host memory, and nothing beside it. */
-static void a_sign(void **state) {
-  (void)state;
-  hk_error err = {0};
-  const int64_t ticket = 0x0123456789abcdef;
-  char *host = NULL;
-  void *device = NULL;
-  must(pinned(4096, &host, &err), &err);
-  assert_non_null(host);
-  if (host == NULL) return;
-  int64_t *words = (int64_t *)(void *)host;
-  for (int i = 0; i < 8; i++) words[i] = i;
-  must(ops->alloc(gpu, sizeof ticket, &device, &err), &err);
-  must(ops->copy(stream, device, &ticket, sizeof ticket, &err), &err);
-  hk_kernel kernel = {.kind = HK_KERNEL_SIGN, .n = 1, .from = device, .to = words + 3};
-  must(ops->launch(stream, &kernel, &err), &err);
-  must(ops->stream_sync(stream, &err), &err);
-  for (int i = 0; i < 8; i++) assert_int_equal(words[i], i == 3 ? ticket : i);
-  kernel.to = host + 4;
-  assert_int_equal(ops->launch(stream, &kernel, &err), HK_INPUT);
-  ops->release(gpu, device);
-  unpin(host, 4096);
-}
-
 /* -- Squares ----------------------------------------------------------------------------------- */
 
 /* Twice into the same bins, which are added to. */
@@ -608,7 +582,6 @@ static const struct CMUnitTest TESTS[] = {
     cmocka_unit_test(adamw_on_many),
     cmocka_unit_test(casts),
     cmocka_unit_test(pulls),
-    cmocka_unit_test(a_sign),
     cmocka_unit_test(squares),
     cmocka_unit_test(threads_side_by_side),
     cmocka_unit_test(refuses),

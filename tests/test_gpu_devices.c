@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the calibrator needs of a device beyond the engine: matrix products, copies to another
+/* What else is asked of a device: signs of what is done, matrix products, copies to another
  * device. Without a device, or with one only, or without cuBLAS: skipped, and why.
  *
  *   test_gpu_devices --backend host   the same checks where there is no GPU */
@@ -51,6 +51,34 @@ static void matrix_products(void **state) {
   assert_int_equal(ops->launch(stream, &none, &err), HK_INPUT);
 }
 
+/* -- Signs ------------------------------------------------------------------------------------- */
+
+/* One word, to host memory, and nothing beside it. */
+static void a_sign(void **state) {
+  (void)state;
+  hk_error err = {0};
+  const int64_t ticket = 0x0123456789abcdef;
+  char *host = NULL;
+  void *device = NULL;
+  must(pinned(4096, &host, &err), &err);
+  assert_non_null(host);
+  if (host == NULL) return;
+  int64_t *words = (int64_t *)(void *)host;
+  for (int i = 0; i < 8; i++) words[i] = i;
+  must(ops->alloc(gpu, sizeof ticket, &device, &err), &err);
+  must(ops->copy(stream, device, &ticket, sizeof ticket, &err), &err);
+  hk_kernel kernel = {.kind = HK_KERNEL_SIGN, .n = 1, .from = device, .to = words + 3};
+  must(ops->launch(stream, &kernel, &err), &err);
+  must(ops->stream_sync(stream, &err), &err);
+  for (int i = 0; i < 8; i++) assert_int_equal(words[i], i == 3 ? ticket : i);
+  kernel.to = host + 4;
+  assert_int_equal(ops->launch(stream, &kernel, &err), HK_INPUT);
+  kernel.to = words, kernel.n = 2;
+  assert_int_equal(ops->launch(stream, &kernel, &err), HK_INPUT);
+  ops->release(gpu, device);
+  unpin(host, 4096);
+}
+
 /* -- Several devices --------------------------------------------------------------------------- */
 
 /* Up to the first device, over to the second, and from there through memory that the first has
@@ -97,6 +125,7 @@ static void peers(void **state) {
 }
 
 static const struct CMUnitTest TESTS[] = {
+    cmocka_unit_test(a_sign),
     cmocka_unit_test(matrix_products),
     cmocka_unit_test(peers),
 };

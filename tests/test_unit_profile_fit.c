@@ -177,11 +177,12 @@ static void test_newer_probes(void **state) {
     for (int k = 0; k < s->probe.n_loads; k++) {
       const hk_load *l = &s->probe.loads[k];
       s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS ||
-                   l->kind == HK_LOAD_H2D_CACHED || l->kind == HK_LOAD_HOP || l->piece > 0;
+                   l->kind == HK_LOAD_H2D_CACHED || l->kind == HK_LOAD_HOP ||
+                   l->kind == HK_LOAD_UPDATE || l->piece > 0;
     }
   }
   fit = fitted(&c, &truth);
-  enum { UNKNOWN = 11 };
+  enum { UNKNOWN = 12 };
   const hk_quantity *const unknown[UNKNOWN] = {&fit.machine.pull,
                                                &fit.machine.copies_at_once,
                                                &fit.machine.cpu_operation,
@@ -191,6 +192,7 @@ static void test_newer_probes(void **state) {
                                                &fit.machine.shared_reads,
                                                &fit.machine.h2d_beside_reads,
                                                &fit.machine.gpu_hop,
+                                               &fit.machine.launch_beside_copies,
                                                &fit.machine.launch_beside_pulls,
                                                &fit.machine.launch_beside_reads};
   for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);

@@ -265,9 +265,9 @@ static void test_deepspeed_offload(void **state) {
 /* The prototype, k = 2, from the 30 before its loop. Fetch of sg1 0-1200 (three streams of a third
  * of the link each) under sg0's 10 + 500 + 1000 = 1510; its weights up to 1710. sg1: bookkeeping to
  * 1520, GPU to 1649 (1000 parameters of 36 B at 280 B/ns, gradients widened), back 1649-2849. Fetch
- * of sg3 queues behind it on each stream: from 2849. CPU: sg2 1520 + 1510 = 3030, when 1810 B of the
- * fetch are in; its weights make four streams of 2.5 B/ns: up at 3830, the fetch then lacks 4190 B:
- * 4249. GPU to 4378, back to 5578. */
+ * of sg3 queues behind it on each stream: from 2849. CPU: sg2 1520 + 1510 = 3030, when 1810 B of
+ * the fetch are in; its weights make four streams of 2.5 B/ns: up at 3830, the fetch then lacks
+ * 4190 B: 4249. GPU to 4378, back to 5578. */
 static void test_prototype_interleave(void **state) {
   (void)state;
   const hk_machine m = deepspeed_machine();

@@ -60,10 +60,9 @@ typedef struct {
 hk_pair hk_pair_of(hk_ns predicted, hk_ns measured);
 
 typedef struct {
-  hk_pair busy; /* at work */
-  /* Copies that have started and whose engine is at another lane's; between the lane's first start
-   * and its last end, without any. */
-  hk_pair queued, idle;
+  hk_pair busy;   /* at work */
+  hk_pair queued; /* copies that have started, while their engine is at another lane's */
+  hk_pair idle;   /* between the lane's first start and its last end: neither */
 } hk_lane_pair;
 
 typedef struct {

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What lanes are busy with when two timelines are compared: copies that stand in the queue of their
+ * engine are not at work. */
+#include <stdlib.h>
+
+#include "calib/validate.h"
+#include "tests/fixture.h"
+#include "traces/compare.h"
+
+static void add_copy(hk_graph *graph, hk_lane_kind lane, hk_op_kind kind) {
+  hk_error err = {0};
+  const hk_op op = {.kind = kind,
+                    .phase = HK_PHASE_UPDATE,
+                    .lane = hk_graph_lane(graph, lane, 0, &err),
+                    .subgroup = -1,
+                    .piece = -1,
+                    .work = 1000};
+  assert_true(hk_graph_add(graph, &op, NULL, 0, &err) >= 0);
+}
+
+/* Two lanes' copies take turns at one engine, and it was the other's first: what each has had of
+ * the engine is as predicted, what each stood in its queue is not. */
+static void turns_are_no_work(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_graph graph = {.ranks = 1, .multiplicity = 1, .nodes = 1, .world = 1, .tp = 1};
+  add_copy(&graph, HK_LANE_STREAM_P, HK_OP_STATE_D2H);
+  add_copy(&graph, HK_LANE_STREAM_M, HK_OP_STATE_D2H);
+  hk_timeline predicted, measured;
+  must(hk_timeline_init(&graph, &predicted, &err), &err);
+  must(hk_timeline_init(&graph, &measured, &err), &err);
+  predicted.spans[0] = (hk_span){0, 0, 100}, predicted.spans[1] = (hk_span){0, 0, 210};
+  measured.spans[0] = (hk_span){0, 5, 205}, measured.spans[1] = (hk_span){0, 0, 95};
+  hk_timeline_phases(&graph, &predicted);
+  hk_timeline_phases(&graph, &measured);
+  hk_machine m = schoolbook_machine();
+  for (int at_once = 1; at_once <= 2; at_once++) {
+    hk_op_cost *costs = NULL;
+    hk_timeline_comparison c;
+    m.copies_at_once.value = at_once;
+    must(hk_op_costs(&graph, &m, &costs, &err), &err);
+    must(hk_timelines_compare(&graph, &predicted, &measured, costs, &c, &err), &err);
+    const hk_lane_pair *p = &c.lanes[0], *v = &c.lanes[1];
+    const bool turns = at_once == 1;
+    assert_int_equal(p->busy.predicted, 100);
+    assert_int_equal(p->busy.measured, turns ? 110 : 200);
+    assert_int_equal(p->queued.measured, turns ? 90 : 0);
+    assert_int_equal(v->busy.predicted, turns ? 110 : 210);
+    assert_int_equal(v->queued.predicted, turns ? 100 : 0);
+    assert_int_equal(v->busy.measured, 95);
+    assert_int_equal(p->idle.measured + v->idle.measured, 0);
+    free(costs);
+    hk_timeline_comparison_free(&c);
+  }
+  hk_timeline_free(&predicted);
+  hk_timeline_free(&measured);
+  hk_graph_free(&graph);
+}
+
+/* A lane's copy out behind its copy in first waits at the engine for copies in, where other lanes'
+ * came before it; a copy in that comes later is none of its business. */
+static void first_turns_are_no_work(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_graph graph = {.ranks = 1, .multiplicity = 1, .nodes = 1, .world = 1, .tp = 1};
+  add_copy(&graph, HK_LANE_STREAM_P, HK_OP_STATE_H2D);
+  add_copy(&graph, HK_LANE_STREAM_P, HK_OP_STATE_D2H);
+  add_copy(&graph, HK_LANE_STREAM_M, HK_OP_STATE_H2D);
+  add_copy(&graph, HK_LANE_STREAM_M, HK_OP_STATE_H2D);
+  hk_timeline predicted, measured;
+  must(hk_timeline_init(&graph, &predicted, &err), &err);
+  must(hk_timeline_init(&graph, &measured, &err), &err);
+  const hk_span spans[] = {{0, 0, 100}, {100, 100, 280}, {0, 50, 180}, {180, 180, 300}};
+  for (int i = 0; i < 4; i++) predicted.spans[i] = measured.spans[i] = spans[i];
+  measured.spans[1] = (hk_span){100, 180, 280}; /* here the wait lies before it */
+  hk_timeline_phases(&graph, &predicted);
+  hk_timeline_phases(&graph, &measured);
+  hk_machine m = schoolbook_machine();
+  m.copies_at_once.value = 1;
+  hk_op_cost *costs = NULL;
+  hk_timeline_comparison c;
+  must(hk_op_costs(&graph, &m, &costs, &err), &err);
+  must(hk_timelines_compare(&graph, &predicted, &measured, costs, &c, &err), &err);
+  assert_int_equal(c.lanes[0].busy.predicted, 100 + 100);
+  assert_int_equal(c.lanes[0].queued.predicted, 80);
+  assert_int_equal(c.lanes[0].busy.measured, 100 + 100);
+  assert_int_equal(c.lanes[0].queued.measured, 0);
+  assert_int_equal(c.lanes[0].idle.measured, 80);
+  assert_int_equal(c.lanes[1].busy.measured, 80 + 120);
+  assert_int_equal(c.lanes[1].queued.measured, 50);
+  free(costs);
+  hk_timeline_comparison_free(&c);
+  hk_timeline_free(&predicted);
+  hk_timeline_free(&measured);
+  hk_graph_free(&graph);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(turns_are_no_work),
+      cmocka_unit_test(first_turns_are_no_work),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
