@@ -6,6 +6,7 @@
 
 #include "calib/stand_private.h"
 #include "engine/chunks.h"
+#include "engine/topology.h"
 
 #define SAMPLE 1024 /* parameters */
 
@@ -86,17 +87,68 @@ static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
   run_pass(team, &p);
 }
 
-void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
+/* ---- Word of an end -------------------------------------------------------------------------- */
+
+/* Whoever queues weights on the GPU sleeps until the CPU has made them. The engine's lane of the
+ * CPU wakes that thread after each operation, before the next, which takes its time; so does this
+ * one. */
+typedef struct {
+  pthread_mutex_t lock;
+  pthread_cond_t word;
+  int64_t ended; /* operations */
+  bool over;
+  pthread_t thread;
+} listener;
+
+static void *listen(void *argument) {
+  listener *l = argument;
+  int64_t heard = 0;
+  pthread_mutex_lock(&l->lock);
+  while (!l->over) {
+    if (heard == l->ended) pthread_cond_wait(&l->word, &l->lock);
+    heard = l->ended;
+  }
+  pthread_mutex_unlock(&l->lock);
+  return NULL;
+}
+
+static void tell(listener *l, bool over) {
+  pthread_mutex_lock(&l->lock);
+  l->ended++;
+  l->over = over;
+  pthread_cond_signal(&l->word);
+  pthread_mutex_unlock(&l->lock);
+}
+
+static void run_operations(hk_stand_job *job, hk_team *team, listener *l) {
   const double work_each = hk_stand_work(job->stand, job->load);
   hk_ns begin = hk_now();
   for (size_t s = 0; s < job->n; s++) {
     const int64_t first = hk_stand_cut(job->ops, job->n, s);
     const int64_t last = hk_stand_cut(job->ops, job->n, s + 1);
-    for (int64_t i = first; i < last; i++) run_operation(job, team, job->first + i);
+    for (int64_t i = first; i < last; i++) {
+      run_operation(job, team, job->first + i);
+      tell(l, false);
+    }
     const hk_ns end = hk_now();
     job->stretches[s] = (hk_stretch){begin, end, work_each * (double)(last - first)};
     begin = end;
   }
+}
+
+void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
+  listener l = {.lock = PTHREAD_MUTEX_INITIALIZER, .word = PTHREAD_COND_INITIALIZER};
+  const int failure = hk_thread_start(&l.thread, -1, listen, &l);
+  if (failure == 0) {
+    run_operations(job, team, &l);
+    tell(&l, true);
+    pthread_join(l.thread, NULL);
+  } else {
+    hk_fail(&job->err, HK_ENVIRONMENT, "the thread that is told of operations' ends: %s",
+            strerror(failure));
+  }
+  pthread_cond_destroy(&l.word);
+  pthread_mutex_destroy(&l.lock);
 }
 
 /* ---- Against the reference ------------------------------------------------------------------- */

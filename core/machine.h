@@ -138,7 +138,8 @@ typedef struct {
   X(cpu_cast_threads, "cpu.cast_thread_scale", "1", 0, 1e4, 0,                                     \
     "threads n0 of its saturation; 0: as AdamW's")                                                 \
   X(cpu_operation, "cpu.operation_ns", "ns", 0, 1e9, 0,                                            \
-    "what an operation of the CPU team takes besides its parameters: waking, uneven ends")         \
+    "what an operation of the CPU team takes besides its parameters: waking, uneven ends, word "   \
+    "of it")                                                                                       \
   X(step_overhead, "deepspeed.step_overhead_ns", "ns", 0, 1e12, 25e6,                              \
     "what DeepSpeed's step spends before and after its loop over subgroups")                       \
   X(cache_release, "deepspeed.cache_release_ns", "ns", 0, 1e12, 50e6,                              \
