@@ -163,18 +163,53 @@ static hk_plan plan_of_pieces(int64_t subgroup, int64_t piece) {
   return plan;
 }
 
-/* -- Queues ---------------------------------------------------------------------------------------
+/* -- What is asked of a backend ------------------------------------------------------------------
+ */
+
+static const hk_backend_ops *plain_ops;
+static const volatile int64_t *signs, *signs_end; /* of the engine that takes a step */
+
+/* A step with some of the backend's calls replaced by `asked`'s; frees the plan. */
+static hk_status step_through(hk_plan *plan, const hk_backend_ops *asked, hk_error *err) {
+  random_stream r = {77};
+  must(hk_plan_check(plan, err), err);
+  plain_adamw plain = plain_start(&r, numel_of(plan), HK_GRAD_BF16);
+  const hk_engine_options options = {.no_pin_threads = true};
+  hk_engine *engine = engine_like(plan, &plain, &options);
+  plain_gradients(&plain, &r);
+  give_gradients(engine, &plain, &r);
+  plain_ops = engine->backend->ops;
+  hk_backend_ops ops = *plain_ops;
+  if (asked->copy != NULL) ops.copy = asked->copy;
+  if (asked->record != NULL) ops.record = asked->record;
+  if (asked->event_sync != NULL) ops.event_sync = asked->event_sync;
+  signs = engine->arrived, signs_end = signs + 3 * plan->n_subgroups;
+  engine->backend->ops = &ops;
+  hk_step_report report;
+  const hk_status status = hk_engine_step(engine, NULL, &report, err);
+  engine->backend->ops = plain_ops;
+  if (status == HK_OK) {
+    plain_step(&plain, 1);
+    assert_same_bits(engine, &plain);
+  }
+  hk_engine_destroy(engine);
+  hk_plan_free(plan);
+  plain_stop(&plain);
+  return status;
+}
+
+/* -- Queues --------------------------------------------------------------------------------------
  */
 
 enum { MOST_EVENTS = 20000, MOST_AHEAD = 128 };
 
-static const hk_backend_ops *plain_ops;
 static pthread_mutex_t counts = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   hk_event *event;
   int number; /* of those that its lane has recorded */
 } recorded[MOST_EVENTS];
 static int n_recorded, longest;
+static int until_failure; /* waits for room; 0: none fails */
 static _Thread_local int queued, known_done;
 
 static hk_status count_record(hk_stream *s, hk_event *e, hk_error *err) {
@@ -192,49 +227,53 @@ static hk_status count_record(hk_stream *s, hk_event *e, hk_error *err) {
 static hk_status note_done(hk_event *e, hk_error *err) {
   HK_TRY(plain_ops->event_sync(e, err));
   pthread_mutex_lock(&counts);
-  for (int i = 0; i < n_recorded && queued > 0; i++) {
+  const bool own = queued > 0; /* else it is the CPU's lane that waits */
+  for (int i = 0; i < n_recorded && own; i++) {
     if (recorded[i].event == e) known_done = recorded[i].number;
   }
+  const bool fails = own && until_failure > 0 && --until_failure == 0;
   pthread_mutex_unlock(&counts);
-  return HK_OK;
+  return fails ? hk_fail(err, HK_ENVIRONMENT, "a fault that was asked for") : HK_OK;
 }
 
-/* Thousands of small pieces, and no lane has more of them queued than it must: a full queue would
- * hold up the others. */
-static void lanes_do_not_run_far_ahead(void **state) {
-  (void)state;
-  random_stream r = {77};
-  hk_error err = {0};
+static hk_plan plan_of_many(void) {
   hk_plan plan = plan_of_pieces(8192, 64);
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].route = s % 2 ? HK_ROUTE_STAGED : HK_ROUTE_CPU;
   }
-  must(hk_plan_check(&plan, &err), &err);
-  plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
-  const hk_engine_options options = {.no_pin_threads = true};
-  hk_engine *engine = engine_like(&plan, &plain, &options);
-  plain_gradients(&plain, &r);
-  give_gradients(engine, &plain, &r);
-  plain_ops = engine->backend->ops;
-  hk_backend_ops counting = *plain_ops;
-  counting.record = count_record;
-  counting.event_sync = note_done;
-  engine->backend->ops = &counting;
-  hk_step_report report;
-  must(hk_engine_step(engine, NULL, &report, &err), &err);
-  engine->backend->ops = plain_ops;
-  plain_step(&plain, 1);
-  assert_same_bits(engine, &plain);
-  assert_true(n_recorded > 10 * MOST_AHEAD && n_recorded < MOST_EVENTS);
-  assert_in_range(longest, MOST_AHEAD / 2, MOST_AHEAD);
-  hk_engine_destroy(engine);
-  hk_plan_free(&plan);
-  plain_stop(&plain);
+  return plan;
 }
 
-/* -- Signs ------------------------------------------------------------------------------------ */
+static const hk_backend_ops counting = {.record = count_record, .event_sync = note_done};
 
-static const volatile int64_t *signs, *signs_end;
+/* Hundreds of small pieces, and no lane has more of them queued than it must: a full queue would
+ * hold up the others. */
+static void lanes_do_not_run_far_ahead(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_plan plan = plan_of_many();
+  must(step_through(&plan, &counting, &err), &err);
+  assert_true(n_recorded > 10 * MOST_AHEAD && n_recorded < MOST_EVENTS);
+  assert_in_range(longest, MOST_AHEAD / 2, MOST_AHEAD);
+}
+
+/* Nobody waits for what comes no more. */
+static void waits_for_room_that_fail_end_the_step(void **state) {
+  (void)state;
+  for (int n = 1; n <= 13; n += 4) {
+    hk_error err = {0};
+    hk_plan plan = plan_of_many();
+    n_recorded = 0;
+    until_failure = n;
+    assert_int_equal(step_through(&plan, &counting, &err), HK_ENVIRONMENT);
+    assert_non_null(strstr(err.message, "a fault that was asked for"));
+    assert_int_equal(until_failure, 0);
+  }
+}
+
+/* -- Signs ---------------------------------------------------------------------------------------
+ */
+
 static _Atomic int copied_signs;
 
 static hk_status count_signs(hk_stream *s, void *to, const void *from, hk_bytes bytes,
@@ -249,35 +288,17 @@ static hk_status count_signs(hk_stream *s, void *to, const void *from, hk_bytes 
  */
 static void only_what_copies_wrote_is_signed_by_copies(void **state) {
   (void)state;
-  random_stream r = {78};
   hk_error err = {0};
-  hk_step_report report;
   hk_plan plan = plan_of_pieces(8192, 4096);
+  const int n = (int)plan.n_subgroups;
   int staged = 0;
-  for (size_t s = 0; s < plan.n_subgroups; s++) {
+  for (int s = 0; s < n; s++) {
     plan.subgroups[s].route = (hk_route)(s % HK_ROUTE_COUNT);
     staged += plan.subgroups[s].route == HK_ROUTE_STAGED;
   }
-  must(hk_plan_check(&plan, &err), &err);
-  assert_in_range(staged, 2, plan.n_subgroups / 2);
-  plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
-  const hk_engine_options options = {.no_pin_threads = true};
-  hk_engine *engine = engine_like(&plan, &plain, &options);
-  plain_gradients(&plain, &r);
-  give_gradients(engine, &plain, &r);
-  plain_ops = engine->backend->ops;
-  hk_backend_ops counting = *plain_ops;
-  counting.copy = count_signs;
-  signs = engine->arrived, signs_end = signs + 3 * plan.n_subgroups;
-  engine->backend->ops = &counting;
-  must(hk_engine_step(engine, NULL, &report, &err), &err);
-  engine->backend->ops = plain_ops;
+  assert_in_range(staged, 2, n / 2);
+  must(step_through(&plan, &(hk_backend_ops){.copy = count_signs}, &err), &err);
   assert_int_equal(copied_signs, staged);
-  plain_step(&plain, 1);
-  assert_same_bits(engine, &plain);
-  hk_engine_destroy(engine);
-  hk_plan_free(&plan);
-  plain_stop(&plain);
 }
 
 int main(void) {
@@ -288,6 +309,7 @@ int main(void) {
       cmocka_unit_test(gradients_that_are_not_finite_change_nothing),
       cmocka_unit_test(spans_obey_the_graph),
       cmocka_unit_test(lanes_do_not_run_far_ahead),
+      cmocka_unit_test(waits_for_room_that_fail_end_the_step),
       cmocka_unit_test(only_what_copies_wrote_is_signed_by_copies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
