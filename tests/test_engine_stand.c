@@ -172,19 +172,31 @@ static void test_refused(void **state) {
   hk_stand_close(stand);
 }
 
+/* -- A device that differs in what a test is about ----------------------------------------------
+ */
+
+/* The host backend, but for what a test puts here before it opens a stand. */
+static hk_backend_ops altered;
+
+static hk_status altered_open(int device, const hk_backend_options *options, hk_backend **out,
+                              hk_error *err) {
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  (*out)->ops = &altered;
+  return HK_OK;
+}
+
+static hk_stand *open_altered(int gpus) {
+  altered.open = altered_open;
+  hk_stand_options options = small();
+  options.ops = &altered;
+  options.gpus = gpus;
+  return open_stand(&options);
+}
+
 /* -- A device that errs ------------------------------------------------------------------------ */
 
 /* What it does wrong from now on; everything else is the host backend's. */
 static struct { bool short_copies, lost_copies, wrong_step, short_kernels, wrong_factor; } ill;
-static hk_backend_ops erring;
-
-static hk_status erring_open(int device, const hk_backend_options *options, hk_backend **out,
-                             hk_error *err) {
-  HK_TRY(hk_backend_host.open(device, options, out, err));
-  (*out)->ops = &erring;
-  return HK_OK;
-}
-
 static hk_status erring_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes,
                              hk_error *err) {
   static char elsewhere[HK_MIB];
@@ -201,15 +213,11 @@ static hk_status erring_launch(hk_stream *s, const hk_kernel *kernel, hk_error *
 }
 
 static hk_stand *open_erring(void) {
-  erring = hk_backend_host;
-  erring.open = erring_open;
-  erring.copy = erring_copy;
-  erring.launch = erring_launch;
+  altered = hk_backend_host;
+  altered.copy = erring_copy;
+  altered.launch = erring_launch;
   memset(&ill, 0, sizeof ill);
-  hk_stand_options options = small();
-  options.ops = &erring;
-  options.gpus = 2;
-  return open_stand(&options);
+  return open_altered(2);
 }
 
 /* Right before, wrong while it errs, and nobody notices who does not look. */
@@ -271,26 +279,13 @@ static hk_status engine_copy(hk_stream *s, void *to, const void *from, hk_bytes 
   return hk_backend_host.record(s, engine, err);
 }
 
-static hk_status engine_open(int device, const hk_backend_options *options, hk_backend **out,
-                             hk_error *err) {
-  static hk_backend_ops ops;
-  ops = hk_backend_host;
-  ops.copy = engine_copy;
-  HK_TRY(hk_backend_host.open(device, options, out, err));
-  (*out)->ops = &ops;
-  return HK_OK;
-}
-
 /* One after the other, whatever their streams: one at once, though a busy machine may now and then
  * let the first wait. */
 static void test_turns(void **state) {
   (void)state;
-  hk_backend_ops ops = hk_backend_host;
-  ops.open = engine_open;
-  ops.copy = engine_copy;
-  hk_stand_options options = small();
-  options.ops = &ops;
-  hk_stand *stand = open_stand(&options);
+  altered = hk_backend_host;
+  altered.copy = engine_copy;
+  hk_stand *stand = open_altered(1);
   hk_error err = {0};
   must(hk_backend_host.event_open(hk_stand_backend(stand, 0), &engine, &err), &err);
   double value = 0, off = INFINITY;
@@ -324,27 +319,13 @@ static hk_status weary_record(hk_stream *s, hk_event *e, hk_error *err) {
   return hk_backend_host.copy(s, to, from, sizeof to, err);
 }
 
-static hk_status weary_open(int device, const hk_backend_options *options, hk_backend **out,
-                            hk_error *err) {
-  static hk_backend_ops ops;
-  ops = hk_backend_host;
-  ops.launch = weary_launch;
-  ops.record = weary_record;
-  HK_TRY(hk_backend_host.open(device, options, out, err));
-  (*out)->ops = &ops;
-  return HK_OK;
-}
-
 /* A rest of 16 MiB after 1024 parameters: a lane's rate has it in, an operation's time has not. */
 static void test_updates_without_rests(void **state) {
   (void)state;
-  hk_backend_ops ops = hk_backend_host;
-  ops.open = weary_open;
-  ops.launch = weary_launch;
-  ops.record = weary_record;
-  hk_stand_options options = small();
-  options.ops = &ops;
-  hk_stand *stand = open_stand(&options);
+  altered = hk_backend_host;
+  altered.launch = weary_launch;
+  altered.record = weary_record;
+  hk_stand *stand = open_altered(1);
   hk_error err = {0};
   double lane = 0, operation = 0;
   must(run_one(stand, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = 1024}, false, &lane, &err),
@@ -377,17 +358,6 @@ static hk_status slow_copy(hk_stream *s, void *to, const void *from, hk_bytes by
   return hk_backend_host.copy(s, to, from, bytes, err);
 }
 
-static hk_status slow_open(int device, const hk_backend_options *options, hk_backend **out,
-                           hk_error *err) {
-  static hk_backend_ops ops;
-  ops = hk_backend_host;
-  ops.wait = slow_wait;
-  ops.copy = slow_copy;
-  HK_TRY(hk_backend_host.open(device, options, out, err));
-  (*out)->ops = &ops;
-  return HK_OK;
-}
-
 /* The least of some runs: the machine may be busy. */
 static double least_hop(hk_stand *stand) {
   hk_error err = {0};
@@ -404,13 +374,10 @@ static double least_hop(hk_stand *stand) {
  * chain's own operations take does not count. */
 static void test_hops(void **state) {
   (void)state;
-  hk_backend_ops ops = hk_backend_host;
-  ops.open = slow_open;
-  ops.wait = slow_wait;
-  ops.copy = slow_copy;
-  hk_stand_options options = small();
-  options.ops = &ops;
-  hk_stand *stand = open_stand(&options);
+  altered = hk_backend_host;
+  altered.wait = slow_wait;
+  altered.copy = slow_copy;
+  hk_stand *stand = open_altered(1);
   const double prompt = least_hop(stand);
   lingers = true;
   const double within = least_hop(stand);
