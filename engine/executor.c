@@ -135,9 +135,12 @@ static hk_status wait_for_room(lane *l, int32_t i, hk_error *err) {
   return x->backend->ops->event_sync(x->end[l->ops[i - half]], err);
 }
 
-static hk_status queue_on_stream(lane *l, int32_t id, hk_error *err) {
+/* The lane's i-th. */
+static hk_status queue_on_stream(lane *l, int32_t i, hk_error *err) {
   hk_executor *x = l->executor;
   const hk_backend_ops *ops = x->backend->ops;
+  const int32_t id = l->ops[i];
+  HK_TRY(wait_for_room(l, i, err));
   if (x->timed) HK_TRY(ops->record(l->stream, x->start[id], err));
   HK_TRY(x->actions.run(x->actions.arg, id, l->stream, err));
   return ops->record(l->stream, x->end[id], err);
@@ -162,13 +165,7 @@ static void run_lane(lane *l) {
                        graph->ops[id].subgroup == graph->ops[l->ops[i - 1]].subgroup;
     if (!begun && failed(x)) return;
     if (!meet_dependencies(l, id, &err)) return;
-    hk_status status = HK_OK;
-    if (l->on_cpu) {
-      status = do_on_cpu(l, id, &err);
-    } else {
-      status = wait_for_room(l, i, &err);
-      if (status == HK_OK) status = queue_on_stream(l, id, &err);
-    }
+    const hk_status status = l->on_cpu ? do_on_cpu(l, id, &err) : queue_on_stream(l, i, &err);
     if (status != HK_OK) {
       fail(x, id, &err);
       return;
