@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "calib/profile_draft.h"
+#include "sim/sim.h"
 
 /* -- Turns ------------------------------------------------------------------------------------- */
 
@@ -138,6 +139,15 @@ static void set_beside_reads(hk_draft *draft) {
 
 /* -- Kernels' starts beside reads -------------------------------------------------------------- */
 
+/* ns, of one operation of a load with nothing beside it. */
+static double time_alone(const hk_machine *m, const hk_load *load) {
+  const hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
+  const hk_op op = {.kind = hk_load_op(load->kind), .work = load->chunk};
+  hk_ns latency, work;
+  hk_time_alone(&graph, &op, m, &latency, &work);
+  return (double)(latency + work);
+}
+
 /* Relative, of an update's time. */
 static double error_alone(const hk_draft *draft) {
   double squares = 0;
@@ -156,13 +166,12 @@ static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copie
   for (size_t i = 0; i < draft->campaign->n; i++) {
     const hk_series *s = &draft->campaign->series[i];
     const int update = hk_series_find(s, HK_LOAD_UPDATE);
-    if (update < 0 || hk_series_find(s, HK_LOAD_ADAMW_CPU) < 0 || !hk_series_counts(s) ||
-        (hk_series_find(s, HK_LOAD_H2D) >= 0) != copies ||
+    if (update < 0 || !hk_series_counts(s) || (hk_series_find(s, HK_LOAD_H2D) >= 0) != copies ||
         (hk_series_find(s, HK_LOAD_PULL) >= 0) != pulls) {
       continue;
     }
     const double work = (double)s->probe.loads[update].chunk;
-    const double alone = m->gpu_launch.value + work * 28 / m->gpu_hbm.value * 1e9;
+    const double alone = time_alone(m, &s->probe.loads[update]);
     const double beside = work / s->summary[update].median * 1e9;
     const double error = 2 * hypot(error_alone(draft) * alone, hk_series_error(s, update) * beside);
     const double longer = beside - alone;
