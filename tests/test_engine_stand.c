@@ -106,24 +106,6 @@ static void test_whole(void **state) {
   hk_stand_close(stand);
 }
 
-/* Runs last as long as was wished, once the stand knows how fast the machine is. */
-static void test_learns(void **state) {
-  (void)state;
-  const hk_stand_options options = small();
-  hk_stand *stand = open_stand(&options);
-  const hk_probe p = probe_of("learn", (hk_load){.kind = HK_LOAD_H2D, .chunk = 64 * HK_KIB}, NULL);
-  hk_error err = {0};
-  double value, best = INFINITY;
-  for (int i = 0; i < 8; i++) {
-    const hk_ns begin = hk_now();
-    must(hk_stand_run(stand, &p, 20 * WISH, false, &value, &err), &err);
-    const double off = fabs(log((double)(hk_now() - begin) / (20.0 * WISH)));
-    if (i > 0 && off < best) best = off;
-  }
-  assert_true(best < log(2)); /* the machine may be busy, but not always */
-  hk_stand_close(stand);
-}
-
 /* What is there, all of it, however much of it the stand has itself. */
 static void test_memory(void **state) {
   (void)state;
@@ -263,134 +245,6 @@ static void test_wrong_kernels(void **state) {
   hk_stand_close(stand);
 }
 
-/* -- A device with one copy engine --------------------------------------------------------------
- */
-
-/* Of the last copy's end, which the next one waits for; NULL: copies share, as host devices do. */
-static hk_event *engine;
-static bool engine_used;
-
-static hk_status engine_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes,
-                             hk_error *err) {
-  if (engine == NULL) return hk_backend_host.copy(s, to, from, bytes, err);
-  if (engine_used) HK_TRY(hk_backend_host.wait(s, engine, err));
-  engine_used = true;
-  HK_TRY(hk_backend_host.copy(s, to, from, bytes, err));
-  return hk_backend_host.record(s, engine, err);
-}
-
-/* One after the other, whatever their streams: one at once, though a busy machine may now and then
- * let the first wait. */
-static void test_turns(void **state) {
-  (void)state;
-  altered = hk_backend_host;
-  altered.copy = engine_copy;
-  hk_stand *stand = open_altered(1);
-  hk_error err = {0};
-  must(hk_backend_host.event_open(hk_stand_backend(stand, 0), &engine, &err), &err);
-  double value = 0, off = INFINITY;
-  for (int i = 0; i < 20 && off > 0.3; i++) {
-    must(run_one(stand, (hk_load){.kind = HK_LOAD_TURNS, .chunk = HK_MIB}, true, &value, &err),
-         &err);
-    if (fabs(value - 1) < off) off = fabs(value - 1);
-  }
-  assert_true(off <= 0.3);
-  hk_backend_host.event_close(engine);
-  engine = NULL;
-  hk_stand_close(stand);
-}
-
-/* -- A device that rests between kernels ---------------------------------------------------------
- */
-
-static bool launched;
-
-static hk_status weary_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
-  launched = true;
-  return hk_backend_host.launch(s, kernel, err);
-}
-
-/* After what ends a kernel, before what begins the next. */
-static hk_status weary_record(hk_stream *s, hk_event *e, hk_error *err) {
-  static char from[16 * HK_MIB], to[16 * HK_MIB];
-  HK_TRY(hk_backend_host.record(s, e, err));
-  if (!launched) return HK_OK;
-  launched = false;
-  return hk_backend_host.copy(s, to, from, sizeof to, err);
-}
-
-/* A rest of 16 MiB after 1024 parameters: a lane's rate has it in, an operation's time has not. */
-static void test_updates_without_rests(void **state) {
-  (void)state;
-  altered = hk_backend_host;
-  altered.launch = weary_launch;
-  altered.record = weary_record;
-  hk_stand *stand = open_altered(1);
-  hk_error err = {0};
-  double lane = 0, operation = 0;
-  must(run_one(stand, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = 1024}, false, &lane, &err),
-       &err);
-  must(run_one(stand, (hk_load){.kind = HK_LOAD_UPDATE, .chunk = 1024}, false, &operation, &err),
-       &err);
-  assert_true(operation > 4 * lane);
-  hk_stand_close(stand);
-}
-
-/* -- A device that is slow to begin what has waited ----------------------------------------------
- */
-
-/* It takes its time after a wait, before an operation has begun, or within each copy. */
-static bool dawdles, lingers;
-
-static hk_status take_time(hk_stream *s, bool now, hk_error *err) {
-  static char from[16 * HK_MIB], to[16 * HK_MIB];
-  return now ? hk_backend_host.copy(s, to, from, sizeof to, err) : HK_OK;
-}
-
-static hk_status slow_wait(hk_stream *s, hk_event *e, hk_error *err) {
-  HK_TRY(hk_backend_host.wait(s, e, err));
-  return take_time(s, dawdles, err);
-}
-
-static hk_status slow_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes,
-                           hk_error *err) {
-  HK_TRY(take_time(s, lingers, err));
-  return hk_backend_host.copy(s, to, from, bytes, err);
-}
-
-/* The least of some runs: the machine may be busy. */
-static double least_hop(hk_stand *stand) {
-  hk_error err = {0};
-  double least = INFINITY;
-  for (int i = 0; i < 10; i++) {
-    double value = 0;
-    must(run_one(stand, (hk_load){.kind = HK_LOAD_HOP, .chunk = HK_MIB}, true, &value, &err), &err);
-    least = fmin(least, value);
-  }
-  return least;
-}
-
-/* 16 MiB take hundreds of microseconds on any host, a hop from thread to thread a few; what the
- * chain's own operations take does not count. */
-static void test_hops(void **state) {
-  (void)state;
-  altered = hk_backend_host;
-  altered.wait = slow_wait;
-  altered.copy = slow_copy;
-  hk_stand *stand = open_altered(1);
-  const double prompt = least_hop(stand);
-  lingers = true;
-  const double within = least_hop(stand);
-  lingers = false;
-  dawdles = true;
-  const double slow = least_hop(stand);
-  dawdles = false;
-  print_message("hop: %.0f ns, of slow copies %.0f, behind a copy %.0f\n", prompt, within, slow);
-  assert_true(slow > prompt + 200e3);
-  assert_true(within < slow / 2);
-  hk_stand_close(stand);
-}
-
 /* -- A device that fails ----------------------------------------------------------------------- */
 
 static void test_refused_copy(void **state) {
@@ -500,14 +354,12 @@ static void test_no_disk(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_quick_list),   cmocka_unit_test(test_full_list),
-      cmocka_unit_test(test_whole),        cmocka_unit_test(test_learns),
-      cmocka_unit_test(test_memory),       cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_wrong_copies), cmocka_unit_test(test_wrong_kernels),
-      cmocka_unit_test(test_refused_copy), cmocka_unit_test(test_lost_device),
-      cmocka_unit_test(test_failing_open), cmocka_unit_test(test_open_options),
-      cmocka_unit_test(test_turns),        cmocka_unit_test(test_updates_without_rests),
-      cmocka_unit_test(test_hops),         cmocka_unit_test(test_no_disk),
+      cmocka_unit_test(test_quick_list),    cmocka_unit_test(test_full_list),
+      cmocka_unit_test(test_whole),         cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_refused),       cmocka_unit_test(test_wrong_copies),
+      cmocka_unit_test(test_wrong_kernels), cmocka_unit_test(test_refused_copy),
+      cmocka_unit_test(test_lost_device),   cmocka_unit_test(test_failing_open),
+      cmocka_unit_test(test_open_options),  cmocka_unit_test(test_no_disk),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
