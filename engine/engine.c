@@ -269,6 +269,10 @@ static hk_status assign_buffers(hk_engine *e, hk_error *err) {
 
 /* -- Making and unmaking ----------------------------------------------------------------------- */
 
+static void team_has_begun(void *arg) {
+  hk_executor_begun(arg);
+}
+
 /* The cores that the team leaves free are for the threads that queue. */
 static hk_status open_executor(hk_engine *e, hk_error *err) {
   int *cpus = NULL, n = 0;
@@ -282,6 +286,7 @@ static hk_status open_executor(hk_engine *e, hk_error *err) {
   }
   const hk_status status = hk_executor_open(&e->graph, e->backend, &actions, &e->executor, err);
   free(cpus);
+  if (status == HK_OK) hk_team_when_begun(e->team, team_has_begun, e->executor);
   return status;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The executor: one thread a lane. Whoever ends an operation wakes the lanes that wait for this one
- * and no other: the CPU lane has better things to do between two subgroups. */
+ * and no other; the CPU team's lane does that when its next operation has begun, or at once if it
+ * has to wait itself: it has better things to do between two of them. */
 #include "engine/executor.h"
 
 #include <pthread.h>
@@ -21,6 +22,7 @@ typedef struct {
   hk_stream *stream; /* NULL on the CPU */
   int32_t awaited;   /* an operation of another lane; -1: none */
   progress least;    /* how far it must come */
+  bool *to_tell;     /* [lane], of the CPU team's lane: they wait for what has ended; else NULL */
   pthread_cond_t wake;
   pthread_t thread;
   bool started;
@@ -31,6 +33,7 @@ struct hk_executor {
   hk_backend *backend;
   hk_executor_actions actions;
   lane *lanes;
+  lane *team;                 /* the one of the CPU team; NULL: the graph has none */
   progress *progress;         /* [op], under `mutex` */
   hk_event **start;           /* [op] of device lanes, NULL on the CPU; recorded when `timed` */
   hk_event **end;             /* the same, and always recorded: others wait for them */
@@ -47,14 +50,33 @@ struct hk_executor {
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
-static void set_progress(hk_executor *x, int32_t op, progress to) {
+static void set_progress(lane *l, int32_t op, progress to) {
+  hk_executor *x = l->executor;
   pthread_mutex_lock(&x->mutex);
   x->progress[op] = to;
   for (size_t i = 0; i < x->graph->n_lanes; i++) {
-    lane *l = &x->lanes[i];
-    if (l->awaited == op && l->least <= to) pthread_cond_signal(&l->wake);
+    lane *other = &x->lanes[i];
+    if (other->awaited != op || other->least > to) continue;
+    if (l->to_tell != NULL) {
+      l->to_tell[i] = true;
+    } else {
+      pthread_cond_signal(&other->wake);
+    }
   }
   pthread_mutex_unlock(&x->mutex);
+}
+
+/* By the lane's own thread. */
+static void tell_of_ends(lane *l) {
+  hk_executor *x = l->executor;
+  for (size_t i = 0; l->to_tell != NULL && i < x->graph->n_lanes; i++) {
+    if (l->to_tell[i]) pthread_cond_signal(&x->lanes[i].wake);
+    l->to_tell[i] = false;
+  }
+}
+
+void hk_executor_begun(hk_executor *executor) {
+  if (executor->team != NULL) tell_of_ends(executor->team);
 }
 
 static bool failed(hk_executor *x) {
@@ -71,6 +93,7 @@ static bool wait_for(lane *l, int32_t op, progress least) {
   l->awaited = op;
   l->least = least;
   while (x->progress[op] < least && x->failure.status == HK_OK) {
+    tell_of_ends(l);
     pthread_cond_wait(&l->wake, &x->mutex);
   }
   l->awaited = -1;
@@ -109,6 +132,7 @@ static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
     if (other == l) continue;
     if (!wait_for(l, before, other->on_cpu ? DONE : ISSUED)) return false;
     if (other->on_cpu) continue;
+    tell_of_ends(l);
     const hk_backend_ops *ops = x->backend->ops;
     const hk_status status = l->on_cpu ? ops->event_sync(x->end[before], err)
                                        : ops->wait(l->stream, x->end[before], err);
@@ -170,7 +194,7 @@ static void run_lane(lane *l) {
       fail(x, id, &err);
       return;
     }
-    set_progress(x, id, l->on_cpu ? DONE : ISSUED);
+    set_progress(l, id, l->on_cpu ? DONE : ISSUED);
   }
 }
 
@@ -200,6 +224,7 @@ static void *lane_main(void *arg) {
     pthread_mutex_unlock(&x->mutex);
     if (closing) return NULL;
     run_lane(l);
+    tell_of_ends(l);
     drain(l);
     pthread_mutex_lock(&x->mutex);
     if (--x->busy == 0) pthread_cond_signal(&x->over);
@@ -208,6 +233,13 @@ static void *lane_main(void *arg) {
 }
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
+
+static hk_status appoint_team(hk_executor *x, lane *l, hk_error *err) {
+  l->to_tell = calloc(x->graph->n_lanes, sizeof *l->to_tell);
+  if (l->to_tell == NULL) return hk_fail_memory(err, x->graph->n_lanes, "lanes to tell of ends");
+  x->team = l;
+  return HK_OK;
+}
 
 static hk_status open_lanes(hk_executor *x, hk_error *err) {
   const hk_graph *graph = x->graph;
@@ -227,6 +259,7 @@ static hk_status open_lanes(hk_executor *x, hk_error *err) {
     l->ops = malloc(bytes);
     if (l->ops == NULL) return hk_fail_memory(err, bytes, "a lane's operations");
     l->n = 0;
+    if (graph->lanes[i].kind == HK_LANE_CPU) HK_TRY(appoint_team(x, l, err));
     /* Weights going up are what the next forward waits for. */
     const bool urgent = graph->lanes[i].kind == HK_LANE_UP;
     if (!l->on_cpu) HK_TRY(x->backend->ops->stream_open(x->backend, urgent, &l->stream, err));
@@ -310,6 +343,7 @@ void hk_executor_close(hk_executor *x) {
     if (l->stream != NULL) ops->stream_close(l->stream);
     pthread_cond_destroy(&l->wake);
     free(l->ops);
+    free(l->to_tell);
   }
   for (size_t i = 0; i < x->graph->n_ops; i++) {
     if (x->start != NULL && x->start[i] != NULL) ops->event_close(x->start[i]);

@@ -35,6 +35,11 @@ void hk_executor_close(hk_executor *executor);
  * its spans are filled, in ns from the start, and its phases. *elapsed (may be NULL): wall time. */
 hk_status hk_executor_run(hk_executor *executor, hk_timeline *timeline, hk_ns *elapsed,
                           hk_error *err);
+/* For `run` of an operation of the CPU team's lane, on its thread: others are at work now, so that
+ * those who wait for the last operation's end can be told of it. Waking a thread takes a system
+ * call and some microseconds, which are none between two operations if they are told here; they are
+ * told anyway, later, by who never calls this. */
+void hk_executor_begun(hk_executor *executor);
 /* Whether a CPU lane's operation was done in the last run. */
 bool hk_executor_done(const hk_executor *executor, int32_t op);
 

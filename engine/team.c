@@ -43,6 +43,9 @@ struct hk_team {
   void *arg;
   int64_t chunks;
 
+  void (*begun)(void *arg); /* NULL: nothing to do */
+  void *begun_arg;
+
   pthread_mutex_t lock;      /* a piece's number changes under it, and members sleep on it */
   pthread_cond_t come, gone; /* a new piece; nobody inside any more */
   atomic_bool closing;
@@ -139,9 +142,19 @@ static void announce(hk_team *team, uint64_t open) {
   pthread_mutex_unlock(&team->lock);
 }
 
+void hk_team_when_begun(hk_team *team, void (*begun)(void *arg), void *arg) {
+  team->begun = begun;
+  team->begun_arg = arg;
+}
+
+static void has_begun(hk_team *team) {
+  if (team->begun != NULL) team->begun(team->begun_arg);
+}
+
 void hk_team_run(hk_team *team, int64_t chunks, hk_team_work work, void *arg) {
   assert((atomic_load(&team->door) & (OPEN | INSIDE)) == 0);
   if (team->threads == 1 || chunks <= 1) {
+    has_begun(team);
     for (int64_t chunk = 0; chunk < chunks; chunk++) work(arg, chunk, 0);
     return;
   }
@@ -150,6 +163,7 @@ void hk_team_run(hk_team *team, int64_t chunks, hk_team_work work, void *arg) {
   team->chunks = chunks;
   atomic_store_explicit(&team->next, 0, memory_order_relaxed);
   announce(team, OPEN);
+  has_begun(team);
   do_chunks(team, 0);
   atomic_fetch_and_explicit(&team->door, ~OPEN, memory_order_relaxed);
   await(team, is_empty, 0, &team->gone);

@@ -34,6 +34,11 @@ void hk_team_join(hk_team *team);
 typedef void (*hk_team_work)(void *arg, int64_t chunk, int thread);
 void hk_team_run(hk_team *team, int64_t chunks, hk_team_work work, void *arg);
 
+/* From now on every hk_team_run calls begun(arg), once, on the calling thread, when the others have
+ * been set to work and before it takes a chunk itself: the place for what need not delay them.
+ * NULL: nothing is called. Not while the team runs. */
+void hk_team_when_begun(hk_team *team, void (*begun)(void *arg), void *arg);
+
 /* NUMA node near a PCI device, -1 if there is but one or it is not known. */
 int hk_numa_near(const char *pci);
 

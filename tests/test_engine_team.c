@@ -115,6 +115,53 @@ static void test_threads_run_together(void **state) {
   hk_team_close(team);
 }
 
+/* -- What need not delay the others ------------------------------------------------------------ */
+
+typedef struct {
+  bool alone;          /* nobody else works */
+  atomic_int called;   /* how often */
+  atomic_int begun;    /* chunks */
+  atomic_bool in_vain; /* the others were not at work, or the caller was before it was called */
+  pthread_t caller;
+} errand;
+
+static void begin_chunk(void *arg, int64_t chunk, int thread) {
+  (void)chunk;
+  errand *e = arg;
+  atomic_fetch_add(&e->begun, 1);
+  if (thread == 0 && atomic_load(&e->called) != 1) atomic_store(&e->in_vain, true);
+}
+
+static void run_errand(void *arg) {
+  errand *e = arg;
+  atomic_fetch_add(&e->called, 1);
+  if (!pthread_equal(e->caller, pthread_self())) atomic_store(&e->in_vain, true);
+  for (int i = 0; !e->alone && atomic_load(&e->begun) == 0; i++) {
+    if (i == 100000) atomic_store(&e->in_vain, true);
+    if (i == 100000) return;
+    usleep(100);
+  }
+}
+
+static void test_has_begun(void **state) {
+  (void)state;
+  for (int threads = 1; threads <= 3; threads++) {
+    hk_team *team = open_team(threads, false, 0);
+    for (int64_t chunks = 0; chunks < 5; chunks++) {
+      errand e = {.alone = threads == 1 || chunks < 2, .caller = pthread_self()};
+      hk_team_when_begun(team, run_errand, &e);
+      hk_team_run(team, chunks, begin_chunk, &e);
+      assert_int_equal(e.called, 1);
+      assert_int_equal(e.begun, chunks);
+      assert_false(e.in_vain);
+      hk_team_when_begun(team, NULL, NULL);
+      hk_team_run(team, 0, begin_chunk, &e);
+      assert_int_equal(e.called, 1);
+    }
+    hk_team_close(team);
+  }
+}
+
 /* -- Places ------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -325,6 +372,7 @@ int main(void) {
       cmocka_unit_test(test_every_chunk_once),
       cmocka_unit_test(test_many_pieces),
       cmocka_unit_test(test_threads_run_together),
+      cmocka_unit_test(test_has_begun),
       cmocka_unit_test(test_own_cores),
       cmocka_unit_test(test_teams_side_by_side),
       cmocka_unit_test(test_too_many_are_not_pinned),

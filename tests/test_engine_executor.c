@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* When lanes learn of what they wait for, with operations that do nothing but look. What they do in
+ * earnest is tested through the engine. */
+#include <stdatomic.h>
+#include <time.h>
+
+#include "engine/executor.h"
+#include "tests/fixture_graph.h"
+#include "tests/fixture_host.h"
+
+typedef struct {
+  const hk_graph *graph;
+  hk_executor *executor;
+  bool tells;
+  atomic_int done, queued; /* CPU operations with a subgroup, device operations that wait for one */
+} observer;
+
+static bool is_cpu(const hk_graph *g, int32_t op) {
+  return g->lanes[g->ops[op].lane].kind == HK_LANE_CPU && g->ops[op].subgroup >= 0;
+}
+
+/* An operation of the CPU's that a device's waits for; -1: none. */
+static int32_t waits_for(const hk_graph *g, int32_t op) {
+  if (hk_lane_on_cpu(g->lanes[g->ops[op].lane].kind)) return -1;
+  for (int32_t d = g->ops[op].deps_begin; d < g->ops[op].deps_end; d++) {
+    if (is_cpu(g, g->deps[d])) return g->deps[d];
+  }
+  return -1;
+}
+
+/* Whether all that waited for what the CPU has done has been queued, or soon is. */
+static bool is_told(observer *o) {
+  const struct timespec moment = {.tv_nsec = 100000};
+  for (int i = 0; i < 100000; i++) {
+    if (atomic_load(&o->queued) == atomic_load(&o->done)) return true;
+    (void)nanosleep(&moment, NULL);
+  }
+  return false;
+}
+
+static hk_status look(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
+  (void)stream;
+  observer *o = arg;
+  if (waits_for(o->graph, op) >= 0) atomic_fetch_add(&o->queued, 1);
+  if (!is_cpu(o->graph, op)) return HK_OK;
+  if (o->tells) {
+    hk_executor_begun(o->executor);
+    if (!is_told(o)) return hk_fail(err, HK_NO, "nobody was told that the last one has ended");
+  }
+  atomic_fetch_add(&o->done, 1);
+  return HK_OK;
+}
+
+/* All on the CPU, in pieces; every piece's weights go up. */
+static hk_graph cpu_graph(hk_plan *plan) {
+  hk_error err = {0};
+  hk_model model = tiny_model(LAYERS);
+  must(hk_plan_create(&model, &ALONE, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 5000, plan, &err),
+       &err);
+  hk_model_free(&model);
+  plan->piece_numel = 2000;
+  for (size_t s = 0; s < plan->n_subgroups; s++) plan->subgroups[s].route = HK_ROUTE_CPU;
+  return built(plan, HK_EXPAND_UPDATE, true);
+}
+
+/* While an operation of the CPU's runs, others learn that the one before has ended; of the last
+ * one, too, and of all of them if it never says that it has begun. */
+static void test_word_of_an_end(void **state) {
+  (void)state;
+  hk_plan plan;
+  hk_graph graph = cpu_graph(&plan);
+  int waiting = 0;
+  for (size_t i = 0; i < graph.n_ops; i++) waiting += waits_for(&graph, (int32_t)i) >= 0;
+  assert_true(waiting > 20);
+
+  hk_backend *device = open_device(0, HK_MIB, 1);
+  observer o = {.graph = &graph};
+  const hk_executor_actions actions = {.run = look, .arg = &o};
+  hk_error err = {0};
+  must(hk_executor_open(&graph, device, &actions, &o.executor, &err), &err);
+  for (int round = 0; round < 4; round++) {
+    o.tells = round % 2 == 0;
+    o.done = o.queued = 0;
+    must(hk_executor_run(o.executor, NULL, NULL, &err), &err);
+    assert_int_equal(o.done, waiting);
+    assert_int_equal(o.queued, waiting);
+  }
+  hk_executor_close(o.executor);
+  ops->close(device);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_word_of_an_end),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
