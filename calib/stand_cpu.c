@@ -90,19 +90,21 @@ static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
 /* ---- Word of an end -------------------------------------------------------------------------- */
 
 /* Whoever queues weights on the GPU sleeps until the CPU has made them. The engine's lane of the
- * CPU wakes that thread after each operation, before the next, which takes its time; so does this
- * one. */
+ * CPU wakes that thread once its next operation has begun, which costs the team some time; so does
+ * this one. */
 typedef struct {
   pthread_mutex_t lock;
   pthread_cond_t word;
   int64_t ended; /* operations */
   bool over;
+  bool owed; /* word of an end; of the thread that runs the operations */
   pthread_t thread;
 } listener;
 
 static void *listen(void *argument) {
   listener *l = argument;
   int64_t heard = 0;
+  hk_thread_prompt(); /* as the engine's */
   pthread_mutex_lock(&l->lock);
   while (!l->over) {
     if (heard == l->ended) pthread_cond_wait(&l->word, &l->lock);
@@ -112,12 +114,19 @@ static void *listen(void *argument) {
   return NULL;
 }
 
-static void tell(listener *l, bool over) {
+static void end_operation(listener *l, bool last) {
   pthread_mutex_lock(&l->lock);
   l->ended++;
-  l->over = over;
-  pthread_cond_signal(&l->word);
+  l->over = last;
   pthread_mutex_unlock(&l->lock);
+  l->owed = true;
+}
+
+/* As often as a team begins something. */
+static void tell(void *arg) {
+  listener *l = arg;
+  if (l->owed) pthread_cond_signal(&l->word);
+  l->owed = false;
 }
 
 static void run_operations(hk_stand_job *job, hk_team *team, listener *l) {
@@ -128,7 +137,7 @@ static void run_operations(hk_stand_job *job, hk_team *team, listener *l) {
     const int64_t last = hk_stand_cut(job->ops, job->n, s + 1);
     for (int64_t i = first; i < last; i++) {
       run_operation(job, team, job->first + i);
-      tell(l, false);
+      end_operation(l, false);
     }
     const hk_ns end = hk_now();
     job->stretches[s] = (hk_stretch){begin, end, work_each * (double)(last - first)};
@@ -140,8 +149,11 @@ void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
   listener l = {.lock = PTHREAD_MUTEX_INITIALIZER, .word = PTHREAD_COND_INITIALIZER};
   const int failure = hk_thread_start(&l.thread, -1, listen, &l);
   if (failure == 0) {
+    hk_team_when_begun(team, tell, &l);
     run_operations(job, team, &l);
-    tell(&l, true);
+    hk_team_when_begun(team, NULL, NULL);
+    end_operation(&l, true);
+    tell(&l);
     pthread_join(l.thread, NULL);
   } else {
     hk_fail(&job->err, HK_ENVIRONMENT, "the thread that is told of operations' ends: %s",
