@@ -227,6 +227,7 @@ static hk_status measure(task *t, hk_error *err) {
                                        .progress = progress,
                                        .context = t,
                                        .run = run_probe,
+                                       .clock = o->clock,
                                        .stand = t->stand};
   return hk_campaign_run(&t->out->campaign, &options, err);
 }

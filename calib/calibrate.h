@@ -18,6 +18,7 @@ typedef struct {
   void (*progress)(void *context, const char *probe, double share, double left_s, size_t narrow,
                    size_t n);
   void *context;
+  hk_ns (*clock)(void *stand); /* by which the budget ends; NULL: CLOCK_MONOTONIC */
 } hk_calibrate_options;
 
 typedef struct {
