@@ -149,13 +149,12 @@ static void spans_obey_the_graph(void **unused) {
 }
 
 static hk_plan plan_of_pieces(int64_t subgroup, int64_t piece) {
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
   hk_plan plan;
   hk_model model = tiny_model(1);
-  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, subgroup, &plan, &err),
-       &err);
+  must(
+      hk_plan_create(&model, &one_gpu, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, subgroup, &plan, &err),
+      &err);
   hk_model_free(&model);
   plan.piece_numel = piece;
   plan.buffers = 8;

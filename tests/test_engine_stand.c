@@ -5,26 +5,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "calib/stand.h"
-#include "engine/backend_host.h"
-#include "tests/fixture.h"
+#include "tests/fixture_stand.h"
 
 #define WISH 2000000 /* ns */
 
 static hk_stand_options small(void) {
-  return (hk_stand_options){.ops = &hk_backend_host,
-                            .gpus = 1,
-                            .cores = 2,
-                            .host_bytes = 32 * HK_MIB,
-                            .device_bytes = 16 * HK_MIB,
-                            .host = {.memory = 32 * HK_MIB}};
-}
-
-static hk_stand *open_stand(const hk_stand_options *options) {
-  hk_error err = {0};
-  hk_stand *stand = NULL;
-  must(hk_stand_open(options, &stand, &err), &err);
-  return stand;
+  return small_on(&hk_backend_host);
 }
 
 /* -- Every probe ------------------------------------------------------------------------------- */
@@ -73,14 +59,6 @@ static void test_full_list(void **state) {
 }
 
 /* -- Probes of a test -------------------------------------------------------------------------- */
-
-static hk_probe probe_of(const char *name, hk_load a, const hk_load *b) {
-  hk_probe p = {.n_loads = b == NULL ? 1 : 2};
-  snprintf(p.name, sizeof p.name, "%s", name);
-  p.loads[0] = a;
-  if (b != NULL) p.loads[1] = *b;
-  return p;
-}
 
 static hk_status run_one(hk_stand *stand, hk_load load, bool verify, double *value, hk_error *err) {
   double unused;
@@ -169,8 +147,7 @@ static hk_status altered_open(int device, const hk_backend_options *options, hk_
 
 static hk_stand *open_altered(int gpus) {
   altered.open = altered_open;
-  hk_stand_options options = small();
-  options.ops = &altered;
+  hk_stand_options options = small_on(&altered);
   options.gpus = gpus;
   return open_stand(&options);
 }

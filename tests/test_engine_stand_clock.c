@@ -6,9 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "calib/stand.h"
-#include "engine/backend_host.h"
-#include "tests/fixture.h"
+#include "tests/fixture_stand.h"
 
 #define WISH 40000000 /* ns */
 
@@ -140,7 +138,7 @@ static hk_status clock_event_time(hk_event *e, hk_ns *time, hk_error *err) {
 
 static hk_backend_ops device; /* the host backend's, but for those above */
 
-static hk_stand *open_stand(void) {
+static hk_stand *open_clock(void) {
   device = hk_backend_host;
   device.stream_open = clock_stream_open;
   device.stream_close = clock_stream_close;
@@ -156,16 +154,8 @@ static hk_stand *open_stand(void) {
   device.event_time = clock_event_time;
   memset(&habits, 0, sizeof habits);
   engine_free = latest = 0;
-  const hk_stand_options options = {.ops = &device,
-                                    .gpus = 1,
-                                    .cores = 2,
-                                    .host_bytes = 32 * HK_MIB,
-                                    .device_bytes = 16 * HK_MIB,
-                                    .host = {.memory = 32 * HK_MIB}};
-  hk_error err = {0};
-  hk_stand *stand = NULL;
-  must(hk_stand_open(&options, &stand, &err), &err);
-  return stand;
+  const hk_stand_options options = small_on(&device);
+  return open_stand(&options);
 }
 
 /* What a probe of one load gives; `verify`: data is looked at, which takes the device's time, too.
@@ -173,8 +163,7 @@ static hk_stand *open_stand(void) {
 static double value_of(hk_stand *stand, hk_load load, bool verify) {
   hk_error err = {0};
   double value = 0;
-  hk_probe p = {.n_loads = 1, .loads = {load}};
-  snprintf(p.name, sizeof p.name, "%s", hk_load_name(load.kind));
+  const hk_probe p = probe_of(hk_load_name(load.kind), load, NULL);
   must(hk_stand_run(stand, &p, WISH, verify, &value, &err), &err);
   return value;
 }
@@ -188,7 +177,7 @@ static void check_near(double value, double expected, double tolerance) {
 /* Runs last as long as was wished, once the stand knows how fast the device is, to an operation. */
 static void test_learns(void **state) {
   (void)state;
-  hk_stand *stand = open_stand();
+  hk_stand *stand = open_clock();
   const hk_bytes chunk = 64 * HK_KIB;
   const hk_load load = {.kind = HK_LOAD_H2D, .chunk = chunk};
   for (int i = 0; i < 3; i++) {
@@ -203,7 +192,7 @@ static void test_learns(void **state) {
 /* Four at once that take as long as one are four that share; one after the other, one at once. */
 static void test_turns(void **state) {
   (void)state;
-  hk_stand *stand = open_stand();
+  hk_stand *stand = open_clock();
   const hk_load load = {.kind = HK_LOAD_TURNS, .chunk = HK_MIB};
   check_near(value_of(stand, load, true), 4, 1e-9);
   habits.one_engine = true;
@@ -214,7 +203,7 @@ static void test_turns(void **state) {
 /* A rest after each kernel: a lane's rate has it in, an operation's time has not. */
 static void test_updates_without_rests(void **state) {
   (void)state;
-  hk_stand *stand = open_stand();
+  hk_stand *stand = open_clock();
   habits.rest = 3000;
   const double lane = value_of(stand, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = 1000}, true);
   const double operation = value_of(stand, (hk_load){.kind = HK_LOAD_UPDATE, .chunk = 1000}, true);
@@ -226,7 +215,7 @@ static void test_updates_without_rests(void **state) {
 /* What the chain's own operations take does not count, what lies between two does. */
 static void test_hops(void **state) {
   (void)state;
-  hk_stand *stand = open_stand();
+  hk_stand *stand = open_clock();
   const hk_load load = {.kind = HK_LOAD_HOP, .chunk = HK_MIB};
   habits.after_wait = 7000;
   check_near(value_of(stand, load, true), 7000, 1e-9);

@@ -136,11 +136,9 @@ static void run_errand(void *arg) {
   errand *e = arg;
   atomic_fetch_add(&e->called, 1);
   if (!pthread_equal(e->caller, pthread_self())) atomic_store(&e->in_vain, true);
-  for (int i = 0; !e->alone && atomic_load(&e->begun) == 0; i++) {
-    if (i == 100000) atomic_store(&e->in_vain, true);
-    if (i == 100000) return;
-    usleep(100);
-  }
+  if (e->alone) return;
+  for (int i = 0; i < 100000 && atomic_load(&e->begun) == 0; i++) usleep(100);
+  if (atomic_load(&e->begun) == 0) atomic_store(&e->in_vain, true);
 }
 
 static void test_has_begun(void **state) {

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What tests of the calibrator's stand need: a small one, and probes of a load or two. */
+#ifndef HK_TESTS_FIXTURE_STAND_H
+#define HK_TESTS_FIXTURE_STAND_H
+
+#include "calib/stand.h"
+#include "engine/backend_host.h"
+#include "tests/fixture.h"
+
+/* One host device, or one of a backend built on it. */
+static inline hk_stand_options small_on(const hk_backend_ops *backend) {
+  return (hk_stand_options){.ops = backend,
+                            .gpus = 1,
+                            .cores = 2,
+                            .host_bytes = 32 * HK_MIB,
+                            .device_bytes = 16 * HK_MIB,
+                            .host = {.memory = 32 * HK_MIB}};
+}
+
+static inline hk_stand *open_stand(const hk_stand_options *options) {
+  hk_error err = {0};
+  hk_stand *stand = NULL;
+  must(hk_stand_open(options, &stand, &err), &err);
+  return stand;
+}
+
+/* `b` may be NULL. */
+static inline hk_probe probe_of(const char *name, hk_load a, const hk_load *b) {
+  hk_probe p = {.n_loads = b == NULL ? 1 : 2};
+  snprintf(p.name, sizeof p.name, "%s", name);
+  p.loads[0] = a;
+  if (b != NULL) p.loads[1] = *b;
+  return p;
+}
+
+#endif
