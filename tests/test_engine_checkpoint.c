@@ -78,12 +78,11 @@ static hk_plan tiny_plan(void) {
       "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 8, "
       "\"intermediate_size\": 8, \"num_attention_heads\": 1, \"num_key_value_heads\": 1, "
       "\"vocab_size\": 8, \"max_position_embeddings\": 64}";
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
   hk_model model = model_of(config, "tiny");
   hk_plan plan;
-  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 200, &plan, &err), &err);
+  must(hk_plan_create(&model, &one_gpu, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 200, &plan, &err),
+       &err);
   hk_model_free(&model);
   plan.cpu_threads = 1;
   plan.piece_numel = 100;

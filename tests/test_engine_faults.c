@@ -21,12 +21,10 @@ static const hk_engine_options unpinned = {.no_pin_threads = true};
 /* Every route that the runtime has, one to three pieces a subgroup: few enough copies to fail at
  * each of them. */
 static hk_plan small_plan(random_stream *r, bool deepspeed) {
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
   hk_plan plan;
   hk_model model = tiny_model(1);
-  must(hk_plan_create(&model, &job, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
+  must(hk_plan_create(&model, &one_gpu, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
                       HK_SUBGROUP_EXACT, (int64_t)scale(r, 6000, 16000), &plan, &err),
        &err);
   hk_model_free(&model);
@@ -490,13 +488,11 @@ static void too_little_host_memory_is_said_first(void **unused) {
       "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 500, "
       "\"hidden_size\": 16384, \"intermediate_size\": 53248, \"num_attention_heads\": 128, "
       "\"num_key_value_heads\": 8, \"vocab_size\": 128256, \"max_position_embeddings\": 4096}";
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
   hk_model model = model_of(config, "large");
   hk_plan plan;
-  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, (int64_t)1 << 34, &plan,
-                      &err),
+  must(hk_plan_create(&model, &one_gpu, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, (int64_t)1 << 34,
+                      &plan, &err),
        &err);
   hk_model_free(&model);
   plan.cpu_threads = 1;

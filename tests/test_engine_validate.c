@@ -121,8 +121,6 @@ static void memory_is_as_predicted(void **state) {
       "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 2, \"hidden_size\": 512, "
       "\"intermediate_size\": 1408, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
       "\"vocab_size\": 8192, \"max_position_embeddings\": 64}";
-  static const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
   hk_error err = {0};
   hk_model model = model_of(config, "middling");
   const hk_machine machine = slow_node();
@@ -133,7 +131,7 @@ static void memory_is_as_predicted(void **state) {
     hk_plan plan;
     hk_validation v;
     const hk_candidate candidate = {policies[p], HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
-    must(hk_candidate_plan(&candidate, &model, &machine, &job, &settings, &plan, &err), &err);
+    must(hk_candidate_plan(&candidate, &model, &machine, &one_gpu, &settings, &plan, &err), &err);
     plan.cpu_threads = 2;
     must(hk_validate_plan(&plan, &machine, &one_step, &v, &err), &err);
     assert_true(fabs(v.gpu_memory.error_pct) < 5);
