@@ -73,17 +73,19 @@ static uint64_t copy_plain(size_t at, size_t end) {
   return 0;
 }
 
-/* Of a vector instruction set. Four sums, so that reads wait for memory and not for additions;
- * copies fetch ahead, or stores wait for reads. */
+/* Of a vector instruction set. Four sums, so that reads wait for memory and not for additions, and
+ * a pointer that walks: with a base and an index in every load, reads were 4 to 10 % slower on two
+ * nodes (Emerald Rapids). Copies fetch ahead, or stores wait for reads. */
 #define LOOPS(isa, target_name, vec, zero, one, load, store, add)                           \
   __attribute__((target(target_name))) static uint64_t read_##isa(size_t at, size_t end) {  \
     enum { LANES = sizeof(vec) / sizeof(uint64_t) };                                        \
     vec a = zero(), b = a, c = a, d = a;                                                    \
-    for (size_t i = at; i < end; i += 4 * LANES) {                                          \
-      a = add(a, load((const vec *)(from + i)));                                            \
-      b = add(b, load((const vec *)(from + i + LANES)));                                    \
-      c = add(c, load((const vec *)(from + i + 2 * LANES)));                                \
-      d = add(d, load((const vec *)(from + i + 3 * LANES)));                                \
+    const vec *const past = (const vec *)(from + end);                                      \
+    for (const vec *words = (const vec *)(from + at); words < past; words += 4) {           \
+      a = add(a, load(words));                                                              \
+      b = add(b, load(words + 1));                                                          \
+      c = add(c, load(words + 2));                                                          \
+      d = add(d, load(words + 3));                                                          \
     }                                                                                       \
     a = add(add(a, b), add(c, d));                                                          \
     uint64_t lanes[LANES], sum = 0;                                                         \
