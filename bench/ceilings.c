@@ -83,6 +83,18 @@ static hk_status open_memory(ceilings *c, hk_bytes host, hk_error *err) {
   return HK_OK;
 }
 
+/* Like fill_chunk: what comes out of the device lands among what the team works on. */
+static hk_status fill_device(ceilings *c, hk_error *err) {
+  const hk_backend_ops *ops = c->backend->ops;
+  const hk_bytes most = 4 * c->params;
+  for (hk_bytes at = 0; at < c->device_bytes; at += most) {
+    const hk_bytes rest = c->device_bytes - at;
+    HK_TRY(ops->copy(c->in, c->device + at, c->p, rest < most ? rest : most, err));
+  }
+  HK_TRY(ops->record(c->in, c->in_marks[0], err));
+  return ops->event_sync(c->in_marks[0], err);
+}
+
 hk_status ceilings_open(hk_backend *backend, hk_bytes host, hk_bytes device, int most_threads,
                         ceilings **out, hk_error *err) {
   ceilings *c = calloc(1, sizeof *c);
@@ -92,6 +104,7 @@ hk_status ceilings_open(hk_backend *backend, hk_bytes host, hk_bytes device, int
   c->device_bytes = device;
   hk_status status = open_memory(c, host, err);
   if (status == HK_OK) status = open_streams(c, err);
+  if (status == HK_OK) status = fill_device(c, err);
   if (status != HK_OK) {
     ceilings_close(c);
     return status;
@@ -292,5 +305,51 @@ hk_status ceilings_mixed(ceilings *c, int threads, hk_bytes chunk, int rounds,
     *ceilings_at = (mixed_ceiling){threads, summarise(cpu, rounds), summarise(in, rounds),
                                    summarise(out, rounds), summarise(all, rounds)};
   }
+  return status;
+}
+
+/* Copies of the same size, `chunk` at most, one or more a segment. */
+typedef struct {
+  hk_bytes total, chunk;
+} sequence;
+
+static sequence divide(double bytes, hk_bytes chunk) {
+  const hk_bytes segment = (hk_bytes)(bytes / SEGMENTS), n = (segment + chunk - 1) / chunk;
+  const hk_bytes each = n > 0 ? segment / n / 64 * 64 : 0;
+  return (sequence){each * n * SEGMENTS, each};
+}
+
+static hk_status run_unhindered(ceilings *c, hk_team *team, int64_t chunks, sequence in,
+                                sequence out, double *rate, hk_error *err) {
+  hk_ns unused, ins[SEGMENTS + 1] = {0}, outs[SEGMENTS + 1] = {0};
+  HK_TRY(c->backend->ops->clock_align(c->backend, &unused, err));
+  if (in.total > 0) HK_TRY(queue(c, true, in.total, in.chunk, err));
+  if (out.total > 0) HK_TRY(queue(c, false, out.total, out.chunk, err));
+  const hk_ns begin = hk_now();
+  hk_team_run(team, chunks, mix_chunk, c);
+  hk_ns end = hk_now();
+  if (in.total > 0) HK_TRY(times_of(c, true, ins, err));
+  if (out.total > 0) HK_TRY(times_of(c, false, outs, err));
+  if (ins[SEGMENTS] > end) end = ins[SEGMENTS];
+  if (outs[SEGMENTS] > end) end = outs[SEGMENTS];
+  const double params = (double)(chunks * CHUNK) + (double)out.total / 12;
+  *rate = params / (double)(end - begin) * 1e9;
+  return HK_OK;
+}
+
+hk_status ceilings_unhindered(ceilings *c, int threads, double cpu_share, hk_bytes chunk,
+                              int rounds, ceiling *params, hk_error *err) {
+  const int64_t chunks = (int64_t)((double)(c->params / CHUNK) * cpu_share);
+  const double on_cpu = (double)(chunks * CHUNK), staged = (double)c->params - on_cpu;
+  const sequence in = divide(2 * on_cpu + 12 * staged, chunk), out = divide(12 * staged, chunk);
+  double rates[MOST_ROUNDS];
+  hk_team *team = team_of(c, threads);
+  if (team == NULL) return hk_fail(err, HK_ENVIRONMENT, "no team of %d threads", threads);
+  hk_team_join(team);
+  hk_status status = HK_OK;
+  for (int r = -1; r < rounds && status == HK_OK; r++)
+    status = run_unhindered(c, team, chunks, in, out, &rates[r < 0 ? 0 : r], err);
+  hk_team_close(team);
+  if (status == HK_OK) *params = summarise(rates, rounds);
   return status;
 }
