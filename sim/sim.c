@@ -71,7 +71,7 @@ static hk_status allocate(hk_state *s) {
   const size_t resources = (size_t)s->n_resources;
   s->runs = calloc(lanes, sizeof *s->runs);
   s->running = malloc(lanes * sizeof *s->running);
-  s->copying = calloc(2 * ranks, sizeof *s->copying);
+  s->engines = malloc(2 * ranks * sizeof *s->engines);
   s->traffic = malloc(ranks * sizeof *s->traffic);
   s->readers = malloc(ranks * sizeof *s->readers);
   s->activities = malloc(lanes * sizeof(hk_activity *));
@@ -84,12 +84,13 @@ static hk_status allocate(hk_state *s) {
   s->growth = malloc(resources * sizeof *s->growth);
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);
   s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
-  if (s->runs == NULL || s->running == NULL || s->copying == NULL || s->traffic == NULL ||
+  if (s->runs == NULL || s->running == NULL || s->engines == NULL || s->traffic == NULL ||
       s->readers == NULL || s->activities == NULL || s->open == NULL || s->ready == NULL ||
       s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
       s->growth == NULL || s->rate_counters == NULL || s->memory_counters == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
+  for (int i = 0; i < 2 * g->ranks; i++) s->engines[i] = (hk_copy_engine){0, -1, -1};
   for (int rank = 0; rank < g->ranks; rank++) {
     for (int r = 0; r < HK_RES_COUNT; r++) {
       s->capacity[rank * HK_RES_COUNT + r] =
@@ -103,7 +104,7 @@ static hk_status allocate(hk_state *s) {
 static void release(hk_state *s) {
   free(s->runs);
   free(s->running);
-  free(s->copying);
+  free(s->engines);
   free(s->traffic);
   free(s->readers);
   free(s->activities);
@@ -276,15 +277,29 @@ static void become_fluid(hk_state *s, hk_run *run, double work) {
 }
 
 /* Where it has its turn next. */
-static int *engine_of(const hk_state *s, const hk_run *run) {
+static hk_copy_engine *engine_of(const hk_state *s, const hk_run *run) {
   const bool out = run->engine == HK_TRAFFIC_OUT && !run->turning;
-  return &s->copying[2 * s->graph->ops[run->op].rank + out];
+  return &s->engines[2 * s->graph->ops[run->op].rank + out];
+}
+
+static hk_ns came_at(const hk_state *s, const hk_run *run) {
+  return s->result->timeline.spans[run->op].start;
+}
+
+/* Which of those that come at once has its turn first is nobody's choice. So every lane is first,
+ * second and third equally often: lanes follow one another in a circle, and who leads is the next
+ * one each time. */
+static int32_t place_of(const hk_state *s, const hk_run *run) {
+  const hk_copy_engine *engine = engine_of(s, run);
+  const int32_t lanes = (int32_t)s->graph->n_lanes, lane = s->graph->ops[run->op].lane;
+  const int32_t lead = engine->came == came_at(s, run) ? engine->lead : engine->lead + 1;
+  return (lane - lead + lanes) % lanes;
 }
 
 static bool came_before(const hk_state *s, const hk_run *a, const hk_run *b) {
-  const hk_span *spans = s->result->timeline.spans;
-  const hk_ns since_a = spans[a->op].start, since_b = spans[b->op].start;
-  return since_a != since_b ? since_a < since_b : a->op < b->op;
+  if (came_at(s, a) != came_at(s, b)) return came_at(s, a) < came_at(s, b);
+  if (engine_of(s, a) != engine_of(s, b)) return engine_of(s, a) < engine_of(s, b);
+  return place_of(s, a) < place_of(s, b);
 }
 
 /* Copy engines that are free take who came first. */
@@ -293,17 +308,20 @@ static void take_turns(hk_state *s) {
     hk_run *first = NULL;
     for (int i = 0; i < s->n_running; i++) {
       hk_run *run = &s->runs[s->running[i]];
-      if (!run->waiting || *engine_of(s, run) >= s->machine->copies_at_once.value) continue;
+      if (!run->waiting || engine_of(s, run)->copies >= s->machine->copies_at_once.value) continue;
       if (first == NULL || came_before(s, run, first)) first = run;
     }
     if (first == NULL) return;
+    hk_copy_engine *engine = engine_of(s, first);
+    if (engine->came != came_at(s, first)) engine->lead = s->graph->ops[first->op].lane;
+    engine->came = came_at(s, first);
     if (first->turning) {
       first->turning = false;
       continue;
     }
     first->waiting = false;
     s->n_waiting--;
-    ++*engine_of(s, first);
+    engine->copies++;
     become_fluid(s, first, (double)s->graph->ops[first->op].work);
   }
 }
@@ -433,7 +451,7 @@ static bool goes_on(hk_state *s, hk_run *run) {
   const double work = (double)s->graph->ops[run->op].work;
   if (run->fluid || work <= 0 || !isfinite(run->cap)) {
     if (run->fluid) s->dirty = true;
-    if (run->fluid && run->engine != 0) --*engine_of(s, run);
+    if (run->fluid && run->engine != 0) engine_of(s, run)->copies--;
     s->ended[s->n_ended++] = run->op;
     return false;
   }

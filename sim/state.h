@@ -24,6 +24,13 @@ typedef struct {
   hk_share_use uses[HK_DEMAND_USES];
 } hk_run;
 
+/* A GPU's, for one direction. */
+typedef struct {
+  int copies;   /* that it is at */
+  hk_ns came;   /* when those came that it last chose among; -1: none have */
+  int32_t lead; /* the lane that was the first of them; -1: none */
+} hk_copy_engine;
+
 typedef struct {
   const hk_graph *graph;
   const hk_machine *machine;
@@ -48,7 +55,7 @@ typedef struct {
   hk_bytes *gpu_memory; /* per rank */
   hk_bytes host_memory;
 
-  int *copying; /* [rank][in, out]: copies that engines are at */
+  hk_copy_engine *engines; /* [rank][in, out] */
   int n_waiting;
 
   unsigned *traffic; /* per rank: what is fluid; scratch of one sharing */

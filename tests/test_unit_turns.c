@@ -11,7 +11,7 @@ typedef struct {
   int after; /* operation; -1: none */
 } job;
 
-enum { MOST = 8 };
+enum { MOST = 12 };
 
 typedef struct {
   hk_ns start[MOST], end[MOST], ready[MOST];
@@ -73,6 +73,22 @@ static void test_one_at_a_time(void **state) {
   const outcome turns = simulate(&m, false, jobs, 3);
   assert_ends(&turns, (const hk_ns[]){400, 800, 1000}, 3);
   for (int i = 0; i < 3; i++) assert_int_equal(turns.start[i], 0);
+}
+
+/* Who is first of those that come at once is left open, so the first place goes round: p, m, v,
+ * then m, v, p, then v, p, m. 100 ns a copy; kernels that depend on the last of them bring all
+ * together again. */
+static void test_first_place_goes_round(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.copies_at_once.value = 1;
+  const job jobs[] = {
+      {HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, -1}, IN(P, 1000, 0), IN(M, 1000, 0), IN(V, 1000, 0),
+      {HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, 3},  IN(P, 1000, 4), IN(M, 1000, 4), IN(V, 1000, 4),
+      {HK_OP_ADAMW_CPU, HK_LANE_CPU, 100, 5},  IN(P, 1000, 8), IN(M, 1000, 8), IN(V, 1000, 8)};
+  const outcome o = simulate(&m, false, jobs, 12);
+  assert_ends(&o, (const hk_ns[]){100, 200, 300, 400, 500, 800, 600, 700, 900, 1100, 1200, 1000},
+              12);
 }
 
 /* Two at once share: p and m have 5 B/ns each until 400; v follows the first, beside the other. */
@@ -336,6 +352,7 @@ static void test_standing_by(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_at_a_time),
+      cmocka_unit_test(test_first_place_goes_round),
       cmocka_unit_test(test_two_at_a_time),
       cmocka_unit_test(test_directions_apart),
       cmocka_unit_test(test_first_come),
