@@ -80,6 +80,7 @@ typedef struct {
   double median_error_pct, worst_error_pct; /* absolute, of the updates */
   double median_lane_pct, worst_lane_pct;   /* the same of all plans' lanes; NAN: there are none */
   double lane_pct[HK_LANE_KIND_COUNT];      /* medians, lane by lane; NAN: no plan has it */
+  size_t lane_plans[HK_LANE_KIND_COUNT];    /* of so many plans */
   double worst_gpu_memory_pct;              /* NAN: none is known */
 } hk_ranking_verdict;
 

@@ -44,6 +44,7 @@ static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n, hk_ranking_v
       for (int k = 0; k < plans[i].n_lanes; k++)
         if ((int)plans[i].lanes[k].kind == kind) own[found++] = fabs(plans[i].lanes[k].error_pct);
     verdict->lane_pct[kind] = found > 0 ? hk_median(own, found) : NAN;
+    verdict->lane_plans[kind] = found;
     lanes += found;
   }
   verdict->worst_lane_pct = NAN;
@@ -136,6 +137,8 @@ static const schedule schedules[] = {
     DEEPSPEED(twinflow, 0, 0.8),
     MIXED(0.56, 0),
     POLICY(interleave, 3, 0.7),
+    DEEPSPEED(interleave, 3, -1),
+    DEEPSPEED(interleave, 2, 0.8),
 };
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 

@@ -16,7 +16,7 @@
 #include "engine/host_memory.h"
 
 #define NAME          "validate ranking"
-#define DEFAULT_PLANS 20
+#define DEFAULT_PLANS 24 /* three or more have the lanes that few have */
 /* Of the host memory that there is room for; the rest is the trial's and the system's. On the host
  * backend devices are made of it, too. */
 #define ROOM_SHARE      0.9
@@ -136,6 +136,10 @@ static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
     for (int k = 0; k < HK_LANE_KIND_COUNT; k++)
       if (!isnan(v->lane_pct[k]))
         hk_put_number(lanes, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k], ok);
+    lanes = hk_put_object(root, "plans_of_lanes", ok);
+    for (int k = 0; k < HK_LANE_KIND_COUNT; k++)
+      if (v->lane_plans[k] > 0)
+        hk_put_number(lanes, hk_lane_kind_name((hk_lane_kind)k), (double)v->lane_plans[k], ok);
   }
   if (!isnan(v->worst_gpu_memory_pct))
     hk_put_number(root, "worst_abs_gpu_memory_error_pct", v->worst_gpu_memory_pct, ok);
@@ -152,10 +156,11 @@ static void print_lanes(const hk_ranking_verdict *v) {
   if (isnan(v->median_lane_pct)) return;
   printf("lanes' busy times: %.1f %% (median), %.1f %% (worst), of lanes busy for 1 %% or more\n",
          v->median_lane_pct, v->worst_lane_pct);
-  const char *before = "medians by lane: ";
+  const char *before = "medians by lane, of so many plans: ";
   for (int k = 0; k < HK_LANE_KIND_COUNT; k++) {
     if (isnan(v->lane_pct[k])) continue;
-    printf("%s%s %.1f %%", before, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k]);
+    printf("%s%s %.1f %% of %zu", before, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k],
+           v->lane_plans[k]);
     before = ", ";
   }
   puts("");
@@ -256,7 +261,7 @@ const hk_command hk_command_validate_ranking = {
         "(tau-b) of predicted against measured update times, and how much slower the plan that\n"
         "was predicted best is than the best. Timelines are kept in the store ('trace list').\n"
         "Ctrl-C keeps what has been measured (exit 1).",
-    .example = "hocket validate ranking --model gpt2 --backend host --plans 20",
+    .example = "hocket validate ranking --model gpt2 --backend host --plans 24",
     .output = "also write the JSON object there",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(BACKEND) |
                HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) | HK_OPTION(OUTPUT) |

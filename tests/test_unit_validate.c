@@ -130,6 +130,28 @@ static void rankings_are_judged(void **state) {
   assert_true(isnan(v.tau));
 }
 
+/* Errors of 1, 2 and 6 % are a median, and those of one plan's lane are that plan's. */
+static void lanes_are_judged(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_ranked_plan plans[] = {
+      {.n_lanes = 2, .lanes = {{HK_LANE_CPU, -1}, {HK_LANE_UP, 30}}},
+      {.n_lanes = 1, .lanes = {{HK_LANE_CPU, 6}}},
+      {.n_lanes = 1, .lanes = {{HK_LANE_CPU, -2}}},
+  };
+  for (size_t i = 0; i < 3; i++) plans[i].predicted_ms = plans[i].measured_ms = 1 + (double)i;
+  hk_ranking_verdict v;
+  must(hk_ranking_judge(plans, 3, &v, &err), &err);
+  assert_float_equal(v.lane_pct[HK_LANE_CPU], 2, 1e-12);
+  assert_float_equal(v.lane_pct[HK_LANE_UP], 30, 1e-12);
+  assert_true(isnan(v.lane_pct[HK_LANE_D2H]));
+  assert_int_equal(v.lane_plans[HK_LANE_CPU], 3);
+  assert_int_equal(v.lane_plans[HK_LANE_UP], 1);
+  assert_int_equal(v.lane_plans[HK_LANE_D2H], 0);
+  assert_float_equal(v.median_lane_pct, 4, 1e-12); /* 1, 2, 6, 30 */
+  assert_float_equal(v.worst_lane_pct, 30, 1e-12);
+}
+
 static void what_cannot_be_judged(void **state) {
   (void)state;
   hk_error err = {0};
@@ -222,6 +244,25 @@ static void plans_are_spread(void **state) {
   forget(&c);
 }
 
+/* What few plans have is judged by more than one, too. */
+static void lanes_are_in_several_plans(void **state) {
+  (void)state;
+  hk_error err = {0};
+  size_t having[HK_LANE_KIND_COUNT] = {0};
+  choice c = chosen("llama-2-7b", 24, 120 * HK_GIB);
+  for (size_t i = 0; i < c.n; i++) {
+    hk_graph graph;
+    must(hk_graph_build(&c.plans[i], HK_EXPAND_UPDATE, true, &graph, &err), &err);
+    for (size_t l = 0; l < graph.n_lanes; l++) having[graph.lanes[l].kind]++;
+    hk_graph_free(&graph);
+  }
+  static const hk_lane_kind kinds[] = {HK_LANE_CPU,      HK_LANE_H2D,     HK_LANE_D2H,
+                                       HK_LANE_UP,       HK_LANE_UPDATE,  HK_LANE_STREAM_P,
+                                       HK_LANE_STREAM_M, HK_LANE_STREAM_V};
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) assert_true(having[kinds[k]] >= 3);
+  forget(&c);
+}
+
 static void plans_differ_and_fit(void **state) {
   (void)state;
   static char titles[120][160];
@@ -279,8 +320,10 @@ int main(void) {
       cmocka_unit_test(profiles_of_others_are_not),
       cmocka_unit_test(old_profiles_are_not_where_age_counts),
       cmocka_unit_test(rankings_are_judged),
+      cmocka_unit_test(lanes_are_judged),
       cmocka_unit_test(what_cannot_be_judged),
       cmocka_unit_test(plans_are_spread),
+      cmocka_unit_test(lanes_are_in_several_plans),
       cmocka_unit_test(plans_differ_and_fit),
       cmocka_unit_test(plans_are_the_same_again),
       cmocka_unit_test(too_few_fit),
