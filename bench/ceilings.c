@@ -338,11 +338,10 @@ static hk_status run_unhindered(ceilings *c, hk_team *team, int64_t chunks, sequ
 }
 
 hk_status ceilings_unhindered(ceilings *c, int threads, double cpu_share, hk_bytes chunk,
-                              int rounds, ceiling *params, hk_error *err) {
+                              int rounds, double *rates, hk_error *err) {
   const int64_t chunks = (int64_t)((double)(c->params / CHUNK) * cpu_share);
   const double on_cpu = (double)(chunks * CHUNK), staged = (double)c->params - on_cpu;
   const sequence in = divide(2 * on_cpu + 12 * staged, chunk), out = divide(12 * staged, chunk);
-  double rates[MOST_ROUNDS];
   hk_team *team = team_of(c, threads);
   if (team == NULL) return hk_fail(err, HK_ENVIRONMENT, "no team of %d threads", threads);
   hk_team_join(team);
@@ -350,6 +349,5 @@ hk_status ceilings_unhindered(ceilings *c, int threads, double cpu_share, hk_byt
   for (int r = -1; r < rounds && status == HK_OK; r++)
     status = run_unhindered(c, team, chunks, in, out, &rates[r < 0 ? 0 : r], err);
   hk_team_close(team);
-  if (status == HK_OK) *params = summarise(rates, rounds);
   return status;
 }

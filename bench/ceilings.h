@@ -35,9 +35,9 @@ hk_status ceilings_mixed(ceilings *c, int threads, hk_bytes chunk, int rounds,
                          mixed_ceiling *ceilings_at, hk_error *err);
 /* All that a plan must move in an update, none of it waiting for anything: the team has AdamW's
  * bytes of `cpu_share` of the parameters, copies have the others' fp32 state, 12 bytes in and 12
- * out a parameter, and the team's weights, 2 bytes in. Parameters a second, from the team's start
- * until the last of the three has ended. */
+ * out a parameter, and the team's weights, 2 bytes in. rates[rounds]: parameters a second, from the
+ * team's start until the last of the three has ended. */
 hk_status ceilings_unhindered(ceilings *c, int threads, double cpu_share, hk_bytes chunk,
-                              int rounds, ceiling *params, hk_error *err);
+                              int rounds, double *rates, hk_error *err);
 
 #endif
