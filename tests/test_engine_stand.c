@@ -302,6 +302,8 @@ static void test_open_options(void **state) {
   options = small();
   options.host_bytes = HK_MIB;
   assert_int_equal(hk_stand_open(&options, &stand, &err), HK_INPUT);
+  assert_non_null(
+      strstr(err.message, "1.00 MiB of host memory for probes is too little: they need"));
   options = small();
   options.host_bytes = (hk_bytes)1 << 50;
   assert_int_equal(hk_stand_open(&options, &stand, &err), HK_ENVIRONMENT);
