@@ -339,7 +339,7 @@ static hk_status run_unhindered(ceilings *c, hk_team *team, int64_t chunks, sequ
 
 hk_status ceilings_unhindered(ceilings *c, int threads, double cpu_share, hk_bytes chunk,
                               int rounds, double *rates, hk_error *err) {
-  const int64_t chunks = (int64_t)((double)(c->params / CHUNK) * cpu_share);
+  const int64_t all = c->params / CHUNK, chunks = (int64_t)((double)all * cpu_share);
   const double on_cpu = (double)(chunks * CHUNK), staged = (double)c->params - on_cpu;
   const sequence in = divide(2 * on_cpu + 12 * staged, chunk), out = divide(12 * staged, chunk);
   hk_team *team = team_of(c, threads);
