@@ -147,12 +147,17 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+/* Sorts them. */
+static double median_of(double *values, int n) {
+  qsort(values, (size_t)n, sizeof *values, by_value);
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
 static void summarise(subject *s) {
   double sorted[MOST_REPS];
   memcpy(sorted, s->seconds, (size_t)s->n * sizeof *sorted);
-  qsort(sorted, (size_t)s->n, sizeof *sorted, by_value);
   const double g = (double)numel / 1e9;
-  s->median = g / ((sorted[(s->n - 1) / 2] + sorted[s->n / 2]) / 2);
+  s->median = g / median_of(sorted, s->n);
   s->least = g / sorted[s->n - 1];
   s->most = g / sorted[0];
 }
@@ -261,8 +266,7 @@ static void measure_recording(subject *s, int reps, recording *out) {
   }
   hk_timeline_free(&timeline);
   stop(s);
-  qsort(ratios, (size_t)reps, sizeof *ratios, by_value);
-  out->median = (ratios[(reps - 1) / 2] + ratios[reps / 2]) / 2;
+  out->median = median_of(ratios, reps);
   const int rank = (int)floor((reps + 1) / 2. - 0.98 * sqrt(reps)); /* from either end */
   out->low = ratios[rank > 1 ? rank - 1 : 0];
   out->high = ratios[rank > 1 ? reps - rank : reps - 1];
@@ -301,8 +305,7 @@ static void measure_ceilings(void) {
   for (int i = 0; i < MIXES; i++) {
     double rates[5];
     run_unhindered(c, i, 5, rates);
-    qsort(rates, 5, sizeof *rates, by_value);
-    limits.unhindered[i] = rates[2];
+    limits.unhindered[i] = median_of(rates, 5);
   }
   close_ceilings(c, backend);
 }
