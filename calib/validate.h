@@ -53,6 +53,8 @@ hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_co
 
 /* ---- Ranking --------------------------------------------------------------------------------- */
 
+#define HK_MOST_ROUNDS 15
+
 typedef struct {
   hk_lane_kind kind;
   double error_pct; /* of the predicted busy time against the measured */
@@ -66,12 +68,17 @@ typedef struct {
   int n_lanes;
   double gpu_memory_error_pct;       /* NAN under DeepSpeed, whose prediction has the framework's */
   int64_t predicted_id, measured_id; /* kept timelines; 0: not kept */
+  double round_ms[HK_MOST_ROUNDS];   /* measured_ms of each time it was run */
+  int rounds;
 } hk_ranked_plan;
 
 /* A lane that is idle for more of the makespan says nothing: a barrier takes a microsecond. */
 #define HK_BUSY_LANE 0.01
 /* Times, lanes and memory of a plan that was run; title and ids are the caller's. */
 void hk_ranking_note(const hk_plan *plan, const hk_validation *validation, hk_ranked_plan *out);
+/* Of a plan that was run 1 to HK_MOST_ROUNDS times: the run with the median, of an even number the
+ * lower; its least and most are those of all runs. */
+hk_ranked_plan hk_ranking_median(const hk_ranked_plan *runs, int n);
 
 typedef struct {
   double tau;        /* Kendall's tau-b of predicted against measured */

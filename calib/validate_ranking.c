@@ -72,6 +72,29 @@ static hk_status judge_errors(const hk_ranked_plan *plans, size_t n, hk_ranking_
   return judge_lanes(plans, n, verdict, err);
 }
 
+/* How many of the others are faster; of equal ones the earlier is. */
+static int rank_of(const hk_ranked_plan *runs, int n, int which) {
+  int faster = 0;
+  for (int i = 0; i < n; i++) {
+    const int order = order_of(runs[i].measured_ms, runs[which].measured_ms);
+    faster += order < 0 || (order == 0 && i < which);
+  }
+  return faster;
+}
+
+hk_ranked_plan hk_ranking_median(const hk_ranked_plan *runs, int n) {
+  int median = 0;
+  while (rank_of(runs, n, median) != (n - 1) / 2) median++;
+  hk_ranked_plan out = runs[median];
+  out.rounds = n;
+  for (int i = 0; i < n; i++) {
+    out.round_ms[i] = runs[i].measured_ms;
+    out.least_ms = fmin(out.least_ms, runs[i].least_ms);
+    out.most_ms = fmax(out.most_ms, runs[i].most_ms);
+  }
+  return out;
+}
+
 hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
                            hk_error *err) {
   *verdict = (hk_ranking_verdict){0};

@@ -86,7 +86,10 @@
   X(MAX_ERROR, "max-error", 0, REAL, max_error, "PCT", 0, 1e9,                                     \
     "exit 1 when the makespan is off by more (default: no limit)")                                 \
   X(FORCE, "force", 0, FLAG, force, NULL, 0, 0, "take the profile of another machine")             \
-  X(PLANS, "plans", 0, WHOLE, plans, "N", 2, 500, "plans to run (default 20)")                     \
+  X(PLANS, "plans", 0, WHOLE, plans, "N", 2, 500, "plans to run (default 24)")                     \
+  X(ROUNDS, "rounds", 0, WHOLE, rounds, "N", 1, 15,                                                \
+    "times that each plan is run; the median counts (default 1; 3 or more where others share the " \
+    "machine)")                                                                                    \
   X(KEEP, "keep", 0, FLAG, keep, NULL, 0, 0,                                                       \
     "store the timeline, and print its id ('hocket trace list')")                                  \
   X(ALONE, "alone", 0, FLAG, alone, NULL, 0, 0, "without its pair")                                \
@@ -136,7 +139,7 @@ typedef struct {
   double budget, target;     /* 0: not given; target in % */
   int64_t memory;            /* 0: not given */
   double max_age, max_error; /* days, %; look at `given` */
-  int64_t plans;             /* 0: not given */
+  int64_t plans, rounds;     /* 0: not given */
   bool force;
   bool keep, alone, csv;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, explain, check, quiet, help;

@@ -29,9 +29,12 @@ typedef struct {
   hk_model model;
   hk_plan *plans;
   size_t n_plans;
-  hk_ranked_plan *ranked; /* [n_plans] */
+  int rounds;
+  hk_ranked_plan *runs;   /* [n_plans][rounds] */
+  size_t n_runs;          /* that have been made: all plans once, then all again */
+  hk_ranked_plan *ranked; /* [n_plans]: their medians */
   size_t n;               /* that have been measured */
-  hk_error stopped;       /* what ended it before the last plan; HK_OK: nothing did */
+  hk_error stopped;       /* what ended it before the last run; HK_OK: nothing did */
   hk_ns begun;
 } ranking;
 
@@ -40,27 +43,33 @@ typedef struct {
 /* Plans take about as long as each other, which is all that is known of those to come. */
 static void show_progress(void *context, int step, int steps) {
   const ranking *r = context;
-  const double done = (double)r->n + (double)step / steps;
-  fprintf(stderr, "\r\033[Khocket " NAME ": plan %zu of %zu, step %d of %d, about %.0f s left",
-          r->n + 1, r->n_plans, step, steps,
-          hk_s(hk_now() - r->begun) / done * ((double)r->n_plans - done));
+  const double all = (double)r->n_plans * r->rounds,
+               done = (double)r->n_runs + (double)step / steps;
+  fprintf(stderr, "\r\033[Khocket " NAME ": ");
+  if (r->rounds > 1) fprintf(stderr, "round %zu of %d, ", r->n_runs / r->n_plans + 1, r->rounds);
+  fprintf(stderr, "plan %zu of %zu, step %d of %d, about %.0f s left", r->n_runs % r->n_plans + 1,
+          r->n_plans, step, steps, hk_s(hk_now() - r->begun) / done * (all - done));
   fflush(stderr);
 }
 
 static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_error *err) {
-  hk_ranked_plan *out = &r->ranked[r->n];
+  const size_t number = r->n_runs % r->n_plans, round = r->n_runs / r->n_plans;
+  const hk_plan *plan = &r->plans[number];
+  hk_ranked_plan *runs = &r->runs[number * (size_t)r->rounds], *out = &runs[round];
   hk_validation v;
-  hk_ranking_title(&r->plans[r->n], out->title, sizeof out->title);
-  if (hk_validate_plan(&r->plans[r->n], &r->profile.machine, options, &v, err) != HK_OK)
-    return hk_fail_prefix(err, "plan %zu (%s)", r->n + 1, out->title);
-  hk_ranking_note(&r->plans[r->n], &v, out);
-  hk_validated kept = {.plan = &r->plans[r->n], .profile = &r->profile, .validation = &v};
+  hk_ranking_title(plan, out->title, sizeof out->title);
+  if (hk_validate_plan(plan, &r->profile.machine, options, &v, err) != HK_OK)
+    return hk_fail_prefix(err, "plan %zu (%s)", number + 1, out->title);
+  hk_ranking_note(plan, &v, out);
+  hk_validated kept = {.plan = plan, .profile = &r->profile, .validation = &v};
   const hk_status status = hk_validated_keep(r->store, &kept, err);
   hk_validation_free(&v);
   HK_TRY(status);
   out->predicted_id = kept.predicted_id;
   out->measured_id = kept.measured_id;
-  r->n++;
+  r->ranked[number] = hk_ranking_median(runs, (int)round + 1);
+  r->n_runs++;
+  if (round == 0) r->n++;
   return HK_OK;
 }
 
@@ -75,10 +84,14 @@ static hk_status measure_all(ranking *r, hk_error *err) {
                                  .progress = watched ? show_progress : NULL,
                                  .context = r};
   HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.ops, err));
+  r->rounds = args->rounds > 0 ? (int)args->rounds : 1;
+  const size_t runs = r->n_plans * (size_t)r->rounds;
   r->ranked = calloc(r->n_plans, sizeof *r->ranked);
-  if (r->ranked == NULL) return hk_fail_memory(err, r->n_plans * sizeof *r->ranked, "a ranking");
+  r->runs = calloc(runs, sizeof *r->runs);
+  if (r->ranked == NULL || r->runs == NULL)
+    return hk_fail_memory(err, runs * sizeof *r->runs, "a ranking");
   r->begun = hk_now();
-  while (r->n < r->n_plans && measure_one(r, &options, &r->stopped) == HK_OK) continue;
+  while (r->n_runs < runs && measure_one(r, &options, &r->stopped) == HK_OK) continue;
   if (watched) fputs("\r\033[K", stderr);
   return HK_OK;
 }
@@ -104,6 +117,7 @@ static void put_plan(const hk_ranked_plan *p, cJSON *object, bool *ok) {
   hk_put_number(object, "measured_ms", p->measured_ms, ok);
   hk_put_number(object, "min_ms", p->least_ms, ok);
   hk_put_number(object, "max_ms", p->most_ms, ok);
+  hk_put_item(object, "rounds_ms", cJSON_CreateDoubleArray(p->round_ms, p->rounds), ok);
   hk_put_number(object, "error_pct", error_pct(p), ok);
   cJSON *lanes = hk_put_object(object, "lane_busy_error_pct", ok);
   for (int i = 0; i < p->n_lanes; i++)
@@ -122,7 +136,8 @@ static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
   cJSON *plans = hk_put_array(root, "plans", ok);
   for (size_t i = 0; i < r->n; i++) put_plan(&r->ranked[i], hk_put_element(plans, ok), ok);
   hk_put_number(root, "chosen", (double)r->n_plans, ok);
-  hk_put_bool(root, "complete", r->n == r->n_plans, ok);
+  hk_put_number(root, "rounds", r->rounds, ok);
+  hk_put_bool(root, "complete", r->n_runs == r->n_plans * (size_t)r->rounds, ok);
   hk_put_number(root, "kendall_tau", v->tau, ok);
   hk_put_number(root, "top1_regret_pct", v->regret_pct, ok);
   hk_put_string(root, "predicted_best", r->ranked[v->predicted_best].title, ok);
@@ -219,6 +234,9 @@ static hk_status answer(const ranking *r, hk_error *err) {
     HK_TRY(save(r, &v, err));
   }
   if (r->stopped.status == HK_OK) return HK_OK;
+  if (r->rounds > 1)
+    return hk_fail(err, r->stopped.status, "%s; %zu of %zu runs had been made", r->stopped.message,
+                   r->n_runs, r->n_plans * (size_t)r->rounds);
   return hk_fail(err, r->stopped.status, "%s; %zu of %zu plans had been measured",
                  r->stopped.message, r->n, r->n_plans);
 }
@@ -243,6 +261,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
   const hk_status status = rank(&r, err);
   for (size_t i = 0; i < r.n_plans; i++) hk_plan_free(&r.plans[i]);
   free(r.plans);
+  free(r.runs);
   free(r.ranked);
   hk_model_free(&r.model);
   hk_node_profile_free(&r.profile);
@@ -259,12 +278,14 @@ const hk_command hk_command_validate_ranking = {
         "and CPU threads, as far as they fit on this node; always the same. Each is simulated on\n"
         "the node's profile (see 'validate engine') and run. Prints the errors, Kendall's tau\n"
         "(tau-b) of predicted against measured update times, and how much slower the plan that\n"
-        "was predicted best is than the best. Timelines are kept in the store ('trace list').\n"
-        "Ctrl-C keeps what has been measured (exit 1).",
+        "was predicted best is than the best. With --rounds all plans are run, then all again:\n"
+        "of each plan the run with the median time counts, and what a neighbour on the machine\n"
+        "took from the others does not. Timelines are kept in the store ('trace list'). Ctrl-C\n"
+        "keeps what has been measured (exit 1).",
     .example = "hocket validate ranking --model gpt2 --backend host --plans 24",
     .output = "also write the JSON object there",
-    .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(BACKEND) |
-               HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) | HK_OPTION(OUTPUT) |
-               HK_OPTION(JSON) | HK_OPTION(QUIET),
+    .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(ROUNDS) |
+               HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
+               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(QUIET),
     .run = run,
 };

@@ -72,6 +72,8 @@ names = [p["plan"] for p in r["plans"]]
 assert len(set(names)) == len(names), names
 for p in r["plans"]:
     assert 0 < p["min_ms"] <= p["measured_ms"] <= p["max_ms"] and p["predicted_ms"] > 0, p
+    assert len(p["rounds_ms"]) == r["rounds"] == int(sys.argv[3]), p
+    assert sorted(p["rounds_ms"])[(r["rounds"] - 1) // 2] == p["measured_ms"], p
 best = min(r["plans"], key=lambda p: p["measured_ms"])
 chosen = min(r["plans"], key=lambda p: p["predicted_ms"])
 assert r["measured_best"] == best["plan"] and r["predicted_best"] == chosen["plan"], r
@@ -145,12 +147,13 @@ fi
 # Ranking: table and file, JSON, bad input.
 rank=(validate ranking --model tiny.json --backend host)
 ends 0 "wrote it to ranking.json" "${rank[@]}" --plans 6 --steps 2 -o ranking.json
-python3 check_ranking.py ranking.json 6 || fail "ranking.json is not as promised"
+python3 check_ranking.py ranking.json 6 1 || fail "ranking.json is not as promised"
 grep -q "top-1 regret" out || fail "the table lacks the regret"
-ends 0 "" "${rank[@]}" --plans 4 --steps 1 --json
-python3 check_ranking.py out 4 || fail "the ranking's JSON is not as promised"
+ends 0 "" "${rank[@]}" --plans 4 --steps 1 --rounds 3 --json
+python3 check_ranking.py out 4 3 || fail "the ranking's JSON is not as promised"
 expect 2 "--model NAME[|]FILE is needed" validate ranking --backend host
 expect 2 no-such-model validate ranking --backend host --model no-such-model
+expect 2 "--rounds" "${rank[@]}" --rounds 0
 expect 1 "plans of llama-3-70b fit" validate ranking --backend host --model llama-3-70b
 
 # Ctrl-C: what has been measured is printed.
@@ -161,5 +164,11 @@ measured=$(sed -nE 's/.*; ([0-9]+) of 300 plans had been measured/\1/p' err)
 if ((measured > 0)); then
   [[ $(get out complete) == false ]] || fail "interrupted, and complete?"
   [[ $(grep -c predicted_ms out) == "$measured" ]] || fail "not the $measured plans of: $(cat out)"
+fi
+interrupt 3 "${rank[@]}" --plans 3 --steps 200 --rounds 15 --json
+made=$(sed -nE 's/.*; ([0-9]+) of 45 runs had been made/\1/p' err)
+if ((made > 0)); then
+  [[ $(get out complete) == false ]] || fail "interrupted, and complete?"
+  [[ $(grep -c predicted_ms out) == $((made < 3 ? made : 3)) ]] || fail "$made runs, yet: $(cat out)"
 fi
 finish validate

@@ -152,6 +152,34 @@ static void lanes_are_judged(void **state) {
   assert_float_equal(v.worst_lane_pct, 30, 1e-12);
 }
 
+static hk_ranked_plan median_of(const double *times, int n) {
+  hk_ranked_plan runs[HK_MOST_ROUNDS] = {0};
+  for (int i = 0; i < n; i++) {
+    runs[i].measured_ms = times[i];
+    runs[i].least_ms = times[i] - 1;
+    runs[i].most_ms = times[i] + 2;
+    runs[i].measured_id = i;
+  }
+  const hk_ranked_plan median = hk_ranking_median(runs, n);
+  assert_int_equal(median.rounds, n);
+  for (int i = 0; i < n; i++) assert_true(median.round_ms[i] == times[i]);
+  return median;
+}
+
+/* One run, all that is known of it, and how far the others went. */
+static void rounds_have_a_median(void **state) {
+  (void)state;
+  hk_ranked_plan one = median_of((double[]){7}, 1);
+  assert_true(one.measured_ms == 7);
+  one = median_of((double[]){9, 30, 8}, 3); /* a neighbour woke up during the second */
+  assert_true(one.measured_ms == 9 && one.least_ms == 7 && one.most_ms == 32);
+  assert_int_equal(one.measured_id, 0);
+  one = median_of((double[]){30, 8}, 2);
+  assert_int_equal(one.measured_id, 1);
+  one = median_of((double[]){5, 4, 5, 5, 6}, 5);
+  assert_int_equal(one.measured_id, 2);
+}
+
 static void what_cannot_be_judged(void **state) {
   (void)state;
   hk_error err = {0};
@@ -321,6 +349,7 @@ int main(void) {
       cmocka_unit_test(old_profiles_are_not_where_age_counts),
       cmocka_unit_test(rankings_are_judged),
       cmocka_unit_test(lanes_are_judged),
+      cmocka_unit_test(rounds_have_a_median),
       cmocka_unit_test(what_cannot_be_judged),
       cmocka_unit_test(plans_are_spread),
       cmocka_unit_test(lanes_are_in_several_plans),
