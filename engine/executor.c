@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The executor: one thread a lane. Whoever ends an operation wakes the lanes that wait for this one
- * and no other; the CPU team's lane does that when its next operation has begun, or at once if it
- * has to wait itself: it has better things to do between two of them. */
+/* The executor: a worker, which is a thread, for every lane, but for those lanes of the device that
+ * wait for nothing but each other: one worker queues all of them, in the graph's order. Where a
+ * team works on every core a thread may have to wait milliseconds for one of them, and workers that
+ * wait for each other would do so at every operation. Whoever ends an operation wakes the workers
+ * that wait for this one and no other; the CPU team's does that when its next operation has begun,
+ * or at once if it has to wait itself: it has better things to do between two of them. */
 #include "engine/executor.h"
 
 #include <pthread.h>
@@ -13,27 +16,39 @@
 /* How far an operation has come in this run. */
 typedef enum { PENDING, ISSUED, DONE } progress; /* ISSUED: queued, its end event recorded */
 
+typedef struct worker worker;
+
 typedef struct {
-  hk_executor *executor;
-  int32_t index; /* of graph->lanes */
   bool on_cpu;
+  hk_stream *stream; /* NULL on the CPU */
+  worker *worker;
   int32_t *ops; /* in order */
   int32_t n;
-  hk_stream *stream; /* NULL on the CPU */
-  int32_t awaited;   /* an operation of another lane; -1: none */
-  progress least;    /* how far it must come */
-  bool *to_tell;     /* [lane], of the CPU team's lane: they wait for what has ended; else NULL */
+  int32_t queued; /* of them, in this run; of a device lane */
+} lane;
+
+struct worker {
+  hk_executor *executor;
+  bool on_cpu;       /* then it has one lane */
+  hk_lane_kind kind; /* of its first lane */
+  int32_t *ops;      /* of all its lanes, in the graph's order */
+  int32_t n;
+  int32_t awaited; /* an operation of another worker; -1: none */
+  progress least;  /* how far it must come */
+  bool *to_tell;   /* [worker], of the CPU team's: they wait for what has ended; else NULL */
   pthread_cond_t wake;
   pthread_t thread;
   bool started;
-} lane;
+};
 
 struct hk_executor {
   const hk_graph *graph;
   hk_backend *backend;
   hk_executor_actions actions;
   lane *lanes;
-  lane *team;                 /* the one of the CPU team; NULL: the graph has none */
+  worker *workers; /* [n_workers] */
+  size_t n_workers;
+  worker *team;               /* the one of the CPU team; NULL: the graph has none */
   progress *progress;         /* [op], under `mutex` */
   hk_event **start;           /* [op] of device lanes, NULL on the CPU; recorded when `timed` */
   hk_event **end;             /* the same, and always recorded: others wait for them */
@@ -41,8 +56,8 @@ struct hk_executor {
 
   pthread_mutex_t mutex;
   pthread_cond_t begin, over; /* of a run */
-  uint64_t run;               /* counts runs: lanes wait for the next */
-  int32_t busy;               /* lanes that are still at this run */
+  uint64_t run;               /* counts runs: workers wait for the next */
+  size_t busy;                /* workers that are still at this run */
   bool timed;                 /* this run has a timeline to fill */
   bool closing;
   hk_error failure; /* the first one; status HK_OK: none */
@@ -50,15 +65,15 @@ struct hk_executor {
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
-static void set_progress(lane *l, int32_t op, progress to) {
-  hk_executor *x = l->executor;
+static void set_progress(worker *w, int32_t op, progress to) {
+  hk_executor *x = w->executor;
   pthread_mutex_lock(&x->mutex);
   x->progress[op] = to;
-  for (size_t i = 0; i < x->graph->n_lanes; i++) {
-    lane *other = &x->lanes[i];
+  for (size_t i = 0; i < x->n_workers; i++) {
+    worker *other = &x->workers[i];
     if (other->awaited != op || other->least > to) continue;
-    if (l->to_tell != NULL) {
-      l->to_tell[i] = true;
+    if (w->to_tell != NULL) {
+      w->to_tell[i] = true;
     } else {
       pthread_cond_signal(&other->wake);
     }
@@ -66,12 +81,12 @@ static void set_progress(lane *l, int32_t op, progress to) {
   pthread_mutex_unlock(&x->mutex);
 }
 
-/* By the lane's own thread. */
-static void tell_of_ends(lane *l) {
-  hk_executor *x = l->executor;
-  for (size_t i = 0; l->to_tell != NULL && i < x->graph->n_lanes; i++) {
-    if (l->to_tell[i]) pthread_cond_signal(&x->lanes[i].wake);
-    l->to_tell[i] = false;
+/* By the worker's own thread. */
+static void tell_of_ends(worker *w) {
+  hk_executor *x = w->executor;
+  for (size_t i = 0; w->to_tell != NULL && i < x->n_workers; i++) {
+    if (w->to_tell[i]) pthread_cond_signal(&x->workers[i].wake);
+    w->to_tell[i] = false;
   }
 }
 
@@ -87,22 +102,22 @@ static bool failed(hk_executor *x) {
 }
 
 /* Whether `op` came so far before anything failed. */
-static bool wait_for(lane *l, int32_t op, progress least) {
-  hk_executor *x = l->executor;
+static bool wait_for(worker *w, int32_t op, progress least) {
+  hk_executor *x = w->executor;
   pthread_mutex_lock(&x->mutex);
-  l->awaited = op;
-  l->least = least;
+  w->awaited = op;
+  w->least = least;
   while (x->progress[op] < least && x->failure.status == HK_OK) {
-    tell_of_ends(l);
-    pthread_cond_wait(&l->wake, &x->mutex);
+    tell_of_ends(w);
+    pthread_cond_wait(&w->wake, &x->mutex);
   }
-  l->awaited = -1;
+  w->awaited = -1;
   const bool there = x->progress[op] >= least;
   pthread_mutex_unlock(&x->mutex);
   return there;
 }
 
-/* Keeps the first failure and lets every lane know. */
+/* Keeps the first failure and lets every worker know. */
 static void fail(hk_executor *x, int32_t op, const hk_error *err) {
   char label[64];
   hk_op_label(x->graph, op, label, sizeof label);
@@ -112,30 +127,31 @@ static void fail(hk_executor *x, int32_t op, const hk_error *err) {
     hk_fail_prefix(&x->failure, "%s on lane %s", label,
                    x->graph->lanes[x->graph->ops[op].lane].name);
   }
-  for (size_t i = 0; i < x->graph->n_lanes; i++) pthread_cond_signal(&x->lanes[i].wake);
+  for (size_t i = 0; i < x->n_workers; i++) pthread_cond_signal(&x->workers[i].wake);
   pthread_mutex_unlock(&x->mutex);
 }
 
-/* -- Lanes ------------------------------------------------------------------------------------- */
+/* -- Work -------------------------------------------------------------------------------------- */
 
-static const lane *lane_of(const hk_executor *x, int32_t op) {
+static lane *lane_of(const hk_executor *x, int32_t op) {
   return &x->lanes[x->graph->ops[op].lane];
 }
 
-/* Waits until an operation of this lane may be done or queued; false once something has failed. */
-static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
-  hk_executor *x = l->executor;
+/* Waits until this worker's operation may be done or queued; false once something has failed. */
+static bool meet_dependencies(worker *w, int32_t id, hk_error *err) {
+  hk_executor *x = w->executor;
   const hk_op *op = &x->graph->ops[id];
+  const lane *own = lane_of(x, id);
   for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
     const int32_t before = x->graph->deps[d];
     const lane *other = lane_of(x, before);
-    if (other == l) continue;
-    if (!wait_for(l, before, other->on_cpu ? DONE : ISSUED)) return false;
+    if (other == own) continue;
+    if (other->worker != w && !wait_for(w, before, other->on_cpu ? DONE : ISSUED)) return false;
     if (other->on_cpu) continue;
-    tell_of_ends(l);
+    tell_of_ends(w);
     const hk_backend_ops *ops = x->backend->ops;
-    const hk_status status = l->on_cpu ? ops->event_sync(x->end[before], err)
-                                       : ops->wait(l->stream, x->end[before], err);
+    const hk_status status = own->on_cpu ? ops->event_sync(x->end[before], err)
+                                         : ops->wait(own->stream, x->end[before], err);
     if (status != HK_OK) {
       fail(x, id, err);
       return false;
@@ -145,75 +161,75 @@ static bool meet_dependencies(lane *l, int32_t id, hk_error *err) {
 }
 
 /* A stream takes a bounded number of commands, with CUDA some thousand. Whoever queues one more
- * waits for room, and so does every other lane meanwhile. So no lane is further ahead than this; it
- * waits for many operations at a time, and long before the device has nothing left to do. Most
+ * waits for room, and so does every other thread meanwhile. So no lane is further ahead than this;
+ * it waits for many operations at a time, and long before the device has nothing left to do. Most
  * operations are some four commands; updates of mapped pieces of many slabs are more, but last
  * long. */
 #define MOST_AHEAD 128
 
-/* Before a lane queues its i-th operation. */
-static hk_status wait_for_room(lane *l, int32_t i, hk_error *err) {
+/* Before a lane's next operation is queued. */
+static hk_status wait_for_room(const hk_executor *x, const lane *l, hk_error *err) {
   const int32_t half = MOST_AHEAD / 2;
-  if (i < MOST_AHEAD || i % half != 0) return HK_OK;
-  hk_executor *x = l->executor;
-  return x->backend->ops->event_sync(x->end[l->ops[i - half]], err);
+  if (l->queued < MOST_AHEAD || l->queued % half != 0) return HK_OK;
+  return x->backend->ops->event_sync(x->end[l->ops[l->queued - half]], err);
 }
 
-/* The lane's i-th. */
-static hk_status queue_on_stream(lane *l, int32_t i, hk_error *err) {
-  hk_executor *x = l->executor;
+static hk_status queue_on_stream(hk_executor *x, int32_t id, hk_error *err) {
   const hk_backend_ops *ops = x->backend->ops;
-  const int32_t id = l->ops[i];
-  HK_TRY(wait_for_room(l, i, err));
+  lane *l = lane_of(x, id);
+  HK_TRY(wait_for_room(x, l, err));
+  l->queued++;
   if (x->timed) HK_TRY(ops->record(l->stream, x->start[id], err));
   HK_TRY(x->actions.run(x->actions.arg, id, l->stream, err));
   return ops->record(l->stream, x->end[id], err);
 }
 
-static hk_status do_on_cpu(lane *l, int32_t id, hk_error *err) {
-  hk_executor *x = l->executor;
+static hk_status do_on_cpu(hk_executor *x, int32_t id, hk_error *err) {
   if (x->timed) x->cpu_start[id] = hk_now();
   HK_TRY(x->actions.run(x->actions.arg, id, NULL, err));
   if (x->timed) x->cpu_end[id] = hk_now();
   return HK_OK;
 }
 
-static void run_lane(lane *l) {
-  hk_executor *x = l->executor;
+static void do_all(worker *w) {
+  hk_executor *x = w->executor;
   const hk_graph *graph = x->graph;
-  for (int32_t i = 0; i < l->n; i++) {
-    const int32_t id = l->ops[i];
+  for (int32_t i = 0; i < w->n; i++) {
+    const int32_t id = w->ops[i];
     hk_error err = {0};
     /* A CPU lane goes on after a failure elsewhere up to the end of its subgroup. */
-    const bool begun = l->on_cpu && i > 0 && graph->ops[id].subgroup >= 0 &&
-                       graph->ops[id].subgroup == graph->ops[l->ops[i - 1]].subgroup;
+    const bool begun = w->on_cpu && i > 0 && graph->ops[id].subgroup >= 0 &&
+                       graph->ops[id].subgroup == graph->ops[w->ops[i - 1]].subgroup;
     if (!begun && failed(x)) return;
-    if (!meet_dependencies(l, id, &err)) return;
-    const hk_status status = l->on_cpu ? do_on_cpu(l, id, &err) : queue_on_stream(l, i, &err);
+    if (!meet_dependencies(w, id, &err)) return;
+    const hk_status status = w->on_cpu ? do_on_cpu(x, id, &err) : queue_on_stream(x, id, &err);
     if (status != HK_OK) {
       fail(x, id, &err);
       return;
     }
-    set_progress(l, id, l->on_cpu ? DONE : ISSUED);
+    set_progress(w, id, w->on_cpu ? DONE : ISSUED);
   }
 }
 
 /* What was queued is done, or the device says why not. */
-static void drain(lane *l) {
-  hk_error err = {0};
-  if (l->on_cpu || l->n == 0) return;
-  if (l->executor->backend->ops->stream_sync(l->stream, &err) != HK_OK) {
-    fail(l->executor, l->ops[l->n - 1], &err);
+static void drain(worker *w) {
+  hk_executor *x = w->executor;
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    lane *l = &x->lanes[i];
+    hk_error err = {0};
+    if (l->worker != w || l->on_cpu || l->n == 0) continue;
+    l->queued = 0;
+    if (x->backend->ops->stream_sync(l->stream, &err) != HK_OK) fail(x, l->ops[l->n - 1], &err);
   }
 }
 
-static void *lane_main(void *arg) {
-  lane *l = arg;
-  hk_executor *x = l->executor;
-  if (!l->on_cpu) {
+static void *worker_main(void *arg) {
+  worker *w = arg;
+  hk_executor *x = w->executor;
+  if (!w->on_cpu) {
     hk_thread_prompt();
   } else if (x->actions.join != NULL) {
-    x->actions.join(x->actions.arg, x->graph->lanes[l->index].kind);
+    x->actions.join(x->actions.arg, w->kind);
   }
   uint64_t seen = 0;
   for (;;) {
@@ -223,9 +239,9 @@ static void *lane_main(void *arg) {
     const bool closing = x->closing;
     pthread_mutex_unlock(&x->mutex);
     if (closing) return NULL;
-    run_lane(l);
-    tell_of_ends(l);
-    drain(l);
+    do_all(w);
+    tell_of_ends(w);
+    drain(w);
     pthread_mutex_lock(&x->mutex);
     if (--x->busy == 0) pthread_cond_signal(&x->over);
     pthread_mutex_unlock(&x->mutex);
@@ -234,32 +250,22 @@ static void *lane_main(void *arg) {
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
-static hk_status appoint_team(hk_executor *x, lane *l, hk_error *err) {
-  l->to_tell = calloc(x->graph->n_lanes, sizeof *l->to_tell);
-  if (l->to_tell == NULL) return hk_fail_memory(err, x->graph->n_lanes, "lanes to tell of ends");
-  x->team = l;
-  return HK_OK;
+static hk_status open_list(int32_t n, int32_t **ops, hk_error *err) {
+  const size_t bytes = ((size_t)n + 1) * sizeof **ops;
+  *ops = malloc(bytes);
+  return *ops != NULL ? HK_OK : hk_fail_memory(err, bytes, "lists of operations");
 }
 
 static hk_status open_lanes(hk_executor *x, hk_error *err) {
   const hk_graph *graph = x->graph;
   x->lanes = calloc(graph->n_lanes, sizeof *x->lanes);
   if (x->lanes == NULL) return hk_fail_memory(err, graph->n_lanes * sizeof *x->lanes, "lanes");
-  for (size_t i = 0; i < graph->n_lanes; i++) {
-    x->lanes[i].awaited = -1;
-    pthread_cond_init(&x->lanes[i].wake, NULL);
-  }
   for (size_t i = 0; i < graph->n_ops; i++) x->lanes[graph->ops[i].lane].n++;
   for (size_t i = 0; i < graph->n_lanes; i++) {
     lane *l = &x->lanes[i];
-    l->executor = x;
-    l->index = (int32_t)i;
     l->on_cpu = hk_lane_on_cpu(graph->lanes[i].kind);
-    const size_t bytes = ((size_t)l->n + 1) * sizeof *l->ops;
-    l->ops = malloc(bytes);
-    if (l->ops == NULL) return hk_fail_memory(err, bytes, "a lane's operations");
+    HK_TRY(open_list(l->n, &l->ops, err));
     l->n = 0;
-    if (graph->lanes[i].kind == HK_LANE_CPU) HK_TRY(appoint_team(x, l, err));
     /* Weights going up are what the next forward waits for. */
     const bool urgent = graph->lanes[i].kind == HK_LANE_UP;
     if (!l->on_cpu) HK_TRY(x->backend->ops->stream_open(x->backend, urgent, &l->stream, err));
@@ -267,6 +273,83 @@ static hk_status open_lanes(hk_executor *x, hk_error *err) {
   for (size_t i = 0; i < graph->n_ops; i++) {
     lane *l = &x->lanes[graph->ops[i].lane];
     l->ops[l->n++] = (int32_t)i;
+  }
+  return HK_OK;
+}
+
+/* Whether an operation waits for what only another worker knows: the CPU team, or a lane of the
+ * device that waits for such. The other lanes of the CPU have a barrier in the beginning. */
+static bool waits_for_others(const hk_executor *x, const hk_op *op, const bool *alone) {
+  for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+    const int32_t other = x->graph->ops[x->graph->deps[d]].lane;
+    if (other != op->lane && (x->graph->lanes[other].kind == HK_LANE_CPU || alone[other]))
+      return true;
+  }
+  return false;
+}
+
+/* Which lanes have a worker of their own: all of the CPU, and of the device those that wait. One
+ * that is found to be alone may be waited for by a lane that was looked at before: until nothing
+ * changes.
+ */
+static void find_alone(const hk_executor *x, bool *alone) {
+  const hk_graph *graph = x->graph;
+  for (size_t i = 0; i < graph->n_lanes; i++) alone[i] = false;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = 0; i < graph->n_ops; i++) {
+      const hk_op *op = &graph->ops[i];
+      if (x->lanes[op->lane].on_cpu || alone[op->lane] || !waits_for_others(x, op, alone)) continue;
+      alone[op->lane] = changed = true;
+    }
+  }
+  for (size_t i = 0; i < graph->n_lanes; i++) alone[i] = alone[i] || x->lanes[i].on_cpu;
+}
+
+/* Each lane's worker: `alone` says whose is shared by no other lane. */
+static void appoint(hk_executor *x, const bool *alone) {
+  worker *shared = NULL;
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    lane *l = &x->lanes[i];
+    if (alone[i] || shared == NULL) {
+      worker *w = &x->workers[x->n_workers++];
+      w->executor = x;
+      w->on_cpu = l->on_cpu;
+      w->kind = x->graph->lanes[i].kind;
+      w->awaited = -1;
+      pthread_cond_init(&w->wake, NULL);
+      if (!alone[i]) shared = w;
+      l->worker = w;
+    } else {
+      l->worker = shared;
+    }
+    l->worker->n += l->n;
+  }
+}
+
+static hk_status open_workers(hk_executor *x, hk_error *err) {
+  const size_t lanes = x->graph->n_lanes;
+  x->workers = calloc(lanes, sizeof *x->workers);
+  bool *alone = malloc(lanes * sizeof *alone);
+  if (x->workers != NULL && alone != NULL) {
+    find_alone(x, alone);
+    appoint(x, alone);
+  }
+  const bool there = x->workers != NULL && alone != NULL;
+  free(alone);
+  if (!there) return hk_fail_memory(err, lanes * sizeof *x->workers, "the executor's threads");
+  for (size_t i = 0; i < x->n_workers; i++) {
+    worker *w = &x->workers[i];
+    HK_TRY(open_list(w->n, &w->ops, err));
+    w->n = 0;
+    if (w->kind != HK_LANE_CPU) continue;
+    w->to_tell = calloc(x->n_workers, sizeof *w->to_tell);
+    if (w->to_tell == NULL) return hk_fail_memory(err, x->n_workers, "threads to tell of ends");
+    x->team = w;
+  }
+  for (size_t i = 0; i < x->graph->n_ops; i++) {
+    worker *w = lane_of(x, (int32_t)i)->worker;
+    w->ops[w->n++] = (int32_t)i;
   }
   return HK_OK;
 }
@@ -291,18 +374,18 @@ static hk_status open_events(hk_executor *x, hk_error *err) {
 }
 
 static hk_status start_threads(hk_executor *x, hk_error *err) {
-  for (size_t i = 0; i < x->graph->n_lanes; i++) {
-    lane *l = &x->lanes[i];
+  for (size_t i = 0; i < x->n_workers; i++) {
+    worker *w = &x->workers[i];
     /* Anywhere (-1) is not where the opener happens to be pinned. */
     const hk_executor_actions *a = &x->actions;
-    const int cpu = !l->on_cpu && a->n_cpus > 0 ? a->cpus[i % (size_t)a->n_cpus] : -1;
-    int number = hk_thread_start(&l->thread, cpu, lane_main, l);
-    if (number != 0 && cpu >= 0) number = hk_thread_start(&l->thread, -1, lane_main, l);
+    const int cpu = !w->on_cpu && a->n_cpus > 0 ? a->cpus[i % (size_t)a->n_cpus] : -1;
+    int number = hk_thread_start(&w->thread, cpu, worker_main, w);
+    if (number != 0 && cpu >= 0) number = hk_thread_start(&w->thread, -1, worker_main, w);
     if (number != 0) {
       return hk_fail(err, HK_ENVIRONMENT, "cannot start the thread of lane %s: %s",
-                     x->graph->lanes[i].name, strerror(number));
+                     hk_lane_kind_name(w->kind), strerror(number));
     }
-    l->started = true;
+    w->started = true;
   }
   return HK_OK;
 }
@@ -319,6 +402,7 @@ hk_status hk_executor_open(const hk_graph *graph, hk_backend *backend,
   pthread_cond_init(&x->begin, NULL);
   pthread_cond_init(&x->over, NULL);
   hk_status status = open_lanes(x, err);
+  if (status == HK_OK) status = open_workers(x, err);
   if (status == HK_OK) status = open_events(x, err);
   if (status == HK_OK) status = start_threads(x, err);
   if (status != HK_OK) {
@@ -337,18 +421,22 @@ void hk_executor_close(hk_executor *x) {
   x->closing = true;
   pthread_cond_broadcast(&x->begin);
   pthread_mutex_unlock(&x->mutex);
+  for (size_t i = 0; i < x->n_workers; i++) {
+    worker *w = &x->workers[i];
+    if (w->started) pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->wake);
+    free(w->ops);
+    free(w->to_tell);
+  }
   for (size_t i = 0; x->lanes != NULL && i < x->graph->n_lanes; i++) {
-    lane *l = &x->lanes[i];
-    if (l->started) pthread_join(l->thread, NULL);
-    if (l->stream != NULL) ops->stream_close(l->stream);
-    pthread_cond_destroy(&l->wake);
-    free(l->ops);
-    free(l->to_tell);
+    if (x->lanes[i].stream != NULL) ops->stream_close(x->lanes[i].stream);
+    free(x->lanes[i].ops);
   }
   for (size_t i = 0; i < x->graph->n_ops; i++) {
     if (x->start != NULL && x->start[i] != NULL) ops->event_close(x->start[i]);
     if (x->end != NULL && x->end[i] != NULL) ops->event_close(x->end[i]);
   }
+  free(x->workers);
   free(x->lanes);
   free(x->progress);
   free(x->start);
@@ -398,7 +486,7 @@ hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed,
   if (timeline != NULL) HK_TRY(x->backend->ops->clock_align(x->backend, &uncertainty, err));
   pthread_mutex_lock(&x->mutex);
   x->failure = (hk_error){0};
-  x->busy = (int32_t)x->graph->n_lanes;
+  x->busy = x->n_workers;
   x->timed = timeline != NULL;
   const hk_ns begin = hk_now();
   x->run++;

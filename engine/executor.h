@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Runs a task graph on real lanes. Every lane has a thread: on a lane of the CPU it does the
- * operations, on a lane of the device it queues them on the lane's stream. Dependencies between
- * streams are events; CPU work waits for events, never for the device; streams wait for CPU work
- * because their thread does. Nothing is allocated while it runs. */
+/* Runs a task graph on real lanes. Every lane of the CPU has a thread that does its operations;
+ * lanes of the device have one that queues them on the lane's stream, one each where they wait for
+ * the CPU, one in all where they wait for each other only. Dependencies between streams are events;
+ * CPU work waits for events, never for the device; streams wait for CPU work because their thread
+ * does. Nothing is allocated while it runs. */
 #ifndef HK_ENGINE_EXECUTOR_H
 #define HK_ENGINE_EXECUTOR_H
 

@@ -3,6 +3,7 @@
  * bit. 240 random plans on the host backend: routes mixed, odd sizes, tails, parameter groups that
  * cut subgroups, subnormals, infinities and NaN in the state, bf16 and fp16 gradients, clipping,
  * loss scales, one and two threads, both runtimes. */
+#include <assert.h>
 #include <pthread.h>
 
 #include "engine/private.h"
@@ -200,25 +201,43 @@ static hk_status step_through(hk_plan *plan, const hk_backend_ops *asked, hk_err
 /* -- Queues --------------------------------------------------------------------------------------
  */
 
-enum { MOST_EVENTS = 20000, MOST_AHEAD = 128 };
+enum { MOST_EVENTS = 20000, MOST_AHEAD = 128, MOST_STREAMS = 64 };
+
+typedef struct {
+  hk_stream *stream;
+  int queued, known_done;
+} queue;
 
 static pthread_mutex_t counts = PTHREAD_MUTEX_INITIALIZER;
+static queue queues[MOST_STREAMS];
 static struct {
   hk_event *event;
-  int number; /* of those that its lane has recorded */
+  queue *queue;
+  int number; /* of those that its queue has recorded */
 } recorded[MOST_EVENTS];
 static int n_recorded, longest;
-static int until_failure; /* waits for room; 0: none fails */
-static _Thread_local int queued, known_done;
+static int until_failure;              /* waits for room; 0: none fails */
+static _Thread_local bool queues_some; /* this thread */
+
+static queue *queue_of(hk_stream *s) {
+  queue *q = queues;
+  while (q->stream != NULL && q->stream != s) q++;
+  assert(q < queues + MOST_STREAMS - 1);
+  q->stream = s;
+  return q;
+}
 
 static hk_status count_record(hk_stream *s, hk_event *e, hk_error *err) {
   pthread_mutex_lock(&counts);
-  queued++;
+  queue *q = queue_of(s);
+  q->queued++;
+  queues_some = true;
   if (n_recorded < MOST_EVENTS) {
-    recorded[n_recorded].event = e, recorded[n_recorded].number = queued;
+    recorded[n_recorded].event = e, recorded[n_recorded].queue = q;
+    recorded[n_recorded].number = q->queued;
     n_recorded++;
   }
-  if (queued - known_done > longest) longest = queued - known_done;
+  if (q->queued - q->known_done > longest) longest = q->queued - q->known_done;
   pthread_mutex_unlock(&counts);
   return plain_ops->record(s, e, err);
 }
@@ -226,9 +245,9 @@ static hk_status count_record(hk_stream *s, hk_event *e, hk_error *err) {
 static hk_status note_done(hk_event *e, hk_error *err) {
   HK_TRY(plain_ops->event_sync(e, err));
   pthread_mutex_lock(&counts);
-  const bool own = queued > 0; /* else it is the CPU's lane that waits */
+  const bool own = queues_some; /* else it is the CPU's lane that waits */
   for (int i = 0; i < n_recorded && own; i++) {
-    if (recorded[i].event == e) known_done = recorded[i].number;
+    if (recorded[i].event == e) recorded[i].queue->known_done = recorded[i].number;
   }
   const bool fails = own && until_failure > 0 && --until_failure == 0;
   pthread_mutex_unlock(&counts);
@@ -263,6 +282,7 @@ static void waits_for_room_that_fail_end_the_step(void **state) {
     hk_error err = {0};
     hk_plan plan = plan_of_many();
     n_recorded = 0;
+    memset(queues, 0, sizeof queues);
     until_failure = n;
     assert_int_equal(step_through(&plan, &counting, &err), HK_ENVIRONMENT);
     assert_non_null(strstr(err.message, "a fault that was asked for"));

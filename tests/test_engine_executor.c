@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* When lanes learn of what they wait for, with operations that do nothing but look. What they do in
  * earnest is tested through the engine. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -91,9 +92,95 @@ static void test_word_of_an_end(void **state) {
   hk_plan_free(&plan);
 }
 
+/* -- Who queues what --------------------------------------------------------------------------- */
+
+typedef struct {
+  const hk_graph *graph;
+  pthread_t thread[HK_LANE_KIND_COUNT]; /* the last that did an operation of such a lane */
+  int n[HK_LANE_KIND_COUNT];
+  int32_t last;         /* operation of h2d, update and d2h */
+  bool in_order, stays; /* those of the three; each lane with its thread */
+} census;
+
+static hk_status count(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
+  (void)stream, (void)err;
+  census *c = arg;
+  const hk_lane_kind kind = c->graph->lanes[c->graph->ops[op].lane].kind;
+  if (c->n[kind]++ > 0 && !pthread_equal(c->thread[kind], pthread_self())) c->stays = false;
+  c->thread[kind] = pthread_self();
+  if (kind == HK_LANE_H2D || kind == HK_LANE_UPDATE || kind == HK_LANE_D2H) {
+    if (op < c->last) c->in_order = false;
+    c->last = op;
+  }
+  return HK_OK;
+}
+
+static census take_census(hk_runtime runtime) {
+  static const hk_route routes[] = {HK_ROUTE_CPU, HK_ROUTE_STAGED, HK_ROUTE_RESIDENT};
+  const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(LAYERS);
+  must(hk_plan_create(&model, &ALONE, runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
+                      5000, &plan, &err),
+       &err);
+  hk_model_free(&model);
+  plan.piece_numel = 400;
+  plan.stride = deepspeed ? 2 : 0;
+  for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].route = routes[s % 3];
+  hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+
+  hk_backend *device = open_device(0, HK_MIB, 1);
+  census c = {.graph = &graph, .last = -1, .in_order = true, .stays = true};
+  const hk_executor_actions actions = {.run = count, .arg = &c};
+  hk_executor *executor = NULL;
+  must(hk_executor_open(&graph, device, &actions, &executor, &err), &err);
+  must(hk_executor_run(executor, NULL, NULL, &err), &err);
+  int done = 0;
+  for (int k = 0; k < HK_LANE_KIND_COUNT; k++) done += c.n[k];
+  assert_int_equal(done, graph.n_ops);
+  c.last = -1;
+  must(hk_executor_run(executor, NULL, NULL, &err), &err);
+  assert_true(c.stays);
+  hk_executor_close(executor);
+  ops->close(device);
+  c.graph = NULL;
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+  return c;
+}
+
+/* Threads that wait for each other at every operation would wait for a core each time. */
+static void test_one_thread_queues(void **state) {
+  (void)state;
+  const census c = take_census(HK_RUNTIME_HOCKET);
+  assert_true(c.n[HK_LANE_H2D] > 20 && c.n[HK_LANE_UP] > 20);
+  assert_true(pthread_equal(c.thread[HK_LANE_H2D], c.thread[HK_LANE_UPDATE]));
+  assert_true(pthread_equal(c.thread[HK_LANE_H2D], c.thread[HK_LANE_D2H]));
+  assert_true(c.in_order);
+  assert_false(pthread_equal(c.thread[HK_LANE_H2D], c.thread[HK_LANE_UP])); /* waits for the CPU */
+  assert_false(pthread_equal(c.thread[HK_LANE_H2D], c.thread[HK_LANE_CPU]));
+}
+
+/* There the CPU says when each fetch and each update begins, so that one that has to wait must not
+ * hold up the others. */
+static void test_who_waits_is_alone(void **state) {
+  (void)state;
+  static const hk_lane_kind lanes[] = {HK_LANE_CPU,      HK_LANE_UP,       HK_LANE_UPDATE,
+                                       HK_LANE_STREAM_P, HK_LANE_STREAM_M, HK_LANE_STREAM_V};
+  const census c = take_census(HK_RUNTIME_DEEPSPEED);
+  for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) {
+    assert_true(c.n[lanes[i]] > 0);
+    for (size_t j = 0; j < i; j++)
+      assert_false(pthread_equal(c.thread[lanes[i]], c.thread[lanes[j]]));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_word_of_an_end),
+      cmocka_unit_test(test_one_thread_queues),
+      cmocka_unit_test(test_who_waits_is_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
