@@ -356,6 +356,39 @@ static bool warned(const hk_plan *plan, const hk_machine *machine, const char *t
   return found;
 }
 
+/* Small pieces beside a team that has every core, and nothing else. */
+static void crowded_cores_are_said(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine;
+  must(hk_machine_load("h200-node-16c", &machine, &err), &err);
+  hk_model model = {0};
+  must(hk_model_load("gpt2", &model, &err), &err);
+  const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1024};
+  hk_plan plan;
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 20000000, &plan, &err),
+       &err);
+  const char *text = "CPU teams have every core of h200-node-16c";
+  plan.subgroups[0].route = HK_ROUTE_STAGED;
+  plan.piece_numel = 500000;
+  plan.cpu_threads = 16;
+  assert_true(warned(&plan, &machine, text));
+  plan.cpu_threads = 15;
+  assert_false(warned(&plan, &machine, text));
+  plan.cpu_threads = 16;
+  plan.piece_numel = 5000000;
+  assert_false(warned(&plan, &machine, text));
+  plan.piece_numel = 500000;
+  plan.subgroups[0].route = HK_ROUTE_CPU;
+  assert_false(warned(&plan, &machine, text));
+  plan.subgroups[0].route = HK_ROUTE_STAGED;
+  plan.runtime = HK_RUNTIME_DEEPSPEED;
+  assert_false(warned(&plan, &machine, text));
+  hk_plan_free(&plan);
+  hk_machine_free(&machine);
+}
+
 static void extrapolation_is_said(void **state) {
   (void)state;
   hk_error err = {0};
@@ -512,6 +545,7 @@ int main(void) {
       cmocka_unit_test(threads_do_not_change_the_fit),
       cmocka_unit_test(published_rows_give_a_sane_profile),
       cmocka_unit_test(default_parameters_exist),
+      cmocka_unit_test(crowded_cores_are_said),
       cmocka_unit_test(extrapolation_is_said),
       cmocka_unit_test(a_spoilt_fitted_on_is_refused),
       cmocka_unit_test(bad_input_is_refused),
