@@ -89,6 +89,8 @@ typedef struct {
   double lane_pct[HK_LANE_KIND_COUNT];      /* medians, lane by lane; NAN: no plan has it */
   size_t lane_plans[HK_LANE_KIND_COUNT];    /* of so many plans */
   double worst_gpu_memory_pct;              /* NAN: none is known */
+  double median_rounds_pct, worst_rounds_pct; /* by how much the slowest run of a plan is slower
+                                                 than its fastest; NAN: each was run once */
 } hk_ranking_verdict;
 
 hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,

@@ -55,6 +55,28 @@ static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n, hk_ranking_v
   return HK_OK;
 }
 
+/* What no prediction can be blamed for. */
+static hk_status judge_rounds(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
+                              hk_error *err) {
+  size_t found = 0;
+  double *spreads = malloc(n * sizeof *spreads);
+  if (spreads == NULL) return hk_fail_memory(err, n * sizeof *spreads, "a ranking");
+  verdict->worst_rounds_pct = NAN;
+  for (size_t i = 0; i < n; i++) {
+    double least = INFINITY, most = 0;
+    for (int r = 0; r < plans[i].rounds; r++) {
+      least = fmin(least, plans[i].round_ms[r]);
+      most = fmax(most, plans[i].round_ms[r]);
+    }
+    if (plans[i].rounds < 2) continue;
+    spreads[found] = 100 * (most / least - 1);
+    verdict->worst_rounds_pct = fmax(verdict->worst_rounds_pct, spreads[found++]);
+  }
+  verdict->median_rounds_pct = found > 0 ? hk_median(spreads, found) : NAN;
+  free(spreads);
+  return HK_OK;
+}
+
 static hk_status judge_errors(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
                               hk_error *err) {
   double *errors = malloc(n * sizeof *errors);
@@ -69,7 +91,8 @@ static hk_status judge_errors(const hk_ranked_plan *plans, size_t n, hk_ranking_
   for (size_t i = 0; i < n; i++)
     verdict->worst_gpu_memory_pct =
         fmax(verdict->worst_gpu_memory_pct, fabs(plans[i].gpu_memory_error_pct));
-  return judge_lanes(plans, n, verdict, err);
+  HK_TRY(judge_lanes(plans, n, verdict, err));
+  return judge_rounds(plans, n, verdict, err);
 }
 
 /* How many of the others are faster; of equal ones the earlier is. */

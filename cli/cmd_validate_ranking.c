@@ -158,6 +158,10 @@ static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
   }
   if (!isnan(v->worst_gpu_memory_pct))
     hk_put_number(root, "worst_abs_gpu_memory_error_pct", v->worst_gpu_memory_pct, ok);
+  if (!isnan(v->median_rounds_pct)) {
+    hk_put_number(root, "median_rounds_apart_pct", v->median_rounds_pct, ok);
+    hk_put_number(root, "worst_rounds_apart_pct", v->worst_rounds_pct, ok);
+  }
   return root;
 }
 
@@ -204,6 +208,11 @@ static hk_status print_text(const ranking *r, const hk_ranking_verdict *v, hk_er
   print_lanes(v);
   if (!isnan(v->worst_gpu_memory_pct))
     printf("peak GPU memory: %.1f %% (worst)\n", v->worst_gpu_memory_pct);
+  if (!isnan(v->median_rounds_pct))
+    printf(
+        "slowest round against fastest: %.1f %% (median), %.1f %% (worst): what this node cannot "
+        "repeat, nobody can predict\n",
+        v->median_rounds_pct, v->worst_rounds_pct);
   if (isnan(v->tau))
     puts("Kendall's tau: no two plans differ");
   else

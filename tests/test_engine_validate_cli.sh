@@ -61,6 +61,7 @@ EOF
 
 cat >check_ranking.py <<'EOF'
 import json
+import math
 import statistics
 import sys
 
@@ -80,6 +81,12 @@ assert r["measured_best"] == best["plan"] and r["predicted_best"] == chosen["pla
 regret = 100 * (chosen["measured_ms"] / best["measured_ms"] - 1)
 assert abs(r["top1_regret_pct"] - regret) < 1e-6, (r["top1_regret_pct"], regret)
 assert -1 <= r["kendall_tau"] <= 1, r
+apart = [100 * (max(p["rounds_ms"]) / min(p["rounds_ms"]) - 1) for p in r["plans"]]
+if r["rounds"] > 1:
+    assert math.isclose(r["median_rounds_apart_pct"], statistics.median(apart), abs_tol=1e-6), r
+    assert math.isclose(r["worst_rounds_apart_pct"], max(apart), abs_tol=1e-6), r
+else:
+    assert "median_rounds_apart_pct" not in r, r
 lanes = {}
 for p in r["plans"]:
     for lane, error in p["lane_busy_error_pct"].items():

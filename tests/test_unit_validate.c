@@ -180,6 +180,23 @@ static void rounds_have_a_median(void **state) {
   assert_int_equal(one.measured_id, 2);
 }
 
+/* 10, 5 and 0 % apart; a plan that was run once says nothing. */
+static void rounds_are_judged(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_ranked_plan plans[] = {{.rounds = 3, .round_ms = {2.1, 2.0, 2.2}},
+                            {.rounds = 2, .round_ms = {1.00, 1.05}},
+                            {.rounds = 1, .round_ms = {7}},
+                            {.rounds = 2, .round_ms = {3, 3}}};
+  for (size_t i = 0; i < 4; i++) plans[i].predicted_ms = plans[i].measured_ms = 1 + (double)i;
+  hk_ranking_verdict v;
+  must(hk_ranking_judge(plans, 4, &v, &err), &err);
+  assert_float_equal(v.median_rounds_pct, 5, 1e-9);
+  assert_float_equal(v.worst_rounds_pct, 10, 1e-9);
+  must(hk_ranking_judge(&plans[2], 1, &v, &err), &err);
+  assert_true(isnan(v.median_rounds_pct) && isnan(v.worst_rounds_pct));
+}
+
 static void what_cannot_be_judged(void **state) {
   (void)state;
   hk_error err = {0};
@@ -350,6 +367,7 @@ int main(void) {
       cmocka_unit_test(rankings_are_judged),
       cmocka_unit_test(lanes_are_judged),
       cmocka_unit_test(rounds_have_a_median),
+      cmocka_unit_test(rounds_are_judged),
       cmocka_unit_test(what_cannot_be_judged),
       cmocka_unit_test(plans_are_spread),
       cmocka_unit_test(lanes_are_in_several_plans),
