@@ -177,13 +177,39 @@ static hk_status open_device(hk_engine *e, hk_error *err) {
   return ops->stream_open(e->backend, false, &e->stream, err);
 }
 
+/* Of a smaller team the member would be missed more than the core. */
+#define LEAST_LENDER 8
+
+int hk_engine_team_size(const hk_plan *plan, const hk_graph *graph, int cores) {
+  const int threads = plan->cpu_threads;
+  if (is_deepspeed(plan) || threads != cores || threads < LEAST_LENDER) return threads;
+  int staged = 0, on_cpu = 0;
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    staged += graph->ops[i].kind == HK_OP_STATE_H2D;
+    on_cpu += graph->ops[i].kind == HK_OP_ADAMW_CPU;
+  }
+  return on_cpu > 0 && staged > HK_MOST_AHEAD ? threads - 1 : threads;
+}
+
+/* That the team may have; 0: not known, or none in particular. */
+static int cores_there(const hk_engine *e) {
+  int *cpus = NULL, n = 0;
+  hk_error unknown = {0};
+  if (e->options.no_pin_threads || hk_cpu_order(e->info.pci, &cpus, &n, &unknown) != HK_OK)
+    return 0;
+  free(cpus);
+  return n - e->options.first_core;
+}
+
 static hk_status open_teams(hk_engine *e, hk_error *err) {
-  const hk_team_options options = {.threads = e->plan.cpu_threads,
+  const int threads = hk_engine_team_size(&e->plan, &e->graph, cores_there(e));
+  const hk_team_options options = {.threads = threads,
                                    .pin = !e->options.no_pin_threads,
                                    .pci = e->info.pci,
                                    .first_core = e->options.first_core};
   HK_TRY(hk_team_open(&options, &e->team, err));
   add_note(e, hk_team_note(e->team));
+  if (threads < e->plan.cpu_threads) add_note(e, "one of the team's threads queues copies instead");
   e->thread_squares = calloc((size_t)e->plan.cpu_threads, sizeof *e->thread_squares);
   if (e->thread_squares == NULL) {
     return hk_fail_memory(err, (size_t)e->plan.cpu_threads * sizeof *e->thread_squares,
@@ -278,7 +304,7 @@ static hk_status open_executor(hk_engine *e, hk_error *err) {
   int *cpus = NULL, n = 0;
   hk_error unknown = {0};
   hk_executor_actions actions = {.run = hk_engine_act, .join = hk_engine_join, .arg = e};
-  const int used = e->options.first_core + e->plan.cpu_threads;
+  const int used = e->options.first_core + hk_team_threads(e->team);
   if (!e->options.no_pin_threads && hk_cpu_order(e->info.pci, &cpus, &n, &unknown) == HK_OK &&
       n > used) {
     actions.cpus = cpus + used;

@@ -164,13 +164,10 @@ static bool meet_dependencies(worker *w, int32_t id, hk_error *err) {
  * waits for room, and so does every other thread meanwhile. So no lane is further ahead than this;
  * it waits for many operations at a time, and long before the device has nothing left to do. Most
  * operations are some four commands; updates of mapped pieces of many slabs are more, but last
- * long. */
-#define MOST_AHEAD 128
-
-/* Before a lane's next operation is queued. */
+ * long. Before a lane's next operation is queued. */
 static hk_status wait_for_room(const hk_executor *x, const lane *l, hk_error *err) {
-  const int32_t half = MOST_AHEAD / 2;
-  if (l->queued < MOST_AHEAD || l->queued % half != 0) return HK_OK;
+  const int32_t half = HK_MOST_AHEAD / 2;
+  if (l->queued < HK_MOST_AHEAD || l->queued % half != 0) return HK_OK;
   return x->backend->ops->event_sync(x->end[l->ops[l->queued - half]], err);
 }
 

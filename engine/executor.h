@@ -13,6 +13,10 @@
 
 typedef struct hk_executor hk_executor;
 
+/* Operations that a lane of the device is ahead at most: its thread queues half as many at a time,
+ * and comes back when so many have been done. */
+#define HK_MOST_AHEAD 128
+
 /* What operations do. `run` does an operation of a CPU lane, or queues one of a device lane on
  * `stream`. `join` is called once by the thread of each CPU lane. */
 typedef struct {

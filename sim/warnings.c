@@ -107,13 +107,12 @@ static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machi
   if (plan->runtime != HK_RUNTIME_HOCKET || n[HK_ROUTE_CPU] == 0 || n[HK_ROUTE_STAGED] == 0 ||
       plan->piece_numel >= SMALL_PIECE || spare > 0)
     return;
-  warn(
-      w,
-      "CPU teams have every core of %s, and state is moved in pieces of %.3g M parameters: threads "
-      "that queue so many copies take cores from the teams, which is not modelled; leave a core, "
-      "or "
-      "take pieces of %d M",
-      machine->name, (double)plan->piece_numel / 1e6, SMALL_PIECE / 1000000);
+  warn(w,
+       "CPU teams have every core of %s, and state is moved in pieces of %.3g M parameters: what "
+       "queueing so many copies takes from the teams is not modelled; leave a core, or take pieces "
+       "of "
+       "%d M",
+       machine->name, (double)plan->piece_numel / 1e6, SMALL_PIECE / 1000000);
 }
 
 static void warn_of_gap(void *context, const char *sentence) {

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "engine/executor.h"
+#include "engine/private.h"
 #include "tests/fixture_graph.h"
 #include "tests/fixture_host.h"
 
@@ -176,11 +177,51 @@ static void test_who_waits_is_alone(void **state) {
   }
 }
 
+/* -- Whose core ----------------------------------------------------------------------------------
+ */
+
+static int team_size(hk_runtime runtime, hk_route route, int64_t piece, int threads, int cores) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(LAYERS);
+  const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
+  must(hk_plan_create(&model, &ALONE, runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
+                      5000, &plan, &err),
+       &err);
+  hk_model_free(&model);
+  plan.piece_numel = piece;
+  plan.cpu_threads = threads;
+  plan.stride = deepspeed ? 2 : 0;
+  for (size_t s = 0; s < plan.n_subgroups; s++)
+    plan.subgroups[s].route = s % 2 ? route : HK_ROUTE_CPU;
+  hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+  const int size = hk_engine_team_size(&plan, &graph, cores);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+  return size;
+}
+
+/* A member is given up for queueing where that goes on all through the step and no core is left. */
+static void test_a_core_for_queueing(void **state) {
+  (void)state;
+  const hk_runtime ours = HK_RUNTIME_HOCKET;
+  assert_int_equal(team_size(ours, HK_ROUTE_STAGED, 50, 16, 16), 15);
+  assert_int_equal(team_size(ours, HK_ROUTE_STAGED, 50, 16, 17), 16);
+  assert_int_equal(team_size(ours, HK_ROUTE_STAGED, 50, 15, 16), 15);
+  assert_int_equal(team_size(ours, HK_ROUTE_STAGED, 50, 17, 16), 17); /* not pinned at all */
+  assert_int_equal(team_size(ours, HK_ROUTE_STAGED, 50, 16, 0), 16);
+  assert_int_equal(team_size(ours, HK_ROUTE_STAGED, 50, 2, 2), 2);
+  assert_int_equal(team_size(ours, HK_ROUTE_STAGED, 5000, 16, 16), 16); /* few pieces */
+  assert_int_equal(team_size(ours, HK_ROUTE_MAPPED, 50, 16, 16), 16);
+  assert_int_equal(team_size(HK_RUNTIME_DEEPSPEED, HK_ROUTE_STAGED, 50, 16, 16), 16);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_word_of_an_end),
       cmocka_unit_test(test_one_thread_queues),
       cmocka_unit_test(test_who_waits_is_alone),
+      cmocka_unit_test(test_a_core_for_queueing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
