@@ -109,9 +109,7 @@ static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machi
     return;
   warn(w,
        "CPU teams have every core of %s, and state is moved in pieces of %.3g M parameters: what "
-       "queueing so many copies takes from the teams is not modelled; leave a core, or take pieces "
-       "of "
-       "%d M",
+       "queueing takes from the teams is not modelled; leave a core, or take pieces of %d M",
        machine->name, (double)plan->piece_numel / 1e6, SMALL_PIECE / 1000000);
 }
 

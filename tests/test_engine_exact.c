@@ -220,9 +220,9 @@ static int until_failure;              /* waits for room; 0: none fails */
 static _Thread_local bool queues_some; /* this thread */
 
 static queue *queue_of(hk_stream *s) {
-  queue *q = queues;
-  while (q->stream != NULL && q->stream != s) q++;
-  assert(q < queues + MOST_STREAMS - 1);
+  queue *q = queues, *const end = queues + MOST_STREAMS;
+  while (q < end && q->stream != NULL && q->stream != s) q++;
+  assert(q < end);
   q->stream = s;
   return q;
 }
