@@ -191,18 +191,21 @@ int hk_engine_team_size(const hk_plan *plan, const hk_graph *graph, int cores) {
   return on_cpu > 0 && staged > HK_MOST_AHEAD ? threads - 1 : threads;
 }
 
-/* That the team may have; 0: not known, or none in particular. */
-static int cores_there(const hk_engine *e) {
-  int *cpus = NULL, n = 0;
+/* The CPUs, *n, that threads are pinned to from options.first_core on; NULL and 0: none is. The
+ * caller frees them. */
+static int *cpus_to_pin(const hk_engine *e, int *n) {
+  int *cpus = NULL;
   hk_error unknown = {0};
-  if (e->options.no_pin_threads || hk_cpu_order(e->info.pci, &cpus, &n, &unknown) != HK_OK)
-    return 0;
-  free(cpus);
-  return n - e->options.first_core;
+  *n = 0;
+  if (e->options.no_pin_threads || hk_cpu_order(e->info.pci, &cpus, n, &unknown) != HK_OK)
+    return NULL;
+  return cpus;
 }
 
 static hk_status open_teams(hk_engine *e, hk_error *err) {
-  const int threads = hk_engine_team_size(&e->plan, &e->graph, cores_there(e));
+  int n = 0;
+  free(cpus_to_pin(e, &n));
+  const int threads = hk_engine_team_size(&e->plan, &e->graph, n - e->options.first_core);
   const hk_team_options options = {.threads = threads,
                                    .pin = !e->options.no_pin_threads,
                                    .pci = e->info.pci,
@@ -301,12 +304,10 @@ static void team_has_begun(void *arg) {
 
 /* The cores that the team leaves free are for the threads that queue. */
 static hk_status open_executor(hk_engine *e, hk_error *err) {
-  int *cpus = NULL, n = 0;
-  hk_error unknown = {0};
   hk_executor_actions actions = {.run = hk_engine_act, .join = hk_engine_join, .arg = e};
   const int used = e->options.first_core + hk_team_threads(e->team);
-  if (!e->options.no_pin_threads && hk_cpu_order(e->info.pci, &cpus, &n, &unknown) == HK_OK &&
-      n > used) {
+  int n = 0, *cpus = cpus_to_pin(e, &n);
+  if (n > used) {
     actions.cpus = cpus + used;
     actions.n_cpus = n - used;
   }

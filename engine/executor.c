@@ -287,11 +287,9 @@ static bool waits_for_others(const hk_executor *x, const hk_op *op, const bool *
 
 /* Which lanes have a worker of their own: all of the CPU, and of the device those that wait. One
  * that is found to be alone may be waited for by a lane that was looked at before: until nothing
- * changes.
- */
+ * changes. `alone` comes as zeros. */
 static void find_alone(const hk_executor *x, bool *alone) {
   const hk_graph *graph = x->graph;
-  for (size_t i = 0; i < graph->n_lanes; i++) alone[i] = false;
   for (bool changed = true; changed;) {
     changed = false;
     for (size_t i = 0; i < graph->n_ops; i++) {
@@ -327,7 +325,7 @@ static void appoint(hk_executor *x, const bool *alone) {
 static hk_status open_workers(hk_executor *x, hk_error *err) {
   const size_t lanes = x->graph->n_lanes;
   x->workers = calloc(lanes, sizeof *x->workers);
-  bool *alone = malloc(lanes * sizeof *alone);
+  bool *alone = calloc(lanes, sizeof *alone);
   if (x->workers != NULL && alone != NULL) {
     find_alone(x, alone);
     appoint(x, alone);

@@ -75,7 +75,7 @@ struct hk_engine {
 };
 
 /* What operations do (actions.c); arg is the engine. */
-/* Members of the CPU team on a machine with so many cores for it (0: not known): the plan's
+/* Members of the CPU team on a machine with so many cores for it (0 or less: not known): the plan's
  * threads. Where those are on every core, and staged pieces so many that queueing them goes on all
  * the time, it is one less, whose core the threads that queue have: whichever core they took
  * otherwise, the whole team would wait for its member there. */

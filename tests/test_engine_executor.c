@@ -53,24 +53,28 @@ static hk_status look(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
   return HK_OK;
 }
 
-/* All on the CPU, in pieces; every piece's weights go up. */
-static hk_graph cpu_graph(hk_plan *plan) {
+/* DeepSpeed's is interleaved. All on the CPU until routes are given. */
+static hk_plan small_plan(hk_runtime runtime, int64_t piece) {
+  const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
   hk_error err = {0};
+  hk_plan plan;
   hk_model model = tiny_model(LAYERS);
-  must(hk_plan_create(&model, &ALONE, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 5000, plan, &err),
+  must(hk_plan_create(&model, &ALONE, runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
+                      5000, &plan, &err),
        &err);
   hk_model_free(&model);
-  plan->piece_numel = 2000;
-  for (size_t s = 0; s < plan->n_subgroups; s++) plan->subgroups[s].route = HK_ROUTE_CPU;
-  return built(plan, HK_EXPAND_UPDATE, true);
+  plan.piece_numel = piece;
+  plan.stride = deepspeed ? 2 : 0;
+  for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].route = HK_ROUTE_CPU;
+  return plan;
 }
 
 /* While an operation of the CPU's runs, others learn that the one before has ended; of the last
  * one, too, and of all of them if it never says that it has begun. */
 static void test_word_of_an_end(void **state) {
   (void)state;
-  hk_plan plan;
-  hk_graph graph = cpu_graph(&plan);
+  hk_plan plan = small_plan(HK_RUNTIME_HOCKET, 2000); /* every piece's weights go up */
+  hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
   int waiting = 0;
   for (size_t i = 0; i < graph.n_ops; i++) waiting += waits_for(&graph, (int32_t)i) >= 0;
   assert_true(waiting > 20);
@@ -118,16 +122,8 @@ static hk_status count(void *arg, int32_t op, hk_stream *stream, hk_error *err) 
 
 static census take_census(hk_runtime runtime) {
   static const hk_route routes[] = {HK_ROUTE_CPU, HK_ROUTE_STAGED, HK_ROUTE_RESIDENT};
-  const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
   hk_error err = {0};
-  hk_plan plan;
-  hk_model model = tiny_model(LAYERS);
-  must(hk_plan_create(&model, &ALONE, runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
-                      5000, &plan, &err),
-       &err);
-  hk_model_free(&model);
-  plan.piece_numel = 400;
-  plan.stride = deepspeed ? 2 : 0;
+  hk_plan plan = small_plan(runtime, 400);
   for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].route = routes[s % 3];
   hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
 
@@ -181,19 +177,9 @@ static void test_who_waits_is_alone(void **state) {
  */
 
 static int team_size(hk_runtime runtime, hk_route route, int64_t piece, int threads, int cores) {
-  hk_error err = {0};
-  hk_plan plan;
-  hk_model model = tiny_model(LAYERS);
-  const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
-  must(hk_plan_create(&model, &ALONE, runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
-                      5000, &plan, &err),
-       &err);
-  hk_model_free(&model);
-  plan.piece_numel = piece;
+  hk_plan plan = small_plan(runtime, piece);
   plan.cpu_threads = threads;
-  plan.stride = deepspeed ? 2 : 0;
-  for (size_t s = 0; s < plan.n_subgroups; s++)
-    plan.subgroups[s].route = s % 2 ? route : HK_ROUTE_CPU;
+  for (size_t s = 1; s < plan.n_subgroups; s += 2) plan.subgroups[s].route = route;
   hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
   const int size = hk_engine_team_size(&plan, &graph, cores);
   hk_graph_free(&graph);
