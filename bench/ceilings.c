@@ -43,8 +43,8 @@ static hk_status open_streams(ceilings *c, hk_error *err) {
   HK_TRY(ops->stream_open(c->backend, false, &c->in, err));
   HK_TRY(ops->stream_open(c->backend, false, &c->out, err));
   for (int i = 0; i <= SEGMENTS; i++) {
-    HK_TRY(ops->event_open(c->backend, &c->in_marks[i], err));
-    HK_TRY(ops->event_open(c->backend, &c->out_marks[i], err));
+    HK_TRY(ops->event_open(c->backend, true, &c->in_marks[i], err));
+    HK_TRY(ops->event_open(c->backend, true, &c->out_marks[i], err));
   }
   return HK_OK;
 }

@@ -36,12 +36,10 @@ static hk_status run_timed(hk_stand_job *job,
 /* ---- Latency --------------------------------------------------------------------------------- */
 
 static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error *err) {
-  const hk_backend_ops *ops = job->stand->ops;
   hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
   const hk_ns begin = hk_now();
   HK_TRY(hk_stand_queue(job, 0, err));
-  HK_TRY(ops->record(lane->stream, lane->marks[0], err));
-  HK_TRY(ops->event_sync(lane->marks[0], err)); /* as the engine's lanes wait */
+  HK_TRY(hk_stand_await(job->stand, lane, err)); /* as the engine's lanes wait */
   *time = (double)(hk_now() - begin);
   return HK_OK;
 }
@@ -86,7 +84,7 @@ static hk_status queue_hops(const hk_stand_job *job, hk_error *err) {
     HK_TRY(queue_hop(job, i, err));
     HK_TRY(ops->record(stream, hop_marks(job, i)[1], err));
   }
-  return ops->event_sync(hop_marks(job, HOPS)[1], err);
+  return hk_stand_await(job->stand, hop_lane(job, HOPS), err);
 }
 
 /* The median; a hop takes a tick of the clock at least. */
@@ -129,7 +127,7 @@ static hk_status queue_turns(const hk_stand_job *job, hk_stream *const *streams,
     HK_TRY(ops->copy(streams[i], gpu->in + i * bytes, job->stand->in + i * bytes, bytes, err));
     HK_TRY(ops->record(streams[i], lane->marks[i + 1], err));
   }
-  for (int i = 0; i < HK_STAND_TURNS; i++) HK_TRY(ops->event_sync(lane->marks[i + 1], err));
+  for (int i = 0; i < HK_STAND_TURNS; i++) HK_TRY(ops->stream_sync(streams[i], err));
   return HK_OK;
 }
 

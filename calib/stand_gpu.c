@@ -13,12 +13,13 @@ static hk_status open_lane(hk_stand *stand, hk_stand_gpu *gpu, hk_stand_lane *la
                            hk_error *err) {
   HK_TRY(stand->ops->stream_open(gpu->backend, urgent, &lane->stream, err));
   for (int i = 0; i <= HK_STAND_STRETCHES; i++) {
-    HK_TRY(stand->ops->event_open(gpu->backend, &lane->marks[i], err));
+    HK_TRY(stand->ops->event_open(gpu->backend, false, &lane->marks[i], err));
   }
   for (int i = 0; i < HK_STAND_STRETCHES; i++) {
-    HK_TRY(stand->ops->event_open(gpu->backend, &lane->begins[i], err));
+    HK_TRY(stand->ops->event_open(gpu->backend, false, &lane->begins[i], err));
   }
-  return stand->ops->event_open(gpu->backend, &lane->passing, err);
+  HK_TRY(stand->ops->event_open(gpu->backend, false, &lane->passing, err));
+  return stand->ops->event_open(gpu->backend, true, &lane->awaited, err);
 }
 
 static void lay_out(hk_stand_gpu *gpu) {
@@ -70,6 +71,7 @@ void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu) {
       if (lane->begins[i] != NULL) ops->event_close(lane->begins[i]);
     }
     if (lane->passing != NULL) ops->event_close(lane->passing);
+    if (lane->awaited != NULL) ops->event_close(lane->awaited);
   }
   if (gpu->block != NULL) ops->release(gpu->backend, gpu->block);
   gpu->block = NULL;
@@ -156,6 +158,11 @@ hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err) {
   return job->stand->ops->launch(hk_stand_lane_of(job->stand, job->load)->stream, &kernel, err);
 }
 
+hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_error *err) {
+  HK_TRY(stand->ops->record(lane->stream, lane->awaited, err));
+  return stand->ops->event_sync(lane->awaited, err);
+}
+
 /* ---- A whole job ----------------------------------------------------------------------------- */
 
 /* Between two events, as the engine queues an operation of a step that has a timeline (without one,
@@ -173,7 +180,7 @@ static hk_status queue_all(hk_stand_job *job, hk_stand_lane *lane, hk_error *err
       HK_TRY(ops->record(lane->stream, last ? lane->marks[s + 1] : lane->passing, err));
     }
   }
-  return ops->event_sync(lane->marks[job->n], err);
+  return hk_stand_await(job->stand, lane, err);
 }
 
 static hk_status read_times(hk_stand_job *job, hk_stand_lane *lane, hk_error *err) {

@@ -26,6 +26,7 @@ typedef struct {
   hk_event *marks[HK_STAND_STRETCHES + 1];
   hk_event *begins[HK_STAND_STRETCHES]; /* of UPDATE: of the last operation of each stretch */
   hk_event *passing;                    /* recorded and never read: see queue_all */
+  hk_event *awaited;                    /* the only one that threads wait for, as in the engine */
 } hk_stand_lane;
 
 typedef struct {
@@ -139,6 +140,8 @@ hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load);
 hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i);
 /* Queues operation i of a job on its lane. */
 hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err);
+/* Waits for all that is queued on a lane. */
+hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_error *err);
 /* All of a job: its stretches are the GPU's own times. */
 void hk_stand_gpu_run(hk_stand_job *job);
 /* Copies between any memories on a lane, and waits for it. */

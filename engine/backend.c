@@ -16,6 +16,11 @@ hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error
                  all[1]->name);
 }
 
+hk_status hk_event_check_awaited(const hk_event *e, hk_error *err) {
+  if (e->awaited) return HK_OK;
+  return hk_fail(err, HK_INPUT, "a thread waits for an event that was not opened to be awaited");
+}
+
 static bool is_size(int64_t n) {
   return n >= 1 && n <= INT_MAX;
 }

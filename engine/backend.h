@@ -111,7 +111,9 @@ typedef struct {
 
   hk_status (*stream_open)(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);
   void (*stream_close)(hk_stream *s); /* waits for it */
-  hk_status (*event_open)(hk_backend *b, hk_event **out, hk_error *err);
+  /* awaited: threads may wait for it, which with CUDA interrupts a CPU each time that it happens,
+   * whether one waits or not. */
+  hk_status (*event_open)(hk_backend *b, bool awaited, hk_event **out, hk_error *err);
   void (*event_close)(hk_event *e);
 
   /* Queued on a stream. copy: between any two of device memory, its peers' and host memory
@@ -123,7 +125,8 @@ typedef struct {
 
   /* For the calling thread. */
   hk_status (*stream_sync)(hk_stream *s, hk_error *err);
-  hk_status (*event_sync)(hk_event *e, hk_error *err); /* sleeps until it has happened */
+  /* Sleeps until it has happened. HK_INPUT unless e was opened as awaited. */
+  hk_status (*event_sync)(hk_event *e, hk_error *err);
   hk_status (*event_done)(hk_event *e, bool *done, hk_error *err);
   /* Fixes the device's clock to CLOCK_MONOTONIC; to be called while the device is idle. */
   hk_status (*clock_align)(hk_backend *b, hk_ns *uncertainty, hk_error *err);
@@ -141,12 +144,14 @@ struct hk_stream {
 };
 struct hk_event {
   hk_backend *backend;
+  bool awaited;
 };
 
 extern const hk_backend_ops hk_backend_host, hk_backend_cuda;
 /* "cuda" or "host"; HK_INPUT names what there is. */
 hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error *err);
-/* For backends: HK_INPUT unless a MATMUL's sizes are in range. */
+/* For backends: HK_INPUT unless e was opened as awaited, or a MATMUL's sizes are in range. */
+hk_status hk_event_check_awaited(const hk_event *e, hk_error *err);
 hk_status hk_matmul_check_sizes(const hk_kernel *kernel, hk_error *err);
 
 #ifdef __cplusplus

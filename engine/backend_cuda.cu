@@ -269,15 +269,17 @@ static void close_stream(hk_stream *s) {
   free(s);
 }
 
-static hk_status open_event(hk_backend *common, hk_event **out, hk_error *err) {
+static hk_status open_event(hk_backend *common, bool awaited, hk_event **out, hk_error *err) {
   *out = NULL;
   HK_TRY(enter(common, err));
   cuda_event *e = (cuda_event *)calloc(1, sizeof *e);
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "an event");
   e->common.backend = common;
+  e->common.awaited = awaited;
   /* Blocking: who waits sleeps, whatever the device's flags. Timed, as events are unless told. */
-  const hk_status status = check(cudaEventCreateWithFlags(&e->handle, cudaEventBlockingSync), err,
-                                 "cudaEventCreateWithFlags", "cudaEventBlockingSync");
+  const unsigned flags = awaited ? cudaEventBlockingSync : cudaEventDefault;
+  const hk_status status = check(cudaEventCreateWithFlags(&e->handle, flags), err,
+                                 "cudaEventCreateWithFlags", awaited ? "awaited" : "");
   if (status != HK_OK) {
     free(e);
     return status;
@@ -341,6 +343,7 @@ static hk_status sync_stream(hk_stream *s, hk_error *err) {
 }
 
 static hk_status sync_event(hk_event *e, hk_error *err) {
+  HK_TRY(hk_event_check_awaited(e, err));
   HK_TRY(enter(e->backend, err));
   CHECK(cudaEventSynchronize, err, event_of(e));
   return HK_OK;

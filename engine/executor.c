@@ -4,7 +4,8 @@
  * team works on every core a thread may have to wait milliseconds for one of them, and workers that
  * wait for each other would do so at every operation. Whoever ends an operation wakes the workers
  * that wait for this one and no other; the CPU team's does that when its next operation has begun,
- * or at once if it has to wait itself: it has better things to do between two of them. */
+ * or at once if it has to wait itself: it has better things to do between two of them. Only events
+ * that a thread waits for are opened as such: each of them interrupts a CPU when it happens. */
 #include "engine/executor.h"
 
 #include <pthread.h>
@@ -349,6 +350,21 @@ static hk_status open_workers(hk_executor *x, hk_error *err) {
   return HK_OK;
 }
 
+/* Which ends threads wait for: for room, and as the CPU. `awaited` comes as zeros. */
+static void find_awaited(const hk_executor *x, bool *awaited) {
+  const hk_graph *graph = x->graph;
+  for (size_t l = 0; l < graph->n_lanes; l++) {
+    const lane *own = &x->lanes[l];
+    if (own->on_cpu) continue;
+    for (int32_t i = 0; i < own->n; i += HK_MOST_AHEAD / 2) awaited[own->ops[i]] = true;
+  }
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    const hk_op *op = &graph->ops[i];
+    if (!lane_of(x, (int32_t)i)->on_cpu) continue;
+    for (int32_t d = op->deps_begin; d < op->deps_end; d++) awaited[graph->deps[d]] = true;
+  }
+}
+
 static hk_status open_events(hk_executor *x, hk_error *err) {
   const size_t n = x->graph->n_ops;
   x->progress = calloc(n, sizeof *x->progress);
@@ -356,16 +372,22 @@ static hk_status open_events(hk_executor *x, hk_error *err) {
   x->end = calloc(n, sizeof(hk_event *));
   x->cpu_start = calloc(n, sizeof *x->cpu_start);
   x->cpu_end = calloc(n, sizeof *x->cpu_end);
+  bool *awaited = calloc(n, sizeof *awaited);
   if (x->progress == NULL || x->start == NULL || x->end == NULL || x->cpu_start == NULL ||
-      x->cpu_end == NULL) {
+      x->cpu_end == NULL || awaited == NULL) {
+    free(awaited);
     return hk_fail_memory(err, n * sizeof(hk_event *), "the operations' events");
   }
-  for (size_t i = 0; i < n; i++) {
+  find_awaited(x, awaited);
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < n && status == HK_OK; i++) {
     if (lane_of(x, (int32_t)i)->on_cpu) continue;
-    HK_TRY(x->backend->ops->event_open(x->backend, &x->start[i], err));
-    HK_TRY(x->backend->ops->event_open(x->backend, &x->end[i], err));
+    status = x->backend->ops->event_open(x->backend, false, &x->start[i], err);
+    if (status == HK_OK)
+      status = x->backend->ops->event_open(x->backend, awaited[i], &x->end[i], err);
   }
-  return HK_OK;
+  free(awaited);
+  return status;
 }
 
 static hk_status start_threads(hk_executor *x, hk_error *err) {

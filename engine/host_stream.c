@@ -86,12 +86,12 @@ static uint64_t last_record(host_event *e) {
   return number;
 }
 
-hk_status hk_host_event_open(hk_backend *b, hk_event **out, hk_error *err) {
+hk_status hk_host_event_open(hk_backend *b, bool awaited, hk_event **out, hk_error *err) {
   *out = NULL;
   HK_TRY(hk_host_check((hk_host_device *)b, err));
   host_event *e = calloc(1, sizeof *e);
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "an event");
-  e->base.backend = b;
+  e->base = (hk_event){.backend = b, .awaited = awaited};
   pthread_mutex_init(&e->lock, NULL);
   pthread_cond_init(&e->reached, NULL);
   atomic_init(&e->owners, 1);
@@ -107,6 +107,7 @@ hk_status hk_host_event_sync(hk_event *event, hk_error *err) {
   host_event *e = (host_event *)event;
   hk_host_device *device = (hk_host_device *)event->backend;
   HK_TRY(hk_host_check(device, err));
+  HK_TRY(hk_event_check_awaited(event, err));
   await_event(e, last_record(e));
   return hk_host_check(device, err);
 }

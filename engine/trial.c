@@ -153,7 +153,7 @@ static hk_status allocate(hk_trial *t, hk_error *err) {
   t->span = hk_arena_take(&t->arena, 4 * span, 4096);
   for (int i = 0; i < 2; i++) {
     t->grads[i] = (uint16_t *)t->span + i * span;
-    HK_TRY(b->ops->event_open(b, &t->copied[i], err));
+    HK_TRY(b->ops->event_open(b, true, &t->copied[i], err));
   }
   HK_TRY(b->ops->alloc(b, 2 * span, &t->device, err));
   return t->options.check ? allocate_plain(t, err) : HK_OK;

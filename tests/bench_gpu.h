@@ -173,9 +173,9 @@ static inline hk_status bench_all(bench *b, hk_error *err) {
 static inline hk_status bench_open(bench *b, hk_error *err) {
   HK_TRY(ops->stream_open(gpu, true, &b->up, err));
   HK_TRY(ops->stream_open(gpu, false, &b->down, err));
-  HK_TRY(ops->event_open(gpu, &b->begin, err));
-  HK_TRY(ops->event_open(gpu, &b->end, err));
-  HK_TRY(ops->event_open(gpu, &b->end_other, err));
+  HK_TRY(ops->event_open(gpu, false, &b->begin, err));
+  HK_TRY(ops->event_open(gpu, false, &b->end, err));
+  HK_TRY(ops->event_open(gpu, false, &b->end_other, err));
   HK_TRY(ops->alloc(gpu, bench_device_bytes(), (void **)&b->device, err));
   HK_TRY(pinned(bench_host_bytes(), &b->host, err));
   return pinned(bench_host_bytes(), &b->other, err);

@@ -35,7 +35,7 @@ static inline hk_stream *open_stream(hk_backend *b) {
 static inline hk_event *open_event(hk_backend *b) {
   hk_error err = {0};
   hk_event *e = NULL;
-  must(ops->event_open(b, &e, &err), &err);
+  must(ops->event_open(b, true, &e, &err), &err);
   return e;
 }
 

@@ -161,6 +161,25 @@ static void test_streams_wait_for_events(void **state) {
   free(out);
 }
 
+static void test_only_awaited_events_are_waited_for(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_backend *b = open_device(0, HK_MIB, 0);
+  hk_stream *s = open_stream(b);
+  hk_event *e = NULL;
+  must(ops->event_open(b, false, &e, &err), &err);
+  record(s, e);
+  assert_int_equal(ops->event_sync(e, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "not opened to be awaited"));
+  must(ops->stream_sync(s, &err), &err);
+  bool done = false;
+  must(ops->event_done(e, &done, &err), &err);
+  assert_true(done);
+  ops->stream_close(s);
+  ops->event_close(e);
+  ops->close(b);
+}
+
 static void test_times_of_events(void **state) {
   (void)state;
   enum { N = 50 };
@@ -409,6 +428,7 @@ int main(void) {
       cmocka_unit_test(test_data_is_copied),
       cmocka_unit_test(test_a_stream_keeps_its_order),
       cmocka_unit_test(test_streams_wait_for_events),
+      cmocka_unit_test(test_only_awaited_events_are_waited_for),
       cmocka_unit_test(test_times_of_events),
       cmocka_unit_test(test_events_not_yet),
       cmocka_unit_test(test_streams_overlap),

@@ -49,7 +49,7 @@ static void check_failed(hk_backend *b, hk_stream *s, hk_event *e, const char *w
                            ops->host_register(b, host, 8, &err),
                            ops->peer(b, b, &direct, &err),
                            ops->stream_open(b, true, &stream, &err),
-                           ops->event_open(b, &event, &err),
+                           ops->event_open(b, true, &event, &err),
                            ops->copy(s, host, host + 4, 4, &err),
                            ops->launch(s, &k, &err),
                            ops->record(s, e, &err),

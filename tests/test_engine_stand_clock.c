@@ -58,10 +58,10 @@ static void clock_stream_close(hk_stream *s) {
   free(s);
 }
 
-static hk_status clock_event_open(hk_backend *b, hk_event **out, hk_error *err) {
+static hk_status clock_event_open(hk_backend *b, bool awaited, hk_event **out, hk_error *err) {
   clock_event *e = calloc(1, sizeof *e);
   assert_non_null(e);
-  must(hk_backend_host.event_open(b, &e->inner, err), err);
+  must(hk_backend_host.event_open(b, awaited, &e->inner, err), err);
   e->base.backend = b;
   *out = &e->base;
   return HK_OK;

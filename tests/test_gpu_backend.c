@@ -419,8 +419,8 @@ static two_streams open_two(void) {
   t.other = memory_of(PINNED, BIG);
   must(ops->stream_open(gpu, false, &t.a, &err), &err);
   must(ops->stream_open(gpu, true, &t.b, &err), &err);
-  must(ops->event_open(gpu, &t.first, &err), &err);
-  must(ops->event_open(gpu, &t.second, &err), &err);
+  must(ops->event_open(gpu, true, &t.first, &err), &err);
+  must(ops->event_open(gpu, true, &t.second, &err), &err);
   memset(t.host, 1, BIG);
   return t;
 }
