@@ -172,11 +172,12 @@ static hk_status predict(session *s, const hk_machine *machine, hk_validation *o
   return HK_OK;
 }
 
-static hk_status compare(const session *s, hk_validation *out, hk_error *err) {
+static hk_status compare(const session *s, const hk_timeline *measured, hk_validation *out,
+                         hk_error *err) {
   hk_op_cost *costs = NULL;
   HK_TRY(hk_op_costs(&s->graph, &s->machine, &costs, err));
-  const hk_status status = hk_timelines_compare(&s->graph, &out->predicted, &out->measured, costs,
-                                                &out->comparison, err);
+  const hk_status status =
+      hk_timelines_compare(&s->graph, &out->predicted, measured, costs, &out->comparison, err);
   free(costs);
   return status;
 }
@@ -195,7 +196,7 @@ static hk_status validate(session *s, const hk_machine *machine, hk_validation *
   hk_trial_close(s->trial);
   s->trial = NULL;
   HK_TRY(measure_memory(s, &memory, out, err));
-  return compare(s, out, err);
+  return compare(s, &out->measured, out, err);
 }
 
 static void end_session(session *s) {
@@ -216,6 +217,27 @@ hk_status hk_validate_plan(const hk_plan *plan, const hk_machine *machine,
                .warm_up = options->warm_up > 0 ? options->warm_up : DEFAULT_WARM_UP};
   const hk_status status = validate(&s, machine, out, err);
   end_session(&s);
+  if (status != HK_OK) hk_validation_free(out);
+  return status;
+}
+
+static hk_status judge(session *s, const hk_timeline *measured, const hk_machine *machine,
+                       hk_validation *out, hk_error *err) {
+  hk_memory_report unused;
+  HK_TRY(predict(s, machine, out, &unused, err));
+  HK_TRY(compare(s, measured, out, err));
+  out->update_ms = malloc(sizeof *out->update_ms);
+  if (out->update_ms == NULL) return hk_fail_memory(err, sizeof *out->update_ms, "step times");
+  out->update_ms[0] = hk_ms(out->comparison.makespan.measured);
+  out->steps = 1;
+  return HK_OK;
+}
+
+hk_status hk_validate_again(const hk_plan *plan, const hk_timeline *measured,
+                            const hk_machine *machine, hk_validation *out, hk_error *err) {
+  memset(out, 0, sizeof *out);
+  session s = {.plan = plan};
+  const hk_status status = judge(&s, measured, machine, out, err);
   if (status != HK_OK) hk_validation_free(out);
   return status;
 }

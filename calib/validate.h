@@ -37,6 +37,11 @@ typedef struct {
  * compared. Free with hk_validation_free, safe on a zeroed one. */
 hk_status hk_validate_plan(const hk_plan *plan, const hk_machine *machine,
                            const hk_validate_options *options, hk_validation *out, hk_error *err);
+/* A measurement that was kept against what the machine is predicted to do of the plan now: of
+ * `measured`, a step's update phase, `out` has the comparison and no copy, and of memory nothing.
+ */
+hk_status hk_validate_again(const hk_plan *plan, const hk_timeline *measured,
+                            const hk_machine *machine, hk_validation *out, hk_error *err);
 void hk_validation_free(hk_validation *validation);
 /* The median of update_ms. */
 double hk_validation_median_ms(const hk_validation *validation);

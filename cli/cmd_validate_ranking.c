@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket validate ranking: whether the plan that is predicted best is the best. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,9 +9,8 @@
 #include "cli/emit.h"
 #include "cli/interrupt.h"
 #include "cli/node_profile.h"
-#include "cli/table.h"
+#include "cli/ranked.h"
 #include "cli/validated.h"
-#include "core/json.h"
 #include "engine/host_memory.h"
 
 #define NAME          "validate ranking"
@@ -105,143 +103,16 @@ static hk_status choose_plans(ranking *r, hk_error *err) {
   return hk_ranking_plans(&r->model, &r->profile.machine, least, room, &r->plans, &r->n_plans, err);
 }
 
-/* -- Answer ------------------------------------------------------------------------------------ */
-
-static double error_pct(const hk_ranked_plan *p) {
-  return 100 * (p->predicted_ms / p->measured_ms - 1);
-}
-
-static void put_plan(const hk_ranked_plan *p, cJSON *object, bool *ok) {
-  hk_put_string(object, "plan", p->title, ok);
-  hk_put_number(object, "predicted_ms", p->predicted_ms, ok);
-  hk_put_number(object, "measured_ms", p->measured_ms, ok);
-  hk_put_number(object, "min_ms", p->least_ms, ok);
-  hk_put_number(object, "max_ms", p->most_ms, ok);
-  hk_put_item(object, "rounds_ms", cJSON_CreateDoubleArray(p->round_ms, p->rounds), ok);
-  hk_put_number(object, "error_pct", error_pct(p), ok);
-  cJSON *lanes = hk_put_object(object, "lane_busy_error_pct", ok);
-  for (int i = 0; i < p->n_lanes; i++)
-    hk_put_number(lanes, hk_lane_kind_name(p->lanes[i].kind), p->lanes[i].error_pct, ok);
-  if (!isnan(p->gpu_memory_error_pct))
-    hk_put_number(object, "gpu_memory_error_pct", p->gpu_memory_error_pct, ok);
-  hk_put_number(object, "predicted_timeline", (double)p->predicted_id, ok);
-  hk_put_number(object, "measured_timeline", (double)p->measured_id, ok);
-}
-
-static cJSON *json_of(const ranking *r, const hk_ranking_verdict *v, bool *ok) {
-  cJSON *root = hk_emit_begin("hocket.ranking/1", ok);
-  hk_put_string(root, "model", r->model.name, ok);
-  hk_put_string(root, "profile", r->profile.machine.name, ok);
-  hk_put_item(root, "fingerprint", hk_fingerprint_to_json(&r->profile.here), ok);
-  cJSON *plans = hk_put_array(root, "plans", ok);
-  for (size_t i = 0; i < r->n; i++) put_plan(&r->ranked[i], hk_put_element(plans, ok), ok);
-  hk_put_number(root, "chosen", (double)r->n_plans, ok);
-  hk_put_number(root, "rounds", r->rounds, ok);
-  hk_put_bool(root, "complete", r->n_runs == r->n_plans * (size_t)r->rounds, ok);
-  hk_put_number(root, "kendall_tau", v->tau, ok);
-  hk_put_number(root, "top1_regret_pct", v->regret_pct, ok);
-  hk_put_string(root, "predicted_best", r->ranked[v->predicted_best].title, ok);
-  hk_put_string(root, "measured_best", r->ranked[v->measured_best].title, ok);
-  hk_put_number(root, "median_abs_error_pct", v->median_error_pct, ok);
-  hk_put_number(root, "worst_abs_error_pct", v->worst_error_pct, ok);
-  if (!isnan(v->median_lane_pct)) {
-    hk_put_number(root, "median_abs_lane_error_pct", v->median_lane_pct, ok);
-    hk_put_number(root, "worst_abs_lane_error_pct", v->worst_lane_pct, ok);
-    cJSON *lanes = hk_put_object(root, "median_abs_error_pct_of_lanes", ok);
-    for (int k = 0; k < HK_LANE_KIND_COUNT; k++)
-      if (!isnan(v->lane_pct[k]))
-        hk_put_number(lanes, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k], ok);
-    lanes = hk_put_object(root, "plans_of_lanes", ok);
-    for (int k = 0; k < HK_LANE_KIND_COUNT; k++)
-      if (v->lane_plans[k] > 0)
-        hk_put_number(lanes, hk_lane_kind_name((hk_lane_kind)k), (double)v->lane_plans[k], ok);
-  }
-  if (!isnan(v->worst_gpu_memory_pct))
-    hk_put_number(root, "worst_abs_gpu_memory_error_pct", v->worst_gpu_memory_pct, ok);
-  if (!isnan(v->median_rounds_pct)) {
-    hk_put_number(root, "median_rounds_apart_pct", v->median_rounds_pct, ok);
-    hk_put_number(root, "worst_rounds_apart_pct", v->worst_rounds_pct, ok);
-  }
-  return root;
-}
-
-static hk_status print_json(const ranking *r, const hk_ranking_verdict *v, hk_error *err) {
-  bool ok = true;
-  cJSON *root = json_of(r, v, &ok);
-  return hk_emit_print(root, ok, err);
-}
-
-static void print_lanes(const hk_ranking_verdict *v) {
-  if (isnan(v->median_lane_pct)) return;
-  printf("lanes' busy times: %.1f %% (median), %.1f %% (worst), of lanes busy for 1 %% or more\n",
-         v->median_lane_pct, v->worst_lane_pct);
-  const char *before = "medians by lane, of so many plans: ";
-  for (int k = 0; k < HK_LANE_KIND_COUNT; k++) {
-    if (isnan(v->lane_pct[k])) continue;
-    printf("%s%s %.1f %% of %zu", before, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k],
-           v->lane_plans[k]);
-    before = ", ";
-  }
-  puts("");
-}
-
-static hk_status print_text(const ranking *r, const hk_ranking_verdict *v, hk_error *err) {
-  static const hk_column columns[] = {{"plan", HK_LEFT},
-                                      {"predicted ms", HK_RIGHT},
-                                      {"measured ms", HK_RIGHT},
-                                      {"least - most", HK_RIGHT},
-                                      {"error", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
-  for (size_t i = 0; i < r->n; i++) {
-    const hk_ranked_plan *p = &r->ranked[i];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", p->title);
-    hk_table_cell(&table, "%.3f", p->predicted_ms);
-    hk_table_cell(&table, "%.3f", p->measured_ms);
-    hk_table_cell(&table, "%.3f - %.3f", p->least_ms, p->most_ms);
-    hk_table_cell(&table, "%+.1f %%", error_pct(p));
-  }
-  HK_TRY(hk_table_print(&table, err));
-  printf("\n%s on %s: errors are %.1f %% (median), %.1f %% (worst)\n", r->model.name,
-         r->profile.machine.name, v->median_error_pct, v->worst_error_pct);
-  print_lanes(v);
-  if (!isnan(v->worst_gpu_memory_pct))
-    printf("peak GPU memory: %.1f %% (worst)\n", v->worst_gpu_memory_pct);
-  if (!isnan(v->median_rounds_pct))
-    printf(
-        "slowest round against fastest: %.1f %% (median), %.1f %% (worst): what this node cannot "
-        "repeat, nobody can predict\n",
-        v->median_rounds_pct, v->worst_rounds_pct);
-  if (isnan(v->tau))
-    puts("Kendall's tau: no two plans differ");
-  else
-    printf("Kendall's tau of predicted against measured: %.3f over %zu plans\n", v->tau, r->n);
-  printf("predicted best: %s\nmeasured best:  %s\ntop-1 regret: %.1f %%\n",
-         r->ranked[v->predicted_best].title, r->ranked[v->measured_best].title, v->regret_pct);
-  return HK_OK;
-}
-
-static hk_status save(const ranking *r, const hk_ranking_verdict *v, hk_error *err) {
-  bool ok = true;
-  if (r->args->output == NULL) return HK_OK;
-  cJSON *root = json_of(r, v, &ok);
-  const hk_status status = ok ? hk_json_save(root, r->args->output, err)
-                              : hk_fail_memory(err, r->n * sizeof *r->ranked, "a ranking");
-  cJSON_Delete(root);
-  HK_TRY(status);
-  if (!r->args->quiet) fprintf(stderr, "hocket " NAME ": wrote it to %s\n", r->args->output);
-  return HK_OK;
-}
-
 static hk_status answer(const ranking *r, hk_error *err) {
-  hk_ranking_verdict v;
-  if (r->n > 0) {
-    HK_TRY(hk_ranking_judge(r->ranked, r->n, &v, err));
-    HK_TRY(r->args->json ? print_json(r, &v, err) : print_text(r, &v, err));
-    HK_TRY(hk_emit_flush(err));
-    HK_TRY(save(r, &v, err));
-  }
+  const hk_ranked ranked = {.model = r->model.name,
+                            .profile = r->profile.machine.name,
+                            .node = &r->profile.here,
+                            .plans = r->ranked,
+                            .n = r->n,
+                            .chosen = r->n_plans,
+                            .rounds = r->rounds,
+                            .complete = r->n_runs == r->n_plans * (size_t)r->rounds};
+  if (r->n > 0) HK_TRY(hk_ranked_answer(r->args, NAME, &ranked, err));
   if (r->stopped.status == HK_OK) return HK_OK;
   if (r->rounds > 1)
     return hk_fail(err, r->stopped.status, "%s; %zu of %zu runs had been made", r->stopped.message,
@@ -290,7 +161,8 @@ const hk_command hk_command_validate_ranking = {
         "was predicted best is than the best. With --rounds all plans are run, then all again:\n"
         "of each plan the run with the median time counts, and what a neighbour on the machine\n"
         "took from the others does not. Timelines are kept in the store ('trace list'). Ctrl-C\n"
-        "keeps what has been measured (exit 1).",
+        "keeps what has been measured (exit 1). 'validate again' judges what -o wrote by another\n"
+        "profile.",
     .example = "hocket validate ranking --model gpt2 --backend host --plans 24",
     .output = "also write the JSON object there",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(ROUNDS) |

@@ -15,6 +15,7 @@ static const hk_command *const commands[] = {
     &hk_command_validate_runs,
     &hk_command_validate_engine,
     &hk_command_validate_ranking,
+    &hk_command_validate_again,
     &hk_command_model_list,
     &hk_command_model_show,
     &hk_command_machine_list,

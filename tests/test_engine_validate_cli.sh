@@ -158,6 +158,41 @@ python3 check_ranking.py ranking.json 6 1 || fail "ranking.json is not as promis
 grep -q "top-1 regret" out || fail "the table lacks the regret"
 ends 0 "" "${rank[@]}" --plans 4 --steps 1 --rounds 3 --json
 python3 check_ranking.py out 4 3 || fail "the ranking's JSON is not as promised"
+# The same measurements again: by the same profile the same answer; of two files each is a round.
+again=(validate again ranking.json --machine this-node-host-quick)
+ends 0 "wrote it to judged.json" "${again[@]}" -o judged.json
+python3 check_ranking.py judged.json 6 1 || fail "judged.json is not as promised"
+cat >check_same.py <<'EOF'
+import json
+
+with open("ranking.json", encoding="utf-8") as file:
+    before = json.load(file)
+with open("judged.json", encoding="utf-8") as file:
+    now = json.load(file)
+for ranking in before, now:
+    for plan in ranking["plans"]:
+        del plan["predicted_timeline"]
+assert before == now, (before, now)
+EOF
+python3 check_same.py || fail "the same profile, and another answer"
+ends 0 "" "${rank[@]}" --plans 6 --steps 2 --quiet -o second.json
+ends 0 "" "${again[@]}" second.json --json
+python3 check_ranking.py out 6 2 || fail "two files are not two rounds"
+ends 0 "of another machine: cpu: Difference Engine" validate again ranking.json --machine other.json \
+  --force --json
+expect 2 "with --force it is taken" validate again ranking.json --machine other.json
+expect 2 "--machine NAME[|]FILE is needed" validate again ranking.json
+expect 2 "no-such.json" validate again no-such.json --machine mine.json
+expect 2 "is not what 'validate ranking -o" validate again mine.json --machine mine.json
+HOCKET_STORE=$folder/no-store.db expect 2 "there are no timelines" \
+  validate again ranking.json --machine mine.json
+sed -E 's/("measured_timeline":[[:space:]]*)[0-9]+/\11/' ranking.json >wrong.json
+expect 2 "HOCKET_STORE must name the store" validate again wrong.json --machine mine.json
+sed -E 's/("measured_timeline":[[:space:]]*)[0-9]+/\1999999/' ranking.json >wrong.json
+expect 2 999999 validate again wrong.json --machine mine.json
+sed -E 's/"model":[[:space:]]*"[^"]*"/"model": "other"/' ranking.json >wrong.json
+expect 2 "of the model" "${again[@]}" wrong.json
+
 expect 2 "--model NAME[|]FILE is needed" validate ranking --backend host
 expect 2 no-such-model validate ranking --backend host --model no-such-model
 expect 2 "--rounds" "${rank[@]}" --rounds 0

@@ -23,6 +23,7 @@ Commands:
   validate runs     Predicts every row of a table of measured runs, and compares
   validate engine   Simulates a plan's update, runs it, and explains where the two part
   validate ranking  Runs many plans of a model, and judges the order in which they were predicted
+  validate again    Judges rankings that were measured before, by another profile or version
   model list        Lists the model presets that ship with hocket
   model show        Shows a model's shape, its exact parameters and what a training step costs
   machine list      Lists the machine profiles that ship with hocket or are stored here
@@ -67,7 +68,7 @@ cp "$tests/data/published-runs.csv" .
 sed 's/"made-up-node"/"this-node"/' "$tests/data/calibrated-node.json" >this-node.json
 tiny_model
 commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
-[ "$(wc -l <<<"$commands")" -eq 22 ] || fail "expected 22 commands, got: $commands"
+[ "$(wc -l <<<"$commands")" -eq 23 ] || fail "expected 23 commands, got: $commands"
 while read -r command; do
   "$hocket" $command --help >out 2>err || fail "hocket $command --help: exit $?"
   "$hocket" help $command >other || fail "hocket help $command: exit $?"
@@ -87,8 +88,8 @@ while read -r command; do
     done
   fi
   [ "$command" = calibrate ] && continue # takes minutes and a GPU; see test_engine_calibrate_cli.sh
-  # These calibrate first, if they must; see test_engine_validate_cli.sh.
-  [ "$command" = "validate engine" ] || [ "$command" = "validate ranking" ] && continue
+  # These need the node's calibration and what ran on it; see test_engine_validate_cli.sh.
+  [[ $command == validate\ @(engine|ranking|again) ]] && continue
   "$hocket" $example >out 2>err || fail "the example of $command: $(cat err)"
   [ -s out ] || fail "the example of $command prints nothing"
 done <<<"$commands"
