@@ -51,7 +51,9 @@ static hk_status make_engine(session *s, hk_error *err) {
   hk_param_group group = {
       .hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01}};
   for (size_t i = 0; i < s->plan->n_subgroups; i++) group.numel += s->plan->subgroups[i].numel;
-  const hk_engine_options options = {.backend = s->options->ops, .device = s->options->device};
+  const hk_engine_options options = {.backend = s->options->ops,
+                                     .device = s->options->device,
+                                     .host_memory = s->options->host_memory};
   HK_TRY(hk_engine_create(s->plan, &group, 1, &options, &s->engine, err));
   const hk_trial_options trial = {.seed = s->options->seed};
   return hk_trial_open(s->engine, &trial, &s->trial, err);

@@ -18,6 +18,7 @@ typedef struct {
   int steps;   /* measured; 0: 7 */
   int warm_up; /* dropped before; 0: 2 */
   uint64_t seed;
+  const hk_arena *host_memory;       /* see hk_engine_options */
   const volatile sig_atomic_t *stop; /* NULL: never; stops between steps (HK_NO: interrupted) */
   void (*progress)(void *context, int step, int steps); /* NULL: nobody listens */
   void *context;

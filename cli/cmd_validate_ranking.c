@@ -28,6 +28,8 @@ typedef struct {
   hk_plan *plans;
   size_t n_plans;
   int rounds;
+  hk_backend *device;     /* that `memory` is registered with */
+  hk_arena memory;        /* of one engine after the other */
   hk_ranked_plan *runs;   /* [n_plans][rounds] */
   size_t n_runs;          /* that have been made: all plans once, then all again */
   hk_ranked_plan *ranked; /* [n_plans]: their medians */
@@ -71,6 +73,36 @@ static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_
   return HK_OK;
 }
 
+/* Host memory that is enough for every plan: engine after engine would take longer to make and pin
+ * its own than to run. */
+static hk_status open_memory(ranking *r, const hk_backend_ops *ops, hk_error *err) {
+  const hk_backend_options little = {.memory = 16 * HK_MIB};
+  hk_bytes most = 0;
+  int threads = 1;
+  for (size_t i = 0; i < r->n_plans; i++) {
+    const hk_engine_options options = {0};
+    hk_engine_memory memory;
+    HK_TRY(hk_engine_measure(&r->plans[i], &options, &memory, err));
+    if (memory.host_pinned > most) most = memory.host_pinned;
+    if (r->plans[i].cpu_threads > threads) threads = r->plans[i].cpu_threads;
+  }
+  hk_device_info info;
+  hk_team *team = NULL;
+  HK_TRY(ops->open((int)r->args->device, &little, &r->device, err));
+  HK_TRY(ops->info(r->device, &info, err));
+  const hk_team_options options = {.threads = threads, .pin = true, .pci = info.pci};
+  HK_TRY(hk_team_open(&options, &team, err));
+  const hk_status status = hk_arena_open(most, team, info.pci, &r->memory, err);
+  hk_team_close(team);
+  HK_TRY(status);
+  return hk_arena_register(&r->memory, r->device, err);
+}
+
+static void close_memory(ranking *r) {
+  hk_arena_close(&r->memory);
+  if (r->device != NULL) r->device->ops->close(r->device);
+}
+
 /* What has been measured counts, whatever happens then. */
 static hk_status measure_all(ranking *r, hk_error *err) {
   const hk_args *args = r->args;
@@ -78,6 +110,7 @@ static hk_status measure_all(ranking *r, hk_error *err) {
   hk_validate_options options = {.device = (int)args->device,
                                  .steps = (int)args->steps,
                                  .seed = (uint64_t)args->seed,
+                                 .host_memory = &r->memory,
                                  .stop = hk_interrupt_catch(),
                                  .progress = watched ? show_progress : NULL,
                                  .context = r};
@@ -88,6 +121,7 @@ static hk_status measure_all(ranking *r, hk_error *err) {
   r->runs = calloc(runs, sizeof *r->runs);
   if (r->ranked == NULL || r->runs == NULL)
     return hk_fail_memory(err, runs * sizeof *r->runs, "a ranking");
+  HK_TRY(open_memory(r, options.ops, err));
   r->begun = hk_now();
   while (r->n_runs < runs && measure_one(r, &options, &r->stopped) == HK_OK) continue;
   if (watched) fputs("\r\033[K", stderr);
@@ -139,6 +173,7 @@ static hk_status rank(ranking *r, hk_error *err) {
 static hk_status run(const hk_args *args, hk_error *err) {
   ranking r = {.args = args};
   const hk_status status = rank(&r, err);
+  close_memory(&r);
   for (size_t i = 0; i < r.n_plans; i++) hk_plan_free(&r.plans[i]);
   free(r.plans);
   free(r.runs);

@@ -228,6 +228,27 @@ hk_status hk_arena_register(hk_arena *arena, hk_backend *backend, hk_error *err)
                  hk_format_bytes(arena->bytes, bytes, sizeof bytes), why.message, limit);
 }
 
+static void clear_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const hk_arena *arena = arg;
+  memset((char *)arena->base + chunk * HUGE_PAGE, 0, (size_t)HUGE_PAGE);
+}
+
+hk_status hk_arena_borrow(const hk_arena *from, hk_bytes bytes, hk_team *team, hk_arena *arena,
+                          hk_error *err) {
+  *arena = (hk_arena){0};
+  if (bytes > from->bytes || from->registered == NULL) {
+    return hk_fail(err, HK_INPUT, "%lld bytes are wanted of a host arena that has %lld%s",
+                   (long long)bytes, (long long)from->bytes,
+                   from->registered == NULL ? " and is not registered" : "");
+  }
+  *arena = (hk_arena){.base = from->base, .borrowed = true};
+  arena->bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+  memcpy(arena->note, from->note, sizeof arena->note);
+  hk_team_run(team, arena->bytes / HUGE_PAGE, clear_chunk, arena);
+  return HK_OK;
+}
+
 void *hk_arena_take(hk_arena *arena, hk_bytes bytes, hk_bytes alignment) {
   if (bytes < 0 || alignment < 1 || alignment > HUGE_PAGE || (alignment & (alignment - 1)) != 0) {
     return NULL;
@@ -242,6 +263,6 @@ void hk_arena_close(hk_arena *arena) {
   if (arena->registered != NULL) {
     arena->registered->ops->host_unregister(arena->registered, arena->base);
   }
-  if (arena->base != NULL) munmap(arena->base, (size_t)arena->bytes);
+  if (arena->base != NULL && !arena->borrowed) munmap(arena->base, (size_t)arena->bytes);
   *arena = (hk_arena){0};
 }

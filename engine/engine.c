@@ -153,7 +153,8 @@ static void add_note(hk_engine *e, const char *note) {
 static hk_status check_room(const hk_engine *e, hk_error *err) {
   const bool host = strcmp(e->options.backend->name, hk_backend_host.name) == 0;
   const hk_bytes device = host ? e->device.all : 0;
-  return hk_arena_check_room(e->host.all + e->host.pageable + device, "this plan's engine", err);
+  const hk_bytes arena = e->options.host_memory == NULL ? e->host.all : 0;
+  return hk_arena_check_room(arena + e->host.pageable + device, "this plan's engine", err);
 }
 
 static hk_status open_device(hk_engine *e, hk_error *err) {
@@ -223,9 +224,13 @@ static hk_status open_teams(hk_engine *e, hk_error *err) {
 
 static hk_status open_host_memory(hk_engine *e, hk_error *err) {
   const hk_host_layout *h = &e->host;
-  HK_TRY(hk_arena_open(h->all, e->team, e->info.pci, &e->arena, err));
+  if (e->options.host_memory != NULL) {
+    HK_TRY(hk_arena_borrow(e->options.host_memory, h->all, e->team, &e->arena, err));
+  } else {
+    HK_TRY(hk_arena_open(h->all, e->team, e->info.pci, &e->arena, err));
+    HK_TRY(hk_arena_register(&e->arena, e->backend, err));
+  }
   add_note(e, e->arena.note);
-  HK_TRY(hk_arena_register(&e->arena, e->backend, err));
   if (h->pageable > 0) {
     e->pageable = malloc((size_t)h->pageable);
     if (e->pageable == NULL) {

@@ -10,6 +10,7 @@
 
 #include "core/graph.h"
 #include "core/timeline.h"
+#include "engine/arena.h"
 #include "engine/backend.h"
 
 typedef struct hk_engine hk_engine;
@@ -34,6 +35,8 @@ typedef struct {
                                          NULL: the engine has its own. Stays the caller's */
   bool no_pin_threads;                /* leave the CPU team to the system's scheduler */
   int first_core;                     /* see hk_team_options */
+  const hk_arena *host_memory; /* borrowed by the engine while it lives: making and pinning memory
+                                  takes seconds; NULL: it makes its own */
 } hk_engine_options;
 
 /* What memory the engine takes, before anything is taken. */

@@ -372,7 +372,7 @@ static hk_status open_events(hk_executor *x, hk_error *err) {
   x->end = calloc(n, sizeof(hk_event *));
   x->cpu_start = calloc(n, sizeof *x->cpu_start);
   x->cpu_end = calloc(n, sizeof *x->cpu_end);
-  bool *awaited = calloc(n, sizeof *awaited);
+  bool *awaited = calloc(n + 1, sizeof *awaited);
   if (x->progress == NULL || x->start == NULL || x->end == NULL || x->cpu_start == NULL ||
       x->cpu_end == NULL || awaited == NULL) {
     free(awaited);

@@ -84,6 +84,35 @@ static void test_take(void **state) {
   hk_arena_close(&arena);
 }
 
+static void test_borrowing(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_team *team = NULL;
+  hk_backend *device = NULL;
+  const hk_backend_options little = {.memory = HK_MIB};
+  hk_arena own = open_arena(4 * HUGE_PAGE, NULL), other;
+  must(hk_team_open(&(hk_team_options){.threads = 2}, &team, &err), &err);
+  memset(own.base, 7, (size_t)own.bytes);
+  assert_int_equal(hk_arena_borrow(&own, 1, team, &other, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "not registered"));
+  must(hk_backend_host.open(0, &little, &device, &err), &err);
+  must(hk_arena_register(&own, device, &err), &err);
+  assert_int_equal(hk_arena_borrow(&own, own.bytes + 1, team, &other, &err), HK_INPUT);
+  for (int turn = 0; turn < 2; turn++) {
+    must(hk_arena_borrow(&own, 2 * HUGE_PAGE + 1, team, &other, &err), &err);
+    assert_ptr_equal(other.base, own.base);
+    check_memory(&other, 2 * HUGE_PAGE + 1); /* which leaves ones */
+    assert_non_null(hk_arena_take(&other, HUGE_PAGE, 64));
+    hk_arena_close(&other);
+    assert_int_equal(((char *)own.base)[0], 1);
+    assert_int_equal(((char *)own.base)[own.bytes - 1], 7);
+    assert_int_equal(own.used, 0);
+  }
+  hk_arena_close(&own);
+  hk_backend_host.close(device);
+  hk_team_close(team);
+}
+
 /* -- Too much ---------------------------------------------------------------------------------- */
 
 static void test_more_than_there_is(void **state) {
@@ -279,6 +308,7 @@ int main(void) {
       cmocka_unit_test(test_aligned_and_touched),
       cmocka_unit_test(test_empty),
       cmocka_unit_test(test_take),
+      cmocka_unit_test(test_borrowing),
       cmocka_unit_test(test_more_than_there_is),
       cmocka_unit_test(test_registration),
       cmocka_unit_test(test_no_limit),

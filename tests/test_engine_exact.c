@@ -82,6 +82,26 @@ static void equal_state_has_an_equal_checksum(void **unused) {
   plain_stop(&plain);
 }
 
+/* Engine after engine in one piece of memory, which is as good as their own. */
+static void engines_in_borrowed_memory(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  hk_backend *device = NULL;
+  hk_arena memory;
+  must(hk_backend_host.open(0, NULL, &device, &err), &err);
+  must(hk_arena_open(64 * HK_MIB, NULL, NULL, &memory, &err), &err);
+  must(hk_arena_register(&memory, device, &err), &err);
+  const hk_engine_options options = {.no_pin_threads = true, .host_memory = &memory};
+  for (uint64_t number = 0; number < 6; number++) {
+    random_stream r = {300 + number};
+    hk_plan plan = random_engine_plan(&r, number % 2 == 1);
+    assert_plan_exact(&r, &plan, HK_GRAD_BF16, 1, &options);
+    hk_plan_free(&plan);
+  }
+  hk_arena_close(&memory);
+  hk_backend_host.close(device);
+}
+
 static void gradients_that_are_not_finite_change_nothing(void **unused) {
   (void)unused;
   random_stream r = {5};
@@ -338,6 +358,7 @@ int main(void) {
       cmocka_unit_test(every_plan_is_plain_adamw),
       cmocka_unit_test(long_pieces_are_plain_adamw),
       cmocka_unit_test(equal_state_has_an_equal_checksum),
+      cmocka_unit_test(engines_in_borrowed_memory),
       cmocka_unit_test(gradients_that_are_not_finite_change_nothing),
       cmocka_unit_test(spans_obey_the_graph),
       cmocka_unit_test(lanes_do_not_run_far_ahead),
