@@ -183,11 +183,38 @@ static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copie
   }
 }
 
+/* -- Updates beside copies --------------------------------------------------------------------- */
+
+/* Of large updates, whose bytes' time is nearly all of theirs. */
+static void set_beside_copy(hk_draft *draft, hk_quantity *quantity, hk_load_kind copy) {
+  const hk_machine *m = &draft->machine;
+  for (size_t i = 0; i < draft->campaign->n; i++) {
+    const hk_series *s = &draft->campaign->series[i];
+    const int update = hk_series_find(s, HK_LOAD_ADAMW_GPU);
+    if (update < 0 || s->probe.n_loads != 2 || hk_series_find(s, copy) < 0 || !hk_series_counts(s))
+      continue;
+    const double alone = time_alone(m, &s->probe.loads[update]) - m->gpu_launch.value;
+    const double start =
+        m->gpu_launch.value + (copy == HK_LOAD_H2D ? m->launch_beside_copies.value : 0);
+    const double beside =
+        (double)s->probe.loads[update].chunk / s->summary[update].median * 1e9 - start;
+    const double kept = fmin(fmax(alone / fmax(beside, 1), 0.01), 1);
+    const double error = 2 * hypot(error_alone(draft), hk_series_error(s, update));
+    hk_draft_set(
+        draft, quantity, HK_ORIGIN_MEASURED,
+        (hk_estimate){kept, fmax(kept * (1 - error), 0.01), fmin(kept * (1 + error), 1), 1},
+        "%s: an update takes %.1f us there and %.1f alone, its start aside", s->probe.name,
+        beside / 1e3, alone / 1e3);
+  }
+}
+
 void hk_draft_special(hk_draft *draft) {
   set_turns(draft);
   set_cached(draft);
   set_launch_beside(draft, &draft->machine.launch_beside_copies, true, false);
   set_launch_beside(draft, &draft->machine.launch_beside_pulls, false, true);
   set_launch_beside(draft, &draft->machine.launch_beside_reads, true, true);
+  set_beside_copy(draft, &draft->machine.gpu_beside_h2d, HK_LOAD_H2D);
+  set_beside_copy(draft, &draft->machine.gpu_beside_d2h, HK_LOAD_D2H);
   set_beside_reads(draft);
 }

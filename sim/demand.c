@@ -133,6 +133,12 @@ static hk_demand kernel_on_gpu(const hk_machine *m, double bytes_per_unit) {
   return d;
 }
 
+static hk_demand update_on_gpu(const hk_machine *m, double bytes_per_unit) {
+  hk_demand d = kernel_on_gpu(m, bytes_per_unit);
+  d.traffic |= HK_TRAFFIC_UPDATE;
+  return d;
+}
+
 static hk_demand copy_in(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
   hk_demand d = at_rate((hk_ns)m->h2d_latency.value, rate);
   use_pcie(&d, graph, m, 1, 0, passes);
@@ -283,7 +289,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_ADAMW_GPU:
       /* p, m and v in and out, gradient in, weight out. Widened, a gradient is read as bf16,
        * written as fp32 and read again. */
-      return kernel_on_gpu(m, graph->grads_widened ? 36 : 28);
+      return update_on_gpu(m, graph->grads_widened ? 36 : 28);
     case HK_OP_ADAMW_MAPPED:
       return mapped(graph, m);
     case HK_OP_KIND_COUNT:

@@ -216,6 +216,12 @@ static void adapt_to_reads(hk_run *run, const hk_machine *m, int readers) {
   }
 }
 
+/* What an update on the GPU keeps of its rate beside that GPU's copies. */
+static double update_kept(const hk_machine *m, unsigned traffic) {
+  const double in = (traffic & HK_TRAFFIC_COPY_IN) != 0 ? m->gpu_beside_h2d.value : 1;
+  return (traffic & HK_TRAFFIC_COPY_OUT) != 0 ? in * m->gpu_beside_d2h.value : in;
+}
+
 /* Caps, weights and capacities as they are in this company. */
 static void adapt(hk_state *s, company c) {
   const double kept = c.kernels > 0 ? hk_cpu_kept(s->machine, c.gpus_in, c.gpus_out) : 1;
@@ -229,6 +235,8 @@ static void adapt(hk_state *s, company c) {
     if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
     const int32_t rank = s->graph->ops[run->op].rank;
+    if ((run->traffic & HK_TRAFFIC_UPDATE) != 0)
+      run->activity.cap *= update_kept(s->machine, s->traffic[rank]);
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, s->machine, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);

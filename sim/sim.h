@@ -64,6 +64,7 @@ enum {
   HK_TRAFFIC_COPY_IN = 8,
   HK_TRAFFIC_COPY_OUT = 16,
   HK_TRAFFIC_KERNEL_IN = 32,
+  HK_TRAFFIC_UPDATE = 64, /* none there: an update of what the GPU has, which copies slow down */
 };
 
 /* Copies and CPU kernels are both among `traffic`. */

@@ -138,6 +138,8 @@ static inline hk_machine h200(void) {
   m.launch_beside_copies.value = 6e3;
   m.launch_beside_pulls.value = 9e3;
   m.launch_beside_reads.value = 21e3;
+  m.gpu_beside_h2d.value = 0.95;
+  m.gpu_beside_d2h.value = 0.97;
   m.h2d_pageable_latency.value = 20e3;
   m.d2h_pageable_latency.value = 30e3;
   m.pull.value = 38e9;

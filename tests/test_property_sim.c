@@ -28,6 +28,8 @@ static hk_machine random_machine(random_stream *r) {
   m.launch_beside_copies.value = pick(r, 0, 20000);
   m.launch_beside_pulls.value = pick(r, 0, 20000);
   m.launch_beside_reads.value = pick(r, 0, 50000);
+  if (pick(r, 0, 1)) m.gpu_beside_h2d.value = scale(r, 0.05, 1);
+  if (pick(r, 0, 1)) m.gpu_beside_d2h.value = scale(r, 0.05, 1);
   m.h2d_latency.value = pick(r, 0, 20000);
   m.d2h_latency.value = pick(r, 0, 20000);
   m.layer_launch.value = pick(r, 0, 100000);

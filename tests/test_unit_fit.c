@@ -356,7 +356,7 @@ static bool warned(const hk_plan *plan, const hk_machine *machine, const char *t
   return found;
 }
 
-/* Small pieces beside a team that has every core, and nothing else. */
+/* Small pieces beside a small team that has every core, and nothing else. */
 static void crowded_cores_are_said(void **state) {
   (void)state;
   hk_error err = {0};
@@ -373,10 +373,12 @@ static void crowded_cores_are_said(void **state) {
   plan.subgroups[0].route = HK_ROUTE_STAGED;
   plan.piece_numel = 500000;
   plan.cpu_threads = 16;
+  assert_false(warned(&plan, &machine, text)); /* it lends one */
+  machine.cores.value = plan.cpu_threads = 7;
   assert_true(warned(&plan, &machine, text));
-  plan.cpu_threads = 15;
+  plan.cpu_threads = 6;
   assert_false(warned(&plan, &machine, text));
-  plan.cpu_threads = 16;
+  plan.cpu_threads = 7;
   plan.piece_numel = 5000000;
   assert_false(warned(&plan, &machine, text));
   plan.piece_numel = 500000;

@@ -43,6 +43,8 @@ static const char *const EVERYWHERE[] = {"gpu.memory_bytes",          "gpu.matmu
 static const char *const FULL[] = {"gpu.launch_beside_copies_ns",
                                    "gpu.launch_beside_pulls_ns",
                                    "gpu.launch_beside_reads_ns",
+                                   "gpu.beside_h2d",
+                                   "gpu.beside_d2h",
                                    "pcie.h2d_pageable_bytes_per_s",
                                    "pcie.h2d_cached_bytes_per_s",
                                    "cpu.cached_bytes",
