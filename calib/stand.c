@@ -9,6 +9,7 @@
 
 #include "calib/fingerprint.h"
 #include "calib/stand_private.h"
+#include "engine/topology.h"
 
 #define MOST_HOST   (32 * HK_GIB)
 #define MOST_CACHED 0.25 /* of the smallest array that CPU kernels go over */
@@ -32,6 +33,16 @@ hk_status hk_stand_team(hk_stand *stand, int threads, hk_team **team, hk_error *
   }
   *team = stand->teams[threads];
   return HK_OK;
+}
+
+int hk_stand_thread(const hk_stand *stand, int threads, int i, void *(*run)(void *), void *arg,
+                    pthread_t *thread) {
+  const int left = stand->n_cpus - threads;
+  if (threads > 0 && left > 0) {
+    const int failure = hk_thread_start(thread, stand->cpus[threads + i % left], run, arg);
+    if (failure == 0) return 0;
+  }
+  return hk_thread_start(thread, -1, run, arg);
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -75,6 +86,9 @@ static hk_status choose_cores(hk_stand *stand, int wanted, hk_error *err) {
     HK_TRY(hk_fingerprint_take(stand->gpu[0].backend, stand->gpus, "", &here, err));
     stand->cores = here.cores > 0 ? (int)here.cores : 1;
   }
+  hk_error unknown = {0};
+  if (hk_cpu_order(stand->gpu[0].pci, &stand->cpus, &stand->n_cpus, &unknown) != HK_OK)
+    stand->n_cpus = 0;
   stand->teams = calloc((size_t)stand->cores + 1, sizeof(hk_team *));
   if (stand->teams != NULL) return HK_OK;
   return hk_fail_memory(err, ((size_t)stand->cores + 1) * sizeof(hk_team *), "teams of threads");
@@ -168,6 +182,7 @@ void hk_stand_close(hk_stand *stand) {
   for (int t = 0; stand->teams != NULL && t <= stand->cores; t++) hk_team_close(stand->teams[t]);
   if (stand->file >= 0) close(stand->file);
   free(stand->teams);
+  free(stand->cpus);
   free(stand->disk);
   free(stand->learnt);
   free(stand);

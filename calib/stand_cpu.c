@@ -147,7 +147,7 @@ static void run_operations(hk_stand_job *job, hk_team *team, listener *l) {
 
 void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
   listener l = {.lock = PTHREAD_MUTEX_INITIALIZER, .word = PTHREAD_COND_INITIALIZER};
-  const int failure = hk_thread_start(&l.thread, -1, listen, &l);
+  const int failure = hk_stand_thread(job->stand, hk_team_threads(team), 0, listen, &l, &l.thread);
   if (failure == 0) {
     hk_team_when_begun(team, tell, &l);
     run_operations(job, team, &l);

@@ -66,6 +66,7 @@ struct hk_stand {
   const hk_backend_ops *ops;
   hk_stand_gpu gpu[HK_STAND_GPUS];
   int gpus, cores;
+  int *cpus, n_cpus; /* teams have the first of them; NULL and 0: not known */
   bool peers;
   hk_team **teams; /* [cores + 1], by threads; NULL: not needed yet */
   hk_arena arena;
@@ -106,6 +107,11 @@ typedef struct {
 void hk_stand_add_note(hk_stand *stand, const char *text);
 /* Opened when first asked for. */
 hk_status hk_stand_team(hk_stand *stand, int threads, hk_team **team, hk_error *err);
+/* Starts a thread that queues or waits beside a team of `threads` (0: beside none), the i-th. As
+ * the engine's it is pinned to a CPU that the team leaves free, if there is one. 0, or an error
+ * number. */
+int hk_stand_thread(const hk_stand *stand, int threads, int i, void *(*run)(void *), void *arg,
+                    pthread_t *thread);
 /* Parameters of one operation of a CPU kernel. */
 int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load);
 /* Work of one operation, in the unit of its rate. */

@@ -214,7 +214,8 @@ static hk_status run_together(hk_stand_job *jobs, int n, hk_stand_job *cpu, hk_t
     if (&jobs[i] == cpu) continue;
     runner *r = &runners[started];
     *r = (runner){.job = &jobs[i], .gate = &g};
-    failure = hk_thread_start(&r->thread, -1, run_lane, r);
+    failure = hk_stand_thread(jobs[i].stand, cpu != NULL ? hk_team_threads(team) : 0, 1 + started,
+                              run_lane, r, &r->thread);
     started += failure == 0;
   }
   if (cpu != NULL) hk_team_join(team);

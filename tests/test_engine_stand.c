@@ -2,9 +2,11 @@
 /* The stand on the host backend: every probe gives a rate, wrong data is noticed whoever made it,
  * and failures are told as such. */
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "calib/stand_private.h"
 #include "tests/fixture_stand.h"
 
 #define WISH 2000000 /* ns */
@@ -331,14 +333,47 @@ static void test_no_disk(void **state) {
   hk_stand_close(stand);
 }
 
+/* -- Threads beside a team --------------------------------------------------------------------- */
+
+static void *note_cpus(void *arg) {
+  assert_int_equal(sched_getaffinity(0, sizeof(cpu_set_t), arg), 0);
+  return NULL;
+}
+
+/* On CPUs that the team has not, as far as there are such. */
+static void test_threads_keep_off_the_team(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  assert_true(stand->n_cpus > 0);
+  for (int threads = 0; threads <= stand->n_cpus; threads++) {
+    cpu_set_t cpus;
+    pthread_t thread;
+    assert_int_equal(hk_stand_thread(stand, threads, 5, note_cpus, &cpus, &thread), 0);
+    pthread_join(thread, NULL);
+    const bool pinned = threads > 0 && threads < stand->n_cpus;
+    assert_int_equal(CPU_COUNT(&cpus), pinned ? 1 : stand->n_cpus);
+    for (int i = 0; i < threads && pinned; i++)
+      assert_false(CPU_ISSET((size_t)stand->cpus[i], &cpus));
+  }
+  hk_stand_close(stand);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_quick_list),    cmocka_unit_test(test_full_list),
-      cmocka_unit_test(test_whole),         cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_refused),       cmocka_unit_test(test_wrong_copies),
-      cmocka_unit_test(test_wrong_kernels), cmocka_unit_test(test_refused_copy),
-      cmocka_unit_test(test_lost_device),   cmocka_unit_test(test_failing_open),
-      cmocka_unit_test(test_open_options),  cmocka_unit_test(test_no_disk),
+      cmocka_unit_test(test_threads_keep_off_the_team),
+      cmocka_unit_test(test_quick_list),
+      cmocka_unit_test(test_full_list),
+      cmocka_unit_test(test_whole),
+      cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_wrong_copies),
+      cmocka_unit_test(test_wrong_kernels),
+      cmocka_unit_test(test_refused_copy),
+      cmocka_unit_test(test_lost_device),
+      cmocka_unit_test(test_failing_open),
+      cmocka_unit_test(test_open_options),
+      cmocka_unit_test(test_no_disk),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
