@@ -237,6 +237,7 @@ static void clear_chunk(void *arg, int64_t chunk, int thread) {
 hk_status hk_arena_borrow(const hk_arena *from, hk_bytes bytes, hk_team *team, hk_arena *arena,
                           hk_error *err) {
   *arena = (hk_arena){0};
+  if (bytes == 0) return HK_OK;
   if (bytes > from->bytes || from->registered == NULL) {
     return hk_fail(err, HK_INPUT, "%lld bytes are wanted of a host arena that has %lld%s",
                    (long long)bytes, (long long)from->bytes,

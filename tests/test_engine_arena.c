@@ -98,6 +98,9 @@ static void test_borrowing(void **state) {
   must(hk_backend_host.open(0, &little, &device, &err), &err);
   must(hk_arena_register(&own, device, &err), &err);
   assert_int_equal(hk_arena_borrow(&own, own.bytes + 1, team, &other, &err), HK_INPUT);
+  must(hk_arena_borrow(&(hk_arena){0}, 0, team, &other, &err), &err);
+  assert_null(other.base);
+  hk_arena_close(&other);
   for (int turn = 0; turn < 2; turn++) {
     must(hk_arena_borrow(&own, 2 * HUGE_PAGE + 1, team, &other, &err), &err);
     assert_ptr_equal(other.base, own.base);
