@@ -98,10 +98,15 @@ static hk_estimate mean_of(const ratios *all) {
   return hk_estimate_fitted(exp(all->sum / n), error, all->n);
 }
 
+/* ns, of one operation of a load, as measured. */
+static double time_each(const hk_series *s, int load) {
+  return (double)s->probe.loads[load].chunk / s->summary[load].median * 1e9;
+}
+
 /* Of the time, in which a pull reads; else the next one starts. */
 static double share_reading(const hk_machine *m, const hk_series *s, int pull) {
-  const double each = (double)s->probe.loads[pull].chunk / s->summary[pull].median * 1e9;
-  return fmax(1 - (m->gpu_launch.value + m->launch_beside_reads.value) / each, 0.5);
+  const double start = m->gpu_launch.value + m->launch_beside_reads.value;
+  return fmax(1 - start / time_each(s, pull), 0.5);
 }
 
 /* What a copy keeps then, if it keeps all that it has alone while the next pull starts. */
@@ -172,7 +177,7 @@ static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copie
     }
     const double work = (double)s->probe.loads[update].chunk;
     const double alone = time_alone(m, &s->probe.loads[update]);
-    const double beside = work / s->summary[update].median * 1e9;
+    const double beside = time_each(s, update);
     const double error = 2 * hypot(error_alone(draft) * alone, hk_series_error(s, update) * beside);
     const double longer = beside - alone;
     hk_draft_set(
@@ -196,8 +201,7 @@ static void set_beside_copy(hk_draft *draft, hk_quantity *quantity, hk_load_kind
     const double alone = time_alone(m, &s->probe.loads[update]) - m->gpu_launch.value;
     const double start =
         m->gpu_launch.value + (copy == HK_LOAD_H2D ? m->launch_beside_copies.value : 0);
-    const double beside =
-        (double)s->probe.loads[update].chunk / s->summary[update].median * 1e9 - start;
+    const double beside = time_each(s, update) - start;
     const double kept = fmin(fmax(alone / fmax(beside, 1), 0.01), 1);
     const double error = 2 * hypot(error_alone(draft), hk_series_error(s, update));
     hk_draft_set(

@@ -38,11 +38,8 @@ hk_status hk_stand_team(hk_stand *stand, int threads, hk_team **team, hk_error *
 int hk_stand_thread(const hk_stand *stand, int threads, int i, void *(*run)(void *), void *arg,
                     pthread_t *thread) {
   const int left = stand->n_cpus - threads;
-  if (threads > 0 && left > 0) {
-    const int failure = hk_thread_start(thread, stand->cpus[threads + i % left], run, arg);
-    if (failure == 0) return 0;
-  }
-  return hk_thread_start(thread, -1, run, arg);
+  const int cpu = threads > 0 && left > 0 ? stand->cpus[threads + i % left] : -1;
+  return hk_thread_start_or_anywhere(thread, cpu, run, arg);
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */

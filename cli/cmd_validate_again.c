@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/kept.h"
+#include "cli/node_profile.h"
 #include "cli/ranked.h"
 #include "core/json.h"
 
@@ -73,13 +74,9 @@ static hk_status load_profile(judging *j, hk_error *err) {
     return hk_fail(err, HK_INPUT, "--machine NAME|FILE is needed: the profile to judge by");
   HK_TRY(hk_profiles_load_document(j->args->machine, &j->document, err));
   for (int i = 0; i < j->args->n_operands; i++) {
-    hk_error why = {0};
-    if (hk_validate_profile(j->document, &j->files[i].node, 0, &why) == HK_OK) continue;
-    if (!j->args->force)
-      return hk_fail(err, HK_INPUT, "%s: %s; with --force it is taken all the same",
-                     j->args->operands[i], why.message);
-    if (!j->args->quiet)
-      fprintf(stderr, "hocket " NAME ": note: %s: %s\n", j->args->operands[i], why.message);
+    char about[1024];
+    snprintf(about, sizeof about, "%.1000s: ", j->args->operands[i]);
+    HK_TRY(hk_node_profile_admit(j->args, NAME, about, j->document, &j->files[i].node, 0, err));
   }
   return hk_machine_from_json(j->document, &j->machine, err);
 }
@@ -119,15 +116,10 @@ static hk_status check_timeline(const hk_loaded_timeline *kept, const char *titl
 static hk_status predict(judging *j, const hk_loaded_timeline *kept, hk_ranked_plan *out,
                          hk_error *err) {
   hk_validation v;
-  const hk_ranked_plan measured = *out;
   HK_TRY(check_timeline(kept, out->title, err));
   HK_TRY(hk_validate_again(&kept->plan, &kept->timeline, &j->machine, &v, err));
   hk_ranking_note(&kept->plan, &v, out);
   hk_validation_free(&v);
-  out->measured_ms = measured.measured_ms;
-  out->least_ms = measured.least_ms;
-  out->most_ms = measured.most_ms;
-  out->gpu_memory_error_pct = measured.gpu_memory_error_pct;
   return HK_OK;
 }
 
@@ -138,11 +130,12 @@ static hk_status judge_one(judging *j, const cJSON *entry, hk_error *err) {
   HK_TRY(hk_json_string(entry, "plan", &title, err));
   snprintf(out->title, sizeof out->title, "%s", title);
   HK_TRY(hk_json_int(entry, "measured_timeline", 1, INT64_MAX / 2, &out->measured_id, err));
-  HK_TRY(read_times(entry, out, err));
   HK_TRY(hk_timelines_load(j->store, out->measured_id, &kept, err));
   const hk_status status = predict(j, &kept, out, err);
   hk_loaded_timeline_free(&kept);
   HK_TRY(status);
+  /* Over what the one step that was kept says of them. */
+  HK_TRY(read_times(entry, out, err));
   j->n_runs++;
   return HK_OK;
 }
@@ -230,14 +223,13 @@ const hk_command hk_command_validate_again = {
     .summary = "Judges rankings that were measured before, by another profile or version",
     .usage = "RANKING.json... --machine NAME|FILE [OPTIONS]",
     .details =
-        "Takes what 'validate ranking -o' wrote, of one model and one node, and the timelines "
-        "that\n"
-        "it kept in the store; predicts every plan anew and judges as that command does. Nothing "
-        "is\n"
-        "run: a mended simulator can be put to old measurements, and a calibration that was made\n"
-        "around and between the runs to runs that its node's drift was part of. Of several files\n"
-        "each is a round: of each plan the run with the median time counts. A profile of another\n"
-        "machine is refused without --force.",
+        "Takes what 'validate ranking -o' wrote, of one model and one node, and the\n"
+        "timelines that it kept in the store; predicts every plan anew and judges as that\n"
+        "command does. Nothing is run: a mended simulator can be put to old measurements,\n"
+        "and a calibration that was made around and between the runs to runs that its\n"
+        "node's drift was part of. Of several files each is a round: of each plan the run\n"
+        "with the median time counts. A profile of another machine is refused without\n"
+        "--force.",
     .example = "hocket validate again ranking.json --machine this-node",
     .output = "also write the JSON object there",
     .options = HK_OPTION(MACHINE) | HK_OPTION(FORCE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |

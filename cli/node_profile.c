@@ -32,17 +32,23 @@ static hk_status take_fingerprint(const hk_args *args, hk_fingerprint *here, hk_
 
 /* -- The one that was asked for ---------------------------------------------------------------- */
 
+hk_status hk_node_profile_admit(const hk_args *args, const char *command, const char *about,
+                                const cJSON *document, const hk_fingerprint *node, double max_age_s,
+                                hk_error *err) {
+  hk_error why = {0};
+  const hk_status status = hk_validate_profile(document, node, max_age_s, &why);
+  if (status == HK_OK) return HK_OK;
+  if (!args->force)
+    return hk_fail(err, status, "%s%s; with --force it is taken all the same", about, why.message);
+  if (!args->quiet) fprintf(stderr, "hocket %s: note: %s%s\n", command, about, why.message);
+  return HK_OK;
+}
+
 static hk_status take_named(const hk_args *args, const char *command, hk_node_profile *profile,
                             hk_error *err) {
   HK_TRY(hk_profiles_load_document(args->machine, &profile->document, err));
-  hk_error why = {0};
-  const hk_status status =
-      hk_validate_profile(profile->document, &profile->here, args->max_age * DAY_S, &why);
-  if (status == HK_OK) return HK_OK;
-  if (!args->force)
-    return hk_fail(err, status, "%s; with --force it is taken all the same", why.message);
-  if (!args->quiet) fprintf(stderr, "hocket %s: note: %s\n", command, why.message);
-  return HK_OK;
+  return hk_node_profile_admit(args, command, "", profile->document, &profile->here,
+                               args->max_age * DAY_S, err);
 }
 
 /* -- The newest one ---------------------------------------------------------------------------- */

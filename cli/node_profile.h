@@ -20,6 +20,12 @@ typedef struct {
   hk_fingerprint here;
 } hk_node_profile;
 
+/* HK_OK, with a note unless --quiet, where the profile is of the node, or with --force; else
+ * HK_INPUT. `max_age_s` as hk_validate_profile has it. Both texts begin with `about`. */
+hk_status hk_node_profile_admit(const hk_args *args, const char *command, const char *about,
+                                const cJSON *document, const hk_fingerprint *node, double max_age_s,
+                                hk_error *err);
+
 /* With --machine that profile, which must be of this node (and no older than --max-age, if that is
  * given): else HK_INPUT with what differs, or a note with --force. Without, the newest in the
  * store that is of this node and young enough; if there is none a quick calibration makes one.

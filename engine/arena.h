@@ -28,8 +28,9 @@ hk_status hk_arena_open(hk_bytes bytes, hk_team *team, const char *pci, hk_arena
                         hk_error *err);
 /* Registers all of it. Refused: HK_ENVIRONMENT, the message says what to do (ulimit -l, ...). */
 hk_status hk_arena_register(hk_arena *arena, hk_backend *backend, hk_error *err);
-/* The first `bytes` of another arena, zeros again; that one stays open and registered until this
- * one is closed, and has one borrower at a time. HK_INPUT: it has fewer, or is not registered. */
+/* The first `bytes` of another arena, made zeros again by `team`; that one stays open and
+ * registered until this one is closed, and has one borrower at a time. HK_INPUT: it has fewer, or
+ * is not registered. */
 hk_status hk_arena_borrow(const hk_arena *from, hk_bytes bytes, hk_team *team, hk_arena *arena,
                           hk_error *err);
 /* The next `bytes`, aligned to `alignment` (a power of two up to 2 MiB); NULL when full, which is a

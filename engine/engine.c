@@ -178,12 +178,9 @@ static hk_status open_device(hk_engine *e, hk_error *err) {
   return ops->stream_open(e->backend, false, &e->stream, err);
 }
 
-/* Of a smaller team the member would be missed more than the core. */
-#define LEAST_LENDER 8
-
 int hk_engine_team_size(const hk_plan *plan, const hk_graph *graph, int cores) {
   const int threads = plan->cpu_threads;
-  if (is_deepspeed(plan) || threads != cores || threads < LEAST_LENDER) return threads;
+  if (is_deepspeed(plan) || threads != cores || threads < HK_LEAST_LENDER) return threads;
   int staged = 0, on_cpu = 0;
   for (size_t i = 0; i < graph->n_ops; i++) {
     staged += graph->ops[i].kind == HK_OP_STATE_H2D;

@@ -396,8 +396,7 @@ static hk_status start_threads(hk_executor *x, hk_error *err) {
     /* Anywhere (-1) is not where the opener happens to be pinned. */
     const hk_executor_actions *a = &x->actions;
     const int cpu = !w->on_cpu && a->n_cpus > 0 ? a->cpus[i % (size_t)a->n_cpus] : -1;
-    int number = hk_thread_start(&w->thread, cpu, worker_main, w);
-    if (number != 0 && cpu >= 0) number = hk_thread_start(&w->thread, -1, worker_main, w);
+    const int number = hk_thread_start_or_anywhere(&w->thread, cpu, worker_main, w);
     if (number != 0) {
       return hk_fail(err, HK_ENVIRONMENT, "cannot start the thread of lane %s: %s",
                      hk_lane_kind_name(w->kind), strerror(number));

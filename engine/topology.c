@@ -159,6 +159,11 @@ int hk_thread_start(pthread_t *thread, int cpu, void *(*run)(void *), void *arg)
   return failure;
 }
 
+int hk_thread_start_or_anywhere(pthread_t *thread, int cpu, void *(*run)(void *), void *arg) {
+  const int failure = hk_thread_start(thread, cpu, run, arg);
+  return failure == 0 || cpu < 0 ? failure : hk_thread_start(thread, -1, run, arg);
+}
+
 /* As the kernel has it; not all C libraries do. */
 struct scheduling {
   uint32_t size, policy;

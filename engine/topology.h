@@ -31,6 +31,8 @@ void hk_cpu_unpin(void);
  * might before hk_cpu_pin: no thread should share a core because a pinned one happened to start it.
  */
 int hk_thread_start(pthread_t *thread, int cpu, void *(*run)(void *), void *arg);
+/* The same, and there if that CPU is refused. */
+int hk_thread_start_or_anywhere(pthread_t *thread, int cpu, void *(*run)(void *), void *arg);
 
 /* Asks that the calling thread, which sleeps most of the time and does little when woken, need not
  * wait until a busy one on its CPU has used up its slice, some ms, where all CPUs have a member of

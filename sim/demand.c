@@ -135,7 +135,7 @@ static hk_demand kernel_on_gpu(const hk_machine *m, double bytes_per_unit) {
 
 static hk_demand update_on_gpu(const hk_machine *m, double bytes_per_unit) {
   hk_demand d = kernel_on_gpu(m, bytes_per_unit);
-  d.traffic |= HK_TRAFFIC_UPDATE;
+  d.slowed = true;
   return d;
 }
 

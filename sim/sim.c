@@ -235,8 +235,7 @@ static void adapt(hk_state *s, company c) {
     if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
     const int32_t rank = s->graph->ops[run->op].rank;
-    if ((run->traffic & HK_TRAFFIC_UPDATE) != 0)
-      run->activity.cap *= update_kept(s->machine, s->traffic[rank]);
+    if (run->slowed) run->activity.cap *= update_kept(s->machine, s->traffic[rank]);
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, s->machine, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
@@ -345,6 +344,7 @@ static hk_status start(hk_state *s, int32_t id) {
   run->op = id;
   run->standing_by = run->fluid = run->waiting = false;
   run->fetched = demand.fetched;
+  run->slowed = demand.slowed;
   run->due = s->now + demand.latency;
   run->traffic = demand.traffic;
   run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? demand.engine : 0;

@@ -64,7 +64,6 @@ enum {
   HK_TRAFFIC_COPY_IN = 8,
   HK_TRAFFIC_COPY_OUT = 16,
   HK_TRAFFIC_KERNEL_IN = 32,
-  HK_TRAFFIC_UPDATE = 64, /* none there: an update of what the GPU has, which copies slow down */
 };
 
 /* Copies and CPU kernels are both among `traffic`. */
@@ -81,6 +80,7 @@ static inline bool hk_both_read(unsigned traffic) {
 typedef struct {
   hk_ns latency;
   bool fetched;  /* one kernel: its start takes longer beside others' reads over its GPU's link */
+  bool slowed;   /* an update of what the GPU has: its rate is less beside that GPU's copies */
   double cap;    /* work units a second when alone; INFINITY: only latency */
   double weight; /* of the rate, in work units a second: see sim/share.h */
   double weight_crowded; /* the same beside traffic of another kind or of another GPU */

@@ -12,6 +12,7 @@ typedef struct {
   bool standing_by; /* it starts when word of an end on another queue of its GPU has come */
   bool fluid;       /* false: standing by, in its latency, or waiting */
   bool fetched;     /* a kernel that has its latency before it: see hk_demand */
+  bool slowed;      /* see hk_demand */
   bool waiting;     /* for its turn at a copy engine */
   hk_ns due;        /* when this part ends, as things stand */
   double remaining; /* work units at `hk_state.since` */

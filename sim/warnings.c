@@ -11,12 +11,10 @@
 #include "sim/forecast.h"
 
 #define MOST_WARNINGS 32
-/* Parameters, and threads. Of teams that left no core plans were predicted as well as others with
- * pieces of this size, and by up to 30 % too fast with a tenth of it before a team of so many lent
- * a core to queueing (hk_engine_team_size); they are within 3 % since (docs/simulator.md). Smaller
- * teams do not lend. */
-#define SMALL_PIECE  5000000
-#define LENDING_TEAM 8
+/* Parameters. Of teams that left no core plans were predicted as well as others with pieces of this
+ * size, and by up to 30 % too fast with a tenth of it before teams of HK_LEAST_LENDER lent a core
+ * to queueing; theirs are within 3 % since (docs/simulator.md). */
+#define SMALL_PIECE 5000000
 
 typedef struct {
   char **list;
@@ -108,7 +106,7 @@ static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machi
   hk_plan_route_totals(plan, n);
   const int spare = (int)machine->cores.value - plan->cpu_threads * plan->job.gpus;
   if (plan->runtime != HK_RUNTIME_HOCKET || n[HK_ROUTE_CPU] == 0 || n[HK_ROUTE_STAGED] == 0 ||
-      plan->piece_numel >= SMALL_PIECE || plan->cpu_threads >= LENDING_TEAM || spare > 0)
+      plan->piece_numel >= SMALL_PIECE || plan->cpu_threads >= HK_LEAST_LENDER || spare > 0)
     return;
   warn(w,
        "CPU teams have every core of %s, and state is moved in pieces of %.3g M parameters: what "

@@ -187,7 +187,7 @@ static int32_t add_resource(const problem *p, hk_s4u *s4u, size_t slot, double *
 }
 
 static hk_s4u_side side_of(unsigned traffic) {
-  if ((traffic & ~(unsigned)HK_TRAFFIC_UPDATE) == 0) return HK_S4U_NEUTRAL;
+  if (traffic == 0) return HK_S4U_NEUTRAL;
   return traffic == HK_TRAFFIC_CPU ? HK_S4U_LEFT : HK_S4U_RIGHT;
 }
 

@@ -239,6 +239,11 @@ static int n_recorded, n_awaited, longest;
 static int until_failure;              /* waits for room; 0: none fails */
 static _Thread_local bool queues_some; /* this thread */
 
+static void count_anew(void) {
+  n_recorded = n_awaited = longest = 0;
+  memset(queues, 0, sizeof queues);
+}
+
 static queue *queue_of(hk_stream *s) {
   queue *q = queues, *const end = queues + MOST_STREAMS;
   while (q < end && q->stream != NULL && q->stream != s) q++;
@@ -291,6 +296,7 @@ static void lanes_do_not_run_far_ahead(void **state) {
   (void)state;
   hk_error err = {0};
   hk_plan plan = plan_of_many();
+  count_anew();
   must(step_through(&plan, &counting, &err), &err);
   assert_true(n_recorded > 10 * HK_MOST_AHEAD && n_recorded < MOST_EVENTS);
   assert_in_range(longest, HK_MOST_AHEAD / 2, HK_MOST_AHEAD);
@@ -302,8 +308,7 @@ static void few_events_interrupt(void **state) {
   (void)state;
   hk_error err = {0};
   hk_plan plan = plan_of_many();
-  n_recorded = n_awaited = 0;
-  memset(queues, 0, sizeof queues);
+  count_anew();
   must(step_through(&plan, &counting, &err), &err);
   assert_in_range(n_awaited, 1, n_recorded / 32);
 }
@@ -314,8 +319,7 @@ static void waits_for_room_that_fail_end_the_step(void **state) {
   for (int n = 1; n <= 13; n += 4) {
     hk_error err = {0};
     hk_plan plan = plan_of_many();
-    n_recorded = 0;
-    memset(queues, 0, sizeof queues);
+    count_anew();
     until_failure = n;
     assert_int_equal(step_through(&plan, &counting, &err), HK_ENVIRONMENT);
     assert_non_null(strstr(err.message, "a fault that was asked for"));
