@@ -83,7 +83,8 @@ typedef struct {
 /* Times, lanes and memory of a plan that was run; title and ids are the caller's. */
 void hk_ranking_note(const hk_plan *plan, const hk_validation *validation, hk_ranked_plan *out);
 /* Of a plan that was run 1 to HK_MOST_ROUNDS times: the run with the median, of an even number the
- * lower; its least and most are those of all runs. */
+ * lower. Its least and most are those of all runs, and each of its lanes has its own median over
+ * them: in the run with the median time a lane is as likely to be far off as in any other. */
 hk_ranked_plan hk_ranking_median(const hk_ranked_plan *runs, int n);
 
 typedef struct {

@@ -105,11 +105,22 @@ static int rank_of(const hk_ranked_plan *runs, int n, int which) {
   return faster;
 }
 
+static double median_of_lane(const hk_ranked_plan *runs, int n, hk_lane_kind kind) {
+  double errors[HK_MOST_ROUNDS];
+  size_t found = 0;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < runs[i].n_lanes; k++)
+      if (runs[i].lanes[k].kind == kind) errors[found++] = runs[i].lanes[k].error_pct;
+  return hk_median(errors, found);
+}
+
 hk_ranked_plan hk_ranking_median(const hk_ranked_plan *runs, int n) {
   int median = 0;
   while (rank_of(runs, n, median) != (n - 1) / 2) median++;
   hk_ranked_plan out = runs[median];
   out.rounds = n;
+  for (int k = 0; k < out.n_lanes; k++)
+    out.lanes[k].error_pct = median_of_lane(runs, n, out.lanes[k].kind);
   for (int i = 0; i < n; i++) {
     out.round_ms[i] = runs[i].measured_ms;
     out.least_ms = fmin(out.least_ms, runs[i].least_ms);

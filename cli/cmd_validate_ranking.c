@@ -194,10 +194,10 @@ const hk_command hk_command_validate_ranking = {
         "the node's profile (see 'validate engine') and run. Prints the errors, Kendall's tau\n"
         "(tau-b) of predicted against measured update times, and how much slower the plan that\n"
         "was predicted best is than the best. With --rounds all plans are run, then all again:\n"
-        "of each plan the run with the median time counts, and what a neighbour on the machine\n"
-        "took from the others does not. Timelines are kept in the store ('trace list'). Ctrl-C\n"
-        "keeps what has been measured (exit 1). 'validate again' judges what -o wrote by another\n"
-        "profile.",
+        "of each plan the run with the median time counts, of each of its lanes the median, and\n"
+        "what a neighbour on the machine took from the others does not. Timelines are kept in the\n"
+        "store ('trace list'). Ctrl-C keeps what has been measured (exit 1). 'validate again'\n"
+        "judges what -o wrote by another profile.",
     .example = "hocket validate ranking --model gpt2 --backend host --plans 24",
     .output = "also write the JSON object there",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(ROUNDS) |

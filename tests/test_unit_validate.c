@@ -180,6 +180,20 @@ static void rounds_have_a_median(void **state) {
   assert_int_equal(one.measured_id, 2);
 }
 
+/* Lane by lane, whichever run has the median time; of the runs that have it. */
+static void rounds_have_medians_of_lanes(void **state) {
+  (void)state;
+  const hk_ranked_plan runs[] = {
+      {.measured_ms = 7, .n_lanes = 2, .lanes = {{HK_LANE_CPU, -9}, {HK_LANE_UP, 4}}},
+      {.measured_ms = 9, .n_lanes = 2, .lanes = {{HK_LANE_CPU, 3}, {HK_LANE_UP, 6}}},
+      {.measured_ms = 6, .n_lanes = 1, .lanes = {{HK_LANE_CPU, 1}}}};
+  const hk_ranked_plan median = hk_ranking_median(runs, 3);
+  assert_true(median.measured_ms == 7);
+  assert_int_equal(median.n_lanes, 2);
+  assert_float_equal(median.lanes[0].error_pct, 1, 1e-12);
+  assert_float_equal(median.lanes[1].error_pct, 5, 1e-12);
+}
+
 /* 10, 5 and 0 % apart; a plan that was run once says nothing. */
 static void rounds_are_judged(void **state) {
   (void)state;
@@ -367,6 +381,7 @@ int main(void) {
       cmocka_unit_test(rankings_are_judged),
       cmocka_unit_test(lanes_are_judged),
       cmocka_unit_test(rounds_have_a_median),
+      cmocka_unit_test(rounds_have_medians_of_lanes),
       cmocka_unit_test(rounds_are_judged),
       cmocka_unit_test(what_cannot_be_judged),
       cmocka_unit_test(plans_are_spread),
