@@ -244,6 +244,17 @@ hk_status hk_validate_again(const hk_plan *plan, const hk_timeline *measured,
   return status;
 }
 
+hk_status hk_validate_predict(const hk_plan *plan, const hk_machine *machine, hk_ns *update,
+                              hk_error *err) {
+  session s = {.plan = plan};
+  hk_validation v = {0};
+  hk_memory_report unused;
+  const hk_status status = predict(&s, machine, &v, &unused, err);
+  if (status == HK_OK) *update = v.predicted.makespan;
+  hk_validation_free(&v);
+  return status;
+}
+
 void hk_validation_free(hk_validation *validation) {
   hk_timeline_comparison_free(&validation->comparison);
   hk_timeline_free(&validation->predicted);

@@ -38,6 +38,9 @@ typedef struct {
  * compared. Free with hk_validation_free, safe on a zeroed one. */
 hk_status hk_validate_plan(const hk_plan *plan, const hk_machine *machine,
                            const hk_validate_options *options, hk_validation *out, hk_error *err);
+/* How long the update phase takes, as the others predict it. */
+hk_status hk_validate_predict(const hk_plan *plan, const hk_machine *machine, hk_ns *update,
+                              hk_error *err);
 /* A measurement that was kept against what the machine is predicted to do of the plan now: of
  * `measured`, a step's update phase, `out` has the comparison and no copy, and of memory nothing.
  */
