@@ -228,8 +228,8 @@ const hk_command hk_command_validate_again = {
         "command does. Nothing is run: a mended simulator can be put to old measurements,\n"
         "and a calibration that was made around and between the runs to runs that its\n"
         "node's drift was part of. Of several files each is a round: of each plan the run\n"
-        "with the median time counts. A profile of another machine is refused without\n"
-        "--force.",
+        "with the median time counts, of each of its lanes the median. A profile of another\n"
+        "machine is refused without --force.",
     .example = "hocket validate again ranking.json --machine this-node",
     .output = "also write the JSON object there",
     .options = HK_OPTION(MACHINE) | HK_OPTION(FORCE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
