@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "calib/validate.h"
 #include "core/json.h"
@@ -71,8 +72,9 @@ static void check(const char *ranking, const char *profile) {
   hk_machine machine = machine_of(profile);
   choice c = choose((size_t)cJSON_GetArraySize(plans), (hk_bytes)machine.host_memory.value);
   const hk_ranking_verdict v = predicted_anew(plans, &c, &machine);
-  print_message("%s: %.2f %% (median), %.2f %% (worst), tau %.3f, regret %.1f %%\n", machine.name,
-                v.median_error_pct, v.worst_error_pct, v.tau, v.regret_pct);
+  print_message("%s: %.2f %% (median), %.2f %% (worst), tau %.3f, regret %.1f %%\n",
+                strrchr(ranking, '/') + 1, v.median_error_pct, v.worst_error_pct, v.tau,
+                v.regret_pct);
   assert_true(v.median_error_pct <= 5);
   assert_true(v.worst_error_pct <= 10);
   assert_true(v.tau >= 0.9);
