@@ -6,45 +6,14 @@
 #include <stdlib.h>
 
 #include "sim/forecast.h"
-#include "tests/fixture.h"
-
-/* -- A model of equal blocks ------------------------------------------------------------------ */
-
-/* `blocks` blocks of `numel` parameters, each of which takes so long forward and backward. */
-static hk_model equal_blocks(int blocks, int64_t numel, double forward_ms, double backward_ms) {
-  hk_error err = {0};
-  cJSON *root = cJSON_CreateObject();
-  cJSON_AddStringToObject(root, "schema", "hocket.model/1");
-  cJSON *list = cJSON_AddArrayToObject(root, "blocks");
-  cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
-  for (int b = 0; b < blocks; b++) {
-    cJSON *block = cJSON_CreateObject(), *tensor = cJSON_CreateObject();
-    cJSON_AddItemToArray(list, block);
-    cJSON_AddItemToArray(tensors, tensor);
-    cJSON_AddStringToObject(block, "name", "b");
-    cJSON_AddNumberToObject(block, "forward_flops", 0);
-    cJSON_AddNumberToObject(block, "activation_bytes", 1000);
-    cJSON_AddNumberToObject(block, "workspace_bytes", 0);
-    cJSON_AddNumberToObject(block, "forward_ms", forward_ms);
-    cJSON_AddNumberToObject(block, "backward_ms", backward_ms);
-    cJSON_AddStringToObject(tensor, "name", "w");
-    cJSON_AddNumberToObject(tensor, "numel", (double)numel);
-    cJSON_AddNumberToObject(tensor, "block", b);
-  }
-  hk_model model;
-  must(hk_model_from_config(root, "equal", &model, &err), &err);
-  cJSON_Delete(root);
-  return model;
-}
-
-static const hk_job ALONE = {
-    .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1};
+#include "tests/fixture_blocks.h"
 
 /* All on the CPU, in whole blocks; `resident` of the first blocks stay on the GPU. */
 static hk_plan planned(hk_model *model, hk_overlap overlap, int resident, int64_t piece) {
   hk_error err = {0};
   hk_plan plan;
-  must(hk_plan_create(model, &ALONE, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan, &err),
+  must(hk_plan_create(model, &ONE_RANK, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan,
+                      &err),
        &err);
   plan.piece_numel = piece;
   hk_plan_set_overlap(&plan, overlap);
@@ -206,7 +175,7 @@ static void candidates_with_an_overlap(void **state) {
   for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
     const hk_plan_settings settings = {.overlap = (hk_overlap)overlap};
     hk_plan plan;
-    must(hk_candidate_plan(&candidate, &model, &machine, &ALONE, &settings, &plan, &err), &err);
+    must(hk_candidate_plan(&candidate, &model, &machine, &ONE_RANK, &settings, &plan, &err), &err);
     assert_int_equal(plan.overlap, overlap);
     assert_int_equal(plan.subgroup_rule, overlap ? HK_SUBGROUP_BLOCKS : HK_SUBGROUP_EXACT);
     assert_int_equal(plan.cpu_threads, overlap ? 13 : 16);
