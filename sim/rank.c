@@ -39,7 +39,7 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
                             const hk_plan_settings *settings, hk_plan *plan, hk_error *err) {
   memset(plan, 0, sizeof *plan);
   hk_model copy = {0};
-  HK_TRY(hk_model_from_config(model->config, model->name, &copy, err));
+  HK_TRY(hk_model_copy(model, &copy, err));
   hk_status status = hk_plan_create(
       &copy, job, candidate->runtime, rule_of(candidate, settings),
       settings->subgroup_numel > 0 ? settings->subgroup_numel : DEFAULT_SUBGROUP, plan, err);
