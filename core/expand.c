@@ -159,8 +159,7 @@ static void expand_flush(hk_expansion *x) {
 
 static hk_status expand(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
-  if ((phases & HK_EXPAND_ENGINE) == HK_EXPAND_ENGINE && plan->overlap != HK_OVERLAP_NONE)
-    expand_flush(x);
+  if (hk_expands_engine(plan, phases)) expand_flush(x);
   if (phases & HK_EXPAND_TRAINING) {
     x->phase = HK_PHASE_FORWARD;
     hk_expand_cache_release(x);
