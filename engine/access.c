@@ -166,6 +166,7 @@ hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   if (step < 0) return hk_fail(err, HK_INPUT, "steps count from 0, got %lld", (long long)step);
   e->step = step;
+  for (size_t p = 0; p < e->n_params; p++) e->param_step[p] = step;
   for (size_t s = 0; s < e->state.n_subgroups; s++) e->state.subgroups[s].step = step;
   return HK_OK;
 }
