@@ -71,9 +71,11 @@ static void store_bf16(uint16_t *w, int64_t i, float value) {
   memcpy((char *)w + (size_t)i * sizeof h, &h, sizeof h);
 }
 
+/* In place where sources and targets are the same. */
 static __attribute__((noinline)) void update(const hk_adamw_step *s, hk_grad_type type, int64_t n,
-                                             float *ps, float *ms, float *vs, const void *grad,
-                                             uint16_t *w) {
+                                             const float *ps, const float *ms, const float *vs,
+                                             float *ps_to, float *ms_to, float *vs_to,
+                                             const void *grad, uint16_t *w) {
   for (int64_t i = 0; i < n; i++) {
     const float g = s->scale * load_grad(type, grad, i);
     float p = load(ps, i), m = load(ms, i), v = load(vs, i);
@@ -82,9 +84,9 @@ static __attribute__((noinline)) void update(const hk_adamw_step *s, hk_grad_typ
     v = fmaf(s->rest2 * g, g, v * s->beta2);
     const float d = sqrtf(v) / s->root2 + s->eps;
     p = p - s->size * m / d;
-    store(ps, i, p);
-    store(ms, i, m);
-    store(vs, i, v);
+    store(ps_to, i, p);
+    store(ms_to, i, m);
+    store(vs_to, i, v);
     if (w != NULL) store_bf16(w, i, p);
   }
 }
@@ -92,7 +94,15 @@ static __attribute__((noinline)) void update(const hk_adamw_step *s, hk_grad_typ
 void hk_adamw_scalar(const hk_adamw_step *step, hk_grad_type type, int64_t n, float *p, float *m,
                      float *v, const void *grad, uint16_t *w) {
   const unsigned before = hk_float_enter();
-  update(step, type, n, p, m, v, grad, w);
+  update(step, type, n, p, m, v, p, m, v, grad, w);
+  hk_float_leave(before);
+}
+
+static void adamw_to(const hk_adamw_step *step, hk_grad_type type, int64_t n, const float *p,
+                     const float *m, const float *v, float *p_to, float *m_to, float *v_to,
+                     const void *grad, uint16_t *w) {
+  const unsigned before = hk_float_enter();
+  update(step, type, n, p, m, v, p_to, m_to, v_to, grad, w);
   hk_float_leave(before);
 }
 
@@ -114,5 +124,5 @@ static void cast_up(hk_grad_type type, int64_t n, const void *grad, float *g) {
   for (int64_t i = 0; i < n; i++) store(g, i, load_grad(type, grad, i));
 }
 
-const hk_cpu_kernels hk_kernels_scalar = {"scalar", true,      hk_adamw_scalar,
+const hk_cpu_kernels hk_kernels_scalar = {"scalar", true,      hk_adamw_scalar, adamw_to,
                                           unscale,  cast_down, cast_up};
