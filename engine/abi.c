@@ -16,7 +16,8 @@
 struct hocket_engine {
   hk_engine *engine;
   pid_t owner;
-  char *report; /* of hocket_report */
+  char *report;   /* of hocket_report */
+  char *timeline; /* of hocket_timeline */
 };
 
 static int answer(hk_status status, const hk_error *err, char *message) {
@@ -26,7 +27,8 @@ static int answer(hk_status status, const hk_error *err, char *message) {
   return (int)status;
 }
 
-/* -- Who may call ------------------------------------------------------------------------------- */
+/* -- Who may call -------------------------------------------------------------------------------
+ */
 
 /* The CUDA context, the threads and the pinned memory are the parent's alone. */
 static hk_status check_owner(const hocket_engine *h, hk_error *err) {
@@ -50,7 +52,8 @@ static hk_status check_given(const void *pointer, const char *what, hk_error *er
   return hk_fail(err, HK_INPUT, "%s: the pointer is NULL", what);
 }
 
-/* -- Creating ------------------------------------------------------------------------------------ */
+/* -- Creating ------------------------------------------------------------------------------------
+ */
 
 static hk_status load_plan(const char *plan, hk_plan *out, hk_error *err) {
   if (plan[0] != '{') return hk_plan_load(plan, out, err);
@@ -107,8 +110,8 @@ static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *
     const int32_t types[2] = {tensors[t].weight_type, tensors[t].grad_type};
     for (int i = 0; i < 2; i++) {
       if (types[i] >= HOCKET_BF16 && types[i] <= HOCKET_FP32) continue;
-      return hk_fail(err, HK_INPUT, "tensor %zu %s: no type %d; 0 is bf16, 1 fp16, 2 fp32", t,
-                     name, (int)types[i]);
+      return hk_fail(err, HK_INPUT, "tensor %zu %s: no type %d; 0 is bf16, 1 fp16, 2 fp32", t, name,
+                     (int)types[i]);
     }
   }
   return HK_OK;
@@ -204,6 +207,7 @@ void hocket_destroy(hocket_engine *h) {
   if (h == NULL) return;
   if (h->owner == getpid()) hk_engine_destroy(h->engine);
   free(h->report);
+  free(h->timeline);
   free(h);
 }
 
@@ -215,7 +219,8 @@ int32_t hocket_abi(void) {
   return HOCKET_ABI;
 }
 
-/* -- Weights and masters ------------------------------------------------------------------------- */
+/* -- Weights and masters -------------------------------------------------------------------------
+ */
 
 int hocket_set_weight(hocket_engine *h, size_t tensor, void *weight, char *message) {
   hk_error err = {0};
@@ -263,7 +268,8 @@ static hk_status drain(hocket_engine *h, hk_error *err) {
   return hk_training_drain(h->engine, -1, &there, err);
 }
 
-/* -- Gradients ----------------------------------------------------------------------------------- */
+/* -- Gradients -----------------------------------------------------------------------------------
+ */
 
 int hocket_gradients(hocket_engine *h, const hocket_gradient *list, size_t n, void *stream,
                      char *message) {
@@ -317,7 +323,8 @@ int hocket_read_gradient(hocket_engine *h, size_t tensor, void *data, char *mess
   return answer(status, &err, message);
 }
 
-/* -- Steps --------------------------------------------------------------------------------------- */
+/* -- Steps ---------------------------------------------------------------------------------------
+ */
 
 int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_step_info *info,
                 void *stream, char *message) {
@@ -356,10 +363,11 @@ int hocket_set_group(hocket_engine *h, size_t group, const hocket_group *hyper, 
 }
 
 int64_t hocket_step_number(const hocket_engine *h) {
-  return h != NULL ? hk_engine_step_number(h->engine) : 0;
+  return h != NULL ? hk_training_step_number(h->engine) : 0;
 }
 
-/* -- State --------------------------------------------------------------------------------------- */
+/* -- State ---------------------------------------------------------------------------------------
+ */
 
 /* Where a tensor's elements offset .. offset + n - 1 begin in flat order. */
 static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
@@ -444,7 +452,8 @@ int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
   return answer(status, &err, message);
 }
 
-/* -- What happened ------------------------------------------------------------------------------- */
+/* -- What happened -------------------------------------------------------------------------------
+ */
 
 const char *hocket_report(hocket_engine *h) {
   hk_error err = {0};
@@ -452,4 +461,29 @@ const char *hocket_report(hocket_engine *h) {
   free(h->report);
   h->report = hk_training_describe(h->engine);
   return h->report;
+}
+
+int hocket_record(hocket_engine *h, int32_t on, char *message) {
+  hk_error err = {0};
+  hk_status status = check_owner(h, &err);
+  if (status == HK_OK) status = hk_training_record(h->engine, on != 0, &err);
+  return answer(status, &err, message);
+}
+
+int hocket_mark(hocket_engine *h, int32_t phase, int32_t block, int32_t end, void *stream,
+                char *message) {
+  hk_error err = {0};
+  hk_status status = check_owner(h, &err);
+  if (status == HK_OK) {
+    status = hk_training_mark(h->engine, phase, block, end != 0, stream, &err);
+  }
+  return answer(status, &err, message);
+}
+
+const char *hocket_timeline(hocket_engine *h) {
+  hk_error err = {0};
+  if (check_owner(h, &err) != HK_OK) return NULL;
+  free(h->timeline);
+  h->timeline = hk_training_timeline(h->engine);
+  return h->timeline;
 }

@@ -108,10 +108,10 @@ static void adamw_run(const team_work *w, const hk_slab_run *run) {
   for (int64_t done = 0; done < run->n;) {
     const param_run r = param_run_at(e, flat + done, flat + run->n);
     const hk_grad_type type = deepspeed ? HK_GRAD_FP32 : r.param->grad_type;
-    const void *grad = deepspeed ? (const char *)((const float *)e->grads +
-                                                  hk_state_host_at(&e->state, w->sub,
-                                                                   run->offset + done))
-                                 : grad_at(e, &r, flat + done);
+    const void *grad = deepspeed
+                           ? (const char *)((const float *)e->grads +
+                                            hk_state_host_at(&e->state, w->sub, run->offset + done))
+                           : grad_at(e, &r, flat + done);
     const bool rounded = w->to != NULL && r.param->weight_type == HK_GRAD_BF16;
     if (e->active[r.segment->param]) {
       adamw_segment(w, run, done, r.n, type, grad, &w->steps[r.segment->param],
@@ -278,12 +278,11 @@ static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, 
   const int64_t base = e->state.subgroups[s].offset;
   for (int64_t end = at + n; at < end;) {
     const hk_slab_run run = hk_state_run(&e->state, s, at - base, end - base);
-    const hk_segment segment = {
-        .from = hk_slab_part(&e->state.shape, slabs[run.slab], 0, run.at),
-        .to = hk_engine_weight_at(e, param, at),
-        .n = run.n,
-        .from_type = HK_GRAD_FP32,
-        .to_type = e->params[param].weight_type};
+    const hk_segment segment = {.from = hk_slab_part(&e->state.shape, slabs[run.slab], 0, run.at),
+                                .to = hk_engine_weight_at(e, param, at),
+                                .n = run.n,
+                                .from_type = HK_GRAD_FP32,
+                                .to_type = e->params[param].weight_type};
     HK_TRY(scatter_add(e, b, &segment, mapped, stream, err));
     at += run.n;
   }
@@ -356,8 +355,7 @@ static bool runs_join(const hk_engine *e, const param_run *a, const param_run *b
   if (e->training == NULL) return true;
   return a->param->weight_type == HK_GRAD_BF16 && b->param->weight_type == HK_GRAD_BF16 &&
          a->segment->image == b->segment->image && a->param->weight != NULL &&
-         b->param->weight != NULL &&
-         hk_engine_weight_at(e, p, at) == hk_engine_weight_at(e, q, at);
+         b->param->weight != NULL && hk_engine_weight_at(e, p, at) == hk_engine_weight_at(e, q, at);
 }
 
 /* AdamW on parameters first .. first + n - 1 of the slabs at `from`, the first of which is
@@ -415,16 +413,16 @@ static hk_status round_masters(hk_engine *e, size_t s, int64_t index, int64_t n,
     const param_run r = param_run_at(e, at, end);
     const int32_t param = r.segment->param;
     const int64_t stop = at + r.n;
-    const bool any = e->active[param] && r.param->weight != NULL &&
-                     r.param->weight_type != HK_GRAD_BF16;
+    const bool any =
+        e->active[param] && r.param->weight != NULL && r.param->weight_type != HK_GRAD_BF16;
     while (any && at < stop) {
       const int64_t i = at - begin; /* in a row of slabs */
       const hk_slab_run run = hk_state_run(&e->state, s, at - sub->offset, stop - sub->offset);
       const int64_t inside = i % shape->numel;
       const int64_t part = slabs != NULL ? hk_min(stop - at, shape->numel - inside) : run.n;
-      const float *p = slabs != NULL
-                           ? (const float *)(void *)(slabs + i / shape->numel * shape->bytes) + inside
-                           : hk_slab_part(shape, e->state.next[run.slab], 0, run.at);
+      const float *p =
+          slabs != NULL ? (const float *)(void *)(slabs + i / shape->numel * shape->bytes) + inside
+                        : hk_slab_part(shape, e->state.next[run.slab], 0, run.at);
       const hk_segment segment = {.from = p,
                                   .to = hk_engine_weight_at(e, param, at),
                                   .n = part,

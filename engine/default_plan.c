@@ -13,7 +13,8 @@
 /* Left to the framework: its main and autograd threads and the driver's. */
 #define FRAMEWORK_THREADS 3
 
-/* -- Threads ------------------------------------------------------------------------------------ */
+/* -- Threads ------------------------------------------------------------------------------------
+ */
 
 /* cpu.max holds "QUOTA PERIOD" or "max PERIOD", in microseconds. */
 static int read_quota(const char *root, const char *folder) {
@@ -40,7 +41,8 @@ static void find_group(const char *root, char *folder, size_t size) {
   while (fgets(line, sizeof line, file) != NULL) {
     if (strncmp(line, "0::/", 4) != 0) continue;
     line[strcspn(line, "\n")] = '\0';
-    snprintf(folder, size, "%s", strcmp(line + 3, "/") == 0 ? "" : line + 3);
+    const char *name = strcmp(line + 3, "/") == 0 ? "" : line + 3;
+    if (strlen(name) < size) memcpy(folder, name, strlen(name) + 1);
   }
   fclose(file);
 }
@@ -67,7 +69,8 @@ int hk_default_threads(void) {
   return cpus > FRAMEWORK_THREADS ? cpus - FRAMEWORK_THREADS : 1;
 }
 
-/* -- The plan ----------------------------------------------------------------------------------- */
+/* -- The plan -----------------------------------------------------------------------------------
+ */
 
 hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan *plan,
                           hk_error *err) {
@@ -80,8 +83,7 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
     tensors[p].weight_type = (hk_dtype)params[p].weight_type;
     tensors[p].grad_type = (hk_dtype)params[p].grad_type;
   }
-  const hk_job job = {
-      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1};
+  const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1};
   hk_model model = {0};
   const int blocks = (int)params[n - 1].block + 1;
   hk_status status = hk_model_from_tensors("model", tensors, n, blocks, &model, err);

@@ -42,8 +42,8 @@ static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
   hk_host_layout h = {0};
   const bool apart = casts_apart(plan);
   h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
-  h.grads = part(&h.all, is_deepspeed(plan) ? 4 * state->host_numel : state->host_grad_bytes,
-                 HOST_ALIGN);
+  h.grads =
+      part(&h.all, is_deepspeed(plan) ? 4 * state->host_numel : state->host_grad_bytes, HOST_ALIGN);
   h.weights = part(&h.all, apart ? 0 : 2 * state->host_numel, HOST_ALIGN);
   h.arrived = part(&h.all, 3 * (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
   h.bins = part(&h.all,
@@ -56,8 +56,8 @@ static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
 }
 
 /* Training brings bins and slots of its own; it has no flat weights. */
-static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state,
-                                      bool own_weights, const hk_engine *training) {
+static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state, bool own_weights,
+                                      const hk_engine *training) {
   hk_device_layout d = {0};
   const bool staged = has_route(plan, HK_ROUTE_STAGED);
   const int64_t buffers = is_deepspeed(plan) ? 1 : plan->buffers;
@@ -91,10 +91,10 @@ hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *option
   for (size_t s = 0; s < plan->n_subgroups; s++) all.numel += plan->subgroups[s].numel;
   HK_TRY(hk_state_layout(plan, &all, 1, &state, err));
   const hk_host_layout host = host_layout(plan, &state, NULL);
-  *memory =
-      (hk_engine_memory){.device = device_layout(plan, &state, options->device_weights == NULL, NULL).all,
-                         .host_pinned = host.all,
-                         .host_pageable = host.pageable};
+  *memory = (hk_engine_memory){
+      .device = device_layout(plan, &state, options->device_weights == NULL, NULL).all,
+      .host_pinned = host.all,
+      .host_pageable = host.pageable};
   hk_state_free(&state);
   return HK_OK;
 }
@@ -497,6 +497,13 @@ void hk_engine_destroy(hk_engine *e) {
 
 int64_t hk_engine_numel(const hk_engine *e) {
   return e->state.numel;
+}
+size_t hk_engine_params(const hk_engine *e) {
+  return e->n_params;
+}
+const hk_param *hk_engine_param(const hk_engine *e, size_t param, int64_t *begin) {
+  *begin = e->param_end[param] - e->params[param].numel;
+  return &e->params[param];
 }
 int64_t hk_engine_step_number(const hk_engine *e) {
   return e->step;

@@ -61,6 +61,9 @@ hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size
 void hk_engine_destroy(hk_engine *engine); /* NULL is fine */
 
 int64_t hk_engine_numel(const hk_engine *engine);
+size_t hk_engine_params(const hk_engine *engine);
+/* A tensor and its first element in flat order. */
+const hk_param *hk_engine_param(const hk_engine *engine, size_t param, int64_t *begin);
 int64_t hk_engine_step_number(const hk_engine *engine); /* completed steps */
 const hk_plan *hk_engine_plan(const hk_engine *engine);
 const hk_graph *hk_engine_graph(const hk_engine *engine);

@@ -24,7 +24,7 @@ typedef struct worker worker;
 
 typedef struct {
   bool on_cpu;
-  bool external; /* its operations are somebody else's */
+  bool external;     /* its operations are somebody else's */
   hk_stream *stream; /* NULL on the CPU */
   worker *worker;
   int32_t *ops; /* in order */
@@ -38,13 +38,13 @@ struct worker {
   hk_lane_kind kind; /* of its first lane */
   int32_t *ops;      /* of all its lanes, in the graph's order */
   int32_t n;
-  bool picks;        /* it has one lane, which picks */
-  hk_picker ready;   /* then: operations whose dependencies have been met, under `mutex` */
-  bool watches;      /* it has one lane, external and of the device, and waits for what is issued */
-  int32_t n_issued;  /* of that lane in this run; they are in `ops`, in the order of issue */
-  int32_t awaited;   /* an operation of another worker; -1: none */
-  progress least;    /* how far it must come */
-  bool *to_tell;   /* [worker], of the CPU team's: they wait for what has ended; else NULL */
+  bool picks;       /* it has one lane, which picks */
+  hk_picker ready;  /* then: operations whose dependencies have been met, under `mutex` */
+  bool watches;     /* it has one lane, external and of the device, and waits for what is issued */
+  int32_t n_issued; /* of that lane in this run; they are in `ops`, in the order of issue */
+  int32_t awaited;  /* an operation of another worker; -1: none */
+  progress least;   /* how far it must come */
+  bool *to_tell;    /* [worker], of the CPU team's: they wait for what has ended; else NULL */
   pthread_cond_t wake;
   pthread_t thread;
   bool started;
@@ -75,9 +75,9 @@ struct hk_executor {
   int waiting;
   bool cancelled, hold;
   hk_ns begun, ended;
-  uint64_t run;               /* counts runs: workers wait for the next */
-  size_t busy;                /* workers that are still at this run */
-  bool timed;                 /* this run has a timeline to fill */
+  uint64_t run; /* counts runs: workers wait for the next */
+  size_t busy;  /* workers that are still at this run */
+  bool timed;   /* this run has a timeline to fill */
   bool closing;
   hk_error failure; /* the first one; status HK_OK: none */
 };
@@ -229,7 +229,9 @@ static bool meet_dependencies(worker *w, int32_t id, hk_error *err) {
 static hk_status wait_for_room(const hk_executor *x, const lane *l, hk_error *err) {
   const int32_t half = HK_MOST_AHEAD / 2;
   if (l->queued < HK_MOST_AHEAD || l->queued % half != 0) return HK_OK;
-  return x->backend->ops->event_sync(x->end[l->ops[l->queued - half]], err);
+  /* A lane that picks has its own order; its worker has no other lane and keeps it. */
+  const int32_t *order = l->worker->picks ? l->worker->ops : l->ops;
+  return x->backend->ops->event_sync(x->end[order[l->queued - half]], err);
 }
 
 static hk_status queue_on_stream(hk_executor *x, int32_t id, hk_error *err) {
@@ -263,23 +265,35 @@ static bool do_one(worker *w, int32_t id) {
   return true;
 }
 
-/* Waits for the best operation that may be begun; -1: nothing more is to be. */
-static int32_t pick(worker *w) {
+/* Whether the best operation goes on with the subgroup of the last one: a CPU lane does so after a
+ * failure elsewhere, so that no subgroup is left half done. */
+static bool goes_on(const worker *w, int32_t last) {
+  const hk_op *ops = w->executor->graph->ops;
+  const int32_t next = hk_picker_peek(&w->ready);
+  return w->on_cpu && !w->executor->cancelled && last >= 0 && next >= 0 &&
+         ops[next].subgroup >= 0 && ops[next].subgroup == ops[last].subgroup;
+}
+
+/* Waits for the best operation that may be begun after `last`; -1: nothing more is to be. */
+static int32_t pick(worker *w, int32_t last) {
   hk_executor *x = w->executor;
   pthread_mutex_lock(&x->mutex);
   while (hk_picker_peek(&w->ready) < 0 && !stopped(x)) {
     tell_of_ends(w);
     pthread_cond_wait(&w->wake, &x->mutex);
   }
-  const int32_t id = stopped(x) ? -1 : hk_picker_pop(&w->ready, x->graph);
+  const bool over = stopped(x) && !goes_on(w, last);
+  const int32_t id = over ? -1 : hk_picker_pop(&w->ready, x->graph);
   pthread_mutex_unlock(&x->mutex);
   return id;
 }
 
 static void pick_all(worker *w) {
-  for (int32_t i = 0; i < w->n; i++) {
-    const int32_t id = pick(w);
-    if (id < 0 || !do_one(w, id)) return;
+  for (int32_t i = 0, last = -1; i < w->n; i++) {
+    const int32_t id = pick(w, last);
+    if (id < 0) return;
+    last = w->ops[i] = id;
+    if (!do_one(w, id)) return;
   }
 }
 
@@ -292,11 +306,9 @@ static void watch_all(worker *w) {
     while (w->n_issued <= i && !stopped(x)) pthread_cond_wait(&w->wake, &x->mutex);
     const bool there = w->n_issued > i && !stopped(x);
     const int32_t id = w->ops[i];
-    const bool done = there && x->progress[id] == DONE;
     pthread_mutex_unlock(&x->mutex);
     if (!there) return;
     hk_error err = {0};
-    if (done) continue;
     if (x->backend->ops->event_sync(x->end[id], &err) != HK_OK) {
       fail(x, id, &err);
       return;
@@ -535,7 +547,9 @@ static void find_awaited(const hk_executor *x, bool *awaited) {
   for (size_t l = 0; l < graph->n_lanes; l++) {
     const lane *own = &x->lanes[l];
     if (own->on_cpu) continue;
-    for (int32_t i = 0; i < own->n; i += own->external ? 1 : HK_MOST_AHEAD / 2) {
+    /* In what order a lane that picks goes is not known. */
+    const int32_t step = own->external || graph->lanes[l].picks ? 1 : HK_MOST_AHEAD / 2;
+    for (int32_t i = 0; i < own->n; i += step) {
       awaited[own->ops[i]] = true;
     }
   }
@@ -668,11 +682,12 @@ static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, 
     const hk_op *op = &graph->ops[i];
     hk_span *span = &timeline->spans[i];
     hk_ns start = x->cpu_start[i], end = x->cpu_end[i];
+    const bool in_order = !graph->lanes[op->lane].picks;
     if (!lane_of(x, (int32_t)i)->on_cpu) {
       status = x->backend->ops->event_time(x->start[i], &start, err);
       if (status == HK_OK) status = x->backend->ops->event_time(x->end[i], &end, err);
     }
-    span->ready = free_at[op->lane];
+    span->ready = in_order ? free_at[op->lane] : 0;
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
       span->ready = hk_max(span->ready, timeline->spans[graph->deps[d]].end);
     }
@@ -689,7 +704,8 @@ static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, 
 static void count_missing(hk_executor *x) {
   if (x->needs == NULL) return;
   for (size_t i = 0; i < x->n_workers; i++) {
-    while (x->workers[i].picks && hk_picker_pop(&x->workers[i].ready, x->graph) >= 0) {}
+    while (x->workers[i].picks && hk_picker_pop(&x->workers[i].ready, x->graph) >= 0) {
+    }
   }
   for (size_t i = 0; i < x->graph->n_ops; i++) {
     const worker *w = lane_of(x, (int32_t)i)->worker;
@@ -720,14 +736,7 @@ hk_status hk_executor_begin(hk_executor *x, bool timed, bool hold, hk_error *err
 }
 
 void hk_executor_done_outside(hk_executor *x, int32_t op) {
-  worker *w = lane_of(x, op)->worker;
   if (x->timed) x->cpu_start[op] = x->cpu_end[op] = hk_now();
-  if (w != NULL) { /* of a device lane: its watcher counts it */
-    pthread_mutex_lock(&x->mutex);
-    w->ops[w->n_issued++] = op;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&x->mutex);
-  }
   progress_to(x, NULL, op, DONE);
 }
 
@@ -743,6 +752,13 @@ hk_status hk_executor_issue(hk_executor *x, int32_t op, hk_error *err) {
   pthread_cond_signal(&l->worker->wake);
   pthread_mutex_unlock(&x->mutex);
   return HK_OK;
+}
+
+hk_stream *hk_executor_stream(const hk_executor *x, hk_lane_kind kind) {
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    if (x->graph->lanes[i].kind == kind) return x->lanes[i].stream;
+  }
+  return NULL;
 }
 
 typedef bool (*executor_condition)(const hk_executor *x, int32_t op);
@@ -814,8 +830,7 @@ hk_status hk_executor_follow(hk_executor *x, int32_t op, hk_stream *stream, hk_e
   return x->backend->ops->wait(stream, x->end[op], err);
 }
 
-hk_status hk_executor_hold_back(hk_executor *x, hk_lane_kind kind, hk_event *event,
-                                hk_error *err) {
+hk_status hk_executor_hold_back(hk_executor *x, hk_lane_kind kind, hk_event *event, hk_error *err) {
   for (size_t i = 0; i < x->graph->n_lanes; i++) {
     if (x->graph->lanes[i].kind != kind || x->lanes[i].stream == NULL) continue;
     HK_TRY(x->backend->ops->wait(x->lanes[i].stream, event, err));
@@ -852,6 +867,10 @@ hk_status hk_executor_finish(hk_executor *x, hk_timeline *timeline, hk_ns *elaps
 hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed, hk_error *err) {
   HK_TRY(hk_executor_begin(x, timeline != NULL, false, err));
   return hk_executor_finish(x, timeline, elapsed, err);
+}
+
+hk_ns hk_executor_begun_at(const hk_executor *executor) {
+  return executor->begun;
 }
 
 bool hk_executor_done(const hk_executor *executor, int32_t op) {

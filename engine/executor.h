@@ -49,12 +49,13 @@ hk_status hk_executor_run(hk_executor *executor, hk_timeline *timeline, hk_ns *e
  * lanes that pick wait for the external CPU lane's last operation even where the graph lets them
  * run ahead of it. Between the two calls: */
 hk_status hk_executor_begin(hk_executor *executor, bool timed, bool hold, hk_error *err);
-/* An operation of an external CPU lane is done; or one of an external device lane, which needed no
- * work. */
+/* An operation of an external CPU lane is done. */
 void hk_executor_done_outside(hk_executor *executor, int32_t op);
 /* Queues an operation of an external device lane on the lane's stream, by the calling thread. Calls
  * for one lane must not overlap; each operation once a run. */
 hk_status hk_executor_issue(hk_executor *executor, int32_t op, hk_error *err);
+/* The stream of a lane of the device; NULL: the graph has none of this kind. */
+hk_stream *hk_executor_stream(const hk_executor *executor, hk_lane_kind lane);
 /* Waits until all operations of an external device lane are done. */
 hk_status hk_executor_await_lane(hk_executor *executor, hk_lane_kind lane, hk_error *err);
 /* Waits until `op` has been queued (device lanes) or done (CPU lanes), at most timeout_ms (-1: no
@@ -80,6 +81,8 @@ hk_status hk_executor_finish(hk_executor *executor, hk_timeline *timeline, hk_ns
  * call and some microseconds, which are none between two operations if they are told here; they are
  * told anyway, later, by who never calls this. */
 void hk_executor_begun(hk_executor *executor);
+/* When the last run began, CLOCK_MONOTONIC. */
+hk_ns hk_executor_begun_at(const hk_executor *executor);
 /* Whether a CPU lane's operation was done in the last run. */
 bool hk_executor_done(const hk_executor *executor, int32_t op);
 

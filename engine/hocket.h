@@ -207,7 +207,7 @@ HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int6
  * not written: call hocket_weights_from_masters. Drains first. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
-/* 32 hexadecimal digits and a NUL: equal for equal p, m, v and rounded weights, whatever the plan.
+/* 32 hexadecimal digits and a NUL: equal for equal p, m and v, whatever the plan.
  * Drains first. */
 HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *message);
 

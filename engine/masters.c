@@ -35,10 +35,10 @@ static hk_status widen_param(hk_engine *e, size_t param, hk_stream *stream, char
   }
   for (int64_t done = 0; done < p->numel; done += SPAN) {
     const int64_t n = hk_min(SPAN, p->numel - done);
-    HK_TRY(e->backend->ops->copy(stream, raw, (const char *)p->weight + done * size, n * size, err));
+    HK_TRY(
+        e->backend->ops->copy(stream, raw, (const char *)p->weight + done * size, n * size, err));
     HK_TRY(e->backend->ops->stream_sync(stream, err));
-    widening w = {
-        .kernels = e->kernels, .type = p->weight_type, .n = n, .from = raw, .to = wide};
+    widening w = {.kernels = e->kernels, .type = p->weight_type, .n = n, .from = raw, .to = wide};
     hk_team_run(e->team, (n + CHUNK - 1) / CHUNK, widen_chunk, &w);
     HK_TRY(hk_engine_write(e, HK_STATE_P, begin + done, n, wide, err));
   }
@@ -49,8 +49,8 @@ static hk_status widen_param(hk_engine *e, size_t param, hk_stream *stream, char
 static hk_status param_range(const hk_engine *e, int64_t param, size_t *first, size_t *end,
                              hk_error *err) {
   if (param < -1 || param >= (int64_t)e->n_params) {
-    return hk_fail(err, HK_INPUT, "no tensor %lld: there are %zu, counted from 0",
-                   (long long)param, e->n_params);
+    return hk_fail(err, HK_INPUT, "no tensor %lld: there are %zu, counted from 0", (long long)param,
+                   e->n_params);
   }
   *first = param < 0 ? 0 : (size_t)param;
   *end = param < 0 ? e->n_params : (size_t)param + 1;
@@ -81,7 +81,8 @@ hk_status hk_training_masters(hk_engine *e, int64_t param, void *native, hk_erro
   return status;
 }
 
-/* -- Weights from masters ------------------------------------------------------------------------ */
+/* -- Weights from masters ------------------------------------------------------------------------
+ */
 
 static hk_status round_param(hk_engine *e, size_t param, hk_stream *stream, hk_error *err) {
   const hk_param *p = &e->params[param];

@@ -155,8 +155,7 @@ static hk_status lay_out_gradients(const hk_param *params, size_t n_params, hk_s
 /* -- Slabs ------------------------------------------------------------------------------------- */
 
 static bool runs_ahead(const hk_plan *plan, size_t s) {
-  (void)plan, (void)s;
-  return false;
+  return plan->overlap == HK_OVERLAP_BOTH && plan->subgroups[s].ahead;
 }
 
 static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *err) {

@@ -21,7 +21,8 @@ static void set_state(hk_engine *e, hk_training_state state) {
   atomic_store_explicit(&e->training->state, (int)state, memory_order_release);
 }
 
-/* -- Opening and closing ------------------------------------------------------------------------ */
+/* -- Opening and closing ------------------------------------------------------------------------
+ */
 
 hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   if (e->plan.runtime != HK_RUNTIME_HOCKET) {
@@ -128,6 +129,7 @@ void hk_training_close(hk_engine *e) {
   if (t == NULL) return;
   if (e->executor != NULL) end_run(e);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
+  hk_recording_close(e);
   hk_handover_close(e);
   if (t->stepped != NULL) e->backend->ops->event_close(t->stepped);
   pthread_rwlock_destroy(&t->waiters);
@@ -160,7 +162,8 @@ hk_status hk_training_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error
   return HK_OK;
 }
 
-/* -- Runs ---------------------------------------------------------------------------------------- */
+/* -- Runs ----------------------------------------------------------------------------------------
+ */
 
 /* The run that was under way has come to its end: its state is the engine's. Under t->lock; nobody
  * waits for weights meanwhile. */
@@ -168,7 +171,12 @@ static hk_status settle(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_training_state state = state_of(e);
   if (state != HK_STEPPED) return HK_OK;
-  const hk_status status = hk_executor_finish(e->executor, NULL, NULL, err);
+  hk_timeline timeline = {0};
+  const bool timed =
+      t->timed && t->recording != NULL && hk_timeline_init(&e->graph, &timeline, err) == HK_OK;
+  hk_status status = hk_executor_finish(e->executor, timed ? &timeline : NULL, NULL, err);
+  if (timed && status == HK_OK) status = hk_recording_keep(e, &timeline, err);
+  hk_timeline_free(&timeline);
   set_state(e, HK_IDLE);
   if (status != HK_OK) return hk_engine_account_for_failure(e, t->stepping, true, err);
   hk_engine_commit(e, t->stepping);
@@ -213,6 +221,12 @@ static void assume(hk_engine *e) {
   memcpy(t->assumed_steps, e->steps, e->n_params * sizeof *t->assumed_steps);
 }
 
+static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
+  struct hk_training *t = e->training;
+  t->timed = t->recording != NULL;
+  return hk_executor_begin(e->executor, t->timed, hold, err);
+}
+
 hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   if (state_of(e) == HK_BEGUN) return HK_OK;
@@ -220,7 +234,7 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   if (!overlaps(e)) return HK_OK;
   t->hold = !may_run_ahead(e);
   if (!t->hold) assume(e);
-  HK_TRY(hk_executor_begin(e->executor, false, t->hold, err));
+  HK_TRY(begin_run(e, t->hold, err));
   set_state(e, HK_BEGUN);
   return HK_OK;
 }
@@ -230,12 +244,13 @@ static hk_status begin_again(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   hk_executor_cancel(e->executor);
   t->hold = true;
-  HK_TRY(hk_executor_begin(e->executor, false, true, err));
+  HK_TRY(begin_run(e, true, err));
   for (int32_t i = 0; i < e->state.n_images; i++) t->images[i].issued = false;
   return hk_handover_leave(e, true, err);
 }
 
-/* -- Steps --------------------------------------------------------------------------------------- */
+/* -- Steps ---------------------------------------------------------------------------------------
+ */
 
 static void judge(const hk_engine *e, const hk_training_step_options *o, const hk_squares *sum,
                   hk_training_step_report *r) {
@@ -260,8 +275,8 @@ static bool choose_constants(hk_engine *e, double scale) {
     const bool as_before = p > 0 && t->given[p - 1] > 0 &&
                            e->params[p - 1].group == e->params[p].group &&
                            e->param_step[p - 1] == e->param_step[p];
-    t->wanted_steps[p] = as_before ? t->wanted_steps[p - 1]
-                                   : hk_adamw_prepare(hyper, e->param_step[p] + 1, scale);
+    t->wanted_steps[p] =
+        as_before ? t->wanted_steps[p - 1] : hk_adamw_prepare(hyper, e->param_step[p] + 1, scale);
     same = same && memcmp(&t->wanted_steps[p], &t->assumed_steps[p], sizeof *t->wanted_steps) == 0;
   }
   return same;
@@ -284,7 +299,8 @@ static int64_t count_ahead(const hk_engine *e) {
   return n;
 }
 
-/* Lets the updates go: the norm is known, and new weights may be written behind the caller's work. */
+/* Lets the updates go: the norm is known, and new weights may be written behind the caller's work.
+ */
 static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
@@ -296,7 +312,7 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
     HK_TRY(ops->stream_sync(t->flush, err));
     HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
     HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
-    HK_TRY(hk_executor_begin(e->executor, false, false, err));
+    HK_TRY(begin_run(e, false, err));
     set_state(e, HK_STEPPED);
     return HK_OK;
   }
@@ -384,7 +400,8 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
   return status;
 }
 
-/* -- Waiting ------------------------------------------------------------------------------------- */
+/* -- Waiting -------------------------------------------------------------------------------------
+ */
 
 /* One block's operations: queued, and followed by `stream`. */
 static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, int32_t timeout_ms,
@@ -447,7 +464,8 @@ hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_er
   return status;
 }
 
-/* -- Smaller calls ------------------------------------------------------------------------------- */
+/* -- Smaller calls -------------------------------------------------------------------------------
+ */
 
 hk_status hk_training_flush(hk_engine *e, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
@@ -529,6 +547,10 @@ hk_status hk_training_set_weight(hk_engine *e, size_t param, void *weight, hk_er
   return HK_OK;
 }
 
+int64_t hk_training_step_number(const hk_engine *e) {
+  return state_of(e) == HK_STEPPED ? e->training->stepping : e->step;
+}
+
 int64_t hk_training_param_step(const hk_engine *e, size_t param) {
   return e->param_step[param];
 }
@@ -540,4 +562,66 @@ hk_status hk_training_set_param_step(hk_engine *e, size_t param, int64_t step, h
   if (step < 0) return hk_fail(err, HK_INPUT, "steps count from 0, got %lld", (long long)step);
   e->param_step[param] = step;
   return HK_OK;
+}
+
+/* -- What it says of itself ----------------------------------------------------------------------
+ */
+
+static void put_number(cJSON *to, const char *key, double value, bool *ok) {
+  *ok = *ok && cJSON_AddNumberToObject(to, key, value) != NULL;
+}
+
+static void put_text(cJSON *to, const char *key, const char *value, bool *ok) {
+  *ok = *ok && cJSON_AddStringToObject(to, key, value) != NULL;
+}
+
+static void put_memory(const hk_engine *e, cJSON *root, bool *ok) {
+  const hk_engine_memory memory = hk_engine_memory_taken(e);
+  cJSON *to = cJSON_AddObjectToObject(root, "memory");
+  int64_t spares = 0;
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    if (e->state.subgroups[s].ahead) spares += e->state.subgroups[s].slabs;
+  }
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  put_number(to, "device_bytes", (double)memory.device, ok);
+  put_number(to, "host_pinned_bytes", (double)memory.host_pinned, ok);
+  put_number(to, "spares_bytes", (double)(spares * e->state.shape.bytes), ok);
+  put_number(to, "slots_bytes", (double)hk_training_slot_bytes(e), ok);
+}
+
+static void put_routes(const hk_engine *e, cJSON *root, bool *ok) {
+  int64_t totals[HK_ROUTE_COUNT], ahead = 0;
+  cJSON *to = cJSON_AddObjectToObject(root, "parameters");
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  hk_plan_route_totals(&e->plan, totals);
+  for (int r = 0; r < HK_ROUTE_COUNT; r++) put_number(to, hk_route_names[r], (double)totals[r], ok);
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    if (e->state.subgroups[s].ahead) ahead += e->state.subgroups[s].numel;
+  }
+  put_number(to, "ahead", (double)ahead, ok);
+}
+
+char *hk_training_describe(hk_engine *e) {
+  cJSON *root = cJSON_CreateObject();
+  bool ok = root != NULL;
+  if (!ok) return NULL;
+  put_text(root, "schema", "hocket.engine/1", &ok);
+  put_text(root, "backend", e->backend->ops->name, &ok);
+  put_text(root, "device", e->info.name, &ok);
+  put_text(root, "policy", e->plan.policy, &ok);
+  put_text(root, "overlap", hk_overlap_names[e->plan.overlap], &ok);
+  put_text(root, "kernels", e->kernels->name, &ok);
+  put_text(root, "notes", e->notes, &ok);
+  put_number(root, "tensors", (double)e->n_params, &ok);
+  put_number(root, "blocks", (double)e->training->n_blocks, &ok);
+  put_number(root, "cpu_threads", hk_team_threads(e->team), &ok);
+  put_number(root, "steps", (double)hk_training_step_number(e), &ok);
+  put_number(root, "operations", (double)e->graph.n_ops, &ok);
+  put_routes(e, root, &ok);
+  put_memory(e, root, &ok);
+  char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
+  cJSON_Delete(root);
+  return text;
 }

@@ -52,6 +52,18 @@ hk_status hk_training_wait_weights(hk_engine *engine, int32_t block, void *strea
                                    int32_t timeout_ms, bool *there, hk_error *err);
 hk_status hk_training_drain(hk_engine *engine, int32_t timeout_ms, bool *there, hk_error *err);
 
+/* recording.c: hocket_record, hocket_mark, hocket_timeline. */
+hk_status hk_training_record(hk_engine *engine, bool on, hk_error *err);
+hk_status hk_training_mark(hk_engine *engine, int32_t phase, int32_t block, bool end, void *stream,
+                           hk_error *err);
+/* JSON text (hocket.spans/1), the caller's to free; NULL: out of memory or nothing is recorded. */
+char *hk_training_timeline(hk_engine *engine);
+
+/* Steps taken, the one under way included. */
+int64_t hk_training_step_number(const hk_engine *engine);
+/* JSON text (hocket.engine/1), the caller's to free; NULL: out of memory. */
+char *hk_training_describe(hk_engine *engine);
+
 int64_t hk_training_param_step(const hk_engine *engine, size_t param);
 hk_status hk_training_set_param_step(hk_engine *engine, size_t param, int64_t step, hk_error *err);
 

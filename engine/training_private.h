@@ -74,6 +74,9 @@ struct hk_training {
   int32_t *block_ops;
   int32_t gate; /* the graph's BARRIER */
   int64_t stepping; /* number of the step under way */
+
+  bool timed;                     /* the run under way is recorded */
+  struct hk_recording *recording; /* NULL: nothing is recorded (recording.c) */
 };
 
 /* -- handover.c --------------------------------------------------------------------------------- */
@@ -91,6 +94,12 @@ hk_status hk_handover_squares(hk_engine *e, hk_squares *sum, hk_error *err);
 hk_status hk_handover_reset(hk_engine *e, hk_error *err);
 /* Images as at the beginning of a run. */
 void hk_handover_expect(hk_engine *e);
+
+/* -- recording.c -------------------------------------------------------------------------------- */
+
+/* Keeps the spans of the run that has just ended. */
+hk_status hk_recording_keep(hk_engine *e, const hk_timeline *timeline, hk_error *err);
+void hk_recording_close(hk_engine *e);
 
 /* -- training.c --------------------------------------------------------------------------------- */
 

@@ -207,11 +207,11 @@ static void state_is_somewhere_and_nowhere_twice(void **unused) {
 /* Pieces longer than a slab may be: several slabs a piece. */
 static void long_pieces_have_several_slabs(void **unused) {
   (void)unused;
-  hk_plan_subgroup subgroups[] = {{5000001, HK_ROUTE_STAGED},
-                                  {3100000, HK_ROUTE_MAPPED},
-                                  {2097153, HK_ROUTE_CPU},
-                                  {2500000, HK_ROUTE_STAGED},
-                                  {1, HK_ROUTE_RESIDENT}};
+  hk_plan_subgroup subgroups[] = {{.numel = 5000001, .route = HK_ROUTE_STAGED},
+                                  {.numel = 3100000, .route = HK_ROUTE_MAPPED},
+                                  {.numel = 2097153, .route = HK_ROUTE_CPU},
+                                  {.numel = 2500000, .route = HK_ROUTE_STAGED},
+                                  {.numel = 1, .route = HK_ROUTE_RESIDENT}};
   int32_t order[] = {3, 1, 4, 0, 2};
   for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
     const hk_plan plan = {.runtime = (hk_runtime)runtime,
