@@ -5,43 +5,6 @@
 
 #include "engine/adamw_kernels.h"
 
-static float of_bits(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-static uint32_t bits_of(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-static float canonical(float x) {
-  return isnan(x) ? of_bits(HK_NAN_BITS) : x;
-}
-
-static float from_bf16(uint16_t h) {
-  return canonical(of_bits((uint32_t)h << 16));
-}
-
-static float from_fp16(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-  const uint32_t exponent = (h >> 10) & 31u, fraction = h & 1023u;
-  if (exponent == 0) { /* zero or subnormal: fraction x 2^-24 is a normal fp32 */
-    return of_bits(sign | bits_of((float)fraction * 0x1p-24f));
-  }
-  if (exponent == 31) return fraction != 0 ? of_bits(HK_NAN_BITS) : of_bits(sign | 0x7f800000u);
-  return of_bits(sign | (exponent + 127 - 15) << 23 | fraction << 13);
-}
-
-/* Rounds by adding just under a half, and the lowest kept bit to bring ties to even. */
-static uint16_t to_bf16(float x) {
-  const uint32_t bits = bits_of(x);
-  if (isnan(x)) return HK_NAN_BITS >> 16;
-  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 /* memcpy, because nothing need be aligned. */
 static float load_grad(hk_grad_type type, const void *grad, int64_t i) {
   const char *at = (const char *)grad + (size_t)i * hk_grad_size(type);
@@ -52,7 +15,7 @@ static float load_grad(hk_grad_type type, const void *grad, int64_t i) {
   }
   uint16_t h;
   memcpy(&h, at, sizeof h);
-  return type == HK_GRAD_BF16 ? from_bf16(h) : from_fp16(h);
+  return type == HK_GRAD_BF16 ? hk_from_bf16(h) : hk_from_fp16(h);
 }
 
 static float load(const float *x, int64_t i) {
@@ -62,12 +25,12 @@ static float load(const float *x, int64_t i) {
 }
 
 static void store(float *x, int64_t i, float value) {
-  value = canonical(value);
+  value = hk_canonical(value);
   memcpy((char *)x + (size_t)i * sizeof value, &value, sizeof value);
 }
 
 static void store_bf16(uint16_t *w, int64_t i, float value) {
-  const uint16_t h = to_bf16(value);
+  const uint16_t h = hk_to_bf16(value);
   memcpy((char *)w + (size_t)i * sizeof h, &h, sizeof h);
 }
 

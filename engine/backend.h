@@ -42,11 +42,37 @@ typedef enum {
   HK_KERNEL_SIGN, /* the int64_t at `from`, device memory, to `to`, device or registered host
                      memory, in one write; n is 1. For the end of a stream's kernels: a copy would
                      wait for the copy engine, and hold up what is queued behind it */
-  HK_KERNEL_MATMUL, /* w = a b, in device memory: what a model's layers spend their time on, to be
-                       measured. CUDA: by cuBLAS, if that is there when it runs (HK_INPUT says so
-                       otherwise, and the device stays well); the first one of a stream readies
-                       cuBLAS for it, which takes long and some device memory */
+  HK_KERNEL_GATHER,  /* gradients in: segments of the framework's device memory to the engine's,
+                        copied or added, and their squares */
+  HK_KERNEL_SCATTER, /* new weights out: segments of the engine's memory to the framework's device
+                        memory, copied or rounded */
+  HK_KERNEL_MATMUL,  /* w = a b, in device memory: what a model's layers spend their time on, to be
+                        measured. CUDA: by cuBLAS, if that is there when it runs (HK_INPUT says so
+                        otherwise, and the device stays well); the first one of a stream readies
+                        cuBLAS for it, which takes long and some device memory */
 } hk_kernel_kind;
+
+/* A run of values for GATHER or SCATTER. No two segments of a launch write to the same memory, and
+ * none overlaps what another reads; each array begins at a whole element, and is as fast as can be
+ * where it begins at a multiple of 16 bytes.
+ *
+ * GATHER: both types are the same. to = from, the very bits; or with `add` to = to + from: both in
+ * fp32, added and rounded to fp32, then to the type, to nearest even (for these types as if rounded
+ * once); NaN is 0x7fc0, 0x7e00 or 0x7fc00000. With `bins` the squares of what is then in `to` are
+ * added to that set of squares.h (device memory, hk_squares_bin_words(type) words).
+ *
+ * SCATTER: both types are the same, the bits are copied; or from_type is fp32, rounded to nearest
+ * even, bf16 and fp16 overflow to infinity, NaN is 0x7fc0 or 0x7e00. `bins` and `add` are zeros. */
+typedef struct {
+  const void *from;
+  void *to;
+  int64_t n;
+  hk_grad_type from_type, to_type;
+  uint64_t *bins; /* NULL: no squares */
+  bool add;
+} hk_segment;
+
+#define HK_SEGMENTS_MOST 64
 
 typedef struct {
   hk_kernel_kind kind;
@@ -61,7 +87,8 @@ typedef struct {
   const void *from;
   void *to;
   uint16_t *w;
-  bool mapped; /* the slabs are in host memory: few blocks fill the link */
+  bool mapped; /* the slabs, or what SCATTER reads, are in registered host memory: few blocks fill
+                  the link */
   float *out;  /* CAST_UP */
   /* SQUARES: HK_SQUARES_BINS bins, then the count of values that are not finite, in device memory;
    * added to. */
@@ -71,6 +98,11 @@ typedef struct {
    * nothing. */
   int64_t rows, columns, depth;
   const uint16_t *a, *b;
+  /* GATHER, SCATTER: 1 .. HK_SEGMENTS_MOST segments, read during the launch call only; n is the sum
+   * of theirs; type says nothing. The host backend takes any memory of the caller's as the
+   * framework's. */
+  const hk_segment *segments;
+  int n_segments;
 } hk_kernel;
 
 typedef struct {
@@ -150,9 +182,11 @@ struct hk_event {
 extern const hk_backend_ops hk_backend_host, hk_backend_cuda;
 /* "cuda" or "host"; HK_INPUT names what there is. */
 hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error *err);
-/* For backends: HK_INPUT unless e was opened as awaited, or a MATMUL's sizes are in range. */
+/* For backends: HK_INPUT unless e was opened as awaited, a MATMUL's sizes are in range, or GATHER's
+ * or SCATTER's segments are what the above says, wherever their memory is. */
 hk_status hk_event_check_awaited(const hk_event *e, hk_error *err);
 hk_status hk_matmul_check_sizes(const hk_kernel *kernel, hk_error *err);
+hk_status hk_segments_check(const hk_kernel *kernel, hk_error *err);
 
 #ifdef __cplusplus
 }

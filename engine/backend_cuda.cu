@@ -310,7 +310,8 @@ static hk_status queue_matmul(cuda_stream *s, const hk_kernel *kernel, hk_error 
 }
 
 static hk_status queue_kernel(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
-  static const char *const names[HK_KERNEL_KINDS] = {"AdamW", "cast", "squares", "pull", "sign"};
+  static const char *const names[HK_KERNEL_KINDS] = {"AdamW", "cast",   "squares", "pull",
+                                                     "sign",  "gather", "scatter"};
   const cuda_backend *b = (const cuda_backend *)s->backend;
   HK_TRY(enter(s->backend, err));
   if (kernel->kind == HK_KERNEL_MATMUL) return queue_matmul((cuda_stream *)s, kernel, err);

@@ -63,6 +63,11 @@ void hk_host_kernel_run(hk_host_device *device, const hk_kernel *kernel);
 hk_status hk_host_matmul_check(hk_host_device *device, const hk_kernel *kernel, hk_error *err);
 int64_t hk_host_matmul_tiles(const hk_kernel *kernel);
 void hk_host_matmul_tile(const hk_kernel *kernel, const hk_cpu_kernels *cpu, int64_t tile);
+/* And GATHER and SCATTER: `n` values from `first` on, counted through all segments; `lock` is of
+ * their bins. */
+hk_status hk_host_segments_check(hk_host_device *device, const hk_kernel *kernel, hk_error *err);
+void hk_host_segments_run(const hk_kernel *kernel, const hk_cpu_kernels *cpu, int64_t first,
+                          int64_t n, pthread_mutex_t *lock);
 
 /* The part of hk_backend_host that host_stream.c has. */
 hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);

@@ -155,6 +155,21 @@ static void run_kernel(hk_host_device *device, const operation *op) {
                 (long long)(matmul ? op->kernel.rows : op->kernel.n), matmul ? "rows" : "elements");
 }
 
+/* The segments of the caller's array are its own again when the launch call returns. */
+static hk_status keep_segments(hk_kernel *kernel, hk_error *err) {
+  if (kernel->n_segments == 0) return HK_OK;
+  const size_t bytes = sizeof *kernel->segments * (size_t)kernel->n_segments;
+  hk_segment *kept = malloc(bytes);
+  if (kept == NULL) return hk_fail_memory(err, bytes, "a kernel's segments");
+  memcpy(kept, kernel->segments, bytes);
+  kernel->segments = kept;
+  return HK_OK;
+}
+
+static void drop_segments(const hk_kernel *kernel) {
+  if (kernel->n_segments > 0) free((hk_segment *)(uintptr_t)kernel->segments);
+}
+
 static void run_operation(hk_host_device *device, const operation *op) {
   const bool failed = atomic_load_explicit(&device->failed, memory_order_acquire);
   switch (op->kind) {
@@ -163,6 +178,7 @@ static void run_operation(hk_host_device *device, const operation *op) {
       break;
     case KERNEL:
       if (!failed) run_kernel(device, op);
+      drop_segments(&op->kernel);
       break;
     case RECORD:
       reach_event(op->mark.event, op->mark.number);
@@ -241,9 +257,12 @@ hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *e
     return hk_fail(err, HK_ENVIRONMENT, "kernel %s is refused: a fault that was asked for",
                    hk_host_kernel_name(kernel->kind));
   }
-  if (kernel->n > 0 || kernel->kind == HK_KERNEL_MATMUL) {
-    push(s, &(operation){.kind = KERNEL, .kernel = *kernel});
-  }
+  if (kernel->n <= 0 && kernel->kind != HK_KERNEL_MATMUL) return HK_OK;
+  operation op = {.kind = KERNEL, .kernel = *kernel};
+  const bool segments = kernel->kind == HK_KERNEL_GATHER || kernel->kind == HK_KERNEL_SCATTER;
+  if (!segments) op.kernel.n_segments = 0;
+  HK_TRY(keep_segments(&op.kernel, err));
+  push(s, &op);
   return HK_OK;
 }
 
