@@ -305,11 +305,12 @@ int hocket_scale(hocket_engine *h, double factor, char *message) {
   return answer(status, &err, message);
 }
 
-int hocket_sum_of_squares(hocket_engine *h, double *sum, int64_t *nonfinite, char *message) {
+int hocket_sum_of_squares(hocket_engine *h, int64_t tensor, double *sum, int64_t *nonfinite,
+                          char *message) {
   hk_error err = {0};
   hk_squares squares = {0};
   hk_status status = check_owner(h, &err);
-  if (status == HK_OK) status = hk_training_squares(h->engine, &squares, &err);
+  if (status == HK_OK) status = hk_training_squares(h->engine, tensor, &squares, &err);
   if (status == HK_OK && sum != NULL) *sum = hk_squares_value(&squares);
   if (status == HK_OK && nonfinite != NULL) *nonfinite = (int64_t)squares.nonfinite;
   return answer(status, &err, message);

@@ -251,7 +251,8 @@ static hk_status hash_state(hk_engine *e, XXH3_state_t **states, XXH128_hash_t *
 
 hk_status hk_engine_checksum(hk_engine *e, char hex[33], hk_error *err) {
   const size_t parts = e->training != NULL ? 3 : 4;
-  const size_t bytes = parts * (size_t)((e->state.numel + BLOCK - 1) / BLOCK) * sizeof(XXH128_hash_t);
+  const size_t bytes =
+      parts * (size_t)((e->state.numel + BLOCK - 1) / BLOCK) * sizeof(XXH128_hash_t);
   const int threads = hk_team_threads(e->team);
   XXH128_hash_t *blocks = malloc(bytes);
   XXH3_state_t **states = new_states(threads);

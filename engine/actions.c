@@ -8,6 +8,11 @@ static hk_state_subgroup *subgroup_of(const hk_engine *e, const hk_op *op) {
   return &e->state.subgroups[op->subgroup];
 }
 
+int64_t hk_engine_op_numel(const hk_engine *e, const hk_op *op) {
+  const hk_state_subgroup *sub = subgroup_of(e, op);
+  return hk_min(sub->piece, sub->numel - op->offset);
+}
+
 char *hk_engine_segment_grads(const hk_engine *e, const hk_param_segment *segment) {
   const bool on_device = e->state.images[segment->image].on_device;
   return (on_device ? e->device_grads : (char *)e->grads) + segment->at;
@@ -293,7 +298,7 @@ static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, 
  * from where AdamW has rounded them to, others from the master weights. */
 static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   const hk_state_subgroup *sub = subgroup_of(e, op);
-  const int64_t begin = sub->offset + op->offset, end = begin + op->work / 2;
+  const int64_t begin = sub->offset + op->offset, end = begin + hk_engine_op_numel(e, op);
   void *const *slabs = sub->ahead ? e->state.other : e->state.home;
   scatter_batch batch = {.n = 0};
   for (int64_t at = begin; at < end;) {

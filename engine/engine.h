@@ -56,8 +56,7 @@ hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, si
  * Such an engine has no flat array of weights and takes no hk_engine_gradients or _step. */
 hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
                                const hk_adamw *groups, size_t n_groups,
-                               const hk_engine_options *options, hk_engine **engine,
-                               hk_error *err);
+                               const hk_engine_options *options, hk_engine **engine, hk_error *err);
 void hk_engine_destroy(hk_engine *engine); /* NULL is fine */
 
 int64_t hk_engine_numel(const hk_engine *engine);

@@ -45,8 +45,8 @@ void hk_executor_close(hk_executor *executor);
 hk_status hk_executor_run(hk_executor *executor, hk_timeline *timeline, hk_ns *elapsed,
                           hk_error *err);
 
-/* The same in two halves, for graphs that somebody outside takes part in. With `hold`, operations of
- * lanes that pick wait for the external CPU lane's last operation even where the graph lets them
+/* The same in two halves, for graphs that somebody outside takes part in. With `hold`, operations
+ * of lanes that pick wait for the external CPU lane's last operation even where the graph lets them
  * run ahead of it. Between the two calls: */
 hk_status hk_executor_begin(hk_executor *executor, bool timed, bool hold, hk_error *err);
 /* An operation of an external CPU lane is done. */

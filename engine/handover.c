@@ -379,7 +379,7 @@ hk_status hk_training_gradients(hk_engine *e, const hk_handed_gradient *list, si
 /* -- The norm ------------------------------------------------------------------------------------
  */
 
-hk_status hk_handover_squares(hk_engine *e, hk_squares *sum, hk_error *err) {
+hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   const hk_bytes bytes = t->bins_at[e->state.n_segments];
@@ -392,7 +392,7 @@ hk_status hk_handover_squares(hk_engine *e, hk_squares *sum, hk_error *err) {
   HK_TRY(ops->stream_sync(e->stream, err));
   for (int32_t s = 0; s < e->state.n_segments; s++) {
     const int32_t param = e->state.segments[s].param;
-    if (t->given[param] == 0) continue;
+    if (t->given[param] == 0 || (only >= 0 && only != param)) continue;
     hk_squares_add_set(sum, e->params[param].grad_type,
                        (const uint64_t *)(const void *)((char *)e->bins + t->bins_at[s]));
   }
@@ -455,7 +455,7 @@ hk_status hk_training_read_gradient(hk_engine *e, size_t param, void *data, hk_e
   }
   pthread_mutex_lock(&t->lock);
   hk_squares unused; /* waits for the caller's streams */
-  hk_status status = hk_handover_squares(e, &unused, err);
+  hk_status status = hk_handover_squares(e, -1, &unused, err);
   if (status == HK_OK) status = e->backend->ops->stream_sync(t->flush, err);
   const int64_t begin = e->param_end[param] - e->params[param].numel;
   const size_t size = hk_grad_size(e->params[param].grad_type);

@@ -18,9 +18,9 @@ typedef struct {
   hk_bytes grads;   /* of subgroups that the device updates */
   hk_bytes weights; /* unless the caller has them */
   hk_bytes grads32; /* DeepSpeed: fp32 copies of gradients, one subgroup or flush at a time */
-  hk_bytes bins;    /* hk_squares bins and the count of non-finite ones; training: one set a segment */
-  hk_bytes ticket;  /* number of the attempt under way */
-  hk_bytes slots;   /* training: images of gradients on their way to the host */
+  hk_bytes bins; /* hk_squares bins and the count of non-finite ones; training: one set a segment */
+  hk_bytes ticket; /* number of the attempt under way */
+  hk_bytes slots;  /* training: images of gradients on their way to the host */
   hk_bytes all;
 } hk_device_layout;
 
@@ -37,15 +37,15 @@ struct hk_engine {
   hk_engine_options options;
   hk_param_group *groups;
   size_t n_groups;
-  hk_param *params;        /* in flat order; of a flat engine, one a group */
+  hk_param *params; /* in flat order; of a flat engine, one a group */
   size_t n_params;
-  int64_t *param_end;      /* flat */
-  int64_t *param_step;     /* steps that each has taken */
-  bool *active;            /* [param] takes part in the step under way */
-  hk_adamw_step *steps;    /* [param], for the step under way */
-  hk_adamw_step *unscaled; /* the same for gradients that the unscale pass has been over */
+  int64_t *param_end;           /* flat */
+  int64_t *param_step;          /* steps that each has taken */
+  bool *active;                 /* [param] takes part in the step under way */
+  hk_adamw_step *steps;         /* [param], for the step under way */
+  hk_adamw_step *unscaled;      /* the same for gradients that the unscale pass has been over */
   struct hk_training *training; /* NULL: a flat engine (training.c) */
-  int64_t step;    /* completed */
+  int64_t step;                 /* completed */
   int64_t attempt; /* at a step, counted from 1: unlike step numbers, never seen before */
   bool failed;
 
@@ -107,12 +107,15 @@ void hk_engine_commit(hk_engine *engine, int64_t step);
 /* After a failure of the attempt at `step`: settles what each subgroup holds and says so in `err`.
  * `begun`: some of the step's operations may have been done. */
 hk_status hk_engine_account_for_failure(hk_engine *engine, int64_t step, bool begun, hk_error *err);
+/* How many parameters an operation on a subgroup is about. */
+int64_t hk_engine_op_numel(const hk_engine *engine, const hk_op *op);
 /* Where the gradients of a segment lie in the device's or the host's memory. */
 char *hk_engine_segment_grads(const hk_engine *engine, const hk_param_segment *segment);
 /* Where new weights of parameter `at` (flat, of params[param]) go; NULL: nowhere yet. */
 char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
 
-/* -- Training (training.c) ---------------------------------------------------------------------- */
+/* -- Training (training.c) ----------------------------------------------------------------------
+ */
 
 /* Before memory is laid out, and when everything is there. */
 hk_status hk_training_allocate(hk_engine *engine, hk_error *err);

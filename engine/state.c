@@ -98,8 +98,8 @@ static int32_t each_segment(const hk_state *state, const hk_param *params, size_
       const hk_grad_image *i = &state->images[image];
       const int64_t stop = hk_min(end, i->offset + i->n);
       if (out != NULL) {
-        out[count] = (hk_param_segment){
-            .offset = at, .n = stop - at, .param = (int32_t)p, .image = image};
+        out[count] =
+            (hk_param_segment){.offset = at, .n = stop - at, .param = (int32_t)p, .image = image};
       }
       at = stop;
     }

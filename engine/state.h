@@ -20,8 +20,8 @@ typedef struct {
   void *weight; /* device memory for new weights; NULL: the engine's flat bf16 array has them */
 } hk_param;
 
-/* Gradients that lie in a row: those of a piece of a subgroup with route cpu, in the host's gradient
- * array, or those of a whole subgroup with another route, in the device's. */
+/* Gradients that lie in a row: those of a piece of a subgroup with route cpu, in the host's
+ * gradient array, or those of a whole subgroup with another route, in the device's. */
 typedef struct {
   int64_t offset, n; /* flat */
   int32_t subgroup, piece;
@@ -40,7 +40,7 @@ typedef struct {
 typedef struct {
   int64_t offset, numel; /* in the rank's flat order */
   hk_route route;
-  bool ahead; /* updated from `home` to spares of its own, before the norm is known */
+  bool ahead;           /* updated from `home` to spares of its own, before the norm is known */
   int64_t piece;        /* parameters; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* of hk_state.home */
   int64_t step;         /* whose state it holds; -1: lost */
@@ -70,7 +70,7 @@ typedef struct {
   int64_t host_slabs, device_slabs;    /* including spares; resident ones are on the device */
   void **home;                         /* [slab] where it is */
   void **next;                         /* [slab] where the step under way puts it */
-  void **other;            /* [slab] spare of a subgroup that runs ahead, else NULL */
+  void **other;                        /* [slab] spare of a subgroup that runs ahead, else NULL */
   hk_spares staged, mapped;
   hk_grad_image *images; /* in flat order */
   int32_t n_images;

@@ -236,8 +236,7 @@ static void settle(hk_engine *e, size_t s, int64_t step, bool device_lost) {
 }
 
 /* `begun`: some of the step's operations may have been done. */
-hk_status hk_engine_account_for_failure(hk_engine *e, int64_t step, bool begun,
-                                        hk_error *err) {
+hk_status hk_engine_account_for_failure(hk_engine *e, int64_t step, bool begun, hk_error *err) {
   hk_error gone = {0};
   const bool lost = e->backend->ops->stream_sync(e->stream, &gone) != HK_OK;
   e->failed = true;

@@ -57,14 +57,12 @@ unsigned hk_training_external_lanes(const hk_engine *e) {
 
 /* The flat interval of an operation that brings new weights; false: it is none. */
 static bool weights_of(const hk_engine *e, const hk_op *op, int64_t *begin, int64_t *end) {
-  int64_t n = op->work;
-  if (op->kind == HK_OP_WEIGHT_H2D) {
-    n /= 2;
-  } else if (op->kind != HK_OP_ADAMW_GPU && op->kind != HK_OP_ADAMW_MAPPED) {
+  if (op->kind != HK_OP_WEIGHT_H2D && op->kind != HK_OP_ADAMW_GPU &&
+      op->kind != HK_OP_ADAMW_MAPPED) {
     return false;
   }
   *begin = e->state.subgroups[op->subgroup].offset + op->offset;
-  *end = *begin + n;
+  *end = *begin + hk_engine_op_numel(e, op);
   return true;
 }
 
@@ -333,8 +331,7 @@ static hk_status skip(hk_engine *e, hk_error *err) {
 static void remember(hk_engine *e, const hk_training_step_options *o,
                      const hk_training_step_report *r) {
   struct hk_training *t = e->training;
-  const double loss_scale = (o->loss_scale > 0 ? o->loss_scale : 1) / t->factor;
-  t->last_scale = 1 / loss_scale;
+  t->last_scale = 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
   t->clipped_in_a_row = r->grad_scale == t->last_scale ? 0 : t->clipped_in_a_row + 1;
   memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
   t->factor = 1;
@@ -346,7 +343,7 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
   struct hk_training *t = e->training;
   hk_squares sum;
   HK_TRY(hk_handover_leave(e, true, err));
-  HK_TRY(hk_handover_squares(e, &sum, err));
+  HK_TRY(hk_handover_squares(e, -1, &sum, err));
   judge(e, o, &sum, r);
   if (r->skipped) {
     t->factor = 1;
@@ -486,7 +483,7 @@ static hk_status forget_one(hk_engine *e, int64_t param, hk_error *err) {
   struct hk_training *t = e->training;
   hk_squares unused; /* waits for the kernels that write squares */
   if (t->given[param] == 0) return HK_OK;
-  HK_TRY(hk_handover_squares(e, &unused, err));
+  HK_TRY(hk_handover_squares(e, -1, &unused, err));
   t->violated = true;
   const int64_t begin = e->param_end[param] - e->params[param].numel;
   for (int32_t s = hk_state_segment(&e->state, begin);
@@ -531,10 +528,11 @@ hk_status hk_training_scale(hk_engine *e, double factor, hk_error *err) {
   return HK_OK;
 }
 
-hk_status hk_training_squares(hk_engine *e, hk_squares *sum, hk_error *err) {
+hk_status hk_training_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
+  HK_TRY(check_param(e, param, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = hk_handover_squares(e, sum, err);
+  const hk_status status = hk_handover_squares(e, param, sum, err);
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }

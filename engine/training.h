@@ -4,9 +4,10 @@
  * block. This is hocket.h within hocket; the contract of each call is stated there.
  *
  * An iteration goes through three states. IDLE: no operation of the graph is under way. BEGUN (with
- * an overlap): gradients arrive, their copies to the host are operations of the graph, and subgroups
- * that run ahead are updated into spare memory. STEPPED: the norm is known, updates and uploads go
- * on. The next hand-over or a drain waits for their end and makes the new state the engine's. */
+ * an overlap): gradients arrive, their copies to the host are operations of the graph, and
+ * subgroups that run ahead are updated into spare memory. STEPPED: the norm is known, updates and
+ * uploads go on. The next hand-over or a drain waits for their end and makes the new state the
+ * engine's. */
 #ifndef HK_ENGINE_TRAINING_H
 #define HK_ENGINE_TRAINING_H
 
@@ -30,8 +31,8 @@ typedef struct {
 } hk_training_step_report;
 
 /* Gives all host memory that the plan leaves to running ahead: marks subgroups on route cpu, the
- * last ones in forward order first, while 12 bytes a parameter of spares fit in `host_memory` beside
- * what the engine needs. The overlap must be `both`. */
+ * last ones in forward order first, while 12 bytes a parameter of spares fit in `host_memory`
+ * beside what the engine needs. The overlap must be `both`. */
 hk_status hk_training_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err);
 
 hk_status hk_training_set_weight(hk_engine *engine, size_t param, void *weight, hk_error *err);
@@ -43,7 +44,8 @@ hk_status hk_training_gradients(hk_engine *engine, const hk_handed_gradient *lis
 hk_status hk_training_flush(hk_engine *engine, hk_error *err);
 hk_status hk_training_discard(hk_engine *engine, int64_t param, hk_error *err);
 hk_status hk_training_scale(hk_engine *engine, double factor, hk_error *err);
-hk_status hk_training_squares(hk_engine *engine, hk_squares *sum, hk_error *err);
+/* Of one tensor, or with -1 of all. */
+hk_status hk_training_squares(hk_engine *engine, int64_t param, hk_squares *sum, hk_error *err);
 hk_status hk_training_read_gradient(hk_engine *engine, size_t param, void *data, hk_error *err);
 hk_status hk_training_step(hk_engine *engine, const hk_training_step_options *options,
                            hk_training_step_report *report, void *stream, hk_error *err);

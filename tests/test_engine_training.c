@@ -7,6 +7,7 @@
 #include "engine/training.h"
 
 #include <math.h>
+#include <time.h>
 
 #include "engine/adamw_kernels.h"
 #include "engine/default_plan.h"
