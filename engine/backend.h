@@ -6,8 +6,10 @@
  * Streams run what they are given in order, beside each other and beside the caller; a call only
  * queues. A failure while something runs is sticky, as in CUDA: from then on nothing queued on that
  * device runs, and every call on it returns the failure. Calls are safe from several threads on
- * different streams. Nothing here allocates or pins inside copy, launch, record or wait, but for
- * the first HK_KERNEL_MATMUL of a stream. */
+ * different streams. With CUDA all of them but open, close and count make their device the calling
+ * thread's current one: on a thread of the caller's, guard and unguard go around them. Nothing here
+ * allocates or pins inside copy, launch, record or wait, but for the first HK_KERNEL_MATMUL of a
+ * stream. */
 #ifndef HK_ENGINE_BACKEND_H
 #define HK_ENGINE_BACKEND_H
 
@@ -127,6 +129,13 @@ typedef struct {
   hk_status (*count)(int *n, hk_error *err);
   hk_status (*open)(int device, const hk_backend_options *options, hk_backend **out, hk_error *err);
   void (*close)(hk_backend *b); /* all its streams and events must be gone */
+  /* Makes b's device the calling thread's current one, and says in *previous which was: -1 where
+   * that was b's already, which costs next to nothing. unguard, on the same thread and whatever
+   * failed between them, makes that one current again, or leaves b's where the process has never
+   * used the other (in CUDA device 0 is current before a thread has said anything, and to make it
+   * so would create a context there, half a GB of its memory). */
+  hk_status (*guard)(hk_backend *b, int *previous, hk_error *err);
+  void (*unguard)(hk_backend *b, int previous);
   hk_status (*info)(hk_backend *b, hk_device_info *info, hk_error *err);
 
   /* Device memory, 512-byte aligned. Too little: HK_ENVIRONMENT with wish and what is free. */
@@ -142,7 +151,13 @@ typedef struct {
   hk_status (*peer)(hk_backend *b, hk_backend *other, bool *direct, hk_error *err);
 
   hk_status (*stream_open)(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);
-  void (*stream_close)(hk_stream *s); /* waits for it */
+  /* For work in order with the caller's own: CUDA wraps its cudaStream_t on b's device, NULL being
+   * the legacy default stream, which must outlive *out. copy, launch, zero, record, wait and
+   * stream_sync are allowed on it, and wait is how the caller's stream waits for the engine's.
+   * Host: `native` says nothing, *out is a stream of its own. */
+  hk_status (*stream_adopt)(hk_backend *b, void *native, hk_stream **out, hk_error *err);
+  /* Waits for it; but of an adopted one of CUDA's only the wrapper goes, at once. */
+  void (*stream_close)(hk_stream *s);
   /* awaited: threads may wait for it, which with CUDA interrupts a CPU each time that it happens,
    * whether one waits or not. */
   hk_status (*event_open)(hk_backend *b, bool awaited, hk_event **out, hk_error *err);
@@ -154,6 +169,7 @@ typedef struct {
   hk_status (*zero)(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err);
   hk_status (*copy)(hk_stream *s, void *to, const void *from, hk_bytes bytes, hk_error *err);
   hk_status (*launch)(hk_stream *s, const hk_kernel *kernel, hk_error *err);
+  hk_status (*zero)(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err); /* the device's */
   hk_status (*record)(hk_stream *s, hk_event *e, hk_error *err); /* again: the last one counts */
   hk_status (*wait)(hk_stream *s, hk_event *e, hk_error *err);   /* e has been recorded before */
 
@@ -162,7 +178,12 @@ typedef struct {
   /* Sleeps until it has happened. HK_INPUT unless e was opened as awaited. */
   hk_status (*event_sync)(hk_event *e, hk_error *err);
   hk_status (*event_done)(hk_event *e, bool *done, hk_error *err);
-  /* Fixes the device's clock to CLOCK_MONOTONIC; to be called while the device is idle. */
+  /* Fixes the device's clock to CLOCK_MONOTONIC, to `uncertainty` either way: half of the shortest
+   * of 32 round trips, and the steps of the device's timer. Other streams may be busy: the trips
+   * are on an urgent one of its own, where they wait for no kernel or copy, unless streams share a
+   * hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1) or the device is another process's for a while;
+   * then they take longer, *uncertainty says so, and after 2 ms the trips made are enough. One call
+   * at a time, beside any others. */
   hk_status (*clock_align)(hk_backend *b, hk_ns *uncertainty, hk_error *err);
   /* When an event happened, CLOCK_MONOTONIC ns; it was recorded after the last clock_align. */
   hk_status (*event_time)(hk_event *e, hk_ns *time, hk_error *err);

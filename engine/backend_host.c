@@ -277,6 +277,17 @@ static hk_status open_device(int number, const hk_backend_options *options, hk_b
   return status;
 }
 
+/* Threads have no current device here. */
+static hk_status guard(hk_backend *b, int *previous, hk_error *err) {
+  (void)b, (void)err;
+  *previous = -1;
+  return HK_OK;
+}
+
+static void unguard(hk_backend *b, int previous) {
+  (void)b, (void)previous;
+}
+
 static hk_status info(hk_backend *b, hk_device_info *out, hk_error *err) {
   hk_host_device *device = (hk_host_device *)b;
   HK_TRY(hk_host_check(device, err));
@@ -314,6 +325,8 @@ const hk_backend_ops hk_backend_host = {
     .count = count,
     .open = open_device,
     .close = close_device,
+    .guard = guard,
+    .unguard = unguard,
     .info = info,
     .alloc = alloc,
     .release = release,
@@ -321,11 +334,13 @@ const hk_backend_ops hk_backend_host = {
     .host_unregister = host_unregister,
     .peer = peer,
     .stream_open = hk_host_stream_open,
+    .stream_adopt = hk_host_stream_adopt,
     .stream_close = hk_host_stream_close,
     .event_open = hk_host_event_open,
     .event_close = hk_host_event_close,
     .copy = hk_host_copy,
     .launch = hk_host_launch,
+    .zero = hk_host_zero,
     .record = hk_host_record,
     .wait = hk_host_wait,
     .stream_sync = hk_host_stream_sync,

@@ -71,11 +71,13 @@ void hk_host_segments_run(const hk_kernel *kernel, const hk_cpu_kernels *cpu, in
 
 /* The part of hk_backend_host that host_stream.c has. */
 hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);
+hk_status hk_host_stream_adopt(hk_backend *b, void *native, hk_stream **out, hk_error *err);
 void hk_host_stream_close(hk_stream *s);
 hk_status hk_host_event_open(hk_backend *b, bool awaited, hk_event **out, hk_error *err);
 void hk_host_event_close(hk_event *e);
 hk_status hk_host_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes, hk_error *err);
 hk_status hk_host_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err);
+hk_status hk_host_zero(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err);
 hk_status hk_host_record(hk_stream *s, hk_event *e, hk_error *err);
 hk_status hk_host_wait(hk_stream *s, hk_event *e, hk_error *err);
 hk_status hk_host_stream_sync(hk_stream *s, hk_error *err);

@@ -24,7 +24,7 @@ typedef struct {
 } host_event;
 
 typedef struct {
-  enum { COPY, KERNEL, RECORD, WAIT } kind;
+  enum { COPY, KERNEL, ZERO, RECORD, WAIT } kind;
   union {
     struct {
       void *to;
@@ -32,6 +32,10 @@ typedef struct {
       hk_bytes bytes;
     } copy;
     hk_kernel kernel;
+    struct {
+      void *memory;
+      hk_bytes bytes;
+    } zero;
     struct {
       host_event *event;
       uint64_t number;
@@ -180,6 +184,9 @@ static void run_operation(hk_host_device *device, const operation *op) {
       if (!failed) run_kernel(device, op);
       drop_segments(&op->kernel);
       break;
+    case ZERO:
+      if (!failed) memset(op->zero.memory, 0, (size_t)op->zero.bytes);
+      break;
     case RECORD:
       reach_event(op->mark.event, op->mark.number);
       drop_event(op->mark.event);
@@ -266,6 +273,20 @@ hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *e
   return HK_OK;
 }
 
+hk_status hk_host_zero(hk_stream *stream, void *memory, hk_bytes bytes, hk_error *err) {
+  host_stream *s = (host_stream *)stream;
+  hk_host_device *device = device_of(s);
+  HK_TRY(hk_host_check(device, err));
+  if (bytes < 0) return hk_fail(err, HK_INPUT, "%lld bytes are to be zeroed", (long long)bytes);
+  if (bytes == 0) return HK_OK;
+  HK_TRY(hk_host_check_range(device, "what is to be zeroed", memory, bytes, false, err));
+  if (hk_host_fault_due(device, HK_HOST_LAUNCH)) {
+    return hk_fail(err, HK_ENVIRONMENT, "zeroing is refused: a fault that was asked for");
+  }
+  push(s, &(operation){.kind = ZERO, .zero = {memory, bytes}});
+  return HK_OK;
+}
+
 hk_status hk_host_record(hk_stream *stream, hk_event *event, hk_error *err) {
   host_event *e = (host_event *)event;
   HK_TRY(hk_host_check((hk_host_device *)stream->backend, err));
@@ -326,6 +347,11 @@ hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_er
   }
   *out = &s->base;
   return HK_OK;
+}
+
+hk_status hk_host_stream_adopt(hk_backend *b, void *native, hk_stream **out, hk_error *err) {
+  (void)native;
+  return hk_host_stream_open(b, false, out, err);
 }
 
 void hk_host_stream_close(hk_stream *stream) {
