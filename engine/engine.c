@@ -498,6 +498,12 @@ void hk_engine_destroy(hk_engine *e) {
 int64_t hk_engine_numel(const hk_engine *e) {
   return e->state.numel;
 }
+hk_status hk_engine_guard(hk_engine *e, int *previous, hk_error *err) {
+  return e->backend->ops->guard(e->backend, previous, err);
+}
+void hk_engine_unguard(hk_engine *e, int previous) {
+  e->backend->ops->unguard(e->backend, previous);
+}
 size_t hk_engine_params(const hk_engine *e) {
   return e->n_params;
 }

@@ -60,6 +60,9 @@ hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size
 void hk_engine_destroy(hk_engine *engine); /* NULL is fine */
 
 int64_t hk_engine_numel(const hk_engine *engine);
+/* Around calls on threads of the caller's, whose current device stays what it is (backend.h). */
+hk_status hk_engine_guard(hk_engine *engine, int *previous, hk_error *err);
+void hk_engine_unguard(hk_engine *engine, int previous);
 size_t hk_engine_params(const hk_engine *engine);
 /* A tensor and its first element in flat order. */
 const hk_param *hk_engine_param(const hk_engine *engine, size_t param, int64_t *begin);
