@@ -312,6 +312,8 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
     return HK_OK;
   }
   HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
+  /* Images that were added to after their operation have been copied again, behind it. */
+  HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
   set_state(e, HK_STEPPED);
