@@ -333,7 +333,6 @@ static void remember(hk_engine *e, const hk_training_step_options *o,
   t->last_scale = 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
   t->clipped_in_a_row = r->grad_scale == t->last_scale ? 0 : t->clipped_in_a_row + 1;
   memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
-  t->factor = 1;
 }
 
 /* With at least one gradient given. */
@@ -344,10 +343,7 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
   HK_TRY(hk_handover_leave(e, true, err));
   HK_TRY(hk_handover_squares(e, -1, &sum, err));
   judge(e, o, &sum, r);
-  if (r->skipped) {
-    t->factor = 1;
-    return skip(e, err);
-  }
+  if (r->skipped) return skip(e, err);
   const bool kept = choose_constants(e, r->grad_scale);
   if (overlaps(e) && !t->hold) {
     if (!kept) HK_TRY(begin_again(e, err));
@@ -392,6 +388,7 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
     if (status != HK_OK) status = fail_step(e, err);
     if (status == HK_OK && !overlaps(e)) status = settle_alone(e, err);
   }
+  t->factor = 1;
   pthread_mutex_unlock(&t->lock);
   return status;
 }
