@@ -458,10 +458,16 @@ hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_er
 
 /* -- Smaller calls ----------------------------------------------------------------------------- */
 
+/* What has been handed over cannot be said after a failure half way. */
+static hk_status note_failure(hk_engine *e, hk_status status) {
+  if (status == HK_ENVIRONMENT) e->failed = true;
+  return status;
+}
+
 hk_status hk_training_flush(hk_engine *e, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = hk_handover_leave(e, false, err);
+  const hk_status status = note_failure(e, hk_handover_leave(e, false, err));
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }
@@ -502,11 +508,13 @@ hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
   hk_status status = HK_OK;
   if (any && param >= 0) {
     status = forget_one(e, param, err);
-  } else if (any) {
-    if (state_of(e) == HK_BEGUN) end_run(e);
-    status = hk_handover_reset(e, err);
+  } else if (param < 0) {
+    const bool begun = state_of(e) == HK_BEGUN;
+    if (begun) end_run(e);
+    if (begun || any) status = hk_handover_reset(e, err);
     t->factor = 1;
   }
+  note_failure(e, status);
   pthread_mutex_unlock(&t->lock);
   return status;
 }
@@ -526,7 +534,7 @@ hk_status hk_training_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_e
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_param(e, param, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = hk_handover_squares(e, param, sum, err);
+  const hk_status status = note_failure(e, hk_handover_squares(e, param, sum, err));
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }
