@@ -138,11 +138,16 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
     t->streams = more;
     t->room_streams = room;
   }
+  const hk_backend_ops *ops = e->backend->ops;
   hk_callers_stream *s = &t->streams[t->n_streams];
   *s = (hk_callers_stream){.native = native};
-  HK_TRY(e->backend->ops->stream_adopt(e->backend, native, &s->stream, err));
-  t->n_streams++; /* from here on closing it is hk_handover_close's */
-  HK_TRY(e->backend->ops->event_open(e->backend, false, &s->last, err));
+  HK_TRY(ops->event_open(e->backend, false, &s->last, err));
+  const hk_status status = ops->stream_adopt(e->backend, native, &s->stream, err);
+  if (status != HK_OK) {
+    ops->event_close(s->last);
+    return status;
+  }
+  t->n_streams++;
   *out = s;
   return HK_OK;
 }
