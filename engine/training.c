@@ -119,12 +119,13 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
   return hk_handover_open(e, err);
 }
 
-static void end_run(hk_engine *e);
+static hk_status end_run(hk_engine *e, hk_error *err);
 
 void hk_training_close(hk_engine *e) {
   struct hk_training *t = e->training;
+  hk_error ignored = {0};
   if (t == NULL) return;
-  if (e->executor != NULL) end_run(e);
+  if (e->executor != NULL) end_run(e, &ignored);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
   hk_recording_close(e);
   hk_handover_close(e);
@@ -189,13 +190,12 @@ static hk_status settle_alone(hk_engine *e, hk_error *err) {
 }
 
 /* Whatever is under way is given up or completed. */
-static void end_run(hk_engine *e) {
-  hk_error ignored = {0};
+static hk_status end_run(hk_engine *e, hk_error *err) {
   if (state_of(e) == HK_BEGUN) {
     hk_executor_cancel(e->executor);
     set_state(e, HK_IDLE);
   }
-  settle_alone(e, &ignored);
+  return state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
 }
 
 /* After so many clipped steps in a row one in PROBE is tried ahead all the same. */
@@ -323,7 +323,7 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
 
 /* Nothing is changed: the gradients are of no use. */
 static hk_status skip(hk_engine *e, hk_error *err) {
-  end_run(e);
+  HK_TRY(end_run(e, err));
   return hk_handover_reset(e, err);
 }
 
@@ -358,11 +358,10 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
 
 /* Between BEGUN and a failure nothing of the step has been done but in spare memory. */
 static hk_status fail_step(hk_engine *e, hk_error *err) {
-  const hk_error cause = *err;
   const bool begun = state_of(e) == HK_STEPPED;
-  end_run(e);
-  if (e->failed) { /* end_run has accounted for it */
-    *err = cause;
+  hk_error ended = {0};
+  if (end_run(e, &ended) != HK_OK) { /* which has accounted for it */
+    *err = ended;
     return err->status;
   }
   return hk_engine_account_for_failure(e, e->training->stepping, begun, err);
@@ -510,8 +509,8 @@ hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
     status = forget_one(e, param, err);
   } else if (param < 0) {
     const bool begun = state_of(e) == HK_BEGUN;
-    if (begun) end_run(e);
-    if (begun || any) status = hk_handover_reset(e, err);
+    if (begun) status = end_run(e, err);
+    if (status == HK_OK && (begun || any)) status = hk_handover_reset(e, err);
     t->factor = 1;
   }
   note_failure(e, status);
