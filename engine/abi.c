@@ -414,7 +414,7 @@ static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offse
                    (long long)offset, (long long)(offset + n - 1), tensor, (long long)p->numel);
   }
   *at = begin + offset;
-  return drain(h, err);
+  return hk_training_quiet(h->engine, err);
 }
 
 int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
@@ -433,16 +433,15 @@ int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int6
 
 int hocket_read(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n, float *data,
                 char *message) {
-  hk_error err = {0}, failed = {0};
+  hk_error err = {0};
   scope in = {0};
   int64_t at = 0;
-  hk_status status = enter(h, &in, &failed);
-  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &failed);
-  /* After a failed step what is whole can still be read. */
-  if (status == HK_ENVIRONMENT) status = HK_OK;
-  if (status == HK_OK && n > 0) status = check_given(data, "the place for state", &failed);
-  if (status != HK_OK) return leave(&in, status, &failed, message);
-  status = hk_engine_read(h->engine, (hk_state_part)part, at, n, data, &err);
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &err);
+  if (status == HK_OK && n > 0) status = check_given(data, "the place for state", &err);
+  if (status == HK_OK) {
+    status = hk_engine_read(h->engine, (hk_state_part)part, at, n, data, &err);
+  }
   return leave(&in, status, &err, message);
 }
 
@@ -452,7 +451,7 @@ int hocket_get_tensor_step(hocket_engine *h, size_t tensor, int64_t *step, char 
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = check_given(step, "the place for the step", &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) *step = hk_training_param_step(h->engine, tensor);
   return leave(&in, status, &err, message);
 }
@@ -470,7 +469,7 @@ int hocket_save(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_engine_save(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
@@ -480,7 +479,7 @@ int hocket_load(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_engine_load(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
@@ -490,7 +489,7 @@ int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(hex, "the place for the checksum", &err);
   if (status == HK_OK) status = hk_engine_checksum(h->engine, hex, &err);
   return leave(&in, status, &err, message);

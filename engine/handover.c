@@ -261,6 +261,17 @@ hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err) {
   return HK_OK;
 }
 
+/* Images that are in a slot again have operations of their own to come. */
+hk_status hk_handover_issue_again(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    const bool again = t->images[i].issued && t->images[i].slot < 0;
+    t->images[i].issued = false;
+    if (again) HK_TRY(send_image(e, i, true, err));
+  }
+  return HK_OK;
+}
+
 /* -- Handing over ------------------------------------------------------------------------------ */
 
 /* Segments that one launch gathers. */

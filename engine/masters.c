@@ -60,9 +60,9 @@ static hk_status param_range(const hk_engine *e, int64_t param, size_t *first, s
 hk_status hk_training_masters(hk_engine *e, int64_t param, void *native, hk_error *err) {
   struct hk_training *t = e->training;
   size_t first = 0, end = 0;
-  bool there = false;
   HK_TRY(param_range(e, param, &first, &end, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
+  HK_TRY(hk_training_quiet(e, err));
+  HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   int64_t most = 0;
   for (size_t p = first; p < end; p++) most = hk_max(most, hk_min(SPAN, e->params[p].numel));
@@ -113,9 +113,9 @@ hk_status hk_training_weights_from_masters(hk_engine *e, int64_t param, void *na
                                            hk_error *err) {
   struct hk_training *t = e->training;
   size_t first = 0, end = 0;
-  bool there = false;
   HK_TRY(param_range(e, param, &first, &end, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
+  HK_TRY(hk_training_quiet(e, err));
+  HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
   hk_status status = hk_handover_stream(e, native, &stream, err);

@@ -237,12 +237,25 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err) {
 
 /* Gives up what has run ahead, and begins anew with everything behind the gate. */
 static hk_status begin_again(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
   hk_executor_cancel(e->executor);
-  t->hold = true;
+  e->training->hold = true;
   HK_TRY(begin_run(e, true, err));
-  for (int32_t i = 0; i < e->state.n_images; i++) t->images[i].issued = false;
-  return hk_handover_leave(e, true, err);
+  return hk_handover_issue_again(e, err);
+}
+
+/* Updates that run ahead read the state and use the team. */
+hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  pthread_mutex_lock(&t->lock);
+  hk_status status = HK_OK;
+  if (state_of(e) == HK_STEPPED) status = settle_alone(e, err);
+  if (state_of(e) == HK_BEGUN && e->failed) status = end_run(e, err);
+  if (state_of(e) == HK_BEGUN && !t->hold) {
+    status = begin_again(e, err);
+    if (status != HK_OK) e->failed = true;
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status;
 }
 
 /* -- Steps ------------------------------------------------------------------------------------- */

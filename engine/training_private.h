@@ -88,6 +88,8 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
 /* Everything that is on the device leaves for the host. With `all`, every image's operation is
  * issued, whether all of it has been given or not. */
 hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err);
+/* In a run that has begun anew: operations that had been issued in the one before. */
+hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
 /* Exact sum of squares of what was given for one tensor, or with -1 for all; waits for it. */
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
 /* Nothing has been given: counts, bins, images. */
