@@ -873,6 +873,9 @@ hk_ns hk_executor_begun_at(const hk_executor *executor) {
   return executor->begun;
 }
 
-bool hk_executor_done(const hk_executor *executor, int32_t op) {
-  return executor->progress[op] == DONE;
+bool hk_executor_done(hk_executor *executor, int32_t op) {
+  pthread_mutex_lock(&executor->mutex);
+  const bool done = executor->progress[op] == DONE;
+  pthread_mutex_unlock(&executor->mutex);
+  return done;
 }

@@ -83,7 +83,7 @@ hk_status hk_executor_finish(hk_executor *executor, hk_timeline *timeline, hk_ns
 void hk_executor_begun(hk_executor *executor);
 /* When the last run began, CLOCK_MONOTONIC. */
 hk_ns hk_executor_begun_at(const hk_executor *executor);
-/* Whether a CPU lane's operation was done in the last run. */
-bool hk_executor_done(const hk_executor *executor, int32_t op);
+/* Whether a CPU lane's operation has been done, in the run under way or the last one. */
+bool hk_executor_done(hk_executor *executor, int32_t op);
 
 #endif
