@@ -234,6 +234,8 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
   const hk_backend_ops *ops = e->backend->ops;
   hk_image_state *state = &t->images[image];
   if (state->slot >= 0) return take_over(e, &t->slots[state->slot], own, err);
+  /* An update may be reading what the host has of it, which is not the sum. */
+  if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
   int32_t slot = 0;
   HK_TRY(find_slot(e, &slot, err));
   hk_slot *s = &t->slots[slot];
@@ -244,7 +246,6 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
   s->age = ++t->clock;
   state->slot = slot;
   if (!state->on_host) return HK_OK;
-  if (state->issued) t->violated = true;
   HK_TRY(copy_image(e, image, false, t->flush, err));
   HK_TRY(ops->record(t->flush, s->loaded, err));
   return ops->wait(stream, s->loaded, err);

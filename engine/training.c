@@ -235,8 +235,7 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* Gives up what has run ahead, and begins anew with everything behind the gate. */
-static hk_status begin_again(hk_engine *e, hk_error *err) {
+hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
   hk_executor_cancel(e->executor);
   e->training->hold = true;
   HK_TRY(begin_run(e, true, err));
@@ -251,7 +250,7 @@ hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
   if (state_of(e) == HK_STEPPED) status = settle_alone(e, err);
   if (state_of(e) == HK_BEGUN && e->failed) status = end_run(e, err);
   if (state_of(e) == HK_BEGUN && !t->hold) {
-    status = begin_again(e, err);
+    status = hk_training_begin_again(e, err);
     if (status != HK_OK) e->failed = true;
   }
   pthread_mutex_unlock(&t->lock);
@@ -359,7 +358,7 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
   if (r->skipped) return skip(e, err);
   const bool kept = choose_constants(e, r->grad_scale);
   if (overlaps(e) && !t->hold) {
-    if (!kept) HK_TRY(begin_again(e, err));
+    if (!kept) HK_TRY(hk_training_begin_again(e, err));
     if (kept) r->ahead = count_ahead(e);
   }
   if (t->hold || !overlaps(e)) take_constants(e);

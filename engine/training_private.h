@@ -107,6 +107,8 @@ void hk_recording_close(hk_engine *e);
 
 /* Before the first gradient of an iteration. */
 hk_status hk_training_begin(hk_engine *e, hk_error *err);
+/* Gives up what has run ahead, and begins the run anew with all updates behind the gate. */
+hk_status hk_training_begin_again(hk_engine *e, hk_error *err);
 static inline bool hk_training_is_host(const hk_engine *e) {
   return e->backend->ops == &hk_backend_host;
 }
