@@ -379,12 +379,23 @@ static hk_status fail_step(hk_engine *e, hk_error *err) {
   return hk_engine_account_for_failure(e, e->training->stepping, begun, err);
 }
 
+static hk_status check_step(const hk_training_step_options *o, hk_error *err) {
+  const bool right =
+      o->max_norm >= 0 && o->loss_scale >= 0 && isfinite(o->loss_scale) && !(o->sum_of_squares < 0);
+  if (right) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "a step with max_norm %g, loss_scale %g, sum_of_squares %g: none may be negative, "
+                 "and 0 stands for no clipping, 1, and this engine's own",
+                 o->max_norm, o->loss_scale, o->sum_of_squares);
+}
+
 hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options,
                            hk_training_step_report *report, void *native, hk_error *err) {
   static const hk_training_step_options none = {0};
   struct hk_training *t = e->training;
   if (options == NULL) options = &none;
   *report = (hk_training_step_report){.step = e->step, .grad_scale = 1};
+  HK_TRY(check_step(options, err));
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
@@ -406,12 +417,23 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
 
 /* -- Waiting ----------------------------------------------------------------------------------- */
 
+/* When a wait of at most timeout_ms from now on is over; -1: never. */
+static hk_ns deadline_of(int32_t timeout_ms) {
+  return timeout_ms < 0 ? -1 : hk_now() + (hk_ns)timeout_ms * 1000000;
+}
+
+static int32_t time_left_ms(hk_ns deadline) {
+  if (deadline < 0) return -1;
+  return (int32_t)(hk_max(0, deadline - hk_now() + 999999) / 1000000);
+}
+
 /* One block's operations: queued, and followed by `stream`. */
-static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, int32_t timeout_ms,
+static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk_ns deadline,
                               bool *there, hk_error *err) {
   const struct hk_training *t = e->training;
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
-    HK_TRY(hk_executor_await(e->executor, t->block_ops[i], timeout_ms, there, err));
+    const int32_t left_ms = time_left_ms(deadline);
+    HK_TRY(hk_executor_await(e->executor, t->block_ops[i], left_ms, there, err));
     if (!*there) return HK_OK;
   }
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
@@ -423,6 +445,7 @@ static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, in
 hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, int32_t timeout_ms,
                                    bool *there, hk_error *err) {
   struct hk_training *t = e->training;
+  const hk_ns deadline = deadline_of(timeout_ms);
   *there = true;
   HK_TRY(hk_engine_refuse_failed(e, err));
   if (block < -1 || block >= t->n_blocks) {
@@ -440,7 +463,7 @@ hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, in
   pthread_mutex_unlock(&t->lock);
   const int32_t first = block < 0 ? 0 : block, last = block < 0 ? t->n_blocks - 1 : block;
   for (int32_t b = first; pending && status == HK_OK && *there && b <= last; b++) {
-    status = follow_block(e, b, stream, timeout_ms, there, err);
+    status = follow_block(e, b, stream, deadline, there, err);
   }
   if (pending && status == HK_OK && *there && hk_training_is_host(e)) {
     status = e->backend->ops->stream_sync(stream, err);
