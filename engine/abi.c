@@ -27,6 +27,12 @@ static int answer(hk_status status, const hk_error *err, char *message) {
   return (int)status;
 }
 
+/* A wait that was over too early. */
+static int answer_again(const char *what, char *message) {
+  if (message != NULL) snprintf(message, HOCKET_MESSAGE, "%s", what);
+  return HOCKET_AGAIN;
+}
+
 /* -- Who may call ------------------------------------------------------------------------------ */
 
 /* The CUDA context, the threads and the pinned memory are the parent's alone. */
@@ -143,6 +149,10 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
     return hk_fail(err, HK_INPUT, "cpu_threads: from 0 (as planned) to %d, got %d",
                    HK_MOST_CPU_THREADS, (int)o->cpu_threads);
   }
+  if (o->host_memory < 0) {
+    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
+                   (long long)o->host_memory);
+  }
   HK_TRY(text != NULL ? load_plan(text, plan, err)
                       : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
   if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
@@ -165,7 +175,8 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   hk_engine_options inner = {.device = o->device,
                              .grad_type = HK_GRAD_BF16,
                              .no_pin_threads = o->pin_threads == 0,
-                             .first_core = o->first_core};
+                             .first_core = o->first_core,
+                             .most_host_bytes = o->host_memory};
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
@@ -272,7 +283,8 @@ int hocket_wait_weights(hocket_engine *h, int32_t block, void *stream, int32_t t
     status = hk_training_wait_weights(h->engine, block, stream, timeout_ms, &there, &err);
   }
   const int code = leave(&in, status, &err, message);
-  return code == 0 && !there ? HOCKET_AGAIN : code;
+  if (code != 0 || there) return code;
+  return answer_again("these weights are not there yet: wait again", message);
 }
 
 int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
@@ -282,7 +294,8 @@ int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_drain(h->engine, timeout_ms, &there, &err);
   const int code = leave(&in, status, &err, message);
-  return code == 0 && !there ? HOCKET_AGAIN : code;
+  if (code != 0 || there) return code;
+  return answer_again("the step is still under way: wait again", message);
 }
 
 static hk_status drain(hocket_engine *h, hk_error *err) {
