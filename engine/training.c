@@ -394,7 +394,7 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
   static const hk_training_step_options none = {0};
   struct hk_training *t = e->training;
   if (options == NULL) options = &none;
-  *report = (hk_training_step_report){.step = e->step, .grad_scale = 1};
+  *report = (hk_training_step_report){.step = hk_training_step_number(e), .grad_scale = 1};
   HK_TRY(check_step(options, err));
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
