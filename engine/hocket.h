@@ -79,7 +79,7 @@ enum {
   HOCKET_OVERLAP_PLAN,    /* what the plan says; without a plan: none */
   HOCKET_OVERLAP_NONE,    /* hocket_step updates everything and then lets the stream go on */
   HOCKET_OVERLAP_FORWARD, /* the update runs beside the next forward */
-  HOCKET_OVERLAP_BOTH,    /* and ahead of the norm, beside backward */
+  HOCKET_OVERLAP_BOTH     /* and ahead of the norm, beside backward */
 };
 
 /* Zero-initialise; NULL stands for all zeros. */
