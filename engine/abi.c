@@ -422,9 +422,10 @@ static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offse
   int64_t begin = 0;
   const hk_param *p = hk_engine_param(h->engine, tensor, &begin);
   if (offset < 0 || n < 0 || n > p->numel - offset) {
-    return hk_fail(err, HK_INPUT,
-                   "elements %lld to %lld of tensor %zu, which has %lld, counted from 0",
-                   (long long)offset, (long long)(offset + n - 1), tensor, (long long)p->numel);
+    return hk_fail(
+        err, HK_INPUT,
+        "%lld elements from number %lld on of tensor %zu, which has %lld, counted from 0",
+        (long long)n, (long long)offset, tensor, (long long)p->numel);
   }
   *at = begin + offset;
   return hk_training_quiet(h->engine, err);
