@@ -149,7 +149,8 @@ static void tell_of_ends(worker *w) {
 }
 
 void hk_executor_begun(hk_executor *executor) {
-  if (executor->team != NULL) tell_of_ends(executor->team);
+  worker *team = executor->team;
+  if (team != NULL && pthread_equal(team->thread, pthread_self())) tell_of_ends(team);
 }
 
 /* Under `mutex`: whether nothing more is to be begun. */

@@ -79,7 +79,7 @@ hk_status hk_executor_finish(hk_executor *executor, hk_timeline *timeline, hk_ns
 /* For `run` of an operation of the CPU team's lane, on its thread: others are at work now, so that
  * those who wait for the last operation's end can be told of it. Waking a thread takes a system
  * call and some microseconds, which are none between two operations if they are told here; they are
- * told anyway, later, by who never calls this. */
+ * told anyway, later, by who never calls this. On another thread it does nothing. */
 void hk_executor_begun(hk_executor *executor);
 /* When the last run began, CLOCK_MONOTONIC. */
 hk_ns hk_executor_begun_at(const hk_executor *executor);
