@@ -311,6 +311,8 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
     set_state(e, HK_STEPPED);
     return HK_OK;
   }
+  /* A gradient that came when its image had left was copied outside the graph. */
+  if (t->violated) HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
