@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer step as DeepSpeed ZeRO-3 offload and the published Deep Optimizer States prototype
  * run it (DESIGN.md section 4 and the notes on the published runs): one host thread walks the
  * subgroups in order. Without interleaving each CPU subgroup is unscaled, updated, cast and copied

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model: the shape of a decoder-only transformer, its parameter tensors in order, and what a
  * training step costs in arithmetic and in memory. */
 #ifndef HK_CORE_MODEL_H

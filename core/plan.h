@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plan: for one rank's subgroups, where and in what order each is updated, and everything else
  * needed to simulate or to run that, on any machine. It is a JSON document ("hocket.plan/1"). */
 #ifndef HK_CORE_PLAN_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libhocket: the engine for programs of other languages. One engine is one rank's optimizer step
  * under a plan (made by `hocket simulate -o PLAN` or `hocket plan -o PLAN`): fp32 master weights,
  * momentum and variance wherever the plan keeps them, bf16 weights on the device.
