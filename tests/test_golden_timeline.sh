@@ -21,4 +21,10 @@ text = "\n".join(t for t in xml.etree.ElementTree.parse(sys.argv[1]).getroot().i
 for words in ("zero-offload", "GPU", "CPU", "copies in", "copies out", "forward", "backward", "update"):
     assert words in text, words
 E2
+# README.md's words for those who do not see it.
+while IFS= read -r time; do
+  grep -q ": $time<" drawn.svg || fail "README.md says $time of docs/timeline.svg, which does not"
+  times=$((${times:-0} + 1))
+done < <(grep -oE '<img alt="[^"]*"' "$tests/../README.md" | grep -oE '[0-9]+ ms')
+[[ ${times:-0} -eq 2 ]] || fail "README.md's text for docs/timeline.svg has ${times:-0} times, not 2"
 finish "timeline"
