@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Runs what README.md, docs/ and bench/results/ show. In a ```console block a line "$ hocket ..." is run (the program
+# Runs what README.md, docs/ and bench/ show. In a ```console block a line "$ hocket ..." is run (the program
 # may be given by any path) and must not fail; the lines under it must be in what it prints, as whole
 # lines and in that order. "..." stands for lines left out. In a ```sh block the options of each line
 # "hocket ..." must be in that command's help. And each link to a file must lead to one.
@@ -10,8 +10,8 @@ hocket=$(realpath "$1")
 root=$(realpath "$(dirname "$0")/..")
 shift
 if (($# == 0)); then
-  set -- "$root"/{README,CONTRIBUTING}.md "$root"/docs/*.md "$root"/docs/notes/*.md \
-    "$root"/bench/results/*.md
+  shopt -s globstar
+  set -- "$root"/{README,CONTRIBUTING}.md "$root"/docs/**/*.md "$root"/bench/**/*.md
 fi
 mapfile -t pages < <(realpath "$@")
 folder=$(mktemp -d)
