@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer step as hocket's engine runs it: CPU team and GPU each work through their own
  * subgroups, copies of both directions and the weights' way up each have a lane, and nothing waits
  * for anything but its own data and a free staging buffer. */

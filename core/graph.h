@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The task graph: one iteration as operations on lanes. A plan expands into it in one place
  * (expand*.c); the simulator runs it in virtual time, the engine on real lanes. It holds no rates:
  * what an operation costs is the simulator's affair, what it does is the engine's. */

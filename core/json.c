@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading JSON files and taking values out of them with errors that a person can act on, and
  * printing JSON. Grammar: json_syntax.c. Output files: outfile.c. */
 #include "core/json.h"

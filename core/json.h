@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON in and out, over cJSON: reading with errors that name the key and what would be right,
  * and writing files that are either complete or not there. */
 #ifndef HK_CORE_JSON_H

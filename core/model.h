@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model: its parameter tensors in order, by blocks, and what a training step costs in arithmetic
  * and in memory. Either the shape of a decoder-only transformer, from which all of that follows, or
  * a document that lists tensors and blocks of any size ("hocket.model/1", model_document.c). */

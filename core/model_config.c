@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a model's shape from a Hugging Face config.json. Absent keys get the defaults of the
  * configuration class in `transformers` that belongs to the architecture. */
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output files that are complete or not there: written under another name in the same folder,
  * synced, then renamed. Devices and pipes are written directly. */
 #include <errno.h>

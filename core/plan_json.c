@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan document, "hocket.plan/1" or, with what an overlap needs besides, "hocket.plan/2":
  * everything a simulator or an engine needs, the model's
  * config included, so that a plan can be run on a machine that has never seen the model. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions between number formats in integer arithmetic: the reference of all kernels. */
 #ifndef HK_ENGINE_CONVERT_H
 #define HK_ENGINE_CONVERT_H

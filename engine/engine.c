@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making and unmaking an engine: what memory it needs, where everything lies. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the engine share: engine.c makes it, actions.c does its operations, step.c
  * takes gradients and steps, access.c moves state in and out. */
 #ifndef HK_ENGINE_PRIVATE_H

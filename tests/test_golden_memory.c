@@ -28,7 +28,7 @@ static double worst_of(const hk_run_comparison *c, hk_run_figure mark) {
 }
 
 /* As 'hocket validate runs' has them: no figure of any run is off by more than 4 %, and half of
- * them by less than 0.5 %. docs/simulator.md says so, too. */
+ * them by less than 0.5 %. docs/fidelity.md says so, too. */
 static void published_runs(void **state) {
   (void)state;
   hk_error err = {0};
