@@ -14,7 +14,7 @@
 
 static hk_bound physical(const hk_machine *m, int gpus) {
   hk_error err = {0};
-  hk_plan_subgroup subgroups[1] = {{PARAMETERS, HK_ROUTE_CPU}};
+  hk_plan_subgroup subgroups[1] = {{.numel = PARAMETERS, .route = HK_ROUTE_CPU}};
   const hk_plan plan = {.job = {.gpus = gpus, .nodes = 1, .tp = 1, .micro_batch = 1},
                         .subgroups = subgroups,
                         .n_subgroups = 1};
