@@ -97,6 +97,8 @@
   X(TENSORS, "tensors", 0, FLAG, tensors, NULL, 0, 0, "list every parameter tensor")               \
   X(OUTPUT, "output", 'o', TEXT, output, "FILE", 0, 0, "")                                         \
   X(JSON, "json", 0, FLAG, json, NULL, 0, 0, "one JSON object on stdout, nothing else")            \
+  X(WIDE, "wide", 0, FLAG, wide, NULL, 0, 0,                                                       \
+    "all columns, in lines as long as it takes (default: to fit the terminal, or 80)")             \
   X(EXPLAIN, "explain", 0, FLAG, explain, NULL, 0, 0,                                              \
     "add every quantity of the machine with its origin and source")                                \
   X(CHECK, "check", 0, FLAG, check, NULL, 0, 0,                                                    \
@@ -142,7 +144,8 @@ typedef struct {
   int64_t plans, rounds;     /* 0: not given */
   bool force;
   bool keep, alone, csv;
-  bool quick, resume, replace, unbound, cross_validate, tensors, json, explain, check, quiet, help;
+  bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
+      help;
   char *const *operands; /* what is not an option, into argv */
   int n_operands;
 } hk_args;

@@ -132,6 +132,7 @@ const hk_command hk_command_calibrate = {
     .example = "hocket calibrate --name this-node",
     .output = "also write the profile there",
     .options = SAME | HK_OPTION(NAME) | HK_OPTION(RESUME) | HK_OPTION(REPLACE) | HK_OPTION(SEED) |
-               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) |
+               HK_OPTION(QUIET),
     .run = run,
 };

@@ -85,7 +85,8 @@ const hk_command hk_command_simulate = {
         "interleave --stride 2",
     .output = "write the plan that was simulated",
     .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(KEEP) |
-               HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
+               HK_OPTION(CHECK),
     .most_operands = 1,
     .lists_policies = true,
     .run = run,

@@ -97,7 +97,7 @@ const hk_command hk_command_validate_engine = {
     .example = "hocket validate engine plan.json --backend host --max-error 30",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) |
                HK_OPTION(SEED) | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) | HK_OPTION(JSON) |
-               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/screen.h"
 #include "core/names.h"
 
 /* The command that argv[0..argc) begins with, and in *words how many of them name it. */
@@ -106,6 +107,7 @@ static hk_status run_command(const hk_command *command, int argc, char **argv, h
     return HK_OK;
   }
   HK_TRY(check_operands(command, &args, err));
+  hk_screen_wide(args.wide);
   return command->run(&args, err);
 }
 
@@ -136,6 +138,7 @@ static hk_status close_stdout(hk_error *err) {
   errno = 0;
   bool failed = ferror(stdout) != 0;
   if (fclose(stdout) != 0) failed = true;
+  if (hk_screen_failed()) return hk_fail(err, HK_ENVIRONMENT, "out of memory for a line of text");
   if (!failed) return HK_OK;
   return hk_fail(err, HK_ENVIRONMENT, "cannot write to standard output: %s",
                  errno ? strerror(errno) : "an earlier write failed");

@@ -44,7 +44,7 @@ fi
 
 calibrate "${quick[@]}" --name here --budget 20 -o here.json
 grep -q "^here: quick calibration of 1 x host" out || fail "no heading: $(head -3 out)"
-grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+ .B/s to " out || fail "no table of quantities"
+grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+( .B/s)? to " out || fail "no table of quantities"
 grep -qE "^replays of [0-9]+ values are off by [0-9.]+ % \(median\)" out || fail "no accuracy"
 grep -qE "^[0-9]+ probes, [0-9]+ rounds, [0-9]+ s of measuring; stored as 'here'" out || fail "no summary"
 grep -q "^next: hocket plan --model llama-2-7b --machine here$" out || fail "no next step"

@@ -17,7 +17,7 @@ edited() {
 
 expect 2 "no profile 'made-up-node' to delete: nothing has been stored yet" \
   machine delete made-up-node
-ok machine list
+ok machine list --wide
 prints "^h200-16c +1 +ships +- +- +One H200"
 [ ! -e kept ] || fail "looking has made a store"
 
@@ -25,7 +25,7 @@ prints "^h200-16c +1 +ships +- +- +One H200"
 
 ok machine import node.json
 prints "^imported 'made-up-node' into .*/kept/store\.db$"
-ok machine list
+ok machine list --wide
 prints "^made-up-node +2 +import +2026-11-20 +1\.5 % +Two GPUs that nobody has"
 prints "^h200-16c +1 +ships"
 ok machine list --json
@@ -37,7 +37,7 @@ ok machine show made-up-node
 prints "^calibrated 2026-11-20T08:00:00Z by hocket 0\.1\.0, 300 s of all probes, accepted: replays"
 prints "off by 1\.5 % \(median\), 6\.0 % \(nine in ten\), 9\.0 % \(worst\)"
 prints "^measured on: backend cuda, cpu Made-up Processor, gpu Made-up GPU, driver 500\.1, gpus 2"
-prints "^pcie\.h2d_bytes_per_s +25 GB/s +24\.8 GB/s to 25\.2 GB/s +fitted"
+prints "^pcie\.h2d_bytes_per_s +25 GB/s +24\.8 to 25\.2 GB/s +fitted"
 prints "^nvlink\.bytes_per_s +100 GB/s +- +data sheet"
 ok machine show made-up-node --json
 prints '"calibration"'
@@ -69,7 +69,7 @@ expect 2 "has a profile 'made-up-node' already.*--replace" machine import out.js
 edited newer.json 's/for tests/for more tests/'
 ok machine import newer.json --replace --json
 prints '"name":[[:space:]]*"made-up-node"'
-ok machine list
+ok machine list --wide
 prints "for more tests"
 [ "$(grep -c made-up-node out)" -eq 1 ] || fail "replaced, and yet there twice"
 
@@ -124,7 +124,7 @@ expect 2 "no profile 'made-up-nod'.*did you mean 'made-up-node'\?" machine delet
 expect 2 "'h200-16c' ships with hocket; it is not in the store" machine delete h200-16c
 ok machine delete made-up-node
 prints "^deleted 'made-up-node' from "
-ok machine list
+ok machine list --wide
 ! grep -q made-up-node out || fail "deleted, and still there"
 expect 2 "made-up-node" machine show made-up-node
 ok machine import node.json # and back again
