@@ -209,7 +209,7 @@ option nodes "$whole" 0 -1 65537
 option tp "$whole" 0 -2 65
 option micro-batch "$whole" 0 -1 99999999999999999999
 option grad-accum "a whole number from 1 to 4096" 0 4097 99999999999999999999
-option seq "$whole" 0 -2048 2k
+option seq "$whole, k after it for 1024" 0 -2048 2K 2kk k 1.5k 17000k
 option buffers "$whole" 0 1025
 option cpu-threads "$whole" 0 -1
 option stride "$whole or 'auto'" 0 -1 1.5 automatic

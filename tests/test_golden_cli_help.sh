@@ -156,6 +156,9 @@ expect 2 "option '--checkpoint-activations': expected yes\|no" plan --checkpoint
 "$hocket" model show gpt2 --subgroup 7 --subgroup 2M --seq 9 --seq 64 --json >out
 grep -qE '"numel":[[:space:]]*2000000,' out || fail "--subgroup 2M: $(cat out)"
 grep -qE '"seq":[[:space:]]*64,' out || fail "--seq 64: $(cat out)"
+"$hocket" model show llama-2-7b --seq 4k --json >out || fail "--seq 4k"
+grep -qE '"seq":[[:space:]]*4096,' out || fail "--seq 4k is not 4096: $(cat out)"
+"$hocket" model show gpt2 --json >out
 grep -qE '"parameters":[[:space:]]*124439808,' out || fail "gpt2's parameters: $(cat out)"
 
 # A profile that is printed can be read back, and is then the same.
