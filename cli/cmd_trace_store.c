@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/kept.h"
+#include "cli/screen.h"
 #include "cli/table.h"
 
 /* -- list -------------------------------------------------------------------------------------- */
@@ -48,7 +49,12 @@ static hk_status list_text(const hk_kept_timeline *kept, size_t n, hk_error *err
                                       {"machine", HK_WRAP},
                                       {"operations", HK_RIGHT | HK_SPARE(3)},
                                       {"makespan ms", HK_RIGHT}};
-  if (n == 0) return HK_OK;
+  if (n == 0) {
+    hk_print_text(0, 0,
+                  "no timelines are stored: 'hocket simulate --keep', 'hocket run --keep' and "
+                  "'hocket validate engine' keep theirs");
+    return HK_OK;
+  }
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < n; i++) {
