@@ -104,7 +104,7 @@
     "add every quantity of the machine with its origin and source")                                \
   X(CHECK, "check", 0, FLAG, check, NULL, 0, 0,                                                    \
     "verify as it runs: the simulator's invariants; every bit of 'run'")                           \
-  X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes on stderr (errors remain)")              \
+  X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes and warnings (errors remain)")           \
   X(HELP, "help", 'h', FLAG, help, NULL, 0, 0, "this text")
 
 typedef enum {

@@ -113,18 +113,18 @@ static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-static hk_status print_text(const hk_setup *setup, const hk_ranking *ranking, bool explain,
+static hk_status print_text(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
                             hk_error *err) {
   print_answer(ranking);
   putchar('\n');
   hk_report_heading(&setup->model, &setup->machine, &setup->job);
   print_why(ranking);
-  HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
+  if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
   putchar('\n');
   if (ranking->n_fit > 0) HK_TRY(print_fitting(ranking, err));
   if (ranking->n_fit > 0 && ranking->n_fit < ranking->n) putchar('\n');
   if (ranking->n_fit < ranking->n) HK_TRY(print_not_fitting(ranking, err));
-  if (!explain) return HK_OK;
+  if (!args->explain) return HK_OK;
   putchar('\n');
   return hk_explain_text(&setup->machine, err);
 }
@@ -201,7 +201,7 @@ static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_
 static hk_status answer(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
                         hk_error *err) {
   HK_TRY(args->json ? print_json(setup, ranking, args->explain, err)
-                    : print_text(setup, ranking, args->explain, err));
+                    : print_text(args, setup, ranking, err));
   const hk_forecast *best = &ranking->forecasts[0];
   if (ranking->n_fit == 0)
     return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);

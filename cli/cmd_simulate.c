@@ -43,7 +43,7 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
 
 static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
                             const hk_machine *machine, int64_t kept, hk_error *err) {
-  HK_TRY(hk_report_text(forecast, machine, err));
+  HK_TRY(hk_report_text(forecast, machine, args->quiet, err));
   if (kept) printf("kept as timeline %lld\n", (long long)kept);
   if (!args->explain) return HK_OK;
   putchar('\n');

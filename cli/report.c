@@ -171,12 +171,13 @@ static hk_status print_resources(const hk_forecast *forecast, const hk_machine *
   return hk_table_print(&table, err);
 }
 
-hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, hk_error *err) {
+hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, bool quiet,
+                         hk_error *err) {
   hk_report_heading(&forecast->plan.model, machine, &forecast->plan.job);
   print_settings(forecast);
   print_times(forecast);
   print_memory(&forecast->result.memory);
   HK_TRY(print_lanes(forecast, err));
   HK_TRY(print_resources(forecast, machine, err));
-  return hk_report_warnings(&forecast->plan, machine, err);
+  return quiet ? HK_OK : hk_report_warnings(&forecast->plan, machine, err);
 }

@@ -34,7 +34,7 @@ expect 2 "nothing has been stored yet" trace export 1 -o out.json
 
 ok simulate $interleave -o plan.json --quiet
 cp out plain
-ok simulate $interleave --keep
+ok simulate $interleave --keep --quiet
 prints '^kept as timeline 1$'
 grep -v '^kept as' out | cmp -s plain - || fail "--keep changes what simulate prints"
 ok simulate plan.json --machine workstation-rtx4090-ddr5 --keep --json
