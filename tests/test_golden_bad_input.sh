@@ -69,10 +69,10 @@ with hidden_size 9999999 "key 'hidden_size': expected a whole number from 1 to 1
 with architectures "[\"$(printf 'x%.0s' {1..3000})\"]" "key 'architectures'"
 
 expect 2 "nowhere\.json: .*No such file" model show ./nowhere.json
-expect 2 "is a directory; expected a JSON file" model show ./
-expect 2 "unknown model '\.'; for the file of that name write '\./\.'" model show .
+expect 2 "'\.' is a folder without a config\.json" model show ./
+expect 2 "'\.' is a folder without a config\.json" model show .
 mkdir folder.json
-expect 2 "folder\.json: is a directory" model show ./folder.json
+expect 2 "'\./folder\.json' is a folder without a config\.json" model show ./folder.json
 expect 2 "good\.json/x\.json: .*Not a directory" model show ./good.json/x.json
 echo "$llama" >secret.json
 chmod 000 secret.json
@@ -236,6 +236,19 @@ for name in model machine gpus ratio policy stride output; do
   expect 2 "option '--$name' needs a value" plan --$name
 done
 expect 2 "option '--output' needs a value" plan -o
+
+# -- A folder of Hugging Face ------------------------------------------------------------------
+
+mkdir -p hub/my-model hub/empty
+sed 's/, "tie_word/, "model_type": "llama", "tie_word/' <<<"$llama" >hub/my-model/config.json
+for name in hub/my-model hub/my-model/ ./hub/my-model//; do
+  ok model show $name
+  prints "^my-model: LlamaForCausalLM"
+  ok plan --model $name --machine h200-16c --gpus 1 --seq 128 --quiet
+done
+(cd hub/my-model && "$hocket" model show . >../../out) || fail "model show . in a folder"
+expect 2 "'hub/empty' is a folder without a config\.json" model show hub/empty
+expect 2 "no-such-folder/.*No such file" model show no-such-folder/
 
 # -- Output files ------------------------------------------------------------------------------
 
