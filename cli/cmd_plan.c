@@ -191,7 +191,7 @@ static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_
   char title[96];
   HK_TRY(hk_emit_flush(err));
   HK_TRY(hk_plan_save(&winner->plan, args->output, err));
-  if (!args->quiet)
+  if (!args->quiet && !hk_emit_instead(args->output))
     fprintf(stderr, "hocket plan: wrote the winner, %s under %s, to %s\n",
             hk_forecast_title(winner, title, sizeof title), hk_runtime_name(winner->plan.runtime),
             args->output);
@@ -200,8 +200,9 @@ static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_
 
 static hk_status answer(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
                         hk_error *err) {
-  HK_TRY(args->json ? print_json(setup, ranking, args->explain, err)
-                    : print_text(args, setup, ranking, err));
+  if (!hk_emit_instead(args->output))
+    HK_TRY(args->json ? print_json(setup, ranking, args->explain, err)
+                      : print_text(args, setup, ranking, err));
   const hk_forecast *best = &ranking->forecasts[0];
   if (ranking->n_fit == 0)
     return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);
@@ -234,6 +235,7 @@ const hk_command hk_command_plan = {
     .output = "write the winner as a plan for 'simulate' and 'trace export'",
     .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
                HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
 };

@@ -54,12 +54,14 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
                         hk_error *err) {
   int64_t kept;
   HK_TRY(keep(args, forecast, machine, &kept, err));
-  HK_TRY(args->json ? print_json(args, forecast, machine, kept, err)
-                    : print_text(args, forecast, machine, kept, err));
+  if (!hk_emit_instead(args->output))
+    HK_TRY(args->json ? print_json(args, forecast, machine, kept, err)
+                      : print_text(args, forecast, machine, kept, err));
   if (args->output) {
     HK_TRY(hk_emit_flush(err));
     HK_TRY(hk_plan_save(&forecast->plan, args->output, err));
-    if (!args->quiet) fprintf(stderr, "hocket simulate: wrote the plan to %s\n", args->output);
+    if (!args->quiet && !hk_emit_instead(args->output))
+      fprintf(stderr, "hocket simulate: wrote the plan to %s\n", args->output);
   }
   if (forecast->feasible) return HK_OK;
   return hk_fail(err, HK_NO, "does not fit: %s; %s", forecast->problem, forecast->advice);
@@ -88,6 +90,7 @@ const hk_command hk_command_simulate = {
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
                HK_OPTION(CHECK),
     .most_operands = 1,
+    .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
 };

@@ -46,7 +46,9 @@ hk_status hk_json_bool_or(const cJSON *object, const char *key, bool fallback, b
 /* An output file that appears at `path` complete or not at all: written beside it, synced and
  * renamed. An existing path that is not a regular file (a device, a pipe) is written directly.
  * Whatever fails, the message names the path and the reason (HK_ENVIRONMENT for a full disk and
- * the like, HK_INPUT for a path that cannot be). */
+ * the like, HK_INPUT for a path that cannot be). HK_STDOUT is written directly, too, also where
+ * it is a file. */
+#define HK_STDOUT "/dev/stdout"
 typedef struct hk_outfile hk_outfile;
 hk_status hk_outfile_open(const char *path, hk_outfile **out, hk_error *err);
 FILE *hk_outfile_stream(hk_outfile *out);

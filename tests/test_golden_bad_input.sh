@@ -270,6 +270,38 @@ refused() {
   nothing_left "-o $3"
 }
 
+# '-' is standard output where the document can take the report's place.
+"$hocket" simulate plan.json -o copy.json --quiet >out
+ok simulate plan.json -o -
+cmp -s out copy.json || fail "simulate -o - is not the plan"
+"$hocket" plan $settings -o winner.json --quiet >out
+ok plan $settings -o -
+cmp -s out winner.json || fail "plan -o - is not the winner"
+"$hocket" trace export plan.json -o trace-file.json >out
+ok trace export plan.json -o -
+cmp -s out trace-file.json || fail "trace export -o - is not the trace"
+rm trace-file.json
+ok machine export h200-16c
+mv out exported
+ok machine export h200-16c -o -
+cmp -s out exported || fail "machine export -o - is not what it prints"
+for command in "plan $settings" "simulate plan.json" "trace export plan.json"; do
+  expect 2 "'-o -' and '--json' both go to standard output" $command -o - --json
+done
+cp "$tests/data/published-runs.csv" .
+expect 2 "'--output': '-' would be standard output, which has the report \(--json" \
+  fit published-runs.csv --machine jlse-h100-4x80gb -o -
+expect 2 "'--output': '-' would be" calibrate --backend host -o -
+expect 2 "'--timeline': '-' would be" run plan.json --backend host --timeline -
+expect 2 "'--checkpoint': '-' would be" run plan.json --backend host --checkpoint -
+if [ -w /dev/full ]; then
+  "$hocket" simulate plan.json -o - >/dev/full 2>err
+  said 3 "cannot write '/dev/stdout': No space left" "simulate -o - >/dev/full" $?
+fi
+"$hocket" simulate plan.json -o - >>copy.json
+[ "$(grep -c '"schema"' copy.json)" -eq 2 ] || fail "simulate -o - >>copy.json: not added to it"
+[ ! -e - ] || fail "there is a file called '-'"
+
 mkdir there readonly
 refused 2 "the directory 'nowhere' does not exist" nowhere/out.json
 refused 2 "the directory 'there/nowhere' does not exist" there/nowhere/out.json
