@@ -235,6 +235,39 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
   return HK_OK;
 }
 
+/* -- keys --------------------------------------------------------------------------------- */
+
+/* What is misspelt or of a later hocket would make another schedule: it is not ignored. Nothing is
+ * said of the model's configuration, which is not hocket's. */
+static hk_status check_keys(const cJSON *root, hk_error *err) {
+  static const char *const root_keys[] = {"schema", "model",    "machine",   "job",
+                                          "policy", "runtime",  "flush",     "staging",
+                                          "cpu",    "subgroup", "subgroups", "order"};
+  static const char *const subgroup_keys[] = {"numel", "route"};
+  static const struct {
+    const char *object, *keys[7];
+    size_t n;
+  } objects[] = {
+      {"model", {"name", "config"}, 2},
+      {"job",
+       {"gpus", "nodes", "tp", "micro_batch", "grad_accum", "seq", "checkpoint_activations"},
+       7},
+      {"policy", {"name", "stride", "ratio"}, 3},
+      {"flush", {"mode", "bytes_per_param"}, 2},
+      {"staging", {"buffers", "piece_numel"}, 2},
+      {"cpu", {"threads", "cores_bound"}, 2},
+      {"subgroup", {"rule", "numel"}, 2},
+  };
+  HK_TRY(hk_json_known(root, "", root_keys, sizeof root_keys / sizeof *root_keys, err));
+  for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
+    HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),
+                         objects[i].object, objects[i].keys, objects[i].n, err));
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "subgroups"))
+      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, 2, err));
+  return HK_OK;
+}
+
 hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   memset(plan, 0, sizeof *plan);
   const char *schema = NULL;
@@ -250,6 +283,7 @@ hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   if (status == HK_OK) status = read_job(root, &plan->job, err);
   if (status == HK_OK) status = read_settings(root, plan, err);
   if (status == HK_OK) status = read_subgroups(root, plan, err);
+  if (status == HK_OK) status = check_keys(root, err);
   if (status == HK_OK) status = hk_plan_check(plan, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;

@@ -181,6 +181,14 @@ plan "model\.config: key 'n_layer': missing" 's|"n_layer"|"n_layers"|'
 plan "key 'runtime': 'hockey' is not known; did you mean 'hocket'" \
   's|("runtime":[[:space:]]*)"hocket"|\1"hockey"|'
 
+plan "key 'bufers' in staging is not known; did you mean 'buffers'" \
+  's|("staging":[[:space:]]*\{)|\1"bufers": 9,|'
+plan "key 'comment' is not known; known are schema, model" 's|"schema"|"comment": "", "schema"|'
+plan "key 'rout' in subgroups is not known; did you mean 'route'" 's|"route"|"rout": "cpu", "route"|'
+for object in job policy flush cpu subgroup; do
+  plan "key 'xyzzy' in $object is not known; known are" "s|(\"$object\":[[:space:]]*\{)|\1\"xyzzy\": 1,|"
+done
+
 sed 's|"machine":[[:space:]]*"[^"]*"|"machine": "h201-16c"|' plan.json >moved.json
 expect 2 "h201-16c.*h200-16c" simulate moved.json
 expect 2 "nowhere\.json: .*No such file" simulate nowhere.json
