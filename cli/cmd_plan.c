@@ -187,10 +187,11 @@ static hk_status rank(const hk_args *args, const hk_setup *setup, hk_ranking *ra
                  err);
 }
 
-static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_error *err) {
+static hk_status save_winner(const hk_args *args, const hk_setup *setup, const hk_forecast *winner,
+                             hk_error *err) {
   char title[96];
   HK_TRY(hk_emit_flush(err));
-  HK_TRY(hk_plan_save(&winner->plan, args->output, err));
+  HK_TRY(hk_setup_save_plan(&winner->plan, &setup->machine, args->output, err));
   if (!args->quiet && !hk_emit_instead(args->output))
     fprintf(stderr, "hocket plan: wrote the winner, %s under %s, to %s\n",
             hk_forecast_title(winner, title, sizeof title), hk_runtime_name(winner->plan.runtime),
@@ -206,7 +207,7 @@ static hk_status answer(const hk_args *args, const hk_setup *setup, const hk_ran
   const hk_forecast *best = &ranking->forecasts[0];
   if (ranking->n_fit == 0)
     return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);
-  return args->output ? save_winner(args, best, err) : HK_OK;
+  return args->output ? save_winner(args, setup, best, err) : HK_OK;
 }
 
 static hk_status run(const hk_args *args, hk_error *err) {

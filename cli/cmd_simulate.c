@@ -59,7 +59,7 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
                       : print_text(args, forecast, machine, kept, err));
   if (args->output) {
     HK_TRY(hk_emit_flush(err));
-    HK_TRY(hk_plan_save(&forecast->plan, args->output, err));
+    HK_TRY(hk_setup_save_plan(&forecast->plan, machine, args->output, err));
     if (!args->quiet && !hk_emit_instead(args->output))
       fprintf(stderr, "hocket simulate: wrote the plan to %s\n", args->output);
   }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The plan document, "hocket.plan/1": everything a simulator or an engine needs, the model's
- * config included, so that a plan can be run on a machine that has never seen the model. */
+ * config included, so that a plan can be run on a machine that has never seen the model. A member
+ * "profile" is the document of the machine where its name alone would not find it (cli/setup.h);
+ * it is none of the plan's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,9 +242,9 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
 /* What is misspelt or of a later hocket would make another schedule: it is not ignored. Nothing is
  * said of the model's configuration, which is not hocket's. */
 static hk_status check_keys(const cJSON *root, hk_error *err) {
-  static const char *const root_keys[] = {"schema", "model",    "machine",   "job",
-                                          "policy", "runtime",  "flush",     "staging",
-                                          "cpu",    "subgroup", "subgroups", "order"};
+  static const char *const root_keys[] = {"schema",   "model",     "machine", "profile", "job",
+                                          "policy",   "runtime",   "flush",   "staging", "cpu",
+                                          "subgroup", "subgroups", "order"};
   static const char *const subgroup_keys[] = {"numel", "route"};
   static const struct {
     const char *object, *keys[7];

@@ -48,6 +48,30 @@ ok simulate --model gpt2 --machine made-up-node --policy zero-offload --quiet -o
 ok simulate plan.json
 ok trace export plan.json -o trace.json
 
+# A plan made with a file is simulated again without it, wherever the file is by then.
+edited mine.json 's/"made-up-node"/"mine"/'
+ok plan --model gpt2 --machine mine.json --quiet -o plan.json
+ok simulate --model gpt2 --machine mine.json --policy streamed --quiet -o streamed.json
+ok simulate streamed.json --machine mine.json --json
+mv out with
+mv mine.json gone.json
+ok simulate plan.json
+ok simulate streamed.json --json
+cmp -s with out || fail "a plan made with a file is simulated otherwise without it"
+ok simulate streamed.json -o again.json --quiet
+cmp -s streamed.json again.json || fail "a plan that is written again loses its profile"
+ok trace export streamed.json -o trace.json
+# A file that has the name of what is stored, and other rates, is not mistaken for it.
+edited faster.json 's/("pcie.h2d_bytes_per_s": +\{"value": )25e9/\130e9/'
+ok simulate --model gpt2 --machine faster.json --policy streamed --quiet --json -o faster-plan.json
+mv out with
+ok simulate faster-plan.json --json
+cmp -s with out || fail "a plan made with a file is simulated on the stored machine of its name"
+ok simulate --model gpt2 --machine node.json --policy streamed --quiet -o plan.json
+! grep -q '"profile"' plan.json || fail "a plan for a stored machine carries its profile"
+sed 's/"hocket.machine\/1"/"hocket.machine\/9"/' streamed.json >bad.json
+expect 2 "bad\.json: profile: key 'schema'" simulate bad.json
+
 # -- Export: what comes out goes in, and says the same ---------------------------------------------
 
 ok machine export made-up-node -o out.json
