@@ -11,6 +11,7 @@
 #include "cli/emit.h"
 #include "cli/interrupt.h"
 #include "cli/kept.h"
+#include "cli/setup.h"
 #include "cli/table.h"
 #include "engine/trial.h"
 #include "traces/chrome.h"
@@ -246,7 +247,7 @@ static hk_status answer(const hk_args *args, running *r, hk_error *err) {
 }
 
 static hk_status run_plan(const hk_args *args, running *r, hk_error *err) {
-  HK_TRY(hk_plan_load(args->operands[0], &r->plan, err));
+  HK_TRY(hk_setup_read_plan(args, "run", &r->plan, err));
   if (args->cpu_threads > 0) r->plan.cpu_threads = (int)args->cpu_threads;
   r->wanted = args->steps > 0 ? (int)args->steps : DEFAULT_STEPS;
   r->update_ms = calloc((size_t)r->wanted, sizeof *r->update_ms);

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/setup.h"
 #include "cli/validated.h"
 #include "traces/chrome.h"
 
@@ -74,7 +75,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
   hk_plan plan = {0};
   hk_store *store = NULL;
   HK_TRY(hk_emit_check_output(args->timeline, err));
-  HK_TRY(hk_plan_load(args->operands[0], &plan, err));
+  HK_TRY(hk_setup_read_plan(args, NAME, &plan, err));
   hk_status status = hk_store_open(NULL, false, &store, err);
   if (status == HK_OK) status = run_with(args, store, &plan, err);
   hk_store_close(store);

@@ -3,6 +3,7 @@
  * not are in args.c, those of policies and runtimes in sim/. */
 #include "cli/setup.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "calib/profiles.h"
@@ -122,6 +123,20 @@ hk_status hk_setup_save_plan(const hk_plan *plan, const hk_machine *machine, con
   if (status == HK_OK) status = hk_json_save(root, path, err);
   cJSON_Delete(root);
   return status;
+}
+
+hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *plan,
+                             hk_error *err) {
+  char contradiction[480];
+  HK_TRY(hk_plan_load(args->operands[0], plan, err));
+  const hk_status status = hk_policy_check_label(plan, contradiction, sizeof contradiction, err);
+  if (status != HK_OK) {
+    hk_plan_free(plan);
+    return status;
+  }
+  if (*contradiction && !args->quiet)
+    fprintf(stderr, "hocket %s: note: %s\n", command, contradiction);
+  return HK_OK;
 }
 
 static hk_status read_plan(const hk_args *args, const cJSON *root, hk_plan *plan,

@@ -31,6 +31,11 @@ typedef struct {
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
 void hk_setup_free(hk_setup *setup);
 
+/* The plan that the operand names, for `command` to run it; a label that contradicts its routes is
+ * noted on stderr. */
+hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *plan,
+                             hk_error *err);
+
 /* Writes a plan and, unless its name finds that very machine again, the machine's profile in it. */
 hk_status hk_setup_save_plan(const hk_plan *plan, const hk_machine *machine, const char *path,
                              hk_error *err);

@@ -114,6 +114,13 @@ static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machi
        machine->name, (double)plan->piece_numel / 1e6, SMALL_PIECE / 1000000);
 }
 
+static void warn_of_label(hk_warnings *w, const hk_plan *plan) {
+  char text[480];
+  if (w->status != HK_OK) return;
+  w->status = hk_policy_check_label(plan, text, sizeof text, w->err);
+  if (w->status == HK_OK && text[0] != '\0') warn(w, "%s", text);
+}
+
 static void warn_of_gap(void *context, const char *sentence) {
   warn(context, "%s", sentence);
 }
@@ -135,6 +142,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   if (w.list == NULL) return hk_fail_memory(err, MOST_WARNINGS * sizeof *w.list, "warnings");
   warn_of_defaults(&w, plan, machine);
   warn_of_job(&w, plan, machine);
+  warn_of_label(&w, plan);
   warn_of_queueing(&w, plan, machine);
   warn_of_extrapolation(&w, plan, machine);
   if (w.status != HK_OK) {

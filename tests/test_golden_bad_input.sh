@@ -189,6 +189,23 @@ for object in job policy flush cpu subgroup; do
   plan "key 'xyzzy' in $object is not known; known are" "s|(\"$object\":[[:space:]]*\{)|\1\"xyzzy\": 1,|"
 done
 
+# A label that is not what the routes are is told; the routes count.
+sed 's|"name":[[:space:]]*"interleave"|"name": "zero-offload"|; s|"stride":[[:space:]]*2|"stride": 0|' plan.json >label.json
+ok simulate label.json --wide
+prints "^warning: the plan is labelled 'zero-offload', which would be cpu 124,439,808; its routes are cpu 64,439,808, staged 60,000,000, and they count"
+ok simulate label.json --json
+prints "the plan is labelled 'zero-offload'"
+sed 's|"stride":[[:space:]]*2|"stride": 3|' plan.json >label.json
+ok simulate label.json --wide
+prints "^warning: the plan is labelled 'interleave k=3', which would be cpu "
+ok simulate plan.json --wide
+! grep -q "is labelled" out || fail "a plan as it was written: $(grep 'is labelled' out)"
+for policy in gpu-only zero-offload streamed mapped "twinflow --ratio 0.3" "interleave --ratio 0.5" \
+  "interleave --stride 1" "interleave --runtime deepspeed --stride 3" "twinflow --runtime deepspeed"; do
+  ok simulate $settings --policy $policy --wide
+  ! grep -q "is labelled" out || fail "$policy: $(grep 'is labelled' out)"
+done
+
 sed 's|"machine":[[:space:]]*"[^"]*"|"machine": "h201-16c"|' plan.json >moved.json
 expect 2 "h201-16c.*h200-16c" simulate moved.json
 expect 2 "nowhere\.json: .*No such file" simulate nowhere.json
