@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 #include "core/names.h"
@@ -193,6 +194,11 @@ static hk_status show_text(const hk_model *model, const costs *cost, bool tensor
   add_shape(&table, model);
   add_costs(&table, cost);
   HK_TRY(hk_table_print(&table, err));
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
+  if (given && !cJSON_IsNull(given))
+    hk_print_text(0, 0,
+                  "warning: its quantization_config is ignored: all parameters count as bf16 and "
+                  "are trained");
   return tensors ? print_tensors(model, err) : HK_OK;
 }
 

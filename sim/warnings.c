@@ -114,6 +114,15 @@ static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machi
        machine->name, (double)plan->piece_numel / 1e6, SMALL_PIECE / 1000000);
 }
 
+static void warn_of_model(hk_warnings *w, const hk_model *model) {
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
+  if (given && !cJSON_IsNull(given))
+    warn(w,
+         "%s has a quantization_config, which is ignored: weights and gradients count as bf16, and "
+         "all of them are trained",
+         model->name);
+}
+
 static void warn_of_label(hk_warnings *w, const hk_plan *plan) {
   char text[480];
   if (w->status != HK_OK) return;
@@ -141,6 +150,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   w.list = calloc(MOST_WARNINGS + 1, sizeof *w.list);
   if (w.list == NULL) return hk_fail_memory(err, MOST_WARNINGS * sizeof *w.list, "warnings");
   warn_of_defaults(&w, plan, machine);
+  warn_of_model(&w, &plan->model);
   warn_of_job(&w, plan, machine);
   warn_of_label(&w, plan);
   warn_of_queueing(&w, plan, machine);

@@ -271,6 +271,15 @@ for name in hub/my-model hub/my-model/ ./hub/my-model//; do
   prints "^my-model: LlamaForCausalLM"
   ok plan --model $name --machine h200-16c --gpus 1 --seq 128 --quiet
 done
+sed 's/"model_type"/"quantization_config": {"bits": 4}, "model_type"/' hub/my-model/config.json >quantized.json
+ok model show ./quantized.json
+prints "^warning: its quantization_config is ignored"
+ok plan --model ./quantized.json --machine h200-16c --wide
+prints "^warning: quantized has a quantization_config, which is ignored: weights and gradients"
+ok simulate --model ./quantized.json --machine h200-16c --policy streamed --seq 64 --json
+prints "quantized has a quantization_config"
+ok plan --model hub/my-model --machine h200-16c
+! grep -q quantization out || fail "a model that is not quantized: $(grep quantization out)"
 (cd hub/my-model && "$hocket" model show . >../../out) || fail "model show . in a folder"
 expect 2 "'hub/empty' is a folder without a config\.json" model show hub/empty
 expect 2 "no-such-folder/.*No such file" model show no-such-folder/
