@@ -8,6 +8,7 @@
 #include "calib/runs.h"
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/node_profile.h"
 #include "cli/table.h"
 
 typedef struct {
@@ -212,6 +213,8 @@ static hk_status answer(const hk_args *args, const hk_run_table *table, const ma
   if (status == HK_OK && comparison.left_out > 0 && !args->quiet)
     fprintf(stderr, "hocket validate runs: note: %zu of %zu rows name other machines\n",
             comparison.left_out, table->n);
+  for (size_t i = 0; status == HK_OK && i < m->n; i++)
+    hk_node_profile_note(args, "validate runs", m->list[i].document);
   hk_run_comparison_free(&comparison);
   return status;
 }

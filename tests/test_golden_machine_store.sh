@@ -72,6 +72,26 @@ ok simulate --model gpt2 --machine node.json --policy streamed --quiet -o plan.j
 sed 's/"hocket.machine\/1"/"hocket.machine\/9"/' streamed.json >bad.json
 expect 2 "bad\.json: profile: key 'schema'" simulate bad.json
 
+# A profile that calibration itself did not accept is not used without a word.
+edited rejected.json 's/"made-up-node"/"noisy-node"/; s/"accepted": true/"accepted": false/; s/"median": 1.5, "p90": 6/"median": 7.5, "p90": 21/'
+trouble="the calibration of noisy-node was not accepted: its own probes are predicted with errors "
+trouble+="of 7\.5 % \(median\) and 21\.0 % \(nine in ten\)"
+for command in "plan --model gpt2" "simulate --model gpt2 --policy streamed"; do
+  ok $command --machine rejected.json --wide
+  prints "^warning: $trouble"
+  ok $command --machine rejected.json --json
+  prints "\"$trouble"
+done
+ok plan --model gpt2 --machine made-up-node
+! grep -q "was not accepted" out || fail "an accepted profile: $(grep accepted out)"
+ok simulate --model gpt2 --machine rejected.json --policy streamed -o plan.json --quiet
+ok simulate plan.json --wide
+prints "^warning: $trouble"
+sed "s/polaris-a100-4x40gb/noisy-node/" "$tests/data/published-runs.csv" | head -3 >runs.csv
+"$hocket" validate runs runs.csv --machine rejected.json >out 2>err || fail "validate runs: $(cat err)"
+grep -q "^hocket validate runs: note: $(tr -d '\\' <<<"$trouble")" err || fail "validate runs: '$(cat err)'"
+ok validate runs runs.csv --machine rejected.json --quiet
+
 # -- Export: what comes out goes in, and says the same ---------------------------------------------
 
 ok machine export made-up-node -o out.json
