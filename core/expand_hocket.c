@@ -26,7 +26,7 @@ static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t
 
 /* Where a subgroup runs ahead of the norm, its gradients are all that it waits for. */
 static int32_t may_update(const hk_part *p) {
-  if (!p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
+  if (p->x->pieces.flushed == NULL || !p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
   const int32_t flushed = *hk_piece_of(p->x, p->x->pieces.flushed, p->rank, p->subgroup, p->piece);
   return flushed >= 0 ? flushed : p->barrier;
 }

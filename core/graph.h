@@ -169,6 +169,8 @@ typedef struct {
 #define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
 #define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)
 #define HK_EXPAND_ENGINE   (HK_EXPAND_UPDATE | 1u << HK_PHASE_COUNT)
+/* Besides HK_EXPAND_ALL: so many iterations, see hk_graph_build_iterations. */
+#define HK_EXPAND_ITERATIONS(n) ((unsigned)(n) << 8)
 
 /* The one expansion. Ranks of a node run the same plan on equal shares, so by default one rank
  * stands for all (`folded`; exact under max-min fairness, whose solution is unique and therefore
