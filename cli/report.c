@@ -114,9 +114,10 @@ static void print_period(const hk_forecast *forecast) {
   if (forecast->plan.overlap == HK_OVERLAP_BOTH)
     printf("ahead      %10s      parameters may be updated before the norm is known\n",
            hk_format_count(hk_plan_ahead(&forecast->plan), count, sizeof count));
-  printf("lower bound of the period: %.1f ms, ", hk_ms(forecast->period_bound.period_ns));
-  print_binding(forecast->period_bound.binding);
-  putchar('\n');
+  char binding[64];
+  hk_print_text(0, 0, "lower bound of the period: %.1f ms, %s",
+                hk_ms(forecast->period_bound.period_ns),
+                tell_binding(forecast->period_bound.binding, binding, sizeof binding));
 }
 
 static void print_times(const hk_forecast *forecast) {

@@ -259,6 +259,8 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return on_gpu(m, m->gpu_hbm.value / 12, 12);
     case HK_OP_GRAD_CAST_GPU:
       return kernel_on_gpu(m, 6);
+    case HK_OP_WEIGHT_PLACE:
+      return kernel_on_gpu(m, 2); /* each byte is read and written */
     case HK_OP_GRAD_SUM_D2H:
     case HK_OP_GRAD_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
