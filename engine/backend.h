@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The small interface between the engine (and the calibrator's probes) and a device: memory,
  * streams, events, copies, kernels. Two backends: `cuda`, and `host`, whose device memory is memory
  * of its own, whose streams are threads and whose copies and kernels really run.

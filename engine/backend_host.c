@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's devices: opening, memory, registration, failures. Streams and events are in
  * host_stream.c, kernels in host_kernel.c. Whatever a GPU would fault on (an address that is not
  * device memory, a second release) fails here, too, and says which address. */

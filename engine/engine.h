@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: the update phase of a plan on real hardware. It expands the plan into the same task
  * graph that the simulator runs and runs it on real lanes, with real state, gradients and copies.
  * This is the interface within hocket; hocket.h is the same for the world outside.

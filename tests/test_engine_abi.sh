@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-License-Identifier: Apache-2.0
 # libhocket as a stranger meets it: nothing exported but hocket_*, a header that C and C++ take
 # under strict warnings, programs of tests/abi built against these two alone, and the example, whose
 # losses fall and are the same for every overlap.
