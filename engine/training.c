@@ -306,8 +306,6 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
     set_state(e, HK_STEPPED);
     return HK_OK;
   }
-  /* A gradient that came when its image had left was copied outside the graph. */
-  if (t->violated) HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
   /* Images that were added to after their operation have been copied again, behind it. */
   HK_TRY(ops->stream_sync(t->flush, err));
