@@ -98,9 +98,15 @@ static void inputs_of(const hk_replays *r, const hk_probe *probe, const hk_machi
   hk_replay_inputs(probe, machine, varied, r->n_varied, inputs);
 }
 
+static bool are_equal(const double *a, const double *b) {
+  for (size_t i = 0; i < HK_REPLAY_INPUTS; i++)
+    if (a[i] != b[i]) return false;
+  return true;
+}
+
 static past *recall(const memory *m, const double *inputs) {
   for (size_t i = 0; i < m->n; i++)
-    if (memcmp(m->all[i].inputs, inputs, sizeof m->all[i].inputs) == 0) return &m->all[i];
+    if (are_equal(m->all[i].inputs, inputs)) return &m->all[i];
   return NULL;
 }
 

@@ -24,6 +24,12 @@ static void inputs_of(const hk_probe *p, const hk_machine *m, const varied *v, d
   hk_replay_inputs(p, m, &quantity, 1, inputs);
 }
 
+static bool are_equal(const double *a, const double *b, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (a[i] != b[i]) return false;
+  return true;
+}
+
 static void vary(const hk_probe *p, const hk_machine *m, varied *v, double factor) {
   double before[HK_PROBE_LOADS], after[HK_PROBE_LOADS];
   double inputs[2][HK_REPLAY_INPUTS];
@@ -33,10 +39,9 @@ static void vary(const hk_probe *p, const hk_machine *m, varied *v, double facto
   inputs_of(p, &other, v, inputs[1]);
   truth_of(p, m, before);
   truth_of(p, &other, after);
-  const size_t size = (size_t)p->n_loads * sizeof *before;
-  const bool same = memcmp(before, after, size) == 0;
+  const bool same = are_equal(before, after, (size_t)p->n_loads);
   v->changed += !same;
-  if (memcmp(inputs[0], inputs[1], sizeof inputs[0]) != 0) return;
+  if (!are_equal(inputs[0], inputs[1], HK_REPLAY_INPUTS)) return;
   v->unused++;
   if (!same) fail_msg("%s: %s counts as unused, and yet times %g", p->name, v->name, factor);
 }
