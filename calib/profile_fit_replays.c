@@ -17,8 +17,8 @@ typedef struct {
 
 /* Of one series: a ring. */
 typedef struct {
-  past *all;
   size_t n, next;
+  past all[KEPT];
 } memory;
 
 /* A replay that a call still has to make, and all settings that wait for it. */
@@ -40,7 +40,6 @@ struct hk_replays {
 
 void hk_replays_close(hk_replays *r) {
   if (!r) return;
-  for (size_t s = 0; r->memories && s < r->n_series; s++) free(r->memories[s].all);
   free(r->memories);
   free(r->tasks);
   free(r->found);
@@ -53,11 +52,7 @@ static bool allocate(hk_replays *r) {
   r->tasks = malloc(most * sizeof *r->tasks);
   r->found = malloc(most * sizeof(past *));
   if (!r->memories || !r->tasks || !r->found) return false;
-  for (size_t s = 0; s < r->n_series; s++) {
-    r->memories[s].all = malloc(KEPT * sizeof *r->memories[s].all);
-    if (!r->memories[s].all) return false;
-    r->n_residuals += (size_t)r->series[s]->probe.n_loads;
-  }
+  for (size_t s = 0; s < r->n_series; s++) r->n_residuals += (size_t)r->series[s]->probe.n_loads;
   return true;
 }
 
@@ -104,7 +99,7 @@ static bool are_equal(const double *a, const double *b) {
   return true;
 }
 
-static past *recall(const memory *m, const double *inputs) {
+static past *recall(memory *m, const double *inputs) {
   for (size_t i = 0; i < m->n; i++)
     if (are_equal(m->all[i].inputs, inputs)) return &m->all[i];
   return NULL;
