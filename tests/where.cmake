@@ -9,21 +9,22 @@
 # In release --full runs all others, too. Which is where was chosen by what a test looks for, and by
 # the CPU seconds that it takes there. A test that nothing here names runs under ASan.
 
-# Programs and scripts of the engine run in all three builds unless they are listed.
-set(NEEDS_RELEASE golden_fit golden_published golden_ranking golden_readme unit_fit
+# Programs and scripts of the engine run in all three builds unless they are listed. Fits need -O3,
+# and the example of `hocket fit` is one.
+set(NEEDS_RELEASE golden_cli_help golden_fit golden_published golden_ranking golden_readme unit_fit
                   unit_profile_fit)
 # How memory is used after a failure is the sanitizers' to see.
-set(NOT_IN_RELEASE engine_faults)
-# Under ASan unit_profile_nodes and golden_cli_help fit, engine_calibrate and engine_validate measure.
-set(LONG_IN_ASAN engine_calibrate_cli engine_validate_cli golden_fit golden_published unit_fit
-                 unit_profile_fit)
+set(NOT_IN_RELEASE engine_calibrate engine_faults)
+# Under ASan unit_profile_nodes fits, engine_calibrate and engine_validate measure: the same ways.
+set(LONG_IN_ASAN engine_calibrate_cli engine_validate_cli golden_cli_help golden_fit
+                 golden_published unit_fit unit_profile_fit)
 # ThreadSanitizer's runtime must be in the program itself, which is not so where the library is
 # loaded by others. Nor can it see the barriers of gcc's OpenMP, with which the command line fits what
 # it measured.
 set(NOT_IN_TSAN engine_abi engine_ctypes engine_calibrate_cli engine_validate_cli)
 # Their threads are those of engine_exact, engine_executor and engine_run.
-set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checksum engine_stand
-                 engine_validate)
+set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
+                 engine_stand engine_validate)
 
 # CPU seconds under ASan, of those that take more than a few: ctest starts them first, so that no
 # processor waits for the last one.
