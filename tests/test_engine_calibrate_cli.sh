@@ -99,6 +99,20 @@ stop() {
   [[ $status == "$1" ]] || fail "stopped by ${*:2}: exit $status, not $1: $(cat err)"
 }
 
+# A busy machine is named, before measuring and after.
+hogs=()
+for _ in $(seq $(($(nproc) / 8 + 1))); do
+  timeout 60 bash -c 'while :; do :; done' >killed 2>&1 &
+  hogs+=($!)
+done
+HOCKET_STORE=$folder/busy.db ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy
+[[ $(grep -c "note: the machine is busy: other processes used\? [0-9.]* of [0-9]* CPUs" err) == 2 ]] ||
+  fail "nothing says that the machine is busy: $(cat err)"
+HOCKET_STORE=$folder/busy.db ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy --replace --quiet
+! grep -q "note:" err || fail "--quiet notes: $(cat err)"
+kill "${hogs[@]}"
+wait "${hogs[@]}" || true
+
 again=("${quick[@]}" --budget 12 --json)
 start "${again[@]}" --name again
 stop 1 INT
