@@ -81,7 +81,7 @@ static hk_status allocate(hk_state *s) {
   s->gpu_memory = calloc(ranks, sizeof *s->gpu_memory);
   s->capacity = malloc(resources * sizeof *s->capacity);
   s->used = calloc(resources, sizeof *s->used);
-  s->growth = malloc(resources * sizeof *s->growth);
+  s->growth = malloc(2 * resources * sizeof *s->growth); /* as hk_share wants it */
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);
   s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
   if (s->runs == NULL || s->running == NULL || s->engines == NULL || s->traffic == NULL ||
