@@ -12,6 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/kept.h"
 #include "cli/saving.h"
+#include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 #include "engine/trial.h"
@@ -42,13 +43,12 @@ typedef struct {
 static void show_progress(const hk_args *args, const running *r, hk_ns begun) {
   if (args->quiet || !isatty(STDERR_FILENO)) return;
   const double left = hk_s(hk_now() - begun) / r->steps * (r->wanted - r->steps);
-  fprintf(stderr, "\r\033[Khocket run: step %d of %d, %.1f ms, about %.0f s left", r->steps,
-          r->wanted, r->update_ms[r->steps - 1], left);
-  fflush(stderr);
+  hk_screen_progress("hocket run: step %d of %d, %.1f ms, about %.0f s left", r->steps, r->wanted,
+                     r->update_ms[r->steps - 1], left);
 }
 
 static void end_progress(const hk_args *args) {
-  if (!args->quiet && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+  if (!args->quiet && isatty(STDERR_FILENO)) hk_screen_progress_end();
 }
 
 /* -- Running ----------------------------------------------------------------------------------- */
