@@ -51,6 +51,7 @@ static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_err
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status answer(const hk_args *args, hk_store *store, hk_validated *v, hk_error *err) {
+  hk_node_profile_note(args, NAME, v->profile->document);
   HK_TRY(hk_validated_keep(store, v, err));
   HK_TRY(args->json ? hk_validated_json(args, v, err) : hk_validated_text(args, v, err));
   HK_TRY(hk_emit_flush(err));

@@ -148,6 +148,7 @@ static hk_status answer(const ranking *r, hk_error *err) {
                             .chosen = r->n_plans,
                             .rounds = r->rounds,
                             .complete = r->n_runs == r->n_plans * (size_t)r->rounds};
+  hk_node_profile_note(r->args, NAME, r->profile.document);
   if (r->n > 0) HK_TRY(hk_ranked_answer(r->args, NAME, &ranked, err));
   if (r->stopped.status == HK_OK) return HK_OK;
   if (r->rounds > 1)

@@ -145,7 +145,6 @@ hk_status hk_node_profile_load(const hk_args *args, const char *command, hk_stor
   else
     HK_TRY(take_newest(store, days, profile, err));
   if (profile->document == NULL) HK_TRY(calibrate(args, command, store, days, profile, err));
-  hk_node_profile_note(args, command, profile->document);
   return hk_machine_from_json(profile->document, &profile->machine, err);
 }
 

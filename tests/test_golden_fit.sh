@@ -21,7 +21,7 @@ median() {
 
 free=gpu.matmul_efficiency,gpu.backward_efficiency,framework.layer_launch_ns
 free=$free,pcie.d2h_pageable_bytes_per_s,cpu.adamw_params_per_s
-"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free -o fitted.json >out 2>err ||
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --wide -o fitted.json >out 2>err ||
   fail "fit: $(cat err)"
 grep -q "^jlse-h100-4x80gb: 12 rows of runs.csv, 48 times" out || fail "fit: no heading"
 grep -qE "^cpu.adamw_params_per_s .* not determined: left at its start" out ||
@@ -38,7 +38,7 @@ cmp -s fitted.json again.json || fail "the fitted profile is not the same when r
 [ ! -s err ] || fail "fit --quiet: wrote '$(cat err)'"
 cmp -s fitted.json twice.json || fail "two fits differ"
 
-"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --cross-validate >out 2>err ||
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --cross-validate --wide >out 2>err ||
   fail "fit --cross-validate: $(cat err)"
 [ "$(grep -c '^without act-output' out)" -eq 3 ] || fail "fit --cross-validate: not three folds"
 at_most 8 "iter_ms left out" "$(awk '/^each source by the others/ { print $(NF - 1) }' out)"
@@ -49,7 +49,7 @@ for key in schema machine rows scatter_pct parameters correlation profile median
   grep -q "\"$key\":" fit.json || fail "fit --json: no $key"
 done
 
-"$hocket" validate runs runs.csv >out 2>err || fail "validate runs: $(cat err)"
+"$hocket" validate runs runs.csv --wide >out 2>err || fail "validate runs: $(cat err)"
 [ "$(grep -cE '^ *[0-9]+ +act-output' out)" -eq 75 ] || fail "validate runs: not 75 rows"
 at_most 5 "fwd_ms" "$(median fwd_ms <out)"
 at_most 8 "bwd_ms" "$(median bwd_ms <out)"
