@@ -70,6 +70,8 @@
     "write the last step as a Chrome trace, for Perfetto")                                         \
   X(CHECKPOINT_FILE, "checkpoint", 0, TEXT, checkpoint_file, "FILE", 0, 0,                         \
     "go on from this state if it is there, and save it in the end")                                \
+  X(CHECKPOINT_EVERY, "checkpoint-every", 0, WHOLE, checkpoint_every, "STEPS", 1, 1e6,             \
+    "save it each time after so many steps, too (default: every ten minutes)")                     \
   X(NAME, "name", 0, TEXT, name, "NAME", 0, 0,                                                     \
     "of the new profile (default: made from GPU and cores)")                                       \
   X(QUICK, "quick", 0, FLAG, quick, NULL, 0, 0, "the most telling probes only, in under a minute") \
@@ -139,6 +141,7 @@ typedef struct {
   int overlap;                          /* an hk_overlap */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
+  int64_t checkpoint_every;             /* 0: not given */
   double max_norm;                      /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name, *disk;

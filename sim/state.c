@@ -75,7 +75,7 @@ hk_status hk_state_open(hk_state *s) {
   s->gpu_memory = calloc(ranks, sizeof *s->gpu_memory);
   s->capacity = malloc(resources * sizeof *s->capacity);
   s->used = calloc(resources, sizeof *s->used);
-  s->growth = malloc(resources * sizeof *s->growth);
+  s->growth = malloc(2 * resources * sizeof *s->growth); /* as hk_share wants it */
   s->recalled = calloc(HK_RECALL_SLOTS, sizeof *s->recalled);
   s->recalled_used = malloc(HK_RECALL_SLOTS * resources * sizeof *s->recalled_used);
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);

@@ -105,10 +105,10 @@ for _ in $(seq $(($(nproc) / 8 + 1))); do
   timeout 60 bash -c 'while :; do :; done' >killed 2>&1 &
   hogs+=($!)
 done
-ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy
+HOCKET_STORE=$folder/busy.db ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy
 [[ $(grep -c "note: the machine is busy: other processes used\? [0-9.]* of [0-9]* CPUs" err) == 2 ]] ||
   fail "nothing says that the machine is busy: $(cat err)"
-ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy --replace --quiet
+HOCKET_STORE=$folder/busy.db ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy --replace --quiet
 ! grep -q "note:" err || fail "--quiet notes: $(cat err)"
 kill "${hogs[@]}"
 wait "${hogs[@]}" || true
