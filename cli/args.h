@@ -49,6 +49,8 @@
     "gradients to the host beside backward, or in its way")                                        \
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
     "what the update runs beside: nothing (default), forward, backward too")                       \
+  X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
+    "state that may stay on each GPU, with k, M or G (default: what fits)")                        \
   X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                               \
     "threads of a rank's CPU team (default: its share of the cores)")                              \
   X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                              \
@@ -147,6 +149,7 @@ typedef struct {
   const char *name, *disk;
   double budget, target;     /* 0: not given; target in % */
   int64_t memory;            /* 0: not given */
+  int64_t gpu_memory;        /* look at `given` */
   double max_age, max_error; /* days, %; look at `given` */
   int64_t plans, rounds;     /* 0: not given */
   bool force;

@@ -90,12 +90,14 @@ static company gather(hk_state *s, int *n) {
   *n = 0;
   memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
   memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
+  memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
     if (!run->fluid) continue;
     s->activities[(*n)++] = &run->activity;
-    if (run->traffic == 0) continue;
     const int32_t rank = s->graph->ops[run->op].rank;
+    if (run->updates) s->updating[rank] = true;
+    if (run->traffic == 0) continue;
     unsigned *of_rank = &s->traffic[rank];
     s->readers[rank] += (run->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
     const unsigned first = run->traffic & ~*of_rank; /* of its sort on that GPU */
@@ -137,6 +139,8 @@ static void adapt(hk_state *s, company c) {
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
     const int32_t rank = s->graph->ops[run->op].rank;
     if (run->slowed) run->activity.cap *= update_kept(s->machine, s->traffic[rank]);
+    if (run->computes && s->updating[rank])
+      run->activity.cap *= s->machine->compute_beside_update.value;
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, s->machine, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
@@ -253,7 +257,7 @@ static bool demands_the_same(const hk_state *s, const hk_run *run, const hk_op *
   if (run->demanded == 0) return false;
   const hk_op *before = &s->graph->ops[run->demanded - 1];
   return before->kind == op->kind && before->work == op->work && before->threads == op->threads &&
-         before->rank == op->rank;
+         before->rank == op->rank && before->phase == op->phase;
 }
 
 static void demand(hk_state *s, hk_run *run, const hk_op *op) {
@@ -262,6 +266,8 @@ static void demand(hk_state *s, hk_run *run, const hk_op *op) {
   run->latency = d.latency;
   run->fetches = d.fetched;
   run->slowed = d.slowed;
+  run->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
+  run->updates = op->phase == HK_PHASE_UPDATE;
   run->traffic = d.traffic;
   run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? d.engine : 0;
   run->cap = d.cap;

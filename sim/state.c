@@ -68,6 +68,7 @@ hk_status hk_state_open(hk_state *s) {
   s->engines = malloc(2 * ranks * sizeof *s->engines);
   s->traffic = malloc(ranks * sizeof *s->traffic);
   s->readers = malloc(ranks * sizeof *s->readers);
+  s->updating = malloc(ranks * sizeof *s->updating);
   s->activities = malloc(lanes * sizeof(hk_activity *));
   s->open = malloc(lanes * sizeof *s->open);
   s->ready = malloc((g->n_ops + 1) * sizeof *s->ready);
@@ -86,8 +87,8 @@ hk_status hk_state_open(hk_state *s) {
       s->readers == NULL || s->activities == NULL || s->open == NULL || s->ready == NULL ||
       s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
       s->growth == NULL || s->recalled == NULL || s->recalled_used == NULL ||
-      s->rate_counters == NULL || s->memory_counters == NULL || s->pickers == NULL ||
-      s->busy == NULL) {
+      s->rate_counters == NULL || s->memory_counters == NULL || s->updating == NULL ||
+      s->pickers == NULL || s->busy == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
   for (size_t l = 0; l < g->n_lanes; l++) {
@@ -115,6 +116,7 @@ void hk_state_close(hk_state *s) {
   free(s->engines);
   free(s->traffic);
   free(s->readers);
+  free(s->updating);
   free(s->activities);
   free(s->open);
   free(s->ready);

@@ -14,6 +14,8 @@ typedef struct {
   bool fluid;       /* false: standing by, in its latency, or waiting */
   bool fetched;     /* a kernel that has its latency before it: see hk_demand */
   bool slowed;      /* see hk_demand */
+  bool computes;    /* forward or backward */
+  bool updates;     /* a part of the update */
   bool waiting;     /* for its turn at a copy engine */
   hk_ns due;        /* when this part ends, as things stand */
   double remaining; /* work units at `hk_state.since` */
@@ -80,6 +82,7 @@ typedef struct {
 
   unsigned *traffic; /* per rank: what is fluid; scratch of one sharing */
   int *readers;      /* per rank: its kernels that read host memory; the same */
+  bool *updating;    /* per rank: parts of its update are; the same */
 
   hk_activity **activities; /* scratch of hk_share */
   int32_t *open;
