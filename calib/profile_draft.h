@@ -79,7 +79,7 @@ typedef struct {
 #define HK_LINE_SEGMENTS 3
 
 typedef struct {
-  hk_segment segments[HK_LINE_SEGMENTS]; /* `what` is the caller's to fill */
+  hk_line_segment segments[HK_LINE_SEGMENTS]; /* `what` is the caller's to fill */
   size_t n;
   double latency_ns, latency_error; /* that fits all sizes best beside the last segment's rate */
   double scatter;                   /* of the segments' times, relative */

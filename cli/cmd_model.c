@@ -145,6 +145,11 @@ static void add_count(hk_table *table, const char *name, int64_t value, const ch
 static void add_shape(hk_table *table, const hk_model *model) {
   add_count(table, "parameters", model->parameters,
             model->tied ? "output projection shares the embedding" : "");
+  if (model->arch == HK_ARCH_LISTED) {
+    add_count(table, "blocks", model->layers + 2, "");
+    add_count(table, "tensors", (int64_t)model->n_tensors, "");
+    return;
+  }
   add_count(table, "layers", model->layers, "");
   add_count(table, "hidden", model->hidden, "");
   add_count(table, "ffn", model->ffn, model->gated ? "gated" : "");

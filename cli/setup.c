@@ -18,14 +18,21 @@ static hk_status load_machine(const hk_args *args, const char *fallback, hk_mach
 
 int hk_setup_seq(const hk_args *args, const hk_model *model) {
   if (args->seq > 0) return (int)args->seq;
+  if (model->arch == HK_ARCH_LISTED) return (int)model->seq;
   return model->max_positions > 0 && model->max_positions < 2048 ? (int)model->max_positions : 2048;
+}
+
+/* What a listed model's figures are for needs no scaling. */
+static int micro_batch_of(const hk_args *args, const hk_model *model) {
+  const bool listed = model->arch == HK_ARCH_LISTED && !(args->given & HK_OPTION(MICRO_BATCH));
+  return (int)(listed ? model->micro_batch : args->micro_batch);
 }
 
 static hk_job job_of(const hk_args *args, const hk_model *model, const hk_machine *machine) {
   return (hk_job){.gpus = args->gpus > 0 ? (int)args->gpus : (int)machine->gpus.value,
                   .nodes = (int)args->nodes,
                   .tp = (int)args->tp,
-                  .micro_batch = (int)args->micro_batch,
+                  .micro_batch = micro_batch_of(args, model),
                   .grad_accum = (int)args->grad_accum,
                   .seq = hk_setup_seq(args, model),
                   .checkpoint_activations = args->checkpoint == 0};

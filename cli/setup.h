@@ -42,7 +42,8 @@ hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
                                                 const hk_machine *machine, hk_error *err),
                             hk_error *err);
 
-/* Tokens a sequence: what was asked for, else 2048 or the model's limit if that is less. */
+/* Tokens a sequence: what was asked for, else what a listed model's figures are for, else 2048 or
+ * the model's limit if that is less. */
 int hk_setup_seq(const hk_args *args, const hk_model *model);
 
 #endif

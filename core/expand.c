@@ -1,16 +1,27 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* From a plan to the task graph: the frame. What a training step does is in expand_training.c, what
- * each runtime's optimizer step does in expand_hocket.c and expand_deepspeed.c. */
+ * each runtime's optimizer step does in expand_hocket.c and expand_deepspeed.c, what an overlap
+ * adds in expand_overlap.c. */
 #include "core/expand.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* With an overlap, what is needed first must not wait behind what came first. */
+static int32_t add_lane(hk_expansion *x, hk_lane_kind kind, int rank) {
+  const int32_t lane = hk_graph_lane(x->graph, kind, rank, x->err);
+  if (lane >= 0)
+    x->graph->lanes[lane].picks =
+        x->plan->overlap != HK_OVERLAP_NONE &&
+        (kind == HK_LANE_FLUSH || kind == HK_LANE_CPU || kind == HK_LANE_UP);
+  return lane;
+}
+
 int32_t hk_expand_add(hk_expansion *x, int rank, hk_lane_kind lane, hk_op op, const int32_t *deps,
                       size_t n_deps) {
   if (x->status != HK_OK) return -1;
   const size_t slot = (size_t)rank * HK_LANE_KIND_COUNT + (size_t)lane;
-  if (x->lanes[slot] < 0) x->lanes[slot] = hk_graph_lane(x->graph, lane, rank, x->err);
+  if (x->lanes[slot] < 0) x->lanes[slot] = add_lane(x, lane, rank);
   op.lane = x->lanes[slot];
   op.rank = rank;
   op.phase = x->phase;
@@ -41,6 +52,7 @@ static int32_t add_after_all(hk_expansion *x, int ranks, hk_op op) {
 }
 
 int32_t hk_expand_barrier(hk_expansion *x) {
+  if (x->plan->overlap != HK_OVERLAP_NONE) return hk_expand_barrier_pieces(x);
   return add_after_all(x, 1, hk_expand_op(HK_OP_BARRIER, 0));
 }
 
@@ -75,8 +87,11 @@ static void split_gradients(hk_expansion *x) {
       const hk_route route = plan->subgroups[s].route;
       if (route == HK_ROUTE_CPU) {
         cost->host_grads += stop - begin;
+        cost->host_grad_bytes +=
+            hk_model_grad_bytes(&plan->model, plan->job.tp, x->dp, begin, stop);
       } else {
         cost->gpu_grads += stop - begin;
+        cost->gpu_grad_bytes += hk_model_grad_bytes(&plan->model, plan->job.tp, x->dp, begin, stop);
       }
       if (route == HK_ROUTE_STAGED) cost->staged_grads += stop - begin;
       begin = stop;
@@ -110,10 +125,16 @@ static void fill_costs(hk_expansion *x) {
     hk_block_cost *cost = &x->blocks[i];
     cost->block = i - 1;
     const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != last;
-    const double flops = hk_model_forward_flops(model, cost->block, job->micro_batch, job->seq, tp);
-    cost->forward_flops = whole_flops(flops);
-    cost->backward_flops = whole_flops(flops * (layer && checkpoint ? 3 : 2));
-    cost->weights = 2 * hk_model_block_parameters(model, cost->block, tp);
+    const int64_t batch = job->micro_batch, seq = job->seq;
+    int64_t begin = 0, end = 0;
+    hk_model_block_interval(model, cost->block, tp, 1, &begin, &end);
+    cost->forward_flops = whole_flops(hk_model_forward_flops(model, cost->block, batch, seq, tp));
+    cost->backward_flops =
+        whole_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
+    cost->forward_ns = hk_model_measured_ns(model, cost->block, false, batch, seq);
+    cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
+    cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end);
+    cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);
     if (model->tied && cost->block == last) cost->weights += embedding;
     cost->gathered = x->dp > 1 ? cost->weights : 0;
     cost->activations = hk_whole_bytes((double)hk_model_activation_bytes(
@@ -127,8 +148,19 @@ static void fill_costs(hk_expansion *x) {
   if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) hk_expand_deepspeed_sizes(x);
 }
 
+/* Gradients come when the caller likes; the graph has them in the order of backward. */
+static void expand_flush(hk_expansion *x) {
+  x->phase = HK_PHASE_BACKWARD;
+  for (int rank = 0; rank < x->graph->ranks; rank++) {
+    for (size_t s = x->plan->n_subgroups; s-- > 0;)
+      hk_expand_flush_subgroup(x, rank, (int32_t)s, -1);
+  }
+}
+
 static hk_status expand(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
+  if ((phases & HK_EXPAND_ENGINE) == HK_EXPAND_ENGINE && plan->overlap != HK_OVERLAP_NONE)
+    expand_flush(x);
   if (phases & HK_EXPAND_TRAINING) {
     x->phase = HK_PHASE_FORWARD;
     hk_expand_cache_release(x);
@@ -182,16 +214,21 @@ hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_g
   x.lanes = malloc(slots * sizeof *x.lanes);
   x.last = malloc(slots * sizeof *x.last);
   x.memory = calloc((size_t)graph->ranks, sizeof *x.memory);
-  hk_status status;
-  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL) {
+  x.begin = calloc(plan->n_subgroups + 1, sizeof *x.begin);
+  hk_status status = hk_expand_pieces_open(&x);
+  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL || x.begin == NULL)
     status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
-  } else {
+  if (status == HK_OK) {
     memset(x.lanes, -1, slots * sizeof *x.lanes);
     memset(x.last, -1, slots * sizeof *x.last);
+    for (size_t s = 0; s < plan->n_subgroups; s++)
+      x.begin[s + 1] = x.begin[s] + plan->subgroups[s].numel;
     fill_costs(&x);
     hk_expand_base_memory(&x, phases);
     status = expand(&x, phases);
   }
+  hk_expand_pieces_close(&x);
+  free(x.begin);
   free(x.blocks);
   free(x.lanes);
   free(x.last);

@@ -19,6 +19,9 @@ typedef struct {
   int64_t host_grads;   /* parameters of this rank's share whose gradient goes to the host */
   int64_t gpu_grads;    /* ... and whose gradient stays */
   int64_t staged_grads; /* ... and whose state is staged: a part of those */
+  hk_bytes host_grad_bytes, gpu_grad_bytes; /* of the same, in the gradients' own types */
+  hk_bytes all_grad_bytes;                  /* of the whole block, before they are shared out */
+  hk_ns forward_ns, backward_ns;            /* measured, or 0 */
 } hk_block_cost;
 
 /* DeepSpeed: what a rank's GPU holds at the point to which the expansion has come. */
@@ -26,6 +29,16 @@ typedef struct {
   hk_bytes live;  /* gathered weights */
   int64_t staged; /* parameters that the staging buffers are made for */
 } hk_rank_memory;
+
+/* With an overlap: pieces of the update, and what others wait for of each. Pieces are counted
+ * through all subgroups in flat order; the last three are [rank][piece] and -1 before they exist.
+ */
+typedef struct {
+  int32_t *first, *last; /* blocks of each subgroup, see hk_plan_subgroup_blocks */
+  int32_t *piece_begin;  /* [n_subgroups + 1] */
+  int32_t n_pieces;
+  int32_t *flushed; /* its gradients are in host memory */
+} hk_pieces;
 
 typedef struct {
   const hk_plan *plan;
@@ -35,6 +48,8 @@ typedef struct {
   hk_block_cost *blocks; /* layers + 2, in forward order */
   int n_blocks;
   hk_rank_memory *memory; /* [rank] */
+  int64_t *begin;         /* of each subgroup, in the rank's flat order */
+  hk_pieces pieces;       /* zero without an overlap */
   int32_t *lanes;         /* [rank][lane kind], -1: not there yet */
   int32_t *last;          /* [rank][lane kind]: last operation on it, -1: none */
   hk_phase phase;         /* stamped on every operation added */
@@ -64,9 +79,23 @@ static inline hk_bytes hk_whole_bytes(double bytes) {
   return (hk_bytes)(bytes < 0x1p48 ? bytes : 0x1p48);
 }
 
-/* bf16 gradients of a whole block. */
-static inline hk_bytes hk_block_grads(const hk_expansion *x, const hk_block_cost *cost) {
-  return 2 * hk_model_block_parameters(&x->plan->model, cost->block, x->plan->job.tp);
+/* Gradients, and weights, of n parameters of a subgroup from `offset` on. */
+static inline hk_bytes hk_expand_grads(const hk_expansion *x, int32_t subgroup, int64_t offset,
+                                       int64_t n) {
+  const int64_t begin = x->begin[subgroup] + offset;
+  return hk_model_grad_bytes(&x->plan->model, x->plan->job.tp, x->dp, begin, begin + n);
+}
+static inline hk_bytes hk_expand_weights(const hk_expansion *x, int32_t subgroup, int64_t offset,
+                                         int64_t n) {
+  const int64_t begin = x->begin[subgroup] + offset;
+  return hk_model_weight_bytes(&x->plan->model, x->plan->job.tp, x->dp, begin, begin + n);
+}
+
+/* What moves in pieces does so to be in flight while others are; what stays on the GPU need not be
+ * launched more than once. */
+static inline int64_t hk_expand_piece(const hk_plan *plan, int32_t subgroup) {
+  const hk_plan_subgroup *s = &plan->subgroups[subgroup];
+  return s->route == HK_ROUTE_RESIDENT ? s->numel : plan->piece_numel;
 }
 
 /* Fills in what `op` takes and gives back of GPU memory (hk_expand_add calls it), and what is there
@@ -92,6 +121,17 @@ void hk_expand_cache_release(hk_expansion *x);
 
 void hk_expand_forward(hk_expansion *x, int micro);
 void hk_expand_backward(hk_expansion *x, int micro);
+/* With an overlap: the pieces of the update, and the copies of a subgroup's gradients, after
+ * `ready`, to host memory; nothing for other routes than cpu. */
+hk_status hk_expand_pieces_open(hk_expansion *x);
+void hk_expand_pieces_close(hk_expansion *x);
+void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32_t ready);
+/* After all gradients have arrived, and all that the framework does. */
+int32_t hk_expand_barrier_pieces(hk_expansion *x);
+/* An operation on a piece of a subgroup, its place in forward order included. */
+hk_op hk_expand_piece_op(const hk_expansion *x, hk_op_kind kind, int64_t work, int32_t subgroup,
+                         int32_t piece, int64_t offset);
+
 /* Update phase of rank `rank` after `barrier`, by runtime. */
 void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier);
 void hk_expand_update_deepspeed(hk_expansion *x, int rank, int32_t barrier);

@@ -6,45 +6,51 @@
 
 #include "core/expand.h"
 
-static hk_op piece_op(hk_op_kind kind, int64_t work, int32_t subgroup, int32_t piece,
-                      int64_t offset) {
-  hk_op op = hk_expand_op(kind, work);
-  op.subgroup = subgroup;
-  op.piece = piece;
-  op.offset = offset;
-  return op;
+/* One piece of a subgroup on its way through the update. */
+typedef struct {
+  hk_expansion *x;
+  int rank;
+  int32_t barrier;
+  int32_t subgroup, piece;
+  int64_t offset, n;
+} hk_part;
+
+static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t work,
+                   int32_t after, int32_t and_after) {
+  const hk_op op = hk_expand_piece_op(p->x, kind, work, p->subgroup, p->piece, p->offset);
+  return HK_ADD(p->x, p->rank, lane, op, after, and_after);
 }
 
-/* Fused AdamW on the team; its bf16 weights go up while the team is at the next piece. */
-static void update_cpu(hk_expansion *x, int rank, int32_t s, int32_t piece, int64_t offset,
-                       int64_t n, int32_t barrier) {
-  hk_op adamw = piece_op(HK_OP_ADAMW_CPU, n, s, piece, offset);
+/* Where a subgroup runs ahead of the norm, its gradients are all that it waits for. */
+static int32_t may_update(const hk_part *p) {
+  const hk_pieces *pieces = &p->x->pieces;
+  if (!p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
+  const int32_t flushed =
+      pieces->flushed[p->rank * pieces->n_pieces + pieces->piece_begin[p->subgroup] + p->piece];
+  return flushed >= 0 ? flushed : p->barrier;
+}
+
+/* Fused AdamW on the team; its new weights go up while the team is at the next piece, but never
+ * before the norm is known. */
+static void update_cpu(const hk_part *p) {
+  hk_expansion *x = p->x;
+  hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
   adamw.threads = x->plan->cpu_threads;
-  const int32_t done = HK_ADD(x, rank, HK_LANE_CPU, adamw, barrier);
-  HK_ADD(x, rank, HK_LANE_UP, piece_op(HK_OP_WEIGHT_H2D, 2 * n, s, piece, offset), done);
+  const int32_t done = HK_ADD(x, p->rank, HK_LANE_CPU, adamw, may_update(p));
+  add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, hk_expand_weights(x, p->subgroup, p->offset, p->n), done,
+      x->plan->overlap != HK_OVERLAP_NONE ? p->barrier : -1);
 }
 
 /* State in, AdamW, state back; `buffer` holds the write-back that last used the staging buffer. */
-static void update_staged(hk_expansion *x, int rank, int32_t s, int32_t piece, int64_t offset,
-                          int64_t n, int32_t barrier, int32_t *buffer) {
-  const int32_t in = HK_ADD(x, rank, HK_LANE_H2D,
-                            piece_op(HK_OP_STATE_H2D, 12 * n, s, piece, offset), barrier, *buffer);
-  hk_op adamw = piece_op(HK_OP_ADAMW_GPU, n, s, piece, offset);
-  const int32_t done = HK_ADD(x, rank, HK_LANE_UPDATE, adamw, in);
-  *buffer = HK_ADD(x, rank, HK_LANE_D2H, piece_op(HK_OP_STATE_D2H, 12 * n, s, piece, offset), done);
+static void update_staged(const hk_part *p, int32_t *buffer) {
+  const int32_t in = add(p, HK_LANE_H2D, HK_OP_STATE_H2D, 12 * p->n, p->barrier, *buffer);
+  const int32_t done = add(p, HK_LANE_UPDATE, HK_OP_ADAMW_GPU, p->n, in, -1);
+  *buffer = add(p, HK_LANE_D2H, HK_OP_STATE_D2H, 12 * p->n, done, -1);
 }
 
 /* State that the GPU updates where it lies, in its own memory or in the host's. */
-static void update_in_place(hk_expansion *x, int rank, hk_op_kind kind, int32_t s, int32_t piece,
-                            int64_t offset, int64_t n, int32_t barrier) {
-  hk_op adamw = piece_op(kind, n, s, piece, offset);
-  HK_ADD(x, rank, HK_LANE_UPDATE, adamw, barrier);
-}
-
-/* What moves in pieces does so to be in flight while others are; what stays on the GPU need not be
- * launched more than once. */
-static int64_t piece_numel(const hk_plan *plan, const hk_plan_subgroup *subgroup) {
-  return subgroup->route == HK_ROUTE_RESIDENT ? subgroup->numel : plan->piece_numel;
+static void update_in_place(const hk_part *p, hk_op_kind kind) {
+  add(p, HK_LANE_UPDATE, kind, p->n, p->barrier, -1);
 }
 
 void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
@@ -60,24 +66,24 @@ void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const int32_t s = plan->order[i];
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
-    const int64_t most = piece_numel(plan, subgroup);
-    int32_t piece = 0;
-    for (int64_t offset = 0; offset < subgroup->numel; offset += most, piece++) {
-      const int64_t n = hk_min(most, subgroup->numel - offset);
+    const int64_t most = hk_expand_piece(plan, s);
+    hk_part part = {.x = x, .rank = rank, .barrier = barrier, .subgroup = s};
+    for (; part.offset < subgroup->numel; part.offset += most, part.piece++) {
+      part.n = hk_min(most, subgroup->numel - part.offset);
       switch (subgroup->route) {
         case HK_ROUTE_CPU:
-          update_cpu(x, rank, s, piece, offset, n, barrier);
+          update_cpu(&part);
           break;
         case HK_ROUTE_STAGED:
-          update_staged(x, rank, s, piece, offset, n, barrier, &buffers[next_buffer]);
+          update_staged(&part, &buffers[next_buffer]);
           next_buffer = (next_buffer + 1) % plan->buffers;
           break;
         case HK_ROUTE_MAPPED:
-          update_in_place(x, rank, HK_OP_ADAMW_MAPPED, s, piece, offset, n, barrier);
+          update_in_place(&part, HK_OP_ADAMW_MAPPED);
           break;
         case HK_ROUTE_RESIDENT:
         default:
-          update_in_place(x, rank, HK_OP_ADAMW_GPU, s, piece, offset, n, barrier);
+          update_in_place(&part, HK_OP_ADAMW_GPU);
           break;
       }
     }

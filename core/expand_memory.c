@@ -21,7 +21,7 @@ static hk_route route_of(const hk_expansion *x, const hk_op *op) {
 /* What a block's reduction leaves behind: this rank's share, which is there already in all but the
  * first micro-step. */
 static hk_bytes kept_grads(const hk_block_cost *cost, const hk_op *op) {
-  return op->micro == 0 ? 2 * (cost->host_grads + cost->gpu_grads) : 0;
+  return op->micro == 0 ? cost->host_grad_bytes + cost->gpu_grad_bytes : 0;
 }
 
 static void hocket_training(const hk_expansion *x, hk_op *op) {
@@ -37,18 +37,18 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
       op->gpu_free = cost->gathered;
       break;
     case HK_OP_BACKWARD:
-      op->gpu_alloc = cost->workspace + hk_block_grads(x, cost);
+      op->gpu_alloc = cost->workspace + cost->all_grad_bytes;
       op->gpu_free = cost->workspace + cost->activations + cost->gathered;
-      if (x->dp == 1) op->gpu_free += hk_block_grads(x, cost) - kept_grads(cost, op);
+      if (x->dp == 1) op->gpu_free += cost->all_grad_bytes - kept_grads(cost, op);
       break;
     case HK_OP_REDUCE_SCATTER:
-      op->gpu_free = hk_block_grads(x, cost) - kept_grads(cost, op);
+      op->gpu_free = cost->all_grad_bytes - kept_grads(cost, op);
       break;
     case HK_OP_GRAD_CAST_GPU:
       op->gpu_alloc = cast;
       break;
     case HK_OP_GRAD_D2H:
-      op->gpu_free = 2 * cost->host_grads + cast;
+      op->gpu_free = cost->host_grad_bytes + cast;
       break;
     default:
       break;
@@ -113,7 +113,7 @@ static void deepspeed_update(const hk_expansion *x, hk_rank_memory *rank, hk_op 
 }
 
 void hk_expand_memory(hk_expansion *x, hk_op *op) {
-  const bool training = op->block != HK_BLOCK_NONE;
+  const bool training = op->block != HK_BLOCK_NONE && op->subgroup < 0;
   if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) {
     hk_rank_memory *rank = &x->memory[op->rank];
     if (training) {
@@ -124,7 +124,9 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
   } else if (training) {
     hocket_training(x, op);
   } else if (op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED) {
-    op->gpu_free = 2 * op->work; /* the gradient */
+    op->gpu_free = hk_expand_grads(x, op->subgroup, op->offset, op->work);
+  } else if (op->kind == HK_OP_GRAD_D2H) {
+    op->gpu_free = op->work;
   }
 }
 
@@ -148,31 +150,62 @@ static int64_t largest_piece(const hk_plan *plan) {
   return largest < plan->piece_numel ? largest : plan->piece_numel;
 }
 
+/* Sums over one rank's subgroups, in bytes. */
+typedef struct {
+  hk_bytes weights, grads[HK_ROUTE_COUNT], host_weights; /* host_weights: of route cpu */
+} hk_sums;
+
+static hk_sums sums_of(const hk_expansion *x) {
+  hk_sums sums = {0};
+  for (size_t s = 0; s < x->plan->n_subgroups; s++) {
+    const hk_plan_subgroup *subgroup = &x->plan->subgroups[s];
+    const hk_bytes weights = hk_expand_weights(x, (int32_t)s, 0, subgroup->numel);
+    sums.weights += weights;
+    sums.grads[subgroup->route] += hk_expand_grads(x, (int32_t)s, 0, subgroup->numel);
+    if (subgroup->route == HK_ROUTE_CPU) sums.host_weights += weights;
+  }
+  return sums;
+}
+
+/* hocket: gradients in, weights out; staging buffers stand for as long as the engine does. What
+ * comes back from the GPU, or is made before the norm is known, goes to spare memory, never onto
+ * the only copy. */
+static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
+  return sums->grads[HK_ROUTE_CPU] + sums->host_weights +
+         12 * (largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
+         12 * hk_plan_ahead(plan);
+}
+
+/* Gradients that are there before the first operation where backward is not in the graph. */
+static hk_bytes waiting_grads(const hk_plan *plan, const hk_sums *sums, unsigned phases) {
+  if ((phases & HK_EXPAND_TRAINING) != 0) return 0;
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED) return sums->grads[HK_ROUTE_STAGED];
+  hk_bytes bytes = 0;
+  for (int route = 0; route < HK_ROUTE_COUNT; route++) bytes += sums->grads[route];
+  const bool flushes =
+      (phases & HK_EXPAND_ENGINE) == HK_EXPAND_ENGINE && plan->overlap != HK_OVERLAP_NONE;
+  return flushes ? bytes : bytes - sums->grads[HK_ROUTE_CPU];
+}
+
 void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
   hk_graph *graph = x->graph;
+  const hk_sums sums = sums_of(x);
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
-  const int64_t all =
-      n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] + n[HK_ROUTE_RESIDENT];
-  const int64_t on_host = all - n[HK_ROUTE_RESIDENT];
-  graph->gpu_base = 2 * all + 12 * n[HK_ROUTE_RESIDENT];
+  const int64_t on_host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED];
+  graph->gpu_base = sums.weights + 12 * n[HK_ROUTE_RESIDENT];
   hk_bytes host = 12 * on_host;
-  int64_t gpu_grads = n[HK_ROUTE_STAGED];
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
     /* fp32 gradients wherever the optimizer runs; on the host beside the bf16 ones that arrive. */
     host += (4 + 2) * on_host;
     graph->gpu_base += 4 * n[HK_ROUTE_RESIDENT] + hk_expand_deepspeed_base(x);
     hk_expand_deepspeed_device(x);
   } else {
-    /* bf16 gradients in, bf16 weights out; staging buffers stand for as long as the engine does.
-     * What comes back from the GPU goes to spare memory, never onto the only copy. */
-    host += (2 + 2) * n[HK_ROUTE_CPU];
-    host += 12 * (largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED));
-    gpu_grads = all - n[HK_ROUTE_CPU];
+    host += hocket_host(plan, &sums);
     if (n[HK_ROUTE_STAGED] > 0)
       graph->gpu_base += hk_whole_bytes(12.0 * plan->buffers * (double)largest_piece(plan));
   }
   graph->host_base = host * graph->ranks * graph->multiplicity;
-  if ((phases & HK_EXPAND_TRAINING) == 0) graph->gpu_base += 2 * gpu_grads;
+  graph->gpu_base += waiting_grads(plan, &sums, phases);
 }

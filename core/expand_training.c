@@ -93,7 +93,8 @@ void hk_expand_forward(hk_expansion *x, int micro) {
 static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                          int bytes_per_param, int32_t after) {
   const int64_t n = cost->host_grads;
-  hk_op copy = block_op(HK_OP_GRAD_D2H, bytes_per_param * n, cost, micro);
+  hk_op copy =
+      block_op(HK_OP_GRAD_D2H, bytes_per_param == 4 ? 4 * n : cost->host_grad_bytes, cost, micro);
   if (bytes_per_param == 4)
     after = HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_CAST_GPU, n, cost, micro), after);
   HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
@@ -106,7 +107,8 @@ static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost,
                            int32_t after) {
   const bool deepspeed = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
   const int64_t n = cost->host_grads;
-  hk_op copy = block_op(deepspeed ? HK_OP_GRAD_D2H_PAGEABLE : HK_OP_GRAD_D2H, 2 * n, cost, micro);
+  hk_op copy = block_op(deepspeed ? HK_OP_GRAD_D2H_PAGEABLE : HK_OP_GRAD_D2H, cost->host_grad_bytes,
+                        cost, micro);
   const int32_t copied = HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
   hk_op wait =
       block_op(deepspeed ? HK_OP_GRAD_CAST_CPU : HK_OP_HOST_WAIT, deepspeed ? n : 0, cost, micro);
@@ -125,11 +127,23 @@ static int32_t exchange_with_host(hk_expansion *x, int rank, const hk_block_cost
   return HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_H2D, bytes, cost, micro), out);
 }
 
+/* With an overlap a subgroup leaves when backward has come to its first block. */
+static void flush_subgroups(hk_expansion *x, int rank, const hk_block_cost *cost, int32_t after) {
+  const int32_t block = cost->block - HK_BLOCK_EMBED;
+  for (size_t s = x->plan->n_subgroups; s-- > 0;) {
+    if (x->pieces.first[s] == block) hk_expand_flush_subgroup(x, rank, (int32_t)s, after);
+  }
+}
+
 static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micro, int32_t after) {
   const hk_plan *plan = x->plan;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED)
     after = exchange_with_host(x, rank, cost, micro, after);
   if (cost->host_grads == 0 || micro < plan->job.grad_accum - 1) return;
+  if (plan->overlap != HK_OVERLAP_NONE) {
+    flush_subgroups(x, rank, cost, after);
+    return;
+  }
   if (plan->flush == HK_FLUSH_SYNC) {
     flush_blocking(x, rank, cost, micro, after);
   } else {
@@ -143,7 +157,7 @@ static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micr
 static void reduce_and_flush(hk_expansion *x, const int32_t *computed, const hk_block_cost *cost,
                              int micro) {
   const int ranks = x->graph->ranks;
-  const hk_bytes grads = hk_block_grads(x, cost);
+  const hk_bytes grads = cost->all_grad_bytes;
   int32_t ready[HK_MOST_GPUS];
   for (int r = 0; r < ranks; r++) {
     ready[r] = computed[r];

@@ -64,7 +64,8 @@ const char *hk_op_kind_name(hk_op_kind kind); /* "state_h2d" */
 const char *hk_op_kind_unit(hk_op_kind kind); /* "bytes" */
 const char *hk_op_kind_meaning(hk_op_kind kind);
 
-/* Kinds of lane: a queue that runs one operation at a time, in the order of the graph. */
+/* Kinds of lane: a queue that runs one operation at a time, in the order of the graph or, where it
+ * picks (hk_lane.picks), the best of those whose dependencies have been met. */
 #define HK_LANE_KINDS(X)                                                         \
   X(HOST, "host", "framework's host thread")                                     \
   X(GPU, "gpu", "GPU compute stream")                                            \
@@ -97,6 +98,8 @@ typedef struct {
   hk_lane_kind kind;
   int rank;
   char name[24]; /* "h2d" with one rank, "rank1.h2d" with several */
+  bool picks;    /* takes the smallest (priority, id) of what is ready (core/pick.h); else its
+                    operations run in the order of the graph */
 } hk_lane;
 
 #define HK_BLOCK_NONE INT32_MIN
@@ -107,7 +110,8 @@ typedef struct {
   int32_t lane; /* index into graph->lanes */
   int32_t rank;
   int32_t micro;                /* micro-step of forward and backward; -1 in the update */
-  int32_t block;                /* hk_tensor.block, or HK_BLOCK_NONE */
+  int32_t block;                /* hk_tensor.block, or HK_BLOCK_NONE; with an overlap also of the
+                                   operations on a subgroup: the first block it has a part of */
   int32_t subgroup;             /* index into plan->subgroups, or -1 */
   int32_t piece;                /* of a staged or mapped subgroup, or -1 */
   int64_t offset;               /* first parameter inside the subgroup (update operations) */
@@ -116,6 +120,8 @@ typedef struct {
   int32_t deps_begin, deps_end; /* into graph->deps; lane order is implied, not listed */
   hk_bytes gpu_alloc, gpu_free; /* taken when it starts, given back when it ends */
   hk_bytes host_alloc, host_free;
+  int32_t priority; /* on lanes that pick: smaller goes first */
+  hk_ns measured;   /* forward and backward: what it takes alone, where that was measured; else 0 */
 } hk_op;
 
 /* What the first GPU of a node shows as used beside what the framework's allocator has handed out:
@@ -149,10 +155,19 @@ typedef struct {
   size_t capacity_ops, capacity_deps; /* private to the builder */
 } hk_graph;
 
-/* Phases to expand: any union of these. The engine asks for the update alone. */
+/* Phases to expand: any union of these. The update alone begins with the barrier, for every
+ * subgroup. The engine's part is what libhocket does of an iteration: without an overlap the
+ * update; with one also the flush, a copy for each piece of each subgroup on route cpu, none of
+ * which waits for anything in the graph, since the caller hands over gradients when and in what
+ * order it likes. Then grad_d2h   on lane flush (picks), one for each piece of the update, phase
+ * backward barrier    after all of them; the norm is known and the caller steps adamw_cpu  after
+ * its grad_d2h where the subgroup runs ahead, else after the barrier weight_h2d after its adamw_cpu
+ * and the barrier other routes as ever, after the barrier and lanes cpu and up pick by the forward
+ * order of blocks. */
 #define HK_EXPAND_TRAINING (1u << HK_PHASE_FORWARD | 1u << HK_PHASE_BACKWARD)
 #define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
 #define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)
+#define HK_EXPAND_ENGINE   (HK_EXPAND_UPDATE | 1u << HK_PHASE_COUNT)
 
 /* The one expansion. Ranks of a node run the same plan on equal shares, so by default one rank
  * stands for all (`folded`; exact under max-min fairness, whose solution is unique and therefore

@@ -190,6 +190,7 @@ hk_status hk_model_build_tensors(hk_model *model, hk_error *err) {
 void hk_model_free(hk_model *model) {
   if (!model) return;
   free(model->tensors);
+  free(model->blocks);
   cJSON_Delete(model->config);
   memset(model, 0, sizeof *model);
 }

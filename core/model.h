@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A model: the shape of a decoder-only transformer, its parameter tensors in order, and what a
- * training step costs in arithmetic and in memory. */
+/* A model: its parameter tensors in order, by blocks, and what a training step costs in arithmetic
+ * and in memory. Either the shape of a decoder-only transformer, from which all of that follows, or
+ * a document that lists tensors and blocks of any size ("hocket.model/1", model_document.c). */
 #ifndef HK_CORE_MODEL_H
 #define HK_CORE_MODEL_H
 
@@ -16,6 +17,7 @@ typedef enum {
   HK_ARCH_QWEN2,   /* Qwen2ForCausalLM: biases on q, k, v */
   HK_ARCH_QWEN3,   /* Qwen3ForCausalLM: RMSNorm on q and k heads, no biases */
   HK_ARCH_GPT2,    /* GPT2LMHeadModel: learned positions, LayerNorm, GELU, biases */
+  HK_ARCH_LISTED,  /* no shape: tensors and blocks are listed one by one */
 } hk_arch;
 
 /* How matrices of one sublayer are stored, which decides where a subgroup can end. */
@@ -29,15 +31,36 @@ typedef enum {
 typedef enum { HK_TP_REPLICATED, HK_TP_SPLIT } hk_tp_rule;
 
 /* The block a tensor belongs to: HK_BLOCK_EMBED, 0 .. layers-1, or `layers` for the head (final
- * norm and output projection). */
+ * norm and output projection). A model has layers + 2 blocks, in forward order. A listed model of B
+ * blocks is numbered alike, its block b (from 0) as b - 1: it has B - 2 "layers". */
 #define HK_BLOCK_EMBED (-1)
 
+/* Element types. */
+typedef enum { HK_DTYPE_BF16, HK_DTYPE_FP16, HK_DTYPE_FP32, HK_DTYPE_COUNT } hk_dtype;
+
+static inline int hk_dtype_bytes(hk_dtype type) {
+  return type == HK_DTYPE_FP32 ? 4 : 2;
+}
+
 typedef struct {
-  char name[72]; /* as in the Hugging Face checkpoint: "model.layers.3.mlp.up_proj.weight" */
-  int64_t numel; /* of the whole tensor, before any split */
-  int block;     /* see HK_BLOCK_EMBED */
+  char name[160]; /* as in the Hugging Face checkpoint: "model.layers.3.mlp.up_proj.weight" */
+  int64_t numel;  /* of the whole tensor, before any split */
+  int block;      /* see HK_BLOCK_EMBED */
   hk_tp_rule tp;
+  hk_dtype weight_type, grad_type; /* on the GPU */
 } hk_tensor;
+
+/* A block of a listed model. What a micro-step takes is for the model's micro_batch and seq; other
+ * jobs' figures are in proportion to their tokens. */
+typedef struct {
+  char name[72];
+  double forward_flops, backward_flops; /* backward_flops 0: not stated, see hk_model_backward_flops
+                                         */
+  hk_bytes activations;                 /* what its forward leaves for its backward */
+  hk_bytes workspace;                   /* what its backward takes besides, and gives back */
+  double forward_ms, backward_ms;       /* measured; 0: not, so that FLOPs decide */
+  size_t first_tensor, end_tensor;
+} hk_block;
 
 typedef struct {
   char name[96];
@@ -52,16 +75,39 @@ typedef struct {
   hk_tensor *tensors; /* in registration order: embedding, layers, head */
   size_t n_tensors;
   size_t embed_tensors, layer_tensors; /* every layer has as many, with the same sizes */
+  hk_block *blocks;                    /* of a listed model: layers + 2 of them; else NULL */
+  int64_t micro_batch, seq;            /* that the blocks' figures are for; listed models only */
+  bool mixed_types;                    /* not all weights and gradients have two bytes */
   int64_t parameters;                  /* sum over tensors; a tied output projection counts once */
-  cJSON *config; /* the config.json it came from, kept so that a plan is self-contained */
+  cJSON *config; /* the config.json or document it came from, kept so that a plan is
+                    self-contained */
 } hk_model;
 
 /* Reads NAME|FILE (see hk_share_resolve). `model` need not be initialised; free with
  * hk_model_free, which is safe on a zeroed model. Errors name the file and the key. */
 hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err);
-/* From a parsed config.json, which is copied. */
+/* From a parsed config.json or model document, which is copied. */
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,
                                hk_error *err);
+
+/* The model document:
+ *   { "schema": "hocket.model/1", "name": "mlp", "micro_batch": 4, "seq": 2048,
+ *     "blocks":  [ {"name": "layer 0", "forward_flops": 1e12, "activation_bytes": 33554432,
+ *                   "workspace_bytes": 0}, ... ],
+ *     "tensors": [ {"name": "fc.weight", "numel": 4096, "block": 0, "weight_type": "bf16",
+ *                   "grad_type": "bf16"}, ... ] }
+ * Blocks in forward order, numbered from 0; tensors in the order of their blocks. A block may have
+ * no tensors, and also "backward_flops" and measured "forward_ms" and "backward_ms". The types
+ * default to bf16, seq to 1. Sizes are one rank's, before data parallelism. */
+bool hk_model_is_document(const cJSON *config);
+hk_status hk_model_from_document(const cJSON *document, const char *name, hk_model *model,
+                                 hk_error *err);
+/* A listed model of `blocks` blocks, whose costs are not known, from arrays: `block` counts from 0
+ * here and must not decrease; `tp` is ignored. Copies everything. */
+hk_status hk_model_from_tensors(const char *name, const hk_tensor *tensors, size_t n, int blocks,
+                                hk_model *model, hk_error *err);
+
+extern const char *const hk_dtype_names[HK_DTYPE_COUNT]; /* "bf16", "fp16", "fp32" */
 /* Fills the tensors and the counts from the shape above them; what hk_model_from_config calls
  * last. HK_INPUT if the parameters reach 2^53, up to where a double counts them exactly. */
 hk_status hk_model_build_tensors(hk_model *model, hk_error *err);
@@ -86,6 +132,15 @@ int64_t hk_model_rank_parameters(const hk_model *model, int tp);
 double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                               int tp);
 
+/* Backward of one block: what a listed model states, else twice forward, and, in a layer, once more
+ * with `checkpoint`. */
+double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
+                               int tp, bool checkpoint);
+/* Measured time of one block's forward or backward, in proportion to the job's tokens; 0 where none
+ * was measured. */
+hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int64_t micro_batch,
+                           int64_t seq);
+
 /* -- Activation memory -----------------------------------------------------------------------
  * Bytes that one block's forward leaves for its backward, bf16, on one rank: Korthikanti et al.,
  * arXiv 2205.05198, eq. 1 and 2 (34 s b h + 5 a s^2 b for GPT with dropout), re-derived per
@@ -108,15 +163,21 @@ typedef struct {
 } hk_subgroup;
 
 typedef enum {
-  HK_SUBGROUP_SOFT,  /* DeepSpeed ZeRO-3: tensors are never split; a subgroup closes once it has
-                        reached the size (or the parameters end). Each tensor contributes
-                        ceil(numel / dp), as ZeRO-3 pads it */
-  HK_SUBGROUP_EXACT, /* every subgroup has exactly the size; the last one the rest */
+  HK_SUBGROUP_SOFT,   /* DeepSpeed ZeRO-3: tensors are never split; a subgroup closes once it has
+                         reached the size (or the parameters end). Each tensor contributes
+                         ceil(numel / dp), as ZeRO-3 pads it */
+  HK_SUBGROUP_EXACT,  /* every subgroup has exactly the size; the last one the rest */
+  HK_SUBGROUP_BLOCKS, /* a subgroup never spans blocks; a block larger than the size is cut into
+                         equal pieces of at most the size (the last one may be shorter) */
 } hk_subgroup_rule;
 
 /* What one tensor puts into a rank's flat order: its part on one of `tp` ranks (rounded up where it
  * is split), divided by `dp` and rounded up again. */
 int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp);
+
+/* Bytes of weights, or of gradients, of parameters begin .. end - 1 of a rank's flat order. */
+hk_bytes hk_model_weight_bytes(const hk_model *model, int tp, int dp, int64_t begin, int64_t end);
+hk_bytes hk_model_grad_bytes(const hk_model *model, int tp, int dp, int64_t begin, int64_t end);
 
 /* One rank's subgroups. *out is the caller's (free). HK_INPUT if `size`, `tp` or `dp` is below 1
  * or that makes more than 2^20 subgroups. */

@@ -20,9 +20,9 @@
 static const char *const ARCH_NAMES[] = {
     [HK_ARCH_LLAMA] = "LlamaForCausalLM", [HK_ARCH_MISTRAL] = "MistralForCausalLM",
     [HK_ARCH_QWEN2] = "Qwen2ForCausalLM", [HK_ARCH_QWEN3] = "Qwen3ForCausalLM",
-    [HK_ARCH_GPT2] = "GPT2LMHeadModel",
+    [HK_ARCH_GPT2] = "GPT2LMHeadModel",   [HK_ARCH_LISTED] = "listed",
 };
-#define N_ARCHS (sizeof ARCH_NAMES / sizeof ARCH_NAMES[0])
+#define N_ARCHS HK_ARCH_LISTED /* that a config.json can name */
 
 const char *hk_arch_name(hk_arch arch) {
   return ARCH_NAMES[arch];
@@ -148,6 +148,7 @@ static hk_status read_model(const cJSON *config, hk_model *model, hk_error *err)
 
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,
                                hk_error *err) {
+  if (hk_model_is_document(config)) return hk_model_from_document(config, name, model, err);
   *model = (hk_model){0};
   snprintf(model->name, sizeof model->name, "%s", name);
   hk_status status = read_model(config, model, err);

@@ -10,8 +10,6 @@
 
 #include "core/model.h"
 
-/* -- Arithmetic ------------------------------------------------------------------------------- */
-
 static double layer_matrix_parameters(const hk_model *m) {
   const double h = (double)m->hidden;
   const double q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim);
@@ -19,8 +17,31 @@ static double layer_matrix_parameters(const hk_model *m) {
   return h * (q + 2 * kv) + q * h + mlp_matrices * h * (double)m->ffn;
 }
 
+/* -- Listed models ---------------------------------------------------------------------------- */
+
+static const hk_block *listed(const hk_model *model, int block) {
+  return &model->blocks[block - HK_BLOCK_EMBED];
+}
+
+/* Tokens of the job for each token that the model's figures are for. */
+static double in_proportion(const hk_model *model, int64_t micro_batch, int64_t seq) {
+  return (double)micro_batch * (double)seq / ((double)model->micro_batch * (double)model->seq);
+}
+
+hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int64_t micro_batch,
+                           int64_t seq) {
+  if (model->blocks == NULL) return 0;
+  const hk_block *b = listed(model, block);
+  const double ns = 1e6 * (backward ? b->backward_ms : b->forward_ms);
+  return (hk_ns)(fmin(ns * in_proportion(model, micro_batch, seq), 0x1p60) + 0.5);
+}
+
+/* -- Arithmetic ------------------------------------------------------------------------------- */
+
 double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                               int tp) {
+  if (model->blocks != NULL)
+    return listed(model, block)->forward_flops * in_proportion(model, micro_batch, seq);
   const double tokens = (double)micro_batch * (double)seq;
   if (block == HK_BLOCK_EMBED) return 0;
   if (block == model->layers) return 2 * tokens * (double)model->hidden * (double)model->vocab / tp;
@@ -28,6 +49,14 @@ double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_ba
   double attention = 4 * tokens * (double)seq * (double)(model->heads * model->head_dim);
   if (model->causal_half) attention /= 2;
   return (projections + attention) / tp;
+}
+
+double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
+                               int tp, bool checkpoint) {
+  if (model->blocks != NULL && listed(model, block)->backward_flops > 0)
+    return listed(model, block)->backward_flops * in_proportion(model, micro_batch, seq);
+  const bool layer = block != HK_BLOCK_EMBED && block != (int)model->layers;
+  return hk_model_forward_flops(model, block, micro_batch, seq, tp) * (layer && checkpoint ? 3 : 2);
 }
 
 /* -- Activation memory ------------------------------------------------------------------------ */
@@ -84,6 +113,9 @@ static token_bytes head_kept(const hk_model *m) {
 
 hk_bytes hk_model_activation_bytes(const hk_model *model, int block, int64_t micro_batch,
                                    int64_t seq, int tp, bool checkpoint) {
+  if (model->blocks != NULL)
+    return to_bytes(
+        ceil((double)listed(model, block)->activations * in_proportion(model, micro_batch, seq)));
   token_bytes kept = {0};
   if (block == model->layers)
     kept = head_kept(model);
@@ -114,6 +146,9 @@ static token_bytes widest_gradients(const hk_model *m, int block) {
 
 hk_bytes hk_model_backward_workspace_bytes(const hk_model *model, int block, int64_t micro_batch,
                                            int64_t seq, int tp, bool checkpoint) {
+  if (model->blocks != NULL)
+    return to_bytes(
+        ceil((double)listed(model, block)->workspace * in_proportion(model, micro_batch, seq)));
   double bytes = on_rank(widest_gradients(model, block), micro_batch, seq, tp);
   if (checkpoint && block >= 0 && block < model->layers) /* all but the input, which was kept */
     bytes += on_rank(layer_kept(model), micro_batch, seq, tp) -

@@ -9,6 +9,8 @@
 const char *const hk_route_names[HK_ROUTE_COUNT] = {"cpu", "staged", "mapped", "resident"};
 const char *const hk_runtime_names[2] = {"hocket", "deepspeed"};
 
+const char *const hk_overlap_names[HK_OVERLAP_COUNT] = {"none", "forward", "both"};
+
 const char *hk_route_name(hk_route route) {
   return hk_route_names[route];
 }
@@ -44,6 +46,12 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
                    "node",
                    job->tp, job->gpus);
   }
+  if (model->arch == HK_ARCH_LISTED && job->tp > 1) {
+    return hk_fail(
+        err, HK_INPUT,
+        "tp %d: %s is a list of tensors, which does not say how they are split; use tp 1", job->tp,
+        model->name);
+  }
   if (model->heads % job->tp != 0) {
     return hk_fail(err, HK_INPUT, "tp %d does not divide the %lld attention heads of %s", job->tp,
                    (long long)model->heads, model->name);
@@ -75,11 +83,20 @@ static int64_t default_piece(const hk_plan *plan) {
   return piece < plan->subgroup_numel ? piece : plan->subgroup_numel;
 }
 
+static hk_status check_runtime(hk_runtime runtime, const hk_model *model, hk_error *err) {
+  if (runtime != HK_RUNTIME_DEEPSPEED || model->arch != HK_ARCH_LISTED) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "%s is a list of tensors: what DeepSpeed does with it is known for transformers "
+                 "only; use runtime hocket",
+                 model->name);
+}
+
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
                          hk_error *err) {
   memset(plan, 0, sizeof *plan);
   HK_TRY(hk_job_check(job, model, err));
+  HK_TRY(check_runtime(runtime, model, err));
   hk_subgroup *subgroups = NULL;
   size_t n = 0;
   HK_TRY(hk_model_subgroups(model, job->tp, hk_job_dp(job), rule, subgroup_numel, &subgroups, &n,
@@ -92,7 +109,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
     return hk_fail_memory(err, n * sizeof *plan->subgroups, "the plan's subgroups");
   }
   for (size_t i = 0; i < n; i++) {
-    plan->subgroups[i] = (hk_plan_subgroup){subgroups[i].numel, HK_ROUTE_CPU};
+    plan->subgroups[i] = (hk_plan_subgroup){.numel = subgroups[i].numel};
     plan->order[i] = (int32_t)i;
   }
   free(subgroups);
@@ -112,6 +129,14 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
   plan->n_subgroups = n;
   plan->piece_numel = default_piece(plan);
   return HK_OK;
+}
+
+void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
+  plan->overlap = overlap;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    plan->subgroups[i].ahead = false;
+    if (overlap != HK_OVERLAP_NONE) plan->order[i] = (int32_t)i;
+  }
 }
 
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err) {
@@ -136,6 +161,37 @@ void hk_plan_free(hk_plan *plan) {
   free(plan->subgroups);
   free(plan->order);
   memset(plan, 0, sizeof *plan);
+}
+
+/* What a plan must be for its update to run beside anything. */
+static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
+  const char *name = hk_overlap_names[plan->overlap];
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    const hk_plan_subgroup *subgroup = &plan->subgroups[i];
+    if (subgroup->ahead && (plan->overlap != HK_OVERLAP_BOTH || subgroup->route != HK_ROUTE_CPU)) {
+      return hk_fail(err, HK_INPUT,
+                     "subgroups[%zu]: runs ahead of the norm, which needs overlap 'both' and route "
+                     "'cpu', but has overlap '%s' and route '%s'",
+                     i, name, hk_route_name(subgroup->route));
+    }
+    if (plan->overlap != HK_OVERLAP_NONE && plan->order[i] != (int32_t)i) {
+      return hk_fail(err, HK_INPUT,
+                     "order[%zu] is %d: with overlap '%s' subgroups are updated in forward order",
+                     i, (int)plan->order[i], name);
+    }
+  }
+  if (plan->overlap == HK_OVERLAP_NONE) return HK_OK;
+  if (plan->runtime != HK_RUNTIME_HOCKET) {
+    return hk_fail(err, HK_INPUT, "overlap '%s' needs runtime hocket, got %s", name,
+                   hk_runtime_name(plan->runtime));
+  }
+  if (plan->flush != HK_FLUSH_ASYNC || plan->flush_bytes_per_param != 2) {
+    return hk_fail(err, HK_INPUT,
+                   "overlap '%s' needs gradients that leave beside backward in their own type: "
+                   "flush async, 2 bytes a parameter",
+                   name);
+  }
+  return HK_OK;
 }
 
 static hk_status check_settings(const hk_plan *plan, hk_error *err) {
@@ -167,6 +223,7 @@ static hk_status check_settings(const hk_plan *plan, hk_error *err) {
 
 hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
   HK_TRY(hk_job_check(&plan->job, &plan->model, err));
+  HK_TRY(check_runtime(plan->runtime, &plan->model, err));
   HK_TRY(check_settings(plan, err));
 
   int64_t begin = 0, end = 0, total = 0;
@@ -206,14 +263,47 @@ hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
     }
   }
   free(seen);
-  return status;
+  return status == HK_OK ? check_overlap(plan, err) : status;
+}
+
+void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last) {
+  const int blocks = (int)plan->model.layers + 2, dp = hk_job_dp(&plan->job);
+  int block = 0;
+  int64_t at = 0, begin = 0, block_end = 0;
+  hk_model_block_interval(&plan->model, HK_BLOCK_EMBED, plan->job.tp, dp, &begin, &block_end);
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    const int64_t end = at + plan->subgroups[s].numel;
+    while (block_end <= at && block + 1 < blocks) {
+      block++;
+      hk_model_block_interval(&plan->model, block + HK_BLOCK_EMBED, plan->job.tp, dp, &begin,
+                              &block_end);
+    }
+    first[s] = block;
+    while (block_end < end && block + 1 < blocks) {
+      block++;
+      hk_model_block_interval(&plan->model, block + HK_BLOCK_EMBED, plan->job.tp, dp, &begin,
+                              &block_end);
+    }
+    last[s] = block;
+    at = end;
+  }
+}
+
+int64_t hk_plan_ahead(const hk_plan *plan) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    if (plan->subgroups[i].ahead) sum += plan->subgroups[i].numel;
+  }
+  return sum;
 }
 
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
-  char stride[24] = "", ratio[24] = "";
+  char stride[24] = "", ratio[24] = "", overlap[24] = "";
   if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
   if (plan->ratio > 0 && plan->ratio < 1) snprintf(ratio, sizeof ratio, " r=%.2f", plan->ratio);
-  snprintf(buffer, size, "%s%s%s", plan->policy, stride, ratio);
+  if (plan->overlap != HK_OVERLAP_NONE)
+    snprintf(overlap, sizeof overlap, " overlap %s", hk_overlap_names[plan->overlap]);
+  snprintf(buffer, size, "%s%s%s%s", plan->policy, stride, ratio, overlap);
   return buffer;
 }
 

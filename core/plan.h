@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* A plan: for one rank's subgroups, where and in what order each is updated, and everything else
- * needed to simulate or to run that, on any machine. It is a JSON document ("hocket.plan/1"). */
+ * needed to simulate or to run that, on any machine. It is a JSON document: "hocket.plan/1", or
+ * "hocket.plan/2" where updates overlap with computation. */
 #ifndef HK_CORE_PLAN_H
 #define HK_CORE_PLAN_H
 
@@ -23,6 +24,15 @@ typedef enum {
 } hk_runtime;
 
 typedef enum { HK_FLUSH_ASYNC, HK_FLUSH_SYNC } hk_flush;
+
+/* What the update runs beside. Exact in every case: weights change only behind the step. */
+typedef enum {
+  HK_OVERLAP_NONE,    /* nothing: forward begins when the update is over */
+  HK_OVERLAP_FORWARD, /* the next forward, each block of which waits for its own weights only */
+  HK_OVERLAP_BOTH, /* and backward: subgroups marked `ahead` are updated into spare memory as soon
+                      as their gradients have arrived, before the norm is known */
+  HK_OVERLAP_COUNT
+} hk_overlap;
 
 /* The most that a job or a plan may say, for its checks, its document and the command line alike.
  */
@@ -55,6 +65,8 @@ int hk_job_dp(const hk_job *job);
 typedef struct {
   int64_t numel;
   hk_route route;
+  bool ahead; /* may be updated before the norm is known, into 12 spare bytes a parameter: only with
+                 overlap `both` and on route cpu */
 } hk_plan_subgroup;
 
 typedef struct {
@@ -66,11 +78,13 @@ typedef struct {
   int stride;   /* one of `stride` subgroups goes to the GPU; 0: the policy has none */
   double ratio; /* share of subgroups whose state lives on the host */
   hk_flush flush;
-  int flush_bytes_per_param; /* 2 (bf16) or 4 (fp32, cast on the GPU before the copy) */
-  int buffers;               /* staging buffers in flight, each of piece_numel parameters */
-  int64_t piece_numel;       /* staged and mapped subgroups move in pieces of at most this */
-  int cpu_threads;           /* CPU team of one rank */
-  bool cores_bound; /* ranks own disjoint core sets; else every rank's team roams all cores */
+  int flush_bytes_per_param; /* 2 (the gradient's own type) or 4 (fp32, cast on the GPU before the
+                                copy) */
+  hk_overlap overlap;
+  int buffers;         /* staging buffers in flight, each of piece_numel parameters */
+  int64_t piece_numel; /* staged and mapped subgroups move in pieces of at most this */
+  int cpu_threads;     /* CPU team of one rank */
+  bool cores_bound;    /* ranks own disjoint core sets; else every rank's team roams all cores */
   hk_subgroup_rule subgroup_rule;
   int64_t subgroup_numel;      /* requested size */
   hk_plan_subgroup *subgroups; /* in the rank's flat parameter order */
@@ -80,14 +94,18 @@ typedef struct {
 
 extern const char *const hk_route_names[HK_ROUTE_COUNT];
 extern const char *const hk_runtime_names[2];
-const char *hk_route_name(hk_route route);       /* "cpu" ... */
-const char *hk_runtime_name(hk_runtime runtime); /* "hocket", "deepspeed" */
+extern const char *const hk_overlap_names[HK_OVERLAP_COUNT]; /* "none", "forward", "both" */
+const char *hk_route_name(hk_route route);                   /* "cpu" ... */
+const char *hk_runtime_name(hk_runtime runtime);             /* "hocket", "deepspeed" */
 
 /* An empty plan with the defaults of DESIGN.md: takes over *model (which is zeroed), makes the
  * subgroups, all on route cpu, order as stored. `subgroup_numel` > 0. */
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
                          hk_error *err);
+/* Sets what updates run beside; unless that is nothing, subgroups are updated in forward order.
+ * Clears every `ahead`. */
+void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap);
 /* A deep copy, to try another policy. */
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err);
 void hk_plan_free(hk_plan *plan);
@@ -104,6 +122,13 @@ hk_status hk_plan_save(const hk_plan *plan, const char *path, hk_error *err);
 
 /* "interleave k=2 r=0.80": policy with the settings that distinguish it. Returns `buffer`. */
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size);
+
+/* The first and the last block of which each subgroup has parameters, numbered from 0 in forward
+ * order (hk_tensor.block - HK_BLOCK_EMBED). Arrays of n_subgroups. */
+void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last);
+
+/* Parameters of one rank that may be updated before the norm is known. */
+int64_t hk_plan_ahead(const hk_plan *plan);
 
 /* Parameters of one rank on each route. */
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The plan document, "hocket.plan/1": everything a simulator or an engine needs, the model's
+/* The plan document, "hocket.plan/1" or, with what an overlap needs besides, "hocket.plan/2":
+ * everything a simulator or an engine needs, the model's
  * config included, so that a plan can be run on a machine that has never seen the model. */
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +9,11 @@
 #include "core/names.h"
 #include "core/plan.h"
 
-#define SCHEMA "hocket.plan/1"
+#define SCHEMA         "hocket.plan/1"
+#define SCHEMA_OVERLAP "hocket.plan/2"
 
 static const char *const flush_names[] = {"async", "sync"};
-static const char *const rule_names[] = {"soft", "exact"};
+static const char *const rule_names[] = {"soft", "exact", "blocks"};
 
 /* -- writing ------------------------------------------------------------------------------ */
 
@@ -58,6 +60,12 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
 }
 
+/* Whether a subgroup may run ahead is said only where some overlap lets it. */
+static bool add_ahead(cJSON *item, const hk_plan *plan, size_t i) {
+  return plan->overlap == HK_OVERLAP_NONE ||
+         cJSON_AddBoolToObject(item, "ahead", plan->subgroups[i].ahead) != NULL;
+}
+
 static bool add_subgroups(cJSON *root, const hk_plan *plan) {
   cJSON *subgroups = cJSON_AddArrayToObject(root, "subgroups");
   cJSON *order = cJSON_AddArrayToObject(root, "order");
@@ -66,7 +74,8 @@ static bool add_subgroups(cJSON *root, const hk_plan *plan) {
     cJSON *item = cJSON_CreateObject();
     if (item == NULL || !cJSON_AddItemToArray(subgroups, item)) return false;
     if (!add_number(item, "numel", (double)plan->subgroups[i].numel) ||
-        !add_string(item, "route", hk_route_name(plan->subgroups[i].route))) {
+        !add_string(item, "route", hk_route_name(plan->subgroups[i].route)) ||
+        !add_ahead(item, plan, i)) {
       return false;
     }
     cJSON *position = cJSON_CreateNumber(plan->order[i]);
@@ -78,7 +87,11 @@ static bool add_subgroups(cJSON *root, const hk_plan *plan) {
 cJSON *hk_plan_to_json(const hk_plan *plan) {
   cJSON *root = cJSON_CreateObject();
   cJSON *config = cJSON_Duplicate(plan->model.config, true);
-  if (root == NULL || config == NULL || !add_string(root, "schema", SCHEMA)) goto out_of_memory;
+  const bool overlaps = plan->overlap != HK_OVERLAP_NONE;
+  if (root == NULL || config == NULL ||
+      !add_string(root, "schema", overlaps ? SCHEMA_OVERLAP : SCHEMA) ||
+      (overlaps && !add_string(root, "overlap", hk_overlap_names[plan->overlap])))
+    goto out_of_memory;
   cJSON *model = cJSON_AddObjectToObject(root, "model");
   if (model == NULL || !add_string(model, "name", plan->model.name)) goto out_of_memory;
   if (!cJSON_AddItemToObject(model, "config", config)) goto out_of_memory;
@@ -175,7 +188,7 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
   HK_TRY(read_int(o, "threads", HK_MOST_CPU_THREADS, &plan->cpu_threads, err));
   HK_TRY(hk_json_bool(o, "cores_bound", &plan->cores_bound, err));
   HK_TRY(hk_json_object(root, "subgroup", &o, err));
-  HK_TRY(read_name(o, "rule", rule_names, 2, &choice, err));
+  HK_TRY(read_name(o, "rule", rule_names, 3, &choice, err));
   plan->subgroup_rule = (hk_subgroup_rule)choice;
   return hk_json_int(o, "numel", 1, 1LL << 52, &plan->subgroup_numel, err);
 }
@@ -210,6 +223,9 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
     if (status == HK_OK)
       status = read_name(item, "route", hk_route_names, HK_ROUTE_COUNT, &route, err);
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
+    if (plan->overlap != HK_OVERLAP_NONE)
+      status = hk_json_bool(item, "ahead", &plan->subgroups[i].ahead, err);
+    if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     plan->subgroups[i++].route = (hk_route)route;
   }
   i = 0;
@@ -239,10 +255,15 @@ hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   memset(plan, 0, sizeof *plan);
   const char *schema = NULL;
   HK_TRY(hk_json_string(root, "schema", &schema, err));
-  if (strcmp(schema, SCHEMA) != 0) {
-    return hk_fail(err, HK_INPUT, "schema is '%s', but this hocket reads plans of '%s'", schema,
-                   SCHEMA);
+  const bool overlaps = strcmp(schema, SCHEMA_OVERLAP) == 0;
+  if (!overlaps && strcmp(schema, SCHEMA) != 0) {
+    return hk_fail(err, HK_INPUT, "schema is '%s', but this hocket reads plans of '%s' and '%s'",
+                   schema, SCHEMA, SCHEMA_OVERLAP);
   }
+  int overlap = HK_OVERLAP_NONE;
+  if (overlaps)
+    HK_TRY(read_name(root, "overlap", hk_overlap_names, HK_OVERLAP_COUNT, &overlap, err));
+  plan->overlap = (hk_overlap)overlap;
   hk_status status = read_model(root, plan, err);
   if (status == HK_OK) {
     status = read_text(root, "machine", plan->machine, sizeof plan->machine, err);

@@ -16,16 +16,24 @@ int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp) {
   return divide_up(on_rank, dp);
 }
 
+static int64_t tensors_share(const hk_model *model, size_t first, size_t end, int tp, int dp) {
+  int64_t sum = 0;
+  for (size_t i = first; i < end; i++) sum += hk_tensor_share(&model->tensors[i], tp, dp);
+  return sum;
+}
+
 /* All layers have the same tensors, so a block's first tensor is a multiplication away. */
 static int64_t block_share(const hk_model *model, int block, int tp, int dp) {
+  if (model->blocks != NULL) {
+    const hk_block *listed = &model->blocks[block - HK_BLOCK_EMBED];
+    return tensors_share(model, listed->first_tensor, listed->end_tensor, tp, dp);
+  }
   size_t first = 0, end = model->embed_tensors;
   if (block >= 0) {
     first = model->embed_tensors + (size_t)block * model->layer_tensors;
     end = block < model->layers ? first + model->layer_tensors : model->n_tensors;
   }
-  int64_t sum = 0;
-  for (size_t i = first; i < end; i++) sum += hk_tensor_share(&model->tensors[i], tp, dp);
-  return sum;
+  return tensors_share(model, first, end, tp, dp);
 }
 
 int64_t hk_model_block_parameters(const hk_model *model, int block, int tp) {
@@ -33,6 +41,7 @@ int64_t hk_model_block_parameters(const hk_model *model, int block, int tp) {
 }
 
 static int64_t rank_share(const hk_model *model, int tp, int dp) {
+  if (model->blocks != NULL) return tensors_share(model, 0, model->n_tensors, tp, dp);
   return block_share(model, HK_BLOCK_EMBED, tp, dp) +
          model->layers * block_share(model, 0, tp, dp) +
          block_share(model, (int)model->layers, tp, dp);
@@ -45,9 +54,34 @@ int64_t hk_model_rank_parameters(const hk_model *model, int tp) {
 void hk_model_block_interval(const hk_model *model, int block, int tp, int dp, int64_t *begin,
                              int64_t *end) {
   *begin = 0;
-  if (block >= 0)
+  if (model->blocks != NULL)
+    *begin = tensors_share(model, 0, model->blocks[block - HK_BLOCK_EMBED].first_tensor, tp, dp);
+  else if (block >= 0)
     *begin = block_share(model, HK_BLOCK_EMBED, tp, dp) + block * block_share(model, 0, tp, dp);
   *end = *begin + block_share(model, block, tp, dp);
+}
+
+static hk_bytes bytes_of(const hk_model *model, int tp, int dp, int64_t begin, int64_t end,
+                         bool grads) {
+  if (!model->mixed_types) return 2 * (end - begin);
+  hk_bytes bytes = 0;
+  int64_t at = 0;
+  for (size_t i = 0; i < model->n_tensors && at < end; i++) {
+    const hk_tensor *tensor = &model->tensors[i];
+    const int64_t stop = at + hk_tensor_share(tensor, tp, dp);
+    const int64_t n = hk_min(stop, end) - hk_max(at, begin);
+    if (n > 0) bytes += n * hk_dtype_bytes(grads ? tensor->grad_type : tensor->weight_type);
+    at = stop;
+  }
+  return bytes;
+}
+
+hk_bytes hk_model_weight_bytes(const hk_model *model, int tp, int dp, int64_t begin, int64_t end) {
+  return bytes_of(model, tp, dp, begin, end, false);
+}
+
+hk_bytes hk_model_grad_bytes(const hk_model *model, int tp, int dp, int64_t begin, int64_t end) {
+  return bytes_of(model, tp, dp, begin, end, true);
 }
 
 /* DeepSpeed ZeRO-3, _create_fp16_sub_groups in runtime/zero/stage3.py: tensors are added until
@@ -71,6 +105,36 @@ static size_t cut_exact(int64_t total, int64_t size, hk_subgroup *out) {
   return n;
 }
 
+/* Pieces of a large block are of multiples of this many parameters, but for the last one, so that
+ * they begin where vectors and pages do. */
+#define ALIGNED 4096
+
+/* The size of the pieces of a block: equal, at most `size`, and aligned where that costs little. */
+static int64_t block_piece(int64_t share, int64_t size) {
+  if (share <= size) return share;
+  const int64_t equal = divide_up(share, divide_up(share, size));
+  const int64_t aligned = divide_up(equal, ALIGNED) * ALIGNED;
+  return aligned <= size && aligned - equal <= equal / 16 ? aligned : equal;
+}
+
+/* Counts, and writes to `out` unless that is NULL. */
+static size_t cut_blocks(const hk_model *model, int tp, int dp, int64_t size, hk_subgroup *out) {
+  size_t n = 0;
+  int64_t at = 0;
+  for (int block = HK_BLOCK_EMBED; block <= (int)model->layers; block++) {
+    const int64_t share = block_share(model, block, tp, dp), end = at + share;
+    if (share == 0) continue;
+    const int64_t piece = block_piece(share, size);
+    if (out == NULL) {
+      n += (size_t)divide_up(share, piece);
+      at = end;
+      continue;
+    }
+    for (; at < end; at += out[n++].numel) out[n] = (hk_subgroup){at, hk_min(piece, end - at)};
+  }
+  return n;
+}
+
 hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_rule rule,
                              int64_t size, hk_subgroup **out, size_t *n, hk_error *err) {
   if (size < 1 || tp < 1 || dp < 1)
@@ -81,6 +145,7 @@ hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_
   int64_t most = divide_up(total, size);
   if (rule == HK_SUBGROUP_SOFT && most > (int64_t)model->n_tensors)
     most = (int64_t)model->n_tensors;
+  if (rule == HK_SUBGROUP_BLOCKS) most = (int64_t)cut_blocks(model, tp, dp, size, NULL);
   if (most > MAX_SUBGROUPS)
     return hk_fail(err, HK_INPUT,
                    "a subgroup size of %lld cuts a rank's %lld parameters into %lld subgroups; at "
@@ -89,7 +154,11 @@ hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_
                    (long long)divide_up(total, MAX_SUBGROUPS));
   hk_subgroup *cut = calloc((size_t)most, sizeof *cut);
   if (!cut) return hk_fail_memory(err, (size_t)most * sizeof *cut, "the subgroups");
-  *n = rule == HK_SUBGROUP_SOFT ? cut_soft(model, tp, dp, size, cut) : cut_exact(total, size, cut);
+  if (rule == HK_SUBGROUP_BLOCKS)
+    *n = cut_blocks(model, tp, dp, size, cut);
+  else
+    *n =
+        rule == HK_SUBGROUP_SOFT ? cut_soft(model, tp, dp, size, cut) : cut_exact(total, size, cut);
   *out = cut;
   return HK_OK;
 }

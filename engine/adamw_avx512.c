@@ -74,7 +74,8 @@ INLINE void store_bf16(uint16_t *w, const vec x[2], bool stream) {
 
 #include "engine/adamw_vector.h"
 
-const hk_cpu_kernels hk_kernels_avx512 = {"avx512", true, adamw, unscale, cast_down, cast_up};
+const hk_cpu_kernels hk_kernels_avx512 = {"avx512", true,      adamw,  adamw_to,
+                                          unscale,  cast_down, cast_up};
 
 #else
 typedef int hk_not_empty; /* a translation unit of ISO C has a declaration */

@@ -4,13 +4,12 @@
 #define HK_ENGINE_ADAMW_KERNELS_H
 
 #include "engine/adamw.h"
+#include "engine/convert.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define HK_X86 1
 #endif
-
-#define HK_NAN_BITS 0x7fc00000u
 
 extern const hk_cpu_kernels hk_kernels_scalar;
 #ifdef HK_X86

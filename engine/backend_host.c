@@ -277,6 +277,17 @@ static hk_status open_device(int number, const hk_backend_options *options, hk_b
   return status;
 }
 
+/* Threads have no current device here. */
+static hk_status guard(hk_backend *b, int *previous, hk_error *err) {
+  (void)b, (void)err;
+  *previous = -1;
+  return HK_OK;
+}
+
+static void unguard(hk_backend *b, int previous) {
+  (void)b, (void)previous;
+}
+
 static hk_status info(hk_backend *b, hk_device_info *out, hk_error *err) {
   hk_host_device *device = (hk_host_device *)b;
   HK_TRY(hk_host_check(device, err));
@@ -293,11 +304,29 @@ static hk_status clock_align(hk_backend *b, hk_ns *uncertainty, hk_error *err) {
   return hk_host_check((hk_host_device *)b, err);
 }
 
+static hk_status adopt(hk_backend *b, void *native, hk_stream **out, hk_error *err) {
+  (void)native;
+  return hk_host_stream_open(b, false, out, err);
+}
+static hk_status zero(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err) {
+  static char zeros[1 << 22];
+  while (bytes > 0) {
+    const hk_bytes n = bytes < (hk_bytes)sizeof zeros ? bytes : (hk_bytes)sizeof zeros;
+    HK_TRY(hk_host_copy(s, memory, zeros, n, err));
+    memory = (char *)memory + n;
+    bytes -= n;
+  }
+  return HK_OK;
+}
 const hk_backend_ops hk_backend_host = {
+    .stream_adopt = adopt,
+    .zero = zero,
     .name = "host",
     .count = count,
     .open = open_device,
     .close = close_device,
+    .guard = guard,
+    .unguard = unguard,
     .info = info,
     .alloc = alloc,
     .release = release,
@@ -305,11 +334,13 @@ const hk_backend_ops hk_backend_host = {
     .host_unregister = host_unregister,
     .peer = peer,
     .stream_open = hk_host_stream_open,
+    .stream_adopt = hk_host_stream_adopt,
     .stream_close = hk_host_stream_close,
     .event_open = hk_host_event_open,
     .event_close = hk_host_event_close,
     .copy = hk_host_copy,
     .launch = hk_host_launch,
+    .zero = hk_host_zero,
     .record = hk_host_record,
     .wait = hk_host_wait,
     .stream_sync = hk_host_stream_sync,

@@ -10,7 +10,7 @@ typedef enum {
   HK_HOST_REGISTER, /* refused */
   HK_HOST_COPY,     /* refused when queued; the device stays usable */
   HK_HOST_COPYING,  /* half of the bytes arrive, then the device fails for good */
-  HK_HOST_LAUNCH,   /* refused when queued; the device stays usable */
+  HK_HOST_LAUNCH,   /* the same for kernels and zeroing */
   HK_HOST_KERNEL,   /* half of the elements are done, then the device fails for good */
   HK_HOST_FAULTS
 } hk_host_fault;

@@ -12,6 +12,7 @@
 #include "core/timeline.h"
 #include "engine/arena.h"
 #include "engine/backend.h"
+#include "engine/state.h"
 
 typedef struct hk_engine hk_engine;
 
@@ -51,9 +52,17 @@ hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *option
  * up: HK_INPUT. */
 hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
                            const hk_engine_options *options, hk_engine **engine, hk_error *err);
+/* The same for the tensors of a model, with hyperparameters by group: for training (training.h).
+ * Such an engine has no flat array of weights and takes no hk_engine_gradients or _step. */
+hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
+                               const hk_adamw *groups, size_t n_groups,
+                               const hk_engine_options *options, hk_engine **engine, hk_error *err);
 void hk_engine_destroy(hk_engine *engine); /* NULL is fine */
 
 int64_t hk_engine_numel(const hk_engine *engine);
+size_t hk_engine_params(const hk_engine *engine);
+/* A tensor and its first element in flat order. */
+const hk_param *hk_engine_param(const hk_engine *engine, size_t param, int64_t *begin);
 int64_t hk_engine_step_number(const hk_engine *engine); /* completed steps */
 const hk_plan *hk_engine_plan(const hk_engine *engine);
 const hk_graph *hk_engine_graph(const hk_engine *engine);

@@ -94,11 +94,16 @@ static void list_policy(hk_candidates *c, const hk_ranking_options *options,
   }
 }
 
-static void list_candidates(hk_candidates *c, const hk_ranking_options *options) {
+/* What DeepSpeed does with a list of tensors is not known. */
+static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
+                            const hk_model *model) {
   size_t n = 0;
   const hk_policy *const *policies = hk_policy_list(&n);
   for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
     if (options->only_runtime != NULL && (int)*options->only_runtime != runtime) continue;
+    if (options->only_runtime == NULL && runtime == HK_RUNTIME_DEEPSPEED &&
+        model->arch == HK_ARCH_LISTED)
+      continue;
     for (size_t i = 0; i < n; i++) {
       if (options->only_policy != NULL && options->only_policy != policies[i]) continue;
       list_policy(c, options, policies[i], (hk_runtime)runtime);
@@ -253,7 +258,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                   hk_ranking *ranking, hk_error *err) {
   memset(ranking, 0, sizeof *ranking);
   hk_candidates candidates = {.n = 0};
-  list_candidates(&candidates, options);
+  list_candidates(&candidates, options, model);
   if (candidates.n == 0) {
     return hk_fail(err, HK_INPUT,
                    "no policy takes these options together; --help says which takes "

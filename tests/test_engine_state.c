@@ -167,12 +167,19 @@ static void assert_safe_targets(const hk_plan *plan, const hk_state *state) {
   }
 }
 
+/* For one tensor of bf16 gradients. */
+static hk_status lay_out(const hk_plan *plan, hk_state *state, hk_error *err) {
+  hk_param all = {.grad_type = HK_GRAD_BF16};
+  for (size_t s = 0; s < plan->n_subgroups; s++) all.numel += plan->subgroups[s].numel;
+  return hk_state_layout(plan, &all, 1, state, err);
+}
+
 static void run_case(uint64_t number) {
   random_stream r = {number};
   hk_error err = {0};
   hk_plan plan = random_engine_plan(&r, number % 3 == 2);
   hk_state state;
-  must(hk_state_layout(&plan, &state, &err), &err);
+  must(lay_out(&plan, &state, &err), &err);
   hk_state_place(&state, HOST, DEVICE);
   assert_shape(&state);
   assert_everything_is_somewhere(&state, &r);
@@ -200,11 +207,11 @@ static void state_is_somewhere_and_nowhere_twice(void **unused) {
 /* Pieces longer than a slab may be: several slabs a piece. */
 static void long_pieces_have_several_slabs(void **unused) {
   (void)unused;
-  hk_plan_subgroup subgroups[] = {{5000001, HK_ROUTE_STAGED},
-                                  {3100000, HK_ROUTE_MAPPED},
-                                  {2097153, HK_ROUTE_CPU},
-                                  {2500000, HK_ROUTE_STAGED},
-                                  {1, HK_ROUTE_RESIDENT}};
+  hk_plan_subgroup subgroups[] = {{.numel = 5000001, .route = HK_ROUTE_STAGED},
+                                  {.numel = 3100000, .route = HK_ROUTE_MAPPED},
+                                  {.numel = 2097153, .route = HK_ROUTE_CPU},
+                                  {.numel = 2500000, .route = HK_ROUTE_STAGED},
+                                  {.numel = 1, .route = HK_ROUTE_RESIDENT}};
   int32_t order[] = {3, 1, 4, 0, 2};
   for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
     const hk_plan plan = {.runtime = (hk_runtime)runtime,
@@ -215,7 +222,7 @@ static void long_pieces_have_several_slabs(void **unused) {
     random_stream r = {1};
     hk_error err = {0};
     hk_state state;
-    must(hk_state_layout(&plan, &state, &err), &err);
+    must(lay_out(&plan, &state, &err), &err);
     assert_true(state.slabs_a_piece > 1);
     hk_state_place(&state, HOST, DEVICE);
     assert_shape(&state);

@@ -159,7 +159,7 @@ plan() {
 }
 
 plan "line [0-9]+, column" 's|\}[[:space:]]*$||'
-plan "schema is 'hocket.plan/9', but this hocket reads plans of 'hocket.plan/1'" \
+plan "schema is 'hocket.plan/9', but this hocket reads plans of 'hocket.plan/1' and 'hocket.plan/2'" \
   's|hocket.plan/1|hocket.plan/9|'
 plan "key 'schema': missing" 's|"schema"|"scheme"|'
 plan "key 'order': missing" 's|"order"|"ordre"|'

@@ -416,7 +416,7 @@ static void bad_values(void **state) {
   const struct {
     const char *path, *value, *message;
   } bad[] = {
-      {"schema", "\"hocket.plan/2\"", "schema is 'hocket.plan/2', but this hocket reads plans of"},
+      {"schema", "\"hocket.plan/3\"", "schema is 'hocket.plan/3', but this hocket reads plans of"},
       {"schema", "\"hocket.machine/1\"", "schema is 'hocket.machine/1'"},
       {"machine",
        "\"0123456789012345678901234567890123456789012345678901234567890123456789"

@@ -40,7 +40,7 @@ static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, se
   hk_plan_subgroup subgroups[8];
   int32_t order[8];
   for (size_t i = 0; i < n; i++) {
-    subgroups[i] = (hk_plan_subgroup){1000, routes[i]};
+    subgroups[i] = (hk_plan_subgroup){.numel = 1000, .route = routes[i]};
     order[i] = (int32_t)i;
   }
   plan.subgroups = subgroups;

@@ -32,6 +32,9 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
               op->work, op->threads, op->gpu_alloc, op->gpu_free, op->host_alloc, op->host_free,
               op->deps_end - op->deps_begin);
   for (int32_t d = op->deps_begin; d < op->deps_end; d++) ADD_NUMBERS(hash, graph->deps[d]);
+  /* What graphs of old do not have leaves their hashes as they were. */
+  if (graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
+  if (op->measured != 0) ADD_NUMBERS(hash, op->measured);
 }
 
 void hk_graph_hash(const hk_graph *graph, char hex[17]) {

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan from tensors alone. */
+#include "engine/default_plan.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Larger blocks are cut, so that an update may begin before all of a block has been flushed. */
+#define SUBGROUP_NUMEL ((int64_t)100000000)
+
+/* Left to the framework: its main and autograd threads and the driver's. */
+#define FRAMEWORK_THREADS 3
+
+/* -- Threads ------------------------------------------------------------------------------------
+ */
+
+/* cpu.max holds "QUOTA PERIOD" or "max PERIOD", in microseconds. */
+static int read_quota(const char *root, const char *folder) {
+  char path[4096], quota[32];
+  long period = 0;
+  snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/cpu.max", root, folder);
+  FILE *file = fopen(path, "r");
+  if (file == NULL) return 0;
+  const bool read = fscanf(file, "%31s %ld", quota, &period) == 2;
+  fclose(file);
+  const long long wanted = read ? atoll(quota) : 0; /* "max": 0 */
+  if (wanted <= 0 || period <= 0) return 0;
+  const long long cpus = (wanted + period - 1) / period;
+  return cpus < 1 << 16 ? (int)cpus : 0;
+}
+
+/* This process's control group (version 2): "" for the root. */
+static void find_group(const char *root, char *folder, size_t size) {
+  char path[4096], line[4096];
+  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  folder[0] = '\0';
+  FILE *file = fopen(path, "r");
+  if (file == NULL) return;
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, "0::/", 4) != 0) continue;
+    line[strcspn(line, "\n")] = '\0';
+    const char *name = strcmp(line + 3, "/") == 0 ? "" : line + 3;
+    if (strlen(name) < size) memcpy(folder, name, strlen(name) + 1);
+  }
+  fclose(file);
+}
+
+int hk_cpu_quota(const char *root) {
+  char folder[2048];
+  int least = 0;
+  find_group(root, folder, sizeof folder);
+  for (;;) {
+    const int quota = read_quota(root, folder);
+    if (quota > 0 && (least == 0 || quota < least)) least = quota;
+    char *last = strrchr(folder, '/');
+    if (last == NULL) return least;
+    *last = '\0';
+  }
+}
+
+int hk_default_threads(void) {
+  cpu_set_t allowed;
+  int cpus = 1;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cpus = CPU_COUNT(&allowed);
+  const int quota = hk_cpu_quota("");
+  if (quota > 0 && quota < cpus) cpus = quota;
+  return cpus > FRAMEWORK_THREADS ? cpus - FRAMEWORK_THREADS : 1;
+}
+
+/* -- The plan -----------------------------------------------------------------------------------
+ */
+
+hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan *plan,
+                          hk_error *err) {
+  hk_tensor *tensors = calloc(n, sizeof *tensors);
+  if (tensors == NULL) return hk_fail_memory(err, n * sizeof *tensors, "the model's tensors");
+  for (size_t p = 0; p < n; p++) {
+    snprintf(tensors[p].name, sizeof tensors[p].name, "tensor %zu", p);
+    tensors[p].numel = params[p].numel;
+    tensors[p].block = (int)params[p].block;
+    tensors[p].weight_type = (hk_dtype)params[p].weight_type;
+    tensors[p].grad_type = (hk_dtype)params[p].grad_type;
+  }
+  const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1};
+  hk_model model = {0};
+  const int blocks = (int)params[n - 1].block + 1;
+  hk_status status = hk_model_from_tensors("model", tensors, n, blocks, &model, err);
+  if (status == HK_OK) {
+    status = hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, SUBGROUP_NUMEL,
+                            plan, err);
+  }
+  hk_model_free(&model);
+  free(tensors);
+  if (status != HK_OK) return status;
+  snprintf(plan->policy, sizeof plan->policy, "zero-offload");
+  plan->cpu_threads = threads > 0 ? threads : hk_default_threads();
+  return HK_OK;
+}
