@@ -155,7 +155,7 @@ hk_status hk_draft_cpu(hk_draft *draft); /* profile_fit_cpu.c: kernels and host 
 hk_status hk_draft_region(hk_draft *draft); /* profile_fit_region.c: both at once */
 /* Whether a CPU kernel has the chunk and the piece that the profile is about. */
 bool hk_draft_is_usual(const hk_draft *draft, const hk_load *load);
-/* Bytes of host memory traffic a parameter of a CPU kernel, DESIGN.md section 4's; 0: no kernel. */
+/* Bytes of host memory traffic a parameter of a CPU kernel (docs/architecture.md); 0: no kernel. */
 double hk_kernel_bytes(hk_load_kind kind);
 /* What the draft says of a kernel with nothing beside it, operation after operation, parameters a
  * second; 0: no kernel. */

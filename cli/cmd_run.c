@@ -11,6 +11,7 @@
 #include "cli/emit.h"
 #include "cli/interrupt.h"
 #include "cli/kept.h"
+#include "cli/setup.h"
 #include "cli/table.h"
 #include "engine/trial.h"
 #include "traces/chrome.h"
@@ -185,7 +186,7 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
   hk_device_info info;
   hk_engine_device_info(r->engine, &info);
   const hk_engine_memory memory = hk_engine_memory_taken(r->engine);
-  const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_LEFT}};
+  const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_WRAP}};
   hk_table table;
   hk_table_begin(&table, columns, 2);
   hk_table_row(&table);
@@ -246,7 +247,7 @@ static hk_status answer(const hk_args *args, running *r, hk_error *err) {
 }
 
 static hk_status run_plan(const hk_args *args, running *r, hk_error *err) {
-  HK_TRY(hk_plan_load(args->operands[0], &r->plan, err));
+  HK_TRY(hk_setup_read_plan(args, "run", &r->plan, err));
   if (args->cpu_threads > 0) r->plan.cpu_threads = (int)args->cpu_threads;
   r->wanted = args->steps > 0 ? (int)args->steps : DEFAULT_STEPS;
   r->update_ms = calloc((size_t)r->wanted, sizeof *r->update_ms);
@@ -283,7 +284,7 @@ const hk_command hk_command_run = {
     .options = HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
                HK_OPTION(MAX_NORM) | HK_OPTION(CPU_THREADS) | HK_OPTION(CHECK) |
                HK_OPTION(TIMELINE) | HK_OPTION(KEEP) | HK_OPTION(CHECKPOINT_FILE) |
-               HK_OPTION(JSON) | HK_OPTION(QUIET),
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

@@ -225,6 +225,7 @@ const hk_command hk_command_trace_import = {
         "Exit status 1: some logs gave no row.",
     .example = "hocket trace import deepspeed run.log --machine polaris-a100-4x40gb -o runs.csv",
     .output = "the run table (CSV)",
+    .dash = HK_DASH_SAME,
     .options = HK_OPTION(MACHINE) | HK_OPTION(MODEL) | HK_OPTION(NODES) | HK_OPTION(TP) |
                HK_OPTION(SEQ) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(QUIET),
     .least_operands = 2,

@@ -78,6 +78,7 @@ static hk_status load_profile(judging *j, hk_error *err) {
     snprintf(about, sizeof about, "%.1000s: ", j->args->operands[i]);
     HK_TRY(hk_node_profile_admit(j->args, NAME, about, j->document, &j->files[i].node, 0, err));
   }
+  hk_node_profile_note(j->args, NAME, j->document);
   return hk_machine_from_json(j->document, &j->machine, err);
 }
 
@@ -233,7 +234,7 @@ const hk_command hk_command_validate_again = {
     .example = "hocket validate again ranking.json --machine this-node",
     .output = "also write the JSON object there",
     .options = HK_OPTION(MACHINE) | HK_OPTION(FORCE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
-               HK_OPTION(QUIET),
+               HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = HK_MOST_ROUNDS,
     .run = run,

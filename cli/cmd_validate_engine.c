@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/setup.h"
 #include "cli/validated.h"
 #include "traces/chrome.h"
 
@@ -74,7 +75,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
   hk_plan plan = {0};
   hk_store *store = NULL;
   HK_TRY(hk_emit_check_output(args->timeline, err));
-  HK_TRY(hk_plan_load(args->operands[0], &plan, err));
+  HK_TRY(hk_setup_read_plan(args, NAME, &plan, err));
   hk_status status = hk_store_open(NULL, false, &store, err);
   if (status == HK_OK) status = run_with(args, store, &plan, err);
   hk_store_close(store);
@@ -97,7 +98,7 @@ const hk_command hk_command_validate_engine = {
     .example = "hocket validate engine plan.json --backend host --max-error 30",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) |
                HK_OPTION(SEED) | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) | HK_OPTION(JSON) |
-               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

@@ -202,6 +202,6 @@ const hk_command hk_command_validate_ranking = {
     .output = "also write the JSON object there",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(ROUNDS) |
                HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
-               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(QUIET),
+               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .run = run,
 };

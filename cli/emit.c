@@ -65,6 +65,10 @@ hk_status hk_emit_flush(hk_error *err) {
   return hk_fail(err, HK_ENVIRONMENT, "cannot write to standard output: %s", strerror(errno));
 }
 
+bool hk_emit_instead(const char *output) {
+  return output && strcmp(output, HK_STDOUT) == 0;
+}
+
 hk_status hk_emit_check_output(const char *path, hk_error *err) {
   if (!path) return HK_OK;
   hk_outfile *file = NULL;

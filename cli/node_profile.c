@@ -10,6 +10,7 @@
 #include "calib/calibrate.h"
 #include "calib/validate.h"
 #include "cli/interrupt.h"
+#include "sim/forecast.h"
 
 #define DAY_S 86400.0
 /* Of a device that is opened only to be asked for its name. */
@@ -42,6 +43,12 @@ hk_status hk_node_profile_admit(const hk_args *args, const char *command, const 
     return hk_fail(err, status, "%s%s; with --force it is taken all the same", about, why.message);
   if (!args->quiet) fprintf(stderr, "hocket %s: note: %s%s\n", command, about, why.message);
   return HK_OK;
+}
+
+void hk_node_profile_note(const hk_args *args, const char *command, const cJSON *document) {
+  char trouble[320];
+  if (!args->quiet && *hk_profile_trouble(document, trouble, sizeof trouble))
+    fprintf(stderr, "hocket %s: note: %s\n", command, trouble);
 }
 
 static hk_status take_named(const hk_args *args, const char *command, hk_node_profile *profile,
@@ -121,9 +128,6 @@ static hk_status calibrate(const hk_args *args, const char *command, hk_store *s
   if (watched) fputs("\r\033[K", stderr);
   if (status == HK_OK && made.campaign.interrupted)
     status = hk_fail(err, HK_NO, "interrupted while calibrating");
-  if (status == HK_OK && !made.fit.accepted && !args->quiet)
-    fprintf(stderr, "hocket %s: note: that profile replays its own probes only within %.1f %%\n",
-            command, made.fit.median_error_pct);
   hk_calibration_free(&made);
   HK_TRY(status);
   return hk_profiles_document(store, name, &profile->document, err);
@@ -141,6 +145,7 @@ hk_status hk_node_profile_load(const hk_args *args, const char *command, hk_stor
   else
     HK_TRY(take_newest(store, days, profile, err));
   if (profile->document == NULL) HK_TRY(calibrate(args, command, store, days, profile, err));
+  hk_node_profile_note(args, command, profile->document);
   return hk_machine_from_json(profile->document, &profile->machine, err);
 }
 

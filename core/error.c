@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Error messages: one line each, always terminated, and safe to show on a terminal whatever
  * hostile name or key they quote. */
 #include "core/error.h"

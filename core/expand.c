@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a plan to the task graph: the frame. What a training step does is in expand_training.c, what
  * each runtime's optimizer step does in expand_hocket.c and expand_deepspeed.c, what an overlap
  * adds in expand_overlap.c. */
@@ -188,8 +188,8 @@ static hk_status expand(hk_expansion *x, unsigned phases) {
   return x->status;
 }
 
-hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
-                         hk_error *err) {
+static hk_status build(const hk_plan *plan, unsigned phases, int iterations, bool folded,
+                       hk_graph *graph, hk_error *err) {
   hk_error local = {0};
   if (err == NULL) err = &local;
   const hk_job *job = &plan->job;
@@ -203,6 +203,7 @@ hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_g
   graph->weights_pulled = plan->runtime == HK_RUNTIME_HOCKET;
   graph->grads_widened = plan->runtime == HK_RUNTIME_DEEPSPEED;
   graph->layers = (int32_t)plan->model.layers;
+  graph->iterations = iterations;
 
   hk_expansion x = {.plan = plan,
                     .graph = graph,
@@ -214,25 +215,46 @@ hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_g
   x.lanes = malloc(slots * sizeof *x.lanes);
   x.last = malloc(slots * sizeof *x.last);
   x.memory = calloc((size_t)graph->ranks, sizeof *x.memory);
+  const size_t buffers = (size_t)graph->ranks * (size_t)plan->buffers;
+  x.buffers = malloc(buffers * sizeof *x.buffers);
   x.begin = calloc(plan->n_subgroups + 1, sizeof *x.begin);
   hk_status status = hk_expand_pieces_open(&x);
-  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL || x.begin == NULL)
+  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL ||
+      x.begin == NULL || x.buffers == NULL)
     status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
   if (status == HK_OK) {
     memset(x.lanes, -1, slots * sizeof *x.lanes);
     memset(x.last, -1, slots * sizeof *x.last);
+    memset(x.buffers, -1, buffers * sizeof *x.buffers);
     for (size_t s = 0; s < plan->n_subgroups; s++)
       x.begin[s + 1] = x.begin[s] + plan->subgroups[s].numel;
     fill_costs(&x);
     hk_expand_base_memory(&x, phases);
-    status = expand(&x, phases);
+    for (int i = 0; i < iterations && status == HK_OK; i++) status = expand(&x, phases);
   }
   hk_expand_pieces_close(&x);
   free(x.begin);
+  free(x.buffers);
   free(x.blocks);
   free(x.lanes);
   free(x.last);
   free(x.memory);
   if (status != HK_OK) hk_graph_free(graph);
   return status;
+}
+
+hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
+                         hk_error *err) {
+  return build(plan, phases, 1, folded, graph, err);
+}
+
+hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_graph *graph,
+                                    hk_error *err) {
+  memset(graph, 0, sizeof *graph);
+  if (plan->overlap == HK_OVERLAP_NONE)
+    return hk_fail(err, HK_INPUT,
+                   "iterations of a plan without an overlap only follow one another; build one");
+  if (n < 1 || n > HK_MOST_ITERATIONS)
+    return hk_fail(err, HK_INPUT, "%d iterations: expected 1 to %d", n, HK_MOST_ITERATIONS);
+  return build(plan, HK_EXPAND_ALL, n, folded, graph, err);
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private to the expansion of a plan into a graph (expand*.c): what its parts share. */
 #ifndef HK_CORE_EXPAND_H
 #define HK_CORE_EXPAND_H
@@ -31,13 +31,18 @@ typedef struct {
 } hk_rank_memory;
 
 /* With an overlap: pieces of the update, and what others wait for of each. Pieces are counted
- * through all subgroups in flat order; the last three are [rank][piece] and -1 before they exist.
+ * through all subgroups in flat order; arrays over them are [rank][piece], -1 before there is any.
  */
 typedef struct {
-  int32_t *first, *last; /* blocks of each subgroup, see hk_plan_subgroup_blocks */
-  int32_t *piece_begin;  /* [n_subgroups + 1] */
+  int32_t *first, *last;            /* blocks of each subgroup, see hk_plan_subgroup_blocks */
+  int32_t *block_begin, *block_end; /* subgroups that have a part of each block */
+  int32_t *piece_begin;             /* [n_subgroups + 1] */
   int32_t n_pieces;
-  int32_t *flushed; /* its gradients are in host memory */
+  int32_t *flushed;  /* its gradients are in host memory */
+  int32_t *updated;  /* new weights are there, wherever it is updated */
+  int32_t *written;  /* ... and on the GPU */
+  int32_t *returned; /* its state is back in host memory; routes that take it away only */
+  int32_t *scratch;  /* a dependency list */
 } hk_pieces;
 
 typedef struct {
@@ -49,6 +54,7 @@ typedef struct {
   int n_blocks;
   hk_rank_memory *memory; /* [rank] */
   int64_t *begin;         /* of each subgroup, in the rank's flat order */
+  int32_t *buffers;       /* [rank][plan->buffers]: write-back that last used a staging buffer */
   hk_pieces pieces;       /* zero without an overlap */
   int32_t *lanes;         /* [rank][lane kind], -1: not there yet */
   int32_t *last;          /* [rank][lane kind]: last operation on it, -1: none */
@@ -128,6 +134,17 @@ void hk_expand_pieces_close(hk_expansion *x);
 void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32_t ready);
 /* After all gradients have arrived, and all that the framework does. */
 int32_t hk_expand_barrier_pieces(hk_expansion *x);
+/* Where `pieces` (hk_pieces.updated, ...) stands for a piece. */
+static inline int32_t *hk_piece_of(const hk_expansion *x, int32_t *pieces, int rank,
+                                   int32_t subgroup, int32_t piece) {
+  return &pieces[rank * x->pieces.n_pieces + x->pieces.piece_begin[subgroup] + piece];
+}
+/* As hk_expand_add, for an operation of the first forward of a block: with an overlap it also waits
+ * for `what` (hk_pieces.updated or .written) of the block's pieces in the iteration before, on this
+ * rank or on all. */
+int32_t hk_expand_add_carried(hk_expansion *x, int rank, hk_lane_kind lane, hk_op op,
+                              const int32_t *deps, size_t n_deps, const int32_t *what,
+                              bool all_ranks);
 /* An operation on a piece of a subgroup, its place in forward order included. */
 hk_op hk_expand_piece_op(const hk_expansion *x, hk_op_kind kind, int64_t work, int32_t subgroup,
                          int32_t piece, int64_t offset);

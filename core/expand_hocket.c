@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer step as hocket's engine runs it: CPU team and GPU each work through their own
  * subgroups, copies of both directions and the weights' way up each have a lane, and nothing waits
  * for anything but its own data and a free staging buffer. */
-#include <stdlib.h>
-
 #include "core/expand.h"
 
 /* One piece of a subgroup on its way through the update. */
@@ -15,6 +13,11 @@ typedef struct {
   int64_t offset, n;
 } hk_part;
 
+/* Keeps what the next iteration waits for; nothing without an overlap. */
+static void note(const hk_part *p, int32_t *pieces, int32_t op) {
+  if (pieces != NULL) *hk_piece_of(p->x, pieces, p->rank, p->subgroup, p->piece) = op;
+}
+
 static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t work,
                    int32_t after, int32_t and_after) {
   const hk_op op = hk_expand_piece_op(p->x, kind, work, p->subgroup, p->piece, p->offset);
@@ -23,10 +26,8 @@ static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t
 
 /* Where a subgroup runs ahead of the norm, its gradients are all that it waits for. */
 static int32_t may_update(const hk_part *p) {
-  const hk_pieces *pieces = &p->x->pieces;
   if (!p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
-  const int32_t flushed =
-      pieces->flushed[p->rank * pieces->n_pieces + pieces->piece_begin[p->subgroup] + p->piece];
+  const int32_t flushed = *hk_piece_of(p->x, p->x->pieces.flushed, p->rank, p->subgroup, p->piece);
   return flushed >= 0 ? flushed : p->barrier;
 }
 
@@ -37,31 +38,39 @@ static void update_cpu(const hk_part *p) {
   hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
   adamw.threads = x->plan->cpu_threads;
   const int32_t done = HK_ADD(x, p->rank, HK_LANE_CPU, adamw, may_update(p));
-  add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, hk_expand_weights(x, p->subgroup, p->offset, p->n), done,
-      x->plan->overlap != HK_OVERLAP_NONE ? p->barrier : -1);
+  const int32_t up =
+      add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, hk_expand_weights(x, p->subgroup, p->offset, p->n), done,
+          x->plan->overlap != HK_OVERLAP_NONE ? p->barrier : -1);
+  note(p, x->pieces.updated, done);
+  note(p, x->pieces.written, up);
 }
 
 /* State in, AdamW, state back; `buffer` holds the write-back that last used the staging buffer. */
 static void update_staged(const hk_part *p, int32_t *buffer) {
-  const int32_t in = add(p, HK_LANE_H2D, HK_OP_STATE_H2D, 12 * p->n, p->barrier, *buffer);
+  hk_pieces *pieces = &p->x->pieces;
+  int32_t deps[] = {p->barrier, *buffer, -1};
+  if (pieces->returned != NULL) /* of the iteration before */
+    deps[2] = *hk_piece_of(p->x, pieces->returned, p->rank, p->subgroup, p->piece);
+  const hk_op fetch =
+      hk_expand_piece_op(p->x, HK_OP_STATE_H2D, 12 * p->n, p->subgroup, p->piece, p->offset);
+  const int32_t in = hk_expand_add(p->x, p->rank, HK_LANE_H2D, fetch, deps, 3);
   const int32_t done = add(p, HK_LANE_UPDATE, HK_OP_ADAMW_GPU, p->n, in, -1);
   *buffer = add(p, HK_LANE_D2H, HK_OP_STATE_D2H, 12 * p->n, done, -1);
+  note(p, pieces->updated, done);
+  note(p, pieces->written, done);
+  note(p, pieces->returned, *buffer);
 }
 
 /* State that the GPU updates where it lies, in its own memory or in the host's. */
 static void update_in_place(const hk_part *p, hk_op_kind kind) {
-  add(p, HK_LANE_UPDATE, kind, p->n, p->barrier, -1);
+  const int32_t done = add(p, HK_LANE_UPDATE, kind, p->n, p->barrier, -1);
+  note(p, p->x->pieces.updated, done);
+  note(p, p->x->pieces.written, done);
 }
 
 void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
   const hk_plan *plan = x->plan;
-  int32_t *buffers = malloc((size_t)plan->buffers * sizeof *buffers);
-  if (buffers == NULL) {
-    x->status = hk_fail_memory(x->err, (size_t)plan->buffers * sizeof *buffers, "the task graph");
-    return;
-  }
-  for (int b = 0; b < plan->buffers; b++) buffers[b] = -1;
-
+  int32_t *buffers = &x->buffers[rank * plan->buffers];
   int next_buffer = 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const int32_t s = plan->order[i];
@@ -88,5 +97,4 @@ void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
       }
     }
   }
-  free(buffers);
 }

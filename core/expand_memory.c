@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every operation takes of GPU memory when it starts and gives back when it ends, and what is
  * there before the first one. It is said here for all operations, so that the files that say what
  * happens when need not; how large things are under DeepSpeed is in expand_sizes.c.

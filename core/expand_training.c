@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward of one micro-step, block by block: the framework's host thread launches, the
  * collectives stream gathers weights and reduces gradients (ZeRO-3, arXiv 1910.02054), the compute
  * stream computes, and gradients leave for the host as they become ready. */
@@ -16,6 +16,14 @@ static hk_op block_op(hk_op_kind kind, int64_t work, const hk_block_cost *cost, 
   return op;
 }
 
+/* Where its time was measured, how many floating-point operations it has plays no part. */
+static hk_op measured_op(hk_op_kind kind, int64_t flops, hk_ns measured, const hk_block_cost *cost,
+                         int micro) {
+  hk_op op = block_op(kind, measured > 0 && flops == 0 ? 1 : flops, cost, micro);
+  op.measured = measured;
+  return op;
+}
+
 static int32_t last_on(const hk_expansion *x, int rank, hk_lane_kind lane) {
   return x->last[rank * HK_LANE_KIND_COUNT + (int)lane];
 }
@@ -26,9 +34,11 @@ static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t
                               int32_t extra) {
   int32_t deps[HK_MOST_GPUS + 1];
   const int n = x->graph->ranks;
+  const bool gathers = op.kind == HK_OP_ALL_GATHER;
   for (int r = 0; r < n; r++) deps[r] = ready[r];
   deps[n] = extra;
-  return hk_expand_add(x, rank, HK_LANE_NET, op, deps, (size_t)n + 1);
+  return hk_expand_add_carried(x, rank, HK_LANE_NET, op, deps, (size_t)n + 1,
+                               gathers ? x->pieces.written : NULL, true);
 }
 
 /* One pass over the blocks in either direction keeps, for each rank, what later blocks wait for. */
@@ -47,8 +57,10 @@ static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cos
                               int launches) {
   const int ranks = x->graph->ranks;
   for (int r = 0; r < ranks; r++) {
+    /* Before it issues a block, the host thread waits until its weights are on their way. */
     pass->launched[r] =
-        HK_ADD(x, r, HK_LANE_HOST, block_op(HK_OP_LAUNCH, launches, cost, micro), -1);
+        hk_expand_add_carried(x, r, HK_LANE_HOST, block_op(HK_OP_LAUNCH, launches, cost, micro),
+                              NULL, 0, x->pieces.updated, false);
   }
   if (cost->gathered == 0) return;
   const hk_bytes received = cost->weights / x->dp * (x->dp - 1);
@@ -64,8 +76,10 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
   const int ranks = x->graph->ranks;
   for (int r = 0; r < ranks; r++) {
     for (int p = PREFETCH - 1; p > 0; p--) pass->previous[r][p] = pass->previous[r][p - 1];
-    pass->computed[r] = HK_ADD(x, r, HK_LANE_GPU, op, pass->launched[r],
-                               cost->gathered > 0 ? pass->gathered[r] : -1, pass->reduced[r]);
+    const int32_t deps[] = {pass->launched[r], cost->gathered > 0 ? pass->gathered[r] : -1,
+                            pass->reduced[r]};
+    pass->computed[r] = hk_expand_add_carried(x, r, HK_LANE_GPU, op, deps, 3,
+                                              cost->gathered > 0 ? NULL : x->pieces.written, false);
     pass->previous[r][0] = pass->computed[r];
   }
   for (int r = 0; r < ranks; r++) {
@@ -82,8 +96,9 @@ void hk_expand_forward(hk_expansion *x, int micro) {
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro, 1);
-    compute(x, &pass, block_op(HK_OP_FORWARD, cost->forward_flops, cost, micro), cost->tp_forward,
-            cost, micro);
+    compute(x, &pass,
+            measured_op(HK_OP_FORWARD, cost->forward_flops, cost->forward_ns, cost, micro),
+            cost->tp_forward, cost, micro);
   }
 }
 
@@ -130,8 +145,8 @@ static int32_t exchange_with_host(hk_expansion *x, int rank, const hk_block_cost
 /* With an overlap a subgroup leaves when backward has come to its first block. */
 static void flush_subgroups(hk_expansion *x, int rank, const hk_block_cost *cost, int32_t after) {
   const int32_t block = cost->block - HK_BLOCK_EMBED;
-  for (size_t s = x->plan->n_subgroups; s-- > 0;) {
-    if (x->pieces.first[s] == block) hk_expand_flush_subgroup(x, rank, (int32_t)s, after);
+  for (int32_t s = x->pieces.block_end[block]; s-- > x->pieces.block_begin[block];) {
+    if (x->pieces.first[s] == block) hk_expand_flush_subgroup(x, rank, s, after);
   }
 }
 
@@ -205,7 +220,8 @@ void hk_expand_backward(hk_expansion *x, int micro) {
       reduce_and_flush(x, behind_computed, behind, micro);
       for (int r = 0; r < ranks; r++) pass.launched[r] = last_on(x, r, HK_LANE_HOST);
     }
-    compute(x, &pass, block_op(HK_OP_BACKWARD, cost->backward_flops, cost, micro),
+    compute(x, &pass,
+            measured_op(HK_OP_BACKWARD, cost->backward_flops, cost->backward_ns, cost, micro),
             cost->tp_backward, cost, micro);
 
     if (!blocking && behind != NULL) reduce_and_flush(x, behind_computed, behind, micro);

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The graph as a value: operations, lanes and dependencies added one by one, names for them. */
 #include "core/graph.h"
 
@@ -127,6 +127,18 @@ static void label_pass(const hk_graph *graph, const hk_op *o, char *buffer, size
   snprintf(buffer, size, "%s%s%s%s", kind_names[o->kind], where, micro, second ? " bwd" : "");
 }
 
+int32_t hk_op_iteration(const hk_graph *graph, int32_t op) {
+  if (graph->iterations <= 1) return 0;
+  return op / (int32_t)(graph->n_ops / (size_t)graph->iterations);
+}
+
+/* "i2" behind what repeats. */
+static void label_iteration(const hk_graph *graph, int32_t op, char *buffer, size_t size) {
+  const size_t used = strlen(buffer);
+  const int32_t iteration = hk_op_iteration(graph, op);
+  if (iteration > 0) snprintf(buffer + used, size - used, " i%d", (int)iteration);
+}
+
 const char *hk_op_label(const hk_graph *graph, int32_t op, char *buffer, size_t size) {
   const hk_op *o = &graph->ops[op];
   const char *kind = kind_names[o->kind];
@@ -137,5 +149,6 @@ const char *hk_op_label(const hk_graph *graph, int32_t op, char *buffer, size_t 
   } else {
     label_pass(graph, o, buffer, size);
   }
+  label_iteration(graph, op, buffer, size);
   return buffer;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The task graph: one iteration as operations on lanes. A plan expands into it in one place
  * (expand*.c); the simulator runs it in virtual time, the engine on real lanes. It holds no rates:
  * what an operation costs is the simulator's affair, what it does is the engine's. */
@@ -140,6 +140,7 @@ typedef struct {
   size_t n_deps;
   hk_lane *lanes;
   size_t n_lanes;
+  int iterations;   /* how often the template is unrolled: 0 and 1 are once */
   int ranks;        /* ranks expanded: 1 when folded */
   int multiplicity; /* ranks of a node that each expanded rank stands for */
   int world, nodes; /* for collectives */
@@ -175,6 +176,17 @@ typedef struct {
  * Free with hk_graph_free, safe on a zeroed graph. */
 hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
                          hk_error *err);
+/* Whole iterations (HK_EXPAND_ALL) of a plan with an overlap, n of them, 1 to HK_MOST_ITERATIONS:
+ * each has the same operations, so that operation i of iteration k has the id k x n_ops / n + i.
+ * What one iteration waits for of the one before:
+ *   launch   of a block: for its subgroups' updates (the host thread waits for them)
+ *   forward  of a block, or the gather of its weights: for its new weights
+ *   state_h2d: for the state_d2h of the same piece */
+#define HK_MOST_ITERATIONS 64
+hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_graph *graph,
+                                    hk_error *err);
+/* Which iteration an operation belongs to. */
+int32_t hk_op_iteration(const hk_graph *graph, int32_t op);
 void hk_graph_free(hk_graph *graph);
 
 /* Operation by hand, for the expansion and for tests. Returns its id, or -1 with err set.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading JSON files and taking values out of them with errors that a person can act on, and
  * printing JSON. Grammar: json_syntax.c. Output files: outfile.c. */
 #include "core/json.h"
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/json_syntax.h"
+#include "core/names.h"
 #include "core/units.h"
 
 #define MAX_FILE (64 * HK_MIB)
@@ -264,6 +265,26 @@ hk_status hk_json_bool_or(const cJSON *object, const char *key, bool fallback, b
                           hk_error *err) {
   if (!is_absent(object, key)) return hk_json_bool(object, key, out, err);
   *out = fallback;
+  return HK_OK;
+}
+
+/* -- Keys ---------------------------------------------------------------------------------- */
+
+hk_status hk_json_known(const cJSON *object, const char *where, const char *const *keys, size_t n,
+                        hk_error *err) {
+  const cJSON *member = NULL;
+  cJSON_ArrayForEach(member, object) {
+    size_t i = 0;
+    while (i < n && strcmp(member->string, keys[i]) != 0) i++;
+    if (i < n) continue;
+    const char *near = hk_nearest(member->string, keys, n), *in = *where ? " in " : "";
+    if (near)
+      return hk_fail(err, HK_INPUT, "key '%.80s'%s%s is not known; did you mean '%s'?",
+                     member->string, in, where, near);
+    char known[240];
+    return hk_fail(err, HK_INPUT, "key '%.80s'%s%s is not known; known are %s", member->string, in,
+                   where, hk_join(keys, n, known, sizeof known));
+  }
   return HK_OK;
 }
 

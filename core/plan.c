@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as values: made, copied, checked, counted. Their JSON form is in plan_json.c. */
 #include "core/plan.h"
 

@@ -27,8 +27,7 @@ static int answer(hk_status status, const hk_error *err, char *message) {
   return (int)status;
 }
 
-/* -- Who may call -------------------------------------------------------------------------------
- */
+/* -- Who may call ------------------------------------------------------------------------------ */
 
 /* The CUDA context, the threads and the pinned memory are the parent's alone. */
 static hk_status check_owner(const hocket_engine *h, hk_error *err) {
@@ -38,6 +37,24 @@ static hk_status check_owner(const hocket_engine *h, hk_error *err) {
                  "this engine belongs to process %ld; a forked child cannot use it: create the "
                  "engine after forking",
                  (long)h->owner);
+}
+
+/* A call in progress: the caller's current device, which is his again when it ends. */
+typedef struct {
+  hocket_engine *h; /* NULL: nothing to undo */
+  int device;
+} scope;
+
+static hk_status enter(hocket_engine *h, scope *in, hk_error *err) {
+  HK_TRY(check_owner(h, err));
+  HK_TRY(hk_engine_guard(h->engine, &in->device, err));
+  in->h = h;
+  return HK_OK;
+}
+
+static int leave(const scope *in, hk_status status, const hk_error *err, char *message) {
+  if (in->h != NULL) hk_engine_unguard(in->h->engine, in->device);
+  return answer(status, err, message);
 }
 
 static hk_status check_tensor(const hocket_engine *h, size_t tensor, hk_error *err) {
@@ -52,8 +69,7 @@ static hk_status check_given(const void *pointer, const char *what, hk_error *er
   return hk_fail(err, HK_INPUT, "%s: the pointer is NULL", what);
 }
 
-/* -- Creating ------------------------------------------------------------------------------------
- */
+/* -- Creating ---------------------------------------------------------------------------------- */
 
 static hk_status load_plan(const char *plan, hk_plan *out, hk_error *err) {
   if (plan[0] != '{') return hk_plan_load(plan, out, err);
@@ -219,47 +235,54 @@ int32_t hocket_abi(void) {
   return HOCKET_ABI;
 }
 
-/* -- Weights and masters -------------------------------------------------------------------------
- */
+/* -- Weights and masters ----------------------------------------------------------------------- */
 
 int hocket_set_weight(hocket_engine *h, size_t tensor, void *weight, char *message) {
   hk_error err = {0};
-  hk_status status = check_tensor(h, tensor, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = hk_training_set_weight(h->engine, tensor, weight, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_masters(hocket_engine *h, int64_t tensor, void *stream, char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_masters(h->engine, tensor, stream, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_weights_from_masters(hocket_engine *h, int64_t tensor, void *stream, char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_weights_from_masters(h->engine, tensor, stream, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_wait_weights(hocket_engine *h, int32_t block, void *stream, int32_t timeout_ms,
                         char *message) {
   hk_error err = {0};
+  scope in = {0};
   bool there = true;
-  hk_status status = check_owner(h, &err);
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) {
     status = hk_training_wait_weights(h->engine, block, stream, timeout_ms, &there, &err);
   }
-  return status == HK_OK && !there ? HOCKET_AGAIN : answer(status, &err, message);
+  const int code = leave(&in, status, &err, message);
+  return code == 0 && !there ? HOCKET_AGAIN : code;
 }
 
 int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
   hk_error err = {0};
+  scope in = {0};
   bool there = true;
-  hk_status status = check_owner(h, &err);
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_drain(h->engine, timeout_ms, &there, &err);
-  return status == HK_OK && !there ? HOCKET_AGAIN : answer(status, &err, message);
+  const int code = leave(&in, status, &err, message);
+  return code == 0 && !there ? HOCKET_AGAIN : code;
 }
 
 static hk_status drain(hocket_engine *h, hk_error *err) {
@@ -268,68 +291,74 @@ static hk_status drain(hocket_engine *h, hk_error *err) {
   return hk_training_drain(h->engine, -1, &there, err);
 }
 
-/* -- Gradients -----------------------------------------------------------------------------------
- */
+/* -- Gradients --------------------------------------------------------------------------------- */
 
 int hocket_gradients(hocket_engine *h, const hocket_gradient *list, size_t n, void *stream,
                      char *message) {
   _Static_assert(sizeof(hocket_gradient) == sizeof(hk_handed_gradient), "one list");
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK && n > 0) status = check_given(list, "the list of gradients", &err);
   if (status == HK_OK && n > 0) {
     status = hk_training_gradients(h->engine, (const hk_handed_gradient *)(const void *)list, n,
                                    stream, &err);
   }
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_flush(hocket_engine *h, char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_flush(h->engine, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_discard(hocket_engine *h, int64_t tensor, char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_discard(h->engine, tensor, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_scale(hocket_engine *h, double factor, char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_scale(h->engine, factor, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_sum_of_squares(hocket_engine *h, int64_t tensor, double *sum, int64_t *nonfinite,
                           char *message) {
   hk_error err = {0};
+  scope in = {0};
   hk_squares squares = {0};
-  hk_status status = check_owner(h, &err);
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_squares(h->engine, tensor, &squares, &err);
   if (status == HK_OK && sum != NULL) *sum = hk_squares_value(&squares);
   if (status == HK_OK && nonfinite != NULL) *nonfinite = (int64_t)squares.nonfinite;
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_read_gradient(hocket_engine *h, size_t tensor, void *data, char *message) {
   hk_error err = {0};
-  hk_status status = check_tensor(h, tensor, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = check_given(data, "the place for the gradient", &err);
   if (status == HK_OK) status = hk_training_read_gradient(h->engine, tensor, data, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
-/* -- Steps ---------------------------------------------------------------------------------------
- */
+/* -- Steps ------------------------------------------------------------------------------------- */
 
 int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_step_info *info,
                 void *stream, char *message) {
   hk_error err = {0};
+  scope in = {0};
   hk_training_step_report report = {0};
   hk_training_step_options inner = {0};
   if (options != NULL) {
@@ -337,7 +366,7 @@ int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_ste
                                        .loss_scale = options->loss_scale,
                                        .sum_of_squares = options->sum_of_squares};
   }
-  hk_status status = check_owner(h, &err);
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_step(h->engine, &inner, &report, stream, &err);
   if (status == HK_OK && options != NULL && options->wait) status = drain(h, &err);
   if (info != NULL) {
@@ -349,26 +378,26 @@ int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_ste
                                .grad_scale = report.grad_scale,
                                .ahead = report.ahead};
   }
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_set_group(hocket_engine *h, size_t group, const hocket_group *hyper, char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_given(hyper, "the group", &err);
   if (status == HK_OK) {
     const hk_adamw inner = hyper_of(hyper);
     status = hk_engine_set_group(h->engine, group, &inner, &err);
   }
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int64_t hocket_step_number(const hocket_engine *h) {
   return h != NULL ? hk_training_step_number(h->engine) : 0;
 }
 
-/* -- State ---------------------------------------------------------------------------------------
- */
+/* -- State ------------------------------------------------------------------------------------- */
 
 /* Where a tensor's elements offset .. offset + n - 1 begin in flat order. */
 static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
@@ -391,70 +420,83 @@ static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offse
 int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
                  const float *data, char *message) {
   hk_error err = {0};
+  scope in = {0};
   int64_t at = 0;
-  hk_status status = locate(h, part, tensor, offset, n, &at, &err);
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &err);
   if (status == HK_OK && n > 0) status = check_given(data, "the state to write", &err);
   if (status == HK_OK) {
     status = hk_engine_write(h->engine, (hk_state_part)part, at, n, data, &err);
   }
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_read(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n, float *data,
                 char *message) {
   hk_error err = {0}, failed = {0};
+  scope in = {0};
   int64_t at = 0;
-  hk_status status = locate(h, part, tensor, offset, n, &at, &failed);
+  hk_status status = enter(h, &in, &failed);
+  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &failed);
   /* After a failed step what is whole can still be read. */
   if (status == HK_ENVIRONMENT) status = HK_OK;
   if (status == HK_OK && n > 0) status = check_given(data, "the place for state", &failed);
-  if (status != HK_OK) return answer(status, &failed, message);
+  if (status != HK_OK) return leave(&in, status, &failed, message);
   status = hk_engine_read(h->engine, (hk_state_part)part, at, n, data, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_get_tensor_step(hocket_engine *h, size_t tensor, int64_t *step, char *message) {
   hk_error err = {0};
-  hk_status status = check_tensor(h, tensor, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = check_given(step, "the place for the step", &err);
   if (status == HK_OK) status = drain(h, &err);
   if (status == HK_OK) *step = hk_training_param_step(h->engine, tensor);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_set_tensor_step(hocket_engine *h, size_t tensor, int64_t step, char *message) {
   hk_error err = {0};
-  hk_status status = check_tensor(h, tensor, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = hk_training_set_param_step(h->engine, tensor, step, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_save(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
-  hk_status status = drain(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = drain(h, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_engine_save(h->engine, path, NULL, NULL, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_load(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
-  hk_status status = drain(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = drain(h, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_engine_load(h->engine, path, NULL, NULL, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
   hk_error err = {0};
-  hk_status status = drain(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = drain(h, &err);
   if (status == HK_OK) status = check_given(hex, "the place for the checksum", &err);
   if (status == HK_OK) status = hk_engine_checksum(h->engine, hex, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
-/* -- What happened -------------------------------------------------------------------------------
- */
+/* -- What happened ----------------------------------------------------------------------------- */
 
 const char *hocket_report(hocket_engine *h) {
   hk_error err = {0};
@@ -466,19 +508,21 @@ const char *hocket_report(hocket_engine *h) {
 
 int hocket_record(hocket_engine *h, int32_t on, char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_record(h->engine, on != 0, &err);
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_mark(hocket_engine *h, int32_t phase, int32_t block, int32_t end, void *stream,
                 char *message) {
   hk_error err = {0};
-  hk_status status = check_owner(h, &err);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
   if (status == HK_OK) {
     status = hk_training_mark(h->engine, phase, block, end != 0, stream, &err);
   }
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
 const char *hocket_timeline(hocket_engine *h) {

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* State in and out of an engine, wherever it lives, and its checksum. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What each operation of the update phase does: the engine's counterpart of sim/demand.c. */
 #include <string.h>
 

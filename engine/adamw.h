@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW, exactly. One order of operations, in fp32 with IEEE 754 rounding to nearest even, fused
  * multiply-adds where fma() stands and nowhere else, no flush to zero; every kernel (scalar, AVX2,
  * AVX-512, CUDA) gives these bits:

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels in AVX2 with F16C and FMA. */
 #include "engine/adamw_kernels.h"
 

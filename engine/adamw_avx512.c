@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels in AVX-512 (F and BW). Not AVX512_BF16: its conversion flushes subnormals. */
 #include "engine/adamw_kernels.h"
 

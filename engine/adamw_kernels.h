@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between adamw.c, which lists the CPU kernels, and the files that hold them. */
 #ifndef HK_ENGINE_ADAMW_KERNELS_H
 #define HK_ENGINE_ADAMW_KERNELS_H

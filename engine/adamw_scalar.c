@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reference kernels: plain C, one element at a time, conversions in integer arithmetic. */
 #include <math.h>
 #include <string.h>

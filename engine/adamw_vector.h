@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vector kernels, written once. A file that includes this has chosen an instruction set:
  *
  *   TARGET, INLINE                     its function attribute; for functions to be inlined

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arena: refused before it is touched rather than killed while it is. */
 #include "engine/arena.h"
 

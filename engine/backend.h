@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The small interface between the engine (and the calibrator's probes) and a device: memory,
  * streams, events, copies, kernels. Two backends: `cuda`, and `host`, whose device memory is memory
  * of its own, whose streams are threads and whose copies and kernels really run.
@@ -165,8 +165,6 @@ typedef struct {
 
   /* Queued on a stream. copy: between any two of device memory, its peers' and host memory
    * (registered or not); source and target do not overlap and stay untouched until it is done. */
-  hk_status (*stream_adopt)(hk_backend *b, void *native, hk_stream **out, hk_error *err);
-  hk_status (*zero)(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err);
   hk_status (*copy)(hk_stream *s, void *to, const void *from, hk_bytes bytes, hk_error *err);
   hk_status (*launch)(hk_stream *s, const hk_kernel *kernel, hk_error *err);
   hk_status (*zero)(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err); /* the device's */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend: devices, memory, streams, events and their clock. CUDA itself gives the order
  * of streams and the stickiness of failures; this file gives errors that say what was tried, and
  * threads that sleep while they wait. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's devices: opening, memory, registration, failures. Streams and events are in
  * host_stream.c, kernels in host_kernel.c. Whatever a GPU would fault on (an address that is not
  * device memory, a second release) fails here, too, and says which address. */
@@ -304,23 +304,7 @@ static hk_status clock_align(hk_backend *b, hk_ns *uncertainty, hk_error *err) {
   return hk_host_check((hk_host_device *)b, err);
 }
 
-static hk_status adopt(hk_backend *b, void *native, hk_stream **out, hk_error *err) {
-  (void)native;
-  return hk_host_stream_open(b, false, out, err);
-}
-static hk_status zero(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err) {
-  static char zeros[1 << 22];
-  while (bytes > 0) {
-    const hk_bytes n = bytes < (hk_bytes)sizeof zeros ? bytes : (hk_bytes)sizeof zeros;
-    HK_TRY(hk_host_copy(s, memory, zeros, n, err));
-    memory = (char *)memory + n;
-    bytes -= n;
-  }
-  return HK_OK;
-}
 const hk_backend_ops hk_backend_host = {
-    .stream_adopt = adopt,
-    .zero = zero,
     .name = "host",
     .count = count,
     .open = open_device,

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Failures on demand in the host backend, for tests of what users of a device do about them. */
 #ifndef HK_ENGINE_BACKEND_HOST_H
 #define HK_ENGINE_BACKEND_HOST_H

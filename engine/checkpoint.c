@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints. A file is, in little-endian order:
  *
  *   header   "hocketck", version, groups, parameters, step, then per group its parameters and

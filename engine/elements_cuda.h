@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device code that several CUDA kernels use: single elements, and bins of squares in shared memory.
  */
 #ifndef HK_ENGINE_ELEMENTS_CUDA_H

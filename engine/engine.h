@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: the update phase of a plan on real hardware. It expands the plan into the same task
  * graph that the simulator runs and runs it on real lanes, with real state, gradients and copies.
  * This is the interface within hocket; hocket.h is the same for the world outside.
@@ -60,6 +60,9 @@ hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size
 void hk_engine_destroy(hk_engine *engine); /* NULL is fine */
 
 int64_t hk_engine_numel(const hk_engine *engine);
+/* Around calls on threads of the caller's, whose current device stays what it is (backend.h). */
+hk_status hk_engine_guard(hk_engine *engine, int *previous, hk_error *err);
+void hk_engine_unguard(hk_engine *engine, int previous);
 size_t hk_engine_params(const hk_engine *engine);
 /* A tensor and its first element in flat order. */
 const hk_param *hk_engine_param(const hk_engine *engine, size_t param, int64_t *begin);

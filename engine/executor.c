@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The executor: a worker, which is a thread, for every lane, but for those lanes of the device that
  * wait for nothing but each other: one worker queues all of them, in the graph's order. Where a
  * team works on every core a thread may have to wait milliseconds for one of them, and workers that

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a task graph on real lanes. Every lane of the CPU has a thread that does its operations;
  * lanes of the device have one that queues them on the lane's stream, one each where they wait for
  * the CPU, one in all where they wait for each other only. Dependencies between streams are events;

@@ -18,8 +18,7 @@
 #define MOST_SLOTS      8
 #define MOST_SLOT_BYTES (512 * HK_MIB)
 
-/* -- Sizes --------------------------------------------------------------------------------------
- */
+/* -- Sizes ------------------------------------------------------------------------------------- */
 
 hk_bytes hk_training_bin_bytes(const hk_engine *e) {
   hk_bytes bytes = 0;
@@ -52,8 +51,7 @@ hk_bytes hk_training_slot_bytes(const hk_engine *e) {
   return count_slots(e) * largest_image(e);
 }
 
-/* -- Opening and closing ------------------------------------------------------------------------
- */
+/* -- Opening and closing ----------------------------------------------------------------------- */
 
 static hk_status open_slots(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
@@ -124,8 +122,7 @@ void hk_handover_close(hk_engine *e) {
   free(t->bins_at);
 }
 
-/* -- The caller's streams -----------------------------------------------------------------------
- */
+/* -- The caller's streams ---------------------------------------------------------------------- */
 
 hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err) {
   struct hk_training *t = e->training;
@@ -150,8 +147,7 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
   return HK_OK;
 }
 
-/* -- Slots ---------------------------------------------------------------------------------------
- */
+/* -- Slots ------------------------------------------------------------------------------------- */
 
 static char *slot_memory(const hk_engine *e, int32_t slot) {
   return e->slots + slot * e->training->slot_bytes;
@@ -260,8 +256,7 @@ hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err) {
   return HK_OK;
 }
 
-/* -- Handing over --------------------------------------------------------------------------------
- */
+/* -- Handing over ------------------------------------------------------------------------------ */
 
 /* Segments that one launch gathers. */
 typedef struct {
@@ -376,8 +371,7 @@ hk_status hk_training_gradients(hk_engine *e, const hk_handed_gradient *list, si
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "handing over gradients");
 }
 
-/* -- The norm ------------------------------------------------------------------------------------
- */
+/* -- The norm ---------------------------------------------------------------------------------- */
 
 hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_error *err) {
   struct hk_training *t = e->training;
@@ -429,8 +423,7 @@ hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* -- Reading back --------------------------------------------------------------------------------
- */
+/* -- Reading back ------------------------------------------------------------------------------ */
 
 static hk_status read_segment(hk_engine *e, int32_t number, char *to, hk_error *err) {
   struct hk_training *t = e->training;

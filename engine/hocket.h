@@ -105,8 +105,7 @@ HOCKET_API void hocket_destroy(hocket_engine *engine); /* drains first; NULL is 
 HOCKET_API const char *hocket_version(void); /* "0.2.0" */
 HOCKET_API int32_t hocket_abi(void);         /* HOCKET_ABI of the library */
 
-/* -- Weights and masters ------------------------------------------------------------------------
- */
+/* -- Weights and masters ----------------------------------------------------------------------- */
 
 /* The tensor's weights are at `weight` from now on. Waits until no step is under way. */
 HOCKET_API int hocket_set_weight(hocket_engine *engine, size_t tensor, void *weight, char *message);
@@ -121,8 +120,7 @@ HOCKET_API int hocket_wait_weights(hocket_engine *engine, int32_t block, void *s
  * (HOCKET_AGAIN). Reports a failure of that step. */
 HOCKET_API int hocket_drain(hocket_engine *engine, int32_t timeout_ms, char *message);
 
-/* -- Gradients ----------------------------------------------------------------------------------
- */
+/* -- Gradients --------------------------------------------------------------------------------- */
 
 typedef struct {
   int64_t tensor;
@@ -152,8 +150,7 @@ HOCKET_API int hocket_sum_of_squares(hocket_engine *engine, int64_t tensor, doub
 HOCKET_API int hocket_read_gradient(hocket_engine *engine, size_t tensor, void *data,
                                     char *message);
 
-/* -- Steps --------------------------------------------------------------------------------------
- */
+/* -- Steps ------------------------------------------------------------------------------------- */
 
 typedef struct {
   double max_norm;       /* clip the global norm to this; 0: no clipping */
@@ -186,8 +183,7 @@ HOCKET_API int hocket_set_group(hocket_engine *engine, size_t group, const hocke
                                 char *message);
 HOCKET_API int64_t hocket_step_number(const hocket_engine *engine); /* steps taken */
 
-/* -- State --------------------------------------------------------------------------------------
- */
+/* -- State ------------------------------------------------------------------------------------- */
 
 enum { HOCKET_P, HOCKET_M, HOCKET_V }; /* fp32 master weights, momentum, variance */
 
@@ -214,8 +210,7 @@ HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *messag
  * Drains first. */
 HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *message);
 
-/* -- What happened ------------------------------------------------------------------------------
- */
+/* -- What happened ----------------------------------------------------------------------------- */
 
 /* JSON text (schema hocket.engine/1): plan, memory taken, threads, notes, times of the last steps.
  * Valid until the next call on the engine; NULL when out of memory. */

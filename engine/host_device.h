@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the host backend share: a device, its memory, its kernels. */
 #ifndef HK_ENGINE_HOST_DEVICE_H
 #define HK_ENGINE_HOST_DEVICE_H

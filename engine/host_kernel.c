@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's kernels: the CPU's own, on what the device was told to work on. */
 #include <string.h>
 

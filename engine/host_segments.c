@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's GATHER and SCATTER. The framework's memory is any of the caller's. */
 #include <string.h>
 

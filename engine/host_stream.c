@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's streams and events. A stream is a thread and a ring of operations; an event is
  * a number: each record takes the next one when it is queued, and the event has happened once the
  * last one taken was reached (records of one event are on one stream, or follow each other). After

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA kernels. All are bound by memory: threads move whole quads of four elements, neighbours
  * beside each other, through grids of as many blocks as the device holds. Arithmetic goes through
  * intrinsics that the compiler may not contract, so that results have the bits of adamw.h. */

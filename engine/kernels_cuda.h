@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between backend_cuda.cu, which owns devices and streams, and kernels_cuda.cu. */
 #ifndef HK_ENGINE_KERNELS_CUDA_H
 #define HK_ENGINE_KERNELS_CUDA_H

@@ -81,8 +81,7 @@ hk_status hk_training_masters(hk_engine *e, int64_t param, void *native, hk_erro
   return status;
 }
 
-/* -- Weights from masters ------------------------------------------------------------------------
- */
+/* -- Weights from masters ---------------------------------------------------------------------- */
 
 static hk_status round_param(hk_engine *e, size_t param, hk_stream *stream, hk_error *err) {
   const hk_param *p = &e->params[param];

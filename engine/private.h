@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the engine share: engine.c makes it, actions.c does its operations, step.c
  * takes gradients and steps, access.c moves state in and out. */
 #ifndef HK_ENGINE_PRIVATE_H
@@ -114,8 +114,7 @@ char *hk_engine_segment_grads(const hk_engine *engine, const hk_param_segment *s
 /* Where new weights of parameter `at` (flat, of params[param]) go; NULL: nowhere yet. */
 char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
 
-/* -- Training (training.c) ----------------------------------------------------------------------
- */
+/* -- Training (training.c) --------------------------------------------------------------------- */
 
 /* Before memory is laid out, and when everything is there. */
 hk_status hk_training_allocate(hk_engine *engine, hk_error *err);

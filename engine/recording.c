@@ -140,8 +140,7 @@ hk_status hk_training_mark(hk_engine *e, int32_t phase, int32_t block, bool end,
   return status;
 }
 
-/* -- As text -------------------------------------------------------------------------------------
- */
+/* -- As text ----------------------------------------------------------------------------------- */
 
 static cJSON *add_span(cJSON *spans, const char *name, const char *lane, int64_t step, hk_ns start,
                        hk_ns end, bool *ok) {

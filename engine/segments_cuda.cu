@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GATHER and SCATTER: up to HK_SEGMENTS_MOST arrays a launch, described by the kernel's parameters.
  * Segments are cut into chunks of 16-byte words, and each block takes a run of chunks that follow
  * each other, through one segment or several, so that small segments share the grid and a block

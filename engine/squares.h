@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The gradient norm, exactly: the sum of squares of gradients as one wide integer, so that it does
  * not depend on the order, the threads, the plan or the device.
  *

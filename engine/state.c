@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slabs, their places, and how write-backs move subgroups from one set to the next. */
 #include "engine/state.h"
 

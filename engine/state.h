@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where each parameter's state is. A subgroup's state is a list of slabs, each holding p, m and v
  * of up to shape.numel parameters; slabs never span two pieces of a subgroup. Write-backs (staged
  * and mapped subgroups) go to spare slabs, and a subgroup's list is exchanged once all of it has

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients in, their norm, and one optimizer step; after a failure, what state each subgroup is
  * left with. */
 #include <math.h>

@@ -21,8 +21,7 @@ static void set_state(hk_engine *e, hk_training_state state) {
   atomic_store_explicit(&e->training->state, (int)state, memory_order_release);
 }
 
-/* -- Opening and closing ------------------------------------------------------------------------
- */
+/* -- Opening and closing ----------------------------------------------------------------------- */
 
 hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   if (e->plan.runtime != HK_RUNTIME_HOCKET) {
@@ -160,8 +159,7 @@ hk_status hk_training_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error
   return HK_OK;
 }
 
-/* -- Runs ----------------------------------------------------------------------------------------
- */
+/* -- Runs -------------------------------------------------------------------------------------- */
 
 /* The run that was under way has come to its end: its state is the engine's. Under t->lock; nobody
  * waits for weights meanwhile. */
@@ -247,8 +245,7 @@ static hk_status begin_again(hk_engine *e, hk_error *err) {
   return hk_handover_leave(e, true, err);
 }
 
-/* -- Steps ---------------------------------------------------------------------------------------
- */
+/* -- Steps ------------------------------------------------------------------------------------- */
 
 static void judge(const hk_engine *e, const hk_training_step_options *o, const hk_squares *sum,
                   hk_training_step_report *r) {
@@ -314,6 +311,8 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
     set_state(e, HK_STEPPED);
     return HK_OK;
   }
+  /* A gradient that came when its image had left was copied outside the graph. */
+  if (t->violated) HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
@@ -397,8 +396,7 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
   return status;
 }
 
-/* -- Waiting -------------------------------------------------------------------------------------
- */
+/* -- Waiting ----------------------------------------------------------------------------------- */
 
 /* One block's operations: queued, and followed by `stream`. */
 static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, int32_t timeout_ms,
@@ -461,8 +459,7 @@ hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_er
   return status;
 }
 
-/* -- Smaller calls -------------------------------------------------------------------------------
- */
+/* -- Smaller calls ----------------------------------------------------------------------------- */
 
 hk_status hk_training_flush(hk_engine *e, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
@@ -562,8 +559,7 @@ hk_status hk_training_set_param_step(hk_engine *e, size_t param, int64_t step, h
   return HK_OK;
 }
 
-/* -- What it says of itself ----------------------------------------------------------------------
- */
+/* -- What it says of itself -------------------------------------------------------------------- */
 
 static void put_number(cJSON *to, const char *key, double value, bool *ok) {
   *ok = *ok && cJSON_AddNumberToObject(to, key, value) != NULL;

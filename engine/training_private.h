@@ -79,8 +79,7 @@ struct hk_training {
   struct hk_recording *recording; /* NULL: nothing is recorded (recording.c) */
 };
 
-/* -- handover.c ---------------------------------------------------------------------------------
- */
+/* -- handover.c -------------------------------------------------------------------------------- */
 
 hk_status hk_handover_open(hk_engine *e, hk_error *err);
 void hk_handover_close(hk_engine *e);
@@ -96,15 +95,13 @@ hk_status hk_handover_reset(hk_engine *e, hk_error *err);
 /* Images as at the beginning of a run. */
 void hk_handover_expect(hk_engine *e);
 
-/* -- recording.c --------------------------------------------------------------------------------
- */
+/* -- recording.c ------------------------------------------------------------------------------- */
 
 /* Keeps the spans of the run that has just ended. */
 hk_status hk_recording_keep(hk_engine *e, const hk_timeline *timeline, hk_error *err);
 void hk_recording_close(hk_engine *e);
 
-/* -- training.c ---------------------------------------------------------------------------------
- */
+/* -- training.c -------------------------------------------------------------------------------- */
 
 /* Before the first gradient of an iteration. */
 hk_status hk_training_begin(hk_engine *e, hk_error *err);

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training with hocket.h and nothing else.
  *
  *   hocket simulate --model llama-2-7b --machine h200-16c --policy streamed -o plan.json

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What each kind of operation asks of a machine: the only place where operations meet rates.
- * Bytes of host memory traffic a parameter are DESIGN.md section 4's; docs/simulator.md says what a
- * byte costs. */
+ * docs/architecture.md derives the bytes of host memory traffic a parameter; docs/simulator.md says
+ * what a byte costs. */
 #include <math.h>
 
 #include "sim/sim.h"

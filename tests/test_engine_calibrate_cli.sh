@@ -44,7 +44,7 @@ fi
 
 calibrate "${quick[@]}" --name here --budget 20 -o here.json
 grep -q "^here: quick calibration of 1 x host" out || fail "no heading: $(head -3 out)"
-grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+ .B/s to " out || fail "no table of quantities"
+grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+( .B/s)? to " out || fail "no table of quantities"
 grep -qE "^replays of [0-9]+ values are off by [0-9.]+ % \(median\)" out || fail "no accuracy"
 grep -qE "^[0-9]+ probes, [0-9]+ rounds, [0-9]+ s of measuring; stored as 'here'" out || fail "no summary"
 grep -q "^next: hocket plan --model llama-2-7b --machine here$" out || fail "no next step"
@@ -98,6 +98,20 @@ stop() {
   wait $running || status=$?
   [[ $status == "$1" ]] || fail "stopped by ${*:2}: exit $status, not $1: $(cat err)"
 }
+
+# A busy machine is named, before measuring and after.
+hogs=()
+for _ in $(seq $(($(nproc) / 8 + 1))); do
+  timeout 60 bash -c 'while :; do :; done' >killed 2>&1 &
+  hogs+=($!)
+done
+ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy
+[[ $(grep -c "note: the machine is busy: other processes used\? [0-9.]* of [0-9]* CPUs" err) == 2 ]] ||
+  fail "nothing says that the machine is busy: $(cat err)"
+ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy --replace --quiet
+! grep -q "note:" err || fail "--quiet notes: $(cat err)"
+kill "${hogs[@]}"
+wait "${hogs[@]}" || true
 
 again=("${quick[@]}" --budget 12 --json)
 start "${again[@]}" --name again

@@ -49,6 +49,12 @@ for name in "${plans[@]}"; do
   python3 "$checker" trace.json >/dev/null || fail "$name: the timeline is not valid"
 done
 
+# A label that is not what the routes are is told.
+sed 's|"name":[[:space:]]*"streamed"|"name": "mapped"|' streamed.json >label.json
+"$hocket" run label.json --backend host --steps 1 >out 2>err || fail "a wrong label: $(cat err)"
+grep -q "note: the plan is labelled 'mapped', which would be mapped 115,008; its routes are staged" err ||
+  fail "a wrong label: $(cat err)"
+
 # Another seed, another state; a table for people; clipping changes something.
 # Without /sys, as in a bare chroot, nobody complains behind our back.
 mkdir empty

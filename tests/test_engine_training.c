@@ -58,8 +58,7 @@ static void narrow(hk_grad_type type, float x, void *to, int64_t i) {
   }
 }
 
-/* -- Making -------------------------------------------------------------------------------------
- */
+/* -- Making ------------------------------------------------------------------------------------ */
 
 static void make_tensor(world *w, size_t i, int block) {
   tensor *t = &w->tensors[i];
@@ -136,8 +135,7 @@ static void unmake(world *w) {
   }
 }
 
-/* -- Looking ------------------------------------------------------------------------------------
- */
+/* -- Looking ----------------------------------------------------------------------------------- */
 
 static void assert_weights(const world *w, int block) {
   for (size_t i = 0; i < w->n; i++) {
@@ -169,8 +167,7 @@ static void assert_state(world *w) {
   }
 }
 
-/* -- An iteration -------------------------------------------------------------------------------
- */
+/* -- An iteration ------------------------------------------------------------------------------ */
 
 static void forward(world *w) {
   hk_error err = {0};

@@ -14,7 +14,7 @@
 
 static hk_bound physical(const hk_machine *m, int gpus) {
   hk_error err = {0};
-  hk_plan_subgroup subgroups[1] = {{PARAMETERS, HK_ROUTE_CPU}};
+  hk_plan_subgroup subgroups[1] = {{.numel = PARAMETERS, .route = HK_ROUTE_CPU}};
   const hk_plan plan = {.job = {.gpus = gpus, .nodes = 1, .tp = 1, .micro_batch = 1},
                         .subgroups = subgroups,
                         .n_subgroups = 1};
@@ -226,7 +226,7 @@ static void the_barrier_comes_first(void **state) {
 #define STEPS 40
 enum { C = HK_ROUTE_CPU, S = HK_ROUTE_STAGED, M = HK_ROUTE_MAPPED, R = HK_ROUTE_RESIDENT };
 
-/* Seconds a parameter for shares f, written down anew from DESIGN.md's table of bytes. */
+/* Seconds a parameter for shares f, by docs/architecture.md's table of bytes. */
 static double seconds_of(const hk_machine *m, const double f[HK_ROUTE_COUNT]) {
   const double n = m->gpus.value;
   const double in = 2 * f[C] + 12 * f[S] + 12 * f[M], out = 12 * f[S] + 12 * f[M];
