@@ -40,7 +40,7 @@ def test_large_gradients_leave_and_handles_have_their_values():
     mine, opt, other, _ = pair()
     backward(mine, other)
     held = handles(mine)
-    assert {"tokens.weight", "layers.0.up.weight"} <= set(held) and "norm.weight" not in held
+    assert {"tokens.weight", "layers.0.up.weight", "norm.weight"} <= set(held)
     expected = dict(other.named_parameters())
     for name, p in held.items():
         assert p.grad.shape == p.shape and p.grad.dtype == p.dtype and p.grad.device == p.device
@@ -48,6 +48,7 @@ def test_large_gradients_leave_and_handles_have_their_values():
         norm = expected[name].grad.double().norm()
         assert torch.allclose(p.grad.norm().double(), norm, rtol=1e-6)
         assert torch.allclose(torch.linalg.vector_norm(p.grad.detach()).double(), norm, rtol=1e-6)
+        assert torch.allclose(p.grad.data.norm(2).double(), norm, rtol=1e-6)
         assert bool(torch.isfinite(p.grad).all()) and not bool(p.grad.isnan().any())
     assert "held" in repr(held["tokens.weight"].grad)
 
@@ -56,10 +57,10 @@ def test_any_other_operation_says_what_to_do():
     mine, opt, _, _ = pair()
     backward(mine)
     grad = mine.tokens.weight.grad
-    for operation in (lambda: grad + 1, lambda: grad.cpu().numpy(), lambda: grad.abs(),
+    for operation in (lambda: grad + 1, lambda: grad.float().cpu(), lambda: grad.abs(),
                       lambda: grad.norm(1), lambda: grad.clone(), lambda: grad.mul_(grad),
                       lambda: grad.mul_(torch.ones(grad.shape)), lambda: grad.clamp_(-1, 1)):
-        with pytest.raises((HocketUsageError, RuntimeError), match="tokens.weight.*opt.read_gradient|storage"):
+        with pytest.raises((HocketUsageError, RuntimeError), match="tokens.weight.*opt.read_gradient"):
             operation()
     opt.step()
 
@@ -73,10 +74,9 @@ def test_torch_s_clipping_works_on_what_has_left(foreach):
         exact = ReferenceAdamW._norm([p.grad for p in other.parameters() if p.grad is not None])
         assert abs(float(norm) - exact) < 5e-3 * exact
         coefficient = min(1.0, float(torch.tensor(2.0) / (norm + 1e-6)))
-        # Large gradients are multiplied once, in fp32; small ones by torch in their own type.
         for p, q in zip(mine.parameters(), other.parameters()):
             if isinstance(p.grad, GradientHandle):
-                assert same_bits(opt.read_gradient(p), q.grad * torch.tensor(coefficient, dtype=torch.float32)) or torch.allclose(
+                assert torch.allclose(
                     opt.read_gradient(p).float(), q.grad.float() * coefficient, rtol=1e-2)
         opt.step()
         opt.zero_grad()
