@@ -132,7 +132,8 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_flush": (c_int, (_ENGINE, c_char_p)),
     "hocket_discard": (c_int, (_ENGINE, c_int64, c_char_p)),
     "hocket_scale": (c_int, (_ENGINE, c_double, c_char_p)),
-    "hocket_sum_of_squares": (c_int, (_ENGINE, POINTER(c_double), POINTER(c_int64), c_char_p)),
+    "hocket_sum_of_squares": (
+        c_int, (_ENGINE, c_int64, POINTER(c_double), POINTER(c_int64), c_char_p)),
     "hocket_read_gradient": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
     "hocket_step": (
         c_int, (_ENGINE, POINTER(StepOptions), POINTER(StepInfo), c_void_p, c_char_p)),
@@ -316,10 +317,11 @@ class Engine:
         """Multiplies all gradients in the step to come."""
         self._call("hocket_scale", factor)
 
-    def sum_of_squares(self) -> Tuple[float, int]:
-        """Sum of squares of all finite gradient values, and how many are not finite."""
+    def sum_of_squares(self, tensor: int = -1) -> Tuple[float, int]:
+        """Exact sum of squares of the finite values of one tensor's gradient (-1: of all), before
+        scale(), and how many values are not finite."""
         total, nonfinite = c_double(), c_int64()
-        self._call("hocket_sum_of_squares", byref(total), byref(nonfinite))
+        self._call("hocket_sum_of_squares", tensor, byref(total), byref(nonfinite))
         return total.value, nonfinite.value
 
     def read_gradient(self, tensor: int, address: int) -> None:

@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from .optim import AdamW
 
 HOOK_NUMEL = 1 << 15
-"""Smaller tensors have no hook: their gradients stay in ``p.grad`` and are handed over in one call
-a block, or in ``step()``."""
+"""Smaller tensors have no hook: their gradients leave when backward has left their block (overlap
+"both") or is over, or, in models without a larger tensor, in ``step()``."""
+SWEEP_MOST = 4096
+"""More small tensors than these are handed over in ``step()``, at a fraction of the cost. Clipping
+them with torch is then slow, because large and small ones are multiplied differently."""
 
 
 class GatedParameters(dict[str, Any]):
@@ -170,6 +173,7 @@ class Attachment:
         self._passed: Dict[int, bytearray] = {}
         self._block_of: Dict[int, int] = {}
         self._sweeping: Optional[int] = None
+        self._backward = -1
         self._small: Dict[int, List[int]] = {}
         self.pending = bytearray()
         self.seconds = 0.0
@@ -397,7 +401,19 @@ class Attachment:
             if self._sweeping is not None:
                 self.sweep(self._sweeping)
             self._sweeping = block
+        backward: int = torch._C._current_graph_task_id()
+        if backward != self._backward:
+            self._backward = backward
+            torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
         optimizer.handover().take(number, grad)
+
+    def backward_over(self) -> None:
+        """The backward that is running ends: small gradients leave, too."""
+        self._backward, self._sweeping = -1, None
+        if sum(map(len, self._small.values())) <= SWEEP_MOST:
+            for block in self._small:
+                self.sweep(block)
+        self.optimizer().binding().engine.flush()
 
     def check_gated(self, number: int) -> None:
         """HocketError if a gradient comes from weights that no gate waited for."""
@@ -415,6 +431,7 @@ class Attachment:
         for number in self._small.get(block, ()):
             grad = params[number].grad
             if grad is not None and type(grad) is not GradientHandle:
+                self.check_gated(number)
                 handover.take(number, grad)
 
     # -- Marks for the timeline ---------------------------------------------------------------

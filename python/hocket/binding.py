@@ -236,11 +236,6 @@ class Binding:
                 "(accumulate=torch.float32 for sums in float32)")
         return torch.empty_like(param, dtype=wanted).copy_(grad)
 
-    def sum_of_squares(self, number: int) -> Tuple[float, int]:
-        """Exact sum of squares of one tensor's gradient (-1: of all), and how many of its values
-        are not finite (they are not in the sum)."""
-        return self.engine.sum_of_squares(number)
-
     def read_gradient(self, number: int) -> Tensor:
         """A tensor's gradient as handed over so far, on the host, in the parameter's layout."""
         param = self.params[number]

@@ -154,19 +154,19 @@ class HandOver:
         return norm
 
     def _squares(self, number: int) -> float:
-        total, nonfinite = self.binding.sum_of_squares(number)
+        total, nonfinite = self.binding.engine.sum_of_squares(number)
         return math.inf if nonfinite else total
 
     def nonfinite(self) -> int:
         """How many values handed over are not finite."""
         if 1 not in self.live:
             return 0
-        return self.binding.sum_of_squares(-1)[1]
+        return self.binding.engine.sum_of_squares(-1)[1]
 
     def finite(self, number: int) -> bool:
         """Whether all values of one tensor's gradient are finite."""
         self._need(number)
-        return not self.live[number] or self.binding.sum_of_squares(number)[1] == 0
+        return not self.live[number] or self.binding.engine.sum_of_squares(number)[1] == 0
 
     def read(self, number: int) -> Tensor:
         """The gradient as it stands, in its own type, on the parameter's device."""

@@ -16,6 +16,9 @@ except ImportError:
     sys.path.insert(0, str(HERE.parent))
 
 
+torch.set_num_threads(1)  # the same sums everywhere, and tests beside each other
+
+
 @pytest.fixture(autouse=True)
 def _deterministic():
     torch.manual_seed(0)
