@@ -47,6 +47,8 @@
     "staging buffers in flight on the GPU (default: the policy's)")                                \
   X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                          \
     "gradients to the host beside backward, or in its way")                                        \
+  X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
+    "what the update runs beside: nothing (default), forward, backward too")                       \
   X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                               \
     "threads of a rank's CPU team (default: its share of the cores)")                              \
   X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                              \
@@ -134,6 +136,7 @@ typedef struct {
   int checkpoint;                       /* 0 yes, 1 no */
   int runtime;                          /* an hk_runtime */
   int flush;                            /* an hk_flush; look at `given` */
+  int overlap;                          /* an hk_overlap */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
   double max_norm;                      /* 0: no clipping */

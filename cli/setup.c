@@ -55,6 +55,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
       .flush = args->given & HK_OPTION(FLUSH) ? &setup->flush : NULL,
       .cpu_threads = (int)args->cpu_threads,
       .cores_unbound = args->unbound,
+      .overlap = (hk_overlap)args->overlap,
   };
   setup->options = (hk_policy_options){
       .stride = args->stride > 0 ? (int)args->stride : 0,

@@ -12,7 +12,7 @@
 #define HK_OPTIONS_POLICY                                                                 \
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \
    HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS) | \
-   HK_OPTION(UNBOUND))
+   HK_OPTION(UNBOUND) | HK_OPTION(OVERLAP))
 /* Everything that a plan file fixes. */
 #define HK_OPTIONS_PLAN (HK_OPTION(MODEL) | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
 

@@ -67,6 +67,8 @@ typedef struct {
   hk_route route;
   bool ahead; /* may be updated before the norm is known, into 12 spare bytes a parameter: only with
                  overlap `both` and on route cpu */
+  bool early; /* then its new weights go up before the norm is known, too, into 2 spare bytes a
+                 parameter of GPU memory: only with `ahead` */
 } hk_plan_subgroup;
 
 typedef struct {
@@ -129,6 +131,7 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size);
 void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last);
 
 /* Parameters of one rank that may be updated before the norm is known. */
+int64_t hk_plan_early(const hk_plan *plan); /* ... whose weights go up early */
 int64_t hk_plan_ahead(const hk_plan *plan);
 
 /* Parameters of one rank on each route. */

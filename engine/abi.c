@@ -148,15 +148,20 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
   if (o->overlap == HOCKET_OVERLAP_PLAN) return HK_OK;
   const hk_overlap overlap = (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
-  if (plan->overlap == overlap) return HK_OK;
+  if (text != NULL && plan->overlap == overlap) return HK_OK;
   plan->overlap = overlap;
-  for (size_t s = 0; s < plan->n_subgroups; s++) plan->subgroups[s].ahead = false;
-  if (overlap != HK_OVERLAP_BOTH) return HK_OK;
-  const hk_host_memory memory = hk_host_memory_read("");
-  const hk_bytes room = hk_host_memory_room(&memory);
-  const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
-  /* What is left is the framework's: data loading, checkpoints. */
-  return hk_training_choose_ahead(plan, most - most / 16, err);
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
+  }
+  if (overlap == HK_OVERLAP_BOTH) {
+    const hk_host_memory memory = hk_host_memory_read("");
+    const hk_bytes room = hk_host_memory_room(&memory);
+    const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
+    /* What is left is the framework's: data loading, checkpoints. */
+    HK_TRY(hk_choose_ahead(plan, most - most / 16, err));
+  }
+  if (text == NULL && o->gpu_memory > 0) hk_choose_gpu(plan, o->gpu_memory);
+  return HK_OK;
 }
 
 static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,

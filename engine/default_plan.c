@@ -96,3 +96,47 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
   plan->cpu_threads = threads > 0 ? threads : hk_default_threads();
   return HK_OK;
 }
+
+/* -- What runs ahead, and what stays on the GPU -------------------------------------------------
+ */
+
+/* What whole slabs of a subgroup waste at most. */
+#define SLAB_WASTE (12 * HK_MIB)
+
+hk_status hk_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err) {
+  hk_engine_memory memory;
+  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
+  }
+  HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+  hk_bytes left = host_memory - memory.host_pinned - memory.host_pageable;
+  for (size_t s = plan->n_subgroups; s-- > 0;) {
+    hk_plan_subgroup *sub = &plan->subgroups[s];
+    const hk_bytes spares = 12 * sub->numel + SLAB_WASTE;
+    if (sub->route != HK_ROUTE_CPU || spares > left) continue;
+    sub->ahead = true;
+    left -= spares;
+  }
+  return HK_OK;
+}
+
+void hk_choose_gpu(hk_plan *plan, hk_bytes gpu_memory) {
+  hk_bytes left = gpu_memory;
+  for (size_t s = plan->n_subgroups; s-- > 0;) {
+    hk_plan_subgroup *sub = &plan->subgroups[s];
+    if (!sub->ahead || 2 * sub->numel > left) continue;
+    sub->early = true;
+    left -= 2 * sub->numel;
+  }
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    hk_plan_subgroup *sub = &plan->subgroups[s];
+    /* Its early weights are no longer needed. */
+    const hk_bytes bytes = 14 * sub->numel + SLAB_WASTE - (sub->early ? 2 * sub->numel : 0);
+    if (sub->route != HK_ROUTE_CPU) continue;
+    if (bytes > left) break;
+    sub->route = HK_ROUTE_RESIDENT;
+    sub->ahead = sub->early = false;
+    left -= bytes;
+  }
+}

@@ -76,6 +76,7 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
                                  : (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t),
                 DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
+  d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
   d.slots = part(&d.all, training != NULL ? hk_training_slot_bytes(training) : 0, DEVICE_ALIGN);
   return d;
 }
@@ -335,7 +336,8 @@ static void place_device(hk_engine *e) {
   e->grads32 = (float *)(at += d->weights);
   e->device_bins = (uint64_t *)(at += d->grads32);
   e->device_ticket = (int64_t *)(at += d->bins);
-  e->slots = at + d->ticket;
+  e->early = (uint16_t *)(at += d->ticket);
+  e->slots = at + d->early;
 }
 
 /* State and weights begin as zeros, on the device by copying the zeros of fresh host memory. */

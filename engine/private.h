@@ -20,6 +20,7 @@ typedef struct {
   hk_bytes grads32; /* DeepSpeed: fp32 copies of gradients, one subgroup or flush at a time */
   hk_bytes bins; /* hk_squares bins and the count of non-finite ones; training: one set a segment */
   hk_bytes ticket; /* number of the attempt under way */
+  hk_bytes early;  /* training: weights that wait for the norm */
   hk_bytes slots;  /* training: images of gradients on their way to the host */
   hk_bytes all;
 } hk_device_layout;
@@ -73,7 +74,8 @@ struct hk_engine {
   float *grads32;
   uint64_t *device_bins;
   int64_t *device_ticket;
-  char *slots; /* training: [slots] images on their way */
+  uint16_t *early; /* training: [state.early_numel] */
+  char *slots;     /* training: [slots] images on their way */
 
   hk_squares squares, *thread_squares; /* [team threads] */
   hk_ranges given;                     /* parameters with a gradient for the next step */

@@ -56,10 +56,10 @@ unsigned hk_training_external_lanes(const hk_engine *e) {
 
 /* The flat interval of an operation that brings new weights; false: it is none. */
 static bool weights_of(const hk_engine *e, const hk_op *op, int64_t *begin, int64_t *end) {
-  if (op->kind != HK_OP_WEIGHT_H2D && op->kind != HK_OP_ADAMW_GPU &&
-      op->kind != HK_OP_ADAMW_MAPPED) {
-    return false;
-  }
+  const bool last = op->kind == HK_OP_WEIGHT_PLACE || op->kind == HK_OP_ADAMW_GPU ||
+                    op->kind == HK_OP_ADAMW_MAPPED ||
+                    (op->kind == HK_OP_WEIGHT_H2D && !e->state.subgroups[op->subgroup].early);
+  if (!last) return false;
   *begin = e->state.subgroups[op->subgroup].offset + op->offset;
   *end = *begin + hk_engine_op_numel(e, op);
   return true;
@@ -140,23 +140,6 @@ void hk_training_close(hk_engine *e) {
   free(t->block_ops);
   free(t);
   e->training = NULL;
-}
-
-hk_status hk_training_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err) {
-  hk_engine_memory memory;
-  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
-  for (size_t s = 0; s < plan->n_subgroups; s++) plan->subgroups[s].ahead = false;
-  HK_TRY(hk_engine_measure(plan, &options, &memory, err));
-  hk_bytes left = host_memory - memory.host_pinned - memory.host_pageable;
-  for (size_t s = plan->n_subgroups; s-- > 0;) {
-    hk_plan_subgroup *sub = &plan->subgroups[s];
-    /* 12 bytes and what whole slabs waste. */
-    const hk_bytes spares = 12 * sub->numel + 12 * HK_MIB;
-    if (sub->route != HK_ROUTE_CPU || spares > left) continue;
-    sub->ahead = true;
-    left -= spares;
-  }
-  return HK_OK;
 }
 
 /* -- Runs -------------------------------------------------------------------------------------- */

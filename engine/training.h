@@ -30,11 +30,6 @@ typedef struct {
   int64_t ahead;
 } hk_training_step_report;
 
-/* Gives all host memory that the plan leaves to running ahead: marks subgroups on route cpu, the
- * last ones in forward order first, while 12 bytes a parameter of spares fit in `host_memory`
- * beside what the engine needs. The overlap must be `both`. */
-hk_status hk_training_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err);
-
 hk_status hk_training_set_weight(hk_engine *engine, size_t param, void *weight, hk_error *err);
 hk_status hk_training_masters(hk_engine *engine, int64_t param, void *stream, hk_error *err);
 hk_status hk_training_weights_from_masters(hk_engine *engine, int64_t param, void *stream,

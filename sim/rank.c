@@ -8,16 +8,39 @@
 
 #define DEFAULT_SUBGROUP 100000000
 
+static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_settings *settings) {
+  if (settings->overlap != HK_OVERLAP_NONE) return HK_SUBGROUP_BLOCKS;
+  return candidate->runtime == HK_RUNTIME_DEEPSPEED ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT;
+}
+
+/* A rank's share of the cores. Beside computation the framework's threads (main, autograd, driver)
+ * preempt a team that has them all, and a team waits for its last member: up to 3 cores, but at
+ * most a quarter, are theirs (TRAINING.md: a team on 14 of 16 cores ran at 0.58 of its rate). */
+static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
+  const int cores = (int)machine->cores.value;
+  if (settings->cores_unbound) return cores;
+  const int share = cores > gpus ? cores / gpus : 1;
+  if (settings->overlap == HK_OVERLAP_NONE) return share;
+  const int left = share / 4 < 3 ? share / 4 : 3;
+  return share - left;
+}
+
+static hk_status set_overlap(hk_plan *plan, hk_overlap overlap, const hk_machine *machine,
+                             hk_error *err) {
+  if (overlap == HK_OVERLAP_NONE) return HK_OK;
+  hk_plan_set_overlap(plan, overlap);
+  HK_TRY(hk_plan_check(plan, err));
+  return hk_plan_run_ahead(plan, machine, err);
+}
+
 hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
                             const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, hk_plan *plan, hk_error *err) {
   memset(plan, 0, sizeof *plan);
-  const bool deepspeed = candidate->runtime == HK_RUNTIME_DEEPSPEED;
-  const int cores = (int)machine->cores.value;
   hk_model copy = {0};
   HK_TRY(hk_model_from_config(model->config, model->name, &copy, err));
   hk_status status = hk_plan_create(
-      &copy, job, candidate->runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
+      &copy, job, candidate->runtime, rule_of(candidate, settings),
       settings->subgroup_numel > 0 ? settings->subgroup_numel : DEFAULT_SUBGROUP, plan, err);
   hk_model_free(&copy);
   HK_TRY(status);
@@ -27,9 +50,9 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
   if (settings->piece_numel > 0) plan->piece_numel = settings->piece_numel;
   plan->cores_bound = !settings->cores_unbound;
   plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
-                      : plan->cores_bound       ? (cores > job->gpus ? cores / job->gpus : 1)
-                                                : cores;
+                                                : default_threads(settings, machine, job->gpus);
   status = hk_policy_apply(candidate->policy, &candidate->options, machine, plan, err);
+  if (status == HK_OK) status = set_overlap(plan, settings->overlap, machine, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
 }
@@ -94,16 +117,15 @@ static void list_policy(hk_candidates *c, const hk_ranking_options *options,
   }
 }
 
-/* What DeepSpeed does with a list of tensors is not known. */
+/* What DeepSpeed does with a list of tensors is not known, and nothing runs beside its step. */
 static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
-                            const hk_model *model) {
+                            const hk_model *model, const hk_plan_settings *settings) {
   size_t n = 0;
   const hk_policy *const *policies = hk_policy_list(&n);
   for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
     if (options->only_runtime != NULL && (int)*options->only_runtime != runtime) continue;
-    if (options->only_runtime == NULL && runtime == HK_RUNTIME_DEEPSPEED &&
-        model->arch == HK_ARCH_LISTED)
-      continue;
+    const bool hocket_only = model->arch == HK_ARCH_LISTED || settings->overlap != HK_OVERLAP_NONE;
+    if (options->only_runtime == NULL && runtime == HK_RUNTIME_DEEPSPEED && hocket_only) continue;
     for (size_t i = 0; i < n; i++) {
       if (options->only_policy != NULL && options->only_policy != policies[i]) continue;
       list_policy(c, options, policies[i], (hk_runtime)runtime);
@@ -119,7 +141,9 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
     return false;
   }
   for (size_t i = 0; i < a->n_subgroups; i++) {
-    if (a->subgroups[i].route != b->subgroups[i].route || a->order[i] != b->order[i]) return false;
+    if (a->subgroups[i].route != b->subgroups[i].route || a->order[i] != b->order[i] ||
+        a->subgroups[i].ahead != b->subgroups[i].ahead)
+      return false;
   }
   return true;
 }
@@ -258,7 +282,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                   hk_ranking *ranking, hk_error *err) {
   memset(ranking, 0, sizeof *ranking);
   hk_candidates candidates = {.n = 0};
-  list_candidates(&candidates, options, model);
+  list_candidates(&candidates, options, model, settings);
   if (candidates.n == 0) {
     return hk_fail(err, HK_INPUT,
                    "no policy takes these options together; --help says which takes "

@@ -3,6 +3,7 @@
 #ifndef HK_SIM_STATE_H
 #define HK_SIM_STATE_H
 
+#include "core/pick.h"
 #include "sim/share.h"
 #include "sim/sim.h"
 
@@ -48,9 +49,13 @@ typedef struct {
   int32_t *running; /* slots in use, in no particular order */
   int n_running;
 
-  int32_t *pending;           /* per operation: dependencies and lane predecessor not yet ended */
-  int32_t *next_begin, *next; /* successors, compressed */
-  int32_t *ready, *ended;     /* scratch of one moment */
+  int32_t *pending;             /* per operation: dependencies and lane predecessor not yet ended */
+  hk_picker *pickers;           /* per lane: what waits for it, where it picks */
+  bool *busy;                   /* per lane that picks: it has taken one that has not ended */
+  int32_t last_begin, last_end; /* operations whose ends bound the last iteration; -1: none */
+  bool in_last;                 /* between these */
+  int32_t *next_begin, *next;   /* successors, compressed */
+  int32_t *ready, *ended;       /* scratch of one moment */
   int n_ready, n_ended;
 
   hk_bytes *gpu_memory; /* per rank */
@@ -88,6 +93,10 @@ static inline hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int
 
 /* How long `work` takes at a rate: whole nanoseconds, rounded up. */
 hk_ns hk_time_for(double work, double rate);
+
+/* sim/state.c: everything from `graph` and `machine`; close also after a failure. */
+hk_status hk_state_open(hk_state *s);
+void hk_state_close(hk_state *s);
 
 /* sim/memory.c: an operation takes and gives back memory. */
 hk_status hk_memory_begin(hk_state *s);

@@ -117,6 +117,7 @@ static void make_engine(world *w) {
     plan.subgroups[s].route = (hk_route)pick(&w->r, 0, most);
     plan.subgroups[s].ahead = plan.overlap == HK_OVERLAP_BOTH &&
                               plan.subgroups[s].route == HK_ROUTE_CPU && pick(&w->r, 0, 3) > 0;
+    plan.subgroups[s].early = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
   }
   const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
   must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
