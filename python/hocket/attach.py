@@ -171,12 +171,13 @@ class Attachment:
         self._hooked: Set[int] = set()
         self._handles: List[Any] = []
         self._passed: Dict[int, bytearray] = {}
-        self._block_of: Dict[int, int] = {}
+        self._number_of: Dict[int, int] = {}
+        self._blocks: List[int] = []
+        self._members: List[List[int]] = []
         self._sweeping: Optional[int] = None
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
-        self.pending = bytearray()
-        self.seconds = 0.0
+        self._ungated = bytearray()
         self.recording = False
         self.keep_call = optimizer._settings.plan == "auto"
         self._call: Optional[Call] = None
@@ -270,8 +271,11 @@ class Attachment:
     def bound(self, blocks: List[Block]) -> None:
         """The optimizer has its engine: gates close from now on."""
         binding = self.optimizer().binding()
-        self._block_of = {key: binding.blocks[number] for key, number in binding.index.items()}
-        self.pending = bytearray(binding.n_blocks)
+        self._number_of, self._blocks = binding.index, binding.blocks
+        self._members = [[] for _ in range(binding.n_blocks)]
+        for number, its in enumerate(binding.blocks):
+            self._members[its].append(number)
+        self._ungated = bytearray(len(binding.params))
         self._small = {}
         for number, param in enumerate(binding.params):
             if id(param) not in self._hooked:
@@ -297,8 +301,9 @@ class Attachment:
         if self._trace is None:
             return
         gates: Dict[str, Set[int]] = {}
-        for key, block in self._block_of.items():
+        for key, number in self._number_of.items():
             if key not in self._trace:
+                block = self._blocks[number]
                 gates.setdefault(self.names[key].rpartition(".")[0], set()).add(block)
                 gates.setdefault("", set()).add(block)
         self._hook_modules(gates, ("before",))
@@ -312,9 +317,10 @@ class Attachment:
         if self._trace is not None:
             self._trace.setdefault(id(param), len(self._trace))
             return
-        block = self._block_of.get(id(param))
-        if block is not None:
-            self.wait(block)
+        number = self._number_of.get(id(param))
+        if number is not None:
+            self.wait(self._blocks[number])
+            self._ungated[number] = 0
 
     def wait(self, block: int) -> None:
         """Returns when the current stream may read a block's weights."""
@@ -331,9 +337,12 @@ class Attachment:
                 "before the capture, and before each replay")
         binding.engine.wait_weights(block, stream)
         passed[block] = 1
-        self.pending[block] = 0
-        if binding.device.type != "cuda" and 1 not in self.pending:
-            self.busy = self.waits = False
+
+    def wait_for_all_of(self, block: int) -> None:
+        """wait(), on behalf of every tensor of the block."""
+        self.wait(block)
+        for number in self._members[block]:
+            self._ungated[number] = 0
 
     def enter(self, module: nn.Module, blocks: Tuple[int, ...], args: Any,
               compiled: bool) -> None:
@@ -348,7 +357,7 @@ class Attachment:
             self.wait_under(module)
         for block in blocks:
             if block >= 0 and self.waits:
-                self.wait(block)
+                self.wait_for_all_of(block)
         if self.recording:
             self._mark_forward(blocks, False)
             self._mark_backward(blocks, args, True)
@@ -363,22 +372,21 @@ class Attachment:
         """Waits for all weights under a module."""
         if not self.waits:
             return
-        for block in sorted({self._block_of[id(param)] for inner in module.modules()
-                             for param in dict.values(inner._parameters)
-                             if param is not None and id(param) in self._block_of}):
-            self.wait(block)
+        for inner in module.modules():
+            for param in dict.values(inner._parameters):  # type: ignore[arg-type]
+                self.touch(param)
 
     def stepped(self) -> None:
         """step() has begun an update: weights are under way."""
         self.end_trace()
         self._passed.clear()
-        self.pending = bytearray(b"\1" * len(self.pending))
+        self._ungated = bytearray(b"\1" * len(self._ungated))
         self.busy = self.waits = True
         self._sweeping = None
 
     def complete(self) -> None:
         """All weights are there."""
-        self.pending = bytearray(len(self.pending))
+        self._ungated = bytearray(len(self._ungated))
         self.busy, self.waits = self._trace is not None, False
 
     # -- Gradients ----------------------------------------------------------------------------
@@ -418,7 +426,7 @@ class Attachment:
     def check_gated(self, number: int) -> None:
         """HocketError if a gradient comes from weights that no gate waited for."""
         binding = self.optimizer().binding()
-        if self.waits and self.pending[binding.blocks[number]]:
+        if self.waits and self._ungated[number]:
             raise HocketUsageError(
                 f"{binding.names[number]} was used in forward before its update had arrived: no "
                 "hook of its module ran and it was not looked up there. Call opt.synchronize() "

@@ -83,6 +83,7 @@ def _read_all(opt: "AdamW") -> "defaultdict[Any, Any]":
         out.update({param: dict(entry) for param, entry in opt._pending.items()})
         return out
     opt.synchronize()
+    opt.follow_weights()
     needed = 12 * sum(param.numel() for param in opt.state)
     free = _available()
     if free is not None and needed > free:
@@ -234,6 +235,7 @@ def save(opt: "AdamW", path: str) -> None:
     """See AdamW.save."""
     opt.bind()
     opt.synchronize()
+    opt.follow_weights()
     engine = opt.binding().engine
     sidecar = {"schema": "hocket.groups/1", "step": engine.step_number(),
                "groups": [_numbers(group) for group in opt.param_groups]}

@@ -69,9 +69,7 @@ class HandOver:
         began = time.perf_counter()
         with self._lock:
             if not self.live[number] and not self.zeroed[number]:
-                raise HocketUsageError(
-                    f"a gradient for {self.binding.names[number]} is added to one that step() has "
-                    "used up: call zero_grad() after step()")
+                return  # to one that step() has used up: GANs do so, and clear it before its use
             if number in self._factors:
                 self._multiply_out(number)
             self._give(number, grad)
@@ -227,9 +225,9 @@ class HandOver:
                 "gradients with opt.read_gradient(p)")
         if not self.live[number] and not self.zeroed[number]:
             raise HocketUsageError(
-                f"step() was called again, but the gradient of {self.binding.names[number]} was "
-                "used up by the last step: call zero_grad() and backward() first (gradients of an "
-                "attached model live until step())")
+                f"the gradient of {self.binding.names[number]} was used up by the last step, and "
+                "zero_grad() has not been called since: gradients of an attached model live until "
+                "step(); call zero_grad() between step() and the next backward()")
 
     def scale(self) -> None:
         """Tells the engine what the program has multiplied gradients by."""

@@ -318,11 +318,14 @@ class AdamW(Optimizer):
                     "require one at the first step: make a new hocket.AdamW after unfreezing and "
                     "load this one's state_dict() into it")
         binding.check_in_place()
-        if [param._version for param in binding.params] != self._versions:
-            self._follow_weights()
+        self.follow_weights()
 
-    def _follow_weights(self) -> None:
+    def follow_weights(self) -> None:
+        """Masters follow weights that the program has written since the last step: where a master
+        does not round to its weight any more, it becomes the weight."""
         binding = self.binding()
+        if [param._version for param in binding.params] == self._versions:
+            return
         for number, param in enumerate(binding.params):
             if param._version != self._versions[number]:
                 binding.refresh_master(number)
@@ -404,6 +407,7 @@ class AdamW(Optimizer):
     def checksum(self) -> str:
         """32 hexadecimal digits, equal for equal state."""
         self.bind()
+        self.follow_weights()
         return self.binding().engine.checksum()
 
     # -- Checkpoints --------------------------------------------------------------------------

@@ -116,6 +116,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def assert_same(opt, model, reference, other) -> None:
     """p, m, v, steps and weights of opt/model are those of reference/other, to the bit."""
     opt.synchronize()
+    if opt.is_bound():
+        opt.follow_weights()
     for (name, p), (_, q) in zip(model.named_parameters(), other.named_parameters()):
         assert same_bits(p, q), f"weights of {name} differ"
         expected = reference.state.get(q)

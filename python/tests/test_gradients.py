@@ -182,8 +182,9 @@ def test_used_up_gradients_are_not_used_again():
     opt.step()
     with pytest.raises(HocketUsageError, match="used up.*zero_grad"):
         opt.step()
-    with pytest.raises(HocketUsageError, match="zero_grad\\(\\) after step"):
-        backward(mine)
+    backward(mine)
+    with pytest.raises(HocketUsageError, match="used up.*zero_grad"):
+        opt.step()
     with pytest.raises(HocketUsageError, match="used up"):
         mine.tokens.weight.grad.norm()
     opt.zero_grad()
