@@ -174,6 +174,7 @@ class Attachment:
         self._number_of: Dict[int, int] = {}
         self._blocks: List[int] = []
         self._members: List[List[int]] = []
+        self._expected: Dict[str, int] = {}
         self._sweeping: Optional[int] = None
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
@@ -261,8 +262,14 @@ class Attachment:
         finally:
             self._trace, self.busy = kept, True
 
+    def expect_order(self, names: Sequence[str]) -> None:
+        """A file that is about to be loaded was written with this order of tensors."""
+        self._expected = {name: position for position, name in enumerate(names)}
+
     def blocks(self, names: List[str]) -> List[Block]:
         """Blocks of the parameters with these names, in the order that was seen."""
+        if self._expected:
+            return find_blocks(self.model, names, self._expected)
         trace = self._trace or {}
         order = {self.names[key]: position for key, position in trace.items()
                  if key in self.names}

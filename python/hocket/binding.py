@@ -230,6 +230,7 @@ class Binding:
         if grad.dtype is wanted and same_layout:
             return grad
         if grad.dtype is not wanted and self.accumulate is None:
+            self.check_in_place()  # says so if the parameter has changed its type
             raise HocketUsageError(
                 f"the gradient of {self.names[number]} has type {grad.dtype}, the parameter "
                 f"{param.dtype}: hocket.AdamW takes gradients of the parameter's type "

@@ -199,9 +199,11 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
         binding.write(_abi.V, number, entry["exp_avg_sq"])
         binding.engine.set_tensor_step(number, int(entry["step"]))
         master = entry.get("master_weight")
-        if master is not None:
+        if param.dtype is torch.float32:
+            pass  # the weight is the master
+        elif master is not None:
             stale += binding.merge_master(number, master.detach().cpu().float())
-        elif param.dtype is not torch.float32:
+        else:
             without += 1
     if stale:
         warnings.warn(
@@ -238,7 +240,8 @@ def save(opt: "AdamW", path: str) -> None:
     opt.follow_weights()
     engine = opt.binding().engine
     sidecar = {"schema": "hocket.groups/1", "step": engine.step_number(),
-               "groups": [_numbers(group) for group in opt.param_groups]}
+               "groups": [_numbers(group) for group in opt.param_groups],
+               "tensors": opt.binding().names}
     partial = f"{path}.json.{os.getpid()}"
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(sidecar, file, indent=1)
@@ -252,7 +255,10 @@ def load(opt: "AdamW", path: str) -> None:
     """See AdamW.load."""
     from .optim import increment_versions
 
+    sidecar = _read_sidecar(path + ".json")
     opt._pending = {}  # the file counts
+    if opt._attachment is not None:
+        opt._attachment.expect_order(sidecar.get("tensors", []))
     opt.bind()
     opt.synchronize()
     opt.handover().discard_all()
@@ -265,19 +271,27 @@ def load(opt: "AdamW", path: str) -> None:
     opt.state = defaultdict(dict)
     opt._views(binding)
     opt._awaited = None
-    _load_sidecar(opt, path + ".json", binding.engine.step_number())
+    _load_groups_of(opt, sidecar, path + ".json", binding.engine.step_number())
     binding.forget_groups()
 
 
-def _load_sidecar(opt: "AdamW", path: str, step: int) -> None:
+def _read_sidecar(path: str) -> Dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            sidecar = json.load(file)
+            sidecar: Dict[str, Any] = json.load(file)
     except FileNotFoundError:
+        return {}
+    if sidecar.get("schema") != "hocket.groups/1":
+        raise HocketError(f"{path} is not what hocket.AdamW.save writes beside a state", NO)
+    return sidecar
+
+
+def _load_groups_of(opt: "AdamW", sidecar: Dict[str, Any], path: str, step: int) -> None:
+    if not sidecar:
         return
-    if sidecar.get("step") != step or len(sidecar["groups"]) != len(opt.param_groups):
+    if sidecar["step"] != step or len(sidecar["groups"]) != len(opt.param_groups):
         warnings.warn(
-            f"hocket: {path} is of step {sidecar.get('step')}, the state of step {step}: learning "
+            f"hocket: {path} is of step {sidecar['step']}, the state of step {step}: learning "
             "rates and other options stay as they are")
         return
     for group, saved in zip(opt.param_groups, sidecar["groups"]):

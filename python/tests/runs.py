@@ -55,7 +55,7 @@ def reference(case: Case) -> Tuple[torch.nn.Module, ReferenceAdamW, List[float],
         for _ in range(case.accumulation):
             loss = model(next(data)) / case.accumulation
             loss.backward()
-            losses.append(float(loss))
+            losses.append(loss.item())
         opt.step()
         norms.append(opt.grad_norm)
         opt.zero_grad()
@@ -79,7 +79,7 @@ def continue_run(case: Case, model, opt, schedule, first: int, last: int) -> Lis
         for _ in range(case.accumulation):
             loss = model(next(data)) / case.accumulation
             loss.backward()
-            losses.append(float(loss))
+            losses.append(loss.item())
         opt.step()
         schedule.step()
         opt.zero_grad()

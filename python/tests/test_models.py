@@ -464,3 +464,18 @@ def test_blocks_are_in_the_order_of_use():
     assert opt.binding().block_names == [
         "embed", "encoder.1", "encoder.0", "decoder.0", "decoder.1", "head"]
     assert hocket.describe(mine, torch.randn(2, 64))["tensors"][0]["name"] == "embed.weight"
+
+
+def test_zero_grad_of_the_module_waits_for_nothing_and_other_readers_for_what_they_read():
+    mine = make("llama")
+    opt = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="forward")
+    opt.attach(mine)
+    mine(batches(1)[0]).backward()
+    opt.step()
+    waited = opt._attachment._passed
+    mine.zero_grad()
+    assert not waited
+    next(mine.parameters())  # as model.device and model.dtype of transformers do
+    assert sum(map(sum, waited.values())) == 1
+    list(mine.parameters())
+    assert sum(map(sum, waited.values())) == opt.binding().n_blocks
