@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import time
-from typing import Any, Dict, List, Optional, Sequence, Type
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -24,8 +25,11 @@ class Row:
 
     exact = True
 
-    def __init__(self, job: "Job") -> None:
+    def __init__(self, job: "Job", settings: Optional[Mapping[str, str]] = None) -> None:
         self.job = job
+        self.settings = dict(settings or {})
+        if self.settings and not isinstance(self, Hocket):
+            raise ValueError(f"this row takes no settings such as {next(iter(self.settings))}")
         self.model = self._build()
 
     def _build(self) -> Any:
@@ -64,6 +68,7 @@ class Job:
         self.device = torch.device(options.device)
         self.shape = workload.shape(options.size, options.layers)
         self.checkpointing = True
+        self.predictions: Dict[Tuple[str, int], Dict[str, Any]] = {}
 
     def batches(self, micro_batch: int) -> List[Tensor]:
         """See workload.batches."""
@@ -84,8 +89,8 @@ class OnGpu(Row):
 
     CHUNK = 1 << 28
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
+    def __init__(self, job: Job, settings: Optional[Mapping[str, str]] = None) -> None:
+        super().__init__(job, settings)
         self.params = list(self.model.parameters())
         self.masters = [param.detach().float() for param in self.params]
         self.m = [torch.zeros_like(master) for master in self.masters]
@@ -135,8 +140,8 @@ class Torchao(Row):
 
     exact = False
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
+    def __init__(self, job: Job, settings: Optional[Mapping[str, str]] = None) -> None:
+        super().__init__(job, settings)
         from torchao.optim import CPUOffloadOptimizer
 
         self.optimizer: Any = CPUOffloadOptimizer(
@@ -157,11 +162,11 @@ class DeepSpeed(Row):
 
     stage = 2
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, settings: Optional[Mapping[str, str]] = None) -> None:
         for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"),
                             ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29531")):
             os.environ.setdefault(name, value)
-        super().__init__(job)
+        super().__init__(job, settings)
         import deepspeed
 
         zero: Dict[str, Any] = {
@@ -207,21 +212,23 @@ class Hocket(Row):
     policy: Optional[str] = None
     """A policy of its own, whatever --plan says."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
+    def __init__(self, job: Job, settings: Optional[Mapping[str, str]] = None) -> None:
+        super().__init__(job, settings)
         import hocket
 
         import plans
 
-        options = job.options
         begin = time.perf_counter()
-        self.plan = plans.resolve(self.policy or options.plan, self.model, job,
-                                  self.overlap if self.attached else "none")
+        overlap = self.overlap if self.attached else "none"
+        given: Dict[str, Any] = {name: literal(value) for name, value in self.settings.items()
+                                 if name not in ("plan", "machine")}
+        given.setdefault("cpu_threads", job.options.cpu_threads)
+        self.plan = plans.resolve(plans.wanted(self, job), self.model, job, overlap,
+                                  given["cpu_threads"])
         self.optimizer: Any = hocket.AdamW(
             self.model.parameters(), lr=workload.LR, betas=workload.BETAS, eps=workload.EPS,
-            weight_decay=workload.WEIGHT_DECAY, max_norm=workload.MAX_NORM,
-            overlap=self.overlap if self.attached else "none", plan=self.plan,
-            cpu_threads=options.cpu_threads)
+            weight_decay=workload.WEIGHT_DECAY, max_norm=workload.MAX_NORM, overlap=overlap,
+            plan=self.plan, **given)
         if self.attached:
             self.optimizer.attach(self.model)
         self.made_s = time.perf_counter() - begin
@@ -259,6 +266,7 @@ class Hocket(Row):
         return seconds
 
     def after(self) -> Dict[str, Any]:
+        self.drain()
         said: Dict[str, Any] = {"stats": self.optimizer.stats(),
                                 "explain": self.optimizer.explain()}
         if self.ahead:
@@ -311,6 +319,28 @@ ROWS: Dict[str, Type[Row]] = {
     "deepspeed-2": DeepSpeed,
     "deepspeed-3": DeepSpeed3,
 }
+
+
+def literal(value: str) -> Any:
+    """A setting's value: a Python literal, or the text itself."""
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    return int(found) if isinstance(found, float) and found.is_integer() else found
+
+
+def parse(spec: str) -> Tuple[str, Dict[str, str]]:
+    """NAME[+SETTING=VALUE...] as the row's name and its settings."""
+    name, *parts = spec.split("+")
+    settings = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"'{part}' in row '{spec}': write SETTING=VALUE")
+        settings[key] = value
+    return name, settings
+
+
 ALONE = ("torchao", "deepspeed-2", "deepspeed-3")
 """Rows that have a process of their own: they leave memory, hooks or process groups behind."""
-SEQUENCE: Sequence[str] = tuple(ROWS)

@@ -18,10 +18,10 @@ from typing import Any, Dict, List
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROWS = ("model-only", "gpu", "hocket-none", "hocket-forward", "hocket-both", "hocket-dropin",
-        "hocket-gpu", "torchao", "deepspeed-2", "deepspeed-3")
+        "hocket-gpu", "hocket-run", "torchao", "deepspeed-2", "deepspeed-3")
 ALONE = ("torchao", "deepspeed-2", "deepspeed-3")
 GROUPS = {
-    "all": [name for name in ROWS if name not in ("hocket-dropin", "hocket-gpu")],
+    "all": [name for name in ROWS if name not in ("hocket-dropin", "hocket-gpu", "hocket-run")],
     "hocket": ["model-only", "hocket-none", "hocket-forward", "hocket-both"],
     "bits": ["hocket-gpu", "hocket-none", "hocket-forward", "hocket-both", "hocket-dropin"],
     "peers": list(ALONE),
@@ -34,7 +34,8 @@ def options(arguments: List[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--size", default="toy", choices=("toy", "small", "3g", "6.7g"))
     add("--layers", type=int, help="another number of layers")
-    add("--rows", default="hocket", help="rows, or groups (%s), with commas" % ", ".join(GROUPS))
+    add("--rows", default="hocket", help="rows, or groups (%s), with commas; a row of hocket may "
+        "have settings: hocket-both+plan=auto+cpu_threads=13" % ", ".join(GROUPS))
     add("--micro-batches", default="1", help="such as 4,1; in this order in each row")
     add("--clip", default="natural", choices=("natural", "never", "sometimes", "always"),
         help="the loss is scaled so that this holds; natural: as it comes, limit 1.0")
@@ -47,6 +48,7 @@ def options(arguments: List[str]) -> argparse.Namespace:
     add("--limit", type=float, default=200, help="seconds that a peer in its own process may take")
     add("--leak", type=int, default=0, help="take so many steps and watch memory instead")
     add("--bits", action="store_true", help="deterministic; compare state, weights and losses")
+    add("--predict", action="store_true", help="profile the model, predict hocket's rows first")
     add("--timeline", action="store_true", help="record operations of hocket's rows")
     add("--no-yardstick", action="store_true", help="no computation alone between rows")
     add("--device", default=None, help="cuda or cpu")
@@ -56,7 +58,7 @@ def options(arguments: List[str]) -> argparse.Namespace:
     names: List[str] = []
     for part in found.rows.split(","):
         names += GROUPS.get(part, [part])
-    unknown = [name for name in names if name not in ROWS]
+    unknown = [name for name in names if name.split("+")[0] not in ROWS]
     if unknown:
         parser.error(f"--rows: '{unknown[0]}' is neither a row nor a group: "
                      f"{', '.join(ROWS)}; {', '.join(GROUPS)}")
@@ -97,7 +99,7 @@ class Run:
 
     def all(self) -> None:
         """Rows that share a process, then those that have their own."""
-        together = [name for name in self.given.rows if name not in ALONE]
+        together = [name for name in self.given.rows if name.split("+")[0] not in ALONE]
         while together:
             ended = self.worker(together, self.deadline)
             together = together[len(ended):]
@@ -171,7 +173,7 @@ def main(arguments: List[str]) -> int:
     (run.out / "table.txt").write_text(head + "\n" + text + "\n")
     log = run.out / "log.txt"
     if any(entry["event"] in ("failed", "killed") for entry in entries) and log.exists():
-        print("\n".join(log.read_text(errors="replace").splitlines()[-40:]))
+        print("\n".join(log.read_text(errors="replace").splitlines()[-25:]))
     run.lines.unlink()
     print(head)
     print(text)

@@ -106,6 +106,19 @@ def update_alone(row: rows.Hocket, job: rows.Job, micro_batch: int, count: int,
             "each_ms": [round(s * 1e3, 2) for s in seconds]}
 
 
+def state_hash(optimizer: Any) -> str:
+    """Hash of steps, masters, momentum and variance, in the order of the param groups. (The
+    engine's checksum depends on the order of its tensors, which attach takes from forward.)"""
+    digest = hashlib.sha256()
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            state = optimizer.state[param]
+            digest.update(repr(float(state["step"])).encode())
+            for name in ("master_weight", "exp_avg", "exp_avg_sq"):
+                digest.update(state[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
 def weights_hash(model: Any) -> str:
     """Hash of all weights, in the order of registration."""
     digest = hashlib.sha256()
@@ -148,9 +161,10 @@ def bare(job: rows.Job, model: rows.Row, micro_batch: int, deadline: float) -> O
 class Turn:
     """One row's turn."""
 
-    def __init__(self, name: str, job: rows.Job, reporter: Reporter, yardstick: Optional[rows.Row],
+    def __init__(self, spec: str, job: rows.Job, reporter: Reporter, yardstick: Optional[rows.Row],
                  deadline: float) -> None:
-        self.name, self.job, self.reporter = name, job, reporter
+        self.spec, self.job, self.reporter = spec, job, reporter
+        self.name, self.settings = rows.parse(spec)
         self.yardstick, self.deadline = yardstick, deadline
 
     def run(self) -> None:
@@ -159,22 +173,37 @@ class Turn:
         before = {mb: self._bare(mb) for mb in options.micro_batches}
         memory = Memory(job.device)
         begin = time.perf_counter()
-        row = rows.ROWS[self.name](job)
+        row = rows.ROWS[self.name](job, self.settings)
         wait(job.device)
         setup_s = round(time.perf_counter() - begin, 2)
         try:
             for micro_batch in options.micro_batches:
                 if time.time() + LEAST_S > self.deadline:
-                    self.reporter.say(event="skipped", row=self.name, micro_batch=micro_batch,
+                    self.reporter.say(event="skipped", row=self.spec, micro_batch=micro_batch,
                                       why="no time left")
                     continue
                 self._micro_batch(row, micro_batch, memory, setup_s, before[micro_batch])
                 setup_s = 0.0
+            if isinstance(row, rows.Hocket) and not (options.bits or options.leak):
+                self._last(row)
         finally:
             row.close()
             del row
             collect(job.device)
-        self.reporter.say(event="left", row=self.name, memory_gib=memory.since())
+        self.reporter.say(event="left", row=self.spec, memory_gib=memory.since())
+
+    def _last(self, row: rows.Hocket) -> None:
+        """What takes steps that the loss curves should not see."""
+        options, job = self.job.options, self.job
+        if row.overlap == "none" and row.attached:
+            found = update_alone(row, job, min(options.micro_batches), options.update_iterations,
+                                 self.deadline)
+            if found:
+                self.reporter.say(event="update", row=self.spec, **found)
+        if options.timeline and time.time() + LEAST_S < self.deadline:
+            for micro_batch in options.micro_batches:
+                self.reporter.say(event="timeline", row=self.spec, micro_batch=micro_batch,
+                                  timeline=timeline(row, job, micro_batch))
 
     def _bare(self, micro_batch: int) -> Optional[float]:
         if self.yardstick is None:
@@ -185,7 +214,7 @@ class Turn:
                      before: Optional[float]) -> None:
         options, job = self.job.options, self.job
         entry: Dict[str, Any] = {
-            "event": "row", "row": self.name, "micro_batch": micro_batch, "size": options.size,
+            "event": "row", "row": self.spec, "micro_batch": micro_batch, "size": options.size,
             "clip": options.clip, "exact": row.exact, "setup_s": setup_s}
         memory.reset_peak()
         if options.leak:
@@ -202,14 +231,13 @@ class Turn:
             entry["made_s"] = round(row.made_s, 2)
             if options.bits:
                 entry["checksum"] = row.optimizer.checksum()
+                entry["state"] = state_hash(row.optimizer)
+        predicted = job.predictions.get((self.spec, micro_batch))
+        if predicted:
+            entry["predicted"] = predicted
         if options.bits:
             entry["weights"] = weights_hash(row.model)
-        if self.name == "hocket-none" and not options.bits:
-            entry["update_alone"] = update_alone(row, job, micro_batch,  # type: ignore[arg-type]
-                                                 options.update_iterations, self.deadline)
         entry["compute_alone_ms"] = [before, self._bare(micro_batch)]
-        if options.timeline and isinstance(row, rows.Hocket):
-            entry["timeline"] = timeline(row, job, micro_batch)
         entry["took_s"] = round(time.perf_counter() - begin, 2)
         self.reporter.say(**entry)
 
@@ -224,6 +252,57 @@ def timeline(row: rows.Hocket, job: rows.Job, micro_batch: int) -> Dict[str, Any
     spans: Dict[str, Any] = row.optimizer.timeline()
     row.optimizer.record(False)
     return spans
+
+
+def program_run(job: rows.Job, spec: str, reporter: Reporter, deadline: float) -> None:
+    """`hocket run` of the plan that hocket's rows have, with made-up gradients: its update is what
+    update_alone should take."""
+    import hocket
+
+    import plans
+
+    options = job.options
+    _, settings = rows.parse(spec)
+    threads = settings.get("cpu_threads") or options.cpu_threads
+    with torch.device("meta"):
+        model = workload.build(job.shape, torch.device("meta"), job.checkpointing)
+    plan = plans.written(settings.get("plan") or options.plan, hocket.describe(model), job, "none",
+                         int(threads) if threads else plans.default_threads())
+    answer = plans.run_plan(plan, "cuda" if job.device.type == "cuda" else "host",
+                            workload.MAX_NORM, options.update_iterations + 1,
+                            deadline - time.time())
+    reporter.say(event="program", row=spec, **answer)
+
+
+def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
+    """Block times of this model on this machine, and what the simulator makes of them for each row
+    of hocket: before any of them runs."""
+    import hocket
+
+    import plans
+
+    model = workload.build(job.shape, job.device, job.checkpointing)
+    for micro_batch in job.options.micro_batches:
+        tokens = job.batches(micro_batch)[0]
+        batch = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+        profiled = hocket.profile(model, batch, steps=4)
+        reporter.say(event="profile", micro_batch=micro_batch, model=profiled)
+        for spec in specs:
+            name, settings = rows.parse(spec)
+            kind = rows.ROWS.get(name, rows.ModelOnly)
+            if not issubclass(kind, rows.Hocket) or not kind.attached:
+                continue
+            plan = kind.policy or settings.get("plan") or job.options.plan
+            threads = settings.get("cpu_threads") or job.options.cpu_threads
+            try:
+                found = plans.predict(plan, profiled, job, kind.overlap,
+                                      int(threads) if threads else None)
+            except (RuntimeError, ValueError, OSError) as error:
+                reporter.say(event="failed", row=spec, micro_batch=micro_batch,
+                             why=f"prediction: {error}"[:400])
+                continue
+            job.predictions[(spec, micro_batch)] = found
+            reporter.say(event="predicted", row=spec, micro_batch=micro_batch, **found)
 
 
 def machine(job: rows.Job) -> Dict[str, Any]:
@@ -255,6 +334,13 @@ def main(arguments: List[str]) -> int:
     job = rows.Job(options)
     yardstick: Optional[rows.Row] = None
     reporter.say(event="machine", **machine(job))
+    if options.predict and any(name.startswith("hocket") for name in names):
+        try:
+            forecasts(job, names, reporter)
+        except Exception as error:  # the rows can run without
+            traceback.print_exc()
+            reporter.say(event="failed", row="predictions", why=str(error)[:400])
+        collect(job.device)
     for name in names:
         if time.time() + LEAST_S > deadline:
             reporter.say(event="skipped", row=name, why="no time left")
@@ -262,10 +348,13 @@ def main(arguments: List[str]) -> int:
         reporter.say(event="begin", row=name)
         print(f"-- {name}", file=sys.stderr, flush=True)
         try:
-            if (yardstick is None and name not in rows.ALONE and not options.bits
+            if (yardstick is None and not name.startswith("hocket-run") and rows.parse(name)[0] not in rows.ALONE and not options.bits
                     and not options.leak and not options.no_yardstick):
                 yardstick = rows.ModelOnly(job)
-            Turn(name, job, reporter, yardstick, deadline).run()
+            if name.startswith("hocket-run"):
+                program_run(job, name, reporter, deadline)
+            else:
+                Turn(name, job, reporter, yardstick, deadline).run()
         except Exception as error:  # one row's failure is not the others'
             traceback.print_exc()
             reporter.say(event="failed", row=name,
