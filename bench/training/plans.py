@@ -19,7 +19,7 @@ def program() -> str:
 
 def machine() -> str:
     """Name of the profile that plans and predictions are made with."""
-    return os.environ.get("HOCKET_MACHINE", "h200-node-16c")
+    return os.environ.get("HOCKET_MACHINE", "h200-16c")
 
 
 def wanted(row: Any, job: Any) -> str:

@@ -116,6 +116,7 @@ class Run:
             return names
         before = len(self.entries())
         environment = dict(os.environ, PYTHONUNBUFFERED="1")
+        environment.setdefault("HOCKET_MACHINE", "h200-16c")
         if self.given.device == "cpu":
             environment.setdefault("OMP_NUM_THREADS", "1")
         if self.given.deterministic:

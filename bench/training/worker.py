@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import hashlib
 import json
+import os
 import signal
 import sys
 import time
@@ -307,7 +308,6 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
 
 def machine(job: rows.Job) -> Dict[str, Any]:
     """Where this runs."""
-    import os
     import platform
 
     import transformers
@@ -366,4 +366,7 @@ def main(arguments: List[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # peers may hang in their own ends
