@@ -95,6 +95,12 @@ class Memory:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
+    def allocated(self) -> Optional[float]:
+        """GiB that torch holds on the GPU in the program's order, since the base."""
+        if self.device.type != "cuda":
+            return None
+        return round((torch.cuda.memory_allocated() - self.base["gpu_allocated"]) / GIB, 3)
+
     def since(self) -> Dict[str, float]:
         """GiB taken since the base, and the GPU's peak: torch's peak and what else is taken."""
         now = self._now()

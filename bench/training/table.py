@@ -133,6 +133,12 @@ def _predictions(measured: List[Dict[str, Any]]) -> List[str]:
         peak = entry["memory_gib"].get("gpu_peak")
         if peak and found.get("gpu_peak_bytes"):
             parts.append(_against("GPU peak GiB", found["gpu_peak_bytes"] / (1 << 30), peak, 2))
+        other = max(0.0, entry["memory_gib"].get("gpu_other", 0.0))
+        for name, held in (entry.get("gpu_allocated_gib") or {}).items():
+            predicted = (found.get("gpu_memory") or {}).get(f"{name}_bytes")
+            if held and predicted:
+                parts.append(_against(f"GPU {name.replace('_', ' ')}", predicted / (1 << 30),
+                                      held + other, 2))
         lines.append(f"{entry['row']} at {entry['micro_batch']}, predicted/measured: "
                      + "; ".join(parts))
     return lines

@@ -41,7 +41,7 @@ class Reporter:
 
 
 def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: int,
-            deadline: float) -> Dict[str, Any]:
+            deadline: float, memory: Optional[Memory] = None) -> Dict[str, Any]:
     """Times `count` iterations after `warm` ones, without waiting for the device between them.
 
     Returns wall_ms, an iteration of the whole until everything has been drained; median_ms,
@@ -53,7 +53,13 @@ def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: in
     losses: List[Any] = []
     norms: List[Any] = []
     marks: List[List[Any]] = []
+    held: List[Optional[float]] = []
     begin = used = 0.0
+
+    def note(number: int) -> None:
+        if memory is not None and number == warm - 1:
+            held.append(memory.allocated())
+
     for number in range(warm + count):
         if number == warm:
             row.drain()
@@ -61,12 +67,16 @@ def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: in
         if number >= warm + 3 and time.time() > deadline:
             break
         factor = workload.loss_factor(clip, number)
+        note(number)
         moments = [clock.now()]
         loss = row.forward(batches[number % len(batches)], factor)
+        note(number)
         moments.append(clock.now())
         row.backward(loss)
+        note(number)
         moments.append(clock.now())
         norm = row.step()
+        note(number)
         moments.append(clock.now())
         losses.append((loss.detach(), factor))
         norms.append((norm, factor))
@@ -82,6 +92,8 @@ def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: in
     phases = {name: median([clock.ms(moments[i], moments[i + 1]) for moments in marks])
               for i, name in enumerate(("forward", "backward", "step"))}
     return {
+        "gpu_allocated_gib": dict(zip(("before_forward", "after_forward", "after_backward",
+                                       "after_update"), held)),
         "iterations": len(marks), "wall_ms": round(wall * 1e3 / len(marks), 3),
         "median_ms": median(each), "each_ms": [round(ms, 2) for ms in each], "phases_ms": phases,
         "cpu_s": round((cpu_seconds() - used) / len(marks), 4),
@@ -225,7 +237,7 @@ class Turn:
             return
         count = options.peer_iterations if self.name in rows.ALONE else options.iterations
         begin = time.perf_counter()
-        entry.update(iterate(row, job, micro_batch, count, WARM, self.deadline))
+        entry.update(iterate(row, job, micro_batch, count, WARM, self.deadline, memory))
         entry["memory_gib"] = memory.since()
         entry.update(row.after())
         if isinstance(row, rows.Hocket):
