@@ -91,7 +91,8 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
   const size_t n_images = (size_t)e->state.n_images, n_segments = (size_t)e->state.n_segments;
   t->images = calloc(n_images, sizeof *t->images);
   t->bins_at = calloc(n_segments + 1, sizeof *t->bins_at);
-  if (t->images == NULL || t->bins_at == NULL) {
+  t->giver = calloc(e->n_params, sizeof *t->giver);
+  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL) {
     return hk_fail_memory(err, n_images * sizeof *t->images, "the gradients' places");
   }
   for (size_t s = 0; s < n_segments; s++) {
@@ -120,6 +121,7 @@ void hk_handover_close(hk_engine *e) {
   free(t->streams);
   free(t->images);
   free(t->bins_at);
+  free(t->giver);
 }
 
 /* -- The caller's streams ---------------------------------------------------------------------- */
@@ -338,6 +340,17 @@ static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, int32
   return HK_OK;
 }
 
+/* What is added comes behind what another stream has given for the tensor. */
+static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  const int32_t before = t->given[param] > 0 ? t->giver[param] : own;
+  t->giver[param] = own;
+  if (before == own) return HK_OK;
+  hk_callers_stream *other = &t->streams[before];
+  HK_TRY(e->backend->ops->record(other->stream, other->last, err));
+  return e->backend->ops->wait(t->streams[own].stream, other->last, err);
+}
+
 static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, int32_t own,
                       hk_error *err) {
   struct hk_training *t = e->training;
@@ -346,6 +359,7 @@ static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, in
     const int32_t param = (int32_t)list[i].param;
     const int64_t begin = e->param_end[param] - e->params[param].numel;
     const int32_t first = hk_state_segment(&e->state, begin);
+    HK_TRY(follow_giver(e, param, own, err));
     for (int32_t s = first; s < e->state.n_segments && e->state.segments[s].param == param; s++) {
       HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
     }

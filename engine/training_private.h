@@ -55,6 +55,7 @@ struct hk_training {
   hk_image_state *images;
 
   int32_t *given;    /* [param] gradients since the last step */
+  int32_t *giver;    /* [param] index of the caller's stream of the last of them */
   int32_t *expected; /* [param] as many as the step before had */
   hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
   double factor;     /* of hk_training_scale */
