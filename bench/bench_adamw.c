@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* CPU AdamW against what memory can do: streams of several mixes, one of them AdamW's own with next
- * to no arithmetic (the ceiling); the kernels; the AVX-512 one with other prefetch distances and
- * other stores; and the sequence of passes that DeepSpeed makes. Everything in turn, in an order
- * drawn anew each round, so that a machine that slows down slows all alike.
+ * to no arithmetic (the ceiling); the kernels, in place and out of place; the AVX-512 one with
+ * other prefetch distances and other stores; and the sequence of passes that DeepSpeed makes.
+ * Everything in turn, in an order drawn anew each round, so that a machine that slows down slows
+ * all alike. GB/s count the bytes that AdamW needs: a line that plain stores out of place read
+ * before they overwrite it is not among them.
  *
  *   bench_adamw [--params N] [--threads 1,2,4] [--chunks 65536] [--rounds N] [--skew BYTES]
  *               [--only TEXT] [--json]
  *
  * Threads and memory are the engine's: pinned team, huge pages, first touch in parallel. Built as a
- * shared object, the same file runs its cases on memory of others: peers/adamw_peers.py. */
+ * shared object, the same file runs its cases on memory of others: peers/adamw_peers.py.
+ *
+ * In place against out of place, plain and streamed: bench_adamw --only place */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,6 +38,7 @@ enum { MOST_LIST = 16, MOST_ROUNDS = 101, MOST_PASSES = 4 };
 /* What passes work on. */
 typedef struct {
   float *p, *m, *v, *wide; /* wide: fp32 gradients, and the target of streams */
+  adamw_into to;           /* out of place; NULL on memory of others */
   uint16_t *grad, *w;
   int64_t params, chunk;
   hk_adamw_step step;
@@ -113,11 +118,20 @@ KERNEL(scalar)
 KERNEL(avx2)
 KERNEL(avx512)
 
-#define VARIANT(name, ...)                                                                         \
-  static TARGET void name(int64_t at, int64_t n) {                                                 \
-    adamw_loop((hk_adamw_tuning){__VA_ARGS__}, &mem.step, HK_GRAD_BF16, n, mem.p + at, mem.m + at, \
-               mem.v + at, mem.grad + at, mem.w + at);                                             \
+static void adamw_to_avx512(int64_t at, int64_t n) {
+  avx512.adamw_to(&mem.step, HK_GRAD_BF16, n, mem.p + at, mem.m + at, mem.v + at, mem.to.p + at,
+                  mem.to.m + at, mem.to.v + at, mem.grad + at, mem.w + at);
+}
+
+#define LOOP(name, target, ...)                                                                \
+  static TARGET void name(int64_t at, int64_t n) {                                             \
+    adamw_loop((hk_adamw_tuning){__VA_ARGS__}, &mem.step, HK_GRAD_BF16, n,                     \
+               (adamw_from){mem.p + at, mem.m + at, mem.v + at},                               \
+               (adamw_into){(target).p + at, (target).m + at, (target).v + at}, mem.grad + at, \
+               mem.w + at);                                                                    \
   }
+#define VARIANT(name, ...)      LOOP(name, mem, __VA_ARGS__)
+#define OUT_OF_PLACE(name, ...) LOOP(name, mem.to, __VA_ARGS__)
 VARIANT(ahead_0, 0, false, true)
 VARIANT(ahead_256, 256, false, true)
 VARIANT(ahead_512, 512, false, true)
@@ -127,6 +141,11 @@ VARIANT(ahead_4096, 4096, false, true)
 VARIANT(plain_weights, 1024, false, false)
 VARIANT(stream_state, 1024, true, true)
 VARIANT(stream_state_0, 0, true, true)
+VARIANT(in_place, 2048, false, true)
+OUT_OF_PLACE(to_plain, 2048, false, true)
+OUT_OF_PLACE(to_streamed, 2048, true, true)
+OUT_OF_PLACE(to_plain_0, 0, false, true)
+OUT_OF_PLACE(to_streamed_0, 0, true, true)
 
 /* As DeepSpeed: gradients to fp32, unscaled, AdamW, weights down; each over all parameters. */
 static void up(int64_t at, int64_t n) {
@@ -171,6 +190,12 @@ static const bench_case cases[] = {
     {"loop, prefetch 1024, weights not streamed", 28, false, {plain_weights}},
     {"loop, prefetch 1024, state streamed", 28, false, {stream_state}},
     {"loop, prefetch 0, state streamed", 28, false, {stream_state_0}},
+    {"adamw avx512, out of place", 28, false, {adamw_to_avx512}},
+    {"loop, in place", 28, false, {in_place}},
+    {"loop, out of place, plain", 28, false, {to_plain}},
+    {"loop, out of place, state streamed", 28, false, {to_streamed}},
+    {"loop, out of place, plain, prefetch 0", 28, false, {to_plain_0}},
+    {"loop, out of place, state streamed, prefetch 0", 28, false, {to_streamed_0}},
     {"deepspeed: up, unscale, adamw, down", 48, false, {up, unscale_pass, adamw_wide, down}},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
@@ -395,17 +420,19 @@ static void fill(int64_t at, int64_t n) {
     mem.m[i] = mem.p[i] * 0.01f;
     mem.v[i] = 1e-6f;
     mem.wide[i] = 0;
+    mem.to.p[i] = mem.to.m[i] = mem.to.v[i] = 0;
     mem.grad[i] = (uint16_t)(r >> 31 << 15 | (115 + (r >> 20) % 8) << 7 | (r >> 8 & 127));
     mem.w[i] = 0;
   }
 }
 
-static void use(int64_t params, float *const wide[4], uint16_t *grad, uint16_t *w, int64_t chunk) {
+static void use(int64_t params, float *const wide[7], uint16_t *grad, uint16_t *w, int64_t chunk) {
   const hk_adamw hyper = {1e-4, 0.9, 0.999, 1e-8, 0.01};
   mem = (arrays){.p = wide[0],
                  .m = wide[1],
                  .v = wide[2],
                  .wide = wide[3],
+                 .to = {wide[4], wide[5], wide[6]},
                  .grad = grad,
                  .w = w,
                  .params = params,
@@ -414,17 +441,20 @@ static void use(int64_t params, float *const wide[4], uint16_t *grad, uint16_t *
 }
 
 static void place(const options *o, hk_arena *arena, hk_team *team) {
+  enum { WIDE = 7, ALL = 9 };
   hk_error err = {0};
   const hk_bytes wide = o->params * 4, narrow = o->params * 2, gap = o->skew + 2 * HK_MIB;
-  must(hk_arena_open(4 * wide + 2 * narrow + 6 * gap, team, NULL, arena, &err), &err);
+  must(hk_arena_open(WIDE * wide + (ALL - WIDE) * narrow + ALL * gap, team, NULL, arena, &err),
+       &err);
   if (arena->note[0] != '\0') fprintf(stderr, "bench_adamw: %s\n", arena->note);
-  void *taken[6];
-  for (int i = 0; i < 6; i++) {
-    taken[i] = hk_arena_take(arena, i < 4 ? wide : narrow, i == 0 ? 2 * HK_MIB : 64);
+  float *arrays_wide[WIDE];
+  void *taken[ALL];
+  for (int i = 0; i < ALL; i++) {
+    taken[i] = hk_arena_take(arena, i < WIDE ? wide : narrow, i == 0 ? 2 * HK_MIB : 64);
+    if (i < WIDE) arrays_wide[i] = taken[i];
     if (o->skew > 0) (void)hk_arena_take(arena, o->skew, 64);
   }
-  use(o->params, (float *[]){taken[0], taken[1], taken[2], taken[3]}, taken[4], taken[5],
-      o->chunks[0]);
+  use(o->params, arrays_wide, taken[WIDE], taken[WIDE + 1], o->chunks[0]);
   seconds_of(team, &(bench_case){.passes = {fill}});
 }
 
@@ -466,12 +496,12 @@ void hk_bench_join(void) {
 }
 
 /* Runs a case once over arrays of `params` elements, a multiple of 64, that begin cache lines.
- * False: there is no case of that name. */
+ * False: there is no case of that name that can do without arrays to write to out of place. */
 bool hk_bench_run(const char *name, int64_t params, float *p, float *m, float *v, float *wide,
                   uint16_t *grad, uint16_t *w) {
   for (int c = 0; c < CASES; c++) {
-    if (strcmp(cases[c].name, name) != 0) continue;
-    use(params, (float *[]){p, m, v, wide}, grad, w, 65536);
+    if (strcmp(cases[c].name, name) != 0 || strstr(name, "out of place") != NULL) continue;
+    use(params, (float *[]){p, m, v, wide, NULL, NULL, NULL}, grad, w, 65536);
     seconds_of(guest_team, &cases[c]);
     return true;
   }

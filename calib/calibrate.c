@@ -25,6 +25,9 @@ static const pace quick_pace = {
 static const pace full_pace = {
     .budget_s = 480, .target = 0.02, .least = 8, .most = 400, .wish = 60 * 1000000};
 
+/* Of the minute that a quick calibration promises, what filling host memory may take. */
+#define QUICK_FILL_S 10
+
 /* Runs are cut shorter, down to this, where the budget would not do for the least of rounds: short
  * runs of every probe are worth more than none of some. */
 #define LEAST_WISH ((hk_ns)2 * 1000000)
@@ -288,7 +291,9 @@ hk_status hk_calibrate(hk_store *store, const hk_calibrate_options *options, hk_
   task t = {.store = store, .options = options, .out = out};
   HK_TRY(settle(&t, err));
   const hk_ns began = hk_now();
-  HK_TRY(hk_stand_open(&options->stand, &t.stand, err));
+  hk_stand_options stand = options->stand;
+  if (t.quick) stand.fill_s = QUICK_FILL_S;
+  HK_TRY(hk_stand_open(&stand, &t.stand, err));
   t.opening_s = hk_s(hk_now() - began);
   const hk_status status = calibrate_on(&t, err);
   take_note(&t);

@@ -16,7 +16,7 @@
 /* X(NAME, text, unit of the value, operation that the simulator replays it as, meaning)
  * HK_OP_KIND_COUNT: the simulator has no such operation; the probe informs a quantity directly, or
  * the reader. Those from SYNC on run alone, on the calling thread. Values are rates, but for SYNC
- * and HOP (ns), MEMORY (B). Bytes of host memory traffic a parameter are DESIGN.md section 4's:
+ * and HOP (ns), MEMORY (B). Bytes of host memory traffic a parameter (docs/architecture.md):
  * AdamW 28, AdamW fp32 28, unscale 8, cast 6. */
 #define HK_LOADS(X)                                                                                \
   X(H2D, "h2d", "B/s", STATE_H2D, "copies from registered huge pages to a GPU")                    \

@@ -43,7 +43,7 @@ typedef struct {
   char what[48]; /* "h2d", "adamw_cpu" */
   double least;
   double latency_ns, latency_error, rate, rate_error;
-} hk_segment;
+} hk_line_segment;
 
 typedef struct {
   char probe[120];
@@ -56,7 +56,7 @@ typedef struct {
   hk_machine machine; /* owned */
   hk_calibrated *quantities;
   size_t n_quantities;
-  hk_segment *segments;
+  hk_line_segment *segments;
   size_t n_segments;
   hk_replayed *replays;
   size_t n_replays;

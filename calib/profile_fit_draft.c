@@ -138,12 +138,12 @@ bool hk_draft_knows(hk_draft *draft, hk_quantity *quantity) {
 
 hk_status hk_draft_segments(hk_draft *draft, const char *what, const hk_line *line) {
   hk_profile_fit *fit = draft->fit;
-  hk_segment *grown = realloc(fit->segments, (fit->n_segments + line->n) * sizeof *grown);
+  hk_line_segment *grown = realloc(fit->segments, (fit->n_segments + line->n) * sizeof *grown);
   if (!grown)
     return hk_fail_memory(draft->err, (fit->n_segments + line->n) * sizeof *grown, "segments");
   fit->segments = grown;
   for (size_t i = 0; i < line->n; i++) {
-    hk_segment *kept = &grown[fit->n_segments++];
+    hk_line_segment *kept = &grown[fit->n_segments++];
     *kept = line->segments[i];
     snprintf(kept->what, sizeof kept->what, "%s", what);
   }

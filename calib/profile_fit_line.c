@@ -186,11 +186,11 @@ hk_status hk_line_fit(hk_line_point *points, size_t n, hk_line *line, hk_error *
   for (size_t i = 0; i < best.n; i++) {
     const piece *p = &best.pieces[i];
     line->segments[i] =
-        (hk_segment){.least = points[best.begin[i]].size,
-                     .latency_ns = p->latency,
-                     .latency_error = p->latency_error,
-                     .rate = 1e9 / p->per_unit,
-                     .rate_error = 1e9 / p->per_unit * p->per_unit_error / p->per_unit};
+        (hk_line_segment){.least = points[best.begin[i]].size,
+                          .latency_ns = p->latency,
+                          .latency_error = p->latency_error,
+                          .rate = 1e9 / p->per_unit,
+                          .rate_error = 1e9 / p->per_unit * p->per_unit_error / p->per_unit};
   }
   if (line->sizes > 1) common_latency(points, n, best.pieces[best.n - 1].per_unit, line);
   return HK_OK;

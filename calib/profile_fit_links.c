@@ -118,7 +118,7 @@ static hk_status fit_sizes(hk_draft *draft, hk_load_kind kind, copied *out) {
   hk_status status = HK_OK;
   if (out->probes > 0) status = hk_line_fit(points, out->probes, &out->line, draft->err);
   if (status == HK_OK && out->probes > 0) {
-    const hk_segment *last = &out->line.segments[out->line.n - 1];
+    const hk_line_segment *last = &out->line.segments[out->line.n - 1];
     out->rate = hk_estimate_fitted(last->rate, last->rate_error / last->rate, out->probes);
     if (out->probes == 1) out->rate = median;
     explain(points, kind, out);
@@ -349,7 +349,7 @@ static hk_status set_ring(hk_draft *draft, hk_line_point *points, size_t n) {
   hk_machine *m = &draft->machine;
   copied c = {.probes = n};
   HK_TRY(hk_line_fit(points, n, &c.line, draft->err));
-  const hk_segment *last = &c.line.segments[c.line.n - 1];
+  const hk_line_segment *last = &c.line.segments[c.line.n - 1];
   explain(points, HK_LOAD_PEER, &c);
   hk_draft_set(draft, &m->nvlink, HK_ORIGIN_MEASURED,
                hk_estimate_fitted(last->rate, last->rate_error / last->rate, n),

@@ -96,7 +96,7 @@ static bool put_segments(cJSON *root, const hk_profile_fit *fit) {
   cJSON *list = cJSON_AddArrayToObject(root, "segments");
   bool good = list;
   for (size_t i = 0; good && i < fit->n_segments; i++) {
-    const hk_segment *s = &fit->segments[i];
+    const hk_line_segment *s = &fit->segments[i];
     cJSON *object = append(list);
     good = object && put_text(object, "what", s->what) && put(object, "least", s->least) &&
            put(object, "latency_ns", s->latency_ns) &&

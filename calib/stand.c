@@ -14,6 +14,7 @@
 #define MOST_HOST   (32 * HK_GIB)
 #define MOST_CACHED 0.25 /* of the smallest array that CPU kernels go over */
 #define MOST_DEVICE (4 * HK_GIB)
+#define TRIAL_HOST  (256 * HK_MIB) /* filled to see how fast that goes */
 
 void hk_stand_add_note(hk_stand *stand, const char *text) {
   if (*text == '\0' || strstr(stand->note, text) != NULL) return;
@@ -113,10 +114,31 @@ static hk_bytes most_host(void) {
   return wanted > MOST_HOST ? wanted : MOST_HOST;
 }
 
+/* Cuts `*size` to what can be pinned and filled in time: on a busy machine, or a virtual one whose
+ * pages have yet to be found, gigabytes can take minutes. */
+static hk_status cut_size(hk_stand *stand, double fill_s, hk_bytes *size, hk_error *err) {
+  if (fill_s <= 0 || *size <= TRIAL_HOST) return HK_OK;
+  const hk_ns began = hk_now();
+  HK_TRY(hk_stand_memory_open(stand, TRIAL_HOST, err));
+  hk_stand_memory_close(stand);
+  const double s = hk_s(hk_now() - began);
+  const hk_bytes in_time = (hk_bytes)((double)TRIAL_HOST * fill_s / s) / HK_MIB * HK_MIB;
+  if (in_time >= *size) return HK_OK;
+  char is[16], all[16], note[120];
+  const hk_bytes cut = in_time > TRIAL_HOST ? in_time : TRIAL_HOST;
+  snprintf(note, sizeof note, "probes use %s of host memory instead of %s, which would take %.0f s",
+           hk_format_bytes(cut, is, sizeof is), hk_format_bytes(*size, all, sizeof all),
+           s * (double)*size / (double)TRIAL_HOST);
+  hk_stand_add_note(stand, note);
+  *size = cut;
+  return HK_OK;
+}
+
 static hk_status open_memory(hk_stand *stand, const hk_stand_options *options, hk_error *err) {
   hk_bytes host = 0, device = 0;
   HK_TRY(choose_size(options->host_bytes, hk_host_available(), most_host(), HK_PROBE_LEAST_HOST,
                      "of host", &host, err));
+  if (options->host_bytes == 0) HK_TRY(cut_size(stand, options->fill_s, &host, err));
   HK_TRY(hk_stand_memory_open(stand, host, err));
   for (int g = 0; g < stand->gpus; g++) {
     hk_device_info info;

@@ -17,6 +17,8 @@ typedef struct {
   int cores;               /* most threads of a team; 0: the cores that this process may use */
   hk_bytes host_bytes;     /* 0: 32 GiB, more where caches are large; at most a quarter of what is
                               available. Memory need not be all alike: a little says little */
+  double fill_s;           /* take less host memory where pinning and filling it would take longer
+                              than this, by a trial of a small part; 0: whatever it takes */
   hk_bytes device_bytes;   /* of each GPU; 0: 4 GiB, at most a quarter */
   const char *disk;        /* a folder; NULL: no disk probes */
   hk_backend_options host; /* for the host backend */

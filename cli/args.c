@@ -75,6 +75,25 @@ static hk_status read_count(const hk_option *option, const char *text, int64_t *
                  option->name, option->least, option->most, text);
 }
 
+/* Of sequences 8k means 8192. */
+static hk_status read_tokens(const hk_option *option, const char *text, int64_t *out,
+                             hk_error *err) {
+  char *end = NULL;
+  int64_t value = 0;
+  bool ok = read_digits(text, &end, &value);
+  const int64_t factor = ok && *end == 'k' ? 1024 : 1;
+  if (ok) ok = strcmp(end, factor > 1 ? "k" : "") == 0;
+  const double scaled = (double)value * (double)factor;
+  if (ok && scaled >= option->least && scaled <= option->most) {
+    *out = value * factor;
+    return HK_OK;
+  }
+  return hk_fail(err, HK_INPUT,
+                 "option '--%s': expected a whole number from %.0f to %.0f, k after it for 1024, "
+                 "got '%s'",
+                 option->name, option->least, option->most, text);
+}
+
 static hk_status read_real(const hk_option *option, const char *text, double *out, hk_error *err) {
   char *end = NULL;
   double value = strtod(text, &end);
@@ -122,6 +141,8 @@ static hk_status read_value(const hk_option *option, const char *text, hk_args *
       return read_whole(option, text, field, err);
     case HK_COUNT:
       return read_count(option, text, field, err);
+    case HK_TOKENS:
+      return read_tokens(option, text, field, err);
     case HK_REAL:
       return read_real(option, text, field, err);
     case HK_CHOICE:
@@ -253,6 +274,7 @@ static void format_value(const hk_option *option, const hk_args *args, char *out
       return;
     case HK_WHOLE:
     case HK_COUNT:
+    case HK_TOKENS:
     case HK_STRIDE:
       if (option->kind == HK_STRIDE && *(const int64_t *)field == HK_STRIDE_AUTO)
         snprintf(out, size, " auto");

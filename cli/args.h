@@ -14,11 +14,12 @@
 /* X(ID, name, letter, kind, field of hk_args, value as --help shows it, least, most, help)
  *
  * Kinds: TEXT kept as typed; WHOLE a whole number; COUNT the same with k, M or G for 10^3, 10^6 or
- * 10^9; REAL a number; CHOICE one of the words in the value column, kept as its index; STRIDE a
- * whole number or `auto`, kept as HK_STRIDE_AUTO; FLAG takes no value. */
+ * 10^9; TOKENS a whole number with k for 1024, as sequences are named; REAL a number; CHOICE one of
+ * the words in the value column, kept as its index; STRIDE a whole number or `auto`, kept as
+ * HK_STRIDE_AUTO; FLAG takes no value. */
 #define HK_CLI_OPTIONS(X)                                                                          \
   X(MODEL, "model", 0, TEXT, model, "NAME|FILE", 0, 0,                                             \
-    "a preset ('hocket model list'), a config.json or a model document")                           \
+    "a preset ('hocket model list'), a config.json or its folder, or a model document")            \
   X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                       \
     "a profile ('hocket machine list') or a file of the same form")                                \
   X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS,                                            \
@@ -29,8 +30,8 @@
     "sequences a rank and micro-step (default 1)")                                                 \
   X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, HK_MOST_GRAD_ACCUM,                    \
     "micro-steps an iteration (default 1)")                                                        \
-  X(SEQ, "seq", 0, WHOLE, seq, "N", 1, HK_MOST_SEQ,                                                \
-    "tokens a sequence (default 2048, or the model's limit if less)")                              \
+  X(SEQ, "seq", 0, TOKENS, seq, "N", 1, HK_MOST_SEQ,                                               \
+    "tokens a sequence, with k for 1024 (default 2048, or the model's limit if less)")             \
   X(CHECKPOINT, "checkpoint-activations", 0, CHOICE, checkpoint, "yes|no", 0, 0,                   \
     "recompute activations in backward (default yes)")                                             \
   X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "see the list of policies below")             \
@@ -71,6 +72,8 @@
     "write the last step as a Chrome trace, for Perfetto")                                         \
   X(CHECKPOINT_FILE, "checkpoint", 0, TEXT, checkpoint_file, "FILE", 0, 0,                         \
     "go on from this state if it is there, and save it in the end")                                \
+  X(CHECKPOINT_EVERY, "checkpoint-every", 0, WHOLE, checkpoint_every, "STEPS", 1, 1e6,             \
+    "save it each time after so many steps, too (default: every ten minutes)")                     \
   X(NAME, "name", 0, TEXT, name, "NAME", 0, 0,                                                     \
     "of the new profile (default: made from GPU and cores)")                                       \
   X(QUICK, "quick", 0, FLAG, quick, NULL, 0, 0, "the most telling probes only, in under a minute") \
@@ -101,11 +104,13 @@
   X(TENSORS, "tensors", 0, FLAG, tensors, NULL, 0, 0, "list every parameter tensor")               \
   X(OUTPUT, "output", 'o', TEXT, output, "FILE", 0, 0, "")                                         \
   X(JSON, "json", 0, FLAG, json, NULL, 0, 0, "one JSON object on stdout, nothing else")            \
+  X(WIDE, "wide", 0, FLAG, wide, NULL, 0, 0,                                                       \
+    "all columns, in lines as long as it takes (default: to fit the terminal, or 80)")             \
   X(EXPLAIN, "explain", 0, FLAG, explain, NULL, 0, 0,                                              \
     "add every quantity of the machine with its origin and source")                                \
   X(CHECK, "check", 0, FLAG, check, NULL, 0, 0,                                                    \
     "verify as it runs: the simulator's invariants; every bit of 'run'")                           \
-  X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes on stderr (errors remain)")              \
+  X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes and warnings (errors remain)")           \
   X(HELP, "help", 'h', FLAG, help, NULL, 0, 0, "this text")
 
 typedef enum {
@@ -138,6 +143,7 @@ typedef struct {
   int overlap;                          /* an hk_overlap */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
+  int64_t checkpoint_every;             /* 0: not given */
   double max_norm;                      /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name, *disk;
@@ -148,7 +154,8 @@ typedef struct {
   int64_t plans, rounds;     /* 0: not given */
   bool force;
   bool keep, alone, csv;
-  bool quick, resume, replace, unbound, cross_validate, tensors, json, explain, check, quiet, help;
+  bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
+      help;
   char *const *operands; /* what is not an option, into argv */
   int n_operands;
 } hk_args;
@@ -167,7 +174,7 @@ const char *hk_args_again(const hk_args *args, hk_option_set which, char *buffer
 typedef struct {
   const char *name;
   char letter; /* or 0 */
-  enum { HK_TEXT, HK_WHOLE, HK_COUNT, HK_REAL, HK_CHOICE, HK_STRIDE, HK_FLAG } kind;
+  enum { HK_TEXT, HK_WHOLE, HK_COUNT, HK_TOKENS, HK_REAL, HK_CHOICE, HK_STRIDE, HK_FLAG } kind;
   size_t offset;     /* of the field in hk_args */
   const char *value; /* NULL for a flag */
   double least, most;

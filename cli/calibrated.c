@@ -138,7 +138,7 @@ static hk_status print_quantities(const hk_profile_fit *fit, hk_error *err) {
                                       {"value", HK_RIGHT},
                                       {"95 % interval", HK_LEFT},
                                       {"origin", HK_LEFT},
-                                      {"how", HK_LEFT}};
+                                      {"how", HK_BELOW}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < fit->n_quantities; i++) {
@@ -181,7 +181,7 @@ static void add_replay(hk_table *table, const hk_calibration *c, const hk_replay
 }
 
 static hk_status print_replays(const hk_calibration *c, hk_error *err) {
-  static const hk_column columns[] = {{"worst replays", HK_LEFT},
+  static const hk_column columns[] = {{"worst replays", HK_WRAP},
                                       {"load", HK_LEFT},
                                       {"measured", HK_RIGHT},
                                       {"simulated", HK_RIGHT},
@@ -215,7 +215,7 @@ static void add_trouble(hk_table *table, const hk_series *series) {
 }
 
 static hk_status print_troubles(const hk_campaign *campaign, hk_error *err) {
-  static const hk_column columns[] = {{"probe", HK_LEFT}, {"trouble", HK_LEFT}};
+  static const hk_column columns[] = {{"probe", HK_WRAP}, {"trouble", HK_WRAP}};
   if (campaign->noisy + campaign->failures == 0) return HK_OK;
   hk_table table;
   hk_table_begin(&table, columns, 2);

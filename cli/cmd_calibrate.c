@@ -4,34 +4,54 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "calib/busy.h"
 #include "calib/calibrate.h"
 #include "cli/calibrated.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/screen.h"
 #include "core/json.h"
+
+#define LOOK (3 * HK_NS_PER_S / 10) /* long enough to see who else is on the machine */
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
 typedef struct {
   bool watched; /* by somebody at a terminal */
+  bool quiet;
   hk_ns told;
+  hk_busy busy; /* since it began */
+  bool looked;  /* for others on the machine */
 } progress;
+
+static void end_progress(const progress *p) {
+  if (p->watched) hk_screen_progress_end();
+}
+
+static void note_busy(const progress *p, const char *when) {
+  int cpus = 0;
+  const double others = hk_busy_others(&p->busy, &cpus);
+  if (p->quiet || !hk_busy_matters(others, cpus)) return;
+  end_progress(p);
+  fprintf(stderr,
+          "hocket calibrate: note: the machine is busy: other processes use%s %.1f of %d CPUs; "
+          "what is measured beside them is noisy, and slower than the machine\n",
+          when, others, cpus);
+}
 
 static void show_progress(void *context, const char *probe, double share, double left_s,
                           size_t narrow, size_t n) {
   progress *p = context;
   const hk_ns at = hk_now();
+  if (!p->looked && at - p->busy.at > LOOK) { /* before minutes are spent on it */
+    p->looked = true;
+    note_busy(p, "");
+  }
   if (!p->watched || at - p->told < HK_NS_PER_S / 5) return;
   p->told = at;
-  fprintf(stderr,
-          "\r\033[Khocket calibrate: %.0f %%, about %.0f s left, %zu of %zu probes precise; %s",
-          100 * share, left_s, narrow, n, probe);
-  fflush(stderr);
-}
-
-static void end_progress(const progress *p) {
-  if (p->watched) fputs("\r\033[K", stderr);
+  hk_screen_progress("hocket calibrate: %.0f %%, about %.0f s left, %zu of %zu probes precise; %s",
+                     100 * share, left_s, narrow, n, probe);
 }
 
 /* -- Answer ------------------------------------------------------------------------------------ */
@@ -79,7 +99,7 @@ static hk_status answer(const hk_args *args, hk_store *store, const hk_calibrati
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status calibrate(const hk_args *args, hk_store *store, hk_calibration *c, hk_error *err) {
-  progress p = {.watched = !args->quiet && isatty(STDERR_FILENO)};
+  progress p = {.watched = !args->quiet && isatty(STDERR_FILENO), .quiet = args->quiet};
   hk_calibrate_options options = {
       .stand = {.first_device = (int)args->device,
                 .gpus = (int)args->gpus,
@@ -99,8 +119,10 @@ static hk_status calibrate(const hk_args *args, hk_store *store, hk_calibration 
   };
   HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.stand.ops, err));
   options.stop = hk_interrupt_catch();
+  hk_busy_begin(&p.busy);
   const hk_status status = hk_calibrate(store, &options, c, err);
   end_progress(&p);
+  if (c->campaign.seconds > 0) note_busy(&p, "d");
   HK_TRY(status);
   if (*c->note && !args->quiet) fprintf(stderr, "hocket calibrate: note: %s\n", c->note);
   return answer(args, store, c, err);
@@ -132,6 +154,7 @@ const hk_command hk_command_calibrate = {
     .example = "hocket calibrate --name this-node",
     .output = "also write the profile there",
     .options = SAME | HK_OPTION(NAME) | HK_OPTION(RESUME) | HK_OPTION(REPLACE) | HK_OPTION(SEED) |
-               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) |
+               HK_OPTION(QUIET),
     .run = run,
 };

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/screen.h"
 #include "cli/table.h"
 #include "core/json.h"
 
@@ -30,13 +31,12 @@ static void show_progress(void *context, double share) {
   const hk_ns at = hk_now();
   if (!p->what || at - p->told < HK_NS_PER_S / 5 || share <= 0) return;
   p->told = at;
-  fprintf(stderr, "\r\033[Khocket fit: %s, %.0f %%, about %.0f s left", p->what, 100 * share,
-          hk_s(at - p->began) * (1 - share) / share);
-  fflush(stderr);
+  hk_screen_progress("hocket fit: %s, %.0f %%, about %.0f s left", p->what, 100 * share,
+                     hk_s(at - p->began) * (1 - share) / share);
 }
 
 static void end_progress(const progress *p) {
-  if (p->what) fputs("\r\033[K", stderr);
+  if (p->what) hk_screen_progress_end();
 }
 
 /* -- JSON -------------------------------------------------------------------------------------- */
@@ -119,9 +119,9 @@ static const char *verdict(const hk_fit_parameter *p) {
 }
 
 static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
-  static const hk_column columns[] = {{"parameter", HK_LEFT},       {"unit", HK_LEFT},
+  static const hk_column columns[] = {{"parameter", HK_LEFT},       {"unit", HK_LEFT | HK_SPARE(1)},
                                       {"start", HK_RIGHT},          {"fitted", HK_RIGHT},
-                                      {"standard error", HK_RIGHT}, {"note", HK_LEFT}};
+                                      {"standard error", HK_RIGHT}, {"note", HK_BELOW}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < fit->n; i++) {
@@ -163,7 +163,7 @@ static void medians_cells(hk_table *table, const char *what, size_t rows, const 
 }
 
 static hk_status print_errors(const hk_fit *fit, const hk_cross_validation *cross, hk_error *err) {
-  static const hk_column columns[] = {{"median absolute error", HK_LEFT},
+  static const hk_column columns[] = {{"median absolute error", HK_WRAP},
                                       {"rows", HK_RIGHT},
                                       {"fwd_ms", HK_RIGHT},
                                       {"bwd_ms", HK_RIGHT},
@@ -184,7 +184,7 @@ static hk_status print_errors(const hk_fit *fit, const hk_cross_validation *cros
 }
 
 static hk_status print_defaults(hk_error *err) {
-  static const hk_column columns[] = {{"free by default, if felt", HK_LEFT}, {"because", HK_LEFT}};
+  static const hk_column columns[] = {{"free by default, if felt", HK_LEFT}, {"because", HK_WRAP}};
   size_t n = 0;
   const hk_fit_default *defaults = hk_fit_defaults(&n);
   hk_table table;
@@ -288,7 +288,8 @@ const hk_command hk_command_fit = {
     .example = "hocket fit published-runs.csv --machine jlse-h100-4x80gb -o fitted.json",
     .output = "write the fitted profile, for --machine",
     .options = HK_OPTION(MACHINE) | HK_OPTION(FREE) | HK_OPTION(CROSS_VALIDATE) |
-               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) |
+               HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

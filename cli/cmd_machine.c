@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/screen.h"
 #include "cli/table.h"
 #include "core/names.h"
 
@@ -108,7 +109,7 @@ static hk_status list_json(const profile_list *list, hk_error *err) {
 static hk_status list_text(const profile_list *list, hk_error *err) {
   static const hk_column columns[] = {{"name", HK_LEFT},     {"GPUs", HK_RIGHT},
                                       {"from", HK_LEFT},     {"made", HK_LEFT},
-                                      {"accuracy", HK_LEFT}, {"description", HK_LEFT}};
+                                      {"accuracy", HK_LEFT}, {"description", HK_BELOW}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < list->n; i++) {
@@ -149,7 +150,7 @@ static hk_status show_json(const hk_machine *machine, hk_error *err) {
 
 static hk_status show_text(const hk_machine *machine, hk_error *err) {
   const cJSON *calibration = hk_calibration_of(machine->document);
-  printf("%s: %s\n", machine->name, machine->description);
+  hk_print_text(0, 0, "%s: %s", machine->name, machine->description);
   if (calibration) hk_calibration_text(calibration);
   putchar('\n');
   return hk_explain_text(machine, err);
@@ -166,27 +167,27 @@ static hk_status show(const hk_args *args, hk_error *err) {
 const hk_command hk_command_machine_list = {
     .name = "machine list",
     .summary = "Lists the machine profiles that ship with hocket or are stored here",
-    .usage = "[--json]",
+    .usage = "[--wide] [--json]",
     .details =
         "From: ships with hocket, calibrate (on this machine), or import. Accuracy: the median\n"
         "error with which the simulator replays a calibration's own probes. A profile can also\n"
         "be given as a FILE wherever --machine is. Profiles are stored in $HOCKET_STORE, or else\n"
         "in ~/.local/share/hocket/store.db; a stored one hides a shipped one of its name.",
     .example = "hocket machine list",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = list,
 };
 
 const hk_command hk_command_machine_show = {
     .name = "machine show",
     .summary = "Shows every quantity of a machine profile and where it came from",
-    .usage = "NAME|FILE [--json]",
+    .usage = "NAME|FILE [--wide] [--json]",
     .details =
         "Origins: measured, fitted, data sheet, default. Of a calibrated profile also the 95 %\n"
         "intervals, the errors of the replayed probes and the machine that it is of. With --json\n"
         "it prints the profile as a document that --machine reads back.",
     .example = "hocket machine show polaris-a100-4x40gb",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 1,
     .most_operands = 1,
     .run = show,

@@ -81,7 +81,7 @@ static void add_row(hk_table *table, const hk_profile_change *c) {
 
 /* Quantities all, probes only those that are outside. */
 static hk_status print_changes(const hk_profile_diff *diff, bool probes, hk_error *err) {
-  const hk_column columns[] = {{probes ? "probe" : "quantity", HK_LEFT},
+  const hk_column columns[] = {{probes ? "probe" : "quantity", HK_WRAP},
                                {"a", HK_RIGHT},
                                {"b", HK_RIGHT},
                                {"change", HK_RIGHT},
@@ -145,12 +145,12 @@ static hk_status run(const hk_args *args, hk_error *err) {
 const hk_command hk_command_machine_diff = {
     .name = "machine diff",
     .summary = "Says what changed between two calibrations, and whether by more than noise",
-    .usage = "NAME|FILE NAME|FILE [--json]",
+    .usage = "NAME|FILE NAME|FILE [--wide] [--json]",
     .details =
         "A quantity or probe is outside when its 95 % intervals do not meet. Exit 0 when at least\n"
         "90 % of the quantities that have intervals in both agree, or none has; 1 otherwise.",
     .example = "hocket machine diff h200-16c h200-16c.json",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 2,
     .most_operands = 2,
     .run = run,

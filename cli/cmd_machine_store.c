@@ -104,6 +104,7 @@ const hk_command hk_command_machine_export = {
         "and 'hocket machine import' stores.",
     .example = "hocket machine export h200-16c -o h200-16c.json",
     .output = "write it there",
+    .dash = HK_DASH_SAME,
     .options = HK_OPTION(OUTPUT),
     .least_operands = 1,
     .most_operands = 1,

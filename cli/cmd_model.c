@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 #include "core/names.h"
@@ -177,7 +178,7 @@ static void add_costs(hk_table *table, const costs *cost) {
 }
 
 static hk_status print_tensors(const hk_model *model, hk_error *err) {
-  static const hk_column columns[] = {{"tensor", HK_LEFT}, {"parameters", HK_RIGHT}};
+  static const hk_column columns[] = {{"tensor", HK_WRAP}, {"parameters", HK_RIGHT}};
   hk_table table;
   hk_table_begin(&table, columns, 2);
   for (size_t i = 0; i < model->n_tensors; i++) {
@@ -191,13 +192,18 @@ static hk_status print_tensors(const hk_model *model, hk_error *err) {
 }
 
 static hk_status show_text(const hk_model *model, const costs *cost, bool tensors, hk_error *err) {
-  static const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_RIGHT}, {NULL, HK_LEFT}};
+  static const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_RIGHT}, {NULL, HK_WRAP}};
   printf("%s: %s\n\n", model->name, hk_arch_name(model->arch));
   hk_table table;
   hk_table_begin(&table, columns, 3);
   add_shape(&table, model);
   add_costs(&table, cost);
   HK_TRY(hk_table_print(&table, err));
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
+  if (given && !cJSON_IsNull(given))
+    hk_print_text(0, 0,
+                  "warning: its quantization_config is ignored: all parameters count as bf16 and "
+                  "are trained");
   return tensors ? print_tensors(model, err) : HK_OK;
 }
 
@@ -215,24 +221,25 @@ static hk_status show(const hk_args *args, hk_error *err) {
 const hk_command hk_command_model_list = {
     .name = "model list",
     .summary = "Lists the model presets that ship with hocket",
-    .usage = "[--json]",
+    .usage = "[--wide] [--json]",
     .details =
         "A Hugging Face config.json, or a document that lists tensors and blocks, can also be\n"
         "given as a FILE wherever --model is.",
     .example = "hocket model list",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = list,
 };
 
 const hk_command hk_command_model_show = {
     .name = "model show",
     .summary = "Shows a model's shape, its exact parameters and what a training step costs",
-    .usage = "NAME|FILE [--tensors] [--seq N] [--subgroup NUMEL] [--json]",
+    .usage = "NAME|FILE [--tensors] [--seq N] [--subgroup NUMEL] [--wide] [--json]",
     .details =
         "Activations and subgroups are those of one GPU that holds the whole model and\n"
         "trains one sequence.",
     .example = "hocket model show llama-2-7b --tensors",
-    .options = HK_OPTION(TENSORS) | HK_OPTION(SEQ) | HK_OPTION(SUBGROUP) | HK_OPTION(JSON),
+    .options = HK_OPTION(TENSORS) | HK_OPTION(SEQ) | HK_OPTION(SUBGROUP) | HK_OPTION(JSON) |
+               HK_OPTION(WIDE),
     .least_operands = 1,
     .most_operands = 1,
     .run = show,

@@ -6,18 +6,62 @@
 #include "cli/emit.h"
 #include "cli/explain.h"
 #include "cli/report.h"
+#include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 
 /* -- Text ------------------------------------------------------------------------------------ */
 
+/* The answer in a line: which schedule, how long, does it fit, how far from the limit, and why. */
+static void print_answer(const hk_ranking *ranking) {
+  const hk_forecast *best = &ranking->forecasts[0];
+  char title[96], ratio[48] = "";
+  if (ranking->n_fit == 0) {
+    hk_print_text(0, 0, "%s", ranking->reason);
+    return;
+  }
+  if (hk_report_bound_ratio(best) > 0)
+    snprintf(ratio, sizeof ratio, ", %.2f x bound", hk_report_bound_ratio(best));
+  hk_print_text(0, 2, "%s%s fits: %.1f ms/iteration%s, %s %.0f %% busy",
+                hk_forecast_title(best, title, sizeof title),
+                best->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "",
+                hk_ms(best->iteration_ns), ratio, hk_resource_name(best->limiter),
+                100 * best->limiter_utilization);
+}
+
+/* What the first line says, at length. */
+static void print_why(const hk_ranking *ranking) {
+  const hk_forecast *best = &ranking->forecasts[0];
+  const hk_memory_report *memory = &best->result.memory;
+  if (ranking->n_fit > 0) {
+    hk_print_text(0, 0, "%s", ranking->reason);
+    hk_print_text(0, 0, "%.0f tokens/s; GPU memory %.1f of %.1f GiB, host memory %.1f of %.1f GiB",
+                  best->tokens_per_s, hk_gib(memory->peak), hk_gib(memory->capacity),
+                  hk_gib(memory->host_peak), hk_gib(memory->host_capacity));
+  }
+  hk_report_bound_line(&best->physical);
+}
+
+static void limiter_cell(hk_table *table, const hk_forecast *forecast) {
+  hk_table_cell(table, "%s", hk_resource_name(forecast->limiter));
+  hk_table_cell(table, "%.0f %%", 100 * forecast->limiter_utilization);
+}
+
 static hk_status print_fitting(const hk_ranking *ranking, hk_error *err) {
-  static const hk_column columns[] = {
-      {"rank", HK_RIGHT},         {"policy", HK_LEFT},       {"runtime", HK_LEFT},
-      {"forward ms", HK_RIGHT},   {"backward ms", HK_RIGHT}, {"update ms", HK_RIGHT},
-      {"iteration ms", HK_RIGHT}, {"tokens/s", HK_RIGHT},    {"Gparam/s", HK_RIGHT},
-      {"x bound", HK_RIGHT},      {"GPU GiB", HK_RIGHT},     {"host GiB", HK_RIGHT},
-      {"limited by", HK_LEFT}};
+  static const hk_column columns[] = {{"rank", HK_RIGHT},
+                                      {"policy", HK_WRAP},
+                                      {"runtime", HK_LEFT},
+                                      {"forward ms", HK_RIGHT | HK_SPARE(8)},
+                                      {"backward ms", HK_RIGHT | HK_SPARE(7)},
+                                      {"update ms", HK_RIGHT},
+                                      {"iter ms", HK_RIGHT},
+                                      {"tokens/s", HK_RIGHT | HK_SPARE(6)},
+                                      {"Gparam/s", HK_RIGHT | HK_SPARE(9)},
+                                      {"x bound", HK_RIGHT | HK_SPARE(2)},
+                                      {"GPU GiB", HK_RIGHT | HK_SPARE(4)},
+                                      {"host GiB", HK_RIGHT | HK_SPARE(5)},
+                                      {"limited by", HK_LEFT | HK_SPARE(1)},
+                                      {"busy", HK_RIGHT | HK_SPARE(3)}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof columns[0]);
   for (size_t i = 0; i < ranking->n_fit; i++) {
@@ -36,42 +80,51 @@ static hk_status print_fitting(const hk_ranking *ranking, hk_error *err) {
     hk_table_cell(&table, "%.2f", hk_report_bound_ratio(forecast));
     hk_table_cell(&table, "%.1f", hk_gib(forecast->result.memory.peak));
     hk_table_cell(&table, "%.1f", hk_gib(forecast->result.memory.host_peak));
-    hk_table_cell(&table, "%s %.0f %%", hk_resource_name(forecast->limiter),
-                  100 * forecast->limiter_utilization);
+    limiter_cell(&table, forecast);
   }
-  HK_TRY(hk_table_print(&table, err));
-  putchar('\n');
-  return HK_OK;
+  return hk_table_print(&table, err);
+}
+
+static void missing_cell(hk_table *table, hk_bytes missing) {
+  if (missing > 0)
+    hk_table_cell(table, "%.1f", hk_gib(missing));
+  else
+    hk_table_cell(table, "-");
 }
 
 static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
-  static const hk_column columns[] = {
-      {"does not fit", HK_LEFT}, {"runtime", HK_LEFT}, {"because", HK_LEFT}};
+  static const hk_column columns[] = {{"does not fit", HK_WRAP},
+                                      {"runtime", HK_LEFT},
+                                      {"missing: GPU GiB", HK_RIGHT},
+                                      {"host GiB", HK_RIGHT},
+                                      {"because", HK_LEFT | HK_SPARE(1)}};
   hk_table table;
-  hk_table_begin(&table, columns, 3);
+  hk_table_begin(&table, columns, sizeof columns / sizeof columns[0]);
   for (size_t i = ranking->n_fit; i < ranking->n; i++) {
     const hk_forecast *forecast = &ranking->forecasts[i];
     char title[96];
     hk_table_row(&table);
     hk_table_cell(&table, "%s", hk_forecast_title(forecast, title, sizeof title));
     hk_table_cell(&table, "%s", hk_runtime_name(forecast->plan.runtime));
+    missing_cell(&table, forecast->gpu_short);
+    missing_cell(&table, forecast->host_short);
     hk_table_cell(&table, "%s", forecast->problem);
   }
-  HK_TRY(hk_table_print(&table, err));
-  putchar('\n');
-  return HK_OK;
+  return hk_table_print(&table, err);
 }
 
-static hk_status print_text(const hk_setup *setup, const hk_ranking *ranking, bool explain,
+static hk_status print_text(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
                             hk_error *err) {
+  print_answer(ranking);
+  putchar('\n');
   hk_report_heading(&setup->model, &setup->machine, &setup->job);
+  print_why(ranking);
+  if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
   putchar('\n');
   if (ranking->n_fit > 0) HK_TRY(print_fitting(ranking, err));
+  if (ranking->n_fit > 0 && ranking->n_fit < ranking->n) putchar('\n');
   if (ranking->n_fit < ranking->n) HK_TRY(print_not_fitting(ranking, err));
-  hk_report_bound_line(&ranking->forecasts[0].physical);
-  puts(ranking->reason);
-  HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
-  if (!explain) return HK_OK;
+  if (!args->explain) return HK_OK;
   putchar('\n');
   return hk_explain_text(&setup->machine, err);
 }
@@ -140,11 +193,12 @@ static hk_status rank(const hk_args *args, const hk_setup *setup, hk_ranking *ra
                  err);
 }
 
-static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_error *err) {
+static hk_status save_winner(const hk_args *args, const hk_setup *setup, const hk_forecast *winner,
+                             hk_error *err) {
   char title[96];
   HK_TRY(hk_emit_flush(err));
-  HK_TRY(hk_plan_save(&winner->plan, args->output, err));
-  if (!args->quiet)
+  HK_TRY(hk_setup_save_plan(&winner->plan, &setup->machine, args->output, err));
+  if (!args->quiet && !hk_emit_instead(args->output))
     fprintf(stderr, "hocket plan: wrote the winner, %s under %s, to %s\n",
             hk_forecast_title(winner, title, sizeof title), hk_runtime_name(winner->plan.runtime),
             args->output);
@@ -153,12 +207,13 @@ static hk_status save_winner(const hk_args *args, const hk_forecast *winner, hk_
 
 static hk_status answer(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
                         hk_error *err) {
-  HK_TRY(args->json ? print_json(setup, ranking, args->explain, err)
-                    : print_text(setup, ranking, args->explain, err));
+  if (!hk_emit_instead(args->output))
+    HK_TRY(args->json ? print_json(setup, ranking, args->explain, err)
+                      : print_text(args, setup, ranking, err));
   const hk_forecast *best = &ranking->forecasts[0];
   if (ranking->n_fit == 0)
     return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);
-  return args->output ? save_winner(args, best, err) : HK_OK;
+  return args->output ? save_winner(args, setup, best, err) : HK_OK;
 }
 
 static hk_status run(const hk_args *args, hk_error *err) {
@@ -177,15 +232,18 @@ const hk_command hk_command_plan = {
     .summary = "Ranks the offload schedules of a model on a machine",
     .usage = "--model NAME|FILE --machine NAME|FILE [OPTIONS]",
     .details =
-        "Simulates every policy, under both runtimes and at several settings, and prints a\n"
-        "table by iteration time, what does not fit and why, the lower bound of the update\n"
-        "and the reason why the winner wins. Exit 1 when nothing fits. OMP_NUM_THREADS sets how\n"
+        "Simulates every policy, under both runtimes and at several settings, and prints in\n"
+        "the first line which is best, ms an iteration, its update in units of the lower bound "
+        "and\n"
+        "the busiest resource; then the reasons, a table by iteration time, and what does not\n"
+        "fit (--wide: why). Exit 1 when nothing fits. OMP_NUM_THREADS sets how\n"
         "many threads simulate; the result is the same. With --overlap also the best of some 64\n"
         "plans that keep the first blocks' state on the GPU and run others ahead of the norm.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
     .output = "write the winner as a plan for 'simulate' and 'trace export'",
     .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) |
-               HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
 };

@@ -44,7 +44,7 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
 
 static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
                             const hk_machine *machine, int64_t kept, hk_error *err) {
-  HK_TRY(hk_report_text(forecast, machine, err));
+  HK_TRY(hk_report_text(forecast, machine, args->quiet, err));
   if (kept) printf("kept as timeline %lld\n", (long long)kept);
   if (!args->explain) return HK_OK;
   putchar('\n');
@@ -55,12 +55,14 @@ static hk_status answer(const hk_args *args, const hk_forecast *forecast, const 
                         hk_error *err) {
   int64_t kept;
   HK_TRY(keep(args, forecast, machine, &kept, err));
-  HK_TRY(args->json ? print_json(args, forecast, machine, kept, err)
-                    : print_text(args, forecast, machine, kept, err));
+  if (!hk_emit_instead(args->output))
+    HK_TRY(args->json ? print_json(args, forecast, machine, kept, err)
+                      : print_text(args, forecast, machine, kept, err));
   if (args->output) {
     HK_TRY(hk_emit_flush(err));
-    HK_TRY(hk_plan_save(&forecast->plan, args->output, err));
-    if (!args->quiet) fprintf(stderr, "hocket simulate: wrote the plan to %s\n", args->output);
+    HK_TRY(hk_setup_save_plan(&forecast->plan, machine, args->output, err));
+    if (!args->quiet && !hk_emit_instead(args->output))
+      fprintf(stderr, "hocket simulate: wrote the plan to %s\n", args->output);
   }
   if (forecast->feasible) return HK_OK;
   return hk_fail(err, HK_NO, "does not fit: %s; %s", forecast->problem, forecast->advice);
@@ -86,8 +88,10 @@ const hk_command hk_command_simulate = {
         "interleave --stride 2",
     .output = "write the plan that was simulated",
     .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(KEEP) |
-               HK_OPTION(JSON) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
+               HK_OPTION(CHECK),
     .most_operands = 1,
+    .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
 };

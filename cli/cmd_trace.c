@@ -42,7 +42,7 @@ static hk_status write_layers(const hk_args *args, const hk_graph *graph,
 
 /* What was written; nothing where that is what stdout has. */
 static void tell_written(const hk_args *args, const hk_graph *graph, hk_ns makespan) {
-  if (!args->output || args->json) return;
+  if (!args->output || args->json || hk_emit_instead(args->output)) return;
   printf("%s: %zu operations on %zu lanes, %.1f ms; %s\n", args->output, graph->n_ops,
          graph->n_lanes, hk_ms(makespan),
          wants_csv(args) ? "a row each" : "open it in ui.perfetto.dev");
@@ -188,6 +188,7 @@ const hk_command hk_command_trace_export = {
     .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(ALONE) |
                HK_OPTION(CSV) | HK_OPTION(JSON) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
     .most_operands = 1,
+    .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
 };

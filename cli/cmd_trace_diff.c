@@ -135,14 +135,14 @@ static hk_status run(const hk_args *args, hk_error *err) {
 const hk_command hk_command_trace_diff = {
     .name = "trace diff",
     .summary = "Says where and why two stored timelines of one plan part",
-    .usage = "A B [--json]",
+    .usage = "A B [--wide] [--json]",
     .details =
         "A and B are ids ('hocket trace list'). Joins them by operation and prints makespan,\n"
         "lanes and kinds of operation, with the errors of A as a prediction of B, and puts the\n"
         "difference of the makespans down to causes that add up to it. If A was simulated, what\n"
         "an operation takes alone is known from its profile, and contention told from rate.",
     .example = "hocket trace diff 1 2",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 2,
     .most_operands = 2,
     .run = run,

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/kept.h"
+#include "cli/screen.h"
 #include "cli/table.h"
 
 /* -- list -------------------------------------------------------------------------------------- */
@@ -40,10 +41,20 @@ static void pair_cell(hk_table *table, int64_t pair) {
 }
 
 static hk_status list_text(const hk_kept_timeline *kept, size_t n, hk_error *err) {
-  static const hk_column columns[] = {
-      {"id", HK_RIGHT},  {"pair", HK_RIGHT},   {"made", HK_LEFT},        {"kind", HK_LEFT},
-      {"plan", HK_LEFT}, {"machine", HK_LEFT}, {"operations", HK_RIGHT}, {"makespan ms", HK_RIGHT}};
-  if (n == 0) return HK_OK;
+  static const hk_column columns[] = {{"id", HK_RIGHT},
+                                      {"pair", HK_RIGHT | HK_SPARE(1)},
+                                      {"made", HK_LEFT | HK_SPARE(2)},
+                                      {"kind", HK_LEFT},
+                                      {"plan", HK_WRAP},
+                                      {"machine", HK_WRAP},
+                                      {"operations", HK_RIGHT | HK_SPARE(3)},
+                                      {"makespan ms", HK_RIGHT}};
+  if (n == 0) {
+    hk_print_text(0, 0,
+                  "no timelines are stored: 'hocket simulate --keep', 'hocket run --keep' and "
+                  "'hocket validate engine' keep theirs");
+    return HK_OK;
+  }
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < n; i++) {
@@ -311,25 +322,25 @@ static hk_status delete (const hk_args *args, hk_error *err) {
 const hk_command hk_command_trace_list = {
     .name = "trace list",
     .summary = "Lists the stored timelines, simulated and measured, latest first",
-    .usage = "[--json]",
+    .usage = "[--wide] [--json]",
     .details =
         "A prediction and its measurement are a pair and name each other. Timelines are kept by\n"
         "'hocket validate engine', 'hocket simulate --keep' and 'hocket run --keep'.",
     .example = "hocket trace list",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = list,
 };
 
 const hk_command hk_command_trace_show = {
     .name = "trace show",
     .summary = "Shows a stored timeline and all that it takes to make it again",
-    .usage = "ID [--json]",
+    .usage = "ID [--wide] [--json]",
     .details =
         "Plan, profile, fingerprint of the machine and version of hocket; phases, lanes and the\n"
         "kinds of operation that take most. --json has the documents in full: the plan can be\n"
         "simulated or run again.",
     .example = "hocket trace show 1",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 1,
     .most_operands = 1,
     .run = show,

@@ -8,6 +8,7 @@
 #include "calib/runs.h"
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/node_profile.h"
 #include "cli/table.h"
 
 typedef struct {
@@ -179,10 +180,18 @@ static void print_order(const hk_run_comparison *c) {
 }
 
 static hk_status print_text(const hk_run_comparison *c, hk_error *err) {
-  static const hk_column columns[] = {
-      {"line", HK_RIGHT},   {"source", HK_LEFT},  {"model", HK_LEFT},     {"dp", HK_RIGHT},
-      {"mb", HK_RIGHT},     {"ga", HK_RIGHT},     {"subgroup", HK_RIGHT}, {"policy", HK_LEFT},
-      {"fwd ms", HK_RIGHT}, {"bwd ms", HK_RIGHT}, {"step ms", HK_RIGHT},  {"iter ms", HK_RIGHT}};
+  static const hk_column columns[] = {{"line", HK_RIGHT},
+                                      {"source", HK_LEFT | HK_SPARE(8)},
+                                      {"model", HK_LEFT},
+                                      {"dp", HK_RIGHT | HK_SPARE(3)},
+                                      {"mb", HK_RIGHT | HK_SPARE(4)},
+                                      {"ga", HK_RIGHT | HK_SPARE(5)},
+                                      {"subgroup", HK_RIGHT | HK_SPARE(7)},
+                                      {"policy", HK_WRAP},
+                                      {"fwd ms", HK_RIGHT | HK_SPARE(6)},
+                                      {"bwd ms", HK_RIGHT | HK_SPARE(2)},
+                                      {"step ms", HK_RIGHT},
+                                      {"iter ms", HK_RIGHT | HK_SPARE(1)}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < c->n; i++) add_row(&table, &c->rows[i]);
@@ -204,6 +213,8 @@ static hk_status answer(const hk_args *args, const hk_run_table *table, const ma
   if (status == HK_OK && comparison.left_out > 0 && !args->quiet)
     fprintf(stderr, "hocket validate runs: note: %zu of %zu rows name other machines\n",
             comparison.left_out, table->n);
+  for (size_t i = 0; status == HK_OK && i < m->n; i++)
+    hk_node_profile_note(args, "validate runs", m->list[i].document);
   hk_run_comparison_free(&comparison);
   return status;
 }
@@ -231,7 +242,7 @@ const hk_command hk_command_validate_runs = {
         "of rows that differ only in policy, ratio, stride and flush; steps whose measured\n"
         "ranges overlap are ties. --json adds GPU memory, in GiB.",
     .example = "hocket validate runs published-runs.csv",
-    .options = HK_OPTION(MACHINE) | HK_OPTION(JSON) | HK_OPTION(QUIET),
+    .options = HK_OPTION(MACHINE) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

@@ -202,6 +202,7 @@ static hk_status judge(judging *j, hk_error *err) {
   HK_TRY(hk_kept_open(&j->store, err));
   HK_TRY(judge_all(j, err));
   HK_TRY(gather_all(j, err));
+  hk_node_profile_note(j->args, NAME, j->document);
   return answer(j, err);
 }
 
@@ -233,7 +234,7 @@ const hk_command hk_command_validate_again = {
     .example = "hocket validate again ranking.json --machine this-node",
     .output = "also write the JSON object there",
     .options = HK_OPTION(MACHINE) | HK_OPTION(FORCE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
-               HK_OPTION(QUIET),
+               HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = HK_MOST_ROUNDS,
     .run = run,

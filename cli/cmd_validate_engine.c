@@ -6,6 +6,8 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/screen.h"
+#include "cli/setup.h"
 #include "cli/validated.h"
 #include "traces/chrome.h"
 
@@ -16,9 +18,8 @@
 /* `context`: when it began. */
 static void show_progress(void *context, int step, int steps) {
   const hk_ns *begun = context;
-  fprintf(stderr, "\r\033[Khocket " NAME ": step %d of %d, about %.0f s left", step, steps,
-          hk_s(hk_now() - *begun) / step * (steps - step));
-  fflush(stderr);
+  hk_screen_progress("hocket " NAME ": step %d of %d, about %.0f s left", step, steps,
+                     hk_s(hk_now() - *begun) / step * (steps - step));
 }
 
 static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_machine *machine,
@@ -33,7 +34,7 @@ static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_mac
                                  .context = &begun};
   HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.ops, err));
   const hk_status status = hk_validate_plan(plan, machine, &options, out, err);
-  if (watched) fputs("\r\033[K", stderr);
+  if (watched) hk_screen_progress_end();
   return status;
 }
 
@@ -50,6 +51,7 @@ static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_err
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status answer(const hk_args *args, hk_store *store, hk_validated *v, hk_error *err) {
+  hk_node_profile_note(args, NAME, v->profile->document);
   HK_TRY(hk_validated_keep(store, v, err));
   HK_TRY(args->json ? hk_validated_json(args, v, err) : hk_validated_text(args, v, err));
   HK_TRY(hk_emit_flush(err));
@@ -74,7 +76,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
   hk_plan plan = {0};
   hk_store *store = NULL;
   HK_TRY(hk_emit_check_output(args->timeline, err));
-  HK_TRY(hk_plan_load(args->operands[0], &plan, err));
+  HK_TRY(hk_setup_read_plan(args, NAME, &plan, err));
   hk_status status = hk_store_open(NULL, false, &store, err);
   if (status == HK_OK) status = run_with(args, store, &plan, err);
   hk_store_close(store);
@@ -97,7 +99,7 @@ const hk_command hk_command_validate_engine = {
     .example = "hocket validate engine plan.json --backend host --max-error 30",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) |
                HK_OPTION(SEED) | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) | HK_OPTION(JSON) |
-               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

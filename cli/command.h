@@ -15,6 +15,9 @@ typedef struct {
   hk_option_set options;
   int least_operands, most_operands;
   bool lists_policies; /* whether --help ends with them */
+  /* What '-o -' means: nothing, because the report is on standard output; the document instead of
+   * the report; the same as no -o at all. */
+  enum { HK_DASH_REFUSED, HK_DASH_INSTEAD, HK_DASH_SAME } dash;
   /* Prints the answer to stdout. A failure is a sentence in err, for main to print. */
   hk_status (*run)(const hk_args *args, hk_error *err);
 } hk_command;

@@ -172,10 +172,16 @@ static hk_status print_phases(const hk_compared *c, hk_error *err) {
 
 static hk_status print_lanes(const hk_compared *c, hk_error *err) {
   char busy[48], queued[48], idle[48];
-  const hk_column columns[] = {{"lane", HK_LEFT},   {busy, HK_RIGHT},   {c->b_name, HK_RIGHT},
-                               {"error", HK_RIGHT}, {queued, HK_RIGHT}, {c->b_name, HK_RIGHT},
-                               {"error", HK_RIGHT}, {idle, HK_RIGHT},   {c->b_name, HK_RIGHT},
-                               {"error", HK_RIGHT}};
+  const hk_column columns[] = {{"lane", HK_LEFT},
+                               {busy, HK_RIGHT},
+                               {c->b_name, HK_RIGHT},
+                               {"error", HK_RIGHT},
+                               {queued, HK_RIGHT | HK_SPARE(1)},
+                               {c->b_name, HK_RIGHT | HK_SPARE(1)},
+                               {"error", HK_RIGHT | HK_SPARE(1)},
+                               {idle, HK_RIGHT | HK_SPARE(2)},
+                               {c->b_name, HK_RIGHT | HK_SPARE(2)},
+                               {"error", HK_RIGHT | HK_SPARE(2)}};
   snprintf(busy, sizeof busy, "busy ms, %s", c->a_name);
   snprintf(queued, sizeof queued, "queued ms, %s", c->a_name);
   snprintf(idle, sizeof idle, "idle ms, %s", c->a_name);
@@ -193,10 +199,9 @@ static hk_status print_lanes(const hk_compared *c, hk_error *err) {
 
 static hk_status print_operations(const hk_compared *c, hk_error *err) {
   char all[48];
-  const hk_column columns[] = {{"operation", HK_LEFT}, {"count", HK_RIGHT},
-                               {all, HK_RIGHT},        {c->b_name, HK_RIGHT},
-                               {"error", HK_RIGHT},    {"of each, median", HK_RIGHT},
-                               {"worst", HK_RIGHT}};
+  const hk_column columns[] = {
+      {"operation", HK_LEFT}, {"count", HK_RIGHT},        {all, HK_RIGHT},    {c->b_name, HK_RIGHT},
+      {"error", HK_RIGHT},    {"each, median", HK_RIGHT}, {"worst", HK_RIGHT}};
   snprintf(all, sizeof all, "all ms, %s", c->a_name);
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
@@ -225,7 +230,7 @@ static void cause_row(hk_table *table, const hk_compared *c, const char *name, h
 
 static hk_status print_attribution(const hk_compared *c, hk_error *err) {
   static const hk_column columns[] = {
-      {"cause", HK_LEFT}, {"ms", HK_RIGHT}, {"of makespan", HK_RIGHT}, {"meaning", HK_LEFT}};
+      {"cause", HK_LEFT}, {"ms", HK_RIGHT}, {"of makespan", HK_RIGHT}, {"meaning", HK_WRAP}};
   char sum[96];
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);

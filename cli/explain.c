@@ -32,13 +32,18 @@ const char *hk_format_quantity(double value, const char *unit, int digits, char 
 const char *hk_format_interval(double low, double high, const char *unit, char *buffer,
                                size_t size) {
   char a[32], b[32];
-  if (!isfinite(low) || !isfinite(high))
+  if (!isfinite(low) || !isfinite(high)) {
     snprintf(buffer, size, "-");
-  else if (low == high)
+  } else if (low == high) {
     snprintf(buffer, size, "exact");
-  else
-    snprintf(buffer, size, "%s to %s", hk_format_quantity(low, unit, 4, a, sizeof a),
-             hk_format_quantity(high, unit, 4, b, sizeof b));
+  } else {
+    hk_format_quantity(low, unit, 4, a, sizeof a);
+    hk_format_quantity(high, unit, 4, b, sizeof b);
+    char *of_a = strchr(a, ' '); /* the unit, which is said once if it is that of both */
+    const char *of_b = strchr(b, ' ');
+    if (of_a != NULL && of_b != NULL && strcmp(of_a, of_b) == 0) *of_a = '\0';
+    snprintf(buffer, size, "%s to %s", a, b);
+  }
   return buffer;
 }
 
@@ -54,11 +59,11 @@ hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
   static const hk_column plain[] = {{"quantity", HK_LEFT},
                                     {"value", HK_RIGHT},
                                     {"origin", HK_LEFT},
-                                    {"meaning", HK_LEFT},
-                                    {"source", HK_LEFT}};
+                                    {"meaning", HK_BELOW},
+                                    {"source", HK_BELOW}};
   static const hk_column calibrated[] = {{"quantity", HK_LEFT},      {"value", HK_RIGHT},
                                          {"95 % interval", HK_LEFT}, {"origin", HK_LEFT},
-                                         {"meaning", HK_LEFT},       {"source", HK_LEFT}};
+                                         {"meaning", HK_BELOW},      {"source", HK_BELOW}};
   const cJSON *calibration = hk_calibration_of(machine->document);
   hk_table table;
   hk_table_begin(&table, calibration ? calibrated : plain, calibration ? 6 : 5);

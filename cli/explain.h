@@ -12,7 +12,8 @@
 const char *hk_format_quantity(double value, const char *unit, int digits, char *buffer,
                                size_t size);
 
-/* "54.1 GB/s to 55.9 GB/s"; "exact" where it has no width, "-" where there is none. 80 bytes do. */
+/* "54.1 to 55.9 GB/s", "900 kB/s to 1.1 MB/s"; "exact" where it has no width, "-" where there is
+ * none. 80 bytes do. */
 const char *hk_format_interval(double low, double high, const char *unit, char *buffer,
                                size_t size);
 

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/screen.h"
+#include "core/json.h"
 #include "core/names.h"
 
 /* The command that argv[0..argc) begins with, and in *words how many of them name it. */
@@ -97,6 +99,25 @@ static hk_status check_operands(const hk_command *command, const hk_args *args, 
   return HK_OK;
 }
 
+static bool is_dash(const char *path) {
+  return path && strcmp(path, "-") == 0;
+}
+
+/* Names of files that are "-", which is standard output where that is possible. */
+static hk_status check_dash(const hk_command *command, hk_args *args, hk_error *err) {
+  static const char refused[] =
+      "option '--%s': '-' would be standard output, which has the report%s; expected the name of "
+      "a file ('./-' is one)";
+  if (is_dash(args->timeline)) return hk_fail(err, HK_INPUT, refused, "timeline", "");
+  if (is_dash(args->checkpoint_file)) return hk_fail(err, HK_INPUT, refused, "checkpoint", "");
+  if (!is_dash(args->output)) return HK_OK;
+  if (command->dash == HK_DASH_REFUSED)
+    return hk_fail(err, HK_INPUT, refused, "output", " (--json prints all of it there)");
+  if (args->json) return hk_fail(err, HK_INPUT, "'-o -' and '--json' both go to standard output");
+  args->output = command->dash == HK_DASH_SAME ? NULL : HK_STDOUT;
+  return HK_OK;
+}
+
 /* argv[0] is the last word of the command's name. */
 static hk_status run_command(const hk_command *command, int argc, char **argv, hk_error *err) {
   hk_args args;
@@ -106,6 +127,8 @@ static hk_status run_command(const hk_command *command, int argc, char **argv, h
     return HK_OK;
   }
   HK_TRY(check_operands(command, &args, err));
+  HK_TRY(check_dash(command, &args, err));
+  hk_screen_wide(args.wide);
   return command->run(&args, err);
 }
 
@@ -136,6 +159,7 @@ static hk_status close_stdout(hk_error *err) {
   errno = 0;
   bool failed = ferror(stdout) != 0;
   if (fclose(stdout) != 0) failed = true;
+  if (hk_screen_failed()) return hk_fail(err, HK_ENVIRONMENT, "out of memory for a line of text");
   if (!failed) return HK_OK;
   return hk_fail(err, HK_ENVIRONMENT, "cannot write to standard output: %s",
                  errno ? strerror(errno) : "an earlier write failed");
@@ -144,6 +168,7 @@ static hk_status close_stdout(hk_error *err) {
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* for widths of table cells; numbers stay in the C locale */
   hk_error err = {0}, late = {0};
+  hk_screen_open();
   const char *name = NULL;
   hk_status status = dispatch(argc - 1, argv + 1, &name, &err);
   bool lost = close_stdout(&late) != HK_OK && status != HK_ENVIRONMENT;

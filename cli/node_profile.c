@@ -10,6 +10,8 @@
 #include "calib/calibrate.h"
 #include "calib/validate.h"
 #include "cli/interrupt.h"
+#include "cli/screen.h"
+#include "sim/forecast.h"
 
 #define DAY_S 86400.0
 /* Of a device that is opened only to be asked for its name. */
@@ -42,6 +44,12 @@ hk_status hk_node_profile_admit(const hk_args *args, const char *command, const 
     return hk_fail(err, status, "%s%s; with --force it is taken all the same", about, why.message);
   if (!args->quiet) fprintf(stderr, "hocket %s: note: %s%s\n", command, about, why.message);
   return HK_OK;
+}
+
+void hk_node_profile_note(const hk_args *args, const char *command, const cJSON *document) {
+  char trouble[320];
+  if (!args->quiet && *hk_profile_trouble(document, trouble, sizeof trouble))
+    fprintf(stderr, "hocket %s: note: %s\n", command, trouble);
 }
 
 static hk_status take_named(const hk_args *args, const char *command, hk_node_profile *profile,
@@ -87,9 +95,8 @@ static hk_status take_newest(hk_store *store, double days, hk_node_profile *prof
 static void show_progress(void *context, const char *probe, double share, double left_s,
                           size_t narrow, size_t n) {
   (void)narrow, (void)n;
-  fprintf(stderr, "\r\033[Khocket %s: calibrating, %.0f %%, about %.0f s left; %s",
-          (const char *)context, 100 * share, left_s, probe);
-  fflush(stderr);
+  hk_screen_progress("hocket %s: calibrating, %.0f %%, about %.0f s left; %s",
+                     (const char *)context, 100 * share, left_s, probe);
 }
 
 /* Under a name of its own, so that it replaces nothing that took ten minutes. */
@@ -118,12 +125,9 @@ static hk_status calibrate(const hk_args *args, const char *command, hk_store *s
             command, days, name);
   hk_calibration made = {0};
   hk_status status = hk_calibrate(store, &options, &made, err);
-  if (watched) fputs("\r\033[K", stderr);
+  if (watched) hk_screen_progress_end();
   if (status == HK_OK && made.campaign.interrupted)
     status = hk_fail(err, HK_NO, "interrupted while calibrating");
-  if (status == HK_OK && !made.fit.accepted && !args->quiet)
-    fprintf(stderr, "hocket %s: note: that profile replays its own probes only within %.1f %%\n",
-            command, made.fit.median_error_pct);
   hk_calibration_free(&made);
   HK_TRY(status);
   return hk_profiles_document(store, name, &profile->document, err);

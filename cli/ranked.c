@@ -88,10 +88,10 @@ static void print_lanes(const hk_ranking_verdict *v) {
 }
 
 static hk_status print_text(const hk_ranked *r, const hk_ranking_verdict *v, hk_error *err) {
-  static const hk_column columns[] = {{"plan", HK_LEFT},
+  static const hk_column columns[] = {{"plan", HK_WRAP},
                                       {"predicted ms", HK_RIGHT},
                                       {"measured ms", HK_RIGHT},
-                                      {"least - most", HK_RIGHT},
+                                      {"least - most", HK_RIGHT | HK_SPARE(1)},
                                       {"error", HK_RIGHT}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);

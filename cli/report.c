@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/screen.h"
 #include "cli/table.h"
 
 /* -- Figures --------------------------------------------------------------------------------- */
@@ -43,40 +44,41 @@ double hk_report_utilization(const hk_forecast *forecast, const hk_machine *mach
 /* -- Lines ----------------------------------------------------------------------------------- */
 
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job) {
-  char count[32];
-  printf("%s (%s parameters) on %s: ", model->name, hk_format_count(model->parameters, count, 32),
-         machine->name);
-  if (job->nodes > 1) printf("%d nodes of ", job->nodes);
-  printf("%d GPU%s, tp %d, dp %d, micro-batch %d, grad-accum %d, seq %d, activations %s\n",
-         job->gpus, job->gpus == 1 ? "" : "s", job->tp, hk_job_dp(job), job->micro_batch,
-         job->grad_accum, job->seq, job->checkpoint_activations ? "checkpointed" : "kept");
+  char count[32], nodes[32] = "";
+  if (job->nodes > 1) snprintf(nodes, sizeof nodes, "%d nodes of ", job->nodes);
+  hk_print_text(0, 0,
+                "%s (%s parameters) on %s: %s%d GPU%s, tp %d, dp %d, micro-batch %d, grad-accum "
+                "%d, seq %d, activations %s",
+                model->name, hk_format_count(model->parameters, count, 32), machine->name, nodes,
+                job->gpus, job->gpus == 1 ? "" : "s", job->tp, hk_job_dp(job), job->micro_batch,
+                job->grad_accum, job->seq, job->checkpoint_activations ? "checkpointed" : "kept");
 }
 
 /* "DRAM-bound", "bound by the critical path". */
-static void print_binding(const char *binding) {
-  if (strchr(binding, ' ')) {
-    printf("bound by the %s", binding);
-    return;
-  }
-  for (; *binding; binding++) putchar(toupper((unsigned char)*binding));
-  printf("-bound");
+static const char *tell_binding(const char *binding, char *buffer, size_t size) {
+  snprintf(buffer, size, strchr(binding, ' ') ? "bound by the %s" : "%s-bound", binding);
+  if (!strchr(binding, ' '))
+    for (char *c = buffer; *c != '-' && *c != '\0'; c++) *c = (char)toupper((unsigned char)*c);
+  return buffer;
 }
 
 void hk_report_bound_line(const hk_bound *physical) {
-  printf("lower bound of the update: ");
+  char binding[64];
   if (!physical->feasible) {
-    puts("none, because no assignment of the state to GPU and host fits in memory");
+    hk_print_text(0, 0,
+                  "lower bound of the update: none, because no assignment of the state to GPU and "
+                  "host fits in memory");
     return;
   }
-  printf("%.1f ms, ", hk_ms(physical->update_ns));
-  print_binding(physical->binding);
-  puts(" (linear programme + dual certificate)");
+  hk_print_text(
+      0, 0, "lower bound of the update: %.1f ms, %s (linear programme + dual certificate)",
+      hk_ms(physical->update_ns), tell_binding(physical->binding, binding, sizeof binding));
 }
 
 hk_status hk_report_warnings(const hk_plan *plan, const hk_machine *machine, hk_error *err) {
   char **warnings = NULL;
   HK_TRY(hk_forecast_warnings(plan, machine, &warnings, err));
-  for (size_t i = 0; warnings[i]; i++) printf("warning: %s\n", warnings[i]);
+  for (size_t i = 0; warnings[i]; i++) hk_print_text(0, 0, "warning: %s", warnings[i]);
   hk_warnings_free(warnings);
   return HK_OK;
 }
@@ -88,13 +90,13 @@ static void print_settings(const hk_forecast *forecast) {
   char title[96], count[32];
   printf("policy %s, runtime %s\n", hk_forecast_title(forecast, title, sizeof title),
          hk_runtime_name(plan->runtime));
-  printf(
-      "%zu subgroups of %s%s parameters a rank, gradient flush %s with %d bytes, "
-      "%d CPU threads a rank\n",
-      plan->n_subgroups, plan->subgroup_rule == HK_SUBGROUP_SOFT ? "at least " : "",
-      hk_format_count(plan->subgroup_numel, count, sizeof count),
-      plan->flush == HK_FLUSH_ASYNC ? "async" : "sync", plan->flush_bytes_per_param,
-      plan->cpu_threads);
+  hk_print_text(0, 0,
+                "%zu subgroups of %s%s parameters a rank, gradient flush %s with %d bytes, "
+                "%d CPU threads a rank",
+                plan->n_subgroups, plan->subgroup_rule == HK_SUBGROUP_SOFT ? "at least " : "",
+                hk_format_count(plan->subgroup_numel, count, sizeof count),
+                plan->flush == HK_FLUSH_ASYNC ? "async" : "sync", plan->flush_bytes_per_param,
+                plan->cpu_threads);
   int64_t totals[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, totals);
   printf("parameters a rank by route:");
@@ -115,35 +117,37 @@ static void print_period(const hk_forecast *forecast) {
   if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
     printf("unsteady   %10.1f ms   by which the last two iterations still differ\n",
            hk_ms(forecast->unsteady_ns));
-  printf("lower bound of the period: %.1f ms, ", hk_ms(forecast->period_bound.period_ns));
-  print_binding(forecast->period_bound.binding);
-  putchar('\n');
+  char binding[64];
+  hk_print_text(0, 0, "lower bound of the period: %.1f ms, %s",
+                hk_ms(forecast->period_bound.period_ns),
+                tell_binding(forecast->period_bound.binding, binding, sizeof binding));
 }
 
 static void print_times(const hk_forecast *forecast) {
   printf("forward    %10.1f ms\n", hk_ms(forecast->forward_ns));
   printf("backward   %10.1f ms\n", hk_ms(forecast->backward_ns));
-  printf("update     %10.1f ms   %.2f Gparam/s", hk_ms(forecast->update_ns),
-         forecast->update_params_per_s / 1e9);
+  char ratio[48] = "";
   if (hk_report_bound_ratio(forecast) > 0)
-    printf(", %.2f x the lower bound", hk_report_bound_ratio(forecast));
-  printf("; %s %.0f %% busy\n", hk_resource_name(forecast->limiter),
-         100 * forecast->limiter_utilization);
+    snprintf(ratio, sizeof ratio, ", %.2f x the lower bound", hk_report_bound_ratio(forecast));
+  hk_print_text(0, 27, "update     %10.1f ms   %.2f Gparam/s%s; %s %.0f %% busy",
+                hk_ms(forecast->update_ns), forecast->update_params_per_s / 1e9, ratio,
+                hk_resource_name(forecast->limiter), 100 * forecast->limiter_utilization);
   printf("iteration  %10.1f ms   %.0f tokens/s\n", hk_ms(forecast->iteration_ns),
          forecast->tokens_per_s);
   if (forecast->plan.overlap != HK_OVERLAP_NONE) print_period(forecast);
   hk_report_bound_line(&forecast->physical);
-  printf("lower bound of this plan's update: %.1f ms, ", hk_ms(forecast->graph_bound.update_ns));
-  print_binding(forecast->graph_bound.binding);
-  puts("\n");
+  char binding[64];
+  printf("lower bound of this plan's update: %.1f ms, %s\n\n",
+         hk_ms(forecast->graph_bound.update_ns),
+         tell_binding(forecast->graph_bound.binding, binding, sizeof binding));
 }
 
 static void print_memory(const hk_memory_report *memory) {
-  printf(
-      "GPU memory   %8.2f GiB before forward, %.2f after forward, %.2f after backward, "
-      "%.2f after update\n",
-      hk_gib(memory->before_forward), hk_gib(memory->after_forward), hk_gib(memory->after_backward),
-      hk_gib(memory->after_update));
+  hk_print_text(0, 22,
+                "GPU memory   %8.2f GiB before forward, %.2f after forward, %.2f after backward, "
+                "%.2f after update",
+                hk_gib(memory->before_forward), hk_gib(memory->after_forward),
+                hk_gib(memory->after_backward), hk_gib(memory->after_update));
   printf("       peak  %8.2f GiB of %.2f in %s\n", hk_gib(memory->peak), hk_gib(memory->capacity),
          hk_phase_name(memory->peak_phase));
   printf("host   peak  %8.2f GiB of %.2f in %s\n\n", hk_gib(memory->host_peak),
@@ -171,7 +175,7 @@ static hk_status print_lanes(const hk_forecast *forecast, hk_error *err) {
 static hk_status print_resources(const hk_forecast *forecast, const hk_machine *machine,
                                  hk_error *err) {
   static const hk_column columns[] = {
-      {"resource", HK_LEFT}, {"used %", HK_RIGHT}, {"meaning", HK_LEFT}};
+      {"resource", HK_LEFT}, {"used %", HK_RIGHT}, {"meaning", HK_WRAP}};
   hk_table table;
   hk_table_begin(&table, columns, 3);
   for (int i = 0; i < HK_RES_COUNT; i++) {
@@ -186,12 +190,13 @@ static hk_status print_resources(const hk_forecast *forecast, const hk_machine *
   return hk_table_print(&table, err);
 }
 
-hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, hk_error *err) {
+hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, bool quiet,
+                         hk_error *err) {
   hk_report_heading(&forecast->plan.model, machine, &forecast->plan.job);
   print_settings(forecast);
   print_times(forecast);
   print_memory(&forecast->result.memory);
   HK_TRY(print_lanes(forecast, err));
   HK_TRY(print_resources(forecast, machine, err));
-  return hk_report_warnings(&forecast->plan, machine, err);
+  return quiet ? HK_OK : hk_report_warnings(&forecast->plan, machine, err);
 }

@@ -3,9 +3,12 @@
  * not are in args.c, those of policies and runtimes in sim/. */
 #include "cli/setup.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "calib/profiles.h"
+#include "cli/calibration.h"
+#include "core/json.h"
 
 static hk_status load_machine(const hk_args *args, const char *fallback, hk_machine *machine,
                               hk_error *err) {
@@ -82,6 +85,82 @@ static hk_status plan_from_options(const hk_args *args, hk_setup *setup, hk_plan
                            &setup->settings, plan, err);
 }
 
+/* -- Plan files ------------------------------------------------------------------------------ */
+
+/* What of a calibration says how good the profile is; samples and replays are left out. */
+static bool add_calibration(const hk_machine *machine, cJSON *profile) {
+  static const char *const bulk[] = {"segments", "replays", "series"};
+  const cJSON *calibration = hk_calibration_of(machine->document);
+  if (!calibration || hk_calibration_of(profile)) return true;
+  cJSON *copy = cJSON_Duplicate(calibration, true);
+  for (size_t i = 0; i < sizeof bulk / sizeof *bulk; i++)
+    cJSON_DeleteItemFromObjectCaseSensitive(copy, bulk[i]);
+  if (copy && cJSON_AddItemToObject(profile, "calibration", copy)) return true;
+  cJSON_Delete(copy);
+  return false;
+}
+
+/* Whether `profile` is what its name finds. */
+static bool is_found(const hk_machine *machine, const cJSON *profile) {
+  hk_machine found;
+  hk_error ignored = {0};
+  if (hk_profiles_machine(machine->name, &found, &ignored) != HK_OK) return false;
+  cJSON *other = hk_machine_to_json(&found);
+  const bool same = other && cJSON_Compare(profile, other, true);
+  cJSON_Delete(other);
+  hk_machine_free(&found);
+  return same;
+}
+
+static hk_status add_profile(const hk_machine *machine, cJSON *root, hk_error *err) {
+  cJSON *profile = hk_machine_to_json(machine);
+  if (profile && is_found(machine, profile)) {
+    cJSON_Delete(profile);
+    return HK_OK;
+  }
+  if (profile && add_calibration(machine, profile) &&
+      cJSON_AddItemToObject(root, "profile", profile))
+    return HK_OK;
+  cJSON_Delete(profile);
+  return hk_fail_memory(err, sizeof(cJSON), "a profile");
+}
+
+hk_status hk_setup_save_plan(const hk_plan *plan, const hk_machine *machine, const char *path,
+                             hk_error *err) {
+  cJSON *root = hk_plan_to_json(plan);
+  if (!root) return hk_fail_memory(err, sizeof(cJSON), "the plan document");
+  hk_status status = HK_OK;
+  if (strcmp(plan->machine, machine->name) == 0) status = add_profile(machine, root, err);
+  if (status == HK_OK) status = hk_json_save(root, path, err);
+  cJSON_Delete(root);
+  return status;
+}
+
+hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *plan,
+                             hk_error *err) {
+  char contradiction[480];
+  HK_TRY(hk_plan_load(args->operands[0], plan, err));
+  const hk_status status = hk_policy_check_label(plan, contradiction, sizeof contradiction, err);
+  if (status != HK_OK) {
+    hk_plan_free(plan);
+    return status;
+  }
+  if (*contradiction && !args->quiet)
+    fprintf(stderr, "hocket %s: note: %s\n", command, contradiction);
+  return HK_OK;
+}
+
+static hk_status read_plan(const hk_args *args, const cJSON *root, hk_plan *plan,
+                           hk_machine *machine, hk_error *err) {
+  const char *path = args->operands[0];
+  const cJSON *profile = cJSON_GetObjectItemCaseSensitive(root, "profile");
+  if (hk_plan_from_json(root, plan, err) != HK_OK) return hk_fail_prefix(err, "%s", path);
+  if (args->machine || !profile) return load_machine(args, plan->machine, machine, err);
+  if (hk_machine_from_json(profile, machine, err) != HK_OK)
+    return hk_fail_prefix(err, "%s: profile", path);
+  return HK_OK;
+}
+
 static hk_status plan_from_file(const hk_args *args, hk_plan *plan, hk_machine *machine,
                                 hk_error *err) {
   const char *path = args->operands[0];
@@ -89,8 +168,11 @@ static hk_status plan_from_file(const hk_args *args, hk_plan *plan, hk_machine *
     if (args->given & HK_OPTIONS_PLAN & (hk_option_set)1 << id)
       return hk_fail(err, HK_INPUT, "'--%s' cannot be given with a plan file: '%s' fixes it",
                      hk_option_info((hk_option_id)id)->name, path);
-  HK_TRY(hk_plan_load(path, plan, err));
-  return load_machine(args, plan->machine, machine, err);
+  cJSON *root = NULL;
+  HK_TRY(hk_json_load(path, &root, err));
+  const hk_status status = read_plan(args, root, plan, machine, err);
+  cJSON_Delete(root);
+  return status;
 }
 
 hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine, hk_error *err) {

@@ -32,9 +32,18 @@ typedef struct {
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
 void hk_setup_free(hk_setup *setup);
 
+/* The plan that the operand names, for `command` to run it; a label that contradicts its routes is
+ * noted on stderr. */
+hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *plan,
+                             hk_error *err);
+
+/* Writes a plan and, unless its name finds that very machine again, the machine's profile in it. */
+hk_status hk_setup_save_plan(const hk_plan *plan, const hk_machine *machine, const char *path,
+                             hk_error *err);
+
 /* The plan that the operand names (PLAN.json), or the one candidate that the options describe, and
- * the machine: --machine, else the one that the plan file was made for. The caller frees both,
- * also on failure. */
+ * the machine: --machine, else the profile in the plan file, else the one that it names. The caller
+ * frees both, also on failure. */
 hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine, hk_error *err);
 
 /* The plan of hk_setup_plan, simulated, handed to `answer`, freed. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How every fallible function in hocket reports failure: it returns an hk_status and, when that
  * is not HK_OK, leaves one complete sentence for the user in the hk_error it was given. */
 #ifndef HK_CORE_ERROR_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a plan to the task graph: the frame. What a training step does is in expand_training.c, what
  * each runtime's optimizer step does in expand_hocket.c and expand_deepspeed.c, what an overlap
  * adds in expand_overlap.c. */

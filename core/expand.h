@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private to the expansion of a plan into a graph (expand*.c): what its parts share. */
 #ifndef HK_CORE_EXPAND_H
 #define HK_CORE_EXPAND_H

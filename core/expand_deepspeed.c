@@ -1,8 +1,8 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer step as DeepSpeed ZeRO-3 offload and the published Deep Optimizer States prototype
- * run it (DESIGN.md section 4 and the notes on the published runs): one host thread walks the
- * subgroups in order. Without interleaving each CPU subgroup is unscaled, updated, cast and copied
- * up from pageable memory before the next begins. With stride k the prototype starts the next GPU
+ * run it (docs/simulator.md, "What DeepSpeed does"): one host thread walks the subgroups in
+ * order. Without interleaving each CPU subgroup is unscaled, updated, cast and copied up from
+ * pageable memory before the next begins. With stride k the prototype starts the next GPU
  * subgroup's fetch when it begins a group of k, updates k - 1 subgroups on the CPU, whose weights
  * go up from pinned memory under the next update, then updates the fetched one on the GPU. It has
  * one buffer set; master weight, momentum and variance each have a stream on which the write-back

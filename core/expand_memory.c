@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every operation takes of GPU memory when it starts and gives back when it ends, and what is
  * there before the first one. It is said here for all operations, so that the files that say what
  * happens when need not; how large things are under DeepSpeed is in expand_sizes.c.
@@ -201,6 +201,7 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
     hk_expand_deepspeed_device(x);
   } else {
     host += hocket_host(plan, &sums);
+    graph->gpu_base += 2 * hk_plan_early(plan);
     if (n[HK_ROUTE_STAGED] > 0)
       graph->gpu_base += hk_whole_bytes(12.0 * plan->buffers * (double)largest_piece(plan));
   }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an overlap adds: gradients that leave piece by piece as the update will take them, the norm
  * that is known when all have left, and the order in which forward needs new weights. */
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How much GPU memory things take under DeepSpeed ZeRO-3 (stage3.py, partition_parameters.py,
  * partitioned_param_coordinator.py of DeepSpeed 0.13) running Megatron-DeepSpeed's GPT without
  * flash attention: the weights that stay gathered, what a block's backward has besides, and what

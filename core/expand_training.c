@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward of one micro-step, block by block: the framework's host thread launches, the
  * collectives stream gathers weights and reduces gradients (ZeRO-3, arXiv 1910.02054), the compute
  * stream computes, and gradients leave for the host as they become ready. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The graph as a value: operations, lanes and dependencies added one by one, names for them. */
 #include "core/graph.h"
 

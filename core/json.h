@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON in and out, over cJSON: reading with errors that name the key and what would be right,
  * and writing files that are either complete or not there. */
 #ifndef HK_CORE_JSON_H
@@ -35,7 +35,12 @@ hk_status hk_json_string(const cJSON *object, const char *key, const char **out,
 hk_status hk_json_object(const cJSON *object, const char *key, const cJSON **out, hk_error *err);
 hk_status hk_json_array(const cJSON *object, const char *key, const cJSON **out, hk_error *err);
 
-/* The same, with a default when the key is absent or null. */
+/* HK_INPUT for a member of `object` whose key is none of the `n`, with the nearest that is.
+ * `where` names the object: "staging"; "" for the document. */
+hk_status hk_json_known(const cJSON *object, const char *where, const char *const *keys, size_t n,
+                        hk_error *err);
+
+/* The getters with a default when the key is absent or null. */
 hk_status hk_json_int_or(const cJSON *object, const char *key, int64_t min, int64_t max,
                          int64_t fallback, int64_t *out, hk_error *err);
 hk_status hk_json_double_or(const cJSON *object, const char *key, double min, double max,
@@ -46,7 +51,9 @@ hk_status hk_json_bool_or(const cJSON *object, const char *key, bool fallback, b
 /* An output file that appears at `path` complete or not at all: written beside it, synced and
  * renamed. An existing path that is not a regular file (a device, a pipe) is written directly.
  * Whatever fails, the message names the path and the reason (HK_ENVIRONMENT for a full disk and
- * the like, HK_INPUT for a path that cannot be). */
+ * the like, HK_INPUT for a path that cannot be). HK_STDOUT is written directly, too, also where
+ * it is a file. */
+#define HK_STDOUT "/dev/stdout"
 typedef struct hk_outfile hk_outfile;
 hk_status hk_outfile_open(const char *path, hk_outfile **out, hk_error *err);
 FILE *hk_outfile_stream(hk_outfile *out);

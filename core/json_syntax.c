@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON grammar (RFC 8259), checked before cJSON sees a text. cJSON alone cannot do it: it takes
  * "01", raw control characters and "\u0000" (which cuts the string), and when it fails it does not
  * tell a syntax error from lack of memory. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside core only: the strict grammar that a text must pass before cJSON builds the tree. */
 #ifndef HK_CORE_JSON_SYNTAX_H
 #define HK_CORE_JSON_SYNTAX_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Machine profiles: reading, checking and writing the list of quantities that machine.h names. */
 #include "core/machine.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A machine: what one node (and the network between nodes) can do, as a list of quantities each of
  * which knows where it came from. The list below is the only place that names them: reading,
  * writing, `machine show`, `--explain` and fitting all walk it. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parameter tensors of a model, in the order in which its framework registers them. That order
  * decides what a ZeRO-3 subgroup contains, so it is spelled out here layer by layer. */
 #include "core/model.h"

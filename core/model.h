@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model: its parameter tensors in order, by blocks, and what a training step costs in arithmetic
  * and in memory. Either the shape of a decoder-only transformer, from which all of that follows, or
  * a document that lists tensors and blocks of any size ("hocket.model/1", model_document.c). */
@@ -85,8 +85,9 @@ typedef struct {
   struct hk_model_owners *owners; /* private: models that share tensors, blocks and config */
 } hk_model;
 
-/* Reads NAME|FILE (see hk_share_resolve). `model` need not be initialised; free with
- * hk_model_free, which is safe on a zeroed model. Errors name the file and the key. */
+/* Reads NAME|FILE (see hk_share_resolve), of a folder its config.json. `model` need not be
+ * initialised; free with hk_model_free, which is safe on a zeroed model. Errors name the file and
+ * the key. */
 hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err);
 /* From a parsed config.json or model document, which is copied. */
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,

@@ -1,8 +1,9 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a model's shape from a Hugging Face config.json. Absent keys get the defaults of the
  * configuration class in `transformers` that belongs to the architecture. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/json.h"
 #include "core/model.h"
@@ -173,11 +174,30 @@ static void name_from_path(const char *path, char *name, size_t size) {
   snprintf(name, size, "%.*s", (int)(end - base), base);
 }
 
+/* Of a folder, as a checkpoint is downloaded, the configuration is meant. */
+static hk_status enter_folder(char *path, size_t size, hk_error *err) {
+  static const char file[] = "/config.json";
+  struct stat status;
+  if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode)) return HK_OK;
+  size_t length = strlen(path);
+  while (length > 1 && path[length - 1] == '/') length--;
+  if (length + sizeof file > size)
+    return hk_fail(err, HK_INPUT, "the path of the model's folder is too long");
+  memcpy(path + length, file, sizeof file);
+  if (stat(path, &status) == 0) return HK_OK;
+  path[length] = '\0';
+  return hk_fail(err, HK_INPUT, "'%s' is a folder without a config.json", path);
+}
+
 hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err) {
   char path[4096], name[sizeof model->name];
   cJSON *config = NULL;
   *model = (hk_model){0};
-  HK_TRY(hk_share_resolve("models", name_or_file, path, sizeof path, err));
+  if (strcmp(name_or_file, ".") == 0 || strcmp(name_or_file, "..") == 0)
+    snprintf(path, sizeof path, "%s", name_or_file);
+  else
+    HK_TRY(hk_share_resolve("models", name_or_file, path, sizeof path, err));
+  HK_TRY(enter_folder(path, sizeof path, err));
   HK_TRY(hk_json_load(path, &config, err));
   name_from_path(path, name, sizeof name);
   hk_status status = hk_model_from_config(config, name, model, err);

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a training step costs in arithmetic and in activation memory.
  *
  * Assumptions throughout: bf16 activations (2 bytes), fp32 statistics; fused norms that keep their

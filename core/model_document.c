@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Listed models: tensors and blocks of any size, from a document or from arrays. A model keeps its
  * document, so that a plan is self-contained; one from arrays writes its own. */
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names that people type: the nearest known one, and the presets that ship in share/. */
 #include "core/names.h"
 

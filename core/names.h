@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names that people type: finding the nearest one, and finding what ships in share/. */
 #ifndef HK_CORE_NAMES_H
 #define HK_CORE_NAMES_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output files that are complete or not there: written under another name in the same folder,
  * synced, then renamed. Devices and pipes are written directly. */
 #include <errno.h>
@@ -124,6 +124,10 @@ static hk_status open_replacement(hk_outfile *out, mode_t mode, hk_error *err) {
 
 static hk_status open_descriptor(hk_outfile *out, hk_error *err) {
   struct stat status;
+  if (strcmp(out->path, HK_STDOUT) == 0) {
+    out->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+    return out->fd >= 0 ? HK_OK : fail_errno(err, out, errno);
+  }
   if (stat(out->path, &status) != 0) {
     return errno == ENOENT ? open_new(out, err) : fail_errno(err, out, errno);
   }

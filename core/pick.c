@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A binary heap of operation ids. (priority, id) is a total order, so the order in which equals
  * came in plays no part. */
 #include "core/pick.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which operation a lane takes next, where it picks (hk_lane.picks): of those whose dependencies
  * have been met the one with the smallest (priority, id). Simulator and engine use this one
  * function, so that they decide alike.

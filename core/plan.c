@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as values: made, copied, checked, counted. Their JSON form is in plan_json.c. */
 #include "core/plan.h"
 
@@ -134,7 +134,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
   plan->overlap = overlap;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
-    plan->subgroups[i].ahead = false;
+    plan->subgroups[i].ahead = plan->subgroups[i].early = false;
     if (overlap != HK_OVERLAP_NONE) plan->order[i] = (int32_t)i;
   }
 }
@@ -173,6 +173,11 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
                      "subgroups[%zu]: runs ahead of the norm, which needs overlap 'both' and route "
                      "'cpu', but has overlap '%s' and route '%s'",
                      i, name, hk_route_name(subgroup->route));
+    }
+    if (subgroup->early && !subgroup->ahead) {
+      return hk_fail(err, HK_INPUT,
+                     "subgroups[%zu]: its weights are early, but it does not run ahead of the norm",
+                     i);
     }
     if (plan->overlap != HK_OVERLAP_NONE && plan->order[i] != (int32_t)i) {
       return hk_fail(err, HK_INPUT,
@@ -287,6 +292,14 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
     last[s] = block;
     at = end;
   }
+}
+
+int64_t hk_plan_early(const hk_plan *plan) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    if (plan->subgroups[i].early) sum += plan->subgroups[i].numel;
+  }
+  return sum;
 }
 
 int64_t hk_plan_ahead(const hk_plan *plan) {

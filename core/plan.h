@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plan: for one rank's subgroups, where and in what order each is updated, and everything else
  * needed to simulate or to run that, on any machine. It is a JSON document: "hocket.plan/1", or
  * "hocket.plan/2" where updates overlap with computation. */
@@ -67,6 +67,8 @@ typedef struct {
   hk_route route;
   bool ahead; /* may be updated before the norm is known, into 12 spare bytes a parameter: only with
                  overlap `both` and on route cpu */
+  bool early; /* then its new weights go up before the norm is known, too, into 2 spare bytes a
+                 parameter of GPU memory: only with `ahead` */
 } hk_plan_subgroup;
 
 typedef struct {
@@ -98,8 +100,9 @@ extern const char *const hk_overlap_names[HK_OVERLAP_COUNT]; /* "none", "forward
 const char *hk_route_name(hk_route route);                   /* "cpu" ... */
 const char *hk_runtime_name(hk_runtime runtime);             /* "hocket", "deepspeed" */
 
-/* An empty plan with the defaults of DESIGN.md: takes over *model (which is zeroed), makes the
- * subgroups, all on route cpu, order as stored. `subgroup_numel` > 0. */
+/* A plan that updates everything on the CPU, for a policy to change: takes over *model (which is
+ * zeroed) and cuts its subgroups, all on route cpu, order as stored. Ratio 1, asynchronous flush
+ * (2 bytes a gradient, 4 under DeepSpeed), one CPU thread. `subgroup_numel` > 0. */
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
                          hk_error *err);
@@ -132,6 +135,7 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 
 /* Parameters of one rank that may be updated before the norm is known. */
+int64_t hk_plan_early(const hk_plan *plan); /* ... whose weights go up early */
 int64_t hk_plan_ahead(const hk_plan *plan);
 
 /* Parameters of one rank on each route. */

@@ -1,7 +1,8 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan document, "hocket.plan/1" or, with what an overlap needs besides, "hocket.plan/2":
- * everything a simulator or an engine needs, the model's
- * config included, so that a plan can be run on a machine that has never seen the model. */
+ * everything a simulator or an engine needs, the model's config included, so that a plan can be run
+ * on a machine that has never seen the model. A member "profile" is the document of the machine
+ * where its name alone would not find it (cli/setup.h); it is none of the plan's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,10 +61,13 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
 }
 
-/* Whether a subgroup may run ahead is said only where some overlap lets it. */
+/* Whether a subgroup may run ahead is said only where some overlap lets it; whether its weights are
+ * early, only where they are. */
 static bool add_ahead(cJSON *item, const hk_plan *plan, size_t i) {
+  const hk_plan_subgroup *s = &plan->subgroups[i];
   return plan->overlap == HK_OVERLAP_NONE ||
-         cJSON_AddBoolToObject(item, "ahead", plan->subgroups[i].ahead) != NULL;
+         (cJSON_AddBoolToObject(item, "ahead", s->ahead) != NULL &&
+          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL));
 }
 
 static bool add_subgroups(cJSON *root, const hk_plan *plan) {
@@ -225,6 +229,8 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     if (plan->overlap != HK_OVERLAP_NONE)
       status = hk_json_bool(item, "ahead", &plan->subgroups[i].ahead, err);
+    if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "early") != NULL)
+      status = hk_json_bool(item, "early", &plan->subgroups[i].early, err);
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     plan->subgroups[i++].route = (hk_route)route;
   }
@@ -251,6 +257,40 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
   return HK_OK;
 }
 
+/* -- keys --------------------------------------------------------------------------------- */
+
+/* What is misspelt or of a later hocket would make another schedule: it is not ignored. Nothing is
+ * said of the model's configuration, which is not hocket's. */
+static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
+  static const char *const root_keys[] = {"schema",   "model",     "machine", "profile", "job",
+                                          "policy",   "runtime",   "flush",   "staging", "cpu",
+                                          "subgroup", "subgroups", "order",   "overlap"};
+  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
+  const size_t n_root = sizeof root_keys / sizeof *root_keys; /* the last: with an overlap */
+  static const struct {
+    const char *object, *keys[7];
+    size_t n;
+  } objects[] = {
+      {"model", {"name", "config"}, 2},
+      {"job",
+       {"gpus", "nodes", "tp", "micro_batch", "grad_accum", "seq", "checkpoint_activations"},
+       7},
+      {"policy", {"name", "stride", "ratio"}, 3},
+      {"flush", {"mode", "bytes_per_param"}, 2},
+      {"staging", {"buffers", "piece_numel"}, 2},
+      {"cpu", {"threads", "cores_bound"}, 2},
+      {"subgroup", {"rule", "numel"}, 2},
+  };
+  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 1, err));
+  for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
+    HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),
+                         objects[i].object, objects[i].keys, objects[i].n, err));
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "subgroups"))
+      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 4 : 2, err));
+  return HK_OK;
+}
+
 hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   memset(plan, 0, sizeof *plan);
   const char *schema = NULL;
@@ -271,6 +311,7 @@ hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   if (status == HK_OK) status = read_job(root, &plan->job, err);
   if (status == HK_OK) status = read_settings(root, plan, err);
   if (status == HK_OK) status = read_subgroups(root, plan, err);
+  if (status == HK_OK) status = check_keys(root, overlaps, err);
   if (status == HK_OK) status = hk_plan_check(plan, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;

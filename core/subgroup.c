@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's parameters in their flat order: what tensors and blocks contribute, where a block
  * lies, and how the whole is cut into subgroups. */
 #include <stdlib.h>

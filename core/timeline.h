@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A timeline: when each operation of a graph ran, by whoever ran it. Operation ids are the graph's,
  * so comparing two timelines of one graph is a join. */
 #ifndef HK_CORE_TIMELINE_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The clock; times, sizes and counts as people read them: three significant digits and a unit. */
 #include "core/units.h"
 

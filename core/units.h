@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Units, their minimum and maximum, and the clock. Time is integer nanoseconds and memory integer
  * bytes everywhere; rates are double, per second. A name carries its unit where the type cannot. */
 #ifndef HK_CORE_UNITS_H

@@ -1,14 +1,24 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket.h over engine.h: the C ABI. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hocket.h over engine.h and training.h: the C ABI. */
 #include "engine/hocket.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/json.h"
-#include "engine/engine.h"
+#include "engine/default_plan.h"
+#include "engine/host_memory.h"
+#include "engine/training.h"
+
+struct hocket_engine {
+  hk_engine *engine;
+  pid_t owner;
+  char *report;   /* of hocket_report */
+  char *timeline; /* of hocket_timeline */
+};
 
 static int answer(hk_status status, const hk_error *err, char *message) {
   if (message != NULL) {
@@ -16,6 +26,56 @@ static int answer(hk_status status, const hk_error *err, char *message) {
   }
   return (int)status;
 }
+
+/* A wait that was over too early. */
+static int answer_again(const char *what, char *message) {
+  if (message != NULL) snprintf(message, HOCKET_MESSAGE, "%s", what);
+  return HOCKET_AGAIN;
+}
+
+/* -- Who may call ------------------------------------------------------------------------------ */
+
+/* The CUDA context, the threads and the pinned memory are the parent's alone. */
+static hk_status check_owner(const hocket_engine *h, hk_error *err) {
+  if (h == NULL) return hk_fail(err, HK_INPUT, "no engine: the pointer is NULL");
+  if (h->owner == getpid()) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "this engine belongs to process %ld; a forked child cannot use it: create the "
+                 "engine after forking",
+                 (long)h->owner);
+}
+
+/* A call in progress: the caller's current device, which is his again when it ends. */
+typedef struct {
+  hocket_engine *h; /* NULL: nothing to undo */
+  int device;
+} scope;
+
+static hk_status enter(hocket_engine *h, scope *in, hk_error *err) {
+  HK_TRY(check_owner(h, err));
+  HK_TRY(hk_engine_guard(h->engine, &in->device, err));
+  in->h = h;
+  return HK_OK;
+}
+
+static int leave(const scope *in, hk_status status, const hk_error *err, char *message) {
+  if (in->h != NULL) hk_engine_unguard(in->h->engine, in->device);
+  return answer(status, err, message);
+}
+
+static hk_status check_tensor(const hocket_engine *h, size_t tensor, hk_error *err) {
+  HK_TRY(check_owner(h, err));
+  const size_t n = hk_engine_params(h->engine);
+  if (tensor < n) return HK_OK;
+  return hk_fail(err, HK_INPUT, "no tensor %zu: the engine has %zu, counted from 0", tensor, n);
+}
+
+static hk_status check_given(const void *pointer, const char *what, hk_error *err) {
+  if (pointer != NULL) return HK_OK;
+  return hk_fail(err, HK_INPUT, "%s: the pointer is NULL", what);
+}
+
+/* -- Creating ---------------------------------------------------------------------------------- */
 
 static hk_status load_plan(const char *plan, hk_plan *out, hk_error *err) {
   if (plan[0] != '{') return hk_plan_load(plan, out, err);
@@ -35,142 +95,479 @@ static hk_status choose_backend(const char *name, const hk_backend_ops **backend
   return HK_OK;
 }
 
-static hk_param_group group_of(const hocket_group *g) {
-  return (hk_param_group){.numel = g->numel,
-                          .hyper = {.lr = g->lr,
-                                    .beta1 = g->beta1,
-                                    .beta2 = g->beta2,
-                                    .eps = g->eps,
-                                    .weight_decay = g->weight_decay}};
+static hk_adamw hyper_of(const hocket_group *g) {
+  return (hk_adamw){.lr = g->lr,
+                    .beta1 = g->beta1,
+                    .beta2 = g->beta2,
+                    .eps = g->eps,
+                    .weight_decay = g->weight_decay};
 }
 
-static hk_status create(const hk_plan *plan, const hocket_group *groups, size_t n,
-                        const hocket_options *options, hk_engine **engine, hk_error *err) {
-  hk_engine_options inner = {.device = options->device,
-                             .grad_type = options->fp16 ? HK_GRAD_FP16 : HK_GRAD_BF16,
-                             .max_norm = options->max_norm,
-                             .device_weights = options->device_weights,
-                             .no_pin_threads = options->no_pinning != 0,
-                             .first_core = options->first_core};
-  HK_TRY(choose_backend(options->backend, &inner.backend, err));
-  hk_param_group *inner_groups = calloc(n > 0 ? n : 1, sizeof *inner_groups);
-  if (inner_groups == NULL)
-    return hk_fail_memory(err, n * sizeof *inner_groups, "parameter groups");
-  for (size_t g = 0; g < n; g++) inner_groups[g] = group_of(&groups[g]);
-  const hk_status status = hk_engine_create(plan, inner_groups, n, &inner, engine, err);
-  free(inner_groups);
+static hk_param param_of(const hocket_tensor *t) {
+  return (hk_param){.numel = t->numel,
+                    .group = t->group,
+                    .block = t->block,
+                    .weight_type = (hk_grad_type)t->weight_type,
+                    .grad_type = (hk_grad_type)t->grad_type,
+                    .weight = t->weight};
+}
+
+static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *err) {
+  int32_t block = 0;
+  HK_TRY(check_given(tensors, "tensors", err));
+  if (n < 1) return hk_fail(err, HK_INPUT, "an engine takes at least one tensor");
+  for (size_t t = 0; t < n; t++) {
+    const char *name = tensors[t].name != NULL ? tensors[t].name : "";
+    if (tensors[t].numel < 1 || tensors[t].numel > INT64_MAX / 16) {
+      return hk_fail(err, HK_INPUT, "tensor %zu %s has %lld elements; at least 1 is needed", t,
+                     name, (long long)tensors[t].numel);
+    }
+    if (tensors[t].block < block || tensors[t].block > 1 << 20) {
+      return hk_fail(err, HK_INPUT,
+                     "tensor %zu %s is of block %d, after one of block %d: tensors come in the "
+                     "order of their blocks, which count from 0 to %d",
+                     t, name, (int)tensors[t].block, (int)block, 1 << 20);
+    }
+    block = tensors[t].block;
+    const int32_t types[2] = {tensors[t].weight_type, tensors[t].grad_type};
+    for (int i = 0; i < 2; i++) {
+      if (types[i] >= HOCKET_BF16 && types[i] <= HOCKET_FP32) continue;
+      return hk_fail(err, HK_INPUT, "tensor %zu %s: no type %d; 0 is bf16, 1 fp16, 2 fp32", t, name,
+                     (int)types[i]);
+    }
+  }
+  return HK_OK;
+}
+
+static hk_status find_plan(const char *text, const hk_param *params, size_t n,
+                           const hocket_options *o, hk_plan *plan, hk_error *err) {
+  if (o->overlap < HOCKET_OVERLAP_PLAN || o->overlap > HOCKET_OVERLAP_BOTH) {
+    return hk_fail(err, HK_INPUT, "no overlap %d: 0 is the plan's, 1 none, 2 forward, 3 both",
+                   (int)o->overlap);
+  }
+  if (o->cpu_threads < 0 || o->cpu_threads > HK_MOST_CPU_THREADS) {
+    return hk_fail(err, HK_INPUT, "cpu_threads: from 0 (as planned) to %d, got %d",
+                   HK_MOST_CPU_THREADS, (int)o->cpu_threads);
+  }
+  if (o->host_memory < 0) {
+    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
+                   (long long)o->host_memory);
+  }
+  HK_TRY(text != NULL ? load_plan(text, plan, err)
+                      : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
+  if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
+  if (o->overlap == HOCKET_OVERLAP_PLAN) return HK_OK;
+  const hk_overlap overlap = (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
+  if (text != NULL && plan->overlap == overlap) return HK_OK;
+  plan->overlap = overlap;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
+  }
+  if (overlap == HK_OVERLAP_BOTH) {
+    const hk_host_memory memory = hk_host_memory_read("");
+    const hk_bytes room = hk_host_memory_room(&memory);
+    const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
+    /* What is left is the framework's: data loading, checkpoints. */
+    HK_TRY(hk_choose_ahead(plan, most - most / 16, err));
+  }
+  if (text == NULL && o->gpu_memory > 0) hk_choose_gpu(plan, o->gpu_memory);
+  return HK_OK;
+}
+
+/* 0: no limit but the machine's. */
+static hk_status check_host_memory(const hk_plan *plan, hk_bytes most, hk_error *err) {
+  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
+  hk_engine_memory memory;
+  char needs[32], has[32];
+  if (most < 0) {
+    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
+                   (long long)most);
+  }
+  if (most == 0) return HK_OK;
+  HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+  if (memory.host_pinned <= most) return HK_OK;
+  return hk_fail(
+      err, HK_NO,
+      "the optimizer's state needs %s of host memory, host_memory allows %s: allow more, "
+      "or let more of it stay on the GPU (gpu_memory)",
+      hk_format_bytes(memory.host_pinned, needs, sizeof needs),
+      hk_format_bytes(most, has, sizeof has));
+}
+
+static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,
+                        size_t n_groups, const hocket_options *o, hk_engine **engine,
+                        hk_error *err) {
+  hk_engine_options inner = {.device = o->device,
+                             .grad_type = HK_GRAD_BF16,
+                             .no_pin_threads = o->pin_threads == 0,
+                             .first_core = o->first_core,
+                             .most_host_bytes = o->host_memory};
+  hk_plan plan = {0};
+  HK_TRY(choose_backend(o->backend, &inner.backend, err));
+  hk_status status = find_plan(text, params, n, o, &plan, err);
+  if (status == HK_OK) status = check_host_memory(&plan, o->host_memory, err);
+  if (status == HK_OK) {
+    status = hk_engine_create_for(&plan, params, n, groups, n_groups, &inner, engine, err);
+  }
+  hk_plan_free(&plan);
   return status;
 }
 
-int hocket_create(const char *plan, const hocket_group *groups, size_t n_groups,
-                  const hocket_options *options, hocket_engine **engine, char *message) {
+/* What is given in the ABI's types, in the engine's. */
+static hk_status convert_and_create(const char *plan, const hocket_tensor *tensors, size_t n,
+                                    const hocket_group *groups, size_t n_groups,
+                                    const hocket_options *options, hk_engine **engine,
+                                    hk_error *err) {
+  HK_TRY(check_counts(tensors, n, err));
+  HK_TRY(check_given(groups, "groups", err));
+  hk_param *params = calloc(n, sizeof *params);
+  hk_adamw *hyper = calloc(n_groups + 1, sizeof *hyper);
+  hk_status status = params != NULL && hyper != NULL
+                         ? HK_OK
+                         : hk_fail_memory(err, n * sizeof *params, "tensors and groups");
+  for (size_t t = 0; status == HK_OK && t < n; t++) params[t] = param_of(&tensors[t]);
+  for (size_t g = 0; status == HK_OK && g < n_groups; g++) hyper[g] = hyper_of(&groups[g]);
+  if (status == HK_OK) {
+    status = create(plan, params, n, hyper, n_groups, options, engine, err);
+  }
+  free(params);
+  free(hyper);
+  return status;
+}
+
+int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tensors,
+                  const hocket_group *groups, size_t n_groups, const hocket_options *options,
+                  hocket_engine **engine, char *message) {
   static const hocket_options none = {0};
   hk_error err = {0};
-  hk_plan loaded = {0};
+  hk_status status = check_given(engine, "the place for the engine", &err);
+  if (status != HK_OK) return answer(status, &err, message);
   *engine = NULL;
-  hk_status status = load_plan(plan, &loaded, &err);
+  hocket_engine *h = calloc(1, sizeof *h);
+  if (h == NULL) return answer(hk_fail_memory(&err, sizeof *h, "an engine"), &err, message);
+  h->owner = getpid();
+  status = convert_and_create(plan, tensors, n_tensors, groups, n_groups,
+                              options != NULL ? options : &none, &h->engine, &err);
   if (status == HK_OK) {
-    status = create(&loaded, groups, n_groups, options != NULL ? options : &none, engine, &err);
+    *engine = h;
+  } else {
+    free(h);
   }
-  hk_plan_free(&loaded);
   return answer(status, &err, message);
 }
 
-void hocket_destroy(hocket_engine *engine) {
-  hk_engine_destroy(engine);
+void hocket_destroy(hocket_engine *h) {
+  if (h == NULL) return;
+  if (h->owner == getpid()) hk_engine_destroy(h->engine);
+  free(h->report);
+  free(h->timeline);
+  free(h);
 }
 
 const char *hocket_version(void) {
   return HK_VERSION;
 }
-int64_t hocket_numel(const hocket_engine *engine) {
-  return hk_engine_numel(engine);
-}
-int64_t hocket_step_number(const hocket_engine *engine) {
-  return hk_engine_step_number(engine);
-}
-void *hocket_weights(const hocket_engine *engine) {
-  return hk_engine_device_weights(engine);
+
+int32_t hocket_abi(void) {
+  return HOCKET_ABI;
 }
 
-static hk_status check_part(int part, hk_error *err) {
-  if (part >= HOCKET_P && part <= HOCKET_W) return HK_OK;
-  return hk_fail(err, HK_INPUT, "no part %d of the state: 0 is p, 1 m, 2 v, 3 the bf16 weights",
-                 part);
-}
+/* -- Weights and masters ----------------------------------------------------------------------- */
 
-int hocket_write(hocket_engine *engine, int part, int64_t offset, int64_t n, const float *data,
-                 char *message) {
+int hocket_set_weight(hocket_engine *h, size_t tensor, void *weight, char *message) {
   hk_error err = {0};
-  hk_status status = check_part(part, &err);
-  if (status == HK_OK) {
-    status = hk_engine_write(engine, (hk_state_part)part, offset, n, data, &err);
-  }
-  return answer(status, &err, message);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
+  if (status == HK_OK) status = hk_training_set_weight(h->engine, tensor, weight, &err);
+  return leave(&in, status, &err, message);
 }
 
-int hocket_read(hocket_engine *engine, int part, int64_t offset, int64_t n, void *data,
+int hocket_masters(hocket_engine *h, int64_t tensor, void *stream, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_masters(h->engine, tensor, stream, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_weights_from_masters(hocket_engine *h, int64_t tensor, void *stream, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_weights_from_masters(h->engine, tensor, stream, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_wait_weights(hocket_engine *h, int32_t block, void *stream, int32_t timeout_ms,
+                        char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  bool there = true;
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) {
+    status = hk_training_wait_weights(h->engine, block, stream, timeout_ms, &there, &err);
+  }
+  const int code = leave(&in, status, &err, message);
+  if (code != 0 || there) return code;
+  return answer_again("these weights are not there yet: wait again", message);
+}
+
+int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  bool there = true;
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_drain(h->engine, timeout_ms, &there, &err);
+  const int code = leave(&in, status, &err, message);
+  if (code != 0 || there) return code;
+  return answer_again("the step is still under way: wait again", message);
+}
+
+static hk_status drain(hocket_engine *h, hk_error *err) {
+  bool there = true;
+  HK_TRY(check_owner(h, err));
+  return hk_training_drain(h->engine, -1, &there, err);
+}
+
+/* -- Gradients --------------------------------------------------------------------------------- */
+
+int hocket_gradients(hocket_engine *h, const hocket_gradient *list, size_t n, void *stream,
+                     char *message) {
+  _Static_assert(sizeof(hocket_gradient) == sizeof(hk_handed_gradient), "one list");
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK && n > 0) status = check_given(list, "the list of gradients", &err);
+  if (status == HK_OK && n > 0) {
+    status = hk_training_gradients(h->engine, (const hk_handed_gradient *)(const void *)list, n,
+                                   stream, &err);
+  }
+  return leave(&in, status, &err, message);
+}
+
+int hocket_flush(hocket_engine *h, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_flush(h->engine, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_discard(hocket_engine *h, int64_t tensor, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_discard(h->engine, tensor, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_scale(hocket_engine *h, double factor, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_scale(h->engine, factor, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_sum_of_squares(hocket_engine *h, int64_t tensor, double *sum, int64_t *nonfinite,
+                          char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_squares squares = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_squares(h->engine, tensor, &squares, &err);
+  if (status == HK_OK && sum != NULL) *sum = hk_squares_value(&squares);
+  if (status == HK_OK && nonfinite != NULL) *nonfinite = (int64_t)squares.nonfinite;
+  return leave(&in, status, &err, message);
+}
+
+int hocket_read_gradient(hocket_engine *h, size_t tensor, void *data, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
+  if (status == HK_OK) status = check_given(data, "the place for the gradient", &err);
+  if (status == HK_OK) status = hk_training_read_gradient(h->engine, tensor, data, &err);
+  return leave(&in, status, &err, message);
+}
+
+/* -- Steps ------------------------------------------------------------------------------------- */
+
+int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_step_info *info,
+                void *stream, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_training_step_report report = {0};
+  hk_training_step_options inner = {0};
+  if (options != NULL) {
+    inner = (hk_training_step_options){.max_norm = options->max_norm,
+                                       .loss_scale = options->loss_scale,
+                                       .sum_of_squares = options->sum_of_squares};
+  }
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_step(h->engine, &inner, &report, stream, &err);
+  if (status == HK_OK && options != NULL && options->wait) status = drain(h, &err);
+  if (info != NULL) {
+    *info = (hocket_step_info){.step = report.step,
+                               .skipped = report.skipped,
+                               .nonfinite = report.nonfinite,
+                               .tensors = report.params,
+                               .grad_norm = report.grad_norm,
+                               .grad_scale = report.grad_scale,
+                               .ahead = report.ahead};
+  }
+  return leave(&in, status, &err, message);
+}
+
+int hocket_set_group(hocket_engine *h, size_t group, const hocket_group *hyper, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_given(hyper, "the group", &err);
+  if (status == HK_OK) {
+    const hk_adamw inner = hyper_of(hyper);
+    status = hk_engine_set_group(h->engine, group, &inner, &err);
+  }
+  return leave(&in, status, &err, message);
+}
+
+int64_t hocket_step_number(const hocket_engine *h) {
+  return h != NULL ? hk_training_step_number(h->engine) : 0;
+}
+
+/* -- State ------------------------------------------------------------------------------------- */
+
+/* Where a tensor's elements offset .. offset + n - 1 begin in flat order. */
+static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
+                        int64_t *at, hk_error *err) {
+  HK_TRY(check_tensor(h, tensor, err));
+  if (part < HOCKET_P || part > HOCKET_V) {
+    return hk_fail(err, HK_INPUT, "no part %d of the state: 0 is p, 1 m, 2 v", part);
+  }
+  int64_t begin = 0;
+  const hk_param *p = hk_engine_param(h->engine, tensor, &begin);
+  if (offset < 0 || n < 0 || n > p->numel - offset) {
+    return hk_fail(
+        err, HK_INPUT,
+        "%lld elements from number %lld on of tensor %zu, which has %lld, counted from 0",
+        (long long)n, (long long)offset, tensor, (long long)p->numel);
+  }
+  *at = begin + offset;
+  return hk_training_quiet(h->engine, err);
+}
+
+int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
+                 const float *data, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  int64_t at = 0;
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &err);
+  if (status == HK_OK && n > 0) status = check_given(data, "the state to write", &err);
+  if (status == HK_OK) {
+    status = hk_engine_write(h->engine, (hk_state_part)part, at, n, data, &err);
+  }
+  return leave(&in, status, &err, message);
+}
+
+int hocket_read(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n, float *data,
                 char *message) {
   hk_error err = {0};
-  hk_status status = check_part(part, &err);
+  scope in = {0};
+  int64_t at = 0;
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &err);
+  if (status == HK_OK && n > 0) status = check_given(data, "the place for state", &err);
   if (status == HK_OK) {
-    status = hk_engine_read(engine, (hk_state_part)part, offset, n, data, &err);
+    status = hk_engine_read(h->engine, (hk_state_part)part, at, n, data, &err);
   }
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
-int hocket_set_group(hocket_engine *engine, size_t group, const hocket_group *hyper,
-                     char *message) {
+int hocket_get_tensor_step(hocket_engine *h, size_t tensor, int64_t *step, char *message) {
   hk_error err = {0};
-  const hk_param_group inner = group_of(hyper);
-  return answer(hk_engine_set_group(engine, group, &inner.hyper, &err), &err, message);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
+  if (status == HK_OK) status = check_given(step, "the place for the step", &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
+  if (status == HK_OK) *step = hk_training_param_step(h->engine, tensor);
+  return leave(&in, status, &err, message);
 }
 
-int hocket_gradients(hocket_engine *engine, int64_t offset, int64_t n, const void *grad,
-                     int on_device, char *message) {
+int hocket_set_tensor_step(hocket_engine *h, size_t tensor, int64_t step, char *message) {
   hk_error err = {0};
-  return answer(hk_engine_gradients(engine, offset, n, grad, on_device != 0, true, &err), &err,
-                message);
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = check_tensor(h, tensor, &err);
+  if (status == HK_OK) status = hk_training_set_param_step(h->engine, tensor, step, &err);
+  return leave(&in, status, &err, message);
 }
 
-int hocket_step(hocket_engine *engine, hocket_step_info *info, char *message) {
+int hocket_save(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
-  hk_step_report report = {0};
-  hk_step_options options = {0};
-  if (info != NULL) {
-    options.loss_scale = info->loss_scale;
-    options.sum_of_squares = info->sum_of_squares;
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
+  if (status == HK_OK) status = check_given(path, "the file's name", &err);
+  if (status == HK_OK) status = hk_engine_save(h->engine, path, NULL, NULL, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_load(hocket_engine *h, const char *path, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
+  if (status == HK_OK) status = check_given(path, "the file's name", &err);
+  if (status == HK_OK) status = hk_engine_load(h->engine, path, NULL, NULL, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
+  if (status == HK_OK) status = check_given(hex, "the place for the checksum", &err);
+  if (status == HK_OK) status = hk_engine_checksum(h->engine, hex, &err);
+  return leave(&in, status, &err, message);
+}
+
+/* -- What happened ----------------------------------------------------------------------------- */
+
+const char *hocket_report(hocket_engine *h) {
+  hk_error err = {0};
+  if (check_owner(h, &err) != HK_OK) return NULL;
+  free(h->report);
+  h->report = hk_training_describe(h->engine);
+  return h->report;
+}
+
+int hocket_record(hocket_engine *h, int32_t on, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_record(h->engine, on != 0, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_mark(hocket_engine *h, int32_t phase, int32_t block, int32_t end, void *stream,
+                char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) {
+    status = hk_training_mark(h->engine, phase, block, end != 0, stream, &err);
   }
-  const hk_status status = hk_engine_step(engine, &options, &report, &err);
-  if (info != NULL) {
-    info->step = report.step;
-    info->skipped = report.skipped;
-    info->nonfinite = report.nonfinite;
-    info->grad_norm = report.grad_norm;
-    info->update_ms = hk_ms(report.update);
-  }
-  return answer(status, &err, message);
+  return leave(&in, status, &err, message);
 }
 
-int hocket_sum_of_squares(hocket_engine *engine, double *sum, char *message) {
+const char *hocket_timeline(hocket_engine *h) {
   hk_error err = {0};
-  hk_squares squares = {0};
-  const hk_status status = hk_engine_squares(engine, &squares, &err);
-  *sum = squares.nonfinite > 0 ? INFINITY : hk_squares_value(&squares);
-  return answer(status, &err, message);
-}
-
-int hocket_save(hocket_engine *engine, const char *path, char *message) {
-  hk_error err = {0};
-  return answer(hk_engine_save(engine, path, NULL, NULL, &err), &err, message);
-}
-
-int hocket_load(hocket_engine *engine, const char *path, char *message) {
-  hk_error err = {0};
-  return answer(hk_engine_load(engine, path, NULL, NULL, &err), &err, message);
-}
-
-int hocket_checksum(hocket_engine *engine, char hex[33], char *message) {
-  hk_error err = {0};
-  return answer(hk_engine_checksum(engine, hex, &err), &err, message);
+  if (check_owner(h, &err) != HK_OK) return NULL;
+  free(h->timeline);
+  h->timeline = hk_training_timeline(h->engine);
+  return h->timeline;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* State in and out of an engine, wherever it lives, and its checksum. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +152,7 @@ hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int6
   }
   transfer t = {e, part, offset, offset + n, (char *)data, true};
   HK_TRY(carry_out(&t, true, err));
-  return part == HK_STATE_P ? write_weights(e, offset, n, data, err) : HK_OK;
+  return part == HK_STATE_P && e->training == NULL ? write_weights(e, offset, n, data, err) : HK_OK;
 }
 
 hk_status hk_engine_read(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, void *data,
@@ -166,6 +166,7 @@ hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   if (step < 0) return hk_fail(err, HK_INPUT, "steps count from 0, got %lld", (long long)step);
   e->step = step;
+  for (size_t p = 0; p < e->n_params; p++) e->param_step[p] = step;
   for (size_t s = 0; s < e->state.n_subgroups; s++) e->state.subgroups[s].step = step;
   return HK_OK;
 }
@@ -205,6 +206,8 @@ static hk_status hash_blocks(hashing *h, hk_error *err) {
   static const hk_state_part parts[] = {HK_STATE_P, HK_STATE_M, HK_STATE_V, HK_STATE_W};
   hk_engine *e = h->span.e;
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    /* Weights of a training engine are the caller's. */
+    if (parts[i] == HK_STATE_W && e->training != NULL) continue;
     h->span.part = parts[i];
     for (int64_t at = 0; at < e->state.numel; at = h->span.end) {
       h->span.begin = at;
@@ -247,7 +250,9 @@ static hk_status hash_state(hk_engine *e, XXH3_state_t **states, XXH128_hash_t *
 }
 
 hk_status hk_engine_checksum(hk_engine *e, char hex[33], hk_error *err) {
-  const size_t bytes = 4 * (size_t)((e->state.numel + BLOCK - 1) / BLOCK) * sizeof(XXH128_hash_t);
+  const size_t parts = e->training != NULL ? 3 : 4;
+  const size_t bytes =
+      parts * (size_t)((e->state.numel + BLOCK - 1) / BLOCK) * sizeof(XXH128_hash_t);
   const int threads = hk_team_threads(e->team);
   XXH128_hash_t *blocks = malloc(bytes);
   XXH3_state_t **states = new_states(threads);

@@ -1,23 +1,47 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What each operation of the update phase does: the engine's counterpart of sim/demand.c. */
+#include <string.h>
+
 #include "engine/private.h"
 
 static hk_state_subgroup *subgroup_of(const hk_engine *e, const hk_op *op) {
   return &e->state.subgroups[op->subgroup];
 }
 
-hk_group_run hk_engine_group_run(const hk_engine *e, int64_t at, int64_t end) {
-  size_t low = 0, high = e->n_groups - 1;
-  while (low < high) {
-    const size_t middle = low + (high - low) / 2;
-    if (e->group_end[middle] > at) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  const int64_t stop = e->group_end[low];
-  return (hk_group_run){.group = low, .end = stop < end ? stop : end};
+int64_t hk_engine_op_numel(const hk_engine *e, const hk_op *op) {
+  const hk_state_subgroup *sub = subgroup_of(e, op);
+  return hk_min(sub->piece, sub->numel - op->offset);
+}
+
+char *hk_engine_segment_grads(const hk_engine *e, const hk_param_segment *segment) {
+  const bool on_device = e->state.images[segment->image].on_device;
+  return (on_device ? e->device_grads : (char *)e->grads) + segment->at;
+}
+
+char *hk_engine_weight_at(const hk_engine *e, int32_t param, int64_t at) {
+  const hk_param *p = &e->params[param];
+  if (e->training == NULL) return (char *)(e->device_weights + at);
+  if (p->weight == NULL) return NULL;
+  const int64_t index = at - (e->param_end[param] - p->numel);
+  return (char *)p->weight + (size_t)index * hk_grad_size(p->weight_type);
+}
+
+/* Parameters at .. end - 1 as far as they are of one segment. */
+typedef struct {
+  const hk_param_segment *segment;
+  const hk_param *param;
+  int64_t n;
+} param_run;
+
+static param_run param_run_at(const hk_engine *e, int64_t at, int64_t end) {
+  const hk_param_segment *s = &e->state.segments[hk_state_segment(&e->state, at)];
+  return (param_run){s, &e->params[s->param], hk_min(end, s->offset + s->n) - at};
+}
+
+/* Where the gradient of parameter `at`, of a segment, lies. */
+static const char *grad_at(const hk_engine *e, const param_run *run, int64_t at) {
+  return hk_engine_segment_grads(e, run->segment) +
+         (size_t)(at - run->segment->offset) * hk_grad_size(run->param->grad_type);
 }
 
 /* -- Work of the CPU team ---------------------------------------------------------------------- */
@@ -52,22 +76,55 @@ static void chunk_by_runs(void *arg, int64_t chunk, int thread) {
   }
 }
 
-static void adamw_run(const team_work *w, const hk_slab_run *run) {
+/* State that a tensor without a gradient takes along to its new place. */
+static void keep_run(const hk_engine *e, const hk_slab_run *run, int64_t done, int64_t n) {
+  const hk_slab_shape *shape = &e->state.shape;
+  for (int part = 0; part < 3; part++) {
+    const float *from = hk_slab_part(shape, e->state.home[run->slab], part, run->at + done);
+    float *to = hk_slab_part(shape, e->state.other[run->slab], part, run->at + done);
+    memcpy(to, from, (size_t)n * sizeof *to);
+  }
+}
+
+/* Parameters of one segment, from index `done` of the run on. */
+static void adamw_segment(const team_work *w, const hk_slab_run *run, int64_t done, int64_t n,
+                          hk_grad_type type, const void *grad, const hk_adamw_step *step,
+                          uint16_t *to) {
   const hk_engine *e = w->e;
   const hk_slab_shape *shape = &e->state.shape;
-  const hk_grad_type type =
-      e->plan.runtime == HK_RUNTIME_DEEPSPEED ? HK_GRAD_FP32 : e->options.grad_type;
+  void *slab = e->state.home[run->slab];
+  const int64_t at = run->at + done;
+  float *p = hk_slab_part(shape, slab, 0, at), *m = hk_slab_part(shape, slab, 1, at),
+        *v = hk_slab_part(shape, slab, 2, at);
+  if (!w->sub->ahead) {
+    e->kernels->adamw(step, type, n, p, m, v, grad, to);
+    return;
+  }
+  void *other = e->state.other[run->slab];
+  e->kernels->adamw_to(step, type, n, p, m, v, hk_slab_part(shape, other, 0, at),
+                       hk_slab_part(shape, other, 1, at), hk_slab_part(shape, other, 2, at), grad,
+                       to);
+}
+
+static void adamw_run(const team_work *w, const hk_slab_run *run) {
+  const hk_engine *e = w->e;
+  const bool deepspeed = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
   const int64_t flat = w->sub->offset + run->offset;
-  const int64_t host_at = hk_state_host_at(&e->state, w->sub, run->offset);
   for (int64_t done = 0; done < run->n;) {
-    const hk_group_run g = hk_engine_group_run(e, flat + done, flat + run->n);
-    const int64_t n = g.end - flat - done, at = run->at + done;
-    void *slab = e->state.home[run->slab];
-    const char *grad = (const char *)e->grads + (size_t)(host_at + done) * hk_grad_size(type);
-    e->kernels->adamw(&w->steps[g.group], type, n, hk_slab_part(shape, slab, 0, at),
-                      hk_slab_part(shape, slab, 1, at), hk_slab_part(shape, slab, 2, at), grad,
-                      w->to != NULL ? w->to + run->offset - w->begin + done : NULL);
-    done += n;
+    const param_run r = param_run_at(e, flat + done, flat + run->n);
+    const hk_grad_type type = deepspeed ? HK_GRAD_FP32 : r.param->grad_type;
+    const void *grad = deepspeed
+                           ? (const char *)((const float *)e->grads +
+                                            hk_state_host_at(&e->state, w->sub, run->offset + done))
+                           : grad_at(e, &r, flat + done);
+    const bool rounded = w->to != NULL && r.param->weight_type == HK_GRAD_BF16;
+    if (e->active[r.segment->param]) {
+      adamw_segment(w, run, done, r.n, type, grad, &w->steps[r.segment->param],
+                    rounded ? w->to + run->offset - w->begin + done : NULL);
+    } else if (w->sub->ahead) {
+      keep_run(e, run, done, r.n);
+    }
+    done += r.n;
   }
 }
 
@@ -190,10 +247,103 @@ static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
   return op->offset + n == subgroup_of(e, op)->numel;
 }
 
+/* Launches of HK_KERNEL_SCATTER take so many runs at a time. */
+typedef struct {
+  hk_segment segments[HK_SEGMENTS_MOST];
+  int n;
+  int64_t values;
+} scatter_batch;
+
+static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_stream *stream,
+                             hk_error *err) {
+  const hk_kernel scatter = {.kind = HK_KERNEL_SCATTER,
+                             .n = b->values,
+                             .segments = b->segments,
+                             .n_segments = b->n,
+                             .mapped = mapped};
+  const bool any = b->n > 0;
+  b->n = 0;
+  b->values = 0;
+  return any ? e->backend->ops->launch(stream, &scatter, err) : HK_OK;
+}
+
+static hk_status scatter_add(hk_engine *e, scatter_batch *b, const hk_segment *segment, bool mapped,
+                             hk_stream *stream, hk_error *err) {
+  if (b->n == HK_SEGMENTS_MOST) HK_TRY(scatter_now(e, b, mapped, stream, err));
+  b->segments[b->n++] = *segment;
+  b->values += segment->n;
+  return HK_OK;
+}
+
+/* The master weights of parameters at .. at + n - 1 (flat, of one tensor), rounded to the tensor's
+ * type. `slabs`: those of the subgroup as parameters 0 .. see them. */
+static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, size_t s,
+                                 int64_t at, int64_t n, void *const *slabs, bool mapped,
+                                 hk_stream *stream, hk_error *err) {
+  const int64_t base = e->state.subgroups[s].offset;
+  for (int64_t end = at + n; at < end;) {
+    const hk_slab_run run = hk_state_run(&e->state, s, at - base, end - base);
+    const hk_segment segment = {.from = hk_slab_part(&e->state.shape, slabs[run.slab], 0, run.at),
+                                .to = hk_engine_weight_at(e, param, at),
+                                .n = run.n,
+                                .from_type = HK_GRAD_FP32,
+                                .to_type = e->params[param].weight_type};
+    HK_TRY(scatter_add(e, b, &segment, mapped, stream, err));
+    at += run.n;
+  }
+  return HK_OK;
+}
+
+/* Where the early weights of an operation's piece wait. */
+static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
+  return e->early + subgroup_of(e, op)->early_at + op->offset;
+}
+
+/* A whole piece as AdamW has rounded it; of tensors that are not bf16 it means nothing. */
+static hk_status pull_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  const hk_kernel pull = {.kind = HK_KERNEL_PULL,
+                          .type = HK_GRAD_BF16,
+                          .n = hk_engine_op_numel(e, op),
+                          .grad = host_weights(e, op),
+                          .w = early_weights(e, op)};
+  return e->backend->ops->launch(stream, &pull, err);
+}
+
+/* New weights of a piece of a subgroup with route cpu, to each tensor of a training engine: bf16
+ * from where AdamW has rounded them to, or, early, from where they wait in the device's memory;
+ * others from the master weights. */
+static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  const hk_state_subgroup *sub = subgroup_of(e, op);
+  const uint16_t *weights = sub->early ? early_weights(e, op) : host_weights(e, op);
+  const bool mapped = !sub->early;
+  const int64_t begin = sub->offset + op->offset, end = begin + hk_engine_op_numel(e, op);
+  void *const *slabs = sub->ahead ? e->state.other : e->state.home;
+  scatter_batch batch = {.n = 0}, masters = {.n = 0};
+  for (int64_t at = begin; at < end;) {
+    const param_run r = param_run_at(e, at, end);
+    const int32_t param = r.segment->param;
+    const int64_t from = at;
+    at += r.n;
+    if (!e->active[param] || r.param->weight == NULL) continue;
+    if (r.param->weight_type != HK_GRAD_BF16) {
+      HK_TRY(scatter_masters(e, &masters, param, (size_t)op->subgroup, from, r.n, slabs, true,
+                             stream, err));
+      continue;
+    }
+    const hk_segment segment = {
+        .from = weights + (from - begin), .to = hk_engine_weight_at(e, param, from), .n = r.n};
+    HK_TRY(scatter_add(e, &batch, &segment, mapped, stream, err));
+  }
+  HK_TRY(scatter_now(e, &masters, true, stream, err));
+  return scatter_now(e, &batch, mapped, stream, err);
+}
+
 /* Under hocket by a kernel: a copy would wait behind all the state that is queued for the copy
  * engine, and the last weights would go up when everything else is done. */
 static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
+  if (e->training != NULL && subgroup_of(e, op)->early) return pull_early(e, op, stream, err);
+  if (e->training != NULL) return scatter_weights(e, op, stream, err);
   const hk_state_subgroup *sub = subgroup_of(e, op);
   const uint16_t *from = e->weights != NULL ? host_weights(e, op) : e->pageable;
   uint16_t *to = e->device_weights + sub->offset + op->offset;
@@ -207,35 +357,107 @@ static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_er
 
 /* -- Kernels ----------------------------------------------------------------------------------- */
 
+/* State of a mapped subgroup's tensor without a gradient, to its new place. */
+static hk_status keep_mapped(hk_engine *e, const void *from, void *to, int64_t first, int64_t n,
+                             hk_stream *stream, hk_error *err) {
+  const hk_slab_shape *shape = &e->state.shape;
+  const hk_bytes parts[3] = {0, shape->m, shape->v};
+  for (int part = 0; part < 3; part++) {
+    const hk_bytes at = parts[part] + 4 * first;
+    HK_TRY(e->backend->ops->copy(stream, (char *)to + at, (const char *)from + at, 4 * n, err));
+  }
+  return HK_OK;
+}
+
+/* Whether two neighbouring runs may be one launch: the same constants, gradients and weights in a
+ * row. */
+static bool runs_join(const hk_engine *e, const param_run *a, const param_run *b, int64_t at) {
+  const int32_t p = a->segment->param, q = b->segment->param;
+  if (p == q) return true;
+  if (!e->active[p] || !e->active[q] || a->param->grad_type != b->param->grad_type) return false;
+  if (memcmp(&e->steps[p], &e->steps[q], sizeof e->steps[p]) != 0) return false;
+  if (e->training == NULL) return true;
+  return a->param->weight_type == HK_GRAD_BF16 && b->param->weight_type == HK_GRAD_BF16 &&
+         a->segment->image == b->segment->image && a->param->weight != NULL &&
+         b->param->weight != NULL && hk_engine_weight_at(e, p, at) == hk_engine_weight_at(e, q, at);
+}
+
 /* AdamW on parameters first .. first + n - 1 of the slabs at `from`, the first of which is
- * parameter `index` of the subgroup; one launch for every parameter group. */
+ * parameter `index` of the subgroup; one launch for every run of parameters with the same
+ * constants. */
 static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *from, void *to,
                               int64_t first, int64_t index, int64_t n, hk_stream *stream,
                               hk_error *err) {
   const bool deepspeed = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
-  const hk_grad_type type = deepspeed ? HK_GRAD_FP32 : e->options.grad_type;
-  const char *grads = deepspeed
-                          ? (const char *)e->grads32
-                          : e->device_grads + (size_t)(sub->device_at + index) * hk_grad_size(type);
   const int64_t flat = sub->offset + index;
   for (int64_t done = 0; done < n;) {
-    const hk_group_run g = hk_engine_group_run(e, flat + done, flat + n);
-    const hk_kernel kernel = {.kind = HK_KERNEL_ADAMW,
-                              .type = type,
-                              .n = g.end - flat - done,
-                              .grad = grads + (size_t)done * hk_grad_size(type),
-                              .step = e->steps[g.group],
-                              .shape = e->state.shape,
-                              .first = first + done,
-                              .from = from,
-                              .to = to,
-                              .w = e->device_weights + flat + done,
-                              .mapped = sub->route == HK_ROUTE_MAPPED};
-    HK_TRY(e->backend->ops->launch(stream, &kernel, err));
-    if (sub->route == HK_ROUTE_RESIDENT) sub->touched = e->attempt;
-    done += kernel.n;
+    const param_run r = param_run_at(e, flat + done, flat + n);
+    const int32_t param = r.segment->param;
+    int64_t length = r.n;
+    while (done + length < n) {
+      const param_run next = param_run_at(e, flat + done + length, flat + n);
+      if (!runs_join(e, &r, &next, flat + done + length)) break;
+      length += next.n;
+    }
+    const bool rounded = r.param->weight_type == HK_GRAD_BF16;
+    const hk_kernel kernel = {
+        .kind = HK_KERNEL_ADAMW,
+        .type = deepspeed ? HK_GRAD_FP32 : r.param->grad_type,
+        .n = length,
+        .grad = deepspeed ? (const char *)(e->grads32 + done) : grad_at(e, &r, flat + done),
+        .step = e->steps[param],
+        .shape = e->state.shape,
+        .first = first + done,
+        .from = from,
+        .to = to,
+        .w = rounded ? (uint16_t *)(void *)hk_engine_weight_at(e, param, flat + done) : NULL,
+        .mapped = sub->route == HK_ROUTE_MAPPED};
+    if (e->active[param]) {
+      HK_TRY(e->backend->ops->launch(stream, &kernel, err));
+      if (sub->route == HK_ROUTE_RESIDENT) sub->touched = e->attempt;
+    } else if (from != to) {
+      HK_TRY(keep_mapped(e, from, to, first + done, length, stream, err));
+    }
+    done += length;
   }
   return HK_OK;
+}
+
+/* Weights that are not bf16, behind the update of parameters index .. index + n - 1 of subgroup s;
+ * `slab` NULL: the state's new places, else where the piece lies in a row. */
+static hk_status round_masters(hk_engine *e, size_t s, int64_t index, int64_t n, char *slabs,
+                               hk_stream *stream, hk_error *err) {
+  if (e->training == NULL) return HK_OK;
+  const hk_state_subgroup *sub = &e->state.subgroups[s];
+  const hk_slab_shape *shape = &e->state.shape;
+  const int64_t begin = sub->offset + index, end = begin + n;
+  const bool mapped = sub->route == HK_ROUTE_MAPPED;
+  scatter_batch batch = {.n = 0};
+  for (int64_t at = begin; at < end;) {
+    const param_run r = param_run_at(e, at, end);
+    const int32_t param = r.segment->param;
+    const int64_t stop = at + r.n;
+    const bool any =
+        e->active[param] && r.param->weight != NULL && r.param->weight_type != HK_GRAD_BF16;
+    while (any && at < stop) {
+      const int64_t i = at - begin; /* in a row of slabs */
+      const hk_slab_run run = hk_state_run(&e->state, s, at - sub->offset, stop - sub->offset);
+      const int64_t inside = i % shape->numel;
+      const int64_t part = slabs != NULL ? hk_min(stop - at, shape->numel - inside) : run.n;
+      const float *p =
+          slabs != NULL ? (const float *)(void *)(slabs + i / shape->numel * shape->bytes) + inside
+                        : hk_slab_part(shape, e->state.next[run.slab], 0, run.at);
+      const hk_segment segment = {.from = p,
+                                  .to = hk_engine_weight_at(e, param, at),
+                                  .n = part,
+                                  .from_type = HK_GRAD_FP32,
+                                  .to_type = r.param->weight_type};
+      HK_TRY(scatter_add(e, &batch, &segment, mapped, stream, err));
+      at += part;
+    }
+    at = stop;
+  }
+  return scatter_now(e, &batch, mapped, stream, err);
 }
 
 /* DeepSpeed's kernel takes fp32 gradients: a copy of the subgroup's. */
@@ -257,6 +479,7 @@ static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   if (e->plan.runtime == HK_RUNTIME_DEEPSPEED) HK_TRY(cast_gradients(e, sub, n, stream, err));
   void *slabs = sub->route == HK_ROUTE_STAGED ? staging_of(e, id) : e->state.home[sub->first];
   HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, stream, err));
+  HK_TRY(round_masters(e, (size_t)op->subgroup, op->offset, n, slabs, stream, err));
   if (sub->route == HK_ROUTE_RESIDENT && ends_subgroup(e, op, n)) {
     return sign_by_kernel(e, op, stream, err);
   }
@@ -273,6 +496,7 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
                         run.n, stream, err));
     offset += run.n;
   }
+  HK_TRY(round_masters(e, (size_t)op->subgroup, op->offset, op->work, NULL, stream, err));
   return ends_subgroup(e, op, op->work) ? sign_by_kernel(e, op, stream, err) : HK_OK;
 }
 
@@ -285,6 +509,8 @@ static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_e
     case HK_OP_WEIGHT_H2D:
     case HK_OP_WEIGHT_H2D_PAGEABLE:
       return send_weights(e, id, stream, err);
+    case HK_OP_WEIGHT_PLACE:
+      return scatter_weights(e, op, stream, err);
     case HK_OP_STATE_H2D:
       return copy_state(e, id, n, part, true, stream, err);
     case HK_OP_STATE_D2H:
@@ -295,6 +521,7 @@ static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_e
     case HK_OP_ADAMW_MAPPED:
       return update_mapped(e, id, stream, err);
     default:
+      if (op->kind == HK_OP_GRAD_D2H) return hk_training_flush_op(e, id, stream, err);
       return hk_fail(err, HK_INPUT, "the engine does not do '%s' in an update",
                      hk_op_kind_name(op->kind));
   }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The constants of a step, and which kernels there are. */
 #include "engine/adamw.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW, exactly. One order of operations, in fp32 with IEEE 754 rounding to nearest even, fused
  * multiply-adds where fma() stands and nowhere else, no flush to zero; every kernel (scalar, AVX2,
  * AVX-512, CUDA) gives these bits:
@@ -65,6 +65,11 @@ typedef struct {
   const char *name; /* "scalar", "avx2", "avx512" */
   bool supported;   /* by this processor */
   hk_adamw_kernel adamw;
+  /* The same bits out of place: p, m and v are read and stay, p_to, m_to and v_to are written.
+   * Sources, targets, gradients and weights do not overlap. */
+  void (*adamw_to)(const hk_adamw_step *step, hk_grad_type type, int64_t n, const float *p,
+                   const float *m, const float *v, float *p_to, float *m_to, float *v_to,
+                   const void *grad, uint16_t *w);
   /* g *= scale, fp32 in place, NaN to 0x7fc00000: the separate unscale pass of DeepSpeed. */
   void (*unscale)(float scale, int64_t n, float *g);
   /* fp32 to bf16, round to nearest even, NaN to 0x7fc0. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels in AVX-512 (F and BW). Not AVX512_BF16: its conversion flushes subnormals. */
 #include "engine/adamw_kernels.h"
 
@@ -74,7 +74,8 @@ INLINE void store_bf16(uint16_t *w, const vec x[2], bool stream) {
 
 #include "engine/adamw_vector.h"
 
-const hk_cpu_kernels hk_kernels_avx512 = {"avx512", true, adamw, unscale, cast_down, cast_up};
+const hk_cpu_kernels hk_kernels_avx512 = {"avx512", true,      adamw,  adamw_to,
+                                          unscale,  cast_down, cast_up};
 
 #else
 typedef int hk_not_empty; /* a translation unit of ISO C has a declaration */

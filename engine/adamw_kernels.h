@@ -1,16 +1,15 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between adamw.c, which lists the CPU kernels, and the files that hold them. */
 #ifndef HK_ENGINE_ADAMW_KERNELS_H
 #define HK_ENGINE_ADAMW_KERNELS_H
 
 #include "engine/adamw.h"
+#include "engine/convert.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define HK_X86 1
 #endif
-
-#define HK_NAN_BITS 0x7fc00000u
 
 extern const hk_cpu_kernels hk_kernels_scalar;
 #ifdef HK_X86

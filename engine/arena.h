@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host arena: one mapping for all of an engine's host memory, on huge pages, bound near the
  * GPU, touched first by the threads that will use it, registered with the device once. */
 #ifndef HK_ENGINE_ARENA_H

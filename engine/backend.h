@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The small interface between the engine (and the calibrator's probes) and a device: memory,
  * streams, events, copies, kernels. Two backends: `cuda`, and `host`, whose device memory is memory
  * of its own, whose streams are threads and whose copies and kernels really run.
@@ -6,8 +6,10 @@
  * Streams run what they are given in order, beside each other and beside the caller; a call only
  * queues. A failure while something runs is sticky, as in CUDA: from then on nothing queued on that
  * device runs, and every call on it returns the failure. Calls are safe from several threads on
- * different streams. Nothing here allocates or pins inside copy, launch, record or wait, but for
- * the first HK_KERNEL_MATMUL of a stream. */
+ * different streams. With CUDA all of them but open, close and count make their device the calling
+ * thread's current one: on a thread of the caller's, guard and unguard go around them. Nothing here
+ * allocates or pins inside copy, launch, record or wait, but for the first HK_KERNEL_MATMUL of a
+ * stream. */
 #ifndef HK_ENGINE_BACKEND_H
 #define HK_ENGINE_BACKEND_H
 
@@ -42,11 +44,37 @@ typedef enum {
   HK_KERNEL_SIGN, /* the int64_t at `from`, device memory, to `to`, device or registered host
                      memory, in one write; n is 1. For the end of a stream's kernels: a copy would
                      wait for the copy engine, and hold up what is queued behind it */
-  HK_KERNEL_MATMUL, /* w = a b, in device memory: what a model's layers spend their time on, to be
-                       measured. CUDA: by cuBLAS, if that is there when it runs (HK_INPUT says so
-                       otherwise, and the device stays well); the first one of a stream readies
-                       cuBLAS for it, which takes long and some device memory */
+  HK_KERNEL_GATHER,  /* gradients in: segments of the framework's device memory to the engine's,
+                        copied or added, and their squares */
+  HK_KERNEL_SCATTER, /* new weights out: segments of the engine's memory to the framework's device
+                        memory, copied or rounded */
+  HK_KERNEL_MATMUL,  /* w = a b, in device memory: what a model's layers spend their time on, to be
+                        measured. CUDA: by cuBLAS, if that is there when it runs (HK_INPUT says so
+                        otherwise, and the device stays well); the first one of a stream readies
+                        cuBLAS for it, which takes long and some device memory */
 } hk_kernel_kind;
+
+/* A run of values for GATHER or SCATTER. No two segments of a launch write to the same memory, and
+ * none overlaps what another reads; each array begins at a whole element, and is as fast as can be
+ * where it begins at a multiple of 16 bytes.
+ *
+ * GATHER: both types are the same. to = from, the very bits; or with `add` to = to + from: both in
+ * fp32, added and rounded to fp32, then to the type, to nearest even (for these types as if rounded
+ * once); NaN is 0x7fc0, 0x7e00 or 0x7fc00000. With `bins` the squares of what is then in `to` are
+ * added to that set of squares.h (device memory, hk_squares_bin_words(type) words).
+ *
+ * SCATTER: both types are the same, the bits are copied; or from_type is fp32, rounded to nearest
+ * even, bf16 and fp16 overflow to infinity, NaN is 0x7fc0 or 0x7e00. `bins` and `add` are zeros. */
+typedef struct {
+  const void *from;
+  void *to;
+  int64_t n;
+  hk_grad_type from_type, to_type;
+  uint64_t *bins; /* NULL: no squares */
+  bool add;
+} hk_segment;
+
+#define HK_SEGMENTS_MOST 64
 
 typedef struct {
   hk_kernel_kind kind;
@@ -61,7 +89,8 @@ typedef struct {
   const void *from;
   void *to;
   uint16_t *w;
-  bool mapped; /* the slabs are in host memory: few blocks fill the link */
+  bool mapped; /* the slabs, or what SCATTER reads, are in registered host memory: few blocks fill
+                  the link */
   float *out;  /* CAST_UP */
   /* SQUARES: HK_SQUARES_BINS bins, then the count of values that are not finite, in device memory;
    * added to. */
@@ -71,6 +100,11 @@ typedef struct {
    * nothing. */
   int64_t rows, columns, depth;
   const uint16_t *a, *b;
+  /* GATHER, SCATTER: 1 .. HK_SEGMENTS_MOST segments, read during the launch call only; n is the sum
+   * of theirs; type says nothing. The host backend takes any memory of the caller's as the
+   * framework's. */
+  const hk_segment *segments;
+  int n_segments;
 } hk_kernel;
 
 typedef struct {
@@ -95,6 +129,13 @@ typedef struct {
   hk_status (*count)(int *n, hk_error *err);
   hk_status (*open)(int device, const hk_backend_options *options, hk_backend **out, hk_error *err);
   void (*close)(hk_backend *b); /* all its streams and events must be gone */
+  /* Makes b's device the calling thread's current one, and says in *previous which was: -1 where
+   * that was b's already, which costs next to nothing. unguard, on the same thread and whatever
+   * failed between them, makes that one current again, or leaves b's where the process has never
+   * used the other (in CUDA device 0 is current before a thread has said anything, and to make it
+   * so would create a context there, half a GB of its memory). */
+  hk_status (*guard)(hk_backend *b, int *previous, hk_error *err);
+  void (*unguard)(hk_backend *b, int previous);
   hk_status (*info)(hk_backend *b, hk_device_info *info, hk_error *err);
 
   /* Device memory, 512-byte aligned. Too little: HK_ENVIRONMENT with wish and what is free. */
@@ -110,7 +151,13 @@ typedef struct {
   hk_status (*peer)(hk_backend *b, hk_backend *other, bool *direct, hk_error *err);
 
   hk_status (*stream_open)(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);
-  void (*stream_close)(hk_stream *s); /* waits for it */
+  /* For work in order with the caller's own: CUDA wraps its cudaStream_t on b's device, NULL being
+   * the legacy default stream, which must outlive *out. copy, launch, zero, record, wait and
+   * stream_sync are allowed on it, and wait is how the caller's stream waits for the engine's.
+   * Host: `native` says nothing, *out is a stream of its own. */
+  hk_status (*stream_adopt)(hk_backend *b, void *native, hk_stream **out, hk_error *err);
+  /* Waits for it; but of an adopted one of CUDA's only the wrapper goes, at once. */
+  void (*stream_close)(hk_stream *s);
   /* awaited: threads may wait for it, which with CUDA interrupts a CPU each time that it happens,
    * whether one waits or not. */
   hk_status (*event_open)(hk_backend *b, bool awaited, hk_event **out, hk_error *err);
@@ -120,6 +167,7 @@ typedef struct {
    * (registered or not); source and target do not overlap and stay untouched until it is done. */
   hk_status (*copy)(hk_stream *s, void *to, const void *from, hk_bytes bytes, hk_error *err);
   hk_status (*launch)(hk_stream *s, const hk_kernel *kernel, hk_error *err);
+  hk_status (*zero)(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err); /* the device's */
   hk_status (*record)(hk_stream *s, hk_event *e, hk_error *err); /* again: the last one counts */
   hk_status (*wait)(hk_stream *s, hk_event *e, hk_error *err);   /* e has been recorded before */
 
@@ -128,7 +176,12 @@ typedef struct {
   /* Sleeps until it has happened. HK_INPUT unless e was opened as awaited. */
   hk_status (*event_sync)(hk_event *e, hk_error *err);
   hk_status (*event_done)(hk_event *e, bool *done, hk_error *err);
-  /* Fixes the device's clock to CLOCK_MONOTONIC; to be called while the device is idle. */
+  /* Fixes the device's clock to CLOCK_MONOTONIC, to `uncertainty` either way: half of the shortest
+   * of 32 round trips, and the steps of the device's timer. Other streams may be busy: the trips
+   * are on an urgent one of its own, where they wait for no kernel or copy, unless streams share a
+   * hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1) or the device is another process's for a while;
+   * then they take longer, *uncertainty says so, and after 2 ms the trips made are enough. One call
+   * at a time, beside any others. */
   hk_status (*clock_align)(hk_backend *b, hk_ns *uncertainty, hk_error *err);
   /* When an event happened, CLOCK_MONOTONIC ns; it was recorded after the last clock_align. */
   hk_status (*event_time)(hk_event *e, hk_ns *time, hk_error *err);
@@ -150,9 +203,11 @@ struct hk_event {
 extern const hk_backend_ops hk_backend_host, hk_backend_cuda;
 /* "cuda" or "host"; HK_INPUT names what there is. */
 hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error *err);
-/* For backends: HK_INPUT unless e was opened as awaited, or a MATMUL's sizes are in range. */
+/* For backends: HK_INPUT unless e was opened as awaited, a MATMUL's sizes are in range, or GATHER's
+ * or SCATTER's segments are what the above says, wherever their memory is. */
 hk_status hk_event_check_awaited(const hk_event *e, hk_error *err);
 hk_status hk_matmul_check_sizes(const hk_kernel *kernel, hk_error *err);
+hk_status hk_segments_check(const hk_kernel *kernel, hk_error *err);
 
 #ifdef __cplusplus
 }

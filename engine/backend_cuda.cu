@@ -1,11 +1,14 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend: devices, memory, streams, events and their clock. CUDA itself gives the order
  * of streams and the stickiness of failures; this file gives errors that say what was tried, and
  * threads that sleep while they wait. */
 #include <ctype.h>
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/kernels_cuda.h"
 #include "engine/matmul_cuda.h"
@@ -20,11 +23,13 @@ typedef struct {
   cudaEvent_t base, tried; /* the event whose time is known, and one to try again with */
   hk_ns base_time;         /* CLOCK_MONOTONIC */
   bool aligned;
+  pthread_mutex_t lock; /* of base, base_time and aligned */
 } cuda_backend;
 
 typedef struct {
   hk_stream common;
   cudaStream_t handle;
+  bool adopted;           /* the caller's */
   hk_cuda_matmul *matmul; /* NULL before the stream's first */
 } cuda_stream;
 
@@ -63,6 +68,52 @@ static hk_status enter(const hk_backend *common, hk_error *err) {
   return HK_OK;
 }
 
+/* cuDevicePrimaryCtxGetState, of the driver that the runtime has loaded; 0: success. */
+static int (*context_state)(int device, unsigned *flags, int *active);
+static pthread_once_t context_state_once = PTHREAD_ONCE_INIT;
+
+static void find_context_state(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver == NULL) return;
+  context_state = (int (*)(int, unsigned *, int *))dlsym(driver, "cuDevicePrimaryCtxGetState");
+}
+
+static bool has_context(int device) {
+  pthread_once(&context_state_once, find_context_state);
+  unsigned flags = 0;
+  int active = 0;
+  return context_state == NULL || context_state(device, &flags, &active) != 0 || active != 0;
+}
+
+/* -1 where it cannot be said. */
+static int current_device(void) {
+  int current = -1;
+  if (cudaGetDevice(&current) == cudaSuccess) return current;
+  cudaGetLastError();
+  return -1;
+}
+
+static void restore_device(int previous) {
+  if (previous < 0 || previous == current_device() || !has_context(previous)) return;
+  if (cudaSetDevice(previous) != cudaSuccess) cudaGetLastError();
+}
+
+static hk_status guard_device(hk_backend *common, int *previous, hk_error *err) {
+  *previous = -1;
+  int current = -1;
+  CHECK(cudaGetDevice, err, &current);
+  const int device = ((const cuda_backend *)common)->device;
+  if (current == device) return HK_OK;
+  CHECK(cudaSetDevice, err, device);
+  *previous = current;
+  return HK_OK;
+}
+
+static void unguard_device(hk_backend *common, int previous) {
+  (void)common;
+  restore_device(previous);
+}
+
 /* ---- Devices -------------------------------------------------------------------------------- */
 
 static hk_status count_devices(int *n, hk_error *err) {
@@ -79,11 +130,14 @@ static hk_status count_devices(int *n, hk_error *err) {
 
 static void close_backend(hk_backend *common) {
   cuda_backend *b = (cuda_backend *)common;
+  const int previous = current_device();
   if (enter(common, NULL) == HK_OK) {
     if (b->base != NULL) cudaEventDestroy(b->base);
     if (b->tried != NULL) cudaEventDestroy(b->tried);
     if (b->clock != NULL) cudaStreamDestroy(b->clock);
   }
+  restore_device(previous);
+  pthread_mutex_destroy(&b->lock);
   free(b);
 }
 
@@ -92,7 +146,7 @@ static hk_status prepare(cuda_backend *b, hk_error *err) {
   HK_TRY(enter(&b->common, err));
   CHECK(cudaSetDeviceFlags, err, cudaDeviceScheduleBlockingSync | cudaDeviceMapHost);
   CHECK(cudaDeviceGetStreamPriorityRange, err, &b->least, &b->greatest);
-  CHECK(cudaStreamCreateWithFlags, err, &b->clock, cudaStreamNonBlocking);
+  CHECK(cudaStreamCreateWithPriority, err, &b->clock, cudaStreamNonBlocking, b->greatest);
   CHECK(cudaEventCreate, err, &b->base);
   CHECK(cudaEventCreate, err, &b->tried);
   CHECK(hk_cuda_kernels_load, err, b->device, &b->grids);
@@ -112,7 +166,10 @@ static hk_status open_backend(int device, const hk_backend_options *options, hk_
   if (b == NULL) return hk_fail_memory(err, sizeof *b, "a CUDA device");
   b->common.ops = &hk_backend_cuda;
   b->device = device;
+  pthread_mutex_init(&b->lock, NULL);
+  const int previous = current_device();
   const hk_status status = prepare(b, err);
+  restore_device(previous);
   if (status != HK_OK) {
     close_backend(&b->common);
     return status == HK_INPUT ? status : hk_fail_prefix(err, "CUDA device %d", device);
@@ -259,12 +316,24 @@ static hk_status open_stream(hk_backend *common, bool urgent, hk_stream **out, h
   return HK_OK;
 }
 
-static void close_stream(hk_stream *s) {
+static hk_status adopt_stream(hk_backend *common, void *native, hk_stream **out, hk_error *err) {
+  *out = NULL;
+  cuda_stream *s = (cuda_stream *)calloc(1, sizeof *s);
+  if (s == NULL) return hk_fail_memory(err, sizeof *s, "a stream");
+  s->common.backend = common;
+  s->handle = native != NULL ? (cudaStream_t)native : cudaStreamLegacy;
+  s->adopted = true;
+  *out = &s->common;
+  return HK_OK;
+}
+
+static void close_stream(hk_stream *common) {
+  cuda_stream *s = (cuda_stream *)common;
   if (s == NULL) return;
-  if (enter(s->backend, NULL) == HK_OK) {
-    cudaStreamSynchronize(stream_of(s));
-    hk_cuda_matmul_close(((cuda_stream *)s)->matmul);
-    cudaStreamDestroy(stream_of(s));
+  if ((!s->adopted || s->matmul != NULL) && enter(common->backend, NULL) == HK_OK) {
+    if (!s->adopted) cudaStreamSynchronize(s->handle);
+    hk_cuda_matmul_close(s->matmul);
+    if (!s->adopted) cudaStreamDestroy(s->handle);
   }
   free(s);
 }
@@ -310,7 +379,8 @@ static hk_status queue_matmul(cuda_stream *s, const hk_kernel *kernel, hk_error 
 }
 
 static hk_status queue_kernel(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
-  static const char *const names[HK_KERNEL_KINDS] = {"AdamW", "cast", "squares", "pull", "sign"};
+  static const char *const names[HK_KERNEL_KINDS] = {"AdamW", "cast",   "squares", "pull",
+                                                     "sign",  "gather", "scatter"};
   const cuda_backend *b = (const cuda_backend *)s->backend;
   HK_TRY(enter(s->backend, err));
   if (kernel->kind == HK_KERNEL_MATMUL) return queue_matmul((cuda_stream *)s, kernel, err);
@@ -320,6 +390,13 @@ static hk_status queue_kernel(hk_stream *s, const hk_kernel *kernel, hk_error *e
   char detail[64];
   snprintf(detail, sizeof detail, "%s, %lld elements", names[kernel->kind], (long long)kernel->n);
   return check(code, err, "cudaLaunchKernel", detail);
+}
+
+static hk_status queue_zero(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err) {
+  if (bytes == 0) return HK_OK;
+  HK_TRY(enter(s->backend, err));
+  return check_bytes(cudaMemsetAsync(memory, 0, (size_t)bytes, stream_of(s)), err,
+                     "cudaMemsetAsync", bytes);
 }
 
 static hk_status queue_record(hk_stream *s, hk_event *e, hk_error *err) {
@@ -364,13 +441,22 @@ static hk_status is_event_done(hk_event *e, bool *done, hk_error *err) {
 
 /* ---- The clock ------------------------------------------------------------------------------ */
 
+enum {
+  CLOCK_TRIES = 32,
+  TIMER_RESOLUTION = 500,  /* ns, of cudaEventElapsedTime */
+  CLOCK_PATIENCE = 100000, /* ns that a try may poll; later ones will do better */
+  CLOCK_TIME = 2000000,    /* ns for all */
+};
+
 /* Lets b->tried happen, and says between which two moments it did. Polls, because a sleeper learns
  * late. */
 static hk_status try_clock(cuda_backend *b, hk_ns *before, hk_ns *after, hk_error *err) {
+  const struct timespec pause = {0, CLOCK_PATIENCE / 4};
   *before = hk_now();
   CHECK(cudaEventRecord, err, b->tried, b->clock);
   cudaError_t code = cudaSuccess;
   do {
+    if (*after - *before > CLOCK_PATIENCE) nanosleep(&pause, NULL);
     code = cudaEventQuery(b->tried);
     *after = hk_now();
   } while (code == cudaErrorNotReady);
@@ -378,23 +464,24 @@ static hk_status try_clock(cuda_backend *b, hk_ns *before, hk_ns *after, hk_erro
   return check(code, err, "cudaEventQuery", "aligning the clock");
 }
 
-enum { CLOCK_TRIES = 32, TIMER_RESOLUTION = 500 /* ns, of cudaEventElapsedTime */ };
-
 static hk_status align_clock(hk_backend *common, hk_ns *uncertainty, hk_error *err) {
   cuda_backend *b = (cuda_backend *)common;
   HK_TRY(enter(common, err));
+  const hk_ns begin = hk_now();
   hk_ns narrowest = INT64_MAX;
-  for (int i = 0; i < CLOCK_TRIES; i++) {
+  for (int i = 0; i < CLOCK_TRIES && (i == 0 || hk_now() - begin < CLOCK_TIME); i++) {
     hk_ns before = 0, after = 0;
     HK_TRY(try_clock(b, &before, &after, err));
     if (after - before >= narrowest) continue;
     narrowest = after - before;
+    pthread_mutex_lock(&b->lock);
     b->base_time = before + narrowest / 2;
     const cudaEvent_t kept = b->tried;
     b->tried = b->base;
     b->base = kept;
+    b->aligned = true;
+    pthread_mutex_unlock(&b->lock);
   }
-  b->aligned = true;
   *uncertainty = (narrowest + 1) / 2 + TIMER_RESOLUTION;
   return HK_OK;
 }
@@ -402,13 +489,16 @@ static hk_status align_clock(hk_backend *common, hk_ns *uncertainty, hk_error *e
 /* CUDA tells time in ms as a float: its steps are 0.06 us when the base is a second back, but 4 us
  * after a minute. Hence an alignment every training step. */
 static hk_status get_event_time(hk_event *e, hk_ns *time, hk_error *err) {
-  const cuda_backend *b = (const cuda_backend *)e->backend;
-  if (!b->aligned) return hk_fail(err, HK_INPUT, "an event's time without an aligned clock");
+  cuda_backend *b = (cuda_backend *)e->backend;
   HK_TRY(enter(e->backend, err));
   float ms = 0;
-  CHECK(cudaEventElapsedTime, err, &ms, b->base, event_of(e));
+  pthread_mutex_lock(&b->lock);
+  const bool aligned = b->aligned;
+  const cudaError_t code = aligned ? cudaEventElapsedTime(&ms, b->base, event_of(e)) : cudaSuccess;
   *time = b->base_time + (hk_ns)((double)ms * 1e6);
-  return HK_OK;
+  pthread_mutex_unlock(&b->lock);
+  if (!aligned) return hk_fail(err, HK_INPUT, "an event's time without an aligned clock");
+  return check(code, err, "cudaEventElapsedTime", "");
 }
 
 const hk_backend_ops hk_backend_cuda = {
@@ -416,6 +506,8 @@ const hk_backend_ops hk_backend_cuda = {
     .count = count_devices,
     .open = open_backend,
     .close = close_backend,
+    .guard = guard_device,
+    .unguard = unguard_device,
     .info = get_info,
     .alloc = alloc_device,
     .release = release_device,
@@ -423,11 +515,13 @@ const hk_backend_ops hk_backend_cuda = {
     .host_unregister = unregister_host,
     .peer = make_peer,
     .stream_open = open_stream,
+    .stream_adopt = adopt_stream,
     .stream_close = close_stream,
     .event_open = open_event,
     .event_close = close_event,
     .copy = queue_copy,
     .launch = queue_kernel,
+    .zero = queue_zero,
     .record = queue_record,
     .wait = queue_wait,
     .stream_sync = sync_stream,

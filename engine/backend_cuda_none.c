@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What stands in for the CUDA backend where hocket was built without nvcc. */
 #include "engine/backend.h"
 

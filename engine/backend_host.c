@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's devices: opening, memory, registration, failures. Streams and events are in
  * host_stream.c, kernels in host_kernel.c. Whatever a GPU would fault on (an address that is not
  * device memory, a second release) fails here, too, and says which address. */
@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "engine/host_device.h"
 
@@ -52,6 +53,7 @@ typedef struct registration {
   struct registration *next;
 } registration;
 static registration *registrations;
+static pid_t registered_by; /* the process */
 static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool is_registered(const void *memory, hk_bytes bytes) {
@@ -66,6 +68,8 @@ static bool is_registered(const void *memory, hk_bytes bytes) {
 /* False: some of it is registered already. */
 static bool add_registration(registration *new) {
   pthread_mutex_lock(&registrations_lock);
+  if (registered_by != getpid()) registrations = NULL; /* a parent's are not a child's */
+  registered_by = getpid();
   const registration *r = registrations;
   while (r != NULL && (new->end <= r->begin || r->end <= new->begin)) r = r->next;
   if (r == NULL) {
@@ -277,6 +281,17 @@ static hk_status open_device(int number, const hk_backend_options *options, hk_b
   return status;
 }
 
+/* Threads have no current device here. */
+static hk_status guard(hk_backend *b, int *previous, hk_error *err) {
+  (void)b, (void)err;
+  *previous = -1;
+  return HK_OK;
+}
+
+static void unguard(hk_backend *b, int previous) {
+  (void)b, (void)previous;
+}
+
 static hk_status info(hk_backend *b, hk_device_info *out, hk_error *err) {
   hk_host_device *device = (hk_host_device *)b;
   HK_TRY(hk_host_check(device, err));
@@ -298,6 +313,8 @@ const hk_backend_ops hk_backend_host = {
     .count = count,
     .open = open_device,
     .close = close_device,
+    .guard = guard,
+    .unguard = unguard,
     .info = info,
     .alloc = alloc,
     .release = release,
@@ -305,11 +322,13 @@ const hk_backend_ops hk_backend_host = {
     .host_unregister = host_unregister,
     .peer = peer,
     .stream_open = hk_host_stream_open,
+    .stream_adopt = hk_host_stream_adopt,
     .stream_close = hk_host_stream_close,
     .event_open = hk_host_event_open,
     .event_close = hk_host_event_close,
     .copy = hk_host_copy,
     .launch = hk_host_launch,
+    .zero = hk_host_zero,
     .record = hk_host_record,
     .wait = hk_host_wait,
     .stream_sync = hk_host_stream_sync,

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Failures on demand in the host backend, for tests of what users of a device do about them. */
 #ifndef HK_ENGINE_BACKEND_HOST_H
 #define HK_ENGINE_BACKEND_HOST_H
@@ -10,7 +10,7 @@ typedef enum {
   HK_HOST_REGISTER, /* refused */
   HK_HOST_COPY,     /* refused when queued; the device stays usable */
   HK_HOST_COPYING,  /* half of the bytes arrive, then the device fails for good */
-  HK_HOST_LAUNCH,   /* refused when queued; the device stays usable */
+  HK_HOST_LAUNCH,   /* the same for kernels and zeroing */
   HK_HOST_KERNEL,   /* half of the elements are done, then the device fails for good */
   HK_HOST_FAULTS
 } hk_host_fault;

@@ -1,8 +1,9 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints. A file is, in little-endian order:
  *
  *   header   "hocketck", version, groups, parameters, step, then per group its parameters and
- *            lr, beta1, beta2, eps, weight decay as doubles; XXH3-64 of all that
+ *            lr, beta1, beta2, eps, weight decay as doubles; with version 2 (training) the number
+ *            of tensors, then per tensor its elements, group and steps; XXH3-64 of all that
  *   blocks   p, then m, then v, in flat order, each in runs of BLOCK parameters (the last of each
  *            has the rest): fp32 values, XXH3-64 of them
  *   trailer  XXH3-64 over the blocks' hashes, "hocketok"
@@ -17,13 +18,15 @@
 
 #include "core/json.h"
 #include "engine/private.h"
+#include "engine/training.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "checkpoints are written in the machine's byte order, which must be little-endian"
 #endif
 
-#define BLOCK   ((int64_t)1 << 22)
-#define VERSION 1u
+#define BLOCK            ((int64_t)1 << 22)
+#define VERSION          1u
+#define VERSION_TRAINING 2u
 
 static const char magic[8] = "hocketck", end_magic[8] = "hocketok";
 
@@ -39,6 +42,10 @@ typedef struct {
 } file_group;
 
 typedef struct {
+  int64_t numel, group, step;
+} file_param;
+
+typedef struct {
   uint64_t hashes;
   char magic[8];
 } file_trailer;
@@ -47,8 +54,10 @@ static int64_t blocks_of(int64_t numel) {
   return (numel + BLOCK - 1) / BLOCK;
 }
 
-static hk_bytes file_size(int64_t numel, uint32_t n_groups) {
+/* `n_params` -1: version 1. */
+static hk_bytes file_size(int64_t numel, uint32_t n_groups, int64_t n_params) {
   return (hk_bytes)(sizeof(file_head) + n_groups * sizeof(file_group) + sizeof(uint64_t)) +
+         (n_params < 0 ? 0 : 8 + n_params * (hk_bytes)sizeof(file_param)) +
          3 * (4 * numel + (hk_bytes)sizeof(uint64_t) * blocks_of(numel)) +
          (hk_bytes)sizeof(file_trailer);
 }
@@ -62,8 +71,21 @@ static hk_status allocate_block(const hk_engine *e, float **block, hk_error *err
 /* -- Saving ------------------------------------------------------------------------------------ */
 
 /* Errors of the stream are kept by the file and reported when it is closed. */
+static uint64_t write_params(const hk_engine *e, FILE *out, uint64_t sum) {
+  const int64_t n = (int64_t)e->n_params;
+  sum = XXH3_64bits_withSeed(&n, sizeof n, sum);
+  fwrite(&n, sizeof n, 1, out);
+  for (size_t p = 0; p < e->n_params; p++) {
+    const file_param param = {e->params[p].numel, e->params[p].group, e->param_step[p]};
+    sum = XXH3_64bits_withSeed(&param, sizeof param, sum);
+    fwrite(&param, sizeof param, 1, out);
+  }
+  return sum;
+}
+
 static void write_head(const hk_engine *e, FILE *out) {
-  file_head head = {.version = VERSION,
+  const bool training = e->training != NULL;
+  file_head head = {.version = training ? VERSION_TRAINING : VERSION,
                     .n_groups = (uint32_t)e->n_groups,
                     .numel = e->state.numel,
                     .step = e->step};
@@ -77,6 +99,7 @@ static void write_head(const hk_engine *e, FILE *out) {
     sum = XXH3_64bits_withSeed(&group, sizeof group, sum);
     fwrite(&group, sizeof group, 1, out);
   }
+  if (training) sum = write_params(e, out, sum);
   fwrite(&sum, sizeof sum, 1, out);
 }
 
@@ -141,6 +164,8 @@ typedef struct {
   FILE *in;
   file_head head;
   file_group *groups;
+  int64_t n_params; /* -1: version 1 */
+  file_param *params;
 } reader;
 
 static hk_status damaged(const reader *r, const char *what, hk_error *err) {
@@ -158,15 +183,30 @@ static hk_status read_bytes(const reader *r, void *to, size_t bytes, hk_error *e
   return hk_fail(err, HK_INPUT, "%s: the file is cut off; use another checkpoint", r->path);
 }
 
+static hk_status read_params(reader *r, uint64_t *sum, hk_error *err) {
+  HK_TRY(read_bytes(r, &r->n_params, sizeof r->n_params, err));
+  if (r->n_params < 1 || r->n_params > INT32_MAX) return damaged(r, "the header", err);
+  r->params = calloc((size_t)r->n_params, sizeof *r->params);
+  if (r->params == NULL) {
+    return hk_fail_memory(err, (size_t)r->n_params * sizeof *r->params, "a checkpoint's tensors");
+  }
+  HK_TRY(read_bytes(r, r->params, (size_t)r->n_params * sizeof *r->params, err));
+  *sum = XXH3_64bits_withSeed(&r->n_params, sizeof r->n_params, *sum);
+  for (int64_t p = 0; p < r->n_params; p++) {
+    *sum = XXH3_64bits_withSeed(&r->params[p], sizeof r->params[p], *sum);
+  }
+  return HK_OK;
+}
+
 static hk_status read_head(reader *r, hk_error *err) {
   file_head *head = &r->head;
   HK_TRY(read_bytes(r, head, sizeof *head, err));
   if (memcmp(head->magic, magic, sizeof magic) != 0) {
     return hk_fail(err, HK_INPUT, "%s: not a checkpoint of hocket", r->path);
   }
-  if (head->version != VERSION) {
-    return hk_fail(err, HK_INPUT, "%s: checkpoint version %u, this hocket reads version %u",
-                   r->path, head->version, VERSION);
+  if (head->version != VERSION && head->version != VERSION_TRAINING) {
+    return hk_fail(err, HK_INPUT, "%s: checkpoint version %u, this hocket reads versions %u and %u",
+                   r->path, head->version, VERSION, VERSION_TRAINING);
   }
   if (head->n_groups < 1 || head->n_groups > HK_MOST_PARAM_GROUPS)
     return damaged(r, "the header", err);
@@ -179,8 +219,33 @@ static hk_status read_head(reader *r, hk_error *err) {
   for (uint32_t g = 0; g < head->n_groups; g++) {
     sum = XXH3_64bits_withSeed(&r->groups[g], sizeof *r->groups, sum);
   }
+  r->n_params = -1;
+  if (head->version == VERSION_TRAINING) HK_TRY(read_params(r, &sum, err));
   HK_TRY(read_bytes(r, &stored, sizeof stored, err));
   return stored == sum && head->step >= 0 ? HK_OK : damaged(r, "the header", err);
+}
+
+static hk_status check_params(const reader *r, const hk_engine *e, hk_error *err) {
+  if ((e->training != NULL) != (r->n_params >= 0)) {
+    return hk_fail(err, HK_INPUT, "%s: a checkpoint of %s, not of %s", r->path,
+                   r->n_params >= 0 ? "training" : "'hocket run'",
+                   r->n_params >= 0 ? "'hocket run'" : "training");
+  }
+  if (r->n_params < 0) return HK_OK;
+  if (r->n_params != (int64_t)e->n_params) {
+    return hk_fail(err, HK_INPUT, "%s: a checkpoint of %lld tensors, the engine has %zu", r->path,
+                   (long long)r->n_params, e->n_params);
+  }
+  for (size_t p = 0; p < e->n_params; p++) {
+    const file_param *f = &r->params[p];
+    if (f->numel == e->params[p].numel && f->group == e->params[p].group) continue;
+    return hk_fail(err, HK_INPUT,
+                   "%s: tensor %zu has %lld elements in group %lld, the engine's has %lld in group "
+                   "%d",
+                   r->path, p, (long long)f->numel, (long long)f->group,
+                   (long long)e->params[p].numel, (int)e->params[p].group);
+  }
+  return HK_OK;
 }
 
 /* Header and engine speak of the same parameters, and the file is as long as the header says. */
@@ -200,8 +265,9 @@ static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
                    "%s: parameter group %zu has %lld parameters, the engine's has %lld", r->path, g,
                    (long long)r->groups[g].numel, (long long)e->groups[g].numel);
   }
+  HK_TRY(check_params(r, e, err));
   struct stat info;
-  const hk_bytes wanted = file_size(head->numel, head->n_groups);
+  const hk_bytes wanted = file_size(head->numel, head->n_groups, r->n_params);
   if (fstat(fileno(r->in), &info) == 0 && S_ISREG(info.st_mode) && info.st_size != wanted) {
     return hk_fail(err, HK_INPUT,
                    "%s: %lld bytes, a checkpoint of %lld parameters has %lld: the file "
@@ -262,7 +328,8 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
   if (fseeko(r->in, blocks, SEEK_SET) != 0) {
     return hk_fail(err, HK_INPUT, "cannot read '%s' twice: %s", r->path, strerror(errno));
   }
-  HK_TRY(hk_engine_forget_gradients(e, err));
+  HK_TRY(e->training != NULL ? hk_training_discard(e, -1, err)
+                             : hk_engine_forget_gradients(e, err));
   const hk_status status = read_blocks(r, e, true, block, progress, arg, err);
   if (status != HK_OK) {
     /* The file changed between the passes, or the device failed: the state is a mixture. */
@@ -271,7 +338,9 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
     return hk_fail_prefix(err, "the engine's state is lost");
   }
   apply_groups(r, e);
-  return hk_engine_set_step(e, r->head.step, err);
+  HK_TRY(hk_engine_set_step(e, r->head.step, err));
+  for (int64_t p = 0; p < r->n_params; p++) e->param_step[p] = r->params[p].step;
+  return HK_OK;
 }
 
 hk_status hk_engine_load(hk_engine *e, const char *path, hk_progress progress, void *arg,
@@ -287,6 +356,7 @@ hk_status hk_engine_load(hk_engine *e, const char *path, hk_progress progress, v
   if (status == HK_OK) status = load(&r, e, block, progress, arg, err);
   free(block);
   free(r.groups);
+  free(r.params);
   fclose(r.in);
   return status;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a team shares out one piece of work: chunks of `most` first, then, over what keeps the team
  * busy twice more, ever smaller ones, so that all members end at about the same time (factoring:
  * Hummel, Schonberg, Flynn, Communications of the ACM 35, 1992). Equal chunks would leave members

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making and unmaking an engine: what memory it needs, where everything lies. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,21 +37,27 @@ static bool casts_apart(const hk_plan *plan) {
   return is_deepspeed(plan) && !hk_plan_interleaves(plan);
 }
 
-static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state) {
+static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
+                                  const hk_engine *training) {
   hk_host_layout h = {0};
   const bool apart = casts_apart(plan);
   h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
-  h.grads = part(&h.all, (is_deepspeed(plan) ? 4 : 2) * state->host_numel, HOST_ALIGN);
+  h.grads =
+      part(&h.all, is_deepspeed(plan) ? 4 * state->host_numel : state->host_grad_bytes, HOST_ALIGN);
   h.weights = part(&h.all, apart ? 0 : 2 * state->host_numel, HOST_ALIGN);
   h.arrived = part(&h.all, 3 * (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
-  h.bins = part(&h.all, (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t), HOST_ALIGN);
+  h.bins = part(&h.all,
+                training != NULL ? hk_training_bin_bytes(training)
+                                 : (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t),
+                HOST_ALIGN);
   h.ticket = part(&h.all, (hk_bytes)sizeof(int64_t), HOST_ALIGN);
   if (apart) h.pageable = 2 * state->largest_cpu;
   return h;
 }
 
-static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state,
-                                      bool own_weights) {
+/* Training brings bins and slots of its own; it has no flat weights. */
+static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state, bool own_weights,
+                                      const hk_engine *training) {
   hk_device_layout d = {0};
   const bool staged = has_route(plan, HK_ROUTE_STAGED);
   const int64_t buffers = is_deepspeed(plan) ? 1 : plan->buffers;
@@ -62,11 +68,16 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
   d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
   d.staging =
       part(&d.all, staged ? buffers * state->slabs_a_piece * state->shape.bytes : 0, DEVICE_ALIGN);
-  d.grads = part(&d.all, 2 * state->device_numel, DEVICE_ALIGN);
-  d.weights = part(&d.all, own_weights ? 2 * state->numel : 0, DEVICE_ALIGN);
+  d.grads = part(&d.all, state->device_grad_bytes, DEVICE_ALIGN);
+  d.weights = part(&d.all, own_weights && training == NULL ? 2 * state->numel : 0, DEVICE_ALIGN);
   d.grads32 = part(&d.all, 4 * cast, DEVICE_ALIGN);
-  d.bins = part(&d.all, (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t), DEVICE_ALIGN);
+  d.bins = part(&d.all,
+                training != NULL ? hk_training_bin_bytes(training)
+                                 : (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t),
+                DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
+  d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
+  d.slots = part(&d.all, training != NULL ? hk_training_slot_bytes(training) : 0, DEVICE_ALIGN);
   return d;
 }
 
@@ -77,12 +88,14 @@ int64_t hk_engine_grads32_numel(const hk_engine *e) {
 hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *options,
                             hk_engine_memory *memory, hk_error *err) {
   hk_state state;
-  HK_TRY(hk_state_layout(plan, &state, err));
-  const hk_host_layout host = host_layout(plan, &state);
-  *memory =
-      (hk_engine_memory){.device = device_layout(plan, &state, options->device_weights == NULL).all,
-                         .host_pinned = host.all,
-                         .host_pageable = host.pageable};
+  hk_param all = {.weight_type = HK_GRAD_BF16, .grad_type = options->grad_type};
+  for (size_t s = 0; s < plan->n_subgroups; s++) all.numel += plan->subgroups[s].numel;
+  HK_TRY(hk_state_layout(plan, &all, 1, &state, err));
+  const hk_host_layout host = host_layout(plan, &state, NULL);
+  *memory = (hk_engine_memory){
+      .device = device_layout(plan, &state, options->device_weights == NULL, NULL).all,
+      .host_pinned = host.all,
+      .host_pageable = host.pageable};
   hk_state_free(&state);
   return HK_OK;
 }
@@ -100,20 +113,34 @@ static hk_status check_hyper(const hk_adamw *h, size_t group, hk_error *err) {
                  group, h->lr, h->beta1, h->beta2, h->eps, h->weight_decay);
 }
 
+/* Room for what an engine keeps of its groups and tensors. */
+static hk_status allocate_params(hk_engine *e, size_t n_groups, size_t n_params, hk_error *err) {
+  e->groups = calloc(n_groups, sizeof *e->groups);
+  e->params = calloc(n_params, sizeof *e->params);
+  e->param_end = calloc(n_params, sizeof *e->param_end);
+  e->param_step = calloc(n_params, sizeof *e->param_step);
+  e->active = calloc(n_params, sizeof *e->active);
+  e->steps = calloc(n_params, sizeof *e->steps);
+  e->unscaled = calloc(n_params, sizeof *e->unscaled);
+  if (e->groups == NULL || e->params == NULL || e->param_end == NULL || e->param_step == NULL ||
+      e->active == NULL || e->steps == NULL || e->unscaled == NULL) {
+    return hk_fail_memory(err, n_params * sizeof *e->params, "tensors and parameter groups");
+  }
+  e->n_groups = n_groups;
+  e->n_params = n_params;
+  return HK_OK;
+}
+
+static hk_status check_group_count(size_t n, hk_error *err) {
+  if (n >= 1 && n <= HK_MOST_PARAM_GROUPS) return HK_OK;
+  return hk_fail(err, HK_INPUT, "an engine takes 1 to %d parameter groups, got %zu",
+                 HK_MOST_PARAM_GROUPS, n);
+}
+
+/* A flat engine: each group is one tensor, whose weights lie in the flat array. */
 static hk_status take_groups(hk_engine *e, const hk_param_group *groups, size_t n, hk_error *err) {
-  if (n < 1 || n > HK_MOST_PARAM_GROUPS) {
-    return hk_fail(err, HK_INPUT, "an engine takes 1 to %d parameter groups, got %zu",
-                   HK_MOST_PARAM_GROUPS, n);
-  }
-  e->groups = malloc(n * sizeof *e->groups);
-  e->group_end = malloc(n * sizeof *e->group_end);
-  e->steps = calloc(n, sizeof *e->steps);
-  e->unscaled = calloc(n, sizeof *e->unscaled);
-  if (e->groups == NULL || e->group_end == NULL || e->steps == NULL || e->unscaled == NULL) {
-    return hk_fail_memory(err, n * sizeof *e->groups, "parameter groups");
-  }
-  memcpy(e->groups, groups, n * sizeof *e->groups);
-  e->n_groups = n;
+  HK_TRY(check_group_count(n, err));
+  HK_TRY(allocate_params(e, n, n, err));
   int64_t end = 0;
   for (size_t g = 0; g < n; g++) {
     if (groups[g].numel < 1 || groups[g].numel > INT64_MAX / 2 - end) {
@@ -121,15 +148,65 @@ static hk_status take_groups(hk_engine *e, const hk_param_group *groups, size_t 
                      (long long)groups[g].numel);
     }
     HK_TRY(check_hyper(&groups[g].hyper, g, err));
-    end += groups[g].numel;
-    e->group_end[g] = end;
+    e->groups[g] = groups[g];
+    e->params[g] = (hk_param){.numel = groups[g].numel,
+                              .group = (int32_t)g,
+                              .weight_type = HK_GRAD_BF16,
+                              .grad_type = e->options.grad_type};
+    e->active[g] = true;
+    e->param_end[g] = end += groups[g].numel;
   }
-  if (end != e->state.numel) {
+  int64_t numel = 0;
+  for (size_t s = 0; s < e->plan.n_subgroups; s++) numel += e->plan.subgroups[s].numel;
+  if (end != numel) {
     return hk_fail(
         err, HK_INPUT,
         "the parameter groups have %lld parameters, the plan's subgroups %lld: they must "
         "be of one model and one rank",
-        (long long)end, (long long)e->state.numel);
+        (long long)end, (long long)numel);
+  }
+  return HK_OK;
+}
+
+static hk_status check_param(const hk_param *p, size_t number, size_t n_groups, int32_t block,
+                             int64_t before, hk_error *err) {
+  if (p->numel < 1 || p->numel > INT64_MAX / 4 - before) {
+    return hk_fail(err, HK_INPUT, "tensor %zu has %lld elements; at least 1 is needed", number,
+                   (long long)p->numel);
+  }
+  if (p->group < 0 || (size_t)p->group >= n_groups) {
+    return hk_fail(err, HK_INPUT, "tensor %zu is of parameter group %d; there are %zu", number,
+                   (int)p->group, n_groups);
+  }
+  if (p->block < block) {
+    return hk_fail(err, HK_INPUT,
+                   "tensor %zu is of block %d, the one before it of block %d: tensors come in the "
+                   "order of their blocks, which count from 0",
+                   number, (int)p->block, (int)block);
+  }
+  if ((unsigned)p->weight_type < HK_GRAD_TYPES && (unsigned)p->grad_type < HK_GRAD_TYPES)
+    return HK_OK;
+  return hk_fail(err, HK_INPUT, "tensor %zu: its types must be bf16, fp16 or fp32", number);
+}
+
+static hk_status take_params(hk_engine *e, const hk_param *params, size_t n_params,
+                             const hk_adamw *groups, size_t n_groups, hk_error *err) {
+  HK_TRY(check_group_count(n_groups, err));
+  if (n_params < 1 || n_params > INT32_MAX / 2) {
+    return hk_fail(err, HK_INPUT, "an engine takes 1 to %d tensors, got %zu", INT32_MAX / 2,
+                   n_params);
+  }
+  HK_TRY(allocate_params(e, n_groups, n_params, err));
+  for (size_t g = 0; g < n_groups; g++) {
+    HK_TRY(check_hyper(&groups[g], g, err));
+    e->groups[g].hyper = groups[g];
+  }
+  int64_t end = 0;
+  for (size_t p = 0; p < n_params; p++) {
+    HK_TRY(check_param(&params[p], p, n_groups, p > 0 ? params[p - 1].block : 0, end, err));
+    e->params[p] = params[p];
+    e->groups[params[p].group].numel += params[p].numel;
+    e->param_end[p] = end += params[p].numel;
   }
   return HK_OK;
 }
@@ -154,6 +231,16 @@ static hk_status check_room(const hk_engine *e, hk_error *err) {
   const bool host = strcmp(e->options.backend->name, hk_backend_host.name) == 0;
   const hk_bytes device = host ? e->device.all : 0;
   const hk_bytes arena = e->options.host_memory == NULL ? e->host.all : 0;
+  const hk_bytes own = arena + e->host.pageable, most = e->options.most_host_bytes;
+  if (most > 0 && own > most) {
+    char wish[32], limit[32];
+    hk_format_bytes(own, wish, sizeof wish);
+    hk_format_bytes(most, limit, sizeof limit);
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "this plan's engine takes %s of host memory, and may take %s: allow it more, or "
+                   "plan for less state on the host",
+                   wish, limit);
+  }
   return hk_arena_check_room(arena + e->host.pageable + device, "this plan's engine", err);
 }
 
@@ -258,7 +345,9 @@ static void place_device(hk_engine *e) {
       e->options.device_weights != NULL ? e->options.device_weights : (uint16_t *)at;
   e->grads32 = (float *)(at += d->weights);
   e->device_bins = (uint64_t *)(at += d->grads32);
-  e->device_ticket = (int64_t *)(at + d->bins);
+  e->device_ticket = (int64_t *)(at += d->bins);
+  e->early = (uint16_t *)(at += d->ticket);
+  e->slots = at + d->early;
 }
 
 /* State and weights begin as zeros, on the device by copying the zeros of fresh host memory. */
@@ -306,7 +395,10 @@ static void team_has_begun(void *arg) {
 
 /* The cores that the team leaves free are for the threads that queue. */
 static hk_status open_executor(hk_engine *e, hk_error *err) {
-  hk_executor_actions actions = {.run = hk_engine_act, .join = hk_engine_join, .arg = e};
+  hk_executor_actions actions = {.run = hk_engine_act,
+                                 .join = hk_engine_join,
+                                 .arg = e,
+                                 .external = hk_training_external_lanes(e)};
   const int used = e->options.first_core + hk_team_threads(e->team);
   int n = 0, *cpus = cpus_to_pin(e, &n);
   if (n > used) {
@@ -319,14 +411,14 @@ static hk_status open_executor(hk_engine *e, hk_error *err) {
   return status;
 }
 
-static hk_status build(hk_engine *e, const hk_param_group *groups, size_t n_groups, hk_error *err) {
-  HK_TRY(hk_plan_check(&e->plan, err));
-  HK_TRY(hk_state_layout(&e->plan, &e->state, err));
-  HK_TRY(take_groups(e, groups, n_groups, err));
+/* With groups and tensors taken. */
+static hk_status build(hk_engine *e, hk_error *err) {
+  HK_TRY(hk_state_layout(&e->plan, e->params, e->n_params, &e->state, err));
   e->kernels = hk_cpu_kernels_best();
-  e->host = host_layout(&e->plan, &e->state);
-  e->device = device_layout(&e->plan, &e->state, e->options.device_weights == NULL);
-  HK_TRY(hk_graph_build(&e->plan, HK_EXPAND_UPDATE, true, &e->graph, err));
+  e->host = host_layout(&e->plan, &e->state, e->training != NULL ? e : NULL);
+  e->device = device_layout(&e->plan, &e->state, e->options.device_weights == NULL,
+                            e->training != NULL ? e : NULL);
+  HK_TRY(hk_graph_build(&e->plan, HK_EXPAND_ENGINE, true, &e->graph, err));
   HK_TRY(assign_buffers(e, err));
   HK_TRY(check_room(e, err));
   HK_TRY(open_device(e, err));
@@ -343,25 +435,53 @@ static hk_status build(hk_engine *e, const hk_param_group *groups, size_t n_grou
   return open_executor(e, err);
 }
 
-hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
-                           const hk_engine_options *options, hk_engine **engine, hk_error *err) {
+/* An engine with nothing but its options and a copy of the plan. */
+static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *options,
+                              hk_engine **engine, hk_error *err) {
   HK_TRY(check_options(options, err));
+  HK_TRY(hk_plan_check(plan, err));
   hk_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "the engine");
   e->options = *options;
   if (e->options.backend == NULL) e->options.backend = &hk_backend_host;
-  hk_status status = hk_plan_copy(plan, &e->plan, err);
-  if (status == HK_OK) status = build(e, groups, n_groups, err);
-  if (status != HK_OK) {
-    hk_engine_destroy(e);
-    return status;
-  }
   *engine = e;
-  return HK_OK;
+  return hk_plan_copy(plan, &e->plan, err);
+}
+
+static hk_status end_engine(hk_engine *e, hk_status status, hk_engine **engine) {
+  if (status == HK_OK) {
+    *engine = e;
+  } else {
+    hk_engine_destroy(e);
+  }
+  return status;
+}
+
+hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
+                           const hk_engine_options *options, hk_engine **engine, hk_error *err) {
+  hk_engine *e = NULL;
+  hk_status status = begin_engine(plan, options, &e, err);
+  if (status == HK_OK) status = take_groups(e, groups, n_groups, err);
+  if (status == HK_OK) status = build(e, err);
+  return end_engine(e, status, engine);
+}
+
+hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
+                               const hk_adamw *groups, size_t n_groups,
+                               const hk_engine_options *options, hk_engine **engine,
+                               hk_error *err) {
+  hk_engine *e = NULL;
+  hk_status status = begin_engine(plan, options, &e, err);
+  if (status == HK_OK) status = take_params(e, params, n_params, groups, n_groups, err);
+  if (status == HK_OK) status = hk_training_allocate(e, err);
+  if (status == HK_OK) status = build(e, err);
+  if (status == HK_OK) status = hk_training_open(e, err);
+  return end_engine(e, status, engine);
 }
 
 void hk_engine_destroy(hk_engine *e) {
   if (e == NULL) return;
+  hk_training_close(e);
   hk_executor_close(e->executor);
   if (e->stream != NULL) e->backend->ops->stream_close(e->stream);
   if (e->memory != NULL) e->backend->ops->release(e->backend, e->memory);
@@ -373,7 +493,10 @@ void hk_engine_destroy(hk_engine *e) {
   hk_state_free(&e->state);
   hk_plan_free(&e->plan);
   free(e->groups);
-  free(e->group_end);
+  free(e->params);
+  free(e->param_end);
+  free(e->param_step);
+  free(e->active);
   free(e->steps);
   free(e->unscaled);
   free(e->buffer);
@@ -386,6 +509,19 @@ void hk_engine_destroy(hk_engine *e) {
 
 int64_t hk_engine_numel(const hk_engine *e) {
   return e->state.numel;
+}
+hk_status hk_engine_guard(hk_engine *e, int *previous, hk_error *err) {
+  return e->backend->ops->guard(e->backend, previous, err);
+}
+void hk_engine_unguard(hk_engine *e, int previous) {
+  e->backend->ops->unguard(e->backend, previous);
+}
+size_t hk_engine_params(const hk_engine *e) {
+  return e->n_params;
+}
+const hk_param *hk_engine_param(const hk_engine *e, size_t param, int64_t *begin) {
+  *begin = e->param_end[param] - e->params[param].numel;
+  return &e->params[param];
 }
 int64_t hk_engine_step_number(const hk_engine *e) {
   return e->step;

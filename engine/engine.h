@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: the update phase of a plan on real hardware. It expands the plan into the same task
  * graph that the simulator runs and runs it on real lanes, with real state, gradients and copies.
  * This is the interface within hocket; hocket.h is the same for the world outside.
@@ -12,6 +12,7 @@
 #include "core/timeline.h"
 #include "engine/arena.h"
 #include "engine/backend.h"
+#include "engine/state.h"
 
 typedef struct hk_engine hk_engine;
 
@@ -35,6 +36,7 @@ typedef struct {
                                          NULL: the engine has its own. Stays the caller's */
   bool no_pin_threads;                /* leave the CPU team to the system's scheduler */
   int first_core;                     /* see hk_team_options */
+  hk_bytes most_host_bytes;           /* that it may take; 0: what is available */
   const hk_arena *host_memory; /* borrowed by the engine while it lives: making and pinning memory
                                   takes seconds; NULL: it makes its own */
 } hk_engine_options;
@@ -51,9 +53,20 @@ hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *option
  * up: HK_INPUT. */
 hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
                            const hk_engine_options *options, hk_engine **engine, hk_error *err);
+/* The same for the tensors of a model, with hyperparameters by group: for training (training.h).
+ * Such an engine has no flat array of weights and takes no hk_engine_gradients or _step. */
+hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
+                               const hk_adamw *groups, size_t n_groups,
+                               const hk_engine_options *options, hk_engine **engine, hk_error *err);
 void hk_engine_destroy(hk_engine *engine); /* NULL is fine */
 
 int64_t hk_engine_numel(const hk_engine *engine);
+/* Around calls on threads of the caller's, whose current device stays what it is (backend.h). */
+hk_status hk_engine_guard(hk_engine *engine, int *previous, hk_error *err);
+void hk_engine_unguard(hk_engine *engine, int previous);
+size_t hk_engine_params(const hk_engine *engine);
+/* A tensor and its first element in flat order. */
+const hk_param *hk_engine_param(const hk_engine *engine, size_t param, int64_t *begin);
 int64_t hk_engine_step_number(const hk_engine *engine); /* completed steps */
 const hk_plan *hk_engine_plan(const hk_engine *engine);
 const hk_graph *hk_engine_graph(const hk_engine *engine);

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The executor: a worker, which is a thread, for every lane, but for those lanes of the device that
  * wait for nothing but each other: one worker queues all of them, in the graph's order. Where a
  * team works on every core a thread may have to wait milliseconds for one of them, and workers that
@@ -8,10 +8,13 @@
  * that a thread waits for are opened as such: each of them interrupts a CPU when it happens. */
 #include "engine/executor.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "core/pick.h"
 #include "engine/topology.h"
 
 /* How far an operation has come in this run. */
@@ -21,6 +24,7 @@ typedef struct worker worker;
 
 typedef struct {
   bool on_cpu;
+  bool external;     /* its operations are somebody else's */
   hk_stream *stream; /* NULL on the CPU */
   worker *worker;
   int32_t *ops; /* in order */
@@ -34,9 +38,13 @@ struct worker {
   hk_lane_kind kind; /* of its first lane */
   int32_t *ops;      /* of all its lanes, in the graph's order */
   int32_t n;
-  int32_t awaited; /* an operation of another worker; -1: none */
-  progress least;  /* how far it must come */
-  bool *to_tell;   /* [worker], of the CPU team's: they wait for what has ended; else NULL */
+  bool picks;       /* it has one lane, which picks */
+  hk_picker ready;  /* then: operations whose dependencies have been met, under `mutex` */
+  bool watches;     /* it has one lane, external and of the device, and waits for what is issued */
+  int32_t n_issued; /* of that lane in this run; they are in `ops`, in the order of issue */
+  int32_t awaited;  /* an operation of another worker; -1: none */
+  progress least;   /* how far it must come */
+  bool *to_tell;    /* [worker], of the CPU team's: they wait for what has ended; else NULL */
   pthread_cond_t wake;
   pthread_t thread;
   bool started;
@@ -51,35 +59,84 @@ struct hk_executor {
   size_t n_workers;
   worker *team;               /* the one of the CPU team; NULL: the graph has none */
   progress *progress;         /* [op], under `mutex` */
+  int32_t *needs;             /* [op] of lanes that pick: dependencies */
+  int32_t *missing;           /* [op] of lanes that pick: those not met yet, under `mutex` */
+  int32_t *next_begin;        /* [op + 1] into `next` */
+  int32_t *next;              /* operations of lanes that pick which depend on one */
+  int32_t gate;               /* last operation of the external CPU lane; -1: there is none */
+  bool *free_of_gate;         /* [op] of lanes that pick: does not depend on the gate */
   hk_event **start;           /* [op] of device lanes, NULL on the CPU; recorded when `timed` */
   hk_event **end;             /* the same, and always recorded: others wait for them */
   hk_ns *cpu_start, *cpu_end; /* [op] of CPU lanes */
 
   pthread_mutex_t mutex;
   pthread_cond_t begin, over; /* of a run */
-  uint64_t run;               /* counts runs: workers wait for the next */
-  size_t busy;                /* workers that are still at this run */
-  bool timed;                 /* this run has a timeline to fill */
+  pthread_cond_t progressed;  /* for waiters outside, of whom there are `waiting` */
+  int waiting;
+  bool cancelled, hold;
+  hk_ns begun, ended;
+  uint64_t run; /* counts runs: workers wait for the next */
+  size_t busy;  /* workers that are still at this run */
+  bool timed;   /* this run has a timeline to fill */
   bool closing;
   hk_error failure; /* the first one; status HK_OK: none */
 };
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
-static void set_progress(worker *w, int32_t op, progress to) {
-  hk_executor *x = w->executor;
+static lane *lane_of(const hk_executor *x, int32_t op) {
+  return &x->lanes[x->graph->ops[op].lane];
+}
+
+/* How far an operation must come for those that depend on it in lanes that pick. */
+static progress threshold(const hk_executor *x, int32_t op) {
+  const lane *l = lane_of(x, op);
+  return l->on_cpu || l->external ? DONE : ISSUED;
+}
+
+/* Under `mutex`: one dependency less of an operation of a lane that picks. */
+static void meet_one(hk_executor *x, int32_t op, const worker *by) {
+  if (--x->missing[op] > 0) return;
+  worker *w = lane_of(x, op)->worker;
+  hk_picker_push(&w->ready, x->graph, op);
+  if (w == by) return;
+  if (by != NULL && by->to_tell != NULL) {
+    by->to_tell[w - x->workers] = true;
+  } else {
+    pthread_cond_signal(&w->wake);
+  }
+}
+
+/* Under `mutex`: operations that may be picked now. */
+static void release_dependents(hk_executor *x, int32_t op, progress to, const worker *by) {
+  if (x->next_begin == NULL || to != threshold(x, op)) return;
+  for (int32_t i = x->next_begin[op]; i < x->next_begin[op + 1]; i++) meet_one(x, x->next[i], by);
+  if (op != x->gate || !x->hold) return;
+  for (size_t i = 0; i < x->graph->n_ops; i++) {
+    if (x->free_of_gate[i]) meet_one(x, (int32_t)i, by);
+  }
+}
+
+/* `w`: the worker whose operation it is; NULL: somebody outside. */
+static void progress_to(hk_executor *x, worker *w, int32_t op, progress to) {
   pthread_mutex_lock(&x->mutex);
   x->progress[op] = to;
+  release_dependents(x, op, to, w);
+  if (x->waiting > 0) pthread_cond_broadcast(&x->progressed);
   for (size_t i = 0; i < x->n_workers; i++) {
     worker *other = &x->workers[i];
     if (other->awaited != op || other->least > to) continue;
-    if (w->to_tell != NULL) {
+    if (w != NULL && w->to_tell != NULL) {
       w->to_tell[i] = true;
     } else {
       pthread_cond_signal(&other->wake);
     }
   }
   pthread_mutex_unlock(&x->mutex);
+}
+
+static void set_progress(worker *w, int32_t op, progress to) {
+  progress_to(w->executor, w, op, to);
 }
 
 /* By the worker's own thread. */
@@ -92,12 +149,18 @@ static void tell_of_ends(worker *w) {
 }
 
 void hk_executor_begun(hk_executor *executor) {
-  if (executor->team != NULL) tell_of_ends(executor->team);
+  worker *team = executor->team;
+  if (team != NULL && pthread_equal(team->thread, pthread_self())) tell_of_ends(team);
+}
+
+/* Under `mutex`: whether nothing more is to be begun. */
+static bool stopped(const hk_executor *x) {
+  return x->failure.status != HK_OK || x->cancelled;
 }
 
 static bool failed(hk_executor *x) {
   pthread_mutex_lock(&x->mutex);
-  const bool yes = x->failure.status != HK_OK;
+  const bool yes = stopped(x);
   pthread_mutex_unlock(&x->mutex);
   return yes;
 }
@@ -108,7 +171,7 @@ static bool wait_for(worker *w, int32_t op, progress least) {
   pthread_mutex_lock(&x->mutex);
   w->awaited = op;
   w->least = least;
-  while (x->progress[op] < least && x->failure.status == HK_OK) {
+  while (x->progress[op] < least && !stopped(x)) {
     tell_of_ends(w);
     pthread_cond_wait(&w->wake, &x->mutex);
   }
@@ -129,14 +192,11 @@ static void fail(hk_executor *x, int32_t op, const hk_error *err) {
                    x->graph->lanes[x->graph->ops[op].lane].name);
   }
   for (size_t i = 0; i < x->n_workers; i++) pthread_cond_signal(&x->workers[i].wake);
+  pthread_cond_broadcast(&x->progressed);
   pthread_mutex_unlock(&x->mutex);
 }
 
 /* -- Work -------------------------------------------------------------------------------------- */
-
-static lane *lane_of(const hk_executor *x, int32_t op) {
-  return &x->lanes[x->graph->ops[op].lane];
-}
 
 /* Waits until this worker's operation may be done or queued; false once something has failed. */
 static bool meet_dependencies(worker *w, int32_t id, hk_error *err) {
@@ -147,8 +207,9 @@ static bool meet_dependencies(worker *w, int32_t id, hk_error *err) {
     const int32_t before = x->graph->deps[d];
     const lane *other = lane_of(x, before);
     if (other == own) continue;
-    if (other->worker != w && !wait_for(w, before, other->on_cpu ? DONE : ISSUED)) return false;
-    if (other->on_cpu) continue;
+    const bool awaits_end = other->on_cpu || (other->external && own->on_cpu);
+    if (other->worker != w && !wait_for(w, before, awaits_end ? DONE : ISSUED)) return false;
+    if (awaits_end) continue;
     tell_of_ends(w);
     const hk_backend_ops *ops = x->backend->ops;
     const hk_status status = own->on_cpu ? ops->event_sync(x->end[before], err)
@@ -169,7 +230,9 @@ static bool meet_dependencies(worker *w, int32_t id, hk_error *err) {
 static hk_status wait_for_room(const hk_executor *x, const lane *l, hk_error *err) {
   const int32_t half = HK_MOST_AHEAD / 2;
   if (l->queued < HK_MOST_AHEAD || l->queued % half != 0) return HK_OK;
-  return x->backend->ops->event_sync(x->end[l->ops[l->queued - half]], err);
+  /* A lane that picks has its own order; its worker has no other lane and keeps it. */
+  const int32_t *order = l->worker->picks ? l->worker->ops : l->ops;
+  return x->backend->ops->event_sync(x->end[order[l->queued - half]], err);
 }
 
 static hk_status queue_on_stream(hk_executor *x, int32_t id, hk_error *err) {
@@ -189,23 +252,92 @@ static hk_status do_on_cpu(hk_executor *x, int32_t id, hk_error *err) {
   return HK_OK;
 }
 
-static void do_all(worker *w) {
+/* Does one operation or queues it; false once something has failed. */
+static bool do_one(worker *w, int32_t id) {
+  hk_executor *x = w->executor;
+  hk_error err = {0};
+  if (!meet_dependencies(w, id, &err)) return false;
+  const hk_status status = w->on_cpu ? do_on_cpu(x, id, &err) : queue_on_stream(x, id, &err);
+  if (status != HK_OK) {
+    fail(x, id, &err);
+    return false;
+  }
+  set_progress(w, id, w->on_cpu ? DONE : ISSUED);
+  return true;
+}
+
+/* Whether the best operation goes on with the subgroup of the last one: a CPU lane does so after a
+ * failure elsewhere, so that no subgroup is left half done. */
+static bool goes_on(const worker *w, int32_t last) {
+  const hk_op *ops = w->executor->graph->ops;
+  const int32_t next = hk_picker_peek(&w->ready);
+  return w->on_cpu && !w->executor->cancelled && last >= 0 && next >= 0 &&
+         ops[next].subgroup >= 0 && ops[next].subgroup == ops[last].subgroup;
+}
+
+/* Waits for the best operation that may be begun after `last`; -1: nothing more is to be. */
+static int32_t pick(worker *w, int32_t last) {
+  hk_executor *x = w->executor;
+  pthread_mutex_lock(&x->mutex);
+  while (hk_picker_peek(&w->ready) < 0 && !stopped(x)) {
+    tell_of_ends(w);
+    pthread_cond_wait(&w->wake, &x->mutex);
+  }
+  const bool over = stopped(x) && !goes_on(w, last);
+  const int32_t id = over ? -1 : hk_picker_pop(&w->ready, x->graph);
+  pthread_mutex_unlock(&x->mutex);
+  return id;
+}
+
+static void pick_all(worker *w) {
+  for (int32_t i = 0, last = -1; i < w->n; i++) {
+    const int32_t id = pick(w, last);
+    if (id < 0) return;
+    last = w->ops[i] = id;
+    if (!do_one(w, id)) return;
+  }
+}
+
+/* Waits for the ends of what is issued from outside, so that threads that depend on it need not ask
+ * the device. A lane's operations end in the order in which they were issued. */
+static void watch_all(worker *w) {
+  hk_executor *x = w->executor;
+  for (int32_t i = 0; i < w->n; i++) {
+    pthread_mutex_lock(&x->mutex);
+    while (w->n_issued <= i && !stopped(x)) pthread_cond_wait(&w->wake, &x->mutex);
+    const bool there = w->n_issued > i && !stopped(x);
+    const int32_t id = w->ops[i];
+    pthread_mutex_unlock(&x->mutex);
+    if (!there) return;
+    hk_error err = {0};
+    if (x->backend->ops->event_sync(x->end[id], &err) != HK_OK) {
+      fail(x, id, &err);
+      return;
+    }
+    set_progress(w, id, DONE);
+  }
+}
+
+static void do_in_order(worker *w) {
   hk_executor *x = w->executor;
   const hk_graph *graph = x->graph;
   for (int32_t i = 0; i < w->n; i++) {
     const int32_t id = w->ops[i];
-    hk_error err = {0};
     /* A CPU lane goes on after a failure elsewhere up to the end of its subgroup. */
     const bool begun = w->on_cpu && i > 0 && graph->ops[id].subgroup >= 0 &&
                        graph->ops[id].subgroup == graph->ops[w->ops[i - 1]].subgroup;
     if (!begun && failed(x)) return;
-    if (!meet_dependencies(w, id, &err)) return;
-    const hk_status status = w->on_cpu ? do_on_cpu(x, id, &err) : queue_on_stream(x, id, &err);
-    if (status != HK_OK) {
-      fail(x, id, &err);
-      return;
-    }
-    set_progress(w, id, w->on_cpu ? DONE : ISSUED);
+    if (!do_one(w, id)) return;
+  }
+}
+
+static void do_all(worker *w) {
+  if (w->watches) {
+    watch_all(w);
+  } else if (w->picks) {
+    pick_all(w);
+  } else {
+    do_in_order(w);
   }
 }
 
@@ -241,7 +373,11 @@ static void *worker_main(void *arg) {
     tell_of_ends(w);
     drain(w);
     pthread_mutex_lock(&x->mutex);
-    if (--x->busy == 0) pthread_cond_signal(&x->over);
+    if (--x->busy == 0) {
+      x->ended = hk_now();
+      pthread_cond_signal(&x->over);
+      pthread_cond_broadcast(&x->progressed);
+    }
     pthread_mutex_unlock(&x->mutex);
   }
 }
@@ -262,6 +398,7 @@ static hk_status open_lanes(hk_executor *x, hk_error *err) {
   for (size_t i = 0; i < graph->n_lanes; i++) {
     lane *l = &x->lanes[i];
     l->on_cpu = hk_lane_on_cpu(graph->lanes[i].kind);
+    l->external = x->actions.external & 1u << graph->lanes[i].kind;
     HK_TRY(open_list(l->n, &l->ops, err));
     l->n = 0;
     /* Weights going up are what the next forward waits for. */
@@ -299,7 +436,9 @@ static void find_alone(const hk_executor *x, bool *alone) {
       alone[op->lane] = changed = true;
     }
   }
-  for (size_t i = 0; i < graph->n_lanes; i++) alone[i] = alone[i] || x->lanes[i].on_cpu;
+  for (size_t i = 0; i < graph->n_lanes; i++) {
+    alone[i] = alone[i] || x->lanes[i].on_cpu || x->lanes[i].external || graph->lanes[i].picks;
+  }
 }
 
 /* Each lane's worker: `alone` says whose is shared by no other lane. */
@@ -307,11 +446,14 @@ static void appoint(hk_executor *x, const bool *alone) {
   worker *shared = NULL;
   for (size_t i = 0; i < x->graph->n_lanes; i++) {
     lane *l = &x->lanes[i];
+    if (l->on_cpu && l->external) continue;
     if (alone[i] || shared == NULL) {
       worker *w = &x->workers[x->n_workers++];
       w->executor = x;
       w->on_cpu = l->on_cpu;
       w->kind = x->graph->lanes[i].kind;
+      w->watches = l->external;
+      w->picks = x->graph->lanes[i].picks && !l->external;
       w->awaited = -1;
       pthread_cond_init(&w->wake, NULL);
       if (!alone[i]) shared = w;
@@ -345,7 +487,57 @@ static hk_status open_workers(hk_executor *x, hk_error *err) {
   }
   for (size_t i = 0; i < x->graph->n_ops; i++) {
     worker *w = lane_of(x, (int32_t)i)->worker;
-    w->ops[w->n++] = (int32_t)i;
+    if (w != NULL) w->ops[w->n++] = (int32_t)i;
+  }
+  for (size_t i = 0; i < lanes; i++) {
+    worker *w = x->lanes[i].worker;
+    if (w != NULL && w->picks) {
+      HK_TRY(hk_picker_open(&w->ready, x->graph, (int32_t)i, err));
+    }
+  }
+  return HK_OK;
+}
+
+/* Of operations of lanes that pick: what they wait for, and who waits for what. */
+static hk_status open_dependents(hk_executor *x, hk_error *err) {
+  const hk_graph *graph = x->graph;
+  const size_t n = graph->n_ops;
+  x->gate = -1;
+  bool any = false;
+  for (size_t i = 0; i < graph->n_lanes; i++) {
+    any = any || (x->lanes[i].worker != NULL && x->lanes[i].worker->picks);
+    if (x->lanes[i].on_cpu && x->lanes[i].external && x->lanes[i].n > 0) {
+      x->gate = x->lanes[i].ops[x->lanes[i].n - 1];
+    }
+  }
+  if (!any) return HK_OK;
+  x->needs = calloc(n, sizeof *x->needs);
+  x->missing = calloc(n, sizeof *x->missing);
+  x->free_of_gate = calloc(n, sizeof *x->free_of_gate);
+  x->next_begin = calloc(n + 2, sizeof *x->next_begin);
+  x->next = calloc(graph->n_deps + 1, sizeof *x->next);
+  if (x->needs == NULL || x->missing == NULL || x->free_of_gate == NULL || x->next_begin == NULL ||
+      x->next == NULL) {
+    return hk_fail_memory(err, n * sizeof *x->next, "the operations' dependencies");
+  }
+  for (int pass = 0; pass < 2; pass++) { /* counts, then fills */
+    for (size_t i = 0; i < n; i++) {
+      const hk_op *op = &graph->ops[i];
+      const worker *w = lane_of(x, (int32_t)i)->worker;
+      if (w == NULL || !w->picks) continue;
+      x->needs[i] = op->deps_end - op->deps_begin;
+      x->free_of_gate[i] = true;
+      for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
+        const int32_t before = graph->deps[d];
+        if (before == x->gate) x->free_of_gate[i] = false;
+        if (pass == 0) {
+          x->next_begin[before + 2]++;
+        } else {
+          x->next[x->next_begin[before + 1]++] = (int32_t)i;
+        }
+      }
+    }
+    for (size_t i = 2; pass == 0 && i < n + 2; i++) x->next_begin[i] += x->next_begin[i - 1];
   }
   return HK_OK;
 }
@@ -356,7 +548,11 @@ static void find_awaited(const hk_executor *x, bool *awaited) {
   for (size_t l = 0; l < graph->n_lanes; l++) {
     const lane *own = &x->lanes[l];
     if (own->on_cpu) continue;
-    for (int32_t i = 0; i < own->n; i += HK_MOST_AHEAD / 2) awaited[own->ops[i]] = true;
+    /* In what order a lane that picks goes is not known. */
+    const int32_t step = own->external || graph->lanes[l].picks ? 1 : HK_MOST_AHEAD / 2;
+    for (int32_t i = 0; i < own->n; i += step) {
+      awaited[own->ops[i]] = true;
+    }
   }
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_op *op = &graph->ops[i];
@@ -417,8 +613,10 @@ hk_status hk_executor_open(const hk_graph *graph, hk_backend *backend,
   pthread_mutex_init(&x->mutex, NULL);
   pthread_cond_init(&x->begin, NULL);
   pthread_cond_init(&x->over, NULL);
+  pthread_cond_init(&x->progressed, NULL);
   hk_status status = open_lanes(x, err);
   if (status == HK_OK) status = open_workers(x, err);
+  if (status == HK_OK) status = open_dependents(x, err);
   if (status == HK_OK) status = open_events(x, err);
   if (status == HK_OK) status = start_threads(x, err);
   if (status != HK_OK) {
@@ -441,6 +639,7 @@ void hk_executor_close(hk_executor *x) {
     worker *w = &x->workers[i];
     if (w->started) pthread_join(w->thread, NULL);
     pthread_cond_destroy(&w->wake);
+    hk_picker_close(&w->ready);
     free(w->ops);
     free(w->to_tell);
   }
@@ -455,10 +654,16 @@ void hk_executor_close(hk_executor *x) {
   free(x->workers);
   free(x->lanes);
   free(x->progress);
+  free(x->needs);
+  free(x->missing);
+  free(x->free_of_gate);
+  free(x->next_begin);
+  free(x->next);
   free(x->start);
   free(x->end);
   free(x->cpu_start);
   free(x->cpu_end);
+  pthread_cond_destroy(&x->progressed);
   pthread_cond_destroy(&x->over);
   pthread_cond_destroy(&x->begin);
   pthread_mutex_destroy(&x->mutex);
@@ -478,11 +683,12 @@ static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, 
     const hk_op *op = &graph->ops[i];
     hk_span *span = &timeline->spans[i];
     hk_ns start = x->cpu_start[i], end = x->cpu_end[i];
+    const bool in_order = !graph->lanes[op->lane].picks;
     if (!lane_of(x, (int32_t)i)->on_cpu) {
       status = x->backend->ops->event_time(x->start[i], &start, err);
       if (status == HK_OK) status = x->backend->ops->event_time(x->end[i], &end, err);
     }
-    span->ready = free_at[op->lane];
+    span->ready = in_order ? free_at[op->lane] : 0;
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
       span->ready = hk_max(span->ready, timeline->spans[graph->deps[d]].end);
     }
@@ -495,30 +701,182 @@ static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, 
   return status;
 }
 
-hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed, hk_error *err) {
+/* Under `mutex`: what the first operations of lanes that pick wait for. */
+static void count_missing(hk_executor *x) {
+  if (x->needs == NULL) return;
+  for (size_t i = 0; i < x->n_workers; i++) {
+    while (x->workers[i].picks && hk_picker_pop(&x->workers[i].ready, x->graph) >= 0) {
+    }
+  }
+  for (size_t i = 0; i < x->graph->n_ops; i++) {
+    const worker *w = lane_of(x, (int32_t)i)->worker;
+    if (w == NULL || !w->picks) continue;
+    x->missing[i] = x->needs[i] + 1 + (x->hold && x->free_of_gate[i]);
+    meet_one(x, (int32_t)i, NULL);
+  }
+}
+
+hk_status hk_executor_begin(hk_executor *x, bool timed, bool hold, hk_error *err) {
   hk_ns uncertainty = 0;
   /* First of all: whatever fails below, nothing is done that the last run did. */
   memset(x->progress, 0, x->graph->n_ops * sizeof *x->progress);
-  if (timeline != NULL) HK_TRY(x->backend->ops->clock_align(x->backend, &uncertainty, err));
+  if (timed) HK_TRY(x->backend->ops->clock_align(x->backend, &uncertainty, err));
   pthread_mutex_lock(&x->mutex);
   x->failure = (hk_error){0};
+  x->cancelled = false;
   x->busy = x->n_workers;
-  x->timed = timeline != NULL;
-  const hk_ns begin = hk_now();
+  x->timed = timed;
+  x->hold = hold && x->gate >= 0;
+  for (size_t i = 0; i < x->n_workers; i++) x->workers[i].n_issued = 0;
+  count_missing(x);
+  x->begun = hk_now();
   x->run++;
   pthread_cond_broadcast(&x->begin);
-  while (x->busy > 0) pthread_cond_wait(&x->over, &x->mutex);
-  const hk_ns end = hk_now();
+  pthread_mutex_unlock(&x->mutex);
+  return HK_OK;
+}
+
+void hk_executor_done_outside(hk_executor *x, int32_t op) {
+  if (x->timed) x->cpu_start[op] = x->cpu_end[op] = hk_now();
+  progress_to(x, NULL, op, DONE);
+}
+
+hk_status hk_executor_issue(hk_executor *x, int32_t op, hk_error *err) {
+  lane *l = lane_of(x, op);
+  const hk_backend_ops *ops = x->backend->ops;
+  if (x->timed) HK_TRY(ops->record(l->stream, x->start[op], err));
+  HK_TRY(x->actions.run(x->actions.arg, op, l->stream, err));
+  HK_TRY(ops->record(l->stream, x->end[op], err));
+  progress_to(x, NULL, op, ISSUED);
+  pthread_mutex_lock(&x->mutex);
+  l->worker->ops[l->worker->n_issued++] = op;
+  pthread_cond_signal(&l->worker->wake);
+  pthread_mutex_unlock(&x->mutex);
+  return HK_OK;
+}
+
+hk_stream *hk_executor_stream(const hk_executor *x, hk_lane_kind kind) {
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    if (x->graph->lanes[i].kind == kind) return x->lanes[i].stream;
+  }
+  return NULL;
+}
+
+typedef bool (*executor_condition)(const hk_executor *x, int32_t op);
+
+static bool has_ended(const hk_executor *x, int32_t unused) {
+  (void)unused;
+  return x->busy == 0;
+}
+
+static bool has_been_queued(const hk_executor *x, int32_t op) {
+  return x->progress[op] >= (lane_of(x, op)->on_cpu ? DONE : ISSUED);
+}
+
+/* All operations of the lane of `op`. */
+static bool lane_is_done(const hk_executor *x, int32_t op) {
+  const lane *l = lane_of(x, op);
+  for (int32_t i = 0; i < l->n; i++) {
+    if (x->progress[l->ops[i]] != DONE) return false;
+  }
+  return true;
+}
+
+/* Until the condition holds, something has failed, or the time is over. */
+static hk_status await_condition(hk_executor *x, executor_condition holds, int32_t op,
+                                 int32_t timeout_ms, bool *there, hk_error *err) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += timeout_ms / 1000;
+  until.tv_nsec += timeout_ms % 1000 * 1000000L;
+  if (until.tv_nsec >= 1000000000L) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000L;
+  }
+  pthread_mutex_lock(&x->mutex);
+  x->waiting++;
+  int code = 0;
+  while (!(*there = holds(x, op)) && x->failure.status == HK_OK && code != ETIMEDOUT) {
+    code = timeout_ms < 0 ? pthread_cond_wait(&x->progressed, &x->mutex)
+                          : pthread_cond_timedwait(&x->progressed, &x->mutex, &until);
+  }
+  x->waiting--;
   const hk_error failure = x->failure;
   pthread_mutex_unlock(&x->mutex);
-  if (elapsed != NULL) *elapsed = end - begin;
+  if (*there || failure.status == HK_OK) return HK_OK;
+  *err = failure;
+  return failure.status;
+}
+
+hk_status hk_executor_await_lane(hk_executor *x, hk_lane_kind kind, hk_error *err) {
+  bool there = false;
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    if (x->graph->lanes[i].kind != kind || x->lanes[i].n == 0) continue;
+    HK_TRY(await_condition(x, lane_is_done, x->lanes[i].ops[0], -1, &there, err));
+  }
+  return HK_OK;
+}
+
+hk_status hk_executor_await(hk_executor *x, int32_t op, int32_t timeout_ms, bool *there,
+                            hk_error *err) {
+  return await_condition(x, has_been_queued, op, timeout_ms, there, err);
+}
+
+hk_status hk_executor_await_all(hk_executor *x, int32_t timeout_ms, bool *there, hk_error *err) {
+  HK_TRY(await_condition(x, has_ended, 0, timeout_ms, there, err));
+  return HK_OK;
+}
+
+hk_status hk_executor_follow(hk_executor *x, int32_t op, hk_stream *stream, hk_error *err) {
+  return x->backend->ops->wait(stream, x->end[op], err);
+}
+
+hk_status hk_executor_hold_back(hk_executor *x, hk_lane_kind kind, hk_event *event, hk_error *err) {
+  for (size_t i = 0; i < x->graph->n_lanes; i++) {
+    if (x->graph->lanes[i].kind != kind || x->lanes[i].stream == NULL) continue;
+    HK_TRY(x->backend->ops->wait(x->lanes[i].stream, event, err));
+  }
+  return HK_OK;
+}
+
+static hk_error await_end(hk_executor *x) {
+  pthread_mutex_lock(&x->mutex);
+  while (x->busy > 0) pthread_cond_wait(&x->over, &x->mutex);
+  const hk_error failure = x->failure;
+  pthread_mutex_unlock(&x->mutex);
+  return failure;
+}
+
+void hk_executor_cancel(hk_executor *x) {
+  pthread_mutex_lock(&x->mutex);
+  x->cancelled = true;
+  for (size_t i = 0; i < x->n_workers; i++) pthread_cond_signal(&x->workers[i].wake);
+  pthread_mutex_unlock(&x->mutex);
+  await_end(x);
+}
+
+hk_status hk_executor_finish(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed, hk_error *err) {
+  const hk_error failure = await_end(x);
+  if (elapsed != NULL) *elapsed = x->ended - x->begun;
   if (failure.status != HK_OK) {
     *err = failure;
     return failure.status;
   }
-  return timeline != NULL ? fill_spans(x, begin, timeline, err) : HK_OK;
+  return timeline != NULL ? fill_spans(x, x->begun, timeline, err) : HK_OK;
 }
 
-bool hk_executor_done(const hk_executor *executor, int32_t op) {
-  return executor->progress[op] == DONE;
+hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed, hk_error *err) {
+  HK_TRY(hk_executor_begin(x, timeline != NULL, false, err));
+  return hk_executor_finish(x, timeline, elapsed, err);
+}
+
+hk_ns hk_executor_begun_at(const hk_executor *executor) {
+  return executor->begun;
+}
+
+bool hk_executor_done(hk_executor *executor, int32_t op) {
+  pthread_mutex_lock(&executor->mutex);
+  const bool done = executor->progress[op] == DONE;
+  pthread_mutex_unlock(&executor->mutex);
+  return done;
 }

@@ -64,11 +64,11 @@ typedef struct {
 
 /* One parameter tensor. Zero-initialise; copied, except for the memory at `weight`. */
 typedef struct {
-  const char *name;    /* for messages; NULL: its number */
-  int64_t numel;       /* >= 1 */
-  int32_t block;       /* number of the block of the model that uses it first, in forward order, from
-                          0; must not decrease from one tensor to the next */
-  int32_t group;       /* index of its hyperparameters */
+  const char *name; /* for messages; NULL: its number */
+  int64_t numel;    /* >= 1 */
+  int32_t block;    /* number of the block of the model that uses it first, in forward order, from
+                       0; must not decrease from one tensor to the next */
+  int32_t group;    /* index of its hyperparameters */
   int32_t weight_type; /* HOCKET_BF16, _FP16 or _FP32 */
   int32_t grad_type;   /* the same, of its gradients */
   void *weight;        /* numel contiguous values in device memory, the caller's, read by
@@ -79,7 +79,7 @@ enum {
   HOCKET_OVERLAP_PLAN,    /* what the plan says; without a plan: none */
   HOCKET_OVERLAP_NONE,    /* hocket_step updates everything and then lets the stream go on */
   HOCKET_OVERLAP_FORWARD, /* the update runs beside the next forward */
-  HOCKET_OVERLAP_BOTH,    /* and ahead of the norm, beside backward */
+  HOCKET_OVERLAP_BOTH     /* and ahead of the norm, beside backward */
 };
 
 /* Zero-initialise; NULL stands for all zeros. */
@@ -88,10 +88,14 @@ typedef struct {
   int32_t device;      /* number of the GPU */
   int32_t overlap;     /* HOCKET_OVERLAP_... */
   int32_t cpu_threads; /* of the update team; 0: the plan's, or without one the CPUs this process
-                          may use (affinity and cgroup quota) less three */
+                          may use (affinity and cgroup quota) less one */
   int32_t pin_threads; /* 1: pin each member of the team to a core of its own */
   int32_t first_core;  /* skip so many cores: engines of several ranks side by side */
-  int64_t host_memory; /* bytes that state and spares may take; 0: what is available */
+  int64_t host_memory; /* bytes that state and spares may take; 0: what is available. Less than
+                          the plan needs: hocket_create returns 1 */
+  int64_t gpu_memory;  /* without a plan: bytes of GPU memory that new weights which wait for the
+                          norm  (overlap both, 2 an element) and then fp32 state (12 an element and
+                          its  gradient, shallow blocks first) may take; 0: none */
 } hocket_options;
 
 /* `plan`: a file written by `hocket plan -o FILE`, or the JSON text itself when it begins with
@@ -105,11 +109,10 @@ HOCKET_API void hocket_destroy(hocket_engine *engine); /* drains first; NULL is 
 HOCKET_API const char *hocket_version(void); /* "0.2.0" */
 HOCKET_API int32_t hocket_abi(void);         /* HOCKET_ABI of the library */
 
-/* -- Weights and masters ------------------------------------------------------------------------ */
+/* -- Weights and masters ----------------------------------------------------------------------- */
 
 /* The tensor's weights are at `weight` from now on. Waits until no step is under way. */
-HOCKET_API int hocket_set_weight(hocket_engine *engine, size_t tensor, void *weight,
-                                 char *message);
+HOCKET_API int hocket_set_weight(hocket_engine *engine, size_t tensor, void *weight, char *message);
 /* Master weights from the tensor's weights (-1: of all tensors), exactly; blocks until done. */
 HOCKET_API int hocket_masters(hocket_engine *engine, int64_t tensor, void *stream, char *message);
 /* Makes `stream` wait until the last step's new weights of block `block` (-1: of all blocks) are
@@ -121,7 +124,7 @@ HOCKET_API int hocket_wait_weights(hocket_engine *engine, int32_t block, void *s
  * (HOCKET_AGAIN). Reports a failure of that step. */
 HOCKET_API int hocket_drain(hocket_engine *engine, int32_t timeout_ms, char *message);
 
-/* -- Gradients ---------------------------------------------------------------------------------- */
+/* -- Gradients --------------------------------------------------------------------------------- */
 
 typedef struct {
   int64_t tensor;
@@ -141,17 +144,17 @@ HOCKET_API int hocket_discard(hocket_engine *engine, int64_t tensor, char *messa
 /* Multiplies all gradients handed over, in the step to come, by this factor; 1 after each step.
  * The product of factors, loss scale and clipping is rounded once, to fp32. */
 HOCKET_API int hocket_scale(hocket_engine *engine, double factor, char *message);
-/* Exact sum of squares of this rank's gradients handed over so far (before hocket_scale), rounded
- * once, and how many values are not finite (they are not in the sum; either may be NULL). Blocks
- * until they have been read. */
-HOCKET_API int hocket_sum_of_squares(hocket_engine *engine, double *sum, int64_t *nonfinite,
-                                     char *message);
+/* Exact sum of squares of one tensor's gradient handed over so far (-1: of all), before
+ * hocket_scale, rounded once, and how many values are not finite (they are not in the sum; either
+ * may be NULL). Blocks until they have been read. */
+HOCKET_API int hocket_sum_of_squares(hocket_engine *engine, int64_t tensor, double *sum,
+                                     int64_t *nonfinite, char *message);
 /* One tensor's gradient as handed over so far, numel values of its grad_type, to host memory;
  * blocks. 2 if it has none. */
 HOCKET_API int hocket_read_gradient(hocket_engine *engine, size_t tensor, void *data,
                                     char *message);
 
-/* -- Steps -------------------------------------------------------------------------------------- */
+/* -- Steps ------------------------------------------------------------------------------------- */
 
 typedef struct {
   double max_norm;       /* clip the global norm to this; 0: no clipping */
@@ -184,7 +187,7 @@ HOCKET_API int hocket_set_group(hocket_engine *engine, size_t group, const hocke
                                 char *message);
 HOCKET_API int64_t hocket_step_number(const hocket_engine *engine); /* steps taken */
 
-/* -- State -------------------------------------------------------------------------------------- */
+/* -- State ------------------------------------------------------------------------------------- */
 
 enum { HOCKET_P, HOCKET_M, HOCKET_V }; /* fp32 master weights, momentum, variance */
 
@@ -207,11 +210,11 @@ HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int6
  * not written: call hocket_weights_from_masters. Drains first. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
-/* 32 hexadecimal digits and a NUL: equal for equal p, m, v and rounded weights, whatever the plan.
+/* 32 hexadecimal digits and a NUL: equal for equal p, m and v, whatever the plan.
  * Drains first. */
 HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *message);
 
-/* -- What happened ------------------------------------------------------------------------------ */
+/* -- What happened ----------------------------------------------------------------------------- */
 
 /* JSON text (schema hocket.engine/1): plan, memory taken, threads, notes, times of the last steps.
  * Valid until the next call on the engine; NULL when out of memory. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the host backend share: a device, its memory, its kernels. */
 #ifndef HK_ENGINE_HOST_DEVICE_H
 #define HK_ENGINE_HOST_DEVICE_H
@@ -63,14 +63,21 @@ void hk_host_kernel_run(hk_host_device *device, const hk_kernel *kernel);
 hk_status hk_host_matmul_check(hk_host_device *device, const hk_kernel *kernel, hk_error *err);
 int64_t hk_host_matmul_tiles(const hk_kernel *kernel);
 void hk_host_matmul_tile(const hk_kernel *kernel, const hk_cpu_kernels *cpu, int64_t tile);
+/* And GATHER and SCATTER: `n` values from `first` on, counted through all segments; `lock` is of
+ * their bins. */
+hk_status hk_host_segments_check(hk_host_device *device, const hk_kernel *kernel, hk_error *err);
+void hk_host_segments_run(const hk_kernel *kernel, const hk_cpu_kernels *cpu, int64_t first,
+                          int64_t n, pthread_mutex_t *lock);
 
 /* The part of hk_backend_host that host_stream.c has. */
 hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_error *err);
+hk_status hk_host_stream_adopt(hk_backend *b, void *native, hk_stream **out, hk_error *err);
 void hk_host_stream_close(hk_stream *s);
 hk_status hk_host_event_open(hk_backend *b, bool awaited, hk_event **out, hk_error *err);
 void hk_host_event_close(hk_event *e);
 hk_status hk_host_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes, hk_error *err);
 hk_status hk_host_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err);
+hk_status hk_host_zero(hk_stream *s, void *memory, hk_bytes bytes, hk_error *err);
 hk_status hk_host_record(hk_stream *s, hk_event *e, hk_error *err);
 hk_status hk_host_wait(hk_stream *s, hk_event *e, hk_error *err);
 hk_status hk_host_stream_sync(hk_stream *s, hk_error *err);

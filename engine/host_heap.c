@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's device memory: first fit. An engine allocates some dozens of blocks once, so a
  * list that is walked is fast enough. */
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's kernels: the CPU's own, on what the device was told to work on. */
 #include <string.h>
 
@@ -11,7 +11,8 @@ const char *hk_host_kernel_name(hk_kernel_kind kind) {
   static const char *const names[] = {
       [HK_KERNEL_ADAMW] = "AdamW",     [HK_KERNEL_CAST_UP] = "cast up",
       [HK_KERNEL_SQUARES] = "squares", [HK_KERNEL_PULL] = "pull",
-      [HK_KERNEL_SIGN] = "sign",       [HK_KERNEL_MATMUL] = "matrix product"};
+      [HK_KERNEL_SIGN] = "sign",       [HK_KERNEL_GATHER] = "gather",
+      [HK_KERNEL_SCATTER] = "scatter", [HK_KERNEL_MATMUL] = "matrix product"};
   return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 
@@ -42,7 +43,8 @@ static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_erro
   HK_TRY(check_slabs(device, k, "AdamW's state to read", k->from, err));
   HK_TRY(check_slabs(device, k, "AdamW's state to write", k->to, err));
   if (k->w == NULL) return HK_OK;
-  return hk_host_check_range(device, "AdamW's weights", k->w, k->n * 2, false, err);
+  /* A framework's tensor, which here is any memory. */
+  return hk_host_check_end(device, "AdamW's weights", k->w, k->n * 2, err);
 }
 
 static hk_status check_sign(hk_host_device *device, const hk_kernel *k, hk_error *err) {
@@ -58,6 +60,9 @@ static hk_status check_sign(hk_host_device *device, const hk_kernel *k, hk_error
 
 hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_error *err) {
   if (k->kind == HK_KERNEL_MATMUL) return hk_host_matmul_check(device, k, err);
+  if (k->kind == HK_KERNEL_GATHER || k->kind == HK_KERNEL_SCATTER) {
+    return hk_host_segments_check(device, k, err);
+  }
   if (k->n < 0 || k->n > INT64_MAX / 16 || (unsigned)k->type >= HK_GRAD_TYPES) {
     return hk_fail(err, HK_INPUT, "a kernel on %lld gradients of type %d makes no sense",
                    (long long)k->n, (int)k->type);
@@ -80,6 +85,8 @@ hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_er
     case HK_KERNEL_PULL:
       return hk_host_check_range(device, "values to write", k->w, k->n * 2, false, err);
     case HK_KERNEL_SIGN:
+    case HK_KERNEL_GATHER:
+    case HK_KERNEL_SCATTER:
     case HK_KERNEL_MATMUL:
       break; /* above */
   }
@@ -153,25 +160,20 @@ static void matmul_chunk(void *arg, int64_t chunk, int thread) {
   hk_host_matmul_tile(j->kernel, j->cpu, chunk);
 }
 
-/* As squares.h defines the bins. */
+static void segments_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  job *j = arg;
+  const int64_t n = hk_min(CHUNK, j->kernel->n - chunk * CHUNK);
+  hk_host_segments_run(j->kernel, j->cpu, chunk * CHUNK, n, &j->lock);
+}
+
 static void squares_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   job *j = arg;
   int64_t n;
-  const uint16_t *grad = (const uint16_t *)(const void *)chunk_of(j->kernel, chunk, &n);
-  const int fraction_bits = j->kernel->type == HK_GRAD_BF16 ? 7 : 10;
-  const unsigned hidden = 1U << fraction_bits, most = 0x7fffU >> fraction_bits;
+  const char *grad = chunk_of(j->kernel, chunk, &n);
   uint64_t bins[HK_SQUARES_BINS + 1] = {0};
-  for (int64_t i = 0; i < n; i++) {
-    const unsigned biased = grad[i] >> fraction_bits & most, fraction = grad[i] & (hidden - 1);
-    if (biased == most) {
-      bins[HK_SQUARES_BINS]++;
-      continue;
-    }
-    const unsigned exponent = biased ? biased : 1;
-    const uint64_t significand = biased ? fraction | hidden : fraction;
-    bins[exponent / 8] += significand * significand << 2 * (exponent % 8);
-  }
+  hk_squares_fill_set(bins, j->kernel->type, n, grad);
   pthread_mutex_lock(&j->lock);
   for (int b = 0; b <= HK_SQUARES_BINS; b++) j->kernel->bins[b] += bins[b];
   pthread_mutex_unlock(&j->lock);
@@ -179,9 +181,10 @@ static void squares_chunk(void *arg, int64_t chunk, int thread) {
 
 void hk_host_kernel_run(hk_host_device *device, const hk_kernel *kernel) {
   static const hk_team_work work[] = {
-      [HK_KERNEL_ADAMW] = adamw_chunk,     [HK_KERNEL_CAST_UP] = cast_up_chunk,
-      [HK_KERNEL_SQUARES] = squares_chunk, [HK_KERNEL_PULL] = pull_chunk,
-      [HK_KERNEL_SIGN] = sign_chunk,       [HK_KERNEL_MATMUL] = matmul_chunk};
+      [HK_KERNEL_ADAMW] = adamw_chunk,      [HK_KERNEL_CAST_UP] = cast_up_chunk,
+      [HK_KERNEL_SQUARES] = squares_chunk,  [HK_KERNEL_PULL] = pull_chunk,
+      [HK_KERNEL_SIGN] = sign_chunk,        [HK_KERNEL_GATHER] = segments_chunk,
+      [HK_KERNEL_SCATTER] = segments_chunk, [HK_KERNEL_MATMUL] = matmul_chunk};
   job j = {.kernel = kernel, .cpu = hk_cpu_kernels_best(), .lock = PTHREAD_MUTEX_INITIALIZER};
   const int64_t chunks = kernel->kind == HK_KERNEL_MATMUL ? hk_host_matmul_tiles(kernel)
                                                           : (kernel->n + CHUNK - 1) / CHUNK;

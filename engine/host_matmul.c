@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's matrix product, a tile of it at a time. Each element is summed up in the order
  * of the depth, whatever the tiles and whoever computes them, so that results never vary. */
 #include <string.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads /proc/meminfo and the control groups' files. A file that is not there says nothing. */
 #include "engine/host_memory.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How much memory this process could still have: the machine's and its control groups' figures. */
 #ifndef HK_ENGINE_HOST_MEMORY_H
 #define HK_ENGINE_HOST_MEMORY_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's streams and events. A stream is a thread and a ring of operations; an event is
  * a number: each record takes the next one when it is queued, and the event has happened once the
  * last one taken was reached (records of one event are on one stream, or follow each other). After
@@ -24,7 +24,7 @@ typedef struct {
 } host_event;
 
 typedef struct {
-  enum { COPY, KERNEL, RECORD, WAIT } kind;
+  enum { COPY, KERNEL, ZERO, RECORD, WAIT } kind;
   union {
     struct {
       void *to;
@@ -32,6 +32,10 @@ typedef struct {
       hk_bytes bytes;
     } copy;
     hk_kernel kernel;
+    struct {
+      void *memory;
+      hk_bytes bytes;
+    } zero;
     struct {
       host_event *event;
       uint64_t number;
@@ -155,6 +159,21 @@ static void run_kernel(hk_host_device *device, const operation *op) {
                 (long long)(matmul ? op->kernel.rows : op->kernel.n), matmul ? "rows" : "elements");
 }
 
+/* The segments of the caller's array are its own again when the launch call returns. */
+static hk_status keep_segments(hk_kernel *kernel, hk_error *err) {
+  if (kernel->n_segments == 0) return HK_OK;
+  const size_t bytes = sizeof *kernel->segments * (size_t)kernel->n_segments;
+  hk_segment *kept = malloc(bytes);
+  if (kept == NULL) return hk_fail_memory(err, bytes, "a kernel's segments");
+  memcpy(kept, kernel->segments, bytes);
+  kernel->segments = kept;
+  return HK_OK;
+}
+
+static void drop_segments(const hk_kernel *kernel) {
+  if (kernel->n_segments > 0) free((hk_segment *)(uintptr_t)kernel->segments);
+}
+
 static void run_operation(hk_host_device *device, const operation *op) {
   const bool failed = atomic_load_explicit(&device->failed, memory_order_acquire);
   switch (op->kind) {
@@ -163,6 +182,10 @@ static void run_operation(hk_host_device *device, const operation *op) {
       break;
     case KERNEL:
       if (!failed) run_kernel(device, op);
+      drop_segments(&op->kernel);
+      break;
+    case ZERO:
+      if (!failed) memset(op->zero.memory, 0, (size_t)op->zero.bytes);
       break;
     case RECORD:
       reach_event(op->mark.event, op->mark.number);
@@ -241,9 +264,26 @@ hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *e
     return hk_fail(err, HK_ENVIRONMENT, "kernel %s is refused: a fault that was asked for",
                    hk_host_kernel_name(kernel->kind));
   }
-  if (kernel->n > 0 || kernel->kind == HK_KERNEL_MATMUL) {
-    push(s, &(operation){.kind = KERNEL, .kernel = *kernel});
+  if (kernel->n <= 0 && kernel->kind != HK_KERNEL_MATMUL) return HK_OK;
+  operation op = {.kind = KERNEL, .kernel = *kernel};
+  const bool segments = kernel->kind == HK_KERNEL_GATHER || kernel->kind == HK_KERNEL_SCATTER;
+  if (!segments) op.kernel.n_segments = 0;
+  HK_TRY(keep_segments(&op.kernel, err));
+  push(s, &op);
+  return HK_OK;
+}
+
+hk_status hk_host_zero(hk_stream *stream, void *memory, hk_bytes bytes, hk_error *err) {
+  host_stream *s = (host_stream *)stream;
+  hk_host_device *device = device_of(s);
+  HK_TRY(hk_host_check(device, err));
+  if (bytes < 0) return hk_fail(err, HK_INPUT, "%lld bytes are to be zeroed", (long long)bytes);
+  if (bytes == 0) return HK_OK;
+  HK_TRY(hk_host_check_range(device, "what is to be zeroed", memory, bytes, false, err));
+  if (hk_host_fault_due(device, HK_HOST_LAUNCH)) {
+    return hk_fail(err, HK_ENVIRONMENT, "zeroing is refused: a fault that was asked for");
   }
+  push(s, &(operation){.kind = ZERO, .zero = {memory, bytes}});
   return HK_OK;
 }
 
@@ -307,6 +347,11 @@ hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_er
   }
   *out = &s->base;
   return HK_OK;
+}
+
+hk_status hk_host_stream_adopt(hk_backend *b, void *native, hk_stream **out, hk_error *err) {
+  (void)native;
+  return hk_host_stream_open(b, false, out, err);
 }
 
 void hk_host_stream_close(hk_stream *stream) {

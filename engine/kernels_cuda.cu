@@ -1,34 +1,20 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA kernels. All are bound by memory: threads move whole quads of four elements, neighbours
  * beside each other, through grids of as many blocks as the device holds. Arithmetic goes through
  * intrinsics that the compiler may not contract, so that results have the bits of adamw.h. */
-#include <cuda_fp16.h>
-
+#include "engine/elements_cuda.h"
 #include "engine/kernels_cuda.h"
 
 enum {
   THREADS = 256,
-  MAPPED_BLOCKS = 12,    /* enough bytes under way to fill PCIe, and no more than others have */
-  PULL_BLOCKS = 8,       /* the same for one direction; each more only queues for the link, and so
-                            do kernels' launches then, which are fetched over it */
-  PULLS = 4,             /* 16-byte words a thread has under way */
-  CASTS = 4,             /* quads a thread has under way */
-  SQUARES_THREADS = 128, /* each with bins of its own: 32 KiB a block */
-  SQUARES_UNROLL = 2,    /* groups of 8 values a thread has under way */
+  MAPPED_BLOCKS = 12, /* enough bytes under way to fill PCIe, and no more than others have */
+  PULLS = 4,          /* 16-byte words a thread has under way */
+  CASTS = 4,          /* quads a thread has under way */
+  SQUARES_UNROLL = 2, /* groups of 8 values a thread has under way */
   QUAD = 4,
 };
 
 /* ---- Elements ------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ float canonical(float x) {
-  return isnan(x) ? __uint_as_float(0x7fc00000u) : x;
-}
-
-/* `x` is canonical, so that NaN needs no care: 0x7fc00000 gives 0x7fc0. */
-static __device__ __forceinline__ uint32_t to_bf16(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-}
 
 /* Everything is read or written once: __ldcs and __stcs keep it from displacing what others cache.
  */
@@ -232,28 +218,6 @@ typedef struct {
   bool wide;
 } squares_job;
 
-/* What a type's 16 bits are: sign, exponent, fraction. */
-template <hk_grad_type type>
-struct layout {
-  static constexpr int fraction = type == HK_GRAD_BF16 ? 7 : 10;
-  static constexpr uint32_t most = (1u << (15 - fraction)) - 1; /* exponent of what is not finite */
-  static constexpr int bins = (int)(most + 1) / 8;
-};
-
-/* Adds one value to the column of bins that is the calling thread's own; 1 if it is not finite. */
-template <hk_grad_type type>
-static __device__ __forceinline__ uint32_t add_square(uint64_t (*bins)[SQUARES_THREADS],
-                                                      uint32_t value) {
-  typedef layout<type> in;
-  const uint32_t biased = (value >> in::fraction) & in::most;
-  const uint32_t fraction = value & ((1u << in::fraction) - 1);
-  const uint32_t hidden = biased != 0 ? 1u << in::fraction : 0;
-  const uint32_t significand = biased == in::most ? 0 : fraction | hidden;
-  const uint32_t exponent = biased != 0 ? biased : 1;
-  bins[exponent / 8][threadIdx.x] += (uint64_t)(significand * significand) << (2 * (exponent % 8));
-  return biased == in::most;
-}
-
 /* Values i .. i + 7, zeros from n on. */
 static __device__ __forceinline__ uint4 load_eight(const squares_job &job, int64_t i) {
   if (job.wide && i + 8 <= job.n) return __ldcs((const uint4 *)(job.grad + i));
@@ -280,11 +244,6 @@ static __device__ __forceinline__ uint32_t add_eight(uint64_t (*bins)[SQUARES_TH
   return nonfinite;
 }
 
-static __device__ void add_to_total(uint64_t *total, uint64_t part) {
-  for (int away = 16; away > 0; away /= 2) part += __shfl_down_sync(0xffffffffu, part, away);
-  if (threadIdx.x % 32 == 0 && part != 0) atomicAdd((unsigned long long *)total, part);
-}
-
 template <hk_grad_type type>
 static __global__ void __launch_bounds__(SQUARES_THREADS)
     squares(const __grid_constant__ squares_job job) {
@@ -303,11 +262,7 @@ static __global__ void __launch_bounds__(SQUARES_THREADS)
   }
 
   __syncthreads();
-  for (int b = (int)threadIdx.x / 32; b < layout<type>::bins; b += SQUARES_THREADS / 32) {
-    uint64_t part = 0;
-    for (int t = (int)threadIdx.x % 32; t < SQUARES_THREADS; t += 32) part += bins[b][t];
-    add_to_total(&job.bins[b], part);
-  }
+  add_columns<type>(bins, job.bins);
   add_to_total(&job.bins[HK_SQUARES_BINS], nonfinite);
 }
 
@@ -382,8 +337,17 @@ static const void *const functions[HK_KERNEL_KINDS][HK_GRAD_TYPES] = {
     {(const void *)sign, NULL, NULL},
 };
 
+static bool is_of_segments(hk_kernel_kind kind) {
+  return kind == HK_KERNEL_GATHER || kind == HK_KERNEL_SCATTER;
+}
+
+static const void *function_of(hk_kernel_kind kind, hk_grad_type type) {
+  return is_of_segments(kind) ? hk_cuda_segments_function(kind) : functions[kind][type];
+}
+
 static int threads_of(hk_kernel_kind kind) {
-  return kind == HK_KERNEL_SQUARES ? SQUARES_THREADS : THREADS;
+  if (is_of_segments(kind)) return hk_cuda_segments_threads(kind);
+  return kind == HK_KERNEL_SQUARES ? (int)SQUARES_THREADS : (int)THREADS;
 }
 
 cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids) {
@@ -392,7 +356,7 @@ cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids) {
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   for (int kind = 0; kind < HK_KERNEL_KINDS; kind++) {
     for (int type = 0; type < HK_GRAD_TYPES && code == cudaSuccess; type++) {
-      const void *function = functions[kind][type];
+      const void *function = function_of((hk_kernel_kind)kind, (hk_grad_type)type);
       if (function == NULL) continue;
       cudaFuncAttributes attributes;
       code = cudaFuncGetAttributes(&attributes, function); /* this is what loads it */
@@ -525,10 +489,11 @@ static bool odd_elements(const hk_kernel *k) {
 
 static hk_status check_kernel(const hk_kernel *k, hk_error *err) {
   if ((unsigned)k->kind >= HK_KERNEL_KINDS || (unsigned)k->type >= HK_GRAD_TYPES ||
-      functions[k->kind][k->type] == NULL) {
+      function_of(k->kind, k->type) == NULL) {
     return hk_fail(err, HK_INPUT, "there is no kernel of kind %d for gradients of type %d",
                    (int)k->kind, (int)k->type);
   }
+  if (is_of_segments(k->kind)) return hk_segments_check(k, err);
   if (k->kind == HK_KERNEL_SQUARES && k->n > HK_SQUARES_MOST) {
     return hk_fail(err, HK_INPUT, "squares of %lld gradients at once: bins take at most %lld",
                    (long long)k->n, (long long)HK_SQUARES_MOST);
@@ -548,7 +513,7 @@ hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids
   HK_TRY(check_kernel(kernel, err));
   if (kernel->n <= 0) return HK_OK;
   const launch l = {kernel, grids->resident[kernel->kind][kernel->type],
-                    functions[kernel->kind][kernel->type], stream};
+                    function_of(kernel->kind, kernel->type), stream};
   switch (kernel->kind) {
     case HK_KERNEL_ADAMW:
       *code = launch_adamw(&l);
@@ -564,6 +529,10 @@ hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids
       break;
     case HK_KERNEL_SIGN:
       *code = launch_sign(&l);
+      break;
+    case HK_KERNEL_GATHER:
+    case HK_KERNEL_SCATTER:
+      *code = hk_cuda_segments_launch(kernel, l.resident, stream);
       break;
     case HK_KERNEL_MATMUL:
       break; /* check_kernel has refused it */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between backend_cuda.cu, which owns devices and streams, and kernels_cuda.cu. */
 #ifndef HK_ENGINE_KERNELS_CUDA_H
 #define HK_ENGINE_KERNELS_CUDA_H
@@ -7,7 +7,7 @@
 
 #include "engine/backend.h"
 
-/* Those of kernels_cuda.cu: all before MATMUL, which is cuBLAS's (matmul_cuda.h). */
+/* Those that are hocket's own: all before MATMUL, which is cuBLAS's (matmul_cuda.h). */
 #define HK_KERNEL_KINDS HK_KERNEL_MATMUL
 
 /* How many blocks of each kernel the device holds at once. */
@@ -22,5 +22,11 @@ cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids);
  * `code` is what the launch returned. */
 hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids,
                                  const hk_kernel *kernel, cudaError_t *code, hk_error *err);
+
+/* GATHER's and SCATTER's part of that, in segments_cuda.cu; `resident` as in hk_cuda_grids, and
+ * what `kernel` asks has been checked. */
+const void *hk_cuda_segments_function(hk_kernel_kind kind);
+int hk_cuda_segments_threads(hk_kernel_kind kind);
+cudaError_t hk_cuda_segments_launch(const hk_kernel *kernel, int64_t resident, cudaStream_t stream);
 
 #endif

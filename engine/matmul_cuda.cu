@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLAS, opened by name at run time. Each stream has a handle and a workspace of its own: two
  * products of one workspace must not run at once, and a handle that changes streams forgets its. */
 #include "engine/matmul_cuda.h"

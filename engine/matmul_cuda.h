@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products on a CUDA stream, by cuBLAS. It is looked for when the first one is asked for:
  * who trains has it anyway, and who does not need not install it. */
 #ifndef HK_ENGINE_MATMUL_CUDA_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a PCI device's files in /sys. A file that is not there says nothing. */
 #include "engine/pci_link.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The link of a PCI device as the kernel tells it. */
 #ifndef HK_ENGINE_PCI_LINK_H
 #define HK_ENGINE_PCI_LINK_H

@@ -1,8 +1,10 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the engine share: engine.c makes it, actions.c does its operations, step.c
  * takes gradients and steps, access.c moves state in and out. */
 #ifndef HK_ENGINE_PRIVATE_H
 #define HK_ENGINE_PRIVATE_H
+
+#include <stdatomic.h>
 
 #include "engine/arena.h"
 #include "engine/chunks.h"
@@ -18,8 +20,10 @@ typedef struct {
   hk_bytes grads;   /* of subgroups that the device updates */
   hk_bytes weights; /* unless the caller has them */
   hk_bytes grads32; /* DeepSpeed: fp32 copies of gradients, one subgroup or flush at a time */
-  hk_bytes bins;    /* hk_squares bins and the count of non-finite ones */
-  hk_bytes ticket;  /* number of the attempt under way */
+  hk_bytes bins; /* hk_squares bins and the count of non-finite ones; training: one set a segment */
+  hk_bytes ticket; /* number of the attempt under way */
+  hk_bytes early;  /* training: weights that wait for the norm */
+  hk_bytes slots;  /* training: images of gradients on their way to the host */
   hk_bytes all;
 } hk_device_layout;
 
@@ -35,13 +39,18 @@ struct hk_engine {
   hk_state state;
   hk_engine_options options;
   hk_param_group *groups;
-  int64_t *group_end;      /* in flat order */
-  hk_adamw_step *steps;    /* [group], for the step under way */
-  hk_adamw_step *unscaled; /* the same for gradients that the unscale pass has been over */
   size_t n_groups;
-  int64_t step;    /* completed */
-  int64_t attempt; /* at a step, counted from 1: unlike step numbers, never seen before */
-  bool failed;
+  hk_param *params; /* in flat order; of a flat engine, one a group */
+  size_t n_params;
+  int64_t *param_end;           /* flat */
+  int64_t *param_step;          /* steps that each has taken */
+  bool *active;                 /* [param] takes part in the step under way */
+  hk_adamw_step *steps;         /* [param], for the step under way */
+  hk_adamw_step *unscaled;      /* the same for gradients that the unscale pass has been over */
+  struct hk_training *training; /* NULL: a flat engine (training.c) */
+  int64_t step;                 /* completed */
+  int64_t attempt;    /* at a step, counted from 1: unlike step numbers, never seen before */
+  atomic_bool failed; /* several threads may be in calls of training */
 
   hk_backend *backend;
   hk_device_info info;
@@ -67,6 +76,8 @@ struct hk_engine {
   float *grads32;
   uint64_t *device_bins;
   int64_t *device_ticket;
+  uint16_t *early; /* training: [state.early_numel] */
+  char *slots;     /* training: [slots] images on their way */
 
   hk_squares squares, *thread_squares; /* [team threads] */
   hk_ranges given;                     /* parameters with a gradient for the next step */
@@ -91,12 +102,34 @@ hk_status hk_engine_forget_gradients(hk_engine *engine, hk_error *err);
 /* fp32 values that fit in engine->grads32. */
 int64_t hk_engine_grads32_numel(const hk_engine *engine);
 
-/* A run of parameters with one group's hyperparameters. */
-typedef struct {
-  size_t group;
-  int64_t end; /* flat */
-} hk_group_run;
-/* The group of flat parameter `at`, and where its part of at .. end - 1 ends. */
-hk_group_run hk_engine_group_run(const hk_engine *engine, int64_t at, int64_t end);
+/* Chooses `steps` and `unscaled` of all active parameters for their next step. */
+void hk_engine_prepare_hyper(hk_engine *engine, double scale);
+/* The sign that write-backs of the next attempt leave when they arrive. */
+hk_status hk_engine_send_ticket(hk_engine *engine, hk_error *err);
+/* All of the step has been done: state moves to its new places, parameters count their steps. */
+void hk_engine_commit(hk_engine *engine, int64_t step);
+/* After a failure of the attempt at `step`: settles what each subgroup holds and says so in `err`.
+ * `begun`: some of the step's operations may have been done. */
+hk_status hk_engine_account_for_failure(hk_engine *engine, int64_t step, bool begun, hk_error *err);
+/* How many parameters an operation on a subgroup is about. */
+int64_t hk_engine_op_numel(const hk_engine *engine, const hk_op *op);
+/* Where the gradients of a segment lie in the device's or the host's memory. */
+char *hk_engine_segment_grads(const hk_engine *engine, const hk_param_segment *segment);
+/* Where new weights of parameter `at` (flat, of params[param]) go; NULL: nowhere yet. */
+char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
+
+/* -- Training (training.c) --------------------------------------------------------------------- */
+
+/* Before memory is laid out, and when everything is there. */
+hk_status hk_training_allocate(hk_engine *engine, hk_error *err);
+hk_status hk_training_open(hk_engine *engine, hk_error *err);
+void hk_training_close(hk_engine *engine); /* safe at any time */
+/* Lanes of the graph whose operations are not the executor's. */
+unsigned hk_training_external_lanes(const hk_engine *engine);
+/* Device memory that hand-over takes: bins and slots. */
+hk_bytes hk_training_bin_bytes(const hk_engine *engine);
+hk_bytes hk_training_slot_bytes(const hk_engine *engine);
+/* The operation GRAD_D2H. */
+hk_status hk_training_flush_op(hk_engine *engine, int32_t op, hk_stream *stream, hk_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sets of runs: neighbours are joined, so that gradients given in order, from either end, stay one
  * run. */
 #include "engine/ranges.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A set of whole numbers that is given run by run and mostly in order: the parameters whose
  * gradients have been given. */
 #ifndef HK_ENGINE_RANGES_H

@@ -1,25 +1,31 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums of squares in integers. */
 #include "engine/squares.h"
 
-#include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum {
-  LOWEST = -266,   /* words[0]'s lowest bit is worth 2^LOWEST */
-  EXPONENTS = 256, /* bf16's; fp16 has 32 */
+  LOWEST = -298,   /* words[0]'s lowest bit is worth 2^LOWEST */
+  EXPONENTS = 256, /* bf16's and fp32's; fp16 has 32 */
   BY_BIN = 8,      /* exponents a bin */
+  PIECE = 32,      /* bits that words of fp32's sets are apart */
+  BLOCK = 1 << 16, /* 64 bits hold so many squares of 48 */
   WAYS = 4,        /* sums that take turns, so that one need not wait for the last store to it */
   BATCH = 256,     /* values taken apart before they are added: small enough for the L1 cache */
 };
 
 /* value = significand x 2^(biased exponent + base) */
 typedef struct {
-  int fraction_bits, exponents, base;
+  int bytes, fraction_bits, exponents, base;
 } format;
 
-static const format bf16 = {7, 256, -134}, fp16 = {10, 32, -25};
+static const format bf16 = {2, 7, 256, -134}, fp16 = {2, 10, 32, -25}, fp32 = {4, 23, 256, -150};
+
+int hk_squares_bin_words(hk_grad_type type) {
+  return (type == HK_GRAD_FP32 ? HK_SQUARES_FP32_BINS : HK_SQUARES_BINS) + 1;
+}
 
 static void add_shifted(uint64_t words[HK_SQUARES_WORDS], uint64_t value, int shift) {
   const int low = shift % 64;
@@ -37,14 +43,17 @@ static void add_shifted(uint64_t words[HK_SQUARES_WORDS], uint64_t value, int sh
 void hk_squares_add_bins(hk_squares *sum, hk_grad_type type, const uint64_t bins[HK_SQUARES_BINS]) {
   const format *f = type == HK_GRAD_BF16 ? &bf16 : &fp16;
   for (int b = 0; b < f->exponents / BY_BIN; b++) {
-    const int shift = 2 * (b * BY_BIN + f->base) - LOWEST;
-    /* bf16's bin 0 is in units of 2^-268, but nothing has exponent 0: it holds a multiple of 4. */
-    if (shift < 0) {
-      add_shifted(sum->words, bins[b] >> -shift, 0);
-    } else {
-      add_shifted(sum->words, bins[b], shift);
-    }
+    add_shifted(sum->words, bins[b], 2 * (b * BY_BIN + f->base) - LOWEST);
   }
+}
+
+void hk_squares_add_set(hk_squares *sum, hk_grad_type type, const uint64_t *set) {
+  sum->nonfinite += set[hk_squares_bin_words(type) - 1];
+  if (type != HK_GRAD_FP32) {
+    hk_squares_add_bins(sum, type, set);
+    return;
+  }
+  for (int i = 0; i < HK_SQUARES_FP32_BINS; i++) add_shifted(sum->words, set[i], PIECE * i);
 }
 
 /* Exponents and squares of n <= BATCH values; returns how many are not finite. Without branches, so
@@ -66,42 +75,106 @@ static inline uint64_t split(format f, int n, const char *grad, uint16_t exponen
   return nonfinite;
 }
 
-/* Sums by exponent of at most HK_SQUARES_MOST values, not yet shifted: 16 bits (fp16: 22) a square.
- * What is not finite goes to the last exponent's, which nobody reads, and is counted. */
+/* The same for fp32. */
+static inline uint64_t split_wide(int n, const char *grad, uint16_t exponent[BATCH],
+                                  uint64_t square[BATCH]) {
+  const uint32_t hidden = 1u << 23, infinity = 0x7f800000u;
+  uint32_t bits[BATCH];
+  memcpy(bits, grad, sizeof bits[0] * (size_t)n);
+  unsigned nonfinite = 0;
+  for (int i = 0; i < n; i++) {
+    const uint32_t magnitude = bits[i] & 0x7fffffffu;
+    const uint32_t s = (magnitude & (hidden - 1)) | (magnitude >= hidden ? hidden : 0);
+    exponent[i] = (uint16_t)(magnitude >> 23);
+    square[i] = (uint64_t)s * s;
+    nonfinite += magnitude >= infinity;
+  }
+  return nonfinite;
+}
+
+/* Sums by exponent of at most BLOCK values, not yet shifted: up to 48 bits a square. What is not
+ * finite goes to the last exponent's, which nobody reads, and is counted. */
 static inline uint64_t tally(format f, int64_t n, const char *grad,
                              uint64_t sums[WAYS][EXPONENTS]) {
   uint64_t nonfinite = 0;
   for (int64_t i = 0; i < n; i += BATCH) {
     const int batch = n - i < BATCH ? (int)(n - i) : BATCH;
     uint16_t exponent[BATCH];
-    uint32_t square[BATCH];
-    nonfinite += split(f, batch, grad + 2 * i, exponent, square);
+    uint32_t narrow[BATCH];
+    uint64_t wide[BATCH];
+    const bool is_wide = f.bytes == 4;
+    nonfinite += is_wide ? split_wide(batch, grad + f.bytes * i, exponent, wide)
+                         : split(f, batch, grad + f.bytes * i, exponent, narrow);
     int k = 0;
     for (; k + WAYS <= batch; k += WAYS) {
-      for (int way = 0; way < WAYS; way++) sums[way][exponent[k + way]] += square[k + way];
+      for (int way = 0; way < WAYS; way++) {
+        sums[way][exponent[k + way]] += is_wide ? wide[k + way] : narrow[k + way];
+      }
     }
-    for (; k < batch; k++) sums[0][exponent[k]] += square[k];
+    for (; k < batch; k++) sums[0][exponent[k]] += is_wide ? wide[k] : narrow[k];
   }
   return nonfinite;
 }
 
-static void add_block(hk_squares *sum, hk_grad_type type, int64_t n, const char *grad) {
-  uint64_t sums[WAYS][EXPONENTS] = {{0}}, bins[HK_SQUARES_BINS] = {0};
-  const int last = (type == HK_GRAD_BF16 ? bf16 : fp16).exponents - 1;
-  sum->nonfinite += type == HK_GRAD_BF16 ? tally(bf16, n, grad, sums) : tally(fp16, n, grad, sums);
-  for (int e = 0; e < last; e++) {
-    const int as = e == 0 ? 1 : e; /* subnormals */
-    for (int way = 0; way < WAYS; way++) bins[e / BY_BIN] += sums[way][e] << 2 * (as % BY_BIN);
+static const format *format_of(hk_grad_type type) {
+  static const format *const formats[HK_GRAD_TYPES] = {&bf16, &fp16, &fp32};
+  return formats[type];
+}
+
+/* Sums of at most BLOCK values by exponent; subnormals are under 1. Returns how many are not
+ * finite. */
+static uint64_t sum_block(hk_grad_type type, int64_t n, const char *grad,
+                          uint64_t sums[EXPONENTS]) {
+  uint64_t ways[WAYS][EXPONENTS] = {{0}};
+  const uint64_t nonfinite = type == HK_GRAD_BF16   ? tally(bf16, n, grad, ways)
+                             : type == HK_GRAD_FP16 ? tally(fp16, n, grad, ways)
+                                                    : tally(fp32, n, grad, ways);
+  for (int e = 0; e < EXPONENTS; e++) {
+    sums[e] = 0;
+    for (int way = 0; way < WAYS; way++) sums[e] += ways[way][e];
   }
-  hk_squares_add_bins(sum, type, bins);
+  sums[1] += sums[0];
+  sums[0] = sums[format_of(type)->exponents - 1] = 0;
+  return nonfinite;
 }
 
 void hk_squares_add(hk_squares *sum, hk_grad_type type, int64_t n, const void *grad) {
-  assert(type == HK_GRAD_BF16 || type == HK_GRAD_FP16);
-  for (int64_t i = 0; i < n; i += HK_SQUARES_MOST) {
-    const int64_t rest = n - i;
-    add_block(sum, type, rest < HK_SQUARES_MOST ? rest : HK_SQUARES_MOST,
-              (const char *)grad + 2 * i);
+  const format *f = format_of(type);
+  for (int64_t i = 0; i < n; i += BLOCK) {
+    uint64_t sums[EXPONENTS];
+    const int64_t block = n - i < BLOCK ? n - i : BLOCK;
+    sum->nonfinite += sum_block(type, block, (const char *)grad + f->bytes * i, sums);
+    for (int e = 1; e < f->exponents; e++) {
+      if (sums[e] != 0) add_shifted(sum->words, sums[e], 2 * (e + f->base) - LOWEST);
+    }
+  }
+}
+
+/* Adds a sum of squares of exponent e in pieces of 32 bits: 64 bits shifted by up to 30 are three.
+ */
+static void add_pieces(uint64_t *set, int e, uint64_t sum) {
+  const int shift = 2 * ((e - 1) % 16);
+  uint64_t *word = set + (e - 1) / 16;
+  const uint64_t low = (sum & UINT32_MAX) << shift, high = (sum >> PIECE << shift) + (low >> PIECE);
+  word[0] += low & UINT32_MAX;
+  word[1] += high & UINT32_MAX;
+  word[2] += high >> PIECE;
+}
+
+void hk_squares_fill_set(uint64_t *set, hk_grad_type type, int64_t n, const void *grad) {
+  const format *f = format_of(type);
+  for (int64_t i = 0; i < n; i += BLOCK) {
+    uint64_t sums[EXPONENTS];
+    const int64_t block = n - i < BLOCK ? n - i : BLOCK;
+    set[hk_squares_bin_words(type) - 1] +=
+        sum_block(type, block, (const char *)grad + f->bytes * i, sums);
+    for (int e = 1; e < f->exponents; e++) {
+      if (type == HK_GRAD_FP32) {
+        add_pieces(set, e, sums[e]);
+      } else {
+        set[e / BY_BIN] += sums[e] << 2 * (e % BY_BIN);
+      }
+    }
   }
 }
 

@@ -1,10 +1,11 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The gradient norm, exactly: the sum of squares of bf16 or fp16 gradients as one wide integer, so
- * that it does not depend on the order, the threads, the plan or the device.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gradient norm, exactly: the sum of squares of gradients as one wide integer, so that it does
+ * not depend on the order, the threads, the plan or the device.
  *
- * A bf16 value is an integer below 2^8 times 2^e (fp16: 2^11), so its square is an integer times
- * 2^(2e). Kernels add those integers into 64-bit bins, one for every 8 exponents; bins are added
- * into a fixed-point number whose lowest bit is worth 2^-266, the square of the least bf16. */
+ * A bf16 value is an integer below 2^8 times 2^e (fp16: 2^11, fp32: 2^24), so its square is an
+ * integer times 2^(2e). Kernels add those integers into the words of a bin set, each for some
+ * exponents; sets are added into a fixed-point number whose lowest bit is worth 2^-298, the square
+ * of the least fp32. */
 #ifndef HK_ENGINE_SQUARES_H
 #define HK_ENGINE_SQUARES_H
 
@@ -14,22 +15,41 @@
 extern "C" {
 #endif
 
-#define HK_SQUARES_WORDS 10 /* 640 bits: 2^256 (bf16's largest square) times 2^118 values */
-#define HK_SQUARES_BINS                                                     \
-  32 /* bin b holds squares of biased exponents 8 b .. 8 b + 7, in units of \
-        the least of them; see hk_squares_add_bins */
-/* As many values as 64-bit bins take without overflow: fp16's 22-bit squares shifted by 14. */
-#define HK_SQUARES_MOST ((int64_t)1 << 28)
+#define HK_SQUARES_WORDS 10 /* 640 bits: 2^256 (squares of fp32 and bf16) times 2^86 values */
+
+/* A bin set: 64-bit words that begin as zeros and are added to. The last one counts values that are
+ * not finite, which are in no other. For one with biased exponent e (subnormals: 1) and integer
+ * significand s:
+ *
+ *   bf16, fp16   word e / 8 receives s^2 << 2 (e % 8). It is in units of the square of the least
+ *                significand bit at exponent 8 (e / 8).
+ *   fp32         word i is worth 2^(32 i - 298). Words (e - 1) / 16 and the next two receive the
+ *                pieces of 32 bits of s^2 << 2 ((e - 1) % 16), lowest first.
+ *
+ * Only the worth of all words together counts: a kernel may add up squares of fp32 first, and then
+ * add their sum in pieces of 32 bits.
+ *
+ * A set takes HK_SQUARES_MOST values of any type without overflow of a word. fp16 adds less than
+ * 2^22 << 14 = 2^36 a value to a word, bf16 less than 2^16 << 14 = 2^30; 2^36 x 2^28 = 2^64. fp32
+ * adds at most 2^32 - 1 a value, or a sum of values, to a word, so that its set takes 2^32. */
+#define HK_SQUARES_BINS       32                    /* of bf16; fp16 has 4 and leaves the others */
+#define HK_SQUARES_FP32_BINS  18                    /* up to 2^(2 x 104 + 48), the largest square */
+#define HK_SQUARES_MOST_WORDS (HK_SQUARES_BINS + 1) /* of any set */
+#define HK_SQUARES_MOST       ((int64_t)1 << 28)
+int hk_squares_bin_words(hk_grad_type type); /* with the count */
 
 typedef struct {
   uint64_t words[HK_SQUARES_WORDS]; /* little-endian */
   uint64_t nonfinite;               /* infinities and NaN met; they are not in the sum */
 } hk_squares;
 
-/* Adds n values (bf16 or fp16, not fp32). */
+/* Adds n values. */
 void hk_squares_add(hk_squares *sum, hk_grad_type type, int64_t n, const void *grad);
-/* Adds bins that a kernel filled from at most HK_SQUARES_MOST values: for a value with biased
- * exponent e (subnormals: 1) and integer significand s, bin e / 8 received s^2 << 2 (e % 8). */
+/* Adds n values to a set, as the host backend's kernels do. */
+void hk_squares_fill_set(uint64_t *set, hk_grad_type type, int64_t n, const void *grad);
+/* Adds a set, bins and count, that kernels filled from at most HK_SQUARES_MOST values. */
+void hk_squares_add_set(hk_squares *sum, hk_grad_type type, const uint64_t *set);
+/* The same for bf16 or fp16, without the count. */
 void hk_squares_add_bins(hk_squares *sum, hk_grad_type type, const uint64_t bins[HK_SQUARES_BINS]);
 void hk_squares_merge(hk_squares *sum, const hk_squares *other);
 /* The sum rounded once, to nearest even. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slabs, their places, and how write-backs move subgroups from one set to the next. */
 #include "engine/state.h"
 
@@ -61,7 +61,104 @@ static hk_status make_spares(hk_spares *spares, int64_t n, hk_error *err) {
   return HK_OK;
 }
 
-hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err) {
+/* -- Gradients --------------------------------------------------------------------------------- */
+
+/* Images begin at whole cache lines, and so does each type of gradient inside one. */
+#define IMAGE_ALIGN 256
+#define TYPE_ALIGN  64
+
+/* Counts the images and, unless `out` is NULL, describes them, in flat order. */
+static int32_t each_image(const hk_state *state, hk_grad_image *out) {
+  int32_t count = 0;
+  for (size_t s = 0; s < state->n_subgroups; s++) {
+    const hk_state_subgroup *sub = &state->subgroups[s];
+    const bool on_device = sub->route != HK_ROUTE_CPU;
+    const int64_t most = on_device ? sub->numel : state->piece;
+    for (int64_t offset = 0; offset < sub->numel; offset += most, count++) {
+      if (out == NULL) continue;
+      out[count] = (hk_grad_image){.offset = sub->offset + offset,
+                                   .n = hk_min(most, sub->numel - offset),
+                                   .subgroup = (int32_t)s,
+                                   .piece = (int32_t)(offset / most),
+                                   .on_device = on_device};
+    }
+  }
+  return count;
+}
+
+/* Cuts tensors at images; with `out` NULL only counts. */
+static int32_t each_segment(const hk_state *state, const hk_param *params, size_t n_params,
+                            hk_param_segment *out) {
+  int32_t count = 0, image = 0;
+  int64_t begin = 0;
+  for (size_t p = 0; p < n_params; p++) {
+    const int64_t end = begin + params[p].numel;
+    for (int64_t at = begin; at < end; count++) {
+      while (state->images[image].offset + state->images[image].n <= at) image++;
+      const hk_grad_image *i = &state->images[image];
+      const int64_t stop = hk_min(end, i->offset + i->n);
+      if (out != NULL) {
+        out[count] =
+            (hk_param_segment){.offset = at, .n = stop - at, .param = (int32_t)p, .image = image};
+      }
+      at = stop;
+    }
+    begin = end;
+  }
+  return count;
+}
+
+/* Where each segment's gradients lie. */
+static void place_gradients(hk_state *state, const hk_param *params) {
+  int32_t s = 0;
+  for (int32_t i = 0; i < state->n_images; i++) {
+    hk_grad_image *image = &state->images[i];
+    hk_bytes *all = image->on_device ? &state->device_grad_bytes : &state->host_grad_bytes;
+    hk_bytes at = image->at = *all;
+    hk_grad_type type = HK_GRAD_TYPES;
+    image->segments_begin = s;
+    for (; s < state->n_segments && state->segments[s].image == i; s++) {
+      const hk_grad_type own = params[state->segments[s].param].grad_type;
+      if (own != type) at = round_up(at, TYPE_ALIGN);
+      type = own;
+      state->segments[s].at = at;
+      at += state->segments[s].n * (hk_bytes)hk_grad_size(own);
+    }
+    image->segments_end = s;
+    *all = round_up(at, IMAGE_ALIGN);
+    image->bytes = at - image->at;
+  }
+}
+
+static hk_status lay_out_gradients(const hk_param *params, size_t n_params, hk_state *state,
+                                   hk_error *err) {
+  int64_t numel = 0;
+  for (size_t p = 0; p < n_params; p++) numel += params[p].numel;
+  if (numel != state->numel) {
+    return hk_fail(err, HK_INPUT,
+                   "the tensors have %lld parameters, the plan's subgroups %lld: they must be of "
+                   "one model and one rank",
+                   (long long)numel, (long long)state->numel);
+  }
+  state->n_images = each_image(state, NULL);
+  state->images = calloc((size_t)state->n_images, sizeof *state->images);
+  if (state->images == NULL) return hk_fail_memory(err, 0, "the gradients' layout");
+  each_image(state, state->images);
+  state->n_segments = each_segment(state, params, n_params, NULL);
+  state->segments = calloc((size_t)state->n_segments, sizeof *state->segments);
+  if (state->segments == NULL) return hk_fail_memory(err, 0, "the gradients' layout");
+  each_segment(state, params, n_params, state->segments);
+  place_gradients(state, params);
+  return HK_OK;
+}
+
+/* -- Slabs ------------------------------------------------------------------------------------- */
+
+static bool runs_ahead(const hk_plan *plan, size_t s) {
+  return plan->overlap == HK_OVERLAP_BOTH && plan->subgroups[s].ahead;
+}
+
+static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *err) {
   memset(state, 0, sizeof *state);
   choose_shape(plan, state);
   state->n_subgroups = plan->n_subgroups;
@@ -80,10 +177,14 @@ hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err) {
     sub->slabs = slabs_of(state, sub);
     slabs += sub->slabs;
     state->numel += sub->numel;
+    sub->ahead = runs_ahead(plan, s);
+    sub->early = sub->ahead && plan->subgroups[s].early;
+    sub->early_at = state->early_numel;
+    if (sub->early) state->early_numel += round_up(sub->numel, ALIGN_NUMEL);
     if (sub->route == HK_ROUTE_RESIDENT) {
       state->device_slabs += sub->slabs;
     } else {
-      state->host_slabs += sub->slabs;
+      state->host_slabs += sub->ahead ? 2 * sub->slabs : sub->slabs;
     }
     if (sub->route == HK_ROUTE_CPU) {
       sub->host_at = state->host_numel;
@@ -106,9 +207,17 @@ hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err) {
   if (status == HK_OK) status = make_spares(&state->mapped, spare_mapped, err);
   state->home = calloc((size_t)slabs, sizeof *state->home);
   state->next = calloc((size_t)slabs, sizeof *state->next);
-  if (status == HK_OK && (state->home == NULL || state->next == NULL)) {
+  state->other = calloc((size_t)slabs, sizeof *state->other);
+  if (status == HK_OK && (state->home == NULL || state->next == NULL || state->other == NULL)) {
     status = hk_fail_memory(err, (size_t)slabs * sizeof *state->home, "the list of slabs");
   }
+  return status;
+}
+
+hk_status hk_state_layout(const hk_plan *plan, const hk_param *params, size_t n_params,
+                          hk_state *state, hk_error *err) {
+  hk_status status = lay_out_slabs(plan, state, err);
+  if (status == HK_OK) status = lay_out_gradients(params, n_params, state, err);
   if (status != HK_OK) hk_state_free(state);
   return status;
 }
@@ -117,6 +226,9 @@ void hk_state_free(hk_state *state) {
   free(state->subgroups);
   free(state->home);
   free(state->next);
+  free(state->other);
+  free(state->images);
+  free(state->segments);
   free(state->staged.free);
   free(state->mapped.free);
   memset(state, 0, sizeof *state);
@@ -134,6 +246,8 @@ void hk_state_place(hk_state *state, char *host, char *device) {
     const hk_state_subgroup *sub = &state->subgroups[s];
     char **at = sub->route == HK_ROUTE_RESIDENT ? &device : &host;
     for (int64_t i = 0; i < sub->slabs; i++, *at += bytes) state->home[sub->first + i] = *at;
+    if (!sub->ahead) continue;
+    for (int64_t i = 0; i < sub->slabs; i++, *at += bytes) state->other[sub->first + i] = *at;
   }
   fill_spares(&state->staged, &host, bytes);
   fill_spares(&state->mapped, &host, bytes);
@@ -158,7 +272,9 @@ void hk_state_relocate(const hk_plan *plan, hk_state *state) {
                         : sub->route == HK_ROUTE_MAPPED ? &state->mapped
                                                         : NULL;
     for (int64_t k = sub->first; k < sub->first + sub->slabs; k++) {
-      state->next[k] = spares != NULL ? take(spares) : state->home[k];
+      state->next[k] = spares != NULL ? take(spares)
+                       : sub->ahead   ? state->other[k]
+                                      : state->home[k];
     }
     for (int64_t k = sub->first; spares != NULL && k < sub->first + sub->slabs; k++) {
       give(spares, state->home[k]);
@@ -168,6 +284,9 @@ void hk_state_relocate(const hk_plan *plan, hk_state *state) {
 
 void hk_state_commit(hk_state *state, size_t s, int64_t step) {
   hk_state_subgroup *sub = &state->subgroups[s];
+  for (int64_t k = sub->first; sub->ahead && k < sub->first + sub->slabs; k++) {
+    if (state->next[k] != state->home[k]) state->other[k] = state->home[k];
+  }
   memcpy(state->home + sub->first, state->next + sub->first,
          (size_t)sub->slabs * sizeof *state->home);
   sub->step = step;
@@ -188,6 +307,19 @@ size_t hk_state_find(const hk_state *state, int64_t offset) {
   while (high - low > 1) {
     const size_t middle = low + (high - low) / 2;
     if (state->subgroups[middle].offset <= offset) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+int32_t hk_state_segment(const hk_state *state, int64_t offset) {
+  int32_t low = 0, high = state->n_segments;
+  while (high - low > 1) {
+    const int32_t middle = low + (high - low) / 2;
+    if (state->segments[middle].offset <= offset) {
       low = middle;
     } else {
       high = middle;

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where each parameter's state is. A subgroup's state is a list of slabs, each holding p, m and v
  * of up to shape.numel parameters; slabs never span two pieces of a subgroup. Write-backs (staged
  * and mapped subgroups) go to spare slabs, and a subgroup's list is exchanged once all of it has
@@ -11,9 +11,38 @@
 #include "core/plan.h"
 #include "engine/backend.h"
 
+/* One tensor of the model. Tensors follow each other in the rank's flat order. */
+typedef struct {
+  int64_t numel;
+  int32_t group; /* of hyperparameters */
+  int32_t block; /* of the model, in forward order */
+  hk_grad_type weight_type, grad_type;
+  void *weight; /* device memory for new weights; NULL: the engine's flat bf16 array has them */
+} hk_param;
+
+/* Gradients that lie in a row: those of a piece of a subgroup with route cpu, in the host's
+ * gradient array, or those of a whole subgroup with another route, in the device's. */
+typedef struct {
+  int64_t offset, n; /* flat */
+  int32_t subgroup, piece;
+  hk_bytes at, bytes; /* in its array */
+  bool on_device;
+  int32_t segments_begin, segments_end;
+} hk_grad_image;
+
+/* The part of one tensor in one image. */
+typedef struct {
+  int64_t offset, n; /* flat */
+  int32_t param, image;
+  hk_bytes at; /* of its first gradient, in the image's array */
+} hk_param_segment;
+
 typedef struct {
   int64_t offset, numel; /* in the rank's flat order */
   hk_route route;
+  bool early;           /* its new weights wait in the device\'s memory for the norm, */
+  int64_t early_at;     /* there from this element on */
+  bool ahead;           /* updated from `home` to spares of its own, before the norm is known */
   int64_t piece;        /* parameters; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* of hk_state.home */
   int64_t step;         /* whose state it holds; -1: lost */
@@ -38,16 +67,25 @@ typedef struct {
   hk_state_subgroup *subgroups;
   size_t n_subgroups;
   int64_t numel;                       /* of all */
+  int64_t early_numel;                 /* of early weights, bf16 */
   int64_t host_numel, device_numel;    /* length of the gradient arrays: route cpu, the others */
   int64_t largest_cpu, largest_device; /* subgroup, parameters: route cpu, the others */
   int64_t host_slabs, device_slabs;    /* including spares; resident ones are on the device */
   void **home;                         /* [slab] where it is */
   void **next;                         /* [slab] where the step under way puts it */
+  void **other;                        /* [slab] spare of a subgroup that runs ahead, else NULL */
   hk_spares staged, mapped;
+  hk_grad_image *images; /* in flat order */
+  int32_t n_images;
+  hk_param_segment *segments; /* in flat order */
+  int32_t n_segments;
+  hk_bytes host_grad_bytes, device_grad_bytes;
 } hk_state;
 
-/* Lays out the plan's subgroups; no memory yet. Free with hk_state_free, safe on a zeroed state. */
-hk_status hk_state_layout(const hk_plan *plan, hk_state *state, hk_error *err);
+/* Lays out the plan's subgroups for these tensors, whose elements add up to the plan's; no memory
+ * yet. Free with hk_state_free, safe on a zeroed state. */
+hk_status hk_state_layout(const hk_plan *plan, const hk_param *params, size_t n_params,
+                          hk_state *state, hk_error *err);
 /* Gives every slab its place: `host` has host_slabs, `device` device_slabs of shape.bytes. */
 void hk_state_place(hk_state *state, char *host, char *device);
 void hk_state_free(hk_state *state);
@@ -76,6 +114,8 @@ static inline int64_t hk_state_host_at(const hk_state *state, const hk_state_sub
 }
 /* The subgroup that flat parameter `offset` is in. */
 size_t hk_state_find(const hk_state *state, int64_t offset);
+/* The segment that flat parameter `offset` is in. */
+int32_t hk_state_segment(const hk_state *state, int64_t offset);
 
 static inline float *hk_slab_part(const hk_slab_shape *shape, void *slab, int part, int64_t at) {
   const hk_bytes offset = part == 0 ? 0 : part == 1 ? shape->m : shape->v;

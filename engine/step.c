@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients in, their norm, and one optimizer step; after a failure, what state each subgroup is
  * left with. */
 #include <math.h>
@@ -236,7 +236,7 @@ static void settle(hk_engine *e, size_t s, int64_t step, bool device_lost) {
 }
 
 /* `begun`: some of the step's operations may have been done. */
-static hk_status account_for_failure(hk_engine *e, int64_t step, bool begun, hk_error *err) {
+hk_status hk_engine_account_for_failure(hk_engine *e, int64_t step, bool begun, hk_error *err) {
   hk_error gone = {0};
   const bool lost = e->backend->ops->stream_sync(e->stream, &gone) != HK_OK;
   e->failed = true;
@@ -250,7 +250,10 @@ static hk_status account_for_failure(hk_engine *e, int64_t step, bool begun, hk_
   const size_t n_new = list_subgroups(e, step, in_new, sizeof in_new);
   const size_t n_old = list_subgroups(e, step - 1, in_old, sizeof in_old);
   const size_t n_none = list_subgroups(e, -1, in_none, sizeof in_none);
-  if (n_new == e->state.n_subgroups) e->step = step; /* one state, which may be saved */
+  if (n_new == e->state.n_subgroups && e->step != step) { /* one state, which may be saved */
+    for (size_t p = 0; p < e->n_params; p++) e->param_step[p] += e->active[p];
+    e->step = step;
+  }
   const int used =
       snprintf(text, sizeof text, "%zu subgroups hold step %lld's state%s%s, %zu step %lld's%s%s",
                n_new, (long long)step, n_new > 0 ? ": " : "", in_new, n_old, (long long)(step - 1),
@@ -279,16 +282,33 @@ static void judge_gradients(const hk_engine *e, const hk_step_options *options,
   report->grad_scale = hk_grad_scale(value, e->options.max_norm, loss_scale);
 }
 
-static void prepare_hyper(hk_engine *e, int64_t step, double scale) {
-  for (size_t g = 0; g < e->n_groups; g++) {
-    e->steps[g] = hk_adamw_prepare(&e->groups[g].hyper, step, scale);
-    e->unscaled[g] = e->steps[g];
-    e->unscaled[g].scale = 1;
+void hk_engine_prepare_hyper(hk_engine *e, double scale) {
+  const hk_adamw_step *last = NULL;
+  int32_t group = -1;
+  int64_t step = -1;
+  for (size_t p = 0; p < e->n_params; p++) {
+    if (!e->active[p]) continue;
+    /* Neighbours have mostly the same group and step. */
+    if (e->params[p].group == group && e->param_step[p] == step) {
+      e->steps[p] = *last;
+    } else {
+      group = e->params[p].group;
+      step = e->param_step[p];
+      e->steps[p] = hk_adamw_prepare(&e->groups[group].hyper, step + 1, scale);
+    }
+    last = &e->steps[p];
+    e->unscaled[p] = *last;
+    e->unscaled[p].scale = 1;
   }
 }
 
-/* The sign that write-backs leave when they arrive. */
-static hk_status send_ticket(hk_engine *e, hk_error *err) {
+void hk_engine_commit(hk_engine *e, int64_t step) {
+  for (size_t s = 0; s < e->state.n_subgroups; s++) hk_state_commit(&e->state, s, step);
+  for (size_t p = 0; p < e->n_params; p++) e->param_step[p] += e->active[p];
+  e->step = step;
+}
+
+hk_status hk_engine_send_ticket(hk_engine *e, hk_error *err) {
   *e->ticket = ++e->attempt;
   HK_TRY(e->backend->ops->copy(e->stream, e->device_ticket, e->ticket, sizeof *e->ticket, err));
   return e->backend->ops->stream_sync(e->stream, err);
@@ -302,7 +322,7 @@ static hk_status prepare_step(hk_engine *e, const hk_step_options *options, hk_s
   judge_gradients(e, options, report);
   hk_ranges_clear(&e->given);
   e->squares = (hk_squares){0};
-  return report->skipped ? HK_OK : send_ticket(e, err);
+  return report->skipped ? HK_OK : hk_engine_send_ticket(e, err);
 }
 
 hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_report *report,
@@ -320,15 +340,15 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
   }
   const int64_t step = e->step + 1;
   if (prepare_step(e, options, report, err) != HK_OK) {
-    return account_for_failure(e, step, false, err);
+    return hk_engine_account_for_failure(e, step, false, err);
   }
   if (report->skipped) return HK_OK;
-  prepare_hyper(e, step, report->grad_scale);
+  hk_engine_prepare_hyper(e, report->grad_scale);
   hk_state_relocate(&e->plan, &e->state);
   if (hk_executor_run(e->executor, options->timeline, &report->update, err) != HK_OK) {
-    return account_for_failure(e, step, true, err);
+    return hk_engine_account_for_failure(e, step, true, err);
   }
-  for (size_t s = 0; s < e->state.n_subgroups; s++) hk_state_commit(&e->state, s, step);
-  e->step = report->step = step;
+  hk_engine_commit(e, step);
+  report->step = step;
   return HK_OK;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The team. All its state is one word, the door: how many workers are inside, whether more may
  * enter, and the number of the piece of work. A worker that is late (asleep, or not scheduled)
  * finds the door closed and is not waited for; so a piece lasts as long as its chunks do. */

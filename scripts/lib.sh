@@ -6,7 +6,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 build_packages=(gcc libc6-dev cmake ninja-build pkg-config libcjson-dev libglpk-dev libgsl-dev
-  libhwloc-dev libsmartcols-dev libsqlite3-dev libxxhash-dev)
+  libhwloc-dev libsqlite3-dev libxxhash-dev)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
@@ -27,7 +27,6 @@ has() {
     libxxhash-dev) finds_header xxhash.h ;;
     g++) command -v "${CXX:-c++}" >/dev/null ;;
     libsimgrid-dev) finds_header simgrid/engine.h ;;
-    libsmartcols-dev) finds_header libsmartcols/libsmartcols.h ;;
     libcmocka-dev) printf '#include <cmocka.h>\n' |
       "${CC:-cc}" -E -x c -include stdarg.h -include stddef.h -include stdint.h \
         -include setjmp.h - >/dev/null 2>&1 ;;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The invariants of DESIGN.md section 6, verified while running (rates) and afterwards (order,
- * lanes, conservation, memory). `simulate --check` and every property test run under them. */
+/* docs/simulator.md's invariants, verified while running (rates) and afterwards (order, lanes,
+ * conservation, memory). `simulate --check` and every property test run under them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What each kind of operation asks of a machine: the only place where operations meet rates.
- * Bytes of host memory traffic a parameter are DESIGN.md section 4's; docs/simulator.md says what a
- * byte costs. */
+ * docs/architecture.md derives the bytes of host memory traffic a parameter; docs/simulator.md says
+ * what a byte costs. */
 #include <math.h>
 
 #include "sim/sim.h"
@@ -259,6 +259,8 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return on_gpu(m, m->gpu_hbm.value / 12, 12);
     case HK_OP_GRAD_CAST_GPU:
       return kernel_on_gpu(m, 6);
+    case HK_OP_WEIGHT_PLACE:
+      return kernel_on_gpu(m, 2); /* each byte is read and written */
     case HK_OP_GRAD_SUM_D2H:
     case HK_OP_GRAD_D2H:
       return copy_out(graph, m, m->d2h.value, 1);

@@ -111,4 +111,8 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
                                hk_error *err);
 void hk_warnings_free(char **warnings);
 
+/* A sentence if the document of a machine says that calibration did not accept its own profile; ""
+ * if it did, or if the machine was not calibrated. Returns `buffer`; 320 bytes do. */
+const char *hk_profile_trouble(const cJSON *document, char *buffer, size_t size);
+
 #endif

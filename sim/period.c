@@ -17,8 +17,8 @@ static hk_ns backward_end(const hk_graph *g, const hk_timeline *t, int iteration
 
 /* Whether the new weights of what it updates are on the GPU when it is over. */
 static bool writes_weights(const hk_op *op) {
-  return op->kind == HK_OP_WEIGHT_H2D || op->kind == HK_OP_ADAMW_GPU ||
-         op->kind == HK_OP_ADAMW_MAPPED;
+  return op->kind == HK_OP_WEIGHT_H2D || op->kind == HK_OP_WEIGHT_PLACE ||
+         op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED;
 }
 
 /* When the last of the weights that operation `id` or what it directly depends on waits for came:

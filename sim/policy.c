@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/names.h"
+#include "core/units.h"
 
 /* From the simplest to the most general: of two policies that come to the same schedule, a ranking
  * keeps the earlier. */
@@ -47,6 +48,60 @@ size_t hk_policy_keep_resident(hk_plan *plan, double ratio) {
   }
   return on_host;
 }
+
+/* -- Labels -------------------------------------------------------------------------------- */
+
+/* "cpu 884,603,904, staged 800,000,000". */
+static const char *list_routes(const hk_plan *plan, char *buffer, size_t size) {
+  int64_t n[HK_ROUTE_COUNT];
+  size_t used = 0;
+  hk_plan_route_totals(plan, n);
+  buffer[0] = '\0';
+  for (int r = 0; r < HK_ROUTE_COUNT && used < size; r++) {
+    char count[32];
+    if (n[r] == 0) continue;
+    used +=
+        (size_t)snprintf(buffer + used, size - used, "%s%s %s", used > 0 ? ", " : "",
+                         hk_route_name((hk_route)r), hk_format_count(n[r], count, sizeof count));
+  }
+  return buffer;
+}
+
+static bool same_routes(const hk_plan *a, const hk_plan *b) {
+  for (size_t i = 0; i < a->n_subgroups; i++)
+    if (a->subgroups[i].route != b->subgroups[i].route) return false;
+  return true;
+}
+
+/* `plan` with the routes that its label stands for. */
+static hk_status assign_label(const hk_policy *policy, hk_plan *plan, hk_error *err) {
+  hk_policy_options options = HK_POLICY_OPTIONS_NONE;
+  options.stride = plan->stride > 0 ? plan->stride : 1;
+  if (policy->takes & HK_TAKES_RATIO) options.ratio = plan->ratio;
+  for (size_t i = 0; i < plan->n_subgroups; i++) plan->subgroups[i].route = HK_ROUTE_CPU;
+  return policy->assign(&options, NULL, plan, err); /* no machine: the stride is given */
+}
+
+hk_status hk_policy_check_label(const hk_plan *plan, char *text, size_t size, hk_error *err) {
+  const hk_policy *policy = NULL;
+  hk_plan other;
+  char title[80], are[160], were[160];
+  text[0] = '\0';
+  for (size_t i = 0; i < N_POLICIES; i++)
+    if (strcmp(plan->policy, policies[i]->name) == 0) policy = policies[i];
+  if (policy == NULL) return HK_OK;
+  HK_TRY(hk_plan_copy(plan, &other, err));
+  const hk_status status = assign_label(policy, &other, err);
+  if (status == HK_OK && !same_routes(plan, &other))
+    snprintf(text, size,
+             "the plan is labelled '%s', which would be %s; its routes are %s, and they count",
+             hk_plan_title(plan, title, sizeof title), list_routes(&other, were, sizeof were),
+             list_routes(plan, are, sizeof are));
+  hk_plan_free(&other);
+  return status;
+}
+
+/* -- Applying ------------------------------------------------------------------------------ */
 
 static hk_status check_options(const hk_policy *policy, const hk_policy_options *o,
                                hk_runtime runtime, hk_error *err) {

@@ -41,6 +41,10 @@ hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *e
 hk_status hk_policy_apply(const hk_policy *policy, const hk_policy_options *options,
                           const hk_machine *machine, hk_plan *plan, hk_error *err);
 
+/* Whether the label of a plan, if it is one of these policies with its settings, is what its routes
+ * are: else *text, of `size`, becomes a sentence that says so. "" where there is nothing to say. */
+hk_status hk_policy_check_label(const hk_plan *plan, char *text, size_t size, hk_error *err);
+
 /* For the policies' own files: gives the last subgroups to route `resident` so that floor(ratio x
  * subgroups) keep their state on the host (DeepSpeed's rounding, read off published runs), and
  * returns that number. */

@@ -2,6 +2,7 @@
 /* What a reader of a forecast should be warned of: where the profile is asked for more than it
  * knows.
  */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +139,45 @@ static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machi
        machine->name, (double)plan->piece_numel / 1e6, SMALL_PIECE / 1000000);
 }
 
+static double number_of(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+const char *hk_profile_trouble(const cJSON *document, char *buffer, size_t size) {
+  const cJSON *calibration = cJSON_GetObjectItemCaseSensitive(document, "calibration");
+  const cJSON *errors = cJSON_GetObjectItemCaseSensitive(calibration, "replay_error_pct");
+  const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(document, "name"));
+  buffer[0] = '\0';
+  if (!cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(calibration, "accepted"))) return buffer;
+  snprintf(buffer, size,
+           "the calibration of %.95s was not accepted: its own probes are predicted with errors of "
+           "%.1f %% (median) and %.1f %% (nine in ten); calibrate again on a quiet machine",
+           name ? name : "this profile", number_of(errors, "median"), number_of(errors, "p90"));
+  return buffer;
+}
+
+static void warn_of_calibration(hk_warnings *w, const hk_machine *machine) {
+  char text[320];
+  if (*hk_profile_trouble(machine->document, text, sizeof text)) warn(w, "%s", text);
+}
+
+static void warn_of_model(hk_warnings *w, const hk_model *model) {
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
+  if (given && !cJSON_IsNull(given))
+    warn(w,
+         "%s has a quantization_config, which is ignored: weights and gradients count as bf16, and "
+         "all of them are trained",
+         model->name);
+}
+
+static void warn_of_label(hk_warnings *w, const hk_plan *plan) {
+  char text[480];
+  if (w->status != HK_OK) return;
+  w->status = hk_policy_check_label(plan, text, sizeof text, w->err);
+  if (w->status == HK_OK && text[0] != '\0') warn(w, "%s", text);
+}
+
 static void warn_of_gap(void *context, const char *sentence) {
   warn(context, "%s", sentence);
 }
@@ -157,9 +197,12 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   *warnings = NULL;
   w.list = calloc(MOST_WARNINGS + 1, sizeof *w.list);
   if (w.list == NULL) return hk_fail_memory(err, MOST_WARNINGS * sizeof *w.list, "warnings");
+  warn_of_calibration(&w, machine);
   warn_of_defaults(&w, plan, machine);
+  warn_of_model(&w, &plan->model);
   warn_of_job(&w, plan, machine);
   warn_of_scaling(&w, plan);
+  warn_of_label(&w, plan);
   warn_of_queueing(&w, plan, machine);
   warn_of_extrapolation(&w, plan, machine);
   if (w.status != HK_OK) {

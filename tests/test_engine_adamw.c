@@ -245,6 +245,38 @@ static void compare_once(const hk_cpu_kernels *kernels) {
   assert_memory_equal(&want, &got, sizeof want);
 }
 
+/* Out of place at other addresses than in place: the same bits, and nothing else is written. */
+static void compare_out_of_place(const hk_cpu_kernels *kernels) {
+  static arrays start, want, got, from;
+  static char grads[ROOM];
+  const int64_t n = (int64_t)(next() % (MOST + 1));
+  const hk_grad_type type = (hk_grad_type)(next() % HK_GRAD_TYPES);
+  const bool special = next() % 2 == 0, weights = next() % 4 != 0;
+  /* Targets often begin lines, as streaming stores need it. */
+  size_t source[3], target[4];
+  for (int i = 0; i < 3; i++) source[i] = next() % 2 == 0 ? 0 : next() % GUARD;
+  const bool lines = next() % 2 == 0;
+  for (int i = 0; i < 4; i++) target[i] = lines ? 0 : next() % GUARD;
+  fill(&start, sizeof start, special);
+  fill(&got, sizeof got, special);
+  fill(grads, sizeof grads, special);
+  from = start;
+  want = got;
+  const hk_adamw_step s = random_step();
+  const void *grad = at(grads, next() % GUARD);
+  const size_t bytes = (size_t)n * sizeof(float);
+  memcpy(at(want.p, target[0]), at(from.p, source[0]), bytes);
+  memcpy(at(want.m, target[1]), at(from.m, source[1]), bytes);
+  memcpy(at(want.v, target[2]), at(from.v, source[2]), bytes);
+  hk_adamw_scalar(&s, type, n, at(want.p, target[0]), at(want.m, target[1]), at(want.v, target[2]),
+                  grad, weights ? at(want.w, target[3]) : NULL);
+  kernels->adamw_to(&s, type, n, at(from.p, source[0]), at(from.m, source[1]),
+                    at(from.v, source[2]), at(got.p, target[0]), at(got.m, target[1]),
+                    at(got.v, target[2]), grad, weights ? at(got.w, target[3]) : NULL);
+  assert_memory_equal(&want, &got, sizeof want);
+  assert_memory_equal(&start, &from, sizeof start);
+}
+
 static void each_kernel(void (*test)(const hk_cpu_kernels *)) {
   size_t n;
   const hk_cpu_kernels *list = hk_cpu_kernels_list(&n);
@@ -269,11 +301,23 @@ static void test_adamw_is_the_reference(void **state) {
   each_kernel(random_cases);
 }
 
+static void random_cases_out_of_place(const hk_cpu_kernels *kernels) {
+  for (uint64_t i = 0; i < 20000; i++) {
+    random_state = i;
+    compare_out_of_place(kernels);
+  }
+}
+
+static void test_out_of_place_is_in_place(void **state) {
+  (void)state;
+  each_kernel(random_cases_out_of_place);
+}
+
 /* All gradients of 16 bits at once. */
 static void all_gradients(const hk_cpu_kernels *kernels) {
   enum { N = 65536 };
-  static float p[2][N], m[2][N], v[2][N];
-  static uint16_t grad[N], w[2][N];
+  static float p[3][N], m[3][N], v[3][N];
+  static uint16_t grad[N], w[3][N];
   for (int type = HK_GRAD_BF16; type <= HK_GRAD_FP16; type++) {
     for (int i = 0; i < N; i++) {
       grad[i] = (uint16_t)i;
@@ -282,12 +326,15 @@ static void all_gradients(const hk_cpu_kernels *kernels) {
       v[0][i] = v[1][i] = fabsf(random_ordinary()) * 0x1p-16f;
     }
     const hk_adamw_step s = hk_adamw_prepare(&usual, 7, 0.731);
+    kernels->adamw_to(&s, (hk_grad_type)type, N, p[0], m[0], v[0], p[2], m[2], v[2], grad, w[2]);
     hk_adamw_scalar(&s, (hk_grad_type)type, N, p[0], m[0], v[0], grad, w[0]);
     kernels->adamw(&s, (hk_grad_type)type, N, p[1], m[1], v[1], grad, w[1]);
-    assert_memory_equal(p[0], p[1], sizeof p[0]);
-    assert_memory_equal(m[0], m[1], sizeof m[0]);
-    assert_memory_equal(v[0], v[1], sizeof v[0]);
-    assert_memory_equal(w[0], w[1], sizeof w[0]);
+    for (int i = 1; i < 3; i++) {
+      assert_memory_equal(p[0], p[i], sizeof p[0]);
+      assert_memory_equal(m[0], m[i], sizeof m[0]);
+      assert_memory_equal(v[0], v[i], sizeof v[0]);
+      assert_memory_equal(w[0], w[i], sizeof w[0]);
+    }
   }
 }
 
@@ -381,7 +428,7 @@ static void test_unscale(void **state) {
 /* Flush to zero, denormals are zero, rounding up: what a caller may have set. */
 static void in_another_environment(const hk_cpu_kernels *kernels) {
   enum { N = 100, OTHER = 0x1f80 | 0x8000 | 0x0040 | 0x4000 };
-  float p[2][N], m[2][N], v[2][N], g[2][N], grad[N];
+  float p[2][N], m[2][N], v[2][N], g[2][N], to[3][N], grad[N];
   fill(grad, sizeof grad, true);
   fill(p[0], sizeof p[0], true);
   fill(m[0], sizeof m[0], true);
@@ -395,6 +442,7 @@ static void in_another_environment(const hk_cpu_kernels *kernels) {
   hk_adamw_scalar(&s, HK_GRAD_FP32, N, p[0], m[0], v[0], grad, NULL);
   hk_cpu_kernels_list(&(size_t){0})->unscale(0.3f, N, g[0]);
   _mm_setcsr(OTHER);
+  kernels->adamw_to(&s, HK_GRAD_FP32, N, p[1], m[1], v[1], to[0], to[1], to[2], grad, NULL);
   kernels->adamw(&s, HK_GRAD_FP32, N, p[1], m[1], v[1], grad, NULL);
   kernels->unscale(0.3f, N, g[1]);
   const unsigned after = _mm_getcsr();
@@ -403,6 +451,9 @@ static void in_another_environment(const hk_cpu_kernels *kernels) {
   assert_memory_equal(p[0], p[1], sizeof p[0]);
   assert_memory_equal(m[0], m[1], sizeof m[0]);
   assert_memory_equal(v[0], v[1], sizeof v[0]);
+  assert_memory_equal(p[0], to[0], sizeof p[0]);
+  assert_memory_equal(m[0], to[1], sizeof m[0]);
+  assert_memory_equal(v[0], to[2], sizeof v[0]);
   assert_memory_equal(g[0], g[1], sizeof g[0]);
 }
 
@@ -461,6 +512,7 @@ int main(void) {
     cmocka_unit_test(test_first_step_moves_by_lr),
     cmocka_unit_test(test_prepare),
     cmocka_unit_test(test_adamw_is_the_reference),
+    cmocka_unit_test(test_out_of_place_is_in_place),
     cmocka_unit_test(test_all_gradients),
     cmocka_unit_test(test_cast_down),
     cmocka_unit_test(test_cast_up),

@@ -254,6 +254,46 @@ static void test_events_not_yet(void **state) {
   free(host);
 }
 
+/* -- The caller's streams -----------------------------------------------------------------------
+ */
+
+static void test_adopted_stream(void **state) {
+  (void)state;
+  enum { N = 1000 };
+  hk_backend *b = open_device(0, HK_MIB, 0);
+  hk_stream *own = open_stream(b), *theirs = NULL;
+  hk_error err = {0};
+  int nothing = 0, previous = 0;
+  must(ops->guard(b, &previous, &err), &err);
+  assert_int_equal(previous, -1);
+  must(ops->stream_adopt(b, &nothing, &theirs, &err), &err);
+  hk_event *e = open_event(b);
+  char *device = device_memory(b, N), *host = host_memory(N), *zeros = host_memory(N);
+  memset(host, 7, N);
+  copy(own, device, host, N);
+  record(own, e);
+  wait_for(theirs, e);
+  must(ops->zero(theirs, device + 10, N - 20, &err), &err);
+  must(ops->zero(theirs, NULL, 0, &err), &err);
+  sync_stream(theirs);
+  assert_memory_equal(device, host, 10);
+  assert_memory_equal(device + 10, zeros, N - 20);
+  assert_memory_equal(device + N - 10, host, 10);
+  assert_int_equal(ops->zero(theirs, host, N, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "what is to be zeroed"));
+  assert_int_equal(ops->zero(theirs, device, -1, &err), HK_INPUT);
+  hk_backend_host_fail(b, HK_HOST_LAUNCH, 0);
+  assert_int_equal(ops->zero(theirs, device, N, &err), HK_ENVIRONMENT);
+  must(ops->zero(theirs, device, N, &err), &err); /* the device is well */
+  sync_stream(theirs);
+  ops->unguard(b, previous);
+  ops->event_close(e);
+  ops->stream_close(theirs);
+  ops->stream_close(own);
+  ops->close(b);
+  free(host), free(zeros);
+}
+
 /* -- Beside each other ------------------------------------------------------------------------- */
 
 /* Two copies and a kernel, each on a stream of its own, until all three ran at the same time. */
@@ -431,6 +471,7 @@ int main(void) {
       cmocka_unit_test(test_only_awaited_events_are_waited_for),
       cmocka_unit_test(test_times_of_events),
       cmocka_unit_test(test_events_not_yet),
+      cmocka_unit_test(test_adopted_stream),
       cmocka_unit_test(test_streams_overlap),
       cmocka_unit_test(test_callers_in_several_threads),
       cmocka_unit_test(test_wrong_copies_and_releases),

@@ -31,7 +31,7 @@ static uint64_t next(void) {
 
 /* -- pencil and paper: one binary digit a byte ------------------------------------------------- */
 
-enum { DIGITS = 64 * HK_SQUARES_WORDS, LOWEST = -266 };
+enum { DIGITS = 64 * HK_SQUARES_WORDS, LOWEST = -298 };
 
 typedef struct {
   uint8_t digit[DIGITS];
@@ -49,10 +49,17 @@ static void paper_add(paper *sum, uint64_t value, int exponent) {
   }
 }
 
-static void paper_add_square(paper *sum, hk_grad_type type, uint16_t h) {
-  const int fraction_bits = type == HK_GRAD_BF16 ? 7 : 10;
-  const int most = type == HK_GRAD_BF16 ? 255 : 31, bias = type == HK_GRAD_BF16 ? 127 : 15;
-  const int exponent = (h & 0x7fff) >> fraction_bits;
+static uint32_t load(hk_grad_type type, const void *grad, int64_t i) {
+  uint32_t bits = 0;
+  memcpy(&bits, (const char *)grad + (size_t)i * hk_grad_size(type), hk_grad_size(type));
+  return bits; /* little-endian */
+}
+
+static void paper_add_square(paper *sum, hk_grad_type type, uint32_t h) {
+  static const int fractions[] = {7, 10, 23};
+  const int fraction_bits = fractions[type];
+  const int most = type == HK_GRAD_FP16 ? 31 : 255, bias = most / 2;
+  const int exponent = (int)(h >> fraction_bits) & most;
   uint64_t s = h & ((1u << fraction_bits) - 1);
   if (exponent == most) {
     sum->nonfinite++;
@@ -73,7 +80,8 @@ static void assert_same(const hk_squares *sum, const paper *want) {
 
 /* -- tests ------------------------------------------------------------------------------------- */
 
-static const hk_grad_type types[] = {HK_GRAD_BF16, HK_GRAD_FP16};
+static const hk_grad_type types[] = {HK_GRAD_BF16, HK_GRAD_FP16, HK_GRAD_FP32};
+enum { TYPES = sizeof types / sizeof types[0] };
 
 static void test_each_value(void **state) {
   (void)state;
@@ -89,6 +97,24 @@ static void test_each_value(void **state) {
   }
 }
 
+/* Every exponent of fp32 with fractions that are empty, full and between. */
+static void test_each_exponent(void **state) {
+  (void)state;
+  random_state = 4;
+  for (uint32_t high = 0; high < 512; high++) {
+    for (int i = 0; i < 6; i++) {
+      const uint32_t fraction = i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 0x7fffff : next() & 0x7fffff;
+      const uint32_t bits = high << 23 | fraction;
+      hk_squares sum = {0};
+      paper want = {0};
+      hk_squares_add(&sum, HK_GRAD_FP32, 1, &bits);
+      paper_add_square(&want, HK_GRAD_FP32, bits);
+      assert_same(&sum, &want);
+    }
+  }
+}
+
+/* Words of any values, or of none that is not finite. */
 static void random_grads(uint16_t *grad, int n) {
   const uint64_t mask = next() % 2 == 0 ? 0xffff : 0xbfff;
   for (int i = 0; i < n; i++) grad[i] = (uint16_t)(next() & mask);
@@ -97,21 +123,17 @@ static void random_grads(uint16_t *grad, int n) {
 static void test_random_sums(void **state) {
   (void)state;
   enum { MOST = 1500 };
-  uint16_t room[MOST + 1];
-  for (random_state = 0; random_state < 200; random_state++) {
-    const hk_grad_type type = types[next() % 2];
+  uint16_t room[2 * MOST + 1];
+  for (random_state = 0; random_state < 300; random_state++) {
+    const hk_grad_type type = types[next() % TYPES];
     const int n = (int)(next() % MOST);
-    random_grads(room, MOST + 1);
+    random_grads(room, 2 * MOST + 1);
     /* Not at an even address, either. */
     char *grad = (char *)room + next() % 2;
     hk_squares sum = {0};
     paper want = {0};
     hk_squares_add(&sum, type, n, grad);
-    for (int i = 0; i < n; i++) {
-      uint16_t h;
-      memcpy(&h, grad + 2 * i, sizeof h);
-      paper_add_square(&want, type, h);
-    }
+    for (int i = 0; i < n; i++) paper_add_square(&want, type, load(type, grad, i));
     assert_same(&sum, &want);
   }
 }
@@ -120,16 +142,17 @@ static void test_random_sums(void **state) {
 static void test_order_does_not_matter(void **state) {
   (void)state;
   enum { N = 20000, PARTS = 7 };
-  static uint16_t grad[N];
+  static uint16_t grad[2 * N];
   random_state = 1;
-  random_grads(grad, N);
-  for (int t = 0; t < 2; t++) {
+  random_grads(grad, 2 * N);
+  for (int t = 0; t < TYPES; t++) {
     hk_squares whole = {0}, parts[PARTS] = {0}, backward = {0};
     hk_squares_add(&whole, types[t], N, grad);
     for (int begin = 0, part = 0; begin < N; part++) {
       int n = (int)(next() % 3000);
       if (n > N - begin) n = N - begin;
-      hk_squares_add(&parts[part % PARTS], types[t], n, grad + begin);
+      hk_squares_add(&parts[part % PARTS], types[t], n,
+                     (const char *)grad + (size_t)begin * hk_grad_size(types[t]));
       begin += n;
     }
     for (int part = PARTS - 1; part >= 0; part--) hk_squares_merge(&backward, &parts[part]);
@@ -157,6 +180,70 @@ static void test_bins(void **state) {
     }
     assert_same(&sum, &want);
   }
+}
+
+/* A set of fp32's, and the counts of all. */
+static void test_sets(void **state) {
+  (void)state;
+  random_state = 5;
+  hk_squares sum = {0};
+  paper want = {0};
+  for (int round = 0; round < 300; round++) {
+    uint64_t set[HK_SQUARES_MOST_WORDS];
+    assert_int_equal(hk_squares_bin_words(HK_GRAD_FP32), HK_SQUARES_FP32_BINS + 1);
+    for (int i = 0; i < HK_SQUARES_FP32_BINS; i++) {
+      set[i] = round % 3 == 0 ? UINT64_MAX : next();
+      paper_add(&want, set[i], 32 * i - 298);
+    }
+    set[HK_SQUARES_FP32_BINS] = (uint64_t)round;
+    want.nonfinite += (uint64_t)round;
+    hk_squares_add_set(&sum, HK_GRAD_FP32, set);
+  }
+  assert_same(&sum, &want);
+  for (int t = 0; t < 2; t++) {
+    uint64_t set[HK_SQUARES_BINS + 1] = {[2] = 77, [HK_SQUARES_BINS] = 5};
+    hk_squares bins = {.nonfinite = 5}, all = {0};
+    assert_int_equal(hk_squares_bin_words(types[t]), HK_SQUARES_BINS + 1);
+    hk_squares_add_bins(&bins, types[t], set);
+    hk_squares_add_set(&all, types[t], set);
+    assert_memory_equal(&bins, &all, sizeof all);
+  }
+}
+
+/* What fills a set gives what adds directly. */
+static void test_fill_set(void **state) {
+  (void)state;
+  enum { N = 70000 };
+  static uint16_t grad[2 * N];
+  for (random_state = 6; random_state < 40; random_state++) {
+    const hk_grad_type type = types[next() % TYPES];
+    const int64_t n = next() % 4 == 0 ? N : (int64_t)(next() % 300), cut = n / 3;
+    random_grads(grad, 2 * N);
+    const char *rest = (const char *)grad + (size_t)cut * hk_grad_size(type);
+    hk_squares want = {0}, got = {0};
+    uint64_t set[HK_SQUARES_MOST_WORDS] = {0};
+    hk_squares_add(&want, type, n, grad);
+    hk_squares_fill_set(set, type, cut, grad);
+    hk_squares_fill_set(set, type, n - cut, rest);
+    hk_squares_add_set(&got, type, set);
+    assert_memory_equal(&want, &got, sizeof got);
+  }
+}
+
+/* As many of fp32's largest that sums by exponent, 64 bits each, would overflow. */
+static void test_many_large(void **state) {
+  (void)state;
+  enum { N = 300000 };
+  uint32_t *grad = malloc(N * sizeof *grad);
+  assert_non_null(grad);
+  if (grad == NULL) return; /* for the analyser */
+  for (int i = 0; i < N; i++) grad[i] = 0x7f7fffff;
+  hk_squares sum = {0}, one = {0}, all = {0};
+  hk_squares_add(&sum, HK_GRAD_FP32, N, grad);
+  hk_squares_add(&one, HK_GRAD_FP32, 1, grad);
+  for (int i = 0; i < N; i++) hk_squares_merge(&all, &one);
+  assert_memory_equal(&sum, &all, sizeof all);
+  free(grad);
 }
 
 /* More values than bins take at once, all the largest: one small piece of memory, mapped again and
@@ -237,6 +324,15 @@ static void test_values(void **state) {
   hk_squares_add(&h, HK_GRAD_FP16, 5, half);
   assert_true(hk_squares_value(&h) == 5 + 0x1p-48);
   assert_int_equal(h.nonfinite, 2);
+  const float wide[] = {3, 0x1p-149f, -0x1p127f, (float)INFINITY};
+  hk_squares f = {0}, small = {0}, large = {0};
+  hk_squares_add(&f, HK_GRAD_FP32, 1, wide);
+  assert_true(hk_squares_value(&f) == 9);
+  hk_squares_add(&small, HK_GRAD_FP32, 1, wide + 1);
+  assert_true(hk_squares_value(&small) == 0x1p-298);
+  hk_squares_add(&large, HK_GRAD_FP32, 2, wide + 2);
+  assert_true(hk_squares_value(&large) == 0x1p254);
+  assert_int_equal(large.nonfinite, 1);
 }
 
 static void test_grad_scale(void **state) {
@@ -254,9 +350,13 @@ static void test_grad_scale(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_each_value),
+      cmocka_unit_test(test_each_exponent),
       cmocka_unit_test(test_random_sums),
       cmocka_unit_test(test_order_does_not_matter),
       cmocka_unit_test(test_bins),
+      cmocka_unit_test(test_sets),
+      cmocka_unit_test(test_fill_set),
+      cmocka_unit_test(test_many_large),
       cmocka_unit_test(test_more_than_bins_take),
       cmocka_unit_test(test_value_is_rounded_once),
       cmocka_unit_test(test_values),

@@ -44,6 +44,25 @@ static void test_quick_list(void **state) {
   hk_stand_close(stand);
 }
 
+/* A machine that fills memory slowly is not waited for, and that is said. */
+static void test_memory_is_cut_to_the_time(void **state) {
+  (void)state;
+  hk_stand_options options = small();
+  hk_probe_scope scope;
+  options.host_bytes = 0; /* a quarter of what is free: gigabytes */
+  options.fill_s = 1e-6;
+  hk_stand *stand = open_stand(&options);
+  hk_stand_scope(stand, &scope);
+  assert_int_equal(scope.host_bytes, 256 * HK_MIB);
+  assert_non_null(strstr(hk_stand_note(stand), "probes use 256 MiB of host memory instead of "));
+  hk_stand_close(stand);
+  options.host_bytes = 320 * HK_MIB; /* who names a size gets it */
+  stand = open_stand(&options);
+  hk_stand_scope(stand, &scope);
+  assert_int_equal(scope.host_bytes, 320 * HK_MIB);
+  hk_stand_close(stand);
+}
+
 static void test_full_list(void **state) {
   (void)state;
   hk_stand_options options = small();
@@ -363,6 +382,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_threads_keep_off_the_team),
       cmocka_unit_test(test_quick_list),
+      cmocka_unit_test(test_memory_is_cut_to_the_time),
       cmocka_unit_test(test_full_list),
       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_memory),

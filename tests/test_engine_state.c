@@ -167,12 +167,19 @@ static void assert_safe_targets(const hk_plan *plan, const hk_state *state) {
   }
 }
 
+/* For one tensor of bf16 gradients. */
+static hk_status lay_out(const hk_plan *plan, hk_state *state, hk_error *err) {
+  hk_param all = {.grad_type = HK_GRAD_BF16};
+  for (size_t s = 0; s < plan->n_subgroups; s++) all.numel += plan->subgroups[s].numel;
+  return hk_state_layout(plan, &all, 1, state, err);
+}
+
 static void run_case(uint64_t number) {
   random_stream r = {number};
   hk_error err = {0};
   hk_plan plan = random_engine_plan(&r, number % 3 == 2);
   hk_state state;
-  must(hk_state_layout(&plan, &state, &err), &err);
+  must(lay_out(&plan, &state, &err), &err);
   hk_state_place(&state, HOST, DEVICE);
   assert_shape(&state);
   assert_everything_is_somewhere(&state, &r);
@@ -215,7 +222,7 @@ static void long_pieces_have_several_slabs(void **unused) {
     random_stream r = {1};
     hk_error err = {0};
     hk_state state;
-    must(hk_state_layout(&plan, &state, &err), &err);
+    must(lay_out(&plan, &state, &err), &err);
     assert_true(state.slabs_a_piece > 1);
     hk_state_place(&state, HOST, DEVICE);
     assert_shape(&state);

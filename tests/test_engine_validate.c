@@ -142,6 +142,23 @@ static void memory_is_as_predicted(void **state) {
   hk_model_free(&model);
 }
 
+/* Whatever job a plan is for, the engine runs one rank of it, which shares the node with no other.
+ */
+static void a_rank_is_predicted_alone(void **state) {
+  (void)state;
+  const hk_machine machine = slow_node();
+  hk_error err = {0};
+  hk_ns of_two = 0, of_one = 0;
+  hk_plan plan = rotating_plan(HK_RUNTIME_HOCKET, 0);
+  assert_int_equal(plan.job.gpus, 2);
+  must(hk_validate_predict(&plan, &machine, &of_two, &err), &err);
+  plan.job.gpus = 1;
+  must(hk_validate_predict(&plan, &machine, &of_one, &err), &err);
+  assert_true(of_one > 0);
+  assert_int_equal(of_two, of_one);
+  hk_plan_free(&plan);
+}
+
 /* -- Runs that do not end well ----------------------------------------------------------------- */
 
 static void assert_no_validation(const hk_validate_options *options, hk_status wanted,
@@ -211,9 +228,9 @@ static void a_device_that_is_not_there(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(everything_is_compared),     cmocka_unit_test(memory_is_as_predicted),
-      cmocka_unit_test(an_interrupted_run_says_so), cmocka_unit_test(a_failed_run_says_what_failed),
-      cmocka_unit_test(a_device_that_is_not_there),
+      cmocka_unit_test(everything_is_compared),        cmocka_unit_test(memory_is_as_predicted),
+      cmocka_unit_test(a_rank_is_predicted_alone),     cmocka_unit_test(an_interrupted_run_says_so),
+      cmocka_unit_test(a_failed_run_says_what_failed), cmocka_unit_test(a_device_that_is_not_there),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,10 +69,10 @@ with hidden_size 9999999 "key 'hidden_size': expected a whole number from 1 to 1
 with architectures "[\"$(printf 'x%.0s' {1..3000})\"]" "key 'architectures'"
 
 expect 2 "nowhere\.json: .*No such file" model show ./nowhere.json
-expect 2 "is a directory; expected a JSON file" model show ./
-expect 2 "unknown model '\.'; for the file of that name write '\./\.'" model show .
+expect 2 "'\.' is a folder without a config\.json" model show ./
+expect 2 "'\.' is a folder without a config\.json" model show .
 mkdir folder.json
-expect 2 "folder\.json: is a directory" model show ./folder.json
+expect 2 "'\./folder\.json' is a folder without a config\.json" model show ./folder.json
 expect 2 "good\.json/x\.json: .*Not a directory" model show ./good.json/x.json
 echo "$llama" >secret.json
 chmod 000 secret.json
@@ -181,6 +181,31 @@ plan "model\.config: key 'n_layer': missing" 's|"n_layer"|"n_layers"|'
 plan "key 'runtime': 'hockey' is not known; did you mean 'hocket'" \
   's|("runtime":[[:space:]]*)"hocket"|\1"hockey"|'
 
+plan "key 'bufers' in staging is not known; did you mean 'buffers'" \
+  's|("staging":[[:space:]]*\{)|\1"bufers": 9,|'
+plan "key 'comment' is not known; known are schema, model" 's|"schema"|"comment": "", "schema"|'
+plan "key 'rout' in subgroups is not known; did you mean 'route'" 's|"route"|"rout": "cpu", "route"|'
+for object in job policy flush cpu subgroup; do
+  plan "key 'xyzzy' in $object is not known; known are" "s|(\"$object\":[[:space:]]*\{)|\1\"xyzzy\": 1,|"
+done
+
+# A label that is not what the routes are is told; the routes count.
+sed 's|"name":[[:space:]]*"interleave"|"name": "zero-offload"|; s|"stride":[[:space:]]*2|"stride": 0|' plan.json >label.json
+ok simulate label.json --wide
+prints "^warning: the plan is labelled 'zero-offload', which would be cpu 124,439,808; its routes are cpu 64,439,808, staged 60,000,000, and they count"
+ok simulate label.json --json
+prints "the plan is labelled 'zero-offload'"
+sed 's|"stride":[[:space:]]*2|"stride": 3|' plan.json >label.json
+ok simulate label.json --wide
+prints "^warning: the plan is labelled 'interleave k=3', which would be cpu "
+ok simulate plan.json --wide
+! grep -q "is labelled" out || fail "a plan as it was written: $(grep 'is labelled' out)"
+for policy in gpu-only zero-offload streamed mapped "twinflow --ratio 0.3" "interleave --ratio 0.5" \
+  "interleave --stride 1" "interleave --runtime deepspeed --stride 3" "twinflow --runtime deepspeed"; do
+  ok simulate $settings --policy $policy --wide
+  ! grep -q "is labelled" out || fail "$policy: $(grep 'is labelled' out)"
+done
+
 sed 's|"machine":[[:space:]]*"[^"]*"|"machine": "h201-16c"|' plan.json >moved.json
 expect 2 "h201-16c.*h200-16c" simulate moved.json
 expect 2 "nowhere\.json: .*No such file" simulate nowhere.json
@@ -209,7 +234,7 @@ option nodes "$whole" 0 -1 65537
 option tp "$whole" 0 -2 65
 option micro-batch "$whole" 0 -1 99999999999999999999
 option grad-accum "a whole number from 1 to 4096" 0 4097 99999999999999999999
-option seq "$whole" 0 -2048 2k
+option seq "$whole, k after it for 1024" 0 -2048 2K 2kk k 1.5k 17000k
 option buffers "$whole" 0 1025
 option cpu-threads "$whole" 0 -1
 option stride "$whole or 'auto'" 0 -1 1.5 automatic
@@ -237,6 +262,28 @@ for name in model machine gpus ratio policy stride output; do
 done
 expect 2 "option '--output' needs a value" plan -o
 
+# -- A folder of Hugging Face ------------------------------------------------------------------
+
+mkdir -p hub/my-model hub/empty
+sed 's/, "tie_word/, "model_type": "llama", "tie_word/' <<<"$llama" >hub/my-model/config.json
+for name in hub/my-model hub/my-model/ ./hub/my-model//; do
+  ok model show $name
+  prints "^my-model: LlamaForCausalLM"
+  ok plan --model $name --machine h200-16c --gpus 1 --seq 128 --quiet
+done
+sed 's/"model_type"/"quantization_config": {"bits": 4}, "model_type"/' hub/my-model/config.json >quantized.json
+ok model show ./quantized.json
+prints "^warning: its quantization_config is ignored"
+ok plan --model ./quantized.json --machine h200-16c --wide
+prints "^warning: quantized has a quantization_config, which is ignored: weights and gradients"
+ok simulate --model ./quantized.json --machine h200-16c --policy streamed --seq 64 --json
+prints "quantized has a quantization_config"
+ok plan --model hub/my-model --machine h200-16c
+! grep -q quantization out || fail "a model that is not quantized: $(grep quantization out)"
+(cd hub/my-model && "$hocket" model show . >../../out) || fail "model show . in a folder"
+expect 2 "'hub/empty' is a folder without a config\.json" model show hub/empty
+expect 2 "no-such-folder/.*No such file" model show no-such-folder/
+
 # -- Output files ------------------------------------------------------------------------------
 
 # nothing_left WHAT: no temporary file in any folder here.
@@ -256,6 +303,38 @@ refused() {
   said "$1" "^hocket plan: cannot write '$3': $2" "plan -o $3" $?
   nothing_left "-o $3"
 }
+
+# '-' is standard output where the document can take the report's place.
+"$hocket" simulate plan.json -o copy.json --quiet >out
+ok simulate plan.json -o -
+cmp -s out copy.json || fail "simulate -o - is not the plan"
+"$hocket" plan $settings -o winner.json --quiet >out
+ok plan $settings -o -
+cmp -s out winner.json || fail "plan -o - is not the winner"
+"$hocket" trace export plan.json -o trace-file.json >out
+ok trace export plan.json -o -
+cmp -s out trace-file.json || fail "trace export -o - is not the trace"
+rm trace-file.json
+ok machine export h200-16c
+mv out exported
+ok machine export h200-16c -o -
+cmp -s out exported || fail "machine export -o - is not what it prints"
+for command in "plan $settings" "simulate plan.json" "trace export plan.json"; do
+  expect 2 "'-o -' and '--json' both go to standard output" $command -o - --json
+done
+cp "$tests/data/published-runs.csv" .
+expect 2 "'--output': '-' would be standard output, which has the report \(--json" \
+  fit published-runs.csv --machine jlse-h100-4x80gb -o -
+expect 2 "'--output': '-' would be" calibrate --backend host -o -
+expect 2 "'--timeline': '-' would be" run plan.json --backend host --timeline -
+expect 2 "'--checkpoint': '-' would be" run plan.json --backend host --checkpoint -
+if [ -w /dev/full ]; then
+  "$hocket" simulate plan.json -o - >/dev/full 2>err
+  said 3 "cannot write '/dev/stdout': No space left" "simulate -o - >/dev/full" $?
+fi
+"$hocket" simulate plan.json -o - >>copy.json
+[ "$(grep -c '"schema"' copy.json)" -eq 2 ] || fail "simulate -o - >>copy.json: not added to it"
+[ ! -e - ] || fail "there is a file called '-'"
 
 mkdir there readonly
 refused 2 "the directory 'nowhere' does not exist" nowhere/out.json

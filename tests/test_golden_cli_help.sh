@@ -156,6 +156,9 @@ expect 2 "option '--checkpoint-activations': expected yes\|no" plan --checkpoint
 "$hocket" model show gpt2 --subgroup 7 --subgroup 2M --seq 9 --seq 64 --json >out
 grep -qE '"numel":[[:space:]]*2000000,' out || fail "--subgroup 2M: $(cat out)"
 grep -qE '"seq":[[:space:]]*64,' out || fail "--seq 64: $(cat out)"
+"$hocket" model show llama-2-7b --seq 4k --json >out || fail "--seq 4k"
+grep -qE '"seq":[[:space:]]*4096,' out || fail "--seq 4k is not 4096: $(cat out)"
+"$hocket" model show gpt2 --json >out
 grep -qE '"parameters":[[:space:]]*124439808,' out || fail "gpt2's parameters: $(cat out)"
 
 # A profile that is printed can be read back, and is then the same.
@@ -181,9 +184,16 @@ awk -v a="$(update bound.json)" -v b="$(update out)" 'BEGIN { exit !(a > 0 && b 
   fail "--unbound: update of '$(update out)' ms, bound '$(update bound.json)'"
 said="extrapolated in launch style: jlse-h100-4x80gb was fitted on bound, this is unbound"
 grep -q "$said" out || fail "--unbound: no warning"
+cp out roaming.out
+"$hocket" simulate roaming.json >out || fail "simulate roaming.json"
+grep -q "^warning: " out || fail "simulate roaming.json: no warning in the text"
+for command in "simulate roaming.json" "plan --model llama-2-7b --machine polaris-a100-4x40gb"; do
+  "$hocket" $command --quiet >out 2>err || fail "$command --quiet"
+  ! grep -q "^warning: " out || fail "$command --quiet warns: $(grep ^warning: out)"
+done
 ! grep -q "launch style" bound.json || fail "bound: a warning of launch style"
 "$hocket" simulate roaming.json --json >again || fail "simulate roaming.json"
-cmp -s out again || fail "a plan file does not keep --unbound"
+cmp -s roaming.out again || fail "a plan file does not keep --unbound"
 
 # What does not fit: exit 1, said on stderr with figures; --json keeps stdout to one object.
 toobig="plan --model llama-3-70b --machine polaris-a100-4x40gb"

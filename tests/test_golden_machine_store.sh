@@ -17,7 +17,7 @@ edited() {
 
 expect 2 "no profile 'made-up-node' to delete: nothing has been stored yet" \
   machine delete made-up-node
-ok machine list
+ok machine list --wide
 prints "^h200-16c +1 +ships +- +- +One H200"
 [ ! -e kept ] || fail "looking has made a store"
 
@@ -25,7 +25,7 @@ prints "^h200-16c +1 +ships +- +- +One H200"
 
 ok machine import node.json
 prints "^imported 'made-up-node' into .*/kept/store\.db$"
-ok machine list
+ok machine list --wide
 prints "^made-up-node +2 +import +2026-11-20 +1\.5 % +Two GPUs that nobody has"
 prints "^h200-16c +1 +ships"
 ok machine list --json
@@ -37,7 +37,7 @@ ok machine show made-up-node
 prints "^calibrated 2026-11-20T08:00:00Z by hocket 0\.1\.0, 300 s of all probes, accepted: replays"
 prints "off by 1\.5 % \(median\), 6\.0 % \(nine in ten\), 9\.0 % \(worst\)"
 prints "^measured on: backend cuda, cpu Made-up Processor, gpu Made-up GPU, driver 500\.1, gpus 2"
-prints "^pcie\.h2d_bytes_per_s +25 GB/s +24\.8 GB/s to 25\.2 GB/s +fitted"
+prints "^pcie\.h2d_bytes_per_s +25 GB/s +24\.8 to 25\.2 GB/s +fitted"
 prints "^nvlink\.bytes_per_s +100 GB/s +- +data sheet"
 ok machine show made-up-node --json
 prints '"calibration"'
@@ -47,6 +47,50 @@ prints "^pcie\.h2d_bytes_per_s .*25\.2 GB/s"
 ok simulate --model gpt2 --machine made-up-node --policy zero-offload --quiet -o plan.json
 ok simulate plan.json
 ok trace export plan.json -o trace.json
+
+# A plan made with a file is simulated again without it, wherever the file is by then.
+edited mine.json 's/"made-up-node"/"mine"/'
+ok plan --model gpt2 --machine mine.json --quiet -o plan.json
+ok simulate --model gpt2 --machine mine.json --policy streamed --quiet -o streamed.json
+ok simulate streamed.json --machine mine.json --json
+mv out with
+mv mine.json gone.json
+ok simulate plan.json
+ok simulate streamed.json --json
+cmp -s with out || fail "a plan made with a file is simulated otherwise without it"
+ok simulate streamed.json -o again.json --quiet
+cmp -s streamed.json again.json || fail "a plan that is written again loses its profile"
+ok trace export streamed.json -o trace.json
+# A file that has the name of what is stored, and other rates, is not mistaken for it.
+edited faster.json 's/("pcie.h2d_bytes_per_s": +\{"value": )25e9/\130e9/'
+ok simulate --model gpt2 --machine faster.json --policy streamed --quiet --json -o faster-plan.json
+mv out with
+ok simulate faster-plan.json --json
+cmp -s with out || fail "a plan made with a file is simulated on the stored machine of its name"
+ok simulate --model gpt2 --machine node.json --policy streamed --quiet -o plan.json
+! grep -q '"profile"' plan.json || fail "a plan for a stored machine carries its profile"
+sed 's/"hocket.machine\/1"/"hocket.machine\/9"/' streamed.json >bad.json
+expect 2 "bad\.json: profile: key 'schema'" simulate bad.json
+
+# A profile that calibration itself did not accept is not used without a word.
+edited rejected.json 's/"made-up-node"/"noisy-node"/; s/"accepted": true/"accepted": false/; s/"median": 1.5, "p90": 6/"median": 7.5, "p90": 21/'
+trouble="the calibration of noisy-node was not accepted: its own probes are predicted with errors "
+trouble+="of 7\.5 % \(median\) and 21\.0 % \(nine in ten\)"
+for command in "plan --model gpt2" "simulate --model gpt2 --policy streamed"; do
+  ok $command --machine rejected.json --wide
+  prints "^warning: $trouble"
+  ok $command --machine rejected.json --json
+  prints "\"$trouble"
+done
+ok plan --model gpt2 --machine made-up-node
+! grep -q "was not accepted" out || fail "an accepted profile: $(grep accepted out)"
+ok simulate --model gpt2 --machine rejected.json --policy streamed -o plan.json --quiet
+ok simulate plan.json --wide
+prints "^warning: $trouble"
+sed "s/polaris-a100-4x40gb/noisy-node/" "$tests/data/published-runs.csv" | head -3 >runs.csv
+"$hocket" validate runs runs.csv --machine rejected.json >out 2>err || fail "validate runs: $(cat err)"
+grep -q "^hocket validate runs: note: $(tr -d '\\' <<<"$trouble")" err || fail "validate runs: '$(cat err)'"
+ok validate runs runs.csv --machine rejected.json --quiet
 
 # -- Export: what comes out goes in, and says the same ---------------------------------------------
 
@@ -69,7 +113,7 @@ expect 2 "has a profile 'made-up-node' already.*--replace" machine import out.js
 edited newer.json 's/for tests/for more tests/'
 ok machine import newer.json --replace --json
 prints '"name":[[:space:]]*"made-up-node"'
-ok machine list
+ok machine list --wide
 prints "for more tests"
 [ "$(grep -c made-up-node out)" -eq 1 ] || fail "replaced, and yet there twice"
 
@@ -124,7 +168,7 @@ expect 2 "no profile 'made-up-nod'.*did you mean 'made-up-node'\?" machine delet
 expect 2 "'h200-16c' ships with hocket; it is not in the store" machine delete h200-16c
 ok machine delete made-up-node
 prints "^deleted 'made-up-node' from "
-ok machine list
+ok machine list --wide
 ! grep -q made-up-node out || fail "deleted, and still there"
 expect 2 "made-up-node" machine show made-up-node
 ok machine import node.json # and back again

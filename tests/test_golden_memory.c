@@ -5,51 +5,26 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "calib/runs.h"
-#include "tests/fixture.h"
+#include "tests/fixture_runs.h"
 
 /* -- the allocator's figures ------------------------------------------------------------------- */
 
-#define FIRST_MARK HK_RUN_TIMES_END
-#define RUNS       75
-
-/* The worst error of the runs, in per cent. */
-static double worst_of(const hk_run_comparison *c, hk_run_figure mark) {
-  double worst = 0;
-  for (size_t i = 0; i < c->n; i++) {
-    const hk_run_compared *compared = &c->rows[i].figures[mark];
-    worst = fmax(worst, fabs(compared->error_pct));
-    if (!(fabs(compared->error_pct) <= 4)) {
-      fail_msg("line %d, %s: %.2f GiB predicted, %.2f measured", c->rows[i].run->line,
-               hk_run_figure_column(mark), compared->predicted, compared->measured);
-    }
-  }
-  return worst;
-}
-
-/* As 'hocket validate runs' has them: no figure of any run is off by more than 4 %, and half of
- * them by less than 0.5 %. docs/simulator.md says so, too. */
+/* docs/fidelity.md says that no figure is off by more than 4 %: the worst is the peak of line 15's
+ * step, 3.6 %. */
 static void published_runs(void **state) {
   (void)state;
-  hk_error err = {0};
-  hk_run_table table = {0};
-  hk_machine machines[2];
-  hk_run_comparison c;
-  must(hk_run_table_load(HK_TEST_DATA "/published-runs.csv", &table, &err), &err);
-  must(hk_machine_load("polaris-a100-4x40gb", &machines[0], &err), &err);
-  must(hk_machine_load("jlse-h100-4x80gb", &machines[1], &err), &err);
-  must(hk_runs_compare(&table, machines, 2, &c, &err), &err);
-  assert_int_equal(c.n, RUNS);
-  for (int m = FIRST_MARK; m < HK_RUN_FIGURES; m++) {
-    const hk_run_figure mark = (hk_run_figure)m;
-    print_message("%-19s median %.2f %%, worst %.2f %%\n", hk_run_figure_column(mark),
-                  c.median_abs_error_pct[m], worst_of(&c, mark));
-    assert_true(c.median_abs_error_pct[m] < 0.5);
-  }
-  hk_run_comparison_free(&c);
-  hk_machine_free(&machines[0]);
-  hk_machine_free(&machines[1]);
-  hk_run_table_free(&table);
+  static const error_limit polaris[HK_RUN_FIGURES] = {
+      [HK_RUN_before_fwd] = {0.06, 1.3}, [HK_RUN_after_fwd] = {0.07, 1.1},
+      [HK_RUN_after_bwd] = {0.05, 1.1},  [HK_RUN_peak_bwd] = {0.29, 2.5},
+      [HK_RUN_after_step] = {0.05, 1.3}, [HK_RUN_peak_step] = {0.05, 3.7},
+  };
+  static const error_limit jlse[HK_RUN_FIGURES] = {
+      [HK_RUN_before_fwd] = {0.68, 1.6}, [HK_RUN_after_fwd] = {0.48, 1.4},
+      [HK_RUN_after_bwd] = {0.51, 1.4},  [HK_RUN_peak_bwd] = {0.77, 2.5},
+      [HK_RUN_after_step] = {0.56, 1.6}, [HK_RUN_peak_step] = {0.51, 1.5},
+  };
+  check_shipped_profile("polaris-a100-4x40gb", 63, polaris, 0);
+  check_shipped_profile("jlse-h100-4x80gb", 12, jlse, 0);
 }
 
 /* -- the whole device -------------------------------------------------------------------------- */
@@ -118,7 +93,8 @@ static const hk_run *find_run(const hk_run_table *table, int interleave) {
   return NULL;
 }
 
-static void check_monitor(const char *path, const hk_run *run, const hk_machine *machine) {
+static void check_monitor(const char *path, const hk_run *run, const hk_machine *machine,
+                          double most) {
   const hk_memory_report memory = predict(run, machine);
   const monitor m = read_monitor(path);
   assert_int_equal(m.iterations, 3);
@@ -133,7 +109,7 @@ static void check_monitor(const char *path, const hk_run *run, const hk_machine 
   }
   print_message("interleave %g: off by at most %.1f %% of the peak\n", run->interleave,
                 100 * worst);
-  assert_true(worst <= 0.08);
+  assert_true(worst <= most);
 }
 
 static void monitored_runs(void **state) {
@@ -144,9 +120,9 @@ static void monitored_runs(void **state) {
   must(hk_run_table_load(HK_TEST_DATA "/published-runs.csv", &table, &err), &err);
   must(hk_machine_load("jlse-h100-4x80gb", &machine, &err), &err);
   check_monitor(HK_TEST_DATA "/gpu-monitor-20b-h100-zero-offload.csv", find_run(&table, 0),
-                &machine);
+                &machine, 0.052);
   check_monitor(HK_TEST_DATA "/gpu-monitor-20b-h100-interleave-k2.csv", find_run(&table, 1),
-                &machine);
+                &machine, 0.078);
   hk_machine_free(&machine);
   hk_run_table_free(&table);
 }

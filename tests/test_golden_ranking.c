@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Rankings of record: what H200 nodes took for 24 plans each, predicted anew by the profiles that
- * they were calibrated to. No change of the simulator may leave what was reached there: errors of
- * 5 % at most in the median and 10 at worst, Kendall's tau of 0.9, the best plan within 2 %. */
+ * they were calibrated to. No change of the simulator may leave what was reached there: each node
+ * has its own limits, close to that. On both the plan predicted best was the best. */
 #include "tests/fixture.h"
 
 #include <math.h>
@@ -63,7 +63,11 @@ static hk_ranking_verdict predicted_anew(const cJSON *measured, const choice *c,
   return verdict;
 }
 
-static void check(const char *ranking, const char *profile) {
+typedef struct {
+  double median_error_pct, worst_error_pct, tau;
+} limits;
+
+static void check(const char *ranking, const char *profile, limits limit) {
   hk_error err = {0};
   cJSON *root = NULL;
   const cJSON *plans = NULL;
@@ -75,10 +79,10 @@ static void check(const char *ranking, const char *profile) {
   print_message("%s: %.2f %% (median), %.2f %% (worst), tau %.3f, regret %.1f %%\n",
                 strrchr(ranking, '/') + 1, v.median_error_pct, v.worst_error_pct, v.tau,
                 v.regret_pct);
-  assert_true(v.median_error_pct <= 5);
-  assert_true(v.worst_error_pct <= 10);
-  assert_true(v.tau >= 0.9);
-  assert_true(v.regret_pct <= 2);
+  assert_true(v.median_error_pct <= limit.median_error_pct);
+  assert_true(v.worst_error_pct <= limit.worst_error_pct);
+  assert_true(v.tau >= limit.tau);
+  assert_true(v.regret_pct <= 0);
   for (size_t i = 0; i < c.n; i++) hk_plan_free(&c.plans[i]);
   free(c.plans);
   hk_machine_free(&machine);
@@ -87,12 +91,14 @@ static void check(const char *ranking, const char *profile) {
 
 static void node_27(void **state) {
   (void)state;
-  check(RESULTS "ranking-h200-2026-11-22-h.json", RESULTS "ranking-h200-2026-11-22-h-profile.json");
+  check(RESULTS "ranking-h200-2026-11-22-h.json", RESULTS "ranking-h200-2026-11-22-h-profile.json",
+        (limits){2.4, 7.1, 0.94});
 }
 
 static void node_28(void **state) {
   (void)state;
-  check(RESULTS "ranking-h200-2026-11-22-i.json", RESULTS "ranking-h200-2026-11-22-i-profile.json");
+  check(RESULTS "ranking-h200-2026-11-22-i.json", RESULTS "ranking-h200-2026-11-22-i-profile.json",
+        (limits){2.1, 4.8, 0.92});
 }
 
 int main(void) {

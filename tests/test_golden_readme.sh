@@ -1,28 +1,38 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Runs what README.md shows. In its ```console blocks a line "$ hocket ..." is run (the program may
-# be given by any path) and must not fail; the lines under it must be in what it prints, as whole
-# lines and in that order. "..." stands for lines left out.
-# Usage: test_golden_readme.sh HOCKET
+# Runs what README.md, docs/ and bench/ show. In a ```console block a line "$ hocket ..." is run (the program
+# may be given by any path) and must not fail; the lines under it must be in what it prints, as whole
+# lines and in that order. "..." stands for lines left out. In a ```sh block the options of each line
+# "hocket ..." must be in that command's help. And each link to a file must lead to one.
+# Usage: test_golden_readme.sh HOCKET [PAGE]...     the pages default to those of this repository
 set -u
 hocket=$(realpath "$1")
-readme=$(realpath "$(dirname "$0")/../README.md")
+root=$(realpath "$(dirname "$0")/..")
+shift
+if (($# == 0)); then
+  shopt -s globstar
+  set -- "$root"/{README,CONTRIBUTING}.md "$root"/docs/**/*.md "$root"/bench/**/*.md
+fi
+mapfile -t pages < <(realpath "$@")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
-examples=0 failures=0
+examples=0 commands=0 links=0 failures=0
 : >printed
+
+fail() {
+  echo "FAIL: ${page#"$root"/}: $*"
+  failures=$((failures + 1))
+}
 
 run() {
   local words
   read -ra words <<<"$1"
   examples=$((examples + 1))
   if [[ ${words[0]##*/} != hocket ]]; then
-    echo "FAIL: README.md: not an example of hocket: $1"
-    failures=$((failures + 1))
+    fail "not an example of hocket: $1"
   elif ! "$hocket" "${words[@]:1}" >printed 2>errors; then
-    echo "FAIL: README.md: $1: $(cat errors)"
-    failures=$((failures + 1))
+    fail "$1: $(cat errors)"
   fi
   sed -i 's/ *$//' printed
 }
@@ -34,22 +44,52 @@ expect() {
   if [[ -n $at ]]; then
     sed -i "1,${at}d" printed
   else
-    echo "FAIL: README.md shows a line that is not printed, or not there: $1"
-    failures=$((failures + 1))
+    fail "shows a line that is not printed, or not there: $1"
   fi
 }
 
-inside=no
-while IFS= read -r line; do
-  case $inside:$line in
-    'no:```console') inside=yes ;;
-    'yes:```') inside=no ;;
-    'yes:$ '*) run "${line#'$ '}" ;;
-    yes: | yes:...) ;;
-    yes:*) expect "${line%"${line##*[! ]}"}" ;;
-  esac
-done <"$readme"
+check_options() {
+  local words word
+  read -ra words <<<"${1%%#*}"
+  commands=$((commands + 1))
+  "$hocket" "${words[1]}" --help >help 2>errors || { fail "no such command: $1" && return; }
+  if grep -q '^Actions:' help; then "$hocket" "${words[1]}" "${words[2]}" --help >help 2>errors; fi
+  for word in "${words[@]}"; do
+    [[ $word == -* && $word != - ]] || continue
+    grep -qE -- "(^|[ ,])$word([ ,]|\$)" help || fail "$word is not in the help of: $1"
+  done
+}
 
-((examples > 0)) || { echo "FAIL: README.md has no example" && failures=1; }
-echo "$examples examples, $failures failures"
+check_links() {
+  local target
+  while IFS= read -r target; do
+    target=${target%%#*}
+    [[ -n $target && $target != *://* ]] || continue
+    links=$((links + 1))
+    [[ -e $(dirname "$page")/$target ]] || fail "links to $target, which is not there"
+  done < <(grep -oE '\]\([^) ]+\)|<img [^>]*src="[^"]+"' "$page" |
+    sed -E 's/^\]\((.*)\)$/\1/; s/.*src="(.*)"$/\1/')
+}
+
+for page in "${pages[@]}"; do
+  inside=no
+  while IFS= read -r line; do
+    case $inside:$line in
+      'no:```console' | 'no:```sh') inside=${line#'```'} ;;
+      'no:```'?*) inside=other ;;
+      no:*) ;;
+      *:'```') inside=no ;;
+      'console:$ '*) run "${line#'$ '}" ;;
+      console: | console:...) ;;
+      console:*) expect "${line%"${line##*[! ]}"}" ;;
+      'sh:hocket '*) check_options "$line" ;;
+    esac
+  done <"$page"
+  check_links
+done
+
+if ((examples == 0)); then
+  page=$root && fail "no page has an example"
+fi
+echo "$examples examples, $commands other commands, $links links, $failures failures"
 ((failures == 0))

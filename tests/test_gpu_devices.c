@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What else is asked of a device: signs of what is done, matrix products, copies to another
- * device. Without a device, or with one only, or without cuBLAS: skipped, and why.
+/* What else is asked of a device: signs of what is done, matrix products, work on the caller's
+ * streams, its clock while it is busy, copies to another device. Without a device, or with one
+ * only, or without cuBLAS: skipped, and why.
  *
  *   test_gpu_devices --backend host   the same checks where there is no GPU */
 #include "tests/fixture_gpu.h"
@@ -79,6 +80,98 @@ static void a_sign(void **state) {
   unpin(host, 4096);
 }
 
+/* -- The caller's streams and threads -----------------------------------------------------------
+ */
+
+enum { BYTES = 16 << 20 };
+
+/* Work on an adopted stream, of which another one waits and which waits for another. */
+static void check_adopted(void *native) {
+  hk_error err = {0};
+  hk_stream *theirs = NULL;
+  hk_event *there = NULL, *here = NULL;
+  char *device = NULL, *host = NULL, *text = plain(BYTES);
+  for (int i = 0; i < BYTES; i++) text[i] = (char)(i * 5 + i / 251);
+  must(pinned(BYTES, &host, &err), &err);
+  must(ops->alloc(gpu, BYTES, (void **)&device, &err), &err);
+  must(ops->event_open(gpu, false, &there, &err), &err);
+  must(ops->event_open(gpu, false, &here, &err), &err);
+  must(ops->stream_adopt(gpu, native, &theirs, &err), &err);
+  const hk_segment s = {.from = device, .to = device + BYTES / 2, .n = BYTES / 4};
+  const hk_kernel k = {.kind = HK_KERNEL_GATHER, .n = BYTES / 4, .segments = &s, .n_segments = 1};
+  for (int i = 0; i < 3; i++) {
+    must(ops->copy(theirs, device, text, BYTES / 2, &err), &err);
+    must(ops->launch(theirs, &k, &err), &err);
+    must(ops->record(theirs, there, &err), &err);
+    must(ops->wait(stream, there, &err), &err);
+    must(ops->copy(stream, host, device, BYTES, &err), &err);
+    must(ops->record(stream, here, &err), &err);
+    must(ops->wait(theirs, here, &err), &err);
+    must(ops->zero(theirs, device + 3, BYTES - 5, &err), &err);
+    must(ops->stream_sync(theirs, &err), &err);
+    assert_memory_equal(host, text, BYTES / 2);
+    assert_memory_equal(host + BYTES / 2, text, BYTES / 2);
+    memset(host, 0, BYTES);
+    memcpy(host, text, 3);
+    memcpy(host + BYTES - 2, text + BYTES / 2 - 2, 2);
+    must(compare(stream, "zeroed", device, host, BYTES, &err), &err);
+  }
+  ops->stream_close(theirs);
+  must(ops->zero(stream, device, 0, &err), &err);
+  must(ops->stream_sync(stream, &err), &err);
+  ops->event_close(there);
+  ops->event_close(here);
+  ops->release(gpu, device);
+  unpin(host, BYTES);
+  free(text);
+}
+
+static void adopted_streams(void **state) {
+  (void)state;
+  check_adopted(NULL);
+  /* A stream of CUDA's own: what is behind the part that all backends' streams have. */
+  hk_error err = {0};
+  hk_stream *own = NULL;
+  must(ops->stream_open(gpu, true, &own, &err), &err);
+  void *native = NULL;
+  memcpy(&native, (const char *)own + sizeof *own, sizeof native);
+  check_adopted(native);
+  check_adopted(native); /* closing the wrapper has left it as it was */
+  ops->stream_close(own);
+}
+
+/* Copies enough for some ms lie before and behind. */
+static void clock_of_a_busy_device(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_event *first = NULL, *last = NULL;
+  char *device = NULL, *host = NULL;
+  must(pinned(BYTES, &host, &err), &err);
+  must(ops->alloc(gpu, BYTES, (void **)&device, &err), &err);
+  must(ops->event_open(gpu, false, &first, &err), &err);
+  must(ops->event_open(gpu, false, &last, &err), &err);
+  for (int round = 0; round < 5; round++) {
+    for (int i = 0; i < 20; i++) must(ops->copy(stream, device, host, BYTES, &err), &err);
+    hk_ns uncertainty = 0, begin = 0, end = 0;
+    const hk_ns before = hk_now();
+    must(ops->clock_align(gpu, &uncertainty, &err), &err);
+    assert_true(hk_now() - before < HK_NS_PER_S / 10);
+    assert_in_range(uncertainty, 0, 500000);
+    must(ops->record(stream, first, &err), &err);
+    must(ops->copy(stream, device, host, BYTES, &err), &err);
+    must(ops->record(stream, last, &err), &err);
+    must(ops->stream_sync(stream, &err), &err);
+    const hk_ns after = hk_now();
+    must(ops->event_time(first, &begin, &err), &err);
+    must(ops->event_time(last, &end, &err), &err);
+    assert_true(before - uncertainty <= begin && begin < end && end <= after + uncertainty);
+  }
+  ops->event_close(first);
+  ops->event_close(last);
+  ops->release(gpu, device);
+  unpin(host, BYTES);
+}
+
 /* -- Several devices --------------------------------------------------------------------------- */
 
 /* Up to the first device, over to the second, and from there through memory that the first has
@@ -124,10 +217,36 @@ static void peers(void **state) {
   free(text);
 }
 
+/* A thread that works on one device and calls for another has its own again afterwards. */
+static void guards(void **state) {
+  (void)state;
+  hk_error err = {0};
+  int n = 0, mine = 0, theirs = 0, again = 0;
+  must(ops->guard(gpu, &mine, &err), &err);
+  must(ops->guard(gpu, &theirs, &err), &err);
+  assert_int_equal(theirs, -1); /* nothing to be restored */
+  must(ops->count(&n, &err), &err);
+  hk_backend *second = NULL;
+  if (n > 1) must(ops->open(1, NULL, &second, &err), &err);
+  must(ops->guard(gpu, &again, &err), &err);
+  assert_int_equal(again, -1); /* opening has changed nothing */
+  if (second != NULL && strcmp(ops->name, "cuda") == 0) {
+    must(ops->guard(second, &theirs, &err), &err);
+    assert_int_equal(theirs, 0);
+    ops->unguard(second, theirs);
+    must(ops->guard(gpu, &again, &err), &err);
+    assert_int_equal(again, -1);
+  }
+  if (second != NULL) ops->close(second);
+  must(ops->guard(gpu, &again, &err), &err);
+  assert_int_equal(again, -1); /* nor has closing */
+  ops->unguard(gpu, mine);
+}
+
 static const struct CMUnitTest TESTS[] = {
-    cmocka_unit_test(a_sign),
-    cmocka_unit_test(matrix_products),
-    cmocka_unit_test(peers),
+    cmocka_unit_test(a_sign),          cmocka_unit_test(matrix_products),
+    cmocka_unit_test(adopted_streams), cmocka_unit_test(clock_of_a_busy_device),
+    cmocka_unit_test(guards),          cmocka_unit_test(peers),
 };
 
 int main(int argc, char **argv) {

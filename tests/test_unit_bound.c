@@ -226,7 +226,7 @@ static void the_barrier_comes_first(void **state) {
 #define STEPS 40
 enum { C = HK_ROUTE_CPU, S = HK_ROUTE_STAGED, M = HK_ROUTE_MAPPED, R = HK_ROUTE_RESIDENT };
 
-/* Seconds a parameter for shares f, written down anew from DESIGN.md's table of bytes. */
+/* Seconds a parameter for shares f, by docs/architecture.md's table of bytes. */
 static double seconds_of(const hk_machine *m, const double f[HK_ROUTE_COUNT]) {
   const double n = m->gpus.value;
   const double in = 2 * f[C] + 12 * f[S] + 12 * f[M], out = 12 * f[S] + 12 * f[M];

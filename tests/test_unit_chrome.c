@@ -48,7 +48,7 @@ static void make_example(fixture *f) {
   add(f, HK_LANE_CPU, 0, op, NULL, 0);
   op = none;
   op.kind = HK_OP_STATE_H2D, op.subgroup = 2, op.piece = 0;
-  add(f, HK_LANE_H2D, 0, op, (int32_t[]){ADAMW_GPU, STATE_IN}, 2);
+  add(f, HK_LANE_H2D, 0, op, (int32_t[]){STATE_IN, ADAMW_GPU}, 2);
   op = none;
   op.kind = HK_OP_WEIGHT_H2D, op.subgroup = 1;
   add(f, HK_LANE_UP, 1, op, (int32_t[]){ADAMW_CPU}, 1);
@@ -201,6 +201,8 @@ static void test_operations_become_slices(void **state) {
   assert_true(number(args_of(operation(root, ADAMW_CPU)), "threads") == 8);
   assert_true(number(args_of(operation(root, NEXT_IN)), "wait_ns") == 700);
   assert_true(number(args_of(operation(root, ADAMW_GPU)), "wait_ns") == 0);
+  /* Since the last of its dependencies ended, which is the second of NEXT_IN's, the first here. */
+  assert_true(number(args_of(operation(root, BARRIER)), "wait_ns") == 0);
   cJSON_Delete(root);
   free_fixture(&f);
 }

@@ -80,6 +80,22 @@ static void largest_counts_are_exact(void **state) {
   }
 }
 
+static void values_out_of_range(void **state) {
+  (void)state;
+  static const char *const rows[] = {
+      "--subgroup 0", "--subgroup 1001G", "--subgroup 12T", "--gpus 0",       "--gpus 65",
+      "--ratio 1.01", "--ratio -0.01",    "--ratio nan",    "--ratio 0x1p-1", "--seq 0"};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char line[64], name[16];
+    hk_args args;
+    hk_error err = {0};
+    snprintf(line, sizeof line, "plan %s", rows[i]);
+    snprintf(name, sizeof name, "'%.*s'", (int)strcspn(rows[i], " "), rows[i]);
+    if (parse(line, EVERYTHING, &args, &err) != HK_INPUT) fail_msg("%s is taken", rows[i]);
+    assert_non_null(strstr(err.message, name));
+  }
+}
+
 static void last_one_wins(void **state) {
   (void)state;
   char line[] = "plan --tp 2 --policy mapped --tp 4 --flush sync --policy streamed --flush async";
@@ -158,6 +174,7 @@ int main(void) {
       cmocka_unit_test(defaults),
       cmocka_unit_test(values),
       cmocka_unit_test(largest_counts_are_exact),
+      cmocka_unit_test(values_out_of_range),
       cmocka_unit_test(last_one_wins),
       cmocka_unit_test(operands_stand_anywhere),
       cmocka_unit_test(help_ends_reading),

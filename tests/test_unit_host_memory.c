@@ -269,7 +269,7 @@ static void test_measured_mixtures(void **state) {
   assert_true(alone.first[HK_RES_DRAM_CPU] > 185.1e9 && alone.first[HK_RES_DRAM_CPU] < 185.3e9);
 }
 
-/* The calibration of an H200 node on 2026-11-21 (docs/simulator.md): AdamW in G params/s alone,
+/* The calibration of an H200 node on 2026-11-21 (docs/notes/): AdamW in G params/s alone,
  * beside copies in, out and both ways, copies in GB/s. Kernels lose a constant share beside copies,
  * also at 4 threads, which leave host memory with room; copies in get the rest of it. */
 static void test_calibrated_node(void **state) {

@@ -23,7 +23,7 @@ static const hk_quantity_info *info_of(const char *key) {
 
 static void make_calibration(const char *name, calibration *c) {
   static hk_calibrated quantities[1];
-  static const hk_segment segments[] = {{"h2d", 65536, 9300, 40, 55e9, 1e8}};
+  static const hk_line_segment segments[] = {{"h2d", 65536, 9300, 40, 55e9, 1e8}};
   static const hk_replayed replays[] = {{"h2d 64 KiB", 0, 1e9, 1.02e9, 2}};
   hk_error err = {0};
   open_campaign(&c->campaign);
@@ -37,7 +37,7 @@ static void make_calibration(const char *name, calibration *c) {
   c->campaign.seconds = 31;
   c->fit = (hk_profile_fit){.quantities = quantities,
                             .n_quantities = 1,
-                            .segments = (hk_segment *)segments,
+                            .segments = (hk_line_segment *)segments,
                             .n_segments = 1,
                             .replays = (hk_replayed *)replays,
                             .n_replays = 1,

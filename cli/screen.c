@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Widths are counted in columns of the terminal, of which a character of another script may take
+ * none, one or two. */
+#include "cli/screen.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#define USUAL_WIDTH 80
+#define LEAST_WIDTH 40 /* in a narrower terminal lines are broken by the terminal */
+
+static bool is_wide, has_failed;
+
+void hk_screen_wide(bool wide) {
+  is_wide = wide;
+}
+
+size_t hk_screen_width(void) {
+  struct winsize size;
+  if (is_wide) return SIZE_MAX;
+  if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+    return USUAL_WIDTH;
+  return size.ws_col < LEAST_WIDTH ? LEAST_WIDTH : size.ws_col;
+}
+
+bool hk_screen_failed(void) {
+  return has_failed;
+}
+
+/* -- Text -------------------------------------------------------------------------------------- */
+
+/* Bytes of the next character, 1 or more, and the columns that it takes. */
+static size_t next_character(const char *text, size_t *columns) {
+  wchar_t character;
+  mbstate_t state = {0};
+  const size_t length = strnlen(text, MB_LEN_MAX);
+  const size_t bytes = mbrtowc(&character, text, length, &state);
+  *columns = 1;
+  if (bytes == 0 || bytes > length) return 1; /* of no use in this locale */
+  const int width = wcwidth(character);
+  if (width >= 0) *columns = (size_t)width;
+  return bytes;
+}
+
+size_t hk_text_width(const char *text, size_t bytes) {
+  size_t sum = 0, columns;
+  for (size_t at = 0; at < bytes && text[at] != '\0'; sum += columns)
+    at += next_character(text + at, &columns);
+  return sum;
+}
+
+size_t hk_text_fit(const char *text, size_t width, bool cut) {
+  size_t used = 0, at = 0, space = 0, columns;
+  while (text[at] != '\0') {
+    const size_t bytes = next_character(text + at, &columns);
+    if (text[at] == ' ' && at > 0) space = at;
+    if (used + columns > width && (space > 0 || (cut && at > 0))) return space > 0 ? space : at;
+    used += columns;
+    at += bytes;
+  }
+  return at;
+}
+
+static bool is_control(const char *text) {
+  const unsigned char c = (unsigned char)text[0], next = c ? (unsigned char)text[1] : 0;
+  /* U+0080 to U+009F, too: a terminal takes U+009B for ESC [. */
+  return c < 0x20 || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0);
+}
+
+char *hk_text_visible(const char *text) {
+  char *copy = malloc(4 * strlen(text) + 1), *end = copy;
+  if (copy == NULL) return NULL;
+  for (; *text != '\0'; text++) {
+    if (!is_control(text)) {
+      *end++ = *text;
+      continue;
+    }
+    if ((unsigned char)*text == 0xc2) end += sprintf(end, "\\x%02x", (unsigned char)*text++);
+    end += sprintf(end, "\\x%02x", (unsigned char)*text);
+  }
+  *end = '\0';
+  return copy;
+}
+
+/* -- Streams ----------------------------------------------------------------------------------- */
+
+/* What a stream holds back: the first byte of U+0080 to U+00BF, until the second says which. */
+typedef struct {
+  int fd;
+  bool held;
+} filter;
+
+static bool write_all(int fd, const char *bytes, size_t n) {
+  while (n > 0) {
+    const ssize_t wrote = write(fd, bytes, n);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    bytes += wrote;
+    n -= (size_t)wrote;
+  }
+  return true;
+}
+
+/* One byte of many, as it is shown: 8 characters at most. */
+static size_t show_byte(filter *f, unsigned char c, char *out) {
+  size_t n = 0;
+  const bool held = f->held, c1 = held && c >= 0x80 && c < 0xa0;
+  f->held = false;
+  if (held && c1) return (size_t)sprintf(out, "\\xc2\\x%02x", c);
+  if (held) out[n++] = (char)0xc2;
+  if (c == 0xc2)
+    f->held = true;
+  else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+    n += (size_t)sprintf(out + n, "\\x%02x", c);
+  else
+    out[n++] = (char)c;
+  return n;
+}
+
+/* A stream's write function: 0 tells an error. */
+static ssize_t write_visibly(void *cookie, const char *bytes, size_t n) {
+  filter *f = cookie;
+  char shown[4096];
+  size_t used = 0;
+  for (size_t i = 0; i < n; i++) {
+    used += show_byte(f, (unsigned char)bytes[i], shown + used);
+    if (used + 16 < sizeof shown && i + 1 < n) continue;
+    if (!write_all(f->fd, shown, used)) return 0;
+    used = 0;
+  }
+  return (ssize_t)n;
+}
+
+/* `mode` as setvbuf has it. Without memory the stream stays as it is. */
+static FILE *filtered(FILE *stream, filter *f, int mode) {
+  FILE *made = fopencookie(f, "w", (cookie_io_functions_t){.write = write_visibly});
+  if (made == NULL) return stream;
+  setvbuf(made, NULL, mode, BUFSIZ);
+  return made;
+}
+
+void hk_screen_open(void) {
+  static filter out = {.fd = STDOUT_FILENO}, err = {.fd = STDERR_FILENO};
+  stdout = filtered(stdout, &out, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
+  stderr = filtered(stderr, &err, _IONBF);
+}
+
+/* -- Progress ---------------------------------------------------------------------------------- */
+
+static const char new_line[] = "\r\033[K"; /* in place of the old one */
+
+void hk_screen_progress(const char *format, ...) {
+  char *text = NULL;
+  va_list values;
+  va_start(values, format);
+  const int length = vasprintf(&text, format, values);
+  va_end(values);
+  if (length < 0) return;
+  hk_screen_progress_end();
+  fputs(text, stderr);
+  free(text);
+}
+
+void hk_screen_progress_end(void) {
+  (void)write_all(STDERR_FILENO, new_line, sizeof new_line - 1);
+}
+
+/* -- Paragraphs -------------------------------------------------------------------------------- */
+
+static void print_wrapped(const char *text, size_t indent, size_t hang) {
+  const size_t width = hk_screen_width();
+  for (size_t margin = indent; *text != '\0'; margin = indent + hang) {
+    const size_t bytes = hk_text_fit(text, width > margin ? width - margin : 1, false);
+    printf("%*s%.*s\n", (int)margin, "", (int)bytes, text);
+    text += bytes;
+    text += strspn(text, " ");
+  }
+}
+
+void hk_print_text(size_t indent, size_t hang, const char *format, ...) {
+  char *text = NULL, *visible = NULL;
+  va_list values;
+  va_start(values, format);
+  const int length = vasprintf(&text, format, values);
+  va_end(values);
+  if (length >= 0) visible = hk_text_visible(text);
+  if (visible != NULL)
+    print_wrapped(visible, indent, hang);
+  else
+    has_failed = true;
+  if (length >= 0) free(text);
+  free(visible);
+}

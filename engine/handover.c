@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients on their way from the framework's tensors to where the update reads them.
+ *
+ * A subgroup that the device updates has its gradients in device memory for as long as the engine
+ * lives: a kernel on the caller's stream gathers tensors there. Gradients for the CPU are gathered
+ * into slots, of which there are a few: a slot takes one image (the gradients of one piece) and, as
+ * soon as all of it has been given, one copy takes it to the host. The caller's stream waits for a
+ * slot's copy only where it would overwrite what has not left yet.
+ *
+ * The gathering kernel also sums the squares of what it has written, a bin set for each segment, so
+ * that a gradient that is added to replaces its squares, too. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/training_private.h"
+
+/* Slots, at most; less where they would take more than MOST_SLOT_BYTES, but always two. */
+#define MOST_SLOTS      8
+#define MOST_SLOT_BYTES (512 * HK_MIB)
+
+/* -- Sizes ------------------------------------------------------------------------------------- */
+
+hk_bytes hk_training_bin_bytes(const hk_engine *e) {
+  hk_bytes bytes = 0;
+  for (int32_t s = 0; s < e->state.n_segments; s++) {
+    const hk_grad_type type = e->params[e->state.segments[s].param].grad_type;
+    bytes += hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
+  }
+  return bytes;
+}
+
+static hk_bytes largest_image(const hk_engine *e) {
+  hk_bytes bytes = 0;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    const hk_grad_image *image = &e->state.images[i];
+    if (!image->on_device && image->bytes > bytes) bytes = image->bytes;
+  }
+  return (bytes + 511) / 512 * 512;
+}
+
+static int32_t count_slots(const hk_engine *e) {
+  int32_t images = 0;
+  for (int32_t i = 0; i < e->state.n_images; i++) images += !e->state.images[i].on_device;
+  const hk_bytes bytes = largest_image(e);
+  const int64_t fit = bytes > 0 ? MOST_SLOT_BYTES / bytes : 0;
+  const int64_t wanted = hk_max(2, hk_min(MOST_SLOTS, fit));
+  return (int32_t)hk_min(images, wanted);
+}
+
+hk_bytes hk_training_slot_bytes(const hk_engine *e) {
+  return count_slots(e) * largest_image(e);
+}
+
+/* -- Opening and closing ----------------------------------------------------------------------- */
+
+static hk_status open_slots(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  t->slot_bytes = largest_image(e);
+  const int32_t n = count_slots(e);
+  t->slots = calloc((size_t)n + 1, sizeof *t->slots);
+  if (t->slots == NULL) return hk_fail_memory(err, (size_t)n * sizeof *t->slots, "slots");
+  t->n_slots = n;
+  for (int32_t i = 0; i < n; i++) {
+    t->slots[i].image = -1;
+    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].written, err));
+    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].loaded, err));
+    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].left, err));
+  }
+  return HK_OK;
+}
+
+/* Each image's operation: pieces of subgroups follow each other in both lists. */
+static void find_ops(hk_engine *e) {
+  struct hk_training *t = e->training;
+  const hk_state *state = &e->state;
+  for (int32_t i = 0; i < state->n_images; i++) {
+    t->images[i] = (hk_image_state){.slot = -1, .op = -1};
+  }
+  for (size_t o = 0; o < e->graph.n_ops; o++) {
+    const hk_op *op = &e->graph.ops[o];
+    if (op->kind != HK_OP_GRAD_D2H) continue;
+    const int64_t flat = state->subgroups[op->subgroup].offset + op->offset;
+    const int32_t segment = hk_state_segment(state, flat);
+    t->images[state->segments[segment].image].op = (int32_t)o;
+  }
+}
+
+hk_status hk_handover_open(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const size_t n_images = (size_t)e->state.n_images, n_segments = (size_t)e->state.n_segments;
+  t->images = calloc(n_images, sizeof *t->images);
+  t->bins_at = calloc(n_segments + 1, sizeof *t->bins_at);
+  t->giver = calloc(e->n_params, sizeof *t->giver);
+  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL) {
+    return hk_fail_memory(err, n_images * sizeof *t->images, "the gradients' places");
+  }
+  for (size_t s = 0; s < n_segments; s++) {
+    const hk_grad_type type = e->params[e->state.segments[s].param].grad_type;
+    t->bins_at[s + 1] = t->bins_at[s] + hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
+  }
+  find_ops(e);
+  HK_TRY(open_slots(e, err));
+  hk_handover_expect(e);
+  return HK_OK;
+}
+
+void hk_handover_close(hk_engine *e) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend != NULL ? e->backend->ops : NULL;
+  for (int32_t i = 0; t->slots != NULL && i < t->n_slots; i++) {
+    if (t->slots[i].written != NULL) ops->event_close(t->slots[i].written);
+    if (t->slots[i].loaded != NULL) ops->event_close(t->slots[i].loaded);
+    if (t->slots[i].left != NULL) ops->event_close(t->slots[i].left);
+  }
+  for (size_t i = 0; i < t->n_streams; i++) {
+    if (t->streams[i].last != NULL) ops->event_close(t->streams[i].last);
+    if (t->streams[i].stream != NULL) ops->stream_close(t->streams[i].stream);
+  }
+  free(t->slots);
+  free(t->streams);
+  free(t->images);
+  free(t->bins_at);
+  free(t->giver);
+}
+
+/* -- The caller's streams ---------------------------------------------------------------------- */
+
+hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err) {
+  struct hk_training *t = e->training;
+  if (hk_training_is_host(e)) native = NULL;
+  for (size_t i = 0; i < t->n_streams; i++) {
+    *out = &t->streams[i];
+    if (t->streams[i].native == native) return HK_OK;
+  }
+  if (t->n_streams == t->room_streams) {
+    const size_t room = t->room_streams * 2 + 4;
+    hk_callers_stream *more = realloc(t->streams, room * sizeof *more);
+    if (more == NULL) return hk_fail_memory(err, room * sizeof *more, "the caller's streams");
+    t->streams = more;
+    t->room_streams = room;
+  }
+  const hk_backend_ops *ops = e->backend->ops;
+  hk_callers_stream *s = &t->streams[t->n_streams];
+  *s = (hk_callers_stream){.native = native};
+  HK_TRY(ops->event_open(e->backend, false, &s->last, err));
+  const hk_status status = ops->stream_adopt(e->backend, native, &s->stream, err);
+  if (status != HK_OK) {
+    ops->event_close(s->last);
+    return status;
+  }
+  t->n_streams++;
+  *out = s;
+  return HK_OK;
+}
+
+/* -- Slots ------------------------------------------------------------------------------------- */
+
+static char *slot_memory(const hk_engine *e, int32_t slot) {
+  return e->slots + slot * e->training->slot_bytes;
+}
+
+/* A copy of an image, in or out, on the flush stream. */
+static hk_status copy_image(hk_engine *e, int32_t image, bool out, hk_stream *stream,
+                            hk_error *err) {
+  const hk_grad_image *i = &e->state.images[image];
+  char *host = (char *)e->grads + i->at;
+  char *slot = slot_memory(e, e->training->images[image].slot);
+  return out ? e->backend->ops->copy(stream, host, slot, i->bytes, err)
+             : e->backend->ops->copy(stream, slot, host, i->bytes, err);
+}
+
+/* Without a slot the image has been copied before, on the same stream: only the event is wanted. */
+hk_status hk_training_flush_op(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  const int64_t flat = e->state.subgroups[op->subgroup].offset + op->offset;
+  const int32_t image = e->state.segments[hk_state_segment(&e->state, flat)].image;
+  if (e->training->images[image].slot < 0) return HK_OK;
+  return copy_image(e, image, true, stream, err);
+}
+
+/* The operation of an image, or without one, or a second time, a copy outside the graph. */
+static hk_status send_image(hk_engine *e, int32_t image, bool as_operation, hk_error *err) {
+  struct hk_training *t = e->training;
+  hk_image_state *state = &t->images[image];
+  if (as_operation && state->op >= 0 && !state->issued && atomic_load(&t->state) == HK_BEGUN) {
+    state->issued = true;
+    return hk_executor_issue(e->executor, state->op, err);
+  }
+  return state->slot >= 0 ? copy_image(e, image, true, t->flush, err) : HK_OK;
+}
+
+/* The image in the slot goes to the host. */
+static hk_status leave(hk_engine *e, int32_t slot, bool as_operation, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  hk_slot *s = &t->slots[slot];
+  hk_image_state *image = &t->images[s->image];
+  HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
+  HK_TRY(ops->wait(t->flush, s->written, err));
+  HK_TRY(send_image(e, s->image, as_operation, err));
+  HK_TRY(ops->record(t->flush, s->left, err));
+  s->has_left = true;
+  image->on_host = true;
+  image->slot = -1;
+  s->image = -1;
+  return HK_OK;
+}
+
+/* A slot without an image; the longest unused of those, else of all. */
+static hk_status find_slot(hk_engine *e, int32_t *out, hk_error *err) {
+  struct hk_training *t = e->training;
+  int32_t free_slot = -1, oldest = 0;
+  for (int32_t i = 0; i < t->n_slots; i++) {
+    if (t->slots[i].age < t->slots[oldest].age) oldest = i;
+    if (t->slots[i].image >= 0) continue;
+    if (free_slot < 0 || t->slots[i].age < t->slots[free_slot].age) free_slot = i;
+  }
+  *out = free_slot >= 0 ? free_slot : oldest;
+  return free_slot >= 0 ? HK_OK : leave(e, oldest, false, err);
+}
+
+/* Orders what comes on stream `own` behind what another stream has written to the slot. */
+static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  if (s->stream == own) return HK_OK;
+  HK_TRY(e->backend->ops->record(t->streams[s->stream].stream, s->written, err));
+  HK_TRY(e->backend->ops->wait(t->streams[own].stream, s->written, err));
+  s->stream = own;
+  return HK_OK;
+}
+
+/* Gives the image a slot that stream `own` may write to, with what was given before. */
+static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  hk_image_state *state = &t->images[image];
+  if (state->slot >= 0) return take_over(e, &t->slots[state->slot], own, err);
+  /* An update may be reading what the host has of it, which is not the sum. */
+  if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
+  int32_t slot = 0;
+  HK_TRY(find_slot(e, &slot, err));
+  hk_slot *s = &t->slots[slot];
+  hk_stream *stream = t->streams[own].stream;
+  if (s->has_left) HK_TRY(ops->wait(stream, s->left, err));
+  s->image = image;
+  s->stream = own;
+  s->age = ++t->clock;
+  state->slot = slot;
+  if (!state->on_host) return HK_OK;
+  HK_TRY(copy_image(e, image, false, t->flush, err));
+  HK_TRY(ops->record(t->flush, s->loaded, err));
+  return ops->wait(stream, s->loaded, err);
+}
+
+hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < t->n_slots; i++) {
+    if (t->slots[i].image >= 0) HK_TRY(leave(e, i, all, err));
+  }
+  for (int32_t i = 0; all && i < e->state.n_images; i++) {
+    if (t->images[i].op >= 0 && !t->images[i].issued) HK_TRY(send_image(e, i, true, err));
+  }
+  return HK_OK;
+}
+
+/* Images that are in a slot again have operations of their own to come. */
+hk_status hk_handover_issue_again(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    const bool again = t->images[i].issued && t->images[i].slot < 0;
+    t->images[i].issued = false;
+    if (again) HK_TRY(send_image(e, i, true, err));
+  }
+  return HK_OK;
+}
+
+/* -- Handing over ------------------------------------------------------------------------------ */
+
+/* Segments that one launch gathers. */
+typedef struct {
+  hk_segment segments[HK_SEGMENTS_MOST];
+  int n;
+  int64_t values;
+  hk_stream *stream;
+} gather_batch;
+
+static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
+  if (b->n == 0) return HK_OK;
+  const hk_kernel gather = {
+      .kind = HK_KERNEL_GATHER, .n = b->values, .segments = b->segments, .n_segments = b->n};
+  b->n = 0;
+  b->values = 0;
+  return e->backend->ops->launch(b->stream, &gather, err);
+}
+
+/* One segment of a tensor's gradient at `data`, to its image. */
+static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int32_t number,
+                                const char *data, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_param_segment *s = &e->state.segments[number];
+  const hk_grad_image *image = &e->state.images[s->image];
+  const hk_param *param = &e->params[s->param];
+  const bool add = t->given[s->param] > 0;
+  const bool new_slot = !image->on_device && t->images[s->image].slot < 0;
+  if (new_slot || add || b->n == HK_SEGMENTS_MOST) HK_TRY(gather_now(e, b, err));
+  char *to = hk_engine_segment_grads(e, s);
+  if (!image->on_device) {
+    HK_TRY(enter_slot(e, s->image, own, err));
+    to = slot_memory(e, t->images[s->image].slot) + (s->at - image->at);
+  }
+  uint64_t *bins = (uint64_t *)(void *)((char *)e->device_bins + t->bins_at[number]);
+  if (add) {
+    const hk_bytes bytes = t->bins_at[number + 1] - t->bins_at[number];
+    HK_TRY(e->backend->ops->zero(b->stream, bins, bytes, err));
+  }
+  const int64_t first = s->offset - (e->param_end[s->param] - param->numel);
+  b->segments[b->n++] = (hk_segment){.from = data + (size_t)first * hk_grad_size(param->grad_type),
+                                     .to = to,
+                                     .n = s->n,
+                                     .from_type = param->grad_type,
+                                     .to_type = param->grad_type,
+                                     .bins = bins,
+                                     .add = add};
+  b->values += s->n;
+  return HK_OK;
+}
+
+/* The images of a tensor that has brought what was expected; those that are whole leave. */
+static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, int32_t first,
+                             hk_error *err) {
+  struct hk_training *t = e->training;
+  if (++t->given[param] != t->expected[param]) return HK_OK;
+  for (int32_t s = first; s < e->state.n_segments && e->state.segments[s].param == param; s++) {
+    const int32_t image = e->state.segments[s].image;
+    if (--t->images[image].missing > 0 || t->images[image].slot < 0) continue;
+    HK_TRY(gather_now(e, b, err));
+    HK_TRY(leave(e, t->images[image].slot, true, err));
+  }
+  return HK_OK;
+}
+
+/* What is added comes behind what another stream has given for the tensor. */
+static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  const int32_t before = t->given[param] > 0 ? t->giver[param] : own;
+  t->giver[param] = own;
+  if (before == own) return HK_OK;
+  hk_callers_stream *other = &t->streams[before];
+  HK_TRY(e->backend->ops->record(other->stream, other->last, err));
+  return e->backend->ops->wait(t->streams[own].stream, other->last, err);
+}
+
+static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, int32_t own,
+                      hk_error *err) {
+  struct hk_training *t = e->training;
+  gather_batch batch = {.stream = t->streams[own].stream};
+  for (size_t i = 0; i < n; i++) {
+    const int32_t param = (int32_t)list[i].param;
+    const int64_t begin = e->param_end[param] - e->params[param].numel;
+    const int32_t first = hk_state_segment(&e->state, begin);
+    HK_TRY(follow_giver(e, param, own, err));
+    for (int32_t s = first; s < e->state.n_segments && e->state.segments[s].param == param; s++) {
+      HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
+    }
+    HK_TRY(count_given(e, &batch, param, first, err));
+  }
+  HK_TRY(gather_now(e, &batch, err));
+  HK_TRY(e->backend->ops->record(batch.stream, t->streams[own].last, err));
+  t->streams[own].dirty = true;
+  return hk_training_is_host(e) ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
+}
+
+static hk_status check_list(const hk_engine *e, const hk_handed_gradient *list, size_t n,
+                            hk_error *err) {
+  for (size_t i = 0; i < n; i++) {
+    if (list[i].param < 0 || (size_t)list[i].param >= e->n_params) {
+      return hk_fail(err, HK_INPUT, "a gradient of tensor %lld: the engine has %zu tensors",
+                     (long long)list[i].param, e->n_params);
+    }
+    if (list[i].data != NULL) continue;
+    return hk_fail(err, HK_INPUT, "the gradient of tensor %lld is at address 0",
+                   (long long)list[i].param);
+  }
+  return HK_OK;
+}
+
+hk_status hk_training_gradients(hk_engine *e, const hk_handed_gradient *list, size_t n,
+                                void *native, hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  HK_TRY(check_list(e, list, n, err));
+  pthread_mutex_lock(&t->lock);
+  hk_callers_stream *stream = NULL;
+  hk_status status = hk_training_begin(e, err);
+  if (status == HK_OK) status = hk_handover_stream(e, native, &stream, err);
+  if (status == HK_OK) {
+    status = give(e, list, n, (int32_t)(stream - t->streams), err);
+    if (status != HK_OK) e->failed = true; /* what has been given cannot be said */
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status == HK_OK ? HK_OK : hk_fail_prefix(err, "handing over gradients");
+}
+
+/* -- The norm ---------------------------------------------------------------------------------- */
+
+hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  const hk_bytes bytes = t->bins_at[e->state.n_segments];
+  memset(sum, 0, sizeof *sum);
+  for (size_t i = 0; i < t->n_streams; i++) {
+    if (t->streams[i].dirty) HK_TRY(ops->wait(e->stream, t->streams[i].last, err));
+    t->streams[i].dirty = false;
+  }
+  HK_TRY(ops->copy(e->stream, e->bins, e->device_bins, bytes, err));
+  HK_TRY(ops->stream_sync(e->stream, err));
+  for (int32_t s = 0; s < e->state.n_segments; s++) {
+    const int32_t param = e->state.segments[s].param;
+    if (t->given[param] == 0 || (only >= 0 && only != param)) continue;
+    hk_squares_add_set(sum, e->params[param].grad_type,
+                       (const uint64_t *)(const void *)((char *)e->bins + t->bins_at[s]));
+  }
+  return HK_OK;
+}
+
+void hk_handover_expect(hk_engine *e) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    hk_image_state *image = &t->images[i];
+    image->missing = 0;
+    image->issued = false;
+    image->on_host = false;
+    const hk_grad_image *place = &e->state.images[i];
+    for (int32_t s = place->segments_begin; s < place->segments_end; s++) {
+      image->missing += t->expected[e->state.segments[s].param] > 0;
+    }
+  }
+}
+
+hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  HK_TRY(hk_handover_leave(e, false, err));
+  for (size_t i = 0; i < t->n_streams; i++) {
+    if (t->streams[i].dirty) HK_TRY(ops->wait(e->stream, t->streams[i].last, err));
+    t->streams[i].dirty = false;
+  }
+  HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
+  HK_TRY(ops->stream_sync(e->stream, err));
+  memset(t->given, 0, e->n_params * sizeof *t->given);
+  t->violated = false;
+  hk_handover_expect(e);
+  return HK_OK;
+}
+
+/* -- Reading back ------------------------------------------------------------------------------ */
+
+static hk_status read_segment(hk_engine *e, int32_t number, char *to, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_param_segment *s = &e->state.segments[number];
+  const hk_bytes bytes = s->n * (hk_bytes)hk_grad_size(e->params[s->param].grad_type);
+  const char *from = hk_engine_segment_grads(e, s);
+  if (t->images[s->image].slot >= 0) {
+    from = slot_memory(e, t->images[s->image].slot) + (s->at - e->state.images[s->image].at);
+  } else if (!e->state.images[s->image].on_device) {
+    memcpy(to, from, (size_t)bytes);
+    return HK_OK;
+  }
+  HK_TRY(e->backend->ops->copy(e->stream, to, from, bytes, err));
+  return e->backend->ops->stream_sync(e->stream, err);
+}
+
+hk_status hk_training_read_gradient(hk_engine *e, size_t param, void *data, hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  if (param >= e->n_params || t->given[param] == 0) {
+    return hk_fail(err, HK_INPUT, "tensor %zu has no gradient since the last step", param);
+  }
+  pthread_mutex_lock(&t->lock);
+  hk_squares unused; /* waits for the caller's streams */
+  hk_status status = hk_handover_squares(e, -1, &unused, err);
+  if (status == HK_OK) status = e->backend->ops->stream_sync(t->flush, err);
+  const int64_t begin = e->param_end[param] - e->params[param].numel;
+  const size_t size = hk_grad_size(e->params[param].grad_type);
+  for (int32_t s = hk_state_segment(&e->state, begin);
+       status == HK_OK && s < e->state.n_segments && e->state.segments[s].param == (int32_t)param;
+       s++) {
+    const size_t at = (size_t)(e->state.segments[s].offset - begin) * size;
+    status = read_segment(e, s, (char *)data + at, err);
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}

@@ -1,0 +1,643 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Iterations of training: when a run of the graph begins and ends, steps, and waiting for weights.
+ * Gradients are handover.c's. */
+#include "engine/training.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/training_private.h"
+
+static bool overlaps(const hk_engine *e) {
+  return e->plan.overlap != HK_OVERLAP_NONE;
+}
+
+static hk_training_state state_of(const hk_engine *e) {
+  return (hk_training_state)atomic_load_explicit(&e->training->state, memory_order_acquire);
+}
+
+static void set_state(hk_engine *e, hk_training_state state) {
+  atomic_store_explicit(&e->training->state, (int)state, memory_order_release);
+}
+
+/* -- Opening and closing ----------------------------------------------------------------------- */
+
+hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
+  if (e->plan.runtime != HK_RUNTIME_HOCKET) {
+    return hk_fail(err, HK_INPUT,
+                   "the plan is for the runtime 'deepspeed': training takes plans for 'hocket'");
+  }
+  struct hk_training *t = calloc(1, sizeof *t);
+  if (t == NULL) return hk_fail_memory(err, sizeof *t, "training");
+  pthread_mutex_init(&t->lock, NULL);
+  pthread_rwlock_init(&t->waiters, NULL);
+  t->factor = 1;
+  t->gate = -1;
+  e->training = t;
+  const size_t n = e->n_params;
+  t->given = calloc(n, sizeof *t->given);
+  t->expected = calloc(n, sizeof *t->expected);
+  t->assumed = calloc(n, sizeof *t->assumed);
+  t->assumed_steps = calloc(n, sizeof *t->assumed_steps);
+  t->wanted_steps = calloc(n, sizeof *t->wanted_steps);
+  if (t->given == NULL || t->expected == NULL || t->assumed == NULL || t->assumed_steps == NULL ||
+      t->wanted_steps == NULL) {
+    return hk_fail_memory(err, n * sizeof *t->wanted_steps, "the tensors' counts");
+  }
+  for (size_t p = 0; p < n; p++) t->expected[p] = 1;
+  return HK_OK;
+}
+
+unsigned hk_training_external_lanes(const hk_engine *e) {
+  if (e->training == NULL || !overlaps(e)) return 0;
+  return 1u << HK_LANE_HOST | 1u << HK_LANE_FLUSH;
+}
+
+/* The flat interval of an operation that brings new weights; false: it is none. */
+static bool weights_of(const hk_engine *e, const hk_op *op, int64_t *begin, int64_t *end) {
+  const bool last = op->kind == HK_OP_WEIGHT_PLACE || op->kind == HK_OP_ADAMW_GPU ||
+                    op->kind == HK_OP_ADAMW_MAPPED ||
+                    (op->kind == HK_OP_WEIGHT_H2D && !e->state.subgroups[op->subgroup].early);
+  if (!last) return false;
+  *begin = e->state.subgroups[op->subgroup].offset + op->offset;
+  *end = *begin + hk_engine_op_numel(e, op);
+  return true;
+}
+
+/* Which blocks an operation brings weights for. */
+static bool blocks_of(const hk_engine *e, const hk_op *op, int32_t *first, int32_t *last) {
+  int64_t begin = 0, end = 0;
+  if (!weights_of(e, op, &begin, &end)) return false;
+  const hk_param_segment *segments = e->state.segments;
+  *first = e->params[segments[hk_state_segment(&e->state, begin)].param].block;
+  *last = e->params[segments[hk_state_segment(&e->state, end - 1)].param].block;
+  return true;
+}
+
+static hk_status list_blocks(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  t->n_blocks = e->params[e->n_params - 1].block + 1;
+  t->block_begin = calloc((size_t)t->n_blocks + 2, sizeof *t->block_begin);
+  if (t->block_begin == NULL) {
+    return hk_fail_memory(err, (size_t)t->n_blocks * sizeof *t->block_begin, "the list of blocks");
+  }
+  for (int pass = 0; pass < 2; pass++) { /* counts, then fills */
+    for (size_t i = 0; i < e->graph.n_ops; i++) {
+      int32_t first = 0, last = -1;
+      if (e->graph.ops[i].kind == HK_OP_BARRIER) t->gate = (int32_t)i;
+      if (!blocks_of(e, &e->graph.ops[i], &first, &last)) continue;
+      for (int32_t b = first; b <= last; b++) {
+        if (pass == 0) {
+          t->block_begin[b + 2]++;
+        } else {
+          t->block_ops[t->block_begin[b + 1]++] = (int32_t)i;
+        }
+      }
+    }
+    if (pass == 1) break;
+    for (int32_t b = 2; b < t->n_blocks + 2; b++) t->block_begin[b] += t->block_begin[b - 1];
+    const size_t n = (size_t)t->block_begin[t->n_blocks + 1];
+    t->block_ops = calloc(n + 1, sizeof *t->block_ops);
+    if (t->block_ops == NULL) {
+      return hk_fail_memory(err, n * sizeof *t->block_ops, "the blocks' operations");
+    }
+  }
+  return HK_OK;
+}
+
+hk_status hk_training_open(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  t->flush = hk_executor_stream(e->executor, HK_LANE_FLUSH);
+  if (t->flush == NULL) {
+    t->own_flush = true;
+    HK_TRY(ops->stream_open(e->backend, false, &t->flush, err));
+  }
+  HK_TRY(ops->event_open(e->backend, false, &t->stepped, err));
+  HK_TRY(list_blocks(e, err));
+  return hk_handover_open(e, err);
+}
+
+static hk_status end_run(hk_engine *e, hk_error *err);
+
+void hk_training_close(hk_engine *e) {
+  struct hk_training *t = e->training;
+  hk_error ignored = {0};
+  if (t == NULL) return;
+  if (e->executor != NULL) end_run(e, &ignored);
+  if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
+  hk_recording_close(e);
+  hk_handover_close(e);
+  if (t->stepped != NULL) e->backend->ops->event_close(t->stepped);
+  pthread_rwlock_destroy(&t->waiters);
+  pthread_mutex_destroy(&t->lock);
+  free(t->given);
+  free(t->expected);
+  free(t->assumed);
+  free(t->assumed_steps);
+  free(t->wanted_steps);
+  free(t->block_begin);
+  free(t->block_ops);
+  free(t);
+  e->training = NULL;
+}
+
+/* -- Runs -------------------------------------------------------------------------------------- */
+
+/* The run that was under way has come to its end: its state is the engine's. Under t->lock; nobody
+ * waits for weights meanwhile. */
+static hk_status settle(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_training_state state = state_of(e);
+  if (state != HK_STEPPED) return HK_OK;
+  hk_timeline timeline = {0};
+  const bool timed =
+      t->timed && t->recording != NULL && hk_timeline_init(&e->graph, &timeline, err) == HK_OK;
+  hk_status status = hk_executor_finish(e->executor, timed ? &timeline : NULL, NULL, err);
+  if (timed && status == HK_OK) status = hk_recording_keep(e, &timeline, err);
+  hk_timeline_free(&timeline);
+  set_state(e, HK_IDLE);
+  if (status != HK_OK) return hk_engine_account_for_failure(e, t->stepping, true, err);
+  hk_engine_commit(e, t->stepping);
+  return HK_OK;
+}
+
+/* The same, for who holds t->lock: keeps waiters out. */
+static hk_status settle_alone(hk_engine *e, hk_error *err) {
+  if (state_of(e) != HK_STEPPED) return hk_engine_refuse_failed(e, err);
+  pthread_rwlock_wrlock(&e->training->waiters);
+  const hk_status status = settle(e, err);
+  pthread_rwlock_unlock(&e->training->waiters);
+  return status;
+}
+
+/* Whatever is under way is given up or completed. */
+static hk_status end_run(hk_engine *e, hk_error *err) {
+  if (state_of(e) == HK_BEGUN) {
+    hk_executor_cancel(e->executor);
+    set_state(e, HK_IDLE);
+  }
+  return state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
+}
+
+/* After so many clipped steps in a row one in PROBE is tried ahead all the same. */
+enum { CLIPPED_MOST = 2, PROBE = 16 };
+
+/* Whether what would be assumed is likely to hold. */
+static bool may_run_ahead(const hk_engine *e) {
+  const struct hk_training *t = e->training;
+  if (e->plan.overlap != HK_OVERLAP_BOTH || t->last_scale == 0) return false;
+  return t->clipped_in_a_row < CLIPPED_MOST || t->clipped_in_a_row % PROBE == 0;
+}
+
+/* What a step with the tensors of `active` would multiply gradients by. */
+static void assume(hk_engine *e) {
+  struct hk_training *t = e->training;
+  for (size_t p = 0; p < e->n_params; p++) e->active[p] = t->expected[p] > 0;
+  hk_engine_prepare_hyper(e, t->last_scale);
+  memcpy(t->assumed, e->active, e->n_params * sizeof *t->assumed);
+  memcpy(t->assumed_steps, e->steps, e->n_params * sizeof *t->assumed_steps);
+}
+
+static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
+  struct hk_training *t = e->training;
+  t->timed = t->recording != NULL;
+  return hk_executor_begin(e->executor, t->timed, hold, err);
+}
+
+hk_status hk_training_begin(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  if (state_of(e) == HK_BEGUN) return HK_OK;
+  HK_TRY(settle_alone(e, err));
+  if (!overlaps(e)) return HK_OK;
+  t->hold = !may_run_ahead(e);
+  if (!t->hold) assume(e);
+  HK_TRY(begin_run(e, t->hold, err));
+  set_state(e, HK_BEGUN);
+  return HK_OK;
+}
+
+hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
+  hk_executor_cancel(e->executor);
+  e->training->hold = true;
+  HK_TRY(begin_run(e, true, err));
+  return hk_handover_issue_again(e, err);
+}
+
+/* Updates that run ahead read the state and use the team. */
+hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  pthread_mutex_lock(&t->lock);
+  hk_status status = HK_OK;
+  if (state_of(e) == HK_STEPPED) status = settle_alone(e, err);
+  if (state_of(e) == HK_BEGUN && e->failed) status = end_run(e, err);
+  if (state_of(e) == HK_BEGUN && !t->hold) {
+    status = hk_training_begin_again(e, err);
+    if (status != HK_OK) e->failed = true;
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}
+
+/* -- Steps ------------------------------------------------------------------------------------- */
+
+static void judge(const hk_engine *e, const hk_training_step_options *o, const hk_squares *sum,
+                  hk_training_step_report *r) {
+  const double loss_scale = (o->loss_scale > 0 ? o->loss_scale : 1) / e->training->factor;
+  const double value = o->sum_of_squares != 0 ? o->sum_of_squares : hk_squares_value(sum);
+  r->nonfinite = (int64_t)sum->nonfinite;
+  r->skipped = sum->nonfinite > 0 || !isfinite(value);
+  r->grad_norm = sqrt(value) / fabs(loss_scale);
+  r->grad_scale = hk_grad_scale(value, o->max_norm, loss_scale);
+}
+
+/* Who takes part, and with what constants: into t->wanted_steps, since others may be at work with
+ * e->steps. True if that is what was assumed. */
+static bool choose_constants(hk_engine *e, double scale) {
+  struct hk_training *t = e->training;
+  bool same = !t->violated;
+  for (size_t p = 0; p < e->n_params; p++) {
+    const bool active = t->given[p] > 0;
+    same = same && active == t->assumed[p];
+    if (!active) continue;
+    const hk_adamw *hyper = &e->groups[e->params[p].group].hyper;
+    const bool as_before = p > 0 && t->given[p - 1] > 0 &&
+                           e->params[p - 1].group == e->params[p].group &&
+                           e->param_step[p - 1] == e->param_step[p];
+    t->wanted_steps[p] =
+        as_before ? t->wanted_steps[p - 1] : hk_adamw_prepare(hyper, e->param_step[p] + 1, scale);
+    same = same && memcmp(&t->wanted_steps[p], &t->assumed_steps[p], sizeof *t->wanted_steps) == 0;
+  }
+  return same;
+}
+
+static void take_constants(hk_engine *e) {
+  struct hk_training *t = e->training;
+  for (size_t p = 0; p < e->n_params; p++) e->active[p] = t->given[p] > 0;
+  memcpy(e->steps, t->wanted_steps, e->n_params * sizeof *e->steps);
+}
+
+/* Elements whose update has been done before the norm was known. */
+static int64_t count_ahead(const hk_engine *e) {
+  int64_t n = 0;
+  for (size_t i = 0; i < e->graph.n_ops; i++) {
+    const hk_op *op = &e->graph.ops[i];
+    const bool done = op->kind == HK_OP_ADAMW_CPU && hk_executor_done(e->executor, (int32_t)i);
+    if (done) n += op->work;
+  }
+  return n;
+}
+
+/* Lets the updates go: the norm is known, and new weights may be written behind the caller's work.
+ */
+static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  HK_TRY(ops->record(stream, t->stepped, err));
+  HK_TRY(hk_engine_send_ticket(e, err));
+  hk_state_relocate(&e->plan, &e->state);
+  t->stepping = e->step + 1;
+  if (!overlaps(e)) {
+    HK_TRY(ops->stream_sync(t->flush, err));
+    HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
+    HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
+    HK_TRY(begin_run(e, false, err));
+    set_state(e, HK_STEPPED);
+    return HK_OK;
+  }
+  HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
+  /* Images that were added to after their operation have been copied again, behind it. */
+  HK_TRY(ops->stream_sync(t->flush, err));
+  HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
+  HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
+  set_state(e, HK_STEPPED);
+  hk_executor_done_outside(e->executor, t->gate);
+  return HK_OK;
+}
+
+/* Nothing is changed: the gradients are of no use. */
+static hk_status skip(hk_engine *e, hk_error *err) {
+  HK_TRY(end_run(e, err));
+  return hk_handover_reset(e, err);
+}
+
+static void remember(hk_engine *e, const hk_training_step_options *o,
+                     const hk_training_step_report *r) {
+  struct hk_training *t = e->training;
+  t->last_scale = 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
+  t->clipped_in_a_row = r->grad_scale == t->last_scale ? 0 : t->clipped_in_a_row + 1;
+  memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
+}
+
+/* With at least one gradient given. */
+static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
+                           hk_training_step_report *r, hk_stream *stream, hk_error *err) {
+  struct hk_training *t = e->training;
+  hk_squares sum;
+  HK_TRY(hk_handover_leave(e, true, err));
+  HK_TRY(hk_handover_squares(e, -1, &sum, err));
+  judge(e, o, &sum, r);
+  if (r->skipped) return skip(e, err);
+  const bool kept = choose_constants(e, r->grad_scale);
+  if (overlaps(e) && !t->hold) {
+    if (!kept) HK_TRY(hk_training_begin_again(e, err));
+    if (kept) r->ahead = count_ahead(e);
+  }
+  if (t->hold || !overlaps(e)) take_constants(e);
+  HK_TRY(open_gate(e, stream, err));
+  remember(e, o, r);
+  r->step = t->stepping;
+  return hk_handover_reset(e, err);
+}
+
+/* Between BEGUN and a failure nothing of the step has been done but in spare memory. */
+static hk_status fail_step(hk_engine *e, hk_error *err) {
+  const bool begun = state_of(e) == HK_STEPPED;
+  hk_error ended = {0};
+  if (end_run(e, &ended) != HK_OK) { /* which has accounted for it */
+    *err = ended;
+    return err->status;
+  }
+  return hk_engine_account_for_failure(e, e->training->stepping, begun, err);
+}
+
+static hk_status check_step(const hk_training_step_options *o, hk_error *err) {
+  const bool right =
+      o->max_norm >= 0 && o->loss_scale >= 0 && isfinite(o->loss_scale) && !(o->sum_of_squares < 0);
+  if (right) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "a step with max_norm %g, loss_scale %g, sum_of_squares %g: none may be negative, "
+                 "and 0 stands for no clipping, 1, and this engine's own",
+                 o->max_norm, o->loss_scale, o->sum_of_squares);
+}
+
+hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options,
+                           hk_training_step_report *report, void *native, hk_error *err) {
+  static const hk_training_step_options none = {0};
+  struct hk_training *t = e->training;
+  if (options == NULL) options = &none;
+  *report = (hk_training_step_report){.step = hk_training_step_number(e), .grad_scale = 1};
+  HK_TRY(check_step(options, err));
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  pthread_mutex_lock(&t->lock);
+  hk_callers_stream *stream = NULL;
+  hk_status status = settle_alone(e, err);
+  report->step = e->step;
+  for (size_t p = 0; p < e->n_params; p++) report->params += t->given[p] > 0;
+  if (status == HK_OK && report->params > 0) {
+    status = hk_handover_stream(e, native, &stream, err);
+    if (status == HK_OK) status = hk_training_begin(e, err);
+    t->stepping = e->step + 1;
+    if (status == HK_OK) status = take_step(e, options, report, stream->stream, err);
+    if (status != HK_OK) status = fail_step(e, err);
+    if (status == HK_OK && !overlaps(e)) status = settle_alone(e, err);
+  }
+  t->factor = 1;
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}
+
+/* -- Waiting ----------------------------------------------------------------------------------- */
+
+/* When a wait of at most timeout_ms from now on is over; -1: never. */
+static hk_ns deadline_of(int32_t timeout_ms) {
+  return timeout_ms < 0 ? -1 : hk_now() + (hk_ns)timeout_ms * 1000000;
+}
+
+static int32_t time_left_ms(hk_ns deadline) {
+  if (deadline < 0) return -1;
+  return (int32_t)(hk_max(0, deadline - hk_now() + 999999) / 1000000);
+}
+
+/* One block's operations: queued, and followed by `stream`. */
+static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk_ns deadline,
+                              bool *there, hk_error *err) {
+  const struct hk_training *t = e->training;
+  for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
+    const int32_t left_ms = time_left_ms(deadline);
+    HK_TRY(hk_executor_await(e->executor, t->block_ops[i], left_ms, there, err));
+    if (!*there) return HK_OK;
+  }
+  for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
+    HK_TRY(hk_executor_follow(e->executor, t->block_ops[i], stream, err));
+  }
+  return HK_OK;
+}
+
+hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, int32_t timeout_ms,
+                                   bool *there, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_ns deadline = deadline_of(timeout_ms);
+  *there = true;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  if (block < -1 || block >= t->n_blocks) {
+    return hk_fail(err, HK_INPUT, "no block %d: there are %d, counted from 0", (int)block,
+                   (int)t->n_blocks);
+  }
+  if (state_of(e) != HK_STEPPED) return HK_OK;
+  hk_callers_stream *s = NULL;
+  hk_stream *stream = NULL;
+  pthread_mutex_lock(&t->lock);
+  hk_status status = hk_handover_stream(e, native, &s, err);
+  if (status == HK_OK) stream = s->stream; /* the list may move */
+  pthread_rwlock_rdlock(&t->waiters);
+  const bool pending = state_of(e) == HK_STEPPED;
+  pthread_mutex_unlock(&t->lock);
+  const int32_t first = block < 0 ? 0 : block, last = block < 0 ? t->n_blocks - 1 : block;
+  for (int32_t b = first; pending && status == HK_OK && *there && b <= last; b++) {
+    status = follow_block(e, b, stream, deadline, there, err);
+  }
+  if (pending && status == HK_OK && *there && hk_training_is_host(e)) {
+    status = e->backend->ops->stream_sync(stream, err);
+  }
+  pthread_rwlock_unlock(&t->waiters);
+  return status;
+}
+
+hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_error *err) {
+  struct hk_training *t = e->training;
+  *there = true;
+  if (state_of(e) == HK_STEPPED) {
+    hk_error failed = {0}; /* which settling reports in full */
+    pthread_rwlock_rdlock(&t->waiters);
+    const hk_status status = state_of(e) == HK_STEPPED
+                                 ? hk_executor_await_all(e->executor, timeout_ms, there, &failed)
+                                 : HK_OK;
+    pthread_rwlock_unlock(&t->waiters);
+    if (status == HK_OK && !*there) return HK_OK;
+  }
+  pthread_mutex_lock(&t->lock);
+  const hk_status status = settle_alone(e, err);
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}
+
+/* -- Smaller calls ----------------------------------------------------------------------------- */
+
+/* What has been handed over cannot be said after a failure half way. */
+static hk_status note_failure(hk_engine *e, hk_status status) {
+  if (status == HK_ENVIRONMENT) e->failed = true;
+  return status;
+}
+
+hk_status hk_training_flush(hk_engine *e, hk_error *err) {
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  pthread_mutex_lock(&e->training->lock);
+  const hk_status status = note_failure(e, hk_handover_leave(e, false, err));
+  pthread_mutex_unlock(&e->training->lock);
+  return status;
+}
+
+static hk_status check_param(const hk_engine *e, int64_t param, hk_error *err) {
+  if (param >= -1 && param < (int64_t)e->n_params) return HK_OK;
+  return hk_fail(err, HK_INPUT, "no tensor %lld: there are %zu, counted from 0", (long long)param,
+                 e->n_params);
+}
+
+/* One tensor's gradient: its squares no longer count, nor does it. */
+static hk_status forget_one(hk_engine *e, int64_t param, hk_error *err) {
+  struct hk_training *t = e->training;
+  hk_squares unused; /* waits for the kernels that write squares */
+  if (t->given[param] == 0) return HK_OK;
+  HK_TRY(hk_handover_squares(e, -1, &unused, err));
+  t->violated = true;
+  const int64_t begin = e->param_end[param] - e->params[param].numel;
+  for (int32_t s = hk_state_segment(&e->state, begin);
+       s < e->state.n_segments && e->state.segments[s].param == param; s++) {
+    char *bins = (char *)e->device_bins + t->bins_at[s];
+    HK_TRY(e->backend->ops->zero(e->stream, bins, t->bins_at[s + 1] - t->bins_at[s], err));
+    if (t->given[param] >= t->expected[param] && t->expected[param] > 0) {
+      t->images[e->state.segments[s].image].missing++;
+    }
+  }
+  t->given[param] = 0;
+  return e->backend->ops->stream_sync(e->stream, err);
+}
+
+hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  HK_TRY(check_param(e, param, err));
+  pthread_mutex_lock(&t->lock);
+  bool any = false;
+  for (size_t p = 0; p < e->n_params; p++) any = any || t->given[p] > 0;
+  hk_status status = HK_OK;
+  if (any && param >= 0) {
+    status = forget_one(e, param, err);
+  } else if (param < 0) {
+    const bool begun = state_of(e) == HK_BEGUN;
+    if (begun) status = end_run(e, err);
+    if (status == HK_OK && (begun || any)) status = hk_handover_reset(e, err);
+    t->factor = 1;
+  }
+  note_failure(e, status);
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}
+
+hk_status hk_training_scale(hk_engine *e, double factor, hk_error *err) {
+  if (!(factor > 0) || !isfinite(factor)) {
+    return hk_fail(err, HK_INPUT, "gradients times %g: the factor must be positive and finite",
+                   factor);
+  }
+  pthread_mutex_lock(&e->training->lock);
+  e->training->factor *= factor;
+  pthread_mutex_unlock(&e->training->lock);
+  return HK_OK;
+}
+
+hk_status hk_training_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err) {
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  HK_TRY(check_param(e, param, err));
+  pthread_mutex_lock(&e->training->lock);
+  const hk_status status = note_failure(e, hk_handover_squares(e, param, sum, err));
+  pthread_mutex_unlock(&e->training->lock);
+  return status;
+}
+
+hk_status hk_training_set_weight(hk_engine *e, size_t param, void *weight, hk_error *err) {
+  bool there = false;
+  HK_TRY(check_param(e, (int64_t)param, err));
+  HK_TRY(hk_training_drain(e, -1, &there, err));
+  e->params[param].weight = weight;
+  return HK_OK;
+}
+
+int64_t hk_training_step_number(const hk_engine *e) {
+  return state_of(e) == HK_STEPPED ? e->training->stepping : e->step;
+}
+
+int64_t hk_training_param_step(const hk_engine *e, size_t param) {
+  return e->param_step[param];
+}
+
+hk_status hk_training_set_param_step(hk_engine *e, size_t param, int64_t step, hk_error *err) {
+  bool there = false;
+  HK_TRY(check_param(e, (int64_t)param, err));
+  HK_TRY(hk_training_drain(e, -1, &there, err));
+  if (step < 0) return hk_fail(err, HK_INPUT, "steps count from 0, got %lld", (long long)step);
+  e->param_step[param] = step;
+  return HK_OK;
+}
+
+/* -- What it says of itself -------------------------------------------------------------------- */
+
+static void put_number(cJSON *to, const char *key, double value, bool *ok) {
+  *ok = *ok && cJSON_AddNumberToObject(to, key, value) != NULL;
+}
+
+static void put_text(cJSON *to, const char *key, const char *value, bool *ok) {
+  *ok = *ok && cJSON_AddStringToObject(to, key, value) != NULL;
+}
+
+static void put_memory(const hk_engine *e, cJSON *root, bool *ok) {
+  const hk_engine_memory memory = hk_engine_memory_taken(e);
+  cJSON *to = cJSON_AddObjectToObject(root, "memory");
+  int64_t spares = 0;
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    if (e->state.subgroups[s].ahead) spares += e->state.subgroups[s].slabs;
+  }
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  put_number(to, "device_bytes", (double)memory.device, ok);
+  put_number(to, "host_pinned_bytes", (double)memory.host_pinned, ok);
+  put_number(to, "spares_bytes", (double)(spares * e->state.shape.bytes), ok);
+  put_number(to, "slots_bytes", (double)hk_training_slot_bytes(e), ok);
+}
+
+static void put_routes(const hk_engine *e, cJSON *root, bool *ok) {
+  int64_t totals[HK_ROUTE_COUNT], ahead = 0;
+  cJSON *to = cJSON_AddObjectToObject(root, "parameters");
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  hk_plan_route_totals(&e->plan, totals);
+  for (int r = 0; r < HK_ROUTE_COUNT; r++) put_number(to, hk_route_names[r], (double)totals[r], ok);
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    if (e->state.subgroups[s].ahead) ahead += e->state.subgroups[s].numel;
+  }
+  put_number(to, "ahead", (double)ahead, ok);
+}
+
+char *hk_training_describe(hk_engine *e) {
+  cJSON *root = cJSON_CreateObject();
+  bool ok = root != NULL;
+  if (!ok) return NULL;
+  put_text(root, "schema", "hocket.engine/1", &ok);
+  put_text(root, "backend", e->backend->ops->name, &ok);
+  put_text(root, "device", e->info.name, &ok);
+  put_text(root, "policy", e->plan.policy, &ok);
+  put_text(root, "overlap", hk_overlap_names[e->plan.overlap], &ok);
+  put_text(root, "kernels", e->kernels->name, &ok);
+  put_text(root, "notes", e->notes, &ok);
+  put_number(root, "tensors", (double)e->n_params, &ok);
+  put_number(root, "blocks", (double)e->training->n_blocks, &ok);
+  put_number(root, "cpu_threads", hk_team_threads(e->team), &ok);
+  put_number(root, "steps", (double)hk_training_step_number(e), &ok);
+  put_number(root, "operations", (double)e->graph.n_ops, &ok);
+  put_routes(e, root, &ok);
+  put_memory(e, root, &ok);
+  char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
+  cJSON_Delete(root);
+  return text;
+}

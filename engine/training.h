@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training through an engine made by hk_engine_create_for: gradients are handed over tensor by
+ * tensor behind the caller's streams, steps do not block, and weights are waited for block by
+ * block. This is hocket.h within hocket; the contract of each call is stated there.
+ *
+ * An iteration goes through three states. IDLE: no operation of the graph is under way. BEGUN (with
+ * an overlap): gradients arrive, their copies to the host are operations of the graph, and
+ * subgroups that run ahead are updated into spare memory. STEPPED: the norm is known, updates and
+ * uploads go on. The next hand-over or a drain waits for their end and makes the new state the
+ * engine's. */
+#ifndef HK_ENGINE_TRAINING_H
+#define HK_ENGINE_TRAINING_H
+
+#include "engine/engine.h"
+
+typedef struct {
+  int64_t param;
+  const void *data;
+} hk_handed_gradient;
+
+typedef struct {
+  double max_norm, loss_scale, sum_of_squares; /* as in hocket_step_options */
+} hk_training_step_options;
+
+typedef struct {
+  int64_t step;
+  bool skipped;
+  int64_t nonfinite, params;
+  double grad_norm, grad_scale;
+  int64_t ahead;
+} hk_training_step_report;
+
+hk_status hk_training_set_weight(hk_engine *engine, size_t param, void *weight, hk_error *err);
+hk_status hk_training_masters(hk_engine *engine, int64_t param, void *stream, hk_error *err);
+hk_status hk_training_weights_from_masters(hk_engine *engine, int64_t param, void *stream,
+                                           hk_error *err);
+hk_status hk_training_gradients(hk_engine *engine, const hk_handed_gradient *list, size_t n,
+                                void *stream, hk_error *err);
+hk_status hk_training_flush(hk_engine *engine, hk_error *err);
+hk_status hk_training_discard(hk_engine *engine, int64_t param, hk_error *err);
+hk_status hk_training_scale(hk_engine *engine, double factor, hk_error *err);
+/* Of one tensor, or with -1 of all. */
+hk_status hk_training_squares(hk_engine *engine, int64_t param, hk_squares *sum, hk_error *err);
+hk_status hk_training_read_gradient(hk_engine *engine, size_t param, void *data, hk_error *err);
+hk_status hk_training_step(hk_engine *engine, const hk_training_step_options *options,
+                           hk_training_step_report *report, void *stream, hk_error *err);
+/* *there false: not within timeout_ms (-1: no limit). */
+hk_status hk_training_wait_weights(hk_engine *engine, int32_t block, void *stream,
+                                   int32_t timeout_ms, bool *there, hk_error *err);
+hk_status hk_training_drain(hk_engine *engine, int32_t timeout_ms, bool *there, hk_error *err);
+/* Before state is read or written (engine.h) between steps: completes the last step, gives up what
+ * has run ahead of the next one, and reports a failure of either, once. */
+hk_status hk_training_quiet(hk_engine *engine, hk_error *err);
+
+/* recording.c: hocket_record, hocket_mark, hocket_timeline. */
+hk_status hk_training_record(hk_engine *engine, bool on, hk_error *err);
+hk_status hk_training_mark(hk_engine *engine, int32_t phase, int32_t block, bool end, void *stream,
+                           hk_error *err);
+/* JSON text (hocket.spans/1), the caller's to free; NULL: out of memory or nothing is recorded. */
+char *hk_training_timeline(hk_engine *engine);
+
+/* Steps taken, the one under way included. */
+int64_t hk_training_step_number(const hk_engine *engine);
+/* JSON text (hocket.engine/1), the caller's to free; NULL: out of memory. */
+char *hk_training_describe(hk_engine *engine);
+
+int64_t hk_training_param_step(const hk_engine *engine, size_t param);
+hk_status hk_training_set_param_step(hk_engine *engine, size_t param, int64_t step, hk_error *err);
+
+#endif

@@ -1,0 +1,95 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# What people read fits the screen: 80 columns, or as many as the terminal has; --wide has it all.
+# Usage: test_golden_screen.sh HOCKET
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+
+# fits WIDTH WHAT: every line of `out` has at most so many columns, and there are some.
+fits() {
+  [ -s out ] || fail "$2: prints nothing"
+  awk -v most="$1" 'length > most { print FILENAME ": " length ": " $0; bad = 1 } END { exit bad }' \
+    out >long || fail "$2: wider than $1: $(head -3 long)"
+}
+
+cp "$tests/data/calibrated-node.json" node.json
+cp "$tests/data/published-runs.csv" .
+ok machine import node.json
+tiny_model
+ok simulate --model tiny.json --machine made-up-node --policy interleave --stride 2 --subgroup 20k \
+  --cpu-threads 2 -o plan.json --quiet --keep
+ok run plan.json --backend host --steps 2 --keep --quiet
+ok simulate plan.json --keep
+ok validate runs published-runs.csv
+head -n 40 out >rows && mv rows out
+fits 80 "validate runs"
+
+seven="--model llama-2-7b --machine polaris-a100-4x40gb"
+for command in "plan $seven" "plan $seven --explain" "plan --model gpt2 --machine made-up-node" \
+  "simulate $seven --policy interleave --stride 2" "simulate $seven --policy twinflow --ratio 0.4 \
+  --runtime deepspeed" "simulate plan.json" "machine list" "machine show h200-16c" \
+  "machine show h200-node-4x-64c" "model list" "model show gpt2 --tensors" "trace list" \
+  "machine diff h200-16c node.json" "run plan.json --backend host --steps 1"; do
+  "$hocket" $command >out 2>err || fail "hocket $command: $(cat err)"
+  grep -vE '^(measured on:|calibrated) ' out >tables && mv tables out # sentences, not tables
+  fits 80 "hocket $command"
+done
+for command in "trace diff 1 3"; do
+  "$hocket" $command >out 2>err || fail "hocket $command: $(cat err)"
+  grep -vE '^(a|b|b against a): ' out >tables && mv tables out
+  fits 80 "hocket $command"
+done
+
+# The answer is in the first line: which, how fast, does it fit, how far from the limit, why.
+ok plan $seven
+head -n 1 out | grep -qxE "gpu-only fits: [0-9.]+ ms/iteration, [0-9.]+ x bound, [a-z0-9_]+ [0-9]+ % busy" ||
+  fail "plan: begins with '$(head -n 1 out)'"
+ok plan $seven --seq 4096 --micro-batch 16 --policy interleave --ratio 0.8
+head -n 1 out | grep -qxE "interleave k=[0-9] r=0\.80 fits: [0-9.]+ ms/iteration, .* busy" ||
+  fail "plan: begins with '$(head -n 1 out)'"
+"$hocket" plan --model llama-3-70b --machine polaris-a100-4x40gb >out 2>err
+head -n 1 out | grep -q "^does not fit: host memory: " || fail "plan: '$(head -n 1 out)'"
+fits 80 "a plan that does not fit"
+
+# Columns that are left out are named; --wide has them, a row a line.
+ok plan $seven
+prints "^\(--wide also shows: forward ms, backward ms, tokens/s, Gparam/s, GPU GiB, host$"
+prints "^GiB, busy\)$"
+ok plan $seven --wide
+prints "^rank .* forward ms  backward ms  update ms  iter ms  tokens/s  Gparam/s  x bound  GPU GiB"
+! grep -q "also shows" out || fail "plan --wide leaves columns out"
+ok machine list --wide
+prints "^made-up-node +2 +import +2026-11-20 +1\.5 % +Two GPUs that nobody has.*for tests$"
+ok machine list
+prints "^    Two GPUs that nobody has.*for tests$"
+
+# A terminal's own width counts.
+if command -v python3 >/dev/null 2>&1; then
+  cat >terminal.py <<'END'
+import fcntl, os, pty, struct, sys, termios
+
+pid, terminal = pty.fork()
+if pid == 0:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, int(sys.argv[1]), 0, 0))
+    os.execv(sys.argv[2], sys.argv[2:])
+with open("out", "wb") as out:
+    while True:
+        try:
+            read = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not read:
+            break
+        out.write(read.replace(b"\r\n", b"\n"))
+os.waitpid(pid, 0)
+END
+  for width in 60 100 160; do
+    python3 terminal.py $width "$hocket" plan $seven
+    fits $width "plan in a terminal of $width"
+    longest=$(awk 'length > most { most = length } END { print most }' out)
+    [ "$longest" -gt $((width - 25)) ] || fail "a terminal of $width is used up to $longest"
+  done
+  prints "^rank .* forward ms "
+fi
+
+finish screen

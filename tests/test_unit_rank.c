@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Rankings: which candidates there are, in which order they come. */
+#include "tests/fixture.h"
+
+#include <stdio.h>
+
+#include "sim/forecast.h"
+
+/* A tiny model on the schoolbook machine, in subgroups of `numel`. */
+static hk_ranking ranked(int64_t numel, const hk_ranking_options *options) {
+  static const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 8};
+  hk_error err = {0};
+  hk_ranking ranking;
+  hk_model model = tiny_model(2);
+  const hk_machine machine = schoolbook_machine();
+  const hk_plan_settings settings = {.subgroup_numel = numel, .cpu_threads = 1};
+  must(hk_rank(&model, &machine, &job, &settings, options, &ranking, &err), &err);
+  hk_model_free(&model);
+  return ranking;
+}
+
+/* Where each subgroup goes and when, under which runtime, with how many buffers. */
+static bool same_work(const hk_plan *a, const hk_plan *b) {
+  if (a->runtime != b->runtime || a->buffers != b->buffers || a->n_subgroups != b->n_subgroups)
+    return false;
+  bool same = memcmp(a->order, b->order, a->n_subgroups * sizeof *a->order) == 0;
+  for (size_t s = 0; s < a->n_subgroups; s++)
+    same = same && a->subgroups[s].route == b->subgroups[s].route;
+  return same;
+}
+
+/* With few subgroups many settings come to the same, but nothing is ranked twice. */
+static void no_schedule_is_ranked_twice(void **state) {
+  (void)state;
+  const hk_ranking_options options = {.fixed = HK_POLICY_OPTIONS_NONE};
+  static const int64_t sizes[] = {1000000, 60000, 20000, 2000};
+  size_t least = 0;
+  for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    hk_ranking r = ranked(sizes[k], &options);
+    assert_true(r.n > least); /* more subgroups, more ways */
+    least = r.n;
+    for (size_t i = 0; i < r.n; i++) {
+      for (size_t j = 0; j < i; j++) {
+        char a[64], b[64];
+        if (!same_work(&r.forecasts[i].plan, &r.forecasts[j].plan)) continue;
+        fail_msg("subgroups of %d: '%s' and '%s' are the same schedule", (int)sizes[k],
+                 hk_forecast_title(&r.forecasts[j], b, sizeof b),
+                 hk_forecast_title(&r.forecasts[i], a, sizeof a));
+      }
+    }
+    hk_ranking_free(&r);
+  }
+}
+
+static void the_quickest_comes_first(void **state) {
+  (void)state;
+  const hk_ranking_options options = {.fixed = HK_POLICY_OPTIONS_NONE};
+  hk_ranking r = ranked(20000, &options);
+  assert_true(r.n_fit > 5 && r.n_fit <= r.n);
+  for (size_t i = 0; i < r.n; i++) assert_int_equal(r.forecasts[i].feasible, i < r.n_fit);
+  for (size_t i = 1; i < r.n_fit; i++)
+    assert_true(r.forecasts[i].iteration_ns >= r.forecasts[i - 1].iteration_ns);
+  hk_ranking_free(&r);
+}
+
+/* What takes no stride is left out when one is given. */
+static void what_is_fixed_holds_for_all(void **state) {
+  (void)state;
+  static const hk_runtime hocket = HK_RUNTIME_HOCKET;
+  hk_ranking_options options = {.only_runtime = &hocket, .fixed = HK_POLICY_OPTIONS_NONE};
+  options.fixed.stride = 3;
+  hk_ranking r = ranked(2000, &options);
+  assert_true(r.n > 0);
+  for (size_t i = 0; i < r.n; i++) {
+    assert_int_equal(r.forecasts[i].plan.stride, 3);
+    assert_int_equal(r.forecasts[i].plan.runtime, HK_RUNTIME_HOCKET);
+  }
+  hk_ranking_free(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_schedule_is_ranked_twice),
+      cmocka_unit_test(the_quickest_comes_first),
+      cmocka_unit_test(what_is_fixed_holds_for_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
