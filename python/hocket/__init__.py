@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hocket: AdamW for models whose optimizer state does not fit on the GPU.
+
+    import hocket
+
+    opt = hocket.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, max_norm=1.0,
+                       overlap="forward")
+    opt.attach(model)  # optional: gradients leave during backward, the update hides behind forward
+    for batch in data:
+        model(**batch).loss.backward()
+        opt.step()
+        opt.zero_grad()
+
+Weights that are on their way are waited for wherever they are looked up in their module. Code that
+keeps parameter tensors itself calls ``opt.synchronize()`` before it reads them after ``step()``.
+Writing to ``p.data`` behind autograd's back cannot be seen: write to ``p`` under torch.no_grad().
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .describe import describe, profile
+from .errors import HocketError, HocketUsageError
+from .handle import GradientHandle
+from .optim import AdamW
+
+if TYPE_CHECKING:
+    from .trainer import TrainerCallback
+
+
+def library_version() -> str:
+    """Version of libhocket."""
+    from . import _abi
+
+    return _abi.version()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TrainerCallback":  # needs transformers
+        from .trainer import TrainerCallback
+
+        return TrainerCallback
+    raise AttributeError(f"module 'hocket' has no attribute '{name}'")
+
+
+__all__ = ["AdamW", "GradientHandle", "HocketError", "HocketUsageError", "TrainerCallback",
+           "describe", "library_version", "profile"]

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libhocket through ctypes: engine/hocket.h, declaration by declaration, and one class over it.
+
+ctypes releases the GIL during every call. Calls that may block for long are made in slices of
+100 ms, so that signals (Ctrl-C) are handled between them.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import ctypes.util
+import json
+import os
+import pathlib
+import weakref
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+
+from .errors import MACHINE, USAGE, HocketError
+
+ABI = 2
+MESSAGE = 1024
+AGAIN = 4
+SLICE_MS = 100
+
+BF16, FP16, FP32 = range(3)
+OVERLAP_PLAN, OVERLAP_NONE, OVERLAP_FORWARD, OVERLAP_BOTH = range(4)
+P, M, V = range(3)
+FORWARD, BACKWARD = range(2)
+
+OVERLAPS: Dict[str, int] = {
+    "none": OVERLAP_NONE,
+    "forward": OVERLAP_FORWARD,
+    "both": OVERLAP_BOTH,
+}
+
+
+class Group(ctypes.Structure):
+    """hocket_group: hyperparameters, as in torch.optim.AdamW."""
+
+    _fields_ = [(name, c_double) for name in ("lr", "beta1", "beta2", "eps", "weight_decay")]
+
+
+class Tensor(ctypes.Structure):
+    """hocket_tensor: one parameter tensor."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("numel", c_int64),
+        ("block", c_int32),
+        ("group", c_int32),
+        ("weight_type", c_int32),
+        ("grad_type", c_int32),
+        ("weight", c_void_p),
+    ]
+
+
+class Options(ctypes.Structure):
+    """hocket_options: zero-initialised is the default."""
+
+    _fields_ = [
+        ("backend", c_char_p),
+        ("device", c_int32),
+        ("overlap", c_int32),
+        ("cpu_threads", c_int32),
+        ("pin_threads", c_int32),
+        ("first_core", c_int32),
+        ("host_memory", c_int64),
+        ("gpu_memory", c_int64),
+    ]
+
+
+class Gradient(ctypes.Structure):
+    """hocket_gradient: number of the tensor, address of its gradient."""
+
+    _fields_ = [("tensor", c_int64), ("data", c_void_p)]
+
+
+class StepOptions(ctypes.Structure):
+    """hocket_step_options."""
+
+    _fields_ = [
+        ("max_norm", c_double),
+        ("loss_scale", c_double),
+        ("sum_of_squares", c_double),
+        ("wait", c_int32),
+    ]
+
+
+class StepInfo(ctypes.Structure):
+    """hocket_step_info."""
+
+    _fields_ = [
+        ("step", c_int64),
+        ("skipped", c_int32),
+        ("nonfinite", c_int64),
+        ("tensors", c_int64),
+        ("grad_norm", c_double),
+        ("grad_scale", c_double),
+        ("ahead", c_int64),
+    ]
+
+
+class StepResult(NamedTuple):
+    """What a step did; the fields of hocket_step_info."""
+
+    step: int
+    skipped: bool
+    nonfinite: int
+    tensors: int
+    grad_norm: float
+    grad_scale: float
+    ahead: int
+
+
+_ENGINE = c_void_p
+# Name: (result, arguments). A result of c_int is a status; the last argument is then the message.
+PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
+    "hocket_create": (
+        c_int,
+        (c_char_p, POINTER(Tensor), c_size_t, POINTER(Group), c_size_t, POINTER(Options),
+         POINTER(c_void_p), c_char_p),
+    ),
+    "hocket_destroy": (None, (_ENGINE,)),
+    "hocket_version": (c_char_p, ()),
+    "hocket_abi": (c_int32, ()),
+    "hocket_set_weight": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
+    "hocket_masters": (c_int, (_ENGINE, c_int64, c_void_p, c_char_p)),
+    "hocket_wait_weights": (c_int, (_ENGINE, c_int32, c_void_p, c_int32, c_char_p)),
+    "hocket_drain": (c_int, (_ENGINE, c_int32, c_char_p)),
+    "hocket_gradients": (c_int, (_ENGINE, c_void_p, c_size_t, c_void_p, c_char_p)),
+    "hocket_flush": (c_int, (_ENGINE, c_char_p)),
+    "hocket_discard": (c_int, (_ENGINE, c_int64, c_char_p)),
+    "hocket_scale": (c_int, (_ENGINE, c_double, c_char_p)),
+    "hocket_sum_of_squares": (
+        c_int, (_ENGINE, c_int64, POINTER(c_double), POINTER(c_int64), c_char_p)),
+    "hocket_read_gradient": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
+    "hocket_step": (
+        c_int, (_ENGINE, POINTER(StepOptions), POINTER(StepInfo), c_void_p, c_char_p)),
+    "hocket_set_group": (c_int, (_ENGINE, c_size_t, POINTER(Group), c_char_p)),
+    "hocket_step_number": (c_int64, (_ENGINE,)),
+    "hocket_write": (c_int, (_ENGINE, c_int, c_size_t, c_int64, c_int64, c_void_p, c_char_p)),
+    "hocket_read": (c_int, (_ENGINE, c_int, c_size_t, c_int64, c_int64, c_void_p, c_char_p)),
+    "hocket_weights_from_masters": (c_int, (_ENGINE, c_int64, c_void_p, c_char_p)),
+    "hocket_get_tensor_step": (c_int, (_ENGINE, c_size_t, POINTER(c_int64), c_char_p)),
+    "hocket_set_tensor_step": (c_int, (_ENGINE, c_size_t, c_int64, c_char_p)),
+    "hocket_save": (c_int, (_ENGINE, c_char_p, c_char_p)),
+    "hocket_load": (c_int, (_ENGINE, c_char_p, c_char_p)),
+    "hocket_checksum": (c_int, (_ENGINE, c_char_p, c_char_p)),
+    "hocket_report": (c_char_p, (_ENGINE,)),
+    "hocket_mark": (c_int, (_ENGINE, c_int32, c_int32, c_int32, c_void_p, c_char_p)),
+    "hocket_record": (c_int, (_ENGINE, c_int32, c_char_p)),
+    "hocket_timeline": (c_char_p, (_ENGINE,)),
+}
+
+_library: Optional[ctypes.CDLL] = None
+
+
+def candidates() -> Sequence[str]:
+    """Where the library is looked for, in order: $HOCKET_LIBRARY alone, if that is set; else
+    beside this package, and the system's path."""
+    named = os.environ.get("HOCKET_LIBRARY")
+    if named:
+        return [named]
+    here = pathlib.Path(__file__).resolve().parent
+    found = [str(path) for path in sorted(here.glob("lib*/libhocket.so*"))]
+    system = ctypes.util.find_library("hocket")
+    return found + ([system] if system else []) + ["libhocket.so.0", "libhocket.so"]
+
+
+def library() -> ctypes.CDLL:
+    """libhocket, loaded once. HocketError (3) where it is missing, or of another ABI."""
+    global _library
+    if _library is None:
+        _library = _load()
+    return _library
+
+
+def _load() -> ctypes.CDLL:
+    reasons = []
+    for name in candidates():
+        try:
+            loaded = ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        _declare(loaded, name)
+        return loaded
+    raise HocketError(
+        "libhocket was not found: install the package (pip install .), or set HOCKET_LIBRARY to "
+        f"the path of libhocket.so ({'; '.join(reasons)})",
+        MACHINE,
+    )
+
+
+def _declare(loaded: ctypes.CDLL, name: str) -> None:
+    try:
+        loaded.hocket_abi.restype, loaded.hocket_abi.argtypes = PROTOTYPES["hocket_abi"]
+        found = loaded.hocket_abi()
+    except AttributeError:
+        found = 1  # the first had no such call
+    if found != ABI:
+        raise HocketError(
+            f"{name} has ABI {found}, but this package needs {ABI}: install library and package "
+            "of the same version",
+            MACHINE,
+        )
+    for function, (result, arguments) in PROTOTYPES.items():
+        entry = getattr(loaded, function)
+        entry.restype, entry.argtypes = result, list(arguments)
+
+
+def version() -> str:
+    """The library's version."""
+    return library().hocket_version().decode()
+
+
+def gradient_list(tensors: Sequence[int], addresses: Sequence[int]) -> "array.array":
+    """A hocket_gradient array: number, address, number, address ..."""
+    pairs = array.array("q", bytes(16 * len(tensors)))
+    pairs[0::2] = array.array("q", tensors)
+    pairs[1::2] = array.array("q", addresses)
+    return pairs
+
+
+def _destroy(handle: int, pid: int) -> None:
+    if os.getpid() == pid and _library is not None:  # a forked child has no engine
+        _library.hocket_destroy(handle)
+
+
+class Engine:
+    """One hocket_engine. Methods raise HocketError with the library's sentence and code.
+
+    ``stream`` is a cudaStream_t as an integer (0: the legacy default stream). State goes to and
+    from host addresses. Not safe for concurrent calls, except wait_weights and gradients.
+    """
+
+    def __init__(
+        self,
+        plan: Optional[str],
+        tensors: "ctypes.Array[Tensor]",
+        groups: "ctypes.Array[Group]",
+        options: Options,
+    ) -> None:
+        self._lib = library()
+        handle = c_void_p()
+        message = ctypes.create_string_buffer(MESSAGE)
+        status = self._lib.hocket_create(
+            plan.encode() if plan is not None else None, tensors, len(tensors), groups,
+            len(groups), byref(options), byref(handle), message)
+        if status:
+            raise HocketError(message.value.decode(errors="replace"), status)
+        self._handle = handle.value
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _destroy, handle.value, self._pid)
+
+    def close(self) -> None:
+        """Drains and frees the engine. Later calls raise."""
+        self._finalizer()
+        self._handle = None
+
+    def _engine(self) -> int:
+        if self._handle is None:
+            raise HocketError("this optimizer's engine has been closed", USAGE)
+        if os.getpid() != self._pid:
+            raise HocketError(
+                "a forked process cannot use its parent's optimizer: create one in the child, or "
+                "start it with the spawn method", USAGE)
+        return self._handle
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        message = ctypes.create_string_buffer(MESSAGE)
+        status = getattr(self._lib, name)(self._engine(), *arguments, message)
+        if status and status != AGAIN:
+            raise HocketError(message.value.decode(errors="replace"), status)
+        return status
+
+    # -- Weights ------------------------------------------------------------------------------
+
+    def masters(self, tensor: int, stream: int) -> None:
+        """fp32 masters from the weights of one tensor (-1: of all)."""
+        self._call("hocket_masters", tensor, stream)
+
+    def wait_weights(self, block: int, stream: int) -> None:
+        """Makes the stream wait for a block's new weights (-1: all). Interruptible."""
+        while self._call("hocket_wait_weights", block, stream, SLICE_MS) == AGAIN:
+            pass
+
+    def drain(self) -> None:
+        """Returns when the last step is complete. Interruptible."""
+        while self._call("hocket_drain", SLICE_MS) == AGAIN:
+            pass
+
+    def weights_from_masters(self, tensor: int, stream: int) -> None:
+        """Writes rounded masters to the weights of one tensor (-1: of all)."""
+        self._call("hocket_weights_from_masters", tensor, stream)
+
+    # -- Gradients ----------------------------------------------------------------------------
+
+    def gradients(self, tensors: Sequence[int], addresses: Sequence[int], stream: int) -> None:
+        """Hands over gradients that lie, or will lie, at these addresses."""
+        pairs = gradient_list(tensors, addresses)
+        self._call("hocket_gradients", pairs.buffer_info()[0], len(tensors), stream)
+
+    def gradient(self, tensor: int, address: int, stream: int) -> None:
+        """Hands over one gradient."""
+        self._call("hocket_gradients", byref(Gradient(tensor, address)), 1, stream)
+
+    def flush(self) -> None:
+        self._call("hocket_flush")
+
+    def discard(self, tensor: int = -1) -> None:
+        """Forgets one tensor's gradient since the last step (-1: all)."""
+        self._call("hocket_discard", tensor)
+
+    def scale(self, factor: float) -> None:
+        """Multiplies all gradients in the step to come."""
+        self._call("hocket_scale", factor)
+
+    def sum_of_squares(self, tensor: int = -1) -> Tuple[float, int]:
+        """Exact sum of squares of the finite values of one tensor's gradient (-1: of all), before
+        scale(), and how many values are not finite."""
+        total, nonfinite = c_double(), c_int64()
+        self._call("hocket_sum_of_squares", tensor, byref(total), byref(nonfinite))
+        return total.value, nonfinite.value
+
+    def read_gradient(self, tensor: int, address: int) -> None:
+        """One tensor's gradient so far, in its own type, to a host address."""
+        self._call("hocket_read_gradient", tensor, address)
+
+    # -- Steps --------------------------------------------------------------------------------
+
+    def step(self, max_norm: float, loss_scale: float, stream: int) -> StepResult:
+        """One optimizer step; max_norm 0: no clipping."""
+        info = StepInfo()
+        options = StepOptions(max_norm=max_norm, loss_scale=loss_scale)
+        self._call("hocket_step", byref(options), byref(info), stream)
+        return StepResult(info.step, bool(info.skipped), info.nonfinite, info.tensors,
+                          info.grad_norm, info.grad_scale, info.ahead)
+
+    def set_group(self, number: int, group: Group) -> None:
+        self._call("hocket_set_group", number, byref(group))
+
+    def step_number(self) -> int:
+        return self._lib.hocket_step_number(self._engine())
+
+    # -- State --------------------------------------------------------------------------------
+
+    def write(self, part: int, tensor: int, offset: int, n: int, address: int) -> None:
+        self._call("hocket_write", part, tensor, offset, n, address)
+
+    def read(self, part: int, tensor: int, offset: int, n: int, address: int) -> None:
+        self._call("hocket_read", part, tensor, offset, n, address)
+
+    def tensor_step(self, tensor: int) -> int:
+        step = c_int64()
+        self._call("hocket_get_tensor_step", tensor, byref(step))
+        return step.value
+
+    def set_tensor_step(self, tensor: int, step: int) -> None:
+        self._call("hocket_set_tensor_step", tensor, step)
+
+    def save(self, path: str) -> None:
+        self._call("hocket_save", os.fsencode(path))
+
+    def load(self, path: str) -> None:
+        self._call("hocket_load", os.fsencode(path))
+
+    def checksum(self) -> str:
+        hexadecimal = ctypes.create_string_buffer(33)
+        self._call("hocket_checksum", hexadecimal)
+        return hexadecimal.value.decode()
+
+    # -- What happened ------------------------------------------------------------------------
+
+    def report(self) -> Dict[str, Any]:
+        return self._json("hocket_report")
+
+    def timeline(self) -> Dict[str, Any]:
+        return self._json("hocket_timeline")
+
+    def _json(self, name: str) -> Dict[str, Any]:
+        text = getattr(self._lib, name)(self._engine())
+        if text is None:
+            raise HocketError(f"{name}: out of memory", MACHINE)
+        return json.loads(text)
+
+    def mark(self, phase: int, block: int, end: bool, stream: int) -> None:
+        self._call("hocket_mark", phase, block, int(end), stream)
+
+    def record(self, on: bool) -> None:
+        self._call("hocket_record", int(on))

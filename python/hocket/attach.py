@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is put into a model: gates before its weights, hooks on its gradients.
+
+Weights may be on their way while the program runs on. Three gates keep it from reading them early:
+
+1. Each module's ``_parameters`` becomes a dict that waits for a parameter's block whenever it is
+   looked up (``self.weight``, ``lm_head.weight``) or iterated over (``parameters()``,
+   ``state_dict()``, ``to()``, copies). Every module that reads its weights so is covered, however
+   it is called.
+2. Modules that are blocks wait before their forward, and so do the owners of parameters whose use
+   was not seen in the first iteration (``nn.LSTM`` keeps a list of its own).
+3. Compiled code looks nothing up: compiled modules wait outside, before they are entered.
+
+Should a gradient arrive for weights that no gate has waited for, the hook raises.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import (
+    TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple)
+
+import torch
+from torch import Tensor, nn
+
+from . import _abi
+from .blocks import Block, find_blocks
+from .describe import Call, Costs, measure
+from .errors import HocketUsageError
+from .handle import GradientHandle
+
+if TYPE_CHECKING:
+    from .optim import AdamW
+
+HOOK_NUMEL = 1 << 15
+"""Smaller tensors have no hook: their gradients leave when backward has left their block (overlap
+"both") or is over, or, in models without a larger tensor, in ``step()``."""
+SWEEP_MOST = 4096
+"""More small tensors than these are handed over in ``step()``, at a fraction of the cost. Clipping
+them with torch is then slow, because large and small ones are multiplied differently."""
+
+
+class GatedParameters(dict[str, Any]):
+    """A module's ``_parameters`` that waits for weights before it gives them away. Copies and
+    pickles as a plain dict."""
+
+    __slots__ = ("gates",)
+    gates: Tuple["weakref.ref[Attachment]", ...]
+
+    def __getitem__(self, name: str) -> Any:
+        param = dict.__getitem__(self, name)
+        if not torch.compiler.is_compiling():
+            for gate in self.gates:
+                attachment = gate()
+                if attachment is not None and attachment.busy:
+                    attachment.touch(param)
+        return param
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+    def items(self) -> Any:
+        return self._waiting() if self._busy() else dict.items(self)
+
+    def values(self) -> Any:
+        return (param for _, param in self._waiting()) if self._busy() else dict.values(self)
+
+    def copy(self) -> Dict[str, Any]:
+        return dict(self.items())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (self.copy(),)
+
+    def _busy(self) -> bool:
+        if torch.compiler.is_compiling():
+            return False
+        return any(attachment is not None and attachment.waits
+                   for attachment in (gate() for gate in self.gates)) and not _in_zero_grad()
+
+    def _waiting(self) -> Iterator[Tuple[str, Any]]:
+        for name in list(self):
+            yield name, self[name]
+
+
+_ZERO_GRAD = nn.Module.zero_grad.__code__
+
+
+def _in_zero_grad() -> bool:
+    """Whether ``module.zero_grad()`` iterates: it looks at no weight, and often comes directly
+    after step(), where waiting would undo all overlap."""
+    frame = sys._getframe(2)
+    for _ in range(12):
+        if frame is None:
+            return False
+        if frame.f_code is _ZERO_GRAD:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class _Hook:
+    """A hook on a module. Its copies and pickles do nothing: they belong to no optimizer."""
+
+    def __init__(self, attachment: Optional["Attachment"], blocks: Tuple[int, ...] = (),
+                 phase: str = "before") -> None:
+        self.attachment = weakref.ref(attachment) if attachment is not None else None
+        self.blocks = blocks
+        self.phase = phase
+
+    def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
+        # For "trace", `output` is the keyword arguments.
+        attachment = self.attachment() if self.attachment is not None else None
+        if attachment is None:
+            return
+        if self.phase == "before":
+            # Under compilation this is a constant, and the call a graph break.
+            _enter(attachment, module, self.blocks, args, torch.compiler.is_compiling())
+        elif self.phase == "trace":
+            attachment.begin_trace(args, output)
+        else:
+            attachment.leave(self.blocks, output)
+
+    def __deepcopy__(self, memo: Any) -> "_Hook":
+        return _Hook(None)
+
+    def __reduce__(self) -> Any:
+        return _Hook, (None,)
+
+
+@torch._disable_dynamo  # type: ignore[attr-defined]
+def _enter(attachment: "Attachment", module: nn.Module, blocks: Tuple[int, ...], args: Any,
+           compiled: bool) -> None:
+    attachment.enter(module, blocks, args, compiled)
+
+
+class _CompiledCall:
+    """Stands before the code of ``module.compile()``."""
+
+    def __init__(self, attachment: Optional["Attachment"], call: Callable[..., Any],
+                 module: nn.Module) -> None:
+        self.attachment = weakref.ref(attachment) if attachment is not None else None
+        self.call = call
+        self.module = weakref.ref(module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        attachment = self.attachment() if self.attachment is not None else None
+        module = self.module()
+        if attachment is not None and module is not None:
+            attachment.wait_under(module)
+        return self.call(*args, **kwargs)
+
+
+class Attachment:
+    """One optimizer's hooks in one model.
+
+    Attributes:
+        model: the model.
+        busy: whether lookups of parameters matter now (a trace, or updates under way).
+        waits: whether weights may be under way.
+        names: id of a parameter to its name in the model.
+    """
+
+    def __init__(self, optimizer: "AdamW", model: nn.Module) -> None:
+        refuse_wrapped(model)
+        self.model = model
+        self._optimizer = weakref.ref(optimizer)
+        self.names = {id(param): name for name, param in model.named_parameters()}
+        self.busy, self.waits = True, False
+        self._trace: Optional[Dict[int, int]] = {}
+        self._hooked: Set[int] = set()
+        self._handles: List[Any] = []
+        self._passed: Dict[int, bytearray] = {}
+        self._number_of: Dict[int, int] = {}
+        self._blocks: List[int] = []
+        self._members: List[List[int]] = []
+        self._expected: Dict[str, int] = {}
+        self._sweeping: Optional[int] = None
+        self._backward = -1
+        self._small: Dict[int, List[int]] = {}
+        self._ungated = bytearray()
+        self.recording = False
+        self.keep_call = optimizer._settings.plan == "auto"
+        self._call: Optional[Call] = None
+        outside = [name or "the model" for name, module in model.named_modules()
+                   for param in module.parameters(recurse=False)
+                   if param.requires_grad and type(param).__name__ == "DTensor"]
+        if outside:
+            raise HocketUsageError(
+                f"{outside[0]} holds DTensors (FSDP or tensor parallelism): attach takes plain "
+                "models; use hocket.AdamW without attach, or one process")
+        self._gate_parameters()
+        self.hook_gradients(self._parameters())
+        for module in model.modules():
+            self._gate_compiled(module)
+        self._tracer = model.register_forward_pre_hook(
+            _Hook(self, (), "trace"), with_kwargs=True)
+
+    def optimizer(self) -> "AdamW":
+        """Its optimizer, while that lives."""
+        found = self._optimizer()
+        if found is None:
+            raise HocketUsageError("the hocket.AdamW attached to this model is gone")
+        return found
+
+    def _parameters(self) -> List[Tensor]:
+        return [param for group in self.optimizer().param_groups for param in group["params"]]
+
+    def _gate_parameters(self) -> None:
+        me = weakref.ref(self)
+        for module in self.model.modules():
+            table = module.__dict__["_parameters"]
+            if isinstance(table, GatedParameters):
+                table.gates = tuple(gate for gate in table.gates if gate() is not None) + (me,)
+            else:
+                gated = GatedParameters(table)
+                gated.gates = (me,)
+                module.__dict__["_parameters"] = gated
+
+    def _gate_compiled(self, module: nn.Module) -> None:
+        call = getattr(module, "_compiled_call_impl", None)
+        if call is not None:
+            module._compiled_call_impl = _CompiledCall(self, call, module)  # type: ignore
+        elif type(module).__name__ == "OptimizedModule":
+            self._handles.append(module.register_forward_pre_hook(_Hook(self, (-1,))))
+
+    def detach(self) -> None:
+        """Removes hooks; gates stay open."""
+        for handle in self._handles:
+            handle.remove()
+        self._tracer.remove()
+        self.busy = self.waits = False
+        self._trace = None
+
+    # -- The first iteration ------------------------------------------------------------------
+
+    def hook_gradients(self, params: List[Tensor]) -> None:
+        """Hooks on the large parameters that require gradients and have none yet."""
+        for param in params:
+            if (id(param) in self._hooked or not param.requires_grad
+                    or param.numel() < HOOK_NUMEL or id(param) not in self.names):
+                continue
+            self._hooked.add(id(param))
+            self._handles.append(
+                param.register_post_accumulate_grad_hook(_Arrival(self)))
+
+    def begin_trace(self, args: Any, kwargs: Any) -> None:
+        """The model begins a forward: what was looked up before says nothing of its order."""
+        if self._trace is not None and torch.is_grad_enabled():
+            self._trace.clear()
+            if self.keep_call:
+                self._call = Call(args, kwargs)
+
+    def costs(self, blocks: Sequence[Block]) -> Optional[Costs]:
+        """FLOPs and bytes of the blocks in the forward that was seen, if one was."""
+        if self._call is None:
+            return None
+        call, self._call, kept = self._call, None, self._trace
+        self._trace, self.busy = None, False
+        try:
+            return measure(self.model, call, blocks)
+        finally:
+            self._trace, self.busy = kept, True
+
+    def expect_order(self, names: Sequence[str]) -> None:
+        """A file that is about to be loaded was written with this order of tensors."""
+        self._expected = {name: position for position, name in enumerate(names)}
+
+    def blocks(self, names: List[str]) -> List[Block]:
+        """Blocks of the parameters with these names, in the order that was seen."""
+        if self._expected:
+            return find_blocks(self.model, names, self._expected)
+        trace = self._trace or {}
+        order = {self.names[key]: position for key, position in trace.items()
+                 if key in self.names}
+        return find_blocks(self.model, names, order)
+
+    def bound(self, blocks: List[Block]) -> None:
+        """The optimizer has its engine: gates close from now on."""
+        binding = self.optimizer().binding()
+        self._number_of, self._blocks = binding.index, binding.blocks
+        self._members = [[] for _ in range(binding.n_blocks)]
+        for number, its in enumerate(binding.blocks):
+            self._members[its].append(number)
+        self._ungated = bytearray(len(binding.params))
+        self._small = {}
+        for number, param in enumerate(binding.params):
+            if id(param) not in self._hooked:
+                self._small.setdefault(binding.blocks[number], []).append(number)
+        gates: Dict[str, Set[int]] = {"": set()}
+        for number, block in enumerate(blocks):
+            for module_name in block.modules:
+                gates.setdefault(module_name, set()).add(number)
+        self._hook_modules(gates, ("before", "after"))
+
+    def _hook_modules(self, gates: Dict[str, Set[int]], phases: Tuple[str, ...]) -> None:
+        for name, numbers in gates.items():
+            module = self.model.get_submodule(name)
+            blocks = tuple(sorted(numbers))
+            for phase in phases:
+                register = (module.register_forward_pre_hook if phase == "before"
+                            else module.register_forward_hook)
+                self._handles.append(register(_Hook(self, blocks, phase)))
+
+    def end_trace(self) -> None:
+        """The first step: parameters that no lookup has shown are gated at their owner, and at
+        the root in case its hook is never run."""
+        if self._trace is None:
+            return
+        gates: Dict[str, Set[int]] = {}
+        for key, number in self._number_of.items():
+            if key not in self._trace:
+                block = self._blocks[number]
+                gates.setdefault(self.names[key].rpartition(".")[0], set()).add(block)
+                gates.setdefault("", set()).add(block)
+        self._hook_modules(gates, ("before",))
+        self._tracer.remove()
+        self._trace, self.busy = None, self.waits
+
+    # -- Gates --------------------------------------------------------------------------------
+
+    def touch(self, param: Any) -> None:
+        """A parameter is looked up."""
+        if self._trace is not None:
+            self._trace.setdefault(id(param), len(self._trace))
+            return
+        number = self._number_of.get(id(param))
+        if number is not None:
+            self.wait(self._blocks[number])
+            self._ungated[number] = 0
+
+    def wait(self, block: int) -> None:
+        """Returns when the current stream may read a block's weights."""
+        binding = self.optimizer().binding()
+        stream = binding.stream()
+        passed = self._passed.get(stream)
+        if passed is None:
+            passed = self._passed[stream] = bytearray(binding.n_blocks)
+        if passed[block]:
+            return
+        if binding.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise HocketUsageError(
+                "a CUDA graph is captured while weights are under way: call opt.synchronize() "
+                "before the capture, and before each replay")
+        binding.engine.wait_weights(block, stream)
+        passed[block] = 1
+
+    def wait_for_all_of(self, block: int) -> None:
+        """wait(), on behalf of every tensor of the block."""
+        self.wait(block)
+        for number in self._members[block]:
+            self._ungated[number] = 0
+
+    def enter(self, module: nn.Module, blocks: Tuple[int, ...], args: Any,
+              compiled: bool) -> None:
+        """A hooked module begins its forward."""
+        if getattr(module, "_is_replica", False):
+            raise HocketUsageError(
+                "the attached model runs under DataParallel: use one GPU, or hocket.AdamW "
+                "without attach")
+        if not self.waits and not self.recording:
+            return
+        if compiled or -1 in blocks:
+            self.wait_under(module)
+        for block in blocks:
+            if block >= 0 and self.waits:
+                self.wait_for_all_of(block)
+        if self.recording:
+            self._mark_forward(blocks, False)
+            self._mark_backward(blocks, args, True)
+
+    def leave(self, blocks: Tuple[int, ...], output: Any) -> None:
+        """A hooked module has ended its forward."""
+        if self.recording:
+            self._mark_forward(blocks, True)
+            self._mark_backward(blocks, output, False)
+
+    def wait_under(self, module: nn.Module) -> None:
+        """Waits for all weights under a module."""
+        if not self.waits:
+            return
+        for inner in module.modules():
+            for param in dict.values(inner._parameters):  # type: ignore[arg-type]
+                self.touch(param)
+
+    def stepped(self) -> None:
+        """step() has begun an update: weights are under way."""
+        self.end_trace()
+        self._passed.clear()
+        self._ungated = bytearray(b"\1" * len(self._ungated))
+        self.busy = self.waits = True
+        self._sweeping = None
+
+    def complete(self) -> None:
+        """All weights are there."""
+        self._ungated = bytearray(len(self._ungated))
+        self.busy, self.waits = self._trace is not None, False
+
+    # -- Gradients ----------------------------------------------------------------------------
+
+    def arrived(self, param: Tensor) -> None:
+        """A large parameter's gradient is complete, or a part of it."""
+        grad = param.grad
+        if grad is None or type(grad) is GradientHandle:
+            return
+        optimizer = self.optimizer()
+        if not optimizer.is_bound():
+            refuse_ranks()
+            optimizer.bind()
+        number = optimizer.binding().index.get(id(param))
+        if number is None:
+            return  # step() says what is wrong
+        block = optimizer.binding().blocks[number]
+        self.check_gated(number)
+        if optimizer.sweeps and block != self._sweeping:
+            if self._sweeping is not None:
+                self.sweep(self._sweeping)
+            self._sweeping = block
+        backward: int = torch._C._current_graph_task_id()
+        if backward != self._backward:
+            self._backward = backward
+            torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
+        optimizer.handover().take(number, grad)
+
+    def backward_over(self) -> None:
+        """The backward that is running ends: small gradients leave, too."""
+        self._backward, self._sweeping = -1, None
+        if sum(map(len, self._small.values())) <= SWEEP_MOST:
+            for block in self._small:
+                self.sweep(block)
+        self.optimizer().binding().engine.flush()
+
+    def check_gated(self, number: int) -> None:
+        """HocketError if a gradient comes from weights that no gate waited for."""
+        binding = self.optimizer().binding()
+        if self.waits and self._ungated[number]:
+            raise HocketUsageError(
+                f"{binding.names[number]} was used in forward before its update had arrived: no "
+                "hook of its module ran and it was not looked up there. Call opt.synchronize() "
+                "before such code (modules compiled outside the model, tensors kept from earlier)")
+
+    def sweep(self, block: int) -> None:
+        """Hands over the small gradients of a block that backward has left behind."""
+        handover = self.optimizer().handover()
+        params = self.optimizer().binding().params
+        for number in self._small.get(block, ()):
+            grad = params[number].grad
+            if grad is not None and type(grad) is not GradientHandle:
+                self.check_gated(number)
+                handover.take(number, grad)
+
+    # -- Marks for the timeline ---------------------------------------------------------------
+
+    def _mark(self, phase: int, block: int, end: bool) -> None:
+        binding = self.optimizer().binding()
+        binding.engine.mark(phase, block, end, binding.stream())
+
+    def _mark_forward(self, blocks: Tuple[int, ...], end: bool) -> None:
+        if len(blocks) == 1 and blocks[0] >= 0:
+            self._mark(_abi.FORWARD, blocks[0], end)
+
+    def _mark_backward(self, blocks: Tuple[int, ...], values: Any, end: bool) -> None:
+        """Backward of a block lasts from its output's gradient to its input's."""
+        if len(blocks) != 1 or blocks[0] < 0:
+            return
+        tensor = next((value for value in _flat(values)
+                       if isinstance(value, Tensor) and value.requires_grad), None)
+        if tensor is not None:
+            block = blocks[0]
+            tensor.register_hook(lambda grad: self._mark(_abi.BACKWARD, block, end))
+
+
+class _Arrival:
+    """The hook on a parameter."""
+
+    def __init__(self, attachment: Optional[Attachment]) -> None:
+        self.attachment = weakref.ref(attachment) if attachment is not None else None
+
+    def __call__(self, param: Tensor) -> None:
+        attachment = self.attachment() if self.attachment is not None else None
+        if attachment is not None:
+            attachment.arrived(param)
+
+    def __deepcopy__(self, memo: Any) -> "_Arrival":
+        return _Arrival(None)
+
+    def __reduce__(self) -> Any:
+        return _Arrival, (None,)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _flat(value)
+    elif isinstance(values, dict):
+        for value in values.values():
+            yield from _flat(value)
+    else:
+        yield values
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """HocketError for models that several processes or devices share."""
+    for module in model.modules():
+        name = type(module).__name__
+        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)) or name in (
+                "FullyShardedDataParallel", "FSDPModule") or hasattr(module, "_fsdp_param_group"):
+            raise HocketUsageError(
+                f"attach does not take {name} for now: attach the plain model and use one "
+                "process, or use hocket.AdamW without attach")
+
+
+def refuse_ranks() -> None:
+    """HocketError under several ranks."""
+    if (torch.distributed.is_available() and torch.distributed.is_initialized()
+            and torch.distributed.get_world_size() > 1):
+        raise HocketUsageError(
+            f"an attached hocket.AdamW in a group of {torch.distributed.get_world_size()} ranks: "
+            "gradients leave before they are reduced; use hocket.AdamW without attach")

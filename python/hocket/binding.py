@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of one optimizer, and the table of tensors that both sides number alike.
+
+Made at the first step (or the first gradient of an attached model), because until then frameworks
+move models, change their types and load checkpoints.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _abi
+from .blocks import Block, is_dense
+from .errors import HocketError, HocketUsageError
+
+log = logging.getLogger("hocket")
+
+TYPES: Dict[torch.dtype, int] = {
+    torch.bfloat16: _abi.BF16,
+    torch.float16: _abi.FP16,
+    torch.float32: _abi.FP32,
+}
+HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay")
+BLOCK_NUMEL = 1 << 26
+"""Elements of a block where no model says what a block is."""
+
+
+class Settings(NamedTuple):
+    """What the engine is created with; see hocket.AdamW."""
+
+    max_norm: Optional[float]
+    overlap: str
+    plan: Optional[str]
+    backend: Optional[str]
+    cpu_threads: Optional[int]
+    host_memory: Optional[int]
+    gpu_memory: Optional[int]
+    accumulate: Optional[torch.dtype]
+
+
+class Entry(NamedTuple):
+    """One tensor, before it has a number."""
+
+    name: str
+    param: Tensor
+    group: int
+
+
+def hyper(group: Mapping[str, Any]) -> Tuple[float, float, float, float, float]:
+    """lr, beta1, beta2, eps, weight_decay of a param group; values may be tensors."""
+    beta1, beta2 = group["betas"]
+    return (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]),
+            float(group["weight_decay"]))
+
+
+def trainable(param_groups: Sequence[Mapping[str, Any]],
+              names: Mapping[int, str]) -> List[Entry]:
+    """The tensors that an engine takes: those that require gradients and have elements, once each.
+
+    Args:
+        param_groups: of the optimizer.
+        names: id of a parameter to its name, of those whose name is known.
+    """
+    entries: List[Entry] = []
+    seen: Dict[int, str] = {}
+    number = 0
+    for index, group in enumerate(param_groups):
+        given = group.get("param_names")
+        for place, param in enumerate(group["params"]):
+            name = names.get(id(param)) or (given[place] if given else f"parameter {number}")
+            number += 1
+            if id(param) in seen or not param.requires_grad or param.numel() == 0:
+                continue
+            seen[id(param)] = name
+            entries.append(Entry(name, param, index))
+    return entries
+
+
+def check_tensor(name: str, param: Tensor) -> None:
+    """Refuses what an engine cannot hold, by name."""
+    if type(param).__name__ == "DTensor" or hasattr(param, "_local_tensor"):
+        raise HocketUsageError(
+            f"{name} is a DTensor (FSDP or tensor parallelism): hocket trains whole parameters on "
+            "one device for now")
+    if param.is_complex():
+        raise HocketUsageError(f"{name} is complex: hocket.AdamW takes real parameters only")
+    if param.layout is not torch.strided:
+        raise HocketUsageError(f"{name} is sparse ({param.layout}): hocket.AdamW takes dense ones")
+    if param.dtype not in TYPES:
+        raise HocketUsageError(
+            f"{name} has type {param.dtype}: hocket.AdamW takes bfloat16, float16 and float32")
+    if param.device.type not in ("cpu", "cuda"):
+        raise HocketUsageError(
+            f"{name} is on device {param.device}: hocket.AdamW takes parameters on a CUDA device, "
+            "or on the CPU for the host backend")
+    if not is_dense(param):
+        raise HocketUsageError(
+            f"{name} has strides {tuple(param.stride())} for shape {tuple(param.shape)}, which "
+            "leave gaps or overlap: hocket.AdamW writes whole pieces of memory; make it contiguous")
+
+
+class Binding:
+    """An engine and its tensors.
+
+    Attributes:
+        engine: the engine.
+        params: parameter of each tensor, in the engine's order.
+        names, blocks, groups: name, block number and group number of each.
+        index: id of a parameter to its number.
+        block_names: name of each block.
+        device: the device of all parameters.
+        addresses: where each parameter lay when it was bound.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        blocks: Optional[Sequence[Block]],
+        param_groups: Sequence[Mapping[str, Any]],
+        settings: Settings,
+        plan: Optional[str],
+    ) -> None:
+        if not entries:
+            raise HocketUsageError(
+                "no parameter requires a gradient: hocket.AdamW has nothing to train")
+        for entry in entries:
+            check_tensor(entry.name, entry.param)
+        ordered, numbers, self.block_names = _ordered(entries, blocks)
+        self.params: List[Tensor] = [entry.param for entry in ordered]
+        self.names: List[str] = [entry.name for entry in ordered]
+        self.groups: List[int] = [entry.group for entry in ordered]
+        self.blocks: List[int] = numbers
+        self.index: Dict[int, int] = {id(p): number for number, p in enumerate(self.params)}
+        self.device = _one_device(self.names, self.params)
+        self.backend = _backend(settings.backend, self.device)
+        self.accumulate = settings.accumulate
+        self.grad_types: List[torch.dtype] = [
+            settings.accumulate or param.dtype for param in self.params]
+        self.addresses: List[int] = [param.data_ptr() for param in self.params]
+        self.types: List[torch.dtype] = [param.dtype for param in self.params]
+        self.contiguous: List[bool] = [param.is_contiguous() for param in self.params]
+        _check_apart(self.names, self.params, self.addresses)
+        self.hyper = [hyper(group) for group in param_groups]
+        self.stream = self._stream_function()
+        self.engine = _abi.Engine(plan, self._tensors(), self._groups(), self._options(settings))
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return len(self.block_names)
+
+    def _stream_function(self) -> Callable[[], int]:
+        if self.device.type != "cuda":
+            return lambda: 0
+        raw: Optional[Callable[[int], int]] = getattr(
+            torch._C, "_cuda_getCurrentRawStream", None)
+        number = self.device.index
+        if raw is not None:
+            return lambda: raw(number)
+        return lambda: torch.cuda.current_stream(number).cuda_stream
+
+    def _tensors(self) -> "ctypes.Array[_abi.Tensor]":
+        table = (_abi.Tensor * len(self.params))()
+        for i, param in enumerate(self.params):
+            table[i] = _abi.Tensor(
+                self.names[i].encode(), param.numel(), self.blocks[i], self.groups[i],
+                TYPES[param.dtype], TYPES[self.grad_types[i]], self.addresses[i])
+        return table
+
+    def _groups(self) -> "ctypes.Array[_abi.Group]":
+        return (_abi.Group * len(self.hyper))(*(_abi.Group(*values) for values in self.hyper))
+
+    def _options(self, settings: Settings) -> _abi.Options:
+        return _abi.Options(
+            self.backend.encode(), self.device.index or 0, _abi.OVERLAPS[settings.overlap],
+            settings.cpu_threads or 0, 0, 0, settings.host_memory or 0,
+            settings.gpu_memory or 0)
+
+    def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:
+        """Passes on what schedulers have changed."""
+        for number, group in enumerate(param_groups):
+            values = hyper(group)
+            if values != self.hyper[number]:
+                self.engine.set_group(number, _abi.Group(*values))
+                self.hyper[number] = values
+
+    def forget_groups(self) -> None:
+        """Passes all hyperparameters on at the next step, because a file has replaced them."""
+        self.hyper = [(float("nan"),) * 5 for _ in self.hyper]
+
+    def check_in_place(self) -> None:
+        """HocketError where a parameter has moved, or changed its type, since it was bound."""
+        if [param.data_ptr() for param in self.params] == self.addresses:
+            return
+        for name, param, address, dtype in zip(
+                self.names, self.params, self.addresses, self.types):
+            if param.data_ptr() == address:
+                continue
+            now = f"{param.dtype} on {param.device}"
+            what = "has been moved" if param.device != self.device else (
+                "has changed its type" if param.dtype != dtype else "has been given other memory")
+            raise HocketUsageError(
+                f"{name} {what} since the first step (it was {dtype} on {self.device}, it is "
+                f"{now}): move, convert and wrap the model first, or make a new optimizer and "
+                "load this one's state_dict()")
+
+    # -- Gradients ----------------------------------------------------------------------------
+
+    def prepared(self, number: int, grad: Tensor) -> Tensor:
+        """The gradient in the engine's type and the parameter's memory layout."""
+        param = self.params[number]
+        if grad.layout is not torch.strided:
+            raise HocketUsageError(
+                f"{self.names[number]} has a sparse gradient ({grad.layout}): hocket.AdamW takes "
+                "dense ones (torch.nn.Embedding(sparse=False))")
+        if grad.device != self.device:
+            raise HocketUsageError(
+                f"the gradient of {self.names[number]} is on {grad.device}, the parameter was on "
+                f"{self.device} when it was bound: gradients stay beside their parameters")
+        if grad.shape != param.shape:
+            raise HocketUsageError(
+                f"the gradient of {self.names[number]} has shape {tuple(grad.shape)}, the "
+                f"parameter {tuple(param.shape)}")
+        wanted = self.grad_types[number]
+        same_layout = (grad.is_contiguous() if self.contiguous[number]
+                       else grad.stride() == param.stride())
+        if grad.dtype is wanted and same_layout:
+            return grad
+        if grad.dtype is not wanted and self.accumulate is None:
+            self.check_in_place()  # says so if the parameter has changed its type
+            raise HocketUsageError(
+                f"the gradient of {self.names[number]} has type {grad.dtype}, the parameter "
+                f"{param.dtype}: hocket.AdamW takes gradients of the parameter's type "
+                "(accumulate=torch.float32 for sums in float32)")
+        return torch.empty_like(param, dtype=wanted).copy_(grad)
+
+    def read_gradient(self, number: int) -> Tensor:
+        """A tensor's gradient as handed over so far, on the host, in the parameter's layout."""
+        param = self.params[number]
+        out = torch.empty_strided(param.size(), param.stride(), dtype=self.grad_types[number])
+        self.engine.read_gradient(number, out.data_ptr())
+        return out
+
+    # -- State --------------------------------------------------------------------------------
+
+    def read(self, part: int, number: int) -> Tensor:
+        """One tensor's master weights, momentum or variance: fp32 on the host, its shape."""
+        param = self.params[number]
+        out = torch.empty_strided(param.size(), param.stride(), dtype=torch.float32)
+        self.engine.read(part, number, 0, param.numel(), out.data_ptr())
+        return out
+
+    def write(self, part: int, number: int, value: Tensor) -> None:
+        """The inverse of read; any real type, device and layout of the right shape."""
+        param = self.params[number]
+        if tuple(value.shape) != tuple(param.shape):
+            raise HocketUsageError(
+                f"state of shape {tuple(value.shape)} for {self.names[number]}, which has shape "
+                f"{tuple(param.shape)}: the state_dict is of another model")
+        if (value.dtype is not torch.float32 or value.device.type != "cpu"
+                or value.stride() != param.stride()):
+            value = torch.empty_strided(
+                param.size(), param.stride(), dtype=torch.float32).copy_(value)
+        self.engine.write(part, number, 0, param.numel(), value.data_ptr())
+
+    def merge_master(self, number: int, master: Tensor) -> int:
+        """Writes the master where it rounds to the weight, else the weight itself.
+
+        Returns how many elements of `master` were stale.
+        """
+        param = self.params[number]
+        weight = param.detach().cpu()
+        stale = master.to(param.dtype) != weight
+        count = int(stale.sum())
+        if count:
+            master = torch.where(stale, weight.float(), master)
+        self.write(_abi.P, number, master)
+        return count
+
+    def refresh_master(self, number: int) -> int:
+        """Replaces master weights that no longer round to the weights. Returns how many."""
+        param = self.params[number]
+        self.engine.drain()
+        master = self.read(_abi.P, number)
+        weight = param.detach().cpu()
+        stale = master.to(param.dtype) != weight
+        count = int(stale.sum())
+        if count:
+            self.write(_abi.P, number, torch.where(stale, weight.float(), master))
+        return count
+
+
+def _ordered(
+    entries: Sequence[Entry], blocks: Optional[Sequence[Block]]
+) -> Tuple[List[Entry], List[int], List[str]]:
+    """Entries in the engine's order, block number of each, names of blocks."""
+    if blocks is not None:
+        by_name = {entry.name: entry for entry in entries}
+        ordered = [by_name[name] for block in blocks for name in block.tensors]
+        numbers = [n for n, block in enumerate(blocks) for _ in block.tensors]
+        return ordered, numbers, [block.name for block in blocks]
+    numbers, names, room = [], [], 0
+    for entry in entries:
+        if not names or room < entry.param.numel():
+            names.append(entry.name)
+            room = BLOCK_NUMEL
+        room -= entry.param.numel()
+        numbers.append(len(names) - 1)
+    return list(entries), numbers, names
+
+
+def _one_device(names: Sequence[str], params: Sequence[Tensor]) -> torch.device:
+    device = params[0].device
+    for name, param in zip(names, params):
+        if param.device != device:
+            raise HocketUsageError(
+                f"{names[0]} is on {device}, but {name} on {param.device}: one hocket.AdamW has "
+                "all its parameters on one device")
+    return device
+
+
+def _backend(wanted: Optional[str], device: torch.device) -> str:
+    found = "cuda" if device.type == "cuda" else "host"
+    if wanted is not None and wanted != found:
+        raise HocketUsageError(
+            f"backend={wanted!r} with parameters on {device}: the host backend works on CPU "
+            "tensors, the cuda backend on CUDA tensors")
+    return found
+
+
+def _check_apart(names: Sequence[str], params: Sequence[Tensor],
+                 addresses: Sequence[int]) -> None:
+    spans = sorted((address, address + param.numel() * param.element_size(), name)
+                   for address, param, name in zip(addresses, params, names))
+    for (_, end, name), (begin, _, other) in zip(spans, spans[1:]):
+        if begin < end:
+            raise HocketUsageError(
+                f"{name} and {other} are different parameters in the same memory: tie weights by "
+                "sharing one nn.Parameter")
+
+
+__all__ = ["Binding", "Entry", "Settings", "HocketError", "hyper", "trainable", "check_tensor"]

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State in and out: dictionaries as of torch.optim.AdamW, files for large models, pickles."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections import defaultdict
+from copy import deepcopy
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from . import _abi
+from .binding import Binding
+from .errors import NO, HocketError, HocketUsageError
+
+if TYPE_CHECKING:
+    from .optim import AdamW
+
+PARTS: Dict[str, int] = {"exp_avg": _abi.M, "exp_avg_sq": _abi.V, "master_weight": _abi.P}
+IN_FILE = "hocket_state_in_file"
+"""Key of a state_dict whose state is elsewhere; its value is the step number."""
+
+
+class StateView(Mapping[str, Tensor]):
+    """``opt.state[p]``: read from the engine at each look-up, a copy in host memory."""
+
+    def __init__(self, binding: Binding, number: int) -> None:
+        self._binding = binding
+        self._number = number
+
+    def __getitem__(self, key: str) -> Tensor:
+        if key == "step":
+            return torch.tensor(float(self._binding.engine.tensor_step(self._number)))
+        if key not in PARTS:
+            raise KeyError(key)
+        self._binding.engine.drain()
+        return self._binding.read(PARTS[key], self._number)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("step", *PARTS))
+
+    def __len__(self) -> int:
+        return 1 + len(PARTS)
+
+    def __deepcopy__(self, memo: Any) -> Dict[str, Tensor]:
+        return dict(self)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+# -- Dictionaries -------------------------------------------------------------------------------
+
+
+def _available() -> Optional[int]:
+    """Bytes of memory that this process may still take; None if the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            fields = dict(line.split(":") for line in file)
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            limit = int(file.read())
+        with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
+            free = min(free, limit - int(file.read()))
+    except (OSError, ValueError):  # no cgroup, or "max"
+        pass
+    return free
+
+
+def _read_all(opt: "AdamW") -> "defaultdict[Any, Any]":
+    """All state, as tensors in host memory."""
+    out: "defaultdict[Any, Any]" = defaultdict(dict)
+    if not opt.is_bound():
+        out.update({param: dict(entry) for param, entry in opt._pending.items()})
+        return out
+    opt.synchronize()
+    opt.follow_weights()
+    needed = 12 * sum(param.numel() for param in opt.state)
+    free = _available()
+    if free is not None and needed > free:
+        raise HocketError(
+            f"a state_dict of this optimizer takes {needed / 2**30:.1f} GiB, but "
+            f"{free / 2**30:.1f} GiB of memory are free: opt.save(path) writes the state to a file "
+            "without a copy (hocket.TrainerCallback does so for the Trainer)", NO)
+    for param, view in opt.state.items():
+        out[param] = dict(view)
+    return out
+
+
+def state_dict(opt: "AdamW", base: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+    """See AdamW.state_dict; `base` is torch's."""
+    kept = opt.state
+    light = opt.state_in_file
+    opt.state = defaultdict(dict) if light else _read_all(opt)
+    try:
+        out = base()
+    finally:
+        opt.state = kept
+    if light:
+        out[IN_FILE] = opt.binding().engine.step_number() if opt.is_bound() else 0
+    return out
+
+
+def load_state_dict(opt: "AdamW", given: Mapping[str, Any]) -> None:
+    """See AdamW.load_state_dict. torch's own would cast state to the parameters' type and move it
+    to their device."""
+    loaded = dict(given)
+    for hook in getattr(opt, "_optimizer_load_state_dict_pre_hooks", {}).values():
+        changed = hook(opt, loaded)
+        loaded = loaded if changed is None else changed
+    groups: List[Dict[str, Any]] = deepcopy(loaded["param_groups"])
+    if len(groups) != len(opt.param_groups):
+        raise ValueError(
+            f"the state_dict has {len(groups)} param groups, this optimizer "
+            f"{len(opt.param_groups)}")
+    for number, (mine, its) in enumerate(zip(opt.param_groups, groups)):
+        if len(mine["params"]) != len(its["params"]):
+            raise ValueError(
+                f"param group {number} of the state_dict has {len(its['params'])} parameters, "
+                f"this optimizer's {len(mine['params'])}")
+    params = dict(zip(chain.from_iterable(group["params"] for group in groups),
+                      chain.from_iterable(group["params"] for group in opt.param_groups)))
+    state = {params[key]: entry for key, entry in loaded["state"].items() if key in params}
+    _check_state(state)
+    _load_groups(opt, groups)
+    if IN_FILE in loaded:
+        opt._awaited = loaded[IN_FILE] or None
+    elif opt.is_bound():
+        _replace_state(opt, state)
+    else:
+        opt._pending = state
+    for hook in getattr(opt, "_optimizer_load_state_dict_post_hooks", {}).values():
+        hook(opt)
+
+
+def _load_groups(opt: "AdamW", groups: List[Dict[str, Any]]) -> None:
+    from .optim import check_group
+
+    for mine, its in zip(opt.param_groups, groups):
+        merged = {**mine, **its, "params": mine["params"]}
+        if "param_names" in mine:
+            merged["param_names"] = mine["param_names"]
+        check_group(merged)
+        mine.clear()
+        mine.update(merged)
+
+
+def _check_state(state: Mapping[Tensor, Mapping[str, Any]]) -> None:
+    for param, entry in state.items():
+        if "max_exp_avg_sq" in entry:
+            raise HocketUsageError(
+                "the state_dict has max_exp_avg_sq: amsgrad=True is not supported by hocket.AdamW")
+        for key in ("exp_avg", "exp_avg_sq"):
+            if not isinstance(entry.get(key), Tensor):
+                raise HocketUsageError(
+                    f"the state_dict has no '{key}' for a parameter of shape "
+                    f"{tuple(param.shape)}: it takes those of hocket.AdamW and torch.optim.AdamW")
+            if tuple(entry[key].shape) != tuple(param.shape):
+                raise HocketUsageError(
+                    f"the state_dict has '{key}' of shape {tuple(entry[key].shape)} for a "
+                    f"parameter of shape {tuple(param.shape)}: it is of another model")
+
+
+def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
+    """Into an engine that exists. What is not in `state` starts anew, as in torch."""
+    binding = opt.binding()
+    opt.synchronize()
+    opt.handover().discard_all()
+    for number, param in enumerate(binding.params):
+        if opt._has_state[number] and param not in state:
+            zeros = torch.zeros(param.shape)
+            binding.write(_abi.M, number, zeros)
+            binding.write(_abi.V, number, zeros)
+            binding.engine.set_tensor_step(number, 0)
+    opt._has_state = bytearray(len(binding.params))
+    opt.state = defaultdict(dict)
+    write_state(binding, state)
+    opt._versions = [param._version for param in binding.params]
+    opt._views(binding)
+
+
+def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> None:
+    """Writes loaded state into an engine whose masters are those of the weights."""
+    stale = without = 0
+    for param, entry in state.items():
+        number = binding.index.get(id(param))
+        if number is None:
+            continue  # frozen since
+        binding.write(_abi.M, number, entry["exp_avg"])
+        binding.write(_abi.V, number, entry["exp_avg_sq"])
+        binding.engine.set_tensor_step(number, int(entry["step"]))
+        master = entry.get("master_weight")
+        if param.dtype is torch.float32:
+            pass  # the weight is the master
+        elif master is not None:
+            stale += binding.merge_master(number, master.detach().cpu().float())
+        else:
+            without += 1
+    if stale:
+        warnings.warn(
+            f"hocket: {stale} loaded master weights do not round to the model's weights; the "
+            "weights count (load the model's checkpoint of the same step for an exact resume)")
+    if without:
+        warnings.warn(
+            f"hocket: the state_dict has no master_weight for {without} tensors (it is of another "
+            "optimizer): fp32 masters start from the rounded weights")
+
+
+# -- Files --------------------------------------------------------------------------------------
+
+
+def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of a param group can stand in JSON, without parameters."""
+    out: Dict[str, Any] = {}
+    for key, value in group.items():
+        if key in ("params", "param_names"):
+            continue
+        if isinstance(value, Tensor):
+            value = float(value)
+        if isinstance(value, (tuple, list)):
+            value = [float(item) for item in value]
+        if value is None or isinstance(value, (bool, int, float, str, list)):
+            out[key] = value
+    return out
+
+
+def save(opt: "AdamW", path: str) -> None:
+    """See AdamW.save."""
+    opt.bind()
+    opt.synchronize()
+    opt.follow_weights()
+    engine = opt.binding().engine
+    sidecar = {"schema": "hocket.groups/1", "step": engine.step_number(),
+               "groups": [_numbers(group) for group in opt.param_groups],
+               "tensors": opt.binding().names}
+    partial = f"{path}.json.{os.getpid()}"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(sidecar, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path + ".json")
+    engine.save(path)
+
+
+def load(opt: "AdamW", path: str) -> None:
+    """See AdamW.load."""
+    from .optim import increment_versions
+
+    sidecar = _read_sidecar(path + ".json")
+    opt._pending = {}  # the file counts
+    if opt._attachment is not None:
+        opt._attachment.expect_order(sidecar.get("tensors", []))
+    opt.bind()
+    opt.synchronize()
+    opt.handover().discard_all()
+    binding = opt.binding()
+    binding.engine.load(path)
+    binding.engine.weights_from_masters(-1, binding.stream())
+    increment_versions(binding.params)
+    opt._versions = [param._version for param in binding.params]
+    opt._has_state = bytearray(len(binding.params))
+    opt.state = defaultdict(dict)
+    opt._views(binding)
+    opt._awaited = None
+    _load_groups_of(opt, sidecar, path + ".json", binding.engine.step_number())
+    binding.forget_groups()
+
+
+def _read_sidecar(path: str) -> Dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            sidecar: Dict[str, Any] = json.load(file)
+    except FileNotFoundError:
+        return {}
+    if sidecar.get("schema") != "hocket.groups/1":
+        raise HocketError(f"{path} is not what hocket.AdamW.save writes beside a state", NO)
+    return sidecar
+
+
+def _load_groups_of(opt: "AdamW", sidecar: Dict[str, Any], path: str, step: int) -> None:
+    if not sidecar:
+        return
+    if sidecar["step"] != step or len(sidecar["groups"]) != len(opt.param_groups):
+        warnings.warn(
+            f"hocket: {path} is of step {sidecar['step']}, the state of step {step}: learning "
+            "rates and other options stay as they are")
+        return
+    for group, saved in zip(opt.param_groups, sidecar["groups"]):
+        for key, value in saved.items():
+            if isinstance(group.get(key), Tensor):
+                group[key].fill_(value)
+            else:
+                group[key] = tuple(value) if key == "betas" else value
+
+
+# -- Pickles ------------------------------------------------------------------------------------
+
+
+def pickled(opt: "AdamW") -> Dict[str, Any]:
+    """What a copy of the optimizer is made of. The copy has no engine and is not attached."""
+    return {
+        "defaults": opt.defaults,
+        "param_groups": opt.param_groups,
+        "state": dict(_read_all(opt)),
+        "settings": opt._settings,
+        "awaited": opt._awaited,
+    }
+
+
+def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
+    """The inverse."""
+    Optimizer.__setstate__(opt, {
+        "defaults": state["defaults"], "param_groups": state["param_groups"],
+        "state": defaultdict(dict)})
+    opt._settings = state["settings"]
+    opt._awaited = state["awaited"]
+    opt._pending = dict(state["state"])
+    opt._binding = opt._handover = opt._attachment = None
+    opt._last = opt._plan_answer = None
+    opt._versions, opt._has_state = [], bytearray()
+    opt._count, opt._others = 0, []
+    opt.state_in_file = False

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model document (schema hocket.model/1) that ``hocket plan --model FILE`` reads."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .blocks import Block, find_blocks
+from .errors import HocketUsageError
+
+SCHEMA = "hocket.model/1"
+TYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+TENSOR_NAME, BLOCK_NAME, MODEL_NAME = 159, 71, 95  # longest, as hocket reads them
+
+
+class Costs(NamedTuple):
+    """Of each block: FLOPs of its forward, bytes kept for backward, further bytes at its peak."""
+
+    flops: List[float]
+    activations: List[int]
+    workspace: List[int]
+    micro_batch: int
+    seq: int
+
+
+def describe(model: nn.Module, batch: Any = None, *,
+             accumulate: Optional[torch.dtype] = None) -> Dict[str, Any]:
+    """Describes a model for planning. Nothing is computed: shapes are propagated with fake
+    tensors, so a model of any size on any device will do, "meta" included.
+
+    Args:
+        model: the model. Parameters that do not require gradients are left out.
+        batch: what one forward gets: a dict (keyword arguments), a tuple or list (positional), or
+            one tensor. None: tensors and blocks only, no FLOPs and activations.
+        accumulate: as of hocket.AdamW.
+
+    Returns:
+        A dict to be written as JSON: ``{"schema", "name", "blocks", "tensors", "micro_batch",
+        "seq"}``. Blocks are in the order of forward; bytes and FLOPs are of one micro-batch.
+
+    Raises:
+        HocketUsageError: no parameter requires a gradient, or a type that hocket cannot hold.
+    """
+    named = [(name, param) for name, param in model.named_parameters()
+             if param.requires_grad and param.numel()]
+    names = [name for name, _ in named]
+    order, costs = {}, None
+    if batch is not None:
+        order = trace_order(model, batch)
+    blocks = find_blocks(model, names, order)
+    if batch is not None:
+        costs = measure(model, batch, blocks)
+    return document(type(model).__name__, named, blocks, costs, accumulate)
+
+
+def document(name: str, tensors: Sequence[Tuple[str, Tensor]], blocks: Sequence[Block],
+             costs: Optional[Costs] = None,
+             accumulate: Optional[torch.dtype] = None) -> Dict[str, Any]:
+    """The document of these tensors and blocks."""
+    if not tensors:
+        raise HocketUsageError("no parameter requires a gradient: there is nothing to train")
+    by_name = dict(tensors)
+    for key, param in tensors:
+        if param.dtype not in TYPE_NAMES:
+            raise HocketUsageError(
+                f"{key} has type {param.dtype}: hocket takes bfloat16, float16 and float32")
+    return {
+        "schema": SCHEMA,
+        "name": _tail(name, MODEL_NAME),
+        "blocks": [{
+            "name": _tail(block.name, BLOCK_NAME),
+            "forward_flops": costs.flops[number] if costs else 0,
+            "activation_bytes": costs.activations[number] if costs else 0,
+            "workspace_bytes": costs.workspace[number] if costs else 0,
+        } for number, block in enumerate(blocks)],
+        "tensors": [{
+            "name": _tail(key, TENSOR_NAME),
+            "numel": by_name[key].numel(),
+            "block": number,
+            "weight_type": TYPE_NAMES[by_name[key].dtype],
+            "grad_type": TYPE_NAMES[accumulate or by_name[key].dtype],
+        } for number, block in enumerate(blocks) for key in block.tensors],
+        "micro_batch": costs.micro_batch if costs else 1,
+        "seq": costs.seq if costs else 1,
+    }
+
+
+def _tail(text: str, most: int) -> str:
+    while len(text.encode()) > most:
+        text = text[1:]
+    return text
+
+
+# -- Running a model on fake tensors -----------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """A batch that is given as what forward was called with."""
+
+    args: Tuple[Any, ...]
+    kwargs: Dict[str, Any]
+
+
+def arguments(batch: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """A batch as positional and keyword arguments."""
+    if isinstance(batch, Call):
+        return batch.args, batch.kwargs
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    if isinstance(batch, (tuple, list)):
+        return tuple(batch), {}
+    return (batch,), {}
+
+
+def batch_size(batch: Any) -> Tuple[int, int]:
+    """Sequences (or samples) and positions of a batch: the first two sizes of its first tensor
+    (1 for the second where it holds no integers: an image has no positions)."""
+    args, kwargs = arguments(batch)
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.dim() >= 1:
+            sequence = value.dim() == 2 and not value.is_floating_point()
+            return max(1, value.size(0)), max(1, value.size(1)) if sequence else 1
+    return 1, 1
+
+
+def _faked(mode: Any, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _fake(mode, value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_faked(mode, item) for item in value)
+    if isinstance(value, Mapping):
+        return {key: _faked(mode, item) for key, item in value.items()}
+    return value
+
+
+def _fake(mode: Any, value: Tensor) -> Tensor:
+    with mode:
+        fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype,
+                                   device="cpu" if value.device.type == "meta" else value.device)
+        return fake.requires_grad_(value.requires_grad)
+
+
+def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], Any], Any]) -> Any:
+    """Calls ``around(forward, fake state)`` in a fake mode; ``forward()`` runs the model."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    state: Dict[str, Tensor] = {}
+    seen: Dict[int, Tensor] = {}
+    for name, value in (*model.named_parameters(remove_duplicate=False),
+                        *model.named_buffers(remove_duplicate=False)):
+        if id(value) not in seen:
+            seen[id(value)] = _fake(mode, value)
+        state[name] = seen[id(value)]
+    args, kwargs = arguments(batch)
+    args, kwargs = _faked(mode, args), _faked(mode, kwargs)
+
+    def forward() -> Any:
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=False)
+
+    with mode, torch.enable_grad():
+        return around(forward, state)
+
+
+class _Order(TorchDispatchMode):
+    """Notes which of some tensors operations use first."""
+
+    def __init__(self, watched: Mapping[int, str]) -> None:
+        super().__init__()
+        self.watched = watched
+        self.order: Dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in _tensors((args, kwargs)):
+            name = self.watched.get(id(value))
+            if name is not None:
+                self.order.setdefault(name, len(self.order))
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+
+
+def trace_order(model: nn.Module, batch: Any) -> Dict[str, int]:
+    """Name of a parameter -> position of its first use in forward."""
+    firsts = {name for name, _ in model.named_parameters()}
+
+    def around(forward: Callable[[], Any], state: Dict[str, Tensor]) -> Dict[str, int]:
+        order = _Order({id(fake): name for name, fake in state.items() if name in firsts})
+        with order:
+            forward()
+        return order.order
+
+    found: Dict[str, int] = on_fakes(model, batch, around)
+    return found
+
+
+class _Meter(TorchDispatchMode):
+    """Counts FLOPs, and the bytes of living tensors, for the block that is current."""
+
+    def __init__(self, n_blocks: int, block_of: Mapping[int, int]) -> None:
+        super().__init__()
+        from torch.utils.flop_counter import flop_registry
+
+        self.registry = flop_registry
+        self.block_of = block_of
+        self.current = 0
+        self.flops = [0.0] * n_blocks
+        self.saved = [0] * n_blocks
+        self.peak = [0] * n_blocks
+        self.live = 0
+        self._known: Dict[int, int] = {}
+        self._saved: Dict[int, int] = {}
+
+    def watch(self, storage: Any) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        self._known[key] = size = storage.nbytes()
+        self.live += size
+        self.peak[self.current] = max(self.peak[self.current], self.live)
+        weakref.finalize(storage, self._gone, key)
+
+    def _gone(self, key: int) -> None:
+        self.live -= self._known.pop(key, 0)
+
+    def save(self, tensor: Tensor) -> Tensor:
+        """A saved_tensors hook: a block keeps what its operations save, each storage once."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._saved and storage._cdata in self._known:
+            self._saved[storage._cdata] = self.current
+            self.saved[self.current] += storage.nbytes()
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for value in _tensors((args, kwargs)):
+            block = self.block_of.get(id(value))
+            if block is not None and block > self.current:
+                self.current = block
+        out = func(*args, **kwargs)
+        counter = self.registry.get(func._overloadpacket)
+        if counter is not None:
+            self.flops[self.current] += counter(*args, **kwargs, out_val=out)
+        for value in _tensors(out):
+            self.watch(value.untyped_storage())
+        return out
+
+
+def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
+    """FLOPs and bytes of each block's forward, from shapes.
+
+    A block begins where one of its parameters is used for the first time.
+    """
+    number_of = {name: n for n, block in enumerate(blocks) for name in block.tensors}
+
+    def around(forward: Callable[[], Any], state: Dict[str, Tensor]) -> _Meter:
+        meter = _Meter(len(blocks), {
+            id(fake): number_of[name] for name, fake in state.items() if name in number_of})
+        for fake in state.values():
+            meter._known[fake.untyped_storage()._cdata] = 0
+        with meter, torch.autograd.graph.saved_tensors_hooks(meter.save, lambda saved: saved):
+            meter.out = forward()  # type: ignore[attr-defined]
+        return meter
+
+    meter: _Meter = on_fakes(model, batch, around)
+    workspace, held = [], 0
+    for number in range(len(blocks)):
+        held += meter.saved[number]
+        workspace.append(max(0, meter.peak[number] - held))
+    micro_batch, seq = batch_size(batch)
+    return Costs(meter.flops, meter.saved, workspace, micro_batch, seq)
+
+
+# -- Times --------------------------------------------------------------------------------------
+
+
+def profile(model: nn.Module, batch: Any, *, loss: Optional[Callable[[Any], Any]] = None,
+            steps: int = 5, accumulate: Optional[torch.dtype] = None) -> Dict[str, Any]:
+    """describe(), with measured block times: runs forward and backward of the model as it is.
+
+    Gradients are dropped, weights stay as they are. On CUDA times are of the GPU, from events on
+    the current stream.
+
+    Args:
+        model: the model, on its device, in the mode it will be trained in.
+        batch: as of describe, on the model's device.
+        loss: makes a scalar of what the model returns; None: its ``loss``, or the sum of its first
+            tensor.
+        steps: iterations that are timed, after one that is not; the median counts.
+        accumulate: as of hocket.AdamW.
+
+    Returns:
+        describe's dict; blocks have ``forward_ms`` and ``backward_ms``, too.
+    """
+    out = describe(model, batch, accumulate=accumulate)
+    names = [tensor["name"] for tensor in out["tensors"]]
+    blocks = find_blocks(model, [n for n, p in model.named_parameters()
+                                 if p.requires_grad and p.numel()], trace_order(model, batch))
+    assert len(names) == sum(len(block.tensors) for block in blocks)
+    forwards: List[List[float]] = []
+    backwards: List[List[float]] = []
+    grads = [param.grad for param in model.parameters()]
+    for step in range(steps + 1):
+        for param in model.parameters():
+            param.grad = None
+        forward, backward = _timed(model, batch, loss, blocks)
+        if step:
+            forwards.append(forward)
+            backwards.append(backward)
+    for param, grad in zip(model.parameters(), grads):
+        param.grad = grad
+    for number, block in enumerate(out["blocks"]):
+        block["forward_ms"] = statistics.median(times[number] for times in forwards)
+        block["backward_ms"] = statistics.median(times[number] for times in backwards)
+    return out
+
+
+def _scalar(value: Any, loss: Optional[Callable[[Any], Any]]) -> Tensor:
+    if loss is not None:
+        scalar: Tensor = loss(value)
+        return scalar
+    given = getattr(value, "loss", None)
+    if isinstance(given, Tensor):
+        return given
+    values = list(value.values()) if isinstance(value, Mapping) else value
+    return next(_tensors(values)).float().sum()
+
+
+class _Clock:
+    """Moments on a stream, or on the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self.device = device
+
+    def now(self) -> Any:
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def ms(self, begin: Any, end: Any) -> float:
+        if not self.cuda:
+            return (end - begin) * 1e3
+        torch.cuda.synchronize(self.device)
+        elapsed: float = begin.elapsed_time(end)
+        return elapsed
+
+
+class _Uses(TorchDispatchMode):
+    """Notes when each block's first parameter is used."""
+
+    def __init__(self, block_of: Mapping[int, int], clock: _Clock) -> None:
+        super().__init__()
+        self.block_of, self.clock = block_of, clock
+        self.first: Dict[int, Any] = {}
+        self.current = -1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in _tensors((args, kwargs)):
+            block = self.block_of.get(id(value))
+            if block is not None and block > self.current:
+                self.current = block
+                self.first[block] = self.clock.now()
+        return func(*args, **(kwargs or {}))
+
+
+def _timed(model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]],
+           blocks: Sequence[Block]) -> Tuple[List[float], List[float]]:
+    """Milliseconds of each block's forward and backward, once.
+
+    Forward of a block lasts from the first use of its parameters to the next block's; backward
+    until the last of its gradients is there.
+    """
+    params = dict(model.named_parameters())
+    clock = _Clock(next(iter(params.values())).device)
+    block_of = {id(params[name]): n for n, block in enumerate(blocks) for name in block.tensors}
+    args, kwargs = arguments(batch)
+    uses = _Uses(block_of, clock)
+    with uses:
+        scalar = _scalar(model(*args, **kwargs), loss)
+    forward_end = clock.now()
+    last: Dict[int, Any] = {}
+
+    def arrived(param: Tensor) -> None:
+        last[block_of[id(param)]] = clock.now()
+
+    hooks = [params[name].register_post_accumulate_grad_hook(arrived)
+             for block in blocks for name in block.tensors]
+    backward_begin = clock.now()
+    scalar.backward()
+    for hook in hooks:
+        hook.remove()
+    n = len(blocks)
+    marks = [uses.first.get(number) for number in range(n)] + [forward_end]
+    forward, later = [0.0] * n, marks[n]
+    for number in reversed(range(n)):
+        if marks[number] is not None:
+            forward[number] = clock.ms(marks[number], later)
+            later = marks[number]
+    backward, earlier = [0.0] * n, backward_begin
+    for number in reversed(range(n)):
+        if number in last:
+            backward[number] = max(0.0, clock.ms(earlier, last[number]))
+            earlier = last[number]
+    return forward, backward

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients on their way: which the engine holds, what they are to be multiplied by.
+
+A tensor's gradient is *live* (the engine holds it, ``p.grad`` is a handle or a tensor handed over
+in ``step()``), *zero* (``p.grad.zero_()`` was called on its handle, nothing added since), or
+neither: not there yet, or consumed by the last step.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Dict, List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from .binding import Binding
+from .errors import HocketUsageError
+from .handle import GradientHandle
+
+Number = Union[Tensor, float]
+
+
+class HandOver:
+    """The gradients of one engine.
+
+    Attributes:
+        live: 1 for each tensor whose gradient the engine holds.
+        seconds: time spent in hooks and in collecting, since the optimizer was bound.
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        n = len(binding.params)
+        self.binding = binding
+        self.live = bytearray(n)
+        self.zeroed = bytearray(n)
+        self.seconds = 0.0
+        self._handles: Dict[int, GradientHandle] = {}
+        self._factors: Dict[int, List[Number]] = {}
+        # (id, version) of a factor -> the tensor, so that its id stays taken, and a copy of it.
+        self._factor_cache: Dict[Tuple[int, int], Tuple[Tensor, Tensor]] = {}
+        self._norms: Optional[Tensor] = None
+        self._lock = threading.RLock()
+
+    # -- During backward ----------------------------------------------------------------------
+
+    def take(self, number: int, grad: Tensor) -> None:
+        """Hands over a new gradient in ``p.grad`` and puts the handle in its place.
+
+        If the engine holds one already, the program has dropped it (``p.grad = None``) since.
+        """
+        began = time.perf_counter()
+        if grad.requires_grad:
+            raise HocketUsageError(
+                f"backward(create_graph=True) gave {self.binding.names[number]} a gradient with a "
+                "graph: an attached hocket.AdamW cannot hold it; use torch.autograd.grad, or a "
+                "hocket.AdamW that is not attached")
+        with self._lock:
+            if self.live[number]:
+                self._forget(number)
+            self._give(number, grad)
+            self.binding.params[number].grad = self.handle(number)
+        self.seconds += time.perf_counter() - began
+
+    def accumulate(self, number: int, grad: Tensor) -> None:
+        """``p.grad += grad`` where p.grad is a handle."""
+        began = time.perf_counter()
+        with self._lock:
+            if not self.live[number] and not self.zeroed[number]:
+                return  # to one that step() has used up: GANs do so, and clear it before its use
+            if number in self._factors:
+                self._multiply_out(number)
+            self._give(number, grad)
+        self.seconds += time.perf_counter() - began
+
+    def handle(self, number: int) -> GradientHandle:
+        """The tensor's handle, made once."""
+        handle = self._handles.get(number)
+        if handle is None:
+            handle = self._handles[number] = GradientHandle(self, number)
+        return handle
+
+    def _give(self, number: int, grad: Tensor) -> None:
+        ready = self.binding.prepared(number, grad)
+        self.binding.engine.gradient(number, ready.data_ptr(), self.binding.stream())
+        self.live[number] = 1
+        self.zeroed[number] = 0
+        self._norms = None
+
+    def _forget(self, number: int) -> None:
+        if self.live[number]:
+            self.binding.engine.discard(number)
+        self.live[number] = self.zeroed[number] = 0
+        self._factors.pop(number, None)
+        self._norms = None
+
+    # -- Between backward and step ------------------------------------------------------------
+
+    def condition(self, number: int) -> str:
+        """Of one tensor's gradient, for messages."""
+        return "held" if self.live[number] else "zero" if self.zeroed[number] else "used up"
+
+    def zero(self, number: int) -> None:
+        """``p.grad.zero_()``: a gradient of zeros, unless something is added to it."""
+        with self._lock:
+            self._forget(number)
+            self.zeroed[number] = 1
+
+    def discard_all(self) -> None:
+        """Forgets all gradients."""
+        with self._lock:
+            if 1 in self.live:
+                self.binding.engine.discard(-1)
+            self._reset()
+
+    def _reset(self) -> None:
+        n = len(self.live)
+        self.live, self.zeroed = bytearray(n), bytearray(n)
+        self._factors.clear()
+        self._factor_cache.clear()
+        self._norms = None
+
+    def multiply(self, number: int, factor: Number) -> None:
+        """``p.grad.mul_(factor)``: remembered, and folded into the update."""
+        self._need(number)
+        if isinstance(factor, Tensor):
+            key = (id(factor), factor._version)
+            if key not in self._factor_cache:
+                self._factor_cache[key] = (factor, factor.detach().clone())
+            factor = self._factor_cache[key][1]
+        self._factors.setdefault(number, []).append(factor)
+
+    def _need(self, number: int) -> None:
+        if not self.live[number] and not self.zeroed[number]:
+            raise HocketUsageError(
+                f"the gradient of {self.binding.names[number]} has been used up by step(): it is "
+                "there from backward() to step() only")
+
+    def norm(self, number: int) -> Tensor:
+        """2-norm of the gradient as it stands: fp32, no dimensions, on the parameter's device."""
+        self._need(number)
+        if self._norms is None:
+            self._norms = torch.tensor(
+                [math.sqrt(self._squares(n)) if self.live[n] else 0.0
+                 for n in range(len(self.live))], dtype=torch.float64
+            ).to(torch.float32).to(self.binding.device)
+        norm = self._norms[number]
+        for factor in self._factors.get(number, ()):
+            norm = norm * abs(factor)
+        return norm
+
+    def _squares(self, number: int) -> float:
+        total, nonfinite = self.binding.engine.sum_of_squares(number)
+        return math.inf if nonfinite else total
+
+    def nonfinite(self) -> int:
+        """How many values handed over are not finite."""
+        if 1 not in self.live:
+            return 0
+        return self.binding.engine.sum_of_squares(-1)[1]
+
+    def finite(self, number: int) -> bool:
+        """Whether all values of one tensor's gradient are finite."""
+        self._need(number)
+        return not self.live[number] or self.binding.engine.sum_of_squares(number)[1] == 0
+
+    def read(self, number: int) -> Tensor:
+        """The gradient as it stands, in its own type, on the parameter's device."""
+        self._need(number)
+        param = self.binding.params[number]
+        if not self.live[number]:
+            return torch.zeros_like(param, dtype=self.binding.grad_types[number])
+        values = self.binding.read_gradient(number).to(self.binding.device)
+        for factor in self._factors.get(number, ()):
+            values.mul_(factor)
+        return values
+
+    def _multiply_out(self, number: int) -> None:
+        """Replaces the gradient that is held by its product, as torch would round it."""
+        values = self.read(number)
+        self._forget(number)
+        self._give(number, values)
+
+    # -- In step ------------------------------------------------------------------------------
+
+    def collect(self) -> List[int]:
+        """Makes what the engine holds agree with ``p.grad``. Returns the tensors with gradients.
+
+        A handle stands for what was handed over, a tensor for itself, None for no gradient.
+        """
+        began = time.perf_counter()
+        params = self.binding.params
+        fresh: List[int] = []
+        grads: List[Tensor] = []
+        with self._lock:
+            for number, grad in enumerate([param.grad for param in params]):
+                if grad is None:
+                    if self.live[number] or self.zeroed[number]:
+                        self._forget(number)
+                elif type(grad) is GradientHandle:
+                    self._check_handle(number, grad)
+                    if self.zeroed[number]:
+                        fresh.append(number)
+                        grads.append(torch.zeros_like(
+                            params[number], dtype=self.binding.grad_types[number]))
+                else:
+                    if self.live[number] or self.zeroed[number]:
+                        self._forget(number)
+                    fresh.append(number)
+                    grads.append(self.binding.prepared(number, grad.detach()))
+            if fresh:
+                self.binding.engine.gradients(
+                    fresh, [grad.data_ptr() for grad in grads], self.binding.stream())
+                for number in fresh:
+                    self.live[number] = 1
+        self.seconds += time.perf_counter() - began
+        return [number for number, held in enumerate(self.live) if held]
+
+    def _check_handle(self, number: int, grad: GradientHandle) -> None:
+        if grad._owner is not self or grad._number != number:
+            raise HocketUsageError(
+                f"{self.binding.names[number]}.grad is the handle of another parameter: copy "
+                "gradients with opt.read_gradient(p)")
+        if not self.live[number] and not self.zeroed[number]:
+            raise HocketUsageError(
+                f"the gradient of {self.binding.names[number]} was used up by the last step, and "
+                "zero_grad() has not been called since: gradients of an attached model live until "
+                "step(); call zero_grad() between step() and the next backward()")
+
+    def scale(self) -> None:
+        """Tells the engine what the program has multiplied gradients by."""
+        if not self._factors:
+            return
+        values: Dict[int, float] = {}
+        numbers = [n for n, held in enumerate(self.live) if held]
+        products = [self._product(number, values) for number in numbers]
+        if all(product == products[0] for product in products):
+            self.binding.engine.scale(products[0])
+        else:
+            for number, product in zip(numbers, products):
+                if product != 1.0:
+                    self._multiply_out(number)
+        self._factors.clear()
+
+    def _product(self, number: int, values: Dict[int, float]) -> float:
+        product = 1.0
+        for factor in self._factors.get(number, ()):
+            if isinstance(factor, Tensor):
+                value = values.get(id(factor))
+                if value is None:
+                    value = values[id(factor)] = float(factor)
+                product *= value
+            else:
+                product *= float(factor)
+        return product
+
+    def consumed(self) -> None:
+        """After the step: what was held is used up."""
+        self._reset()

@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hocket.AdamW: a torch.optim.Optimizer whose fp32 state lies in host memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import defaultdict
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from . import _abi, checkpoint
+from .attach import Attachment
+from .binding import Binding, Settings, hyper, trainable
+from .errors import HocketUsageError
+from .handover import HandOver
+from .plan import resolve_plan
+from .report import explain, stats
+
+Params = Iterable[Any]
+
+
+class AdamW(Optimizer):
+    r"""AdamW with fp32 master weights, momentum and variance in host memory, updated there or on
+    the GPU as a plan says, with the same bits whatever the plan.
+
+    A drop-in for :class:`torch.optim.AdamW`: ``step()`` reads ``p.grad`` and returns when the new
+    weights are there (on CUDA: for work queued later on the current stream). With
+    :meth:`attach`, gradients leave during backward and ``step()`` may return while the update runs.
+
+    The engine is made at the first step (with ``attach``: at the first gradient). Until then the
+    model may be moved, converted and loaded; afterwards its parameters must stay where they are.
+
+    Args:
+        params: parameters, or dicts that define groups, as of torch.optim.AdamW. bfloat16,
+            float16 or float32, dense, on one device. Parameters that do not require gradients are
+            left out, as are those without elements.
+        lr: learning rate (a float or a tensor of one value).
+        betas: decay of momentum and variance.
+        eps: added to the denominator.
+        weight_decay: decoupled weight decay.
+        max_norm: clip the global 2-norm of all gradients to this in ``step()``, exactly; None: no
+            clipping. ``clip_grad_norm_`` works, too; its norm is rounded in the gradient's type.
+        overlap: with ``attach``: "none" updates in ``step()``, "forward" beside the next forward,
+            "both" beside backward, too.
+        plan: None updates everything on the CPU; a path, or JSON text, of a plan that
+            ``hocket plan -o`` wrote for this model; "auto" plans for this model on this machine.
+        backend: "cuda" or "host"; None: as the parameters' device says.
+        cpu_threads: threads of the update; None: what the plan says, or the CPUs this process may
+            use less three.
+        host_memory: bytes that state and spares may take; None: what is available.
+        gpu_memory: bytes of GPU memory, with ``plan=None``, that weights which wait for the norm
+            (2 an element) and then fp32 state (14 an element with its gradient) may take; None: none.
+        accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
+            None: in their own type, as autograd does.
+        amsgrad, maximize, capturable, differentiable: not supported, must be False.
+        foreach, fused: accepted and ignored; they do not change the result.
+
+    Raises:
+        HocketUsageError: an argument that is not supported.
+
+    A step whose gradients are not all finite changes nothing, and warns.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Union[float, Tensor] = 1e-3,
+        betas: Tuple[Union[float, Tensor], Union[float, Tensor]] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        max_norm: Optional[float] = None,
+        overlap: str = "none",
+        plan: Optional[Union[str, "os.PathLike[str]"]] = None,
+        backend: Optional[str] = None,
+        cpu_threads: Optional[int] = None,
+        host_memory: Optional[int] = None,
+        gpu_memory: Optional[int] = None,
+        accumulate: Optional[torch.dtype] = None,
+        maximize: bool = False,
+        foreach: Optional[bool] = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: Optional[bool] = None,
+    ) -> None:
+        self._settings = Settings(max_norm, overlap, None if plan is None else os.fspath(plan),
+                                  backend, cpu_threads, host_memory, gpu_memory, accumulate)
+        _check_settings(self._settings)
+        self._binding: Optional[Binding] = None
+        self._handover: Optional[HandOver] = None
+        self._attachment: Optional[Attachment] = None
+        self._pending: Dict[Tensor, Dict[str, Any]] = {}
+        self._awaited: Optional[int] = None
+        self._versions: List[int] = []
+        self._count = 0
+        self._others: List[Tensor] = []
+        self._has_state = bytearray()
+        self._last: Optional[_abi.StepResult] = None
+        self._plan_answer: Optional[Dict[str, Any]] = None
+        self.state_in_file = False
+        super().__init__(params, {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+            "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
+            "capturable": capturable, "differentiable": differentiable, "fused": fused,
+            "decoupled_weight_decay": True})
+
+    # -- Groups -------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """As of torch.optim.Optimizer; before the first step only."""
+        if self._binding is not None:
+            raise HocketUsageError(
+                "a param group was added after the first step: state has been laid out for the "
+                "parameters of before; make a new hocket.AdamW of all and load this one's "
+                "state_dict() into it")
+        super().add_param_group(param_group)
+        check_group(self.param_groups[-1])
+
+    # -- Binding ------------------------------------------------------------------------------
+
+    def is_bound(self) -> bool:
+        """Whether the engine exists."""
+        return self._binding is not None
+
+    def binding(self) -> Binding:
+        """The engine and its tensors; they must exist."""
+        assert self._binding is not None
+        return self._binding
+
+    def handover(self) -> HandOver:
+        """The gradients' way; the engine must exist."""
+        assert self._handover is not None
+        return self._handover
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether small gradients leave during backward, too."""
+        return self._settings.overlap == "both"
+
+    def bind(self) -> None:
+        """Makes the engine now: parameters must not move, or change their type, any more.
+
+        Raises:
+            HocketError: a parameter that cannot be held, not enough memory, a plan that does not
+                fit the model.
+        """
+        if self._binding is not None:
+            return
+        settings, attachment = self._settings, self._attachment
+        for group in self.param_groups:
+            check_group(group)
+        entries = trainable(self.param_groups, attachment.names if attachment else {})
+        if attachment is None:
+            settings = self._drop_in(settings)
+            blocks = None
+        else:
+            strangers = [e.name for e in entries if id(e.param) not in attachment.names]
+            if strangers:
+                raise HocketUsageError(
+                    f"{strangers[0]} is in the optimizer, but not in the attached model: attach "
+                    "a module that holds all (nn.ModuleDict of several, for example)")
+            attachment.hook_gradients([entry.param for entry in entries])
+            names = {entry.name for entry in entries}
+            blocks = attachment.blocks([n for n in attachment.names.values() if n in names])
+        plan, self._plan_answer = resolve_plan(settings, entries, blocks, attachment)
+        binding = Binding(entries, blocks, self.param_groups, settings, plan)
+        self._fill(binding)
+        every = [param for group in self.param_groups for param in group["params"]]
+        self._count = len(every)
+        self._others = [p for p in every if id(p) not in binding.index and p.numel()]
+        self._binding = binding
+        self._handover = HandOver(binding)
+        if attachment is not None and blocks is not None:
+            attachment.bound(blocks)
+
+    def _drop_in(self, settings: Settings) -> Settings:
+        if settings.accumulate is not None:
+            raise HocketUsageError(
+                "accumulate= takes effect with attach(model) only: without it autograd adds "
+                "gradients, in their own type")
+        if settings.overlap != "none":
+            warnings.warn(f"hocket: overlap={settings.overlap!r} has no effect without "
+                          "opt.attach(model): step() updates before it returns")
+        return settings._replace(overlap="none")
+
+    def _fill(self, binding: Binding) -> None:
+        """State of a new engine: from the weights, and from what was loaded before."""
+        binding.engine.masters(-1, binding.stream())
+        self._has_state = bytearray(len(binding.params))
+        self._versions = [param._version for param in binding.params]
+        pending, self._pending = self._pending, {}
+        self.state = defaultdict(dict)
+        checkpoint.write_state(binding, pending)
+        self._views(binding)
+
+    def _views(self, binding: Binding) -> None:
+        for number, param in enumerate(binding.params):
+            if not self._has_state[number] and binding.engine.tensor_step(number) > 0:
+                self._has_state[number] = 1
+                self.state[param] = checkpoint.StateView(binding, number)  # type: ignore
+
+    def attach(self, model: nn.Module) -> None:
+        """Hooks this optimizer into the model that its parameters belong to.
+
+        Gradients leave during backward; ``p.grad`` becomes a handle without storage. With
+        ``overlap`` "forward" or "both", ``step()`` returns while the update runs, and each block's
+        forward waits for its own weights.
+
+        Args:
+            model: a plain module on one device: not wrapped by DDP, FSDP or DataParallel.
+                Compiled modules (``torch.compile`` before or after) wait as a whole.
+
+        Raises:
+            HocketUsageError: a model that cannot be attached, attach called twice or after the
+                first step.
+        """
+        if self._attachment is not None:
+            raise HocketUsageError("attach was called already: an optimizer has one model")
+        if self._binding is not None:
+            raise HocketUsageError(
+                "attach was called after the first step: attach first, or make a new hocket.AdamW "
+                "and load this one's state_dict() into it")
+        self._attachment = Attachment(self, model)
+
+    # -- Steps --------------------------------------------------------------------------------
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler cannot unscale fp16 gradients itself. For others it can, and must, so that
+        clipping between unscale_() and step() works (Lightning refuses to clip otherwise)."""
+        return any(param.dtype is torch.float16
+                   for group in self.param_groups for param in group["params"])
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> None:  # type: ignore[override]
+        """One step with the gradients there are; parameters without one are left alone.
+
+        Without ``attach``, or with overlap "none", the weights are there when it returns (for
+        later work on the current stream). Else the update may still run; reading a weight through
+        its module waits for it. Nothing that the program can see changes before this call.
+
+        Args:
+            closure: not supported.
+
+        Raises:
+            HocketError: a parameter that has moved or was added, a gradient that cannot be used,
+                or (code 3) a failure of the machine.
+        """
+        if closure is not None:
+            raise HocketUsageError(
+                "step(closure) is not supported: compute loss and gradients before step()")
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and float(found_inf) != 0:
+            return
+        if self._awaited is not None:
+            raise HocketUsageError(
+                f"the state of step {self._awaited} lies in a file of its own, which has not been "
+                "loaded: add hocket.TrainerCallback to the Trainer's callbacks, or call "
+                "opt.load(path)")
+        if self._binding is None:
+            if not self._any_gradient():
+                return
+            self.bind()
+        binding, handover = self.binding(), self.handover()
+        self._check_parameters()
+        held = handover.collect()
+        if not held:
+            return
+        if self._attachment is not None and self._attachment.waits:
+            for number in held:
+                self._attachment.check_gated(number)
+        handover.scale()
+        binding.sync_groups(self.param_groups)
+        loss_scale = getattr(self, "grad_scale", None)
+        self._last = binding.engine.step(
+            self._settings.max_norm or 0.0,
+            float(loss_scale) if loss_scale is not None else 1.0, binding.stream())
+        handover.consumed()
+        if self._last.skipped:
+            warnings.warn(
+                f"hocket: {self._last.nonfinite} gradient values are not finite: step() changed "
+                "nothing")
+            return
+        self._stepped(binding, held)
+
+    def _any_gradient(self) -> bool:
+        return any(param.grad is not None
+                   for group in self.param_groups for param in group["params"])
+
+    def _stepped(self, binding: Binding, held: List[int]) -> None:
+        params = binding.params
+        increment_versions([params[number] for number in held])
+        self._versions = [param._version for param in params]
+        if 0 in self._has_state:
+            for number in held:
+                if not self._has_state[number]:
+                    self._has_state[number] = 1
+                    self.state[params[number]] = checkpoint.StateView(  # type: ignore[assignment]
+                        binding, number)
+        if self._attachment is not None:
+            self._attachment.end_trace()
+            if self._settings.overlap != "none":
+                self._attachment.stepped()
+
+    def _check_parameters(self) -> None:
+        """Parameters are where they were; masters follow weights that the program has written."""
+        binding = self.binding()
+        if sum(len(group["params"]) for group in self.param_groups) != self._count:
+            raise HocketUsageError(
+                "parameters were added to a param group, or removed, after the first step: make a "
+                "new hocket.AdamW and load this one's state_dict() into it")
+        for param in self._others:
+            if param.grad is not None:
+                raise HocketUsageError(
+                    f"a parameter of shape {tuple(param.shape)} has a gradient, but did not "
+                    "require one at the first step: make a new hocket.AdamW after unfreezing and "
+                    "load this one's state_dict() into it")
+        binding.check_in_place()
+        self.follow_weights()
+
+    def follow_weights(self) -> None:
+        """Masters follow weights that the program has written since the last step: where a master
+        does not round to its weight any more, it becomes the weight."""
+        binding = self.binding()
+        if [param._version for param in binding.params] == self._versions:
+            return
+        for number, param in enumerate(binding.params):
+            if param._version != self._versions[number]:
+                binding.refresh_master(number)
+                self._versions[number] = param._version
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
+        if self._handover is not None and set_to_none:
+            self._handover.discard_all()
+        for group in self.param_groups:
+            for param in group["params"]:
+                grad = param.grad
+                if grad is None:
+                    continue
+                if set_to_none:
+                    param.grad = None
+                else:
+                    if grad.grad_fn is not None:
+                        grad.detach_()
+                    grad.zero_()
+
+    def synchronize(self) -> None:
+        """Returns when the last step is complete: state on the host, weights on the device.
+
+        Call it before reading weights through tensors that were taken from the model earlier.
+
+        Raises:
+            HocketError: the step has failed.
+        """
+        if self._binding is not None:
+            self._binding.engine.drain()
+            if self._attachment is not None:
+                self._attachment.complete()
+
+    def read_gradient(self, param: Tensor) -> Optional[Tensor]:
+        """A parameter's gradient as it stands, in its own type, on its device; None if it has
+        none. Copies what the engine holds (slow)."""
+        from .handle import GradientHandle
+
+        grad = param.grad
+        if not isinstance(grad, GradientHandle):
+            return grad
+        return grad._owner.read(grad._number)
+
+    @property
+    def grad_norm(self) -> Optional[float]:
+        """2-norm of all gradients of the last step, after unscaling and before ``max_norm``; None
+        before the first step."""
+        return self._last.grad_norm if self._last is not None else None
+
+    @property
+    def last_step(self) -> Optional[_abi.StepResult]:
+        """What the last step did, or None."""
+        return self._last
+
+    # -- What happened ------------------------------------------------------------------------
+
+    def stats(self) -> Dict[str, Any]:
+        """What the engine reports (schema hocket.engine/1), with the last step under "last_step"
+        and the seconds that Python spent on gradients under "python"."""
+        return stats(self)
+
+    def explain(self) -> str:
+        """In words: where state lies, what is updated where, and why."""
+        return explain(self)
+
+    def record(self, on: bool = True) -> None:
+        """Records operations from the next step on, for :meth:`timeline`."""
+        self.bind()
+        self.binding().engine.record(on)
+        if self._attachment is not None:
+            self._attachment.recording = on
+
+    def timeline(self) -> Dict[str, Any]:
+        """What was recorded (schema hocket.spans/1)."""
+        self.synchronize()
+        return self.binding().engine.timeline()
+
+    def checksum(self) -> str:
+        """32 hexadecimal digits, equal for equal state."""
+        self.bind()
+        self.follow_weights()
+        return self.binding().engine.checksum()
+
+    # -- Checkpoints --------------------------------------------------------------------------
+
+    def state_dict(self) -> Dict[str, Any]:
+        """As of torch.optim.AdamW, with ``master_weight`` (fp32) beside ``step``, ``exp_avg`` and
+        ``exp_avg_sq``: fp32 tensors in host memory, 12 bytes a parameter.
+
+        With ``opt.state_in_file`` (which hocket.TrainerCallback sets) state is left out.
+
+        Raises:
+            HocketError: not enough memory for the copy; use :meth:`save`.
+        """
+        return checkpoint.state_dict(self, super().state_dict)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Loads a state_dict of this class or of torch.optim.AdamW.
+
+        Nothing is cast or moved to the parameters' device. Before the first step the tensors are
+        kept, not copied, until the engine is made. A master weight counts where it rounds to the
+        weight that the model has; elsewhere the weight does.
+
+        Raises:
+            ValueError: another number of groups or parameters.
+            HocketUsageError: options that are not supported, state of another shape.
+        """
+        checkpoint.load_state_dict(self, state_dict)
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes state and step counts to a file, directly from host memory, and param groups to
+        ``path + ".json"``. The file is complete or not there.
+
+        Raises:
+            HocketError: it cannot be written.
+        """
+        checkpoint.save(self, os.fspath(path))
+
+    def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """The inverse of :meth:`save`, under any plan of the same tensors. The model's weights
+        become the rounded masters. Makes the engine: move and attach the model before.
+
+        Raises:
+            HocketError: no such file, or of other tensors.
+        """
+        checkpoint.load(self, os.fspath(path))
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return checkpoint.pickled(self)
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        checkpoint.unpickle(self, state)
+
+
+def increment_versions(tensors: List[Tensor]) -> None:
+    """As if each had been written in place, so that autograd sees it."""
+    try:
+        torch.autograd.graph.increment_version(tensors)
+    except (AttributeError, TypeError):  # torch 2.4 takes one tensor
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
+
+
+def _check_settings(settings: Settings) -> None:
+    if settings.overlap not in _abi.OVERLAPS:
+        raise HocketUsageError(
+            f"overlap={settings.overlap!r}: it is 'none', 'forward' or 'both'")
+    if settings.backend not in (None, "cuda", "host"):
+        raise HocketUsageError(f"backend={settings.backend!r}: it is 'cuda', 'host' or None")
+    if settings.max_norm is not None and not settings.max_norm > 0:
+        raise HocketUsageError(
+            f"max_norm={settings.max_norm}: it is above 0, or None for no clipping")
+    if settings.accumulate not in (None, torch.float32):
+        raise HocketUsageError(
+            f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "
+            "own type")
+    for name in ("cpu_threads", "host_memory", "gpu_memory"):
+        value = getattr(settings, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise HocketUsageError(f"{name}={value!r}: it is a whole number from 1, or None")
+
+
+def check_group(group: Mapping[str, Any]) -> None:
+    """Refuses what a param group must not ask for, by name."""
+    for option in ("amsgrad", "maximize", "capturable", "differentiable"):
+        if group.get(option):
+            raise HocketUsageError(
+                f"{option}=True is not supported by hocket.AdamW: leave it out")
+    lr, beta1, beta2, eps, weight_decay = hyper(group)
+    for name, value, low, high in (
+            ("lr", lr, 0.0, float("inf")), ("eps", eps, 0.0, float("inf")),
+            ("weight_decay", weight_decay, 0.0, float("inf")),
+            ("betas[0]", beta1, 0.0, 1.0), ("betas[1]", beta2, 0.0, 1.0)):
+        if not low <= value < high:
+            raise HocketUsageError(f"{name}={value}: it is at least {low:g}, and below {high:g}")
+    for param in group["params"]:
+        if param.is_complex():
+            raise HocketUsageError("a complex parameter: hocket.AdamW takes real ones only")

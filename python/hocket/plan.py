@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""plan="auto": asks the ``hocket`` program which plan is best for this model on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+
+from .blocks import Block
+from .describe import Costs, document
+from .errors import MACHINE, HocketError, HocketUsageError
+
+if TYPE_CHECKING:
+    from .attach import Attachment
+    from .binding import Entry, Settings
+
+
+def resolve_plan(
+    settings: "Settings",
+    entries: Sequence["Entry"],
+    blocks: Optional[Sequence[Block]],
+    attachment: Optional["Attachment"],
+) -> Tuple[Optional[str], Optional[Dict[str, Any]]]:
+    """What hocket_create gets as its plan, and what the program answered for "auto"."""
+    if settings.plan != "auto":
+        return settings.plan, None
+    if blocks is None or attachment is None:
+        raise HocketUsageError(
+            "plan=\"auto\" needs opt.attach(model): without it nothing says what the blocks are "
+            "(or give the path of a plan file)")
+    tensors = [(entry.name, entry.param) for entry in entries]
+    costs = attachment.costs(blocks)
+    described = document(
+        type(attachment.model).__name__, tensors, blocks, costs, settings.accumulate)
+    with tempfile.TemporaryDirectory(prefix="hocket-") as folder:
+        return _ask(described, settings, folder)
+
+
+def program() -> str:
+    """Path of the ``hocket`` program: $HOCKET_PROGRAM, beside the package, or in PATH."""
+    named = os.environ.get("HOCKET_PROGRAM")
+    if named:
+        return named
+    inside = pathlib.Path(__file__).resolve().parent / "bin" / "hocket"
+    found = str(inside) if inside.exists() else shutil.which("hocket")
+    if found is None:
+        raise HocketError(
+            "the hocket program was not found: install the package with it, put it into PATH, or "
+            "set HOCKET_PROGRAM", MACHINE)
+    return found
+
+
+def run(arguments: Sequence[str]) -> Dict[str, Any]:
+    """Runs ``hocket ARGUMENTS --json``. HocketError with its sentence if it fails."""
+    command: List[str] = [program(), *arguments, "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise HocketError(f"{command[0]} cannot be run: {error}", MACHINE) from error
+    if done.returncode:
+        raise HocketError(done.stderr.strip() or f"{' '.join(command)} failed", done.returncode)
+    answer: Dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def machine() -> str:
+    """Name of the profile to plan with: $HOCKET_MACHINE, or the last one calibrated here."""
+    named = os.environ.get("HOCKET_MACHINE")
+    if named:
+        return named
+    stored = [entry for entry in run(["machine", "list"])["machines"] if entry.get("made")]
+    if not stored:
+        raise HocketError(
+            "plan=\"auto\" needs a profile of this machine: run 'hocket calibrate --name mine' "
+            "once, or set HOCKET_MACHINE to a profile's name")
+    latest: str = max(stored, key=lambda entry: entry["made"])["name"]
+    return latest
+
+
+def _ask(described: Dict[str, Any], settings: "Settings",
+         folder: str) -> Tuple[str, Dict[str, Any]]:
+    model = os.path.join(folder, "model.json")
+    out = os.path.join(folder, "plan.json")
+    with open(model, "w", encoding="utf-8") as file:
+        json.dump(described, file)
+    arguments = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
+    if settings.overlap != "none":
+        arguments += ["--overlap", settings.overlap]
+    if settings.cpu_threads is not None:
+        arguments += ["--cpu-threads", str(settings.cpu_threads)]
+    answer = run(arguments)
+    with open(out, encoding="utf-8") as file:
+        return file.read(), answer
+
+
+__all__ = ["resolve_plan", "program", "run", "machine", "Costs"]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an optimizer says of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List
+
+if TYPE_CHECKING:
+    from .optim import AdamW
+
+
+def stats(optimizer: "AdamW") -> Dict[str, Any]:
+    """See AdamW.stats."""
+    if not optimizer.is_bound():
+        return {}
+    binding = optimizer.binding()
+    report: Dict[str, Any] = dict(binding.engine.report())
+    last = optimizer.last_step
+    report["last_step"] = last._asdict() if last is not None else None
+    report["python"] = {
+        "hand_over_s": optimizer.handover().seconds,
+        "tensors": len(binding.params),
+        "blocks": binding.n_blocks,
+        "elements": sum(param.numel() for param in binding.params),
+        "device": str(binding.device),
+        "backend": binding.backend,
+    }
+    return report
+
+
+def explain(optimizer: "AdamW") -> str:
+    """See AdamW.explain."""
+    if not optimizer.is_bound():
+        return "hocket.AdamW has no engine yet: it is made at the first step.\n"
+    binding = optimizer.binding()
+    settings = optimizer._settings
+    elements = sum(param.numel() for param in binding.params)
+    lines: List[str] = [
+        f"{elements:,} parameters in {len(binding.params)} tensors and {binding.n_blocks} blocks "
+        f"on {binding.device}, backend {binding.backend}, overlap {settings.overlap}"
+        + ("" if optimizer._attachment is not None else " (not attached)"),
+    ]
+    answer = optimizer._plan_answer
+    if settings.plan is None:
+        lines.append("No plan: everything is updated on the CPU, block by block.")
+    elif answer is not None:
+        lines.append(f"plan=\"auto\" chose: {answer.get('reason', 'no reason was given')}")
+    report = binding.engine.report()
+    lines.extend(f"{key}: {_short(value)}" for key, value in report.items() if key != "schema")
+    last = optimizer.last_step
+    if last is not None:
+        lines.append(
+            f"step {last.step}: gradient norm {last.grad_norm:.6g}, gradients times "
+            f"{last.grad_scale:.6g}, {last.tensors} tensors, {last.ahead:,} elements ahead of it")
+    return "\n".join(lines) + "\n"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(_short(item) for item in value[:8]) + (
+            f"; and {len(value) - 8} more" if len(value) > 8 else "")
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_short(item)}" for key, item in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by all tests: where things are, and the same arithmetic on every run."""
+
+import pathlib
+import sys
+
+import pytest
+import torch
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+try:
+    import hocket  # noqa: F401  (installed)
+except ImportError:
+    sys.path.insert(0, str(HERE.parent))
+
+
+torch.set_num_threads(1)  # the same sums everywhere, and tests beside each other
+
+
+@pytest.fixture(autouse=True)
+def _deterministic():
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="session")
+def root() -> pathlib.Path:
+    return ROOT

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State in and out: dictionaries, torch.optim.AdamW's too, files, kills, pickles, frameworks."""
+
+import copy
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+
+import hocket
+from hocket import HocketError, attach
+from models import batches, make, two_groups
+from reference import assert_same, same_bits
+from runs import Case, continue_run, plan_file, reference, shape, train
+
+CASE = Case("gpt", steps=10)
+
+
+@pytest.fixture(autouse=True)
+def _hooks_on_small_tensors(monkeypatch):
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
+
+
+def fresh(case=CASE, attached=True, **options):
+    options.setdefault("overlap", "forward" if attached else "none")
+    model = make(case.model, case.dtype, seed=99)
+    opt = hocket.AdamW(two_groups(model), lr=2e-3, max_norm=case.max_norm, cpu_threads=2, **options)
+    if attached:
+        opt.attach(model)
+    return model, opt, torch.optim.lr_scheduler.LambdaLR(opt, shape)
+
+
+def finish(case, model, opt, schedule, first):
+    other, expected, losses, _ = reference(case)
+    assert continue_run(case, model, opt, schedule, first, case.steps) == losses[first:]
+    assert_same(opt, model, expected, other)
+
+
+WAYS = [(False, "none"), (True, "none"), (True, "forward"), (True, "both")]
+
+
+@pytest.mark.parametrize("attached,overlap", WAYS)
+@pytest.mark.parametrize("order", ["model first", "optimizer first"])
+def test_state_dict_resumes_to_the_bit(attached, overlap, order):
+    model, opt, schedule, _ = train(CASE, attached, steps=6, overlap=overlap)
+    saved = [copy.deepcopy(x.state_dict()) for x in (model, opt, schedule)]
+    model, opt, schedule = fresh(attached=attached, overlap=overlap)
+    for thing, state in list(zip((model, opt, schedule), saved))[:: 1 if order == "model first" else -1]:
+        thing.load_state_dict(state)
+    assert not opt.state
+    finish(CASE, model, opt, schedule, 6)
+
+
+@pytest.mark.parametrize("overlap", ["none", "forward", "both"])
+def test_state_dict_loads_into_an_optimizer_that_has_run(overlap):
+    model, opt, schedule, _ = train(CASE, True, steps=6, overlap=overlap)
+    saved = [copy.deepcopy(x.state_dict()) for x in (model, opt, schedule)]
+    model, opt, schedule, _ = train(CASE, True, steps=8, overlap=overlap)
+    for thing, state in zip((model, opt, schedule), saved):
+        thing.load_state_dict(state)
+    finish(CASE, model, opt, schedule, 6)
+
+
+def test_state_dict_looks_like_torch_s():
+    model, opt, _, _ = train(CASE, True, steps=2)
+    other = make("gpt")
+    theirs = torch.optim.AdamW(two_groups(other), lr=2e-3)
+    other(batches(1)[0]).backward()
+    theirs.step()
+    mine, its = opt.state_dict(), theirs.state_dict()
+    assert set(mine["state"]) == set(its["state"])
+    assert [g["params"] for g in mine["param_groups"]] == [g["params"] for g in its["param_groups"]]
+    for key, entry in mine["state"].items():
+        assert set(entry) == {"step", "exp_avg", "exp_avg_sq", "master_weight"}
+        for part in ("exp_avg", "exp_avg_sq", "master_weight"):
+            assert entry[part].shape == its["state"][key]["exp_avg"].shape
+            assert entry[part].dtype is torch.float32 and entry[part].device.type == "cpu"
+        assert entry["step"].dtype is torch.float32 and float(entry["step"]) == 2
+
+
+def test_to_torch_adamw_and_back():
+    """fp32 weights: torch goes on from hocket's state and hocket from torch's."""
+    case = Case("gpt", "never", dtype=torch.float32, steps=4)
+    model, opt, _, _ = train(case, True, steps=4)
+    other = make("gpt", torch.float32)
+    other.load_state_dict(model.state_dict())
+    theirs = torch.optim.AdamW(two_groups(other), lr=1.0)
+    theirs.load_state_dict(opt.state_dict())
+    assert theirs.param_groups[0]["lr"] == opt.param_groups[0]["lr"]
+    for m, o in ((model, opt), (other, theirs)):
+        o.zero_grad()
+        m(batches(5)[4]).backward()
+        o.step()
+    opt.synchronize()
+    for p, q in zip(model.parameters(), other.parameters()):
+        assert torch.allclose(p, q, rtol=1e-6, atol=1e-8)
+    model2, opt2, _ = fresh(case)
+    model2.load_state_dict(other.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # fp32 masters are the weights: nothing to warn of
+        opt2.load_state_dict(theirs.state_dict())
+        for m, o in ((model2, opt2), (other, theirs)):
+            o.zero_grad()
+            m(batches(6)[5]).backward()
+            o.step()
+    opt2.synchronize()
+    assert {float(entry["step"]) for entry in opt2.state_dict()["state"].values()} == {6.0}
+    for p, q in zip(model2.parameters(), other.parameters()):
+        assert torch.allclose(p, q, rtol=1e-6, atol=1e-8)
+
+
+def test_torch_s_bf16_checkpoint_loads_with_a_warning_and_state_stays_fp32():
+    other = make("gpt")
+    theirs = torch.optim.AdamW(two_groups(other))
+    other(batches(1)[0]).backward()
+    theirs.step()
+    model, opt, _ = fresh()
+    model.load_state_dict(other.state_dict())
+    opt.load_state_dict(theirs.state_dict())
+    with pytest.warns(UserWarning, match="no master_weight.*rounded weights"):
+        model(batches(2)[1]).backward()
+        opt.step()
+    assert opt.state[model.tokens.weight]["exp_avg"].dtype is torch.float32
+
+
+def test_loading_the_model_only_rebuilds_masters():
+    model, opt, schedule, _ = train(CASE, True, steps=3, overlap="forward")
+    changed = make("gpt", seed=5)
+    model.load_state_dict(changed.state_dict())
+    opt.synchronize()
+    state = opt.state_dict()["state"]
+    for number, p in enumerate(p for g in opt.param_groups for p in g["params"]):
+        if number in state:
+            assert same_bits(state[number]["master_weight"].to(p.dtype), p)
+
+
+def test_loading_the_optimizer_only_leaves_weights_and_warns():
+    _, opt, _, _ = train(CASE, True, steps=3)
+    state = opt.state_dict()
+    model, opt2, _ = fresh()
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    opt2.load_state_dict(state)
+    with pytest.warns(UserWarning, match="do not round to the model's weights"):
+        opt2.bind()
+    assert all(same_bits(p, before[n]) for n, p in model.named_parameters())
+
+
+def test_refused_state():
+    _, opt, _ = fresh()
+    for make_bad, message in (
+            (lambda s: s["param_groups"].pop(), "1 param groups, this optimizer 2"),
+            (lambda s: s["param_groups"][0]["params"].pop(), "parameters, this optimizer's"),
+            (lambda s: s["param_groups"][0].update(amsgrad=True), "amsgrad=True is not supported"),
+            (lambda s: s["state"][0].update(max_exp_avg_sq=torch.zeros(1)), "max_exp_avg_sq"),
+            (lambda s: s["state"][0].pop("exp_avg"), "no 'exp_avg'"),
+            (lambda s: s["state"][0].update(exp_avg=torch.zeros(3)), "shape \\(3,\\)")):
+        state = copy.deepcopy(train_state())
+        make_bad(state)
+        with pytest.raises(ValueError, match=message):
+            opt.load_state_dict(state)
+
+
+_STATE = {}
+
+
+def train_state():
+    if not _STATE:
+        _STATE.update(train(CASE, True, steps=1)[1].state_dict())
+    return _STATE
+
+
+def test_not_enough_memory_for_a_copy_is_said_before(monkeypatch):
+    _, opt, _, _ = train(CASE, True, steps=1)
+    monkeypatch.setattr(hocket.checkpoint, "_available", lambda: 1000)
+    with pytest.raises(HocketError, match="GiB.*opt.save\\(path\\)") as error:
+        opt.state_dict()
+    assert error.value.code == 1
+
+
+# -- Files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attached,overlap", WAYS)
+def test_files_resume_to_the_bit(attached, overlap, tmp_path):
+    model, opt, schedule, _ = train(CASE, attached, steps=6, overlap=overlap)
+    opt.save(tmp_path / "state")
+    saved = schedule.state_dict()
+    model, opt, schedule = fresh(attached=attached, overlap=overlap)
+    # Weights of tensors without state (the frozen one) are the model's checkpoint's affair.
+    model.positions.weight.data.copy_(make("gpt").positions.weight)
+    opt.load(tmp_path / "state")
+    schedule.load_state_dict(saved)
+    finish(CASE, model, opt, schedule, 6)
+
+
+def test_resume_under_another_plan(tmp_path):
+    case = Case("llama", steps=10)
+    model, opt, schedule, _ = train(case, True, steps=5, overlap="both",
+                                    plan=plan_file(make("llama"), ["streamed"], tmp_path))
+    opt.save(tmp_path / "state")
+    saved = schedule.state_dict()
+    for policy in (["mapped"], ["gpu-only"], ["interleave", "--stride", "2"]):
+        model, opt, schedule = fresh(case, plan=plan_file(make("llama"), policy, tmp_path))
+        opt.load(tmp_path / "state")
+        schedule.load_state_dict(saved)
+        finish(case, model, opt, schedule, 5)
+
+
+def test_a_kill_in_a_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "state"
+    program = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import torch, hocket
+model = torch.nn.Linear(2000, 4000)
+opt = hocket.AdamW(model.parameters(), cpu_threads=1)
+x = torch.randn(2, 2000)
+while True:
+    model(x).square().mean().backward(); opt.step(); opt.zero_grad()
+    opt.save({str(path)!r})
+    print(opt.checksum(), flush=True)
+"""
+    for delay in (0.0, 0.05, 0.11):
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        sums = [process.stdout.readline().strip()]
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        sums += [line.strip() for line in process.stdout]
+        process.wait()
+        model = torch.nn.Linear(2000, 4000)
+        opt = hocket.AdamW(model.parameters(), cpu_threads=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the groups' file may be of the save that was killed
+            opt.load(path)
+        assert opt.binding().engine.step_number() >= len(sums)
+        if opt.binding().engine.step_number() == len(sums):
+            assert opt.checksum() == sums[-1]
+
+
+def test_files_that_are_missing_cut_or_of_another_model(tmp_path):
+    _, opt, _, _ = train(CASE, True, steps=1)
+    opt.save(tmp_path / "state")
+    with pytest.raises(HocketError, match="nowhere"):
+        opt.load(tmp_path / "nowhere")
+    data = (tmp_path / "state").read_bytes()
+    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
+    before = opt.checksum()
+    with pytest.raises(HocketError):
+        opt.load(tmp_path / "cut")
+    with pytest.raises(HocketError):
+        train(Case("llama"), True, steps=1)[1].load(tmp_path / "state")
+    assert opt.checksum() == before
+
+
+# -- Copies and frameworks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_of_model_and_optimizer_go_on_alone(how):
+    model, opt, _, _ = train(CASE, True, steps=6, overlap="both")
+    twin, copied = how((model, opt))
+    assert type(twin._parameters) is dict and not copied.is_bound()
+    schedule = torch.optim.lr_scheduler.LambdaLR(copied, shape)
+    schedule.last_epoch = 6
+    for group in copied.param_groups:
+        group["lr"] = group["initial_lr"] * shape(6)
+    copied.attach(twin)
+    finish(CASE, twin, copied, schedule, 6)
+    before = [p.detach().clone() for p in twin.parameters()]
+    opt.zero_grad()
+    model(batches(1)[0]).backward()
+    opt.step()
+    opt.synchronize()
+    assert all(same_bits(a, b) for a, b in zip(before, twin.parameters()))
+
+
+def test_distributed_checkpoint(tmp_path):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    model, opt, schedule, _ = train(CASE, True, steps=6, overlap="forward")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        weights, state = get_state_dict(model, opt)
+        dcp.save({"model": weights, "opt": state}, checkpoint_id=tmp_path)
+        saved = schedule.state_dict()
+        model, opt, schedule = fresh()
+        weights, state = get_state_dict(model, opt)
+        dcp.load({"model": weights, "opt": state}, checkpoint_id=tmp_path)
+        set_state_dict(model, opt, model_state_dict=weights, optim_state_dict=state)
+    schedule.load_state_dict(saved)
+    finish(CASE, model, opt, schedule, 6)
+
+
+def test_distributed_checkpoint_of_a_plain_state_dict(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    model, opt, schedule, _ = train(CASE, True, steps=6, overlap="forward")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save({"model": model.state_dict(), "opt": opt.state_dict()}, checkpoint_id=tmp_path)
+        saved = schedule.state_dict()
+        model, opt, schedule, _ = train(CASE, True, steps=1, overlap="forward")
+        state = {"model": model.state_dict(), "opt": opt.state_dict()}
+        dcp.load(state, checkpoint_id=tmp_path)
+    model.load_state_dict(state["model"])
+    opt.load_state_dict(state["opt"])
+    schedule.load_state_dict(saved)
+    finish(CASE, model, opt, schedule, 6)
+
+
+def test_accelerate(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    case = Case("gpt", "never", 2, steps=6)
+    other, expected, losses, _ = reference(case)
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = make("gpt")
+    opt = hocket.AdamW(two_groups(model), lr=2e-3, cpu_threads=2, overlap="forward")
+    opt.attach(model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, shape)
+    prepared, wrapped, schedule = accelerator.prepare(model, opt, schedule)
+    found = []
+    for batch in batches(12):
+        with accelerator.accumulate(prepared):
+            loss = prepared(batch)
+            accelerator.backward(loss)
+            found.append((loss / 2).item())
+            wrapped.step()
+            schedule.step()
+            wrapped.zero_grad()
+    assert found == losses
+    assert_same(opt, model, expected, other)
+    accelerator.save_state(str(tmp_path / "saved"))
+    accelerator.load_state(str(tmp_path / "saved"))
+    assert_same(opt, model, expected, other)
+
+

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Given the same gradients, p, m, v and weights have the reference's bits, however it is run."""
+
+import pytest
+import torch
+
+import hocket
+from hocket import attach
+from runs import Case, compare, plan_file, reference
+from models import make
+
+WAYS = [(False, "none"), (True, "none"), (True, "forward"), (True, "both")]
+POLICIES = {
+    "zero-offload": ["zero-offload"], "streamed": ["streamed"], "mapped": ["mapped"],
+    "twinflow": ["twinflow", "--ratio", "0.5"], "gpu-only": ["gpu-only"],
+    "interleave": ["interleave", "--stride", "2", "--ratio", "0.8"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _hooks_on_small_tensors(monkeypatch):
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
+
+
+def test_clipping_sometimes_is_what_it_says():
+    for model in ("gpt", "llama"):
+        case = Case(model)
+        norms = reference(case)[3]
+        clipped = sum(norm > case.max_norm for norm in norms)
+        assert 5 <= clipped <= len(norms) - 5, sorted(norms)
+
+
+@pytest.mark.parametrize("attached,overlap", WAYS)
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("clip", ["never", "sometimes", "always"])
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_every_way(model, clip, accumulation, attached, overlap):
+    compare(Case(model, clip, accumulation), attached, overlap=overlap)
+
+
+@pytest.mark.parametrize("attached,overlap", WAYS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy(policy, attached, overlap, tmp_path):
+    plan = plan_file(make("llama"), POLICIES[policy], tmp_path)
+    _, opt = compare(Case("llama"), attached, overlap=overlap, plan=plan)
+    assert opt.stats()["policy"] == POLICIES[policy][0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("attached,overlap", WAYS)
+def test_every_type(dtype, attached, overlap):
+    compare(Case("llama", "sometimes", 2, dtype, steps=10), attached, overlap=overlap)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_number_of_threads(threads):
+    case = Case("llama")
+    other, expected, losses, _ = reference(case)
+    model = make("llama")
+    from runs import continue_run, shape, two_groups
+    from reference import assert_same
+
+    opt = hocket.AdamW(two_groups(model), lr=2e-3, max_norm=case.max_norm, cpu_threads=threads,
+                       overlap="both")
+    opt.attach(model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, shape)
+    assert continue_run(case, model, opt, schedule, 0, case.steps) == losses
+    assert_same(opt, model, expected, other)
+
+
+def test_updates_run_ahead_where_nothing_is_clipped():
+    _, opt = compare(Case("llama", "never"), True, overlap="both")
+    assert opt.last_step.ahead > 0
+
+
+def test_sizes_that_no_vector_divides():
+    from reference import ReferenceAdamW, same_bits
+
+    sizes = [1, 5, 2**20 + 13]
+    for dtype in (torch.bfloat16, torch.float32):
+        for attached in (False, True):
+            torch.manual_seed(3)
+            start = [torch.randn(size).to(dtype) for size in sizes]
+            model = torch.nn.ParameterList(torch.nn.Parameter(value.clone()) for value in start)
+            other = torch.nn.ParameterList(torch.nn.Parameter(value.clone()) for value in start)
+            opt = hocket.AdamW(model.parameters(), lr=1e-2, cpu_threads=2, overlap="both" if attached else "none")
+            expected = ReferenceAdamW(other.parameters(), lr=1e-2)
+            if attached:
+                opt.attach(model)
+            for step in range(3):
+                for params in (model, other):
+                    torch.manual_seed(step)
+                    loss = sum((p.float() * torch.randn(p.shape)).sum() for p in params)
+                    loss.backward()
+                opt.step()
+                expected.step()
+                opt.zero_grad()
+                expected.zero_grad()
+            opt.synchronize()
+            for p, q in zip(model, other):
+                assert same_bits(p, q)
+                for key in ("master_weight", "exp_avg", "exp_avg_sq"):
+                    assert same_bits(opt.state[p][key], expected.state[q][key])
+
+
+def test_accumulation_in_fp32_keeps_what_bf16_rounds_away():
+    case = Case("llama", "never", 4, steps=2)
+    model, exact = make("llama"), make("llama")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, accumulate=torch.float32)
+    opt.attach(model)
+    sums = {}
+    from runs import batches
+
+    for batch in batches(4):
+        model(batch).backward()
+        exact(batch).backward()
+        for name, p in exact.named_parameters():
+            sums[name] = sums.get(name, 0) + p.grad.float()
+            p.grad = None
+    for name, p in model.named_parameters():
+        if isinstance(p.grad, hocket.GradientHandle):
+            assert torch.equal(opt.read_gradient(p), sums[name])
+    assert case.accumulation == 4

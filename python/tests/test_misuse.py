@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people do wrong: right all the same, or an error that says what to do; never silence."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import hocket
+from hocket import HocketError, HocketUsageError, attach
+from models import batches, make
+from reference import ReferenceAdamW, assert_same, same_bits
+
+
+@pytest.fixture(autouse=True)
+def _hooks_on_small_tensors(monkeypatch):
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 512)
+
+
+def started(overlap="forward", attached=True, model=None, steps=2):
+    model = model or make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap=overlap if attached else "none")
+    if attached:
+        opt.attach(model)
+    for batch in batches(steps):
+        model(batch).backward()
+        opt.step()
+        opt.zero_grad()
+    return model, opt
+
+
+# -- Options ---------------------------------------------------------------------------------------
+
+LINEAR = nn.Linear(4, 4)
+REFUSED = [
+    (dict(amsgrad=True), "amsgrad=True is not supported"),
+    (dict(maximize=True), "maximize=True is not supported"),
+    (dict(capturable=True), "capturable=True is not supported"),
+    (dict(differentiable=True), "differentiable=True is not supported"),
+    (dict(lr=-1.0), "lr=-1.0"),
+    (dict(betas=(0.9, 1.0)), r"betas\[1\]=1.0"),
+    (dict(eps=-1e-8), "eps=-1e-08"),
+    (dict(weight_decay=-1.0), "weight_decay=-1.0"),
+    (dict(overlap="backward"), "overlap='backward': it is 'none', 'forward' or 'both'"),
+    (dict(backend="gpu"), "backend='gpu'"),
+    (dict(max_norm=0.0), "max_norm=0.0: it is above 0"),
+    (dict(accumulate=torch.float64), "accumulate=torch.float64"),
+    (dict(cpu_threads=0), "cpu_threads=0"),
+    (dict(host_memory="96GiB"), "host_memory='96GiB'"),
+]
+
+
+@pytest.mark.parametrize("options,message", REFUSED, ids=[str(o) for o, _ in REFUSED])
+def test_refused_options(options, message):
+    with pytest.raises(HocketUsageError, match=message) as error:
+        hocket.AdamW(LINEAR.parameters(), **options)
+    assert error.value.code == 2
+
+
+@pytest.mark.parametrize("options", [dict(foreach=True), dict(fused=True), dict(lr=torch.tensor(0.1)),
+                                     dict(amsgrad=False), dict(betas=(torch.tensor(0.9), 0.99))])
+def test_accepted_options(options):
+    hocket.AdamW(LINEAR.parameters(), **options)
+
+
+BAD_PARAMETERS = [
+    (lambda: nn.Parameter(torch.zeros(4, dtype=torch.float64)), "float64.*bfloat16, float16 and float32"),
+    (lambda: nn.Parameter(torch.zeros(4, dtype=torch.complex64)), "complex"),
+    (lambda: nn.Parameter(torch.zeros(4, device="meta")), "device meta"),
+    (lambda: nn.Parameter(torch.zeros(8)[::2]), "strides.*make it contiguous"),
+    (lambda: nn.Parameter(torch.zeros(1).expand(4)), "strides"),
+]
+
+
+@pytest.mark.parametrize("bad,message", BAD_PARAMETERS, ids=[m for _, m in BAD_PARAMETERS])
+def test_refused_parameters(bad, message):
+    with pytest.raises(HocketUsageError, match=message):
+        hocket.AdamW([bad()]).bind()
+
+
+def test_nothing_to_train():
+    p = nn.Parameter(torch.zeros(3), requires_grad=False)
+    with pytest.raises(HocketUsageError, match="no parameter requires a gradient"):
+        hocket.AdamW([p]).bind()
+    with pytest.raises(ValueError, match="empty parameter list"):
+        hocket.AdamW([])
+
+
+def test_two_parameters_in_the_same_memory():
+    p = nn.Parameter(torch.zeros(8))
+    q = nn.Parameter(p.detach()[2:6])
+    with pytest.raises(HocketUsageError, match="same memory.*sharing one nn.Parameter"):
+        hocket.AdamW([p, q]).bind()
+
+
+def test_backend_and_device_disagree():
+    with pytest.raises(HocketUsageError, match="backend='cuda' with parameters on cpu"):
+        hocket.AdamW(LINEAR.parameters(), backend="cuda").bind()
+
+
+def test_closure():
+    model, opt = started()
+    with pytest.raises(HocketUsageError, match="closure"):
+        opt.step(lambda: 1.0)
+
+
+def test_sparse_gradients():
+    model = nn.Embedding(64, 32, sparse=True)
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2)
+    model(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(HocketUsageError, match="sparse gradient"):
+        opt.step()
+    model, opt = nn.Embedding(64, 32, sparse=True), None
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2)
+    opt.attach(model)
+    with pytest.raises(HocketUsageError, match="sparse gradient"):
+        model(torch.tensor([1, 2])).sum().backward()
+
+
+def test_create_graph():
+    model, opt = started()
+    with pytest.raises(HocketUsageError, match="create_graph=True"):
+        model(batches(1)[0]).backward(create_graph=True)
+
+
+def test_accumulate_and_overlap_without_attach():
+    for options, kind in ((dict(accumulate=torch.float32), HocketUsageError), (dict(overlap="forward"), None)):
+        model = make("gpt")
+        opt = hocket.AdamW(model.parameters(), cpu_threads=2, **options)
+        model(batches(1)[0]).backward()
+        if kind:
+            with pytest.raises(kind, match="attach"):
+                opt.step()
+        else:
+            with pytest.warns(UserWarning, match="no effect without opt.attach"):
+                opt.step()
+
+
+# -- Parameters that change ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attached", [True, False])
+@pytest.mark.parametrize("change,message", [
+    (lambda m: m.float(), "has changed its type.*load this one's state_dict"),
+    (lambda m: setattr(m.tokens.weight, "data", m.tokens.weight.data.clone()), "tokens.weight|parameter 0"),
+    (lambda m: m.to_empty(device="cpu"), "has been given other memory"),
+])
+def test_parameters_moved_or_retyped(change, message, attached):
+    model, opt = started(attached=attached)
+    change(model)
+    with pytest.raises(HocketUsageError, match=message):
+        model(batches(1)[0]).backward()
+        opt.step()
+
+
+def test_parameters_added_later():
+    model, opt = started()
+    with pytest.raises(HocketUsageError, match="added after the first step"):
+        opt.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    opt.param_groups[0]["params"].append(nn.Parameter(torch.zeros(3)))
+    model(batches(1)[0]).backward()
+    with pytest.raises(HocketUsageError, match="added to a param group"):
+        opt.step()
+
+
+def test_a_parameter_unfrozen_later():
+    model, opt = started()
+    model.positions.weight.requires_grad_(True)
+    model(batches(1)[0]).backward()
+    with pytest.raises(HocketUsageError, match="did not require one at the first step"):
+        opt.step()
+
+
+def test_moved_and_converted_before_the_first_step():
+    model, other = make("gpt", torch.float32), make("gpt", torch.float32)
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap="forward")
+    opt.attach(model)
+    model.bfloat16()
+    other.bfloat16()
+    model.load_state_dict(make("gpt", seed=4).state_dict())
+    other.load_state_dict(make("gpt", seed=4).state_dict())
+    expected = ReferenceAdamW(other.parameters())
+    for batch in batches(3):
+        for m, o in ((model, opt), (other, expected)):
+            m(batch).backward()
+            o.step()
+            o.zero_grad()
+    assert_same(opt, model, expected, other)
+
+
+# -- attach ----------------------------------------------------------------------------------------
+
+
+def test_attach_twice_late_or_to_a_stranger():
+    model, opt = started()
+    with pytest.raises(HocketUsageError, match="called already"):
+        opt.attach(model)
+    model, opt = started(attached=False)
+    with pytest.raises(HocketUsageError, match="after the first step"):
+        opt.attach(model)
+    model = make("gpt")
+    opt = hocket.AdamW([*model.parameters(), nn.Parameter(torch.zeros(3))], cpu_threads=2)
+    opt.attach(model)
+    with pytest.raises(HocketUsageError, match="not in the attached model.*ModuleDict"):
+        model(batches(1)[0]).backward()
+
+
+def test_attach_refuses_what_several_share(tmp_path):
+    model = nn.Linear(4, 4)
+    wrapped = nn.DataParallel(model)
+    with pytest.raises(HocketUsageError, match="DataParallel"):
+        hocket.AdamW(model.parameters()).attach(wrapped)
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", world_size=1, rank=0)
+    try:
+        ddp = nn.parallel.DistributedDataParallel(model)
+        with pytest.raises(HocketUsageError, match="DistributedDataParallel"):
+            hocket.AdamW(model.parameters()).attach(ddp)
+        opt = hocket.AdamW(ddp.parameters(), cpu_threads=2)  # as a drop-in it works
+        ddp(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        from torch.distributed.fsdp import fully_shard
+
+        sharded = fully_shard(nn.Linear(4, 4), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+        with pytest.raises(HocketUsageError, match="FSDP|DTensor"):
+            hocket.AdamW(sharded.parameters()).attach(sharded)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_exception_inside_forward():
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def forward(self, x, fail):
+            x = self.a(x)
+            if fail:
+                raise KeyError("mine")
+            return self.b(x).square().mean()
+
+    torch.manual_seed(1)
+    mine = Fails()
+    import copy
+
+    other = copy.deepcopy(mine)
+    opt, expected = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"), ReferenceAdamW(other.parameters())
+    opt.attach(mine)
+    for step in range(5):
+        x = torch.randn(4, 64)
+        if step == 2:
+            with pytest.raises(KeyError):
+                mine(x, True)
+        for m, o in ((mine, opt), (other, expected)):
+            m(x, False).backward()
+            o.step()
+            o.zero_grad()
+    assert_same(opt, mine, expected, other)
+
+
+def test_exception_inside_backward():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise KeyError("mine")
+
+    torch.manual_seed(1)
+    import copy
+
+    mine = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
+    other = copy.deepcopy(mine)
+    opt, expected = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"), ReferenceAdamW(other.parameters())
+    opt.attach(mine)
+    for step in range(5):
+        x = torch.randn(4, 64)
+        if step == 2:
+            with pytest.raises(KeyError):
+                mine[2](mine[1](Fails.apply(mine[0](x)))).square().mean().backward()
+            opt.zero_grad()
+        for m, o in ((mine, opt), (other, expected)):
+            m(x).square().mean().backward()
+            o.step()
+            o.zero_grad()
+    assert_same(opt, mine, expected, other)
+
+
+# -- Processes, threads, signals -------------------------------------------------------------------
+
+
+def test_a_forked_child_cannot_use_the_engine_and_does_no_harm():
+    model, opt = started()
+    opt.synchronize()
+    before = opt.checksum()
+    child = os.fork()
+    if child == 0:
+        try:
+            opt.checksum()
+        except HocketError as error:
+            os._exit(7 if error.code == 2 and "forked" in str(error) else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert opt.checksum() == before
+
+
+def test_data_loader_workers_beside_it():
+    model, opt = started()
+    data = torch.utils.data.DataLoader(batches(8), batch_size=None, num_workers=2)
+    for batch in data:
+        model(batch).backward()
+        opt.step()
+        opt.zero_grad()
+    opt.synchronize()
+    assert opt.binding().engine.step_number() == 10
+
+
+def test_two_engines_in_two_threads():
+    results = {}
+    models = {name: (make(name), make(name)) for name in ("gpt", "llama")}
+
+    def work(name):
+        model, other = models[name]
+        opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap="both")
+        opt.attach(model)
+        expected = ReferenceAdamW(other.parameters())
+        for batch in batches(5):
+            for m, o in ((model, opt), (other, expected)):
+                m(batch).backward()
+                o.step()
+                o.zero_grad()
+        opt.synchronize()
+        results[name] = all(same_bits(p, q) for p, q in zip(model.parameters(), other.parameters()))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert results == {"gpt": True, "llama": True}
+
+
+def test_ctrl_c_gets_through(tmp_path):
+    program = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import torch, hocket
+model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.Linear(4000, 1000))
+opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap="forward")
+opt.attach(model)
+x = torch.randn(1, 1000)
+try:
+    while True:
+        model(x).square().mean().backward(); opt.step(); opt.zero_grad(); print("step", flush=True)
+except KeyboardInterrupt:
+    opt.synchronize()
+    print("interrupted", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    for _ in range(5):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert "interrupted" in out and process.returncode == 0
+
+
+def test_an_optimizer_that_goes_away_leaves_the_model_alone():
+    import gc
+
+    model, opt = started("both")
+    model(batches(1)[0])
+    del opt
+    gc.collect()
+    model.zero_grad()
+    model(batches(1)[0]).backward()
+    assert type(model.tokens.weight.grad) is torch.Tensor
+    again = hocket.AdamW(model.parameters(), cpu_threads=2, overlap="forward")
+    again.attach(model)
+    again.zero_grad()
+    model(batches(1)[0]).backward()
+    again.step()
+    again.synchronize()
+
+
+def test_hyperparameters_that_turn_bad_later():
+    model, opt = started()
+    opt.param_groups[0]["lr"] = -1.0
+    model(batches(1)[0]).backward()
+    with pytest.raises(HocketError, match="lr"):
+        opt.step()
+    opt.param_groups[0]["lr"] = 1e-3
+    opt.step()
+    opt.synchronize()
+
+
+def test_not_enough_host_memory_is_said():
+    model = make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, host_memory=1000)
+    model(batches(1)[0]).backward()
+    with pytest.raises(HocketError, match="host"):
+        opt.step()
+
+
+def test_a_plan_of_another_model_is_refused(tmp_path):
+    from runs import plan_file
+
+    plan = plan_file(make("llama"), ["zero-offload"], tmp_path)
+    model = make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, plan=plan)
+    with pytest.raises(HocketError, match="plan|subgroup|parameters|elements"):
+        opt.bind()
+    with pytest.raises(HocketError, match="nowhere.json"):
+        hocket.AdamW(model.parameters(), plan=tmp_path / "nowhere.json").bind()

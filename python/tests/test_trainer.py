@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples, as a user runs them: the plain loop, and the stock Trainer with checkpoints."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import hocket
+
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+
+def example(root, name, *arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                   "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, str(root / "examples" / name), "--text",
+                           str(root / "README.md"), *map(str, arguments)],
+                          capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("overlap", ["none", "both"])
+def test_the_plain_loop_learns(root, tmp_path, overlap):
+    out = example(root, "train_plain.py", "--steps", 41, "--length", 32, "--width", 128, "--layers",
+                  2, "--overlap", overlap, "--accumulate", 2, "--checkpoint", tmp_path / "state")
+    losses = [float(value) for value in re.findall(r"loss ([\d.]+)", out)]
+    assert losses[-1] < 0.75 * losses[0]
+    assert f"overlap {overlap}" in out and (tmp_path / "state").exists()
+
+
+SIZE = ["--random", "--length", 16, "--width", 128, "--layers", 2, "--batch", 1]
+
+
+def finetune(root, out, *arguments):
+    text = example(root, "finetune_trainer.py", *SIZE, "--out", out, *arguments)
+    return re.search(r"checksum (\w+)", text).group(1), re.findall(r"'loss': '([\d.]+)'", text)
+
+
+@pytest.mark.parametrize("clip,workers,accumulate", [(1.0, 0, 1), (0, 4, 2)])
+def test_the_trainer_resumes_to_the_bit(root, tmp_path, clip, workers, accumulate):
+    options = ["--steps", 6, "--save-steps", 3, "--max-grad-norm", clip, "--workers", workers,
+               "--accumulate", accumulate]
+    whole, losses = finetune(root, tmp_path / "whole", *options)
+    assert len(losses) == 6
+    saved = tmp_path / "whole" / "checkpoint-3"
+    assert (saved / "hocket.state").exists() and (saved / "optimizer.pt").stat().st_size < 20000
+    (tmp_path / "resumed").mkdir()
+    shutil.copytree(saved, tmp_path / "resumed" / "checkpoint-3")
+    resumed, rest = finetune(root, tmp_path / "resumed", *options, "--resume")
+    assert rest == losses[3:] and resumed == whole
+    inside, same = finetune(root, tmp_path / "inside", *options, "--overlap", "none")
+    assert same == losses and inside == whole
+
+
+def test_a_checkpoint_without_its_state_is_refused(root, tmp_path):
+    from transformers import TrainerState, TrainingArguments
+
+    from models import batches, make
+
+    model = make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1)
+    callback = hocket.TrainerCallback(opt)
+    model(batches(1)[0]).backward()
+    opt.step()
+    state = opt.state_dict()
+    assert not state["state"]
+    again = hocket.AdamW(make("gpt").parameters(), cpu_threads=1)
+    again.load_state_dict(state)
+    with pytest.raises(hocket.HocketError, match="hocket.TrainerCallback.*opt.load"):
+        again.step()
+    other = hocket.TrainerCallback(again)
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    with pytest.raises(hocket.HocketError, match="hocket.state is missing"):
+        other.on_train_begin(args, TrainerState(global_step=1), None)
+    assert callback is not None
