@@ -23,10 +23,12 @@ double hk_report_bound_ratio(const hk_forecast *forecast) {
 hk_lane_use hk_report_lane(const hk_forecast *forecast, int32_t lane) {
   const hk_graph *graph = &forecast->graph;
   hk_lane_use use = {0};
-  use.busy = hk_lane_busy(graph, &forecast->result.timeline, lane, 0, forecast->iteration_ns);
+  use.busy = hk_lane_busy(graph, &forecast->result.timeline, lane, forecast->begin_ns,
+                          forecast->begin_ns + forecast->iteration_ns);
   for (size_t i = 0; i < graph->n_ops; i++)
     if (graph->ops[i].lane == lane && strcmp(hk_op_kind_unit(graph->ops[i].kind), "bytes") == 0)
       use.bytes += graph->ops[i].work;
+  if (graph->iterations > 1) use.bytes /= graph->iterations;
   if (forecast->iteration_ns > 0)
     use.utilization = (double)use.busy / (double)forecast->iteration_ns;
   return use;
@@ -105,6 +107,19 @@ static void print_settings(const hk_forecast *forecast) {
   printf("\n\n");
 }
 
+static void print_period(const hk_forecast *forecast) {
+  char count[32];
+  printf("exposed    %10.1f ms   of the update: forward waits for weights\n",
+         hk_ms(forecast->exposed_update_ns));
+  if (forecast->plan.overlap == HK_OVERLAP_BOTH)
+    printf("ahead      %10s      parameters may be updated before the norm is known\n",
+           hk_format_count(hk_plan_ahead(&forecast->plan), count, sizeof count));
+  char binding[64];
+  hk_print_text(0, 0, "lower bound of the period: %.1f ms, %s",
+                hk_ms(forecast->period_bound.period_ns),
+                tell_binding(forecast->period_bound.binding, binding, sizeof binding));
+}
+
 static void print_times(const hk_forecast *forecast) {
   printf("forward    %10.1f ms\n", hk_ms(forecast->forward_ns));
   printf("backward   %10.1f ms\n", hk_ms(forecast->backward_ns));
@@ -116,6 +131,7 @@ static void print_times(const hk_forecast *forecast) {
                 hk_resource_name(forecast->limiter), 100 * forecast->limiter_utilization);
   printf("iteration  %10.1f ms   %.0f tokens/s\n", hk_ms(forecast->iteration_ns),
          forecast->tokens_per_s);
+  if (forecast->plan.overlap != HK_OVERLAP_NONE) print_period(forecast);
   hk_report_bound_line(&forecast->physical);
   char binding[64];
   printf("lower bound of this plan's update: %.1f ms, %s\n\n",

@@ -18,6 +18,7 @@ static void put_settings(const hk_plan *plan, cJSON *object, bool *ok) {
   hk_put_number(settings, "subgroups", (double)plan->n_subgroups, ok);
   hk_put_number(settings, "piece_numel", (double)plan->piece_numel, ok);
   hk_put_number(settings, "cpu_threads", plan->cpu_threads, ok);
+  hk_put_string(settings, "overlap", hk_overlap_names[plan->overlap], ok);
 }
 
 /* Of the first rank, from the memory counter; none when it was not sampled. */
@@ -122,6 +123,9 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
   hk_put_number(object, "bwd_ms", hk_ms(forecast->backward_ns), &ok);
   hk_put_number(object, "update_ms", hk_ms(forecast->update_ns), &ok);
   hk_put_number(object, "iteration_ms", hk_ms(forecast->iteration_ns), &ok);
+  hk_put_number(object, "period_ms", hk_ms(forecast->iteration_ns), &ok);
+  hk_put_number(object, "exposed_update_ms", hk_ms(forecast->exposed_update_ns), &ok);
+  hk_put_number(object, "ahead_params", (double)hk_plan_ahead(&forecast->plan), &ok);
   hk_put_number(object, "tokens_per_s", forecast->tokens_per_s, &ok);
   hk_put_number(object, "update_params_per_s", forecast->update_params_per_s, &ok);
   put_memory(&forecast->result, object, &ok);
@@ -131,6 +135,11 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
   cJSON *plan_bound = hk_put_object(object, "plan_bound", &ok);
   hk_put_number(plan_bound, "update_ms", hk_ms(forecast->graph_bound.update_ns), &ok);
   hk_put_string(plan_bound, "binding", forecast->graph_bound.binding, &ok);
+  if (forecast->plan.overlap != HK_OVERLAP_NONE) {
+    cJSON *period = hk_put_object(object, "period_bound", &ok);
+    hk_put_number(period, "period_ms", hk_ms(forecast->period_bound.period_ns), &ok);
+    hk_put_string(period, "binding", forecast->period_bound.binding, &ok);
+  }
   cJSON *missing = hk_put_object(object, "missing", &ok);
   hk_put_number(missing, "gpu_bytes", (double)forecast->gpu_short, &ok);
   hk_put_number(missing, "host_bytes", (double)forecast->host_short, &ok);

@@ -12,7 +12,7 @@
 #define HK_OPTIONS_POLICY                                                                 \
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \
    HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS) | \
-   HK_OPTION(UNBOUND))
+   HK_OPTION(UNBOUND) | HK_OPTION(OVERLAP))
 /* Everything that a plan file fixes. */
 #define HK_OPTIONS_PLAN (HK_OPTION(MODEL) | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
 
@@ -22,6 +22,7 @@ typedef struct {
   hk_job job;
   hk_plan_settings settings; /* points into this struct: do not copy it */
   hk_flush flush;
+  hk_bytes gpu_state;
   hk_policy_options options;
   const hk_policy *policy; /* NULL: not given */
   hk_runtime runtime;      /* hocket unless given */

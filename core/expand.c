@@ -243,11 +243,6 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   return status;
 }
 
-hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
-                         hk_error *err) {
-  return build(plan, phases, 1, folded, graph, err);
-}
-
 hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_graph *graph,
                                     hk_error *err) {
   memset(graph, 0, sizeof *graph);
@@ -257,4 +252,11 @@ hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_
   if (n < 1 || n > HK_MOST_ITERATIONS)
     return hk_fail(err, HK_INPUT, "%d iterations: expected 1 to %d", n, HK_MOST_ITERATIONS);
   return build(plan, HK_EXPAND_ALL, n, folded, graph, err);
+}
+
+hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
+                         hk_error *err) {
+  if (phases < HK_EXPAND_ITERATIONS(1)) return build(plan, phases, 1, folded, graph, err);
+  return hk_graph_build_iterations(plan, (int)(phases / HK_EXPAND_ITERATIONS(1)), folded, graph,
+                                   err);
 }

@@ -26,21 +26,24 @@ static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t
 
 /* Where a subgroup runs ahead of the norm, its gradients are all that it waits for. */
 static int32_t may_update(const hk_part *p) {
-  if (!p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
+  if (p->x->pieces.flushed == NULL || !p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
   const int32_t flushed = *hk_piece_of(p->x, p->x->pieces.flushed, p->rank, p->subgroup, p->piece);
   return flushed >= 0 ? flushed : p->barrier;
 }
 
-/* Fused AdamW on the team; its new weights go up while the team is at the next piece, but never
- * before the norm is known. */
+/* Fused AdamW on the team; its new weights go up while the team is at the next piece. The tensors
+ * receive them never before the norm is known: until then they wait, on the host or, where they are
+ * early, in spare memory of the GPU. */
 static void update_cpu(const hk_part *p) {
   hk_expansion *x = p->x;
   hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
   adamw.threads = x->plan->cpu_threads;
   const int32_t done = HK_ADD(x, p->rank, HK_LANE_CPU, adamw, may_update(p));
-  const int32_t up =
-      add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, hk_expand_weights(x, p->subgroup, p->offset, p->n), done,
-          x->plan->overlap != HK_OVERLAP_NONE ? p->barrier : -1);
+  const bool early = x->plan->subgroups[p->subgroup].early;
+  const int64_t weights = hk_expand_weights(x, p->subgroup, p->offset, p->n);
+  int32_t up = add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, weights, done,
+                   x->plan->overlap != HK_OVERLAP_NONE && !early ? p->barrier : -1);
+  if (early) up = add(p, HK_LANE_UP, HK_OP_WEIGHT_PLACE, weights, up, p->barrier);
   note(p, x->pieces.updated, done);
   note(p, x->pieces.written, up);
 }

@@ -203,6 +203,7 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
     hk_expand_deepspeed_device(x);
   } else {
     host += hocket_host(plan, &sums);
+    graph->gpu_base += 2 * hk_plan_early(plan);
     if (n[HK_ROUTE_STAGED] > 0)
       graph->gpu_base += hk_whole_bytes(12.0 * plan->buffers * (double)largest_piece(plan));
   }

@@ -43,6 +43,7 @@ const char *hk_phase_name(hk_phase phase); /* "forward" */
   X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")           \
   X(WEIGHT_H2D, "weight_h2d", "bytes", "updated bf16 weights up, pinned")                         \
   X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "the same from pageable memory")         \
+  X(WEIGHT_PLACE, "weight_place", "bytes", "early weights from spare GPU memory to the tensors")  \
   X(STATE_H2D, "state_h2d", "bytes", "fp32 state in")                                             \
   X(STATE_D2H, "state_d2h", "bytes", "fp32 state back")                                           \
   X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                             \
@@ -157,18 +158,20 @@ typedef struct {
 } hk_graph;
 
 /* Phases to expand: any union of these. The update alone begins with the barrier, for every
- * subgroup. The engine's part is what libhocket does of an iteration: without an overlap the
- * update; with one also the flush, a copy for each piece of each subgroup on route cpu, none of
- * which waits for anything in the graph, since the caller hands over gradients when and in what
- * order it likes. Then grad_d2h   on lane flush (picks), one for each piece of the update, phase
- * backward barrier    after all of them; the norm is known and the caller steps adamw_cpu  after
- * its grad_d2h where the subgroup runs ahead, else after the barrier weight_h2d after its adamw_cpu
- * and the barrier other routes as ever, after the barrier and lanes cpu and up pick by the forward
- * order of blocks. */
+ * subgroup. The engine's part is what libhocket does of an iteration. Without an overlap it is the
+ * update. With one it also has the flush: grad_d2h on lane flush for each piece of each subgroup on
+ * route cpu. Those wait for nothing in the graph, because the caller hands over gradients when and
+ * in what order it likes. The barrier waits for all of them: the norm is known, and the caller
+ * steps. adamw_cpu waits for its grad_d2h where the subgroup runs ahead, else for the barrier.
+ * weight_h2d waits for its adamw_cpu and for the barrier; where weights are early it waits for
+ * adamw_cpu alone, and weight_place waits for both it and the barrier. Other routes wait for the
+ * barrier. Lanes cpu and up pick by the forward order of blocks. */
 #define HK_EXPAND_TRAINING (1u << HK_PHASE_FORWARD | 1u << HK_PHASE_BACKWARD)
 #define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
 #define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)
 #define HK_EXPAND_ENGINE   (HK_EXPAND_UPDATE | 1u << HK_PHASE_COUNT)
+/* Besides HK_EXPAND_ALL: so many iterations, see hk_graph_build_iterations. */
+#define HK_EXPAND_ITERATIONS(n) ((unsigned)(n) << 8)
 
 /* The one expansion. Ranks of a node run the same plan on equal shares, so by default one rank
  * stands for all (`folded`; exact under max-min fairness, whose solution is unique and therefore

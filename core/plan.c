@@ -134,7 +134,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
   plan->overlap = overlap;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
-    plan->subgroups[i].ahead = false;
+    plan->subgroups[i].ahead = plan->subgroups[i].early = false;
     if (overlap != HK_OVERLAP_NONE) plan->order[i] = (int32_t)i;
   }
 }
@@ -151,7 +151,7 @@ hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err) {
   }
   memcpy(to->subgroups, from->subgroups, n * sizeof *to->subgroups);
   memcpy(to->order, from->order, n * sizeof *to->order);
-  hk_status status = hk_model_from_config(from->model.config, from->model.name, &to->model, err);
+  hk_status status = hk_model_copy(&from->model, &to->model, err);
   if (status != HK_OK) hk_plan_free(to);
   return status;
 }
@@ -173,6 +173,11 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
                      "subgroups[%zu]: runs ahead of the norm, which needs overlap 'both' and route "
                      "'cpu', but has overlap '%s' and route '%s'",
                      i, name, hk_route_name(subgroup->route));
+    }
+    if (subgroup->early && !subgroup->ahead) {
+      return hk_fail(err, HK_INPUT,
+                     "subgroups[%zu]: its weights are early, but it does not run ahead of the norm",
+                     i);
     }
     if (plan->overlap != HK_OVERLAP_NONE && plan->order[i] != (int32_t)i) {
       return hk_fail(err, HK_INPUT,
@@ -289,8 +294,17 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
   }
 }
 
+int64_t hk_plan_early(const hk_plan *plan) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    if (plan->subgroups[i].early) sum += plan->subgroups[i].numel;
+  }
+  return sum;
+}
+
 int64_t hk_plan_ahead(const hk_plan *plan) {
   int64_t sum = 0;
+  if (plan->overlap != HK_OVERLAP_BOTH) return 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     if (plan->subgroups[i].ahead) sum += plan->subgroups[i].numel;
   }

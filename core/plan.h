@@ -67,6 +67,8 @@ typedef struct {
   hk_route route;
   bool ahead; /* may be updated before the norm is known, into 12 spare bytes a parameter: only with
                  overlap `both` and on route cpu */
+  bool early; /* then its new weights go up before the norm is known, too, into 2 spare bytes a
+                 parameter of GPU memory: only with `ahead` */
 } hk_plan_subgroup;
 
 typedef struct {
@@ -107,7 +109,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
 /* Sets what updates run beside; unless that is nothing, subgroups are updated in forward order.
  * Clears every `ahead`. */
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap);
-/* A deep copy, to try another policy. */
+/* A copy, to try another policy; both share what the model points to (hk_model_copy). */
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err);
 void hk_plan_free(hk_plan *plan);
 
@@ -129,6 +131,7 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size);
 void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last);
 
 /* Parameters of one rank that may be updated before the norm is known. */
+int64_t hk_plan_early(const hk_plan *plan); /* ... whose weights go up early */
 int64_t hk_plan_ahead(const hk_plan *plan);
 
 /* Parameters of one rank on each route. */

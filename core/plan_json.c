@@ -61,10 +61,13 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
 }
 
-/* Whether a subgroup may run ahead is said only where some overlap lets it. */
+/* Whether a subgroup may run ahead is said only where some overlap lets it; whether its weights are
+ * early, only where they are. */
 static bool add_ahead(cJSON *item, const hk_plan *plan, size_t i) {
+  const hk_plan_subgroup *s = &plan->subgroups[i];
   return plan->overlap == HK_OVERLAP_NONE ||
-         cJSON_AddBoolToObject(item, "ahead", plan->subgroups[i].ahead) != NULL;
+         (cJSON_AddBoolToObject(item, "ahead", s->ahead) != NULL &&
+          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL));
 }
 
 static bool add_subgroups(cJSON *root, const hk_plan *plan) {
@@ -226,6 +229,8 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     if (plan->overlap != HK_OVERLAP_NONE)
       status = hk_json_bool(item, "ahead", &plan->subgroups[i].ahead, err);
+    if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "early") != NULL)
+      status = hk_json_bool(item, "early", &plan->subgroups[i].early, err);
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     plan->subgroups[i++].route = (hk_route)route;
   }
@@ -256,11 +261,12 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
 
 /* What is misspelt or of a later hocket would make another schedule: it is not ignored. Nothing is
  * said of the model's configuration, which is not hocket's. */
-static hk_status check_keys(const cJSON *root, hk_error *err) {
+static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {"schema",   "model",     "machine", "profile", "job",
                                           "policy",   "runtime",   "flush",   "staging", "cpu",
-                                          "subgroup", "subgroups", "order"};
-  static const char *const subgroup_keys[] = {"numel", "route"};
+                                          "subgroup", "subgroups", "order",   "overlap"};
+  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
+  const size_t n_root = sizeof root_keys / sizeof *root_keys; /* the last: with an overlap */
   static const struct {
     const char *object, *keys[7];
     size_t n;
@@ -275,13 +281,13 @@ static hk_status check_keys(const cJSON *root, hk_error *err) {
       {"cpu", {"threads", "cores_bound"}, 2},
       {"subgroup", {"rule", "numel"}, 2},
   };
-  HK_TRY(hk_json_known(root, "", root_keys, sizeof root_keys / sizeof *root_keys, err));
+  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 1, err));
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
     HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),
                          objects[i].object, objects[i].keys, objects[i].n, err));
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "subgroups"))
-      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, 2, err));
+      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 4 : 2, err));
   return HK_OK;
 }
 
@@ -305,7 +311,7 @@ hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   if (status == HK_OK) status = read_job(root, &plan->job, err);
   if (status == HK_OK) status = read_settings(root, plan, err);
   if (status == HK_OK) status = read_subgroups(root, plan, err);
-  if (status == HK_OK) status = check_keys(root, err);
+  if (status == HK_OK) status = check_keys(root, overlaps, err);
   if (status == HK_OK) status = hk_plan_check(plan, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;

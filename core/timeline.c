@@ -116,16 +116,27 @@ size_t hk_counter_curve(const hk_counter *counter, hk_sample *out, size_t most) 
   return kept;
 }
 
+/* Operations of the last iteration, and when the computation of the one before it was over. */
+static size_t last_iteration(const hk_graph *graph, const hk_timeline *timeline, hk_ns *begin) {
+  *begin = 0;
+  if (graph->iterations <= 1) return 0;
+  const size_t each = graph->n_ops / (size_t)graph->iterations, first = graph->n_ops - each;
+  for (size_t i = first - each; i < first; i++) {
+    if (graph->ops[i].kind == HK_OP_BACKWARD) *begin = hk_max(*begin, timeline->spans[i].end);
+  }
+  return first;
+}
+
 void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline) {
   bool present[HK_PHASE_COUNT] = {false};
   hk_ns last_end[HK_PHASE_COUNT] = {0};
-  for (size_t i = 0; i < graph->n_ops; i++) {
+  hk_ns previous = 0;
+  for (size_t i = last_iteration(graph, timeline, &previous); i < graph->n_ops; i++) {
     hk_phase phase = graph->ops[i].phase;
     present[phase] = true;
     last_end[phase] = hk_max(last_end[phase], timeline->spans[i].end);
   }
 
-  hk_ns previous = 0;
   for (int phase = 0; phase < HK_PHASE_COUNT; phase++) {
     timeline->phase_begin[phase] = timeline->phase_end[phase] = 0;
     if (!present[phase]) continue;
@@ -135,6 +146,38 @@ void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline) {
     timeline->phase_end[phase] = previous;
   }
   timeline->makespan = previous;
+}
+
+/* Of operations on one lane that picks. */
+static int by_start(const void *left, const void *right, void *context) {
+  const hk_span *spans = ((const hk_timeline *)context)->spans;
+  const int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
+  if (spans[a].start != spans[b].start) return spans[a].start < spans[b].start ? -1 : 1;
+  if (spans[a].end != spans[b].end) return spans[a].end < spans[b].end ? -1 : 1;
+  return a < b ? -1 : a > b;
+}
+
+/* Puts the operations of one lane, gathered in `ids`, where they stand in `order`. */
+static void order_lane(const hk_graph *graph, const hk_timeline *timeline, int32_t lane,
+                       int32_t *ids, int32_t *order) {
+  const int32_t n = (int32_t)graph->n_ops;
+  size_t found = 0, next = 0;
+  for (int32_t i = 0; i < n; i++)
+    if (graph->ops[i].lane == lane) ids[found++] = i;
+  qsort_r(ids, found, sizeof *ids, by_start, (void *)timeline);
+  for (int32_t i = 0; i < n; i++)
+    if (graph->ops[i].lane == lane) order[i] = ids[next++];
+}
+
+hk_status hk_timeline_order(const hk_graph *graph, const hk_timeline *timeline, int32_t *order,
+                            hk_error *err) {
+  for (size_t i = 0; i < graph->n_ops; i++) order[i] = (int32_t)i;
+  int32_t *ids = malloc((graph->n_ops + 1) * sizeof *ids);
+  if (!ids) return hk_fail_memory(err, graph->n_ops * sizeof *ids, "the order of a timeline");
+  for (size_t lane = 0; lane < graph->n_lanes; lane++)
+    if (graph->lanes[lane].picks) order_lane(graph, timeline, (int32_t)lane, ids, order);
+  free(ids);
+  return HK_OK;
 }
 
 hk_ns hk_lane_busy(const hk_graph *graph, const hk_timeline *timeline, int32_t lane, hk_ns begin,

@@ -52,8 +52,15 @@ const hk_counter *hk_timeline_find(const hk_timeline *timeline, const char *name
 size_t hk_counter_curve(const hk_counter *counter, hk_sample *out, size_t most);
 
 /* Fills phase_begin/phase_end/makespan from the spans: a phase ends when its last operation ends
- * and begins where the one before it ended (forward at 0). */
+ * and begins where the one before it ended (forward at 0). Of unrolled iterations: the phases of
+ * the last one, whose forward begins where the computation of the one before ended. */
 void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline);
+
+/* The order in which operations had their lanes: writes all ids to `order` such that those of each
+ * lane stand in the order in which they ran, where the lane picks, and in the graph's, where not.
+ * Without lanes that pick that is 0, 1, 2, ... */
+hk_status hk_timeline_order(const hk_graph *graph, const hk_timeline *timeline, int32_t *order,
+                            hk_error *err);
 
 /* Sum over a lane's operations of (end - start) within [begin, end). */
 hk_ns hk_lane_busy(const hk_graph *graph, const hk_timeline *timeline, int32_t lane, hk_ns begin,

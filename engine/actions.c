@@ -294,13 +294,31 @@ static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, 
   return HK_OK;
 }
 
+/* Where the early weights of an operation's piece wait. */
+static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
+  return e->early + subgroup_of(e, op)->early_at + op->offset;
+}
+
+/* A whole piece as AdamW has rounded it; of tensors that are not bf16 it means nothing. */
+static hk_status pull_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  const hk_kernel pull = {.kind = HK_KERNEL_PULL,
+                          .type = HK_GRAD_BF16,
+                          .n = hk_engine_op_numel(e, op),
+                          .grad = host_weights(e, op),
+                          .w = early_weights(e, op)};
+  return e->backend->ops->launch(stream, &pull, err);
+}
+
 /* New weights of a piece of a subgroup with route cpu, to each tensor of a training engine: bf16
- * from where AdamW has rounded them to, others from the master weights. */
+ * from where AdamW has rounded them to, or, early, from where they wait in the device's memory;
+ * others from the master weights. */
 static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   const hk_state_subgroup *sub = subgroup_of(e, op);
+  const uint16_t *weights = sub->early ? early_weights(e, op) : host_weights(e, op);
+  const bool mapped = !sub->early;
   const int64_t begin = sub->offset + op->offset, end = begin + hk_engine_op_numel(e, op);
   void *const *slabs = sub->ahead ? e->state.other : e->state.home;
-  scatter_batch batch = {.n = 0};
+  scatter_batch batch = {.n = 0}, masters = {.n = 0};
   for (int64_t at = begin; at < end;) {
     const param_run r = param_run_at(e, at, end);
     const int32_t param = r.segment->param;
@@ -308,22 +326,23 @@ static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *strea
     at += r.n;
     if (!e->active[param] || r.param->weight == NULL) continue;
     if (r.param->weight_type != HK_GRAD_BF16) {
-      HK_TRY(scatter_masters(e, &batch, param, (size_t)op->subgroup, from, r.n, slabs, true, stream,
-                             err));
+      HK_TRY(scatter_masters(e, &masters, param, (size_t)op->subgroup, from, r.n, slabs, true,
+                             stream, err));
       continue;
     }
-    const hk_segment segment = {.from = host_weights(e, op) + (from - begin),
-                                .to = hk_engine_weight_at(e, param, from),
-                                .n = r.n};
-    HK_TRY(scatter_add(e, &batch, &segment, true, stream, err));
+    const hk_segment segment = {
+        .from = weights + (from - begin), .to = hk_engine_weight_at(e, param, from), .n = r.n};
+    HK_TRY(scatter_add(e, &batch, &segment, mapped, stream, err));
   }
-  return scatter_now(e, &batch, true, stream, err);
+  HK_TRY(scatter_now(e, &masters, true, stream, err));
+  return scatter_now(e, &batch, mapped, stream, err);
 }
 
 /* Under hocket by a kernel: a copy would wait behind all the state that is queued for the copy
  * engine, and the last weights would go up when everything else is done. */
 static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
+  if (e->training != NULL && subgroup_of(e, op)->early) return pull_early(e, op, stream, err);
   if (e->training != NULL) return scatter_weights(e, op, stream, err);
   const hk_state_subgroup *sub = subgroup_of(e, op);
   const uint16_t *from = e->weights != NULL ? host_weights(e, op) : e->pageable;
@@ -490,6 +509,8 @@ static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_e
     case HK_OP_WEIGHT_H2D:
     case HK_OP_WEIGHT_H2D_PAGEABLE:
       return send_weights(e, id, stream, err);
+    case HK_OP_WEIGHT_PLACE:
+      return scatter_weights(e, op, stream, err);
     case HK_OP_STATE_H2D:
       return copy_state(e, id, n, part, true, stream, err);
     case HK_OP_STATE_D2H:

@@ -76,6 +76,7 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
                                  : (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t),
                 DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
+  d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
   d.slots = part(&d.all, training != NULL ? hk_training_slot_bytes(training) : 0, DEVICE_ALIGN);
   return d;
 }
@@ -230,6 +231,16 @@ static hk_status check_room(const hk_engine *e, hk_error *err) {
   const bool host = strcmp(e->options.backend->name, hk_backend_host.name) == 0;
   const hk_bytes device = host ? e->device.all : 0;
   const hk_bytes arena = e->options.host_memory == NULL ? e->host.all : 0;
+  const hk_bytes own = arena + e->host.pageable, most = e->options.most_host_bytes;
+  if (most > 0 && own > most) {
+    char wish[32], limit[32];
+    hk_format_bytes(own, wish, sizeof wish);
+    hk_format_bytes(most, limit, sizeof limit);
+    return hk_fail(err, HK_ENVIRONMENT,
+                   "this plan's engine takes %s of host memory, and may take %s: allow it more, or "
+                   "plan for less state on the host",
+                   wish, limit);
+  }
   return hk_arena_check_room(arena + e->host.pageable + device, "this plan's engine", err);
 }
 
@@ -335,7 +346,8 @@ static void place_device(hk_engine *e) {
   e->grads32 = (float *)(at += d->weights);
   e->device_bins = (uint64_t *)(at += d->grads32);
   e->device_ticket = (int64_t *)(at += d->bins);
-  e->slots = at + d->ticket;
+  e->early = (uint16_t *)(at += d->ticket);
+  e->slots = at + d->early;
 }
 
 /* State and weights begin as zeros, on the device by copying the zeros of fresh host memory. */

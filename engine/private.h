@@ -4,6 +4,8 @@
 #ifndef HK_ENGINE_PRIVATE_H
 #define HK_ENGINE_PRIVATE_H
 
+#include <stdatomic.h>
+
 #include "engine/arena.h"
 #include "engine/chunks.h"
 #include "engine/engine.h"
@@ -20,6 +22,7 @@ typedef struct {
   hk_bytes grads32; /* DeepSpeed: fp32 copies of gradients, one subgroup or flush at a time */
   hk_bytes bins; /* hk_squares bins and the count of non-finite ones; training: one set a segment */
   hk_bytes ticket; /* number of the attempt under way */
+  hk_bytes early;  /* training: weights that wait for the norm */
   hk_bytes slots;  /* training: images of gradients on their way to the host */
   hk_bytes all;
 } hk_device_layout;
@@ -46,8 +49,8 @@ struct hk_engine {
   hk_adamw_step *unscaled;      /* the same for gradients that the unscale pass has been over */
   struct hk_training *training; /* NULL: a flat engine (training.c) */
   int64_t step;                 /* completed */
-  int64_t attempt; /* at a step, counted from 1: unlike step numbers, never seen before */
-  bool failed;
+  int64_t attempt;    /* at a step, counted from 1: unlike step numbers, never seen before */
+  atomic_bool failed; /* several threads may be in calls of training */
 
   hk_backend *backend;
   hk_device_info info;
@@ -73,7 +76,8 @@ struct hk_engine {
   float *grads32;
   uint64_t *device_bins;
   int64_t *device_ticket;
-  char *slots; /* training: [slots] images on their way */
+  uint16_t *early; /* training: [state.early_numel] */
+  char *slots;     /* training: [slots] images on their way */
 
   hk_squares squares, *thread_squares; /* [team threads] */
   hk_ranges given;                     /* parameters with a gradient for the next step */

@@ -40,6 +40,8 @@ typedef struct {
 typedef struct {
   int64_t offset, numel; /* in the rank's flat order */
   hk_route route;
+  bool early;           /* its new weights wait in the device\'s memory for the norm, */
+  int64_t early_at;     /* there from this element on */
   bool ahead;           /* updated from `home` to spares of its own, before the norm is known */
   int64_t piece;        /* parameters; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* of hk_state.home */
@@ -65,6 +67,7 @@ typedef struct {
   hk_state_subgroup *subgroups;
   size_t n_subgroups;
   int64_t numel;                       /* of all */
+  int64_t early_numel;                 /* of early weights, bf16 */
   int64_t host_numel, device_numel;    /* length of the gradient arrays: route cpu, the others */
   int64_t largest_cpu, largest_device; /* subgroup, parameters: route cpu, the others */
   int64_t host_slabs, device_slabs;    /* including spares; resident ones are on the device */

@@ -30,11 +30,6 @@ typedef struct {
   int64_t ahead;
 } hk_training_step_report;
 
-/* Gives all host memory that the plan leaves to running ahead: marks subgroups on route cpu, the
- * last ones in forward order first, while 12 bytes a parameter of spares fit in `host_memory`
- * beside what the engine needs. The overlap must be `both`. */
-hk_status hk_training_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err);
-
 hk_status hk_training_set_weight(hk_engine *engine, size_t param, void *weight, hk_error *err);
 hk_status hk_training_masters(hk_engine *engine, int64_t param, void *stream, hk_error *err);
 hk_status hk_training_weights_from_masters(hk_engine *engine, int64_t param, void *stream,
@@ -53,6 +48,9 @@ hk_status hk_training_step(hk_engine *engine, const hk_training_step_options *op
 hk_status hk_training_wait_weights(hk_engine *engine, int32_t block, void *stream,
                                    int32_t timeout_ms, bool *there, hk_error *err);
 hk_status hk_training_drain(hk_engine *engine, int32_t timeout_ms, bool *there, hk_error *err);
+/* Before state is read or written (engine.h) between steps: completes the last step, gives up what
+ * has run ahead of the next one, and reports a failure of either, once. */
+hk_status hk_training_quiet(hk_engine *engine, hk_error *err);
 
 /* recording.c: hocket_record, hocket_mark, hocket_timeline. */
 hk_status hk_training_record(hk_engine *engine, bool on, hk_error *err);

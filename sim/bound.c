@@ -200,7 +200,9 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
   double y[ROW_COUNT] = {0};
   HK_TRY(solve(&lp, bound, y, err));
   const hk_graph node = node_of(&plan->job);
-  bound->update_ns = barrier_ns(&node, machine) + floor_ns(certify(&lp, y) * n);
+  bound->update_ns = floor_ns(certify(&lp, y) * n);
+  /* With an overlap the barrier is no part of the time in which updates run. */
+  if (plan->overlap == HK_OVERLAP_NONE) bound->update_ns += barrier_ns(&node, machine);
   memcpy(bound->price, y, sizeof bound->price);
   bound->cpu_price = y[ROW_CPU];
   bound->mapped_price = y[ROW_MAPPED];
@@ -213,7 +215,9 @@ hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bo
   memset(bound, 0, sizeof *bound);
   bound->feasible = true;
   double load[HK_RES_COUNT] = {0};
-  for (size_t i = 0; i < graph->n_ops; i++) {
+  const bool unrolled = graph->iterations > 1;
+  const size_t each = unrolled ? graph->n_ops / (size_t)graph->iterations : graph->n_ops;
+  for (size_t i = 0; i < each; i++) {
     const hk_op *op = &graph->ops[i];
     if (op->phase != HK_PHASE_UPDATE || op->rank != 0) continue; /* ranks are alike */
     const hk_demand d = hk_demand_of(graph, op, machine);
@@ -232,6 +236,10 @@ hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bo
       longest = ns;
       snprintf(bound->binding, sizeof bound->binding, "%s", hk_resource_name((hk_resource)r));
     }
+  }
+  if (unrolled) {
+    bound->update_ns = floor_ns(longest);
+    return HK_OK;
   }
   const hk_ns path = hk_critical_path(graph, machine, HK_EXPAND_UPDATE, err);
   if (path < 0) return HK_ENVIRONMENT;

@@ -13,7 +13,8 @@
  *     12 P n (1 - f_resident)                     <= host memory
  *
  * and T = t P + the barrier that every update waits for (the global gradient norm), with which any
- * critical path begins. GLPK solves it. What is reported is not GLPK's objective but a value
+ * critical path begins (with an overlap without it: there the update is as long as any of its
+ * operations runs). GLPK solves it. What is reported is not GLPK's objective but a value
  * computed here from its dual solution: for any y >= 0 (resources, scaled so that sum y capacity <=
  * 1) and z >= 0 (memory), t >= min over routes (sum y u + z) - sum z x limit by weak duality, so
  * that a solver's tolerance, or a solver's bug, can only make the bound weaker, never wrong.

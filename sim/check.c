@@ -50,37 +50,76 @@ hk_status hk_check_rates(const hk_state *s, int n_activities) {
                        n_activities, seen);
 }
 
+/* When all that an operation depends on has ended, but for the operation before it on its lane;
+ * with hops, or without. */
+static hk_ns dependencies_met(const hk_state *s, int32_t id, bool hops) {
+  const hk_graph *g = s->graph;
+  hk_ns met = 0;
+  for (int32_t d = g->ops[id].deps_begin; d < g->ops[id].deps_end; d++) {
+    const hk_ns ended = s->result->timeline.spans[g->deps[d]].end;
+    met = hk_max(met, hops ? ended + hk_hop(g, s->machine, g->deps[d], id) : ended);
+  }
+  return met;
+}
+
+/* One operation of a lane that was free from `lane_end` on. */
+static hk_status check_start(const hk_state *s, int32_t id, hk_ns lane_end) {
+  const hk_span *span = &s->result->timeline.spans[id];
+  const hk_ns earliest = hk_max(lane_end, dependencies_met(s, id, true));
+  if (span->end < span->start) return broken(s, "never ended", id);
+  if (span->start < lane_end) return broken(s, "overlaps the operation before it on its lane", id);
+  if (span->start < earliest) return broken(s, "started before a dependency let it", id);
+  if (span->start > earliest) return broken(s, "started later than it could", id);
+  if (span->ready != hk_max(lane_end, dependencies_met(s, id, false)))
+    return broken(s, "was ready at another moment", id);
+  return HK_OK;
+}
+
+/* What a lane took was the best of what had been waiting when it took it; of what came at that very
+ * moment it may not have known. `order`: the lane's operations as they ran, n of them. */
+static hk_status check_picks(const hk_state *s, const int32_t *order, int32_t n) {
+  const hk_span *spans = s->result->timeline.spans;
+  for (int32_t i = 0; i < n; i++) {
+    for (int32_t j = i + 1; j < n; j++) {
+      if (hk_picks_before(s->graph, order[j], order[i]) &&
+          dependencies_met(s, order[j], false) < spans[order[i]].ready)
+        return broken(s, "went before a better one that waited", order[i]);
+    }
+  }
+  return HK_OK;
+}
+
+#define MOST_PICKS_CHECKED 2000 /* of a lane: the check takes the square of it */
+
+static hk_status check_picking_lane(const hk_state *s, int32_t lane, const int32_t *order,
+                                    int32_t *of_lane) {
+  int32_t n = 0;
+  for (size_t i = 0; i < s->graph->n_ops && n < MOST_PICKS_CHECKED; i++)
+    if (s->graph->ops[order[i]].lane == lane) of_lane[n++] = order[i];
+  return check_picks(s, of_lane, n);
+}
+
 /* Every operation ran once, alone and in order on its lane, and as soon as its dependencies let it.
  */
 static hk_status check_order(const hk_state *s) {
   const hk_graph *g = s->graph;
-  const hk_span *spans = s->result->timeline.spans;
   hk_ns *lane_end = calloc(g->n_lanes + 1, sizeof *lane_end);
-  if (lane_end == NULL) return hk_fail_memory(s->err, g->n_lanes * sizeof *lane_end, "a check");
+  int32_t *order = malloc((g->n_ops + 1) * sizeof *order);
+  int32_t *of_lane = malloc((g->n_ops + 1) * sizeof *of_lane);
   hk_status status = HK_OK;
+  if (lane_end == NULL || order == NULL || of_lane == NULL)
+    status = hk_fail_memory(s->err, g->n_ops * sizeof *order, "a check");
+  if (status == HK_OK) status = hk_timeline_order(g, &s->result->timeline, order, s->err);
   for (size_t i = 0; i < g->n_ops && status == HK_OK; i++) {
-    const hk_op *op = &g->ops[i];
-    const hk_span *span = &spans[i];
-    hk_ns ready = lane_end[op->lane], earliest = ready;
-    for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
-      const int32_t before = g->deps[d];
-      const hk_ns ended = spans[before].end;
-      ready = hk_max(ready, ended);
-      earliest = hk_max(earliest, ended + hk_hop(g, s->machine, before, (int32_t)i));
-    }
-    if (span->end < span->start)
-      status = broken(s, "never ended", (int32_t)i);
-    else if (span->start < lane_end[op->lane])
-      status = broken(s, "overlaps the operation before it on its lane", (int32_t)i);
-    else if (span->start < earliest)
-      status = broken(s, "started before a dependency let it", (int32_t)i);
-    else if (span->start > earliest)
-      status = broken(s, "started later than it could", (int32_t)i);
-    else if (span->ready != ready)
-      status = broken(s, "was ready at another moment", (int32_t)i);
-    lane_end[op->lane] = span->end;
+    const int32_t lane = g->ops[order[i]].lane;
+    status = check_start(s, order[i], lane_end[lane]);
+    lane_end[lane] = s->result->timeline.spans[order[i]].end;
   }
+  for (size_t l = 0; l < g->n_lanes && status == HK_OK; l++)
+    if (g->lanes[l].picks) status = check_picking_lane(s, (int32_t)l, order, of_lane);
   free(lane_end);
+  free(order);
+  free(of_lane);
   return status;
 }
 

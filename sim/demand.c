@@ -126,6 +126,14 @@ static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
   return d;
 }
 
+/* Computation of which it is known how long it takes, its launches included. */
+static hk_demand measured(const hk_op *op) {
+  const double cap = (double)op->work / ((double)op->measured / 1e9);
+  hk_demand d = at_rate(0, cap);
+  use(&d, HK_RES_GPU, 1 / cap);
+  return d;
+}
+
 /* The same of one kernel; what is not `fetched` stands for many, queued long before. */
 static hk_demand kernel_on_gpu(const hk_machine *m, double bytes_per_unit) {
   hk_demand d = on_gpu(m, m->gpu_hbm.value / bytes_per_unit, bytes_per_unit);
@@ -241,14 +249,18 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_TP_ALL_REDUCE:
       return collective(graph, m, graph->tp, graph->tp, 2);
     case HK_OP_FORWARD:
+      if (op->measured > 0) return measured(op);
       return on_gpu(m, m->gpu_flops.value * m->gpu_efficiency.value, 0);
     case HK_OP_BACKWARD:
+      if (op->measured > 0) return measured(op);
       return on_gpu(m, m->gpu_flops.value * m->gpu_backward_efficiency.value, 0);
     case HK_OP_GRAD_BUCKET:
       /* Copied into the bucket, divided by the ranks and packed for the reduction: three passes. */
       return on_gpu(m, m->gpu_hbm.value / 12, 12);
     case HK_OP_GRAD_CAST_GPU:
       return kernel_on_gpu(m, 6);
+    case HK_OP_WEIGHT_PLACE:
+      return kernel_on_gpu(m, 2); /* each byte is read and written */
     case HK_OP_GRAD_SUM_D2H:
     case HK_OP_GRAD_D2H:
       return copy_out(graph, m, m->d2h.value, 1);

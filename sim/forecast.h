@@ -5,16 +5,23 @@
 #define HK_SIM_FORECAST_H
 
 #include "sim/bound.h"
+#include "sim/period.h"
 #include "sim/policy.h"
 #include "sim/sim.h"
 
 typedef struct {
   hk_plan plan;
-  hk_graph graph;
-  hk_result result;
+  hk_graph graph;   /* with an overlap of several iterations */
+  hk_result result; /* its `used` is one iteration's */
   hk_bound physical, graph_bound;
   bool feasible;
+  /* With an overlap an iteration is as long as the steady period, and forward, what is exposed of
+   * the update and backward add up to it (period.h); without one all of the update is exposed. */
   hk_ns forward_ns, backward_ns, update_ns, iteration_ns;
+  hk_ns exposed_update_ns;
+  hk_ns begin_ns;                           /* of the iteration that is reported, in the timeline */
+  hk_ns unsteady_ns;                        /* by which the last two periods differ */
+  hk_period_bound period_bound;             /* with an overlap */
   double tokens_per_s, update_params_per_s; /* of the whole job */
   hk_bytes gpu_short, host_short;           /* missing bytes: of one GPU, of a node; 0: fits */
   hk_resource limiter;                      /* busiest resource of the update phase */
@@ -31,6 +38,8 @@ typedef struct {
   int cpu_threads;        /* 0: an equal share of the node's cores for each rank */
   bool cores_unbound;     /* ranks are not bound to core sets: each team has threads on all cores */
   int64_t piece_numel;    /* 0: hk_plan_create's, about 1/256 of the rank's parameters */
+  hk_overlap overlap;     /* then ranks leave some of their cores to the framework's threads, too */
+  const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
 } hk_plan_settings;
 
 /* What to try: a policy with its options under a runtime. */
@@ -40,11 +49,22 @@ typedef struct {
   hk_runtime runtime;
 } hk_candidate;
 
-/* The plan of one candidate: subgroups by the runtime's rule (DeepSpeed soft floor, hocket exact),
- * settings, then the policy's routes. `model` is copied. Free the plan with hk_plan_free. */
+/* The plan of one candidate: subgroups by the runtime's rule (DeepSpeed soft floor, hocket exact,
+ * with an overlap cut at blocks), settings, then the policy's routes, then what runs ahead. `model`
+ * is copied. Free the plan with hk_plan_free. */
 hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
                             const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, hk_plan *plan, hk_error *err);
+
+/* With overlap `both`: marks `ahead` the subgroups on route cpu, the deepest blocks' first, since
+ * their gradients come first, until host memory has no room for more spares. */
+hk_status hk_plan_run_ahead(hk_plan *plan, const hk_machine *machine, hk_error *err);
+/* The same, from subgroup `deepest` down to shallower ones, with so many bytes a rank for spares.
+ */
+void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
+/* Host memory that the plan, with nothing ahead, leaves to each rank of a node; 0: none. */
+hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,
+                         hk_error *err);
 
 /* Takes over *plan (zeroed afterwards, also on failure). */
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
@@ -70,7 +90,10 @@ typedef struct {
   hk_forecast *forecasts; /* fitting ones first, by iteration time; then those that do not fit, by
                              how much is missing */
   size_t n, n_fit;
-  char reason[1024]; /* why the winner wins, or why nothing fits and what would help */
+  int simulations;      /* of hk_overlap_search, which with an overlap adds its plan; else 0 */
+  hk_ns closed_form_ns; /* of that plan */
+  hk_bytes gpu_limit;   /* the most state on each GPU that it could have had */
+  char reason[2048];    /* why the winner wins, or why nothing fits and what would help */
 } hk_ranking;
 
 /* Simulates all candidates (OpenMP over candidates; the result does not depend on the threads).

@@ -62,6 +62,10 @@ hk_status hk_memory_begin(hk_state *s) {
 hk_status hk_memory_take(hk_state *s, const hk_op *op) {
   hk_memory_report *report = &s->result->memory;
   if (op->kind == HK_OP_BARRIER) report->after_backward = s->gpu_memory[0];
+  /* Of unrolled iterations what earlier ones left counts, too. */
+  if (s->graph->iterations > 1 && op->kind == HK_OP_LAUNCH && op->phase == HK_PHASE_FORWARD &&
+      op->block == HK_BLOCK_EMBED && op->micro == 0 && op->rank == 0)
+    report->before_forward = s->gpu_memory[0];
   if (op->gpu_alloc != 0) {
     HK_TRY(set_gpu(s, op->rank, s->gpu_memory[op->rank] + op->gpu_alloc));
   }

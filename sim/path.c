@@ -46,7 +46,8 @@ hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigne
     const hk_op *op = &graph->ops[i];
     end[i] = 0;
     if ((phases & 1u << op->phase) == 0) continue;
-    hk_ns begin = lane_end[op->lane];
+    const bool picks = graph->lanes[op->lane].picks; /* then nothing comes first by itself */
+    hk_ns begin = picks ? 0 : lane_end[op->lane];
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
       const int32_t before = graph->deps[d];
       if ((phases & 1u << graph->ops[before].phase) == 0) continue;

@@ -5,19 +5,43 @@
 #include <string.h>
 
 #include "sim/forecast.h"
+#include "sim/overlap.h"
 
 #define DEFAULT_SUBGROUP 100000000
+
+static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_settings *settings) {
+  if (settings->overlap != HK_OVERLAP_NONE) return HK_SUBGROUP_BLOCKS;
+  return candidate->runtime == HK_RUNTIME_DEEPSPEED ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT;
+}
+
+/* A rank's share of the cores. Beside computation the framework's threads (main, autograd, driver)
+ * preempt a team that has them all, and a team waits for its last member: up to 3 cores, but at
+ * most a quarter, are theirs (TRAINING.md: a team on 14 of 16 cores ran at 0.58 of its rate). */
+static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
+  const int cores = (int)machine->cores.value;
+  if (settings->cores_unbound) return cores;
+  const int share = cores > gpus ? cores / gpus : 1;
+  if (settings->overlap == HK_OVERLAP_NONE) return share;
+  const int left = share / 4 < 3 ? share / 4 : 3;
+  return share - left;
+}
+
+static hk_status set_overlap(hk_plan *plan, hk_overlap overlap, const hk_machine *machine,
+                             hk_error *err) {
+  if (overlap == HK_OVERLAP_NONE) return HK_OK;
+  hk_plan_set_overlap(plan, overlap);
+  HK_TRY(hk_plan_check(plan, err));
+  return hk_plan_run_ahead(plan, machine, err);
+}
 
 hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
                             const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, hk_plan *plan, hk_error *err) {
   memset(plan, 0, sizeof *plan);
-  const bool deepspeed = candidate->runtime == HK_RUNTIME_DEEPSPEED;
-  const int cores = (int)machine->cores.value;
   hk_model copy = {0};
-  HK_TRY(hk_model_from_config(model->config, model->name, &copy, err));
+  HK_TRY(hk_model_copy(model, &copy, err));
   hk_status status = hk_plan_create(
-      &copy, job, candidate->runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
+      &copy, job, candidate->runtime, rule_of(candidate, settings),
       settings->subgroup_numel > 0 ? settings->subgroup_numel : DEFAULT_SUBGROUP, plan, err);
   hk_model_free(&copy);
   HK_TRY(status);
@@ -27,9 +51,9 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
   if (settings->piece_numel > 0) plan->piece_numel = settings->piece_numel;
   plan->cores_bound = !settings->cores_unbound;
   plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
-                      : plan->cores_bound       ? (cores > job->gpus ? cores / job->gpus : 1)
-                                                : cores;
+                                                : default_threads(settings, machine, job->gpus);
   status = hk_policy_apply(candidate->policy, &candidate->options, machine, plan, err);
+  if (status == HK_OK) status = set_overlap(plan, settings->overlap, machine, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
 }
@@ -94,16 +118,15 @@ static void list_policy(hk_candidates *c, const hk_ranking_options *options,
   }
 }
 
-/* What DeepSpeed does with a list of tensors is not known. */
+/* What DeepSpeed does with a list of tensors is not known, and nothing runs beside its step. */
 static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
-                            const hk_model *model) {
+                            const hk_model *model, const hk_plan_settings *settings) {
   size_t n = 0;
   const hk_policy *const *policies = hk_policy_list(&n);
   for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
     if (options->only_runtime != NULL && (int)*options->only_runtime != runtime) continue;
-    if (options->only_runtime == NULL && runtime == HK_RUNTIME_DEEPSPEED &&
-        model->arch == HK_ARCH_LISTED)
-      continue;
+    const bool hocket_only = model->arch == HK_ARCH_LISTED || settings->overlap != HK_OVERLAP_NONE;
+    if (options->only_runtime == NULL && runtime == HK_RUNTIME_DEEPSPEED && hocket_only) continue;
     for (size_t i = 0; i < n; i++) {
       if (options->only_policy != NULL && options->only_policy != policies[i]) continue;
       list_policy(c, options, policies[i], (hk_runtime)runtime);
@@ -119,7 +142,9 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
     return false;
   }
   for (size_t i = 0; i < a->n_subgroups; i++) {
-    if (a->subgroups[i].route != b->subgroups[i].route || a->order[i] != b->order[i]) return false;
+    if (a->subgroups[i].route != b->subgroups[i].route || a->order[i] != b->order[i] ||
+        a->subgroups[i].ahead != b->subgroups[i].ahead)
+      return false;
   }
   return true;
 }
@@ -217,10 +242,33 @@ static void say_shares(hk_ranking *ranking, const hk_forecast *best) {
   say(ranking, text);
 }
 
-static void say_why(hk_ranking *ranking) {
+/* With an overlap what counts is the iteration. */
+static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
+  const hk_forecast *best = &ranking->forecasts[0];
+  char text[320];
+  if (strcmp(best->plan.policy, "overlapped") == 0) {
+    say(ranking, searched);
+  } else {
+    snprintf(text, sizeof text, "An iteration takes %.2f x its lower bound (%s).",
+             (double)best->iteration_ns / (double)hk_max(1, best->period_bound.period_ns),
+             best->period_bound.binding);
+    say(ranking, text);
+  }
+  const hk_forecast *other = find(ranking, "zero-offload", HK_RUNTIME_HOCKET);
+  if (other == NULL || other == best) return;
+  snprintf(text, sizeof text, "It is %.2f x as fast as leaving all to the CPU.",
+           (double)other->iteration_ns / (double)hk_max(1, best->iteration_ns));
+  say(ranking, text);
+}
+
+static void say_why(hk_ranking *ranking, const char *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
   say_shares(ranking, best);
+  if (best->plan.overlap != HK_OVERLAP_NONE) {
+    say_why_overlapped(ranking, searched);
+    return;
+  }
   snprintf(text, sizeof text,
            "It keeps %s %.0f %% busy through the update, %.2f x its lower bound.",
            hk_resource_name(best->limiter), 100 * best->limiter_utilization,
@@ -253,20 +301,70 @@ static void say_why_not(hk_ranking *ranking) {
   say(ranking, text);
 }
 
+/* -- the best overlap --------------------------------------------------------------------- */
+
+/* What a user fixed leaves nothing to search. */
+static bool searches(const hk_plan_settings *settings, const hk_ranking_options *options) {
+  const hk_policy_options *fixed = &options->fixed;
+  return settings->overlap != HK_OVERLAP_NONE && options->only_policy == NULL &&
+         (options->only_runtime == NULL || *options->only_runtime == HK_RUNTIME_HOCKET) &&
+         fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
+}
+
+/* Adds the plan of hk_overlap_search unless it is one of those that are ranked anyway. */
+static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const hk_machine *machine,
+                              const hk_job *job, const hk_plan_settings *settings, char *reason,
+                              size_t size, hk_error *err) {
+  hk_overlap_search_result found;
+  HK_TRY(hk_overlap_search(model, machine, job, settings, &found, err));
+  hk_overlap_reason(&found, machine, reason, size);
+  ranking->simulations = found.simulations;
+  ranking->closed_form_ns = found.closed_form_ns;
+  ranking->gpu_limit = found.gpu_limit;
+  for (size_t i = 0; i < ranking->n; i++) {
+    if (!same_schedule(&ranking->forecasts[i].plan, &found.best.plan)) continue;
+    hk_forecast_free(&ranking->forecasts[i]);
+    ranking->forecasts[i] = found.best;
+    return HK_OK;
+  }
+  ranking->forecasts[ranking->n++] = found.best;
+  return HK_OK;
+}
+
+/* Plans that keep more state on a GPU than the user allows do not fit. */
+static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
+  if (settings->gpu_state == NULL) return;
+  for (size_t i = 0; i < ranking->n; i++) {
+    hk_forecast *f = &ranking->forecasts[i];
+    int64_t n[HK_ROUTE_COUNT];
+    hk_plan_route_totals(&f->plan, n);
+    const hk_bytes over = 12 * n[HK_ROUTE_RESIDENT] - *settings->gpu_state;
+    if (over <= 0) continue;
+    char there[16], allowed[16];
+    f->feasible = false;
+    f->gpu_short = hk_max(f->gpu_short, over);
+    snprintf(f->problem, sizeof f->problem, "keeps %s of state on each GPU, --gpu-memory allows %s",
+             hk_format_bytes(12 * n[HK_ROUTE_RESIDENT], there, sizeof there),
+             hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
+    snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
+  }
+}
+
 hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
                   const hk_plan_settings *settings, const hk_ranking_options *options,
                   hk_ranking *ranking, hk_error *err) {
   memset(ranking, 0, sizeof *ranking);
   hk_candidates candidates = {.n = 0};
-  list_candidates(&candidates, options, model);
+  list_candidates(&candidates, options, model, settings);
   if (candidates.n == 0) {
     return hk_fail(err, HK_INPUT,
                    "no policy takes these options together; --help says which takes "
                    "what");
   }
   const size_t most = (size_t)candidates.n;
+  char searched[1000] = "";
   hk_plan *plans = calloc(most, sizeof *plans);
-  ranking->forecasts = calloc(most, sizeof *ranking->forecasts);
+  ranking->forecasts = calloc(most + 1, sizeof *ranking->forecasts);
   if (plans == NULL || ranking->forecasts == NULL) {
     free(plans);
     hk_ranking_free(ranking);
@@ -280,17 +378,21 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
     ranking->n = drop_twins(plans, most);
     status = forecast_all(plans, ranking->n, machine, ranking->forecasts, err);
   }
+  if (status == HK_OK && searches(settings, options)) {
+    status = add_searched(ranking, model, machine, job, settings, searched, sizeof searched, err);
+  }
   for (size_t i = 0; i < most; i++) hk_plan_free(&plans[i]);
   free(plans);
   if (status != HK_OK) {
     hk_ranking_free(ranking);
     return status;
   }
+  apply_limit(ranking, settings);
   const size_t n = ranking->n;
   qsort(ranking->forecasts, n, sizeof *ranking->forecasts, compare);
   while (ranking->n_fit < n && ranking->forecasts[ranking->n_fit].feasible) ranking->n_fit++;
   if (ranking->n_fit > 0) {
-    say_why(ranking);
+    say_why(ranking, searched);
   } else {
     say_why_not(ranking);
   }

@@ -22,106 +22,6 @@ hk_ns hk_time_for(double work, double rate) {
   return ns < (double)END_OF_TIME ? (hk_ns)ceil(ns - ROUNDING_NS) : END_OF_TIME;
 }
 
-/* -- set-up ------------------------------------------------------------------------------- */
-
-/* Successors of each operation, lane order included, and how many predecessors each waits for. */
-static hk_status link_operations(hk_state *s) {
-  const hk_graph *g = s->graph;
-  int32_t *lane_last = malloc((g->n_lanes + 1) * sizeof *lane_last);
-  int32_t *previous = malloc((g->n_ops + 1) * sizeof *previous);
-  s->pending = calloc(g->n_ops + 1, sizeof *s->pending);
-  s->next_begin = calloc(g->n_ops + 2, sizeof *s->next_begin);
-  s->next = malloc((g->n_deps + g->n_ops + 1) * sizeof *s->next);
-  if (lane_last == NULL || previous == NULL || s->pending == NULL || s->next_begin == NULL ||
-      s->next == NULL) {
-    free(lane_last);
-    free(previous);
-    return hk_fail_memory(s->err, (g->n_deps + 4 * g->n_ops) * sizeof *s->next,
-                          "linking the graph");
-  }
-  memset(lane_last, -1, (g->n_lanes + 1) * sizeof *lane_last);
-  for (size_t i = 0; i < g->n_ops; i++) {
-    const hk_op *op = &g->ops[i];
-    previous[i] = lane_last[op->lane];
-    lane_last[op->lane] = (int32_t)i;
-    for (int32_t d = op->deps_begin; d < op->deps_end; d++) s->next_begin[g->deps[d] + 1]++;
-    if (previous[i] >= 0) s->next_begin[previous[i] + 1]++;
-    s->pending[i] = op->deps_end - op->deps_begin + (previous[i] >= 0);
-  }
-  for (size_t i = 0; i < g->n_ops; i++) s->next_begin[i + 1] += s->next_begin[i];
-  /* Fill by moving each begin forward, then shift back: the usual counting sort. */
-  for (size_t i = 0; i < g->n_ops; i++) {
-    const hk_op *op = &g->ops[i];
-    for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
-      s->next[s->next_begin[g->deps[d]]++] = (int32_t)i;
-    }
-    if (previous[i] >= 0) s->next[s->next_begin[previous[i]]++] = (int32_t)i;
-  }
-  for (size_t i = g->n_ops; i > 0; i--) s->next_begin[i] = s->next_begin[i - 1];
-  s->next_begin[0] = 0;
-  free(lane_last);
-  free(previous);
-  return HK_OK;
-}
-
-static hk_status allocate(hk_state *s) {
-  const hk_graph *g = s->graph;
-  const size_t lanes = g->n_lanes + 1, ranks = (size_t)g->ranks;
-  s->n_resources = g->ranks * HK_RES_COUNT;
-  const size_t resources = (size_t)s->n_resources;
-  s->runs = calloc(lanes, sizeof *s->runs);
-  s->running = malloc(lanes * sizeof *s->running);
-  s->engines = malloc(2 * ranks * sizeof *s->engines);
-  s->traffic = malloc(ranks * sizeof *s->traffic);
-  s->readers = malloc(ranks * sizeof *s->readers);
-  s->activities = malloc(lanes * sizeof(hk_activity *));
-  s->open = malloc(lanes * sizeof *s->open);
-  s->ready = malloc((g->n_ops + 1) * sizeof *s->ready);
-  s->ended = malloc(lanes * sizeof *s->ended);
-  s->gpu_memory = calloc(ranks, sizeof *s->gpu_memory);
-  s->capacity = malloc(resources * sizeof *s->capacity);
-  s->used = calloc(resources, sizeof *s->used);
-  s->growth = malloc(resources * sizeof *s->growth);
-  s->rate_counters = malloc(resources * sizeof *s->rate_counters);
-  s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
-  if (s->runs == NULL || s->running == NULL || s->engines == NULL || s->traffic == NULL ||
-      s->readers == NULL || s->activities == NULL || s->open == NULL || s->ready == NULL ||
-      s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
-      s->growth == NULL || s->rate_counters == NULL || s->memory_counters == NULL) {
-    return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
-  }
-  for (int i = 0; i < 2 * g->ranks; i++) s->engines[i] = (hk_copy_engine){0, -1, -1};
-  for (int rank = 0; rank < g->ranks; rank++) {
-    for (int r = 0; r < HK_RES_COUNT; r++) {
-      s->capacity[rank * HK_RES_COUNT + r] =
-          hk_resource_capacity(s->machine, (hk_resource)r, false);
-      s->rate_counters[rank * HK_RES_COUNT + r] = -1;
-    }
-  }
-  return link_operations(s);
-}
-
-static void release(hk_state *s) {
-  free(s->runs);
-  free(s->running);
-  free(s->engines);
-  free(s->traffic);
-  free(s->readers);
-  free(s->activities);
-  free(s->open);
-  free(s->ready);
-  free(s->ended);
-  free(s->gpu_memory);
-  free(s->capacity);
-  free(s->used);
-  free(s->growth);
-  free(s->rate_counters);
-  free(s->memory_counters);
-  free(s->pending);
-  free(s->next_begin);
-  free(s->next);
-}
-
 /* -- rates -------------------------------------------------------------------------------- */
 
 static hk_status add_rate_counter(hk_state *s, int rank, hk_resource r) {
@@ -162,6 +62,7 @@ static void account(hk_state *s) {
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     for (int r = 0; r < HK_RES_COUNT; r++) {
       used[r] += s->used[rank * HK_RES_COUNT + r] * dt;
+      if (s->in_last) s->result->last.used[r] += s->used[rank * HK_RES_COUNT + r] * dt;
     }
   }
 }
@@ -189,12 +90,14 @@ static company gather(hk_state *s, int *n) {
   *n = 0;
   memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
   memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
+  memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
     if (!run->fluid) continue;
     s->activities[(*n)++] = &run->activity;
-    if (run->traffic == 0) continue;
     const int32_t rank = s->graph->ops[run->op].rank;
+    if (run->updates) s->updating[rank] = true;
+    if (run->traffic == 0) continue;
     unsigned *of_rank = &s->traffic[rank];
     s->readers[rank] += (run->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
     const unsigned first = run->traffic & ~*of_rank; /* of its sort on that GPU */
@@ -236,6 +139,8 @@ static void adapt(hk_state *s, company c) {
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
     const int32_t rank = s->graph->ops[run->op].rank;
     if (run->slowed) run->activity.cap *= update_kept(s->machine, s->traffic[rank]);
+    if (run->computes && s->updating[rank])
+      run->activity.cap *= s->machine->compute_beside_update.value;
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, s->machine, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
@@ -246,20 +151,34 @@ static void adapt(hk_state *s, company c) {
   }
 }
 
-/* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
- * what they did is booked first; operations that have just become fluid had none. */
-static hk_status share(hk_state *s) {
-  progress(s);
+static hk_status share_anew(hk_state *s, uint64_t key) {
   int n;
   const company c = gather(s, &n);
   adapt(s, c);
   hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
+  if (s->options.check) {
+    HK_TRY(hk_check_rates(s, n));
+    if (!hk_recall_agrees(s, key))
+      return hk_fail(s->err, HK_NO,
+                     "invariant broken: at %lld ns the same operations share the machine otherwise "
+                     "than before",
+                     (long long)s->now);
+  }
+  hk_recall_keep(s, key);
+  return HK_OK;
+}
+
+/* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
+ * what they did is booked first; operations that have just become fluid had none. */
+static hk_status share(hk_state *s) {
+  progress(s);
+  const uint64_t key = hk_recall_key(s);
+  if (s->options.check || !hk_recall(s, key)) HK_TRY(share_anew(s, key));
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
     if (run->fluid) run->due = s->now + hk_time_for(run->remaining, run->activity.rate);
   }
   s->dirty = false;
-  if (s->options.check) HK_TRY(hk_check_rates(s, n));
   return sample_rates(s);
 }
 
@@ -333,32 +252,51 @@ static void take_turns(hk_state *s) {
   }
 }
 
+/* As the operation before it on its lane: these are all that hk_demand_of looks at. */
+static bool demands_the_same(const hk_state *s, const hk_run *run, const hk_op *op) {
+  if (run->demanded == 0) return false;
+  const hk_op *before = &s->graph->ops[run->demanded - 1];
+  return before->kind == op->kind && before->work == op->work && before->threads == op->threads &&
+         before->rank == op->rank && before->phase == op->phase;
+}
+
+static void demand(hk_state *s, hk_run *run, const hk_op *op) {
+  const hk_demand d = hk_demand_of(s->graph, op, s->machine);
+  s->demands++;
+  run->latency = d.latency;
+  run->fetches = d.fetched;
+  run->slowed = d.slowed;
+  run->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
+  run->updates = op->phase == HK_PHASE_UPDATE;
+  run->traffic = d.traffic;
+  run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? d.engine : 0;
+  run->cap = d.cap;
+  run->host_wish = 0;
+  run->weight = d.weight;
+  run->weight_crowded = d.weight_crowded;
+  run->activity = (hk_activity){.uses = run->uses, .n_uses = d.n_uses};
+  for (int u = 0; u < d.n_uses; u++) {
+    const hk_resource r = d.uses[u].resource;
+    const double times = hk_use_count(s->graph, r);
+    run->uses[u] = (hk_share_use){hk_slot(op->rank, r), d.uses[u].per_unit * times};
+    if (r == HK_RES_DRAM_CPU) run->host_wish = d.cap * run->uses[u].per_unit;
+  }
+}
+
 static hk_status start(hk_state *s, int32_t id) {
   const hk_op *op = &s->graph->ops[id];
   hk_run *run = &s->runs[op->lane];
   note_phase(s, op);
   HK_TRY(hk_memory_take(s, op));
-  const hk_demand demand = hk_demand_of(s->graph, op, s->machine);
-  run->turning =
-      (run->traffic & HK_TRAFFIC_COPY_IN) != 0 && (demand.traffic & HK_TRAFFIC_COPY_OUT) != 0;
+  const unsigned before = run->traffic;
+  if (!demands_the_same(s, run, op)) demand(s, run, op);
+  run->demanded = id + 1;
+  run->activity.rate = 0; /* until it is shared */
+  run->turning = (before & HK_TRAFFIC_COPY_IN) != 0 && (run->traffic & HK_TRAFFIC_COPY_OUT) != 0;
   run->op = id;
   run->standing_by = run->fluid = run->waiting = false;
-  run->fetched = demand.fetched;
-  run->slowed = demand.slowed;
-  run->due = s->now + demand.latency;
-  run->traffic = demand.traffic;
-  run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? demand.engine : 0;
-  run->cap = demand.cap;
-  run->host_wish = 0;
-  run->weight = demand.weight;
-  run->weight_crowded = demand.weight_crowded;
-  run->activity = (hk_activity){.uses = run->uses, .n_uses = demand.n_uses};
-  for (int u = 0; u < demand.n_uses; u++) {
-    const hk_resource r = demand.uses[u].resource;
-    const double times = hk_use_count(s->graph, r);
-    run->uses[u] = (hk_share_use){hk_slot(op->rank, r), demand.uses[u].per_unit * times};
-    if (r == HK_RES_DRAM_CPU) run->host_wish = demand.cap * run->uses[u].per_unit;
-  }
+  run->fetched = run->fetches;
+  run->due = s->now + run->latency;
   s->running[s->n_running++] = op->lane;
   hk_span *span = &s->result->timeline.spans[id];
   span->start = s->now;
@@ -401,20 +339,50 @@ static void sort_ids(int32_t *ids, int n) {
   if (n > 1) qsort(ids, (size_t)n, sizeof *ids, by_id);
 }
 
+static void note_iteration(hk_state *s, int32_t id) {
+  if (id != s->last_begin && id != s->last_end) return;
+  progress(s);
+  s->in_last = id == s->last_begin;
+  *(s->in_last ? &s->result->last.begin : &s->result->last.end) = s->now;
+}
+
+/* All that it waits for has ended. */
+static void become_ready(hk_state *s, int32_t id) {
+  const int32_t lane = s->graph->ops[id].lane;
+  if (s->graph->lanes[lane].picks) {
+    hk_picker_push(&s->pickers[lane], s->graph, id);
+    return;
+  }
+  s->result->timeline.spans[id].ready = s->now;
+  s->ready[s->n_ready++] = id;
+}
+
+/* Lanes that are free take the best of what waits for them. */
+static void pick(hk_state *s) {
+  for (size_t l = 0; l < s->graph->n_lanes; l++) {
+    if (!s->graph->lanes[l].picks || s->busy[l]) continue;
+    const int32_t id = hk_picker_pop(&s->pickers[l], s->graph);
+    if (id < 0) continue;
+    s->busy[l] = true;
+    s->result->timeline.spans[id].ready = s->now;
+    s->ready[s->n_ready++] = id;
+  }
+}
+
 /* The start of an operation that has not started is the moment before which, for all that is
  * known, it cannot: that of the latest hop, as time goes on. */
 static hk_status end(hk_state *s, int32_t id) {
   hk_span *spans = s->result->timeline.spans;
   spans[id].end = s->now;
   s->result->events++;
+  s->busy[s->graph->ops[id].lane] = false;
+  note_iteration(s, id);
   HK_TRY(hk_memory_give(s, &s->graph->ops[id]));
   for (int32_t n = s->next_begin[id]; n < s->next_begin[id + 1]; n++) {
     const int32_t next = s->next[n];
     const hk_ns hop = hk_hop(s->graph, s->machine, id, next);
     if (hop > 0) spans[next].start = s->now + hop;
-    if (--s->pending[next] > 0) continue;
-    spans[next].ready = s->now;
-    s->ready[s->n_ready++] = next;
+    if (--s->pending[next] == 0) become_ready(s, next);
   }
   return HK_OK;
 }
@@ -487,6 +455,7 @@ static hk_status handle_due(hk_state *s) {
   take_turns(s);
   sort_ids(s->ended, s->n_ended);
   for (int i = 0; i < s->n_ended; i++) HK_TRY(end(s, s->ended[i]));
+  pick(s);
   sort_ids(s->ready, s->n_ready);
   return start_ready(s);
 }
@@ -502,8 +471,9 @@ static hk_ns next_due(const hk_state *s) {
 
 static hk_status run_all(hk_state *s) {
   for (size_t i = 0; i < s->graph->n_ops; i++) {
-    if (s->pending[i] == 0) s->ready[s->n_ready++] = (int32_t)i;
+    if (s->pending[i] == 0) become_ready(s, (int32_t)i);
   }
+  pick(s);
   HK_TRY(start_ready(s));
   while (s->n_running > 0) {
     /* Rates matter only when time is about to pass. */
@@ -537,7 +507,7 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
       .graph = graph, .machine = machine, .result = result, .err = err != NULL ? err : &local};
   if (options != NULL) s.options = *options;
   hk_status status = hk_timeline_init(graph, &result->timeline, s.err);
-  if (status == HK_OK) status = allocate(&s);
+  if (status == HK_OK) status = hk_state_open(&s);
   if (status == HK_OK) status = hk_memory_begin(&s);
   if (status == HK_OK) status = run_all(&s);
   if (status == HK_OK) {
@@ -548,7 +518,7 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
     }
     if (s.options.check) status = hk_check_result(&s);
   }
-  release(&s);
+  hk_state_close(&s);
   if (status != HK_OK) hk_result_free(result);
   return status;
 }

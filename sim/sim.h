@@ -5,9 +5,10 @@
  * (those on another queue of its GPU gpu.hop_ns ago) and it is first in its lane; it spends its
  * latency uncontended (but for a kernel's start beside reads over the link,
  * gpu.launch_beside_*_ns), then progresses at the rate that weighted max-min fairness gives it
- * (sim/share.h) until its work is done. Events at one time are handled in the order (time,
- * priority, sequence) with ends before starts and the operation id as sequence, so the same input
- * gives the same bytes out, whatever the number of threads outside. */
+ * (sim/share.h) until its work is done. A lane that picks (hk_lane.picks) takes, whenever it is
+ * free, the best of what waits for it (core/pick.h). Events at one time are handled in the order
+ * (time, priority, sequence) with ends before starts and the operation id as sequence, so the same
+ * input gives the same bytes out, whatever the number of threads outside. */
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
 
@@ -125,12 +126,20 @@ typedef struct {
   hk_phase host_peak_phase;
 } hk_memory_report;
 
+/* Of unrolled iterations (hk_graph_build_iterations): the last whole one, from the end of one
+ * backward to the end of the next. All 0 for a graph of one iteration. */
+typedef struct {
+  hk_ns begin, end;
+  double used[HK_RES_COUNT]; /* within, as hk_result.used */
+} hk_last_iteration;
+
 typedef struct {
   hk_timeline timeline; /* with counters only when asked for */
   hk_memory_report memory;
   double used[HK_RES_COUNT]; /* over the iteration, per rank or per node, in resource
                                 units x seconds (bytes, seconds) */
   double used_phase[HK_PHASE_COUNT][HK_RES_COUNT];
+  hk_last_iteration last;
   int64_t events;
 } hk_result;
 
@@ -150,8 +159,8 @@ void hk_result_free(hk_result *result);
 void hk_time_alone(const hk_graph *graph, const hk_op *op, const hk_machine *machine,
                    hk_ns *latency, hk_ns *work);
 
-/* Longest path through dependencies and lane order with every operation alone on the machine:
- * no run can be shorter. `phases` as in hk_graph_build. */
+/* Longest path through dependencies and the order of lanes that do not pick, with every operation
+ * alone on the machine: no run can be shorter. `phases` as in hk_graph_build. */
 hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigned phases,
                        hk_error *err);
 

@@ -26,6 +26,8 @@ typedef struct {
   int layer;                   /* the one being written */
   const char *name;            /* of it; NULL where there is but one */
   const hk_timeline *timeline; /* of it */
+  const int32_t *order;        /* of it: operations as they had their lanes */
+  const int32_t *orders;       /* of all */
   FILE *stream;
   const char *separator; /* what goes before the next event */
   int ranks;
@@ -35,6 +37,7 @@ static void enter_layer(hk_trace *trace, int layer) {
   trace->layer = layer;
   trace->name = trace->n_layers > 1 ? trace->layers[layer].name : NULL;
   trace->timeline = trace->layers[layer].timeline;
+  trace->order = &trace->orders[(size_t)layer * trace->graph->n_ops];
 }
 
 /* -- Tracks ------------------------------------------------------------------------------------
@@ -221,9 +224,9 @@ static void write_header(hk_trace *trace, const char *title) {
 }
 
 static void write_layer(hk_trace *trace) {
-  for (int32_t id = 0; id < (int32_t)trace->graph->n_ops; id++) {
-    write_op(trace, id);
-    write_arrows(trace, id);
+  for (size_t i = 0; i < trace->graph->n_ops; i++) {
+    write_op(trace, trace->order[i]);
+    write_arrows(trace, trace->order[i]);
   }
   for (size_t i = 0; i < trace->timeline->n_counters; i++) {
     write_counter(trace, &trace->timeline->counters[i]);
@@ -244,11 +247,12 @@ static void write_trace(hk_trace *trace, const char *title) {
   fputs("\n]}\n", trace->stream);
 }
 
-/* A lane runs one operation at a time, in the order of the graph: that makes the slices of a track
- * sorted and disjoint, which viewers rely on and do not check. */
+/* A lane runs one operation at a time, in `order`: that makes the slices of a track sorted and
+ * disjoint, which viewers rely on and do not check. */
 static hk_status check_lane_order(const hk_graph *graph, const hk_timeline *timeline,
-                                  hk_ns *free_at, hk_error *err) {
-  for (int32_t id = 0; id < (int32_t)graph->n_ops; id++) {
+                                  const int32_t *order, hk_ns *free_at, hk_error *err) {
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    const int32_t id = order[i];
     const hk_span *span = &timeline->spans[id];
     int32_t lane = graph->ops[id].lane;
     if (span->start < free_at[lane] || span->end < span->start) {
@@ -265,35 +269,51 @@ static hk_status check_lane_order(const hk_graph *graph, const hk_timeline *time
   return HK_OK;
 }
 
-static hk_status check_timeline(const hk_graph *graph, const hk_timeline *timeline, hk_error *err) {
+static hk_status check_timeline(const hk_graph *graph, const hk_timeline *timeline, int32_t *order,
+                                hk_error *err) {
   if (timeline->n_spans != graph->n_ops) {
     return hk_fail(err, HK_INPUT, "timeline: %zu spans for a graph of %zu operations",
                    timeline->n_spans, graph->n_ops);
   }
   if (graph->n_ops == 0) return HK_OK;
+  HK_TRY(hk_timeline_order(graph, timeline, order, err));
   hk_ns *free_at = calloc(graph->n_lanes, sizeof *free_at);
   if (!free_at) return hk_fail_memory(err, graph->n_lanes * sizeof *free_at, "checking a timeline");
-  hk_status status = check_lane_order(graph, timeline, free_at, err);
+  hk_status status = check_lane_order(graph, timeline, order, free_at, err);
   free(free_at);
   return status;
 }
 
-hk_status hk_chrome_write_layers(const hk_graph *graph, const hk_chrome_layer *layers, size_t n,
-                                 const char *title, const char *path, hk_error *err) {
+static hk_status check_layers(const hk_graph *graph, const hk_chrome_layer *layers, size_t n,
+                              int32_t *orders, hk_error *err) {
   for (size_t i = 0; i < n; i++) {
-    hk_status status = check_timeline(graph, layers[i].timeline, err);
+    hk_status status = check_timeline(graph, layers[i].timeline, orders + i * graph->n_ops, err);
     if (status != HK_OK) return n > 1 ? hk_fail_prefix(err, "%s", layers[i].name) : status;
   }
+  return HK_OK;
+}
+
+hk_status hk_chrome_write_layers(const hk_graph *graph, const hk_chrome_layer *layers, size_t n,
+                                 const char *title, const char *path, hk_error *err) {
+  const size_t bytes = (n * graph->n_ops + 1) * sizeof(int32_t);
+  int32_t *orders = malloc(bytes);
+  if (!orders) return hk_fail_memory(err, bytes, "a trace");
   hk_outfile *file = NULL;
-  HK_TRY(hk_outfile_open(path, &file, err));
-  hk_trace trace = {.graph = graph,
-                    .layers = layers,
-                    .n_layers = (int)n,
-                    .stream = hk_outfile_stream(file),
-                    .separator = "",
-                    .ranks = count_ranks(graph)};
-  write_trace(&trace, title);
-  return hk_outfile_close(file, err);
+  hk_status status = check_layers(graph, layers, n, orders, err);
+  if (status == HK_OK) status = hk_outfile_open(path, &file, err);
+  if (status == HK_OK) {
+    hk_trace trace = {.graph = graph,
+                      .layers = layers,
+                      .n_layers = (int)n,
+                      .orders = orders,
+                      .stream = hk_outfile_stream(file),
+                      .separator = "",
+                      .ranks = count_ranks(graph)};
+    write_trace(&trace, title);
+    status = hk_outfile_close(file, err);
+  }
+  free(orders);
+  return status;
 }
 
 hk_status hk_chrome_write(const hk_graph *graph, const hk_timeline *timeline, const char *title,

@@ -33,7 +33,7 @@ typedef struct {
   const hk_graph *graph;
   const hk_timeline *predicted, *measured;
   const hk_op_cost *costs;
-  int32_t *before; /* on the same lane; -1: first */
+  int32_t *before; /* on the same lane, as measured; -1: first */
   double *scratch; /* one an operation */
   hk_timeline_comparison *out;
 } joined;
@@ -56,6 +56,27 @@ static hk_ns end_of(const hk_timeline *timeline) {
 
 /* -- Checking ---------------------------------------------------------------------------------- */
 
+/* Who was before whom on a lane in `timeline`. */
+static hk_status link_lanes(const joined *c, const hk_timeline *timeline, hk_error *err) {
+  const size_t lanes = c->graph->n_lanes + 1, n = c->graph->n_ops + 1;
+  int32_t *last = malloc(lanes * sizeof *last), *order = malloc(n * sizeof *order);
+  hk_status status = HK_OK;
+  if (last == NULL || order == NULL)
+    status = hk_fail_memory(err, (lanes + n) * sizeof *last, "comparing timelines");
+  if (status == HK_OK) status = hk_timeline_order(c->graph, timeline, order, err);
+  if (status == HK_OK) {
+    memset(last, -1, lanes * sizeof *last);
+    for (size_t i = 0; i < c->graph->n_ops; i++) {
+      int32_t *before = &last[c->graph->ops[order[i]].lane];
+      c->before[order[i]] = *before;
+      *before = order[i];
+    }
+  }
+  free(last);
+  free(order);
+  return status;
+}
+
 static hk_status check_one(const joined *c, const hk_timeline *timeline, const char *which,
                            hk_error *err) {
   const hk_graph *graph = c->graph;
@@ -63,6 +84,7 @@ static hk_status check_one(const joined *c, const hk_timeline *timeline, const c
     return hk_fail(err, HK_INPUT,
                    "the %s timeline has %zu operations, the graph %zu: they are not of one plan",
                    which, timeline->n_spans, graph->n_ops);
+  HK_TRY(link_lanes(c, timeline, err));
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_span *span = &timeline->spans[i];
     char label[128];
@@ -78,19 +100,6 @@ static hk_status check_one(const joined *c, const hk_timeline *timeline, const c
                      which, i, hk_op_label(graph, (int32_t)i, label, sizeof label), span->start,
                      graph->lanes[graph->ops[i].lane].name, timeline->spans[c->before[i]].end);
   }
-  return HK_OK;
-}
-
-static hk_status link_lanes(joined *c, hk_error *err) {
-  const size_t lanes = c->graph->n_lanes + 1;
-  int32_t *last = malloc(lanes * sizeof *last);
-  if (last == NULL) return hk_fail_memory(err, lanes * sizeof *last, "comparing timelines");
-  memset(last, -1, lanes * sizeof *last);
-  for (size_t i = 0; i < c->graph->n_ops; i++) {
-    c->before[i] = last[c->graph->ops[i].lane];
-    last[c->graph->ops[i].lane] = (int32_t)i;
-  }
-  free(last);
   return HK_OK;
 }
 
@@ -422,7 +431,6 @@ static int32_t where_they_part(const joined *c) {
 /* -- All of it --------------------------------------------------------------------------------- */
 
 static hk_status compare_all(joined *c, hk_error *err) {
-  HK_TRY(link_lanes(c, err));
   HK_TRY(check_one(c, c->predicted, "predicted", err));
   HK_TRY(check_one(c, c->measured, "measured", err));
   c->out->makespan = hk_pair_of(end_of(c->predicted), end_of(c->measured));

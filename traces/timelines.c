@@ -203,7 +203,8 @@ static hk_status read_documents(const stored *s, hk_loaded_timeline *out, hk_err
   hk_status status = hk_plan_from_json(plan, &out->plan, err);
   cJSON_Delete(plan);
   if (status != HK_OK) return hk_fail_prefix(err, "its plan");
-  if (out->kept.phases == 0 || out->kept.phases > HK_EXPAND_ALL)
+  const unsigned phases = out->kept.phases % HK_EXPAND_ITERATIONS(1);
+  if (phases == 0 || phases > HK_EXPAND_ALL)
     return hk_fail(err, HK_INPUT, "its phases are %u", out->kept.phases);
   return HK_OK;
 }

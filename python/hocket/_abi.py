@@ -67,6 +67,7 @@ class Options(ctypes.Structure):
         ("pin_threads", c_int32),
         ("first_core", c_int32),
         ("host_memory", c_int64),
+        ("gpu_memory", c_int64),
     ]
 
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans for hocket's rows: by the hocket program, for the model that is trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from typing import Any, Dict, List, Optional, Tuple
+
+POLICIES = ("gpu-only", "zero-offload", "streamed", "mapped", "twinflow", "interleave")
+
+
+def program() -> str:
+    """Path of the hocket program."""
+    return os.environ.get("HOCKET_PROGRAM", "hocket")
+
+
+def machine() -> str:
+    """Name of the profile that plans and predictions are made with."""
+    return os.environ.get("HOCKET_MACHINE", "h200-16c")
+
+
+def wanted(row: Any, job: Any) -> str:
+    """The plan that a row of hocket asks for: its own, its setting, or the command's."""
+    return str(row.policy or row.settings.get("plan") or job.options.plan)
+
+
+def _split(plan: str) -> Tuple[str, List[str]]:
+    """POLICY[:OPTION=VALUE...] as the policy and options of the hocket program; none is what the
+    engine does without a plan."""
+    policy, *settings = ("zero-offload" if plan == "none" else plan).split(":")
+    options: List[str] = []
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        options += [f"--{name}", value]
+    return policy, options
+
+
+def resolve(plan: str, model: Any, job: Any, overlap: str,
+            cpu_threads: Optional[int]) -> Optional[str]:
+    """What hocket.AdamW gets as its plan.
+
+    Args:
+        plan: "none", "auto", the path of a file, or POLICY[:OPTION=VALUE...], e.g.
+            "interleave:stride=4".
+        model, job, overlap, cpu_threads: what is trained, and how.
+    """
+    if plan == "none":
+        return None
+    if _split(plan)[0] not in POLICIES:
+        return plan
+    import hocket
+
+    return written(plan, hocket.describe(model), job, overlap, cpu_threads)
+
+
+def written(plan: str, document: Dict[str, Any], job: Any, overlap: str,
+            cpu_threads: Optional[int]) -> str:
+    """A policy's plan for a described model, as JSON text."""
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        out = os.path.join(folder, "plan.json")
+        _simulate(plan, document, folder, job, overlap, cpu_threads, ["-o", out])
+        with open(out, encoding="utf-8") as file:
+            return file.read()
+
+
+def _simulate(plan: str, document: Dict[str, Any], folder: str, job: Any, overlap: str,
+              cpu_threads: Optional[int], more: List[str]) -> Dict[str, Any]:
+    model = os.path.join(folder, "model.json")
+    with open(model, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+    policy, settings = _split(plan)
+    given = ["simulate", "--model", model, "--policy", policy, *settings, "--machine", machine(),
+             "--gpus", "1"]
+    if "micro_batch" not in document:
+        given += ["--micro-batch", str(job.options.micro_batches[0]),
+                  "--seq", str(job.shape.length)]
+    if overlap != "none":
+        given += ["--overlap", overlap]
+    if cpu_threads:
+        given += ["--cpu-threads", str(cpu_threads)]
+    return run([*given, *more])
+
+
+FORECAST = ("period_ms", "iteration_ms", "fwd_ms", "bwd_ms", "update_ms", "exposed_update_ms",
+            "ahead_params", "host_peak_bytes")
+
+
+def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
+            cpu_threads: Optional[int]) -> Dict[str, Any]:
+    """What the simulator says of a row before it runs.
+
+    Args:
+        plan: as of resolve; "auto" is chosen by the hocket program here, too.
+        profiled: what hocket.profile has measured.
+    """
+    threads = cpu_threads or default_threads()
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        if plan == "auto":
+            model = os.path.join(folder, "model.json")
+            with open(model, "w", encoding="utf-8") as file:
+                json.dump(profiled, file)
+            out = os.path.join(folder, "plan.json")
+            given = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
+            if overlap != "none":
+                given += ["--overlap", overlap]
+            run([*given, "--cpu-threads", str(threads)])
+            answer = run(["simulate", out])
+        elif _split(plan)[0] in POLICIES:
+            answer = _simulate(plan, profiled, folder, job, overlap, threads, [])
+        else:
+            answer = run(["simulate", plan])
+    found = {key: answer[key] for key in FORECAST if key in answer}
+    memory = answer.get("gpu_memory", {})
+    found["gpu_peak_bytes"] = memory.get("peak_bytes")
+    found["gpu_memory"] = {key: value for key, value in memory.items() if key.endswith("_bytes")}
+    found["policy"], found["machine"] = answer.get("policy"), machine()
+    return found
+
+
+def default_threads() -> int:
+    """Threads of the engine's team where nobody says how many."""
+    return max(1, len(os.sched_getaffinity(0)) - 3)
+
+
+def run_plan(plan: str, backend: str, max_norm: float, steps: int,
+             timeout: float) -> Dict[str, Any]:
+    """`hocket run` of a plan given as JSON text: its answer."""
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        path = os.path.join(folder, "plan.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(plan)
+        return run(["run", path, "--backend", backend, "--steps", str(steps), "--max-norm",
+                    str(max_norm)], timeout)
+
+
+def run(given: List[str], timeout: Optional[float] = None) -> Dict[str, Any]:
+    """Runs the hocket program with --json; RuntimeError with what it said if it fails. What it
+    answers to a plan that does not fit the machine (1) counts."""
+    done = subprocess.run([program(), *given, "--json"], capture_output=True, text=True,
+                          check=False, timeout=timeout)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"hocket {' '.join(given)}: {done.stderr.strip()}")
+    answer: Dict[str, Any] = json.loads(done.stdout)
+    return answer

@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs rows in turns in this process and adds a JSON line to a file as each ends. train.py starts
+it; see there for the options."""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from argparse import Namespace
+from typing import Any, Dict, List, Optional
+
+import torch
+
+import rows
+import workload
+from measure import GIB, Clock, Memory, collect, cpu_seconds, median, wait
+
+WARM = 2
+ALONE_ITERATIONS = 4
+LEAST_S = 12.0
+"""A row is not begun with less time left than this."""
+
+
+class Reporter:
+    """The file of results."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def say(self, **entry: Any) -> None:
+        """Adds a line."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: int,
+            deadline: float, memory: Optional[Memory] = None) -> Dict[str, Any]:
+    """Times `count` iterations after `warm` ones, without waiting for the device between them.
+
+    Returns wall_ms, an iteration of the whole until everything has been drained; median_ms,
+    forward, backward and step by events on the stream; losses and norms of all iterations.
+    """
+    batches = job.batches(micro_batch)
+    clip = job.options.clip
+    clock = Clock(job.device)
+    losses: List[Any] = []
+    norms: List[Any] = []
+    marks: List[List[Any]] = []
+    held: List[Optional[float]] = []
+    begin = used = 0.0
+
+    def note(number: int) -> None:
+        if memory is not None and number == warm - 1:
+            held.append(memory.allocated())
+
+    for number in range(warm + count):
+        if number == warm:
+            row.drain()
+            begin, used = time.perf_counter(), cpu_seconds()
+        if number >= warm + 3 and time.time() > deadline:
+            break
+        factor = workload.loss_factor(clip, number)
+        note(number)
+        moments = [clock.now()]
+        loss = row.forward(batches[number % len(batches)], factor)
+        note(number)
+        moments.append(clock.now())
+        row.backward(loss)
+        note(number)
+        moments.append(clock.now())
+        norm = row.step()
+        note(number)
+        moments.append(clock.now())
+        losses.append((loss.detach(), factor))
+        norms.append((norm, factor))
+        del loss
+        if number >= warm:
+            marks.append(moments)
+    row.drain()
+    wall = time.perf_counter() - begin
+    end = clock.now()
+    wait(job.device)
+    starts = [moments[0] for moments in marks] + [end]
+    each = [clock.ms(a, b) for a, b in zip(starts, starts[1:])]
+    phases = {name: median([clock.ms(moments[i], moments[i + 1]) for moments in marks])
+              for i, name in enumerate(("forward", "backward", "step"))}
+    return {
+        "gpu_allocated_gib": dict(zip(("before_forward", "after_forward", "after_backward",
+                                       "after_update"), held)),
+        "iterations": len(marks), "wall_ms": round(wall * 1e3 / len(marks), 3),
+        "median_ms": median(each), "each_ms": [round(ms, 2) for ms in each], "phases_ms": phases,
+        "cpu_s": round((cpu_seconds() - used) / len(marks), 4),
+        "losses": [round(float(loss) / factor, 5) for loss, factor in losses],
+        "norms": [None if norm is None else round(float(norm) / factor, 5)
+                  for norm, factor in norms],
+    }
+
+
+def update_alone(row: rows.Hocket, job: rows.Job, micro_batch: int, count: int,
+                 deadline: float) -> Optional[Dict[str, Any]]:
+    """hocket's step with the GPU idle and the gradients on the host."""
+    batches = job.batches(micro_batch)
+    seconds: List[float] = []
+    for number in range(count + 1):
+        if time.time() > deadline:
+            break
+        factor = workload.loss_factor(job.options.clip, number)
+        seconds.append(row.update_alone(batches[number % len(batches)], factor))
+    if len(seconds) < 2:
+        return None
+    return {"median_ms": median([s * 1e3 for s in seconds[1:]]),
+            "each_ms": [round(s * 1e3, 2) for s in seconds]}
+
+
+def state_hash(optimizer: Any) -> str:
+    """Hash of steps, masters, momentum and variance, in the order of the param groups. (The
+    engine's checksum depends on the order of its tensors, which attach takes from forward.)"""
+    digest = hashlib.sha256()
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            state = optimizer.state[param]
+            digest.update(repr(float(state["step"])).encode())
+            for name in ("master_weight", "exp_avg", "exp_avg_sq"):
+                digest.update(state[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def weights_hash(model: Any) -> str:
+    """Hash of all weights, in the order of registration."""
+    digest = hashlib.sha256()
+    for param in model.parameters():
+        digest.update(param.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def leak(row: rows.Row, job: rows.Job, micro_batch: int, steps: int,
+         memory: Memory, deadline: float) -> Dict[str, Any]:
+    """Memory every few steps: GiB since before the row."""
+    batches = job.batches(micro_batch)
+    every = max(1, steps // 20)
+    samples: List[Dict[str, float]] = []
+    losses: List[float] = []
+    for number in range(steps):
+        factor = workload.loss_factor(job.options.clip, number)
+        loss = row.forward(batches[number % len(batches)], factor)
+        row.backward(loss)
+        row.step()
+        if (number + 1) % every == 0:
+            row.drain()
+            losses.append(round(float(loss) / factor, 5))
+            samples.append({"step": number + 1, **memory.since()})
+            if time.time() > deadline:
+                break
+        del loss
+    first, last = samples[min(1, len(samples) - 1)], samples[-1]
+    grown = {key: round(last[key] - first[key], 3) for key in first}
+    return {"samples": samples, "grown": grown, "losses": losses}
+
+
+def bare(job: rows.Job, model: rows.Row, micro_batch: int, deadline: float) -> Optional[float]:
+    """Computation alone, ms an iteration, with nothing else under way."""
+    if time.time() > deadline:
+        return None
+    return float(iterate(model, job, micro_batch, ALONE_ITERATIONS, 1, deadline)["wall_ms"])
+
+
+class Turn:
+    """One row's turn."""
+
+    def __init__(self, spec: str, job: rows.Job, reporter: Reporter, yardstick: Optional[rows.Row],
+                 deadline: float) -> None:
+        self.spec, self.job, self.reporter = spec, job, reporter
+        self.name, self.settings = rows.parse(spec)
+        self.yardstick, self.deadline = yardstick, deadline
+
+    def run(self) -> None:
+        """All micro-batches of the row, in one process, with one model."""
+        options, job = self.job.options, self.job
+        before = {mb: self._bare(mb) for mb in options.micro_batches}
+        memory = Memory(job.device)
+        begin = time.perf_counter()
+        row = rows.ROWS[self.name](job, self.settings)
+        wait(job.device)
+        setup_s = round(time.perf_counter() - begin, 2)
+        try:
+            for micro_batch in options.micro_batches:
+                if time.time() + LEAST_S > self.deadline:
+                    self.reporter.say(event="skipped", row=self.spec, micro_batch=micro_batch,
+                                      why="no time left")
+                    continue
+                self._micro_batch(row, micro_batch, memory, setup_s, before[micro_batch])
+                setup_s = 0.0
+            if isinstance(row, rows.Hocket) and not (options.bits or options.leak):
+                self._last(row)
+        finally:
+            row.close()
+            del row
+            collect(job.device)
+        self.reporter.say(event="left", row=self.spec, memory_gib=memory.since())
+
+    def _last(self, row: rows.Hocket) -> None:
+        """What takes steps that the loss curves should not see."""
+        options, job = self.job.options, self.job
+        if row.overlap == "none" and row.attached:
+            found = update_alone(row, job, min(options.micro_batches), options.update_iterations,
+                                 self.deadline)
+            if found:
+                self.reporter.say(event="update", row=self.spec, **found)
+        if options.timeline and time.time() + LEAST_S < self.deadline:
+            for micro_batch in options.micro_batches:
+                self.reporter.say(event="timeline", row=self.spec, micro_batch=micro_batch,
+                                  timeline=timeline(row, job, micro_batch))
+
+    def _bare(self, micro_batch: int) -> Optional[float]:
+        if self.yardstick is None:
+            return None
+        return bare(self.job, self.yardstick, micro_batch, self.deadline)
+
+    def _micro_batch(self, row: rows.Row, micro_batch: int, memory: Memory, setup_s: float,
+                     before: Optional[float]) -> None:
+        options, job = self.job.options, self.job
+        entry: Dict[str, Any] = {
+            "event": "row", "row": self.spec, "micro_batch": micro_batch, "size": options.size,
+            "clip": options.clip, "exact": row.exact, "setup_s": setup_s}
+        memory.reset_peak()
+        if options.leak:
+            entry["leak"] = leak(row, job, micro_batch, options.leak, memory, self.deadline)
+            entry["memory_gib"] = memory.since()
+            self.reporter.say(**entry)
+            return
+        count = options.peer_iterations if self.name in rows.ALONE else options.iterations
+        begin = time.perf_counter()
+        entry.update(iterate(row, job, micro_batch, count, WARM, self.deadline, memory))
+        entry["memory_gib"] = memory.since()
+        entry.update(row.after())
+        if isinstance(row, rows.Hocket):
+            entry["made_s"] = round(row.made_s, 2)
+            if options.bits:
+                entry["checksum"] = row.optimizer.checksum()
+                entry["state"] = state_hash(row.optimizer)
+        predicted = job.predictions.get((self.spec, micro_batch))
+        if predicted:
+            entry["predicted"] = predicted
+        if options.bits:
+            entry["weights"] = weights_hash(row.model)
+        entry["compute_alone_ms"] = [before, self._bare(micro_batch)]
+        entry["took_s"] = round(time.perf_counter() - begin, 2)
+        self.reporter.say(**entry)
+
+
+def timeline(row: rows.Hocket, job: rows.Job, micro_batch: int) -> Dict[str, Any]:
+    """Spans of two iterations."""
+    batches = job.batches(micro_batch)
+    row.optimizer.record(True)
+    for number in range(3):
+        row.backward(row.forward(batches[number], 1.0))
+        row.step()
+    spans: Dict[str, Any] = row.optimizer.timeline()
+    row.optimizer.record(False)
+    return spans
+
+
+def program_run(job: rows.Job, spec: str, reporter: Reporter, deadline: float) -> None:
+    """`hocket run` of the plan that hocket's rows have, with made-up gradients: its update is what
+    update_alone should take."""
+    import hocket
+
+    import plans
+
+    options = job.options
+    _, settings = rows.parse(spec)
+    threads = settings.get("cpu_threads") or options.cpu_threads
+    with torch.device("meta"):
+        model = workload.build(job.shape, torch.device("meta"), job.checkpointing)
+    plan = plans.written(settings.get("plan") or options.plan, hocket.describe(model), job, "none",
+                         int(threads) if threads else plans.default_threads())
+    answer = plans.run_plan(plan, "cuda" if job.device.type == "cuda" else "host",
+                            workload.MAX_NORM, options.update_iterations + 1,
+                            deadline - time.time())
+    reporter.say(event="program", row=spec, **answer)
+
+
+def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
+    """Block times of this model on this machine, and what the simulator makes of them for each row
+    of hocket: before any of them runs."""
+    import hocket
+
+    import plans
+
+    model = workload.build(job.shape, job.device, job.checkpointing)
+    for micro_batch in job.options.micro_batches:
+        tokens = job.batches(micro_batch)[0]
+        batch = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+        profiled = hocket.profile(model, batch, steps=4)
+        reporter.say(event="profile", micro_batch=micro_batch, model=profiled)
+        for spec in specs:
+            name, settings = rows.parse(spec)
+            kind = rows.ROWS.get(name, rows.ModelOnly)
+            if not issubclass(kind, rows.Hocket) or not kind.attached:
+                continue
+            plan = kind.policy or settings.get("plan") or job.options.plan
+            threads = settings.get("cpu_threads") or job.options.cpu_threads
+            try:
+                found = plans.predict(plan, profiled, job, kind.overlap,
+                                      int(threads) if threads else None)
+            except (RuntimeError, ValueError, OSError) as error:
+                reporter.say(event="failed", row=spec, micro_batch=micro_batch,
+                             why=f"prediction: {error}"[:400])
+                continue
+            job.predictions[(spec, micro_batch)] = found
+            reporter.say(event="predicted", row=spec, micro_batch=micro_batch, **found)
+
+
+def machine(job: rows.Job) -> Dict[str, Any]:
+    """Where this runs."""
+    import platform
+
+    import transformers
+
+    found: Dict[str, Any] = {
+        "cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__,
+        "transformers": transformers.__version__, "python": platform.python_version()}
+    if job.device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name()
+        found["gpu_gib"] = round(torch.cuda.get_device_properties(0).total_memory / GIB, 1)
+    return found
+
+
+def main(arguments: List[str]) -> int:
+    """`arguments`: the options as JSON, the file of results, when to end (seconds since 1970), rows.
+    """
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    options = Namespace(**json.loads(arguments[0]))
+    reporter, deadline = Reporter(arguments[1]), float(arguments[2])
+    names = arguments[3].split(",")
+    if options.deterministic:
+        torch.use_deterministic_algorithms(True)
+    job = rows.Job(options)
+    yardstick: Optional[rows.Row] = None
+    reporter.say(event="machine", **machine(job))
+    if options.predict and any(name.startswith("hocket") for name in names):
+        try:
+            forecasts(job, names, reporter)
+        except Exception as error:  # the rows can run without
+            traceback.print_exc()
+            reporter.say(event="failed", row="predictions", why=str(error)[:400])
+        collect(job.device)
+    for name in names:
+        if time.time() + LEAST_S > deadline:
+            reporter.say(event="skipped", row=name, why="no time left")
+            continue
+        reporter.say(event="begin", row=name)
+        print(f"-- {name}", file=sys.stderr, flush=True)
+        try:
+            if (yardstick is None and not name.startswith("hocket-run") and rows.parse(name)[0] not in rows.ALONE and not options.bits
+                    and not options.leak and not options.no_yardstick):
+                yardstick = rows.ModelOnly(job)
+            if name.startswith("hocket-run"):
+                program_run(job, name, reporter, deadline)
+            else:
+                Turn(name, job, reporter, yardstick, deadline).run()
+        except Exception as error:  # one row's failure is not the others'
+            traceback.print_exc()
+            reporter.say(event="failed", row=name,
+                         why=f"{type(error).__name__}: {error}".splitlines()[0][:400])
+            del error
+            collect(job.device)
+        reporter.say(event="end", row=name)
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # peers may hang in their own ends

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is trained: Llama-shaped models with random weights, and four batches of random tokens."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+LR, BETAS, EPS, WEIGHT_DECAY = 1e-4, (0.9, 0.95), 1e-8, 0.1
+MAX_NORM = 1.0
+SEED = 20261122
+
+
+class Shape(NamedTuple):
+    """A model's shape, and the length of its sequences."""
+
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int = 32000
+    length: int = 2048
+
+
+SHAPES: Dict[str, Shape] = {
+    "toy": Shape(64, 160, 3, 4, 2, 256, 32),
+    "small": Shape(1024, 2816, 12, 16, 8),
+    "3g": Shape(3072, 8192, 28, 24, 8),
+    "6.7g": Shape(4096, 11008, 32, 32, 32),  # llama-2-7b
+}
+
+CLIP_FACTOR = 64.0
+CLIPS = ("natural", "never", "sometimes", "always")
+
+
+def shape(size: str, layers: Optional[int]) -> Shape:
+    """The shape of that name, with another number of layers if one is given."""
+    found = SHAPES[size]
+    return found._replace(layers=layers) if layers else found
+
+
+def build(of: Shape, device: torch.device, checkpointing: bool = True) -> nn.Module:
+    """A bf16 model in training mode, with the same weights at every call."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=of.hidden, intermediate_size=of.ffn, num_hidden_layers=of.layers,
+        num_attention_heads=of.heads, num_key_value_heads=of.kv_heads,
+        vocab_size=of.vocabulary, max_position_embeddings=of.length, tie_word_embeddings=False,
+        use_cache=False)
+    torch.manual_seed(SEED)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with device:
+            model: nn.Module = LlamaForCausalLM(config)
+    finally:
+        torch.set_default_dtype(before)
+    model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable(  # type: ignore[operator]
+            gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
+
+
+def parameters(model: nn.Module) -> int:
+    """Number of parameters."""
+    return sum(param.numel() for param in model.parameters())
+
+
+def batches(of: Shape, micro_batch: int, device: torch.device) -> List[Tensor]:
+    """Four batches of random tokens; training repeats them."""
+    generator = torch.Generator().manual_seed(SEED + micro_batch)
+    return [torch.randint(0, of.vocabulary, (micro_batch, of.length),
+                          generator=generator).to(device) for _ in range(4)]
+
+
+def loss_factor(clip: str, iteration: int) -> float:
+    """What the loss is multiplied by, so that the norm lies on the wanted side of MAX_NORM: a
+    power of two, which changes no gradient's digits. AdamW hardly notices the scale."""
+    if clip == "always":
+        return CLIP_FACTOR
+    if clip == "never":
+        return 1.0 / CLIP_FACTOR
+    if clip == "sometimes":
+        draw = (iteration * 2654435761 + SEED) & 0xFFFFFFFF
+        return CLIP_FACTOR if (draw >> 15) & 1 else 1.0 / CLIP_FACTOR
+    return 1.0
+
+
+def loss_of(model: Any, tokens: Tensor, factor: float) -> Tensor:
+    """The loss, times the factor."""
+    loss: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    return loss if factor == 1.0 else loss * factor

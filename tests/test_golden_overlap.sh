@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# --overlap on the command line: the same three phases add up to a steady iteration, a plan document
+# brings its overlap along, a model document is as good as a preset, and what does not go together
+# is refused.
+# shellcheck source=fixture.sh
+source "$(dirname "$0")/fixture.sh"
+
+# get KEY: a number or string of the JSON object in `out`; nested keys by dots.
+get() {
+  python3 -c 'import json,sys
+v = json.load(open("out"))
+for k in sys.argv[1].split("."): v = v[k]
+print(v)' "$1"
+}
+
+# holds EXPRESSION over the keys of `out`.
+holds() {
+  python3 -c 'import json,sys
+r = json.load(open("out"))
+sys.exit(0 if eval(sys.argv[1], {"abs": abs, **r}) else 1)' "$1" || fail "not so: $1"
+}
+
+machine=(--machine h200-16c)
+policy=(--policy zero-offload --model llama-2-7b --micro-batch 4)
+
+# -- Phases and keys ----------------------------------------------------------------------------
+declare -A period
+for overlap in none forward both; do
+  ok simulate "${policy[@]}" "${machine[@]}" --overlap $overlap --check --json
+  holds "settings['overlap'] == '$overlap'"
+  holds "period_ms == iteration_ms"
+  period[$overlap]=$(get period_ms)
+  if [[ $overlap == none ]]; then
+    holds "exposed_update_ms == update_ms and ahead_params == 0"
+  else
+    holds "abs(fwd_ms + exposed_update_ms + bwd_ms - iteration_ms) < 1e-6"
+    holds "period_bound['period_ms'] <= iteration_ms"
+  fi
+  [[ $overlap != both ]] || holds "0 < ahead_params < 6738415616"
+  [[ $overlap == both ]] || holds "ahead_params == 0"
+done
+python3 -c "import sys; sys.exit(not ${period[both]} < ${period[forward]} < ${period[none]})" ||
+  fail "periods: none ${period[none]}, forward ${period[forward]}, both ${period[both]}"
+
+# -- Documents ----------------------------------------------------------------------------------
+ok simulate "${policy[@]}" "${machine[@]}" --overlap both -o plan.json --quiet --json
+before=$(get period_ms)
+grep -q '"hocket.plan/2"' plan.json || fail "a plan with an overlap is no hocket.plan/2"
+ok simulate plan.json --json
+[[ $(get period_ms) == "$before" ]] || fail "plan.json takes $(get period_ms), not $before ms"
+ok simulate "${policy[@]}" "${machine[@]}" --overlap none -o plain.json --quiet --json
+ok simulate "${policy[@]}" "${machine[@]}" -o default.json --quiet --json
+cmp plain.json default.json || fail "overlap none changes the plan"
+grep -q '"hocket.plan/1"' plain.json || fail "a plan without an overlap is no hocket.plan/1"
+
+cat >model.json <<'END'
+{"schema": "hocket.model/1", "name": "mlp", "micro_batch": 4, "seq": 16,
+ "blocks": [
+  {"name": "in", "forward_flops": 4e10, "activation_bytes": 1000000, "workspace_bytes": 0},
+  {"name": "out", "forward_flops": 2e10, "activation_bytes": 500000, "workspace_bytes": 0,
+   "forward_ms": 2, "backward_ms": 5}],
+ "tensors": [
+  {"name": "a", "numel": 30000000, "block": 0},
+  {"name": "b", "numel": 7000001, "block": 1, "weight_type": "fp32", "grad_type": "fp32"}]}
+END
+ok simulate --model model.json "${machine[@]}" --policy zero-offload --overlap both --check --json -o mine.json --quiet
+holds "ahead_params == 37000001"
+ok simulate mine.json --check
+grep -q 'mlp (37,000,001 parameters).*micro-batch 4' out || fail "mlp: $(head -1 out)"
+ok plan --model model.json "${machine[@]}" --overlap forward --json
+holds "all(s['runtime'] == 'hocket' and s['settings']['overlap'] == 'forward' for s in schedules)"
+ok model show model.json
+grep -q 'blocks *2' out || fail "model show: $(cat out)"
+
+# -- Traces -------------------------------------------------------------------------------------
+ok trace export plan.json -o trace.json --quiet
+ok simulate plan.json --keep
+ok trace show 1
+grep -q operations out || fail "trace show: $(cat out)"
+ok trace diff 1 1
+
+# -- What does not go together ------------------------------------------------------------------
+refused() {
+  local says=$1
+  shift
+  timeout "$limit" "$hocket" "$@" >out 2>err
+  [[ $? -eq 2 ]] || fail "hocket $*: not exit 2"
+  grep -qF -- "$says" err || fail "hocket $*: '$(cat err)' does not say '$says'"
+}
+refused "overlap 'both' needs runtime hocket" \
+  simulate "${policy[@]}" "${machine[@]}" --overlap both --runtime deepspeed
+refused "needs gradients that leave beside backward" \
+  simulate "${policy[@]}" "${machine[@]}" --overlap both --flush sync
+refused "'--overlap' cannot be given with a plan file" simulate plan.json --overlap forward
+refused "tp 2: mlp is a list of tensors" \
+  simulate --model model.json --machine polaris-a100-4x40gb --policy zero-offload --tp 2
+refused "use runtime hocket" \
+  simulate --model model.json "${machine[@]}" --policy zero-offload --runtime deepspeed
+refused "expected none|forward|both, got 'all'" \
+  simulate "${policy[@]}" "${machine[@]}" --overlap all
+
+finish overlap

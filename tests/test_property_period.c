@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Random plans with an overlap on random machines, under the simulator's own checks: every
+ * invariant holds while it runs, the period is made up of its parts and above its bound, ranks that
+ * are simulated one by one agree with one that stands for all, and nothing depends on chance. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sim/forecast.h"
+#include "tests/random.h"
+
+#define CASES 150
+
+/* Blocks of any size, some without parameters or computation; some of fp32, some measured. */
+static hk_model random_model(random_stream *r) {
+  hk_error err = {0};
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "hocket.model/1");
+  cJSON *blocks = cJSON_AddArrayToObject(root, "blocks");
+  cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
+  const int n = pick(r, 1, 9);
+  for (int b = 0; b < n; b++) {
+    cJSON *block = cJSON_CreateObject();
+    cJSON_AddItemToArray(blocks, block);
+    cJSON_AddStringToObject(block, "name", "b");
+    cJSON_AddNumberToObject(block, "forward_flops", pick(r, 0, 3) ? floor(scale(r, 1e6, 1e13)) : 0);
+    cJSON_AddNumberToObject(block, "activation_bytes", pick(r, 0, 1000000));
+    cJSON_AddNumberToObject(block, "workspace_bytes", pick(r, 0, 1000000));
+    if (pick(r, 0, 1)) cJSON_AddNumberToObject(block, "forward_ms", scale(r, 1e-3, 10));
+    if (pick(r, 0, 1)) cJSON_AddNumberToObject(block, "backward_ms", scale(r, 1e-3, 10));
+    for (int t = b == 0 ? 1 : pick(r, 0, 3); t > 0; t--) {
+      cJSON *tensor = cJSON_CreateObject();
+      cJSON_AddItemToArray(tensors, tensor);
+      cJSON_AddStringToObject(tensor, "name", "w");
+      cJSON_AddNumberToObject(tensor, "numel", floor(scale(r, 1, 1e6)));
+      cJSON_AddNumberToObject(tensor, "block", b);
+      cJSON_AddStringToObject(tensor, "weight_type", pick(r, 0, 3) ? "bf16" : "fp32");
+      cJSON_AddStringToObject(tensor, "grad_type", pick(r, 0, 3) ? "fp16" : "fp32");
+    }
+  }
+  hk_model model;
+  must(hk_model_from_config(root, "random", &model, &err), &err);
+  cJSON_Delete(root);
+  return model;
+}
+
+static hk_plan random_plan(random_stream *r, const hk_machine *m) {
+  hk_error err = {0};
+  hk_model model = pick(r, 0, 2) ? random_model(r) : tiny_model(pick(r, 1, 6));
+  const hk_job job = {.gpus = pick(r, 0, 1) ? 1 : (int)m->gpus.value,
+                      .nodes = 1,
+                      .tp = 1,
+                      .micro_batch = pick(r, 1, 4),
+                      .grad_accum = pick(r, 1, 3),
+                      .seq = pick(r, 1, 512),
+                      .checkpoint_activations = pick(r, 0, 1)};
+  const hk_subgroup_rule rules[] = {HK_SUBGROUP_BLOCKS, HK_SUBGROUP_SOFT, HK_SUBGROUP_EXACT};
+  hk_plan plan = {0};
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, rules[pick(r, 0, 2)],
+                      pick(r, 20000, 2000000), &plan, &err),
+       &err);
+  plan.buffers = pick(r, 1, 5);
+  plan.piece_numel = pick(r, 5000, 90000);
+  plan.cpu_threads = pick(r, 1, 80);
+  plan.cores_bound = pick(r, 0, 1);
+  hk_plan_set_overlap(&plan, pick(r, 0, 2) ? HK_OVERLAP_BOTH : HK_OVERLAP_FORWARD);
+  static const hk_route known[] = {HK_ROUTE_CPU,      HK_ROUTE_CPU,    HK_ROUTE_STAGED,
+                                   HK_ROUTE_RESIDENT, HK_ROUTE_MAPPED, HK_ROUTE_CPU};
+  const int routes = pick(r, 0, 2) ? 5 : 1;
+  for (size_t i = 0; i < plan.n_subgroups; i++) {
+    plan.subgroups[i].route = known[pick(r, 0, routes)];
+    plan.subgroups[i].ahead = plan.overlap == HK_OVERLAP_BOTH &&
+                              plan.subgroups[i].route == HK_ROUTE_CPU && pick(r, 0, 3) > 0;
+  }
+  must(hk_plan_check(&plan, &err), &err);
+  return plan;
+}
+
+static hk_machine random_machine(random_stream *r) {
+  hk_machine m = random_node(r);
+  m.gpu_hop.value = pick(r, 0, 1) ? pick(r, 100, 20000) : 0;
+  m.layer_launch.value = scale(r, 1e3, 1e6);
+  m.pull.value = pick(r, 0, 1) ? m.h2d.value * scale(r, 0.5, 1) : 0;
+  m.copies_at_once.value = pick(r, 0, 1) ? pick(r, 1, 3) : 1e6;
+  m.cpu_operation.value = pick(r, 0, 1) ? pick(r, 100, 100000) : 0;
+  m.gpu_beside_h2d.value = scale(r, 0.7, 1);
+  m.compute_beside_update.value = pick(r, 0, 1) ? scale(r, 0.5, 1) : 1;
+  m.gpu_beside_d2h.value = scale(r, 0.7, 1);
+  return m;
+}
+
+static void check_parts(const hk_forecast *f) {
+  assert_int_equal(f->forward_ns + f->exposed_update_ns + f->backward_ns, f->iteration_ns);
+  assert_true(f->forward_ns >= 0 && f->backward_ns >= 0 && f->exposed_update_ns >= 0);
+  assert_true(f->update_ns > 0);
+  assert_true(f->period_bound.period_ns <=
+              f->iteration_ns + f->unsteady_ns + f->iteration_ns / 1000);
+  assert_int_equal(f->begin_ns, f->result.last.begin);
+  assert_int_equal(f->begin_ns + f->iteration_ns, f->result.last.end);
+}
+
+static void every_plan_passes_its_checks(void **state) {
+  (void)state;
+  int unsteady = 0;
+  for (uint64_t seed = 1; seed <= CASES; seed++) {
+    hk_error err = {0};
+    random_stream r = {seed * 104729};
+    const hk_machine m = random_machine(&r);
+    hk_plan plan = random_plan(&r, &m), same;
+    must(hk_plan_copy(&plan, &same, &err), &err);
+    const hk_sim_options options = {.counters = true, .check = true};
+    hk_forecast f, again;
+    if (hk_forecast_make(&plan, &m, &options, &f, &err) != HK_OK)
+      fail_msg("seed %d: %s", (int)seed, err.message);
+    check_parts(&f);
+    unsteady += f.unsteady_ns > f.iteration_ns / 1000;
+    must(hk_forecast_make(&same, &m, NULL, &again, &err), &err);
+    assert_int_equal(f.result.timeline.n_spans, again.result.timeline.n_spans);
+    assert_memory_equal(f.result.timeline.spans, again.result.timeline.spans,
+                        f.result.timeline.n_spans * sizeof(hk_span));
+    hk_forecast_free(&f);
+    hk_forecast_free(&again);
+  }
+  print_message("%d of %d had no steady period in 16 iterations\n", unsteady, CASES);
+  assert_true(unsteady <= CASES / 20);
+}
+
+/* Ranks are alike, so that one can stand for all. */
+static void folded_ranks_are_exact(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= CASES / 5; seed++) {
+    hk_error err = {0};
+    random_stream r = {seed * 15485863};
+    hk_machine m = random_machine(&r);
+    m.gpus.value = pick(&r, 2, 4);
+    hk_plan plan = random_plan(&r, &m);
+    hk_ns ends[2];
+    for (int folded = 0; folded < 2; folded++) {
+      hk_graph graph;
+      hk_result result;
+      const hk_sim_options options = {.check = true};
+      must(hk_graph_build_iterations(&plan, 3, folded, &graph, &err), &err);
+      must(hk_simulate(&graph, &m, &options, &result, &err), &err);
+      ends[folded] = result.last.end;
+      hk_result_free(&result);
+      hk_graph_free(&graph);
+    }
+    assert_true(llabs(ends[0] - ends[1]) <= 1 + ends[0] / 1000000);
+    hk_plan_free(&plan);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_plan_passes_its_checks),
+      cmocka_unit_test(folded_ranks_are_exact),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

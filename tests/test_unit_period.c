@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The steady iteration of plans with an overlap: against sums done in the head, against its bounds,
+ * and against what the design has on paper for a model of 3.0 G parameters on an H200. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sim/forecast.h"
+#include "tests/fixture_blocks.h"
+
+/* All on the CPU, in whole blocks; `resident` of the first blocks stay on the GPU. */
+static hk_plan planned(hk_model *model, hk_overlap overlap, int resident, int64_t piece) {
+  hk_error err = {0};
+  hk_plan plan;
+  must(hk_plan_create(model, &ONE_RANK, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan,
+                      &err),
+       &err);
+  plan.piece_numel = piece;
+  hk_plan_set_overlap(&plan, overlap);
+  for (int s = 0; s < (int)plan.n_subgroups; s++) {
+    if (s < resident) plan.subgroups[s].route = HK_ROUTE_RESIDENT;
+    plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH && s >= resident;
+  }
+  return plan;
+}
+
+static hk_forecast forecast_of(hk_plan *plan, const hk_machine *machine) {
+  hk_error err = {0};
+  hk_forecast f;
+  const hk_sim_options options = {.check = true};
+  must(hk_forecast_make(plan, machine, &options, &f, &err), &err);
+  return f;
+}
+
+/* -- In the head ------------------------------------------------------------------------------ */
+
+/* Three blocks of 10 M parameters, a piece each. CPU AdamW 1 parameter/ns, copies 10 B/ns: 10 ms to
+ * update a block, 2 ms each way; forward 4 ms and backward 8 ms a block; the rest takes no time. */
+static hk_forecast three_blocks(hk_overlap overlap, int resident) {
+  hk_machine machine = schoolbook_machine();
+  hk_model model = equal_blocks(3, 10000000, 4, 8);
+  hk_plan plan = planned(&model, overlap, resident, 10000000);
+  return forecast_of(&plan, &machine);
+}
+
+static void assert_ms(hk_ns ns, double ms) {
+  if (fabs(hk_ms(ns) - ms) > 0.001) fail_msg("%.3f ms, expected %.3f", hk_ms(ns), ms);
+}
+
+/* Backward ends at 0. Gradients of the first block are there at 2: the norm. Updates end at 12, 22
+ * and 32, weights are up at 14, 24 and 34. Forward ends at 38, backward at 62. */
+static void beside_forward(void **state) {
+  (void)state;
+  hk_forecast f = three_blocks(HK_OVERLAP_FORWARD, 0);
+  assert_ms(f.iteration_ns, 62);
+  assert_ms(f.forward_ns, 12);
+  assert_ms(f.backward_ns, 24);
+  assert_ms(f.exposed_update_ns, 26); /* 14, then 24 - 18, then 34 - 28 */
+  assert_ms(f.update_ns, 32);         /* from 2 to 34 */
+  assert_int_equal(f.unsteady_ns, 0);
+  assert_ms(f.period_bound.period_ns, 12 + 24 + 2 + 10 + 2); /* the cycle through the first block */
+  assert_string_equal(f.period_bound.binding, "cycle");
+  hk_forecast_free(&f);
+}
+
+/* Backward takes 24 and the third block's gradients are there 10 after it began: 14 before the end
+ * of backward at 0. Updates of the third and second block run from -14 to 6; the norm is known at
+ * 2; the first block's from 6 to 16. Weights of the third and second are up at 6 and 8, the first's
+ * at 18. Forward then takes 12. */
+static void beside_both(void **state) {
+  (void)state;
+  hk_forecast f = three_blocks(HK_OVERLAP_BOTH, 0);
+  assert_ms(f.iteration_ns, 18 + 12 + 24);
+  assert_ms(f.forward_ns, 12);
+  assert_ms(f.backward_ns, 24);
+  assert_ms(f.exposed_update_ns, 18);
+  assert_ms(f.update_ns, 32); /* from -14 to 18 */
+  hk_forecast_free(&f);
+}
+
+/* The first block is updated on the GPU at 10 parameters/ns as soon as the norm is known: at 2 - 2,
+ * as the second block's gradients are there at -6. Forward of it runs from 1 to 5; the second
+ * block's weights are up at 8. */
+static void first_block_resident(void **state) {
+  (void)state;
+  hk_forecast f = three_blocks(HK_OVERLAP_BOTH, 1);
+  assert_ms(f.iteration_ns, 8 + 8 + 24);
+  assert_ms(f.exposed_update_ns, 1 + 3);
+  assert_ms(f.forward_ns, 12);
+  hk_forecast_free(&f);
+}
+
+/* What a block was measured to take has its launches in it. */
+static void measured_blocks_are_not_launched_twice(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.layer_launch.value = 100e6;
+  hk_model model = equal_blocks(3, 10000000, 4, 8);
+  hk_plan plan = planned(&model, HK_OVERLAP_FORWARD, 0, 10000000);
+  hk_forecast f = forecast_of(&plan, &machine);
+  assert_ms(f.iteration_ns, 62);
+  hk_forecast_free(&f);
+}
+
+/* Computation at half its rate beside the update. */
+static void computation_slows_beside_updates(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.compute_beside_update.value = 0.5;
+  hk_ns updates[HK_OVERLAP_COUNT], iterations[HK_OVERLAP_COUNT];
+  for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
+    hk_model model = equal_blocks(3, 10000000, 4, 8);
+    hk_plan plan = planned(&model, (hk_overlap)overlap, 0, 10000000);
+    hk_forecast f = forecast_of(&plan, &machine);
+    updates[overlap] = f.update_ns;
+    iterations[overlap] = f.iteration_ns;
+    hk_forecast_free(&f);
+  }
+  assert_ms(iterations[HK_OVERLAP_NONE], 70); /* nothing runs beside anything */
+  /* Forward of the first two blocks takes 8 instead of 4, from 14 to 22 and from 24 to 32, and
+   * still waits for the weights of the next; the third runs from 34 to 38, beside nothing. */
+  assert_ms(iterations[HK_OVERLAP_FORWARD], 62);
+  assert_ms(updates[HK_OVERLAP_FORWARD], 32);
+}
+
+/* Without an overlap everything is exposed. */
+static void beside_nothing(void **state) {
+  (void)state;
+  hk_forecast f = three_blocks(HK_OVERLAP_NONE, 0);
+  assert_ms(f.iteration_ns, 12 + 26 + 32); /* backward's last flush, then update and upload */
+  assert_int_equal(f.exposed_update_ns, f.update_ns);
+  assert_ms(f.update_ns, 32);
+  hk_forecast_free(&f);
+}
+
+/* -- Bounds ----------------------------------------------------------------------------------- */
+
+/* Where nothing but one thing takes time, the period is its bound. */
+static void bounds_are_reached(void **state) {
+  (void)state;
+  const struct {
+    double forward_ms, backward_ms, adamw, d2h;
+    const char *binding;
+    double period_ms;
+  } cases[] = {
+      {4, 8, 1e15, 1e15, "cycle", 36},
+      {1e-6, 1e-6, 1e9, 1e15, "lane cpu", 30},
+      {1e-6, 1e-6, 1e15, 1e9, "d2h", 60},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    hk_machine machine = ideal_machine();
+    machine.cpu_adamw.value = cases[i].adamw;
+    machine.d2h.value = cases[i].d2h;
+    hk_model model = equal_blocks(3, 10000000, cases[i].forward_ms, cases[i].backward_ms);
+    hk_plan plan = planned(&model, HK_OVERLAP_BOTH, 0, 10000000);
+    hk_forecast f = forecast_of(&plan, &machine);
+    assert_string_equal(f.period_bound.binding, cases[i].binding);
+    assert_true(fabs(hk_ms(f.iteration_ns) - cases[i].period_ms) < 0.01);
+    assert_true(fabs(hk_ms(f.period_bound.period_ns) - cases[i].period_ms) < 0.01);
+    hk_forecast_free(&f);
+  }
+}
+
+/* -- Spares ------------------------------------------------------------------------------------ */
+
+/* Three blocks of 10 M parameters take 16 bytes each of host memory on the host's routes; what is
+ * left of it, at 12 bytes, decides how many run ahead, the deepest first. */
+static void host_memory_decides_what_runs_ahead(void **state) {
+  (void)state;
+  const struct {
+    double host_bytes;
+    bool ahead[3];
+  } cases[] = {
+      {480e6 + 119e6, {false, false, false}}, {480e6 + 120e6, {false, false, true}},
+      {480e6 + 241e6, {false, true, true}},   {480e6 + 360e6, {true, true, true}},
+      {100e6, {false, false, false}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    hk_error err = {0};
+    hk_machine machine = schoolbook_machine();
+    machine.host_memory.value = cases[i].host_bytes;
+    hk_model model = equal_blocks(3, 10000000, 4, 8);
+    hk_plan plan = planned(&model, HK_OVERLAP_BOTH, 0, 10000000);
+    must(hk_plan_run_ahead(&plan, &machine, &err), &err);
+    int64_t ahead = 0;
+    for (int s = 0; s < 3; s++) {
+      assert_int_equal(plan.subgroups[s].ahead, cases[i].ahead[s]);
+      ahead += cases[i].ahead[s] ? 10000000 : 0;
+    }
+    assert_int_equal(hk_plan_ahead(&plan), ahead);
+    hk_forecast f = forecast_of(&plan, &machine);
+    assert_int_equal(f.result.memory.host_peak, 480000000 + 12 * ahead);
+    assert_true(f.feasible == (cases[i].host_bytes > 480e6));
+    hk_forecast_free(&f);
+  }
+}
+
+/* A candidate's plan: cut at blocks, in forward order, ahead as far as memory goes, and with cores
+ * left to the framework. */
+static void candidates_with_an_overlap(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine = schoolbook_machine();
+  machine.cores.value = 16;
+  hk_model model = equal_blocks(4, 10000000, 4, 8);
+  const hk_candidate candidate = {
+      &hk_policy_interleave, {.stride = 2, .ratio = -1}, HK_RUNTIME_HOCKET};
+  for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
+    const hk_plan_settings settings = {.overlap = (hk_overlap)overlap};
+    hk_plan plan;
+    must(hk_candidate_plan(&candidate, &model, &machine, &ONE_RANK, &settings, &plan, &err), &err);
+    assert_int_equal(plan.overlap, overlap);
+    assert_int_equal(plan.subgroup_rule, overlap ? HK_SUBGROUP_BLOCKS : HK_SUBGROUP_EXACT);
+    assert_int_equal(plan.cpu_threads, overlap ? 13 : 16);
+    assert_int_equal(hk_plan_ahead(&plan), overlap == HK_OVERLAP_BOTH ? 20000000 : 0);
+    hk_plan_free(&plan);
+  }
+  hk_model_free(&model);
+}
+
+/* -- On paper --------------------------------------------------------------------------------- */
+
+/* The design's table: 3.0 G parameters in 30 blocks, computation as measured (a quarter of it
+ * forward), updates at the rate that takes `update_ms` alone, copies at 55 GB/s. What is computed
+ * beside an update takes 1.09 times as long, as measured. */
+static double on_paper(double compute_ms, double update_ms, hk_overlap overlap, int resident) {
+  hk_machine machine = ideal_machine();
+  machine.cpu_adamw.value = 3e9 / (update_ms / 1e3);
+  machine.h2d.value = machine.d2h.value = 55e9;
+  machine.duplex.value = 95e9;
+  machine.gpu_hbm.value = 4e12;
+  machine.compute_beside_update.value = 1 / 1.09;
+  hk_model model = equal_blocks(30, 100000000, 0.26 * compute_ms / 30, 0.74 * compute_ms / 30);
+  hk_plan plan = planned(&model, overlap, resident, 12000000);
+  hk_forecast f = forecast_of(&plan, &machine);
+  const double ms = hk_ms(f.iteration_ns);
+  hk_forecast_free(&f);
+  return ms;
+}
+
+static void as_on_paper(void **state) {
+  (void)state;
+  static const struct {
+    double compute, update, none, forward, both, resident;
+  } rows[] = {
+      {439, 547, 987, 883, 594, 538},
+      {439, 407, 846, 742, 516, 492},
+      {870, 547, 1418, 1212, 972, 953},
+      {193, 547, 741, 687, 576, 521},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const double paper[] = {rows[i].none, rows[i].forward, rows[i].both, rows[i].resident};
+    for (int c = 0; c < 4; c++) {
+      const double ms = on_paper(rows[i].compute, rows[i].update,
+                                 (hk_overlap)(c < 3 ? c : HK_OVERLAP_BOTH), c < 3 ? 0 : 3);
+      print_message("%4.0f + %4.0f, %s: %.0f ms, on paper %.0f\n", rows[i].compute, rows[i].update,
+                    hk_overlap_names[c < 3 ? c : 2], ms, paper[c]);
+      if (fabs(ms / paper[c] - 1) > 0.1) fail_msg("%.1f ms, on paper %.0f", ms, paper[c]);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(beside_forward),
+      cmocka_unit_test(beside_both),
+      cmocka_unit_test(first_block_resident),
+      cmocka_unit_test(beside_nothing),
+      cmocka_unit_test(measured_blocks_are_not_launched_twice),
+      cmocka_unit_test(computation_slows_beside_updates),
+      cmocka_unit_test(host_memory_decides_what_runs_ahead),
+      cmocka_unit_test(candidates_with_an_overlap),
+      cmocka_unit_test(bounds_are_reached),
+      cmocka_unit_test(as_on_paper),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
