@@ -118,7 +118,7 @@ static double share(const setting *s, int ranks) {
   static hk_share_use uses[MOST][HK_DEMAND_USES];
   static int32_t open[MOST];
   static double capacity[MOST_RANKS * HK_RES_COUNT], used[MOST_RANKS * HK_RES_COUNT],
-      growth[MOST_RANKS * HK_RES_COUNT];
+      growth[2 * MOST_RANKS * HK_RES_COUNT];
   for (int i = 0; i < ranks * KINDS; i++) {
     const hk_op op = {.kind = kinds[i % KINDS], .threads = 14};
     const hk_demand d = hk_demand_of(&s->unfolded, &op, &s->machine);

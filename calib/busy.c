@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,18 +12,32 @@
 #define LEAST_S   0.1 /* the system counts in hundredths of a second */
 #define MOST_TEXT (1 << 18)
 
+/* Busy ticks of a line "cpu3 user nice system idle iowait irq softirq steal ...", and in *cpu which
+ * one it is of; -1: it is no such line. */
+static double busy_ticks(const char *line, long *cpu) {
+  enum { IDLE = 3, WAIT = 4, FIELDS = 8 };
+  char *end = NULL;
+  double sum = 0;
+  if (strncmp(line, "cpu", 3) != 0 || line[3] < '0' || line[3] > '9') return -1;
+  *cpu = strtol(line + 3, &end, 10);
+  for (int field = 0; field < FIELDS; field++) {
+    const char *begin = end;
+    const long long ticks = strtoll(begin, &end, 10);
+    if (end == begin) return -1;
+    if (field != IDLE && field != WAIT) sum += (double)ticks;
+  }
+  return sum;
+}
+
 double hk_busy_seconds(const char *stat, const cpu_set_t *set, long ticks_per_s) {
   double ticks = 0;
   int found = 0;
   for (const char *line = stat; line != NULL; line = strchr(line, '\n')) {
     line += *line == '\n';
-    int cpu = 0;
-    long long user, nice, system, idle, wait, irq, softirq, steal;
-    const int n = sscanf(line, "cpu%d %lld %lld %lld %lld %lld %lld %lld %lld", &cpu, &user, &nice,
-                         &system, &idle, &wait, &irq, &softirq, &steal);
-    if (strncmp(line, "cpu ", 4) == 0 || n != 9 || cpu < 0 || cpu >= CPU_SETSIZE) continue;
-    if (!CPU_ISSET((size_t)cpu, set)) continue;
-    ticks += (double)(user + nice + system + irq + softirq + steal);
+    long cpu = -1;
+    const double of_line = busy_ticks(line, &cpu);
+    if (of_line < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET((size_t)cpu, set)) continue;
+    ticks += of_line;
     found++;
   }
   return found > 0 ? ticks / (double)ticks_per_s : NAN;

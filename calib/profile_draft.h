@@ -98,6 +98,7 @@ hk_status hk_draft_segments(hk_draft *draft, const char *what, const hk_line *li
 /* -- profile_fit_solve.c ----------------------------------------------------------------------- */
 
 #define HK_MOST_UNKNOWNS 9
+#define HK_MOST_VARIANTS 257 /* settings that the solver asks for at once */
 
 /* A positive number, known by its logarithm. */
 typedef struct {
@@ -127,6 +128,21 @@ typedef struct {
  * their start, unless the data refuse that. */
 hk_status hk_solve(hk_solve_problem *problem);
 
+/* -- profile_fit_replays.c --------------------------------------------------------------------- */
+
+/* ln(replayed / measured) of every load of some series, at machines that differ in some quantities
+ * alone, which are named by their offsets in hk_machine. No replay is made twice, as long as what
+ * its loads use does not vary (hk_replay_inputs). */
+typedef struct hk_replays hk_replays;
+
+/* Borrows `series`. `n_varied` is at most HK_REPLAY_VARIED. */
+hk_status hk_replays_open(const hk_series *const *series, size_t n, const size_t *offsets,
+                          size_t n_varied, hk_replays **out, hk_error *err);
+void hk_replays_close(hk_replays *replays); /* may be NULL */
+/* `variants` machines, at most HK_MOST_VARIANTS; the loads of all series for each go to `out`. */
+hk_status hk_replays_at(hk_replays *replays, const hk_machine *machines, size_t variants,
+                        double *out, hk_error *err);
+
 /* -- profile_fit_region.c ---------------------------------------------------------------------- */
 
 /* ln(replayed / measured) of every load is what unknowns of the machine are fitted to. */
@@ -137,6 +153,7 @@ typedef struct {
   size_t n;
   const hk_series **series; /* the caller frees the list */
   size_t n_series;
+  hk_replays *replays;   /* while it is fitted */
   double noise, scatter; /* out: root mean squares of the measurements' errors, of the residuals */
 } hk_region;
 

@@ -11,15 +11,6 @@
 
 /* -- Residuals --------------------------------------------------------------------------------- */
 
-static hk_status replay_one(const hk_series *s, const hk_machine *machine, double *out,
-                            hk_error *err) {
-  double measured[HK_PROBE_LOADS];
-  for (int i = 0; i < s->probe.n_loads; i++) measured[i] = s->summary[i].median;
-  HK_TRY(hk_replay(&s->probe, machine, measured, out, err));
-  for (int i = 0; i < s->probe.n_loads; i++) out[i] = log(out[i] / measured[i]);
-  return HK_OK;
-}
-
 /* Shallow: it borrows the draft's sources. */
 static hk_machine machine_at(const hk_region *r, const double *values) {
   hk_machine machine = r->draft->machine;
@@ -30,30 +21,28 @@ static hk_machine machine_at(const hk_region *r, const double *values) {
   return machine;
 }
 
-/* Where the residuals of a series begin. */
-static size_t loads_before(const hk_region *r, size_t series) {
+static size_t loads_of(const hk_region *r) {
   size_t n = 0;
-  for (size_t i = 0; i < series; i++) n += (size_t)r->series[i]->probe.n_loads;
+  for (size_t i = 0; i < r->n_series; i++) n += (size_t)r->series[i]->probe.n_loads;
   return n;
 }
 
 static hk_status residuals(void *context, const double *values, size_t variants, double *out,
                            hk_error *err) {
   const hk_region *r = context;
-  const size_t n = loads_before(r, r->n_series);
-  hk_error first = {0};
-/* One setting alone is too little to be worth waking threads for. */
-#pragma omp parallel for schedule(dynamic) if (variants > 1)
-  for (size_t i = 0; i < variants * r->n_series; i++) {
-    const size_t v = i / r->n_series, s = i % r->n_series;
-    const hk_machine machine = machine_at(r, values + v * r->n);
-    hk_error mine = {0};
-    if (replay_one(r->series[s], &machine, out + v * n + loads_before(r, s), &mine) == HK_OK)
-      continue;
-#pragma omp critical
-    first = mine;
-  }
-  return first.status == HK_OK ? HK_OK : hk_fail(err, first.status, "%s", first.message);
+  hk_machine *machines = malloc(variants * sizeof *machines);
+  if (!machines) return hk_fail_memory(err, variants * sizeof *machines, "the settings of a fit");
+  for (size_t v = 0; v < variants; v++) machines[v] = machine_at(r, values + v * r->n);
+  const hk_status status = hk_replays_at(r->replays, machines, variants, out, err);
+  free(machines);
+  return status;
+}
+
+static hk_status open_replays(hk_region *r) {
+  size_t offsets[HK_MOST_UNKNOWNS];
+  for (size_t j = 0; j < r->n; j++)
+    offsets[j] = (size_t)((char *)r->quantities[j] - (char *)&r->draft->machine);
+  return hk_replays_open(r->series, r->n_series, offsets, r->n, &r->replays, r->draft->err);
 }
 
 hk_status hk_region_fit(hk_region *region, bool rough) {
@@ -64,13 +53,17 @@ hk_status hk_region_fit(hk_region *region, bool rough) {
                               .residuals = residuals,
                               .context = region,
                               .err = region->draft->err};
-  problem.n_residuals = loads_before(region, region->n_series);
+  problem.n_residuals = loads_of(region);
   for (size_t i = 0; i < region->n_series; i++)
     for (int k = 0; k < region->series[i]->probe.n_loads; k++)
       problem.noise = hypot(problem.noise, hk_series_error(region->series[i], k));
   problem.noise /= sqrt(fmax(1, (double)problem.n_residuals));
   region->noise = problem.noise;
-  HK_TRY(hk_solve(&problem));
+  HK_TRY(open_replays(region));
+  const hk_status status = hk_solve(&problem);
+  hk_replays_close(region->replays);
+  region->replays = NULL;
+  if (status != HK_OK) return status;
   region->scatter = sqrt(problem.squares / fmax(1, (double)problem.n_residuals));
   return HK_OK;
 }

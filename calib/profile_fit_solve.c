@@ -11,22 +11,23 @@
 
 #include "calib/profile_draft.h"
 
-#define HUBER_K       1.345
-#define STEP          1e-3 /* of a logarithm, for differences */
-#define ITERATIONS    30   /* of the trust region */
-#define SCOUTS        256  /* points that are looked at before it */
-#define SCOUT_REACH   1.5  /* how far they lie from the start, in widths of the prior */
-#define STARTS        4    /* the start and the best of them */
-#define ROUNDS        2    /* of moving one unknown at a time */
-#define GRID          9    /* places that each may move to */
-#define CYCLES        4    /* of simplex and trust region */
-#define GAIN          0.01 /* of the sum, that makes another one worth while */
-#define POLISH        300  /* steps of the simplex */
-#define POLISH_STEP   0.1
-#define POLISHED      1e-4 /* size of a simplex that is small enough */
-#define MOST_KEPT     0.5  /* of its prior's width, for an unknown to count as determined */
-#define REJECTED      1    /* rise of the sum, priors included, by which a start is refused */
-#define MOST_VARIANTS (SCOUTS + 1)
+#define HUBER_K     1.345
+#define STEP        1e-3 /* of a logarithm, for differences */
+#define ITERATIONS  30   /* of the trust region */
+#define SCOUTS      256  /* points that are looked at before it */
+#define SCOUT_REACH 1.5  /* how far they lie from the start, in widths of the prior */
+#define STARTS      4    /* the start and the best of them */
+#define ROUNDS      2    /* of moving one unknown at a time */
+#define GRID        9    /* places that each may move to */
+#define CYCLES      4    /* of simplex and trust region */
+#define GAIN        0.01 /* of the sum, that makes another one worth while */
+#define POLISH      300  /* steps of the simplex */
+#define POLISH_STEP 0.1
+#define POLISHED    1e-4 /* size of a simplex that is small enough */
+#define MOST_KEPT   0.5  /* of its prior's width, for an unknown to count as determined */
+#define REJECTED    1    /* rise of the sum, priors included, by which a start is refused */
+
+_Static_assert(SCOUTS + 1 <= HK_MOST_VARIANTS, "too many settings at once");
 
 typedef double vector[HK_MOST_UNKNOWNS]; /* logarithms, of all unknowns */
 
@@ -62,7 +63,7 @@ static double huber(double r) {
 
 static hk_status raw(const solver *s, const vector *points, size_t variants, double *out) {
   const hk_solve_problem *p = s->of;
-  double values[MOST_VARIANTS * HK_MOST_UNKNOWNS];
+  double values[HK_MOST_VARIANTS * HK_MOST_UNKNOWNS];
   for (size_t v = 0; v < variants; v++)
     for (size_t j = 0; j < p->n; j++) values[v * p->n + j] = clamped(&p->unknowns[j], points[v][j]);
   return p->residuals(p->context, values, variants, out, p->err);
@@ -186,7 +187,7 @@ static double reach(const hk_unknown *u, double share) {
 
 /* Brings the best of all but the first `fixed` of n points to places fixed .. fixed + wanted. */
 static hk_status pick_best(const solver *s, vector *points, size_t n, size_t fixed, size_t wanted) {
-  double sums[MOST_VARIANTS] = {0};
+  double sums[HK_MOST_VARIANTS] = {0};
   HK_TRY(totals(s, points, n, sums));
   for (size_t place = fixed; place < fixed + wanted; place++) {
     size_t best = place;

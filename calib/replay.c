@@ -3,7 +3,9 @@
 #include "calib/replay.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "sim/sim.h"
 
@@ -157,4 +159,75 @@ hk_status hk_replay(const hk_probe *probe, const hk_machine *machine, const doub
   hk_result_free(&result);
   hk_graph_free(&graph);
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "replay of '%s'", probe->name);
+}
+
+/* -- What it depends on ------------------------------------------------------------------------ */
+
+#define MOVES (HK_TRAFFIC_IN | HK_TRAFFIC_OUT)
+
+/* When a replay uses a quantity: all of `all` and any of `any` are among the traffic of its loads,
+ * and, where `crowded`, copies have CPU kernels or another GPU's copies beside them. The rules are
+ * those of sim/sim.c and sim/demand.c. A quantity that is not listed counts as used. */
+typedef struct {
+  size_t offset;
+  unsigned all, any;
+  bool crowded;
+} use_rule;
+
+#define WHERE(field) .offset = offsetof(hk_machine, field)
+static const use_rule rules[] = {
+    {WHERE(d2h_cost), .any = HK_TRAFFIC_OUT},
+    {WHERE(dma_weight), .any = MOVES},
+    {WHERE(d2h_priority), .any = HK_TRAFFIC_COPY_OUT, .crowded = true},
+    {WHERE(h2d_loaded), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_IN},
+    {WHERE(h2d_load_from), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_IN},
+    {WHERE(cpu_beside_h2d), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_IN},
+    {WHERE(cpu_beside_d2h), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_OUT},
+    {WHERE(shared_reads), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_COPY_IN | HK_TRAFFIC_KERNEL_IN},
+    {WHERE(duplex), .any = MOVES},
+    {WHERE(fabric_h2d), .any = HK_TRAFFIC_IN},
+    {WHERE(fabric_d2h), .any = HK_TRAFFIC_OUT},
+    {WHERE(fabric_duplex), .any = MOVES},
+};
+
+/* The traffic of all loads together, as HK_TRAFFIC_* bits. */
+static unsigned traffic_of(const hk_probe *probe, const hk_machine *machine) {
+  hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
+  unsigned traffic = 0;
+  for (int i = 0; i < probe->n_loads; i++)
+    graph.weights_pulled |= probe->loads[i].kind == HK_LOAD_PULL;
+  for (int i = 0; i < probe->n_loads; i++) {
+    const hk_load *load = &probe->loads[i];
+    const hk_op op = {
+        .kind = hk_load_op(load->kind), .threads = load->threads, .work = load->chunk};
+    traffic |= hk_demand_of(&graph, &op, machine).traffic;
+  }
+  return traffic;
+}
+
+static bool is_used(const hk_machine *machine, const hk_quantity *quantity, unsigned traffic,
+                    bool crowded) {
+  const size_t offset = (size_t)((const char *)quantity - (const char *)machine);
+  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+    const use_rule *rule = &rules[i];
+    if (rule->offset != offset) continue;
+    return (traffic & rule->all) == rule->all && (rule->any == 0 || (traffic & rule->any) != 0) &&
+           (crowded || !rule->crowded);
+  }
+  return true;
+}
+
+/* dram_with_dma stands in a capacity that other quantities bound: that is what counts. */
+void hk_replay_inputs(const hk_probe *probe, const hk_machine *machine,
+                      const hk_quantity *const *varied, size_t n, double inputs[HK_REPLAY_INPUTS]) {
+  const unsigned traffic = traffic_of(probe, machine);
+  const bool mixed = hk_is_mixed(traffic);
+  bool gpus = false;
+  for (int i = 0; i < probe->n_loads; i++) gpus |= probe->loads[i].gpu != probe->loads[0].gpu;
+  memset(inputs, 0, HK_REPLAY_INPUTS * sizeof *inputs);
+  inputs[0] = hk_resource_capacity(machine, HK_RES_DRAM, false);
+  inputs[1] = mixed ? hk_resource_capacity(machine, HK_RES_DRAM, true) : 0;
+  for (size_t i = 0; i < n; i++)
+    if (varied[i] != &machine->dram_with_dma && is_used(machine, varied[i], traffic, gpus || mixed))
+      inputs[2 + i] = varied[i]->value;
 }

@@ -20,4 +20,12 @@ hk_status hk_replay_graph(const hk_probe *probe, const double *work, hk_graph *g
 hk_status hk_replay(const hk_probe *probe, const hk_machine *machine, const double *guess,
                     double *rates, hk_error *err);
 
+/* What the rates of a probe depend on, of those quantities of `machine` that vary from replay to
+ * replay: two machines that agree in all others and give the same inputs give the same rates, to
+ * the last bit. A quantity that no load of the probe uses is 0 here whatever its value is. */
+#define HK_REPLAY_VARIED 16
+#define HK_REPLAY_INPUTS (HK_REPLAY_VARIED + 2)
+void hk_replay_inputs(const hk_probe *probe, const hk_machine *machine,
+                      const hk_quantity *const *varied, size_t n, double inputs[HK_REPLAY_INPUTS]);
+
 #endif

@@ -49,6 +49,8 @@
     "gradients to the host beside backward, or in its way")                                        \
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
     "what the update runs beside: nothing (default), forward, backward too")                       \
+  X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
+    "state that may stay on each GPU, with k, M or G (default: what fits)")                        \
   X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                               \
     "threads of a rank's CPU team (default: its share of the cores)")                              \
   X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                              \
@@ -70,6 +72,8 @@
     "write the last step as a Chrome trace, for Perfetto")                                         \
   X(CHECKPOINT_FILE, "checkpoint", 0, TEXT, checkpoint_file, "FILE", 0, 0,                         \
     "go on from this state if it is there, and save it in the end")                                \
+  X(CHECKPOINT_EVERY, "checkpoint-every", 0, WHOLE, checkpoint_every, "STEPS", 1, 1e6,             \
+    "save it each time after so many steps, too (default: every ten minutes)")                     \
   X(NAME, "name", 0, TEXT, name, "NAME", 0, 0,                                                     \
     "of the new profile (default: made from GPU and cores)")                                       \
   X(QUICK, "quick", 0, FLAG, quick, NULL, 0, 0, "the most telling probes only, in under a minute") \
@@ -139,11 +143,13 @@ typedef struct {
   int overlap;                          /* an hk_overlap */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
+  int64_t checkpoint_every;             /* 0: not given */
   double max_norm;                      /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name, *disk;
   double budget, target;     /* 0: not given; target in % */
   int64_t memory;            /* 0: not given */
+  int64_t gpu_memory;        /* look at `given` */
   double max_age, max_error; /* days, %; look at `given` */
   int64_t plans, rounds;     /* 0: not given */
   bool force;

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/screen.h"
 #include "core/json.h"
 
 #define LOOK (3 * HK_NS_PER_S / 10) /* long enough to see who else is on the machine */
@@ -25,7 +26,7 @@ typedef struct {
 } progress;
 
 static void end_progress(const progress *p) {
-  if (p->watched) fputs("\r\033[K", stderr);
+  if (p->watched) hk_screen_progress_end();
 }
 
 static void note_busy(const progress *p, const char *when) {
@@ -49,10 +50,8 @@ static void show_progress(void *context, const char *probe, double share, double
   }
   if (!p->watched || at - p->told < HK_NS_PER_S / 5) return;
   p->told = at;
-  fprintf(stderr,
-          "\r\033[Khocket calibrate: %.0f %%, about %.0f s left, %zu of %zu probes precise; %s",
-          100 * share, left_s, narrow, n, probe);
-  fflush(stderr);
+  hk_screen_progress("hocket calibrate: %.0f %%, about %.0f s left, %zu of %zu probes precise; %s",
+                     100 * share, left_s, narrow, n, probe);
 }
 
 /* -- Answer ------------------------------------------------------------------------------------ */
@@ -123,8 +122,8 @@ static hk_status calibrate(const hk_args *args, hk_store *store, hk_calibration 
   hk_busy_begin(&p.busy);
   const hk_status status = hk_calibrate(store, &options, c, err);
   end_progress(&p);
+  if (c->campaign.seconds > 0) note_busy(&p, "d");
   HK_TRY(status);
-  note_busy(&p, "d");
   if (*c->note && !args->quiet) fprintf(stderr, "hocket calibrate: note: %s\n", c->note);
   return answer(args, store, c, err);
 }

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/screen.h"
 #include "cli/table.h"
 #include "core/json.h"
 
@@ -30,13 +31,12 @@ static void show_progress(void *context, double share) {
   const hk_ns at = hk_now();
   if (!p->what || at - p->told < HK_NS_PER_S / 5 || share <= 0) return;
   p->told = at;
-  fprintf(stderr, "\r\033[Khocket fit: %s, %.0f %%, about %.0f s left", p->what, 100 * share,
-          hk_s(at - p->began) * (1 - share) / share);
-  fflush(stderr);
+  hk_screen_progress("hocket fit: %s, %.0f %%, about %.0f s left", p->what, 100 * share,
+                     hk_s(at - p->began) * (1 - share) / share);
 }
 
 static void end_progress(const progress *p) {
-  if (p->what) fputs("\r\033[K", stderr);
+  if (p->what) hk_screen_progress_end();
 }
 
 /* -- JSON -------------------------------------------------------------------------------------- */

@@ -157,6 +157,12 @@ static hk_status fill_json(const hk_setup *setup, const hk_ranking *ranking, cJS
     hk_put_string(element, "schema", "hocket.forecast/1", ok);
     HK_TRY(hk_report_json(&ranking->forecasts[i], &setup->machine, element, err));
   }
+  if (ranking->simulations > 0) {
+    cJSON *search = hk_put_object(root, "search", ok);
+    hk_put_number(search, "simulations", ranking->simulations, ok);
+    hk_put_number(search, "closed_form_ms", hk_ms(ranking->closed_form_ns), ok);
+    hk_put_number(search, "gpu_state_limit_bytes", (double)ranking->gpu_limit, ok);
+  }
   hk_put_string(root, "reason", ranking->reason, ok);
   return hk_report_warnings_json(&ranking->forecasts[0].plan, &setup->machine, root, ok, err);
 }
@@ -231,11 +237,12 @@ const hk_command hk_command_plan = {
         "and\n"
         "the busiest resource; then the reasons, a table by iteration time, and what does not\n"
         "fit (--wide: why). Exit 1 when nothing fits. OMP_NUM_THREADS sets how\n"
-        "many threads simulate; the result is the same.",
+        "many threads simulate; the result is the same. With --overlap also the best of some 64\n"
+        "plans that keep the first blocks' state on the GPU and run others ahead of the norm.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
     .output = "write the winner as a plan for 'simulate' and 'trace export'",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
-               HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) |
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,

@@ -11,6 +11,8 @@
 #include "cli/emit.h"
 #include "cli/interrupt.h"
 #include "cli/kept.h"
+#include "cli/saving.h"
+#include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 #include "engine/trial.h"
@@ -27,8 +29,11 @@ typedef struct {
   hk_timeline timeline; /* of the last step */
   double *update_ms;    /* [steps] */
   int steps, wanted, skipped;
+  const volatile sig_atomic_t *stop;
   bool interrupted;
-  hk_error mismatch; /* what --check found; HK_OK: nothing */
+  hk_ns saved, save_took; /* when last, or when steps began; 0: never */
+  int saved_steps;        /* that the checkpoint has of this run */
+  hk_error mismatch;      /* what --check found; HK_OK: nothing */
   char checksum[33];
   int64_t kept; /* id of the last step's timeline; 0: not kept */
 } running;
@@ -38,13 +43,12 @@ typedef struct {
 static void show_progress(const hk_args *args, const running *r, hk_ns begun) {
   if (args->quiet || !isatty(STDERR_FILENO)) return;
   const double left = hk_s(hk_now() - begun) / r->steps * (r->wanted - r->steps);
-  fprintf(stderr, "\r\033[Khocket run: step %d of %d, %.1f ms, about %.0f s left", r->steps,
-          r->wanted, r->update_ms[r->steps - 1], left);
-  fflush(stderr);
+  hk_screen_progress("hocket run: step %d of %d, %.1f ms, about %.0f s left", r->steps, r->wanted,
+                     r->update_ms[r->steps - 1], left);
 }
 
 static void end_progress(const hk_args *args) {
-  if (!args->quiet && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+  if (!args->quiet && isatty(STDERR_FILENO)) hk_screen_progress_end();
 }
 
 /* -- Running ----------------------------------------------------------------------------------- */
@@ -68,14 +72,41 @@ static hk_status make_engine(const hk_args *args, running *r, hk_error *err) {
               (long long)hk_engine_step_number(r->engine), args->checkpoint_file);
     }
   }
-  const hk_trial_options trial = {.seed = (uint64_t)args->seed, .check = args->check};
-  return hk_trial_open(r->engine, &trial, &r->trial, err);
+  return HK_OK;
 }
 
-static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
+/* -- Saving ------------------------------------------------------------------------------------ */
+
+static hk_status save(const hk_args *args, running *r, hk_error *err) {
   const hk_ns begun = hk_now();
-  const volatile sig_atomic_t *stop = hk_interrupt_catch();
-  while (r->steps < r->wanted && !*stop) {
+  HK_TRY(hk_engine_save(r->engine, args->checkpoint_file, NULL, NULL, err));
+  r->saved = hk_now();
+  r->save_took = r->saved - begun;
+  r->saved_steps = r->steps;
+  return HK_OK;
+}
+
+/* Between two steps. What cannot be saved now may be later: the steps go on, the file is as it was.
+ * Time starts anew, so that a full disk is not tried after each step. */
+static void save_if_due(const hk_args *args, running *r) {
+  hk_error why = {0};
+  if (args->checkpoint_file == NULL || r->steps == r->wanted) return;
+  if (!hk_saving_is_due(args->checkpoint_every, r->steps - r->saved_steps, hk_now() - r->saved,
+                        r->save_took))
+    return;
+  if (save(args, r, &why) == HK_OK) return;
+  r->saved = hk_now();
+  end_progress(args);
+  if (!args->quiet) fprintf(stderr, "hocket run: note: %s; the run goes on\n", why.message);
+}
+
+/* -- Steps ------------------------------------------------------------------------------------- */
+
+static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
+  const hk_trial_options trial = {.seed = (uint64_t)args->seed, .check = args->check};
+  if (!*r->stop) HK_TRY(hk_trial_open(r->engine, &trial, &r->trial, err));
+  const hk_ns begun = r->saved = hk_now();
+  while (r->steps < r->wanted && !*r->stop) {
     hk_step_report report;
     const hk_status status = hk_trial_step(r->trial, &r->timeline, &report, err);
     if (status == HK_NO) {
@@ -86,13 +117,13 @@ static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
     if (report.skipped) r->skipped++;
     r->update_ms[r->steps++] = hk_ms(report.update);
     show_progress(args, r, begun);
+    save_if_due(args, r);
   }
   end_progress(args);
-  r->interrupted = *stop != 0;
+  r->interrupted = *r->stop != 0;
+  if (r->interrupted && r->steps == 0) return HK_OK;
   /* Never over a checkpoint that may be right. */
-  if (args->checkpoint_file != NULL && r->mismatch.status == HK_OK) {
-    HK_TRY(hk_engine_save(r->engine, args->checkpoint_file, NULL, NULL, err));
-  }
+  if (args->checkpoint_file != NULL && r->mismatch.status == HK_OK) HK_TRY(save(args, r, err));
   return hk_engine_checksum(r->engine, r->checksum, err);
 }
 
@@ -226,7 +257,9 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
 static hk_status answer(const hk_args *args, running *r, hk_error *err) {
   const summary s = summarise(r);
   HK_TRY(keep(args, r, err));
-  HK_TRY(args->json ? print_json(args, r, &s, err) : print_text(args, r, &s, err));
+  const bool idle = r->interrupted && r->steps == 0;
+  if (args->json || !idle)
+    HK_TRY(args->json ? print_json(args, r, &s, err) : print_text(args, r, &s, err));
   HK_TRY(hk_emit_flush(err));
   if (args->timeline != NULL && r->steps > 0) {
     HK_TRY(hk_chrome_write(hk_engine_graph(r->engine), &r->timeline, "hocket run", args->timeline,
@@ -241,12 +274,29 @@ static hk_status answer(const hk_args *args, running *r, hk_error *err) {
     return err->status;
   }
   if (!r->interrupted) return HK_OK;
+  if (idle)
+    return hk_fail(err, HK_NO, "interrupted before the first of %d steps: nothing was changed",
+                   r->wanted);
   return hk_fail(err, HK_NO, "interrupted after %d of %d steps, between two of them%s%s", r->steps,
                  r->wanted, args->checkpoint_file != NULL ? "; the state is in " : "",
                  args->checkpoint_file != NULL ? args->checkpoint_file : "");
 }
 
+/* What would be written when all work is done, or lose it. */
+static hk_status check_outputs(const hk_args *args, hk_error *err) {
+  hk_store *store = NULL;
+  if (args->checkpoint_every > 0 && args->checkpoint_file == NULL)
+    return hk_fail(err, HK_INPUT, "--checkpoint-every needs --checkpoint FILE");
+  HK_TRY(hk_emit_check_output(args->timeline, err));
+  HK_TRY(hk_emit_check_output(args->checkpoint_file, err));
+  if (args->keep) HK_TRY(hk_store_open(NULL, false, &store, err));
+  hk_store_close(store);
+  return HK_OK;
+}
+
 static hk_status run_plan(const hk_args *args, running *r, hk_error *err) {
+  r->stop = hk_interrupt_catch();
+  HK_TRY(check_outputs(args, err));
   HK_TRY(hk_setup_read_plan(args, "run", &r->plan, err));
   if (args->cpu_threads > 0) r->plan.cpu_threads = (int)args->cpu_threads;
   r->wanted = args->steps > 0 ? (int)args->steps : DEFAULT_STEPS;
@@ -277,14 +327,15 @@ const hk_command hk_command_run = {
         "Gives the engine made-up weights and gradients and takes optimizer steps with real\n"
         "state in host memory, real copies and real kernels. --check compares every bit with\n"
         "plain AdamW after each step. The checksum is equal for equal model, seed and steps,\n"
-        "whatever the policy. The first step is not timed. Ctrl-C stops between two steps;\n"
-        "with --checkpoint nothing is lost and the same command goes on. Exit 1 when a bit\n"
+        "whatever the policy. The first step is not timed. Ctrl-C, SIGTERM and SIGHUP stop\n"
+        "between two steps; with --checkpoint nothing is lost and the same command goes on. Exit 1 "
+        "when a bit\n"
         "differs or the run was interrupted, 3 when there is no such device.",
     .example = "hocket run plan.json --backend host --steps 5 --check",
     .options = HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
                HK_OPTION(MAX_NORM) | HK_OPTION(CPU_THREADS) | HK_OPTION(CHECK) |
                HK_OPTION(TIMELINE) | HK_OPTION(KEEP) | HK_OPTION(CHECKPOINT_FILE) |
-               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
+               HK_OPTION(CHECKPOINT_EVERY) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "core/json.h"
+#include "core/memory_text.h"
 #include "core/model.h"
 #include "traces/import_deepspeed.h"
 
@@ -87,10 +88,7 @@ static hk_status note(const imported *log, hk_error *err) {
     fprintf(out, "%s: %d of %d iterations used", log->path, report->steady, report->iterations);
     note_skipped(report, out);
   }
-  if (fclose(out) != 0) {
-    free(text);
-    return hk_fail_memory(err, 1, "a note");
-  }
+  HK_TRY(hk_memory_text_close(out, &text, "a note", err));
   for (char *c = text; *c; c++)
     if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
   fprintf(stderr, "hocket trace import: %s: %s\n", *log->error ? "no row" : "note", text);

@@ -78,7 +78,6 @@ static hk_status load_profile(judging *j, hk_error *err) {
     snprintf(about, sizeof about, "%.1000s: ", j->args->operands[i]);
     HK_TRY(hk_node_profile_admit(j->args, NAME, about, j->document, &j->files[i].node, 0, err));
   }
-  hk_node_profile_note(j->args, NAME, j->document);
   return hk_machine_from_json(j->document, &j->machine, err);
 }
 
@@ -203,6 +202,7 @@ static hk_status judge(judging *j, hk_error *err) {
   HK_TRY(hk_kept_open(&j->store, err));
   HK_TRY(judge_all(j, err));
   HK_TRY(gather_all(j, err));
+  hk_node_profile_note(j->args, NAME, j->document);
   return answer(j, err);
 }
 

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/validated.h"
 #include "traces/chrome.h"
@@ -17,9 +18,8 @@
 /* `context`: when it began. */
 static void show_progress(void *context, int step, int steps) {
   const hk_ns *begun = context;
-  fprintf(stderr, "\r\033[Khocket " NAME ": step %d of %d, about %.0f s left", step, steps,
-          hk_s(hk_now() - *begun) / step * (steps - step));
-  fflush(stderr);
+  hk_screen_progress("hocket " NAME ": step %d of %d, about %.0f s left", step, steps,
+                     hk_s(hk_now() - *begun) / step * (steps - step));
 }
 
 static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_machine *machine,
@@ -34,7 +34,7 @@ static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_mac
                                  .context = &begun};
   HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.ops, err));
   const hk_status status = hk_validate_plan(plan, machine, &options, out, err);
-  if (watched) fputs("\r\033[K", stderr);
+  if (watched) hk_screen_progress_end();
   return status;
 }
 
@@ -51,6 +51,7 @@ static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_err
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status answer(const hk_args *args, hk_store *store, hk_validated *v, hk_error *err) {
+  hk_node_profile_note(args, NAME, v->profile->document);
   HK_TRY(hk_validated_keep(store, v, err));
   HK_TRY(args->json ? hk_validated_json(args, v, err) : hk_validated_text(args, v, err));
   HK_TRY(hk_emit_flush(err));

@@ -10,6 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/node_profile.h"
 #include "cli/ranked.h"
+#include "cli/screen.h"
 #include "cli/validated.h"
 #include "engine/host_memory.h"
 
@@ -45,11 +46,12 @@ static void show_progress(void *context, int step, int steps) {
   const ranking *r = context;
   const double all = (double)r->n_plans * r->rounds,
                done = (double)r->n_runs + (double)step / steps;
-  fprintf(stderr, "\r\033[Khocket " NAME ": ");
-  if (r->rounds > 1) fprintf(stderr, "round %zu of %d, ", r->n_runs / r->n_plans + 1, r->rounds);
-  fprintf(stderr, "plan %zu of %zu, step %d of %d, about %.0f s left", r->n_runs % r->n_plans + 1,
-          r->n_plans, step, steps, hk_s(hk_now() - r->begun) / done * (all - done));
-  fflush(stderr);
+  char round[64] = "";
+  if (r->rounds > 1)
+    snprintf(round, sizeof round, "round %zu of %d, ", r->n_runs / r->n_plans + 1, r->rounds);
+  hk_screen_progress("hocket " NAME ": %splan %zu of %zu, step %d of %d, about %.0f s left", round,
+                     r->n_runs % r->n_plans + 1, r->n_plans, step, steps,
+                     hk_s(hk_now() - r->begun) / done * (all - done));
 }
 
 static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_error *err) {
@@ -124,7 +126,7 @@ static hk_status measure_all(ranking *r, hk_error *err) {
   HK_TRY(open_memory(r, options.ops, err));
   r->begun = hk_now();
   while (r->n_runs < runs && measure_one(r, &options, &r->stopped) == HK_OK) continue;
-  if (watched) fputs("\r\033[K", stderr);
+  if (watched) hk_screen_progress_end();
   return HK_OK;
 }
 
@@ -146,6 +148,7 @@ static hk_status answer(const ranking *r, hk_error *err) {
                             .chosen = r->n_plans,
                             .rounds = r->rounds,
                             .complete = r->n_runs == r->n_plans * (size_t)r->rounds};
+  hk_node_profile_note(r->args, NAME, r->profile.document);
   if (r->n > 0) HK_TRY(hk_ranked_answer(r->args, NAME, &ranked, err));
   if (r->stopped.status == HK_OK) return HK_OK;
   if (r->rounds > 1)

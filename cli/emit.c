@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/json.h"
 
@@ -70,8 +71,12 @@ bool hk_emit_instead(const char *output) {
 }
 
 hk_status hk_emit_check_output(const char *path, hk_error *err) {
-  if (!path) return HK_OK;
+  struct stat status;
   hk_outfile *file = NULL;
+  if (!path) return HK_OK;
+  /* Whoever reads a pipe would take the closing for the end. */
+  if (stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
+    return HK_OK;
   HK_TRY(hk_outfile_open(path, &file, err));
   hk_outfile_abort(file);
   return HK_OK;

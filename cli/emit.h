@@ -30,7 +30,8 @@ hk_status hk_emit_print(cJSON *root, bool ok, hk_error *err);
  * before a plan is written whose table nobody would see. */
 hk_status hk_emit_flush(hk_error *err);
 
-/* That -o FILE can be written, which is better known before long work than after; NULL can. */
+/* That a file can be written (pipes and devices are not tried), which is better known before long
+ * work than after; NULL can. */
 hk_status hk_emit_check_output(const char *path, hk_error *err);
 
 /* Whether '-o -' asks for the document instead of the report (hk_command's dash). */

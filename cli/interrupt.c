@@ -25,11 +25,16 @@ static void on_interrupt(int number) {
   }
 }
 
-/* Without SA_RESTART: what sleeps in a system call wakes up and sees the flag. */
+/* Without SA_RESTART: what sleeps in a system call wakes up and sees the flag. A signal that the
+ * program was started without (nohup, a background job) stays ignored. */
 const volatile sig_atomic_t *hk_interrupt_catch(void) {
   struct sigaction action = {.sa_handler = on_interrupt};
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    struct sigaction before;
+    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+      sigaction(numbers[i], &action, NULL);
+  }
   return &interrupted;
 }

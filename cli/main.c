@@ -168,6 +168,7 @@ static hk_status close_stdout(hk_error *err) {
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* for widths of table cells; numbers stay in the C locale */
   hk_error err = {0}, late = {0};
+  hk_screen_open();
   const char *name = NULL;
   hk_status status = dispatch(argc - 1, argv + 1, &name, &err);
   bool lost = close_stdout(&late) != HK_OK && status != HK_ENVIRONMENT;

@@ -10,6 +10,7 @@
 #include "calib/calibrate.h"
 #include "calib/validate.h"
 #include "cli/interrupt.h"
+#include "cli/screen.h"
 #include "sim/forecast.h"
 
 #define DAY_S 86400.0
@@ -94,9 +95,8 @@ static hk_status take_newest(hk_store *store, double days, hk_node_profile *prof
 static void show_progress(void *context, const char *probe, double share, double left_s,
                           size_t narrow, size_t n) {
   (void)narrow, (void)n;
-  fprintf(stderr, "\r\033[Khocket %s: calibrating, %.0f %%, about %.0f s left; %s",
-          (const char *)context, 100 * share, left_s, probe);
-  fflush(stderr);
+  hk_screen_progress("hocket %s: calibrating, %.0f %%, about %.0f s left; %s",
+                     (const char *)context, 100 * share, left_s, probe);
 }
 
 /* Under a name of its own, so that it replaces nothing that took ten minutes. */
@@ -125,7 +125,7 @@ static hk_status calibrate(const hk_args *args, const char *command, hk_store *s
             command, days, name);
   hk_calibration made = {0};
   hk_status status = hk_calibrate(store, &options, &made, err);
-  if (watched) fputs("\r\033[K", stderr);
+  if (watched) hk_screen_progress_end();
   if (status == HK_OK && made.campaign.interrupted)
     status = hk_fail(err, HK_NO, "interrupted while calibrating");
   hk_calibration_free(&made);
@@ -145,7 +145,6 @@ hk_status hk_node_profile_load(const hk_args *args, const char *command, hk_stor
   else
     HK_TRY(take_newest(store, days, profile, err));
   if (profile->document == NULL) HK_TRY(calibrate(args, command, store, days, profile, err));
-  hk_node_profile_note(args, command, profile->document);
   return hk_machine_from_json(profile->document, &profile->machine, err);
 }
 

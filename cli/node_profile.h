@@ -26,7 +26,8 @@ hk_status hk_node_profile_admit(const hk_args *args, const char *command, const 
                                 const cJSON *document, const hk_fingerprint *node, double max_age_s,
                                 hk_error *err);
 
-/* Notes on stderr, unless --quiet, that calibration did not accept the profile. */
+/* Notes on stderr, unless --quiet, that calibration did not accept the profile: for callers to say
+ * beside their answer. */
 void hk_node_profile_note(const hk_args *args, const char *command, const cJSON *document);
 
 /* With --machine that profile, which must be of this node (and no older than --max-age, if that is

@@ -3,6 +3,7 @@
  * none, one or two. */
 #include "cli/screen.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -87,6 +88,89 @@ char *hk_text_visible(const char *text) {
   }
   *end = '\0';
   return copy;
+}
+
+/* -- Streams ----------------------------------------------------------------------------------- */
+
+/* What a stream holds back: the first byte of U+0080 to U+00BF, until the second says which. */
+typedef struct {
+  int fd;
+  bool held;
+} filter;
+
+static bool write_all(int fd, const char *bytes, size_t n) {
+  while (n > 0) {
+    const ssize_t wrote = write(fd, bytes, n);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    bytes += wrote;
+    n -= (size_t)wrote;
+  }
+  return true;
+}
+
+/* One byte of many, as it is shown: 8 characters at most. */
+static size_t show_byte(filter *f, unsigned char c, char *out) {
+  size_t n = 0;
+  const bool held = f->held, c1 = held && c >= 0x80 && c < 0xa0;
+  f->held = false;
+  if (held && c1) return (size_t)sprintf(out, "\\xc2\\x%02x", c);
+  if (held) out[n++] = (char)0xc2;
+  if (c == 0xc2)
+    f->held = true;
+  else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+    n += (size_t)sprintf(out + n, "\\x%02x", c);
+  else
+    out[n++] = (char)c;
+  return n;
+}
+
+/* A stream's write function: 0 tells an error. */
+static ssize_t write_visibly(void *cookie, const char *bytes, size_t n) {
+  filter *f = cookie;
+  char shown[4096];
+  size_t used = 0;
+  for (size_t i = 0; i < n; i++) {
+    used += show_byte(f, (unsigned char)bytes[i], shown + used);
+    if (used + 16 < sizeof shown && i + 1 < n) continue;
+    if (!write_all(f->fd, shown, used)) return 0;
+    used = 0;
+  }
+  return (ssize_t)n;
+}
+
+/* `mode` as setvbuf has it. Without memory the stream stays as it is. */
+static FILE *filtered(FILE *stream, filter *f, int mode) {
+  FILE *made = fopencookie(f, "w", (cookie_io_functions_t){.write = write_visibly});
+  if (made == NULL) return stream;
+  setvbuf(made, NULL, mode, BUFSIZ);
+  return made;
+}
+
+void hk_screen_open(void) {
+  static filter out = {.fd = STDOUT_FILENO}, err = {.fd = STDERR_FILENO};
+  stdout = filtered(stdout, &out, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
+  stderr = filtered(stderr, &err, _IONBF);
+}
+
+/* -- Progress ---------------------------------------------------------------------------------- */
+
+static const char new_line[] = "\r\033[K"; /* in place of the old one */
+
+void hk_screen_progress(const char *format, ...) {
+  char *text = NULL;
+  va_list values;
+  va_start(values, format);
+  const int length = vasprintf(&text, format, values);
+  va_end(values);
+  if (length < 0) return;
+  hk_screen_progress_end();
+  fputs(text, stderr);
+  free(text);
+}
+
+void hk_screen_progress_end(void) {
+  (void)write_all(STDERR_FILENO, new_line, sizeof new_line - 1);
 }
 
 /* -- Paragraphs -------------------------------------------------------------------------------- */

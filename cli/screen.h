@@ -7,6 +7,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* From now on nothing that stdout and stderr are given moves a cursor or sets a colour: control
+ * characters, which names in files of others may have, are shown as \x1b. Lines and tabs stay. */
+void hk_screen_open(void);
+
+/* What is under way, on a line of stderr that the next one replaces, and its end. */
+void hk_screen_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void hk_screen_progress_end(void);
+
 /* --wide: lines as long as their text. */
 void hk_screen_wide(bool wide);
 /* Columns: those of the terminal if stdout is one, else 80; SIZE_MAX with --wide. */

@@ -42,7 +42,9 @@ static hk_job job_of(const hk_args *args, const hk_model *model, const hk_machin
 }
 
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
-  *setup = (hk_setup){.runtime = (hk_runtime)args->runtime, .flush = (hk_flush)args->flush};
+  *setup = (hk_setup){.runtime = (hk_runtime)args->runtime,
+                      .flush = (hk_flush)args->flush,
+                      .gpu_state = args->gpu_memory};
   if (!args->model)
     return hk_fail(err, HK_INPUT,
                    "--model NAME|FILE is needed; 'hocket model list' shows the presets");
@@ -56,6 +58,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
       .cpu_threads = (int)args->cpu_threads,
       .cores_unbound = args->unbound,
       .overlap = (hk_overlap)args->overlap,
+      .gpu_state = args->given & HK_OPTION(GPU_MEMORY) ? &setup->gpu_state : NULL,
   };
   setup->options = (hk_policy_options){
       .stride = args->stride > 0 ? (int)args->stride : 0,

@@ -22,6 +22,7 @@ typedef struct {
   hk_job job;
   hk_plan_settings settings; /* points into this struct: do not copy it */
   hk_flush flush;
+  hk_bytes gpu_state;
   hk_policy_options options;
   const hk_policy *policy; /* NULL: not given */
   hk_runtime runtime;      /* hocket unless given */

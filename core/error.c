@@ -23,7 +23,10 @@ static void set_message(hk_error *err, const char *text) {
   for (size_t i = 0; i < length; i++) {
     unsigned char c = (unsigned char)text[i];
     bool blank = c == '\n' || c == '\t';
-    err->message[i] = blank ? ' ' : c < 0x20 || c == 0x7F ? '?' : text[i];
+    /* In UTF-8, U+0080 to U+009F: a terminal takes U+009B for ESC [. */
+    bool c1 = c == 0xC2 && ((unsigned char)text[i + 1] & 0xE0) == 0x80;
+    err->message[i] = blank ? ' ' : c < 0x20 || c == 0x7F || c1 ? '?' : text[i];
+    if (c1) err->message[++i] = '?';
   }
   memcpy(err->message + length, tail, strlen(tail) + 1);
 }

@@ -52,15 +52,20 @@ static void begin_pass(hk_pass *pass) {
   memset(pass, -1, sizeof *pass);
 }
 
+/* Of measured computation what issuing it takes is a part. */
+static hk_op launch_op(const hk_expansion *x, const hk_block_cost *cost, int micro, int launches) {
+  const bool measured = (x->phase == HK_PHASE_FORWARD ? cost->forward_ns : cost->backward_ns) > 0;
+  return block_op(HK_OP_LAUNCH, measured ? 0 : launches, cost, micro);
+}
+
 /* `launches` times what issuing one pass over a layer takes the host thread. */
 static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost, int micro,
                               int launches) {
   const int ranks = x->graph->ranks;
   for (int r = 0; r < ranks; r++) {
     /* Before it issues a block, the host thread waits until its weights are on their way. */
-    pass->launched[r] =
-        hk_expand_add_carried(x, r, HK_LANE_HOST, block_op(HK_OP_LAUNCH, launches, cost, micro),
-                              NULL, 0, x->pieces.updated, false);
+    pass->launched[r] = hk_expand_add_carried(
+        x, r, HK_LANE_HOST, launch_op(x, cost, micro, launches), NULL, 0, x->pieces.updated, false);
   }
   if (cost->gathered == 0) return;
   const hk_bytes received = cost->weights / x->dp * (x->dp - 1);

@@ -290,11 +290,31 @@ hk_status hk_json_known(const cJSON *object, const char *where, const char *cons
 
 /* -- Printing ------------------------------------------------------------------------------ */
 
+/* cJSON escapes what JSON demands. DEL and U+0080 to U+009F, which terminals obey, can only be in
+ * strings, and are escaped there. */
+static bool print_safely(const char *text, FILE *stream) {
+  for (;;) {
+    size_t plain = strcspn(text, "\x7f\xc2");
+    if (fwrite(text, 1, plain, stream) != plain) return false;
+    text += plain;
+    const unsigned char c = (unsigned char)text[0], after = c ? (unsigned char)text[1] : 0;
+    if (c == 0) return true;
+    const bool c1 = c == 0xC2 && after >= 0x80 && after < 0xA0;
+    if (c == 0xC2 && !c1) {
+      if (fputc(c, stream) == EOF) return false;
+      text++;
+      continue;
+    }
+    if (fprintf(stream, "\\u%04x", c1 ? after : c) < 0) return false;
+    text += c1 ? 2 : 1;
+  }
+}
+
 hk_status hk_json_print(const cJSON *root, FILE *stream, hk_error *err) {
   char *text = cJSON_Print(root);
   if (!text) return hk_fail(err, HK_ENVIRONMENT, "out of memory (for printing JSON)");
   errno = 0;
-  bool good = fputs(text, stream) >= 0 && fputc('\n', stream) != EOF && fflush(stream) == 0 &&
+  bool good = print_safely(text, stream) && fputc('\n', stream) != EOF && fflush(stream) == 0 &&
               !ferror(stream);
   int number = errno;
   cJSON_free(text);
@@ -324,6 +344,8 @@ void hk_json_write_string(FILE *stream, const char *text) {
       length = 1;
     } else if (c < 0x20 || c == 0x7F) {
       fprintf(stream, "\\u%04x", c);
+    } else if (length == 2 && c == 0xC2 && (unsigned char)text[1] < 0xA0) {
+      fprintf(stream, "\\u%04x", (unsigned char)text[1]);
     } else {
       if (c == '"' || c == '\\') fputc('\\', stream);
       fwrite(text, 1, length, stream);

@@ -61,6 +61,8 @@ typedef struct {
   X(gpu_beside_h2d, "gpu.beside_h2d", "1", 1e-2, 1, 1,                                             \
     "share of its rate that an update on the GPU keeps beside a copy to it")                       \
   X(gpu_beside_d2h, "gpu.beside_d2h", "1", 1e-2, 1, 1, "the same beside a copy from it")           \
+  X(compute_beside_update, "gpu.compute_beside_update", "1", 1e-2, 1, 1,                           \
+    "share of its rate that computation keeps beside any part of an update of that GPU's rank")    \
   X(layer_launch, "framework.layer_launch_ns", "ns", 0, 1e12, 1e6,                                 \
     "time in which the framework's host thread issues one layer, forward or backward")             \
   X(report, "framework.report_ns", "ns", 0, 1e12, 80e6,                                            \

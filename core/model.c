@@ -3,6 +3,7 @@
  * decides what a ZeRO-3 subgroup contains, so it is spelled out here layer by layer. */
 #include "core/model.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,10 +188,33 @@ hk_status hk_model_build_tensors(hk_model *model, hk_error *err) {
   return HK_OK;
 }
 
+/* -- Life ------------------------------------------------------------------------------------- */
+
+struct hk_model_owners {
+  atomic_int n;
+};
+
+hk_status hk_model_own(hk_model *model, hk_error *err) {
+  model->owners = malloc(sizeof *model->owners);
+  if (!model->owners) return hk_fail_memory(err, sizeof *model->owners, "a model");
+  atomic_init(&model->owners->n, 1);
+  return HK_OK;
+}
+
+hk_status hk_model_copy(const hk_model *from, hk_model *to, hk_error *err) {
+  if (!from->owners) return hk_model_from_config(from->config, from->name, to, err);
+  *to = *from;
+  atomic_fetch_add(&from->owners->n, 1);
+  return HK_OK;
+}
+
 void hk_model_free(hk_model *model) {
   if (!model) return;
-  free(model->tensors);
-  free(model->blocks);
-  cJSON_Delete(model->config);
+  if (!model->owners || atomic_fetch_sub(&model->owners->n, 1) == 1) {
+    free(model->tensors);
+    free(model->blocks);
+    cJSON_Delete(model->config);
+    free(model->owners);
+  }
   memset(model, 0, sizeof *model);
 }

@@ -60,6 +60,7 @@ typedef struct {
   hk_bytes workspace;                   /* what its backward takes besides, and gives back */
   double forward_ms, backward_ms;       /* measured; 0: not, so that FLOPs decide */
   size_t first_tensor, end_tensor;
+  int64_t begin, numel; /* in the flat order of a single rank */
 } hk_block;
 
 typedef struct {
@@ -81,6 +82,7 @@ typedef struct {
   int64_t parameters;                  /* sum over tensors; a tied output projection counts once */
   cJSON *config; /* the config.json or document it came from, kept so that a plan is
                     self-contained */
+  struct hk_model_owners *owners; /* private: models that share tensors, blocks and config */
 } hk_model;
 
 /* Reads NAME|FILE (see hk_share_resolve), of a folder its config.json. `model` need not be
@@ -112,7 +114,12 @@ extern const char *const hk_dtype_names[HK_DTYPE_COUNT]; /* "bf16", "fp16", "fp3
 /* Fills the tensors and the counts from the shape above them; what hk_model_from_config calls
  * last. HK_INPUT if the parameters reach 2^53, up to where a double counts them exactly. */
 hk_status hk_model_build_tensors(hk_model *model, hk_error *err);
+/* What makes a model ready to be shared by hk_model_copy; its makers call it last. */
+hk_status hk_model_own(hk_model *model, hk_error *err);
 void hk_model_free(hk_model *model);
+/* Another model of the same tensors, which both share, so that neither may change them; each is
+ * freed by itself, in any order and thread. */
+hk_status hk_model_copy(const hk_model *from, hk_model *to, hk_error *err);
 
 const char *hk_arch_name(hk_arch arch); /* "LlamaForCausalLM" */
 

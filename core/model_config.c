@@ -144,7 +144,8 @@ static hk_status read_model(const cJSON *config, hk_model *model, hk_error *err)
   HK_TRY(read_layout(config, model, err));
   HK_TRY(hk_model_build_tensors(model, err));
   model->config = cJSON_Duplicate(config, true);
-  return model->config ? HK_OK : hk_fail_memory(err, sizeof(cJSON), "a copy of the configuration");
+  if (!model->config) return hk_fail_memory(err, sizeof(cJSON), "a copy of the configuration");
+  return hk_model_own(model, err);
 }
 
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,

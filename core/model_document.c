@@ -63,10 +63,15 @@ static hk_status append(hk_model *model, hk_tensor *tensor, hk_error *err) {
 
 static void find_tensors_of_blocks(hk_model *model) {
   size_t at = 0;
+  int64_t begin = 0;
   for (int b = 0; b < (int)model->layers + 2; b++) {
-    model->blocks[b].first_tensor = at;
-    while (at < model->n_tensors && model->tensors[at].block == b + HK_BLOCK_EMBED) at++;
-    model->blocks[b].end_tensor = at;
+    hk_block *block = &model->blocks[b];
+    block->first_tensor = at;
+    block->begin = begin;
+    for (; at < model->n_tensors && model->tensors[at].block == b + HK_BLOCK_EMBED; at++)
+      begin += model->tensors[at].numel;
+    block->end_tensor = at;
+    block->numel = begin - block->begin;
   }
   model->embed_tensors = model->blocks[0].end_tensor;
 }
@@ -160,7 +165,8 @@ static hk_status read_document(const cJSON *document, const char *name, hk_model
   }
   find_tensors_of_blocks(model);
   model->config = cJSON_Duplicate(document, true);
-  return model->config ? HK_OK : hk_fail_memory(err, sizeof(cJSON), "a copy of the document");
+  if (!model->config) return hk_fail_memory(err, sizeof(cJSON), "a copy of the document");
+  return hk_model_own(model, err);
 }
 
 hk_status hk_model_from_document(const cJSON *document, const char *name, hk_model *model,

@@ -151,7 +151,7 @@ hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err) {
   }
   memcpy(to->subgroups, from->subgroups, n * sizeof *to->subgroups);
   memcpy(to->order, from->order, n * sizeof *to->order);
-  hk_status status = hk_model_from_config(from->model.config, from->model.name, &to->model, err);
+  hk_status status = hk_model_copy(&from->model, &to->model, err);
   if (status != HK_OK) hk_plan_free(to);
   return status;
 }

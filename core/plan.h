@@ -109,7 +109,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
 /* Sets what updates run beside; unless that is nothing, subgroups are updated in forward order.
  * Clears every `ahead`. */
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap);
-/* A deep copy, to try another policy. */
+/* A copy, to try another policy; both share what the model points to (hk_model_copy). */
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err);
 void hk_plan_free(hk_plan *plan);
 

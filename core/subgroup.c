@@ -26,6 +26,7 @@ static int64_t tensors_share(const hk_model *model, size_t first, size_t end, in
 static int64_t block_share(const hk_model *model, int block, int tp, int dp) {
   if (model->blocks != NULL) {
     const hk_block *listed = &model->blocks[block - HK_BLOCK_EMBED];
+    if (dp == 1) return listed->numel;
     return tensors_share(model, listed->first_tensor, listed->end_tensor, tp, dp);
   }
   size_t first = 0, end = model->embed_tensors;
@@ -54,7 +55,9 @@ int64_t hk_model_rank_parameters(const hk_model *model, int tp) {
 void hk_model_block_interval(const hk_model *model, int block, int tp, int dp, int64_t *begin,
                              int64_t *end) {
   *begin = 0;
-  if (model->blocks != NULL)
+  if (model->blocks != NULL && dp == 1)
+    *begin = model->blocks[block - HK_BLOCK_EMBED].begin;
+  else if (model->blocks != NULL)
     *begin = tensors_share(model, 0, model->blocks[block - HK_BLOCK_EMBED].first_tensor, tp, dp);
   else if (block >= 0)
     *begin = block_share(model, HK_BLOCK_EMBED, tp, dp) + block * block_share(model, 0, tp, dp);

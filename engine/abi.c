@@ -27,6 +27,12 @@ static int answer(hk_status status, const hk_error *err, char *message) {
   return (int)status;
 }
 
+/* A wait that was over too early. */
+static int answer_again(const char *what, char *message) {
+  if (message != NULL) snprintf(message, HOCKET_MESSAGE, "%s", what);
+  return HOCKET_AGAIN;
+}
+
 /* -- Who may call ------------------------------------------------------------------------------ */
 
 /* The CUDA context, the threads and the pinned memory are the parent's alone. */
@@ -143,6 +149,10 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
     return hk_fail(err, HK_INPUT, "cpu_threads: from 0 (as planned) to %d, got %d",
                    HK_MOST_CPU_THREADS, (int)o->cpu_threads);
   }
+  if (o->host_memory < 0) {
+    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
+                   (long long)o->host_memory);
+  }
   HK_TRY(text != NULL ? load_plan(text, plan, err)
                       : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
   if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
@@ -170,7 +180,8 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   hk_engine_options inner = {.device = o->device,
                              .grad_type = HK_GRAD_BF16,
                              .no_pin_threads = o->pin_threads == 0,
-                             .first_core = o->first_core};
+                             .first_core = o->first_core,
+                             .most_host_bytes = o->host_memory};
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
@@ -277,7 +288,8 @@ int hocket_wait_weights(hocket_engine *h, int32_t block, void *stream, int32_t t
     status = hk_training_wait_weights(h->engine, block, stream, timeout_ms, &there, &err);
   }
   const int code = leave(&in, status, &err, message);
-  return code == 0 && !there ? HOCKET_AGAIN : code;
+  if (code != 0 || there) return code;
+  return answer_again("these weights are not there yet: wait again", message);
 }
 
 int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
@@ -287,7 +299,8 @@ int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_drain(h->engine, timeout_ms, &there, &err);
   const int code = leave(&in, status, &err, message);
-  return code == 0 && !there ? HOCKET_AGAIN : code;
+  if (code != 0 || there) return code;
+  return answer_again("the step is still under way: wait again", message);
 }
 
 static hk_status drain(hocket_engine *h, hk_error *err) {
@@ -414,12 +427,13 @@ static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offse
   int64_t begin = 0;
   const hk_param *p = hk_engine_param(h->engine, tensor, &begin);
   if (offset < 0 || n < 0 || n > p->numel - offset) {
-    return hk_fail(err, HK_INPUT,
-                   "elements %lld to %lld of tensor %zu, which has %lld, counted from 0",
-                   (long long)offset, (long long)(offset + n - 1), tensor, (long long)p->numel);
+    return hk_fail(
+        err, HK_INPUT,
+        "%lld elements from number %lld on of tensor %zu, which has %lld, counted from 0",
+        (long long)n, (long long)offset, tensor, (long long)p->numel);
   }
   *at = begin + offset;
-  return drain(h, err);
+  return hk_training_quiet(h->engine, err);
 }
 
 int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
@@ -438,16 +452,15 @@ int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int6
 
 int hocket_read(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n, float *data,
                 char *message) {
-  hk_error err = {0}, failed = {0};
+  hk_error err = {0};
   scope in = {0};
   int64_t at = 0;
-  hk_status status = enter(h, &in, &failed);
-  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &failed);
-  /* After a failed step what is whole can still be read. */
-  if (status == HK_ENVIRONMENT) status = HK_OK;
-  if (status == HK_OK && n > 0) status = check_given(data, "the place for state", &failed);
-  if (status != HK_OK) return leave(&in, status, &failed, message);
-  status = hk_engine_read(h->engine, (hk_state_part)part, at, n, data, &err);
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &err);
+  if (status == HK_OK && n > 0) status = check_given(data, "the place for state", &err);
+  if (status == HK_OK) {
+    status = hk_engine_read(h->engine, (hk_state_part)part, at, n, data, &err);
+  }
   return leave(&in, status, &err, message);
 }
 
@@ -457,7 +470,7 @@ int hocket_get_tensor_step(hocket_engine *h, size_t tensor, int64_t *step, char 
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = check_given(step, "the place for the step", &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) *step = hk_training_param_step(h->engine, tensor);
   return leave(&in, status, &err, message);
 }
@@ -475,7 +488,7 @@ int hocket_save(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_engine_save(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
@@ -485,7 +498,7 @@ int hocket_load(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_engine_load(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
@@ -495,7 +508,7 @@ int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = drain(h, &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(hex, "the place for the checksum", &err);
   if (status == HK_OK) status = hk_engine_checksum(h->engine, hex, &err);
   return leave(&in, status, &err, message);

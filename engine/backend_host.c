@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "engine/host_device.h"
 
@@ -52,6 +53,7 @@ typedef struct registration {
   struct registration *next;
 } registration;
 static registration *registrations;
+static pid_t registered_by; /* the process */
 static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool is_registered(const void *memory, hk_bytes bytes) {
@@ -66,6 +68,8 @@ static bool is_registered(const void *memory, hk_bytes bytes) {
 /* False: some of it is registered already. */
 static bool add_registration(registration *new) {
   pthread_mutex_lock(&registrations_lock);
+  if (registered_by != getpid()) registrations = NULL; /* a parent's are not a child's */
+  registered_by = getpid();
   const registration *r = registrations;
   while (r != NULL && (new->end <= r->begin || r->end <= new->begin)) r = r->next;
   if (r == NULL) {

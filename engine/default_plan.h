@@ -16,8 +16,8 @@ hk_status hk_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err);
  * go up early, of what runs ahead, the last subgroups first; then 14 to state and gradients that
  * stay on the GPU, the first subgroups first, because forward waits for them longest. */
 void hk_choose_gpu(hk_plan *plan, hk_bytes gpu_memory);
-/* CPUs that this process may use, by its affinity and its control group's quota, less three for the
- * framework's threads; at least 1. */
+/* CPUs that this process may use, by its affinity and its control group's quota, less one for the
+ * framework; at least 1. */
 int hk_default_threads(void);
 /* The quota of the control group of this process and its ancestors, in CPUs rounded up; 0: none.
  * `root` goes before /proc and /sys: "" but in tests. */

@@ -149,7 +149,8 @@ static void tell_of_ends(worker *w) {
 }
 
 void hk_executor_begun(hk_executor *executor) {
-  if (executor->team != NULL) tell_of_ends(executor->team);
+  worker *team = executor->team;
+  if (team != NULL && pthread_equal(team->thread, pthread_self())) tell_of_ends(team);
 }
 
 /* Under `mutex`: whether nothing more is to be begun. */
@@ -873,6 +874,9 @@ hk_ns hk_executor_begun_at(const hk_executor *executor) {
   return executor->begun;
 }
 
-bool hk_executor_done(const hk_executor *executor, int32_t op) {
-  return executor->progress[op] == DONE;
+bool hk_executor_done(hk_executor *executor, int32_t op) {
+  pthread_mutex_lock(&executor->mutex);
+  const bool done = executor->progress[op] == DONE;
+  pthread_mutex_unlock(&executor->mutex);
+  return done;
 }

@@ -79,11 +79,11 @@ hk_status hk_executor_finish(hk_executor *executor, hk_timeline *timeline, hk_ns
 /* For `run` of an operation of the CPU team's lane, on its thread: others are at work now, so that
  * those who wait for the last operation's end can be told of it. Waking a thread takes a system
  * call and some microseconds, which are none between two operations if they are told here; they are
- * told anyway, later, by who never calls this. */
+ * told anyway, later, by who never calls this. On another thread it does nothing. */
 void hk_executor_begun(hk_executor *executor);
 /* When the last run began, CLOCK_MONOTONIC. */
 hk_ns hk_executor_begun_at(const hk_executor *executor);
-/* Whether a CPU lane's operation was done in the last run. */
-bool hk_executor_done(const hk_executor *executor, int32_t op);
+/* Whether a CPU lane's operation has been done, in the run under way or the last one. */
+bool hk_executor_done(hk_executor *executor, int32_t op);
 
 #endif

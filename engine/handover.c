@@ -91,7 +91,8 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
   const size_t n_images = (size_t)e->state.n_images, n_segments = (size_t)e->state.n_segments;
   t->images = calloc(n_images, sizeof *t->images);
   t->bins_at = calloc(n_segments + 1, sizeof *t->bins_at);
-  if (t->images == NULL || t->bins_at == NULL) {
+  t->giver = calloc(e->n_params, sizeof *t->giver);
+  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL) {
     return hk_fail_memory(err, n_images * sizeof *t->images, "the gradients' places");
   }
   for (size_t s = 0; s < n_segments; s++) {
@@ -120,6 +121,7 @@ void hk_handover_close(hk_engine *e) {
   free(t->streams);
   free(t->images);
   free(t->bins_at);
+  free(t->giver);
 }
 
 /* -- The caller's streams ---------------------------------------------------------------------- */
@@ -138,11 +140,16 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
     t->streams = more;
     t->room_streams = room;
   }
+  const hk_backend_ops *ops = e->backend->ops;
   hk_callers_stream *s = &t->streams[t->n_streams];
   *s = (hk_callers_stream){.native = native};
-  HK_TRY(e->backend->ops->stream_adopt(e->backend, native, &s->stream, err));
-  t->n_streams++; /* from here on closing it is hk_handover_close's */
-  HK_TRY(e->backend->ops->event_open(e->backend, false, &s->last, err));
+  HK_TRY(ops->event_open(e->backend, false, &s->last, err));
+  const hk_status status = ops->stream_adopt(e->backend, native, &s->stream, err);
+  if (status != HK_OK) {
+    ops->event_close(s->last);
+    return status;
+  }
+  t->n_streams++;
   *out = s;
   return HK_OK;
 }
@@ -229,6 +236,8 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
   const hk_backend_ops *ops = e->backend->ops;
   hk_image_state *state = &t->images[image];
   if (state->slot >= 0) return take_over(e, &t->slots[state->slot], own, err);
+  /* An update may be reading what the host has of it, which is not the sum. */
+  if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
   int32_t slot = 0;
   HK_TRY(find_slot(e, &slot, err));
   hk_slot *s = &t->slots[slot];
@@ -239,7 +248,6 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
   s->age = ++t->clock;
   state->slot = slot;
   if (!state->on_host) return HK_OK;
-  if (state->issued) t->violated = true;
   HK_TRY(copy_image(e, image, false, t->flush, err));
   HK_TRY(ops->record(t->flush, s->loaded, err));
   return ops->wait(stream, s->loaded, err);
@@ -252,6 +260,17 @@ hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err) {
   }
   for (int32_t i = 0; all && i < e->state.n_images; i++) {
     if (t->images[i].op >= 0 && !t->images[i].issued) HK_TRY(send_image(e, i, true, err));
+  }
+  return HK_OK;
+}
+
+/* Images that are in a slot again have operations of their own to come. */
+hk_status hk_handover_issue_again(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    const bool again = t->images[i].issued && t->images[i].slot < 0;
+    t->images[i].issued = false;
+    if (again) HK_TRY(send_image(e, i, true, err));
   }
   return HK_OK;
 }
@@ -321,6 +340,17 @@ static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, int32
   return HK_OK;
 }
 
+/* What is added comes behind what another stream has given for the tensor. */
+static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  const int32_t before = t->given[param] > 0 ? t->giver[param] : own;
+  t->giver[param] = own;
+  if (before == own) return HK_OK;
+  hk_callers_stream *other = &t->streams[before];
+  HK_TRY(e->backend->ops->record(other->stream, other->last, err));
+  return e->backend->ops->wait(t->streams[own].stream, other->last, err);
+}
+
 static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, int32_t own,
                       hk_error *err) {
   struct hk_training *t = e->training;
@@ -329,6 +359,7 @@ static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, in
     const int32_t param = (int32_t)list[i].param;
     const int64_t begin = e->param_end[param] - e->params[param].numel;
     const int32_t first = hk_state_segment(&e->state, begin);
+    HK_TRY(follow_giver(e, param, own, err));
     for (int32_t s = first; s < e->state.n_segments && e->state.segments[s].param == param; s++) {
       HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
     }

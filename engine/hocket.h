@@ -79,7 +79,7 @@ enum {
   HOCKET_OVERLAP_PLAN,    /* what the plan says; without a plan: none */
   HOCKET_OVERLAP_NONE,    /* hocket_step updates everything and then lets the stream go on */
   HOCKET_OVERLAP_FORWARD, /* the update runs beside the next forward */
-  HOCKET_OVERLAP_BOTH,    /* and ahead of the norm, beside backward */
+  HOCKET_OVERLAP_BOTH     /* and ahead of the norm, beside backward */
 };
 
 /* Zero-initialise; NULL stands for all zeros. */
@@ -88,7 +88,7 @@ typedef struct {
   int32_t device;      /* number of the GPU */
   int32_t overlap;     /* HOCKET_OVERLAP_... */
   int32_t cpu_threads; /* of the update team; 0: the plan's, or without one the CPUs this process
-                          may use (affinity and cgroup quota) less three */
+                          may use (affinity and cgroup quota) less one */
   int32_t pin_threads; /* 1: pin each member of the team to a core of its own */
   int32_t first_core;  /* skip so many cores: engines of several ranks side by side */
   int64_t host_memory; /* bytes that state and spares may take; 0: what is available */

@@ -30,9 +30,6 @@ static hk_status widen_param(hk_engine *e, size_t param, hk_stream *stream, char
   const hk_param *p = &e->params[param];
   const int64_t begin = e->param_end[param] - p->numel;
   const hk_bytes size = (hk_bytes)hk_grad_size(p->weight_type);
-  if (p->weight == NULL) {
-    return hk_fail(err, HK_INPUT, "tensor %zu has no weights: give their address first", param);
-  }
   for (int64_t done = 0; done < p->numel; done += SPAN) {
     const int64_t n = hk_min(SPAN, p->numel - done);
     HK_TRY(
@@ -57,12 +54,21 @@ static hk_status param_range(const hk_engine *e, int64_t param, size_t *first, s
   return HK_OK;
 }
 
+static hk_status check_weights(const hk_engine *e, size_t first, size_t end, hk_error *err) {
+  for (size_t p = first; p < end; p++) {
+    if (e->params[p].weight != NULL) continue;
+    return hk_fail(err, HK_INPUT, "tensor %zu has no weights: give their address first", p);
+  }
+  return HK_OK;
+}
+
 hk_status hk_training_masters(hk_engine *e, int64_t param, void *native, hk_error *err) {
   struct hk_training *t = e->training;
   size_t first = 0, end = 0;
-  bool there = false;
   HK_TRY(param_range(e, param, &first, &end, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
+  HK_TRY(check_weights(e, first, end, err));
+  HK_TRY(hk_training_quiet(e, err));
+  HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   int64_t most = 0;
   for (size_t p = first; p < end; p++) most = hk_max(most, hk_min(SPAN, e->params[p].numel));
@@ -77,6 +83,7 @@ hk_status hk_training_masters(hk_engine *e, int64_t param, void *native, hk_erro
   }
   free(raw);
   free(wide);
+  if (status != HK_OK) e->failed = true; /* the masters are a mixture */
   pthread_mutex_unlock(&t->lock);
   return status;
 }
@@ -113,9 +120,9 @@ hk_status hk_training_weights_from_masters(hk_engine *e, int64_t param, void *na
                                            hk_error *err) {
   struct hk_training *t = e->training;
   size_t first = 0, end = 0;
-  bool there = false;
   HK_TRY(param_range(e, param, &first, &end, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
+  HK_TRY(hk_training_quiet(e, err));
+  HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
   hk_status status = hk_handover_stream(e, native, &stream, err);

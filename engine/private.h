@@ -4,6 +4,8 @@
 #ifndef HK_ENGINE_PRIVATE_H
 #define HK_ENGINE_PRIVATE_H
 
+#include <stdatomic.h>
+
 #include "engine/arena.h"
 #include "engine/chunks.h"
 #include "engine/engine.h"
@@ -47,8 +49,8 @@ struct hk_engine {
   hk_adamw_step *unscaled;      /* the same for gradients that the unscale pass has been over */
   struct hk_training *training; /* NULL: a flat engine (training.c) */
   int64_t step;                 /* completed */
-  int64_t attempt; /* at a step, counted from 1: unlike step numbers, never seen before */
-  bool failed;
+  int64_t attempt;    /* at a step, counted from 1: unlike step numbers, never seen before */
+  atomic_bool failed; /* several threads may be in calls of training */
 
   hk_backend *backend;
   hk_device_info info;

@@ -250,7 +250,10 @@ hk_status hk_engine_account_for_failure(hk_engine *e, int64_t step, bool begun, 
   const size_t n_new = list_subgroups(e, step, in_new, sizeof in_new);
   const size_t n_old = list_subgroups(e, step - 1, in_old, sizeof in_old);
   const size_t n_none = list_subgroups(e, -1, in_none, sizeof in_none);
-  if (n_new == e->state.n_subgroups) e->step = step; /* one state, which may be saved */
+  if (n_new == e->state.n_subgroups && e->step != step) { /* one state, which may be saved */
+    for (size_t p = 0; p < e->n_params; p++) e->param_step[p] += e->active[p];
+    e->step = step;
+  }
   const int used =
       snprintf(text, sizeof text, "%zu subgroups hold step %lld's state%s%s, %zu step %lld's%s%s",
                n_new, (long long)step, n_new > 0 ? ": " : "", in_new, n_old, (long long)(step - 1),

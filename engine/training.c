@@ -119,12 +119,13 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
   return hk_handover_open(e, err);
 }
 
-static void end_run(hk_engine *e);
+static hk_status end_run(hk_engine *e, hk_error *err);
 
 void hk_training_close(hk_engine *e) {
   struct hk_training *t = e->training;
+  hk_error ignored = {0};
   if (t == NULL) return;
-  if (e->executor != NULL) end_run(e);
+  if (e->executor != NULL) end_run(e, &ignored);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
   hk_recording_close(e);
   hk_handover_close(e);
@@ -172,13 +173,12 @@ static hk_status settle_alone(hk_engine *e, hk_error *err) {
 }
 
 /* Whatever is under way is given up or completed. */
-static void end_run(hk_engine *e) {
-  hk_error ignored = {0};
+static hk_status end_run(hk_engine *e, hk_error *err) {
   if (state_of(e) == HK_BEGUN) {
     hk_executor_cancel(e->executor);
     set_state(e, HK_IDLE);
   }
-  settle_alone(e, &ignored);
+  return state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
 }
 
 /* After so many clipped steps in a row one in PROBE is tried ahead all the same. */
@@ -218,14 +218,26 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* Gives up what has run ahead, and begins anew with everything behind the gate. */
-static hk_status begin_again(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
+hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
   hk_executor_cancel(e->executor);
-  t->hold = true;
+  e->training->hold = true;
   HK_TRY(begin_run(e, true, err));
-  for (int32_t i = 0; i < e->state.n_images; i++) t->images[i].issued = false;
-  return hk_handover_leave(e, true, err);
+  return hk_handover_issue_again(e, err);
+}
+
+/* Updates that run ahead read the state and use the team. */
+hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  pthread_mutex_lock(&t->lock);
+  hk_status status = HK_OK;
+  if (state_of(e) == HK_STEPPED) status = settle_alone(e, err);
+  if (state_of(e) == HK_BEGUN && e->failed) status = end_run(e, err);
+  if (state_of(e) == HK_BEGUN && !t->hold) {
+    status = hk_training_begin_again(e, err);
+    if (status != HK_OK) e->failed = true;
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status;
 }
 
 /* -- Steps ------------------------------------------------------------------------------------- */
@@ -294,9 +306,9 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
     set_state(e, HK_STEPPED);
     return HK_OK;
   }
-  /* A gradient that came when its image had left was copied outside the graph. */
-  if (t->violated) HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
+  /* Images that were added to after their operation have been copied again, behind it. */
+  HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
   set_state(e, HK_STEPPED);
@@ -306,7 +318,7 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
 
 /* Nothing is changed: the gradients are of no use. */
 static hk_status skip(hk_engine *e, hk_error *err) {
-  end_run(e);
+  HK_TRY(end_run(e, err));
   return hk_handover_reset(e, err);
 }
 
@@ -316,7 +328,6 @@ static void remember(hk_engine *e, const hk_training_step_options *o,
   t->last_scale = 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
   t->clipped_in_a_row = r->grad_scale == t->last_scale ? 0 : t->clipped_in_a_row + 1;
   memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
-  t->factor = 1;
 }
 
 /* With at least one gradient given. */
@@ -327,13 +338,10 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
   HK_TRY(hk_handover_leave(e, true, err));
   HK_TRY(hk_handover_squares(e, -1, &sum, err));
   judge(e, o, &sum, r);
-  if (r->skipped) {
-    t->factor = 1;
-    return skip(e, err);
-  }
+  if (r->skipped) return skip(e, err);
   const bool kept = choose_constants(e, r->grad_scale);
   if (overlaps(e) && !t->hold) {
-    if (!kept) HK_TRY(begin_again(e, err));
+    if (!kept) HK_TRY(hk_training_begin_again(e, err));
     if (kept) r->ahead = count_ahead(e);
   }
   if (t->hold || !overlaps(e)) take_constants(e);
@@ -345,14 +353,23 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
 
 /* Between BEGUN and a failure nothing of the step has been done but in spare memory. */
 static hk_status fail_step(hk_engine *e, hk_error *err) {
-  const hk_error cause = *err;
   const bool begun = state_of(e) == HK_STEPPED;
-  end_run(e);
-  if (e->failed) { /* end_run has accounted for it */
-    *err = cause;
+  hk_error ended = {0};
+  if (end_run(e, &ended) != HK_OK) { /* which has accounted for it */
+    *err = ended;
     return err->status;
   }
   return hk_engine_account_for_failure(e, e->training->stepping, begun, err);
+}
+
+static hk_status check_step(const hk_training_step_options *o, hk_error *err) {
+  const bool right =
+      o->max_norm >= 0 && o->loss_scale >= 0 && isfinite(o->loss_scale) && !(o->sum_of_squares < 0);
+  if (right) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "a step with max_norm %g, loss_scale %g, sum_of_squares %g: none may be negative, "
+                 "and 0 stands for no clipping, 1, and this engine's own",
+                 o->max_norm, o->loss_scale, o->sum_of_squares);
 }
 
 hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options,
@@ -360,7 +377,8 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
   static const hk_training_step_options none = {0};
   struct hk_training *t = e->training;
   if (options == NULL) options = &none;
-  *report = (hk_training_step_report){.step = e->step, .grad_scale = 1};
+  *report = (hk_training_step_report){.step = hk_training_step_number(e), .grad_scale = 1};
+  HK_TRY(check_step(options, err));
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
@@ -375,18 +393,30 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
     if (status != HK_OK) status = fail_step(e, err);
     if (status == HK_OK && !overlaps(e)) status = settle_alone(e, err);
   }
+  t->factor = 1;
   pthread_mutex_unlock(&t->lock);
   return status;
 }
 
 /* -- Waiting ----------------------------------------------------------------------------------- */
 
+/* When a wait of at most timeout_ms from now on is over; -1: never. */
+static hk_ns deadline_of(int32_t timeout_ms) {
+  return timeout_ms < 0 ? -1 : hk_now() + (hk_ns)timeout_ms * 1000000;
+}
+
+static int32_t time_left_ms(hk_ns deadline) {
+  if (deadline < 0) return -1;
+  return (int32_t)(hk_max(0, deadline - hk_now() + 999999) / 1000000);
+}
+
 /* One block's operations: queued, and followed by `stream`. */
-static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, int32_t timeout_ms,
+static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk_ns deadline,
                               bool *there, hk_error *err) {
   const struct hk_training *t = e->training;
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
-    HK_TRY(hk_executor_await(e->executor, t->block_ops[i], timeout_ms, there, err));
+    const int32_t left_ms = time_left_ms(deadline);
+    HK_TRY(hk_executor_await(e->executor, t->block_ops[i], left_ms, there, err));
     if (!*there) return HK_OK;
   }
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
@@ -398,6 +428,7 @@ static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, in
 hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, int32_t timeout_ms,
                                    bool *there, hk_error *err) {
   struct hk_training *t = e->training;
+  const hk_ns deadline = deadline_of(timeout_ms);
   *there = true;
   HK_TRY(hk_engine_refuse_failed(e, err));
   if (block < -1 || block >= t->n_blocks) {
@@ -415,7 +446,7 @@ hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, in
   pthread_mutex_unlock(&t->lock);
   const int32_t first = block < 0 ? 0 : block, last = block < 0 ? t->n_blocks - 1 : block;
   for (int32_t b = first; pending && status == HK_OK && *there && b <= last; b++) {
-    status = follow_block(e, b, stream, timeout_ms, there, err);
+    status = follow_block(e, b, stream, deadline, there, err);
   }
   if (pending && status == HK_OK && *there && hk_training_is_host(e)) {
     status = e->backend->ops->stream_sync(stream, err);
@@ -444,10 +475,16 @@ hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_er
 
 /* -- Smaller calls ----------------------------------------------------------------------------- */
 
+/* What has been handed over cannot be said after a failure half way. */
+static hk_status note_failure(hk_engine *e, hk_status status) {
+  if (status == HK_ENVIRONMENT) e->failed = true;
+  return status;
+}
+
 hk_status hk_training_flush(hk_engine *e, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = hk_handover_leave(e, false, err);
+  const hk_status status = note_failure(e, hk_handover_leave(e, false, err));
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }
@@ -488,11 +525,13 @@ hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
   hk_status status = HK_OK;
   if (any && param >= 0) {
     status = forget_one(e, param, err);
-  } else if (any) {
-    if (state_of(e) == HK_BEGUN) end_run(e);
-    status = hk_handover_reset(e, err);
+  } else if (param < 0) {
+    const bool begun = state_of(e) == HK_BEGUN;
+    if (begun) status = end_run(e, err);
+    if (status == HK_OK && (begun || any)) status = hk_handover_reset(e, err);
     t->factor = 1;
   }
+  note_failure(e, status);
   pthread_mutex_unlock(&t->lock);
   return status;
 }
@@ -512,7 +551,7 @@ hk_status hk_training_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_e
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_param(e, param, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = hk_handover_squares(e, param, sum, err);
+  const hk_status status = note_failure(e, hk_handover_squares(e, param, sum, err));
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }

@@ -48,6 +48,9 @@ hk_status hk_training_step(hk_engine *engine, const hk_training_step_options *op
 hk_status hk_training_wait_weights(hk_engine *engine, int32_t block, void *stream,
                                    int32_t timeout_ms, bool *there, hk_error *err);
 hk_status hk_training_drain(hk_engine *engine, int32_t timeout_ms, bool *there, hk_error *err);
+/* Before state is read or written (engine.h) between steps: completes the last step, gives up what
+ * has run ahead of the next one, and reports a failure of either, once. */
+hk_status hk_training_quiet(hk_engine *engine, hk_error *err);
 
 /* recording.c: hocket_record, hocket_mark, hocket_timeline. */
 hk_status hk_training_record(hk_engine *engine, bool on, hk_error *err);

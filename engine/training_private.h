@@ -55,6 +55,7 @@ struct hk_training {
   hk_image_state *images;
 
   int32_t *given;    /* [param] gradients since the last step */
+  int32_t *giver;    /* [param] index of the caller's stream of the last of them */
   int32_t *expected; /* [param] as many as the step before had */
   hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
   double factor;     /* of hk_training_scale */
@@ -88,6 +89,8 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
 /* Everything that is on the device leaves for the host. With `all`, every image's operation is
  * issued, whether all of it has been given or not. */
 hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err);
+/* In a run that has begun anew: operations that had been issued in the one before. */
+hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
 /* Exact sum of squares of what was given for one tensor, or with -1 for all; waits for it. */
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
 /* Nothing has been given: counts, bins, images. */
@@ -105,6 +108,8 @@ void hk_recording_close(hk_engine *e);
 
 /* Before the first gradient of an iteration. */
 hk_status hk_training_begin(hk_engine *e, hk_error *err);
+/* Gives up what has run ahead, and begins the run anew with all updates behind the gate. */
+hk_status hk_training_begin_again(hk_engine *e, hk_error *err);
 static inline bool hk_training_is_host(const hk_engine *e) {
   return e->backend->ops == &hk_backend_host;
 }

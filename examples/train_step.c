@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training with hocket.h and nothing else.
+/* Training with hocket.h and nothing else: a network of three layers, forward and backward written
+ * out, that learns to imitate another one.
  *
- *   hocket simulate --model llama-2-7b --machine h200-16c --policy streamed -o plan.json
- *   train_step plan.json 6738415616 20
+ *   train_step OVERLAP FIRST LAST [CHECKPOINT]
  *
- * The arguments are a plan, the model's parameters on this rank, and how many steps to take. The
- * "model" is least squares: parameter i has a target t[i], the loss is the mean of
- * (w[i] - t[i])^2 / 2, so that the gradient, w[i] - t[i], is known without a framework. Forward and
- * backward use the bf16 weights that the engine keeps, as real training does; master weights,
- * momentum and variance live wherever the plan says and never pass through this program. */
-#include <errno.h>
+ * takes steps FIRST to LAST - 1 of a run of 400. OVERLAP is none, forward or both; the losses are
+ * the same to the last digit. With a CHECKPOINT it resumes from there unless FIRST is 0, and saves
+ * there at the end.
+ *
+ * It runs on hocket's host backend, where device memory is ordinary memory. On a GPU the memory of
+ * weights, activations and gradients comes from cudaMalloc, layers are kernels on a stream, that
+ * stream is passed where NULL stands here, and nothing else changes: no call below waits for the
+ * device but where a loss is printed. */
 #include <hocket.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { LAYERS = 3, BATCH = 32, WIDEST = 64, RUN = 400 };
+static const int width[LAYERS + 1] = {16, 64, 64, 8};
 
 /* -- bf16 is the upper half of a float --------------------------------------------------------- */
 
@@ -35,86 +41,217 @@ static uint16_t to_bf16(float value) {
 
 /* -- The model --------------------------------------------------------------------------------- */
 
-/* Between -1 and 1, another for every parameter. */
-static float target(int64_t i) {
-  const uint32_t z = (uint32_t)i * 2654435761u;
-  return (float)(z >> 8) / (float)(1 << 23) - 1;
+/* One layer is one block of the model and has two tensors: 2 b its matrix, 2 b + 1 its bias. */
+typedef struct {
+  uint16_t weight[WIDEST * WIDEST], weight_grad[WIDEST * WIDEST]; /* [out][in], bf16 */
+  float bias[WIDEST], bias_grad[WIDEST];
+} layer;
+
+typedef struct {
+  layer layers[LAYERS];
+  float values[LAYERS + 1][BATCH][WIDEST]; /* of each layer's neurons; 0: the input */
+  float errors[BATCH][WIDEST];             /* d loss / d values of the layer at hand */
+} network;
+
+/* The same sequence on every machine. */
+static float random_value(uint64_t *state) {
+  *state = *state * 6364136223846793005u + 1442695040888963407u;
+  return (float)(*state >> 40) / (float)(1 << 23) - 1; /* -1 to 1 */
 }
 
-/* Forward and backward: gradients of all parameters at these weights. Returns the loss. */
-static double backward(int64_t n, const uint16_t *weights, uint16_t *gradients) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; i++) {
-    const float error = from_bf16(weights[i]) - target(i);
-    gradients[i] = to_bf16(error);
-    sum += (double)error * (double)error / 2;
+static void initialise(network *n, uint64_t seed) {
+  for (int b = 0; b < LAYERS; b++) {
+    const float scale = 1.5f / sqrtf((float)width[b]);
+    for (int i = 0; i < width[b + 1] * width[b]; i++) {
+      n->layers[b].weight[i] = to_bf16(scale * random_value(&seed));
+    }
+    for (int o = 0; o < width[b + 1]; o++) n->layers[b].bias[o] = 0.1f * random_value(&seed);
   }
-  return sum / (double)n;
+}
+
+static void forward_layer(network *n, int b) {
+  const layer *l = &n->layers[b];
+  for (int s = 0; s < BATCH; s++) {
+    for (int o = 0; o < width[b + 1]; o++) {
+      float sum = l->bias[o];
+      for (int i = 0; i < width[b]; i++) {
+        sum += from_bf16(l->weight[o * width[b] + i]) * n->values[b][s][i];
+      }
+      n->values[b + 1][s][o] = b + 1 < LAYERS ? tanhf(sum) : sum;
+    }
+  }
+}
+
+/* From d loss / d output of the layer to its gradients, and to d loss / d input. */
+static void backward_layer(network *n, int b) {
+  layer *l = &n->layers[b];
+  float sums[WIDEST * WIDEST] = {0}, inputs[WIDEST];
+  memset(l->bias_grad, 0, sizeof l->bias_grad);
+  for (int s = 0; s < BATCH; s++) {
+    memset(inputs, 0, sizeof inputs);
+    for (int o = 0; o < width[b + 1]; o++) {
+      const float value = n->values[b + 1][s][o];
+      const float error = n->errors[s][o] * (b + 1 < LAYERS ? 1 - value * value : 1);
+      l->bias_grad[o] += error;
+      for (int i = 0; i < width[b]; i++) {
+        sums[o * width[b] + i] += error * n->values[b][s][i];
+        inputs[i] += error * from_bf16(l->weight[o * width[b] + i]);
+      }
+    }
+    memcpy(n->errors[s], inputs, sizeof inputs);
+  }
+  for (int i = 0; i < width[b + 1] * width[b]; i++) l->weight_grad[i] = to_bf16(sums[i]);
+}
+
+/* The batch of a step, and what the teacher says of it. */
+static void make_batch(network *n, network *teacher, int64_t step) {
+  uint64_t seed = (uint64_t)step * 7919 + 5;
+  for (int s = 0; s < BATCH; s++) {
+    for (int i = 0; i < width[0]; i++) n->values[0][s][i] = random_value(&seed);
+  }
+  memcpy(teacher->values[0], n->values[0], sizeof n->values[0]);
+  for (int b = 0; b < LAYERS; b++) forward_layer(teacher, b);
+}
+
+/* The mean square error, and its gradient in `errors`. */
+static double loss_of(network *n, const network *teacher) {
+  const int outputs = width[LAYERS];
+  double sum = 0;
+  for (int s = 0; s < BATCH; s++) {
+    for (int o = 0; o < outputs; o++) {
+      const float difference = n->values[LAYERS][s][o] - teacher->values[LAYERS][s][o];
+      n->errors[s][o] = 2 * difference / (float)(BATCH * outputs);
+      sum += (double)difference * (double)difference;
+    }
+  }
+  return sum / (BATCH * outputs);
 }
 
 /* -- Training ---------------------------------------------------------------------------------- */
 
 /* All of these return what the failing call returned, or 0; `message` then says why. */
 
-static int take_step(hocket_engine *engine, uint16_t *weights, uint16_t *gradients, char *message) {
-  const int64_t n = hocket_numel(engine);
-  int status = hocket_read(engine, HOCKET_W, 0, n, weights, message);
-  if (status != 0) return status;
-  const double loss = backward(n, weights, gradients);
+static hocket_group group_at(int64_t step) {
+  const double warm_up = fmin(1, (double)(step + 1) / 20);
+  const double cosine = 0.5 * (1 + cos(3.14159265358979 * (double)step / RUN));
+  return (hocket_group){.lr = 1e-2 * warm_up * (0.05 + 0.95 * cosine),
+                        .beta1 = 0.9,
+                        .beta2 = 0.99,
+                        .eps = 1e-8,
+                        .weight_decay = 1e-4};
+}
 
-  /* A backward pass has the last layers' gradients first: in any order, each once. With gradients
-   * in device memory, on_device is 1 and nothing passes through the host that need not. */
-  const int64_t middle = n / 2;
-  status = hocket_gradients(engine, middle, n - middle, gradients + middle, 0, message);
-  if (status == 0) status = hocket_gradients(engine, 0, middle, gradients, 0, message);
-  hocket_step_info info = {0};
-  if (status == 0) status = hocket_step(engine, &info, message);
-  if (status != 0) return status;
-  printf("step %" PRId64 ": loss %.6f before, gradient norm %.3f, update %.3f ms\n", info.step,
-         loss, info.grad_norm, info.update_ms);
+static int create(network *n, const char *overlap, hocket_engine **engine, char *message) {
+  hocket_tensor tensors[2 * LAYERS];
+  char names[2 * LAYERS][32];
+  const hocket_group group = group_at(0);
+  hocket_options options = {.backend = "host", .cpu_threads = 1};
+  options.overlap = strcmp(overlap, "both") == 0      ? HOCKET_OVERLAP_BOTH
+                    : strcmp(overlap, "forward") == 0 ? HOCKET_OVERLAP_FORWARD
+                                                      : HOCKET_OVERLAP_NONE;
+  for (int b = 0; b < LAYERS; b++) {
+    layer *l = &n->layers[b];
+    snprintf(names[2 * b], sizeof names[0], "layer %d weight", b);
+    snprintf(names[2 * b + 1], sizeof names[0], "layer %d bias", b);
+    tensors[2 * b] = (hocket_tensor){.name = names[2 * b],
+                                     .numel = (int64_t)width[b] * width[b + 1],
+                                     .block = b,
+                                     .weight = l->weight}; /* bf16, and so are gradients */
+    tensors[2 * b + 1] = (hocket_tensor){.name = names[2 * b + 1],
+                                         .numel = width[b + 1],
+                                         .block = b,
+                                         .weight_type = HOCKET_FP32,
+                                         .grad_type = HOCKET_FP32,
+                                         .weight = l->bias};
+  }
+  return hocket_create(NULL, tensors, 2 * LAYERS, &group, 1, &options, engine, message);
+}
+
+/* Each layer begins as soon as its own weights have come from the last step. */
+static int forward(hocket_engine *engine, network *n, char *message) {
+  for (int b = 0; b < LAYERS; b++) {
+    const int status = hocket_wait_weights(engine, b, NULL, -1, message);
+    if (status != 0) return status;
+    forward_layer(n, b);
+  }
   return 0;
 }
 
-static int train(hocket_engine *engine, int64_t steps, char *message) {
-  const size_t n = (size_t)hocket_numel(engine);
-  uint16_t *weights = malloc(n * sizeof *weights), *gradients = malloc(n * sizeof *gradients);
-  int status = weights != NULL && gradients != NULL ? 0 : 3;
-  if (status != 0) snprintf(message, HOCKET_MESSAGE, "out of memory for %zu gradients", n);
-  for (int64_t step = 0; step < steps && status == 0; step++) {
-    status = take_step(engine, weights, gradients, message);
+/* Gradients leave layer by layer, while the layers before are still at work. */
+static int backward(hocket_engine *engine, network *n, char *message) {
+  for (int b = LAYERS; b-- > 0;) {
+    backward_layer(n, b);
+    const hocket_gradient list[] = {{2 * b, n->layers[b].weight_grad},
+                                    {2 * b + 1, n->layers[b].bias_grad}};
+    const int status = hocket_gradients(engine, list, 2, NULL, message);
+    if (status != 0) return status;
   }
-  free(weights);
-  free(gradients);
-  return status;
+  return 0;
 }
 
-/* False unless the text is a whole number from 0 on. */
-static bool whole_number(const char *text, int64_t *number) {
-  char *end = NULL;
-  errno = 0;
-  *number = strtoll(text, &end, 10);
-  return errno == 0 && end != text && *end == 0 && *number >= 0;
+static int train(hocket_engine *engine, network *n, network *teacher, int64_t first, int64_t last,
+                 char *message) {
+  for (int64_t step = first; step < last; step++) {
+    const hocket_group group = group_at(step);
+    const hocket_step_options options = {.max_norm = 0.25};
+    hocket_step_info info = {0};
+    make_batch(n, teacher, step);
+    int status = forward(engine, n, message);
+    if (status != 0) return status;
+    const double loss = loss_of(n, teacher);
+    status = backward(engine, n, message);
+    if (status == 0) status = hocket_set_group(engine, 0, &group, message);
+    if (status == 0) status = hocket_step(engine, &options, &info, NULL, message);
+    if (status != 0) return status;
+    printf("step %" PRId64 ": loss %.17g, gradient norm %.17g\n", info.step, loss, info.grad_norm);
+  }
+  return hocket_drain(engine, -1, message);
 }
 
-int main(int count, char **arguments) {
-  int64_t parameters = 0, steps = 0;
-  if (count != 4 || !whole_number(arguments[2], &parameters) ||
-      !whole_number(arguments[3], &steps)) {
-    fprintf(stderr, "usage: %s PLAN.json PARAMETERS STEPS\n", arguments[0]);
-    return 2;
-  }
-  char message[HOCKET_MESSAGE];
+/* Masters and weights, of a run that begins or goes on. */
+static int start(hocket_engine *engine, int64_t first, const char *checkpoint, char *message) {
+  if (first == 0) return hocket_masters(engine, -1, NULL, message);
+  const int status = hocket_load(engine, checkpoint, message);
+  return status != 0 ? status : hocket_weights_from_masters(engine, -1, NULL, message);
+}
+
+static int run(const char *overlap, int64_t first, int64_t last, const char *checkpoint,
+               char *message) {
+  static network student, teacher;
   hocket_engine *engine = NULL;
-  const hocket_group group = {
-      .numel = parameters, .lr = 0.05, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
-  /* NULL: the GPU where there is one, else the host in its place. The weights begin as zeros;
-   * hocket_write would give them others. */
-  int status = hocket_create(arguments[1], &group, 1, NULL, &engine, message);
-  if (status == 0) status = train(engine, steps, message);
+  initialise(&student, 1);
+  initialise(&teacher, 2);
+  int status = create(&student, overlap, &engine, message);
+  if (status == 0) status = start(engine, first, checkpoint, message);
+  if (status == 0) status = train(engine, &student, &teacher, first, last, message);
+  if (status == 0 && checkpoint != NULL) status = hocket_save(engine, checkpoint, message);
   char checksum[33];
   if (status == 0) status = hocket_checksum(engine, checksum, message);
   if (status == 0) printf("checksum of the state: %s\n", checksum);
-  if (status != 0) fprintf(stderr, "%s\n", message);
   hocket_destroy(engine);
+  return status;
+}
+
+/* False unless the text is a whole number from 0 to RUN. */
+static bool step_number(const char *text, int64_t *number) {
+  char *end = NULL;
+  *number = strtoll(text, &end, 10);
+  return end != text && *end == 0 && *number >= 0 && *number <= RUN;
+}
+
+int main(int count, char **arguments) {
+  int64_t first = 0, last = 0;
+  const bool right = (count == 4 || count == 5) && step_number(arguments[2], &first) &&
+                     step_number(arguments[3], &last) && (first == 0 || count == 5) &&
+                     (strcmp(arguments[1], "none") == 0 || strcmp(arguments[1], "forward") == 0 ||
+                      strcmp(arguments[1], "both") == 0);
+  if (!right) {
+    fprintf(stderr, "usage: %s none|forward|both FIRST LAST [CHECKPOINT]; steps are 0 to %d\n",
+            arguments[0], RUN);
+    return 2;
+  }
+  char message[HOCKET_MESSAGE];
+  const int status = run(arguments[1], first, last, count == 5 ? arguments[4] : NULL, message);
+  if (status != 0) fprintf(stderr, "%s\n", message);
   return status;
 }

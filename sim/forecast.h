@@ -39,6 +39,7 @@ typedef struct {
   bool cores_unbound;     /* ranks are not bound to core sets: each team has threads on all cores */
   int64_t piece_numel;    /* 0: hk_plan_create's, about 1/256 of the rank's parameters */
   hk_overlap overlap;     /* then ranks leave some of their cores to the framework's threads, too */
+  const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
 } hk_plan_settings;
 
 /* What to try: a policy with its options under a runtime. */
@@ -58,6 +59,12 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
 /* With overlap `both`: marks `ahead` the subgroups on route cpu, the deepest blocks' first, since
  * their gradients come first, until host memory has no room for more spares. */
 hk_status hk_plan_run_ahead(hk_plan *plan, const hk_machine *machine, hk_error *err);
+/* The same, from subgroup `deepest` down to shallower ones, with so many bytes a rank for spares.
+ */
+void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
+/* Host memory that the plan, with nothing ahead, leaves to each rank of a node; 0: none. */
+hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,
+                         hk_error *err);
 
 /* Takes over *plan (zeroed afterwards, also on failure). */
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
@@ -83,7 +90,10 @@ typedef struct {
   hk_forecast *forecasts; /* fitting ones first, by iteration time; then those that do not fit, by
                              how much is missing */
   size_t n, n_fit;
-  char reason[1024]; /* why the winner wins, or why nothing fits and what would help */
+  int simulations;      /* of hk_overlap_search, which with an overlap adds its plan; else 0 */
+  hk_ns closed_form_ns; /* of that plan */
+  hk_bytes gpu_limit;   /* the most state on each GPU that it could have had */
+  char reason[2048];    /* why the winner wins, or why nothing fits and what would help */
 } hk_ranking;
 
 /* Simulates all candidates (OpenMP over candidates; the result does not depend on the threads).

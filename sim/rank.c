@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "sim/forecast.h"
+#include "sim/overlap.h"
 
 #define DEFAULT_SUBGROUP 100000000
 
@@ -38,7 +39,7 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
                             const hk_plan_settings *settings, hk_plan *plan, hk_error *err) {
   memset(plan, 0, sizeof *plan);
   hk_model copy = {0};
-  HK_TRY(hk_model_from_config(model->config, model->name, &copy, err));
+  HK_TRY(hk_model_copy(model, &copy, err));
   hk_status status = hk_plan_create(
       &copy, job, candidate->runtime, rule_of(candidate, settings),
       settings->subgroup_numel > 0 ? settings->subgroup_numel : DEFAULT_SUBGROUP, plan, err);
@@ -241,10 +242,33 @@ static void say_shares(hk_ranking *ranking, const hk_forecast *best) {
   say(ranking, text);
 }
 
-static void say_why(hk_ranking *ranking) {
+/* With an overlap what counts is the iteration. */
+static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
+  const hk_forecast *best = &ranking->forecasts[0];
+  char text[320];
+  if (strcmp(best->plan.policy, "overlapped") == 0) {
+    say(ranking, searched);
+  } else {
+    snprintf(text, sizeof text, "An iteration takes %.2f x its lower bound (%s).",
+             (double)best->iteration_ns / (double)hk_max(1, best->period_bound.period_ns),
+             best->period_bound.binding);
+    say(ranking, text);
+  }
+  const hk_forecast *other = find(ranking, "zero-offload", HK_RUNTIME_HOCKET);
+  if (other == NULL || other == best) return;
+  snprintf(text, sizeof text, "It is %.2f x as fast as leaving all to the CPU.",
+           (double)other->iteration_ns / (double)hk_max(1, best->iteration_ns));
+  say(ranking, text);
+}
+
+static void say_why(hk_ranking *ranking, const char *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
   say_shares(ranking, best);
+  if (best->plan.overlap != HK_OVERLAP_NONE) {
+    say_why_overlapped(ranking, searched);
+    return;
+  }
   snprintf(text, sizeof text,
            "It keeps %s %.0f %% busy through the update, %.2f x its lower bound.",
            hk_resource_name(best->limiter), 100 * best->limiter_utilization,
@@ -277,6 +301,55 @@ static void say_why_not(hk_ranking *ranking) {
   say(ranking, text);
 }
 
+/* -- the best overlap --------------------------------------------------------------------- */
+
+/* What a user fixed leaves nothing to search. */
+static bool searches(const hk_plan_settings *settings, const hk_ranking_options *options) {
+  const hk_policy_options *fixed = &options->fixed;
+  return settings->overlap != HK_OVERLAP_NONE && options->only_policy == NULL &&
+         (options->only_runtime == NULL || *options->only_runtime == HK_RUNTIME_HOCKET) &&
+         fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
+}
+
+/* Adds the plan of hk_overlap_search unless it is one of those that are ranked anyway. */
+static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const hk_machine *machine,
+                              const hk_job *job, const hk_plan_settings *settings, char *reason,
+                              size_t size, hk_error *err) {
+  hk_overlap_search_result found;
+  HK_TRY(hk_overlap_search(model, machine, job, settings, &found, err));
+  hk_overlap_reason(&found, machine, reason, size);
+  ranking->simulations = found.simulations;
+  ranking->closed_form_ns = found.closed_form_ns;
+  ranking->gpu_limit = found.gpu_limit;
+  for (size_t i = 0; i < ranking->n; i++) {
+    if (!same_schedule(&ranking->forecasts[i].plan, &found.best.plan)) continue;
+    hk_forecast_free(&ranking->forecasts[i]);
+    ranking->forecasts[i] = found.best;
+    return HK_OK;
+  }
+  ranking->forecasts[ranking->n++] = found.best;
+  return HK_OK;
+}
+
+/* Plans that keep more state on a GPU than the user allows do not fit. */
+static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
+  if (settings->gpu_state == NULL) return;
+  for (size_t i = 0; i < ranking->n; i++) {
+    hk_forecast *f = &ranking->forecasts[i];
+    int64_t n[HK_ROUTE_COUNT];
+    hk_plan_route_totals(&f->plan, n);
+    const hk_bytes over = 12 * n[HK_ROUTE_RESIDENT] - *settings->gpu_state;
+    if (over <= 0) continue;
+    char there[16], allowed[16];
+    f->feasible = false;
+    f->gpu_short = hk_max(f->gpu_short, over);
+    snprintf(f->problem, sizeof f->problem, "keeps %s of state on each GPU, --gpu-memory allows %s",
+             hk_format_bytes(12 * n[HK_ROUTE_RESIDENT], there, sizeof there),
+             hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
+    snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
+  }
+}
+
 hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
                   const hk_plan_settings *settings, const hk_ranking_options *options,
                   hk_ranking *ranking, hk_error *err) {
@@ -289,8 +362,9 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                    "what");
   }
   const size_t most = (size_t)candidates.n;
+  char searched[1000] = "";
   hk_plan *plans = calloc(most, sizeof *plans);
-  ranking->forecasts = calloc(most, sizeof *ranking->forecasts);
+  ranking->forecasts = calloc(most + 1, sizeof *ranking->forecasts);
   if (plans == NULL || ranking->forecasts == NULL) {
     free(plans);
     hk_ranking_free(ranking);
@@ -304,17 +378,21 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
     ranking->n = drop_twins(plans, most);
     status = forecast_all(plans, ranking->n, machine, ranking->forecasts, err);
   }
+  if (status == HK_OK && searches(settings, options)) {
+    status = add_searched(ranking, model, machine, job, settings, searched, sizeof searched, err);
+  }
   for (size_t i = 0; i < most; i++) hk_plan_free(&plans[i]);
   free(plans);
   if (status != HK_OK) {
     hk_ranking_free(ranking);
     return status;
   }
+  apply_limit(ranking, settings);
   const size_t n = ranking->n;
   qsort(ranking->forecasts, n, sizeof *ranking->forecasts, compare);
   while (ranking->n_fit < n && ranking->forecasts[ranking->n_fit].feasible) ranking->n_fit++;
   if (ranking->n_fit > 0) {
-    say_why(ranking);
+    say_why(ranking, searched);
   } else {
     say_why_not(ranking);
   }

@@ -10,13 +10,33 @@
  * open on a resource that has nothing left but the last bit. */
 #define TOGETHER (1 + 1e-12)
 
-static void freeze(hk_activity *a, double rate, double *used, double *growth) {
+/* Growth is kept by subtraction. Where less than this is left of its last sum, what is left may be
+ * mostly the rounding of what was subtracted, even negative: it is summed anew. */
+#define CANCELLED 1e-6
+
+/* Growth of the open activities' use, a level, and what it was when it was last summed. */
+typedef struct {
+  double *now, *summed;
+} growths;
+
+static void freeze(hk_activity *a, double rate, double *used, const growths *growth) {
   a->rate = rate;
   for (int32_t u = 0; u < a->n_uses; u++) {
     const hk_share_use *use = &a->uses[u];
     used[use->resource] += rate * use->per_unit;
-    growth[use->resource] -= a->weight * use->per_unit;
+    growth->now[use->resource] -= a->weight * use->per_unit;
   }
+}
+
+static void sum_anew(hk_activity *const *activities, const int32_t *open, int n_open, int32_t r,
+                     const growths *growth) {
+  double sum = 0;
+  for (int i = 0; i < n_open; i++) {
+    const hk_activity *a = activities[open[i]];
+    for (int32_t u = 0; u < a->n_uses; u++)
+      if (a->uses[u].resource == r) sum += a->weight * a->uses[u].per_unit;
+  }
+  growth->now[r] = growth->summed[r] = sum;
 }
 
 /* The level at which resource r is full, with what is left for the open activities. */
@@ -28,14 +48,16 @@ static double full_level(double capacity, double used, double growth) {
 /* The lowest level at which one of the open activities stops. Each keeps its own in `rate`, until
  * it is frozen. */
 static double next_level(hk_activity *const *activities, const int32_t *open, int n_open,
-                         const double *capacity, const double *used, const double *growth) {
+                         const double *capacity, const double *used, const growths *growth) {
   double level = INFINITY;
   for (int i = 0; i < n_open; i++) {
     hk_activity *a = activities[open[i]];
     a->rate = a->cap / a->weight;
     for (int32_t u = 0; u < a->n_uses; u++) {
       const int32_t r = a->uses[u].resource;
-      const double at_full = full_level(capacity[r], used[r], growth[r]);
+      if (growth->now[r] < CANCELLED * growth->summed[r])
+        sum_anew(activities, open, n_open, r, growth);
+      const double at_full = full_level(capacity[r], used[r], growth->now[r]);
       if (at_full < a->rate) a->rate = at_full;
     }
     if (a->rate < level) level = a->rate;
@@ -44,20 +66,23 @@ static double next_level(hk_activity *const *activities, const int32_t *open, in
 }
 
 void hk_share(hk_activity *const *activities, int n, const double *capacity, int n_resources,
-              double *used, double *growth, int32_t *open) {
-  for (int r = 0; r < n_resources; r++) used[r] = growth[r] = 0;
+              double *used, double *scratch, int32_t *open) {
+  const growths growth = {.now = scratch, .summed = scratch + n_resources};
+  for (int r = 0; r < n_resources; r++) used[r] = growth.now[r] = 0;
   for (int i = 0; i < n; i++) {
     open[i] = i;
     for (int32_t u = 0; u < activities[i]->n_uses; u++) {
       const hk_share_use *use = &activities[i]->uses[u];
-      growth[use->resource] += activities[i]->weight * use->per_unit;
+      growth.now[use->resource] += activities[i]->weight * use->per_unit;
     }
   }
+  for (int r = 0; r < n_resources; r++) growth.summed[r] = growth.now[r];
 
   int n_open = n;
   while (n_open > 0) {
-    const double level = next_level(activities, open, n_open, capacity, used, growth);
-    /* Who stops is decided before any of them is frozen, as freezing changes `used`. */
+    const double level = next_level(activities, open, n_open, capacity, used, &growth);
+    /* Who stops is decided before any of them is frozen, as freezing changes `used`. The one with
+     * the lowest level always does. */
     int n_stop = 0;
     for (int i = 0; i < n_open; i++) {
       if (activities[open[i]]->rate > level * TOGETHER) continue;
@@ -67,7 +92,7 @@ void hk_share(hk_activity *const *activities, int n, const double *capacity, int
     }
     for (int i = 0; i < n_stop; i++) {
       hk_activity *a = activities[open[i]];
-      freeze(a, fmin(a->cap, a->weight * level), used, growth);
+      freeze(a, fmin(a->cap, a->weight * level), used, &growth);
     }
     for (int i = n_stop; i < n_open; i++) open[i - n_stop] = open[i];
     n_open -= n_stop;

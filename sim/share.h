@@ -22,9 +22,9 @@ typedef struct {
 } hk_activity;
 
 /* Fills in the rates of n activities. capacity[r] > 0. used[r] (out): sum of rate x per_unit.
- * `growth` (n_resources doubles) and `open` (n ints) are scratch of the caller's, so that nothing
- * is allocated here. O(rounds x uses), at most n rounds. */
+ * `scratch` (2 x n_resources doubles) and `open` (n ints) are scratch of the caller's, so that
+ * nothing is allocated here. O(rounds x uses), at most n rounds. */
 void hk_share(hk_activity *const *activities, int n, const double *capacity, int n_resources,
-              double *used, double *growth, int32_t *open);
+              double *used, double *scratch, int32_t *open);
 
 #endif

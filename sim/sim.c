@@ -90,12 +90,14 @@ static company gather(hk_state *s, int *n) {
   *n = 0;
   memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
   memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
+  memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
     if (!run->fluid) continue;
     s->activities[(*n)++] = &run->activity;
-    if (run->traffic == 0) continue;
     const int32_t rank = s->graph->ops[run->op].rank;
+    if (run->updates) s->updating[rank] = true;
+    if (run->traffic == 0) continue;
     unsigned *of_rank = &s->traffic[rank];
     s->readers[rank] += (run->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
     const unsigned first = run->traffic & ~*of_rank; /* of its sort on that GPU */
@@ -137,6 +139,8 @@ static void adapt(hk_state *s, company c) {
     if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
     const int32_t rank = s->graph->ops[run->op].rank;
     if (run->slowed) run->activity.cap *= update_kept(s->machine, s->traffic[rank]);
+    if (run->computes && s->updating[rank])
+      run->activity.cap *= s->machine->compute_beside_update.value;
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, s->machine, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
@@ -147,20 +151,34 @@ static void adapt(hk_state *s, company c) {
   }
 }
 
-/* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
- * what they did is booked first; operations that have just become fluid had none. */
-static hk_status share(hk_state *s) {
-  progress(s);
+static hk_status share_anew(hk_state *s, uint64_t key) {
   int n;
   const company c = gather(s, &n);
   adapt(s, c);
   hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
+  if (s->options.check) {
+    HK_TRY(hk_check_rates(s, n));
+    if (!hk_recall_agrees(s, key))
+      return hk_fail(s->err, HK_NO,
+                     "invariant broken: at %lld ns the same operations share the machine otherwise "
+                     "than before",
+                     (long long)s->now);
+  }
+  hk_recall_keep(s, key);
+  return HK_OK;
+}
+
+/* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
+ * what they did is booked first; operations that have just become fluid had none. */
+static hk_status share(hk_state *s) {
+  progress(s);
+  const uint64_t key = hk_recall_key(s);
+  if (s->options.check || !hk_recall(s, key)) HK_TRY(share_anew(s, key));
   for (int i = 0; i < s->n_running; i++) {
     hk_run *run = &s->runs[s->running[i]];
     if (run->fluid) run->due = s->now + hk_time_for(run->remaining, run->activity.rate);
   }
   s->dirty = false;
-  if (s->options.check) HK_TRY(hk_check_rates(s, n));
   return sample_rates(s);
 }
 
@@ -234,32 +252,51 @@ static void take_turns(hk_state *s) {
   }
 }
 
+/* As the operation before it on its lane: these are all that hk_demand_of looks at. */
+static bool demands_the_same(const hk_state *s, const hk_run *run, const hk_op *op) {
+  if (run->demanded == 0) return false;
+  const hk_op *before = &s->graph->ops[run->demanded - 1];
+  return before->kind == op->kind && before->work == op->work && before->threads == op->threads &&
+         before->rank == op->rank && before->phase == op->phase;
+}
+
+static void demand(hk_state *s, hk_run *run, const hk_op *op) {
+  const hk_demand d = hk_demand_of(s->graph, op, s->machine);
+  s->demands++;
+  run->latency = d.latency;
+  run->fetches = d.fetched;
+  run->slowed = d.slowed;
+  run->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
+  run->updates = op->phase == HK_PHASE_UPDATE;
+  run->traffic = d.traffic;
+  run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? d.engine : 0;
+  run->cap = d.cap;
+  run->host_wish = 0;
+  run->weight = d.weight;
+  run->weight_crowded = d.weight_crowded;
+  run->activity = (hk_activity){.uses = run->uses, .n_uses = d.n_uses};
+  for (int u = 0; u < d.n_uses; u++) {
+    const hk_resource r = d.uses[u].resource;
+    const double times = hk_use_count(s->graph, r);
+    run->uses[u] = (hk_share_use){hk_slot(op->rank, r), d.uses[u].per_unit * times};
+    if (r == HK_RES_DRAM_CPU) run->host_wish = d.cap * run->uses[u].per_unit;
+  }
+}
+
 static hk_status start(hk_state *s, int32_t id) {
   const hk_op *op = &s->graph->ops[id];
   hk_run *run = &s->runs[op->lane];
   note_phase(s, op);
   HK_TRY(hk_memory_take(s, op));
-  const hk_demand demand = hk_demand_of(s->graph, op, s->machine);
-  run->turning =
-      (run->traffic & HK_TRAFFIC_COPY_IN) != 0 && (demand.traffic & HK_TRAFFIC_COPY_OUT) != 0;
+  const unsigned before = run->traffic;
+  if (!demands_the_same(s, run, op)) demand(s, run, op);
+  run->demanded = id + 1;
+  run->activity.rate = 0; /* until it is shared */
+  run->turning = (before & HK_TRAFFIC_COPY_IN) != 0 && (run->traffic & HK_TRAFFIC_COPY_OUT) != 0;
   run->op = id;
   run->standing_by = run->fluid = run->waiting = false;
-  run->fetched = demand.fetched;
-  run->slowed = demand.slowed;
-  run->due = s->now + demand.latency;
-  run->traffic = demand.traffic;
-  run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? demand.engine : 0;
-  run->cap = demand.cap;
-  run->host_wish = 0;
-  run->weight = demand.weight;
-  run->weight_crowded = demand.weight_crowded;
-  run->activity = (hk_activity){.uses = run->uses, .n_uses = demand.n_uses};
-  for (int u = 0; u < demand.n_uses; u++) {
-    const hk_resource r = demand.uses[u].resource;
-    const double times = hk_use_count(s->graph, r);
-    run->uses[u] = (hk_share_use){hk_slot(op->rank, r), demand.uses[u].per_unit * times};
-    if (r == HK_RES_DRAM_CPU) run->host_wish = demand.cap * run->uses[u].per_unit;
-  }
+  run->fetched = run->fetches;
+  run->due = s->now + run->latency;
   s->running[s->n_running++] = op->lane;
   hk_span *span = &s->result->timeline.spans[id];
   span->start = s->now;

@@ -68,6 +68,7 @@ hk_status hk_state_open(hk_state *s) {
   s->engines = malloc(2 * ranks * sizeof *s->engines);
   s->traffic = malloc(ranks * sizeof *s->traffic);
   s->readers = malloc(ranks * sizeof *s->readers);
+  s->updating = malloc(ranks * sizeof *s->updating);
   s->activities = malloc(lanes * sizeof(hk_activity *));
   s->open = malloc(lanes * sizeof *s->open);
   s->ready = malloc((g->n_ops + 1) * sizeof *s->ready);
@@ -75,7 +76,9 @@ hk_status hk_state_open(hk_state *s) {
   s->gpu_memory = calloc(ranks, sizeof *s->gpu_memory);
   s->capacity = malloc(resources * sizeof *s->capacity);
   s->used = calloc(resources, sizeof *s->used);
-  s->growth = malloc(resources * sizeof *s->growth);
+  s->growth = malloc(2 * resources * sizeof *s->growth); /* as hk_share wants it */
+  s->recalled = calloc(HK_RECALL_SLOTS, sizeof *s->recalled);
+  s->recalled_used = malloc(HK_RECALL_SLOTS * resources * sizeof *s->recalled_used);
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);
   s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
   s->pickers = calloc(lanes, sizeof *s->pickers);
@@ -83,7 +86,8 @@ hk_status hk_state_open(hk_state *s) {
   if (s->runs == NULL || s->running == NULL || s->engines == NULL || s->traffic == NULL ||
       s->readers == NULL || s->activities == NULL || s->open == NULL || s->ready == NULL ||
       s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
-      s->growth == NULL || s->rate_counters == NULL || s->memory_counters == NULL ||
+      s->growth == NULL || s->recalled == NULL || s->recalled_used == NULL ||
+      s->rate_counters == NULL || s->memory_counters == NULL || s->updating == NULL ||
       s->pickers == NULL || s->busy == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
@@ -112,6 +116,7 @@ void hk_state_close(hk_state *s) {
   free(s->engines);
   free(s->traffic);
   free(s->readers);
+  free(s->updating);
   free(s->activities);
   free(s->open);
   free(s->ready);
@@ -120,6 +125,8 @@ void hk_state_close(hk_state *s) {
   free(s->capacity);
   free(s->used);
   free(s->growth);
+  free(s->recalled);
+  free(s->recalled_used);
   free(s->rate_counters);
   free(s->memory_counters);
   free(s->pending);

@@ -14,9 +14,14 @@ typedef struct {
   bool fluid;       /* false: standing by, in its latency, or waiting */
   bool fetched;     /* a kernel that has its latency before it: see hk_demand */
   bool slowed;      /* see hk_demand */
+  bool computes;    /* forward or backward */
+  bool updates;     /* a part of the update */
   bool waiting;     /* for its turn at a copy engine */
   hk_ns due;        /* when this part ends, as things stand */
   double remaining; /* work units at `hk_state.since` */
+  int32_t demanded; /* the operation whose demand the rest is, and one more; 0: none's yet */
+  hk_ns latency;
+  bool fetches;
   unsigned traffic, engine;
   bool turning; /* a copy out behind a copy in on its lane: first it takes its turn, of no length,
                    at the engine that does copies in */
@@ -32,6 +37,17 @@ typedef struct {
   hk_ns came;   /* when those came that it last chose among; -1: none have */
   int32_t lead; /* the lane that was the first of them; -1: none */
 } hk_copy_engine;
+
+/* How the machine was shared among so many fluid operations or fewer (sim/recall.c). */
+#define HK_RECALL_LANES 8
+#define HK_RECALL_SLOTS 64 /* a power of two */
+
+typedef struct {
+  uint64_t fluid;   /* their lanes in the order of `running`, one more than the lane's number, in 8
+                       bits each; 0: an empty slot */
+  uint64_t demands; /* hk_state's when it was shared */
+  double rates[HK_RECALL_LANES];
+} hk_recalled;
 
 typedef struct {
   const hk_graph *graph;
@@ -66,13 +82,17 @@ typedef struct {
 
   unsigned *traffic; /* per rank: what is fluid; scratch of one sharing */
   int *readers;      /* per rank: its kernels that read host memory; the same */
+  bool *updating;    /* per rank: parts of its update are; the same */
 
   hk_activity **activities; /* scratch of hk_share */
   int32_t *open;
   double *capacity, *used, *growth; /* [rank][resource]; node resources stand at rank 0 */
   int n_resources;
-  int *rate_counters;   /* [rank][resource] -> timeline counter or -1 */
-  int *memory_counters; /* per rank, then the host's */
+  uint64_t demands;      /* how often what a lane demands has changed */
+  hk_recalled *recalled; /* HK_RECALL_SLOTS of them */
+  double *recalled_used; /* [slot][resource] */
+  int *rate_counters;    /* [rank][resource] -> timeline counter or -1 */
+  int *memory_counters;  /* per rank, then the host's */
 } hk_state;
 
 /* Where a resource of a rank stands in the arrays above. */
@@ -97,6 +117,13 @@ hk_ns hk_time_for(double work, double rate);
 /* sim/state.c: everything from `graph` and `machine`; close also after a failure. */
 hk_status hk_state_open(hk_state *s);
 void hk_state_close(hk_state *s);
+
+/* sim/recall.c: rates that were shared before among the same operations. */
+uint64_t hk_recall_key(const hk_state *s); /* 0: too many to be remembered */
+bool hk_recall(hk_state *s, uint64_t key); /* sets `used` and the rates of fluid operations */
+void hk_recall_keep(hk_state *s, uint64_t key);
+/* Whether what is remembered is what has just been shared, to the last bit. */
+bool hk_recall_agrees(const hk_state *s, uint64_t key);
 
 /* sim/memory.c: an operation takes and gives back memory. */
 hk_status hk_memory_begin(hk_state *s);

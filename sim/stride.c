@@ -83,7 +83,7 @@ static hk_flow flow_of(const hk_side *s, unsigned traffic, double up) {
   if ((traffic & HK_TRAFFIC_CPU) != 0) active[n++] = &cpu, cpu.rate = most;
   if ((traffic & HK_TRAFFIC_IN) != 0) active[n++] = &in;
   if ((traffic & HK_TRAFFIC_OUT) != 0) active[n++] = &out;
-  double capacity[RESOURCES] = {[OUT] = s->out}, used[RESOURCES], growth[RESOURCES];
+  double capacity[RESOURCES] = {[OUT] = s->out}, used[RESOURCES], growth[2 * RESOURCES];
   capacity[MEMORY] = hk_resource_capacity(m, HK_RES_DRAM, hk_is_mixed(traffic)) / s->ranks;
   for (int pass = 0; pass < 50; pass++) {
     int32_t open[3];

@@ -9,11 +9,17 @@
 #include <stdint.h>
 /* cmocka needs the four above. */
 #include <cmocka.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/json.h"
 #include "core/machine.h"
 #include "core/model.h"
+
+/* Whether scripts/test --full runs it, and not every day's scripts/test. */
+static inline bool is_full_run(void) {
+  return getenv("HOCKET_TEST_FULL") != NULL;
+}
 
 static inline void must(hk_status status, const hk_error *err) {
   if (status != HK_OK) fail_msg("status %d: %s", (int)status, err->message);

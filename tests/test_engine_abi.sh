@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-License-Identifier: Apache-2.0
 # libhocket as a stranger meets it: nothing exported but hocket_*, a header that C and C++ take
-# under strict warnings, and the example built against these two alone, whose loss must fall.
+# under strict warnings, programs of tests/abi built against these two alone, and the example, whose
+# losses fall and are the same for every overlap.
 set -euo pipefail
 hocket=$1
 library=$(dirname "$hocket")
@@ -22,9 +23,9 @@ diff declared exported || fail "exported symbols (>) differ from hocket.h's func
 
 # A library that was built with a sanitizer needs it from whoever loads it.
 flags=()
-if nm -D "$library/libhocket.so" | grep __asan_init >sanitized; then
-  flags=("-fsanitize=address,undefined")
-fi
+symbols=$(nm -D "$library/libhocket.so")
+[[ $symbols != *__asan_init* ]] || flags=("-fsanitize=address,undefined")
+[[ $symbols != *__tsan_init* ]] || flags=("-fsanitize=thread")
 cc=${CC:-cc}
 command -v "$cc" >/dev/null || { echo "no C compiler: skipped" && exit 77; }
 strict=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I "$root/engine")
@@ -38,8 +39,10 @@ if command -v "${CXX:-c++}" >/dev/null; then
 int main() {
   hocket_engine *engine = NULL;
   char message[HOCKET_MESSAGE];
-  hocket_group group = {10, 1e-3, 0.9, 0.999, 1e-8, 0.0};
-  int status = hocket_create("no plan", &group, 1, NULL, &engine, message);
+  hocket_group group = {1e-3, 0.9, 0.999, 1e-8, 0.0};
+  hocket_tensor tensor = hocket_tensor();
+  hocket_options options = hocket_options();
+  int status = hocket_create("no plan", &tensor, 1, &group, 1, &options, &engine, message);
   hocket_destroy(engine);
   return status;
 }
@@ -50,23 +53,55 @@ EOF
   done
 fi
 
+# build SOURCE: a program of that name here, which knows the library and the header only.
+build() {
+  "$cc" -std=c11 -O1 -g -ffp-contract=off -D_GNU_SOURCE "${strict[@]}" "${flags[@]}" "$root/$1" \
+    -o "$(basename "$1" .c)" -L "$library" -lhocket -lm -pthread -Wl,-rpath,"$library"
+}
+
+# goes LAST PROGRAM ARGUMENTS...: exits 0 and its last line has the pattern.
+goes() {
+  timeout 500 "./$2" "${@:3}" >"$2.out" 2>"$2.err" || fail "$2: exit $?: $(tail -n 40 "$2.err")"
+  tail -n 1 "$2.out" | grep -q -- "$1" || fail "$2 said '$(tail -n 1 "$2.out")'"
+}
+
+# Plans of as many parameters as the tensors of tests/abi/world.h are given.
 cat >tiny.json <<'EOF'
 {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "hidden_size": 64,
  "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
  "max_position_embeddings": 4096}
 EOF
 "$hocket" simulate --model tiny.json --machine h200-16c --policy twinflow --ratio 0.5 \
-  --subgroup 5000 --cpu-threads 1 -o plan.json --quiet >/dev/null
+  --subgroup 5000 --cpu-threads 1 -o twinflow.json --quiet >/dev/null
+"$hocket" simulate --model tiny.json --machine h200-16c --policy streamed \
+  --subgroup 5000 --cpu-threads 1 -o streamed.json --quiet >/dev/null
 parameters=$("$hocket" model show tiny.json --json | grep -oE '"parameters":[[:space:]]*[0-9]+' |
   grep -oE '[0-9]+$')
-"$cc" -std=c11 "${strict[@]}" "${flags[@]}" "$root/examples/train_step.c" -o train_step \
-  -L "$library" -lhocket -Wl,-rpath,"$library"
-./train_step plan.json "$parameters" 40 >trained || fail "the example: exit $?"
-grep -c '^step ' trained | grep -qx 40 || fail "the example took other than 40 steps"
-awk '/^step / {loss = $4; if (first == "") first = loss}
-     END {exit !(first > 0.1 && loss < first / 20)}' trained || { cat trained; fail "no learning"; }
-grep -qE '^checksum of the state: [0-9a-f]{32}$' trained || fail "the example prints no checksum"
-./train_step plan.json "$((parameters + 1))" 1 2>said && fail "a wrong number of parameters went"
-grep -q "parameter groups have" said || fail "what is wrong with the groups is not said"
-./train_step no-such-plan.json 1 1 2>said && fail "a plan that is not there went"
-grep -q "no-such-plan.json" said || fail "which plan is missing is not said"
+for program in training misuse threads; do build tests/abi/$program.c; done
+goes "all went well" training "$parameters" twinflow.json streamed.json
+goes "all went well" misuse 30000
+goes "all went well" threads 30000
+if command -v python3 >/dev/null; then
+  python3 "$root/tests/abi/check_words.py" <threads.out || fail "report or timeline is wrong"
+fi
+
+build examples/train_step.c
+for overlap in none forward both; do
+  goes '^checksum of the state: [0-9a-f]\{32\}$' train_step $overlap 0 400
+  mv train_step.out $overlap.out
+  cmp none.out $overlap.out || fail "overlap $overlap has losses of its own"
+  goes '^checksum' train_step $overlap 0 150 half.ck
+  mv train_step.out begun.out
+  goes '^checksum' train_step both 150 400 half.ck
+  { grep '^step' begun.out && cat train_step.out; } | cmp - none.out || fail "$overlap: resumed"
+done
+grep -c '^step ' none.out | grep -qx 400 || fail "the example took other than 400 steps"
+awk '/^step / {loss = $4 + 0; if (first == "") first = loss; if (loss > most) most = loss}
+     END {exit !(first > 0.1 && most < 2 * first && loss < first / 50)}' none.out ||
+  fail "no learning: $(tail -n 2 none.out)"
+status=0
+./train_step both 5 9 no-such.ck 2>said || status=$?
+[[ $status == 2 ]] && grep -q "no-such.ck" said || fail "a missing checkpoint: $status, $(cat said)"
+status=0
+./train_step none 1 2 2>said || status=$?
+[[ $status == 2 ]] && grep -q "usage" said || fail "no checkpoint to resume from: $status"

@@ -42,7 +42,7 @@ fi
 
 # -- Measured, stored, used ----------------------------------------------------------------------
 
-calibrate "${quick[@]}" --name here --budget 20 -o here.json
+calibrate "${quick[@]}" --name here --budget 4 -o here.json
 grep -q "^here: quick calibration of 1 x host" out || fail "no heading: $(head -3 out)"
 grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+( .B/s)? to " out || fail "no table of quantities"
 grep -qE "^replays of [0-9]+ values are off by [0-9.]+ % \(median\)" out || fail "no accuracy"
@@ -105,22 +105,22 @@ for _ in $(seq $(($(nproc) / 8 + 1))); do
   timeout 60 bash -c 'while :; do :; done' >killed 2>&1 &
   hogs+=($!)
 done
-ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy
+HOCKET_STORE=$folder/busy.db ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy
 [[ $(grep -c "note: the machine is busy: other processes used\? [0-9.]* of [0-9]* CPUs" err) == 2 ]] ||
   fail "nothing says that the machine is busy: $(cat err)"
-ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy --replace --quiet
+HOCKET_STORE=$folder/busy.db ends 1 "" calibrate "${quick[@]}" --budget 1 --name busy --replace --quiet
 ! grep -q "note:" err || fail "--quiet notes: $(cat err)"
 kill "${hogs[@]}"
 wait "${hogs[@]}" || true
 
-again=("${quick[@]}" --budget 12 --json)
+again=("${quick[@]}" --budget 8 --json)
 start "${again[@]}" --name again
 stop 1 INT
 grep -qE "interrupted; [1-9][0-9]* samples kept; go on with: hocket calibrate --resume" err ||
   fail "interrupted: $(cat err)"
 python3 -m json.tool out >/dev/null || fail "interrupted: no JSON"
 command=$(sed -n 's/.*go on with: hocket calibrate //p' err)
-[[ $command == "--resume --name again --backend host --quick --budget 12 --memory 256000000" ]] ||
+[[ $command == "--resume --name again --backend host --quick --budget 8 --memory 256000000" ]] ||
   fail "interrupted: go on with '$command'"
 expect 2 "again" calibrate "${quick[@]}" --resume --name other
 expect 2 "again" machine show again # there is no profile yet

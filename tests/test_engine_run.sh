@@ -90,6 +90,90 @@ interrupted=$(get out checksum)
 "$hocket" run mapped.json --backend host --steps "$steps" --json --quiet >out.json
 [[ $(get out.json checksum) == "$interrupted" ]] || fail "the interrupt changed the state"
 
+# Where nothing can be written is known before the first step, not after the last.
+long=(run streamed.json --backend host --steps 1000000 --quiet)
+expect 2 "cannot write 'nowhere/state.ck'" "${long[@]}" --checkpoint nowhere/state.ck
+expect 2 "cannot write 'nowhere/trace.json'" "${long[@]}" --timeline nowhere/trace.json
+HOCKET_STORE=$folder/streamed.json/store.db expect 3 "streamed.json" "${long[@]}" --keep
+expect 2 "--checkpoint-every needs --checkpoint" "${long[@]}" --checkpoint-every 5
+
+# launch ARGUMENTS...: in the background, as a job that SIGINT reaches; until it catches signals.
+launch() {
+  local mask
+  set -m
+  "$hocket" "$@" >out 2>err &
+  running=$!
+  set +m
+  for _ in $(seq 200); do
+    mask=$(awk '/^SigCgt/ {print $2}' /proc/$running/status)
+    (((0x$mask & 2) == 0)) || return 0
+    sleep 0.02
+  done
+}
+
+# ended: sets `status`.
+ended() {
+  status=0
+  wait $running || status=$?
+}
+
+# Killed, a run loses the steps since the last time that it saved: here one at most.
+rm -f state.ck
+launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
+for _ in $(seq 200); do
+  [[ ! -s state.ck ]] || break
+  sleep 0.05
+done
+sleep 0.3
+kill -KILL $running
+ended 2>killed
+[[ $status == 137 ]] || fail "killed: exit $status"
+"$hocket" run mapped.json --backend host --steps 1 --check --checkpoint state.ck --json --quiet \
+  >out.json || fail "nothing was saved before it was killed"
+steps=$(get out.json step) killed=$(get out.json checksum)
+((steps > 2)) || fail "only $steps steps were saved"
+"$hocket" run mapped.json --backend host --steps "$steps" --json --quiet >out.json
+[[ $(get out.json checksum) == "$killed" ]] || fail "what was saved on the way is another state"
+
+# SIGHUP, as of a terminal that is closed, saves as SIGTERM does.
+for signal in HUP TERM; do
+  rm -f state.ck
+  launch "${long[@]}" --checkpoint state.ck
+  sleep 0.3
+  kill "-$signal" $running
+  ended
+  [[ $status == 1 && -s state.ck ]] || fail "SIG$signal: exit $status: $(cat err)"
+  grep -q "interrupted after .* the state is in state.ck" err || fail "SIG$signal: $(cat err)"
+done
+
+# A signal that the run was started without, by nohup for one, stays without effect.
+(
+  trap '' HUP
+  exec "$hocket" "${long[@]}" >out 2>err
+) &
+running=$!
+sleep 1
+kill -HUP $running
+sleep 0.3
+kill -TERM $running || fail "an ignored SIGHUP has ended the run: $(cat err)"
+ended
+[[ $status == 1 ]] || fail "an ignored SIGHUP: exit $status: $(cat err)"
+
+# Ctrl-C before the first step is told, too. Making the engine takes longer than starting.
+sed 's/"hidden_size": 64/"hidden_size": 2048/; s/"intermediate_size": 128/"intermediate_size": 4096/' \
+  tiny.json >wide.json
+"$hocket" simulate --model wide.json --machine h200-16c --gpus 1 --policy zero-offload \
+  --cpu-threads 2 -o wide-plan.json --quiet >out
+for _ in $(seq 10); do
+  launch run wide-plan.json --backend host --steps 100000 --check
+  kill -INT $running
+  ended
+  [[ $status == 1 ]] || fail "interrupted before the first step: exit $status: $(cat err)"
+  ! grep -q "before the first of 100000 steps: nothing was changed" err || break
+done
+grep -q "before the first of 100000 steps" err || fail "interrupted at once: $(cat err)"
+[[ ! -s out ]] || fail "interrupted before the first step: printed $(cat out)"
+
 expect 2 no-such-plan.json run no-such-plan.json --backend host
 expect 2 tiny.json run tiny.json --backend host
 head -c 300 streamed.json >cut.json

@@ -104,7 +104,7 @@ plan mapped --policy mapped
 
 # Nothing is known of this node yet: it is calibrated first, which is said; then it is known.
 engine=(validate engine interleave.json --backend host --steps 3)
-ends 0 "calibrating it as 'this-node-host-quick'" "${engine[@]}" --budget 6 --memory 64M --json \
+ends 0 "calibrating it as 'this-node-host-quick'" "${engine[@]}" --budget 3 --memory 64M --json \
   --max-error 1000000 --timeline trace.json
 python3 check_engine.py out this-node-host-quick || fail "the JSON is not as promised"
 python3 "$checker" trace.json >checked || fail "the trace is not valid: $(cat checked)"
@@ -138,7 +138,7 @@ expect 2 "was not calibrated" "${engine[@]}" --machine h200-16c
 sleep 1
 expect 2 "days ago" "${engine[@]}" --machine mine.json --max-age 0.000001
 ends 0 "no profile of this node is younger than 1e-06 days" "${engine[@]}" --max-age 0.000001 \
-  --budget 6 --memory 64M
+  --budget 3 --memory 64M
 expect 2 no-such-machine "${engine[@]}" --machine no-such-machine
 
 # What cannot be run.

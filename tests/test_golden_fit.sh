@@ -37,7 +37,7 @@ tau() {
 
 free=gpu.matmul_efficiency,gpu.backward_efficiency,framework.layer_launch_ns
 free=$free,pcie.d2h_pageable_bytes_per_s,cpu.adamw_params_per_s
-"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free -o fitted.json >out 2>err ||
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --wide -o fitted.json >out 2>err ||
   fail "fit: $(cat err)"
 grep -q "^jlse-h100-4x80gb: 12 rows of runs.csv, 48 times" out || fail "fit: no heading"
 grep -qE "^cpu.adamw_params_per_s .* not determined: left at its start" out ||
@@ -54,7 +54,7 @@ cmp -s fitted.json again.json || fail "the fitted profile is not the same when r
 [ ! -s err ] || fail "fit --quiet: wrote '$(cat err)'"
 cmp -s fitted.json twice.json || fail "two fits differ"
 
-"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --cross-validate >out 2>err ||
+"$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --cross-validate --wide >out 2>err ||
   fail "fit --cross-validate: $(cat err)"
 [ "$(grep -c '^without act-output' out)" -eq 3 ] || fail "fit --cross-validate: not three folds"
 read -r fwd bwd step iter < <(
@@ -70,7 +70,7 @@ for key in schema machine rows scatter_pct parameters correlation profile median
   grep -q "\"$key\":" fit.json || fail "fit --json: no $key"
 done
 
-"$hocket" validate runs runs.csv >out 2>err || fail "validate runs: $(cat err)"
+"$hocket" validate runs runs.csv --wide >out 2>err || fail "validate runs: $(cat err)"
 [ "$(grep -cE '^ *[0-9]+ +act-output' out)" -eq 75 ] || fail "validate runs: not 75 rows"
 tau 0.91
 medians polaris-a100-4x40gb 3.6 5.4 2.7 2.0

@@ -529,6 +529,8 @@ static void sources_predict_each_other(void **state) {
   /* What is free here decides forward; backward and step wait for what is not. */
   assert_true(cross.median_abs_error_pct[HK_RUN_fwd] < 15);
   for (int f = 0; f < HK_RUN_TIMES_END; f++) assert_true(cross.median_abs_error_pct[f] > 0);
+  /* 7B's forward is what 13B and 20B say least of: 6 % off when all are fitted to, a third here. */
+  assert_true(cross.folds[2].median_abs_error_pct[HK_RUN_fwd] > 20);
   hk_cross_validation_free(&cross);
 
   for (size_t i = 0; i < t.n; i++) t.runs[i].source[0] = '\0';

@@ -216,11 +216,60 @@ static void curve_keeps_extremes(void **state) {
   hk_timeline_free(&timeline);
 }
 
+/* -- What does not fit ------------------------------------------------------------------------- */
+
+/* zero-offload of 70B on so many nodes; whether it fits. `advised`: how many the advice names. */
+static bool fits_on(const hk_model *model, const hk_machine *machine, int nodes, int *advised) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_forecast f;
+  const hk_job job = {.gpus = 4,
+                      .nodes = nodes,
+                      .tp = 1,
+                      .micro_batch = 1,
+                      .grad_accum = 1,
+                      .seq = 2048,
+                      .checkpoint_activations = true};
+  const hk_candidate candidate = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE,
+                                  HK_RUNTIME_HOCKET};
+  const hk_plan_settings settings = {0};
+  must(hk_candidate_plan(&candidate, model, machine, &job, &settings, &plan, &err), &err);
+  must(hk_forecast_make(&plan, machine, NULL, &f, &err), &err);
+  const char *advice = strstr(f.advice, "--nodes ");
+  *advised = advice != NULL ? atoi(advice + strlen("--nodes ")) : 0;
+  const bool fits = f.feasible;
+  hk_forecast_free(&f);
+  return fits;
+}
+
+/* On one node and on two host memory is short; three are named, and three do. */
+static void advised_nodes_are_the_fewest_that_do(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_model model = {0};
+  hk_machine machine;
+  int advised = 0;
+  must(hk_model_load("llama-2-70b", &model, &err), &err);
+  must(hk_machine_load("polaris-a100-4x40gb", &machine, &err), &err);
+  for (int nodes = 1; nodes <= 2; nodes++) {
+    assert_false(fits_on(&model, &machine, nodes, &advised));
+    assert_int_equal(advised, 3);
+  }
+  assert_true(fits_on(&model, &machine, 3, &advised));
+  assert_int_equal(advised, 0);
+  hk_machine_free(&machine);
+  hk_model_free(&model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(zero_offload),      cmocka_unit_test(resident_state),
-      cmocka_unit_test(interleaved),       cmocka_unit_test(bucket_flush),
-      cmocka_unit_test(device_shows_more), cmocka_unit_test(curve_keeps_extremes),
+      cmocka_unit_test(zero_offload),
+      cmocka_unit_test(resident_state),
+      cmocka_unit_test(interleaved),
+      cmocka_unit_test(bucket_flush),
+      cmocka_unit_test(device_shows_more),
+      cmocka_unit_test(curve_keeps_extremes),
+      cmocka_unit_test(advised_nodes_are_the_fewest_that_do),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

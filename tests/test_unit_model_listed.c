@@ -140,6 +140,26 @@ static void plans_are_self_contained(void **state) {
   hk_plan_free(&copy);
 }
 
+/* Copies share what they have and outlive each other; a transformer's, too. */
+static void copies_outlive_each_other(void **state) {
+  (void)state;
+  hk_error err = {0};
+  for (int i = 0; i < 2; i++) {
+    hk_model m = i == 0 ? read_document() : tiny_model(2), copies[3];
+    for (int c = 0; c < 3; c++)
+      must(hk_model_copy(c == 0 ? &m : &copies[c - 1], &copies[c], &err), &err);
+    assert_ptr_equal(copies[2].tensors, m.tensors);
+    hk_model_free(&copies[1]);
+    hk_model_free(&m);
+    assert_int_equal(copies[2].n_tensors, copies[0].n_tensors);
+    assert_int_equal(hk_model_rank_parameters(&copies[2], 1), copies[0].parameters);
+    hk_model_free(&copies[0]);
+    assert_non_null(copies[2].config);
+    hk_model_free(&copies[2]);
+    hk_model_free(&copies[2]);
+  }
+}
+
 static void loads_from_a_file(void **state) {
   (void)state;
   hk_error err = {0};
@@ -278,6 +298,7 @@ int main(void) {
       cmocka_unit_test(bytes_follow_the_types),
       cmocka_unit_test(graph_of_mixed_types),
       cmocka_unit_test(plans_are_self_contained),
+      cmocka_unit_test(copies_outlive_each_other),
       cmocka_unit_test(loads_from_a_file),
       cmocka_unit_test(one_block_is_enough),
       cmocka_unit_test(arrays_make_the_same_as_documents),

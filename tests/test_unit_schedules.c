@@ -19,6 +19,9 @@ typedef struct {
 /* When the last operation of each kind ended in the latest simulation. */
 static hk_ns last_end[HK_OP_KIND_COUNT];
 
+/* What each resource carried in its update phase. */
+static double used_in_update[HK_RES_COUNT];
+
 /* Simulates the update of subgroups of 1000 parameters each, routes as given, and returns how long
  * it takes. */
 static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, setup s) {
@@ -54,6 +57,7 @@ static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, se
   for (size_t i = 0; i < graph.n_ops; i++) {
     last_end[graph.ops[i].kind] = result.timeline.spans[i].end;
   }
+  memcpy(used_in_update, result.used_phase[HK_PHASE_UPDATE], sizeof used_in_update);
   hk_result_free(&result);
   hk_graph_free(&graph);
   hk_model_free(&plan.model);
@@ -101,6 +105,26 @@ static void test_duplex(void **state) {
   (void)state;
   const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(.buffers = 2), S, S), 3975);
+}
+
+/* The same, but a's kernel, which starts beside in b, takes 50 more to do so: 1250-1350. Of in b
+ * 10,500 B are left then, at 8 B/ns until 2663. b's kernel starts beside no copy in: 2663-2763. */
+static void test_a_kernel_starts_beside_a_copy(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.launch_beside_copies.value = 50;
+  assert_int_equal(UPDATE(&m, OPTIONS(.buffers = 2), S, S), 4013);
+  assert_int_equal(last_end[HK_OP_ADAMW_GPU], 2763);
+}
+
+/* The phase begins with its barrier: state in and back is the update's as a whole. */
+static void test_what_an_update_uses(void **state) {
+  (void)state;
+  const hk_machine m = schoolbook_machine();
+  UPDATE(&m, OPTIONS(0), S, C);
+  assert_true(fabs(used_in_update[HK_RES_H2D] - (12000 + 2000)) < 1);
+  assert_true(fabs(used_in_update[HK_RES_D2H] - 12000) < 1);
+  assert_true(fabs(used_in_update[HK_RES_DRAM_CPU] - 28000) < 1);
 }
 
 /* With one buffer the second waits until the first is back: no overlap at all. */
@@ -400,6 +424,20 @@ static void test_rings_between_nodes(void **state) {
   assert_true(network_use(4) == 1);
 }
 
+/* Eight ranks in a ring, seven steps: on one node at the latency of NVLink, on two each step waits
+ * for the network. */
+static void test_latency_of_a_ring(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  m.nvlink_latency.value = 20;
+  m.net_latency.value = 700;
+  const hk_op op = {.kind = HK_OP_REDUCE_SCATTER};
+  const hk_graph one = {.ranks = 1, .multiplicity = 8, .world = 8, .nodes = 1, .tp = 1};
+  const hk_graph two = {.ranks = 1, .multiplicity = 4, .world = 8, .nodes = 2, .tp = 1};
+  assert_int_equal(hk_demand_of(&one, &op, &m).latency, 7 * 20);
+  assert_int_equal(hk_demand_of(&two, &op, &m).latency, 7 * 700);
+}
+
 /* Five boundaries with two micro-steps, 1000 ns each and half of that for the second rank, and 70
  * ns for the prototype's cache: in the iteration, in none of its phases. */
 static void test_between_phases(void **state) {
@@ -438,6 +476,8 @@ int main(void) {
       cmocka_unit_test(test_cpu_overlaps_its_weights),
       cmocka_unit_test(test_staged),
       cmocka_unit_test(test_duplex),
+      cmocka_unit_test(test_a_kernel_starts_beside_a_copy),
+      cmocka_unit_test(test_what_an_update_uses),
       cmocka_unit_test(test_one_buffer),
       cmocka_unit_test(test_mapped),
       cmocka_unit_test(test_resident),
@@ -456,6 +496,7 @@ int main(void) {
       cmocka_unit_test(test_deepspeed_flush),
       cmocka_unit_test(test_collective_takes_its_share_of_the_gpu),
       cmocka_unit_test(test_rings_between_nodes),
+      cmocka_unit_test(test_latency_of_a_ring),
       cmocka_unit_test(test_between_phases),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -461,9 +461,73 @@ static void places_out_of_reach_are_told(void **state) {
   says(&err, "Not a directory");
 }
 
+/* -- Read-only -------------------------------------------------------------------------------- */
+
+static void leave_read_only(void) {
+  if (getuid() == 0) assert_int_equal(seteuid(0), 0);
+  assert_int_equal(chmod(folder, 0755), 0);
+  assert_int_equal(chmod(path, 0644), 0);
+}
+
+/* As somebody who may write neither the store nor its folder; root becomes nobody. */
+static void enter_read_only(void) {
+  assert_int_equal(chmod(path, 0444), 0);
+  assert_int_equal(chmod(folder, 0555), 0);
+  if (geteuid() == 0) assert_int_equal(seteuid(65534), 0);
+  if (euidaccess(path, R_OK) == 0) return;
+  leave_read_only(); /* a folder above this one is not for everybody */
+  skip();
+}
+
+/* A store on a file system that is mounted read-only, or of somebody else. */
+static void a_read_only_one_is_read(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_store *store = open_store();
+  begin_run(store, "kept");
+  hk_store_close(store);
+  enter_read_only();
+  const hk_status status = hk_store_open(path, true, &store, &err);
+  int64_t runs = 0;
+  hk_status written = HK_OK;
+  if (status == HK_OK) {
+    runs = number(store, "SELECT count(*) FROM run");
+    written = hk_store_do(store, &err, "DELETE FROM run", "");
+    hk_store_close(store);
+  }
+  hk_error refusal = {0};
+  const hk_status created = hk_store_open(path, false, &store, &refusal);
+  leave_read_only();
+  if (status != HK_OK) fail_msg("%s", err.message);
+  assert_int_equal(runs, 1);
+  assert_int_equal(written, HK_ENVIRONMENT);
+  says(&err, "cannot be opened or written");
+  assert_int_equal(created, HK_ENVIRONMENT); /* who wants to write is told at once */
+  assert_true(access(path, F_OK) == 0);
+}
+
+/* Names that a URI has other uses for. */
+static void a_read_only_one_of_any_name_is_read(void **state) {
+  (void)state;
+  hk_error err = {0};
+  snprintf(path, sizeof path, "%s/a b%%20?#&.db", folder);
+  hk_store *store = open_store();
+  begin_run(store, "kept");
+  hk_store_close(store);
+  enter_read_only();
+  const hk_status status = hk_store_open(path, true, &store, &err);
+  const int64_t runs = status == HK_OK ? number(store, "SELECT count(*) FROM run") : 0;
+  if (status == HK_OK) hk_store_close(store);
+  leave_read_only();
+  if (status != HK_OK) fail_msg("%s", err.message);
+  assert_int_equal(runs, 1);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter_folder, leave_folder)
   const struct CMUnitTest tests[] = {
+      TEST(a_read_only_one_is_read),
+      TEST(a_read_only_one_of_any_name_is_read),
       TEST(its_place_follows_the_environment),
       TEST(a_new_store_comes_with_its_folders),
       TEST(readers_make_no_store),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/memory_text.h"
 #include "traces/import_deepspeed_internal.h"
 
 static hk_status set_text(char **field, const char *text, hk_error *err) {
@@ -74,10 +75,7 @@ static hk_status fill_subgroups(const hk_log_settings *s, hk_run *run, hk_error 
   for (size_t i = 0; i < s->subgroups.n; i++)
     fprintf(out, "%s%lldx%lld", i > 0 ? " " : "", s->subgroups.runs[i].numel,
             s->subgroups.runs[i].count);
-  if (fclose(out) != 0) {
-    free(text);
-    return hk_fail_memory(err, 16 * s->subgroups.n, "subgroups");
-  }
+  HK_TRY(hk_memory_text_close(out, &text, "subgroups", err));
   free(run->subgroups_rank0);
   run->subgroups_rank0 = text;
   return HK_OK;

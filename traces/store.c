@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "traces/store_schema.h"
 
@@ -192,9 +193,58 @@ static hk_status take_steps(hk_store *store, int latest, hk_error *err) {
   return execute(store, identity, err);
 }
 
+/* -- Read-only ------------------------------------------------------------------------------- */
+
+/* Whether the log beside the store, or the store itself, cannot be written: on a file system that
+ * is mounted so, or in a folder of somebody else. */
+static bool is_read_only(const char *path) {
+  char folder[MAX_PATH];
+  const char *slash = strrchr(path, '/');
+  if (euidaccess(path, F_OK) != 0) return false;
+  if (euidaccess(path, W_OK) != 0) return true;
+  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+  return euidaccess(folder, W_OK) != 0;
+}
+
+/* Whether there is more in the log than in the store. */
+static bool has_log(const char *path) {
+  char log[MAX_PATH + 8];
+  struct stat status;
+  snprintf(log, sizeof log, "%s-wal", path);
+  return stat(log, &status) == 0 && status.st_size > 0;
+}
+
+/* SQLite wants to write a log even for reading, unless nobody can change the file. Of a store with
+ * a log that is true of neither, and it says itself whether it can be read. */
+static int open_read_only(hk_store *store) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
+  char uri[3 * MAX_PATH + 32] = "file:";
+  size_t used = strlen(uri);
+  for (const char *c = store->path; *c && used + 24 < sizeof uri; c++)
+    used += (size_t)snprintf(uri + used, 4, strchr(plain, *c) ? "%c" : "%%%02X", (unsigned char)*c);
+  if (!has_log(store->path)) snprintf(uri + used, sizeof uri - used, "?immutable=1");
+  return sqlite3_open_v2(uri, &store->db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
+}
+
+static hk_status prepare_read_only(hk_store *store, int latest, hk_error *err) {
+  if (open_read_only(store) != SQLITE_OK) return fail(store, err);
+  sqlite3_extended_result_codes(store->db, 1);
+  sqlite3_busy_timeout(store->db, store->patience_ms);
+  int64_t version = 0;
+  HK_TRY(identify(store, latest, &version, err));
+  if (version == latest) return HK_OK;
+  return hk_fail(
+      err, HK_ENVIRONMENT,
+      "the store '%s' is of an older hocket (version %lld, this one reads %d) and cannot "
+      "be written: copy it to where it can, and name the copy in HOCKET_STORE",
+      store->path, (long long)version, latest);
+}
+
 /* -- Opening ----------------------------------------------------------------------------------- */
 
 static hk_status prepare(hk_store *store, int flags, int latest, hk_error *err) {
+  if (!(flags & SQLITE_OPEN_CREATE) && is_read_only(store->path))
+    return prepare_read_only(store, latest, err);
   if (sqlite3_open_v2(store->path, &store->db, flags, NULL) != SQLITE_OK) return fail(store, err);
   sqlite3_extended_result_codes(store->db, 1);
   sqlite3_busy_timeout(store->db, store->patience_ms);

@@ -20,6 +20,7 @@ hk_status hk_store_path(char *path, size_t size, hk_error *err);
 /* Opens it, made if missing (and its folder) unless `must_exist`, brought to this version's schema
  * in one transaction. Write-ahead log; waits up to 10 s for another writer. HK_INPUT: not a hocket
  * store, or of a later version (says which); HK_ENVIRONMENT: cannot be read or written, damaged.
+ * With must_exist a store that cannot be written is read all the same.
  * With must_exist and no file, or no place for one: HK_OK and *store NULL. `path` NULL:
  * hk_store_path. */
 hk_status hk_store_open(const char *path, bool must_exist, hk_store **store, hk_error *err);

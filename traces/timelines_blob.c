@@ -12,6 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "core/memory_text.h"
 #include "traces/timelines_internal.h"
 
 /* -- Writing ----------------------------------------------------------------------------------- */
@@ -49,7 +50,7 @@ static void put_text(writer *w, const char *text) {
 static hk_status finish(writer *w, hk_blob *out, hk_error *err) {
   bool failed = fflush(w->stream) != 0 || ferror(w->stream);
   if (!failed) put_number(w, (int64_t)XXH3_64bits(w->bytes, w->size));
-  failed |= fclose(w->stream) != 0;
+  HK_TRY(hk_memory_text_close(w->stream, &w->bytes, "a timeline's bytes", err));
   if (failed) {
     free(w->bytes);
     return hk_fail_memory(err, w->size, "a timeline's bytes");

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Closing streams to memory, where glibc cuts the buffer to size and may fail to. */
+#include "core/memory_text.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+hk_status hk_memory_text_close(FILE *stream, char **text, const char *what, hk_error *err) {
+  bool failed = ferror(stream) != 0;
+  failed |= fclose(stream) != 0;
+  if (!failed && *text != NULL) return HK_OK;
+  free(*text);
+  *text = NULL;
+  return hk_fail_memory(err, 1, what);
+}

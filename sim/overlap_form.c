@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The closed form of overlap.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/overlap.h"
+
+/* Seconds of one rank's blocks, alone. */
+typedef struct {
+  double forward, backward;
+  double cpu, not_ahead; /* parameters updated by the CPU; those of them that wait for the norm */
+  double arrival;
+} hk_form_block;
+
+typedef struct {
+  hk_form_block *blocks;
+  int n;
+  double rate, up, down; /* parameters a second; seconds a parameter */
+} hk_form;
+
+/* What the team reaches beside nothing: its own rate, or host memory's for it and its weights. */
+static double cpu_rate(const hk_plan *plan, const hk_machine *m) {
+  const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, plan->cpu_threads);
+  const double ranks = plan->job.gpus;
+  return fmin(alone, m->dram.value / 28 / ranks);
+}
+
+static void add_times(hk_form *form, const hk_graph *g, const hk_machine *machine) {
+  for (size_t i = 0; i < g->n_ops; i++) {
+    const hk_op *op = &g->ops[i];
+    if (op->kind != HK_OP_FORWARD && op->kind != HK_OP_BACKWARD) continue;
+    hk_ns latency, work;
+    hk_time_alone(g, op, machine, &latency, &work);
+    hk_form_block *b = &form->blocks[op->block - HK_BLOCK_EMBED];
+    *(op->kind == HK_OP_FORWARD ? &b->forward : &b->backward) += (double)(latency + work) / 1e9;
+  }
+}
+
+static hk_status add_parameters(hk_form *form, const hk_plan *plan, hk_error *err) {
+  int32_t *first = calloc(2 * plan->n_subgroups, sizeof *first);
+  if (first == NULL) return hk_fail_memory(err, 2 * plan->n_subgroups * sizeof *first, "a search");
+  hk_plan_subgroup_blocks(plan, first, first + plan->n_subgroups);
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    if (plan->subgroups[s].route != HK_ROUTE_CPU) continue;
+    hk_form_block *b = &form->blocks[first[s]];
+    b->cpu += (double)plan->subgroups[s].numel;
+    if (!plan->subgroups[s].ahead) b->not_ahead += (double)plan->subgroups[s].numel;
+  }
+  free(first);
+  return HK_OK;
+}
+
+/* When gradients have arrived in host memory, after the begin of backward: backward goes from the
+ * last block down, and the copies follow one another. */
+static void find_arrivals(hk_form *form) {
+  double computed = 0, arrived = 0;
+  for (int i = form->n - 1; i >= 0; i--) {
+    hk_form_block *b = &form->blocks[i];
+    computed += b->backward;
+    arrived = fmax(arrived, computed) + b->cpu * form->down;
+    b->arrival = arrived;
+  }
+}
+
+static double longest(const hk_form *form) {
+  double forward = 0, backward = 0, parameters = 0;
+  for (int i = 0; i < form->n; i++) {
+    forward += form->blocks[i].forward;
+    backward += form->blocks[i].backward;
+    parameters += form->blocks[i].cpu;
+  }
+  const double norm = form->blocks[0].arrival;
+  double period = fmax(forward + backward, parameters / form->rate);
+  double done = 0, waiting = 0, from = forward;
+  if (parameters > 0)
+    period = fmax(period, norm + parameters * form->up + form->blocks[form->n - 1].forward);
+  for (int i = 0; i < form->n; i++) {
+    const hk_form_block *b = &form->blocks[i];
+    const double behind = b->cpu * form->up + from; /* upload and forward */
+    done += b->cpu;
+    waiting += b->not_ahead;
+    if (b->cpu > 0) period = fmax(period, b->arrival + done / form->rate + behind);
+    if (b->not_ahead > 0) period = fmax(period, norm + waiting / form->rate + behind);
+    from -= b->forward;
+  }
+  return period;
+}
+
+hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine, hk_ns *period,
+                                 hk_error *err) {
+  hk_form form = {.n = (int)plan->model.layers + 2,
+                  .rate = cpu_rate(plan, machine),
+                  .up = 2 / machine->h2d.value,
+                  .down = 2 / machine->d2h.value};
+  hk_graph graph;
+  HK_TRY(hk_graph_build(plan, HK_EXPAND_TRAINING, true, &graph, err));
+  form.blocks = calloc((size_t)form.n, sizeof *form.blocks);
+  hk_status status = HK_OK;
+  if (form.blocks == NULL)
+    status = hk_fail_memory(err, (size_t)form.n * sizeof *form.blocks, "a search");
+  if (status == HK_OK) status = add_parameters(&form, plan, err);
+  if (status == HK_OK) {
+    add_times(&form, &graph, machine);
+    find_arrivals(&form);
+    *period = (hk_ns)(fmin(longest(&form), 1e9) * 1e9);
+  }
+  free(form.blocks);
+  hk_graph_free(&graph);
+  return status;
+}

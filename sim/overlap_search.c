@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The search of overlap.h: coarse steps of resident blocks with the closed form's choice among
+ * them, then whether the GPU helps with what waits for the norm and where the subgroups that run
+ * ahead begin, then the neighbours. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/overlap.h"
+
+#define MOST_SIMULATIONS 64
+#define COARSE           10 /* steps of resident state */
+#define SHIFTS           7  /* places where what runs ahead may begin */
+#define MOST_STRIDE      6
+#define AS_GOOD          0.005 /* plans so close to the fastest may be chosen for their memory */
+
+/* What distinguishes two plans here. */
+typedef struct {
+  int resident; /* leading subgroups whose state stays on the GPU */
+  int deepest;  /* the deepest subgroup that may run ahead */
+  int stride;   /* one of so many makes the round trip to the GPU; 0: none */
+  bool first;   /* one of all that are not resident; else of those that wait for the norm */
+} hk_spec;
+
+typedef struct {
+  hk_spec spec;
+  hk_ns period; /* INT64_MAX: does not fit */
+  hk_bytes gpu_state;
+  bool all_ahead; /* nothing on route cpu waits for the norm */
+} hk_trial;
+
+/* Who helps the CPU with what is not resident: nobody; the GPU with a share of all; or the GPU with
+ * a share of what waits for the norm. */
+typedef enum { KIND_CPU, KIND_ALL, KIND_WAITING, KINDS, KIND_ANY } hk_kind;
+
+static hk_kind kind_of(hk_spec spec) {
+  return spec.stride == 0 ? KIND_CPU : spec.first ? KIND_ALL : KIND_WAITING;
+}
+
+typedef struct {
+  const hk_machine *machine;
+  const hk_plan *start; /* all on the CPU, nothing ahead */
+  hk_bytes gpu_limit;
+  int most_resident;
+  hk_trial trials[MOST_SIMULATIONS];
+  int n;
+} hk_search;
+
+/* -- Plans ------------------------------------------------------------------------------------ */
+
+/* The last of every `stride` subgroups that wait for the norm. */
+static void stage(hk_plan *plan, int stride) {
+  int waiting = 0;
+  for (size_t i = 0; i < plan->n_subgroups && stride > 0; i++) {
+    hk_plan_subgroup *subgroup = &plan->subgroups[i];
+    if (subgroup->route == HK_ROUTE_CPU && !subgroup->ahead && ++waiting % stride == 0)
+      subgroup->route = HK_ROUTE_STAGED;
+  }
+}
+
+static hk_status run_ahead(const hk_search *s, hk_spec spec, hk_plan *plan, hk_error *err) {
+  hk_bytes spares = 0;
+  HK_TRY(hk_plan_spares(plan, s->machine, &spares, err));
+  hk_plan_run_ahead_within(plan, spares, (size_t)spec.deepest);
+  return HK_OK;
+}
+
+static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_error *err) {
+  HK_TRY(hk_plan_copy(s->start, plan, err));
+  for (int i = 0; i < spec.resident; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
+  plan->ratio = 1 - (double)spec.resident / (double)plan->n_subgroups;
+  plan->stride = spec.stride;
+  if (spec.first) stage(plan, spec.stride);
+  hk_status status = run_ahead(s, spec, plan, err);
+  if (status == HK_OK && !spec.first && spec.stride > 0) {
+    stage(plan, spec.stride);
+    status = run_ahead(s, spec, plan, err); /* a staged parameter leaves 4 bytes to spares */
+  }
+  if (status != HK_OK) hk_plan_free(plan);
+  return status;
+}
+
+static hk_status forecast_of(const hk_search *s, hk_spec spec, hk_forecast *f, hk_error *err) {
+  hk_plan plan;
+  HK_TRY(plan_of(s, spec, &plan, err));
+  return hk_forecast_make(&plan, s->machine, NULL, f, err);
+}
+
+static hk_bytes state_on_gpu(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  return 12 * n[HK_ROUTE_RESIDENT];
+}
+
+static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period, hk_error *err) {
+  hk_plan plan;
+  HK_TRY(plan_of(s, spec, &plan, err));
+  const hk_status status = hk_overlap_closed_form(&plan, s->machine, period, err);
+  hk_plan_free(&plan);
+  return status;
+}
+
+/* -- Trials ----------------------------------------------------------------------------------- */
+
+static bool same_spec(hk_spec a, hk_spec b) {
+  return a.resident == b.resident && a.deepest == b.deepest && a.stride == b.stride &&
+         a.first == b.first;
+}
+
+static bool tried(const hk_search *s, const hk_spec *more, int n_more, hk_spec spec) {
+  for (int i = 0; i < s->n; i++)
+    if (same_spec(s->trials[i].spec, spec)) return true;
+  for (int i = 0; i < n_more; i++)
+    if (same_spec(more[i], spec)) return true;
+  return false;
+}
+
+/* Specs that are new and possible, side by side; the result does not depend on the threads. */
+static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *err) {
+  hk_spec fresh[MOST_SIMULATIONS];
+  hk_error errors[MOST_SIMULATIONS];
+  int n_fresh = 0;
+  for (int i = 0; i < n && s->n + n_fresh < MOST_SIMULATIONS; i++) {
+    const hk_spec spec = specs[i];
+    if (spec.resident < 0 || spec.resident > s->most_resident || spec.deepest < 0 ||
+        spec.deepest >= (int)s->start->n_subgroups || tried(s, fresh, n_fresh, spec))
+      continue;
+    fresh[n_fresh++] = spec;
+  }
+#pragma omp parallel for schedule(dynamic)
+  for (int i = 0; i < n_fresh; i++) {
+    hk_forecast f = {0};
+    errors[i] = (hk_error){0};
+    hk_trial *trial = &s->trials[s->n + i];
+    *trial = (hk_trial){.spec = fresh[i], .period = INT64_MAX};
+    errors[i].status = forecast_of(s, fresh[i], &f, &errors[i]);
+    if (errors[i].status == HK_OK) {
+      int64_t totals[HK_ROUTE_COUNT];
+      hk_plan_route_totals(&f.plan, totals);
+      trial->gpu_state = 12 * totals[HK_ROUTE_RESIDENT];
+      trial->all_ahead = hk_plan_ahead(&f.plan) == totals[HK_ROUTE_CPU];
+      if (f.feasible) trial->period = f.iteration_ns;
+    }
+    hk_forecast_free(&f);
+  }
+  s->n += n_fresh;
+  for (int i = 0; i < n_fresh; i++)
+    if (errors[i].status != HK_OK) return hk_fail(err, errors[i].status, "%s", errors[i].message);
+  return HK_OK;
+}
+
+/* The fastest of a kind; among those as good the one with the least state on the GPU, then the
+ * first tried. NULL: none fits. */
+static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
+  hk_ns fastest = INT64_MAX;
+  const hk_trial *best = NULL;
+  for (int i = 0; i < s->n; i++) {
+    const hk_trial *t = &s->trials[i];
+    if (kind == KIND_ANY || kind_of(t->spec) == kind) fastest = hk_min(fastest, t->period);
+  }
+  if (fastest == INT64_MAX) return NULL;
+  const hk_ns enough = fastest + (hk_ns)(AS_GOOD * (double)fastest);
+  for (int i = 0; i < s->n; i++) {
+    const hk_trial *t = &s->trials[i];
+    if (t->period > enough || (kind != KIND_ANY && kind_of(t->spec) != kind)) continue;
+    if (best == NULL || t->gpu_state < best->gpu_state ||
+        (t->gpu_state == best->gpu_state && t->period < best->period))
+      best = t;
+  }
+  return best;
+}
+
+/* -- Rounds ----------------------------------------------------------------------------------- */
+
+/* The least resident state with which the closed form is within half a percent of its best. */
+static hk_status start_by_closed_form(const hk_search *s, int *resident, hk_error *err) {
+  const int deepest = (int)s->start->n_subgroups - 1;
+  const int step = s->most_resident / 64 + 1; /* of very many subgroups not every one */
+  hk_ns least = INT64_MAX, period = 0;
+  for (int r = 0; r <= s->most_resident; r += step) {
+    HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false}, &period, err));
+    least = hk_min(least, period);
+  }
+  for (*resident = 0; *resident < s->most_resident; *resident += step) {
+    HK_TRY(closed_form_of(s, (hk_spec){*resident, deepest, 0, false}, &period, err));
+    if ((double)period <= (1 + AS_GOOD) * (double)least) break;
+  }
+  if (*resident > s->most_resident) *resident = s->most_resident;
+  return HK_OK;
+}
+
+static hk_status coarse_round(hk_search *s, int start, hk_error *err) {
+  const int deepest = (int)s->start->n_subgroups - 1;
+  hk_spec specs[COARSE + 2];
+  int n = 0;
+  specs[n++] = (hk_spec){start, deepest, 0, false};
+  for (int i = 0; i <= COARSE; i++)
+    specs[n++] = (hk_spec){(int)((int64_t)s->most_resident * i / COARSE), deepest, 0, false};
+  return try_all(s, specs, n, err);
+}
+
+/* Where only some subgroups can run ahead, others than the deepest may serve better: forward needs
+ * the shallow ones first. */
+static hk_status shift_round(hk_search *s, hk_kind kind, hk_error *err) {
+  const hk_trial *best = best_of(s, kind);
+  if (best == NULL || best->all_ahead || s->start->overlap != HK_OVERLAP_BOTH) return HK_OK;
+  const hk_spec at = best->spec;
+  const int last = (int)s->start->n_subgroups - 1;
+  hk_spec specs[SHIFTS];
+  for (int i = 1; i <= SHIFTS; i++) {
+    const int shift = (int)((int64_t)(last - at.resident) * i / (SHIFTS + 1));
+    specs[i - 1] = (hk_spec){at.resident, last - shift, at.stride, at.first};
+  }
+  return try_all(s, specs, SHIFTS, err);
+}
+
+/* The GPU may take over some of what waits for the norm: all of it, or one of two to six. */
+static hk_status stage_round(hk_search *s, hk_error *err) {
+  const hk_trial *best = best_of(s, KIND_ANY);
+  if (best == NULL) return HK_OK;
+  const hk_spec at = best->spec;
+  hk_spec specs[2 * MOST_STRIDE];
+  for (int k = 1; k <= MOST_STRIDE; k++) {
+    specs[2 * k - 2] = (hk_spec){at.resident, at.deepest, k, false};
+    specs[2 * k - 1] = (hk_spec){at.resident, at.deepest, k, true};
+  }
+  return try_all(s, specs, 2 * MOST_STRIDE, err);
+}
+
+/* Fewer and more resident subgroups than the best has, in halved steps. */
+static hk_status refine(hk_search *s, hk_error *err) {
+  for (int step = s->most_resident / (2 * COARSE) + 1;; step /= 2) {
+    const hk_trial *best = best_of(s, KIND_ANY);
+    if (best == NULL) return HK_OK;
+    const hk_spec at = best->spec;
+    const hk_spec specs[] = {{at.resident - step, at.deepest, at.stride, at.first},
+                             {at.resident + step, at.deepest, at.stride, at.first},
+                             {at.resident, at.deepest - step, at.stride, at.first},
+                             {at.resident, at.deepest + step, at.stride, at.first}};
+    HK_TRY(try_all(s, specs, 4, err));
+    if (step <= 1) return HK_OK;
+  }
+}
+
+/* -- The search ------------------------------------------------------------------------------- */
+
+/* What activations leave of GPU memory with everything on the CPU, or what the user allows. */
+static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
+                            hk_overlap_search_result *result, hk_error *err) {
+  hk_forecast f;
+  HK_TRY(forecast_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false}, &f, err));
+  const hk_memory_report *m = &f.result.memory;
+  s->gpu_limit = hk_max(0, m->capacity - m->peak);
+  hk_forecast_free(&f);
+  result->limit_given = settings->gpu_state != NULL && *settings->gpu_state < s->gpu_limit;
+  if (result->limit_given) s->gpu_limit = *settings->gpu_state;
+  hk_bytes state = 0;
+  for (size_t i = 0; i < s->start->n_subgroups; i++) {
+    state += 12 * s->start->subgroups[i].numel;
+    if (state > s->gpu_limit) break;
+    s->most_resident++;
+  }
+  return HK_OK;
+}
+
+static hk_status search(hk_search *s, const hk_plan_settings *settings,
+                        hk_overlap_search_result *result, hk_error *err) {
+  int start = 0;
+  HK_TRY(find_limit(s, settings, result, err));
+  HK_TRY(start_by_closed_form(s, &start, err));
+  HK_TRY(coarse_round(s, start, err));
+  HK_TRY(stage_round(s, err));
+  for (int kind = 0; kind < KINDS; kind++) HK_TRY(shift_round(s, (hk_kind)kind, err));
+  HK_TRY(refine(s, err));
+  const hk_trial *best = best_of(s, KIND_ANY);
+  const hk_spec spec =
+      best != NULL ? best->spec : (hk_spec){start, (int)s->start->n_subgroups - 1, 0, false};
+  HK_TRY(forecast_of(s, spec, &result->best, err));
+  result->gpu_state = state_on_gpu(&result->best.plan);
+  result->gpu_limit = s->gpu_limit;
+  result->simulations = s->n + 1; /* with that of the limit */
+  HK_TRY(hk_plan_spares(&result->best.plan, s->machine, &result->spares_limit, err));
+  return hk_overlap_closed_form(&result->best.plan, s->machine, &result->closed_form_ns, err);
+}
+
+/* The same routes, one after the other. */
+static hk_status without_overlap(const hk_plan *plan, const hk_machine *machine, hk_ns *iteration,
+                                 hk_error *err) {
+  hk_plan copy;
+  hk_forecast f;
+  HK_TRY(hk_plan_copy(plan, &copy, err));
+  hk_plan_set_overlap(&copy, HK_OVERLAP_NONE);
+  HK_TRY(hk_forecast_make(&copy, machine, NULL, &f, err));
+  *iteration = f.iteration_ns;
+  hk_forecast_free(&f);
+  return HK_OK;
+}
+
+hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, const hk_job *job,
+                            const hk_plan_settings *settings, hk_overlap_search_result *result,
+                            hk_error *err) {
+  memset(result, 0, sizeof *result);
+  const hk_candidate all_cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
+  hk_plan start;
+  HK_TRY(hk_candidate_plan(&all_cpu, model, machine, job, settings, &start, err));
+  snprintf(start.policy, sizeof start.policy, "overlapped");
+  for (size_t i = 0; i < start.n_subgroups; i++) start.subgroups[i].ahead = false;
+  hk_search *s = calloc(1, sizeof *s);
+  hk_status status =
+      s != NULL ? HK_OK : hk_fail_memory(err, sizeof *s, "a search for the best overlap");
+  if (status == HK_OK) {
+    s->machine = machine;
+    s->start = &start;
+    status = search(s, settings, result, err);
+  }
+  if (status == HK_OK) status = without_overlap(&result->best.plan, machine, &result->none_ns, err);
+  if (status != HK_OK) hk_forecast_free(&result->best);
+  free(s);
+  hk_plan_free(&start);
+  return status;
+}
+
+/* -- The reason ------------------------------------------------------------------------------- */
+
+#define SAY(...)                                                                        \
+  do {                                                                                  \
+    if (used < size) used += (size_t)snprintf(buffer + used, size - used, __VA_ARGS__); \
+  } while (0)
+
+const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machine *machine,
+                              char *buffer, size_t size) {
+  const hk_forecast *f = &r->best;
+  const hk_plan *plan = &f->plan;
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  const double cpu = (double)n[HK_ROUTE_CPU];
+  char a[16], b[16];
+  size_t used = 0;
+  buffer[0] = '\0';
+  if (plan->overlap == HK_OVERLAP_BOTH) {
+    const double ahead = (double)hk_plan_ahead(plan);
+    SAY("The CPU may update %.0f %% of its part ahead of the norm, into %s of spares",
+        cpu > 0 ? 100 * ahead / cpu : 0, hk_format_bytes((hk_bytes)(12 * ahead), a, sizeof a));
+    if (ahead < cpu)
+      SAY(" (host memory has room for %s)", hk_format_bytes(r->spares_limit, b, sizeof b));
+    SAY(". ");
+  }
+  SAY("The first blocks keep %s of state on each GPU, where %s %s.",
+      hk_format_bytes(r->gpu_state, a, sizeof a),
+      r->limit_given ? "--gpu-memory allows" : "activations leave",
+      hk_format_bytes(r->gpu_limit, b, sizeof b));
+  const int left = (int)machine->cores.value - plan->cpu_threads * plan->job.gpus;
+  SAY(" Teams of %d threads leave %d cores to the framework.", plan->cpu_threads,
+      left > 0 ? left : 0);
+  SAY(" An iteration takes %.2f x its lower bound (%s)",
+      (double)f->iteration_ns / (double)hk_max(1, f->period_bound.period_ns),
+      f->period_bound.binding);
+  SAY(" and %.1f ms less than without the overlap (%.1f ms).", hk_ms(r->none_ns - f->iteration_ns),
+      hk_ms(r->none_ns));
+  SAY(" Chosen by %d simulations; the closed form says %.1f ms.", r->simulations,
+      hk_ms(r->closed_form_ns));
+  return buffer;
+}

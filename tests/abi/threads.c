@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Several threads, processes and engines: waits with and without time, hand-over from several
+ * threads, a forked child, destruction at any moment; and what an engine says of itself, which is
+ * printed for a JSON parser.
+ *
+ *   threads TOTAL */
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "world.h"
+
+static int64_t total;
+
+/* -- Several threads in one engine ------------------------------------------------------------- */
+
+enum { HELPERS = 4 };
+
+typedef struct {
+  world *w;
+  pthread_barrier_t *line;
+  int number, iterations;
+} helper;
+
+/* MUST's `message` is everybody's; a helper has its own. */
+static void must_alone(int code, const char *own) {
+  if (code == 0) return;
+  fprintf(stderr, "a helper: %d, '%s'\n", code, own);
+  exit(1);
+}
+
+/* Waits for the weights of every block, in an order of its own, then hands over its tensors. */
+static void *help(void *argument) {
+  const helper *h = argument;
+  world *w = h->w;
+  char own[HOCKET_MESSAGE];
+  for (int i = 0; i < h->iterations; i++) {
+    for (int b = 0; b < w->blocks; b++) {
+      const int block = (b + h->number) % (w->blocks + 1) - 1; /* -1: all */
+      int code;
+      while ((code = hocket_wait_weights(w->engine, block, NULL, 1, own)) == HOCKET_AGAIN) {
+        CHECK(own[0] != '\0');
+      }
+      must_alone(code, own);
+      check_weights(w, block);
+    }
+    pthread_barrier_wait(h->line); /* nobody looks at weights any more */
+    pthread_barrier_wait(h->line); /* gradients have been made */
+    for (size_t k = w->n; k-- > 0;) {
+      if ((int)k % HELPERS != h->number) continue;
+      const hocket_gradient g = {(int64_t)k, w->tensors[k].grad};
+      must_alone(hocket_gradients(w->engine, &g, 1, NULL, own), own);
+    }
+    pthread_barrier_wait(h->line);
+    pthread_barrier_wait(h->line); /* a step has been taken */
+  }
+  return NULL;
+}
+
+static void make_gradients(world *w) {
+  for (size_t i = 0; i < w->n; i++) {
+    tensor *t = &w->tensors[i];
+    for (int64_t k = 0; k < t->t.numel; k++) {
+      put(t->t.grad_type, 0.02f * centred(&w->d), t->grad, k);
+    }
+    t->given = 1;
+  }
+}
+
+static void several_threads(int overlap) {
+  world w;
+  helper helpers[HELPERS];
+  pthread_t threads[HELPERS];
+  pthread_barrier_t line;
+  const hocket_step_options loose = {.max_norm = 1e9};
+  open_world(&w, 41, total, NULL, overlap, 2);
+  CHECK(pthread_barrier_init(&line, NULL, HELPERS + 1) == 0);
+  for (int i = 0; i < HELPERS; i++) {
+    helpers[i] = (helper){&w, &line, i, 25};
+    CHECK(pthread_create(&threads[i], NULL, help, &helpers[i]) == 0);
+  }
+  for (int i = 0; i < 25; i++) {
+    pthread_barrier_wait(&line);
+    make_gradients(&w);
+    pthread_barrier_wait(&line);
+    pthread_barrier_wait(&line);
+    take_step(&w, &loose, 1);
+    pthread_barrier_wait(&line);
+  }
+  for (int i = 0; i < HELPERS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+  pthread_barrier_destroy(&line);
+  check_all(&w);
+  close_world(&w);
+}
+
+/* -- Waits ------------------------------------------------------------------------------------- */
+
+/* A step of some milliseconds: a wait without time says so, and one with time comes to an end. */
+static void waits(int overlap) {
+  world w;
+  int agains = 0;
+  open_world(&w, 42, 3000000, NULL, overlap, 1);
+  MUST(hocket_wait_weights(w.engine, -1, NULL, 0, message)); /* nothing is pending */
+  MUST(hocket_drain(w.engine, 0, message));
+  for (int i = 0; i < 4; i++) {
+    int code;
+    backward(&w);
+    /* Of the step before nothing is pending any more. */
+    MUST(hocket_wait_weights(w.engine, -1, NULL, 0, message));
+    MUST(hocket_step(w.engine, NULL, NULL, NULL, message));
+    for (size_t k = 0; k < w.n; k++) w.tensors[k].given = 0;
+    if (i % 2 == 0) {
+      while ((code = hocket_wait_weights(w.engine, 4, NULL, 0, message)) == HOCKET_AGAIN) {
+        CHECK(strstr(message, "again") != NULL);
+        agains++;
+      }
+      MUST(code);
+    }
+    while ((code = hocket_drain(w.engine, i == 1 ? 1 : 0, message)) == HOCKET_AGAIN) {
+      CHECK(strstr(message, "again") != NULL);
+      agains++;
+    }
+    MUST(code);
+    CHECK(hocket_drain(w.engine, 0, NULL) == 0);
+  }
+  CHECK(overlap == HOCKET_OVERLAP_NONE ? agains == 0 : agains > 0);
+  close_world(&w);
+}
+
+/* -- Ends -------------------------------------------------------------------------------------- */
+
+/* Destroyed before the first gradient, among gradients, with a step under way. The threads of the
+ * engine must have let go of the memory, which is given back at once. */
+static void ends(int overlap) {
+  for (int i = 0; i < 12; i++) {
+    world w;
+    open_world(&w, 43, 200000, NULL, overlap, 2);
+    if (i % 4 > 0) iterate(&w, 1 + i % 3);
+    if (i % 4 > 1) {
+      for (size_t k = w.n; k-- > (size_t)(i % 3);) hand_over(&w, k);
+    }
+    if (i % 4 > 2) MUST(hocket_step(w.engine, NULL, NULL, NULL, message));
+    close_world(&w);
+  }
+}
+
+static void two_engines(void) {
+  world a, b;
+  open_world(&a, 44, total, NULL, HOCKET_OVERLAP_BOTH, 2);
+  open_world(&b, 45, total + 777, NULL, HOCKET_OVERLAP_FORWARD, 1);
+  for (int i = 0; i < 6; i++) {
+    forward(&a);
+    for (size_t k = 4; k-- > 0;) hand_over(&a, k);
+    forward(&b);
+    backward(&b);
+    for (size_t k = a.n; k-- > 4;) hand_over(&a, k);
+    take_step(&b, NULL, 1);
+    take_step(&a, NULL, 1);
+  }
+  check_all(&b);
+  close_world(&b);
+  iterate(&a, 2);
+  check_all(&a);
+  close_world(&a);
+}
+
+static void *train_alone(void *argument) {
+  world w;
+  char own[HOCKET_MESSAGE];
+  open_model(&w, (uint64_t)(uintptr_t)argument, total);
+  hocket_tensor list[MOST_TENSORS];
+  describe_tensors(&w, list);
+  const hocket_options options = {
+      .backend = "host", .overlap = HOCKET_OVERLAP_BOTH, .cpu_threads = 1};
+  must_alone(hocket_create(NULL, list, w.n, w.groups, 2, &options, &w.engine, own), own);
+  for (int i = 0; i < 10; i++) {
+    make_gradients(&w);
+    for (size_t k = w.n; k-- > 0;) {
+      const hocket_gradient g = {(int64_t)k, w.tensors[k].grad};
+      must_alone(hocket_gradients(w.engine, &g, 1, NULL, own), own);
+    }
+    must_alone(hocket_step(w.engine, NULL, NULL, NULL, own), own);
+    must_alone(hocket_wait_weights(w.engine, -1, NULL, -1, own), own);
+  }
+  close_world(&w);
+  return NULL;
+}
+
+static void engines_side_by_side(void) {
+  pthread_t threads[4];
+  for (uintptr_t i = 0; i < 4; i++) {
+    CHECK(pthread_create(&threads[i], NULL, train_alone, (void *)(i + 50)) == 0);
+  }
+  for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* A child is told that the engine is not its own, whatever it calls, and may end as it likes. */
+static void forked_child(int overlap) {
+  world w;
+  open_world(&w, 46, total, NULL, overlap, 2);
+  iterate(&w, 2);
+  backward(&w);
+  for (int moment = 0; moment < 2; moment++) {
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      const hocket_gradient g = {0, w.tensors[0].handed};
+      char hex[33];
+      REFUSED(hocket_gradients(w.engine, &g, 1, NULL, message), 2, "forked child");
+      REFUSED(hocket_step(w.engine, NULL, NULL, NULL, message), 2, "forked child");
+      REFUSED(hocket_wait_weights(w.engine, 0, NULL, -1, message), 2, "forked child");
+      REFUSED(hocket_drain(w.engine, -1, message), 2, "forked child");
+      REFUSED(hocket_save(w.engine, "child.ck", message), 2, "forked child");
+      REFUSED(hocket_checksum(w.engine, hex, message), 2, "forked child");
+      REFUSED(hocket_discard(w.engine, -1, message), 2, "forked child");
+      CHECK(hocket_report(w.engine) == NULL && hocket_timeline(w.engine) == NULL);
+      hocket_destroy(w.engine);
+      /* Its own it may have. */
+      world own;
+      open_world(&own, 47, total, NULL, HOCKET_OVERLAP_FORWARD, 1);
+      iterate(&own, 2);
+      check_all(&own);
+      close_world(&own);
+      _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    if (moment == 0) take_step(&w, NULL, 1);
+  }
+  iterate(&w, 2);
+  check_all(&w);
+  close_world(&w);
+}
+
+/* -- What it says ------------------------------------------------------------------------------ */
+
+static void marked(world *w, int phase, int block, int end) {
+  MUST(hocket_mark(w->engine, phase, block, end, NULL, message));
+}
+
+/* Prints report and timeline, one JSON text a line. */
+static void words(int overlap) {
+  world w;
+  open_world(&w, 48, total, NULL, overlap, 2);
+  CHECK(hocket_timeline(w.engine) == NULL); /* nothing is recorded */
+  iterate(&w, 2);
+  MUST(hocket_record(w.engine, 1, message));
+  for (int i = 0; i < 3; i++) {
+    for (int b = 0; b < w.blocks; b++) {
+      int code;
+      while ((code = hocket_wait_weights(w.engine, b, NULL, 20, message)) == HOCKET_AGAIN) {
+      }
+      MUST(code);
+      marked(&w, 0, b, 0);
+      marked(&w, 0, b, 1);
+    }
+    for (int b = w.blocks; b-- > 0;) {
+      marked(&w, 1, b, 0);
+      for (size_t k = w.n; k-- > 0;) {
+        if (w.tensors[k].t.block == b) hand_over(&w, k);
+      }
+      marked(&w, 1, b, 1);
+    }
+    take_step(&w, NULL, 1);
+  }
+  const char *text = hocket_report(w.engine);
+  CHECK(text != NULL && strchr(text, '\n') == NULL);
+  printf("report %d %s\n", overlap, text);
+  text = hocket_timeline(w.engine);
+  CHECK(text != NULL && strchr(text, '\n') == NULL);
+  printf("timeline %d %s\n", overlap, text);
+  MUST(hocket_record(w.engine, 0, message));
+  CHECK(hocket_timeline(w.engine) == NULL);
+  iterate(&w, 2);
+  check_all(&w);
+  close_world(&w);
+}
+
+int main(int argc, char **argv) {
+  CHECK(argc == 2);
+  total = atoll(argv[1]);
+  for (int overlap = HOCKET_OVERLAP_NONE; overlap <= HOCKET_OVERLAP_BOTH; overlap++) {
+    several_threads(overlap);
+    waits(overlap);
+    ends(overlap);
+    forked_child(overlap);
+    words(overlap);
+  }
+  two_engines();
+  engines_side_by_side();
+  puts("threads: all went well");
+  return 0;
+}

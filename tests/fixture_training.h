@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model of random tensors in blocks, an engine that trains it, and plain AdamW beside it to
+ * compare every bit with. Different from fixture_engine.h, whose engines have one flat array. */
+#ifndef HK_TESTS_FIXTURE_TRAINING_H
+#define HK_TESTS_FIXTURE_TRAINING_H
+
+#include "engine/training.h"
+
+#include <math.h>
+
+#include "engine/adamw_kernels.h"
+#include "engine/default_plan.h"
+#include "engine/private.h"
+#include "tests/fixture_engine.h"
+
+enum { MOST_TENSORS = 24 };
+
+/* A tensor as the framework and plain AdamW have it. */
+typedef struct {
+  hk_param param;
+  float *p, *m, *v;
+  void *weight;   /* the engine writes here */
+  void *expected; /* the same by plain AdamW */
+  void *grad;     /* sum of those given; in its own type */
+  void *handed;   /* what is handed over; overwritten at once */
+  int given;
+  int64_t step;
+} tensor;
+
+typedef struct {
+  random_stream r;
+  tensor tensors[MOST_TENSORS];
+  hk_param params[MOST_TENSORS];
+  size_t n;
+  int blocks;
+  hk_adamw groups[3];
+  size_t n_groups;
+  hk_engine *engine;
+} world;
+
+/* -- Elements ---------------------------------------------------------------------------------- */
+
+static inline float widen(hk_grad_type type, const void *from, int64_t i) {
+  float x;
+  hk_kernels_scalar.cast_up(type, 1, (const char *)from + (size_t)i * hk_grad_size(type), &x);
+  return x;
+}
+
+static inline void narrow(hk_grad_type type, float x, void *to, int64_t i) {
+  if (type == HK_GRAD_FP32) {
+    ((float *)to)[i] = x;
+  } else if (type == HK_GRAD_BF16) {
+    hk_kernels_scalar.cast_down(1, &x, (uint16_t *)to + i);
+  } else {
+    const _Float16 h = (_Float16)x;
+    memcpy((uint16_t *)to + i, &h, sizeof h);
+  }
+}
+
+/* -- Making ------------------------------------------------------------------------------------ */
+
+static inline void make_tensor(world *w, size_t i, int block) {
+  tensor *t = &w->tensors[i];
+  const int64_t most = pick(&w->r, 0, 3) == 0 ? 40000 : 700;
+  t->param = (hk_param){.numel = pick(&w->r, 1, (int)most),
+                        .group = pick(&w->r, 0, (int)w->n_groups - 1),
+                        .block = block,
+                        .weight_type = (hk_grad_type)pick(&w->r, 0, 2),
+                        .grad_type = (hk_grad_type)pick(&w->r, 0, 2)};
+  if (pick(&w->r, 0, 2) > 0) t->param.weight_type = t->param.grad_type = HK_GRAD_BF16;
+  const size_t n = (size_t)t->param.numel;
+  t->p = must_have(n, 4);
+  t->m = must_have(n, 4);
+  t->v = must_have(n, 4);
+  t->weight = must_have(n, 4);
+  t->expected = must_have(n, 4);
+  t->grad = must_have(n, 4);
+  t->handed = must_have(n, 4);
+  t->param.weight = t->weight;
+  for (int64_t k = 0; k < t->param.numel; k++) {
+    narrow(t->param.weight_type, (float)(uniform(&w->r) - 0.5), t->weight, k);
+    t->p[k] = widen(t->param.weight_type, t->weight, k);
+  }
+  memcpy(t->expected, t->weight, 4 * n);
+  w->params[i] = t->param;
+}
+
+static inline void make_model(world *w) {
+  w->n = (size_t)pick(&w->r, 1, MOST_TENSORS);
+  w->n_groups = (size_t)pick(&w->r, 1, 3);
+  for (size_t g = 0; g < w->n_groups; g++) {
+    w->groups[g] = (hk_adamw){.lr = scale(&w->r, 1e-4, 1e-1),
+                              .beta1 = 0.9,
+                              .beta2 = 0.95 + 0.04 * uniform(&w->r),
+                              .eps = 1e-8,
+                              .weight_decay = pick(&w->r, 0, 1) * 0.1};
+  }
+  int block = 0;
+  for (size_t i = 0; i < w->n; i++) {
+    make_tensor(w, i, block);
+    block += pick(&w->r, 0, 2) == 0;
+  }
+  w->blocks = w->params[w->n - 1].block + 1;
+}
+
+/* Routes and who runs ahead by the dice. */
+static inline void make_engine(world *w, const hk_backend_ops *backend) {
+  hk_error err = {0};
+  hk_plan plan = {0};
+  must(hk_default_plan(w->params, w->n, pick(&w->r, 1, 2), &plan, &err), &err);
+  plan.overlap = (hk_overlap)pick(&w->r, HK_OVERLAP_NONE, HK_OVERLAP_BOTH);
+  plan.piece_numel = (int64_t)scale(&w->r, 60, 70000);
+  plan.buffers = pick(&w->r, 1, 4);
+  const int most = pick(&w->r, HK_ROUTE_CPU, HK_ROUTE_RESIDENT);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].route = (hk_route)pick(&w->r, 0, most);
+    plan.subgroups[s].ahead = plan.overlap == HK_OVERLAP_BOTH &&
+                              plan.subgroups[s].route == HK_ROUTE_CPU && pick(&w->r, 0, 3) > 0;
+    plan.subgroups[s].early = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
+  }
+  const hk_engine_options options = {
+      .backend = backend, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
+                            &err),
+       &err);
+  must(hk_training_masters(w->engine, -1, NULL, &err), &err);
+  hk_plan_free(&plan);
+}
+
+static inline void unmake(world *w) {
+  hk_engine_destroy(w->engine);
+  for (size_t i = 0; i < w->n; i++) {
+    tensor *t = &w->tensors[i];
+    void *all[] = {t->p, t->m, t->v, t->weight, t->expected, t->grad, t->handed};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) free(all[k]);
+  }
+}
+
+/* -- Looking ----------------------------------------------------------------------------------- */
+
+static inline void assert_weights(const world *w, int block) {
+  for (size_t i = 0; i < w->n; i++) {
+    const tensor *t = &w->tensors[i];
+    if (block >= 0 && t->param.block != block) continue;
+    assert_memory_equal(t->weight, t->expected,
+                        (size_t)t->param.numel * hk_grad_size(t->param.weight_type));
+  }
+}
+
+static inline void assert_state(world *w) {
+  hk_error err = {0};
+  bool there = false;
+  must(hk_training_drain(w->engine, -1, &there, &err), &err);
+  assert_true(there);
+  assert_weights(w, -1);
+  for (size_t i = 0; i < w->n; i++) {
+    const tensor *t = &w->tensors[i];
+    int64_t begin = 0;
+    hk_engine_param(w->engine, i, &begin);
+    float *got = must_have((size_t)t->param.numel, 4);
+    const float *expected[] = {t->p, t->m, t->v};
+    for (int part = 0; part < 3; part++) {
+      must(hk_engine_read(w->engine, (hk_state_part)part, begin, t->param.numel, got, &err), &err);
+      assert_memory_equal(got, expected[part], 4 * (size_t)t->param.numel);
+    }
+    free(got);
+    assert_int_equal(hk_training_param_step(w->engine, i), t->step);
+  }
+}
+
+/* -- An iteration ------------------------------------------------------------------------------ */
+
+static inline void forward(world *w) {
+  hk_error err = {0};
+  for (int b = 0; b < w->blocks; b++) {
+    bool there = false;
+    while (!there) must(hk_training_wait_weights(w->engine, b, NULL, 5, &there, &err), &err);
+    assert_weights(w, b);
+  }
+}
+
+static inline void hand_over(world *w, size_t i, bool finite) {
+  hk_error err = {0};
+  tensor *t = &w->tensors[i];
+  const hk_grad_type type = t->param.grad_type;
+  for (int64_t k = 0; k < t->param.numel; k++) {
+    narrow(type, (float)(uniform(&w->r) - 0.5) * 0.01f, t->handed, k);
+  }
+  if (!finite) narrow(type, INFINITY, t->handed, pick(&w->r, 0, (int)t->param.numel - 1));
+  for (int64_t k = 0; k < t->param.numel; k++) {
+    const float sum = widen(type, t->handed, k) + (t->given > 0 ? widen(type, t->grad, k) : 0);
+    narrow(type, sum, t->grad, k);
+  }
+  if (t->given == 0) memcpy(t->grad, t->handed, (size_t)t->param.numel * hk_grad_size(type));
+  t->given++;
+  const hk_handed_gradient gradient = {(int64_t)i, t->handed};
+  must(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), &err);
+  memset(t->handed, 0xee, 4 * (size_t)t->param.numel);
+}
+
+/* Deep tensors first, some out of turn, some twice, some not at all. */
+static inline void backward(world *w, int disorder, bool finite) {
+  for (size_t i = w->n; i-- > 0;) {
+    if (disorder > 0 && pick(&w->r, 0, 9) == 0) continue;
+    hand_over(w, i, finite || i > 0);
+    if (disorder > 0 && pick(&w->r, 0, 9) == 0) {
+      hand_over(w, next(&w->r) % w->n, true);
+    }
+  }
+  assert_weights(w, -1);
+}
+
+static inline double plain_squares(const world *w) {
+  hk_squares sum = {0};
+  for (size_t i = 0; i < w->n; i++) {
+    const tensor *t = &w->tensors[i];
+    if (t->given > 0) hk_squares_add(&sum, t->param.grad_type, t->param.numel, t->grad);
+  }
+  return hk_squares_value(&sum);
+}
+
+static inline void plain_update(world *w, double grad_scale) {
+  for (size_t i = 0; i < w->n; i++) {
+    tensor *t = &w->tensors[i];
+    if (t->given == 0) continue;
+    const hk_adamw_step step = hk_adamw_prepare(&w->groups[t->param.group], ++t->step, grad_scale);
+    hk_adamw_scalar(&step, t->param.grad_type, t->param.numel, t->p, t->m, t->v, t->grad, NULL);
+    for (int64_t k = 0; k < t->param.numel; k++) {
+      narrow(t->param.weight_type, t->p[k], t->expected, k);
+    }
+  }
+}
+
+static inline void step(world *w, bool finite) {
+  hk_error err = {0};
+  hk_training_step_report report;
+  hk_training_step_options options = {.loss_scale = pick(&w->r, 0, 5) == 0 ? 4 : 0};
+  static const double limits[] = {0, 1e9, 1e-3, 0.3};
+  options.max_norm = limits[pick(&w->r, 0, 3)];
+  if (pick(&w->r, 0, 7) == 0) {
+    const size_t g = next(&w->r) % w->n_groups;
+    w->groups[g].lr *= 0.5;
+    must(hk_engine_set_group(w->engine, g, &w->groups[g], &err), &err);
+  }
+  int64_t given = 0;
+  for (size_t i = 0; i < w->n; i++) given += w->tensors[i].given > 0;
+  const double squares = plain_squares(w);
+  must(hk_training_step(w->engine, &options, &report, NULL, &err), &err);
+  assert_int_equal(report.params, given);
+  const double loss_scale = options.loss_scale > 0 ? options.loss_scale : 1;
+  if (given > 0 && finite) {
+    assert_false(report.skipped);
+    assert_true(report.grad_norm == sqrt(squares) / loss_scale);
+    plain_update(w, hk_grad_scale(squares, options.max_norm, loss_scale));
+  } else {
+    assert_int_equal(report.skipped, given > 0);
+  }
+  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+}
+
+#endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training behind streams, as on a GPU: the caller queues work on several streams and goes on, the
+ * engine reads gradients and writes weights behind that work. Every copy, kernel, record and wait,
+ * the caller's and the engine's, is late at random, on its stream or before it is queued. Whatever
+ * the order, weights that the caller's streams read, and state, have the bits of plain AdamW. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "tests/fixture_training.h"
+
+/* -- A host backend whose calls are late ------------------------------------------------------- */
+
+enum { LATE_STREAMS = 64, LATE_BYTES = 1 << 20, CALLERS = 3, MOST_BUFFERS = 4096 };
+
+static hk_backend_ops late;
+static atomic_uint_fast64_t late_dice;
+static char late_source[LATE_BYTES];
+static struct {
+  hk_stream *stream;
+  char *target;
+} late_streams[LATE_STREAMS];
+static pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static hk_stream *callers[CALLERS];
+
+static char *late_target(hk_stream *s) {
+  char *target = NULL;
+  pthread_mutex_lock(&late_lock);
+  for (int i = 0; i < LATE_STREAMS && target == NULL; i++) {
+    if (late_streams[i].stream != NULL && late_streams[i].stream != s) continue;
+    late_streams[i].stream = s;
+    if (late_streams[i].target == NULL) late_streams[i].target = must_have(LATE_BYTES, 1);
+    target = late_streams[i].target;
+  }
+  pthread_mutex_unlock(&late_lock);
+  assert_non_null(target);
+  return target;
+}
+
+static void forget_streams(void) {
+  for (int i = 0; i < LATE_STREAMS; i++) {
+    free(late_streams[i].target);
+    late_streams[i].target = NULL;
+    late_streams[i].stream = NULL;
+  }
+}
+
+/* One time in eight on the stream, one in eight before. */
+static hk_status delay(hk_stream *s, hk_error *err) {
+  random_stream r = {atomic_fetch_add(&late_dice, 1) * 0x9e3779b97f4a7c15u};
+  const int what = pick(&r, 0, 15);
+  if (what >= 14) {
+    const struct timespec moment = {.tv_nsec = pick(&r, 1000, 200000)};
+    nanosleep(&moment, NULL);
+  }
+  if (what > 1) return HK_OK;
+  for (int times = pick(&r, 1, 6); times > 0; times--) {
+    HK_TRY(hk_backend_host.copy(s, late_target(s), late_source, LATE_BYTES, err));
+  }
+  return HK_OK;
+}
+
+static hk_status late_copy(hk_stream *s, void *to, const void *from, hk_bytes n, hk_error *err) {
+  HK_TRY(delay(s, err));
+  return hk_backend_host.copy(s, to, from, n, err);
+}
+static hk_status late_zero(hk_stream *s, void *memory, hk_bytes n, hk_error *err) {
+  HK_TRY(delay(s, err));
+  return hk_backend_host.zero(s, memory, n, err);
+}
+static hk_status late_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
+  HK_TRY(delay(s, err));
+  return hk_backend_host.launch(s, kernel, err);
+}
+static hk_status late_record(hk_stream *s, hk_event *e, hk_error *err) {
+  HK_TRY(delay(s, err));
+  return hk_backend_host.record(s, e, err);
+}
+static hk_status late_wait(hk_stream *s, hk_event *e, hk_error *err) {
+  HK_TRY(delay(s, err));
+  return hk_backend_host.wait(s, e, err);
+}
+static hk_status late_open(int device, const hk_backend_options *options, hk_backend **out,
+                           hk_error *err) {
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  (*out)->ops = &late; /* so that it is not taken for the host backend, where calls wait */
+  return HK_OK;
+}
+/* The caller's streams are streams of the backend. */
+static hk_status late_adopt(hk_backend *b, void *native, hk_stream **out, hk_error *err) {
+  if (native == NULL) return hk_backend_host.stream_open(b, false, out, err);
+  *out = native;
+  return HK_OK;
+}
+static void late_close(hk_stream *s) {
+  for (int i = 0; i < CALLERS; i++) {
+    if (s == callers[i]) return;
+  }
+  hk_backend_host.stream_close(s);
+}
+
+static void make_late(uint64_t seed) {
+  late = hk_backend_host;
+  late.open = late_open;
+  late.stream_adopt = late_adopt;
+  late.stream_close = late_close;
+  late.copy = late_copy;
+  late.zero = late_zero;
+  late.launch = late_launch;
+  late.record = late_record;
+  late.wait = late_wait;
+  atomic_store(&late_dice, seed << 32);
+}
+
+/* -- The caller -------------------------------------------------------------------------------- */
+
+/* Memory that queued work still uses. */
+static void *buffers[MOST_BUFFERS];
+static int n_buffers;
+
+static void *buffer(size_t bytes) {
+  assert_true(n_buffers < MOST_BUFFERS);
+  return buffers[n_buffers++] = must_have(bytes, 1);
+}
+
+static void sync_callers(void) {
+  hk_error err = {0};
+  for (int i = 0; i < CALLERS; i++) must(late.stream_sync(callers[i], &err), &err);
+}
+
+/* What a stream reads of a block's weights, to be compared when it has. */
+typedef struct {
+  void *got, *expected;
+  size_t bytes;
+} look;
+static look looks[MOST_BUFFERS];
+static int n_looks;
+
+static void read_weights(const world *w, int block, hk_stream *stream) {
+  hk_error err = {0};
+  for (size_t i = 0; i < w->n; i++) {
+    const tensor *t = &w->tensors[i];
+    const size_t bytes = (size_t)t->param.numel * hk_grad_size(t->param.weight_type);
+    if (block >= 0 && t->param.block != block) continue;
+    look *l = &looks[n_looks++];
+    *l = (look){buffer(bytes), buffer(bytes), bytes};
+    memcpy(l->expected, t->expected, bytes);
+    must(late.copy(stream, l->got, t->weight, (hk_bytes)bytes, &err), &err);
+  }
+}
+
+static void compare_and_free(void) {
+  sync_callers();
+  for (int i = 0; i < n_looks; i++) {
+    assert_memory_equal(looks[i].got, looks[i].expected, looks[i].bytes);
+  }
+  for (int i = 0; i < n_buffers; i++) free(buffers[i]);
+  n_looks = n_buffers = 0;
+}
+
+static void queue_forward(world *w) {
+  hk_error err = {0};
+  for (int b = 0; b < w->blocks; b++) {
+    hk_stream *stream = callers[pick(&w->r, 0, 1)];
+    bool there = false;
+    while (!there) must(hk_training_wait_weights(w->engine, b, stream, 50, &there, &err), &err);
+    read_weights(w, b, stream);
+  }
+}
+
+/* A gradient is made on the stream, handed over, and its memory used again, all in one go. */
+static void queue_gradient(world *w, size_t i) {
+  hk_error err = {0};
+  tensor *t = &w->tensors[i];
+  const hk_grad_type type = t->param.grad_type;
+  const size_t bytes = (size_t)t->param.numel * hk_grad_size(type);
+  hk_stream *stream = callers[pick(&w->r, 0, CALLERS - 1)];
+  char *made = buffer(bytes), *memory = buffer(bytes), *used_again = buffer(bytes);
+  memset(used_again, 0xee, bytes);
+  for (int64_t k = 0; k < t->param.numel; k++) {
+    narrow(type, (float)(uniform(&w->r) - 0.5) * 0.01f, made, k);
+    const float one = widen(type, made, k);
+    narrow(type, t->given > 0 ? one + widen(type, t->grad, k) : one, t->grad, k);
+  }
+  t->given++;
+  must(late.copy(stream, memory, made, (hk_bytes)bytes, &err), &err);
+  const hk_handed_gradient gradient = {(int64_t)i, memory};
+  must(hk_training_gradients(w->engine, &gradient, 1, stream, &err), &err);
+  must(late.copy(stream, memory, used_again, (hk_bytes)bytes, &err), &err);
+}
+
+static void queue_step(world *w) {
+  static const double limits[] = {0, 1e9, 0.3, 0.003};
+  hk_error err = {0};
+  hk_training_step_report report;
+  const hk_training_step_options options = {.max_norm = limits[pick(&w->r, 0, 3)]};
+  const double squares = plain_squares(w);
+  hk_stream *stream = callers[0];
+  /* The caller's other streams are in step with this one, as a framework's are. */
+  sync_callers();
+  read_weights(w, -1, stream); /* of the step before: new ones come behind this */
+  must(hk_training_step(w->engine, &options, &report, stream, &err), &err);
+  plain_update(w, hk_grad_scale(squares, options.max_norm, 1));
+  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+}
+
+static void iterate(world *w) {
+  hk_error err = {0};
+  queue_forward(w);
+  for (int pass = pick(&w->r, 0, 3) == 0; pass >= 0; pass--) {
+    for (size_t i = w->n; i-- > 0;) {
+      if (pick(&w->r, 0, 19) > 0) queue_gradient(w, i);
+      if (pick(&w->r, 0, 9) == 0) queue_gradient(w, next(&w->r) % w->n);
+    }
+    if (pick(&w->r, 0, 2) == 0) must(hk_training_flush(w->engine, &err), &err);
+  }
+  if (pick(&w->r, 0, 9) == 0) { /* given up */
+    must(hk_training_discard(w->engine, -1, &err), &err);
+    for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+  } else {
+    queue_step(w);
+  }
+  compare_and_free();
+}
+
+static void train_late(uint64_t seed) {
+  hk_error err = {0};
+  world w = {.r = {seed * 104729 + 7}};
+  make_late(seed);
+  make_model(&w);
+  make_engine(&w, &late);
+  for (int i = 0; i < CALLERS; i++) {
+    hk_stream *stream = NULL;
+    must(hk_backend_host.stream_open(w.engine->backend, false, &stream, &err), &err);
+    callers[i] = stream;
+  }
+  for (int i = 0; i < 6; i++) iterate(&w);
+  assert_state(&w);
+  sync_callers();
+  hk_stream *own[CALLERS];
+  memcpy(own, callers, sizeof own);
+  hk_training_close(w.engine); /* before the streams are */
+  memset(callers, 0, sizeof callers);
+  for (int i = 0; i < CALLERS; i++) hk_backend_host.stream_close(own[i]);
+  unmake(&w);
+  forget_streams();
+}
+
+#ifdef __SANITIZE_THREAD__
+#define ORDERS 20
+#else
+#define ORDERS 200
+#endif
+
+static void every_order_has_the_same_bits(void **unused) {
+  (void)unused;
+  for (uint64_t seed = 0; seed < ORDERS; seed++) train_late(seed);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_order_has_the_same_bits)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

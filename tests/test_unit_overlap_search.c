@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The search for the best overlap: its closed form against simulation, its answer against trying
+ * everything, and what it must respect. */
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sim/overlap.h"
+#include "tests/fixture_blocks.h"
+#include "tests/random.h"
+
+/* A node as an H200's: copies at 55 GB/s, AdamW at 5.5 G parameters/s, GPU memory for everything.
+ */
+static hk_machine node(double host_bytes) {
+  hk_machine m = ideal_machine();
+  m.cores.value = 16;
+  m.h2d.value = m.d2h.value = 55e9;
+  m.duplex.value = 95e9;
+  m.mapped.value = 80e9;
+  m.gpu_hbm.value = 4e12;
+  m.cpu_adamw.value = 5.5e9;
+  m.host_memory.value = host_bytes;
+  m.gpu_memory.value = 80e9;
+  return m;
+}
+
+static hk_overlap_search_result searched(const hk_model *model, const hk_machine *machine,
+                                         hk_overlap overlap, const hk_bytes *limit) {
+  hk_error err = {0};
+  hk_overlap_search_result r;
+  const hk_plan_settings settings = {.overlap = overlap, .gpu_state = limit};
+  must(hk_overlap_search(model, machine, &ONE_RANK, &settings, &r, &err), &err);
+  assert_in_range(r.simulations, 1, 65);
+  return r;
+}
+
+/* -- The closed form -------------------------------------------------------------------------- */
+
+/* Where host memory is no limit and blocks are many, it is as good as TRAINING.md says. */
+static void closed_form_is_close(void **state) {
+  (void)state;
+  double worst = 0;
+  for (uint64_t seed = 1; seed <= 60; seed++) {
+    hk_error err = {0};
+    random_stream r = {seed * 31};
+    hk_machine m = node(1e12);
+    m.cpu_adamw.value = scale(&r, 2e9, 2e10);
+    const double compute = scale(&r, 50, 2000);
+    hk_model model = equal_blocks(30, 100000000, 0.26 * compute / 30, 0.74 * compute / 30);
+    const hk_overlap overlap = seed % 2 ? HK_OVERLAP_BOTH : HK_OVERLAP_FORWARD;
+    const hk_plan_settings settings = {.overlap = overlap};
+    const hk_candidate all_cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE,
+                                  HK_RUNTIME_HOCKET};
+    hk_plan plan;
+    must(hk_candidate_plan(&all_cpu, &model, &m, &ONE_RANK, &settings, &plan, &err), &err);
+    for (int i = pick(&r, 0, 6); i > 0; i--) plan.subgroups[i - 1].route = HK_ROUTE_RESIDENT;
+    must(hk_plan_run_ahead(&plan, &m, &err), &err);
+    hk_ns form = 0;
+    must(hk_overlap_closed_form(&plan, &m, &form, &err), &err);
+    hk_forecast f;
+    must(hk_forecast_make(&plan, &m, NULL, &f, &err), &err);
+    const double off = fabs((double)form / (double)f.iteration_ns - 1);
+    worst = fmax(worst, off);
+    if (off > 0.04)
+      fail_msg("seed %d: %.1f ms by the closed form, %.1f simulated", (int)seed, hk_ms(form),
+               hk_ms(f.iteration_ns));
+    hk_forecast_free(&f);
+    hk_model_free(&model);
+  }
+  print_message("the closed form is off by at most %.1f %%\n", 100 * worst);
+}
+
+/* -- Against everything ----------------------------------------------------------------------- */
+
+/* The best period over all numbers of resident subgroups and places to begin running ahead. */
+static hk_ns best_of_all(const hk_model *model, const hk_machine *machine, int most_resident) {
+  hk_error err = {0};
+  hk_ns best = INT64_MAX;
+  const hk_plan_settings settings = {.overlap = HK_OVERLAP_BOTH};
+  const hk_candidate all_cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
+  for (int resident = 0; resident <= most_resident; resident++) {
+    for (int deepest = 0; deepest < 12; deepest++) {
+      hk_plan plan;
+      hk_bytes spares = 0;
+      must(hk_candidate_plan(&all_cpu, model, machine, &ONE_RANK, &settings, &plan, &err), &err);
+      for (int i = 0; i < resident; i++) {
+        plan.subgroups[i].route = HK_ROUTE_RESIDENT;
+        plan.subgroups[i].ahead = false;
+      }
+      must(hk_plan_spares(&plan, machine, &spares, &err), &err);
+      hk_plan_run_ahead_within(&plan, spares, (size_t)deepest);
+      hk_forecast f;
+      must(hk_forecast_make(&plan, machine, NULL, &f, &err), &err);
+      if (f.feasible) best = hk_min(best, f.iteration_ns);
+      hk_forecast_free(&f);
+    }
+  }
+  return best;
+}
+
+static void as_good_as_trying_everything(void **state) {
+  (void)state;
+  double worst = 0;
+  for (uint64_t seed = 1; seed <= 12; seed++) {
+    random_stream r = {seed * 977};
+    /* 1.2 G parameters take 19.2 GB of host memory; up to as much again is left for spares. */
+    const hk_machine m = node(19.2e9 + 14.4e9 * uniform(&r));
+    const double compute = scale(&r, 50, 600);
+    hk_model model = equal_blocks(12, 100000000, 0.3 * compute / 12, 0.7 * compute / 12);
+    const hk_bytes limit = 1200000000LL * pick(&r, 0, 6);
+    hk_overlap_search_result found = searched(&model, &m, HK_OVERLAP_BOTH, &limit);
+    assert_true(found.best.feasible && found.gpu_state <= limit && found.limit_given);
+    const hk_ns best = best_of_all(&model, &m, (int)(limit / 1200000000LL));
+    worst = fmax(worst, (double)found.best.iteration_ns / (double)best - 1);
+    hk_forecast_free(&found.best);
+    hk_model_free(&model);
+  }
+  print_message("at most %.2f %% over the best of all\n", 100 * worst);
+  assert_true(worst <= 0.02);
+}
+
+/* -- What it must respect --------------------------------------------------------------------- */
+
+/* An update that hides by itself needs no GPU memory. */
+static void takes_no_more_memory_than_helps(void **state) {
+  (void)state;
+  const hk_machine m = node(1e12);
+  hk_model model = equal_blocks(30, 10000000, 10, 30);
+  hk_overlap_search_result r = searched(&model, &m, HK_OVERLAP_BOTH, NULL);
+  assert_int_equal(r.gpu_state, 0);
+  assert_false(r.limit_given);
+  assert_int_equal(hk_plan_ahead(&r.best.plan), 300000000);
+  assert_true(r.best.iteration_ns < 1.01 * 1200e6);
+  hk_forecast_free(&r.best);
+  hk_model_free(&model);
+}
+
+/* What activations leave is less than the user allows: then that is the limit. */
+static void memory_limits_the_limit(void **state) {
+  (void)state;
+  hk_machine m = node(1e12);
+  m.gpu_memory.value =
+      2 * 300e6 + 2 * 100e6 + 1.3e9; /* weights, a block's gradients, 1.08 blocks */
+  hk_model model = equal_blocks(3, 100000000, 1, 2);
+  const hk_bytes allowed = 10000000000;
+  hk_overlap_search_result r = searched(&model, &m, HK_OVERLAP_BOTH, &allowed);
+  assert_false(r.limit_given);
+  assert_true(r.gpu_limit < 1400000000);
+  assert_true(r.gpu_state <= 1200000000);
+  assert_true(r.best.feasible);
+  hk_forecast_free(&r.best);
+  hk_model_free(&model);
+}
+
+static void what_never_fits_says_so(void **state) {
+  (void)state;
+  const hk_machine m = node(1e9);
+  hk_model model = equal_blocks(3, 100000000, 1, 2);
+  const hk_bytes none = 0;
+  hk_overlap_search_result r = searched(&model, &m, HK_OVERLAP_BOTH, &none);
+  assert_false(r.best.feasible);
+  assert_non_null(strstr(r.best.problem, "host memory"));
+  hk_forecast_free(&r.best);
+  hk_model_free(&model);
+}
+
+static void threads_change_nothing(void **state) {
+  (void)state;
+  const hk_machine m = node(60e9);
+  hk_model model = equal_blocks(30, 100000000, 4, 11);
+  char reasons[2][1000];
+  hk_ns periods[2];
+  for (int i = 0; i < 2; i++) {
+    omp_set_num_threads(i == 0 ? 1 : 4);
+    hk_overlap_search_result r = searched(&model, &m, HK_OVERLAP_BOTH, NULL);
+    hk_overlap_reason(&r, &m, reasons[i], sizeof reasons[i]);
+    periods[i] = r.best.iteration_ns;
+    hk_forecast_free(&r.best);
+  }
+  assert_string_equal(reasons[0], reasons[1]);
+  assert_int_equal(periods[0], periods[1]);
+  assert_non_null(strstr(reasons[0], "where activations leave"));
+  assert_non_null(strstr(reasons[0], "13 threads leave 3 cores"));
+  hk_model_free(&model);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(closed_form_is_close),
+      cmocka_unit_test(as_good_as_trying_everything),
+      cmocka_unit_test(takes_no_more_memory_than_helps),
+      cmocka_unit_test(memory_limits_the_limit),
+      cmocka_unit_test(what_never_fits_says_so),
+      cmocka_unit_test(threads_change_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

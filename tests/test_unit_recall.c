@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Rates that are remembered: which set of operations they belong to, and what the check of them
+ * finds. That simulations with them are the same to the last bit is property_sim's to say: there
+ * every recalled sharing is checked against a new one. */
+#include <math.h>
+
+#include "sim/state.h"
+#include "tests/fixture.h"
+
+enum { LANES = 300, RESOURCES = 2 };
+
+typedef struct {
+  hk_state state;
+  hk_run runs[LANES];
+  int32_t running[LANES];
+  double used[RESOURCES];
+  hk_recalled recalled[HK_RECALL_SLOTS];
+  double recalled_used[HK_RECALL_SLOTS * RESOURCES];
+} scene;
+
+/* These lanes run, in this order, all of them fluid; their rates are 10, 20 and so on. */
+static void let_run(scene *s, const int32_t *lanes, int n) {
+  s->state.runs = s->runs;
+  s->state.running = s->running;
+  s->state.used = s->used;
+  s->state.recalled = s->recalled;
+  s->state.recalled_used = s->recalled_used;
+  s->state.n_resources = RESOURCES;
+  s->state.n_running = n;
+  for (int i = 0; i < n; i++) {
+    s->running[i] = lanes[i];
+    s->runs[lanes[i]].fluid = true;
+    s->runs[lanes[i]].activity.rate = 10 * (i + 1);
+  }
+  s->used[0] = 5;
+  s->used[1] = 6;
+}
+
+static void test_comes_back(void **state) {
+  (void)state;
+  static scene s;
+  let_run(&s, (int32_t[]){2, 0}, 2);
+  const uint64_t key = hk_recall_key(&s.state);
+  assert_false(hk_recall(&s.state, key));
+  hk_recall_keep(&s.state, key);
+  s.runs[2].activity.rate = s.runs[0].activity.rate = 0;
+  s.used[0] = s.used[1] = 0;
+  assert_true(hk_recall(&s.state, key));
+  assert_true(s.runs[2].activity.rate == 10 && s.runs[0].activity.rate == 20);
+  assert_true(s.used[0] == 5 && s.used[1] == 6);
+}
+
+/* In another order, with one that is not fluid, with another demand: another set. */
+static void test_other_sets(void **state) {
+  (void)state;
+  static scene s;
+  let_run(&s, (int32_t[]){2, 0}, 2);
+  const uint64_t key = hk_recall_key(&s.state);
+  hk_recall_keep(&s.state, key);
+  let_run(&s, (int32_t[]){0, 2}, 2);
+  assert_true(hk_recall_key(&s.state) != key);
+  s.runs[0].fluid = false;
+  assert_true(hk_recall_key(&s.state) != key);
+  let_run(&s, (int32_t[]){2, 0}, 2);
+  assert_true(hk_recall_key(&s.state) == key);
+  s.state.demands++;
+  assert_false(hk_recall(&s.state, key));
+}
+
+static void test_too_many(void **state) {
+  (void)state;
+  static scene s;
+  int32_t lanes[HK_RECALL_LANES + 1];
+  for (int i = 0; i <= HK_RECALL_LANES; i++) lanes[i] = i;
+  let_run(&s, lanes, HK_RECALL_LANES);
+  assert_true(hk_recall_key(&s.state) != 0);
+  let_run(&s, lanes, HK_RECALL_LANES + 1);
+  assert_true(hk_recall_key(&s.state) == 0);
+  let_run(&s, (int32_t[]){LANES - 1}, 1);
+  assert_true(hk_recall_key(&s.state) == 0);
+  hk_recall_keep(&s.state, 0);
+  assert_false(hk_recall(&s.state, 0));
+}
+
+static void test_check_fires(void **state) {
+  (void)state;
+  static scene s;
+  let_run(&s, (int32_t[]){1}, 1);
+  const uint64_t key = hk_recall_key(&s.state);
+  assert_true(hk_recall_agrees(&s.state, key)); /* nothing is known of it */
+  hk_recall_keep(&s.state, key);
+  assert_true(hk_recall_agrees(&s.state, key));
+  s.runs[1].activity.rate = nextafter(10, 11);
+  assert_false(hk_recall_agrees(&s.state, key));
+  s.runs[1].activity.rate = 10;
+  s.used[1] = nextafter(6, 7);
+  assert_false(hk_recall_agrees(&s.state, key));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_comes_back),
+      cmocka_unit_test(test_other_sets),
+      cmocka_unit_test(test_too_many),
+      cmocka_unit_test(test_check_fires),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
