@@ -174,6 +174,26 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   return HK_OK;
 }
 
+/* 0: no limit but the machine's. */
+static hk_status check_host_memory(const hk_plan *plan, hk_bytes most, hk_error *err) {
+  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
+  hk_engine_memory memory;
+  char needs[32], has[32];
+  if (most < 0) {
+    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
+                   (long long)most);
+  }
+  if (most == 0) return HK_OK;
+  HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+  if (memory.host_pinned <= most) return HK_OK;
+  return hk_fail(
+      err, HK_NO,
+      "the optimizer's state needs %s of host memory, host_memory allows %s: allow more, "
+      "or let more of it stay on the GPU (gpu_memory)",
+      hk_format_bytes(memory.host_pinned, needs, sizeof needs),
+      hk_format_bytes(most, has, sizeof has));
+}
+
 static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,
                         size_t n_groups, const hocket_options *o, hk_engine **engine,
                         hk_error *err) {
@@ -185,6 +205,7 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
+  if (status == HK_OK) status = check_host_memory(&plan, o->host_memory, err);
   if (status == HK_OK) {
     status = hk_engine_create_for(&plan, params, n, groups, n_groups, &inner, engine, err);
   }

@@ -91,7 +91,8 @@ typedef struct {
                           may use (affinity and cgroup quota) less one */
   int32_t pin_threads; /* 1: pin each member of the team to a core of its own */
   int32_t first_core;  /* skip so many cores: engines of several ranks side by side */
-  int64_t host_memory; /* bytes that state and spares may take; 0: what is available */
+  int64_t host_memory; /* bytes that state and spares may take; 0: what is available. Less than
+                          the plan needs: hocket_create returns 1 */
   int64_t gpu_memory;  /* without a plan: bytes of GPU memory that new weights which wait for the
                           norm  (overlap both, 2 an element) and then fp32 state (12 an element and
                           its  gradient, shallow blocks first) may take; 0: none */

@@ -39,6 +39,7 @@ class Settings(NamedTuple):
     backend: Optional[str]
     cpu_threads: Optional[int]
     host_memory: Optional[int]
+    gpu_memory: Optional[int]
     accumulate: Optional[torch.dtype]
 
 
@@ -177,7 +178,8 @@ class Binding:
     def _options(self, settings: Settings) -> _abi.Options:
         return _abi.Options(
             self.backend.encode(), self.device.index or 0, _abi.OVERLAPS[settings.overlap],
-            settings.cpu_threads or 0, 0, 0, settings.host_memory or 0)
+            settings.cpu_threads or 0, 0, 0, settings.host_memory or 0,
+            settings.gpu_memory or 0)
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:
         """Passes on what schedulers have changed."""

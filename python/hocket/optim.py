@@ -52,6 +52,8 @@ class AdamW(Optimizer):
         cpu_threads: threads of the update; None: what the plan says, or the CPUs this process may
             use less three.
         host_memory: bytes that state and spares may take; None: what is available.
+        gpu_memory: bytes of GPU memory, with ``plan=None``, that weights which wait for the norm
+            (2 an element) and then fp32 state (14 an element with its gradient) may take; None: none.
         accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
             None: in their own type, as autograd does.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
@@ -78,6 +80,7 @@ class AdamW(Optimizer):
         backend: Optional[str] = None,
         cpu_threads: Optional[int] = None,
         host_memory: Optional[int] = None,
+        gpu_memory: Optional[int] = None,
         accumulate: Optional[torch.dtype] = None,
         maximize: bool = False,
         foreach: Optional[bool] = None,
@@ -86,7 +89,7 @@ class AdamW(Optimizer):
         fused: Optional[bool] = None,
     ) -> None:
         self._settings = Settings(max_norm, overlap, None if plan is None else os.fspath(plan),
-                                  backend, cpu_threads, host_memory, accumulate)
+                                  backend, cpu_threads, host_memory, gpu_memory, accumulate)
         _check_settings(self._settings)
         self._binding: Optional[Binding] = None
         self._handover: Optional[HandOver] = None
@@ -483,7 +486,7 @@ def _check_settings(settings: Settings) -> None:
         raise HocketUsageError(
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "
             "own type")
-    for name in ("cpu_threads", "host_memory"):
+    for name in ("cpu_threads", "host_memory", "gpu_memory"):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise HocketUsageError(f"{name}={value!r}: it is a whole number from 1, or None")
