@@ -73,7 +73,7 @@ def machine() -> str:
     named = os.environ.get("HOCKET_MACHINE")
     if named:
         return named
-    stored = [entry for entry in run(["machine", "list"])["machines"] if entry.get("made")]
+    stored = [entry for entry in run(["machine", "list"])["machines"] if entry.get("made") and entry.get("from") != "ships"]
     if not stored:
         raise HocketError(
             "plan=\"auto\" needs a profile of this machine: run 'hocket calibrate --name mine' "
