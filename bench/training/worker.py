@@ -306,6 +306,8 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
             if not issubclass(kind, rows.Hocket) or not kind.attached:
                 continue
             plan = kind.policy or settings.get("plan") or job.options.plan
+            if plan == "none" and {"gpu_memory", "host_memory"} & set(settings):
+                continue  # the engine shares that out itself; the program has no such options
             threads = settings.get("cpu_threads") or job.options.cpu_threads
             try:
                 found = plans.predict(plan, profiled, job, kind.overlap,
