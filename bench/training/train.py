@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains one model in several ways in turns, and says how long an iteration takes: hocket against
-everything on the GPU, DeepSpeed's and torchao's offload. README.md beside this says what a row means
-and how it is judged."""
+everything on the GPU, DeepSpeed's and torchao's offload. README.md beside this says what a row
+means and how it is judged."""
 
 from __future__ import annotations
 
