@@ -312,7 +312,9 @@ int64_t hk_plan_ahead(const hk_plan *plan) {
 }
 
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest) {
-  for (size_t s = 0; s < plan->n_subgroups; s++) plan->subgroups[s].ahead = false;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
+  }
   if (plan->overlap != HK_OVERLAP_BOTH) return;
   for (size_t s = deepest + 1; s-- > 0;) {
     hk_plan_subgroup *subgroup = &plan->subgroups[s];
