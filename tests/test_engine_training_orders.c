@@ -11,7 +11,7 @@
 
 /* -- A host backend whose calls are late ------------------------------------------------------- */
 
-enum { LATE_STREAMS = 64, LATE_BYTES = 1 << 20, CALLERS = 3, MOST_BUFFERS = 4096 };
+enum { LATE_STREAMS = 64, LATE_BYTES = 1 << 18, CALLERS = 3, MOST_BUFFERS = 4096 };
 
 static hk_backend_ops late;
 static atomic_uint_fast64_t late_dice;
@@ -55,7 +55,7 @@ static hk_status delay(hk_stream *s, hk_error *err) {
     nanosleep(&moment, NULL);
   }
   if (what > 1) return HK_OK;
-  for (int times = pick(&r, 1, 6); times > 0; times--) {
+  for (int times = pick(&r, 1, 8); times > 0; times--) {
     HK_TRY(hk_backend_host.copy(s, late_target(s), late_source, LATE_BYTES, err));
   }
   return HK_OK;
@@ -248,7 +248,9 @@ static void train_late(uint64_t seed) {
 }
 
 #ifdef __SANITIZE_THREAD__
-#define ORDERS 20
+#define ORDERS 10
+#elif defined(__SANITIZE_ADDRESS__)
+#define ORDERS 40
 #else
 #define ORDERS 200
 #endif
