@@ -199,7 +199,11 @@ static void queue_step(world *w) {
   hk_stream *stream = callers[0];
   /* The caller's other streams are in step with this one, as a framework's are. */
   sync_callers();
-  read_weights(w, -1, stream); /* of the step before: new ones come behind this */
+  /* What reads the old weights is late: new ones come behind it. */
+  for (int times = pick(&w->r, 0, 60); times > 20; times--) {
+    must(hk_backend_host.copy(stream, late_target(stream), late_source, LATE_BYTES, &err), &err);
+  }
+  read_weights(w, -1, stream);
   must(hk_training_step(w->engine, &options, &report, stream, &err), &err);
   plain_update(w, hk_grad_scale(squares, options.max_norm, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
