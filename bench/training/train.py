@@ -80,6 +80,7 @@ class Run:
         self.out.mkdir(parents=True, exist_ok=True)
         self.lines = self.out / "rows.jsonl"
         self.lines.write_text("")
+        (self.out / "log.txt").unlink(missing_ok=True)
         self.deadline = time.time() + given.budget
 
     def entries(self) -> List[Dict[str, Any]]:

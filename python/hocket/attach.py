@@ -41,6 +41,10 @@ SWEEP_MOST = 4096
 them with torch is then slow, because large and small ones are multiplied differently."""
 
 
+MARKED_OWNERS = 64
+"""More modules outside lists than these are not marked in the timeline."""
+
+
 class GatedParameters(dict[str, Any]):
     """A module's ``_parameters`` that waits for weights before it gives them away. Copies and
     pickles as a plain dict."""
@@ -118,8 +122,10 @@ class _Hook:
             _enter(attachment, module, self.blocks, args, torch.compiler.is_compiling())
         elif self.phase == "trace":
             attachment.begin_trace(args, output)
+        elif self.phase == "mark":
+            attachment.mark_begin(self.blocks, args)
         else:
-            attachment.leave(self.blocks, output)
+            attachment.mark_end(self.blocks, output)
 
     def __deepcopy__(self, memo: Any) -> "_Hook":
         return _Hook(None)
@@ -180,6 +186,7 @@ class Attachment:
         self._small: Dict[int, List[int]] = {}
         self._ungated = bytearray()
         self.recording = False
+        self._marked: Dict[int, bool] = {}
         self.keep_call = optimizer._settings.plan == "auto"
         self._call: Optional[Call] = None
         outside = [name or "the model" for name, module in model.named_modules()
@@ -292,14 +299,21 @@ class Attachment:
             for module_name in block.modules:
                 gates.setdefault(module_name, set()).add(number)
         self._hook_modules(gates, ("before", "after"))
+        owners: Dict[str, Set[int]] = {}  # of what belongs to no list: for the timeline only
+        for number, block in enumerate(blocks):
+            for name in () if block.modules else block.tensors:
+                owners.setdefault(name.rpartition(".")[0], set()).add(number)
+        if len(owners) <= MARKED_OWNERS:
+            owners.pop("", None)
+            self._hook_modules(owners, ("mark", "after"))
 
     def _hook_modules(self, gates: Dict[str, Set[int]], phases: Tuple[str, ...]) -> None:
         for name, numbers in gates.items():
             module = self.model.get_submodule(name)
             blocks = tuple(sorted(numbers))
             for phase in phases:
-                register = (module.register_forward_pre_hook if phase == "before"
-                            else module.register_forward_hook)
+                register = (module.register_forward_hook if phase == "after"
+                            else module.register_forward_pre_hook)
                 self._handles.append(register(_Hook(self, blocks, phase)))
 
     def end_trace(self) -> None:
@@ -365,15 +379,7 @@ class Attachment:
         for block in blocks:
             if block >= 0 and self.waits:
                 self.wait_for_all_of(block)
-        if self.recording:
-            self._mark_forward(blocks, False)
-            self._mark_backward(blocks, args, True)
-
-    def leave(self, blocks: Tuple[int, ...], output: Any) -> None:
-        """A hooked module has ended its forward."""
-        if self.recording:
-            self._mark_forward(blocks, True)
-            self._mark_backward(blocks, output, False)
+        self.mark_begin(blocks, args)
 
     def wait_under(self, module: nn.Module) -> None:
         """Waits for all weights under a module."""
@@ -455,19 +461,26 @@ class Attachment:
         binding = self.optimizer().binding()
         binding.engine.mark(phase, block, end, binding.stream())
 
-    def _mark_forward(self, blocks: Tuple[int, ...], end: bool) -> None:
-        if len(blocks) == 1 and blocks[0] >= 0:
-            self._mark(_abi.FORWARD, blocks[0], end)
-
-    def _mark_backward(self, blocks: Tuple[int, ...], values: Any, end: bool) -> None:
-        """Backward of a block lasts from its output's gradient to its input's."""
-        if len(blocks) != 1 or blocks[0] < 0:
+    def mark_begin(self, blocks: Tuple[int, ...], args: Any) -> None:
+        """A block begins its forward; its backward ends with its input's gradient."""
+        if not self.recording or len(blocks) != 1 or blocks[0] < 0:
             return
-        tensor = next((value for value in _flat(values)
-                       if isinstance(value, Tensor) and value.requires_grad), None)
+        block = blocks[0]
+        self._mark(_abi.FORWARD, block, False)
+        tensor = _differentiable(args)
+        self._marked[block] = tensor is not None
         if tensor is not None:
-            block = blocks[0]
-            tensor.register_hook(lambda grad: self._mark(_abi.BACKWARD, block, end))
+            tensor.register_hook(lambda grad: self._mark(_abi.BACKWARD, block, True))
+
+    def mark_end(self, blocks: Tuple[int, ...], output: Any) -> None:
+        """A block ends its forward; its backward begins with its output's gradient."""
+        if not self.recording or len(blocks) != 1 or blocks[0] < 0:
+            return
+        block = blocks[0]
+        self._mark(_abi.FORWARD, block, True)
+        tensor = _differentiable(output)
+        if tensor is not None and self._marked.get(block):
+            tensor.register_hook(lambda grad: self._mark(_abi.BACKWARD, block, False))
 
 
 class _Arrival:
@@ -486,6 +499,11 @@ class _Arrival:
 
     def __reduce__(self) -> Any:
         return _Arrival, (None,)
+
+
+def _differentiable(values: Any) -> Optional[Tensor]:
+    return next((value for value in _flat(values)
+                 if isinstance(value, Tensor) and value.requires_grad), None)
 
 
 def _flat(values: Any) -> Iterator[Any]:

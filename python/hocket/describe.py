@@ -242,7 +242,7 @@ class _Meter(TorchDispatchMode):
     def save(self, tensor: Tensor) -> Tensor:
         """A saved_tensors hook: a block keeps what its operations save, each storage once."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._saved and storage._cdata in self._known:
+        if storage._cdata not in self._saved and self._known.get(storage._cdata):
             self._saved[storage._cdata] = self.current
             self.saved[self.current] += storage.nbytes()
         return tensor

@@ -191,32 +191,66 @@ class HandOver:
         A handle stands for what was handed over, a tensor for itself, None for no gradient.
         """
         began = time.perf_counter()
-        params = self.binding.params
-        fresh: List[int] = []
-        grads: List[Tensor] = []
+        grads = [param.grad for param in self.binding.params]
         with self._lock:
-            for number, grad in enumerate([param.grad for param in params]):
-                if grad is None:
-                    if self.live[number] or self.zeroed[number]:
-                        self._forget(number)
-                elif type(grad) is GradientHandle:
-                    self._check_handle(number, grad)
-                    if self.zeroed[number]:
-                        fresh.append(number)
-                        grads.append(torch.zeros_like(
-                            params[number], dtype=self.binding.grad_types[number]))
-                else:
-                    if self.live[number] or self.zeroed[number]:
-                        self._forget(number)
-                    fresh.append(number)
-                    grads.append(self.binding.prepared(number, grad.detach()))
+            fresh = self._all_plain(grads)
+            if fresh is None:
+                fresh, grads = self._sorted_out(grads)
             if fresh:
                 self.binding.engine.gradients(
-                    fresh, [grad.data_ptr() for grad in grads], self.binding.stream())
+                    fresh, [grad.data_ptr() for grad in grads if grad is not None],
+                    self.binding.stream())
                 for number in fresh:
                     self.live[number] = 1
         self.seconds += time.perf_counter() - began
         return [number for number, held in enumerate(self.live) if held]
+
+    def _all_plain(self, grads: List[Optional[Tensor]]) -> Optional[List[int]]:
+        """The tensors with gradients, if nothing is held and all can be handed over as they are:
+        without a line of Python for each, because there may be tens of thousands."""
+        kinds = set(map(type, grads))
+        if not kinds <= {Tensor, type(None)} or 1 in self.live or 1 in self.zeroed:
+            return None
+        numbers = list(range(len(grads)))
+        types, given = self.binding.grad_types, grads
+        if type(None) in kinds:
+            numbers = [number for number in numbers if grads[number] is not None]
+            types = [types[number] for number in numbers]
+            given = [grads[number] for number in numbers]
+        if False in self.binding.contiguous or [grad.dtype for grad in given] != types:  # type: ignore
+            return None
+        try:
+            plain = all([grad.is_contiguous() for grad in given])  # type: ignore[union-attr]
+        except RuntimeError:  # sparse
+            return None
+        return numbers if plain else None
+
+    def _sorted_out(
+        self, given: List[Optional[Tensor]]
+    ) -> Tuple[List[int], List[Optional[Tensor]]]:
+        """Forgets what the program has dropped or replaced; what is to be handed over instead."""
+        params = self.binding.params
+        fresh: List[int] = []
+        grads: List[Optional[Tensor]] = []
+        if set(map(type, given)) == {type(None)} and 1 in self.live:
+            self.binding.engine.discard(-1)
+            self._reset()
+        for number, grad in enumerate(given):
+            if grad is None:
+                if self.live[number] or self.zeroed[number]:
+                    self._forget(number)
+            elif type(grad) is GradientHandle:
+                self._check_handle(number, grad)
+                if self.zeroed[number]:
+                    fresh.append(number)
+                    grads.append(torch.zeros_like(
+                        params[number], dtype=self.binding.grad_types[number]))
+            else:
+                if self.live[number] or self.zeroed[number]:
+                    self._forget(number)
+                fresh.append(number)
+                grads.append(self.binding.prepared(number, grad.detach()))
+        return fresh, grads
 
     def _check_handle(self, number: int, grad: GradientHandle) -> None:
         if grad._owner is not self or grad._number != number:

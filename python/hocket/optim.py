@@ -50,7 +50,7 @@ class AdamW(Optimizer):
             ``hocket plan -o`` wrote for this model; "auto" plans for this model on this machine.
         backend: "cuda" or "host"; None: as the parameters' device says.
         cpu_threads: threads of the update; None: what the plan says, or the CPUs this process may
-            use less three.
+            use less one.
         host_memory: bytes that state and spares may take; None: what is available.
         gpu_memory: bytes of GPU memory, with ``plan=None``, that weights which wait for the norm
             (2 an element) and then fp32 state (14 an element with its gradient) may take; None: none.

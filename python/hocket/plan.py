@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
@@ -42,12 +42,12 @@ def resolve_plan(
 
 
 def program() -> str:
-    """Path of the ``hocket`` program: $HOCKET_PROGRAM, beside the package, or in PATH."""
+    """Path of the ``hocket`` program: $HOCKET_PROGRAM, this environment's, or in PATH."""
     named = os.environ.get("HOCKET_PROGRAM")
     if named:
         return named
-    inside = pathlib.Path(__file__).resolve().parent / "bin" / "hocket"
-    found = str(inside) if inside.exists() else shutil.which("hocket")
+    installed = os.path.join(sysconfig.get_path("scripts"), "hocket")
+    found = installed if os.path.exists(installed) else shutil.which("hocket")
     if found is None:
         raise HocketError(
             "the hocket program was not found: install the package with it, put it into PATH, or "
@@ -73,13 +73,19 @@ def machine() -> str:
     named = os.environ.get("HOCKET_MACHINE")
     if named:
         return named
-    stored = [entry for entry in run(["machine", "list"])["machines"] if entry.get("made")]
+    stored = [entry for entry in run(["machine", "list"])["machines"] if entry.get("made") and entry.get("from") != "ships"]
     if not stored:
         raise HocketError(
             "plan=\"auto\" needs a profile of this machine: run 'hocket calibrate --name mine' "
             "once, or set HOCKET_MACHINE to a profile's name")
     latest: str = max(stored, key=lambda entry: entry["made"])["name"]
     return latest
+
+
+def _knows(option: str) -> bool:
+    """Whether ``hocket plan`` has an option."""
+    return option in subprocess.run([program(), "plan", "--help"], capture_output=True, text=True,
+                                    check=False).stdout
 
 
 def _ask(described: Dict[str, Any], settings: "Settings",
@@ -89,7 +95,7 @@ def _ask(described: Dict[str, Any], settings: "Settings",
     with open(model, "w", encoding="utf-8") as file:
         json.dump(described, file)
     arguments = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
-    if settings.overlap != "none":
+    if settings.overlap != "none" and _knows("--overlap"):
         arguments += ["--overlap", settings.overlap]
     if settings.cpu_threads is not None:
         arguments += ["--cpu-threads", str(settings.cpu_threads)]
