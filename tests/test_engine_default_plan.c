@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Who brings no plan: how many threads, which subgroups, and what runs ahead or stays on the GPU in
  * how much memory. */
 #include "engine/default_plan.h"

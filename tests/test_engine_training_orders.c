@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Training behind streams, as on a GPU: the caller queues work on several streams and goes on, the
  * engine reads gradients and writes weights behind that work. Every copy, kernel, record and wait,
  * the caller's and the engine's, is late at random, on its stream or before it is queued. Whatever

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What libhocket refuses, call by call: with a sentence, and leaving an engine that goes on to the
  * same bits.
  *
