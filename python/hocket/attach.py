@@ -17,6 +17,7 @@ Should a gradient arrive for weights that no gate has waited for, the hook raise
 from __future__ import annotations
 
 import sys
+import warnings
 import weakref
 from typing import (
     TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple)
@@ -266,6 +267,9 @@ class Attachment:
         self._trace, self.busy = None, False
         try:
             return measure(self.model, call, blocks)
+        except HocketUsageError as error:
+            warnings.warn(f"hocket: plan=\"auto\" knows no FLOPs and activations: {error}")
+            return None
         finally:
             self._trace, self.busy = kept, True
 
@@ -425,6 +429,7 @@ class Attachment:
         backward: int = torch._C._current_graph_task_id()
         if backward != self._backward:
             self._backward = backward
+            optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
         optimizer.handover().take(number, grad)
 

@@ -46,7 +46,8 @@ def describe(model: nn.Module, batch: Any = None, *,
         "seq"}``. Blocks are in the order of forward; bytes and FLOPs are of one micro-batch.
 
     Raises:
-        HocketUsageError: no parameter requires a gradient, or a type that hocket cannot hold.
+        HocketUsageError: no parameter requires a gradient, a type that hocket cannot hold, or a
+            forward that looks at values.
     """
     named = [(name, param) for name, param in model.named_parameters()
              if param.requires_grad and param.numel()]
@@ -149,7 +150,8 @@ def _fake(mode: Any, value: Tensor) -> Tensor:
 
 def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], Any], Any]) -> Any:
     """Calls ``around(forward, fake state)`` in a fake mode; ``forward()`` runs the model."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode)
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     state: Dict[str, Tensor] = {}
@@ -165,8 +167,14 @@ def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], 
     def forward() -> Any:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=False)
 
-    with mode, torch.enable_grad():
-        return around(forward, state)
+    try:
+        with mode, torch.enable_grad():
+            return around(forward, state)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise HocketUsageError(
+            f"the model's forward looks at values ({error}), which shapes alone do not have: "
+            "describe it without a batch, or with a batch that needs no such look (for "
+            "transformers: without attention_mask)") from error
 
 
 class _Order(TorchDispatchMode):

@@ -334,6 +334,14 @@ class AdamW(Optimizer):
                 binding.refresh_master(number)
                 self._versions[number] = param._version
 
+    def before_backward(self) -> None:
+        """A backward of the attached model begins. What updates that run ahead assume must be as
+        it will be in step(): learning rates that schedulers have changed, masters of weights that
+        the program has written."""
+        if self.sweeps:
+            self.binding().sync_groups(self.param_groups)
+            self.follow_weights()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
         if self._handover is not None and set_to_none:
@@ -468,7 +476,7 @@ def increment_versions(tensors: List[Tensor]) -> None:
     """As if each had been written in place, so that autograd sees it."""
     try:
         torch.autograd.graph.increment_version(tensors)
-    except (AttributeError, TypeError):  # torch 2.4 takes one tensor
+    except (RuntimeError, TypeError):  # torch 2.4 takes one tensor
         for tensor in tensors:
             torch.autograd.graph.increment_version(tensor)
 

@@ -61,11 +61,25 @@ def test_transformers_models_are_described():
         num_attention_heads=4, max_position_embeddings=64)
     model = transformers.LlamaForCausalLM(config)
     ids = torch.zeros(2, 16, dtype=torch.long)
-    document = hocket.describe(model, {"input_ids": ids, "labels": ids,
-                                       "attention_mask": torch.ones_like(ids)})
+    batch = {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
+    try:
+        document = hocket.describe(model, batch)
+    except HocketUsageError as error:  # older ones look into the mask
+        assert "without attention_mask" in str(error)
+        del batch["attention_mask"]
+        document = hocket.describe(model, batch)
     names = [block["name"] for block in document["blocks"]]
     assert names[1:4] == [f"model.layers.{n}" for n in range(3)] and len(names) == 5
     assert document["seq"] == 16 and document["blocks"][4]["forward_flops"] == 2 * 32 * 64 * 128
+
+
+def test_a_forward_that_looks_at_values_is_said():
+    class Looks(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+
+    with pytest.raises(HocketUsageError, match="looks at values"):
+        hocket.describe(Looks(4, 4), torch.ones(2, 4))
 
 
 def test_nothing_to_describe():

@@ -69,8 +69,9 @@ def test_every_number_of_threads(threads):
 
 
 def test_updates_run_ahead_where_nothing_is_clipped():
-    _, opt = compare(Case("llama", "never"), True, overlap="both")
-    assert opt.last_step.ahead > 0
+    """Although the learning rate is another in every step."""
+    model, opt = compare(Case("llama", "never"), True, overlap="both")
+    assert opt.last_step.ahead > 0.5 * sum(p.numel() for p in model.parameters())
 
 
 def test_sizes_that_no_vector_divides():

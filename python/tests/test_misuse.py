@@ -223,8 +223,10 @@ def test_attach_refuses_what_several_share(tmp_path):
         opt = hocket.AdamW(ddp.parameters(), cpu_threads=2)  # as a drop-in it works
         ddp(torch.ones(2, 4)).sum().backward()
         opt.step()
-        from torch.distributed.fsdp import fully_shard
-
+        try:
+            from torch.distributed.fsdp import fully_shard
+        except ImportError:  # torch 2.4
+            from torch.distributed._composable.fsdp import fully_shard
         sharded = fully_shard(nn.Linear(4, 4), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
         with pytest.raises(HocketUsageError, match="FSDP|DTensor"):
             hocket.AdamW(sharded.parameters()).attach(sharded)

@@ -317,7 +317,7 @@ def test_nothing_changes_before_step(overlap):
         assert not same_bits(before["tokens.weight"], mine.tokens.weight)
 
 
-@OVERLAPS
+@pytest.mark.parametrize("overlap", ["forward", "both"])
 @pytest.mark.parametrize("how", ["before", "before, inner", "in place before", "after", "in place after",
                                  "layers in place after"])
 def test_compiled_models(overlap, how):
