@@ -19,7 +19,7 @@
  * HK_STRIDE_AUTO; FLAG takes no value. */
 #define HK_CLI_OPTIONS(X)                                                                          \
   X(MODEL, "model", 0, TEXT, model, "NAME|FILE", 0, 0,                                             \
-    "a preset ('hocket model list'), a Hugging Face config.json or its folder")                    \
+    "a preset ('hocket model list'), a config.json or its folder, or a model document")            \
   X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                       \
     "a profile ('hocket machine list') or a file of the same form")                                \
   X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS,                                            \

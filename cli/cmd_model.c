@@ -222,7 +222,9 @@ const hk_command hk_command_model_list = {
     .name = "model list",
     .summary = "Lists the model presets that ship with hocket",
     .usage = "[--wide] [--json]",
-    .details = "A Hugging Face config.json can also be given as a FILE wherever --model is.",
+    .details =
+        "A Hugging Face config.json, or a document that lists tensors and blocks, can also be\n"
+        "given as a FILE wherever --model is.",
     .example = "hocket model list",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = list,

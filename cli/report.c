@@ -114,6 +114,9 @@ static void print_period(const hk_forecast *forecast) {
   if (forecast->plan.overlap == HK_OVERLAP_BOTH)
     printf("ahead      %10s      parameters may be updated before the norm is known\n",
            hk_format_count(hk_plan_ahead(&forecast->plan), count, sizeof count));
+  if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
+    printf("unsteady   %10.1f ms   by which the last two iterations still differ\n",
+           hk_ms(forecast->unsteady_ns));
   char binding[64];
   hk_print_text(0, 0, "lower bound of the period: %.1f ms, %s",
                 hk_ms(forecast->period_bound.period_ns),

@@ -139,6 +139,7 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
     cJSON *period = hk_put_object(object, "period_bound", &ok);
     hk_put_number(period, "period_ms", hk_ms(forecast->period_bound.period_ns), &ok);
     hk_put_string(period, "binding", forecast->period_bound.binding, &ok);
+    hk_put_number(object, "unsteady_ms", hk_ms(forecast->unsteady_ns), &ok);
   }
   cJSON *missing = hk_put_object(object, "missing", &ok);
   hk_put_number(missing, "gpu_bytes", (double)forecast->gpu_short, &ok);

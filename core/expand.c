@@ -159,8 +159,7 @@ static void expand_flush(hk_expansion *x) {
 
 static hk_status expand(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
-  if ((phases & HK_EXPAND_ENGINE) == HK_EXPAND_ENGINE && plan->overlap != HK_OVERLAP_NONE)
-    expand_flush(x);
+  if (hk_expands_engine(plan, phases)) expand_flush(x);
   if (phases & HK_EXPAND_TRAINING) {
     x->phase = HK_PHASE_FORWARD;
     hk_expand_cache_release(x);
@@ -186,6 +185,16 @@ static hk_status expand(hk_expansion *x, unsigned phases) {
     }
   }
   return x->status;
+}
+
+static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
+  HK_TRY(hk_expand_pieces_open(x));
+  for (size_t s = 0; s < x->plan->n_subgroups; s++)
+    x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
+  fill_costs(x);
+  hk_expand_base_memory(x, phases);
+  for (int i = 0; i < iterations; i++) HK_TRY(expand(x, phases));
+  return HK_OK;
 }
 
 static hk_status build(const hk_plan *plan, unsigned phases, int iterations, bool folded,
@@ -218,19 +227,15 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   const size_t buffers = (size_t)graph->ranks * (size_t)plan->buffers;
   x.buffers = malloc(buffers * sizeof *x.buffers);
   x.begin = calloc(plan->n_subgroups + 1, sizeof *x.begin);
-  hk_status status = hk_expand_pieces_open(&x);
+  hk_status status;
   if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL ||
-      x.begin == NULL || x.buffers == NULL)
+      x.begin == NULL || x.buffers == NULL) {
     status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
-  if (status == HK_OK) {
+  } else {
     memset(x.lanes, -1, slots * sizeof *x.lanes);
     memset(x.last, -1, slots * sizeof *x.last);
     memset(x.buffers, -1, buffers * sizeof *x.buffers);
-    for (size_t s = 0; s < plan->n_subgroups; s++)
-      x.begin[s + 1] = x.begin[s] + plan->subgroups[s].numel;
-    fill_costs(&x);
-    hk_expand_base_memory(&x, phases);
-    for (int i = 0; i < iterations && status == HK_OK; i++) status = expand(&x, phases);
+    status = fill(&x, phases, iterations);
   }
   hk_expand_pieces_close(&x);
   free(x.begin);

@@ -85,6 +85,12 @@ static inline hk_bytes hk_whole_bytes(double bytes) {
   return (hk_bytes)(bytes < 0x1p48 ? bytes : 0x1p48);
 }
 
+/* Whether the graph is the engine's part with its flush: not where backward itself is in it. */
+static inline bool hk_expands_engine(const hk_plan *plan, unsigned phases) {
+  return (phases & HK_EXPAND_ENGINE) == HK_EXPAND_ENGINE && (phases & HK_EXPAND_TRAINING) == 0 &&
+         plan->overlap != HK_OVERLAP_NONE;
+}
+
 /* Gradients, and weights, of n parameters of a subgroup from `offset` on. */
 static inline hk_bytes hk_expand_grads(const hk_expansion *x, int32_t subgroup, int64_t offset,
                                        int64_t n) {

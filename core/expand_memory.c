@@ -182,9 +182,7 @@ static hk_bytes waiting_grads(const hk_plan *plan, const hk_sums *sums, unsigned
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) return sums->grads[HK_ROUTE_STAGED];
   hk_bytes bytes = 0;
   for (int route = 0; route < HK_ROUTE_COUNT; route++) bytes += sums->grads[route];
-  const bool flushes =
-      (phases & HK_EXPAND_ENGINE) == HK_EXPAND_ENGINE && plan->overlap != HK_OVERLAP_NONE;
-  return flushes ? bytes : bytes - sums->grads[HK_ROUTE_CPU];
+  return hk_expands_engine(plan, phases) ? bytes : bytes - sums->grads[HK_ROUTE_CPU];
 }
 
 void hk_expand_base_memory(hk_expansion *x, unsigned phases) {

@@ -133,7 +133,7 @@ int32_t hk_expand_add_carried(hk_expansion *x, int rank, hk_lane_kind lane, hk_o
   const int32_t begin = p->piece_begin[p->block_begin[block]];
   const int32_t end = p->piece_begin[p->block_end[block]];
   int32_t *list = p->scratch;
-  memcpy(list, deps, n_deps * sizeof *list);
+  if (n_deps > 0) memcpy(list, deps, n_deps * sizeof *list);
   size_t n = n_deps;
   for (int r = all_ranks ? 0 : rank; r < (all_ranks ? x->graph->ranks : rank + 1); r++) {
     memcpy(list + n, &what[r * p->n_pieces + begin], (size_t)(end - begin) * sizeof *list);

@@ -33,10 +33,10 @@ static hk_status make_room(hk_model *model, size_t tensors, size_t blocks, hk_er
   model->layers = (int64_t)blocks - 2;
   model->tensors = calloc(tensors, sizeof *model->tensors);
   model->blocks = calloc(blocks, sizeof *model->blocks);
-  if (model->tensors == NULL || model->blocks == NULL)
-    return hk_fail_memory(err, tensors * sizeof *model->tensors + blocks * sizeof *model->blocks,
-                          "the tensor list");
-  return HK_OK;
+  if (model->tensors != NULL && model->blocks != NULL) return HK_OK;
+  hk_fail_memory(err, tensors * sizeof *model->tensors + blocks * sizeof *model->blocks,
+                 "the tensor list");
+  return HK_ENVIRONMENT;
 }
 
 /* Takes over *tensor as the next one; its block counts from 0. */

@@ -311,6 +311,20 @@ int64_t hk_plan_ahead(const hk_plan *plan) {
   return sum;
 }
 
+void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest) {
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
+  }
+  if (plan->overlap != HK_OVERLAP_BOTH) return;
+  for (size_t s = deepest + 1; s-- > 0;) {
+    hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    if (subgroup->route != HK_ROUTE_CPU) continue;
+    spares -= 12 * subgroup->numel;
+    if (spares < 0) return;
+    subgroup->ahead = true;
+  }
+}
+
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
   char stride[24] = "", ratio[24] = "", overlap[24] = "";
   if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);

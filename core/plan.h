@@ -130,6 +130,10 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size);
  * order (hk_tensor.block - HK_BLOCK_EMBED). Arrays of n_subgroups. */
 void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last);
 
+/* With overlap `both`: marks `ahead` the subgroups on route cpu from `deepest` down to shallower
+ * ones until so many bytes of spares a rank, 12 a parameter, are used up; clears all others. */
+void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
+
 /* Parameters of one rank that may be updated before the norm is known. */
 int64_t hk_plan_early(const hk_plan *plan); /* ... whose weights go up early */
 int64_t hk_plan_ahead(const hk_plan *plan);

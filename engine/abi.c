@@ -163,15 +163,12 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     plan->subgroups[s].ahead = plan->subgroups[s].early = false;
   }
-  if (overlap == HK_OVERLAP_BOTH) {
-    const hk_host_memory memory = hk_host_memory_read("");
-    const hk_bytes room = hk_host_memory_room(&memory);
-    const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
-    /* What is left is the framework's: data loading, checkpoints. */
-    HK_TRY(hk_choose_ahead(plan, most - most / 16, err));
-  }
-  if (text == NULL && o->gpu_memory > 0) hk_choose_gpu(plan, o->gpu_memory);
-  return HK_OK;
+  const hk_host_memory memory = hk_host_memory_read("");
+  const hk_bytes room = hk_host_memory_room(&memory);
+  const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
+  /* What is left is the framework's: data loading, checkpoints. A plan that was given has chosen
+   * what stays on the GPU. */
+  return hk_choose_routes(plan, most - most / 16, text == NULL ? o->gpu_memory : 0, err);
 }
 
 /* 0: no limit but the machine's. */
@@ -179,10 +176,6 @@ static hk_status check_host_memory(const hk_plan *plan, hk_bytes most, hk_error 
   const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
   hk_engine_memory memory;
   char needs[32], has[32];
-  if (most < 0) {
-    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
-                   (long long)most);
-  }
   if (most == 0) return HK_OK;
   HK_TRY(hk_engine_measure(plan, &options, &memory, err));
   if (memory.host_pinned <= most) return HK_OK;

@@ -12,6 +12,9 @@ typedef enum {
   HK_HOST_COPYING,  /* half of the bytes arrive, then the device fails for good */
   HK_HOST_LAUNCH,   /* the same for kernels and zeroing */
   HK_HOST_KERNEL,   /* half of the elements are done, then the device fails for good */
+  HK_HOST_OPEN,     /* a stream or an event that is to be opened is refused */
+  HK_HOST_RECORD,   /* refused when queued, as with the next; the device stays usable */
+  HK_HOST_WAIT,     /* of a stream for an event */
   HK_HOST_FAULTS
 } hk_host_fault;
 

@@ -185,7 +185,13 @@ static hk_status read_bytes(const reader *r, void *to, size_t bytes, hk_error *e
 
 static hk_status read_params(reader *r, uint64_t *sum, hk_error *err) {
   HK_TRY(read_bytes(r, &r->n_params, sizeof r->n_params, err));
-  if (r->n_params < 1 || r->n_params > INT32_MAX) return damaged(r, "the header", err);
+  /* Before so much memory is asked for: no more than the file has room for. */
+  struct stat info;
+  const bool known = fstat(fileno(r->in), &info) == 0 && S_ISREG(info.st_mode);
+  const int64_t most = known ? info.st_size / (int64_t)sizeof *r->params : INT32_MAX;
+  if (r->n_params < 1 || r->n_params > hk_min(most, INT32_MAX)) {
+    return damaged(r, "the header", err);
+  }
   r->params = calloc((size_t)r->n_params, sizeof *r->params);
   if (r->params == NULL) {
     return hk_fail_memory(err, (size_t)r->n_params * sizeof *r->params, "a checkpoint's tensors");

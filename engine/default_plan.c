@@ -124,43 +124,53 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
 
 /* -- What runs ahead, and what stays on the GPU ------------------------------------------------ */
 
-/* What whole slabs of a subgroup waste at most. */
-#define SLAB_WASTE (12 * HK_MIB)
+/* State and a gradient of two bytes, and what whole slabs waste at most. */
+#define RESIDENT_BYTES 14
+#define SLAB_WASTE     (12 * HK_MIB)
 
-hk_status hk_choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err) {
+/* Spares for what runs ahead, deep subgroups first, in the host memory that the engine leaves. */
+static hk_status choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err) {
   hk_engine_memory memory;
   const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
-  for (size_t s = 0; s < plan->n_subgroups; s++) {
-    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
-  }
+  hk_plan_run_ahead_within(plan, 0, plan->n_subgroups - 1);
   HK_TRY(hk_engine_measure(plan, &options, &memory, err));
-  hk_bytes left = host_memory - memory.host_pinned - memory.host_pageable;
-  for (size_t s = plan->n_subgroups; s-- > 0;) {
-    hk_plan_subgroup *sub = &plan->subgroups[s];
-    const hk_bytes spares = 12 * sub->numel + SLAB_WASTE;
-    if (sub->route != HK_ROUTE_CPU || spares > left) continue;
-    sub->ahead = true;
-    left -= spares;
-  }
+  const hk_bytes left = host_memory - memory.host_pinned - memory.host_pageable;
+  hk_plan_run_ahead_within(plan, hk_max(left, 0), plan->n_subgroups - 1);
   return HK_OK;
 }
 
-void hk_choose_gpu(hk_plan *plan, hk_bytes gpu_memory) {
-  hk_bytes left = gpu_memory;
-  for (size_t s = plan->n_subgroups; s-- > 0;) {
-    hk_plan_subgroup *sub = &plan->subgroups[s];
-    if (!sub->ahead || 2 * sub->numel > left) continue;
-    sub->early = true;
-    left -= 2 * sub->numel;
-  }
+/* Shallow subgroups stay on the GPU: forward waits longest for their weights. Returns what is left
+ * of the bytes. */
+static hk_bytes choose_resident(hk_plan *plan, hk_bytes bytes) {
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     hk_plan_subgroup *sub = &plan->subgroups[s];
-    /* Its early weights are no longer needed. */
-    const hk_bytes bytes = 14 * sub->numel + SLAB_WASTE - (sub->early ? 2 * sub->numel : 0);
+    const hk_bytes needs = RESIDENT_BYTES * sub->numel + SLAB_WASTE;
     if (sub->route != HK_ROUTE_CPU) continue;
-    if (bytes > left) break;
-    sub->route = HK_ROUTE_RESIDENT;
-    sub->ahead = sub->early = false;
-    left -= bytes;
+    if (needs > bytes) break;
+    *sub = (hk_plan_subgroup){.numel = sub->numel, .route = HK_ROUTE_RESIDENT};
+    bytes -= needs;
   }
+  return bytes;
+}
+
+static void choose_early(hk_plan *plan, hk_bytes bytes) {
+  for (size_t s = plan->n_subgroups; s-- > 0;) {
+    hk_plan_subgroup *sub = &plan->subgroups[s];
+    sub->early = sub->ahead && 2 * sub->numel <= bytes;
+    if (sub->early) bytes -= 2 * sub->numel;
+  }
+}
+
+hk_status hk_choose_routes(hk_plan *plan, hk_bytes host_memory, hk_bytes gpu_memory,
+                           hk_error *err) {
+  if (plan->overlap != HK_OVERLAP_BOTH) {
+    choose_resident(plan, gpu_memory);
+    return HK_OK;
+  }
+  HK_TRY(choose_ahead(plan, host_memory, err));
+  const hk_bytes early = hk_min(2 * hk_plan_ahead(plan), gpu_memory);
+  const hk_bytes left = choose_resident(plan, gpu_memory - early);
+  HK_TRY(choose_ahead(plan, host_memory, err)); /* there is more room now */
+  choose_early(plan, early + left);
+  return HK_OK;
 }

@@ -90,9 +90,15 @@ static uint64_t last_record(host_event *e) {
   return number;
 }
 
+static hk_status check_open(hk_host_device *device, const char *what, hk_error *err) {
+  if (!hk_host_fault_due(device, HK_HOST_OPEN)) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "%s cannot be opened: a fault that was asked for", what);
+}
+
 hk_status hk_host_event_open(hk_backend *b, bool awaited, hk_event **out, hk_error *err) {
   *out = NULL;
   HK_TRY(hk_host_check((hk_host_device *)b, err));
+  HK_TRY(check_open((hk_host_device *)b, "an event", err));
   host_event *e = calloc(1, sizeof *e);
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "an event");
   e->base = (hk_event){.backend = b, .awaited = awaited};
@@ -290,6 +296,9 @@ hk_status hk_host_zero(hk_stream *stream, void *memory, hk_bytes bytes, hk_error
 hk_status hk_host_record(hk_stream *stream, hk_event *event, hk_error *err) {
   host_event *e = (host_event *)event;
   HK_TRY(hk_host_check((hk_host_device *)stream->backend, err));
+  if (hk_host_fault_due((hk_host_device *)stream->backend, HK_HOST_RECORD)) {
+    return hk_fail(err, HK_ENVIRONMENT, "an event's record is refused: a fault that was asked for");
+  }
   pthread_mutex_lock(&e->lock);
   const uint64_t number = ++e->recorded;
   pthread_mutex_unlock(&e->lock);
@@ -304,6 +313,9 @@ hk_status hk_host_wait(hk_stream *stream, hk_event *event, hk_error *err) {
   const uint64_t number = last_record(e);
   if (number == 0) {
     return hk_fail(err, HK_INPUT, "a stream was told to wait for an event never recorded");
+  }
+  if (hk_host_fault_due((hk_host_device *)stream->backend, HK_HOST_WAIT)) {
+    return hk_fail(err, HK_ENVIRONMENT, "a stream's wait is refused: a fault that was asked for");
   }
   atomic_fetch_add(&e->owners, 1);
   push((host_stream *)stream, &(operation){.kind = WAIT, .mark = {e, number}});
@@ -333,6 +345,7 @@ hk_status hk_host_stream_open(hk_backend *b, bool urgent, hk_stream **out, hk_er
   (void)urgent; /* the system's scheduler shares the processor out fairly enough */
   *out = NULL;
   HK_TRY(hk_host_check((hk_host_device *)b, err));
+  HK_TRY(check_open((hk_host_device *)b, "a stream", err));
   host_stream *s = calloc(1, sizeof *s);
   if (s == NULL) return hk_fail_memory(err, sizeof *s, "a stream");
   s->base.backend = b;

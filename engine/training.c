@@ -425,6 +425,16 @@ static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk
   return HK_OK;
 }
 
+/* The step under way has failed: what it leaves, in full, unless another thread has said so. */
+static hk_status account(hk_engine *e, hk_error *err) {
+  hk_error full = {0};
+  pthread_mutex_lock(&e->training->lock);
+  if (state_of(e) == HK_STEPPED && settle_alone(e, &full) != HK_OK) *err = full;
+  e->failed = true; /* or a stream could not be told to wait: weights may be read too early */
+  pthread_mutex_unlock(&e->training->lock);
+  return err->status;
+}
+
 hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, int32_t timeout_ms,
                                    bool *there, hk_error *err) {
   struct hk_training *t = e->training;
@@ -452,7 +462,7 @@ hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, in
     status = e->backend->ops->stream_sync(stream, err);
   }
   pthread_rwlock_unlock(&t->waiters);
-  return status;
+  return status == HK_ENVIRONMENT ? account(e, err) : status;
 }
 
 hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_error *err) {

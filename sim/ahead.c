@@ -13,18 +13,6 @@ hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_byte
   return HK_OK;
 }
 
-void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest) {
-  for (size_t s = 0; s < plan->n_subgroups; s++) plan->subgroups[s].ahead = false;
-  if (plan->overlap != HK_OVERLAP_BOTH) return;
-  for (size_t s = deepest + 1; s-- > 0;) {
-    hk_plan_subgroup *subgroup = &plan->subgroups[s];
-    if (subgroup->route != HK_ROUTE_CPU) continue;
-    spares -= 12 * subgroup->numel;
-    if (spares < 0) return;
-    subgroup->ahead = true;
-  }
-}
-
 hk_status hk_plan_run_ahead(hk_plan *plan, const hk_machine *machine, hk_error *err) {
   hk_bytes spares = 0;
   if (plan->overlap != HK_OVERLAP_BOTH) return HK_OK;

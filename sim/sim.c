@@ -257,7 +257,7 @@ static bool demands_the_same(const hk_state *s, const hk_run *run, const hk_op *
   if (run->demanded == 0) return false;
   const hk_op *before = &s->graph->ops[run->demanded - 1];
   return before->kind == op->kind && before->work == op->work && before->threads == op->threads &&
-         before->rank == op->rank && before->phase == op->phase;
+         before->rank == op->rank && before->phase == op->phase && before->measured == op->measured;
 }
 
 static void demand(hk_state *s, hk_run *run, const hk_op *op) {

@@ -39,6 +39,17 @@ __attribute__((format(printf, 2, 3))) static void warn(hk_warnings *w, const cha
   }
 }
 
+/* Whether some computation's time follows from floating-point operations. */
+static bool reckons_flops(const hk_model *model) {
+  if (model->blocks == NULL) return true;
+  for (int b = 0; b < (int)model->layers + 2; b++) {
+    const hk_block *block = &model->blocks[b];
+    if (block->forward_ms <= 0 && block->forward_flops > 0) return true;
+    if (block->backward_ms <= 0 && block->forward_flops + block->backward_flops > 0) return true;
+  }
+  return false;
+}
+
 /* Quantities that this plan's time hangs on, if they are hocket's guesses. */
 static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   int64_t n[HK_ROUTE_COUNT];
@@ -54,8 +65,9 @@ static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machi
       {n[HK_ROUTE_CPU] > 0 && deepspeed, "cpu.unscale_params_per_s"},
       {n[HK_ROUTE_CPU] > 0 && deepspeed, "pcie.h2d_pageable_bytes_per_s"},
       {n[HK_ROUTE_CPU] > 0 && n[HK_ROUTE_STAGED] > 0, "dram.with_dma_bytes_per_s"},
-      {true, "gpu.matmul_efficiency"},
-      {true, "framework.layer_launch_ns"},
+      {reckons_flops(&plan->model), "gpu.matmul_efficiency"},
+      {reckons_flops(&plan->model), "framework.layer_launch_ns"},
+      {plan->overlap != HK_OVERLAP_NONE, "gpu.compute_beside_update"},
   };
   char keys[400] = "";
   size_t used = 0, count = 0;
@@ -99,6 +111,18 @@ static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *m
     warn(w, "%d ranks of %d CPU threads share the %d cores of %s", plan->job.gpus,
          plan->cpu_threads, cores, machine->name);
   }
+}
+
+/* A listed model's figures are for one number of tokens. */
+static void warn_of_scaling(hk_warnings *w, const hk_plan *plan) {
+  const hk_model *m = &plan->model;
+  const hk_job *job = &plan->job;
+  if (m->blocks == NULL || (job->micro_batch == m->micro_batch && job->seq == m->seq)) return;
+  warn(
+      w,
+      "computation and activations of %s are for %lld x %lld tokens a micro-step; those of %d x %d "
+      "are in proportion",
+      m->name, (long long)m->micro_batch, (long long)m->seq, job->micro_batch, job->seq);
 }
 
 /* Queueing takes a core now and then, which the simulator does not know. */
@@ -177,6 +201,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   warn_of_defaults(&w, plan, machine);
   warn_of_model(&w, &plan->model);
   warn_of_job(&w, plan, machine);
+  warn_of_scaling(&w, plan);
   warn_of_label(&w, plan);
   warn_of_queueing(&w, plan, machine);
   warn_of_extrapolation(&w, plan, machine);

@@ -59,10 +59,11 @@ static inline void narrow(hk_grad_type type, float x, void *to, int64_t i) {
 
 /* -- Making ------------------------------------------------------------------------------------ */
 
-static inline void make_tensor(world *w, size_t i, int block) {
+/* numel 0: by the dice. */
+static inline void make_tensor(world *w, size_t i, int block, int64_t numel) {
   tensor *t = &w->tensors[i];
-  const int64_t most = pick(&w->r, 0, 3) == 0 ? 40000 : 700;
-  t->param = (hk_param){.numel = pick(&w->r, 1, (int)most),
+  const int64_t most = numel == 0 && pick(&w->r, 0, 3) == 0 ? 40000 : 700;
+  t->param = (hk_param){.numel = numel > 0 ? numel : pick(&w->r, 1, (int)most),
                         .group = pick(&w->r, 0, (int)w->n_groups - 1),
                         .block = block,
                         .weight_type = (hk_grad_type)pick(&w->r, 0, 2),
@@ -97,7 +98,7 @@ static inline void make_model(world *w) {
   }
   int block = 0;
   for (size_t i = 0; i < w->n; i++) {
-    make_tensor(w, i, block);
+    make_tensor(w, i, block, 0);
     block += pick(&w->r, 0, 2) == 0;
   }
   w->blocks = w->params[w->n - 1].block + 1;

@@ -238,10 +238,104 @@ static void long_pieces_have_several_slabs(void **unused) {
   }
 }
 
+/* -- Gradients --------------------------------------------------------------------------------- */
+
+/* Images cover all parameters in flat order, one a piece on the CPU's route, else one a subgroup,
+ * apart from each other in their array and on whole cache lines. */
+static void assert_images(const hk_state *state) {
+  hk_bytes host = 0, device = 0;
+  int64_t at = 0;
+  for (int32_t i = 0; i < state->n_images; i++) {
+    const hk_grad_image *image = &state->images[i];
+    const hk_state_subgroup *sub = &state->subgroups[image->subgroup];
+    hk_bytes *end = image->on_device ? &device : &host;
+    assert_int_equal(image->offset, at);
+    assert_int_equal(image->on_device, sub->route != HK_ROUTE_CPU);
+    assert_true(image->offset >= sub->offset);
+    assert_true(image->offset + image->n <= sub->offset + sub->numel);
+    if (image->on_device) {
+      assert_int_equal(image->n, sub->numel);
+    } else {
+      assert_int_equal((image->offset - sub->offset) % state->piece, 0);
+      assert_int_equal(image->piece, (image->offset - sub->offset) / state->piece);
+      assert_true(image->n <= state->piece);
+    }
+    assert_true(image->at >= *end && image->at % 256 == 0 && image->bytes > 0);
+    *end = image->at + image->bytes;
+    at += image->n;
+  }
+  assert_int_equal(at, state->numel);
+  assert_true(host <= state->host_grad_bytes && device <= state->device_grad_bytes);
+}
+
+/* Segments cover tensors and images alike; gradients of a segment lie in its image, behind those
+ * of the one before, and each run of a type begins at a whole cache line of 64 bytes. */
+static void assert_segments(const hk_state *state, const hk_param *params, size_t n,
+                            random_stream *r) {
+  int64_t at = 0, param_end = 0;
+  int32_t param = -1;
+  for (int32_t i = 0; i < state->n_images; i++) {
+    const hk_grad_image *image = &state->images[i];
+    hk_bytes free_at = image->at;
+    assert_true(image->segments_begin < image->segments_end);
+    assert_int_equal(state->segments[image->segments_begin].offset, image->offset);
+    for (int32_t s = image->segments_begin; s < image->segments_end; s++) {
+      const hk_param_segment *segment = &state->segments[s];
+      if (at == param_end) param_end += params[++param].numel;
+      const hk_grad_type type = params[param].grad_type;
+      const bool first =
+          s == image->segments_begin || params[state->segments[s - 1].param].grad_type != type;
+      assert_true(segment->offset == at && segment->n >= 1 && segment->image == i);
+      assert_int_equal(segment->param, param);
+      assert_true(at + segment->n <= param_end && at + segment->n <= image->offset + image->n);
+      assert_true(segment->at >= free_at && segment->at - free_at < 64);
+      if (first) assert_int_equal(segment->at % 64, 0);
+      if (!first) assert_int_equal(segment->at, free_at);
+      assert_int_equal(hk_state_segment(state, at), s);
+      assert_int_equal(hk_state_segment(state, at + pick(r, 0, (int)segment->n - 1)), s);
+      at += segment->n;
+      free_at = segment->at + segment->n * (hk_bytes)hk_grad_size(type);
+    }
+    assert_int_equal(at, image->offset + image->n);
+    assert_int_equal(free_at, image->at + image->bytes);
+  }
+  assert_int_equal(at, state->numel);
+  assert_int_equal(param, (int32_t)n - 1);
+  assert_int_equal(state->images[state->n_images - 1].segments_end, state->n_segments);
+}
+
+static void gradients_are_somewhere_and_nowhere_twice(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 300; number++) {
+    random_stream r = {number + 4000};
+    hk_param params[30];
+    hk_error err = {0};
+    hk_state state;
+    hk_plan plan = random_engine_plan(&r, false);
+    int64_t left = 0;
+    size_t n = 0;
+    for (size_t s = 0; s < plan.n_subgroups; s++) left += plan.subgroups[s].numel;
+    while (left > 0) { /* tensors and subgroups have nothing to do with each other */
+      const int64_t some = hk_min(left, (int64_t)scale(&r, 1, 20000));
+      params[n] = (hk_param){.numel = n < 29 ? some : left,
+                             .grad_type = (hk_grad_type)pick(&r, 0, HK_GRAD_TYPES - 1)};
+      left -= params[n++].numel;
+    }
+    must(hk_state_layout(&plan, params, n, &state, &err), &err);
+    assert_images(&state);
+    assert_segments(&state, params, n, &r);
+    hk_state_free(&state);
+    params[n - 1].numel++;
+    assert_int_equal(hk_state_layout(&plan, params, n, &state, &err), HK_INPUT);
+    hk_plan_free(&plan);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(state_is_somewhere_and_nowhere_twice),
       cmocka_unit_test(long_pieces_have_several_slabs),
+      cmocka_unit_test(gradients_are_somewhere_and_nowhere_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

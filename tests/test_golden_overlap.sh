@@ -73,6 +73,21 @@ holds "all(s['runtime'] == 'hocket' and s['settings']['overlap'] == 'forward' fo
 ok model show model.json
 grep -q 'blocks *2' out || fail "model show: $(cat out)"
 
+# -- The search ---------------------------------------------------------------------------------
+ok plan "${policy[@]:2}" "${machine[@]}" --overlap both --gpu-memory 8G --json -o best.json --quiet
+holds "0 < search['simulations'] <= 65 and search['gpu_state_limit_bytes'] == 8e9"
+holds "schedules[0]['policy'] == 'overlapped' and best == 0"
+holds "all(s['feasible'] or 'GiB' in s['problem'] for s in schedules)"
+holds "any('--gpu-memory allows' in s['problem'] for s in schedules if s['policy'] == 'gpu-only')"
+holds "'--gpu-memory allows' in reason and 'closed form' in reason"
+winner=$(python3 -c 'import json; print(json.load(open("out"))["schedules"][0]["period_ms"])')
+grep -q '"hocket.plan/2"' best.json || fail "the best overlap is no hocket.plan/2"
+ok simulate best.json --json --check
+[[ $(get period_ms) == "$winner" ]] || fail "best.json takes $(get period_ms), not $winner ms"
+ok plan "${policy[@]:2}" "${machine[@]}" --json
+python3 -c 'import json,sys; sys.exit("search" in json.load(open("out")))' ||
+  fail "there is a search without an overlap"
+
 # -- Traces -------------------------------------------------------------------------------------
 ok trace export plan.json -o trace.json --quiet
 ok simulate plan.json --keep

@@ -301,6 +301,20 @@ static void update_alone_runs_nothing_ahead(void **state) {
   hk_plan_free(&plan);
 }
 
+/* Where backward is in the graph it flushes by itself. */
+static void whole_iterations_flush_once(void **state) {
+  (void)state;
+  hk_plan plan = planned(HK_OVERLAP_BOTH, MIXED, N(MIXED));
+  hk_graph all = built(&plan, HK_EXPAND_ALL), both = built(&plan, HK_EXPAND_ALL | HK_EXPAND_ENGINE);
+  char a[17], b[17];
+  hk_graph_hash(&all, a);
+  hk_graph_hash(&both, b);
+  assert_string_equal(a, b);
+  hk_graph_free(&all);
+  hk_graph_free(&both);
+  hk_plan_free(&plan);
+}
+
 static void pieces_without_end_are_refused(void **state) {
   (void)state;
   hk_error err = {0};
@@ -347,6 +361,7 @@ int main(void) {
       cmocka_unit_test(engines_part),
       cmocka_unit_test(memory_of_the_engines_part),
       cmocka_unit_test(update_alone_runs_nothing_ahead),
+      cmocka_unit_test(whole_iterations_flush_once),
       cmocka_unit_test(pieces_without_end_are_refused),
       cmocka_unit_test(no_overlap_no_change),
   };

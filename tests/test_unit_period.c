@@ -218,6 +218,36 @@ static void candidates_with_an_overlap(void **state) {
   hk_model_free(&model);
 }
 
+/* -- Warnings ---------------------------------------------------------------------------------- */
+
+static bool is_warned(const hk_plan *plan, const hk_machine *machine, const char *of) {
+  hk_error err = {0};
+  char **warnings = NULL;
+  bool found = false;
+  must(hk_forecast_warnings(plan, machine, &warnings, &err), &err);
+  for (size_t i = 0; warnings[i] != NULL; i++) found = found || strstr(warnings[i], of) != NULL;
+  hk_warnings_free(warnings);
+  return found;
+}
+
+static void what_readers_are_warned_of(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine(); /* all of it defaults */
+  hk_model model = equal_blocks(3, 10000000, 4, 8), unmeasured = equal_blocks(3, 10000000, 0, 0);
+  unmeasured.blocks[1].forward_flops = 1;
+  hk_plan plan = planned(&model, HK_OVERLAP_FORWARD, 0, 10000000);
+  hk_plan other = planned(&unmeasured, HK_OVERLAP_NONE, 0, 10000000);
+  assert_true(is_warned(&plan, &machine, "gpu.compute_beside_update"));
+  assert_false(is_warned(&other, &machine, "gpu.compute_beside_update"));
+  assert_false(is_warned(&plan, &machine, "gpu.matmul_efficiency"));
+  assert_true(is_warned(&other, &machine, "gpu.matmul_efficiency"));
+  assert_false(is_warned(&plan, &machine, "in proportion"));
+  plan.job.micro_batch = 2;
+  assert_true(is_warned(&plan, &machine, "1 x 1 tokens a micro-step; those of 2 x 1"));
+  hk_plan_free(&plan);
+  hk_plan_free(&other);
+}
+
 /* -- On paper --------------------------------------------------------------------------------- */
 
 /* The design's table: 3.0 G parameters in 30 blocks, computation as measured (a quarter of it
@@ -270,6 +300,7 @@ int main(void) {
       cmocka_unit_test(computation_slows_beside_updates),
       cmocka_unit_test(host_memory_decides_what_runs_ahead),
       cmocka_unit_test(candidates_with_an_overlap),
+      cmocka_unit_test(what_readers_are_warned_of),
       cmocka_unit_test(bounds_are_reached),
       cmocka_unit_test(as_on_paper),
   };

@@ -56,22 +56,26 @@ static hk_ns end_of(const hk_timeline *timeline) {
 
 /* -- Checking ---------------------------------------------------------------------------------- */
 
-/* Who was before whom on a lane in `timeline`. */
+/* Who was before whom on a lane in `timeline`. `last`, `order`: scratch, per lane and operation. */
+static hk_status link_in_order(const joined *c, const hk_timeline *timeline, int32_t *last,
+                               int32_t *order, hk_error *err) {
+  HK_TRY(hk_timeline_order(c->graph, timeline, order, err));
+  for (size_t l = 0; l < c->graph->n_lanes; l++) last[l] = -1;
+  for (size_t i = 0; i < c->graph->n_ops; i++) {
+    int32_t *before = &last[c->graph->ops[order[i]].lane];
+    c->before[order[i]] = *before;
+    *before = order[i];
+  }
+  return HK_OK;
+}
+
 static hk_status link_lanes(const joined *c, const hk_timeline *timeline, hk_error *err) {
   const size_t lanes = c->graph->n_lanes + 1, n = c->graph->n_ops + 1;
-  int32_t *last = malloc(lanes * sizeof *last), *order = malloc(n * sizeof *order);
-  hk_status status = HK_OK;
-  if (last == NULL || order == NULL)
-    status = hk_fail_memory(err, (lanes + n) * sizeof *last, "comparing timelines");
-  if (status == HK_OK) status = hk_timeline_order(c->graph, timeline, order, err);
-  if (status == HK_OK) {
-    memset(last, -1, lanes * sizeof *last);
-    for (size_t i = 0; i < c->graph->n_ops; i++) {
-      int32_t *before = &last[c->graph->ops[order[i]].lane];
-      c->before[order[i]] = *before;
-      *before = order[i];
-    }
-  }
+  int32_t *last = calloc(lanes, sizeof *last), *order = calloc(n, sizeof *order);
+  const hk_status status =
+      last != NULL && order != NULL
+          ? link_in_order(c, timeline, last, order, err)
+          : hk_fail_memory(err, (lanes + n) * sizeof *last, "comparing timelines");
   free(last);
   free(order);
   return status;

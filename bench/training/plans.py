@@ -141,7 +141,7 @@ def run(given: List[str], timeout: Optional[float] = None) -> Dict[str, Any]:
     answers to a plan that does not fit the machine (1) counts."""
     done = subprocess.run([program(), *given, "--json"], capture_output=True, text=True,
                           check=False, timeout=timeout)
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1) or not done.stdout.strip():
         raise RuntimeError(f"hocket {' '.join(given)}: {done.stderr.strip()}")
     answer: Dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains one model in several ways in turns, and says how long an iteration takes: hocket against
-everything on the GPU, DeepSpeed's and torchao's offload. README.md beside this says what a row means
-and how it is judged."""
+everything on the GPU, DeepSpeed's and torchao's offload. README.md beside this says what a row
+means and how it is judged."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ class Run:
         self.out.mkdir(parents=True, exist_ok=True)
         self.lines = self.out / "rows.jsonl"
         self.lines.write_text("")
+        (self.out / "log.txt").unlink(missing_ok=True)
         self.deadline = time.time() + given.budget
 
     def entries(self) -> List[Dict[str, Any]]:

@@ -306,6 +306,8 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
             if not issubclass(kind, rows.Hocket) or not kind.attached:
                 continue
             plan = kind.policy or settings.get("plan") or job.options.plan
+            if plan == "none" and {"gpu_memory", "host_memory"} & set(settings):
+                continue  # the engine shares that out itself; the program has no such options
             threads = settings.get("cpu_threads") or job.options.cpu_threads
             try:
                 found = plans.predict(plan, profiled, job, kind.overlap,
@@ -334,15 +336,14 @@ def machine(job: rows.Job) -> Dict[str, Any]:
 
 
 def main(arguments: List[str]) -> int:
-    """`arguments`: the options as JSON, the file of results, when to end (seconds since 1970), rows.
-    """
+    """`arguments`: options as JSON, the file of results, when to end (seconds since 1970), rows."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     options = Namespace(**json.loads(arguments[0]))
     reporter, deadline = Reporter(arguments[1]), float(arguments[2])
     names = arguments[3].split(",")
     if options.deterministic:
-        torch.use_deterministic_algorithms(True)
+        torch.use_deterministic_algorithms(True, warn_only=True)
     job = rows.Job(options)
     yardstick: Optional[rows.Row] = None
     reporter.say(event="machine", **machine(job))
@@ -360,8 +361,9 @@ def main(arguments: List[str]) -> int:
         reporter.say(event="begin", row=name)
         print(f"-- {name}", file=sys.stderr, flush=True)
         try:
-            if (yardstick is None and not name.startswith("hocket-run") and rows.parse(name)[0] not in rows.ALONE and not options.bits
-                    and not options.leak and not options.no_yardstick):
+            alone = rows.parse(name)[0] in rows.ALONE or name.startswith("hocket-run")
+            if yardstick is None and not (alone or options.bits or options.leak
+                                          or options.no_yardstick):
                 yardstick = rows.ModelOnly(job)
             if name.startswith("hocket-run"):
                 program_run(job, name, reporter, deadline)

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of training (version 2): tensors' steps and groups go along; every other length,
+ * every changed bit and every other model is refused, and then nothing has changed. */
+#include <unistd.h>
+
+#include "tests/fixture_training.h"
+
+static char path[64];
+
+/* A model of the same tensors each time, some of which take more steps than others. */
+static void make_small(world *w, uint64_t seed, size_t n) {
+  *w = (world){.r = {seed}, .n = n, .blocks = (int)n, .n_groups = 2};
+  for (size_t g = 0; g < 2; g++) {
+    w->groups[g] = (hk_adamw){.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  }
+  for (size_t i = 0; i < n; i++) {
+    make_tensor(w, i, (int)i, 40 + (int64_t)i);
+    w->params[i].group = w->tensors[i].param.group = i > 1;
+  }
+  make_engine(w, NULL);
+}
+
+static void train(world *w, int n) {
+  hk_error err = {0};
+  hk_training_step_report report;
+  for (int i = 0; i < n; i++) {
+    forward(w);
+    for (size_t k = w->n; k-- > 0;) {
+      if (k != (size_t)i % 3) hand_over(w, k, true);
+    }
+    const double squares = plain_squares(w);
+    must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+    plain_update(w, hk_grad_scale(squares, 0, 1));
+    for (size_t k = 0; k < w->n; k++) w->tensors[k].given = 0;
+  }
+}
+
+static void save(world *w) {
+  hk_error err = {0};
+  must(hk_training_quiet(w->engine, &err), &err);
+  must(hk_engine_save(w->engine, path, NULL, NULL, &err), &err);
+}
+
+static char *read_all(size_t *size) {
+  char *bytes = must_have(1 << 16, 1);
+  FILE *file = fopen(path, "rb");
+  assert_non_null(file);
+  *size = fread(bytes, 1, 1 << 16, file);
+  assert_true(*size < 1 << 16 && fclose(file) == 0);
+  return bytes;
+}
+
+static void write_all(const char *bytes, size_t size) {
+  FILE *file = fopen(path, "wb");
+  assert_non_null(file);
+  assert_true(fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
+}
+
+/* `from` as it was saved is what `to` must be. */
+static void assert_loads(world *to, const world *from) {
+  hk_error err = {0};
+  must(hk_training_quiet(to->engine, &err), &err);
+  must(hk_engine_load(to->engine, path, NULL, NULL, &err), &err);
+  must(hk_training_weights_from_masters(to->engine, -1, NULL, &err), &err);
+  for (size_t i = 0; i < to->n; i++) {
+    tensor *t = &to->tensors[i];
+    const tensor *f = &from->tensors[i];
+    const size_t n = (size_t)t->param.numel;
+    memcpy(t->p, f->p, 4 * n);
+    memcpy(t->m, f->m, 4 * n);
+    memcpy(t->v, f->v, 4 * n);
+    t->step = f->step;
+    for (size_t k = 0; k < n; k++) narrow(t->param.weight_type, t->p[k], t->expected, (int64_t)k);
+  }
+  for (size_t g = 0; g < to->n_groups; g++) {
+    hk_param_group group;
+    must(hk_engine_get_group(to->engine, g, &group, &err), &err);
+    assert_memory_equal(&group.hyper, &from->groups[g], sizeof group.hyper);
+    to->groups[g] = from->groups[g];
+  }
+  assert_int_equal(hk_training_step_number(to->engine), hk_training_step_number(from->engine));
+}
+
+static void steps_and_groups_go_along(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 20; number++) {
+    hk_error err = {0};
+    world w, other; /* the same tensors: the seed makes them; other routes and overlaps */
+    make_small(&w, 60, 7);
+    make_small(&other, 60, 7);
+    hk_engine_destroy(other.engine);
+    other.r.state += number;
+    make_engine(&other, NULL);
+    train(&w, 4);
+    w.groups[1].lr = 3e-3;
+    must(hk_engine_set_group(w.engine, 1, &w.groups[1], &err), &err);
+    must(hk_training_set_param_step(w.engine, 5, 17, &err), &err);
+    w.tensors[5].step = 17;
+    save(&w);
+    train(&other, (int)number % 3);
+    if (number % 2 == 0) hand_over(&other, 2, true); /* loading forgets it */
+    other.tensors[2].given = 0;
+    assert_loads(&other, &w);
+    assert_state(&other);
+    train(&other, 3);
+    assert_state(&other);
+    unmake(&other);
+    unmake(&w);
+  }
+  unlink(path);
+}
+
+static void assert_refused(world *w, const char *what) {
+  hk_error err = {0};
+  const hk_status status = hk_engine_load(w->engine, path, NULL, NULL, &err);
+  if (status != HK_INPUT || strstr(err.message, what) == NULL) fail_msg("'%s', expected '%s'", err.message, what);
+}
+
+static void what_is_damaged_is_refused(void **unused) {
+  (void)unused;
+  world w;
+  size_t size = 0;
+  make_small(&w, 61, 3);
+  train(&w, 2);
+  save(&w);
+  char *good = read_all(&size), *bad = must_have(size + 8, 1);
+  train(&w, 1);
+  hand_over(&w, 0, true); /* stays */
+  for (size_t length = 0; length < size; length += length < 400 ? 1 : 37) {
+    write_all(good, length);
+    assert_refused(&w, path);
+  }
+  memcpy(bad, good, size);
+  write_all(bad, size + 8);
+  assert_refused(&w, "bytes");
+  for (size_t bit = 0; bit < 8 * size; bit += bit < 8 * 300 ? 1 : 13) {
+    bad[bit / 8] ^= (char)(1 << bit % 8);
+    write_all(bad, size);
+    assert_refused(&w, path);
+    bad[bit / 8] ^= (char)(1 << bit % 8);
+  }
+  hk_error err = {0};
+  hk_training_step_report report;
+  const double squares = plain_squares(&w);
+  must(hk_training_step(w.engine, NULL, &report, NULL, &err), &err);
+  assert_int_equal(report.params, 1);
+  plain_update(&w, hk_grad_scale(squares, 0, 1));
+  w.tensors[0].given = 0;
+  assert_state(&w);
+  free(good);
+  free(bad);
+  unlink(path);
+  unmake(&w);
+}
+
+static void other_models_are_refused(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w, other;
+  make_small(&w, 62, 4);
+  save(&w);
+  make_small(&other, 62, 5);
+  assert_refused(&other, "parameters");
+  unmake(&other);
+  /* As many elements, cut otherwise; in other groups. */
+  make_small(&other, 62, 4);
+  hk_param params[4];
+  for (int change = 0; change < 3; change++) {
+    hk_engine_destroy(other.engine);
+    memcpy(params, other.params, sizeof params);
+    if (change == 0) {
+      params[0].numel += 3;
+      params[1].numel -= 3;
+      params[0].weight = params[1].weight = NULL;
+    }
+    if (change > 0) params[2].group = 1 - params[2].group;
+    if (change == 2) params[3].group = 1 - params[3].group;
+    hk_plan plan = {0};
+    must(hk_default_plan(params, 4, 1, &plan, &err), &err);
+    const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+    must(hk_engine_create_for(&plan, params, 4, other.groups, 2, &options, &other.engine, &err),
+         &err);
+    hk_plan_free(&plan);
+    assert_refused(&other, change == 0 ? "tensor 0" : "group");
+  }
+  unmake(&other);
+
+  /* What 'hocket run' saves, and the other way round. */
+  hk_engine *flat = NULL;
+  hk_plan plan = {0};
+  const hk_param_group groups[] = {{w.groups[0].lr > 0 ? 40 + 41 + 42 + 43 : 0, w.groups[0]}};
+  const hk_engine_options options = {.no_pin_threads = true};
+  must(hk_default_plan(w.params, 4, 1, &plan, &err), &err);
+  must(hk_engine_create(&plan, groups, 1, &options, &flat, &err), &err);
+  assert_int_equal(hk_engine_load(flat, path, NULL, NULL, &err), HK_INPUT);
+  must(hk_engine_save(flat, path, NULL, NULL, &err), &err);
+  assert_int_equal(hk_engine_load(w.engine, path, NULL, NULL, &err), HK_INPUT);
+  hk_engine_destroy(flat);
+  hk_plan_free(&plan);
+  assert_state(&w);
+  unlink(path);
+  unmake(&w);
+}
+
+int main(void) {
+  snprintf(path, sizeof path, "training-%d.ck", (int)getpid());
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(steps_and_groups_go_along),
+      cmocka_unit_test(what_is_damaged_is_refused),
+      cmocka_unit_test(other_models_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who brings no plan: how many threads, which subgroups, and what runs ahead or stays on the GPU in
+ * how much memory. */
+#include "engine/default_plan.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/fixture_engine.h"
+
+/* -- Threads ----------------------------------------------------------------------------------- */
+
+/* A file below `root`, with its folders; NULL: none. */
+static void put_file(const char *root, const char *name, const char *text) {
+  char path[512], command[700];
+  snprintf(path, sizeof path, "%s%s", root, name);
+  snprintf(command, sizeof command, "mkdir -p \"$(dirname '%s')\"", path);
+  assert_int_equal(system(command), 0);
+  if (text == NULL) {
+    unlink(path);
+    return;
+  }
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static void quotas(void **unused) {
+  (void)unused;
+  static const struct {
+    const char *cgroup, *at_root, *above, *own;
+    int cpus;
+  } cases[] = {
+      {NULL, NULL, NULL, NULL, 0},                  /* no control groups at all */
+      {"0::/\n", NULL, NULL, NULL, 0},              /* the machine's root has no file */
+      {"0::/\n", "400000 100000\n", NULL, NULL, 4}, /* a container's root */
+      {"0::/a/b\n", "max 100000\n", "max 100000\n", "max 100000\n", 0},
+      {"0::/a/b\n", NULL, "max 100000\n", "250000 100000\n", 3},    /* rounded up */
+      {"0::/a/b\n", NULL, "200000 100000\n", "800000 100000\n", 2}, /* an ancestor's is less */
+      {"0::/a/b\n", "50000 100000\n", "200000 100000\n", NULL, 1},  /* half a CPU */
+      {"1:cpu:/x\n0::/a/b\n", NULL, NULL, "600000 100000\n", 6},    /* both versions */
+      {"0::/gone\n", "700000 100000\n", NULL, NULL, 7},             /* an unknown group */
+      {"0::/a/b\n", NULL, NULL, "900000 300000\n", 3},              /* another period */
+      {"0::/a/b\n", NULL, NULL, "100000 0\n", 0},                   /* nonsense is no quota */
+      {"0::/a/b\n", NULL, NULL, "", 0},
+      {"0::/a/b\n", NULL, NULL, "-1 100000\n", 0},
+      {"0::/a/b\n", NULL, NULL, "99999999999999999 1\n", 0},
+      {"nonsense", NULL, NULL, "100000 100000\n", 0},
+  };
+  char root[] = "/tmp/hocket-quota-XXXXXX", command[64];
+  assert_non_null(mkdtemp(root));
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    put_file(root, "/proc/self/cgroup", cases[i].cgroup);
+    put_file(root, "/sys/fs/cgroup/cpu.max", cases[i].at_root);
+    put_file(root, "/sys/fs/cgroup/a/cpu.max", cases[i].above);
+    put_file(root, "/sys/fs/cgroup/a/b/cpu.max", cases[i].own);
+    if (hk_cpu_quota(root) != cases[i].cpus) {
+      fail_msg("case %zu: %d CPUs, expected %d", i, hk_cpu_quota(root), cases[i].cpus);
+    }
+  }
+  snprintf(command, sizeof command, "rm -r %s", root);
+  assert_int_equal(system(command), 0);
+}
+
+static void threads_by_affinity(void **unused) {
+  (void)unused;
+  cpu_set_t all, one;
+  assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+  const int quota = hk_cpu_quota(""), cpus = CPU_COUNT(&all);
+  const int least = quota > 0 && quota < cpus ? quota : cpus;
+  assert_int_equal(hk_default_threads(), least > 3 ? least - 3 : 1);
+  size_t first = 0;
+  while (!CPU_ISSET(first, &all)) first++;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+  assert_int_equal(hk_default_threads(), 1);
+  assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+/* -- Subgroups --------------------------------------------------------------------------------- */
+
+enum { MOST = 40 };
+
+static size_t random_params(random_stream *r, hk_param *params) {
+  const size_t n = (size_t)pick(r, 1, MOST);
+  int32_t block = pick(r, 0, 3);
+  for (size_t p = 0; p < n; p++) {
+    params[p] = (hk_param){.numel = (int64_t)scale(r, 1, 4e8),
+                           .block = block,
+                           .weight_type = (hk_grad_type)pick(r, 0, 2),
+                           .grad_type = (hk_grad_type)pick(r, 0, 2)};
+    block += pick(r, 0, 2) == 0 ? pick(r, 1, 3) : 0;
+  }
+  return n;
+}
+
+/* The block that flat parameter `at` is in. */
+static int32_t block_at(const hk_param *params, int64_t at) {
+  size_t p = 0;
+  while (at >= params[p].numel) at -= params[p++].numel;
+  return params[p].block;
+}
+
+static void subgroups_end_with_their_block(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 100; number++) {
+    random_stream r = {number + 900};
+    hk_param params[MOST];
+    hk_error err = {0};
+    hk_plan plan = {0};
+    int64_t numel = 0, begin = 0;
+    const size_t n = random_params(&r, params);
+    for (size_t p = 0; p < n; p++) numel += params[p].numel;
+    must(hk_default_plan(params, n, (int)number % 5, &plan, &err), &err);
+    must(hk_plan_check(&plan, &err), &err);
+    assert_int_equal(plan.cpu_threads, number % 5 > 0 ? (int)number % 5 : hk_default_threads());
+    assert_int_equal(plan.overlap, HK_OVERLAP_NONE);
+    for (size_t s = 0; s < plan.n_subgroups; s++) {
+      const hk_plan_subgroup *sub = &plan.subgroups[s];
+      assert_true(sub->route == HK_ROUTE_CPU && !sub->ahead);
+      assert_true(sub->numel >= 1 && sub->numel <= 100000000);
+      assert_int_equal(block_at(params, begin), block_at(params, begin + sub->numel - 1));
+      begin += sub->numel;
+    }
+    assert_int_equal(begin, numel);
+    hk_plan_free(&plan);
+  }
+}
+
+/* What an engine of this plan takes of the host's memory. */
+static hk_bytes host_bytes(const hk_plan *plan) {
+  hk_error err = {0};
+  hk_engine_memory memory;
+  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
+  must(hk_engine_measure(plan, &options, &memory, &err), &err);
+  return memory.host_pinned + memory.host_pageable;
+}
+
+/* Deep subgroups first, as many as fit, and what was said to fit does. */
+static void memory_decides_what_runs_ahead(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  hk_param params[20];
+  hk_plan plan = {0};
+  for (int p = 0; p < 20; p++) params[p] = (hk_param){.numel = 30000000 + 100000 * p, .block = p};
+  must(hk_default_plan(params, 20, 4, &plan, &err), &err);
+  plan.overlap = HK_OVERLAP_BOTH;
+  const hk_bytes least = host_bytes(&plan);
+  size_t before = 0;
+  for (int step = -2; step <= 40; step++) {
+    const hk_bytes room = least + step * (12 * params[10].numel) / 2;
+    size_t ahead = 0;
+    must(hk_choose_ahead(&plan, room, &err), &err);
+    for (size_t s = 0; s < plan.n_subgroups; s++) ahead += plan.subgroups[s].ahead;
+    assert_true(ahead >= before && (step > 1 || ahead == 0));
+    if (ahead > 0) assert_true(host_bytes(&plan) <= room);
+    before = ahead;
+  }
+  assert_true(before >= plan.n_subgroups - 1);
+  must(hk_choose_ahead(&plan, 100 * least, &err), &err);
+  for (size_t s = 0; s < plan.n_subgroups; s++) assert_true(plan.subgroups[s].ahead);
+  hk_plan_free(&plan);
+}
+
+/* First early weights, deepest first; with what is left shallow subgroups stay on the GPU. */
+static void gpu_memory_is_kept_to(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  hk_param params[8];
+  hk_bytes last = 0;
+  for (int p = 0; p < 8; p++) params[p] = (hk_param){.numel = 5000000, .block = p};
+  for (hk_bytes room = 0; room < 900000000; room += 7000000) {
+    hk_plan plan = {0};
+    hk_bytes taken = 0;
+    must(hk_default_plan(params, 8, 4, &plan, &err), &err);
+    plan.overlap = HK_OVERLAP_BOTH;
+    must(hk_choose_ahead(&plan, (hk_bytes)1 << 40, &err), &err);
+    hk_choose_gpu(&plan, room);
+    must(hk_plan_check(&plan, &err), &err);
+    for (size_t s = 0; s < plan.n_subgroups; s++) {
+      const hk_plan_subgroup *sub = &plan.subgroups[s];
+      const bool resident = sub->route == HK_ROUTE_RESIDENT;
+      assert_false(resident && (sub->ahead || sub->early));
+      assert_false(sub->early && !sub->ahead);
+      taken += sub->early ? 2 * sub->numel : resident ? 14 * sub->numel : 0;
+    }
+    assert_true(taken <= room && taken >= last);
+    last = taken;
+    hk_plan_free(&plan);
+  }
+  assert_true(last == 14 * 8 * (hk_bytes)5000000);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(quotas),
+      cmocka_unit_test(threads_by_affinity),
+      cmocka_unit_test(subgroups_end_with_their_block),
+      cmocka_unit_test(memory_decides_what_runs_ahead),
+      cmocka_unit_test(gpu_memory_is_kept_to),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run in two halves, with lanes of somebody outside: what may begin before the gate, what waits
+ * for it, in what order a lane that picks goes, waits with and without time, and runs that are
+ * given up. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "core/pick.h"
+#include "engine/default_plan.h"
+#include "engine/executor.h"
+#include "tests/fixture_graph.h"
+#include "tests/fixture_host.h"
+
+enum { PARTS = 6, MOST = 4096 };
+
+typedef struct {
+  hk_plan plan;
+  hk_graph graph;
+  hk_backend *device;
+  hk_executor *executor;
+  pthread_mutex_t lock;
+  int32_t order[MOST]; /* of the CPU's lane */
+  int n;
+  int32_t gate;
+  atomic_int slow_ms; /* that an operation of the CPU's takes */
+} run;
+
+static hk_status act(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
+  (void)err;
+  run *r = arg;
+  if (stream != NULL) return HK_OK;
+  const int ms = atomic_load(&r->slow_ms);
+  const struct timespec moment = {.tv_nsec = ms * 1000000L};
+  if (ms > 0) nanosleep(&moment, NULL);
+  pthread_mutex_lock(&r->lock);
+  r->order[r->n++] = op;
+  pthread_mutex_unlock(&r->lock);
+  return HK_OK;
+}
+
+static int done_so_far(run *r) {
+  pthread_mutex_lock(&r->lock);
+  const int n = r->n;
+  pthread_mutex_unlock(&r->lock);
+  return n;
+}
+
+/* Six blocks of two pieces each, of which the last `ahead` may run ahead. */
+static void open_run(run *r, int ahead) {
+  hk_error err = {0};
+  hk_param params[PARTS];
+  memset(r, 0, sizeof *r);
+  pthread_mutex_init(&r->lock, NULL);
+  for (int p = 0; p < PARTS; p++) params[p] = (hk_param){.numel = 200, .block = p};
+  must(hk_default_plan(params, PARTS, 1, &r->plan, &err), &err);
+  r->plan.overlap = HK_OVERLAP_BOTH;
+  r->plan.piece_numel = 100;
+  for (int s = PARTS - ahead; s < PARTS; s++) r->plan.subgroups[s].ahead = true;
+  r->graph = built(&r->plan, HK_EXPAND_ENGINE, true);
+  r->device = open_device(0, HK_MIB, 1);
+  const hk_executor_actions actions = {
+      .run = act, .arg = r, .external = 1u << HK_LANE_HOST | 1u << HK_LANE_FLUSH};
+  must(hk_executor_open(&r->graph, r->device, &actions, &r->executor, &err), &err);
+  for (size_t i = 0; i < r->graph.n_ops; i++) {
+    if (r->graph.ops[i].kind == HK_OP_BARRIER) r->gate = (int32_t)i;
+  }
+}
+
+static void close_run(run *r) {
+  hk_executor_close(r->executor);
+  ops->close(r->device);
+  hk_graph_free(&r->graph);
+  hk_plan_free(&r->plan);
+  pthread_mutex_destroy(&r->lock);
+}
+
+/* The operation of a kind on a piece. */
+static int32_t find(const run *r, hk_op_kind kind, int32_t subgroup, int64_t offset) {
+  for (size_t i = 0; i < r->graph.n_ops; i++) {
+    const hk_op *op = &r->graph.ops[i];
+    if (op->kind == kind && op->subgroup == subgroup && op->offset == offset) return (int32_t)i;
+  }
+  fail_msg("no %s of subgroup %d", hk_op_kind_name(kind), (int)subgroup);
+  return -1;
+}
+
+/* Gradients of subgroups first, first - 1, ... last arrive. */
+static void arrive(run *r, int32_t first, int32_t last) {
+  hk_error err = {0};
+  for (int32_t s = first; s >= last; s--) {
+    for (int64_t offset = 0; offset < 200; offset += 100) {
+      must(hk_executor_issue(r->executor, find(r, HK_OP_GRAD_D2H, s, offset), &err), &err);
+    }
+  }
+}
+
+static void pause_ms(int ms) {
+  const struct timespec moment = {.tv_nsec = ms * 1000000L};
+  nanosleep(&moment, NULL);
+}
+
+static void finish(run *r) {
+  hk_error err = {0};
+  must(hk_executor_await_lane(r->executor, HK_LANE_FLUSH, &err), &err);
+  hk_executor_done_outside(r->executor, r->gate);
+  must(hk_executor_finish(r->executor, NULL, NULL, &err), &err);
+  assert_int_equal(r->n, 2 * PARTS);
+}
+
+/* -- The gate ---------------------------------------------------------------------------------- */
+
+static void what_may_runs_ahead_of_the_gate(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  bool there = false;
+  run r;
+  open_run(&r, 3);
+  for (int round = 0; round < 3; round++) {
+    const bool hold = round == 1;
+    r.n = 0;
+    must(hk_executor_begin(r.executor, round == 2, hold, &err), &err);
+    arrive(&r, 5, 0);
+    must(hk_executor_await_lane(r.executor, HK_LANE_FLUSH, &err), &err);
+    const int32_t deep = find(&r, HK_OP_ADAMW_CPU, 3, 100),
+                  shallow = find(&r, HK_OP_ADAMW_CPU, 0, 0);
+    if (!hold) must(hk_executor_await(r.executor, deep, -1, &there, &err), &err);
+    pause_ms(20);
+    assert_int_equal(hk_executor_done(r.executor, deep), !hold);
+    assert_int_equal(done_so_far(&r), hold ? 0 : 6);
+    must(hk_executor_await(r.executor, shallow, 10, &there, &err), &err);
+    assert_false(there);
+    finish(&r);
+    for (int i = 0; i < r.n; i++) { /* weights are behind the gate, the update before or not */
+      assert_true(hk_executor_done(r.executor, r.order[i]));
+      const bool ahead = r.graph.ops[r.order[i]].subgroup >= 3;
+      if (!hold) assert_int_equal(ahead, i < 6);
+    }
+  }
+  close_run(&r);
+}
+
+/* Behind the gate shallow blocks go first, in whatever order gradients came; ahead of it what there
+ * is goes. */
+static void shallow_blocks_go_first(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  run r;
+  open_run(&r, 0);
+  for (int round = 0; round < 4; round++) {
+    r.n = 0;
+    must(hk_executor_begin(r.executor, false, round % 2 == 1, &err), &err);
+    arrive(&r, round % 4, 0);
+    arrive(&r, 5, round % 4 + 1);
+    finish(&r);
+    for (int i = 1; i < r.n; i++)
+      assert_true(hk_picks_before(&r.graph, r.order[i - 1], r.order[i]));
+    for (int i = 0; i < r.n; i++) assert_int_equal(r.graph.ops[r.order[i]].subgroup, i / 2);
+  }
+  close_run(&r);
+}
+
+/* -- Waits ------------------------------------------------------------------------------------- */
+
+static double ms_since(hk_ns begin) {
+  return hk_ms(hk_now() - begin);
+}
+
+static void waits_keep_to_their_time(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  bool there = true;
+  run r;
+  open_run(&r, 2);
+  must(hk_executor_begin(r.executor, false, false, &err), &err);
+  const int32_t last = find(&r, HK_OP_WEIGHT_H2D, 5, 100);
+  hk_ns begin = hk_now();
+  must(hk_executor_await(r.executor, last, 0, &there, &err), &err);
+  assert_false(there);
+  must(hk_executor_await(r.executor, last, 30, &there, &err), &err);
+  assert_false(there);
+  assert_true(ms_since(begin) >= 29);
+  must(hk_executor_await_all(r.executor, 10, &there, &err), &err);
+  assert_false(there);
+  arrive(&r, 5, 0);
+  must(hk_executor_await_lane(r.executor, HK_LANE_FLUSH, &err), &err);
+  atomic_store(&r.slow_ms, 10);
+  hk_executor_done_outside(r.executor, r.gate);
+  must(hk_executor_await_all(r.executor, 1, &there, &err), &err);
+  assert_false(there);
+  must(hk_executor_await(r.executor, last, -1, &there, &err), &err);
+  assert_true(there);
+  must(hk_executor_await_all(r.executor, -1, &there, &err), &err);
+  assert_true(there);
+  must(hk_executor_await(r.executor, last, 0, &there, &err), &err);
+  assert_true(there);
+  must(hk_executor_finish(r.executor, NULL, NULL, &err), &err);
+  close_run(&r);
+}
+
+/* -- Giving up --------------------------------------------------------------------------------- */
+
+/* At any moment; the next run is whole and knows nothing of it. */
+static void a_run_is_given_up(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  run r;
+  open_run(&r, 3);
+  for (int round = 0; round < 30; round++) {
+    r.n = 0;
+    atomic_store(&r.slow_ms, round % 3);
+    must(hk_executor_begin(r.executor, false, round % 4 == 3, &err), &err);
+    if (round % 5 > 0) arrive(&r, 5, 5 - round % 5);
+    if (round % 3 > 0) pause_ms(round % 3);
+    hk_executor_cancel(r.executor);
+    const int n = done_so_far(&r);
+    pause_ms(3);
+    assert_int_equal(done_so_far(&r), n); /* nothing runs any more */
+    for (int i = 0; i < n; i++) assert_true(r.graph.ops[r.order[i]].subgroup >= 3);
+    if (round % 4 == 3) assert_int_equal(n, 0);
+    r.n = 0;
+    must(hk_executor_begin(r.executor, false, false, &err), &err);
+    assert_false(hk_executor_done(r.executor, find(&r, HK_OP_ADAMW_CPU, 5, 0)));
+    arrive(&r, 5, 0);
+    finish(&r);
+  }
+  /* And closed while one is under way, as a destroyed engine's is. */
+  must(hk_executor_begin(r.executor, false, false, &err), &err);
+  arrive(&r, 5, 4);
+  hk_executor_cancel(r.executor);
+  close_run(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_may_runs_ahead_of_the_gate),
+      cmocka_unit_test(shallow_blocks_go_first),
+      cmocka_unit_test(waits_keep_to_their_time),
+      cmocka_unit_test(a_run_is_given_up),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults in training: every allocation, copy, kernel, record and wait of an iteration, and of
+ * making the engine, fails once, for each overlap. Each ends in a sentence that names it, without a
+ * hang. Every subgroup's state is whole, that of the step before or of this one, as the engine
+ * says; no further step is taken; one whole state can be saved, and goes on from there. */
+#include <unistd.h>
+
+#include "engine/backend_host.h"
+#include "tests/fixture_training.h"
+
+/* The bits that each tensor had before the step. */
+typedef struct {
+  float *p, *m, *v;
+  int64_t step;
+} kept;
+
+typedef struct {
+  world w;
+  kept old[MOST_TENSORS];
+  char path[64];
+  int failures, mixtures, whole_old, whole_new, lost;
+} scene;
+
+/* Subgroups that go other ways than the CPU's, one each. */
+static size_t n_routes;
+
+/* Two pieces a subgroup, so that faults are few. */
+static hk_plan small_plan(const world *w, hk_overlap overlap) {
+  hk_error err = {0};
+  hk_plan plan = {0};
+  must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
+  plan.overlap = overlap;
+  plan.piece_numel = 700;
+  plan.buffers = 2;
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].route = s < n_routes ? (hk_route)s : HK_ROUTE_CPU;
+    plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH && s >= n_routes;
+    plan.subgroups[s].early = plan.subgroups[s].ahead && s % 2 == 0;
+  }
+  return plan;
+}
+
+/* Six blocks of two tensors. */
+static void small_model(world *w, uint64_t seed) {
+  static const int64_t numels[] = {900, 130};
+  *w = (world){.r = {seed}, .n = 12, .blocks = 6, .n_groups = 1};
+  w->groups[0] = (hk_adamw){.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  for (size_t i = 0; i < w->n; i++) {
+    make_tensor(w, i, (int)i / 2, numels[i % 2]);
+  }
+}
+
+static hk_status create(world *w, hk_overlap overlap, const hk_backend_ops *ops, hk_error *err) {
+  hk_plan plan = small_plan(w, overlap);
+  const hk_engine_options options = {
+      .backend = ops, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  const hk_status status = hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups,
+                                                &options, &w->engine, err);
+  hk_plan_free(&plan);
+  return status;
+}
+
+static void good_iteration(world *w) {
+  hk_error err = {0};
+  hk_training_step_report report;
+  forward(w);
+  backward(w, 0, true);
+  const double squares = plain_squares(w);
+  must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  plain_update(w, hk_grad_scale(squares, 0, 1));
+  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+}
+
+static void keep(scene *s) {
+  for (size_t i = 0; i < s->w.n; i++) {
+    const tensor *t = &s->w.tensors[i];
+    const size_t n = (size_t)t->param.numel;
+    s->old[i] = (kept){memcpy(must_have(n, 4), t->p, 4 * n), memcpy(must_have(n, 4), t->m, 4 * n),
+                       memcpy(must_have(n, 4), t->v, 4 * n), t->step};
+  }
+}
+
+static void forget(scene *s) {
+  for (size_t i = 0; i < s->w.n; i++) {
+    free(s->old[i].p);
+    free(s->old[i].m);
+    free(s->old[i].v);
+  }
+  hk_engine_destroy(s->w.engine);
+  s->w.engine = NULL;
+  unmake(&s->w);
+}
+
+/* An iteration with gradients that are known beforehand, as far as it goes. */
+static hk_status try_iteration(world *w, hk_error *err) {
+  hk_training_step_report report;
+  bool there = false;
+  for (int b = 0; b < w->blocks; b++) {
+    HK_TRY(hk_training_wait_weights(w->engine, b, NULL, -1, &there, err));
+  }
+  for (size_t i = w->n; i-- > 0;) {
+    const hk_handed_gradient gradient = {(int64_t)i, w->tensors[i].grad};
+    HK_TRY(hk_training_gradients(w->engine, &gradient, 1, NULL, err));
+  }
+  HK_TRY(hk_training_flush(w->engine, err));
+  HK_TRY(hk_training_step(w->engine, NULL, &report, NULL, err));
+  HK_TRY(hk_training_wait_weights(w->engine, -1, NULL, -1, &there, err));
+  return hk_training_drain(w->engine, -1, &there, err);
+}
+
+/* That gradient, and plain AdamW with it. */
+static void foresee(world *w) {
+  for (size_t i = 0; i < w->n; i++) {
+    tensor *t = &w->tensors[i];
+    for (int64_t k = 0; k < t->param.numel; k++) {
+      narrow(t->param.grad_type, (float)(uniform(&w->r) - 0.5) * 0.01f, t->grad, k);
+    }
+    t->given = 1;
+  }
+  plain_update(w, 1);
+}
+
+static void assert_no_more_steps(world *w) {
+  hk_error err = {0};
+  hk_training_step_report report;
+  hk_squares sum;
+  bool there = false;
+  const hk_handed_gradient gradient = {0, w->tensors[0].grad};
+  assert_int_equal(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_training_step(w->engine, NULL, &report, NULL, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_training_wait_weights(w->engine, 0, NULL, -1, &there, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_training_drain(w->engine, -1, &there, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_training_squares(w->engine, -1, &sum, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_training_discard(w->engine, -1, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_training_masters(w->engine, -1, NULL, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_load(w->engine, "not-even-there", NULL, NULL, &err), HK_ENVIRONMENT);
+}
+
+/* Tensor i's elements of one subgroup are those of the step that it says. */
+static void assert_tensor(scene *s, size_t i, const hk_state_subgroup *sub) {
+  const tensor *t = &s->w.tensors[i];
+  int64_t begin = 0;
+  hk_engine_param(s->w.engine, i, &begin);
+  const int64_t first = hk_max(begin, sub->offset);
+  const int64_t end = hk_min(begin + t->param.numel, sub->offset + sub->numel);
+  if (first >= end) return;
+  const bool new = sub->step == s->old[0].step + 1;
+  const float *wanted[] = {new ? t->p : s->old[i].p, new ? t->m : s->old[i].m,
+                           new ? t->v : s->old[i].v};
+  float got[1024];
+  for (int part = 0; part < 3; part++) {
+    hk_error err = {0};
+    must(hk_engine_read(s->w.engine, (hk_state_part)part, first, end - first, got, &err), &err);
+    assert_memory_equal(got, wanted[part] + (first - begin), 4 * (size_t)(end - first));
+  }
+}
+
+/* The saved state in a new engine, one more step. */
+static void go_on(scene *s) {
+  hk_error err = {0};
+  world *w = &s->w;
+  hk_engine_destroy(w->engine);
+  must(create(w, HK_OVERLAP_FORWARD, &hk_backend_host, &err), &err);
+  must(hk_engine_load(w->engine, s->path, NULL, NULL, &err), &err);
+  must(hk_training_weights_from_masters(w->engine, -1, NULL, &err), &err);
+  if (hk_engine_step_number(w->engine) == s->old[0].step) {
+    for (size_t i = w->n; i-- > 0;) {
+      const hk_handed_gradient gradient = {(int64_t)i, w->tensors[i].grad};
+      must(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), &err);
+    }
+    hk_training_step_report report;
+    must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  }
+  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+  good_iteration(w);
+  assert_state(w);
+}
+
+static void assert_sound(scene *s) {
+  hk_error err = {0};
+  int counts[3] = {0}; /* old, new, lost */
+  hk_engine *e = s->w.engine;
+  must(hk_training_quiet(e, &err), &err);
+  for (size_t k = 0; k < e->state.n_subgroups; k++) {
+    const hk_state_subgroup *sub = &e->state.subgroups[k];
+    counts[sub->step < 0 ? 2 : sub->step == s->old[0].step + 1]++;
+    if (sub->step < 0) {
+      assert_int_equal(sub->route, HK_ROUTE_RESIDENT);
+      continue;
+    }
+    if (sub->route == HK_ROUTE_RESIDENT && e->backend->ops->stream_sync(e->stream, &err) != HK_OK) {
+      counts[2]++; /* out of reach with the device */
+      continue;
+    }
+    for (size_t i = 0; i < s->w.n; i++) assert_tensor(s, i, sub);
+  }
+  assert_no_more_steps(&s->w);
+  const bool whole = counts[2] == 0 && (counts[0] == 0 || counts[1] == 0);
+  const hk_status saved = hk_engine_save(e, s->path, NULL, NULL, &err);
+  assert_int_equal(saved, whole ? HK_OK : HK_ENVIRONMENT);
+  s->failures++;
+  s->lost += counts[2] > 0;
+  s->mixtures += counts[0] > 0 && counts[1] > 0;
+  s->whole_old += whole && counts[1] == 0;
+  s->whole_new += whole && counts[0] == 0;
+  if (whole) {
+    go_on(s);
+    assert_int_equal(unlink(s->path), 0);
+  }
+}
+
+/* False: an iteration has fewer than n of its kind. */
+static bool fail_nth(scene *s, hk_overlap overlap, hk_host_fault what, int64_t n) {
+  hk_error err = {0};
+  small_model(&s->w, 77);
+  must(create(&s->w, overlap, &hk_backend_host, &err), &err);
+  must(hk_training_masters(s->w.engine, -1, NULL, &err), &err);
+  for (int i = 0; i < 2; i++) good_iteration(&s->w);
+  assert_state(&s->w);
+  keep(s);
+  foresee(&s->w);
+  hk_backend *b = s->w.engine->backend;
+  hk_backend_host_fail(b, what, n);
+  const hk_status status = try_iteration(&s->w, &err);
+  hk_backend_host_fail(b, what, -1);
+  if (status == HK_OK) {
+    assert_state(&s->w);
+  } else {
+    assert_int_equal(status, HK_ENVIRONMENT);
+    if (strstr(err.message, "a fault that was asked for") == NULL) fail_msg("'%s'", err.message);
+    assert_sound(s);
+  }
+  forget(s);
+  return status != HK_OK;
+}
+
+/* Over all overlaps. */
+static scene seen;
+
+static void fail_everywhere(hk_overlap overlap, size_t routes) {
+  static const hk_host_fault faults[] = {HK_HOST_COPY,   HK_HOST_COPYING, HK_HOST_LAUNCH,
+                                         HK_HOST_KERNEL, HK_HOST_RECORD,  HK_HOST_WAIT};
+  scene s = {0};
+  n_routes = routes;
+  snprintf(s.path, sizeof s.path, "training-faults-%d-%d.ck", (int)getpid(), (int)overlap);
+#ifdef __SANITIZE_THREAD__
+  const int64_t apart = 7;
+#else
+  const int64_t apart = 1;
+#endif
+  for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+    int64_t n = 0;
+    while (fail_nth(&s, overlap, faults[f], n)) n += apart;
+    assert_true(n > 0);
+  }
+  seen.failures += s.failures;
+  seen.mixtures += s.mixtures;
+  seen.whole_old += s.whole_old;
+  seen.whole_new += s.whole_new;
+  seen.lost += s.lost;
+}
+
+static void without_overlap(void **unused) {
+  (void)unused;
+  fail_everywhere(HK_OVERLAP_NONE, 4);
+  fail_everywhere(HK_OVERLAP_NONE, 0);
+}
+static void beside_forward(void **unused) {
+  (void)unused;
+  fail_everywhere(HK_OVERLAP_FORWARD, 4);
+  fail_everywhere(HK_OVERLAP_FORWARD, 0);
+}
+static void ahead_of_the_norm(void **unused) {
+  (void)unused;
+  fail_everywhere(HK_OVERLAP_BOTH, 4);
+  fail_everywhere(HK_OVERLAP_BOTH, 0);
+}
+
+/* Or these tests look at nothing. */
+static void all_kinds_of_ends_were_seen(void **unused) {
+  (void)unused;
+  assert_true(seen.failures > 60);
+  assert_true(seen.mixtures > 0 && seen.whole_old > 0 && seen.whole_new > 0 && seen.lost > 0);
+}
+
+/* -- Making an engine -------------------------------------------------------------------------- */
+
+static struct {
+  hk_host_fault what;
+  int64_t n;
+} armed;
+
+static hk_status open_armed(int device, const hk_backend_options *options, hk_backend **out,
+                            hk_error *err) {
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  hk_backend_host_fail(*out, armed.what, armed.n);
+  return HK_OK;
+}
+
+static void an_engine_is_made_whole_or_not_at_all(void **unused) {
+  (void)unused;
+  n_routes = 4;
+  static const hk_host_fault faults[] = {HK_HOST_ALLOC, HK_HOST_REGISTER, HK_HOST_COPY,
+                                         HK_HOST_COPYING, HK_HOST_OPEN};
+  hk_backend_ops ops = hk_backend_host;
+  ops.open = open_armed;
+  for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+    armed.what = faults[f];
+    for (armed.n = 0;; armed.n++) {
+      hk_error err = {0};
+      world w;
+      small_model(&w, 78);
+      const hk_status status = create(&w, HK_OVERLAP_BOTH, &ops, &err);
+      if (status == HK_OK) hk_backend_host_fail(w.engine->backend, armed.what, -1);
+      assert_true(status == HK_OK || (status == HK_ENVIRONMENT && w.engine == NULL));
+      if (status != HK_OK) assert_true(strlen(err.message) > 20);
+      unmake(&w);
+      if (status == HK_OK) break;
+    }
+    assert_true(armed.n > 0);
+  }
+}
+
+int main(void) {
+  alarm(590); /* a hang ends it */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(without_overlap),
+      cmocka_unit_test(beside_forward),
+      cmocka_unit_test(ahead_of_the_norm),
+      cmocka_unit_test(all_kinds_of_ends_were_seen),
+      cmocka_unit_test(an_engine_is_made_whole_or_not_at_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
