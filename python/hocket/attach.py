@@ -322,7 +322,6 @@ class Attachment:
             return
         optimizer = self.optimizer()
         if not optimizer.is_bound():
-            refuse_ranks()
             optimizer.bind()
         number = optimizer.binding().index.get(id(param))
         if number is None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import _abi, checkpoint
-from .attach import Attachment
+from .attach import Attachment, refuse_ranks
 from .binding import Binding, Settings, hyper, trainable
 from .errors import HocketUsageError
 from .handover import HandOver
@@ -180,6 +180,7 @@ class AdamW(Optimizer):
             settings = self._drop_in(settings)
             blocks = None
         else:
+            refuse_ranks()
             strangers = [e.name for e in entries if id(e.param) not in attachment.names]
             if strangers:
                 raise HocketUsageError(

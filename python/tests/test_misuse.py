@@ -445,3 +445,13 @@ def test_a_plan_of_another_model_is_refused(tmp_path):
         opt.bind()
     with pytest.raises(HocketError, match="nowhere.json"):
         hocket.AdamW(model.parameters(), plan=tmp_path / "nowhere.json").bind()
+
+
+def test_attach_under_several_ranks_is_refused(monkeypatch):
+    model = make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2)
+    opt.attach(model)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(HocketUsageError, match="group of 2 ranks"):
+        model(batches(1)[0]).backward()
