@@ -16,8 +16,14 @@ from typing import Any, Dict, List
 
 import torch
 from transformers import (
-    AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments,
-    get_cosine_schedule_with_warmup)
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+    get_cosine_schedule_with_warmup,
+)
 
 import hocket
 
@@ -33,7 +39,7 @@ class Pieces(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return len(self.tokens) // self.length
 
     def __getitem__(self, number: int) -> Dict[str, torch.Tensor]:
-        piece = self.tokens[number * self.length:(number + 1) * self.length]
+        piece = self.tokens[number * self.length : (number + 1) * self.length]
         return {"input_ids": piece, "labels": piece}
 
 
@@ -43,9 +49,14 @@ def load(args: argparse.Namespace) -> Any:
         raw = file.read()
     if args.random:
         config = LlamaConfig(
-            vocab_size=256, hidden_size=args.width, intermediate_size=3 * args.width,
-            num_hidden_layers=args.layers, num_attention_heads=max(1, args.width // 32),
-            max_position_embeddings=args.length, tie_word_embeddings=False)
+            vocab_size=256,
+            hidden_size=args.width,
+            intermediate_size=3 * args.width,
+            num_hidden_layers=args.layers,
+            num_attention_heads=max(1, args.width // 32),
+            max_position_embeddings=args.length,
+            tie_word_embeddings=False,
+        )
         torch.manual_seed(0)
         return LlamaForCausalLM(config).to(torch.bfloat16), list(raw)
     model = AutoModelForCausalLM.from_pretrained(args.model, torch_dtype=torch.bfloat16)
@@ -76,17 +87,26 @@ def main() -> None:
     args = parser.parse_args()
 
     model, tokens = load(args)
-    opt = hocket.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01, overlap=args.overlap,
-                       plan=args.plan)
+    opt = hocket.AdamW(
+        model.parameters(), lr=args.lr, weight_decay=0.01, overlap=args.overlap, plan=args.plan
+    )
     opt.attach(model)
     schedule = get_cosine_schedule_with_warmup(opt, args.steps // 10, args.steps)
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            output_dir=args.out, max_steps=args.steps, per_device_train_batch_size=args.batch,
-            gradient_accumulation_steps=args.accumulate, max_grad_norm=args.max_grad_norm,
-            dataloader_num_workers=args.workers, save_steps=args.save_steps, logging_steps=1,
-            report_to=[], disable_tqdm=True, use_cpu=not torch.cuda.is_available()),
+            output_dir=args.out,
+            max_steps=args.steps,
+            per_device_train_batch_size=args.batch,
+            gradient_accumulation_steps=args.accumulate,
+            max_grad_norm=args.max_grad_norm,
+            dataloader_num_workers=args.workers,
+            save_steps=args.save_steps,
+            logging_steps=1,
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=not torch.cuda.is_available(),
+        ),
         train_dataset=Pieces(tokens, args.length),
         optimizers=(opt, schedule),
         callbacks=[hocket.TrainerCallback(opt)],

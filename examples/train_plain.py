@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plain training loop with hocket: a small GPT that learns to predict the bytes of a text.
 
-    python examples/train_plain.py --text README.md --steps 200 --overlap forward
+python examples/train_plain.py --text README.md --steps 200 --overlap forward
 """
 
 from __future__ import annotations
@@ -75,8 +75,14 @@ def main() -> None:
     heads = max(1, args.width // 32)
     model = GPT(args.width, args.layers, heads, args.length).to(device, torch.bfloat16)
 
-    opt = hocket.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, max_norm=1.0,
-                       overlap=args.overlap, plan=args.plan)
+    opt = hocket.AdamW(
+        model.parameters(),
+        lr=1e-3,
+        weight_decay=0.1,
+        max_norm=1.0,
+        overlap=args.overlap,
+        plan=args.plan,
+    )
     opt.attach(model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, args.steps)
 
@@ -85,7 +91,7 @@ def main() -> None:
         total = 0.0
         for _ in range(args.accumulate):
             starts = torch.randint(len(text) - args.length, (args.batch,)).tolist()
-            batch = torch.stack([text[at:at + args.length + 1] for at in starts]).to(device)
+            batch = torch.stack([text[at : at + args.length + 1] for at in starts]).to(device)
             loss = model(batch) / args.accumulate
             loss.backward()
             total += loss.item()

@@ -42,5 +42,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'hocket' has no attribute '{name}'")
 
 
-__all__ = ["AdamW", "GradientHandle", "HocketError", "HocketUsageError", "TrainerCallback",
-           "describe", "library_version", "profile"]
+__all__ = [
+    "AdamW",
+    "GradientHandle",
+    "HocketError",
+    "HocketUsageError",
+    "TrainerCallback",
+    "describe",
+    "library_version",
+    "profile",
+]

@@ -119,8 +119,16 @@ _ENGINE = c_void_p
 PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_create": (
         c_int,
-        (c_char_p, POINTER(Tensor), c_size_t, POINTER(Group), c_size_t, POINTER(Options),
-         POINTER(c_void_p), c_char_p),
+        (
+            c_char_p,
+            POINTER(Tensor),
+            c_size_t,
+            POINTER(Group),
+            c_size_t,
+            POINTER(Options),
+            POINTER(c_void_p),
+            c_char_p,
+        ),
     ),
     "hocket_destroy": (None, (_ENGINE,)),
     "hocket_version": (c_char_p, ()),
@@ -134,10 +142,11 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_discard": (c_int, (_ENGINE, c_int64, c_char_p)),
     "hocket_scale": (c_int, (_ENGINE, c_double, c_char_p)),
     "hocket_sum_of_squares": (
-        c_int, (_ENGINE, c_int64, POINTER(c_double), POINTER(c_int64), c_char_p)),
+        c_int,
+        (_ENGINE, c_int64, POINTER(c_double), POINTER(c_int64), c_char_p),
+    ),
     "hocket_read_gradient": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
-    "hocket_step": (
-        c_int, (_ENGINE, POINTER(StepOptions), POINTER(StepInfo), c_void_p, c_char_p)),
+    "hocket_step": (c_int, (_ENGINE, POINTER(StepOptions), POINTER(StepInfo), c_void_p, c_char_p)),
     "hocket_set_group": (c_int, (_ENGINE, c_size_t, POINTER(Group), c_char_p)),
     "hocket_step_number": (c_int64, (_ENGINE,)),
     "hocket_write": (c_int, (_ENGINE, c_int, c_size_t, c_int64, c_int64, c_void_p, c_char_p)),
@@ -213,10 +222,11 @@ def _declare(loaded: ctypes.CDLL, name: str) -> None:
 
 def version() -> str:
     """The library's version."""
-    return library().hocket_version().decode()
+    found: bytes = library().hocket_version()
+    return found.decode()
 
 
-def gradient_list(tensors: Sequence[int], addresses: Sequence[int]) -> "array.array":
+def gradient_list(tensors: Sequence[int], addresses: Sequence[int]) -> "array.array[int]":
     """A hocket_gradient array: number, address, number, address ..."""
     pairs = array.array("q", bytes(16 * len(tensors)))
     pairs[0::2] = array.array("q", tensors)
@@ -247,11 +257,19 @@ class Engine:
         handle = c_void_p()
         message = ctypes.create_string_buffer(MESSAGE)
         status = self._lib.hocket_create(
-            plan.encode() if plan is not None else None, tensors, len(tensors), groups,
-            len(groups), byref(options), byref(handle), message)
+            plan.encode() if plan is not None else None,
+            tensors,
+            len(tensors),
+            groups,
+            len(groups),
+            byref(options),
+            byref(handle),
+            message,
+        )
         if status:
             raise HocketError(message.value.decode(errors="replace"), status)
-        self._handle = handle.value
+        assert handle.value is not None
+        self._handle: Optional[int] = handle.value
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _destroy, handle.value, self._pid)
 
@@ -266,12 +284,14 @@ class Engine:
         if os.getpid() != self._pid:
             raise HocketError(
                 "a forked process cannot use its parent's optimizer: create one in the child, or "
-                "start it with the spawn method", USAGE)
+                "start it with the spawn method",
+                USAGE,
+            )
         return self._handle
 
     def _call(self, name: str, *arguments: Any) -> int:
         message = ctypes.create_string_buffer(MESSAGE)
-        status = getattr(self._lib, name)(self._engine(), *arguments, message)
+        status: int = getattr(self._lib, name)(self._engine(), *arguments, message)
         if status and status != AGAIN:
             raise HocketError(message.value.decode(errors="replace"), status)
         return status
@@ -336,14 +356,22 @@ class Engine:
         info = StepInfo()
         options = StepOptions(max_norm=max_norm, loss_scale=loss_scale)
         self._call("hocket_step", byref(options), byref(info), stream)
-        return StepResult(info.step, bool(info.skipped), info.nonfinite, info.tensors,
-                          info.grad_norm, info.grad_scale, info.ahead)
+        return StepResult(
+            info.step,
+            bool(info.skipped),
+            info.nonfinite,
+            info.tensors,
+            info.grad_norm,
+            info.grad_scale,
+            info.ahead,
+        )
 
     def set_group(self, number: int, group: Group) -> None:
         self._call("hocket_set_group", number, byref(group))
 
     def step_number(self) -> int:
-        return self._lib.hocket_step_number(self._engine())
+        step: int = self._lib.hocket_step_number(self._engine())
+        return step
 
     # -- State --------------------------------------------------------------------------------
 
@@ -384,7 +412,8 @@ class Engine:
         text = getattr(self._lib, name)(self._engine())
         if text is None:
             raise HocketError(f"{name}: out of memory", MACHINE)
-        return json.loads(text)
+        report: Dict[str, Any] = json.loads(text)
+        return report
 
     def mark(self, phase: int, block: int, end: bool, stream: int) -> None:
         self._call("hocket_mark", phase, block, int(end), stream)

@@ -16,10 +16,19 @@ Should a gradient arrive for weights that no gate has waited for, the hook raise
 
 from __future__ import annotations
 
-import sys
+import warnings
 import weakref
 from typing import (
-    TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple)
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +37,7 @@ from . import _abi
 from .blocks import Block, find_blocks
 from .describe import Call, Costs, measure
 from .errors import HocketUsageError
+from .gates import Arrival, CompiledCall, GatedParameters, Hook
 from .handle import GradientHandle
 
 if TYPE_CHECKING:
@@ -41,120 +51,9 @@ SWEEP_MOST = 4096
 them with torch is then slow, because large and small ones are multiplied differently."""
 
 
-MARKED_OWNERS = 64
-"""More modules outside lists than these are not marked in the timeline."""
-
-
-class GatedParameters(dict[str, Any]):
-    """A module's ``_parameters`` that waits for weights before it gives them away. Copies and
-    pickles as a plain dict."""
-
-    __slots__ = ("gates",)
-    gates: Tuple["weakref.ref[Attachment]", ...]
-
-    def __getitem__(self, name: str) -> Any:
-        param = dict.__getitem__(self, name)
-        if not torch.compiler.is_compiling():
-            for gate in self.gates:
-                attachment = gate()
-                if attachment is not None and attachment.busy:
-                    attachment.touch(param)
-        return param
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
-
-    def items(self) -> Any:
-        return self._waiting() if self._busy() else dict.items(self)
-
-    def values(self) -> Any:
-        return (param for _, param in self._waiting()) if self._busy() else dict.values(self)
-
-    def copy(self) -> Dict[str, Any]:
-        return dict(self.items())
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return dict, (self.copy(),)
-
-    def _busy(self) -> bool:
-        if torch.compiler.is_compiling():
-            return False
-        return any(attachment is not None and attachment.waits
-                   for attachment in (gate() for gate in self.gates)) and not _in_zero_grad()
-
-    def _waiting(self) -> Iterator[Tuple[str, Any]]:
-        for name in list(self):
-            yield name, self[name]
-
-
-_ZERO_GRAD = nn.Module.zero_grad.__code__
-
-
-def _in_zero_grad() -> bool:
-    """Whether ``module.zero_grad()`` iterates: it looks at no weight, and often comes directly
-    after step(), where waiting would undo all overlap."""
-    frame = sys._getframe(2)
-    for _ in range(12):
-        if frame is None:
-            return False
-        if frame.f_code is _ZERO_GRAD:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-class _Hook:
-    """A hook on a module. Its copies and pickles do nothing: they belong to no optimizer."""
-
-    def __init__(self, attachment: Optional["Attachment"], blocks: Tuple[int, ...] = (),
-                 phase: str = "before") -> None:
-        self.attachment = weakref.ref(attachment) if attachment is not None else None
-        self.blocks = blocks
-        self.phase = phase
-
-    def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
-        # For "trace", `output` is the keyword arguments.
-        attachment = self.attachment() if self.attachment is not None else None
-        if attachment is None:
-            return
-        if self.phase == "before":
-            # Under compilation this is a constant, and the call a graph break.
-            _enter(attachment, module, self.blocks, args, torch.compiler.is_compiling())
-        elif self.phase == "trace":
-            attachment.begin_trace(args, output)
-        elif self.phase == "mark":
-            attachment.mark_begin(self.blocks, args)
-        else:
-            attachment.mark_end(self.blocks, output)
-
-    def __deepcopy__(self, memo: Any) -> "_Hook":
-        return _Hook(None)
-
-    def __reduce__(self) -> Any:
-        return _Hook, (None,)
-
-
-@torch._disable_dynamo  # type: ignore[attr-defined]
-def _enter(attachment: "Attachment", module: nn.Module, blocks: Tuple[int, ...], args: Any,
-           compiled: bool) -> None:
-    attachment.enter(module, blocks, args, compiled)
-
-
-class _CompiledCall:
-    """Stands before the code of ``module.compile()``."""
-
-    def __init__(self, attachment: Optional["Attachment"], call: Callable[..., Any],
-                 module: nn.Module) -> None:
-        self.attachment = weakref.ref(attachment) if attachment is not None else None
-        self.call = call
-        self.module = weakref.ref(module)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        attachment = self.attachment() if self.attachment is not None else None
-        module = self.module()
-        if attachment is not None and module is not None:
-            attachment.wait_under(module)
-        return self.call(*args, **kwargs)
+MOST_OWNERS = 64
+"""More modules outside lists than these have no hooks: lookups gate them, except in code that was
+compiled after attach, and the timeline lacks them."""
 
 
 class Attachment:
@@ -189,19 +88,22 @@ class Attachment:
         self._marked: Dict[int, bool] = {}
         self.keep_call = optimizer._settings.plan == "auto"
         self._call: Optional[Call] = None
-        outside = [name or "the model" for name, module in model.named_modules()
-                   for param in module.parameters(recurse=False)
-                   if param.requires_grad and type(param).__name__ == "DTensor"]
+        outside = [
+            name or "the model"
+            for name, module in model.named_modules()
+            for param in module.parameters(recurse=False)
+            if param.requires_grad and type(param).__name__ == "DTensor"
+        ]
         if outside:
             raise HocketUsageError(
                 f"{outside[0]} holds DTensors (FSDP or tensor parallelism): attach takes plain "
-                "models; use hocket.AdamW without attach, or one process")
+                "models; use hocket.AdamW without attach, or one process"
+            )
         self._gate_parameters()
         self.hook_gradients(self._parameters())
         for module in model.modules():
             self._gate_compiled(module)
-        self._tracer = model.register_forward_pre_hook(
-            _Hook(self, (), "trace"), with_kwargs=True)
+        self._tracer = model.register_forward_pre_hook(Hook(self, (), "trace"), with_kwargs=True)
 
     def optimizer(self) -> "AdamW":
         """Its optimizer, while that lives."""
@@ -227,9 +129,9 @@ class Attachment:
     def _gate_compiled(self, module: nn.Module) -> None:
         call = getattr(module, "_compiled_call_impl", None)
         if call is not None:
-            module._compiled_call_impl = _CompiledCall(self, call, module)  # type: ignore
+            module._compiled_call_impl = CompiledCall(self, call, module)  # type: ignore
         elif type(module).__name__ == "OptimizedModule":
-            self._handles.append(module.register_forward_pre_hook(_Hook(self, (-1,))))
+            self._handles.append(module.register_forward_pre_hook(Hook(self, (-1,))))
 
     def detach(self) -> None:
         """Removes hooks; gates stay open."""
@@ -244,12 +146,15 @@ class Attachment:
     def hook_gradients(self, params: List[Tensor]) -> None:
         """Hooks on the large parameters that require gradients and have none yet."""
         for param in params:
-            if (id(param) in self._hooked or not param.requires_grad
-                    or param.numel() < HOOK_NUMEL or id(param) not in self.names):
+            if (
+                id(param) in self._hooked
+                or not param.requires_grad
+                or param.numel() < HOOK_NUMEL
+                or id(param) not in self.names
+            ):
                 continue
             self._hooked.add(id(param))
-            self._handles.append(
-                param.register_post_accumulate_grad_hook(_Arrival(self)))
+            self._handles.append(param.register_post_accumulate_grad_hook(Arrival(self)))
 
     def begin_trace(self, args: Any, kwargs: Any) -> None:
         """The model begins a forward: what was looked up before says nothing of its order."""
@@ -266,6 +171,9 @@ class Attachment:
         self._trace, self.busy = None, False
         try:
             return measure(self.model, call, blocks)
+        except HocketUsageError as error:
+            warnings.warn(f'hocket: plan="auto" knows no FLOPs and activations: {error}')
+            return None
         finally:
             self._trace, self.busy = kept, True
 
@@ -278,8 +186,7 @@ class Attachment:
         if self._expected:
             return find_blocks(self.model, names, self._expected)
         trace = self._trace or {}
-        order = {self.names[key]: position for key, position in trace.items()
-                 if key in self.names}
+        order = {self.names[key]: position for key, position in trace.items() if key in self.names}
         return find_blocks(self.model, names, order)
 
     def bound(self, blocks: List[Block]) -> None:
@@ -299,22 +206,25 @@ class Attachment:
             for module_name in block.modules:
                 gates.setdefault(module_name, set()).add(number)
         self._hook_modules(gates, ("before", "after"))
-        owners: Dict[str, Set[int]] = {}  # of what belongs to no list: for the timeline only
+        owners: Dict[str, Set[int]] = {}  # of what belongs to no list: for compiled code, and marks
         for number, block in enumerate(blocks):
             for name in () if block.modules else block.tensors:
                 owners.setdefault(name.rpartition(".")[0], set()).add(number)
-        if len(owners) <= MARKED_OWNERS:
+        if len(owners) <= MOST_OWNERS:
             owners.pop("", None)
-            self._hook_modules(owners, ("mark", "after"))
+            self._hook_modules(owners, ("owner", "after"))
 
     def _hook_modules(self, gates: Dict[str, Set[int]], phases: Tuple[str, ...]) -> None:
         for name, numbers in gates.items():
             module = self.model.get_submodule(name)
             blocks = tuple(sorted(numbers))
             for phase in phases:
-                register = (module.register_forward_hook if phase == "after"
-                            else module.register_forward_pre_hook)
-                self._handles.append(register(_Hook(self, blocks, phase)))
+                register = (
+                    module.register_forward_hook
+                    if phase == "after"
+                    else module.register_forward_pre_hook
+                )
+                self._handles.append(register(Hook(self, blocks, phase)))
 
     def end_trace(self) -> None:
         """The first step: parameters that no lookup has shown are gated at their owner, and at
@@ -355,7 +265,8 @@ class Attachment:
         if binding.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise HocketUsageError(
                 "a CUDA graph is captured while weights are under way: call opt.synchronize() "
-                "before the capture, and before each replay")
+                "before the capture, and before each replay"
+            )
         binding.engine.wait_weights(block, stream)
         passed[block] = 1
 
@@ -365,13 +276,13 @@ class Attachment:
         for number in self._members[block]:
             self._ungated[number] = 0
 
-    def enter(self, module: nn.Module, blocks: Tuple[int, ...], args: Any,
-              compiled: bool) -> None:
+    def enter(self, module: nn.Module, blocks: Tuple[int, ...], args: Any, compiled: bool) -> None:
         """A hooked module begins its forward."""
         if getattr(module, "_is_replica", False):
             raise HocketUsageError(
                 "the attached model runs under DataParallel: use one GPU, or hocket.AdamW "
-                "without attach")
+                "without attach"
+            )
         if not self.waits and not self.recording:
             return
         if compiled or -1 in blocks:
@@ -411,7 +322,6 @@ class Attachment:
             return
         optimizer = self.optimizer()
         if not optimizer.is_bound():
-            refuse_ranks()
             optimizer.bind()
         number = optimizer.binding().index.get(id(param))
         if number is None:
@@ -425,6 +335,7 @@ class Attachment:
         backward: int = torch._C._current_graph_task_id()
         if backward != self._backward:
             self._backward = backward
+            optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
         optimizer.handover().take(number, grad)
 
@@ -443,7 +354,8 @@ class Attachment:
             raise HocketUsageError(
                 f"{binding.names[number]} was used in forward before its update had arrived: no "
                 "hook of its module ran and it was not looked up there. Call opt.synchronize() "
-                "before such code (modules compiled outside the model, tensors kept from earlier)")
+                "before such code (modules compiled outside the model, tensors kept from earlier)"
+            )
 
     def sweep(self, block: int) -> None:
         """Hands over the small gradients of a block that backward has left behind."""
@@ -483,27 +395,11 @@ class Attachment:
             tensor.register_hook(lambda grad: self._mark(_abi.BACKWARD, block, False))
 
 
-class _Arrival:
-    """The hook on a parameter."""
-
-    def __init__(self, attachment: Optional[Attachment]) -> None:
-        self.attachment = weakref.ref(attachment) if attachment is not None else None
-
-    def __call__(self, param: Tensor) -> None:
-        attachment = self.attachment() if self.attachment is not None else None
-        if attachment is not None:
-            attachment.arrived(param)
-
-    def __deepcopy__(self, memo: Any) -> "_Arrival":
-        return _Arrival(None)
-
-    def __reduce__(self) -> Any:
-        return _Arrival, (None,)
-
-
 def _differentiable(values: Any) -> Optional[Tensor]:
-    return next((value for value in _flat(values)
-                 if isinstance(value, Tensor) and value.requires_grad), None)
+    return next(
+        (value for value in _flat(values) if isinstance(value, Tensor) and value.requires_grad),
+        None,
+    )
 
 
 def _flat(values: Any) -> Iterator[Any]:
@@ -521,17 +417,25 @@ def refuse_wrapped(model: nn.Module) -> None:
     """HocketError for models that several processes or devices share."""
     for module in model.modules():
         name = type(module).__name__
-        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)) or name in (
-                "FullyShardedDataParallel", "FSDPModule") or hasattr(module, "_fsdp_param_group"):
+        if (
+            isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+            or name in ("FullyShardedDataParallel", "FSDPModule")
+            or hasattr(module, "_fsdp_param_group")
+        ):
             raise HocketUsageError(
                 f"attach does not take {name} for now: attach the plain model and use one "
-                "process, or use hocket.AdamW without attach")
+                "process, or use hocket.AdamW without attach"
+            )
 
 
 def refuse_ranks() -> None:
     """HocketError under several ranks."""
-    if (torch.distributed.is_available() and torch.distributed.is_initialized()
-            and torch.distributed.get_world_size() > 1):
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
         raise HocketUsageError(
             f"an attached hocket.AdamW in a group of {torch.distributed.get_world_size()} ranks: "
-            "gradients leave before they are reduced; use hocket.AdamW without attach")
+            "gradients leave before they are reduced; use hocket.AdamW without attach"
+        )

@@ -54,12 +54,16 @@ class Entry(NamedTuple):
 def hyper(group: Mapping[str, Any]) -> Tuple[float, float, float, float, float]:
     """lr, beta1, beta2, eps, weight_decay of a param group; values may be tensors."""
     beta1, beta2 = group["betas"]
-    return (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]),
-            float(group["weight_decay"]))
+    return (
+        float(group["lr"]),
+        float(beta1),
+        float(beta2),
+        float(group["eps"]),
+        float(group["weight_decay"]),
+    )
 
 
-def trainable(param_groups: Sequence[Mapping[str, Any]],
-              names: Mapping[int, str]) -> List[Entry]:
+def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> List[Entry]:
     """The tensors that an engine takes: those that require gradients and have elements, once each.
 
     Args:
@@ -86,22 +90,26 @@ def check_tensor(name: str, param: Tensor) -> None:
     if type(param).__name__ == "DTensor" or hasattr(param, "_local_tensor"):
         raise HocketUsageError(
             f"{name} is a DTensor (FSDP or tensor parallelism): hocket trains whole parameters on "
-            "one device for now")
+            "one device for now"
+        )
     if param.is_complex():
         raise HocketUsageError(f"{name} is complex: hocket.AdamW takes real parameters only")
     if param.layout is not torch.strided:
         raise HocketUsageError(f"{name} is sparse ({param.layout}): hocket.AdamW takes dense ones")
     if param.dtype not in TYPES:
         raise HocketUsageError(
-            f"{name} has type {param.dtype}: hocket.AdamW takes bfloat16, float16 and float32")
+            f"{name} has type {param.dtype}: hocket.AdamW takes bfloat16, float16 and float32"
+        )
     if param.device.type not in ("cpu", "cuda"):
         raise HocketUsageError(
             f"{name} is on device {param.device}: hocket.AdamW takes parameters on a CUDA device, "
-            "or on the CPU for the host backend")
+            "or on the CPU for the host backend"
+        )
     if not is_dense(param):
         raise HocketUsageError(
             f"{name} has strides {tuple(param.stride())} for shape {tuple(param.shape)}, which "
-            "leave gaps or overlap: hocket.AdamW writes whole pieces of memory; make it contiguous")
+            "leave gaps or overlap: hocket.AdamW writes whole pieces of memory; make it contiguous"
+        )
 
 
 class Binding:
@@ -127,7 +135,8 @@ class Binding:
     ) -> None:
         if not entries:
             raise HocketUsageError(
-                "no parameter requires a gradient: hocket.AdamW has nothing to train")
+                "no parameter requires a gradient: hocket.AdamW has nothing to train"
+            )
         for entry in entries:
             check_tensor(entry.name, entry.param)
         ordered, numbers, self.block_names = _ordered(entries, blocks)
@@ -140,7 +149,8 @@ class Binding:
         self.backend = _backend(settings.backend, self.device)
         self.accumulate = settings.accumulate
         self.grad_types: List[torch.dtype] = [
-            settings.accumulate or param.dtype for param in self.params]
+            settings.accumulate or param.dtype for param in self.params
+        ]
         self.addresses: List[int] = [param.data_ptr() for param in self.params]
         self.types: List[torch.dtype] = [param.dtype for param in self.params]
         self.contiguous: List[bool] = [param.is_contiguous() for param in self.params]
@@ -157,8 +167,7 @@ class Binding:
     def _stream_function(self) -> Callable[[], int]:
         if self.device.type != "cuda":
             return lambda: 0
-        raw: Optional[Callable[[int], int]] = getattr(
-            torch._C, "_cuda_getCurrentRawStream", None)
+        raw: Optional[Callable[[int], int]] = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         number = self.device.index
         if raw is not None:
             return lambda: raw(number)
@@ -168,8 +177,14 @@ class Binding:
         table = (_abi.Tensor * len(self.params))()
         for i, param in enumerate(self.params):
             table[i] = _abi.Tensor(
-                self.names[i].encode(), param.numel(), self.blocks[i], self.groups[i],
-                TYPES[param.dtype], TYPES[self.grad_types[i]], self.addresses[i])
+                self.names[i].encode(),
+                param.numel(),
+                self.blocks[i],
+                self.groups[i],
+                TYPES[param.dtype],
+                TYPES[self.grad_types[i]],
+                self.addresses[i],
+            )
         return table
 
     def _groups(self) -> "ctypes.Array[_abi.Group]":
@@ -177,9 +192,15 @@ class Binding:
 
     def _options(self, settings: Settings) -> _abi.Options:
         return _abi.Options(
-            self.backend.encode(), self.device.index or 0, _abi.OVERLAPS[settings.overlap],
-            settings.cpu_threads or 0, 0, 0, settings.host_memory or 0,
-            settings.gpu_memory or 0)
+            self.backend.encode(),
+            self.device.index or 0,
+            _abi.OVERLAPS[settings.overlap],
+            settings.cpu_threads or 0,
+            0,
+            0,
+            settings.host_memory or 0,
+            settings.gpu_memory or 0,
+        )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:
         """Passes on what schedulers have changed."""
@@ -197,17 +218,24 @@ class Binding:
         """HocketError where a parameter has moved, or changed its type, since it was bound."""
         if [param.data_ptr() for param in self.params] == self.addresses:
             return
-        for name, param, address, dtype in zip(
-                self.names, self.params, self.addresses, self.types):
+        for name, param, address, dtype in zip(self.names, self.params, self.addresses, self.types):
             if param.data_ptr() == address:
                 continue
             now = f"{param.dtype} on {param.device}"
-            what = "has been moved" if param.device != self.device else (
-                "has changed its type" if param.dtype != dtype else "has been given other memory")
+            what = (
+                "has been moved"
+                if param.device != self.device
+                else (
+                    "has changed its type"
+                    if param.dtype != dtype
+                    else "has been given other memory"
+                )
+            )
             raise HocketUsageError(
                 f"{name} {what} since the first step (it was {dtype} on {self.device}, it is "
                 f"{now}): move, convert and wrap the model first, or make a new optimizer and "
-                "load this one's state_dict()")
+                "load this one's state_dict()"
+            )
 
     # -- Gradients ----------------------------------------------------------------------------
 
@@ -217,18 +245,22 @@ class Binding:
         if grad.layout is not torch.strided:
             raise HocketUsageError(
                 f"{self.names[number]} has a sparse gradient ({grad.layout}): hocket.AdamW takes "
-                "dense ones (torch.nn.Embedding(sparse=False))")
+                "dense ones (torch.nn.Embedding(sparse=False))"
+            )
         if grad.device != self.device:
             raise HocketUsageError(
                 f"the gradient of {self.names[number]} is on {grad.device}, the parameter was on "
-                f"{self.device} when it was bound: gradients stay beside their parameters")
+                f"{self.device} when it was bound: gradients stay beside their parameters"
+            )
         if grad.shape != param.shape:
             raise HocketUsageError(
                 f"the gradient of {self.names[number]} has shape {tuple(grad.shape)}, the "
-                f"parameter {tuple(param.shape)}")
+                f"parameter {tuple(param.shape)}"
+            )
         wanted = self.grad_types[number]
-        same_layout = (grad.is_contiguous() if self.contiguous[number]
-                       else grad.stride() == param.stride())
+        same_layout = (
+            grad.is_contiguous() if self.contiguous[number] else grad.stride() == param.stride()
+        )
         if grad.dtype is wanted and same_layout:
             return grad
         if grad.dtype is not wanted and self.accumulate is None:
@@ -236,7 +268,8 @@ class Binding:
             raise HocketUsageError(
                 f"the gradient of {self.names[number]} has type {grad.dtype}, the parameter "
                 f"{param.dtype}: hocket.AdamW takes gradients of the parameter's type "
-                "(accumulate=torch.float32 for sums in float32)")
+                "(accumulate=torch.float32 for sums in float32)"
+            )
         return torch.empty_like(param, dtype=wanted).copy_(grad)
 
     def read_gradient(self, number: int) -> Tensor:
@@ -261,11 +294,16 @@ class Binding:
         if tuple(value.shape) != tuple(param.shape):
             raise HocketUsageError(
                 f"state of shape {tuple(value.shape)} for {self.names[number]}, which has shape "
-                f"{tuple(param.shape)}: the state_dict is of another model")
-        if (value.dtype is not torch.float32 or value.device.type != "cpu"
-                or value.stride() != param.stride()):
-            value = torch.empty_strided(
-                param.size(), param.stride(), dtype=torch.float32).copy_(value)
+                f"{tuple(param.shape)}: the state_dict is of another model"
+            )
+        if (
+            value.dtype is not torch.float32
+            or value.device.type != "cpu"
+            or value.stride() != param.stride()
+        ):
+            value = torch.empty_strided(param.size(), param.stride(), dtype=torch.float32).copy_(
+                value
+            )
         self.engine.write(part, number, 0, param.numel(), value.data_ptr())
 
     def merge_master(self, number: int, master: Tensor) -> int:
@@ -304,7 +342,9 @@ def _ordered(
         ordered = [by_name[name] for block in blocks for name in block.tensors]
         numbers = [n for n, block in enumerate(blocks) for _ in block.tensors]
         return ordered, numbers, [block.name for block in blocks]
-    numbers, names, room = [], [], 0
+    numbers = []
+    names: List[str] = []
+    room = 0
     for entry in entries:
         if not names or room < entry.param.numel():
             names.append(entry.name)
@@ -320,7 +360,8 @@ def _one_device(names: Sequence[str], params: Sequence[Tensor]) -> torch.device:
         if param.device != device:
             raise HocketUsageError(
                 f"{names[0]} is on {device}, but {name} on {param.device}: one hocket.AdamW has "
-                "all its parameters on one device")
+                "all its parameters on one device"
+            )
     return device
 
 
@@ -329,19 +370,22 @@ def _backend(wanted: Optional[str], device: torch.device) -> str:
     if wanted is not None and wanted != found:
         raise HocketUsageError(
             f"backend={wanted!r} with parameters on {device}: the host backend works on CPU "
-            "tensors, the cuda backend on CUDA tensors")
+            "tensors, the cuda backend on CUDA tensors"
+        )
     return found
 
 
-def _check_apart(names: Sequence[str], params: Sequence[Tensor],
-                 addresses: Sequence[int]) -> None:
-    spans = sorted((address, address + param.numel() * param.element_size(), name)
-                   for address, param, name in zip(addresses, params, names))
+def _check_apart(names: Sequence[str], params: Sequence[Tensor], addresses: Sequence[int]) -> None:
+    spans = sorted(
+        (address, address + param.numel() * param.element_size(), name)
+        for address, param, name in zip(addresses, params, names)
+    )
     for (_, end, name), (begin, _, other) in zip(spans, spans[1:]):
         if begin < end:
             raise HocketUsageError(
                 f"{name} and {other} are different parameters in the same memory: tie weights by "
-                "sharing one nn.Parameter")
+                "sharing one nn.Parameter"
+            )
 
 
 __all__ = ["Binding", "Entry", "Settings", "HocketError", "hyper", "trainable", "check_tensor"]

@@ -88,10 +88,7 @@ def _list_modules(model: nn.Module, names: Sequence[str]) -> Dict[str, List[str]
     found: Dict[str, List[str]] = {}
     _collect(model, "", found)
     wanted = set(names)
-    return {
-        module: [name for name in owned if name in wanted]
-        for module, owned in found.items()
-    }
+    return {module: [name for name in owned if name in wanted] for module, owned in found.items()}
 
 
 def _collect(module: nn.Module, prefix: str, found: Dict[str, List[str]]) -> None:
@@ -102,7 +99,8 @@ def _collect(module: nn.Module, prefix: str, found: Dict[str, List[str]]) -> Non
         path = prefix + name
         if is_list and not (half is not None and _mostly_lists(child, half)):
             found[path] = [
-                key for key, _ in child.named_parameters(prefix=path, remove_duplicate=False)]
+                key for key, _ in child.named_parameters(prefix=path, remove_duplicate=False)
+            ]
         else:
             _collect(child, path + ".", found)
 
@@ -140,11 +138,14 @@ def _merged(blocks: List[Block]) -> List[Block]:
         return blocks
     merged = []
     for number in range(MAX_BLOCKS):
-        part = blocks[number * len(blocks) // MAX_BLOCKS:(number + 1) * len(blocks) // MAX_BLOCKS]
-        merged.append(Block(
-            part[0].name,
-            tuple(module for block in part for module in block.modules),
-            tuple(name for block in part for name in block.tensors)))
+        part = blocks[number * len(blocks) // MAX_BLOCKS : (number + 1) * len(blocks) // MAX_BLOCKS]
+        merged.append(
+            Block(
+                part[0].name,
+                tuple(module for block in part for module in block.modules),
+                tuple(name for block in part for name in block.tensors),
+            )
+        )
     return merged
 
 

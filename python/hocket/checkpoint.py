@@ -90,7 +90,9 @@ def _read_all(opt: "AdamW") -> "defaultdict[Any, Any]":
         raise HocketError(
             f"a state_dict of this optimizer takes {needed / 2**30:.1f} GiB, but "
             f"{free / 2**30:.1f} GiB of memory are free: opt.save(path) writes the state to a file "
-            "without a copy (hocket.TrainerCallback does so for the Trainer)", NO)
+            "without a copy (hocket.TrainerCallback does so for the Trainer)",
+            NO,
+        )
     for param, view in opt.state.items():
         out[param] = dict(view)
     return out
@@ -120,15 +122,20 @@ def load_state_dict(opt: "AdamW", given: Mapping[str, Any]) -> None:
     groups: List[Dict[str, Any]] = deepcopy(loaded["param_groups"])
     if len(groups) != len(opt.param_groups):
         raise ValueError(
-            f"the state_dict has {len(groups)} param groups, this optimizer "
-            f"{len(opt.param_groups)}")
+            f"the state_dict has {len(groups)} param groups, this optimizer {len(opt.param_groups)}"
+        )
     for number, (mine, its) in enumerate(zip(opt.param_groups, groups)):
         if len(mine["params"]) != len(its["params"]):
             raise ValueError(
                 f"param group {number} of the state_dict has {len(its['params'])} parameters, "
-                f"this optimizer's {len(mine['params'])}")
-    params = dict(zip(chain.from_iterable(group["params"] for group in groups),
-                      chain.from_iterable(group["params"] for group in opt.param_groups)))
+                f"this optimizer's {len(mine['params'])}"
+            )
+    params = dict(
+        zip(
+            chain.from_iterable(group["params"] for group in groups),
+            chain.from_iterable(group["params"] for group in opt.param_groups),
+        )
+    )
     state = {params[key]: entry for key, entry in loaded["state"].items() if key in params}
     _check_state(state)
     _load_groups(opt, groups)
@@ -158,16 +165,19 @@ def _check_state(state: Mapping[Tensor, Mapping[str, Any]]) -> None:
     for param, entry in state.items():
         if "max_exp_avg_sq" in entry:
             raise HocketUsageError(
-                "the state_dict has max_exp_avg_sq: amsgrad=True is not supported by hocket.AdamW")
+                "the state_dict has max_exp_avg_sq: amsgrad=True is not supported by hocket.AdamW"
+            )
         for key in ("exp_avg", "exp_avg_sq"):
             if not isinstance(entry.get(key), Tensor):
                 raise HocketUsageError(
                     f"the state_dict has no '{key}' for a parameter of shape "
-                    f"{tuple(param.shape)}: it takes those of hocket.AdamW and torch.optim.AdamW")
+                    f"{tuple(param.shape)}: it takes those of hocket.AdamW and torch.optim.AdamW"
+                )
             if tuple(entry[key].shape) != tuple(param.shape):
                 raise HocketUsageError(
                     f"the state_dict has '{key}' of shape {tuple(entry[key].shape)} for a "
-                    f"parameter of shape {tuple(param.shape)}: it is of another model")
+                    f"parameter of shape {tuple(param.shape)}: it is of another model"
+                )
 
 
 def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
@@ -208,11 +218,13 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
     if stale:
         warnings.warn(
             f"hocket: {stale} loaded master weights do not round to the model's weights; the "
-            "weights count (load the model's checkpoint of the same step for an exact resume)")
+            "weights count (load the model's checkpoint of the same step for an exact resume)"
+        )
     if without:
         warnings.warn(
             f"hocket: the state_dict has no master_weight for {without} tensors (it is of another "
-            "optimizer): fp32 masters start from the rounded weights")
+            "optimizer): fp32 masters start from the rounded weights"
+        )
 
 
 # -- Files --------------------------------------------------------------------------------------
@@ -239,9 +251,12 @@ def save(opt: "AdamW", path: str) -> None:
     opt.synchronize()
     opt.follow_weights()
     engine = opt.binding().engine
-    sidecar = {"schema": "hocket.groups/1", "step": engine.step_number(),
-               "groups": [_numbers(group) for group in opt.param_groups],
-               "tensors": opt.binding().names}
+    sidecar = {
+        "schema": "hocket.groups/1",
+        "step": engine.step_number(),
+        "groups": [_numbers(group) for group in opt.param_groups],
+        "tensors": opt.binding().names,
+    }
     partial = f"{path}.json.{os.getpid()}"
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(sidecar, file, indent=1)
@@ -292,7 +307,8 @@ def _load_groups_of(opt: "AdamW", sidecar: Dict[str, Any], path: str, step: int)
     if sidecar["step"] != step or len(sidecar["groups"]) != len(opt.param_groups):
         warnings.warn(
             f"hocket: {path} is of step {sidecar['step']}, the state of step {step}: learning "
-            "rates and other options stay as they are")
+            "rates and other options stay as they are"
+        )
         return
     for group, saved in zip(opt.param_groups, sidecar["groups"]):
         for key, value in saved.items():
@@ -318,9 +334,14 @@ def pickled(opt: "AdamW") -> Dict[str, Any]:
 
 def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     """The inverse."""
-    Optimizer.__setstate__(opt, {
-        "defaults": state["defaults"], "param_groups": state["param_groups"],
-        "state": defaultdict(dict)})
+    Optimizer.__setstate__(
+        opt,
+        {
+            "defaults": state["defaults"],
+            "param_groups": state["param_groups"],
+            "state": defaultdict(dict),
+        },
+    )
     opt._settings = state["settings"]
     opt._awaited = state["awaited"]
     opt._pending = dict(state["state"])

@@ -6,7 +6,18 @@ from __future__ import annotations
 import statistics
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +41,9 @@ class Costs(NamedTuple):
     seq: int
 
 
-def describe(model: nn.Module, batch: Any = None, *,
-             accumulate: Optional[torch.dtype] = None) -> Dict[str, Any]:
+def describe(
+    model: nn.Module, batch: Any = None, *, accumulate: Optional[torch.dtype] = None
+) -> Dict[str, Any]:
     """Describes a model for planning. Nothing is computed: shapes are propagated with fake
     tensors, so a model of any size on any device will do, "meta" included.
 
@@ -46,10 +58,14 @@ def describe(model: nn.Module, batch: Any = None, *,
         "seq"}``. Blocks are in the order of forward; bytes and FLOPs are of one micro-batch.
 
     Raises:
-        HocketUsageError: no parameter requires a gradient, or a type that hocket cannot hold.
+        HocketUsageError: no parameter requires a gradient, a type that hocket cannot hold, or a
+            forward that looks at values.
     """
-    named = [(name, param) for name, param in model.named_parameters()
-             if param.requires_grad and param.numel()]
+    named = [
+        (name, param)
+        for name, param in model.named_parameters()
+        if param.requires_grad and param.numel()
+    ]
     names = [name for name, _ in named]
     order, costs = {}, None
     if batch is not None:
@@ -60,9 +76,13 @@ def describe(model: nn.Module, batch: Any = None, *,
     return document(type(model).__name__, named, blocks, costs, accumulate)
 
 
-def document(name: str, tensors: Sequence[Tuple[str, Tensor]], blocks: Sequence[Block],
-             costs: Optional[Costs] = None,
-             accumulate: Optional[torch.dtype] = None) -> Dict[str, Any]:
+def document(
+    name: str,
+    tensors: Sequence[Tuple[str, Tensor]],
+    blocks: Sequence[Block],
+    costs: Optional[Costs] = None,
+    accumulate: Optional[torch.dtype] = None,
+) -> Dict[str, Any]:
     """The document of these tensors and blocks."""
     if not tensors:
         raise HocketUsageError("no parameter requires a gradient: there is nothing to train")
@@ -70,23 +90,31 @@ def document(name: str, tensors: Sequence[Tuple[str, Tensor]], blocks: Sequence[
     for key, param in tensors:
         if param.dtype not in TYPE_NAMES:
             raise HocketUsageError(
-                f"{key} has type {param.dtype}: hocket takes bfloat16, float16 and float32")
+                f"{key} has type {param.dtype}: hocket takes bfloat16, float16 and float32"
+            )
     return {
         "schema": SCHEMA,
         "name": _tail(name, MODEL_NAME),
-        "blocks": [{
-            "name": _tail(block.name, BLOCK_NAME),
-            "forward_flops": costs.flops[number] if costs else 0,
-            "activation_bytes": costs.activations[number] if costs else 0,
-            "workspace_bytes": costs.workspace[number] if costs else 0,
-        } for number, block in enumerate(blocks)],
-        "tensors": [{
-            "name": _tail(key, TENSOR_NAME),
-            "numel": by_name[key].numel(),
-            "block": number,
-            "weight_type": TYPE_NAMES[by_name[key].dtype],
-            "grad_type": TYPE_NAMES[accumulate or by_name[key].dtype],
-        } for number, block in enumerate(blocks) for key in block.tensors],
+        "blocks": [
+            {
+                "name": _tail(block.name, BLOCK_NAME),
+                "forward_flops": costs.flops[number] if costs else 0,
+                "activation_bytes": costs.activations[number] if costs else 0,
+                "workspace_bytes": costs.workspace[number] if costs else 0,
+            }
+            for number, block in enumerate(blocks)
+        ],
+        "tensors": [
+            {
+                "name": _tail(key, TENSOR_NAME),
+                "numel": by_name[key].numel(),
+                "block": number,
+                "weight_type": TYPE_NAMES[by_name[key].dtype],
+                "grad_type": TYPE_NAMES[accumulate or by_name[key].dtype],
+            }
+            for number, block in enumerate(blocks)
+            for key in block.tensors
+        ],
         "micro_batch": costs.micro_batch if costs else 1,
         "seq": costs.seq if costs else 1,
     }
@@ -142,20 +170,30 @@ def _faked(mode: Any, value: Any) -> Any:
 
 def _fake(mode: Any, value: Tensor) -> Tensor:
     with mode:
-        fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype,
-                                   device="cpu" if value.device.type == "meta" else value.device)
+        fake = torch.empty_strided(
+            value.size(),
+            value.stride(),
+            dtype=value.dtype,
+            device="cpu" if value.device.type == "meta" else value.device,
+        )
         return fake.requires_grad_(value.requires_grad)
 
 
 def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], Any], Any]) -> Any:
     """Calls ``around(forward, fake state)`` in a fake mode; ``forward()`` runs the model."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensorMode,
+    )
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     state: Dict[str, Tensor] = {}
     seen: Dict[int, Tensor] = {}
-    for name, value in (*model.named_parameters(remove_duplicate=False),
-                        *model.named_buffers(remove_duplicate=False)):
+    for name, value in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
         if id(value) not in seen:
             seen[id(value)] = _fake(mode, value)
         state[name] = seen[id(value)]
@@ -165,8 +203,15 @@ def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], 
     def forward() -> Any:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=False)
 
-    with mode, torch.enable_grad():
-        return around(forward, state)
+    try:
+        with mode, torch.enable_grad():
+            return around(forward, state)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise HocketUsageError(
+            f"the model's forward looks at values ({error}), which shapes alone do not have: "
+            "describe it without a batch, or with a batch that needs no such look (for "
+            "transformers: without attention_mask)"
+        ) from error
 
 
 class _Order(TorchDispatchMode):
@@ -270,8 +315,10 @@ def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
     number_of = {name: n for n, block in enumerate(blocks) for name in block.tensors}
 
     def around(forward: Callable[[], Any], state: Dict[str, Tensor]) -> _Meter:
-        meter = _Meter(len(blocks), {
-            id(fake): number_of[name] for name, fake in state.items() if name in number_of})
+        meter = _Meter(
+            len(blocks),
+            {id(fake): number_of[name] for name, fake in state.items() if name in number_of},
+        )
         for fake in state.values():
             meter._known[fake.untyped_storage()._cdata] = 0
         with meter, torch.autograd.graph.saved_tensors_hooks(meter.save, lambda saved: saved):
@@ -290,8 +337,14 @@ def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
 # -- Times --------------------------------------------------------------------------------------
 
 
-def profile(model: nn.Module, batch: Any, *, loss: Optional[Callable[[Any], Any]] = None,
-            steps: int = 5, accumulate: Optional[torch.dtype] = None) -> Dict[str, Any]:
+def profile(
+    model: nn.Module,
+    batch: Any,
+    *,
+    loss: Optional[Callable[[Any], Any]] = None,
+    steps: int = 5,
+    accumulate: Optional[torch.dtype] = None,
+) -> Dict[str, Any]:
     """describe(), with measured block times: runs forward and backward of the model as it is.
 
     Gradients are dropped, weights stay as they are. On CUDA times are of the GPU, from events on
@@ -310,8 +363,11 @@ def profile(model: nn.Module, batch: Any, *, loss: Optional[Callable[[Any], Any]
     """
     out = describe(model, batch, accumulate=accumulate)
     names = [tensor["name"] for tensor in out["tensors"]]
-    blocks = find_blocks(model, [n for n, p in model.named_parameters()
-                                 if p.requires_grad and p.numel()], trace_order(model, batch))
+    blocks = find_blocks(
+        model,
+        [n for n, p in model.named_parameters() if p.requires_grad and p.numel()],
+        trace_order(model, batch),
+    )
     assert len(names) == sum(len(block.tensors) for block in blocks)
     forwards: List[List[float]] = []
     backwards: List[List[float]] = []
@@ -358,7 +414,7 @@ class _Clock:
 
     def ms(self, begin: Any, end: Any) -> float:
         if not self.cuda:
-            return (end - begin) * 1e3
+            return float(end - begin) * 1e3
         torch.cuda.synchronize(self.device)
         elapsed: float = begin.elapsed_time(end)
         return elapsed
@@ -382,8 +438,9 @@ class _Uses(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _timed(model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]],
-           blocks: Sequence[Block]) -> Tuple[List[float], List[float]]:
+def _timed(
+    model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]], blocks: Sequence[Block]
+) -> Tuple[List[float], List[float]]:
     """Milliseconds of each block's forward and backward, once.
 
     Forward of a block lasts from the first use of its parameters to the next block's; backward
@@ -402,8 +459,11 @@ def _timed(model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]],
     def arrived(param: Tensor) -> None:
         last[block_of[id(param)]] = clock.now()
 
-    hooks = [params[name].register_post_accumulate_grad_hook(arrived)
-             for block in blocks for name in block.tensors]
+    hooks = [
+        params[name].register_post_accumulate_grad_hook(arrived)
+        for block in blocks
+        for name in block.tensors
+    ]
     backward_begin = clock.now()
     scalar.backward()
     for hook in hooks:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Tuple
+
 __all__ = ["HocketError", "HocketUsageError", "NO", "USAGE", "MACHINE"]
 
 NO = 1
@@ -25,7 +27,7 @@ class HocketError(RuntimeError):
         super().__init__(message)
         self.code = code
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> Tuple[Any, ...]:
         return (type(self), (str(self), self.code))
 
 

@@ -31,9 +31,14 @@ class GradientHandle(Tensor):
     @staticmethod
     def __new__(cls, owner: "HandOver", number: int) -> "GradientHandle":
         param = owner.binding.params[number]
-        handle = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, param.size(), strides=param.stride(), dtype=param.dtype, device=param.device,
-            requires_grad=False)
+        handle = torch.Tensor._make_wrapper_subclass(
+            cls,
+            param.size(),
+            strides=param.stride(),
+            dtype=param.dtype,
+            device=param.device,
+            requires_grad=False,
+        )
         handle._owner = owner
         handle._number = number
         return handle
@@ -41,10 +46,12 @@ class GradientHandle(Tensor):
     def __init__(self, owner: "HandOver", number: int) -> None:
         pass
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return (f"GradientHandle({self._owner.binding.names[self._number]}, "
-                f"{self._owner.condition(self._number)}, shape={tuple(self.shape)}, "
-                f"dtype={self.dtype}, device={self.device})")
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return (
+            f"GradientHandle({self._owner.binding.names[self._number]}, "
+            f"{self._owner.condition(self._number)}, shape={tuple(self.shape)}, "
+            f"dtype={self.dtype}, device={self.device})"
+        )
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Tensor:
         return self._owner.read(self._number)
@@ -53,9 +60,13 @@ class GradientHandle(Tensor):
         return self._owner.read(self._number).__reduce_ex__(protocol)
 
     @classmethod
-    def __torch_function__(cls, func: Callable[..., Any], types: Sequence[type],
-                           args: Tuple[Any, ...] = (),
-                           kwargs: Optional[Dict[str, Any]] = None) -> Any:
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Tuple[Any, ...] = (),
+        kwargs: Optional[Dict[str, Any]] = None,
+    ) -> Any:
         special = FUNCTIONS.get(func)
         if special is not None and isinstance(args[0], GradientHandle):
             return special(args[0])
@@ -63,8 +74,13 @@ class GradientHandle(Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Sequence[type], args: Tuple[Any, ...] = (),
-                           kwargs: Optional[Dict[str, Any]] = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Tuple[Any, ...] = (),
+        kwargs: Optional[Dict[str, Any]] = None,
+    ) -> Any:
         operation = OPERATIONS.get(func)
         if operation is None:
             raise HocketUsageError(_refusal(func, args))
@@ -72,13 +88,17 @@ class GradientHandle(Tensor):
 
 
 def _refusal(func: Any, args: Tuple[Any, ...]) -> str:
-    flat = [arg for given in args for arg in (given if isinstance(given, (list, tuple)) else [given])]
+    flat = [
+        arg for given in args for arg in (given if isinstance(given, (list, tuple)) else [given])
+    ]
     handle = next((arg for arg in flat if isinstance(arg, GradientHandle)), None)
     name = handle._owner.binding.names[handle._number] if handle is not None else "a parameter"
-    return (f"{func}: the gradient of {name} has been handed over to hocket and released. Its "
-            "grad can be accumulated into, set to zero or None, multiplied by a number, checked "
-            "for infinities, and its 2-norm taken; opt.read_gradient(p) returns the values, and "
-            "assigning a tensor to p.grad replaces it")
+    return (
+        f"{func}: the gradient of {name} has been handed over to hocket and released. Its "
+        "grad can be accumulated into, set to zero or None, multiplied by a number, checked "
+        "for infinities, and its 2-norm taken; opt.read_gradient(p) returns the values, and "
+        "assigning a tensor to p.grad replaces it"
+    )
 
 
 # -- What can be done ---------------------------------------------------------------------------
@@ -111,8 +131,14 @@ def _div_(self: GradientHandle, other: Union[Tensor, float]) -> GradientHandle:
     return _mul_(self, 1.0 / other)
 
 
-def _vector_norm(self: GradientHandle, ord: float = 2, dim: Any = None, keepdim: bool = False,
-                 *, dtype: Optional[torch.dtype] = None) -> Tensor:
+def _vector_norm(
+    self: GradientHandle,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Optional[torch.dtype] = None,
+) -> Tensor:
     if float(ord) != 2.0 or (dim is not None and len(dim) not in (0, self.dim())):
         raise HocketUsageError(_refusal(f"norm of order {ord} over dimensions {dim}", (self,)))
     norm = self._owner.norm(self._number)
@@ -129,8 +155,9 @@ def _detach(self: GradientHandle) -> GradientHandle:
     return GradientHandle(self._owner, self._number)
 
 
-def _foreach_norm(tensors: Sequence[Tensor], ord: float = 2,
-                  dtype: Optional[torch.dtype] = None) -> List[Tensor]:
+def _foreach_norm(
+    tensors: Sequence[Tensor], ord: float = 2, dtype: Optional[torch.dtype] = None
+) -> List[Tensor]:
     return [torch.linalg.vector_norm(tensor, ord, dtype=dtype) for tensor in tensors]
 
 
@@ -149,7 +176,9 @@ def _check_and_unscale(tensors: Sequence[Tensor], found_inf: Tensor, inv_scale: 
     rest = [tensor for tensor in tensors if not isinstance(tensor, GradientHandle)]
     if rest:
         aten._amp_foreach_non_finite_check_and_unscale_(rest, found_inf, inv_scale)
-    for owner in {id(t._owner): t._owner for t in tensors if isinstance(t, GradientHandle)}.values():
+    for owner in {
+        id(t._owner): t._owner for t in tensors if isinstance(t, GradientHandle)
+    }.values():
         if owner.nonfinite():
             found_inf.fill_(1.0)
     factor = inv_scale.clone()

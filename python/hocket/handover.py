@@ -56,7 +56,8 @@ class HandOver:
             raise HocketUsageError(
                 f"backward(create_graph=True) gave {self.binding.names[number]} a gradient with a "
                 "graph: an attached hocket.AdamW cannot hold it; use torch.autograd.grad, or a "
-                "hocket.AdamW that is not attached")
+                "hocket.AdamW that is not attached"
+            )
         with self._lock:
             if self.live[number]:
                 self._forget(number)
@@ -136,19 +137,27 @@ class HandOver:
         if not self.live[number] and not self.zeroed[number]:
             raise HocketUsageError(
                 f"the gradient of {self.binding.names[number]} has been used up by step(): it is "
-                "there from backward() to step() only")
+                "there from backward() to step() only"
+            )
 
     def norm(self, number: int) -> Tensor:
         """2-norm of the gradient as it stands: fp32, no dimensions, on the parameter's device."""
         self._need(number)
         if self._norms is None:
-            self._norms = torch.tensor(
-                [math.sqrt(self._squares(n)) if self.live[n] else 0.0
-                 for n in range(len(self.live))], dtype=torch.float64
-            ).to(torch.float32).to(self.binding.device)
+            self._norms = (
+                torch.tensor(
+                    [
+                        math.sqrt(self._squares(n)) if self.live[n] else 0.0
+                        for n in range(len(self.live))
+                    ],
+                    dtype=torch.float64,
+                )
+                .to(torch.float32)
+                .to(self.binding.device)
+            )
         norm = self._norms[number]
-        for factor in self._factors.get(number, ()):
-            norm = norm * abs(factor)
+        for factor in self._factors.get(number, []):
+            norm = norm * (factor.abs() if isinstance(factor, Tensor) else abs(factor))
         return norm
 
     def _squares(self, number: int) -> float:
@@ -198,8 +207,10 @@ class HandOver:
                 fresh, grads = self._sorted_out(grads)
             if fresh:
                 self.binding.engine.gradients(
-                    fresh, [grad.data_ptr() for grad in grads if grad is not None],
-                    self.binding.stream())
+                    fresh,
+                    [grad.data_ptr() for grad in grads if grad is not None],
+                    self.binding.stream(),
+                )
                 for number in fresh:
                     self.live[number] = 1
         self.seconds += time.perf_counter() - began
@@ -243,8 +254,9 @@ class HandOver:
                 self._check_handle(number, grad)
                 if self.zeroed[number]:
                     fresh.append(number)
-                    grads.append(torch.zeros_like(
-                        params[number], dtype=self.binding.grad_types[number]))
+                    grads.append(
+                        torch.zeros_like(params[number], dtype=self.binding.grad_types[number])
+                    )
             else:
                 if self.live[number] or self.zeroed[number]:
                     self._forget(number)
@@ -256,12 +268,14 @@ class HandOver:
         if grad._owner is not self or grad._number != number:
             raise HocketUsageError(
                 f"{self.binding.names[number]}.grad is the handle of another parameter: copy "
-                "gradients with opt.read_gradient(p)")
+                "gradients with opt.read_gradient(p)"
+            )
         if not self.live[number] and not self.zeroed[number]:
             raise HocketUsageError(
                 f"the gradient of {self.binding.names[number]} was used up by the last step, and "
                 "zero_grad() has not been called since: gradients of an attached model live until "
-                "step(); call zero_grad() between step() and the next backward()")
+                "step(); call zero_grad() between step() and the next backward()"
+            )
 
     def scale(self) -> None:
         """Tells the engine what the program has multiplied gradients by."""

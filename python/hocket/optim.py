@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import _abi, checkpoint
-from .attach import Attachment
+from .attach import Attachment, refuse_ranks
 from .binding import Binding, Settings, hyper, trainable
 from .errors import HocketUsageError
 from .handover import HandOver
@@ -53,7 +53,8 @@ class AdamW(Optimizer):
             use less one.
         host_memory: bytes that state and spares may take; None: what is available.
         gpu_memory: bytes of GPU memory, with ``plan=None``, that weights which wait for the norm
-            (2 an element) and then fp32 state (14 an element with its gradient) may take; None: none.
+            (2 an element) and then fp32 state (14 an element with its gradient) may take;
+            None: none.
         accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
             None: in their own type, as autograd does.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
@@ -88,8 +89,16 @@ class AdamW(Optimizer):
         differentiable: bool = False,
         fused: Optional[bool] = None,
     ) -> None:
-        self._settings = Settings(max_norm, overlap, None if plan is None else os.fspath(plan),
-                                  backend, cpu_threads, host_memory, gpu_memory, accumulate)
+        self._settings = Settings(
+            max_norm,
+            overlap,
+            None if plan is None else os.fspath(plan),
+            backend,
+            cpu_threads,
+            host_memory,
+            gpu_memory,
+            accumulate,
+        )
         _check_settings(self._settings)
         self._binding: Optional[Binding] = None
         self._handover: Optional[HandOver] = None
@@ -103,11 +112,22 @@ class AdamW(Optimizer):
         self._last: Optional[_abi.StepResult] = None
         self._plan_answer: Optional[Dict[str, Any]] = None
         self.state_in_file = False
-        super().__init__(params, {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
-            "capturable": capturable, "differentiable": differentiable, "fused": fused,
-            "decoupled_weight_decay": True})
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "amsgrad": amsgrad,
+                "maximize": maximize,
+                "foreach": foreach,
+                "capturable": capturable,
+                "differentiable": differentiable,
+                "fused": fused,
+                "decoupled_weight_decay": True,
+            },
+        )
 
     # -- Groups -------------------------------------------------------------------------------
 
@@ -117,7 +137,8 @@ class AdamW(Optimizer):
             raise HocketUsageError(
                 "a param group was added after the first step: state has been laid out for the "
                 "parameters of before; make a new hocket.AdamW of all and load this one's "
-                "state_dict() into it")
+                "state_dict() into it"
+            )
         super().add_param_group(param_group)
         check_group(self.param_groups[-1])
 
@@ -159,11 +180,13 @@ class AdamW(Optimizer):
             settings = self._drop_in(settings)
             blocks = None
         else:
+            refuse_ranks()
             strangers = [e.name for e in entries if id(e.param) not in attachment.names]
             if strangers:
                 raise HocketUsageError(
                     f"{strangers[0]} is in the optimizer, but not in the attached model: attach "
-                    "a module that holds all (nn.ModuleDict of several, for example)")
+                    "a module that holds all (nn.ModuleDict of several, for example)"
+                )
             attachment.hook_gradients([entry.param for entry in entries])
             names = {entry.name for entry in entries}
             blocks = attachment.blocks([n for n in attachment.names.values() if n in names])
@@ -182,10 +205,13 @@ class AdamW(Optimizer):
         if settings.accumulate is not None:
             raise HocketUsageError(
                 "accumulate= takes effect with attach(model) only: without it autograd adds "
-                "gradients, in their own type")
+                "gradients, in their own type"
+            )
         if settings.overlap != "none":
-            warnings.warn(f"hocket: overlap={settings.overlap!r} has no effect without "
-                          "opt.attach(model): step() updates before it returns")
+            warnings.warn(
+                f"hocket: overlap={settings.overlap!r} has no effect without "
+                "opt.attach(model): step() updates before it returns"
+            )
         return settings._replace(overlap="none")
 
     def _fill(self, binding: Binding) -> None:
@@ -224,7 +250,8 @@ class AdamW(Optimizer):
         if self._binding is not None:
             raise HocketUsageError(
                 "attach was called after the first step: attach first, or make a new hocket.AdamW "
-                "and load this one's state_dict() into it")
+                "and load this one's state_dict() into it"
+            )
         self._attachment = Attachment(self, model)
 
     # -- Steps --------------------------------------------------------------------------------
@@ -233,8 +260,9 @@ class AdamW(Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """GradScaler cannot unscale fp16 gradients itself. For others it can, and must, so that
         clipping between unscale_() and step() works (Lightning refuses to clip otherwise)."""
-        return any(param.dtype is torch.float16
-                   for group in self.param_groups for param in group["params"])
+        return any(
+            param.dtype is torch.float16 for group in self.param_groups for param in group["params"]
+        )
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> None:  # type: ignore[override]
@@ -253,7 +281,8 @@ class AdamW(Optimizer):
         """
         if closure is not None:
             raise HocketUsageError(
-                "step(closure) is not supported: compute loss and gradients before step()")
+                "step(closure) is not supported: compute loss and gradients before step()"
+            )
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and float(found_inf) != 0:
             return
@@ -261,7 +290,8 @@ class AdamW(Optimizer):
             raise HocketUsageError(
                 f"the state of step {self._awaited} lies in a file of its own, which has not been "
                 "loaded: add hocket.TrainerCallback to the Trainer's callbacks, or call "
-                "opt.load(path)")
+                "opt.load(path)"
+            )
         if self._binding is None:
             if not self._any_gradient():
                 return
@@ -279,18 +309,22 @@ class AdamW(Optimizer):
         loss_scale = getattr(self, "grad_scale", None)
         self._last = binding.engine.step(
             self._settings.max_norm or 0.0,
-            float(loss_scale) if loss_scale is not None else 1.0, binding.stream())
+            float(loss_scale) if loss_scale is not None else 1.0,
+            binding.stream(),
+        )
         handover.consumed()
         if self._last.skipped:
             warnings.warn(
                 f"hocket: {self._last.nonfinite} gradient values are not finite: step() changed "
-                "nothing")
+                "nothing"
+            )
             return
         self._stepped(binding, held)
 
     def _any_gradient(self) -> bool:
-        return any(param.grad is not None
-                   for group in self.param_groups for param in group["params"])
+        return any(
+            param.grad is not None for group in self.param_groups for param in group["params"]
+        )
 
     def _stepped(self, binding: Binding, held: List[int]) -> None:
         params = binding.params
@@ -301,7 +335,8 @@ class AdamW(Optimizer):
                 if not self._has_state[number]:
                     self._has_state[number] = 1
                     self.state[params[number]] = checkpoint.StateView(  # type: ignore[assignment]
-                        binding, number)
+                        binding, number
+                    )
         if self._attachment is not None:
             self._attachment.end_trace()
             if self._settings.overlap != "none":
@@ -313,13 +348,15 @@ class AdamW(Optimizer):
         if sum(len(group["params"]) for group in self.param_groups) != self._count:
             raise HocketUsageError(
                 "parameters were added to a param group, or removed, after the first step: make a "
-                "new hocket.AdamW and load this one's state_dict() into it")
+                "new hocket.AdamW and load this one's state_dict() into it"
+            )
         for param in self._others:
             if param.grad is not None:
                 raise HocketUsageError(
                     f"a parameter of shape {tuple(param.shape)} has a gradient, but did not "
                     "require one at the first step: make a new hocket.AdamW after unfreezing and "
-                    "load this one's state_dict() into it")
+                    "load this one's state_dict() into it"
+                )
         binding.check_in_place()
         self.follow_weights()
 
@@ -333,6 +370,14 @@ class AdamW(Optimizer):
             if param._version != self._versions[number]:
                 binding.refresh_master(number)
                 self._versions[number] = param._version
+
+    def before_backward(self) -> None:
+        """A backward of the attached model begins. What updates that run ahead assume must be as
+        it will be in step(): learning rates that schedulers have changed, masters of weights that
+        the program has written."""
+        if self.sweeps:
+            self.binding().sync_groups(self.param_groups)
+            self.follow_weights()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
@@ -468,24 +513,25 @@ def increment_versions(tensors: List[Tensor]) -> None:
     """As if each had been written in place, so that autograd sees it."""
     try:
         torch.autograd.graph.increment_version(tensors)
-    except (AttributeError, TypeError):  # torch 2.4 takes one tensor
+    except (RuntimeError, TypeError):  # torch 2.4 takes one tensor
         for tensor in tensors:
             torch.autograd.graph.increment_version(tensor)
 
 
 def _check_settings(settings: Settings) -> None:
     if settings.overlap not in _abi.OVERLAPS:
-        raise HocketUsageError(
-            f"overlap={settings.overlap!r}: it is 'none', 'forward' or 'both'")
+        raise HocketUsageError(f"overlap={settings.overlap!r}: it is 'none', 'forward' or 'both'")
     if settings.backend not in (None, "cuda", "host"):
         raise HocketUsageError(f"backend={settings.backend!r}: it is 'cuda', 'host' or None")
     if settings.max_norm is not None and not settings.max_norm > 0:
         raise HocketUsageError(
-            f"max_norm={settings.max_norm}: it is above 0, or None for no clipping")
+            f"max_norm={settings.max_norm}: it is above 0, or None for no clipping"
+        )
     if settings.accumulate not in (None, torch.float32):
         raise HocketUsageError(
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "
-            "own type")
+            "own type"
+        )
     for name in ("cpu_threads", "host_memory", "gpu_memory"):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or value < 1):
@@ -496,13 +542,15 @@ def check_group(group: Mapping[str, Any]) -> None:
     """Refuses what a param group must not ask for, by name."""
     for option in ("amsgrad", "maximize", "capturable", "differentiable"):
         if group.get(option):
-            raise HocketUsageError(
-                f"{option}=True is not supported by hocket.AdamW: leave it out")
+            raise HocketUsageError(f"{option}=True is not supported by hocket.AdamW: leave it out")
     lr, beta1, beta2, eps, weight_decay = hyper(group)
     for name, value, low, high in (
-            ("lr", lr, 0.0, float("inf")), ("eps", eps, 0.0, float("inf")),
-            ("weight_decay", weight_decay, 0.0, float("inf")),
-            ("betas[0]", beta1, 0.0, 1.0), ("betas[1]", beta2, 0.0, 1.0)):
+        ("lr", lr, 0.0, float("inf")),
+        ("eps", eps, 0.0, float("inf")),
+        ("weight_decay", weight_decay, 0.0, float("inf")),
+        ("betas[0]", beta1, 0.0, 1.0),
+        ("betas[1]", beta2, 0.0, 1.0),
+    ):
         if not low <= value < high:
             raise HocketUsageError(f"{name}={value}: it is at least {low:g}, and below {high:g}")
     for param in group["params"]:

@@ -31,12 +31,14 @@ def resolve_plan(
         return settings.plan, None
     if blocks is None or attachment is None:
         raise HocketUsageError(
-            "plan=\"auto\" needs opt.attach(model): without it nothing says what the blocks are "
-            "(or give the path of a plan file)")
+            'plan="auto" needs opt.attach(model): without it nothing says what the blocks are '
+            "(or give the path of a plan file)"
+        )
     tensors = [(entry.name, entry.param) for entry in entries]
     costs = attachment.costs(blocks)
     described = document(
-        type(attachment.model).__name__, tensors, blocks, costs, settings.accumulate)
+        type(attachment.model).__name__, tensors, blocks, costs, settings.accumulate
+    )
     with tempfile.TemporaryDirectory(prefix="hocket-") as folder:
         return _ask(described, settings, folder)
 
@@ -51,7 +53,9 @@ def program() -> str:
     if found is None:
         raise HocketError(
             "the hocket program was not found: install the package with it, put it into PATH, or "
-            "set HOCKET_PROGRAM", MACHINE)
+            "set HOCKET_PROGRAM",
+            MACHINE,
+        )
     return found
 
 
@@ -73,23 +77,33 @@ def machine() -> str:
     named = os.environ.get("HOCKET_MACHINE")
     if named:
         return named
-    stored = [entry for entry in run(["machine", "list"])["machines"] if entry.get("made") and entry.get("from") != "ships"]
+    stored = [
+        entry
+        for entry in run(["machine", "list"])["machines"]
+        if entry.get("made") and entry.get("from") != "ships"
+    ]
     if not stored:
         raise HocketError(
             "plan=\"auto\" needs a profile of this machine: run 'hocket calibrate --name mine' "
-            "once, or set HOCKET_MACHINE to a profile's name")
+            "once, or set HOCKET_MACHINE to a profile's name"
+        )
     latest: str = max(stored, key=lambda entry: entry["made"])["name"]
     return latest
 
 
 def _knows(option: str) -> bool:
     """Whether ``hocket plan`` has an option."""
-    return option in subprocess.run([program(), "plan", "--help"], capture_output=True, text=True,
-                                    check=False).stdout
+    return (
+        option
+        in subprocess.run(
+            [program(), "plan", "--help"], capture_output=True, text=True, check=False
+        ).stdout
+    )
 
 
-def _ask(described: Dict[str, Any], settings: "Settings",
-         folder: str) -> Tuple[str, Dict[str, Any]]:
+def _ask(
+    described: Dict[str, Any], settings: "Settings", folder: str
+) -> Tuple[str, Dict[str, Any]]:
     model = os.path.join(folder, "model.json")
     out = os.path.join(folder, "plan.json")
     with open(model, "w", encoding="utf-8") as file:

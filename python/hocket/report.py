@@ -44,21 +44,23 @@ def explain(optimizer: "AdamW") -> str:
     if settings.plan is None:
         lines.append("No plan: everything is updated on the CPU, block by block.")
     elif answer is not None:
-        lines.append(f"plan=\"auto\" chose: {answer.get('reason', 'no reason was given')}")
+        lines.append(f'plan="auto" chose: {answer.get("reason", "no reason was given")}')
     report = binding.engine.report()
     lines.extend(f"{key}: {_short(value)}" for key, value in report.items() if key != "schema")
     last = optimizer.last_step
     if last is not None:
         lines.append(
             f"step {last.step}: gradient norm {last.grad_norm:.6g}, gradients times "
-            f"{last.grad_scale:.6g}, {last.tensors} tensors, {last.ahead:,} elements ahead of it")
+            f"{last.grad_scale:.6g}, {last.tensors} tensors, {last.ahead:,} elements ahead of it"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _short(value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(_short(item) for item in value[:8]) + (
-            f"; and {len(value) - 8} more" if len(value) > 8 else "")
+            f"; and {len(value) - 8} more" if len(value) > 8 else ""
+        )
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(item)}" for key, item in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -35,8 +35,9 @@ class TrainerCallback(_Base):
         self._resume_from = resume_from
         optimizer.state_in_file = True
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState,
-                       control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Resumes. HocketError if the checkpoint has no state, or of another step."""
         awaited = self._optimizer._awaited
         if awaited is None:
@@ -46,22 +47,28 @@ class TrainerCallback(_Base):
         if not os.path.exists(path):
             raise HocketError(
                 f"{path} is missing: the checkpoint is incomplete; resume from an older one, or "
-                "give TrainerCallback(resume_from=) the folder", NO)
+                "give TrainerCallback(resume_from=) the folder",
+                NO,
+            )
         self._optimizer.load(path)
         found = self._optimizer.binding().engine.step_number()
         if found != awaited:
             raise HocketError(
                 f"{path} is of optimizer step {found}, its checkpoint of step {awaited}: resume "
-                "from another checkpoint", NO)
+                "from another checkpoint",
+                NO,
+            )
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-                **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Writes the state into the checkpoint that was just made."""
         if state.is_world_process_zero and self._optimizer.is_bound():
             self._optimizer.save(os.path.join(_folder(args, state), FILE))
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState,
-                     control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Waits for the last update."""
         self._optimizer.synchronize()
 

@@ -64,7 +64,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.weight * (x.float() * x.float().pow(2).mean(-1, True).add(1e-6).rsqrt()).to(x.dtype)
+        return self.weight * (x.float() * x.float().pow(2).mean(-1, True).add(1e-6).rsqrt()).to(
+            x.dtype
+        )
 
 
 class LlamaLayer(nn.Module):
@@ -115,5 +117,7 @@ def batches(n: int, seed: int = 2):
 def two_groups(model: nn.Module):
     """Matrices with weight decay, vectors without, as usual."""
     params = list(model.parameters())
-    return [{"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
-            {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0, "lr": 3e-3}]
+    return [
+        {"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0, "lr": 3e-3},
+    ]

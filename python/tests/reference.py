@@ -24,8 +24,10 @@ class Hyper(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_float)
-                for name in ("scale", "decay", "rest1", "beta2", "rest2", "root2", "eps", "size")]
+    _fields_ = [
+        (name, ctypes.c_float)
+        for name in ("scale", "decay", "rest1", "beta2", "rest2", "root2", "eps", "size")
+    ]
 
 
 @functools.lru_cache(maxsize=None)
@@ -33,14 +35,30 @@ def library() -> ctypes.CDLL:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hocket-reference-"))
     out = folder / "reference.so"
     sources = sorted(str(path) for path in (ROOT / "engine").glob("adamw*.c"))
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-ffp-contract=off", "-fPIC",
-                    "-shared", "-D_GNU_SOURCE", f"-I{ROOT}", "-o", str(out), *sources, "-lm",
-                    "-lpthread"], check=True)
+    subprocess.run(
+        [
+            os.environ.get("CC", "cc"),
+            "-std=c11",
+            "-O2",
+            "-ffp-contract=off",
+            "-fPIC",
+            "-shared",
+            "-D_GNU_SOURCE",
+            f"-I{ROOT}",
+            "-o",
+            str(out),
+            *sources,
+            "-lm",
+            "-lpthread",
+        ],
+        check=True,
+    )
     lib = ctypes.CDLL(str(out))
     lib.hk_adamw_prepare.argtypes = [ctypes.POINTER(Hyper), ctypes.c_int64, ctypes.c_double]
     lib.hk_adamw_prepare.restype = Step
     lib.hk_adamw_scalar.argtypes = [ctypes.POINTER(Step), ctypes.c_int, ctypes.c_int64] + [
-        ctypes.c_void_p] * 5
+        ctypes.c_void_p
+    ] * 5
     lib.hk_adamw_scalar.restype = None
     return lib
 
@@ -48,8 +66,15 @@ def library() -> ctypes.CDLL:
 class ReferenceAdamW:
     """torch.optim.AdamW's interface, as far as the tests use it, over the scalar reference."""
 
-    def __init__(self, params: Iterable, lr: float = 1e-3, betas=(0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, max_norm: Optional[float] = None) -> None:
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-3,
+        betas=(0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        max_norm: Optional[float] = None,
+    ) -> None:
         params = list(params)
         if not isinstance(params[0], dict):
             params = [{"params": params}]
@@ -57,8 +82,12 @@ class ReferenceAdamW:
         for group in params:
             group = dict(group)
             group["params"] = list(group["params"])
-            for key, value in (("lr", lr), ("betas", betas), ("eps", eps),
-                               ("weight_decay", weight_decay)):
+            for key, value in (
+                ("lr", lr),
+                ("betas", betas),
+                ("eps", eps),
+                ("weight_decay", weight_decay),
+            ):
                 group.setdefault(key, value)
             self.param_groups.append(group)
         self.max_norm = max_norm
@@ -89,17 +118,32 @@ class ReferenceAdamW:
     def _update(self, group: Dict, p: Tensor, coefficient: float) -> None:
         state = self.state.setdefault(p, {})
         if not state:
-            state.update(step=0, master_weight=p.detach().float().contiguous().clone(),
-                         exp_avg=torch.zeros(p.shape), exp_avg_sq=torch.zeros(p.shape))
+            state.update(
+                step=0,
+                master_weight=p.detach().float().contiguous().clone(),
+                exp_avg=torch.zeros(p.shape),
+                exp_avg_sq=torch.zeros(p.shape),
+            )
         state["step"] += 1
-        hyper = Hyper(float(group["lr"]), *map(float, group["betas"]), float(group["eps"]),
-                      float(group["weight_decay"]))
+        hyper = Hyper(
+            float(group["lr"]),
+            *map(float, group["betas"]),
+            float(group["eps"]),
+            float(group["weight_decay"]),
+        )
         lib = library()
         step = lib.hk_adamw_prepare(ctypes.byref(hyper), state["step"], coefficient)
         grad = p.grad.contiguous()
         lib.hk_adamw_scalar(
-            ctypes.byref(step), TYPES[grad.dtype], p.numel(), state["master_weight"].data_ptr(),
-            state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr(), grad.data_ptr(), None)
+            ctypes.byref(step),
+            TYPES[grad.dtype],
+            p.numel(),
+            state["master_weight"].data_ptr(),
+            state["exp_avg"].data_ptr(),
+            state["exp_avg_sq"].data_ptr(),
+            grad.data_ptr(),
+            None,
+        )
         p.copy_(state["master_weight"])
 
 

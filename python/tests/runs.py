@@ -18,8 +18,11 @@ from models import batches, make, two_groups
 from reference import ReferenceAdamW, assert_same, same_bits
 
 STEPS = 30
-MAX_NORM = {"never": None, "always": {"gpt": 2.0, "llama": 0.5},
-            "sometimes": {"gpt": 10.5, "llama": 1.38}}
+MAX_NORM = {
+    "never": None,
+    "always": {"gpt": 2.0, "llama": 0.5},
+    "sometimes": {"gpt": 10.5, "llama": 1.38},
+}
 
 
 def shape(step: int) -> float:
@@ -73,7 +76,7 @@ def train(case: Case, attached: bool, steps: Optional[int] = None, **options):
 
 
 def continue_run(case: Case, model, opt, schedule, first: int, last: int) -> List[float]:
-    data = iter(batches(case.steps * case.accumulation)[first * case.accumulation:])
+    data = iter(batches(case.steps * case.accumulation)[first * case.accumulation :])
     losses = []
     for _ in range(first, last):
         for _ in range(case.accumulation):
@@ -101,11 +104,28 @@ def plan_file(model, policy: List[str], path, overlap: str = "none") -> str:
     document = hocket.describe(model)
     (path / "model.json").write_text(json.dumps(document))
     out = str(path / "plan.json")
-    command = [program(), "simulate", "--model", str(path / "model.json"), "--machine", "h200-16c",
-               "--gpus", "1", "--cpu-threads", "2", "--subgroup", "6000", "-o", out, "--quiet",
-               "--policy", *policy]
-    subprocess.run(command, check=True, capture_output=True, text=True,
-                   env={**os.environ, "LC_ALL": "C"})
+    command = [
+        program(),
+        "simulate",
+        "--model",
+        str(path / "model.json"),
+        "--machine",
+        "h200-16c",
+        "--gpus",
+        "1",
+        "--cpu-threads",
+        "2",
+        "--subgroup",
+        "6000",
+        "-o",
+        out,
+        "--quiet",
+        "--policy",
+        *policy,
+    ]
+    subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+    )
     return out
 
 

@@ -11,33 +11,47 @@ import pytest
 from hocket import _abi
 
 STRUCTURES = {
-    "hocket_group": _abi.Group, "hocket_tensor": _abi.Tensor, "hocket_options": _abi.Options,
-    "hocket_gradient": _abi.Gradient, "hocket_step_options": _abi.StepOptions,
+    "hocket_group": _abi.Group,
+    "hocket_tensor": _abi.Tensor,
+    "hocket_options": _abi.Options,
+    "hocket_gradient": _abi.Gradient,
+    "hocket_step_options": _abi.StepOptions,
     "hocket_step_info": _abi.StepInfo,
 }
 CONSTANTS = {
-    "HOCKET_ABI": _abi.ABI, "HOCKET_MESSAGE": _abi.MESSAGE, "HOCKET_AGAIN": _abi.AGAIN,
-    "HOCKET_BF16": _abi.BF16, "HOCKET_FP16": _abi.FP16, "HOCKET_FP32": _abi.FP32,
-    "HOCKET_OVERLAP_PLAN": _abi.OVERLAP_PLAN, "HOCKET_OVERLAP_NONE": _abi.OVERLAP_NONE,
-    "HOCKET_OVERLAP_FORWARD": _abi.OVERLAP_FORWARD, "HOCKET_OVERLAP_BOTH": _abi.OVERLAP_BOTH,
-    "HOCKET_P": _abi.P, "HOCKET_M": _abi.M, "HOCKET_V": _abi.V,
+    "HOCKET_ABI": _abi.ABI,
+    "HOCKET_MESSAGE": _abi.MESSAGE,
+    "HOCKET_AGAIN": _abi.AGAIN,
+    "HOCKET_BF16": _abi.BF16,
+    "HOCKET_FP16": _abi.FP16,
+    "HOCKET_FP32": _abi.FP32,
+    "HOCKET_OVERLAP_PLAN": _abi.OVERLAP_PLAN,
+    "HOCKET_OVERLAP_NONE": _abi.OVERLAP_NONE,
+    "HOCKET_OVERLAP_FORWARD": _abi.OVERLAP_FORWARD,
+    "HOCKET_OVERLAP_BOTH": _abi.OVERLAP_BOTH,
+    "HOCKET_P": _abi.P,
+    "HOCKET_M": _abi.M,
+    "HOCKET_V": _abi.V,
 }
 
 
 def test_layouts_and_constants_are_the_header_s(root, tmp_path):
-    lines = ['#include <stdio.h>', '#include "hocket.h"', 'int main(void) {']
+    lines = ["#include <stdio.h>", '#include "hocket.h"', "int main(void) {"]
     for name, structure in STRUCTURES.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
         for field, _ in structure._fields_:
-            lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), '
-                         f'sizeof((({name} *)0)->{field}));')
+            lines.append(
+                f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), '
+                f"sizeof((({name} *)0)->{field}));"
+            )
     for name in CONSTANTS:
         lines.append(f'printf("{name} %d\\n", (int){name});')
     source = tmp_path / "layout.c"
     source.write_text("\n".join(lines + ["return 0;", "}"]))
     program = tmp_path / "layout"
-    subprocess.run([os.environ.get("CC", "cc"), f"-I{root}/engine", "-o", program, source],
-                   check=True)
+    subprocess.run(
+        [os.environ.get("CC", "cc"), f"-I{root}/engine", "-o", program, source], check=True
+    )
     found = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     expected = []
     for name, structure in STRUCTURES.items():
@@ -62,8 +76,13 @@ def kind_of(argument):
     """What a C declaration is to ctypes: its size and whether it is a pointer or a double."""
     if "*" in argument or "[" in argument:
         return "pointer"
-    return {"int32_t": "int32", "int": "int32", "int64_t": "int64", "size_t": "int64",
-            "double": "double"}[argument.replace("const ", "").split()[0]]
+    return {
+        "int32_t": "int32",
+        "int": "int32",
+        "int64_t": "int64",
+        "size_t": "int64",
+        "double": "double",
+    }[argument.replace("const ", "").split()[0]]
 
 
 def kind_of_ctypes(kind):
@@ -85,8 +104,12 @@ def test_prototypes_are_the_header_s(root):
 def test_structures_have_every_field(root):
     text = re.sub(r"/\*.*?\*/", "", (root / "engine" / "hocket.h").read_text(), flags=re.S)
     for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", text, flags=re.S):
-        fields = [re.sub(r".*[\s*]", "", part.strip()) for line in body.split(";") if line.strip()
-                  for part in line.split(",")]
+        fields = [
+            re.sub(r".*[\s*]", "", part.strip())
+            for line in body.split(";")
+            if line.strip()
+            for part in line.split(",")
+        ]
         assert fields == [field for field, _ in STRUCTURES[name]._fields_], name
 
 
@@ -102,8 +125,9 @@ def test_another_abi_is_refused(monkeypatch, tmp_path):
     source = tmp_path / "old.c"
     source.write_text("#include <stdint.h>\nint32_t hocket_abi(void) { return 1; }\n")
     library = tmp_path / "libold.so"
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source],
-                   check=True)
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True
+    )
     monkeypatch.setattr(_abi, "_library", None)
     monkeypatch.setenv("HOCKET_LIBRARY", str(library))
     with pytest.raises(_abi.HocketError, match=r"has ABI 1, but this package needs 2"):

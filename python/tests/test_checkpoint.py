@@ -51,7 +51,9 @@ def test_state_dict_resumes_to_the_bit(attached, overlap, order):
     model, opt, schedule, _ = train(CASE, attached, steps=6, overlap=overlap)
     saved = [copy.deepcopy(x.state_dict()) for x in (model, opt, schedule)]
     model, opt, schedule = fresh(attached=attached, overlap=overlap)
-    for thing, state in list(zip((model, opt, schedule), saved))[:: 1 if order == "model first" else -1]:
+    for thing, state in list(zip((model, opt, schedule), saved))[
+        :: 1 if order == "model first" else -1
+    ]:
         thing.load_state_dict(state)
     assert not opt.state
     finish(CASE, model, opt, schedule, 6)
@@ -154,12 +156,13 @@ def test_loading_the_optimizer_only_leaves_weights_and_warns():
 def test_refused_state():
     _, opt, _ = fresh()
     for make_bad, message in (
-            (lambda s: s["param_groups"].pop(), "1 param groups, this optimizer 2"),
-            (lambda s: s["param_groups"][0]["params"].pop(), "parameters, this optimizer's"),
-            (lambda s: s["param_groups"][0].update(amsgrad=True), "amsgrad=True is not supported"),
-            (lambda s: s["state"][0].update(max_exp_avg_sq=torch.zeros(1)), "max_exp_avg_sq"),
-            (lambda s: s["state"][0].pop("exp_avg"), "no 'exp_avg'"),
-            (lambda s: s["state"][0].update(exp_avg=torch.zeros(3)), "shape \\(3,\\)")):
+        (lambda s: s["param_groups"].pop(), "1 param groups, this optimizer 2"),
+        (lambda s: s["param_groups"][0]["params"].pop(), "parameters, this optimizer's"),
+        (lambda s: s["param_groups"][0].update(amsgrad=True), "amsgrad=True is not supported"),
+        (lambda s: s["state"][0].update(max_exp_avg_sq=torch.zeros(1)), "max_exp_avg_sq"),
+        (lambda s: s["state"][0].pop("exp_avg"), "no 'exp_avg'"),
+        (lambda s: s["state"][0].update(exp_avg=torch.zeros(3)), "shape \\(3,\\)"),
+    ):
         state = copy.deepcopy(train_state())
         make_bad(state)
         with pytest.raises(ValueError, match=message):
@@ -201,8 +204,9 @@ def test_files_resume_to_the_bit(attached, overlap, tmp_path):
 
 def test_resume_under_another_plan(tmp_path):
     case = Case("llama", steps=10)
-    model, opt, schedule, _ = train(case, True, steps=5, overlap="both",
-                                    plan=plan_file(make("llama"), ["streamed"], tmp_path))
+    model, opt, schedule, _ = train(
+        case, True, steps=5, overlap="both", plan=plan_file(make("llama"), ["streamed"], tmp_path)
+    )
     opt.save(tmp_path / "state")
     saved = schedule.state_dict()
     for policy in (["mapped"], ["gpu-only"], ["interleave", "--stride", "2"]):
@@ -226,7 +230,9 @@ while True:
     print(opt.checksum(), flush=True)
 """
     for delay in (0.0, 0.05, 0.11):
-        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+        )
         sums = [process.stdout.readline().strip()]
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
@@ -338,5 +344,3 @@ def test_accelerate(tmp_path):
     accelerator.save_state(str(tmp_path / "saved"))
     accelerator.load_state(str(tmp_path / "saved"))
     assert_same(opt, model, expected, other)
-
-

@@ -23,8 +23,11 @@ def test_blocks_tensors_and_flops():
     names = [block["name"] for block in document["blocks"]]
     assert names == ["tokens", "layers.0", "layers.1", "layers.2", "norm"]
     assert {t["name"]: t["numel"] for t in document["tensors"]} == {
-        n: p.numel() for n, p in model.named_parameters()}
-    assert [t["block"] for t in document["tensors"]] == sorted(t["block"] for t in document["tensors"])
+        n: p.numel() for n, p in model.named_parameters()
+    }
+    assert [t["block"] for t in document["tensors"]] == sorted(
+        t["block"] for t in document["tensors"]
+    )
     assert all(t["weight_type"] == t["grad_type"] == "bf16" for t in document["tensors"])
     tokens = 2 * LENGTH
     matrices = sum(p.numel() for n, p in model.layers[0].named_parameters() if p.dim() > 1)
@@ -57,15 +60,34 @@ def test_describing_computes_nothing_and_takes_meta_models_and_no_batch():
 def test_transformers_models_are_described():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
-        num_attention_heads=4, max_position_embeddings=64)
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+    )
     model = transformers.LlamaForCausalLM(config)
     ids = torch.zeros(2, 16, dtype=torch.long)
-    document = hocket.describe(model, {"input_ids": ids, "labels": ids,
-                                       "attention_mask": torch.ones_like(ids)})
+    batch = {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
+    try:
+        document = hocket.describe(model, batch)
+    except HocketUsageError as error:  # older ones look into the mask
+        assert "without attention_mask" in str(error)
+        del batch["attention_mask"]
+        document = hocket.describe(model, batch)
     names = [block["name"] for block in document["blocks"]]
     assert names[1:4] == [f"model.layers.{n}" for n in range(3)] and len(names) == 5
     assert document["seq"] == 16 and document["blocks"][4]["forward_flops"] == 2 * 32 * 64 * 128
+
+
+def test_a_forward_that_looks_at_values_is_said():
+    class Looks(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+
+    with pytest.raises(HocketUsageError, match="looks at values"):
+        hocket.describe(Looks(4, 4), torch.ones(2, 4))
 
 
 def test_nothing_to_describe():
@@ -88,11 +110,28 @@ def test_profile_adds_times_and_leaves_the_model_alone():
 
 
 def test_the_program_plans_with_the_document(tmp_path):
-    (tmp_path / "model.json").write_text(json.dumps(hocket.profile(make("llama"), batches(1)[0], steps=1)))
-    done = subprocess.run([plan.program(), "plan", "--model", tmp_path / "model.json", "--machine",
-                           "h200-16c", "--gpus", "1", "--json"], capture_output=True, text=True)
+    (tmp_path / "model.json").write_text(
+        json.dumps(hocket.profile(make("llama"), batches(1)[0], steps=1))
+    )
+    done = subprocess.run(
+        [
+            plan.program(),
+            "plan",
+            "--model",
+            tmp_path / "model.json",
+            "--machine",
+            "h200-16c",
+            "--gpus",
+            "1",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["parameters"] == sum(p.numel() for p in make("llama").parameters())
+    assert json.loads(done.stdout)["parameters"] == sum(
+        p.numel() for p in make("llama").parameters()
+    )
 
 
 @pytest.mark.parametrize("overlap", ["none", "forward", "both"])

@@ -20,8 +20,9 @@ def _hooks_on_small_tensors(monkeypatch):
 
 def pair(model="gpt", dtype=torch.bfloat16, overlap="forward", attached=True, **options):
     mine, other = make(model, dtype), make(model, dtype)
-    opt = hocket.AdamW(mine.parameters(), cpu_threads=2,
-                       overlap=overlap if attached else "none", **options)
+    opt = hocket.AdamW(
+        mine.parameters(), cpu_threads=2, overlap=overlap if attached else "none", **options
+    )
     if attached:
         opt.attach(mine)
     return mine, opt, other, ReferenceAdamW(other.parameters())
@@ -57,10 +58,19 @@ def test_any_other_operation_says_what_to_do():
     mine, opt, _, _ = pair()
     backward(mine)
     grad = mine.tokens.weight.grad
-    for operation in (lambda: grad + 1, lambda: grad.float().cpu(), lambda: grad.abs(),
-                      lambda: grad.norm(1), lambda: grad.clone(), lambda: grad.mul_(grad),
-                      lambda: grad.mul_(torch.ones(grad.shape)), lambda: grad.clamp_(-1, 1)):
-        with pytest.raises((HocketUsageError, RuntimeError), match="tokens.weight.*opt.read_gradient"):
+    for operation in (
+        lambda: grad + 1,
+        lambda: grad.float().cpu(),
+        lambda: grad.abs(),
+        lambda: grad.norm(1),
+        lambda: grad.clone(),
+        lambda: grad.mul_(grad),
+        lambda: grad.mul_(torch.ones(grad.shape)),
+        lambda: grad.clamp_(-1, 1),
+    ):
+        with pytest.raises(
+            (HocketUsageError, RuntimeError), match="tokens.weight.*opt.read_gradient"
+        ):
             operation()
     opt.step()
 
@@ -77,7 +87,8 @@ def test_torch_s_clipping_works_on_what_has_left(foreach):
         for p, q in zip(mine.parameters(), other.parameters()):
             if isinstance(p.grad, GradientHandle):
                 assert torch.allclose(
-                    opt.read_gradient(p).float(), q.grad.float() * coefficient, rtol=1e-2)
+                    opt.read_gradient(p).float(), q.grad.float() * coefficient, rtol=1e-2
+                )
         opt.step()
         opt.zero_grad()
         expected.zero_grad()
@@ -216,7 +227,10 @@ def test_intermittently_unused_parameters_keep_their_step_number():
         torch.manual_seed(1)
         mine = Switch()
         other = copy.deepcopy(mine)
-        opt, expected = hocket.AdamW(mine.parameters(), cpu_threads=2), ReferenceAdamW(other.parameters())
+        opt, expected = (
+            hocket.AdamW(mine.parameters(), cpu_threads=2),
+            ReferenceAdamW(other.parameters()),
+        )
         if attached:
             opt.attach(mine)
         for step in range(6):
@@ -313,7 +327,10 @@ def test_noncontiguous_parameters_and_gradients():
     for attached in (False, True):
         mine = nn.ParameterList([nn.Parameter(start.clone(memory_format=torch.channels_last))])
         other = nn.ParameterList([nn.Parameter(start.clone(memory_format=torch.contiguous_format))])
-        opt, expected = hocket.AdamW(mine.parameters(), cpu_threads=2), ReferenceAdamW(other.parameters())
+        opt, expected = (
+            hocket.AdamW(mine.parameters(), cpu_threads=2),
+            ReferenceAdamW(other.parameters()),
+        )
         if attached:
             attach.HOOK_NUMEL, kept = 1, attach.HOOK_NUMEL
             opt.attach(mine)

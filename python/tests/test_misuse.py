@@ -62,14 +62,25 @@ def test_refused_options(options, message):
     assert error.value.code == 2
 
 
-@pytest.mark.parametrize("options", [dict(foreach=True), dict(fused=True), dict(lr=torch.tensor(0.1)),
-                                     dict(amsgrad=False), dict(betas=(torch.tensor(0.9), 0.99))])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(foreach=True),
+        dict(fused=True),
+        dict(lr=torch.tensor(0.1)),
+        dict(amsgrad=False),
+        dict(betas=(torch.tensor(0.9), 0.99)),
+    ],
+)
 def test_accepted_options(options):
     hocket.AdamW(LINEAR.parameters(), **options)
 
 
 BAD_PARAMETERS = [
-    (lambda: nn.Parameter(torch.zeros(4, dtype=torch.float64)), "float64.*bfloat16, float16 and float32"),
+    (
+        lambda: nn.Parameter(torch.zeros(4, dtype=torch.float64)),
+        "float64.*bfloat16, float16 and float32",
+    ),
     (lambda: nn.Parameter(torch.zeros(4, dtype=torch.complex64)), "complex"),
     (lambda: nn.Parameter(torch.zeros(4, device="meta")), "device meta"),
     (lambda: nn.Parameter(torch.zeros(8)[::2]), "strides.*make it contiguous"),
@@ -129,7 +140,10 @@ def test_create_graph():
 
 
 def test_accumulate_and_overlap_without_attach():
-    for options, kind in ((dict(accumulate=torch.float32), HocketUsageError), (dict(overlap="forward"), None)):
+    for options, kind in (
+        (dict(accumulate=torch.float32), HocketUsageError),
+        (dict(overlap="forward"), None),
+    ):
         model = make("gpt")
         opt = hocket.AdamW(model.parameters(), cpu_threads=2, **options)
         model(batches(1)[0]).backward()
@@ -145,11 +159,17 @@ def test_accumulate_and_overlap_without_attach():
 
 
 @pytest.mark.parametrize("attached", [True, False])
-@pytest.mark.parametrize("change,message", [
-    (lambda m: m.float(), "has changed its type.*load this one's state_dict"),
-    (lambda m: setattr(m.tokens.weight, "data", m.tokens.weight.data.clone()), "tokens.weight|parameter 0"),
-    (lambda m: m.to_empty(device="cpu"), "has been given other memory"),
-])
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (lambda m: m.float(), "has changed its type.*load this one's state_dict"),
+        (
+            lambda m: setattr(m.tokens.weight, "data", m.tokens.weight.data.clone()),
+            "tokens.weight|parameter 0",
+        ),
+        (lambda m: m.to_empty(device="cpu"), "has been given other memory"),
+    ],
+)
 def test_parameters_moved_or_retyped(change, message, attached):
     model, opt = started(attached=attached)
     change(model)
@@ -223,8 +243,10 @@ def test_attach_refuses_what_several_share(tmp_path):
         opt = hocket.AdamW(ddp.parameters(), cpu_threads=2)  # as a drop-in it works
         ddp(torch.ones(2, 4)).sum().backward()
         opt.step()
-        from torch.distributed.fsdp import fully_shard
-
+        try:
+            from torch.distributed.fsdp import fully_shard
+        except ImportError:  # torch 2.4
+            from torch.distributed._composable.fsdp import fully_shard
         sharded = fully_shard(nn.Linear(4, 4), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
         with pytest.raises(HocketUsageError, match="FSDP|DTensor"):
             hocket.AdamW(sharded.parameters()).attach(sharded)
@@ -249,7 +271,10 @@ def test_exception_inside_forward():
     import copy
 
     other = copy.deepcopy(mine)
-    opt, expected = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"), ReferenceAdamW(other.parameters())
+    opt, expected = (
+        hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"),
+        ReferenceAdamW(other.parameters()),
+    )
     opt.attach(mine)
     for step in range(5):
         x = torch.randn(4, 64)
@@ -278,7 +303,10 @@ def test_exception_inside_backward():
 
     mine = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
     other = copy.deepcopy(mine)
-    opt, expected = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"), ReferenceAdamW(other.parameters())
+    opt, expected = (
+        hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"),
+        ReferenceAdamW(other.parameters()),
+    )
     opt.attach(mine)
     for step in range(5):
         x = torch.randn(4, 64)
@@ -417,3 +445,13 @@ def test_a_plan_of_another_model_is_refused(tmp_path):
         opt.bind()
     with pytest.raises(HocketError, match="nowhere.json"):
         hocket.AdamW(model.parameters(), plan=tmp_path / "nowhere.json").bind()
+
+
+def test_attach_under_several_ranks_is_refused(monkeypatch):
+    model = make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2)
+    opt.attach(model)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(HocketUsageError, match="group of 2 ranks"):
+        model(batches(1)[0]).backward()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import hocket
 
@@ -16,19 +17,49 @@ pytest.importorskip("accelerate")
 
 
 def example(root, name, *arguments):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                   "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, str(root / "examples" / name), "--text",
-                           str(root / "README.md"), *map(str, arguments)],
-                          capture_output=True, text=True, env=environment, timeout=600)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(root / "examples" / name),
+            "--text",
+            str(root / "README.md"),
+            *map(str, arguments),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 @pytest.mark.parametrize("overlap", ["none", "both"])
 def test_the_plain_loop_learns(root, tmp_path, overlap):
-    out = example(root, "train_plain.py", "--steps", 41, "--length", 32, "--width", 128, "--layers",
-                  2, "--overlap", overlap, "--accumulate", 2, "--checkpoint", tmp_path / "state")
+    out = example(
+        root,
+        "train_plain.py",
+        "--steps",
+        41,
+        "--length",
+        32,
+        "--width",
+        128,
+        "--layers",
+        2,
+        "--overlap",
+        overlap,
+        "--accumulate",
+        2,
+        "--checkpoint",
+        tmp_path / "state",
+    )
     losses = [float(value) for value in re.findall(r"loss ([\d.]+)", out)]
     assert losses[-1] < 0.75 * losses[0]
     assert f"overlap {overlap}" in out and (tmp_path / "state").exists()
@@ -39,13 +70,27 @@ SIZE = ["--random", "--length", 16, "--width", 128, "--layers", 2, "--batch", 1]
 
 def finetune(root, out, *arguments):
     text = example(root, "finetune_trainer.py", *SIZE, "--out", out, *arguments)
-    return re.search(r"checksum (\w+)", text).group(1), re.findall(r"'loss': '([\d.]+)'", text)
+    return re.search(r"checksum (\w+)", text).group(1), re.findall(r"'loss': '?([\d.]+)", text)
 
 
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6),
+    reason="transformers loads no checkpoints with torch before 2.6",
+)
 @pytest.mark.parametrize("clip,workers,accumulate", [(1.0, 0, 1), (0, 4, 2)])
 def test_the_trainer_resumes_to_the_bit(root, tmp_path, clip, workers, accumulate):
-    options = ["--steps", 6, "--save-steps", 3, "--max-grad-norm", clip, "--workers", workers,
-               "--accumulate", accumulate]
+    options = [
+        "--steps",
+        6,
+        "--save-steps",
+        3,
+        "--max-grad-norm",
+        clip,
+        "--workers",
+        workers,
+        "--accumulate",
+        accumulate,
+    ]
     whole, losses = finetune(root, tmp_path / "whole", *options)
     assert len(losses) == 6
     saved = tmp_path / "whole" / "checkpoint-3"
