@@ -154,14 +154,14 @@ static void memory_decides_what_runs_ahead(void **unused) {
   for (int step = -2; step <= 40; step++) {
     const hk_bytes room = least + step * (12 * params[10].numel) / 2;
     size_t ahead = 0;
-    must(hk_choose_ahead(&plan, room, &err), &err);
+    must(hk_choose_routes(&plan, room, 0, &err), &err);
     for (size_t s = 0; s < plan.n_subgroups; s++) ahead += plan.subgroups[s].ahead;
     assert_true(ahead >= before && (step > 1 || ahead == 0));
     if (ahead > 0) assert_true(host_bytes(&plan) <= room);
     before = ahead;
   }
   assert_true(before >= plan.n_subgroups - 1);
-  must(hk_choose_ahead(&plan, 100 * least, &err), &err);
+  must(hk_choose_routes(&plan, 100 * least, 0, &err), &err);
   for (size_t s = 0; s < plan.n_subgroups; s++) assert_true(plan.subgroups[s].ahead);
   hk_plan_free(&plan);
 }
@@ -178,8 +178,7 @@ static void gpu_memory_is_kept_to(void **unused) {
     hk_bytes taken = 0;
     must(hk_default_plan(params, 8, 4, &plan, &err), &err);
     plan.overlap = HK_OVERLAP_BOTH;
-    must(hk_choose_ahead(&plan, (hk_bytes)1 << 40, &err), &err);
-    hk_choose_gpu(&plan, room);
+    must(hk_choose_routes(&plan, (hk_bytes)1 << 40, room, &err), &err);
     must(hk_plan_check(&plan, &err), &err);
     for (size_t s = 0; s < plan.n_subgroups; s++) {
       const hk_plan_subgroup *sub = &plan.subgroups[s];
