@@ -16,19 +16,19 @@ set(NEEDS_RELEASE golden_cli_help golden_fit golden_published golden_ranking gol
 # How memory is used after a failure is the sanitizers' to see.
 set(NOT_IN_RELEASE engine_calibrate engine_faults)
 # Under ASan unit_profile_nodes fits, engine_calibrate and engine_validate measure: the same ways.
-set(LONG_IN_ASAN engine_calibrate_cli engine_validate_cli golden_cli_help golden_fit
+set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli golden_cli_help golden_fit
                  golden_published unit_fit unit_profile_fit)
 # ThreadSanitizer's runtime must be in the program itself, which is not so where the library is
 # loaded by others. Nor can it see the barriers of gcc's OpenMP, with which the command line fits what
 # it measured.
-set(NOT_IN_TSAN engine_abi engine_ctypes engine_calibrate_cli engine_validate_cli)
+set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
 # Their threads are those of engine_exact, engine_executor and engine_run.
-set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
+set(LONG_IN_TSAN engine_training_orders engine_training_faults engine_checkpoint_training engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
                  engine_stand engine_validate)
 
 # CPU seconds under ASan, of those that take more than a few: ctest starts them first, so that no
 # processor waits for the last one.
-set(COSTS unit_profile_fit 100 engine_exact 60 unit_fit 50 golden_fit 40 golden_cli_help 40
+set(COSTS engine_training 80 engine_training_orders 60 engine_training_faults 30 unit_profile_fit 100 engine_exact 60 unit_fit 50 golden_fit 40 golden_cli_help 40
           engine_faults 30 engine_calibrate_cli 30 engine_validate_cli 30 unit_profile_nodes 20
           golden_published 20 engine_calibrate 16 golden_bad_input 15 unit_policy 13
           engine_checkpoint 8 unit_import_deepspeed 7 golden_trace_store 6)
