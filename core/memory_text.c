@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Closing streams to memory, where glibc cuts the buffer to size and may fail to. */
 #include "core/memory_text.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text that is written to memory with open_memstream. */
 #ifndef HK_CORE_MEMORY_TEXT_H
 #define HK_CORE_MEMORY_TEXT_H

@@ -149,10 +149,6 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
     return hk_fail(err, HK_INPUT, "cpu_threads: from 0 (as planned) to %d, got %d",
                    HK_MOST_CPU_THREADS, (int)o->cpu_threads);
   }
-  if (o->host_memory < 0) {
-    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
-                   (long long)o->host_memory);
-  }
   HK_TRY(text != NULL ? load_plan(text, plan, err)
                       : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
   if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
@@ -193,8 +189,7 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   hk_engine_options inner = {.device = o->device,
                              .grad_type = HK_GRAD_BF16,
                              .no_pin_threads = o->pin_threads == 0,
-                             .first_core = o->first_core,
-                             .most_host_bytes = o->host_memory};
+                             .first_core = o->first_core};
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);

@@ -231,16 +231,6 @@ static hk_status check_room(const hk_engine *e, hk_error *err) {
   const bool host = strcmp(e->options.backend->name, hk_backend_host.name) == 0;
   const hk_bytes device = host ? e->device.all : 0;
   const hk_bytes arena = e->options.host_memory == NULL ? e->host.all : 0;
-  const hk_bytes own = arena + e->host.pageable, most = e->options.most_host_bytes;
-  if (most > 0 && own > most) {
-    char wish[32], limit[32];
-    hk_format_bytes(own, wish, sizeof wish);
-    hk_format_bytes(most, limit, sizeof limit);
-    return hk_fail(err, HK_ENVIRONMENT,
-                   "this plan's engine takes %s of host memory, and may take %s: allow it more, or "
-                   "plan for less state on the host",
-                   wish, limit);
-  }
   return hk_arena_check_room(arena + e->host.pageable + device, "this plan's engine", err);
 }
 

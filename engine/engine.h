@@ -36,7 +36,6 @@ typedef struct {
                                          NULL: the engine has its own. Stays the caller's */
   bool no_pin_threads;                /* leave the CPU team to the system's scheduler */
   int first_core;                     /* see hk_team_options */
-  hk_bytes most_host_bytes;           /* that it may take; 0: what is available */
   const hk_arena *host_memory; /* borrowed by the engine while it lives: making and pinning memory
                                   takes seconds; NULL: it makes its own */
 } hk_engine_options;

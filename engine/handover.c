@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients on their way from the framework's tensors to where the update reads them.
+/* Gradients on their way from the framework's tensors to where the update reads them. Words:
  *
- * A subgroup that the device updates has its gradients in device memory for as long as the engine
- * lives: a kernel on the caller's stream gathers tensors there. Gradients for the CPU are gathered
- * into slots, of which there are a few: a slot takes one image (the gradients of one piece) and, as
- * soon as all of it has been given, one copy takes it to the host. The caller's stream waits for a
- * slot's copy only where it would overwrite what has not left yet.
+ *   image    the gradients of one piece of a subgroup on the CPU's route, or of a whole subgroup
+ *            on another route
+ *   segment  the part of one tensor in one image; it has a bin set of squares of its own, so that
+ *            a gradient that is added to replaces its squares
+ *   slot     device memory that holds one image on its way to the host
  *
- * The gathering kernel also sums the squares of what it has written, a bin set for each segment, so
- * that a gradient that is added to replaces its squares, too. */
+ * A kernel on the caller's stream gathers tensors into images and sums the squares of what it has
+ * written. Images of the device's routes have a place of their own. Those for the CPU share a few
+ * slots: an image takes one with its first gradient and leaves it, by one copy to the host, when
+ * all that is expected has been given, or when another image needs the slot; then a late gradient
+ * brings it back. The caller's stream waits for a slot's copy only where it would overwrite it. */
 #include <stdlib.h>
 #include <string.h>
 

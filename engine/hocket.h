@@ -226,7 +226,8 @@ HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, 
                            void *stream, char *message);
 /* Records operations from the next step on (1) or no longer (0). */
 HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
-/* JSON text of what was recorded since (schema hocket.spans/1); validity as hocket_report. */
+/* JSON text of what was recorded since (schema hocket.spans/1); valid as hocket_report's; NULL
+ * when nothing is recorded or memory is short. */
 HOCKET_API const char *hocket_timeline(hocket_engine *engine);
 
 #ifdef __cplusplus

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training through an engine made by hk_engine_create_for: gradients are handed over tensor by
- * tensor behind the caller's streams, steps do not block, and weights are waited for block by
- * block. This is hocket.h within hocket; the contract of each call is stated there.
+/* Training through an engine made by hk_engine_create_for: hocket.h within hocket, which states the
+ * contract of each call. docs/training.md explains how it works.
  *
- * An iteration goes through three states. IDLE: no operation of the graph is under way. BEGUN (with
- * an overlap): gradients arrive, their copies to the host are operations of the graph, and
- * subgroups that run ahead are updated into spare memory. STEPPED: the norm is known, updates and
- * uploads go on. The next hand-over or a drain waits for their end and makes the new state the
- * engine's. */
+ * An iteration has three states. IDLE: no run of the graph is under way. BEGUN (with an overlap
+ * only): gradients arrive, their copies to the host are operations of the graph, and subgroups that
+ * run ahead are updated into spare memory. STEPPED: the norm is known, updates and uploads run. The
+ * next gradient, a drain or an access to state waits for their end and commits the new state. */
 #ifndef HK_ENGINE_TRAINING_H
 #define HK_ENGINE_TRAINING_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What training.c (iterations, steps, waits) and handover.c (gradients) share. */
+/* What training.c (iterations, steps, waits), handover.c (gradients), masters.c (weights) and
+ * recording.c (timelines) share. */
 #ifndef HK_ENGINE_TRAINING_PRIVATE_H
 #define HK_ENGINE_TRAINING_PRIVATE_H
 

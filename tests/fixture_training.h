@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* A model of random tensors in blocks, an engine that trains it, and plain AdamW beside it to
  * compare every bit with. Different from fixture_engine.h, whose engines have one flat array. */
 #ifndef HK_TESTS_FIXTURE_TRAINING_H

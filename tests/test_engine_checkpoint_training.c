@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Checkpoints of training (version 2): tensors' steps and groups go along; every other length,
  * every changed bit and every other model is refused, and then nothing has changed. */
 #include <unistd.h>
@@ -113,7 +113,8 @@ static void steps_and_groups_go_along(void **unused) {
 static void assert_refused(world *w, const char *what) {
   hk_error err = {0};
   const hk_status status = hk_engine_load(w->engine, path, NULL, NULL, &err);
-  if (status != HK_INPUT || strstr(err.message, what) == NULL) fail_msg("'%s', expected '%s'", err.message, what);
+  if (status != HK_INPUT || strstr(err.message, what) == NULL)
+    fail_msg("'%s', expected '%s'", err.message, what);
 }
 
 static void what_is_damaged_is_refused(void **unused) {

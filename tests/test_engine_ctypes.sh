@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: GPL-3.0-or-later
 # libhocket from Python, by ctypes: a step against AdamW in plain Python, state and checkpoints in
 # and out, and errors as sentences.
 set -euo pipefail

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* A run in two halves, with lanes of somebody outside: what may begin before the gate, what waits
  * for it, in what order a lane that picks goes, waits with and without time, and runs that are
  * given up. */

@@ -32,6 +32,8 @@ static void iterate(world *w, int disorder) {
 
 #ifdef __SANITIZE_THREAD__
 #define CASES 20
+#elif defined(__SANITIZE_ADDRESS__)
+#define CASES 60
 #else
 #define CASES 200
 #endif

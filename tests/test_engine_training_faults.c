@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Faults in training: every allocation, copy, kernel, record and wait of an iteration, and of
  * making the engine, fails once, for each overlap. Each ends in a sentence that names it, without a
  * hang. Every subgroup's state is whole, that of the step before or of this one, as the engine

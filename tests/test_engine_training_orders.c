@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Training behind streams, as on a GPU: the caller queues work on several streams and goes on, the
  * engine reads gradients and writes weights behind that work. Every copy, kernel, record and wait,
  * the caller's and the engine's, is late at random, on its stream or before it is queued. Whatever
@@ -11,7 +11,7 @@
 
 /* -- A host backend whose calls are late ------------------------------------------------------- */
 
-enum { LATE_STREAMS = 64, LATE_BYTES = 1 << 20, CALLERS = 3, MOST_BUFFERS = 4096 };
+enum { LATE_STREAMS = 64, LATE_BYTES = 1 << 18, CALLERS = 3, MOST_BUFFERS = 4096 };
 
 static hk_backend_ops late;
 static atomic_uint_fast64_t late_dice;
@@ -55,7 +55,7 @@ static hk_status delay(hk_stream *s, hk_error *err) {
     nanosleep(&moment, NULL);
   }
   if (what > 1) return HK_OK;
-  for (int times = pick(&r, 1, 6); times > 0; times--) {
+  for (int times = pick(&r, 1, 8); times > 0; times--) {
     HK_TRY(hk_backend_host.copy(s, late_target(s), late_source, LATE_BYTES, err));
   }
   return HK_OK;
@@ -199,7 +199,11 @@ static void queue_step(world *w) {
   hk_stream *stream = callers[0];
   /* The caller's other streams are in step with this one, as a framework's are. */
   sync_callers();
-  read_weights(w, -1, stream); /* of the step before: new ones come behind this */
+  /* What reads the old weights is late: new ones come behind it. */
+  for (int times = pick(&w->r, 0, 60); times > 20; times--) {
+    must(hk_backend_host.copy(stream, late_target(stream), late_source, LATE_BYTES, &err), &err);
+  }
+  read_weights(w, -1, stream);
   must(hk_training_step(w->engine, &options, &report, stream, &err), &err);
   plain_update(w, hk_grad_scale(squares, options.max_norm, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
@@ -248,7 +252,9 @@ static void train_late(uint64_t seed) {
 }
 
 #ifdef __SANITIZE_THREAD__
-#define ORDERS 20
+#define ORDERS 10
+#elif defined(__SANITIZE_ADDRESS__)
+#define ORDERS 40
 #else
 #define ORDERS 200
 #endif

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What libhocket refuses, call by call: with a sentence, and leaving an engine that goes on to the
  * same bits.
  *
@@ -117,7 +117,7 @@ static void creation(void) {
               {wrong_device, 2, "9999"},          {negative_device, 2, "-1"},
               {wrong_overlap, 2, "no overlap 4"}, {negative_threads, 2, "cpu_threads"},
               {negative_core, 2, "first core"},   {negative_memory, 2, "host_memory"},
-              {little_memory, 3, "host memory"}};
+              {little_memory, 1, "host_memory"}};
   world w;
   open_model(&w, 31, total);
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) {

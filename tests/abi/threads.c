@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Several threads, processes and engines: waits with and without time, hand-over from several
  * threads, a forked child, destruction at any moment; and what an engine says of itself, which is
  * printed for a JSON parser.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Training through libhocket gives the bits of plain AdamW, whatever a program does between two
  * steps: accumulate, discard, scale, skip, look at state, save, load, be killed.
  *

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What the programs of this folder share: a model of a few tensors in blocks, trained through
  * libhocket, and plain AdamW beside it to compare every bit with. They know hocket.h alone. */
 #ifndef HOCKET_TESTS_ABI_WORLD_H
