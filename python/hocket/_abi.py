@@ -411,7 +411,9 @@ class Engine:
     def _json(self, name: str) -> Dict[str, Any]:
         text = getattr(self._lib, name)(self._engine())
         if text is None:
-            raise HocketError(f"{name}: out of memory", MACHINE)
+            raise HocketError(
+                f"{name}: nothing is recorded (opt.record() starts that), or memory is short", USAGE
+            )
         report: Dict[str, Any] = json.loads(text)
         return report
 

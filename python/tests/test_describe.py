@@ -180,6 +180,8 @@ def test_timeline_has_forward_and_backward_of_blocks(monkeypatch):
     model(batches(1)[0]).backward()
     opt.step()
     opt.zero_grad()
+    with pytest.raises(HocketError, match="nothing is recorded"):
+        opt.timeline()
     opt.record()
     for batch in batches(3):
         model(batch).backward()
