@@ -378,7 +378,8 @@ def test_two_engines_in_two_threads():
 def test_ctrl_c_gets_through(tmp_path):
     program = f"""
 import sys; sys.path[:0] = {sys.path!r}
-import torch, hocket
+import signal, torch, hocket
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" has it ignored
 model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.Linear(4000, 1000))
 opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap="forward")
 opt.attach(model)

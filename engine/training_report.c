@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine says of itself in training: plan, threads, memory, as a JSON document. */
+#include "core/json.h"
+#include "engine/training_private.h"
+
+static void put_number(cJSON *to, const char *key, double value, bool *ok) {
+  *ok = *ok && cJSON_AddNumberToObject(to, key, value) != NULL;
+}
+
+static void put_text(cJSON *to, const char *key, const char *value, bool *ok) {
+  *ok = *ok && cJSON_AddStringToObject(to, key, value) != NULL;
+}
+
+static void put_memory(const hk_engine *e, cJSON *root, bool *ok) {
+  const hk_engine_memory memory = hk_engine_memory_taken(e);
+  cJSON *to = cJSON_AddObjectToObject(root, "memory");
+  int64_t spares = 0;
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    if (e->state.subgroups[s].ahead) spares += e->state.subgroups[s].slabs;
+  }
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  put_number(to, "device_bytes", (double)memory.device, ok);
+  put_number(to, "host_pinned_bytes", (double)memory.host_pinned, ok);
+  put_number(to, "spares_bytes", (double)(spares * e->state.shape.bytes), ok);
+  put_number(to, "slots_bytes", (double)hk_training_slot_bytes(e), ok);
+}
+
+static void put_routes(const hk_engine *e, cJSON *root, bool *ok) {
+  int64_t totals[HK_ROUTE_COUNT], ahead = 0;
+  cJSON *to = cJSON_AddObjectToObject(root, "parameters");
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  hk_plan_route_totals(&e->plan, totals);
+  for (int r = 0; r < HK_ROUTE_COUNT; r++) put_number(to, hk_route_names[r], (double)totals[r], ok);
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    if (e->state.subgroups[s].ahead) ahead += e->state.subgroups[s].numel;
+  }
+  put_number(to, "ahead", (double)ahead, ok);
+}
+
+char *hk_training_describe(hk_engine *e) {
+  cJSON *root = cJSON_CreateObject();
+  bool ok = root != NULL;
+  if (!ok) return NULL;
+  put_text(root, "schema", "hocket.engine/1", &ok);
+  put_text(root, "backend", e->backend->ops->name, &ok);
+  put_text(root, "device", e->info.name, &ok);
+  put_text(root, "policy", e->plan.policy, &ok);
+  put_text(root, "overlap", hk_overlap_names[e->plan.overlap], &ok);
+  put_text(root, "kernels", e->kernels->name, &ok);
+  put_text(root, "notes", e->notes, &ok);
+  put_number(root, "tensors", (double)e->n_params, &ok);
+  put_number(root, "blocks", (double)e->training->n_blocks, &ok);
+  put_number(root, "cpu_threads", hk_team_threads(e->team), &ok);
+  put_number(root, "steps", (double)hk_training_step_number(e), &ok);
+  put_number(root, "operations", (double)e->graph.n_ops, &ok);
+  put_routes(e, root, &ok);
+  put_memory(e, root, &ok);
+  char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
+  cJSON_Delete(root);
+  return text;
+}
