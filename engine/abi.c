@@ -172,6 +172,10 @@ static hk_status check_host_memory(const hk_plan *plan, hk_bytes most, hk_error 
   const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
   hk_engine_memory memory;
   char needs[32], has[32];
+  if (most < 0) {
+    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
+                   (long long)most);
+  }
   if (most == 0) return HK_OK;
   HK_TRY(hk_engine_measure(plan, &options, &memory, err));
   if (memory.host_pinned <= most) return HK_OK;

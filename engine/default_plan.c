@@ -136,6 +136,13 @@ static hk_status choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err
   HK_TRY(hk_engine_measure(plan, &options, &memory, err));
   const hk_bytes left = host_memory - memory.host_pinned - memory.host_pageable;
   hk_plan_run_ahead_within(plan, hk_max(left, 0), plan->n_subgroups - 1);
+  /* Spares are whole slabs, which waste some: the shallowest may not fit after all. */
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    if (!plan->subgroups[s].ahead) continue;
+    HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+    if (memory.host_pinned + memory.host_pageable <= host_memory) return HK_OK;
+    plan->subgroups[s].ahead = false;
+  }
   return HK_OK;
 }
 
