@@ -296,6 +296,7 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
 
 int64_t hk_plan_early(const hk_plan *plan) {
   int64_t sum = 0;
+  if (plan->overlap != HK_OVERLAP_BOTH) return 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     if (plan->subgroups[i].early) sum += plan->subgroups[i].numel;
   }
