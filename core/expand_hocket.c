@@ -39,7 +39,7 @@ static void update_cpu(const hk_part *p) {
   hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
   adamw.threads = x->plan->cpu_threads;
   const int32_t done = HK_ADD(x, p->rank, HK_LANE_CPU, adamw, may_update(p));
-  const bool early = x->plan->subgroups[p->subgroup].early;
+  const bool early = x->plan->overlap == HK_OVERLAP_BOTH && x->plan->subgroups[p->subgroup].early;
   const int64_t weights = hk_expand_weights(x, p->subgroup, p->offset, p->n);
   int32_t up = add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, weights, done,
                    x->plan->overlap != HK_OVERLAP_NONE && !early ? p->barrier : -1);

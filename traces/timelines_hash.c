@@ -33,7 +33,8 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
               op->deps_end - op->deps_begin);
   for (int32_t d = op->deps_begin; d < op->deps_end; d++) ADD_NUMBERS(hash, graph->deps[d]);
   /* What graphs of old do not have leaves their hashes as they were. */
-  if (graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
+  const bool known = op->lane >= 0 && (size_t)op->lane < graph->n_lanes;
+  if (known && graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
   if (op->measured != 0) ADD_NUMBERS(hash, op->measured);
 }
 
