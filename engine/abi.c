@@ -217,8 +217,8 @@ static hk_status convert_and_create(const char *plan, const hocket_tensor *tenso
   hk_status status = params != NULL && hyper != NULL
                          ? HK_OK
                          : hk_fail_memory(err, n * sizeof *params, "tensors and groups");
-  for (size_t t = 0; status == HK_OK && t < n; t++) params[t] = param_of(&tensors[t]);
-  for (size_t g = 0; status == HK_OK && g < n_groups; g++) hyper[g] = hyper_of(&groups[g]);
+  for (size_t t = 0; params != NULL && t < n; t++) params[t] = param_of(&tensors[t]);
+  for (size_t g = 0; hyper != NULL && g < n_groups; g++) hyper[g] = hyper_of(&groups[g]);
   if (status == HK_OK) {
     status = create(plan, params, n, hyper, n_groups, options, engine, err);
   }

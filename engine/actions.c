@@ -375,7 +375,7 @@ static bool runs_join(const hk_engine *e, const param_run *a, const param_run *b
   const int32_t p = a->segment->param, q = b->segment->param;
   if (p == q) return true;
   if (!e->active[p] || !e->active[q] || a->param->grad_type != b->param->grad_type) return false;
-  if (memcmp(&e->steps[p], &e->steps[q], sizeof e->steps[p]) != 0) return false;
+  if (!hk_adamw_step_same(&e->steps[p], &e->steps[q])) return false;
   if (e->training == NULL) return true;
   return a->param->weight_type == HK_GRAD_BF16 && b->param->weight_type == HK_GRAD_BF16 &&
          a->segment->image == b->segment->image && a->param->weight != NULL &&

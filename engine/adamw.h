@@ -50,6 +50,12 @@ typedef struct {
 /* `step` counts from 1; `grad_scale` is what gradients are multiplied by: clip over loss scale. */
 hk_adamw_step hk_adamw_prepare(const hk_adamw *hyper, int64_t step, double grad_scale);
 
+static inline bool hk_adamw_step_same(const hk_adamw_step *a, const hk_adamw_step *b) {
+  return a->scale == b->scale && a->decay == b->decay && a->rest1 == b->rest1 &&
+         a->beta2 == b->beta2 && a->rest2 == b->rest2 && a->root2 == b->root2 && a->eps == b->eps &&
+         a->size == b->size;
+}
+
 /* Updates n elements in place. `w` (bf16 out) may be NULL. No alignment is needed; arrays do not
  * overlap. */
 typedef void (*hk_adamw_kernel)(const hk_adamw_step *step, hk_grad_type type, int64_t n, float *p,

@@ -24,14 +24,14 @@
 
 /* cpu.max holds "QUOTA PERIOD" or "max PERIOD", in microseconds. */
 static int read_quota(const char *root, const char *folder) {
-  char path[4096], quota[32];
-  long period = 0;
+  char path[4096], line[96] = "", *rest = line;
   snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/cpu.max", root, folder);
   FILE *file = fopen(path, "r");
   if (file == NULL) return 0;
-  const bool read = fscanf(file, "%31s %ld", quota, &period) == 2;
+  const bool read = fgets(line, sizeof line, file) != NULL;
   fclose(file);
-  const long long wanted = read ? atoll(quota) : 0; /* "max": 0 */
+  const long long wanted = read ? strtoll(line, &rest, 10) : 0; /* "max": 0 */
+  const long long period = wanted > 0 ? strtoll(rest, NULL, 10) : 0;
   if (wanted <= 0 || period <= 0) return 0;
   const long long cpus = (wanted + period - 1) / period;
   return cpus < 1 << 16 ? (int)cpus : 0;

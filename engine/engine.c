@@ -451,6 +451,7 @@ hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, si
                            const hk_engine_options *options, hk_engine **engine, hk_error *err) {
   hk_engine *e = NULL;
   hk_status status = begin_engine(plan, options, &e, err);
+  if (e == NULL) return status;
   if (status == HK_OK) status = take_groups(e, groups, n_groups, err);
   if (status == HK_OK) status = build(e, err);
   return end_engine(e, status, engine);
@@ -462,6 +463,7 @@ hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size
                                hk_error *err) {
   hk_engine *e = NULL;
   hk_status status = begin_engine(plan, options, &e, err);
+  if (e == NULL) return status;
   if (status == HK_OK) status = take_params(e, params, n_params, groups, n_groups, err);
   if (status == HK_OK) status = hk_training_allocate(e, err);
   if (status == HK_OK) status = build(e, err);

@@ -111,12 +111,12 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
 void hk_handover_close(hk_engine *e) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend != NULL ? e->backend->ops : NULL;
-  for (int32_t i = 0; t->slots != NULL && i < t->n_slots; i++) {
+  for (int32_t i = 0; ops != NULL && t->slots != NULL && i < t->n_slots; i++) {
     if (t->slots[i].written != NULL) ops->event_close(t->slots[i].written);
     if (t->slots[i].loaded != NULL) ops->event_close(t->slots[i].loaded);
     if (t->slots[i].left != NULL) ops->event_close(t->slots[i].left);
   }
-  for (size_t i = 0; i < t->n_streams; i++) {
+  for (size_t i = 0; ops != NULL && i < t->n_streams; i++) {
     if (t->streams[i].last != NULL) ops->event_close(t->streams[i].last);
     if (t->streams[i].stream != NULL) ops->stream_close(t->streams[i].stream);
   }

@@ -78,7 +78,7 @@ hk_status hk_training_masters(hk_engine *e, int64_t param, void *native, hk_erro
   hk_status status = raw != NULL && wide != NULL
                          ? hk_handover_stream(e, native, &stream, err)
                          : hk_fail_memory(err, 8 * (size_t)most, "weights to widen");
-  for (size_t p = first; p < end && status == HK_OK; p++) {
+  for (size_t p = first; stream != NULL && p < end && status == HK_OK; p++) {
     status = widen_param(e, p, stream->stream, raw, wide, err);
   }
   free(raw);
@@ -126,7 +126,7 @@ hk_status hk_training_weights_from_masters(hk_engine *e, int64_t param, void *na
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
   hk_status status = hk_handover_stream(e, native, &stream, err);
-  for (size_t p = first; p < end && status == HK_OK; p++) {
+  for (size_t p = first; stream != NULL && p < end && status == HK_OK; p++) {
     status = round_param(e, p, stream->stream, err);
   }
   if (status == HK_OK) status = e->backend->ops->stream_sync(stream->stream, err);

@@ -289,7 +289,7 @@ void hk_engine_prepare_hyper(hk_engine *e, double scale) {
   for (size_t p = 0; p < e->n_params; p++) {
     if (!e->active[p]) continue;
     /* Neighbours have mostly the same group and step. */
-    if (e->params[p].group == group && e->param_step[p] == step) {
+    if (last != NULL && e->params[p].group == group && e->param_step[p] == step) {
       e->steps[p] = *last;
     } else {
       group = e->params[p].group;

@@ -267,7 +267,7 @@ static bool choose_constants(hk_engine *e, double scale) {
                            e->param_step[p - 1] == e->param_step[p];
     t->wanted_steps[p] =
         as_before ? t->wanted_steps[p - 1] : hk_adamw_prepare(hyper, e->param_step[p] + 1, scale);
-    same = same && memcmp(&t->wanted_steps[p], &t->assumed_steps[p], sizeof *t->wanted_steps) == 0;
+    same = same && hk_adamw_step_same(&t->wanted_steps[p], &t->assumed_steps[p]);
   }
   return same;
 }

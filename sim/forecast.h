@@ -59,9 +59,6 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
 /* With overlap `both`: marks `ahead` the subgroups on route cpu, the deepest blocks' first, since
  * their gradients come first, until host memory has no room for more spares. */
 hk_status hk_plan_run_ahead(hk_plan *plan, const hk_machine *machine, hk_error *err);
-/* The same, from subgroup `deepest` down to shallower ones, with so many bytes a rank for spares.
- */
-void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 /* Host memory that the plan, with nothing ahead, leaves to each rank of a node; 0: none. */
 hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,
                          hk_error *err);

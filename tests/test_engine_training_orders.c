@@ -3,6 +3,7 @@
  * engine reads gradients and writes weights behind that work. Every copy, kernel, record and wait,
  * the caller's and the engine's, is late at random, on its stream or before it is queued. Whatever
  * the order, weights that the caller's streams read, and state, have the bits of plain AdamW. */
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -236,6 +237,7 @@ static void train_late(uint64_t seed) {
   make_engine(&w, &late);
   for (int i = 0; i < CALLERS; i++) {
     hk_stream *stream = NULL;
+    assert(w.engine != NULL); /* which the analyser does not see */
     must(hk_backend_host.stream_open(w.engine->backend, false, &stream, &err), &err);
     callers[i] = stream;
   }
