@@ -129,7 +129,9 @@ hk_status hk_training_weights_from_masters(hk_engine *e, int64_t param, void *na
   for (size_t p = first; stream != NULL && p < end && status == HK_OK; p++) {
     status = round_param(e, p, stream->stream, err);
   }
-  if (status == HK_OK) status = e->backend->ops->stream_sync(stream->stream, err);
+  if (stream != NULL && status == HK_OK) {
+    status = e->backend->ops->stream_sync(stream->stream, err);
+  }
   pthread_mutex_unlock(&t->lock);
   return status;
 }
