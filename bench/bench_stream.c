@@ -30,8 +30,8 @@
 #include <immintrin.h>
 #endif
 
-#include "calib/runs.h"
-#include "calib/stand.h"
+#include "calib/stand/stand.h"
+#include "calib/validate/runs.h"
 #include "engine/topology.h"
 
 #define MIB     ((size_t)1 << 20)

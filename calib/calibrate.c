@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "calib/profiles_internal.h"
+#include "calib/profiles/internal.h"
 #include "core/names.h"
 
 /* How thorough a calibration is. */

@@ -3,8 +3,8 @@
 #ifndef HK_CALIB_CALIBRATE_H
 #define HK_CALIB_CALIBRATE_H
 
-#include "calib/profiles.h"
-#include "calib/stand.h"
+#include "calib/profiles/profiles.h"
+#include "calib/stand/stand.h"
 
 typedef struct {
   hk_stand_options stand;

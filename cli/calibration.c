@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "calib/fingerprint.h"
+#include "calib/stand/fingerprint.h"
 
 static double number_of(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);

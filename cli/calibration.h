@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What a profile's document says of its calibration (calib/profiles.h). Files may have been edited
- * by hand: what is missing or of another type is not known, and no failure. */
+/* What a profile's document says of its calibration (calib/profiles/profiles.h). Files may have
+ * been edited by hand: what is missing or of another type is not known, and no failure. */
 #ifndef HK_CLI_CALIBRATION_H
 #define HK_CLI_CALIBRATION_H
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "calib/busy.h"
 #include "calib/calibrate.h"
+#include "calib/stand/busy.h"
 #include "cli/calibrated.h"
 #include "cli/command.h"
 #include "cli/emit.h"

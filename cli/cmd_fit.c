@@ -6,8 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "calib/fit.h"
-#include "calib/profiles.h"
+#include "calib/fit/table_fit.h"
+#include "calib/profiles/profiles.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "calib/profiles.h"
+#include "calib/profiles/profiles.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "core/json.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "calib/fingerprint.h"
-#include "calib/runs.h"
+#include "calib/stand/fingerprint.h"
+#include "calib/validate/runs.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"

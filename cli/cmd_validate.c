@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "calib/profiles.h"
-#include "calib/runs.h"
+#include "calib/profiles/profiles.h"
+#include "calib/validate/runs.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/node_profile.h"

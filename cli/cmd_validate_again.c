@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calib/profiles.h"
+#include "calib/profiles/profiles.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/kept.h"

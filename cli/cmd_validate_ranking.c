@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"

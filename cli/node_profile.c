@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "calib/calibrate.h"
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 #include "cli/interrupt.h"
 #include "cli/screen.h"
 #include "sim/forecast.h"

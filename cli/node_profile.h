@@ -3,7 +3,7 @@
 #ifndef HK_CLI_NODE_PROFILE_H
 #define HK_CLI_NODE_PROFILE_H
 
-#include "calib/profiles.h"
+#include "calib/profiles/profiles.h"
 #include "cli/args.h"
 
 /* Days after which a profile no longer counts, unless --max-age says otherwise. */

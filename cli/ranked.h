@@ -3,7 +3,7 @@
 #ifndef HK_CLI_RANKED_H
 #define HK_CLI_RANKED_H
 
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 #include "cli/args.h"
 
 typedef struct {

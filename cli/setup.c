@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "calib/profiles.h"
+#include "calib/profiles/profiles.h"
 #include "cli/calibration.h"
 #include "core/json.h"
 

@@ -3,7 +3,7 @@
 #ifndef HK_CLI_VALIDATED_H
 #define HK_CLI_VALIDATED_H
 
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 #include "cli/args.h"
 #include "cli/node_profile.h"
 #include "traces/timelines.h"

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "calib/profile_fit.h"
-#include "calib/replay.h"
+#include "calib/fit/probe_fit.h"
+#include "calib/probes/replay.h"
 #include "tests/random.h"
 
 #define ROUNDS 7

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "calib/profiles.h"
+#include "calib/profiles/profiles.h"
 #include "tests/fixture.h"
 
 /* -- A store of its own for every test --------------------------------------------------------- */

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "calib/runs.h"
+#include "calib/validate/runs.h"
 #include "tests/fixture.h"
 
 /* Of the absolute errors of a machine's rows, in per cent. */

@@ -3,7 +3,7 @@
 #ifndef HK_TESTS_FIXTURE_STAND_H
 #define HK_TESTS_FIXTURE_STAND_H
 
-#include "calib/stand.h"
+#include "calib/stand/stand.h"
 #include "engine/backend_host.h"
 #include "tests/fixture.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "calib/stand_private.h"
+#include "calib/stand/private.h"
 #include "tests/fixture_stand.h"
 
 #define WISH 2000000 /* ns */

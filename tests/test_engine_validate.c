@@ -2,7 +2,7 @@
 /* The whole of `validate engine` on the host backend. What is exact is checked exactly: operations,
  * dependencies, work, sums, the state that comes out. Times are looked at only for being there: two
  * busy cores make any. */
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 
 #include <math.h>
 #include <stdlib.h>

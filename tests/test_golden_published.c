@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "calib/fit.h"
+#include "calib/fit/table_fit.h"
 
 #define ROWS    6
 #define UNSEEN  "act-output-20B-scale-twinflow"
@@ -43,7 +43,7 @@ static hk_run_table without_unseen(const hk_run_table *table) {
 }
 
 /* The shipped profile is where a fit starts: from what each quantity was before it was fitted
- * (calib/fit.h), so that nothing the shipped fit learnt from the six runs is left. */
+ * (calib/fit/table_fit.h), so that nothing the shipped fit learnt from the six runs is left. */
 static hk_fit fit_without_unseen(const hk_run_table *table) {
   hk_error err = {0};
   hk_fit fit;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 #include "core/json.h"
 
 #define RESULTS   HK_TEST_SHARE "/../bench/results/"

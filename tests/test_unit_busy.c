@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Whether others use the machine: the arithmetic of /proc/stat, and a process that does. */
-#include "calib/busy.h"
+#include "calib/stand/busy.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Campaigns on a bench that is made up: it answers at once, and its clock stands still but for the
  * second that each run takes. */
-#include "calib/campaign.h"
+#include "calib/probes/campaign.h"
 
 #include <math.h>
 #include <stdio.h>

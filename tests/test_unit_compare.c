@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 #include "sim/forecast.h"
 #include "tests/random.h"
 

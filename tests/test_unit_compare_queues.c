@@ -3,7 +3,7 @@
  * engine are not at work. */
 #include <stdlib.h>
 
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 #include "tests/fixture.h"
 #include "traces/compare.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Fingerprints: what the files of made-up machines say, JSON both ways, what counts as the same. */
-#include "calib/fingerprint.c"
+#include "calib/stand/fingerprint.c"
 
 #include <setjmp.h>
 #include <stdarg.h>

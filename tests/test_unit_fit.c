@@ -2,7 +2,7 @@
 /* Fitting, on rows whose truth is known because the simulator made them: parameters come back
  * within their standard errors despite noise and outliers, what the rows cannot determine is named
  * and left alone, and the published rows give a profile that physics allows. */
-#include "calib/fit.h"
+#include "calib/fit/table_fit.h"
 
 #include <math.h>
 #include <omp.h>

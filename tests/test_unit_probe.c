@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "calib/probe.h"
+#include "calib/probes/probe.h"
 #include "tests/fixture.h"
 
 /* -- Rates ------------------------------------------------------------------------------------- */

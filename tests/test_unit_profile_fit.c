@@ -2,7 +2,7 @@
 /* Profiles from campaigns whose truth is known, because the simulator made them: quantities come
  * back, probes are reproduced, and what contradicts the model or cannot be told from the probes is
  * said to. */
-#include "calib/profile_fit.h"
+#include "calib/fit/probe_fit.h"
 
 #include "tests/fixture_campaign.h"
 

@@ -2,7 +2,7 @@
 /* Latency and bandwidth from made-up rates: one segment, two, too few sizes for either. */
 #include <math.h>
 
-#include "calib/profile_draft.h"
+#include "calib/fit/probe_fit_draft.h"
 #include "tests/random.h"
 
 #define GB  1e9

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Profiles from what was measured, three times, on nodes with one H200: AdamW beside copies comes
  * out as it was. */
-#include "calib/profile_fit.h"
+#include "calib/fit/probe_fit.h"
 
 #include "tests/fixture_campaign.h"
 

@@ -2,7 +2,7 @@
 /* Comparing two calibrations: noise is told from change, and what is missing or wrong is said. */
 #include <math.h>
 
-#include "calib/profiles.h"
+#include "calib/profiles/profiles.h"
 #include "tests/fixture.h"
 
 static cJSON *parse(const char *text) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Probes in the simulator: rates that have closed forms come out as these say. */
-#include "calib/replay.h"
+#include "calib/probes/replay.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What a replay does not use may change without any change of its rates, to the last bit: of every
  * probe that calibration has, with every quantity that its fits vary. */
-#include "calib/replay.h"
+#include "calib/probes/replay.h"
 
 #include "tests/fixture_campaign.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Replays that are made once give what each would have given by itself, to the last bit, however
  * many settings a fit has asked for before. */
-#include "calib/profile_draft.h"
+#include "calib/fit/probe_fit_draft.h"
 #include "tests/fixture_campaign.h"
 
 enum { SERIES = 3, VARIED = 3, CALLS = 4 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* From rows to plans and comparisons: a row becomes the plan that was run, and the statistics of a
  * comparison are those of hand-made tables. */
-#include "calib/runs.h"
+#include "calib/validate/runs.h"
 
 #include <math.h>
 #include <omp.h>

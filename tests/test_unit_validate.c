@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What `validate` decides without running anything: whose profile it is, which plans to run, what a
  * ranking is worth. */
-#include "calib/validate.h"
+#include "calib/validate/validate.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket's store: one SQLite file for what is kept between runs. This is the file itself: where it
  * is, its schema and migrations, and statements with hocket's errors. What is in it is known to
- * those who keep things there (calib/profiles.h). */
+ * those who keep things there (calib/profiles/profiles.h). */
 #ifndef HK_TRACES_STORE_H
 #define HK_TRACES_STORE_H
 

@@ -14,7 +14,7 @@ const char *const hk_store_steps[] = {
     "  state TEXT NOT NULL CHECK (state IN ('measuring', 'done')),"
     "  quick INTEGER NOT NULL,"
     "  seconds REAL NOT NULL,"    /* spent measuring */
-    "  fingerprint TEXT NOT NULL" /* JSON, calib/fingerprint.h */
+    "  fingerprint TEXT NOT NULL" /* JSON, calib/stand/fingerprint.h */
     ") STRICT;"
     "CREATE TABLE sample ("
     "  run INTEGER NOT NULL REFERENCES run ON DELETE CASCADE,"
@@ -58,7 +58,7 @@ const char *const hk_store_steps[] = {
     "  graph TEXT NOT NULL," /* hk_graph_hash */
     "  plan TEXT NOT NULL,"  /* JSON, hocket.plan/1 */
     "  profile TEXT,"        /* JSON, hocket.machine/1 */
-    "  fingerprint TEXT,"    /* JSON, calib/fingerprint.h */
+    "  fingerprint TEXT,"    /* JSON, calib/stand/fingerprint.h */
     "  spans BLOB NOT NULL,"
     "  counters BLOB NOT NULL"
     ") STRICT;",

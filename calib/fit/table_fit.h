@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Fitting a machine profile to a run table, on the simulator itself.
+ *
+ * Parameters are quantities of core/machine.h; what is fitted are their logarithms x. Residuals are
+ * r = ln(predicted / measured) of the four times of every row. What is minimised:
+ *
+ *   sum over residuals of rho(r / s)  +  sum over parameters of ((x - x0) / w)^2
+ *
+ * rho is Huber's (k = 1.345, by iteratively reweighted least squares), so that single odd runs do
+ * not bend the fit; s is the robust scatter, 1.4826 x the median of |r|, at least 0.5 %. The second
+ * sum is the prior: x0 the start profile's value, w how far its origin lets it be wrong (measured:
+ * a factor 1.1; data sheet or fitted: 2; default: 3). GSL's trust-region solver descends from the
+ * best four of 129 points: the start and a Sobol sequence about it. Each x is confined to its
+ * bounds by x = low + (high - low) / (1 + exp(-u)).
+ *
+ * A start that was itself fitted carries what it was before as "before_fit", and that is where a
+ * new fit starts: else rows would be counted twice, and leaving a source out would not leave it
+ * out.
+ *
+ * What the data cannot determine is decided by the singular values of the Jacobian J, in units of
+ * scatter and prior, at the solution: with J w / s = U S V', parameter j keeps
+ * sqrt(sum_k V_jk^2 / (1 + S_k^2)) of its prior's width. Above one half, the data know less about
+ * it than the prior does: the worst such parameter goes back to x0 for good and the others are
+ * fitted again, until none is left. It stays where it was if what is minimised would rise by more
+ * than 4 (two standard errors): then the data know on which side of x0 it is, but not how far.
+ * Standard errors are those of the last fit, prior included; the four times of a row count as
+ * independent, which flatters them a little. */
+#ifndef HK_CALIB_FIT_TABLE_FIT_H
+#define HK_CALIB_FIT_TABLE_FIT_H
+
+#include "calib/validate/runs.h"
+
+#define HK_FIT_MOST_FREE 12
+
+typedef struct {
+  const hk_quantity_info *info;
+  double start, least, most;    /* most: never above a data sheet's bandwidth */
+  double prior_factor;          /* exp(w) */
+  double value, standard_error; /* in the quantity's unit; the error NAN when not determined */
+  double kept;                  /* share of its prior's width that the data left, 0 to 1 */
+  bool determined;              /* false: value is start */
+  bool one_sided;               /* the data only say that it is not at its start */
+  bool at_bound;                /* within 1 % of least or most, in logarithms */
+} hk_fit_parameter;
+
+typedef struct {
+  const char *free_list; /* "KEY,KEY,..."; NULL: see hk_fit_defaults */
+  const char *date;      /* "2026-11-21", for the profile; never NULL */
+  /* From 0 to 1 as the fit goes on; NULL: nobody listens. */
+  void (*progress)(void *context, double share);
+  void *context;
+} hk_fit_options;
+
+typedef struct {
+  hk_fit_parameter parameters[HK_FIT_MOST_FREE];
+  size_t n;
+  double correlation[HK_FIT_MOST_FREE][HK_FIT_MOST_FREE]; /* of logarithms; NAN: not determined */
+  size_t rows, rows_elsewhere;                            /* fitted; of other machines, left out */
+  size_t residuals, outliers; /* outliers: those that count less than half */
+  double scatter;             /* s, as a share: 0.02 is 2 % */
+  double median_before[HK_RUN_TIMES_END], median_after[HK_RUN_TIMES_END]; /* absolute errors, % */
+  int64_t simulations;
+  hk_machine machine; /* the fitted profile, owned */
+} hk_fit;
+
+/* Fits the rows of `table` that name start's machine. HK_INPUT: fewer than two such rows, or no
+ * times in them; a free parameter that is not known or has no positive start; more than 12.
+ * Deterministic at any number of threads (OpenMP over simulations). Free with hk_fit_free. */
+hk_status hk_fit_make(const hk_run_table *table, const hk_machine *start,
+                      const hk_fit_options *options, hk_fit *fit, hk_error *err);
+void hk_fit_free(hk_fit *fit);
+
+/* Candidates for freedom when nobody names the parameters, most telling first, with the reason
+ * each is free. Free are the first twelve of those that the table's rows feel: going as far as its
+ * prior lets it, one moves some time by 1 %. A start of 0 says that the machine has no such thing.
+ */
+typedef struct {
+  const char *key, *reason;
+} hk_fit_default;
+const hk_fit_default *hk_fit_defaults(size_t *n);
+
+/* -- Leave one source out ---------------------------------------------------------------------- */
+
+typedef struct {
+  const char *source; /* left out of the fit and predicted by it; points into the table */
+  size_t rows;
+  double median_abs_error_pct[HK_RUN_TIMES_END];
+} hk_fit_fold;
+
+typedef struct {
+  hk_fit_fold *folds;
+  size_t n, rows;
+  double median_abs_error_pct[HK_RUN_TIMES_END]; /* over the rows of all folds */
+} hk_cross_validation;
+
+/* HK_INPUT when the table has only one source for this machine. */
+hk_status hk_fit_cross_validate(const hk_run_table *table, const hk_machine *start,
+                                const hk_fit_options *options, hk_cross_validation *out,
+                                hk_error *err);
+void hk_cross_validation_free(hk_cross_validation *out);
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Which quantities are free, how far they may go, and how sure their starts are. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/fit/table_fit_problem.h"
+#include "core/names.h"
+
+static const hk_fit_default defaults[] = {
+    {"gpu.matmul_efficiency", "no data sheet says what a layer reaches of the peak"},
+    {"gpu.backward_efficiency", "the same in backward"},
+    {"framework.layer_launch_ns", "the framework's Python on this CPU"},
+    {"framework.report_ns", "the same between phases"},
+    {"dram.bytes_per_s", "what CPU kernels reach of the modules' rate"},
+    {"dram.process_bytes_per_s", "where the pages of an unbound process lie"},
+    {"dram.unbound_efficiency", "what roaming teams lose to distance"},
+    {"network.bytes_per_s", "what collectives see of the network"},
+    {"pcie.d2h_bytes_per_s", "what slot, root complex and chipset leave of the line rate"},
+    {"pcie.d2h_pageable_bytes_per_s", "one thread of this CPU copying, page faults included"},
+    {"pcie.h2d_pageable_bytes_per_s", "the same towards the GPU"},
+    {"gpu.collective_share", "what communication takes from computation"},
+    {"dram.with_dma_bytes_per_s", "what copies and CPU kernels together leave of host memory"},
+    {"deepspeed.cache_release_ns", "the driver giving memory back"},
+    {"pcie.h2d_bytes_per_s", "what the slot leaves of the line rate"},
+    {"deepspeed.subgroup_overhead_ns", "DeepSpeed's Python for one subgroup"},
+};
+
+const hk_fit_default *hk_fit_defaults(size_t *n) {
+  *n = sizeof defaults / sizeof *defaults;
+  return defaults;
+}
+
+/* -- Bounds and priors ------------------------------------------------------------------------- */
+
+/* However wrong a start, it is not wrong by more; it keeps the logarithms' range in hand. */
+#define FARTHEST_FACTOR 30.0
+
+/* Of a time, by which a parameter must be able to move it to be worth fitting. */
+#define FELT 0.01
+
+/* How far an origin lets a start be wrong. */
+static double prior_factor(hk_origin origin) {
+  switch (origin) {
+    case HK_ORIGIN_MEASURED:
+      return 1.1;
+    case HK_ORIGIN_DATA_SHEET:
+    case HK_ORIGIN_FITTED:
+      return 2;
+    case HK_ORIGIN_DEFAULT:
+    default:
+      return 3;
+  }
+}
+
+static void set_bounds(hk_fit_parameter *p, hk_origin origin) {
+  p->least = fmax(p->info->least, p->start / FARTHEST_FACTOR);
+  p->most = fmin(p->info->most, p->start * FARTHEST_FACTOR);
+  /* A data sheet's bandwidth is a line rate, less the protocol: nothing is faster. */
+  if (origin == HK_ORIGIN_DATA_SHEET && strcmp(p->info->unit, "B/s") == 0) p->most = p->start;
+  /* A share, such as an efficiency, does not reach the whole. */
+  if (p->info->most == 1) p->most = fmin(p->most, 0.99);
+}
+
+static hk_status add_parameter(const hk_quantity_info *info, const hk_machine *start, hk_fit *fit,
+                               hk_error *err) {
+  const hk_quantity *quantity = hk_machine_quantity_const(start, info);
+  if (fit->n == HK_FIT_MOST_FREE)
+    return hk_fail(err, HK_INPUT, "more than %d free parameters", HK_FIT_MOST_FREE);
+  for (size_t i = 0; i < fit->n; i++)
+    if (fit->parameters[i].info == info)
+      return hk_fail(err, HK_INPUT, "free parameter '%s' is named twice", info->key);
+  if (!(quantity->value > 0))
+    return hk_fail(err, HK_INPUT,
+                   "free parameter '%s' starts at %.15g in %s: a fit works on logarithms and needs "
+                   "a start above 0",
+                   info->key, quantity->value, start->name);
+  hk_fit_parameter *p = &fit->parameters[fit->n++];
+  *p = (hk_fit_parameter){.info = info,
+                          .start = quantity->value,
+                          .value = quantity->value,
+                          .standard_error = NAN,
+                          .prior_factor = prior_factor(quantity->origin)};
+  set_bounds(p, quantity->origin);
+  return HK_OK;
+}
+
+/* NULL: there is no such quantity. */
+static const hk_quantity_info *find(const char *key) {
+  size_t n = 0;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++)
+    if (strcmp(list[i].key, key) == 0) return &list[i];
+  return NULL;
+}
+
+static bool is_zero(const char *key, const hk_machine *machine) {
+  const hk_quantity_info *info = find(key);
+  return info && hk_machine_quantity_const(machine, info)->value == 0;
+}
+
+static hk_status add_named(const char *key, const hk_machine *start, hk_fit *fit, hk_error *err) {
+  const hk_quantity_info *info = find(key);
+  if (info) return add_parameter(info, start, fit, err);
+  size_t n = 0;
+  const char *keys[256];
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n && i < 256; i++) keys[i] = list[i].key;
+  const char *nearest = hk_nearest(key, keys, n < 256 ? n : 256);
+  if (nearest)
+    return hk_fail(err, HK_INPUT, "free parameter '%s' is not known; did you mean '%s'?", key,
+                   nearest);
+  return hk_fail(err, HK_INPUT,
+                 "free parameter '%s' is not known; 'hocket machine show' lists the quantities",
+                 key);
+}
+
+static hk_status add_listed(const char *list, const hk_machine *start, hk_fit *fit, hk_error *err) {
+  for (const char *at = list;; at++) {
+    char key[96];
+    const size_t length = strcspn(at, ",");
+    snprintf(key, sizeof key, "%.*s", (int)(length < sizeof key ? length : sizeof key - 1), at);
+    HK_TRY(add_named(key, start, fit, err));
+    at += length;
+    if (*at == '\0') return HK_OK;
+  }
+}
+
+/* Whether some time of some row moves as the parameter goes as far as its prior lets it. */
+static hk_status is_felt(hk_fit_problem *problem, hk_fit_parameter *parameter, bool *felt) {
+  hk_fit_problem one = *problem;
+  one.parameters = parameter;
+  one.n = 1;
+  const double x = log(parameter->start), width = log(parameter->prior_factor);
+  const hk_fit_vector points[3] = {{x}, {x - width}, {x + width}};
+  const size_t n = one.n_residuals;
+  double *values = malloc(3 * n * sizeof *values);
+  if (!values) return hk_fail_memory(one.err, 3 * n * sizeof *values, "a fit");
+  const hk_status status = hk_fit_evaluate(&one, points, 3, values);
+  *felt = false;
+  for (size_t i = 0; status == HK_OK && i < n; i++)
+    *felt = *felt || fabs(values[n + i] - values[i]) >= FELT ||
+            fabs(values[2 * n + i] - values[i]) >= FELT;
+  problem->simulations = one.simulations;
+  free(values);
+  return status;
+}
+
+static hk_status add_defaults(hk_fit_problem *problem, hk_fit *fit) {
+  for (size_t i = 0; i < sizeof defaults / sizeof *defaults && fit->n < HK_FIT_MOST_FREE; i++) {
+    hk_fit one = {0};
+    bool felt = false;
+    if (is_zero(defaults[i].key, problem->start)) continue;
+    HK_TRY(add_named(defaults[i].key, problem->start, &one, problem->err));
+    HK_TRY(is_felt(problem, &one.parameters[0], &felt));
+    if (felt) fit->parameters[fit->n++] = one.parameters[0];
+  }
+  return HK_OK;
+}
+
+hk_status hk_fit_choose(hk_fit_problem *problem, hk_fit *fit) {
+  const char *list = problem->options->free_list;
+  return list ? add_listed(list, problem->start, fit, problem->err) : add_defaults(problem, fit);
+}
+
+/* -- A machine at x ---------------------------------------------------------------------------- */
+
+static void at_most(hk_quantity *quantity, double limit) {
+  if (quantity->value > limit) quantity->value = limit;
+}
+
+/* What the checks of core/machine.c ask of quantities together, for values that move one by one. */
+static void settle(hk_machine *m) {
+  at_most(&m->h2d, m->duplex.value);
+  at_most(&m->d2h, m->duplex.value);
+  at_most(&m->duplex, m->h2d.value + m->d2h.value);
+  at_most(&m->mapped, m->duplex.value);
+  at_most(&m->h2d_pageable, m->h2d.value);
+  at_most(&m->d2h_pageable, m->d2h.value);
+  at_most(&m->fabric_duplex, m->fabric_h2d.value + m->fabric_d2h.value);
+  at_most(&m->dram_with_dma, hk_machine_dram_ceiling(m));
+}
+
+hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values) {
+  hk_machine machine = *problem->start;
+  for (size_t i = 0; i < problem->n; i++)
+    hk_machine_quantity(&machine, problem->parameters[i].info)->value = values[i];
+  settle(&machine);
+  return machine;
+}
+
+double hk_fit_rounded(double value) {
+  if (!(value > 0)) return value;
+  const double unit = pow(10, floor(log10(value)) - 5);
+  return round(value / unit) * unit;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What loads are called, and rates from stretches of work. */
+#include "calib/probes/probe.h"
+
+#include <string.h>
+
+/* ---- Names ----------------------------------------------------------------------------------- */
+
+typedef struct {
+  const char *name, *unit, *meaning;
+  hk_op_kind op;
+} load_info;
+
+static const load_info infos[HK_LOAD_KINDS] = {
+#define HK_LOAD_INFO(name, text, unit, op, meaning) {text, unit, meaning, HK_OP_##op},
+    HK_LOADS(HK_LOAD_INFO)
+#undef HK_LOAD_INFO
+};
+
+static const load_info *info_of(hk_load_kind kind) {
+  static const load_info none = {"unknown", "", "", HK_OP_KIND_COUNT};
+  return (unsigned)kind < HK_LOAD_KINDS ? &infos[kind] : &none;
+}
+
+const char *hk_load_name(hk_load_kind kind) {
+  return info_of(kind)->name;
+}
+
+const char *hk_load_unit(hk_load_kind kind) {
+  return info_of(kind)->unit;
+}
+
+const char *hk_load_meaning(hk_load_kind kind) {
+  return info_of(kind)->meaning;
+}
+
+hk_op_kind hk_load_op(hk_load_kind kind) {
+  return info_of(kind)->op;
+}
+
+bool hk_load_is_cpu(hk_load_kind kind) {
+  switch (kind) {
+    case HK_LOAD_ADAMW_CPU:
+    case HK_LOAD_ADAMW_FP32:
+    case HK_LOAD_UNSCALE:
+    case HK_LOAD_CAST:
+    case HK_LOAD_DRAM_READ:
+    case HK_LOAD_DRAM_WRITE:
+    case HK_LOAD_DRAM_COPY:
+    case HK_LOAD_TOUCH:
+      return true;
+    default:
+      return false;
+  }
+}
+
+hk_load_kind hk_load_find(const char *name) {
+  int kind = 0;
+  while (kind < HK_LOAD_KINDS && strcmp(infos[kind].name, name) != 0) kind++;
+  return (hk_load_kind)kind;
+}
+
+int64_t hk_load_operation(const hk_load *load) {
+  if (!hk_load_is_cpu(load->kind)) return load->chunk;
+  return load->piece > 0 ? load->piece : HK_PROBE_CPU_PIECE;
+}
+
+const char *hk_probe_group_name(hk_probe_group group) {
+  static const char *const names[] = {[HK_PROBE_ALONE] = "alone",
+                                      [HK_PROBE_DUPLEX] = "duplex",
+                                      [HK_PROBE_FABRIC] = "fabric",
+                                      [HK_PROBE_CONTENTION] = "contention"};
+  return (unsigned)group < sizeof names / sizeof *names ? names[group] : "unknown";
+}
+
+/* ---- Rates ----------------------------------------------------------------------------------- */
+
+/* The part of a stretch's work that falls into [from, to). */
+static double work_within(const hk_stretch *s, hk_ns from, hk_ns to) {
+  if (s->end <= s->begin) return s->begin >= from && s->begin < to ? s->work : 0;
+  const hk_ns inside = hk_min(s->end, to) - hk_max(s->begin, from);
+  return inside > 0 ? s->work * ((double)inside / (double)(s->end - s->begin)) : 0;
+}
+
+hk_status hk_probe_rates(hk_probe_mode mode, const hk_stretch *const *stretches,
+                         const size_t *counts, int n_loads, double *rates, hk_error *err) {
+  const bool whole = mode == HK_PROBE_WHOLE;
+  hk_ns from = whole ? INT64_MAX : INT64_MIN, to = whole ? INT64_MIN : INT64_MAX;
+  for (int i = 0; i < n_loads; i++) {
+    if (counts[i] == 0) return hk_fail(err, HK_NO, "load %d of the probe did nothing", i);
+    const hk_ns begin = stretches[i][0].begin, end = stretches[i][counts[i] - 1].end;
+    from = whole ? hk_min(from, begin) : hk_max(from, begin);
+    to = whole ? hk_max(to, end) : hk_min(to, end);
+  }
+  if (n_loads < 1 || to <= from) {
+    return hk_fail(err, HK_NO, "the %d loads of the probe did not run at the same time", n_loads);
+  }
+  for (int i = 0; i < n_loads; i++) {
+    double work = 0;
+    for (size_t s = 0; s < counts[i]; s++) work += work_within(&stretches[i][s], from, to);
+    rates[i] = work * 1e9 / (double)(to - from);
+  }
+  return HK_OK;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Loads that bear no other beside them: what is timed is a call, and what lies between two calls
+ * (mapping, unmapping) does not count; or it lies between two events of the GPU. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/stand/private.h"
+#include "calib/statistics.h"
+
+/* The median of what as many operations gave. */
+static hk_status run_each(hk_stand_job *job,
+                          hk_status (*each)(const hk_stand_job *, double *, hk_error *),
+                          hk_error *err) {
+  double *values = calloc((size_t)job->ops, sizeof *values);
+  if (values == NULL) {
+    return hk_fail_memory(err, (size_t)job->ops * sizeof *values, "what operations took");
+  }
+  hk_status status = HK_OK;
+  for (int64_t i = 0; i < job->ops && status == HK_OK; i++) status = each(job, &values[i], err);
+  hk_summary summary = {0};
+  if (status == HK_OK) status = hk_summarise(values, (size_t)job->ops, &summary, err);
+  job->value = summary.median;
+  free(values);
+  return status;
+}
+
+/* The same, where operations read the GPU's clock. */
+static hk_status run_timed(hk_stand_job *job,
+                           hk_status (*each)(const hk_stand_job *, double *, hk_error *),
+                           hk_error *err) {
+  hk_ns unused;
+  HK_TRY(job->stand->ops->clock_align(job->stand->gpu[job->load->gpu].backend, &unused, err));
+  return run_each(job, each, err);
+}
+
+/* ---- Latency --------------------------------------------------------------------------------- */
+
+static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error *err) {
+  hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
+  const hk_ns begin = hk_now();
+  HK_TRY(hk_stand_queue(job, 0, err));
+  HK_TRY(hk_stand_await(job->stand, lane, err)); /* as the engine's lanes wait */
+  *time = (double)(hk_now() - begin);
+  return HK_OK;
+}
+
+/* ---- From queue to queue --------------------------------------------------------------------- */
+
+/* A copy in, a kernel, a copy out, and round again: each on its lane, as state passes through a
+ * staging buffer. */
+#define HOPS 24
+
+static const hk_stand_lane *hop_lane(const hk_stand_job *job, int i) {
+  static const hk_stand_lane_kind order[] = {HK_LANE_IN, HK_LANE_WORK, HK_LANE_OUT};
+  return &job->stand->gpu[job->load->gpu].lanes[order[i % 3]];
+}
+
+/* Operation i's start and end. */
+static hk_event *const *hop_marks(const hk_stand_job *job, int i) {
+  return &hop_lane(job, i)->marks[i / 3 * 2];
+}
+
+static hk_status queue_hop(const hk_stand_job *job, int i, hk_error *err) {
+  const hk_stand *stand = job->stand;
+  const hk_stand_gpu *gpu = &stand->gpu[job->load->gpu];
+  hk_stream *stream = hop_lane(job, i)->stream;
+  switch (i % 3) {
+    case 0:
+      return stand->ops->copy(stream, gpu->in, stand->in, job->load->chunk, err);
+    case 1:
+      return hk_stand_queue(job, i, err);
+    default:
+      return stand->ops->copy(stream, stand->out, gpu->out, job->load->chunk, err);
+  }
+}
+
+/* Between two events, behind the end of the one before, as the engine queues operations: ahead. */
+static hk_status queue_hops(const hk_stand_job *job, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  for (int i = 0; i <= HOPS; i++) {
+    hk_stream *stream = hop_lane(job, i)->stream;
+    if (i > 0) HK_TRY(ops->wait(stream, hop_marks(job, i - 1)[1], err));
+    HK_TRY(ops->record(stream, hop_marks(job, i)[0], err));
+    HK_TRY(queue_hop(job, i, err));
+    HK_TRY(ops->record(stream, hop_marks(job, i)[1], err));
+  }
+  return hk_stand_await(job->stand, hop_lane(job, HOPS), err);
+}
+
+/* The median; a hop takes a tick of the clock at least. */
+static hk_status read_hops(const hk_stand_job *job, double *hop, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  double hops[HOPS];
+  hk_summary summary;
+  for (int i = 0; i < HOPS; i++) {
+    hk_ns end = 0, start = 0;
+    HK_TRY(ops->event_time(hop_marks(job, i)[1], &end, err));
+    HK_TRY(ops->event_time(hop_marks(job, i + 1)[0], &start, err));
+    hops[i] = (double)hk_max(start - end, 1);
+  }
+  HK_TRY(hk_summarise(hops, HOPS, &summary, err));
+  *hop = summary.median;
+  return HK_OK;
+}
+
+static hk_status go_round(const hk_stand_job *job, double *hop, hk_error *err) {
+  hk_status status = queue_hops(job, err);
+  if (status == HK_OK) status = read_hops(job, hop, err);
+  if (status == HK_OK) return HK_OK;
+  /* What was queued before a failure must not run on into the next job. */
+  for (int i = 0; i < 3; i++) (void)job->stand->ops->stream_sync(hop_lane(job, i)->stream, NULL);
+  return status;
+}
+
+/* ---- Copies at once -------------------------------------------------------------------------- */
+
+/* They begin together: all wait for one more copy, which lasts until they are queued. */
+static hk_status queue_turns(const hk_stand_job *job, hk_stream *const *streams, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  const hk_bytes bytes = job->load->chunk;
+  const hk_stand_gpu *gpu = &job->stand->gpu[job->load->gpu];
+  const hk_stand_lane *lane = &gpu->lanes[HK_LANE_IN];
+  HK_TRY(ops->copy(lane->stream, gpu->in, job->stand->in, bytes, err));
+  HK_TRY(ops->record(lane->stream, lane->marks[0], err));
+  for (int i = 0; i < HK_STAND_TURNS; i++) {
+    HK_TRY(ops->wait(streams[i], lane->marks[0], err));
+    HK_TRY(ops->copy(streams[i], gpu->in + i * bytes, job->stand->in + i * bytes, bytes, err));
+    HK_TRY(ops->record(streams[i], lane->marks[i + 1], err));
+  }
+  for (int i = 0; i < HK_STAND_TURNS; i++) HK_TRY(ops->stream_sync(streams[i], err));
+  return HK_OK;
+}
+
+/* Of n that take turns, k at a time, the first is done after k parts in n of the time of all. */
+static hk_status read_turns(const hk_stand_job *job, double *at_once, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  hk_event *const *marks = job->stand->gpu[job->load->gpu].lanes[HK_LANE_IN].marks;
+  hk_ns begin = 0, first = INT64_MAX, last = 0;
+  HK_TRY(ops->event_time(marks[0], &begin, err));
+  for (int i = 0; i < HK_STAND_TURNS; i++) {
+    hk_ns end = 0;
+    HK_TRY(ops->event_time(marks[i + 1], &end, err));
+    if (end < first) first = end;
+    if (end > last) last = end;
+  }
+  if (first <= begin)
+    return hk_fail(err, HK_NO, "a copy of %lld bytes ended as it began",
+                   (long long)job->load->chunk);
+  *at_once = HK_STAND_TURNS * (double)(first - begin) / (double)(last - begin);
+  return HK_OK;
+}
+
+static hk_status take_turns(const hk_stand_job *job, double *at_once, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  hk_backend *backend = job->stand->gpu[job->load->gpu].backend;
+  hk_stream *streams[HK_STAND_TURNS] = {NULL};
+  hk_status status = HK_OK;
+  for (int i = 0; i < HK_STAND_TURNS && status == HK_OK; i++) {
+    status = ops->stream_open(backend, false, &streams[i], err);
+  }
+  if (status == HK_OK) status = queue_turns(job, streams, err);
+  if (status == HK_OK) status = read_turns(job, at_once, err);
+  for (int i = 0; i < HK_STAND_TURNS; i++) {
+    if (streams[i] != NULL) ops->stream_close(streams[i]);
+  }
+  return status;
+}
+
+/* ---- Pages ----------------------------------------------------------------------------------- */
+
+#define TOUCH_CHUNK (8 * HK_MIB)
+#define SMALL_PAGE  (4 * HK_KIB)
+
+static void touch_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const hk_stand_pages *pages = arg;
+  const hk_bytes begin = chunk * TOUCH_CHUNK, left = pages->bytes - begin;
+  const hk_bytes end = begin + (left < TOUCH_CHUNK ? left : TOUCH_CHUNK);
+  for (hk_bytes at = begin; at < end; at += SMALL_PAGE) *(volatile char *)(pages->base + at) = 1;
+}
+
+static void touch(hk_team *team, hk_stand_pages *pages) {
+  hk_team_run(team, (pages->bytes + TOUCH_CHUNK - 1) / TOUCH_CHUNK, touch_chunk, pages);
+}
+
+/* Maps, touches and, but for TOUCH, registers; adds to *busy what the load's own call took. */
+static hk_status make_pages(const hk_stand_job *job, hk_team *team, hk_ns *busy, hk_error *err) {
+  hk_stand_pages pages;
+  HK_TRY(hk_stand_pages_map(job->load->chunk, job->load->kind != HK_LOAD_PIN, &pages, err));
+  hk_ns begin = hk_now();
+  touch(team, &pages);
+  hk_status status = HK_OK;
+  if (job->load->kind != HK_LOAD_TOUCH) {
+    begin = hk_now();
+    status = hk_stand_pages_register(job->stand, &pages, err);
+  }
+  *busy += hk_now() - begin;
+  hk_stand_pages_close(job->stand, &pages);
+  return status;
+}
+
+static hk_status run_pages(hk_stand_job *job, hk_error *err) {
+  hk_team *team;
+  const int threads = job->load->threads > 0 ? job->load->threads : job->stand->cores;
+  HK_TRY(hk_stand_team(job->stand, threads, &team, err));
+  hk_ns busy = 0;
+  for (int64_t i = 0; i < job->ops; i++) HK_TRY(make_pages(job, team, &busy, err));
+  job->value = (double)job->load->chunk * (double)job->ops * 1e9 / (double)(busy > 0 ? busy : 1);
+  return HK_OK;
+}
+
+/* ---- How much memory there is ---------------------------------------------------------------- */
+
+#define HALVINGS 14 /* the last step is a 16,384th of the memory */
+
+/* Takes what is left in ever smaller blocks: a block of a size that was refused, or a second one of
+ * a size that was not, would not fit, so that each size needs one attempt. */
+static hk_status run_memory(hk_stand_job *job, hk_error *err) {
+  const hk_backend_ops *ops = job->stand->ops;
+  const hk_stand_gpu *gpu = &job->stand->gpu[job->load->gpu];
+  hk_device_info info;
+  HK_TRY(ops->info(gpu->backend, &info, err));
+  void *blocks[HALVINGS] = {NULL};
+  hk_bytes sum = gpu->bytes;
+  for (int i = 0; i < HALVINGS; i++) {
+    const hk_bytes step = (info.memory >> (i + 1)) & ~(hk_bytes)511;
+    if (step > 0 && ops->alloc(gpu->backend, step, &blocks[i], NULL) == HK_OK) sum += step;
+  }
+  for (int i = 0; i < HALVINGS; i++) {
+    if (blocks[i] != NULL) ops->release(gpu->backend, blocks[i]);
+  }
+  job->value = (double)sum;
+  return ops->info(gpu->backend, &info, err); /* refused, or lost? */
+}
+
+/* ---- Any of them ----------------------------------------------------------------------------- */
+
+void hk_stand_alone_run(hk_stand_job *job) {
+  switch (job->load->kind) {
+    case HK_LOAD_SYNC:
+      job->err.status = run_each(job, launch_and_wait, &job->err);
+      break;
+    case HK_LOAD_HOP:
+      job->err.status = run_timed(job, go_round, &job->err);
+      break;
+    case HK_LOAD_TURNS:
+      job->err.status = run_timed(job, take_turns, &job->err);
+      break;
+    case HK_LOAD_MEMORY:
+      job->err.status = run_memory(job, &job->err);
+      break;
+    case HK_LOAD_DISK_READ:
+    case HK_LOAD_DISK_WRITE:
+      job->err.status = hk_stand_disk_run(job, &job->err);
+      break;
+    default:
+      job->err.status = run_pages(job, &job->err);
+  }
+}

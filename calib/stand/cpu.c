@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Loads of the CPU team: passes over a piece of the arrays, shared out as the engine does. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/stand/private.h"
+#include "engine/chunks.h"
+#include "engine/topology.h"
+
+#define SAMPLE 1024 /* parameters */
+
+hk_adamw_step hk_stand_step(int64_t op) {
+  static const hk_adamw hyper = {
+      .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+  return hk_adamw_prepare(&hyper, 100, op % 2 == 0 ? 1 : -1);
+}
+
+int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load) {
+  return load->piece > 0 ? load->piece : stand->cpu.piece;
+}
+
+/* One pass over a piece of the arrays, which begins at `begin`. */
+typedef struct {
+  const hk_stand_arrays *arrays;
+  const hk_cpu_kernels *kernels;
+  hk_load_kind kind;
+  int64_t begin;
+  hk_chunks chunks;
+  hk_adamw_step step;
+  float scale;
+} pass;
+
+static pass pass_of(const hk_stand_job *job, const hk_team *team, int64_t i) {
+  const hk_stand_arrays *a = &job->stand->cpu;
+  const int64_t piece = hk_stand_piece(job->stand, job->load);
+  const int64_t begin = i % (a->params / piece) * piece;
+  return (pass){.arrays = a,
+                .kernels = hk_cpu_kernels_best(),
+                .kind = job->load->kind,
+                .begin = begin,
+                .chunks = hk_chunks_of(piece, job->load->chunk, hk_team_threads(team)),
+                .step = hk_stand_step(i),
+                /* Powers of two, and back again: exact, for ever, if pieces are always the same. */
+                .scale = fabsf(a->grad32[begin]) < 0x1p-6f ? 8 : 0.125f};
+}
+
+static void work(const pass *p, int64_t at, int64_t n) {
+  const hk_stand_arrays *a = p->arrays;
+  const hk_cpu_kernels *k = p->kernels;
+  switch (p->kind) {
+    case HK_LOAD_ADAMW_CPU:
+      k->adamw(&p->step, HK_GRAD_BF16, n, a->p + at, a->m + at, a->v + at, a->grad + at, a->w + at);
+      break;
+    case HK_LOAD_ADAMW_FP32:
+      k->adamw(&p->step, HK_GRAD_FP32, n, a->p + at, a->m + at, a->v + at, a->grad32 + at, NULL);
+      break;
+    case HK_LOAD_UNSCALE:
+      k->unscale(p->scale, n, a->grad32 + at);
+      break;
+    default:
+      k->cast_down(n, a->p + at, a->w + at);
+  }
+}
+
+static void work_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const pass *p = arg;
+  const int64_t at = hk_chunk_begin(&p->chunks, chunk);
+  work(p, p->begin + at, hk_chunk_begin(&p->chunks, chunk + 1) - at);
+}
+
+static void run_pass(hk_team *team, pass *p) {
+  hk_team_run(team, p->chunks.count, work_chunk, p);
+}
+
+static bool is_dram(hk_load_kind kind) {
+  return kind >= HK_LOAD_DRAM_READ && kind <= HK_LOAD_DRAM_COPY;
+}
+
+static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
+  if (is_dram(job->load->kind)) {
+    hk_stand_dram_pass(job, team, i);
+    return;
+  }
+  pass p = pass_of(job, team, i);
+  run_pass(team, &p);
+}
+
+/* ---- Word of an end -------------------------------------------------------------------------- */
+
+/* Whoever queues weights on the GPU sleeps until the CPU has made them. The engine's lane of the
+ * CPU wakes that thread once its next operation has begun, which costs the team some time; so does
+ * this one. */
+typedef struct {
+  pthread_mutex_t lock;
+  pthread_cond_t word;
+  int64_t ended; /* operations */
+  bool over;
+  bool owed; /* word of an end; of the thread that runs the operations */
+  pthread_t thread;
+} listener;
+
+static void *listen(void *argument) {
+  listener *l = argument;
+  int64_t heard = 0;
+  hk_thread_prompt(); /* as the engine's */
+  pthread_mutex_lock(&l->lock);
+  while (!l->over) {
+    if (heard == l->ended) pthread_cond_wait(&l->word, &l->lock);
+    heard = l->ended;
+  }
+  pthread_mutex_unlock(&l->lock);
+  return NULL;
+}
+
+static void end_operation(listener *l, bool last) {
+  pthread_mutex_lock(&l->lock);
+  l->ended++;
+  l->over = last;
+  pthread_mutex_unlock(&l->lock);
+  l->owed = true;
+}
+
+/* As often as a team begins something. */
+static void tell(void *arg) {
+  listener *l = arg;
+  if (l->owed) pthread_cond_signal(&l->word);
+  l->owed = false;
+}
+
+static void run_operations(hk_stand_job *job, hk_team *team, listener *l) {
+  const double work_each = hk_stand_work(job->stand, job->load);
+  hk_ns begin = hk_now();
+  for (size_t s = 0; s < job->n; s++) {
+    const int64_t first = hk_stand_cut(job->ops, job->n, s);
+    const int64_t last = hk_stand_cut(job->ops, job->n, s + 1);
+    for (int64_t i = first; i < last; i++) {
+      run_operation(job, team, job->first + i);
+      end_operation(l, false);
+    }
+    const hk_ns end = hk_now();
+    job->stretches[s] = (hk_stretch){begin, end, work_each * (double)(last - first)};
+    begin = end;
+  }
+}
+
+void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
+  listener l = {.lock = PTHREAD_MUTEX_INITIALIZER, .word = PTHREAD_COND_INITIALIZER};
+  const int failure = hk_stand_thread(job->stand, hk_team_threads(team), 0, listen, &l, &l.thread);
+  if (failure == 0) {
+    hk_team_when_begun(team, tell, &l);
+    run_operations(job, team, &l);
+    hk_team_when_begun(team, NULL, NULL);
+    end_operation(&l, true);
+    tell(&l);
+    pthread_join(l.thread, NULL);
+  } else {
+    hk_fail(&job->err, HK_ENVIRONMENT, "the thread that is told of operations' ends: %s",
+            strerror(failure));
+  }
+  pthread_cond_destroy(&l.word);
+  pthread_mutex_destroy(&l.lock);
+}
+
+/* ---- Against the reference ------------------------------------------------------------------- */
+
+/* The reference's arrays: as the stand's, SAMPLE long. */
+typedef struct {
+  float p[SAMPLE], m[SAMPLE], v[SAMPLE], grad32[SAMPLE];
+  uint16_t grad[SAMPLE], w[SAMPLE];
+} state_sample;
+
+static void take_sample(const hk_stand_arrays *a, int64_t at, size_t n, state_sample *out) {
+  memcpy(out->p, a->p + at, 4 * n);
+  memcpy(out->m, a->m + at, 4 * n);
+  memcpy(out->v, a->v + at, 4 * n);
+  memcpy(out->grad32, a->grad32 + at, 4 * n);
+  memcpy(out->grad, a->grad + at, 2 * n);
+  memcpy(out->w, a->w + at, 2 * n);
+}
+
+static bool same(const hk_stand_arrays *a, int64_t at, size_t n, const state_sample *wanted) {
+  return memcmp(wanted->p, a->p + at, 4 * n) == 0 && memcmp(wanted->m, a->m + at, 4 * n) == 0 &&
+         memcmp(wanted->v, a->v + at, 4 * n) == 0 &&
+         memcmp(wanted->grad32, a->grad32 + at, 4 * n) == 0 &&
+         memcmp(wanted->w, a->w + at, 2 * n) == 0;
+}
+
+static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sample samples[3],
+                                hk_error *err) {
+  size_t n_kernels;
+  pass p = pass_of(job, team, job->first + job->ops);
+  const int64_t all = p.chunks.n, n = all < SAMPLE ? all : SAMPLE;
+  for (int s = 0; s < 3; s++) {
+    take_sample(p.arrays, p.begin + (all - n) * s / 2, (size_t)n, &samples[s]);
+  }
+  run_pass(team, &p);
+  for (int s = 0; s < 3; s++) {
+    state_sample *sample = &samples[s];
+    hk_stand_arrays alone = {.p = sample->p,
+                             .m = sample->m,
+                             .v = sample->v,
+                             .grad32 = sample->grad32,
+                             .grad = sample->grad,
+                             .w = sample->w};
+    pass reference = p;
+    reference.arrays = &alone;
+    reference.kernels = &hk_cpu_kernels_list(&n_kernels)[0]; /* scalar */
+    work(&reference, 0, n);
+    const int64_t at = p.begin + (all - n) * s / 2;
+    if (same(p.arrays, at, (size_t)n, sample)) continue;
+    return hk_fail(err, HK_NO, "the %s kernel gives other bits than plain C in parameters %lld ff.",
+                   p.kernels->name, (long long)at);
+  }
+  return HK_OK;
+}
+
+hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *err) {
+  if (is_dram(job->load->kind)) return hk_stand_dram_verify(job, team, err);
+  state_sample *samples = malloc(3 * sizeof *samples);
+  if (samples == NULL) return hk_fail_memory(err, 3 * sizeof *samples, "checking CPU kernels");
+  const hk_status status = verify_samples(job, team, samples, err);
+  free(samples);
+  return status;
+}

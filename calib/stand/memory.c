@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The stand's host memory: the arena and its quarters, pages of other kinds, what they hold. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "calib/stand/private.h"
+
+#define FILL_CHUNK HK_MIB
+/* Between arrays, so that the same parameter of each does not lie at the same place of a page,
+ * which makes processors wait for stores that they take for their own. */
+#define SKEW ((hk_bytes)1152)
+
+/* ---- Filling --------------------------------------------------------------------------------- */
+
+/* splitmix64 of the place; signs and low bits by the dice, exponents 118 and 119 of 127. */
+uint64_t hk_stand_pattern(uint64_t seed, int64_t i) {
+  uint64_t r = seed + (uint64_t)i * 0x9e3779b97f4a7c15u;
+  r = (r ^ r >> 30) * 0xbf58476d1ce4e5b9u;
+  r = (r ^ r >> 27) * 0x94d049bb133111ebu;
+  return ((r ^ r >> 31) & 0x80ff80ff80ff80ffu) | 0x3b003b003b003b00u;
+}
+
+typedef struct {
+  char *memory;
+  hk_bytes bytes;
+  uint64_t mask;
+} filling;
+
+static void fill_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const filling *f = arg;
+  const hk_bytes begin = chunk * FILL_CHUNK;
+  const hk_bytes end = begin + FILL_CHUNK < f->bytes ? begin + FILL_CHUNK : f->bytes;
+  for (hk_bytes at = begin; at < end; at += 8) {
+    const uint64_t word = hk_stand_pattern(0, at / 8) & f->mask;
+    memcpy(f->memory + at, &word, (size_t)(end - at < 8 ? end - at : 8));
+  }
+}
+
+void hk_stand_fill(hk_team *team, void *memory, hk_bytes bytes, bool positive) {
+  filling f = {memory, bytes, positive ? 0x7fffffff7fffffffu : UINT64_MAX};
+  hk_team_run(team, (bytes + FILL_CHUNK - 1) / FILL_CHUNK, fill_chunk, &f);
+}
+
+/* ---- Other pages ----------------------------------------------------------------------------- */
+
+hk_status hk_stand_pages_map(hk_bytes bytes, bool huge, hk_stand_pages *pages, hk_error *err) {
+  *pages = (hk_stand_pages){0};
+  HK_TRY(hk_arena_check_room(bytes, "a probe", err));
+  void *base =
+      mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return hk_fail(err, HK_ENVIRONMENT, "%lld bytes of host memory for a probe: %s",
+                   (long long)bytes, strerror(errno));
+  }
+  /* Refused where the system has no huge pages: then both kinds are what it has. */
+  (void)madvise(base, (size_t)bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  *pages = (hk_stand_pages){.base = base, .bytes = bytes};
+  return HK_OK;
+}
+
+hk_status hk_stand_pages_register(hk_stand *stand, hk_stand_pages *pages, hk_error *err) {
+  HK_TRY(stand->ops->host_register(stand->gpu[0].backend, pages->base, pages->bytes, err));
+  pages->registered = true;
+  return HK_OK;
+}
+
+void hk_stand_pages_close(hk_stand *stand, hk_stand_pages *pages) {
+  if (pages->registered) stand->ops->host_unregister(stand->gpu[0].backend, pages->base);
+  if (pages->base != NULL) munmap(pages->base, (size_t)pages->bytes);
+  *pages = (hk_stand_pages){0};
+}
+
+hk_status hk_stand_small_pages(hk_stand *stand, bool pinned, hk_stand_pages **pages,
+                               hk_error *err) {
+  *pages = pinned ? &stand->pinned : &stand->pageable;
+  if ((*pages)->base != NULL) return HK_OK;
+  hk_team *team;
+  HK_TRY(hk_stand_team(stand, stand->cores, &team, err));
+  HK_TRY(hk_stand_pages_map(stand->arena.bytes / 16, false, *pages, err));
+  hk_stand_fill(team, (*pages)->base, (*pages)->bytes, false);
+  const hk_status status = pinned ? hk_stand_pages_register(stand, *pages, err) : HK_OK;
+  if (status != HK_OK) hk_stand_pages_close(stand, *pages);
+  return status;
+}
+
+/* ---- The arena ------------------------------------------------------------------------------- */
+
+static void lay_out_arrays(hk_stand_arrays *a, char *at, hk_bytes bytes) {
+  const int64_t n = (bytes - 6 * SKEW) / 20 / 4096 * 4096;
+  a->params = n;
+  a->piece = n < HK_PROBE_CPU_PIECE ? n : HK_PROBE_CPU_PIECE;
+  float **const floats[] = {&a->p, &a->m, &a->v, &a->grad32};
+  for (int i = 0; i < 4; i++, at += 4 * n + SKEW) *floats[i] = (float *)(void *)at;
+  a->grad = (uint16_t *)(void *)at;
+  a->w = (uint16_t *)(void *)(at + 2 * n + SKEW);
+}
+
+static void lay_out(hk_stand *stand) {
+  char *base = stand->arena.base;
+  const hk_bytes quarter = stand->quarter = stand->arena.bytes / 4;
+  stand->in = base;
+  stand->out = base + quarter;
+  lay_out_arrays(&stand->cpu, base + 2 * quarter, quarter);
+  stand->mapped = base + 3 * quarter;
+  const int64_t n = stand->mapped_params = quarter / 12 / 32 * 32;
+  stand->mapped_shape = (hk_slab_shape){.numel = n, .bytes = 12 * n, .m = 4 * n, .v = 8 * n};
+}
+
+hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *err) {
+  hk_team *team;
+  HK_TRY(hk_stand_team(stand, stand->cores, &team, err));
+  HK_TRY(hk_arena_open(host_bytes, team, stand->gpu[0].pci, &stand->arena, err));
+  hk_stand_add_note(stand, stand->arena.note);
+  HK_TRY(hk_arena_register(&stand->arena, stand->gpu[0].backend, err));
+  lay_out(stand);
+  hk_stand_fill(team, stand->arena.base, stand->arena.bytes, false);
+  hk_stand_fill(team, stand->cpu.v, 4 * stand->cpu.params, true);
+  hk_stand_fill(team, stand->mapped + stand->mapped_shape.v, 4 * stand->mapped_params, true);
+  return HK_OK;
+}
+
+void hk_stand_memory_close(hk_stand *stand) {
+  if (stand->gpus == 0) return;
+  hk_stand_pages_close(stand, &stand->pinned);
+  hk_stand_pages_close(stand, &stand->pageable);
+  hk_arena_close(&stand->arena);
+}

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* A run of a probe: how much work each load gets, all of them started together, rates, checks. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/stand/private.h"
+#include "engine/topology.h"
+
+#define MOST_OPERATIONS ((int64_t)1 << 22)
+#define MOST_TRIES      6
+
+/* ---- What can run ---------------------------------------------------------------------------- */
+
+static bool is_dram(hk_load_kind kind) {
+  return kind >= HK_LOAD_DRAM_READ && kind <= HK_LOAD_DRAM_COPY;
+}
+
+/* Queued or called by the calling thread, one value a run, no stretches: the last kinds. */
+static bool is_call(hk_load_kind kind) {
+  return kind >= HK_LOAD_SYNC;
+}
+
+/* Loads that use what others use, too. */
+static bool is_alone(hk_load_kind kind) {
+  return is_call(kind) || is_dram(kind) || kind == HK_LOAD_MATMUL;
+}
+
+static bool is_team(hk_load_kind kind) {
+  return hk_load_is_cpu(kind) && !is_call(kind);
+}
+
+static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *err) {
+  const hk_stand_gpu *gpu = &stand->gpu[l->gpu];
+  int64_t most = INT64_MAX;
+  if (l->kind == HK_LOAD_ADAMW_GPU || l->kind == HK_LOAD_UPDATE || l->kind == HK_LOAD_MAPPED) {
+    most = gpu->params;
+  }
+  if (l->kind == HK_LOAD_MAPPED && stand->mapped_params < most) most = stand->mapped_params;
+  if (l->kind == HK_LOAD_TURNS) most = hk_min(gpu->quarter, stand->quarter) / HK_STAND_TURNS;
+  if (l->kind == HK_LOAD_HOP) most = hk_min(gpu->quarter, stand->quarter);
+  if (l->kind == HK_LOAD_MATMUL) {
+    const double in = 2.0 * (double)l->k * (double)(l->chunk + l->n);
+    const double out = 2.0 * (double)l->chunk * (double)l->n;
+    if (l->n < 1 || l->k < 1 || in > (double)gpu->quarter || out > (double)gpu->quarter ||
+        in + out > (double)stand->quarter) {
+      most = 0;
+    }
+  }
+  if (l->piece > stand->cpu.params) most = 0;
+  if (l->chunk >= 1 && l->chunk <= most && (!is_dram(l->kind) || l->chunk % 256 == 0)) return HK_OK;
+  return hk_fail(err, HK_INPUT, "operations of %lld do not fit the memory that the stand has",
+                 (long long)l->chunk);
+}
+
+static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_error *err) {
+  const hk_load *l = &probe->loads[i];
+  if (l->kind >= HK_LOAD_KINDS || l->gpu < 0 || l->gpu >= stand->gpus) {
+    return hk_fail(err, HK_INPUT, "there is no such load, or no GPU %d", l->gpu);
+  }
+  bool clash = probe->n_loads > 1 && is_alone(l->kind);
+  for (int j = 0; j < i; j++) {
+    clash |= hk_stand_lane_of(stand, l) == hk_stand_lane_of(stand, &probe->loads[j]);
+  }
+  if (clash) return hk_fail(err, HK_INPUT, "it cannot run beside the probe's other loads");
+  return check_room(stand, l, err);
+}
+
+/* ---- How much -------------------------------------------------------------------------------- */
+
+double hk_stand_work(const hk_stand *stand, const hk_load *load) {
+  switch (load->kind) {
+    case HK_LOAD_ADAMW_CPU:
+    case HK_LOAD_ADAMW_FP32:
+    case HK_LOAD_UNSCALE:
+    case HK_LOAD_CAST:
+      return (double)hk_stand_piece(stand, load);
+    case HK_LOAD_DRAM_READ:
+    case HK_LOAD_DRAM_WRITE:
+      return (double)hk_stand_dram_bytes(stand);
+    case HK_LOAD_DRAM_COPY:
+      return 2 * (double)hk_stand_dram_bytes(stand);
+    case HK_LOAD_MATMUL:
+      return 2 * (double)load->chunk * (double)load->n * (double)load->k;
+    case HK_LOAD_LAUNCH:
+    case HK_LOAD_SYNC:
+      return 1;
+    default:
+      return (double)load->chunk;
+  }
+}
+
+/* Before anything is known: on the low side. */
+static double guess(const hk_load *l) {
+  switch (*hk_load_unit(l->kind)) {
+    case 'B':
+      return 2e9;
+    case 'P':
+      return 1e8 * (l->threads > 0 ? l->threads : 1);
+    case 'F':
+      return 1e9;
+    default:
+      return 1e5; /* launches */
+  }
+}
+
+/* The number of what earlier runs of a probe showed; zeros before the first. */
+static hk_status find_learnt(hk_stand *stand, const char *probe, size_t *number, hk_error *err) {
+  *number = 0;
+  while (*number < stand->n_learnt && strcmp(stand->learnt[*number].probe, probe) != 0) ++*number;
+  if (*number < stand->n_learnt) return HK_OK;
+  if (stand->n_learnt == stand->learnt_room) {
+    const size_t room = stand->learnt_room > 0 ? 2 * stand->learnt_room : 64;
+    hk_stand_learnt *grown = realloc(stand->learnt, room * sizeof *grown);
+    if (grown == NULL) return hk_fail_memory(err, room * sizeof *grown, "what probes showed");
+    stand->learnt = grown;
+    stand->learnt_room = room;
+  }
+  hk_stand_learnt *new = &stand->learnt[stand->n_learnt++];
+  *new = (hk_stand_learnt){0};
+  memcpy(new->probe, probe, sizeof new->probe);
+  return HK_OK;
+}
+
+static int64_t operations(double n) {
+  return n < 1 ? 1 : n > (double)MOST_OPERATIONS ? MOST_OPERATIONS : llround(n);
+}
+
+/* Operations of each load so that all last about `wish`; of WHOLE probes, that the last one does,
+ * in units that keep the ratio of their work exact. */
+static void choose_amounts(hk_stand_job *jobs, const hk_probe *probe, const double *learnt,
+                           double wish) {
+  double sum = 0, shares = 0, unit = 0;
+  for (int i = 0; i < probe->n_loads; i++) {
+    const double rate = learnt[i] > 0 ? learnt[i] : guess(jobs[i].load);
+    const double work = hk_stand_work(jobs[i].stand, jobs[i].load);
+    jobs[i].ops = jobs[i].load->kind == HK_LOAD_MEMORY ? 1 : operations(rate * wish / 1e9 / work);
+    sum += rate * wish / 1e9;
+    shares += jobs[i].load->share;
+    if (work > unit) unit = work;
+  }
+  if (probe->mode != HK_PROBE_WHOLE || !(shares > 0)) return;
+  const double units = (double)operations(sum / shares / unit);
+  for (int i = 0; i < probe->n_loads; i++) {
+    const hk_load *l = jobs[i].load;
+    jobs[i].ops = operations(units * l->share * unit / hk_stand_work(jobs[i].stand, l));
+  }
+}
+
+/* Where each load begins this time: behind what the last runs used. */
+static void set_out(hk_stand *stand, hk_stand_job *jobs, int n) {
+  int64_t most = 0;
+  for (int i = 0; i < n; i++) {
+    jobs[i].first = stand->turn;
+    jobs[i].n = (size_t)(jobs[i].ops < HK_STAND_STRETCHES ? jobs[i].ops : HK_STAND_STRETCHES);
+    jobs[i].seed = stand->dice += 16;
+    jobs[i].err = (hk_error){0};
+    if (jobs[i].ops > most) most = jobs[i].ops;
+  }
+  stand->turn += most + 1; /* a checking operation may follow */
+}
+
+/* ---- Together -------------------------------------------------------------------------------- */
+
+typedef enum { SHUT, OPEN, CALLED_OFF } gate_state;
+
+typedef struct {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  int waiting;
+  gate_state state;
+} gate;
+
+typedef struct {
+  hk_stand_job *job;
+  gate *gate;
+  pthread_t thread;
+} runner;
+
+static gate_state wait_at(gate *g) {
+  pthread_mutex_lock(&g->lock);
+  g->waiting++;
+  pthread_cond_broadcast(&g->changed);
+  while (g->state == SHUT) pthread_cond_wait(&g->changed, &g->lock);
+  const gate_state state = g->state;
+  pthread_mutex_unlock(&g->lock);
+  return state;
+}
+
+static void open_gate(gate *g, int expected, gate_state state) {
+  pthread_mutex_lock(&g->lock);
+  while (g->waiting < expected) pthread_cond_wait(&g->changed, &g->lock);
+  g->state = state;
+  pthread_cond_broadcast(&g->changed);
+  pthread_mutex_unlock(&g->lock);
+}
+
+static void *run_lane(void *argument) {
+  const runner *r = argument;
+  hk_thread_prompt(); /* as the engine's threads that queue */
+  if (wait_at(r->gate) == OPEN) hk_stand_gpu_run(r->job);
+  return NULL;
+}
+
+/* Queues that are full make their caller wait, so every lane has a thread to fill it; the team's
+ * first member is this one. */
+static hk_status run_together(hk_stand_job *jobs, int n, hk_stand_job *cpu, hk_team *team,
+                              hk_error *err) {
+  gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+  runner runners[HK_PROBE_LOADS];
+  int started = 0, failure = 0;
+  for (int i = 0; i < n && failure == 0; i++) {
+    if (&jobs[i] == cpu) continue;
+    runner *r = &runners[started];
+    *r = (runner){.job = &jobs[i], .gate = &g};
+    failure = hk_stand_thread(jobs[i].stand, cpu != NULL ? hk_team_threads(team) : 0, 1 + started,
+                              run_lane, r, &r->thread);
+    started += failure == 0;
+  }
+  if (cpu != NULL) hk_team_join(team);
+  open_gate(&g, started, failure == 0 ? OPEN : CALLED_OFF);
+  if (cpu != NULL && failure == 0) hk_stand_cpu_run(cpu, team);
+  if (cpu != NULL) hk_cpu_unpin();
+  for (int i = 0; i < started; i++) pthread_join(runners[i].thread, NULL);
+  pthread_cond_destroy(&g.changed);
+  pthread_mutex_destroy(&g.lock);
+  if (failure == 0) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "a load's thread cannot be started: %s", strerror(failure));
+}
+
+/* "LOAD on GPU n: what was wrong" of the first load that failed. */
+static hk_status first_failure(const hk_stand_job *jobs, int n, hk_error *err) {
+  for (int i = 0; i < n; i++) {
+    const hk_load *l = jobs[i].load;
+    if (jobs[i].err.status == HK_OK) continue;
+    char gpu[32] = "";
+    if (!hk_load_is_cpu(l->kind)) snprintf(gpu, sizeof gpu, " on GPU %d", l->gpu);
+    return hk_fail(err, jobs[i].err.status, "%s%s: %s", hk_load_name(l->kind), gpu,
+                   jobs[i].err.message);
+  }
+  return HK_OK;
+}
+
+static hk_status align_clocks(hk_stand *stand, const hk_probe *probe, hk_error *err) {
+  bool aligned[HK_STAND_GPUS] = {false};
+  for (int i = 0; i < probe->n_loads; i++) {
+    const hk_load *l = &probe->loads[i];
+    hk_ns unused;
+    if (is_team(l->kind) || aligned[l->gpu]) continue;
+    HK_TRY(stand->ops->clock_align(stand->gpu[l->gpu].backend, &unused, err));
+    aligned[l->gpu] = true;
+  }
+  return HK_OK;
+}
+
+/* ---- One try --------------------------------------------------------------------------------- */
+
+typedef struct {
+  hk_stand *stand;
+  const hk_probe *probe;
+  hk_stand_job jobs[HK_PROBE_LOADS];
+  hk_stand_job *cpu; /* NULL: none */
+  hk_team *team;     /* its */
+  size_t learnt;     /* its number among what the stand has learnt */
+} run;
+
+static hk_status prepare_data(run *r, hk_error *err) {
+  for (int i = 0; i < r->probe->n_loads; i++) {
+    if (!hk_stand_is_copy(r->jobs[i].load->kind)) continue;
+    HK_TRY(hk_stand_copy_prepare(&r->jobs[i], err));
+  }
+  return HK_OK;
+}
+
+static hk_status verify_job(const run *r, const hk_stand_job *job, hk_error *err) {
+  if (job == r->cpu) return hk_stand_cpu_verify(job, r->team, err);
+  if (hk_stand_is_copy(job->load->kind)) return hk_stand_copy_verify(job, err);
+  switch (job->load->kind) {
+    case HK_LOAD_ADAMW_GPU:
+    case HK_LOAD_UPDATE:
+    case HK_LOAD_MAPPED:
+      return hk_stand_update_verify(job, err);
+    case HK_LOAD_MATMUL:
+      return hk_stand_matmul_verify(job, err);
+    case HK_LOAD_DISK_READ:
+    case HK_LOAD_DISK_WRITE:
+      return hk_stand_disk_verify(job, err);
+    default:
+      return HK_OK; /* it moves nothing */
+  }
+}
+
+static hk_status rates_of(run *r, double *values, hk_error *err) {
+  const hk_stretch *stretches[HK_PROBE_LOADS] = {NULL};
+  size_t counts[HK_PROBE_LOADS] = {0};
+  const int n = r->probe->n_loads;
+  if (is_call(r->jobs[0].load->kind)) {
+    values[0] = r->jobs[0].value;
+    return HK_OK;
+  }
+  for (int i = 0; i < n; i++) {
+    stretches[i] = r->jobs[i].stretches;
+    counts[i] = r->jobs[i].n;
+  }
+  HK_TRY(hk_probe_rates(r->probe->mode, stretches, counts, n, values, err));
+  for (int i = 0; i < n; i++) {
+    if (r->jobs[i].load->kind == HK_LOAD_UPDATE) values[i] = r->jobs[i].value;
+  }
+  return HK_OK;
+}
+
+static hk_ns span_of(const hk_stand_job *job) {
+  return job->stretches[job->n - 1].end - job->stretches[0].begin;
+}
+
+/* How long the load lasted that was over first; of WHOLE probes, last. */
+static hk_ns duration(const run *r) {
+  const bool whole = r->probe->mode == HK_PROBE_WHOLE;
+  hk_ns found = whole ? 0 : INT64_MAX;
+  for (int i = 0; i < r->probe->n_loads; i++) {
+    const hk_ns span = span_of(&r->jobs[i]);
+    if (whole ? span > found : span < found) found = span;
+  }
+  return found;
+}
+
+/* Rates over the whole of each load, not just the common window: that may be short, and one load
+ * may have stood still in it. */
+static void learn(run *r) {
+  double *rates = r->stand->learnt[r->learnt].rates;
+  for (int i = 0; i < r->probe->n_loads; i++) {
+    const hk_stand_job *job = &r->jobs[i];
+    const hk_ns span = span_of(job);
+    const double work = hk_stand_work(r->stand, job->load) * (double)job->ops;
+    if (span > 0) rates[i] = work * 1e9 / (double)span;
+  }
+}
+
+/* What counts is in job->value; how long it all took, what else it needs included, is learnt from.
+ */
+static void run_call(hk_stand_job *job) {
+  const hk_ns begin = hk_now();
+  hk_stand_alone_run(job);
+  job->stretches[0] = (hk_stretch){.begin = begin, .end = hk_now()};
+  job->n = 1;
+}
+
+static hk_status try_once(run *r, double wish, bool verify, hk_error *err) {
+  const int n = r->probe->n_loads;
+  choose_amounts(r->jobs, r->probe, r->stand->learnt[r->learnt].rates, wish);
+  set_out(r->stand, r->jobs, n);
+  if (verify) HK_TRY(prepare_data(r, err));
+  if (is_call(r->jobs[0].load->kind)) {
+    run_call(&r->jobs[0]);
+  } else {
+    HK_TRY(align_clocks(r->stand, r->probe, err));
+    HK_TRY(run_together(r->jobs, n, r->cpu, r->team, err));
+  }
+  return first_failure(r->jobs, n, err);
+}
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+static bool shares_target(const hk_probe *probe, const hk_load *load) {
+  for (int i = 0; i < probe->n_loads; i++) {
+    const hk_load *other = &probe->loads[i];
+    if (other != load && other->gpu == load->gpu && hk_stand_is_in(other->kind)) return true;
+  }
+  return false;
+}
+
+static hk_status set_up(run *r, hk_error *err) {
+  const hk_probe *probe = r->probe;
+  int gpus = 0, number[HK_STAND_GPUS];
+  for (int g = 0; g < HK_STAND_GPUS; g++) number[g] = -1;
+  for (int i = 0; i < probe->n_loads; i++) {
+    const hk_load *l = &probe->loads[i];
+    HK_TRY(check_load(r->stand, probe, i, err));
+    if (is_team(l->kind)) {
+      r->cpu = &r->jobs[i];
+      HK_TRY(hk_stand_team(r->stand, l->threads, &r->team, err));
+    } else if (number[l->gpu] < 0) {
+      number[l->gpu] = gpus++;
+    }
+  }
+  for (int i = 0; i < probe->n_loads; i++) {
+    const hk_load *l = &probe->loads[i];
+    r->jobs[i].part = number[l->gpu] < 0 ? 0 : number[l->gpu];
+    r->jobs[i].parts = gpus > 0 ? gpus : 1;
+    r->jobs[i].halved = hk_stand_is_in(l->kind) && shares_target(probe, l);
+    if (hk_stand_is_copy(l->kind)) HK_TRY(hk_stand_copy_check(&r->jobs[i], err));
+  }
+  return find_learnt(r->stand, probe->name, &r->learnt, err);
+}
+
+/* Tries until all loads last long enough; each try uses what the one before has taught. Where one
+ * load was over before another had begun, all get more to do. */
+static hk_status measure(run *r, hk_ns wish, bool verify, double *values, hk_error *err) {
+  double aim = (double)wish;
+  hk_status status = HK_NO;
+  for (int i = 0; i < MOST_TRIES; i++) {
+    HK_TRY(try_once(r, aim, verify, err));
+    learn(r);
+    status = rates_of(r, values, err);
+    if (status == HK_OK && (is_call(r->jobs[0].load->kind) || duration(r) >= wish / 4)) break;
+    if (status != HK_OK) aim *= 4;
+  }
+  return status;
+}
+
+static hk_status run_probe(run *r, hk_ns wish, bool verify, double *values, hk_error *err) {
+  HK_TRY(set_up(r, err));
+  HK_TRY(measure(r, wish > 0 ? wish : 1, verify, values, err));
+  for (int i = 0; verify && i < r->probe->n_loads; i++) {
+    if (verify_job(r, &r->jobs[i], &r->jobs[i].err) != HK_OK) break;
+  }
+  return first_failure(r->jobs, r->probe->n_loads, err);
+}
+
+hk_status hk_stand_run(hk_stand *stand, const hk_probe *probe, hk_ns wish, bool verify,
+                       double *values, hk_error *err) {
+  if (probe->n_loads < 1 || probe->n_loads > HK_PROBE_LOADS) {
+    return hk_fail(err, HK_INPUT, "probe %s has %d loads; 1 to %d are possible", probe->name,
+                   probe->n_loads, HK_PROBE_LOADS);
+  }
+  run *r = calloc(1, sizeof *r);
+  if (r == NULL) return hk_fail_memory(err, sizeof *r, "a probe's run");
+  r->stand = stand;
+  r->probe = probe;
+  for (int i = 0; i < probe->n_loads; i++) {
+    r->jobs[i].stand = stand;
+    r->jobs[i].load = &probe->loads[i];
+  }
+  const hk_status status = run_probe(r, wish, verify, values, err);
+  free(r);
+  return status == HK_OK ? HK_OK : hk_fail_prefix(err, "probe %s", probe->name);
+}

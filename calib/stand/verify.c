@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* GPU kernels against the reference: one more operation after those measured, looked at before and
+ * after. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/stand/private.h"
+
+/* ---- AdamW: bit for bit ---------------------------------------------------------------------- */
+
+#define SAMPLE 1024 /* parameters; of the begin, the middle and the end of an operation */
+
+typedef struct {
+  float p[SAMPLE], m[SAMPLE], v[SAMPLE];
+  uint16_t grad[SAMPLE], w[SAMPLE];
+} state_sample;
+
+static hk_status fetch_state(const hk_stand_job *job, const hk_kernel *k, int64_t at, int64_t n,
+                             state_sample *out, hk_error *err) {
+  hk_stand *stand = job->stand;
+  hk_stand_lane *lane = hk_stand_lane_of(stand, job->load);
+  const char *state = (const char *)k->from + 4 * (k->first + at);
+  HK_TRY(hk_stand_fetch(stand, lane, out->p, state, 4 * n, err));
+  HK_TRY(hk_stand_fetch(stand, lane, out->m, state + k->shape.m, 4 * n, err));
+  HK_TRY(hk_stand_fetch(stand, lane, out->v, state + k->shape.v, 4 * n, err));
+  HK_TRY(hk_stand_fetch(stand, lane, out->grad, (const uint16_t *)k->grad + at, 2 * n, err));
+  return hk_stand_fetch(stand, lane, out->w, k->w + at, 2 * n, err);
+}
+
+static uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+static hk_status compare_state(const state_sample *got, const state_sample *wanted, int64_t n,
+                               int64_t at, hk_error *err) {
+  for (int64_t i = 0; i < n; i++) {
+    if (bits_of(got->p[i]) == bits_of(wanted->p[i]) &&
+        bits_of(got->m[i]) == bits_of(wanted->m[i]) &&
+        bits_of(got->v[i]) == bits_of(wanted->v[i]) && got->w[i] == wanted->w[i]) {
+      continue;
+    }
+    const long long parameter = at + i;
+    return hk_fail(err, HK_NO,
+                   "AdamW of parameter %lld gave p %.9g, m %.9g, v %.9g, weight 0x%04x, not %.9g, "
+                   "%.9g, %.9g, 0x%04x",
+                   parameter, (double)got->p[i], (double)got->m[i], (double)got->v[i], got->w[i],
+                   (double)wanted->p[i], (double)wanted->m[i], (double)wanted->v[i], wanted->w[i]);
+  }
+  return HK_OK;
+}
+
+static hk_status verify_update(const hk_stand_job *job, state_sample wanted[3], state_sample *got,
+                               hk_error *err) {
+  hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
+  const int64_t i = job->first + job->ops, all = job->load->chunk;
+  const int64_t n = all < SAMPLE ? all : SAMPLE;
+  const hk_kernel k = hk_stand_kernel(job, i);
+  for (int s = 0; s < 3; s++) {
+    HK_TRY(fetch_state(job, &k, (all - n) * s / 2, n, &wanted[s], err));
+  }
+  HK_TRY(hk_stand_queue(job, i, err));
+  HK_TRY(job->stand->ops->stream_sync(lane->stream, err));
+  for (int s = 0; s < 3; s++) {
+    state_sample *w = &wanted[s];
+    const int64_t at = (all - n) * s / 2;
+    hk_adamw_scalar(&k.step, k.type, n, w->p, w->m, w->v, w->grad, w->w);
+    HK_TRY(fetch_state(job, &k, at, n, got, err));
+    HK_TRY(compare_state(got, w, n, at, err));
+  }
+  return HK_OK;
+}
+
+hk_status hk_stand_update_verify(const hk_stand_job *job, hk_error *err) {
+  state_sample *samples = malloc(4 * sizeof *samples);
+  if (samples == NULL) return hk_fail_memory(err, 4 * sizeof *samples, "checking AdamW");
+  const hk_status status = verify_update(job, samples, samples + 3, err);
+  free(samples);
+  return status;
+}
+
+/* ---- Matrix products ------------------------------------------------------------------------- */
+
+#define ENTRIES 16
+
+static double value_of(uint16_t bf16) {
+  const uint32_t bits = (uint32_t)bf16 << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return (double)value;
+}
+
+/* Products are added up in fp32 in some order, and the sum is rounded to bf16, which has 8 bits. */
+static hk_status verify_entry(const hk_kernel *k, const uint16_t *a, const uint16_t *b,
+                              const uint16_t *w, int64_t row, int64_t column, hk_error *err) {
+  double sum = 0, size = 0;
+  for (int64_t i = 0; i < k->depth; i++) {
+    const double product = value_of(a[row * k->depth + i]) * value_of(b[i * k->columns + column]);
+    sum += product;
+    size += fabs(product);
+  }
+  const double got = value_of(w[row * k->columns + column]);
+  if (fabs(got - sum) <= 0x1p-8 * fabs(sum) + (double)k->depth * 0x1p-24 * size) return HK_OK;
+  return hk_fail(err, HK_NO, "entry (%lld, %lld) of a matrix product is %.9g, not %.9g",
+                 (long long)row, (long long)column, got, sum);
+}
+
+/* Fetched to where copies from the GPU end. */
+hk_status hk_stand_matmul_verify(const hk_stand_job *job, hk_error *err) {
+  const hk_kernel k = hk_stand_kernel(job, 0);
+  const int64_t in = k.rows * k.depth + k.depth * k.columns;
+  hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
+  uint16_t *a = (uint16_t *)(void *)job->stand->out, *w = a + in;
+  HK_TRY(hk_stand_fetch(job->stand, lane, a, k.a, 2 * in, err));
+  HK_TRY(hk_stand_fetch(job->stand, lane, w, k.w, 2 * k.rows * k.columns, err));
+  for (int64_t e = 0; e < ENTRIES; e++) {
+    const int64_t row = (k.rows - 1) * e / (ENTRIES - 1);
+    const int64_t column = (k.columns - 1) * (e * 7 % ENTRIES) / (ENTRIES - 1);
+    HK_TRY(verify_entry(&k, a, a + k.rows * k.depth, w, row, column, err));
+  }
+  return HK_OK;
+}
