@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What each kind of operation asks of a machine: the only place where operations meet rates.
- * docs/architecture.md derives the bytes of host memory traffic a parameter; docs/simulator.md says
- * what a byte costs. */
+/* What each kind of operation asks of a machine when it runs alone: latency, highest rate, and use
+ * of each resource per unit of work. What operations do to each other is in sim/contention.c and
+ * sim/copy_turns.c. Together these files are the only ones in which the simulation of operations
+ * reads a machine's rates; the event loop (sim/sim.c) reads none. docs/architecture.md derives the
+ * bytes a parameter, docs/simulator.md has the table of demands. */
 #include <math.h>
 
 #include "sim/sim.h"
@@ -68,17 +70,6 @@ double hk_resource_capacity(const hk_machine *m, hk_resource resource, bool mixe
     default:
       return 0;
   }
-}
-
-double hk_cpu_kept(const hk_machine *m, double gpus_in, double gpus_out) {
-  return pow(m->cpu_beside_h2d.value, gpus_in) * pow(m->cpu_beside_d2h.value, gpus_out);
-}
-
-double hk_h2d_kept(const hk_machine *m, double kernels) {
-  const double least = m->h2d_loaded.value / m->h2d.value, from = m->h2d_load_from.value;
-  const double load = fmin(kernels / m->dram.value, 1);
-  if (least <= 0 || least >= 1 || load <= from) return 1;
-  return 1 - (1 - least) * (load - from) / (1 - from);
 }
 
 static void use(hk_demand *d, hk_resource resource, double per_unit) {
@@ -230,6 +221,19 @@ static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size
 
 static hk_demand only_latency(double ns) {
   return (hk_demand){.latency = (hk_ns)ns, .cap = INFINITY, .weight = 1, .weight_crowded = 1};
+}
+
+bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
+  return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
+         a->measured == b->measured;
+}
+
+hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to) {
+  const hk_op *a = &graph->ops[from], *b = &graph->ops[to];
+  const bool hops = machine->gpu_hop.value > 0 && a->lane != b->lane && a->rank == b->rank &&
+                    !hk_lane_on_cpu(graph->lanes[a->lane].kind) &&
+                    !hk_lane_on_cpu(graph->lanes[b->lane].kind);
+  return hops ? (hk_ns)machine->gpu_hop.value : 0;
 }
 
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {

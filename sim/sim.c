@@ -78,83 +78,8 @@ static void progress(hk_state *s) {
   s->since = s->now;
 }
 
-/* What the node's fluid operations do to each other's terms. */
-typedef struct {
-  double gpus_in, gpus_out; /* GPUs with copies under way */
-  double kernels;           /* bytes a second of host memory that CPU kernels wish to move */
-} company;
-
-/* The fluid operations go to s->activities; `n` of them. */
-static company gather(hk_state *s, int *n) {
-  company c = {0};
-  *n = 0;
-  memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
-  memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
-  memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
-  for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    if (!run->fluid) continue;
-    s->activities[(*n)++] = &run->activity;
-    const int32_t rank = s->graph->ops[run->op].rank;
-    if (run->updates) s->updating[rank] = true;
-    if (run->traffic == 0) continue;
-    unsigned *of_rank = &s->traffic[rank];
-    s->readers[rank] += (run->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
-    const unsigned first = run->traffic & ~*of_rank; /* of its sort on that GPU */
-    *of_rank |= run->traffic;
-    if ((first & HK_TRAFFIC_IN) != 0) c.gpus_in += s->graph->multiplicity;
-    if ((first & HK_TRAFFIC_OUT) != 0) c.gpus_out += s->graph->multiplicity;
-    c.kernels += run->host_wish;
-  }
-  return c;
-}
-
-/* Copies beside a copy in and kernels that read host memory, of the same GPU. The link serves its
- * copy engine and all kernels together alike, so that each more of these leaves less to the others,
- * not to the copy. */
-static void adapt_to_reads(hk_run *run, const hk_machine *m, int readers) {
-  if ((run->traffic & HK_TRAFFIC_COPY_OUT) != 0) run->activity.cap *= m->d2h_beside_reads.value;
-  if ((run->traffic & HK_TRAFFIC_COPY_IN) != 0) {
-    run->activity.weight *= m->h2d_beside_reads.value * readers;
-  }
-}
-
-/* What an update on the GPU keeps of its rate beside that GPU's copies. */
-static double update_kept(const hk_machine *m, unsigned traffic) {
-  const double in = (traffic & HK_TRAFFIC_COPY_IN) != 0 ? m->gpu_beside_h2d.value : 1;
-  return (traffic & HK_TRAFFIC_COPY_OUT) != 0 ? in * m->gpu_beside_d2h.value : in;
-}
-
-/* Caps, weights and capacities as they are in this company. */
-static void adapt(hk_state *s, company c) {
-  const double kept = c.kernels > 0 ? hk_cpu_kept(s->machine, c.gpus_in, c.gpus_out) : 1;
-  const double kept_in = hk_h2d_kept(s->machine, kept * c.kernels);
-  const bool mixed = c.kernels > 0 && c.gpus_in + c.gpus_out > 0;
-  const bool crowded = mixed || fmax(c.gpus_in, c.gpus_out) > 1;
-  for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    run->activity.weight = crowded ? run->weight_crowded : run->weight;
-    run->activity.cap = run->cap;
-    if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
-    if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
-    const int32_t rank = s->graph->ops[run->op].rank;
-    if (run->slowed) run->activity.cap *= update_kept(s->machine, s->traffic[rank]);
-    if (run->computes && s->updating[rank])
-      run->activity.cap *= s->machine->compute_beside_update.value;
-    if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, s->machine, s->readers[rank]);
-  }
-  s->capacity[HK_RES_DRAM] = hk_resource_capacity(s->machine, HK_RES_DRAM, mixed);
-  for (int rank = 0; rank < s->graph->ranks; rank++) {
-    const bool shared = c.kernels > 0 && hk_both_read(s->traffic[rank]);
-    s->capacity[hk_slot(rank, HK_RES_H2D)] =
-        kept_in * s->machine->h2d.value * (shared ? s->machine->shared_reads.value : 1);
-  }
-}
-
 static hk_status share_anew(hk_state *s, uint64_t key) {
-  int n;
-  const company c = gather(s, &n);
-  adapt(s, c);
+  const int n = hk_contend(s);
   hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
   if (s->options.check) {
     HK_TRY(hk_check_rates(s, n));
@@ -195,69 +120,18 @@ static void note_phase(hk_state *s, const hk_op *op) {
   s->phase = op->phase;
 }
 
-static void become_fluid(hk_state *s, hk_run *run, double work) {
+void hk_become_fluid(hk_state *s, hk_run *run, double work) {
   run->fluid = true;
   run->remaining = work;
   run->due = INT64_MAX;
   s->dirty = true;
 }
 
-/* Where it has its turn next. */
-static hk_copy_engine *engine_of(const hk_state *s, const hk_run *run) {
-  const bool out = run->engine == HK_TRAFFIC_OUT && !run->turning;
-  return &s->engines[2 * s->graph->ops[run->op].rank + out];
-}
-
-static hk_ns came_at(const hk_state *s, const hk_run *run) {
-  return s->result->timeline.spans[run->op].start;
-}
-
-/* Which of those that come at once has its turn first is nobody's choice. So every lane is first,
- * second and third equally often: lanes follow one another in a circle, and who leads is the next
- * one each time. */
-static int32_t place_of(const hk_state *s, const hk_run *run) {
-  const hk_copy_engine *engine = engine_of(s, run);
-  const int32_t lanes = (int32_t)s->graph->n_lanes, lane = s->graph->ops[run->op].lane;
-  const int32_t lead = engine->came == came_at(s, run) ? engine->lead : engine->lead + 1;
-  return (lane - lead + lanes) % lanes;
-}
-
-static bool came_before(const hk_state *s, const hk_run *a, const hk_run *b) {
-  if (came_at(s, a) != came_at(s, b)) return came_at(s, a) < came_at(s, b);
-  if (engine_of(s, a) != engine_of(s, b)) return engine_of(s, a) < engine_of(s, b);
-  return place_of(s, a) < place_of(s, b);
-}
-
-/* Copy engines that are free take who came first. */
-static void take_turns(hk_state *s) {
-  while (s->n_waiting > 0) {
-    hk_run *first = NULL;
-    for (int i = 0; i < s->n_running; i++) {
-      hk_run *run = &s->runs[s->running[i]];
-      if (!run->waiting || engine_of(s, run)->copies >= s->machine->copies_at_once.value) continue;
-      if (first == NULL || came_before(s, run, first)) first = run;
-    }
-    if (first == NULL) return;
-    hk_copy_engine *engine = engine_of(s, first);
-    if (engine->came != came_at(s, first)) engine->lead = s->graph->ops[first->op].lane;
-    engine->came = came_at(s, first);
-    if (first->turning) {
-      first->turning = false;
-      continue;
-    }
-    first->waiting = false;
-    s->n_waiting--;
-    engine->copies++;
-    become_fluid(s, first, (double)s->graph->ops[first->op].work);
-  }
-}
-
-/* As the operation before it on its lane: these are all that hk_demand_of looks at. */
+/* Whether what `run` holds of the operation before it on the lane holds for `op`, too. */
 static bool demands_the_same(const hk_state *s, const hk_run *run, const hk_op *op) {
   if (run->demanded == 0) return false;
   const hk_op *before = &s->graph->ops[run->demanded - 1];
-  return before->kind == op->kind && before->work == op->work && before->threads == op->threads &&
-         before->rank == op->rank && before->phase == op->phase && before->measured == op->measured;
+  return hk_demand_is_same(before, op) && before->rank == op->rank && before->phase == op->phase;
 }
 
 static void demand(hk_state *s, hk_run *run, const hk_op *op) {
@@ -269,7 +143,7 @@ static void demand(hk_state *s, hk_run *run, const hk_op *op) {
   run->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
   run->updates = op->phase == HK_PHASE_UPDATE;
   run->traffic = d.traffic;
-  run->engine = s->machine->copies_at_once.value < (double)s->graph->n_lanes ? d.engine : 0;
+  run->engine = hk_turns_engine(s, d.engine);
   run->cap = d.cap;
   run->host_wish = 0;
   run->weight = d.weight;
@@ -387,33 +261,11 @@ static hk_status end(hk_state *s, int32_t id) {
   return HK_OK;
 }
 
-/* What others on its GPU read over the link while it starts, and, beside copies, what it reads
- * itself: its first words queue behind theirs. Who is on the point of ending counts no more,
- * whether it has been seen to or not; who waits for a turn stands for who has it. */
-static unsigned reads_beside(const hk_state *s, const hk_run *kernel) {
-  const hk_op *ops = s->graph->ops;
-  unsigned traffic = 0;
-  for (int i = 0; i < s->n_running; i++) {
-    const hk_run *run = &s->runs[s->running[i]];
-    const bool ends = run->due <= s->now && (run->fluid || ops[run->op].work <= 0);
-    if (run == kernel || run->standing_by || ends) continue;
-    if (ops[run->op].rank == ops[kernel->op].rank) traffic |= run->traffic;
-  }
-  return (traffic & HK_TRAFFIC_COPY_IN) != 0 ? traffic | kernel->traffic : traffic;
-}
-
-static hk_ns launch_beside(const hk_machine *m, unsigned traffic) {
-  if (hk_both_read(traffic)) return (hk_ns)m->launch_beside_reads.value;
-  if ((traffic & HK_TRAFFIC_COPY_IN) != 0) return (hk_ns)m->launch_beside_copies.value;
-  if ((traffic & HK_TRAFFIC_KERNEL_IN) != 0) return (hk_ns)m->launch_beside_pulls.value;
-  return 0;
-}
-
-/* A kernel that has spent its latency: whether reads beside it take it some more. */
+/* Whether traffic on its GPU's link delays the start of a kernel that has spent its latency. */
 static bool is_held_up(const hk_state *s, hk_run *run) {
   if (!run->fetched) return false;
   run->fetched = false;
-  run->due = s->now + launch_beside(s->machine, reads_beside(s, run));
+  run->due = s->now + hk_start_delay(s, run);
   return run->due > s->now;
 }
 
@@ -427,16 +279,14 @@ static bool goes_on(hk_state *s, hk_run *run) {
   const double work = (double)s->graph->ops[run->op].work;
   if (run->fluid || work <= 0 || !isfinite(run->cap)) {
     if (run->fluid) s->dirty = true;
-    if (run->fluid && run->engine != 0) engine_of(s, run)->copies--;
+    if (run->fluid) hk_turns_end(s, run);
     s->ended[s->n_ended++] = run->op;
     return false;
   }
   if (run->engine == 0) {
-    become_fluid(s, run, work);
+    hk_become_fluid(s, run, work);
   } else {
-    run->waiting = true;
-    run->due = INT64_MAX;
-    s->n_waiting++;
+    hk_turns_wait(s, run);
   }
   return true;
 }
@@ -452,7 +302,7 @@ static hk_status handle_due(hk_state *s) {
       s->running[i] = s->running[--s->n_running];
     }
   }
-  take_turns(s);
+  hk_turns_give(s);
   sort_ids(s->ended, s->n_ended);
   for (int i = 0; i < s->n_ended; i++) HK_TRY(end(s, s->ended[i]));
   pick(s);

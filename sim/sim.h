@@ -77,7 +77,7 @@ static inline bool hk_both_read(unsigned traffic) {
   return (traffic & HK_TRAFFIC_COPY_IN) != 0 && (traffic & HK_TRAFFIC_KERNEL_IN) != 0;
 }
 
-/* What one operation asks of the machine (sim/demand.c is the only place that knows). */
+/* What one operation asks of the machine when it runs alone (sim/demand.c). */
 typedef struct {
   hk_ns latency;
   bool fetched;  /* one kernel: its start takes longer beside others' reads over its GPU's link */
@@ -97,21 +97,16 @@ typedef struct {
 
 /* Demand of an operation of `graph` on `machine`. */
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine);
+/* Whether two operations of one graph have the same demand on any machine. */
+bool hk_demand_is_same(const hk_op *a, const hk_op *b);
+/* Least time from the end of operation `from` to the start of `to`, which depends on it, in ns:
+ * gpu.hop_ns if they are on different queues of one GPU, else 0. */
+hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to);
 
 /* Capacity of a resource on `machine`; `mixed` where copies and CPU kernels are both active. Only
- * DRAM differs, and what it has when not mixed is the most that it ever has. (H2D has less under
- * load, hk_h2d_kept, and beside kernels' reads, pcie.shared_reads.) */
+ * DRAM differs, and what it has when not mixed is the most that it ever has. (Contention lowers
+ * H2D, too: sim/contention.h.) */
 double hk_resource_capacity(const hk_machine *machine, hk_resource resource, bool mixed);
-
-/* The share of their caps that CPU kernels keep while so many GPUs of the node copy in and out:
- * each lengthens the memory latency that a kernel sees, however few threads that has and however
- * much bandwidth is left. 1 without copies. */
-double hk_cpu_kept(const hk_machine *machine, double gpus_in, double gpus_out);
-
-/* The share of their rate that copies to a GPU keep while the node's CPU kernels wish to move
- * `kernels` bytes of host memory a second: such a copy has a bounded number of reads under way, so
- * that it slows as memory answers later. Falls in a straight line from pcie.h2d_load_from on. */
-double hk_h2d_kept(const hk_machine *machine, double kernels);
 
 typedef struct {
   hk_bytes before_forward, after_forward, after_backward, after_update; /* of one GPU */

@@ -100,19 +100,27 @@ static inline int hk_slot(int rank, hk_resource resource) {
   return (hk_resource_is_node(resource) ? 0 : rank * HK_RES_COUNT) + (int)resource;
 }
 
-/* From the end of an operation to the start of one that waits for it, at least: something only
- * where they are on two queues of one GPU. */
-static inline hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from,
-                           int32_t to) {
-  const hk_op *a = &graph->ops[from], *b = &graph->ops[to];
-  const bool hops = machine->gpu_hop.value > 0 && a->lane != b->lane && a->rank == b->rank &&
-                    !hk_lane_on_cpu(graph->lanes[a->lane].kind) &&
-                    !hk_lane_on_cpu(graph->lanes[b->lane].kind);
-  return hops ? (hk_ns)machine->gpu_hop.value : 0;
-}
-
 /* How long `work` takes at a rate: whole nanoseconds, rounded up. */
 hk_ns hk_time_for(double work, double rate);
+
+/* sim/sim.c: from now on the operation shares resources until `work` units are done. */
+void hk_become_fluid(hk_state *s, hk_run *run, double work);
+
+/* sim/contention.c: collects the fluid operations in s->activities and sets their caps and weights,
+ * and the capacities, as they are beside each other. Returns how many there are. */
+int hk_contend(hk_state *s);
+/* How much longer the start of `kernel` takes beside what now uses its GPU's link. */
+hk_ns hk_start_delay(const hk_state *s, const hk_run *kernel);
+
+/* sim/copy_turns.c. The engine (HK_TRAFFIC_IN, _OUT or 0: none) at which an operation that asks for
+ * `wanted` has to wait for its turn: 0 if there are never more copies than turns. */
+unsigned hk_turns_engine(const hk_state *s, unsigned wanted);
+/* The operation, which has spent its latency, joins the queue of its engine. */
+void hk_turns_wait(hk_state *s, hk_run *run);
+/* Engines that are free begin the copies that came first. */
+void hk_turns_give(hk_state *s);
+/* A fluid operation has ended: its engine, if it has one, is free for another. */
+void hk_turns_end(hk_state *s, const hk_run *run);
 
 /* sim/state.c: everything from `graph` and `machine`; close also after a failure. */
 hk_status hk_state_open(hk_state *s);

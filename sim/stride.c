@@ -3,6 +3,7 @@
  */
 #include <math.h>
 
+#include "sim/contention.h"
 #include "sim/policy.h"
 #include "sim/share.h"
 #include "sim/sim.h"

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sim/contention.h"
 #include "tests/simgrid_s4u.h"
 
 /* A byte of a flow crosses a link at most so often. */

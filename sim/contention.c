@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The rules of contention.h, and their application to the operations that are in progress. */
+#include "sim/contention.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "sim/state.h"
+
+/* -- rules -------------------------------------------------------------------------------- */
+
+double hk_cpu_kept(const hk_machine *m, double gpus_in, double gpus_out) {
+  return pow(m->cpu_beside_h2d.value, gpus_in) * pow(m->cpu_beside_d2h.value, gpus_out);
+}
+
+double hk_h2d_kept(const hk_machine *m, double kernels) {
+  const double least = m->h2d_loaded.value / m->h2d.value, from = m->h2d_load_from.value;
+  const double load = fmin(kernels / m->dram.value, 1);
+  if (least <= 0 || least >= 1 || load <= from) return 1;
+  return 1 - (1 - least) * (load - from) / (1 - from);
+}
+
+hk_ns hk_launch_delay(const hk_machine *m, unsigned traffic) {
+  if (hk_both_read(traffic)) return (hk_ns)m->launch_beside_reads.value;
+  if ((traffic & HK_TRAFFIC_COPY_IN) != 0) return (hk_ns)m->launch_beside_copies.value;
+  if ((traffic & HK_TRAFFIC_KERNEL_IN) != 0) return (hk_ns)m->launch_beside_pulls.value;
+  return 0;
+}
+
+/* Share of its rate that an update on the GPU keeps beside copies of the same GPU. */
+static double gpu_update_kept(const hk_machine *m, unsigned traffic) {
+  const double in = (traffic & HK_TRAFFIC_COPY_IN) != 0 ? m->gpu_beside_h2d.value : 1;
+  return (traffic & HK_TRAFFIC_COPY_OUT) != 0 ? in * m->gpu_beside_d2h.value : in;
+}
+
+/* -- application -------------------------------------------------------------------------- */
+
+/* What the node's fluid operations load together. */
+typedef struct {
+  double gpus_in, gpus_out; /* GPUs that copy in, and out; each counts once */
+  double kernels;           /* host memory that CPU kernels would move at their caps, bytes/s */
+} node_load;
+
+/* Collects the fluid operations in s->activities (*n of them) and sums up what they load: on each
+ * GPU in s->traffic, s->readers and s->updating, on the node in the result. */
+static node_load collect(hk_state *s, int *n) {
+  node_load load = {0};
+  *n = 0;
+  memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
+  memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
+  memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
+  for (int i = 0; i < s->n_running; i++) {
+    hk_run *run = &s->runs[s->running[i]];
+    if (!run->fluid) continue;
+    s->activities[(*n)++] = &run->activity;
+    const int32_t rank = s->graph->ops[run->op].rank;
+    if (run->updates) s->updating[rank] = true;
+    if (run->traffic == 0) continue;
+    unsigned *of_rank = &s->traffic[rank];
+    s->readers[rank] += (run->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
+    const unsigned first = run->traffic & ~*of_rank; /* bits that no earlier operation has set */
+    *of_rank |= run->traffic;
+    if ((first & HK_TRAFFIC_IN) != 0) load.gpus_in += s->graph->multiplicity;
+    if ((first & HK_TRAFFIC_OUT) != 0) load.gpus_out += s->graph->multiplicity;
+    load.kernels += run->host_wish;
+  }
+  return load;
+}
+
+/* A GPU that copies in while `readers` of its kernels read host memory. Copies out keep a share of
+ * their cap. The link divides its capacity between the copy engine and all kernels together, so the
+ * weight of the copy in grows with the number of kernels. */
+static void adapt_to_reads(hk_run *run, const hk_machine *m, int readers) {
+  if ((run->traffic & HK_TRAFFIC_COPY_OUT) != 0) run->activity.cap *= m->d2h_beside_reads.value;
+  if ((run->traffic & HK_TRAFFIC_COPY_IN) != 0) {
+    run->activity.weight *= m->h2d_beside_reads.value * readers;
+  }
+}
+
+int hk_contend(hk_state *s) {
+  const hk_machine *m = s->machine;
+  int n;
+  const node_load load = collect(s, &n);
+  const double kept = load.kernels > 0 ? hk_cpu_kept(m, load.gpus_in, load.gpus_out) : 1;
+  const double kept_in = hk_h2d_kept(m, kept * load.kernels);
+  const bool mixed = load.kernels > 0 && load.gpus_in + load.gpus_out > 0;
+  const bool crowded = mixed || fmax(load.gpus_in, load.gpus_out) > 1;
+  for (int i = 0; i < s->n_running; i++) {
+    hk_run *run = &s->runs[s->running[i]];
+    run->activity.weight = crowded ? run->weight_crowded : run->weight;
+    run->activity.cap = run->cap;
+    if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
+    if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
+    const int32_t rank = s->graph->ops[run->op].rank;
+    if (run->slowed) run->activity.cap *= gpu_update_kept(m, s->traffic[rank]);
+    if (run->computes && s->updating[rank]) run->activity.cap *= m->compute_beside_update.value;
+    if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, m, s->readers[rank]);
+  }
+  s->capacity[HK_RES_DRAM] = hk_resource_capacity(m, HK_RES_DRAM, mixed);
+  for (int rank = 0; rank < s->graph->ranks; rank++) {
+    const bool shared = load.kernels > 0 && hk_both_read(s->traffic[rank]);
+    s->capacity[hk_slot(rank, HK_RES_H2D)] =
+        kept_in * m->h2d.value * (shared ? m->shared_reads.value : 1);
+  }
+  return n;
+}
+
+/* Link traffic that delays the start of `kernel`: that of its GPU's other operations and, beside a
+ * copy in, the kernel's own reads of host memory. Operations that end at this instant are ignored.
+ * A copy that waits for its engine counts, because another copy is using the engine. */
+static unsigned traffic_beside(const hk_state *s, const hk_run *kernel) {
+  const hk_op *ops = s->graph->ops;
+  unsigned traffic = 0;
+  for (int i = 0; i < s->n_running; i++) {
+    const hk_run *run = &s->runs[s->running[i]];
+    const bool ends = run->due <= s->now && (run->fluid || ops[run->op].work <= 0);
+    if (run == kernel || run->standing_by || ends) continue;
+    if (ops[run->op].rank == ops[kernel->op].rank) traffic |= run->traffic;
+  }
+  return (traffic & HK_TRAFFIC_COPY_IN) != 0 ? traffic | kernel->traffic : traffic;
+}
+
+hk_ns hk_start_delay(const hk_state *s, const hk_run *kernel) {
+  return hk_launch_delay(s->machine, traffic_beside(s, kernel));
+}
