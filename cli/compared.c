@@ -141,16 +141,24 @@ void hk_compared_json(const hk_compared *c, cJSON *root, bool *ok) {
 
 /* -- Text -------------------------------------------------------------------------------------- */
 
-static void percent_cell(hk_table *table, const char *format, double percent) {
-  char text[32];
-  snprintf(text, sizeof text, format, percent);
-  hk_table_cell(table, "%s", isnan(percent) ? "-" : text);
+static void percent_cell(hk_table *table, double percent) {
+  if (isnan(percent))
+    hk_table_cell(table, "-");
+  else
+    hk_table_cell(table, "%.1f %%", percent);
+}
+
+static void signed_percent_cell(hk_table *table, double percent) {
+  if (isnan(percent))
+    hk_table_cell(table, "-");
+  else
+    hk_table_cell(table, "%+.1f %%", percent);
 }
 
 static void ms_cells(hk_table *table, const hk_pair *pair) {
   hk_table_cell(table, "%.3f", hk_ms(pair->predicted));
   hk_table_cell(table, "%.3f", hk_ms(pair->measured));
-  percent_cell(table, "%+.1f %%", pair->error_pct);
+  signed_percent_cell(table, pair->error_pct);
 }
 
 static hk_status print_phases(const hk_compared *c, hk_error *err) {
@@ -212,8 +220,8 @@ static hk_status print_operations(const hk_compared *c, hk_error *err) {
     hk_table_cell(&table, "%s", hk_op_kind_name((hk_op_kind)k));
     hk_table_cell(&table, "%zu", kind->n);
     ms_cells(&table, &kind->total);
-    percent_cell(&table, "%.1f %%", kind->median_error_pct);
-    percent_cell(&table, "%.1f %%", kind->worst_error_pct);
+    percent_cell(&table, kind->median_error_pct);
+    percent_cell(&table, kind->worst_error_pct);
   }
   return hk_table_print(&table, err);
 }
@@ -224,7 +232,7 @@ static void cause_row(hk_table *table, const hk_compared *c, const char *name, h
   hk_table_row(table);
   hk_table_cell(table, "%s", name);
   hk_table_cell(table, "%+.3f", hk_ms(ns));
-  percent_cell(table, "%+.1f %%", whole > 0 ? 100 * (double)ns / (double)whole : NAN);
+  signed_percent_cell(table, whole > 0 ? 100 * (double)ns / (double)whole : NAN);
   hk_table_cell(table, "%s", meaning);
 }
 

@@ -52,8 +52,12 @@ static inline void narrow(hk_grad_type type, float x, void *to, int64_t i) {
   } else if (type == HK_GRAD_BF16) {
     hk_kernels_scalar.cast_down(1, &x, (uint16_t *)to + i);
   } else {
+#ifdef __FLT16_MAX__
     const _Float16 h = (_Float16)x;
     memcpy((uint16_t *)to + i, &h, sizeof h);
+#else /* clang 14 has no _Float16 on x86-64 */
+    ((uint16_t *)to)[i] = hk_to_fp16(x);
+#endif
   }
 }
 

@@ -131,7 +131,7 @@ static void takes_no_more_memory_than_helps(void **state) {
   assert_int_equal(r.gpu_state, 0);
   assert_false(r.limit_given);
   assert_int_equal(hk_plan_ahead(&r.best.plan), 300000000);
-  assert_true(r.best.iteration_ns < 1.01 * 1200e6);
+  assert_true((double)r.best.iteration_ns < 1.01 * 1200e6);
   hk_forecast_free(&r.best);
   hk_model_free(&model);
 }

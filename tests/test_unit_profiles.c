@@ -247,8 +247,8 @@ static void a_damaged_profile_is_named(void **state) {
   static const char *const edits[] = {
       "UPDATE profile SET document = substr(document, 1, 500) WHERE name = 'mine'",
       "UPDATE profile SET document = '{}' WHERE name = 'mine'",
-      "UPDATE profile SET document = replace(document, '\"mine\"', '\"thine\"') "
-      "WHERE name = 'mine'",
+      ("UPDATE profile SET document = replace(document, '\"mine\"', '\"thine\"') "
+       "WHERE name = 'mine'"),
   };
   save(store, "sound", 0);
   for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
