@@ -25,6 +25,8 @@ has() {
     libhwloc-dev) finds_header hwloc.h ;;
     libsqlite3-dev) finds_header sqlite3.h ;;
     libxxhash-dev) finds_header xxhash.h ;;
+    clang) command -v clang >/dev/null ;;
+    libomp-dev) printf '#include <omp.h>\n' | clang -fopenmp -E -x c - >/dev/null 2>&1 ;;
     g++) command -v "${CXX:-c++}" >/dev/null ;;
     libsimgrid-dev) finds_header simgrid/engine.h ;;
     libcmocka-dev) printf '#include <cmocka.h>\n' |
