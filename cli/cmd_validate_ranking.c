@@ -12,7 +12,7 @@
 #include "cli/ranked.h"
 #include "cli/screen.h"
 #include "cli/validated.h"
-#include "engine/host_memory.h"
+#include "engine/available_memory.h"
 
 #define NAME          "validate ranking"
 #define DEFAULT_PLANS 24 /* three or more have the lanes that few have */
@@ -133,9 +133,9 @@ static hk_status measure_all(ranking *r, hk_error *err) {
 static hk_status choose_plans(ranking *r, hk_error *err) {
   const hk_args *args = r->args;
   const size_t least = args->plans > 0 ? (size_t)args->plans : DEFAULT_PLANS;
-  const hk_host_memory memory = hk_host_memory_read("");
+  const hk_available_memory memory = hk_available_memory_read("");
   const double share = args->backend == 0 ? ROOM_SHARE : HOST_ROOM_SHARE;
-  const hk_bytes room = (hk_bytes)(share * (double)hk_host_memory_room(&memory));
+  const hk_bytes room = (hk_bytes)(share * (double)hk_available_memory_bytes(&memory));
   return hk_ranking_plans(&r->model, &r->profile.machine, least, room, &r->plans, &r->n_plans, err);
 }
 

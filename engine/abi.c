@@ -10,7 +10,7 @@
 
 #include "core/json.h"
 #include "engine/default_plan.h"
-#include "engine/host_memory.h"
+#include "engine/available_memory.h"
 #include "engine/training.h"
 
 struct hocket_engine {
@@ -159,8 +159,8 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     plan->subgroups[s].ahead = plan->subgroups[s].early = false;
   }
-  const hk_host_memory memory = hk_host_memory_read("");
-  const hk_bytes room = hk_host_memory_room(&memory);
+  const hk_available_memory memory = hk_available_memory_read("");
+  const hk_bytes room = hk_available_memory_bytes(&memory);
   const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
   /* What is left is the framework's: data loading, checkpoints. A plan that was given has chosen
    * what stays on the GPU. */

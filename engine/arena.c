@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/host_memory.h"
+#include "engine/available_memory.h"
 #include "engine/topology.h"
 
 #define HUGE_PAGE (2 * HK_MIB)
@@ -35,8 +35,8 @@ __attribute__((format(printf, 2, 3))) static void add_note(hk_arena *arena, cons
 hk_status hk_arena_check_room(hk_bytes bytes, const char *what, hk_error *err) {
   const char *trust = getenv("HOCKET_TRUST_MEMORY");
   if (trust != NULL && strcmp(trust, "1") == 0) return HK_OK;
-  const hk_host_memory memory = hk_host_memory_read("");
-  const hk_bytes room = hk_host_memory_room(&memory);
+  const hk_available_memory memory = hk_available_memory_read("");
+  const hk_bytes room = hk_available_memory_bytes(&memory);
   if (bytes <= room) return HK_OK;
   char wish[16], had[16], available[16], total[16], left[48] = "no control group limits it";
   hk_format_bytes(bytes, wish, sizeof wish);

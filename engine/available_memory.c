@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads /proc/meminfo and the control groups' files. A file that is not there says nothing. */
-#include "engine/host_memory.h"
+#include "engine/available_memory.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -55,7 +55,7 @@ static hk_bytes read_in(const char *folder, const char *file, const char *key) {
 }
 
 /* One group's limit, if it leaves less than what is known so far. */
-static void read_group(const cgroup_version *version, const char *folder, hk_host_memory *memory) {
+static void read_group(const cgroup_version *version, const char *folder, hk_available_memory *memory) {
   const hk_bytes limit = read_in(folder, version->limit, "");
   const hk_bytes usage = read_in(folder, version->usage, "");
   if (limit < 0 || limit >= NO_LIMIT || usage < 0) return;
@@ -74,7 +74,7 @@ static void read_group(const cgroup_version *version, const char *folder, hk_hos
 /* A group and all above it. In a container the path may name what only the outside can see; its
  * ancestors, down to the mount itself, are tried all the same. */
 static void read_groups(const cgroup_version *version, const char *root, const char *group,
-                        hk_host_memory *memory) {
+                        hk_available_memory *memory) {
   char folder[PATH_MAX];
   const int length = snprintf(folder, sizeof folder, "%s%s%s", root, version->mount, group);
   if (length < 0 || length >= (int)sizeof folder) return;
@@ -96,7 +96,7 @@ static bool has_word(const char *list, const char *word) {
 }
 
 /* A line is "number:controllers:path"; version 2 has number 0 and no controllers. */
-static void read_membership(const char *root, char *line, hk_host_memory *memory) {
+static void read_membership(const char *root, char *line, hk_available_memory *memory) {
   line[strcspn(line, "\n")] = '\0';
   char *controllers = strchr(line, ':');
   char *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -114,8 +114,8 @@ static hk_bytes read_meminfo(const char *root, const char *key) {
   return kib < 0 ? -1 : kib * HK_KIB;
 }
 
-hk_host_memory hk_host_memory_read(const char *root) {
-  hk_host_memory memory = {.limit = -1, .left = -1};
+hk_available_memory hk_available_memory_read(const char *root) {
+  hk_available_memory memory = {.limit = -1, .left = -1};
   memory.total = read_meminfo(root, "MemTotal");
   memory.available = read_meminfo(root, "MemAvailable");
   char line[PATH_MAX];
@@ -127,7 +127,7 @@ hk_host_memory hk_host_memory_read(const char *root) {
   return memory;
 }
 
-hk_bytes hk_host_memory_room(const hk_host_memory *memory) {
+hk_bytes hk_available_memory_bytes(const hk_available_memory *memory) {
   if (memory->limit >= 0 && memory->limit > memory->total) return memory->left;
   hk_bytes room = memory->available < 0 ? INT64_MAX : memory->available;
   if (memory->limit >= 0 && memory->left < room) room = memory->left;
@@ -135,6 +135,6 @@ hk_bytes hk_host_memory_room(const hk_host_memory *memory) {
 }
 
 hk_bytes hk_host_available(void) {
-  const hk_host_memory memory = hk_host_memory_read("");
-  return hk_host_memory_room(&memory);
+  const hk_available_memory memory = hk_available_memory_read("");
+  return hk_available_memory_bytes(&memory);
 }

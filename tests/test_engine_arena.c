@@ -9,7 +9,7 @@
 
 #include "engine/arena.h"
 #include "engine/backend_host.h"
-#include "engine/host_memory.h"
+#include "engine/available_memory.h"
 #include "tests/fixture.h"
 
 #define HUGE_PAGE (2 * HK_MIB)
@@ -241,10 +241,10 @@ static fake_system new_system(const char *groups) {
 }
 
 static void check_room(fake_system *fake, double room_gib) {
-  const hk_host_memory memory = hk_host_memory_read(fake->root);
+  const hk_available_memory memory = hk_available_memory_read(fake->root);
   assert_int_equal(memory.total, 64 * HK_GIB);
   assert_int_equal(memory.available, 48 * HK_GIB);
-  assert_int_equal(hk_host_memory_room(&memory), (hk_bytes)(room_gib * HK_GIB));
+  assert_int_equal(hk_available_memory_bytes(&memory), (hk_bytes)(room_gib * HK_GIB));
   char command[128];
   snprintf(command, sizeof command, "rm -r '%s'", fake->root);
   assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c): a folder of this test's own */
@@ -300,9 +300,9 @@ static void test_limit_above_what_is_there(void **state) {
 
 static void test_nothing_known(void **state) {
   (void)state;
-  const hk_host_memory memory = hk_host_memory_read("/no such folder");
+  const hk_available_memory memory = hk_available_memory_read("/no such folder");
   assert_int_equal(memory.total, -1);
-  assert_int_equal(hk_host_memory_room(&memory), INT64_MAX);
+  assert_int_equal(hk_available_memory_bytes(&memory), INT64_MAX);
 }
 
 int main(void) {

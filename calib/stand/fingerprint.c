@@ -11,7 +11,7 @@
 #include <sys/utsname.h>
 
 #include "core/json.h"
-#include "engine/host_memory.h"
+#include "engine/available_memory.h"
 #include "engine/topology.h"
 
 #define UNKNOWN "unknown"
@@ -131,9 +131,9 @@ static void read_cores(const char *root, hk_fingerprint *out) {
 }
 
 /* A limit counts also when it is above MemTotal: on virtual machines whose memory grows as it is
- * used (engine/host_memory.h) it is what there is. */
+ * used (engine/available_memory.h) it is what there is. */
 static void read_memory(const char *root, hk_fingerprint *out) {
-  const hk_host_memory memory = hk_host_memory_read(root);
+  const hk_available_memory memory = hk_available_memory_read(root);
   out->memory = memory.limit >= 0 ? memory.limit : memory.total;
 }
 
