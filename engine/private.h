@@ -46,7 +46,8 @@ struct hk_engine {
   int64_t *param_step;          /* steps that each has taken */
   bool *active;                 /* [param] takes part in the step under way */
   hk_adamw_step *steps;         /* [param], for the step under way */
-  hk_adamw_step *unscaled;      /* the same for gradients that the unscale pass has been over */
+  hk_adamw_step *unscaled;      /* [param], flat engines: the same with scale 1, for gradients that
+                                   DeepSpeed's unscale pass has multiplied before */
   struct hk_training *training; /* NULL: a flat engine (training.c) */
   int64_t step;                 /* completed */
   int64_t attempt;    /* at a step, counted from 1: unlike step numbers, never seen before */
@@ -102,8 +103,10 @@ hk_status hk_engine_forget_gradients(hk_engine *engine, hk_error *err);
 /* fp32 values that fit in engine->grads32. */
 int64_t hk_engine_grads32_numel(const hk_engine *engine);
 
-/* Chooses `steps` and `unscaled` of all active parameters for their next step. */
-void hk_engine_prepare_hyper(hk_engine *engine, double scale);
+/* Writes to steps[p], for each tensor p with active[p], AdamW's constants of its next step;
+ * gradients are multiplied by `scale`. Other elements of `steps` are left as they are. */
+void hk_engine_prepare_steps(const hk_engine *engine, const bool *active, double scale,
+                             hk_adamw_step *steps);
 /* The sign that write-backs of the next attempt leave when they arrive. */
 hk_status hk_engine_send_ticket(hk_engine *engine, hk_error *err);
 /* All of the step has been done: state moves to its new places, parameters count their steps. */

@@ -282,23 +282,22 @@ static void judge_gradients(const hk_engine *e, const hk_step_options *options,
   report->grad_scale = hk_grad_scale(value, e->options.max_norm, loss_scale);
 }
 
-void hk_engine_prepare_hyper(hk_engine *e, double scale) {
+void hk_engine_prepare_steps(const hk_engine *e, const bool *active, double scale,
+                             hk_adamw_step *steps) {
   const hk_adamw_step *last = NULL;
   int32_t group = -1;
   int64_t step = -1;
   for (size_t p = 0; p < e->n_params; p++) {
-    if (!e->active[p]) continue;
-    /* Neighbours have mostly the same group and step. */
+    if (!active[p]) continue;
+    /* Neighbours mostly have the same group and step number, hence the same constants. */
     if (last != NULL && e->params[p].group == group && e->param_step[p] == step) {
-      e->steps[p] = *last;
+      steps[p] = *last;
     } else {
       group = e->params[p].group;
       step = e->param_step[p];
-      e->steps[p] = hk_adamw_prepare(&e->groups[group].hyper, step + 1, scale);
+      steps[p] = hk_adamw_prepare(&e->groups[group].hyper, step + 1, scale);
     }
-    last = &e->steps[p];
-    e->unscaled[p] = *last;
-    e->unscaled[p].scale = 1;
+    last = &steps[p];
   }
 }
 
@@ -343,7 +342,11 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
     return hk_engine_account_for_failure(e, step, false, err);
   }
   if (report->skipped) return HK_OK;
-  hk_engine_prepare_hyper(e, report->grad_scale);
+  hk_engine_prepare_steps(e, e->active, report->grad_scale, e->steps);
+  for (size_t p = 0; p < e->n_params; p++) {
+    e->unscaled[p] = e->steps[p];
+    e->unscaled[p].scale = 1;
+  }
   hk_state_relocate(&e->plan, &e->state);
   if (hk_executor_run(e->executor, options->timeline, &report->update, err) != HK_OK) {
     return hk_engine_account_for_failure(e, step, true, err);

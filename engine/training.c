@@ -39,10 +39,11 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   t->given = calloc(n, sizeof *t->given);
   t->expected = calloc(n, sizeof *t->expected);
   t->assumed = calloc(n, sizeof *t->assumed);
+  t->wanted = calloc(n, sizeof *t->wanted);
   t->assumed_steps = calloc(n, sizeof *t->assumed_steps);
   t->wanted_steps = calloc(n, sizeof *t->wanted_steps);
-  if (t->given == NULL || t->expected == NULL || t->assumed == NULL || t->assumed_steps == NULL ||
-      t->wanted_steps == NULL) {
+  if (t->given == NULL || t->expected == NULL || t->assumed == NULL || t->wanted == NULL ||
+      t->assumed_steps == NULL || t->wanted_steps == NULL) {
     return hk_fail_memory(err, n * sizeof *t->wanted_steps, "the tensors' counts");
   }
   for (size_t p = 0; p < n; p++) t->expected[p] = 1;
@@ -135,6 +136,7 @@ void hk_training_close(hk_engine *e) {
   free(t->given);
   free(t->expected);
   free(t->assumed);
+  free(t->wanted);
   free(t->assumed_steps);
   free(t->wanted_steps);
   free(t->block_begin);
@@ -195,7 +197,7 @@ static bool may_run_ahead(const hk_engine *e) {
 static void assume(hk_engine *e) {
   struct hk_training *t = e->training;
   for (size_t p = 0; p < e->n_params; p++) e->active[p] = t->expected[p] > 0;
-  hk_engine_prepare_hyper(e, t->last_scale);
+  hk_engine_prepare_steps(e, e->active, t->last_scale, e->steps);
   memcpy(t->assumed, e->active, e->n_params * sizeof *t->assumed);
   memcpy(t->assumed_steps, e->steps, e->n_params * sizeof *t->assumed_steps);
 }
@@ -252,29 +254,26 @@ static void judge(const hk_engine *e, const hk_training_step_options *o, const h
   r->grad_scale = hk_grad_scale(value, o->max_norm, loss_scale);
 }
 
-/* Who takes part, and with what constants: into t->wanted_steps, since others may be at work with
- * e->steps. True if that is what was assumed. */
+/* Chooses which tensors take part and their constants, in t->wanted and t->wanted_steps, because
+ * updates that run ahead may be reading e->active and e->steps. True: these are the ones that the
+ * run has assumed. */
 static bool choose_constants(hk_engine *e, double scale) {
   struct hk_training *t = e->training;
-  bool same = !t->violated;
+  for (size_t p = 0; p < e->n_params; p++) t->wanted[p] = t->given[p] > 0;
+  hk_engine_prepare_steps(e, t->wanted, scale, t->wanted_steps);
+  if (t->violated) return false;
   for (size_t p = 0; p < e->n_params; p++) {
-    const bool active = t->given[p] > 0;
-    same = same && active == t->assumed[p];
-    if (!active) continue;
-    const hk_adamw *hyper = &e->groups[e->params[p].group].hyper;
-    const bool as_before = p > 0 && t->given[p - 1] > 0 &&
-                           e->params[p - 1].group == e->params[p].group &&
-                           e->param_step[p - 1] == e->param_step[p];
-    t->wanted_steps[p] =
-        as_before ? t->wanted_steps[p - 1] : hk_adamw_prepare(hyper, e->param_step[p] + 1, scale);
-    same = same && hk_adamw_step_same(&t->wanted_steps[p], &t->assumed_steps[p]);
+    if (t->wanted[p] != t->assumed[p]) return false;
+    if (t->wanted[p] && !hk_adamw_step_same(&t->wanted_steps[p], &t->assumed_steps[p])) {
+      return false;
+    }
   }
-  return same;
+  return true;
 }
 
 static void take_constants(hk_engine *e) {
   struct hk_training *t = e->training;
-  for (size_t p = 0; p < e->n_params; p++) e->active[p] = t->given[p] > 0;
+  memcpy(e->active, t->wanted, e->n_params * sizeof *e->active);
   memcpy(e->steps, t->wanted_steps, e->n_params * sizeof *e->steps);
 }
 

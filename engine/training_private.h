@@ -64,7 +64,7 @@ struct hk_training {
   /* Running ahead: what was assumed when the run began. */
   bool hold;                                   /* nothing runs ahead in this run */
   bool violated;                               /* an assumption about gradients does not hold */
-  bool *assumed;                               /* [param] active */
+  bool *assumed, *wanted;                      /* [param] takes part in the step */
   hk_adamw_step *assumed_steps, *wanted_steps; /* [param] */
   double last_scale; /* what gradients were multiplied by, last time; 0: there was no step */
   bool last_clipped;
