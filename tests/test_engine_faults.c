@@ -5,9 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "engine/backend_host.h"
 #include "engine/private.h"
-#include "tests/fixture_engine.h"
+#include "tests/fixture_faults.h"
 
 /* Of each runtime; ThreadSanitizer is slow, and looks at the moments in between only where
  * scripts/test runs everything. */
@@ -52,8 +51,7 @@ typedef struct {
   char checkpoint[64]; /* of the old state */
   char spare[64];
   random_stream random;
-  /* What the failures of this test left behind, over all of them. */
-  int failures, mixtures, untouched, lost;
+  fault_tally seen;
 } scene;
 
 static plain_adamw copy_of(const plain_adamw *a) {
@@ -195,41 +193,38 @@ static void go_on_from_checkpoint(scene *s, const char *path) {
 
 static void assert_sound(scene *s, hk_engine *engine, const char *message) {
   hk_error err = {0};
-  int counts[3] = {0}; /* old, new, lost */
+  fault_end end = {0};
   for (size_t i = 0; i < s->plan.n_subgroups; i++) {
     const hk_state_subgroup *sub = &engine->state.subgroups[i];
     const int64_t step = hk_engine_subgroup_step(engine, i);
     float p = 0;
     if (step == s->old.step) {
       assert_range(engine, &s->old, sub->offset, sub->numel);
-      counts[0]++;
+      end.old++;
     } else if (step == s->new.step) {
       assert_range(engine, &s->new, sub->offset, sub->numel);
-      counts[1]++;
+      end.new ++;
     } else {
       assert_int_equal(step, -1);
       assert_int_equal(sub->route, HK_ROUTE_RESIDENT);
       assert_int_equal(hk_engine_read(engine, HK_STATE_P, sub->offset, 1, &p, &err),
                        HK_ENVIRONMENT);
-      counts[2]++;
+      end.lost++;
     }
   }
   assert_message(engine, message, s->new.step);
   assert_no_more_steps(engine, &s->old);
-  const bool whole = counts[2] == 0 && (counts[0] == 0 || counts[1] == 0);
+  const bool whole = tally_failure(&s->seen, &end);
   const hk_status saved = hk_engine_save(engine, s->spare, NULL, NULL, &err);
   assert_int_equal(saved, whole ? HK_OK : HK_ENVIRONMENT);
   assert_int_equal(access(s->spare, F_OK), whole ? 0 : -1);
-  s->failures++;
-  if (!whole && counts[0] > 0 && counts[1] > 0) s->mixtures++;
-  if (counts[1] == 0 && counts[2] == 0) s->untouched++;
-  if (counts[2] > 0) s->lost++;
 }
 
 /* -- Every copy and every kernel of a step fails once ----------------------------------------- */
 
 /* Fails the n-th of its kind; false: the step has fewer. */
-static bool fail_step(scene *s, hk_host_fault what, int64_t n) {
+static bool fail_step(void *arg, hk_host_fault what, int64_t n) {
+  scene *s = arg;
   hk_error err = {0};
   hk_step_report report;
   hk_engine *engine = engine_at_old(s, n % 3 == 1);
@@ -255,32 +250,25 @@ static bool fail_step(scene *s, hk_host_fault what, int64_t n) {
 }
 
 /* One more plan of `runtime`, all faults; adds to what was seen. */
-static void fail_everywhere(uint64_t number, bool deepspeed, scene *seen) {
+static void fail_everywhere(uint64_t number, bool deepspeed, fault_tally *seen) {
   scene s = {0};
   open_scene(&s, number, deepspeed);
   static const hk_host_fault faults[] = {HK_HOST_COPY, HK_HOST_COPYING, HK_HOST_LAUNCH,
                                          HK_HOST_KERNEL};
-  for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
-    int64_t n = 0;
-    while (fail_step(&s, faults[f], n)) n += APART;
-    assert_true(n > 0);
-  }
-  seen->failures += s.failures;
-  seen->mixtures += s.mixtures;
-  seen->untouched += s.untouched;
-  seen->lost += s.lost;
+  fail_each(faults, sizeof faults / sizeof faults[0], APART, fail_step, &s);
+  tally_add(seen, &s.seen);
   close_scene(&s);
 }
 
 static void fail_at_every_moment(bool deepspeed) {
-  scene seen = {0};
+  fault_tally seen = {0};
   for (uint64_t number = 0; number < PLANS; number++) {
     fail_everywhere(100 + 10 * number + deepspeed, deepspeed, &seen);
   }
   /* Or the test looks at nothing. */
   assert_true(APART * seen.failures > 50 * PLANS);
   assert_true(APART * seen.mixtures > 15 * PLANS);
-  assert_true(seen.untouched > 0);
+  assert_true(seen.whole_old > 0);
   assert_true(APART * seen.lost > 3 * PLANS);
 }
 
@@ -309,7 +297,8 @@ static hk_status give_from_device(hk_engine *engine, const plain_adamw *a, void 
 }
 
 /* False: there are fewer than n of its kind, and all went well. */
-static bool fail_gradients(scene *s, hk_host_fault what, int64_t n) {
+static bool fail_gradients(void *arg, hk_host_fault what, int64_t n) {
+  scene *s = arg;
   hk_error err = {0};
   hk_squares sum;
   void *memory = NULL;
@@ -346,11 +335,7 @@ static void gradients_that_fail_to_arrive_end_the_engine(void **unused) {
   for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
     scene s = {0};
     open_scene(&s, 300 + (uint64_t)deepspeed, deepspeed == 1);
-    for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
-      int64_t n = 0;
-      while (fail_gradients(&s, faults[f], n)) n += APART;
-      assert_true(n > 0);
-    }
+    fail_each(faults, sizeof faults / sizeof faults[0], APART, fail_gradients, &s);
     close_scene(&s);
   }
 }
@@ -407,16 +392,15 @@ static void gradients_are_given_once_and_in_range(void **unused) {
 
 /* -- Before anything runs --------------------------------------------------------------------- */
 
-static struct {
-  hk_host_fault what;
-  int64_t n;
-} armed;
-
-static hk_status open_armed(int device, const hk_backend_options *options, hk_backend **out,
-                            hk_error *err) {
-  HK_TRY(hk_backend_host.open(device, options, out, err));
-  hk_backend_host_fail(*out, armed.what, armed.n);
-  return HK_OK;
+static hk_status make_engine(const hk_backend_ops *ops, void *arg, hk_error *err) {
+  const hk_plan *plan = arg;
+  const hk_param_group group = {.numel = numel_of(plan), .hyper = {.lr = 1e-3}};
+  const hk_engine_options options = {.no_pin_threads = true, .backend = ops};
+  hk_engine *engine = NULL;
+  const hk_status status = hk_engine_create(plan, &group, 1, &options, &engine, err);
+  assert_true((status == HK_OK) == (engine != NULL));
+  hk_engine_destroy(engine);
+  return status;
 }
 
 /* Every allocation, registration and copy of making an engine fails once. */
@@ -430,25 +414,10 @@ static void an_engine_is_made_whole_or_not_at_all(void **unused) {
                 {HK_HOST_COPY, "a copy of"},
                 {HK_HOST_COPYING, "copy of"}};
   random_stream r = {320};
-  hk_backend_ops ops = hk_backend_host;
-  ops.open = open_armed;
-  const hk_engine_options options = {.no_pin_threads = true, .backend = &ops};
   for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
     hk_plan plan = small_plan(&r, deepspeed == 1);
-    const hk_param_group group = {.numel = numel_of(&plan), .hyper = {.lr = 1e-3}};
     for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
-      hk_error err = {0};
-      hk_engine *engine = NULL;
-      armed.what = faults[f].what;
-      for (armed.n = 0;; armed.n++) {
-        const hk_status status = hk_engine_create(&plan, &group, 1, &options, &engine, &err);
-        if (status == HK_OK) break;
-        assert_int_equal(status, HK_ENVIRONMENT);
-        assert_non_null(strstr(err.message, faults[f].says));
-        assert_null(engine);
-      }
-      assert_true(armed.n > 0);
-      hk_engine_destroy(engine);
+      fail_making(faults[f].what, faults[f].says, make_engine, &plan);
     }
     hk_plan_free(&plan);
   }

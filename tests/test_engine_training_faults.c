@@ -5,7 +5,7 @@
  * says; no further step is taken; one whole state can be saved, and goes on from there. */
 #include <unistd.h>
 
-#include "engine/backend_host.h"
+#include "tests/fixture_faults.h"
 #include "tests/fixture_training.h"
 
 /* The bits that each tensor had before the step. */
@@ -18,7 +18,8 @@ typedef struct {
   world w;
   kept old[MOST_TENSORS];
   char path[64];
-  int failures, mixtures, whole_old, whole_new, lost;
+  fault_tally seen;
+  hk_overlap overlap;
 } scene;
 
 /* Subgroups that go other ways than the CPU's, one each. */
@@ -178,31 +179,27 @@ static void go_on(scene *s) {
 
 static void assert_sound(scene *s) {
   hk_error err = {0};
-  int counts[3] = {0}; /* old, new, lost */
+  fault_end end = {0};
   hk_engine *e = s->w.engine;
   must(hk_training_quiet(e, &err), &err);
   for (size_t k = 0; k < e->state.n_subgroups; k++) {
     const hk_state_subgroup *sub = &e->state.subgroups[k];
-    counts[sub->step < 0 ? 2 : sub->step == s->old[0].step + 1]++;
     if (sub->step < 0) {
+      end.lost++;
       assert_int_equal(sub->route, HK_ROUTE_RESIDENT);
       continue;
     }
+    *(sub->step == s->old[0].step + 1 ? &end.new : &end.old) += 1;
     if (sub->route == HK_ROUTE_RESIDENT && e->backend->ops->stream_sync(e->stream, &err) != HK_OK) {
-      counts[2]++; /* out of reach with the device */
+      end.lost++; /* out of reach with the device */
       continue;
     }
     for (size_t i = 0; i < s->w.n; i++) assert_tensor(s, i, sub);
   }
   assert_no_more_steps(&s->w);
-  const bool whole = counts[2] == 0 && (counts[0] == 0 || counts[1] == 0);
+  const bool whole = tally_failure(&s->seen, &end);
   const hk_status saved = hk_engine_save(e, s->path, NULL, NULL, &err);
   assert_int_equal(saved, whole ? HK_OK : HK_ENVIRONMENT);
-  s->failures++;
-  s->lost += counts[2] > 0;
-  s->mixtures += counts[0] > 0 && counts[1] > 0;
-  s->whole_old += whole && counts[1] == 0;
-  s->whole_new += whole && counts[0] == 0;
   if (whole) {
     go_on(s);
     assert_int_equal(unlink(s->path), 0);
@@ -210,10 +207,11 @@ static void assert_sound(scene *s) {
 }
 
 /* False: an iteration has fewer than n of its kind. */
-static bool fail_nth(scene *s, hk_overlap overlap, hk_host_fault what, int64_t n) {
+static bool fail_nth(void *arg, hk_host_fault what, int64_t n) {
+  scene *s = arg;
   hk_error err = {0};
   small_model(&s->w, 77);
-  must(create(&s->w, overlap, &hk_backend_host, &err), &err);
+  must(create(&s->w, s->overlap, &hk_backend_host, &err), &err);
   must(hk_training_masters(s->w.engine, -1, NULL, &err), &err);
   for (int i = 0; i < 2; i++) good_iteration(&s->w);
   assert_state(&s->w);
@@ -235,12 +233,12 @@ static bool fail_nth(scene *s, hk_overlap overlap, hk_host_fault what, int64_t n
 }
 
 /* Over all overlaps. */
-static scene seen;
+static fault_tally seen;
 
 static void fail_everywhere(hk_overlap overlap, size_t routes) {
   static const hk_host_fault faults[] = {HK_HOST_COPY,   HK_HOST_COPYING, HK_HOST_LAUNCH,
                                          HK_HOST_KERNEL, HK_HOST_RECORD,  HK_HOST_WAIT};
-  scene s = {0};
+  scene s = {.overlap = overlap};
   n_routes = routes;
   snprintf(s.path, sizeof s.path, "training-faults-%d-%d.ck", (int)getpid(), (int)overlap);
 #ifdef __SANITIZE_THREAD__
@@ -248,16 +246,8 @@ static void fail_everywhere(hk_overlap overlap, size_t routes) {
 #else
   const int64_t apart = 1;
 #endif
-  for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
-    int64_t n = 0;
-    while (fail_nth(&s, overlap, faults[f], n)) n += apart;
-    assert_true(n > 0);
-  }
-  seen.failures += s.failures;
-  seen.mixtures += s.mixtures;
-  seen.whole_old += s.whole_old;
-  seen.whole_new += s.whole_new;
-  seen.lost += s.lost;
+  fail_each(faults, sizeof faults / sizeof *faults, apart, fail_nth, &s);
+  tally_add(&seen, &s.seen);
 }
 
 static void without_overlap(void **unused) {
@@ -285,16 +275,16 @@ static void all_kinds_of_ends_were_seen(void **unused) {
 
 /* -- Making an engine -------------------------------------------------------------------------- */
 
-static struct {
-  hk_host_fault what;
-  int64_t n;
-} armed;
-
-static hk_status open_armed(int device, const hk_backend_options *options, hk_backend **out,
-                            hk_error *err) {
-  HK_TRY(hk_backend_host.open(device, options, out, err));
-  hk_backend_host_fail(*out, armed.what, armed.n);
-  return HK_OK;
+static hk_status make_world(const hk_backend_ops *ops, void *unused, hk_error *err) {
+  (void)unused;
+  world w;
+  small_model(&w, 78);
+  const hk_status status = create(&w, HK_OVERLAP_BOTH, ops, err);
+  if (status == HK_OK) hk_backend_host_fail(w.engine->backend, armed_fault.what, -1);
+  assert_true((status == HK_OK) == (w.engine != NULL));
+  if (status != HK_OK) assert_true(strlen(err->message) > 20);
+  unmake(&w);
+  return status;
 }
 
 static void an_engine_is_made_whole_or_not_at_all(void **unused) {
@@ -302,22 +292,8 @@ static void an_engine_is_made_whole_or_not_at_all(void **unused) {
   n_routes = 4;
   static const hk_host_fault faults[] = {HK_HOST_ALLOC, HK_HOST_REGISTER, HK_HOST_COPY,
                                          HK_HOST_COPYING, HK_HOST_OPEN};
-  hk_backend_ops ops = hk_backend_host;
-  ops.open = open_armed;
   for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
-    armed.what = faults[f];
-    for (armed.n = 0;; armed.n++) {
-      hk_error err = {0};
-      world w;
-      small_model(&w, 78);
-      const hk_status status = create(&w, HK_OVERLAP_BOTH, &ops, &err);
-      if (status == HK_OK) hk_backend_host_fail(w.engine->backend, armed.what, -1);
-      assert_true(status == HK_OK || (status == HK_ENVIRONMENT && w.engine == NULL));
-      if (status != HK_OK) assert_true(strlen(err.message) > 20);
-      unmake(&w);
-      if (status == HK_OK) break;
-    }
-    assert_true(armed.n > 0);
+    fail_making(faults[f], "", make_world, NULL);
   }
 }
 
