@@ -11,7 +11,7 @@
 #include "calib/validate/validate.h"
 #include "core/json.h"
 
-#define RESULTS   HK_TEST_SHARE "/../bench/results/"
+#define RANKINGS  HK_TEST_DATA "/rankings/"
 #define MODEL     HK_TEST_SHARE "/../bench/llama-1.3b.json"
 #define CHOSEN_BY "h200-node-16c" /* bench/rank_h200 */
 
@@ -91,14 +91,12 @@ static void check(const char *ranking, const char *profile, limits limit) {
 
 static void node_27(void **state) {
   (void)state;
-  check(RESULTS "ranking-h200-2026-11-22-h.json", RESULTS "ranking-h200-2026-11-22-h-profile.json",
-        (limits){2.4, 7.1, 0.94});
+  check(RANKINGS "node-27.json", RANKINGS "node-27-profile.json", (limits){2.4, 7.1, 0.94});
 }
 
 static void node_28(void **state) {
   (void)state;
-  check(RESULTS "ranking-h200-2026-11-22-i.json", RESULTS "ranking-h200-2026-11-22-i-profile.json",
-        (limits){2.1, 4.8, 0.92});
+  check(RANKINGS "node-28.json", RANKINGS "node-28-profile.json", (limits){2.1, 4.8, 0.92});
 }
 
 int main(void) {

@@ -235,7 +235,7 @@ static void expect_mixture(const outcome *o, int threads, double cpu, double in,
   if (out > 0) expect_near("out", threads, o->first[HK_RES_D2H] / 1e9, out, tolerance);
 }
 
-/* bench/results/engine-h200-2026-11-21.md, first node: CPU AdamW and copies both ways, GB/s. The
+/* bench/results/engine/README.md, first node: CPU AdamW and copies both ways, GB/s. The
  * costs are read off the table, weights and threads' saturation off its first and last row. */
 static void test_measured_mixtures(void **state) {
   (void)state;

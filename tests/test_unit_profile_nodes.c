@@ -20,7 +20,7 @@ typedef struct {
   double alone[17]; /* GB/s of CPU traffic at so many threads; 0: not probed */
 } measured_node;
 
-/* bench/results/engine-h200-2026-11-21.md. */
+/* bench/results/engine/README.md. */
 static const beside FIRST[] = {{4, 74.3, 42.6, 52.2},
                                {6, 90.1, 36.9, 52.8},
                                {8, 100.7, 33.0, 53.1},
