@@ -71,7 +71,7 @@ static void print_fingerprint(const cJSON *fingerprint) {
   putchar('\n');
 }
 
-void hk_calibration_text(const cJSON *calibration) {
+void hk_print_calibration_summary(const cJSON *calibration) {
   hk_calibration_summary s;
   hk_calibration_summarise(calibration, &s);
   printf("calibrated%s%s%s%s", *s.made ? " " : "", s.made, *s.version ? " by hocket " : "",

@@ -26,6 +26,6 @@ const char *hk_format_accuracy(double median_error_pct, bool quick, bool accepte
                                size_t size);
 
 /* Some lines to stdout: when and how it was made, how accurate it is, of which machine. */
-void hk_calibration_text(const cJSON *calibration);
+void hk_print_calibration_summary(const cJSON *calibration);
 
 #endif

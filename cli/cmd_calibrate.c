@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket calibrate: measures this machine and stores a profile of it. What is printed about it:
- * cli/calibrated.c. */
+ * cli/print_calibration.c. */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "calib/calibrate.h"
 #include "calib/stand/busy.h"
-#include "cli/calibrated.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/print_calibration.h"
 #include "cli/screen.h"
 #include "core/json.h"
 
@@ -85,15 +85,16 @@ static hk_status answer(const hk_args *args, hk_store *store, const hk_calibrati
   if (c->campaign.interrupted) return interrupted(args, store, err);
   cJSON *document = NULL;
   HK_TRY(hk_profiles_document(store, c->fit.machine.name, &document, err));
-  hk_status status = args->json ? hk_calibrated_json(args, c, document, err)
-                                : hk_calibrated_text(args, c, document, hk_store_name(store), err);
+  hk_status status = args->json
+                         ? hk_print_calibration_json(args, c, document, err)
+                         : hk_print_calibration_text(args, c, document, hk_store_name(store), err);
   if (status == HK_OK) status = hk_emit_flush(err);
   if (status == HK_OK && args->output) status = hk_json_save(document, args->output, err);
   cJSON_Delete(document);
   HK_TRY(status);
   if (args->output && !args->quiet)
     fprintf(stderr, "hocket calibrate: wrote the profile to %s\n", args->output);
-  return hk_calibrated_judge(c, err);
+  return hk_judge_calibration(c, err);
 }
 
 /* -- The command ------------------------------------------------------------------------------- */

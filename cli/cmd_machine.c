@@ -151,7 +151,7 @@ static hk_status show_json(const hk_machine *machine, hk_error *err) {
 static hk_status show_text(const hk_machine *machine, hk_error *err) {
   const cJSON *calibration = hk_calibration_of(machine->document);
   hk_print_text(0, 0, "%s: %s", machine->name, machine->description);
-  if (calibration) hk_calibration_text(calibration);
+  if (calibration) hk_print_calibration_summary(calibration);
   putchar('\n');
   return hk_explain_text(machine, err);
 }

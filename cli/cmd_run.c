@@ -10,10 +10,10 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
-#include "cli/kept.h"
 #include "cli/saving.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
+#include "cli/stored_timeline.h"
 #include "cli/table.h"
 #include "engine/trial.h"
 #include "traces/chrome.h"
@@ -149,14 +149,14 @@ static hk_status keep(const hk_args *args, running *r, hk_error *err) {
   if (!args->keep || r->steps == 0 || r->mismatch.status != HK_OK) return HK_OK;
   cJSON *fingerprint = NULL;
   HK_TRY(take_fingerprint(args, &fingerprint, err));
-  const hk_timeline_to_keep what = {.measured = true,
-                                    .phases = HK_EXPAND_UPDATE,
-                                    .plan = hk_engine_plan(r->engine),
-                                    .graph = hk_engine_graph(r->engine),
-                                    .timeline = &r->timeline,
-                                    .fingerprint = fingerprint,
-                                    .version = HK_BUILD};
-  hk_status status = hk_kept_keep(&what, &r->kept, err);
+  const hk_timeline_to_store what = {.measured = true,
+                                     .phases = HK_EXPAND_UPDATE,
+                                     .plan = hk_engine_plan(r->engine),
+                                     .graph = hk_engine_graph(r->engine),
+                                     .timeline = &r->timeline,
+                                     .fingerprint = fingerprint,
+                                     .version = HK_BUILD};
+  hk_status status = hk_stored_timeline_add(&what, &r->kept, err);
   cJSON_Delete(fingerprint);
   return status;
 }

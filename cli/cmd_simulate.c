@@ -5,9 +5,9 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
-#include "cli/kept.h"
 #include "cli/report.h"
 #include "cli/setup.h"
+#include "cli/stored_timeline.h"
 
 /* With --keep; *id stays 0 without. */
 static hk_status keep(const hk_args *args, const hk_forecast *forecast, const hk_machine *machine,
@@ -17,13 +17,14 @@ static hk_status keep(const hk_args *args, const hk_forecast *forecast, const hk
   cJSON *profile = hk_machine_to_json(machine);
   if (!profile) return hk_fail_memory(err, sizeof *profile, "a profile");
   const int n = forecast->graph.iterations;
-  const hk_timeline_to_keep what = {.phases = HK_EXPAND_ALL | (n > 1 ? HK_EXPAND_ITERATIONS(n) : 0),
-                                    .plan = &forecast->plan,
-                                    .graph = &forecast->graph,
-                                    .timeline = &forecast->result.timeline,
-                                    .profile = profile,
-                                    .version = HK_BUILD};
-  hk_status status = hk_kept_keep(&what, id, err);
+  const hk_timeline_to_store what = {
+      .phases = HK_EXPAND_ALL | (n > 1 ? HK_EXPAND_ITERATIONS(n) : 0),
+      .plan = &forecast->plan,
+      .graph = &forecast->graph,
+      .timeline = &forecast->result.timeline,
+      .profile = profile,
+      .version = HK_BUILD};
+  hk_status status = hk_stored_timeline_add(&what, id, err);
   cJSON_Delete(profile);
   return status;
 }

@@ -6,8 +6,8 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
-#include "cli/kept.h"
 #include "cli/setup.h"
+#include "cli/stored_timeline.h"
 #include "core/json.h"
 #include "traces/chrome.h"
 
@@ -98,13 +98,13 @@ typedef struct {
 } kept_pair;
 
 static hk_status load_pair(const hk_args *args, kept_pair *pair, hk_error *err) {
-  HK_TRY(hk_kept_load(args->operands[0], &pair->timelines[0], err));
+  HK_TRY(hk_stored_timeline_load(args->operands[0], &pair->timelines[0], err));
   pair->n = 1;
   const int64_t other = pair->timelines[0].kept.pair;
   if (other == 0 || args->alone) return HK_OK;
   char operand[24];
   snprintf(operand, sizeof operand, "%lld", (long long)other);
-  HK_TRY(hk_kept_load(operand, &pair->timelines[1], err));
+  HK_TRY(hk_stored_timeline_load(operand, &pair->timelines[1], err));
   pair->n = 2;
   return HK_OK;
 }
@@ -114,10 +114,10 @@ static hk_status print_kept(const hk_args *args, const kept_pair *pair, hk_error
   cJSON *root = begin_json(args, &pair->timelines[0].graph, &ok);
   cJSON *list = hk_put_array(root, "timelines", &ok);
   for (size_t i = 0; i < pair->n; i++) {
-    const hk_kept_timeline *kept = &pair->timelines[i].kept;
+    const hk_stored_timeline *kept = &pair->timelines[i].kept;
     cJSON *object = hk_put_element(list, &ok);
     hk_put_number(object, "id", (double)kept->id, &ok);
-    hk_put_string(object, "kind", hk_kept_sort(kept), &ok);
+    hk_put_string(object, "kind", hk_stored_timeline_kind(kept), &ok);
     hk_put_number(object, "makespan_ms", hk_ms(kept->makespan), &ok);
   }
   return hk_emit_print(root, ok, err);
@@ -130,7 +130,7 @@ static hk_status write_pair(const hk_args *args, const kept_pair *pair, hk_error
   for (size_t i = 0; i < pair->n; i++) {
     const hk_loaded_timeline *t = &pair->timelines[i];
     const size_t place = pair->n > 1 && t->kept.measured ? 1 : 0;
-    layers[place] = (hk_chrome_layer){hk_kept_sort(&t->kept), &t->timeline};
+    layers[place] = (hk_chrome_layer){hk_stored_timeline_kind(&t->kept), &t->timeline};
   }
   snprintf(title, sizeof title, "%s%s%s", first->kept.label, *first->kept.machine ? " on " : "",
            first->kept.machine);
@@ -163,7 +163,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
     return hk_fail(
         err, HK_INPUT,
         "'--csv' and '--json' both go to standard output; -o FILE says where the table goes");
-  const bool kept = args->n_operands > 0 && hk_kept_is_id(args->operands[0]);
+  const bool kept = args->n_operands > 0 && hk_stored_timeline_is_id(args->operands[0]);
   return kept ? export_kept(args, err) : export_plan(args, err);
 }
 

@@ -6,9 +6,9 @@
 
 #include "calib/validate/validate.h"
 #include "cli/command.h"
-#include "cli/compared.h"
 #include "cli/emit.h"
-#include "cli/kept.h"
+#include "cli/print_comparison.h"
+#include "cli/stored_timeline.h"
 
 typedef struct {
   hk_loaded_timeline a, b;
@@ -79,8 +79,8 @@ static hk_status find_costs(differing *d, hk_error *err) {
 }
 
 static hk_status compare(const hk_args *args, differing *d, hk_error *err) {
-  HK_TRY(hk_kept_load(args->operands[0], &d->a, err));
-  HK_TRY(hk_kept_load(args->operands[1], &d->b, err));
+  HK_TRY(hk_stored_timeline_load(args->operands[0], &d->a, err));
+  HK_TRY(hk_stored_timeline_load(args->operands[1], &d->b, err));
   HK_TRY(check_alike(&d->a, &d->b, err));
   HK_TRY(find_costs(d, err));
   return hk_timelines_compare(&d->a.graph, &d->a.timeline, &d->b.timeline, d->costs, &d->comparison,
@@ -89,36 +89,38 @@ static hk_status compare(const hk_args *args, differing *d, hk_error *err) {
 
 /* -- Answer ------------------------------------------------------------------------------------ */
 
-static void put_timeline(cJSON *object, const hk_kept_timeline *kept, bool *ok) {
+static void put_timeline(cJSON *object, const hk_stored_timeline *kept, bool *ok) {
   hk_put_number(object, "id", (double)kept->id, ok);
-  hk_put_string(object, "kind", hk_kept_sort(kept), ok);
+  hk_put_string(object, "kind", hk_stored_timeline_kind(kept), ok);
   hk_put_string(object, "made", kept->made, ok);
   hk_put_string(object, "label", kept->label, ok);
   hk_put_string(object, "machine", kept->machine, ok);
 }
 
-static hk_status print_json(const differing *d, const hk_compared *compared, hk_error *err) {
+static hk_status print_json(const differing *d, const hk_comparison_input *compared,
+                            hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.trace_diff/1", &ok);
   put_timeline(hk_put_object(root, "a", &ok), &d->a.kept, &ok);
   put_timeline(hk_put_object(root, "b", &ok), &d->b.kept, &ok);
-  hk_compared_json(compared, root, &ok);
+  hk_put_comparison(compared, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
-static void print_heading(const char *name, const hk_kept_timeline *kept) {
-  printf("%s: timeline %lld, %s %s%s%s: %s\n", name, (long long)kept->id, hk_kept_sort(kept),
-         kept->made, *kept->machine ? " on " : "", kept->machine, kept->label);
+static void print_heading(const char *name, const hk_stored_timeline *kept) {
+  printf("%s: timeline %lld, %s %s%s%s: %s\n", name, (long long)kept->id,
+         hk_stored_timeline_kind(kept), kept->made, *kept->machine ? " on " : "", kept->machine,
+         kept->label);
 }
 
 static hk_status answer(const hk_args *args, const differing *d, hk_error *err) {
-  const hk_compared compared = {&d->a.graph, &d->a.timeline, &d->b.timeline, &d->comparison, "a",
-                                "b"};
+  const hk_comparison_input compared = {
+      &d->a.graph, &d->a.timeline, &d->b.timeline, &d->comparison, "a", "b"};
   if (args->json) return print_json(d, &compared, err);
   print_heading("a", &d->a.kept);
   print_heading("b", &d->b.kept);
   putchar('\n');
-  return hk_compared_text(&compared, err);
+  return hk_print_comparison(&compared, err);
 }
 
 static hk_status run(const hk_args *args, hk_error *err) {

@@ -6,18 +6,18 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
-#include "cli/kept.h"
 #include "cli/screen.h"
+#include "cli/stored_timeline.h"
 #include "cli/table.h"
 
 /* -- list -------------------------------------------------------------------------------------- */
 
-static void put_kept(cJSON *object, const hk_kept_timeline *kept, bool *ok) {
+static void put_kept(cJSON *object, const hk_stored_timeline *kept, bool *ok) {
   hk_put_number(object, "id", (double)kept->id, ok);
   hk_put_item(object, "pair",
               kept->pair ? cJSON_CreateNumber((double)kept->pair) : cJSON_CreateNull(), ok);
   hk_put_string(object, "made", kept->made, ok);
-  hk_put_string(object, "kind", hk_kept_sort(kept), ok);
+  hk_put_string(object, "kind", hk_stored_timeline_kind(kept), ok);
   hk_put_string(object, "label", kept->label, ok);
   hk_put_string(object, "machine", kept->machine, ok);
   hk_put_string(object, "version", kept->version, ok);
@@ -25,7 +25,7 @@ static void put_kept(cJSON *object, const hk_kept_timeline *kept, bool *ok) {
   hk_put_number(object, "makespan_ms", hk_ms(kept->makespan), ok);
 }
 
-static hk_status list_json(const hk_kept_timeline *kept, size_t n, hk_error *err) {
+static hk_status list_json(const hk_stored_timeline *kept, size_t n, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.trace_list/1", &ok);
   cJSON *array = hk_put_array(root, "timelines", &ok);
@@ -40,7 +40,7 @@ static void pair_cell(hk_table *table, int64_t pair) {
     hk_table_cell(table, "-");
 }
 
-static hk_status list_text(const hk_kept_timeline *kept, size_t n, hk_error *err) {
+static hk_status list_text(const hk_stored_timeline *kept, size_t n, hk_error *err) {
   static const hk_column columns[] = {{"id", HK_RIGHT},
                                       {"pair", HK_RIGHT | HK_SPARE(1)},
                                       {"made", HK_LEFT | HK_SPARE(2)},
@@ -62,7 +62,7 @@ static hk_status list_text(const hk_kept_timeline *kept, size_t n, hk_error *err
     hk_table_cell(&table, "%lld", (long long)kept[i].id);
     pair_cell(&table, kept[i].pair);
     hk_table_cell(&table, "%s", kept[i].made);
-    hk_table_cell(&table, "%s", hk_kept_sort(&kept[i]));
+    hk_table_cell(&table, "%s", hk_stored_timeline_kind(&kept[i]));
     hk_table_cell(&table, "%s", kept[i].label);
     hk_table_cell(&table, "%s", *kept[i].machine ? kept[i].machine : "-");
     hk_table_cell(&table, "%zu", kept[i].operations);
@@ -73,7 +73,7 @@ static hk_status list_text(const hk_kept_timeline *kept, size_t n, hk_error *err
 
 static hk_status list(const hk_args *args, hk_error *err) {
   hk_store *store = NULL;
-  hk_kept_timeline *kept = NULL;
+  hk_stored_timeline *kept = NULL;
   size_t n = 0;
   HK_TRY(hk_store_open(NULL, true, &store, err));
   hk_status status = store ? hk_timelines_list(store, &kept, &n, err) : HK_OK;
@@ -193,10 +193,11 @@ static void print_fingerprint(const cJSON *fingerprint) {
 }
 
 static void print_heading(const hk_loaded_timeline *loaded) {
-  const hk_kept_timeline *kept = &loaded->kept;
+  const hk_stored_timeline *kept = &loaded->kept;
   char hash[17];
   hk_graph_hash(&loaded->graph, hash);
-  printf("timeline %lld: %s, %s\n", (long long)kept->id, hk_kept_sort(kept), kept->label);
+  printf("timeline %lld: %s, %s\n", (long long)kept->id, hk_stored_timeline_kind(kept),
+         kept->label);
   printf("made %s by hocket %s", kept->made, kept->version);
   if (kept->pair)
     printf("; its %s pair is timeline %lld", kept->measured ? "predicted" : "measured",
@@ -285,7 +286,7 @@ static hk_status show_text(const totals *t, hk_error *err) {
 static hk_status show(const hk_args *args, hk_error *err) {
   hk_loaded_timeline loaded;
   totals sums = {0};
-  HK_TRY(hk_kept_load(args->operands[0], &loaded, err));
+  HK_TRY(hk_stored_timeline_load(args->operands[0], &loaded, err));
   hk_status status = sum_up(&loaded, &sums, err);
   if (status == HK_OK) status = args->json ? show_json(&sums, err) : show_text(&sums, err);
   free(sums.lanes);
@@ -311,8 +312,8 @@ static hk_status tell_deleted(const hk_args *args, int64_t id, const hk_store *s
 static hk_status delete (const hk_args *args, hk_error *err) {
   int64_t id = 0;
   hk_store *store = NULL;
-  HK_TRY(hk_kept_id(args->operands[0], &id, err));
-  HK_TRY(hk_kept_open(&store, err));
+  HK_TRY(hk_stored_timeline_id(args->operands[0], &id, err));
+  HK_TRY(hk_stored_timeline_open(&store, err));
   hk_status status = hk_timelines_delete(store, id, err);
   if (status == HK_OK) status = tell_deleted(args, id, store, err);
   hk_store_close(store);

@@ -8,9 +8,9 @@
 #include "calib/profiles/profiles.h"
 #include "cli/command.h"
 #include "cli/emit.h"
-#include "cli/kept.h"
 #include "cli/node_profile.h"
-#include "cli/ranked.h"
+#include "cli/print_ranking.h"
+#include "cli/stored_timeline.h"
 #include "core/json.h"
 
 #define NAME "validate again"
@@ -110,7 +110,7 @@ static hk_status check_timeline(const hk_loaded_timeline *kept, const char *titl
       err, HK_INPUT,
       "timeline %lld of the store is not a measured update of '%s' but a %s one of '%s': "
       "HOCKET_STORE must name the store that the ranking used",
-      (long long)kept->kept.id, title, hk_kept_sort(&kept->kept), own);
+      (long long)kept->kept.id, title, hk_stored_timeline_kind(&kept->kept), own);
 }
 
 static hk_status predict(judging *j, const hk_loaded_timeline *kept, hk_ranked_plan *out,
@@ -179,18 +179,18 @@ static hk_status gather_all(judging *j, hk_error *err) {
 }
 
 static hk_status answer(const judging *j, hk_error *err) {
-  hk_ranked ranked = {.model = j->files[0].model,
-                      .profile = j->machine.name,
-                      .node = &j->files[0].node,
-                      .plans = j->ranked,
-                      .n = j->n,
-                      .chosen = j->n,
-                      .complete = true};
+  hk_measured_ranking ranked = {.model = j->files[0].model,
+                                .profile = j->machine.name,
+                                .node = &j->files[0].node,
+                                .plans = j->ranked,
+                                .n = j->n,
+                                .chosen = j->n,
+                                .complete = true};
   for (size_t i = 0; i < j->n; i++)
     if (j->ranked[i].rounds > ranked.rounds) ranked.rounds = j->ranked[i].rounds;
   for (size_t i = 0; i < j->n; i++) ranked.complete &= j->ranked[i].rounds == ranked.rounds;
   for (int i = 0; i < j->args->n_operands; i++) ranked.complete &= j->files[i].complete;
-  return hk_ranked_answer(j->args, NAME, &ranked, err);
+  return hk_print_ranking(j->args, NAME, &ranked, err);
 }
 
 /* -- The command ------------------------------------------------------------------------------- */
@@ -199,7 +199,7 @@ static hk_status judge(judging *j, hk_error *err) {
   HK_TRY(hk_emit_check_output(j->args->output, err));
   HK_TRY(load_files(j, err));
   HK_TRY(load_profile(j, err));
-  HK_TRY(hk_kept_open(&j->store, err));
+  HK_TRY(hk_stored_timeline_open(&j->store, err));
   HK_TRY(judge_all(j, err));
   HK_TRY(gather_all(j, err));
   hk_node_profile_note(j->args, NAME, j->document);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket validate engine: predict, run, compare, explain. What is printed: cli/validated.c. */
+/* hocket validate engine: predict, run, compare, explain. What is printed: cli/print_validation.c.
+ */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/print_validation.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
-#include "cli/validated.h"
 #include "traces/chrome.h"
 
 #define NAME "validate engine"
@@ -50,13 +51,15 @@ static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_err
 
 /* -- The command ------------------------------------------------------------------------------- */
 
-static hk_status answer(const hk_args *args, hk_store *store, hk_validated *v, hk_error *err) {
+static hk_status answer(const hk_args *args, hk_store *store, hk_engine_validation *v,
+                        hk_error *err) {
   hk_node_profile_note(args, NAME, v->profile->document);
-  HK_TRY(hk_validated_keep(store, v, err));
-  HK_TRY(args->json ? hk_validated_json(args, v, err) : hk_validated_text(args, v, err));
+  HK_TRY(hk_store_validation(store, v, err));
+  HK_TRY(args->json ? hk_print_validation_json(args, v, err)
+                    : hk_print_validation_text(args, v, err));
   HK_TRY(hk_emit_flush(err));
   HK_TRY(write_trace(args, v->validation, err));
-  return hk_validated_judge(args, v, err);
+  return hk_judge_validation(args, v, err);
 }
 
 static hk_status run_with(const hk_args *args, hk_store *store, const hk_plan *plan,
@@ -65,7 +68,7 @@ static hk_status run_with(const hk_args *args, hk_store *store, const hk_plan *p
   hk_validation validation = {0};
   hk_status status = hk_node_profile_load(args, NAME, store, &profile, err);
   if (status == HK_OK) status = validate(args, plan, &profile.machine, &validation, err);
-  hk_validated v = {.plan = plan, .profile = &profile, .validation = &validation};
+  hk_engine_validation v = {.plan = plan, .profile = &profile, .validation = &validation};
   if (status == HK_OK) status = answer(args, store, &v, err);
   hk_validation_free(&validation);
   hk_node_profile_free(&profile);

@@ -9,9 +9,9 @@
 #include "cli/emit.h"
 #include "cli/interrupt.h"
 #include "cli/node_profile.h"
-#include "cli/ranked.h"
+#include "cli/print_ranking.h"
+#include "cli/print_validation.h"
 #include "cli/screen.h"
-#include "cli/validated.h"
 #include "engine/available_memory.h"
 
 #define NAME          "validate ranking"
@@ -63,8 +63,8 @@ static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_
   if (hk_validate_plan(plan, &r->profile.machine, options, &v, err) != HK_OK)
     return hk_fail_prefix(err, "plan %zu (%s)", number + 1, out->title);
   hk_ranking_note(plan, &v, out);
-  hk_validated kept = {.plan = plan, .profile = &r->profile, .validation = &v};
-  const hk_status status = hk_validated_keep(r->store, &kept, err);
+  hk_engine_validation kept = {.plan = plan, .profile = &r->profile, .validation = &v};
+  const hk_status status = hk_store_validation(r->store, &kept, err);
   hk_validation_free(&v);
   HK_TRY(status);
   out->predicted_id = kept.predicted_id;
@@ -140,16 +140,16 @@ static hk_status choose_plans(ranking *r, hk_error *err) {
 }
 
 static hk_status answer(const ranking *r, hk_error *err) {
-  const hk_ranked ranked = {.model = r->model.name,
-                            .profile = r->profile.machine.name,
-                            .node = &r->profile.here,
-                            .plans = r->ranked,
-                            .n = r->n,
-                            .chosen = r->n_plans,
-                            .rounds = r->rounds,
-                            .complete = r->n_runs == r->n_plans * (size_t)r->rounds};
+  const hk_measured_ranking ranked = {.model = r->model.name,
+                                      .profile = r->profile.machine.name,
+                                      .node = &r->profile.here,
+                                      .plans = r->ranked,
+                                      .n = r->n,
+                                      .chosen = r->n_plans,
+                                      .rounds = r->rounds,
+                                      .complete = r->n_runs == r->n_plans * (size_t)r->rounds};
   hk_node_profile_note(r->args, NAME, r->profile.document);
-  if (r->n > 0) HK_TRY(hk_ranked_answer(r->args, NAME, &ranked, err));
+  if (r->n > 0) HK_TRY(hk_print_ranking(r->args, NAME, &ranked, err));
   if (r->stopped.status == HK_OK) return HK_OK;
   if (r->rounds > 1)
     return hk_fail(err, r->stopped.status, "%s; %zu of %zu runs had been made", r->stopped.message,

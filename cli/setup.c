@@ -175,7 +175,9 @@ static hk_status plan_from_file(const hk_args *args, hk_plan *plan, hk_machine *
   return status;
 }
 
-hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine, hk_error *err) {
+/* The caller frees both, also on failure. */
+static hk_status read_or_make_plan(const hk_args *args, hk_plan *plan, hk_machine *machine,
+                                   hk_error *err) {
   *plan = (hk_plan){0};
   *machine = (hk_machine){0};
   if (args->n_operands > 0) return plan_from_file(args, plan, machine, err);
@@ -196,7 +198,7 @@ hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
   hk_plan plan;
   hk_machine machine;
   hk_forecast forecast = {0};
-  hk_status status = hk_setup_plan(args, &plan, &machine, err);
+  hk_status status = read_or_make_plan(args, &plan, &machine, err);
   if (status == HK_OK) status = hk_forecast_make(&plan, &machine, options, &forecast, err);
   if (status == HK_OK) status = answer(args, &forecast, &machine, err);
   hk_forecast_free(&forecast);

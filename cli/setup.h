@@ -41,12 +41,10 @@ hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *
 hk_status hk_setup_save_plan(const hk_plan *plan, const hk_machine *machine, const char *path,
                              hk_error *err);
 
-/* The plan that the operand names (PLAN.json), or the one candidate that the options describe, and
- * the machine: --machine, else the profile in the plan file, else the one that it names. The caller
- * frees both, also on failure. */
-hk_status hk_setup_plan(const hk_args *args, hk_plan *plan, hk_machine *machine, hk_error *err);
-
-/* The plan of hk_setup_plan, simulated, handed to `answer`, freed. */
+/* Simulates one plan and hands the forecast to `answer`. The plan is the file that the operand
+ * names (PLAN.json) or, without an operand, the one candidate that the options describe. The
+ * machine is
+ * --machine, else the profile in the plan file, else the profile that the plan names. */
 hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
                             hk_status (*answer)(const hk_args *args, const hk_forecast *forecast,
                                                 const hk_machine *machine, hk_error *err),

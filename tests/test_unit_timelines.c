@@ -46,9 +46,9 @@ static void free_simulated(simulated *s) {
   cJSON_Delete(s->profile);
 }
 
-static hk_timeline_to_keep kept_as(const simulated *s, bool measured, unsigned phases,
+static hk_timeline_to_store kept_as(const simulated *s, bool measured, unsigned phases,
                                    int64_t pair) {
-  return (hk_timeline_to_keep){.measured = measured,
+  return (hk_timeline_to_store){.measured = measured,
                                .phases = phases,
                                .pair = pair,
                                .plan = &s->plan,
@@ -62,8 +62,8 @@ static hk_timeline_to_keep kept_as(const simulated *s, bool measured, unsigned p
 static int64_t keep(hk_store *store, const simulated *s, bool measured, int64_t pair) {
   hk_error err = {0};
   int64_t id = 0;
-  const hk_timeline_to_keep what = kept_as(s, measured, HK_EXPAND_ALL, pair);
-  must(hk_timelines_keep(store, &what, &id, &err), &err);
+  const hk_timeline_to_store what = kept_as(s, measured, HK_EXPAND_ALL, pair);
+  must(hk_timelines_store(store, &what, &id, &err), &err);
   assert_true(id > 0);
   return id;
 }
@@ -129,10 +129,10 @@ static void what_is_kept_comes_back_whole(void **state) {
     hk_error err = {0};
     simulated s = simulate("interleave", phases[i]);
     assert_true(s.result.timeline.n_counters > 3); /* of every unit that there is */
-    hk_timeline_to_keep what = kept_as(&s, i == 1, phases[i], 0);
+    hk_timeline_to_store what = kept_as(&s, i == 1, phases[i], 0);
     what.fingerprint = i == 1 ? hk_fingerprint_to_json(&here) : NULL;
     int64_t id = 0;
-    must(hk_timelines_keep(store, &what, &id, &err), &err);
+    must(hk_timelines_store(store, &what, &id, &err), &err);
     hk_loaded_timeline loaded = load(store, id);
     assert_true(loaded.kept.id == id && loaded.kept.pair == 0);
     assert_true(loaded.kept.measured == (i == 1));
@@ -159,7 +159,7 @@ static void the_latest_is_listed_first(void **state) {
   (void)state;
   hk_store *store = open_store();
   hk_error err = {0};
-  hk_kept_timeline *list = NULL;
+  hk_stored_timeline *list = NULL;
   size_t n = 1;
   must(hk_timelines_list(store, &list, &n, &err), &err);
   assert_true(n == 0 && list == NULL);
@@ -226,18 +226,18 @@ static void pairs_are_tied_both_ways(void **state) {
   } wrong[] = {{&s, true, 99}, {&s, false, predicted}, {&other, true, predicted}};
   for (int i = 0; i < 3; i++) {
     int64_t id = 7;
-    const hk_timeline_to_keep what =
+    const hk_timeline_to_store what =
         kept_as(wrong[i].of, wrong[i].measured, HK_EXPAND_ALL, wrong[i].pair);
-    assert_int_equal(hk_timelines_keep(store, &what, &id, &err), HK_INPUT);
+    assert_int_equal(hk_timelines_store(store, &what, &id, &err), HK_INPUT);
     assert_true(id == 0);
     says(&err, wrong[i].pair == 99 ? "timeline 99" : "timeline 1");
   }
   assert_int_equal(number(store, "SELECT count(*) FROM timeline"), 1);
   const int64_t measured = keep(store, &s, true, predicted);
   assert_true(pair_of(store, predicted) == measured && pair_of(store, measured) == predicted);
-  const hk_timeline_to_keep third = kept_as(&s, true, HK_EXPAND_ALL, predicted);
+  const hk_timeline_to_store third = kept_as(&s, true, HK_EXPAND_ALL, predicted);
   int64_t id;
-  assert_int_equal(hk_timelines_keep(store, &third, &id, &err), HK_INPUT);
+  assert_int_equal(hk_timelines_store(store, &third, &id, &err), HK_INPUT);
   says(&err, "no pair yet");
 
   must(hk_timelines_delete(store, measured, &err), &err);
@@ -259,13 +259,13 @@ static void what_cannot_come_back_is_not_kept(void **state) {
   hk_store *store = open_store();
   hk_error err = {0};
   simulated s = simulate("streamed", HK_EXPAND_ALL);
-  hk_timeline_to_keep what = kept_as(&s, false, HK_EXPAND_ALL, 0);
+  hk_timeline_to_store what = kept_as(&s, false, HK_EXPAND_ALL, 0);
   int64_t id;
   s.result.timeline.counters[0].unit = "furlongs";
-  assert_int_equal(hk_timelines_keep(store, &what, &id, &err), HK_INPUT);
+  assert_int_equal(hk_timelines_store(store, &what, &id, &err), HK_INPUT);
   says(&err, "is in furlongs");
   s.result.timeline.n_spans--;
-  assert_int_equal(hk_timelines_keep(store, &what, &id, &err), HK_INPUT);
+  assert_int_equal(hk_timelines_store(store, &what, &id, &err), HK_INPUT);
   says(&err, "operations");
   assert_int_equal(number(store, "SELECT count(*) FROM timeline"), 0);
   free_simulated(&s);
@@ -425,10 +425,10 @@ static int write_many(const simulated *s) {
   hk_status status = hk_store_open(NULL, false, &store, &err);
   for (int i = 0; i < EACH && status == HK_OK; i++) {
     int64_t id = 0;
-    hk_timeline_to_keep what = kept_as(s, false, HK_EXPAND_ALL, 0);
-    status = hk_timelines_keep(store, &what, &id, &err);
+    hk_timeline_to_store what = kept_as(s, false, HK_EXPAND_ALL, 0);
+    status = hk_timelines_store(store, &what, &id, &err);
     what = kept_as(s, true, HK_EXPAND_ALL, id);
-    if (status == HK_OK) status = hk_timelines_keep(store, &what, &id, &err);
+    if (status == HK_OK) status = hk_timelines_store(store, &what, &id, &err);
   }
   if (status != HK_OK) fprintf(stderr, "%s\n", err.message);
   hk_store_close(store);
@@ -471,7 +471,7 @@ static void a_store_of_version_2_keeps_its_profiles(void **state) {
   must(hk_store_open_as(path, false, 2, 1000, &store, &err), &err);
   must(hk_profiles_import(store, document, false, name, sizeof name, &err), &err);
   keep_rounds(store, begin(store, "mine"), 0, 3);
-  hk_kept_timeline *list;
+  hk_stored_timeline *list;
   size_t n;
   assert_int_equal(hk_timelines_list(store, &list, &n, &err), HK_ENVIRONMENT); /* no such table */
   hk_store_close(store);

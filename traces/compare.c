@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "traces/median.h"
+
 #define PULL_LATENCY 1e-3 /* how firmly a, b and c are held, against squares of durations: of */
 #define PULL_FACTOR  1e-4 /* two columns that are alike, the factors move first */
 #define PARTED       0.02 /* of the makespan, for an operation to count as elsewhere */
@@ -208,17 +210,6 @@ static hk_status compare_lanes(joined *c, hk_error *err) {
   return status;
 }
 
-static int by_value(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t n) {
-  if (n == 0) return NAN;
-  qsort(values, n, sizeof *values, by_value);
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
 static void compare_kind(joined *c, hk_op_kind kind) {
   hk_kind_pair *out = &c->out->kinds[kind];
   hk_ns p = 0, m = 0;
@@ -233,7 +224,7 @@ static void compare_kind(joined *c, hk_op_kind kind) {
       c->scratch[timed++] = 100 * fabs((double)duration(c->predicted, i) - measured) / measured;
   }
   out->total = hk_pair_of(p, m);
-  out->median_error_pct = median(c->scratch, timed);
+  out->median_error_pct = hk_sort_median(c->scratch, timed);
   out->worst_error_pct = timed > 0 ? c->scratch[timed - 1] : NAN; /* sorted by then */
 }
 

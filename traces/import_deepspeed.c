@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "traces/import_deepspeed_internal.h"
+#include "traces/median.h"
 
 /* What rank 0's iterations have, and the column that each becomes. */
 #define QUANTITIES(X)                \
@@ -378,17 +379,10 @@ static hk_status read_lines(import *im, hk_log *log) {
 
 /* -- Medians ----------------------------------------------------------------------------------- */
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* Sorts. To a thousandth, which is finer than any log and takes off what halving leaves. */
+/* Rounded to 0.001 ms or GB: logs print fewer digits, and the mean of two of them may differ from
+ * the decimal number in the last bit. Sorts `values`. */
 static double median(double *values, size_t n) {
-  if (n == 0) return NAN;
-  qsort(values, n, sizeof *values, compare);
-  double middle = (values[(n - 1) / 2] + values[n / 2]) / 2;
-  return round(middle * 1e3) / 1e3;
+  return round(hk_sort_median(values, n) * 1e3) / 1e3;
 }
 
 /* The known ones of a quantity over the steady iterations. Returns how many. */

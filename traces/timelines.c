@@ -46,7 +46,7 @@ static const char *text_of(const cJSON *object, const char *key) {
   return text ? text : "";
 }
 
-static hk_status fill_row(const hk_timeline_to_keep *what, row *r, hk_error *err) {
+static hk_status fill_row(const hk_timeline_to_store *what, row *r, hk_error *err) {
   char policy[64];
   snprintf(r->label, sizeof r->label, "%s, %s", hk_plan_title(what->plan, policy, sizeof policy),
            what->plan->model.name);
@@ -60,7 +60,7 @@ static hk_status fill_row(const hk_timeline_to_keep *what, row *r, hk_error *err
 }
 
 /* Makes `id` and `pair` each other's pair, which they become only if they can be compared. */
-static hk_status tie(hk_store *store, int64_t id, const hk_timeline_to_keep *what,
+static hk_status tie(hk_store *store, int64_t id, const hk_timeline_to_store *what,
                      const char *graph, hk_error *err) {
   if (what->pair == 0) return HK_OK;
   HK_TRY(hk_store_do(store, err,
@@ -77,7 +77,7 @@ static hk_status tie(hk_store *store, int64_t id, const hk_timeline_to_keep *wha
                  what->measured ? "predicted" : "measured", graph);
 }
 
-static hk_status write_row(hk_store *store, const hk_timeline_to_keep *what, const row *r,
+static hk_status write_row(hk_store *store, const hk_timeline_to_store *what, const row *r,
                            int64_t *id, hk_error *err) {
   HK_TRY(hk_store_do(store, err,
                      "INSERT INTO timeline (made, measured, phases, label, machine, version, "
@@ -92,8 +92,8 @@ static hk_status write_row(hk_store *store, const hk_timeline_to_keep *what, con
   return tie(store, *id, what, r->graph, err);
 }
 
-hk_status hk_timelines_keep(hk_store *store, const hk_timeline_to_keep *what, int64_t *id,
-                            hk_error *err) {
+hk_status hk_timelines_store(hk_store *store, const hk_timeline_to_store *what, int64_t *id,
+                             hk_error *err) {
   *id = 0;
   if (what->timeline->n_spans != what->graph->n_ops)
     return hk_fail(err, HK_INPUT,
@@ -115,13 +115,13 @@ hk_status hk_timelines_keep(hk_store *store, const hk_timeline_to_keep *what, in
   "version"
 #define KEPT_COUNT 10
 
-static void read_kept(sqlite3_stmt *statement, hk_kept_timeline *kept) {
-  *kept = (hk_kept_timeline){.id = sqlite3_column_int64(statement, 0),
-                             .pair = sqlite3_column_int64(statement, 1),
-                             .measured = sqlite3_column_int64(statement, 2) != 0,
-                             .phases = (unsigned)sqlite3_column_int64(statement, 3),
-                             .operations = (size_t)sqlite3_column_int64(statement, 4),
-                             .makespan = sqlite3_column_int64(statement, 5)};
+static void read_kept(sqlite3_stmt *statement, hk_stored_timeline *kept) {
+  *kept = (hk_stored_timeline){.id = sqlite3_column_int64(statement, 0),
+                               .pair = sqlite3_column_int64(statement, 1),
+                               .measured = sqlite3_column_int64(statement, 2) != 0,
+                               .phases = (unsigned)sqlite3_column_int64(statement, 3),
+                               .operations = (size_t)sqlite3_column_int64(statement, 4),
+                               .makespan = sqlite3_column_int64(statement, 5)};
   const struct {
     char *out;
     size_t size;
@@ -135,11 +135,11 @@ static void read_kept(sqlite3_stmt *statement, hk_kept_timeline *kept) {
 }
 
 /* One more; `n` is a power of two or 0 whenever there is no room. */
-static hk_status append_kept(sqlite3_stmt *statement, hk_kept_timeline **list, size_t *n,
+static hk_status append_kept(sqlite3_stmt *statement, hk_stored_timeline **list, size_t *n,
                              hk_error *err) {
   if ((*n & (*n - 1)) == 0) {
     const size_t room = *n ? 2 * *n : 1;
-    hk_kept_timeline *grown = realloc(*list, room * sizeof *grown);
+    hk_stored_timeline *grown = realloc(*list, room * sizeof *grown);
     if (!grown) return hk_fail_memory(err, room * sizeof *grown, "a list of timelines");
     *list = grown;
   }
@@ -147,7 +147,7 @@ static hk_status append_kept(sqlite3_stmt *statement, hk_kept_timeline **list, s
   return HK_OK;
 }
 
-hk_status hk_timelines_list(hk_store *store, hk_kept_timeline **list, size_t *n, hk_error *err) {
+hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *n, hk_error *err) {
   *list = NULL;
   *n = 0;
   sqlite3_stmt *statement = NULL;

@@ -21,7 +21,7 @@ typedef struct {
   char version[64]; /* of hocket */
   size_t operations;
   hk_ns makespan;
-} hk_kept_timeline;
+} hk_stored_timeline;
 
 typedef struct {
   bool measured;
@@ -33,19 +33,19 @@ typedef struct {
   const cJSON *profile;        /* machine document; NULL: none */
   const cJSON *fingerprint;    /* of the machine that ran it or that ran the program; NULL: none */
   const char *version;
-} hk_timeline_to_keep;
+} hk_timeline_to_store;
 
 /* HK_INPUT: `pair` is not there, has a pair, is of another graph, or is measured as this one is. */
-hk_status hk_timelines_keep(hk_store *store, const hk_timeline_to_keep *what, int64_t *id,
-                            hk_error *err);
+hk_status hk_timelines_store(hk_store *store, const hk_timeline_to_store *what, int64_t *id,
+                             hk_error *err);
 /* Latest first. The caller frees *list. */
-hk_status hk_timelines_list(hk_store *store, hk_kept_timeline **list, size_t *n, hk_error *err);
+hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *n, hk_error *err);
 
 /* One, whole again: the plan is expanded anew and must give the graph that was kept (its hash);
  * HK_INPUT if this version expands it differently, naming the version that kept it; HK_ENVIRONMENT
  * if what is stored is damaged. Free with hk_loaded_timeline_free, safe on a zeroed one. */
 typedef struct {
-  hk_kept_timeline kept;
+  hk_stored_timeline kept;
   hk_plan plan;
   hk_graph graph;
   hk_timeline timeline;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* A ranking as a table and as JSON. */
-#include "cli/ranked.h"
+#include "cli/print_ranking.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static void put_plan(const hk_ranked_plan *p, cJSON *object, bool *ok) {
   hk_put_number(object, "measured_timeline", (double)p->measured_id, ok);
 }
 
-static cJSON *json_of(const hk_ranked *r, const hk_ranking_verdict *v, bool *ok) {
+static cJSON *json_of(const hk_measured_ranking *r, const hk_ranking_verdict *v, bool *ok) {
   cJSON *root = hk_emit_begin("hocket.ranking/1", ok);
   hk_put_string(root, "model", r->model, ok);
   hk_put_string(root, "profile", r->profile, ok);
@@ -67,7 +67,8 @@ static cJSON *json_of(const hk_ranked *r, const hk_ranking_verdict *v, bool *ok)
   return root;
 }
 
-static hk_status print_json(const hk_ranked *r, const hk_ranking_verdict *v, hk_error *err) {
+static hk_status print_json(const hk_measured_ranking *r, const hk_ranking_verdict *v,
+                            hk_error *err) {
   bool ok = true;
   cJSON *root = json_of(r, v, &ok);
   return hk_emit_print(root, ok, err);
@@ -87,7 +88,8 @@ static void print_lanes(const hk_ranking_verdict *v) {
   puts("");
 }
 
-static hk_status print_text(const hk_ranked *r, const hk_ranking_verdict *v, hk_error *err) {
+static hk_status print_text(const hk_measured_ranking *r, const hk_ranking_verdict *v,
+                            hk_error *err) {
   static const hk_column columns[] = {{"plan", HK_WRAP},
                                       {"predicted ms", HK_RIGHT},
                                       {"measured ms", HK_RIGHT},
@@ -124,7 +126,7 @@ static hk_status print_text(const hk_ranked *r, const hk_ranking_verdict *v, hk_
   return HK_OK;
 }
 
-static hk_status save(const hk_args *args, const char *command, const hk_ranked *r,
+static hk_status save(const hk_args *args, const char *command, const hk_measured_ranking *r,
                       const hk_ranking_verdict *v, hk_error *err) {
   bool ok = true;
   if (args->output == NULL) return HK_OK;
@@ -137,8 +139,8 @@ static hk_status save(const hk_args *args, const char *command, const hk_ranked 
   return HK_OK;
 }
 
-hk_status hk_ranked_answer(const hk_args *args, const char *command, const hk_ranked *ranked,
-                           hk_error *err) {
+hk_status hk_print_ranking(const hk_args *args, const char *command,
+                           const hk_measured_ranking *ranked, hk_error *err) {
   hk_ranking_verdict v;
   HK_TRY(hk_ranking_judge(ranked->plans, ranked->n, &v, err));
   HK_TRY(args->json ? print_json(ranked, &v, err) : print_text(ranked, &v, err));

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* A validation as tables and as JSON. */
-#include "cli/validated.h"
+#include "cli/print_validation.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #include "cli/calibration.h"
-#include "cli/compared.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/print_comparison.h"
 #include "cli/table.h"
 
 /* -- Keeping ----------------------------------------------------------------------------------- */
 
-static hk_status keep_one(hk_store *store, const hk_validated *v, const cJSON *fingerprint,
+static hk_status keep_one(hk_store *store, const hk_engine_validation *v, const cJSON *fingerprint,
                           bool measured, int64_t pair, int64_t *id, hk_error *err) {
-  const hk_timeline_to_keep what = {
+  const hk_timeline_to_store what = {
       .measured = measured,
       .phases = HK_EXPAND_UPDATE,
       .pair = pair,
@@ -26,10 +26,10 @@ static hk_status keep_one(hk_store *store, const hk_validated *v, const cJSON *f
       .fingerprint = fingerprint,
       .version = HK_BUILD,
   };
-  return hk_timelines_keep(store, &what, id, err);
+  return hk_timelines_store(store, &what, id, err);
 }
 
-hk_status hk_validated_keep(hk_store *store, hk_validated *v, hk_error *err) {
+hk_status hk_store_validation(hk_store *store, hk_engine_validation *v, hk_error *err) {
   cJSON *fingerprint = hk_fingerprint_to_json(&v->profile->here);
   if (fingerprint == NULL) return hk_fail_memory(err, sizeof v->profile->here, "a fingerprint");
   hk_status status = keep_one(store, v, fingerprint, false, 0, &v->predicted_id, err);
@@ -41,24 +41,24 @@ hk_status hk_validated_keep(hk_store *store, hk_validated *v, hk_error *err) {
 
 /* -- Saying ------------------------------------------------------------------------------------ */
 
-static const char *made_of(const hk_validated *v) {
+static const char *made_of(const hk_engine_validation *v) {
   hk_calibration_summary summary;
   hk_calibration_summarise(hk_calibration_of(v->profile->document), &summary);
   return summary.made;
 }
 
-static bool passes(const hk_args *args, const hk_validated *v) {
+static bool passes(const hk_args *args, const hk_engine_validation *v) {
   return !(args->given & HK_OPTION(MAX_ERROR)) ||
          fabs(v->validation->comparison.makespan.error_pct) <= args->max_error;
 }
 
-static hk_compared compared_of(const hk_validation *v) {
-  return (hk_compared){.graph = &v->graph,
-                       .a = &v->predicted,
-                       .b = &v->measured,
-                       .comparison = &v->comparison,
-                       .a_name = "predicted",
-                       .b_name = "measured"};
+static hk_comparison_input compared_of(const hk_validation *v) {
+  return (hk_comparison_input){.graph = &v->graph,
+                               .a = &v->predicted,
+                               .b = &v->measured,
+                               .comparison = &v->comparison,
+                               .a_name = "predicted",
+                               .b_name = "measured"};
 }
 
 /* -- JSON -------------------------------------------------------------------------------------- */
@@ -69,7 +69,8 @@ static void put_bytes(cJSON *object, const hk_pair *pair, bool *ok) {
   hk_put_number(object, "error_pct", pair->error_pct, ok);
 }
 
-static void put_settings(const hk_args *args, const hk_validated *v, cJSON *root, bool *ok) {
+static void put_settings(const hk_args *args, const hk_engine_validation *v, cJSON *root,
+                         bool *ok) {
   char title[160];
   hk_put_string(root, "plan", hk_ranking_title(v->plan, title, sizeof title), ok);
   hk_put_string(root, "model", v->plan->model.name, ok);
@@ -91,14 +92,15 @@ static void put_steps(const hk_validation *v, cJSON *root, bool *ok) {
   hk_put_number(update, "max", v->update_ms[v->steps - 1], ok);
 }
 
-hk_status hk_validated_json(const hk_args *args, const hk_validated *v, hk_error *err) {
+hk_status hk_print_validation_json(const hk_args *args, const hk_engine_validation *v,
+                                   hk_error *err) {
   bool ok = true;
   const hk_validation *result = v->validation;
-  const hk_compared compared = compared_of(result);
+  const hk_comparison_input compared = compared_of(result);
   cJSON *root = hk_emit_begin("hocket.engine_validation/1", &ok);
   put_settings(args, v, root, &ok);
   put_steps(result, root, &ok);
-  hk_compared_json(&compared, root, &ok);
+  hk_put_comparison(&compared, root, &ok);
   cJSON *memory = hk_put_object(root, "memory", &ok);
   put_bytes(hk_put_object(memory, "gpu", &ok), &result->gpu_memory, &ok);
   put_bytes(hk_put_object(memory, "host", &ok), &result->host_memory, &ok);
@@ -127,7 +129,7 @@ static void bytes_row(hk_table *table, const char *what, const hk_pair *pair) {
     hk_table_cell(table, "%+.1f %%", pair->error_pct);
 }
 
-static void print_heading(const hk_validated *v) {
+static void print_heading(const hk_engine_validation *v) {
   char title[160];
   const hk_validation *r = v->validation;
   printf("%s: %s\n", v->plan->model.name, hk_ranking_title(v->plan, title, sizeof title));
@@ -146,10 +148,11 @@ static hk_status print_memory(const hk_validation *v, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-static void print_verdict(const hk_args *args, const hk_validated *v, const hk_compared *compared) {
+static void print_verdict(const hk_args *args, const hk_engine_validation *v,
+                          const hk_comparison_input *compared) {
   const hk_validation *r = v->validation;
   char summary[512];
-  printf("\n%s\n", hk_compared_summary(compared, summary, sizeof summary));
+  printf("\n%s\n", hk_comparison_summary(compared, summary, sizeof summary));
   printf("the predicted makespan is off by %+.1f %%%s\n", r->comparison.makespan.error_pct,
          !(args->given & HK_OPTION(MAX_ERROR)) ? ""
          : passes(args, v)                     ? ": passed"
@@ -161,10 +164,11 @@ static void print_verdict(const hk_args *args, const hk_validated *v, const hk_c
       (long long)v->predicted_id, (long long)v->measured_id);
 }
 
-hk_status hk_validated_text(const hk_args *args, const hk_validated *v, hk_error *err) {
-  const hk_compared compared = compared_of(v->validation);
+hk_status hk_print_validation_text(const hk_args *args, const hk_engine_validation *v,
+                                   hk_error *err) {
+  const hk_comparison_input compared = compared_of(v->validation);
   print_heading(v);
-  HK_TRY(hk_compared_tables(&compared, err));
+  HK_TRY(hk_print_comparison_tables(&compared, err));
   putchar('\n');
   HK_TRY(print_memory(v->validation, err));
   print_verdict(args, v, &compared);
@@ -173,7 +177,7 @@ hk_status hk_validated_text(const hk_args *args, const hk_validated *v, hk_error
   return hk_explain_text(&v->profile->machine, err);
 }
 
-hk_status hk_validated_judge(const hk_args *args, const hk_validated *v, hk_error *err) {
+hk_status hk_judge_validation(const hk_args *args, const hk_engine_validation *v, hk_error *err) {
   if (passes(args, v)) return HK_OK;
   return hk_fail(err, HK_NO, "the predicted makespan is off by %+.1f %%, more than --max-error %g",
                  v->validation->comparison.makespan.error_pct, args->max_error);

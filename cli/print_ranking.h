@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* What is said of many plans that were predicted and run. */
-#ifndef HK_CLI_RANKED_H
-#define HK_CLI_RANKED_H
+#ifndef HK_CLI_PRINT_RANKING_H
+#define HK_CLI_PRINT_RANKING_H
 
 #include "calib/validate/validate.h"
 #include "cli/args.h"
@@ -13,10 +13,10 @@ typedef struct {
   size_t n, chosen;            /* run; meant to be run */
   int rounds;
   bool complete; /* every plan was run in every round */
-} hk_ranked;
+} hk_measured_ranking;
 
 /* Judges them; prints the answer, and saves the JSON object where -o says. */
-hk_status hk_ranked_answer(const hk_args *args, const char *command, const hk_ranked *ranked,
-                           hk_error *err);
+hk_status hk_print_ranking(const hk_args *args, const char *command,
+                           const hk_measured_ranking *ranked, hk_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* A calibration as tables and as JSON. */
-#include "cli/calibrated.h"
+#include "cli/print_calibration.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -97,8 +97,8 @@ static void put_troubles(const hk_campaign *campaign, cJSON *root, bool *ok) {
   }
 }
 
-hk_status hk_calibrated_json(const hk_args *args, const hk_calibration *c, const cJSON *document,
-                             hk_error *err) {
+hk_status hk_print_calibration_json(const hk_args *args, const hk_calibration *c,
+                                    const cJSON *document, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.calibration/1", &ok);
   hk_put_string(root, "name", c->fit.machine.name, &ok);
@@ -226,8 +226,8 @@ static hk_status print_troubles(const hk_campaign *campaign, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-hk_status hk_calibrated_text(const hk_args *args, const hk_calibration *c, const cJSON *document,
-                             const char *store, hk_error *err) {
+hk_status hk_print_calibration_text(const hk_args *args, const hk_calibration *c,
+                                    const cJSON *document, const char *store, hk_error *err) {
   print_heading(c, is_quick(document));
   HK_TRY(print_quantities(&c->fit, err));
   HK_TRY(print_replays(c, err));
@@ -255,7 +255,7 @@ __attribute__((format(printf, 3, 4))) static void add_reason(char *reasons, size
   va_end(values);
 }
 
-hk_status hk_calibrated_judge(const hk_calibration *c, hk_error *err) {
+hk_status hk_judge_calibration(const hk_calibration *c, hk_error *err) {
   char reasons[400] = "";
   if (c->campaign.noisy > 0)
     add_reason(reasons, sizeof reasons,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Where two timelines part, as tables and as JSON. */
-#include "cli/compared.h"
+#include "cli/print_comparison.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,7 +14,7 @@ static bool is_present(const hk_pair *pair) {
   return pair->predicted != 0 || pair->measured != 0;
 }
 
-static hk_ns makespan_difference(const hk_compared *c) {
+static hk_ns makespan_difference(const hk_comparison_input *c) {
   return c->comparison->makespan.measured - c->comparison->makespan.predicted;
 }
 
@@ -28,7 +28,7 @@ static void tell_change(hk_ns start, hk_ns duration, char *buffer, size_t size) 
            duration < 0 ? "less" : "more");
 }
 
-static void tell_parting(const hk_compared *c, char *buffer, size_t size) {
+static void tell_parting(const hk_comparison_input *c, char *buffer, size_t size) {
   const int32_t op = c->comparison->parts_at;
   char label[128], change[80];
   if (op < 0) {
@@ -43,7 +43,7 @@ static void tell_parting(const hk_compared *c, char *buffer, size_t size) {
            c->graph->lanes[c->graph->ops[op].lane].name, change);
 }
 
-const char *hk_compared_summary(const hk_compared *c, char *buffer, size_t size) {
+const char *hk_comparison_summary(const hk_comparison_input *c, char *buffer, size_t size) {
   const hk_cause cause = c->comparison->main_cause;
   const hk_ns difference = makespan_difference(c);
   char parting[300], whole[16], part[16];
@@ -63,7 +63,7 @@ const char *hk_compared_summary(const hk_compared *c, char *buffer, size_t size)
 
 /* -- JSON -------------------------------------------------------------------------------------- */
 
-static void put_ms(const hk_compared *c, cJSON *object, const hk_pair *pair, bool *ok) {
+static void put_ms(const hk_comparison_input *c, cJSON *object, const hk_pair *pair, bool *ok) {
   char a[32], b[32];
   snprintf(a, sizeof a, "%s_ms", c->a_name);
   snprintf(b, sizeof b, "%s_ms", c->b_name);
@@ -80,14 +80,14 @@ static void put_causes(const hk_ns *causes, cJSON *object, bool *ok) {
   }
 }
 
-static void put_phases(const hk_compared *c, cJSON *phases, bool *ok) {
+static void put_phases(const hk_comparison_input *c, cJSON *phases, bool *ok) {
   for (int p = 0; p < HK_PHASE_COUNT; p++)
     if (is_present(&c->comparison->phases[p]))
       put_ms(c, hk_put_object(phases, hk_phase_name((hk_phase)p), ok), &c->comparison->phases[p],
              ok);
 }
 
-static void put_lanes(const hk_compared *c, cJSON *lanes, bool *ok) {
+static void put_lanes(const hk_comparison_input *c, cJSON *lanes, bool *ok) {
   for (size_t l = 0; l < c->comparison->n_lanes; l++) {
     cJSON *lane = hk_put_object(lanes, c->graph->lanes[l].name, ok);
     put_ms(c, hk_put_object(lane, "busy", ok), &c->comparison->lanes[l].busy, ok);
@@ -96,7 +96,7 @@ static void put_lanes(const hk_compared *c, cJSON *lanes, bool *ok) {
   }
 }
 
-static void put_operations(const hk_compared *c, cJSON *operations, bool *ok) {
+static void put_operations(const hk_comparison_input *c, cJSON *operations, bool *ok) {
   for (int k = 0; k < HK_OP_KIND_COUNT; k++) {
     const hk_kind_pair *kind = &c->comparison->kinds[k];
     if (kind->n == 0) continue;
@@ -109,7 +109,7 @@ static void put_operations(const hk_compared *c, cJSON *operations, bool *ok) {
   }
 }
 
-static void put_parting(const hk_compared *c, cJSON *root, bool *ok) {
+static void put_parting(const hk_comparison_input *c, cJSON *root, bool *ok) {
   const int32_t op = c->comparison->parts_at;
   if (op < 0) {
     hk_put_item(root, "parts_at", cJSON_CreateNull(), ok);
@@ -125,7 +125,7 @@ static void put_parting(const hk_compared *c, cJSON *root, bool *ok) {
   hk_put_number(object, b, hk_ms(c->b->spans[op].start), ok);
 }
 
-void hk_compared_json(const hk_compared *c, cJSON *root, bool *ok) {
+void hk_put_comparison(const hk_comparison_input *c, cJSON *root, bool *ok) {
   char summary[512];
   put_ms(c, hk_put_object(root, "makespan", ok), &c->comparison->makespan, ok);
   put_phases(c, hk_put_object(root, "phases", ok), ok);
@@ -136,7 +136,7 @@ void hk_compared_json(const hk_compared *c, cJSON *root, bool *ok) {
   hk_put_number(attribution, "sum_ms", hk_ms(makespan_difference(c)), ok);
   hk_put_string(attribution, "main", hk_cause_name(c->comparison->main_cause), ok);
   put_parting(c, root, ok);
-  hk_put_string(root, "summary", hk_compared_summary(c, summary, sizeof summary), ok);
+  hk_put_string(root, "summary", hk_comparison_summary(c, summary, sizeof summary), ok);
 }
 
 /* -- Text -------------------------------------------------------------------------------------- */
@@ -161,7 +161,7 @@ static void ms_cells(hk_table *table, const hk_pair *pair) {
   signed_percent_cell(table, pair->error_pct);
 }
 
-static hk_status print_phases(const hk_compared *c, hk_error *err) {
+static hk_status print_phases(const hk_comparison_input *c, hk_error *err) {
   const hk_column columns[] = {
       {"ms", HK_LEFT}, {c->a_name, HK_RIGHT}, {c->b_name, HK_RIGHT}, {"error", HK_RIGHT}};
   hk_table table;
@@ -178,7 +178,7 @@ static hk_status print_phases(const hk_compared *c, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-static hk_status print_lanes(const hk_compared *c, hk_error *err) {
+static hk_status print_lanes(const hk_comparison_input *c, hk_error *err) {
   char busy[48], queued[48], idle[48];
   const hk_column columns[] = {{"lane", HK_LEFT},
                                {busy, HK_RIGHT},
@@ -205,7 +205,7 @@ static hk_status print_lanes(const hk_compared *c, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-static hk_status print_operations(const hk_compared *c, hk_error *err) {
+static hk_status print_operations(const hk_comparison_input *c, hk_error *err) {
   char all[48];
   const hk_column columns[] = {
       {"operation", HK_LEFT}, {"count", HK_RIGHT},        {all, HK_RIGHT},    {c->b_name, HK_RIGHT},
@@ -226,7 +226,7 @@ static hk_status print_operations(const hk_compared *c, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-static void cause_row(hk_table *table, const hk_compared *c, const char *name, hk_ns ns,
+static void cause_row(hk_table *table, const hk_comparison_input *c, const char *name, hk_ns ns,
                       const char *meaning) {
   const hk_ns whole = c->comparison->makespan.measured;
   hk_table_row(table);
@@ -236,7 +236,7 @@ static void cause_row(hk_table *table, const hk_compared *c, const char *name, h
   hk_table_cell(table, "%s", meaning);
 }
 
-static hk_status print_attribution(const hk_compared *c, hk_error *err) {
+static hk_status print_attribution(const hk_comparison_input *c, hk_error *err) {
   static const hk_column columns[] = {
       {"cause", HK_LEFT}, {"ms", HK_RIGHT}, {"of makespan", HK_RIGHT}, {"meaning", HK_WRAP}};
   char sum[96];
@@ -250,7 +250,7 @@ static hk_status print_attribution(const hk_compared *c, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-hk_status hk_compared_tables(const hk_compared *c, hk_error *err) {
+hk_status hk_print_comparison_tables(const hk_comparison_input *c, hk_error *err) {
   HK_TRY(print_phases(c, err));
   putchar('\n');
   HK_TRY(print_lanes(c, err));
@@ -260,9 +260,9 @@ hk_status hk_compared_tables(const hk_compared *c, hk_error *err) {
   return print_attribution(c, err);
 }
 
-hk_status hk_compared_text(const hk_compared *c, hk_error *err) {
+hk_status hk_print_comparison(const hk_comparison_input *c, hk_error *err) {
   char summary[512];
-  HK_TRY(hk_compared_tables(c, err));
-  printf("\n%s\n", hk_compared_summary(c, summary, sizeof summary));
+  HK_TRY(hk_print_comparison_tables(c, err));
+  printf("\n%s\n", hk_comparison_summary(c, summary, sizeof summary));
   return HK_OK;
 }
