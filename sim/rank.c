@@ -16,7 +16,7 @@ static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_set
 
 /* A rank's share of the cores. Beside computation the framework's threads (main, autograd, driver)
  * preempt a team that has them all, and a team waits for its last member: up to 3 cores, but at
- * most a quarter, are theirs (TRAINING.md: a team on 14 of 16 cores ran at 0.58 of its rate). */
+ * most a quarter, are theirs (on one node a team on 14 of 16 cores ran at 0.58 of its rate). */
 static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
   const int cores = (int)machine->cores.value;
   if (settings->cores_unbound) return cores;

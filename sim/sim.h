@@ -140,7 +140,7 @@ typedef struct {
 
 typedef struct {
   bool counters; /* sample memory and rates into timeline.counters */
-  bool check;    /* verify every invariant while running (sim/check.h) */
+  bool check;    /* verify every invariant while running (sim/check.c) */
 } hk_sim_options;
 
 /* Runs `graph` on `machine`. Memory that does not fit is not an error here: it is in the report.
