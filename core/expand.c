@@ -187,6 +187,19 @@ static hk_status expand(hk_expansion *x, unsigned phases) {
   return x->status;
 }
 
+/* Whether copies are queued throughout the update (hk_team_size). Counts operations of one rank and
+ * one iteration. */
+static bool queues_throughout(const hk_plan *plan, const hk_graph *graph) {
+  size_t staged = 0, on_cpu = 0;
+  if (plan->runtime != HK_RUNTIME_HOCKET) return false;
+  for (size_t i = 0; i < graph->n_ops / (size_t)graph->iterations; i++) {
+    if (graph->ops[i].rank != 0) continue;
+    staged += graph->ops[i].kind == HK_OP_STATE_H2D;
+    on_cpu += graph->ops[i].kind == HK_OP_ADAMW_CPU;
+  }
+  return on_cpu > 0 && staged > HK_QUEUED_AHEAD;
+}
+
 static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
   HK_TRY(hk_expand_pieces_open(x));
   for (size_t s = 0; s < x->plan->n_subgroups; s++)
@@ -194,6 +207,7 @@ static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
   fill_costs(x);
   hk_expand_base_memory(x, phases);
   for (int i = 0; i < iterations; i++) HK_TRY(expand(x, phases));
+  x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
   return HK_OK;
 }
 

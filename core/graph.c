@@ -103,6 +103,12 @@ int32_t hk_graph_lane(hk_graph *graph, hk_lane_kind kind, int rank, hk_error *er
   return (int32_t)graph->n_lanes++;
 }
 
+int hk_team_size(const hk_graph *graph, int threads, int cores) {
+  const int teams = graph->cores_unbound ? 1 : graph->ranks * graph->multiplicity;
+  const bool fills = threads == cores || threads * teams == cores;
+  return graph->queues_throughout && threads >= HK_LEAST_LENDER && fills ? threads - 1 : threads;
+}
+
 void hk_graph_free(hk_graph *graph) {
   free(graph->ops);
   free(graph->deps);

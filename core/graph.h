@@ -150,6 +150,7 @@ typedef struct {
   bool weights_pulled;     /* kernels fetch weights from host memory; else copy engines do */
   bool grads_widened;      /* updates on a GPU make their gradients fp32 first */
   bool weights_cold;       /* unpinned weights were not just written: no cache holds them */
+  bool queues_throughout;  /* see hk_team_size */
   int32_t layers;          /* of the model: block number of the head */
   hk_bytes gpu_base;       /* on each rank's GPU before the first operation */
   hk_device_memory device; /* under DeepSpeed; all 0 under hocket, which caches nothing */
@@ -191,6 +192,24 @@ hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_
 /* Which iteration an operation belongs to. */
 int32_t hk_op_iteration(const hk_graph *graph, int32_t op);
 void hk_graph_free(hk_graph *graph);
+
+/* -- CPU team --------------------------------------------------------------------------------
+ * Threads that carry out the operations of lane cpu: `threads` as planned (hk_op.threads), or one
+ * fewer. Simulator and engine both ask here, so that they run the same team.
+ *
+ * A host thread queues the GPU's copies and kernels. If the teams fill every core, this thread
+ * preempts a member, and the whole team waits for that member. With a few copies this happens once,
+ * at the beginning. With more copies than the engine queues ahead (HK_QUEUED_AHEAD) it happens
+ * throughout the update, so the team leaves a core to the queueing thread. This is done only if
+ *   - graph->queues_throughout: runtime hocket, operations on the CPU, and more than
+ *     HK_QUEUED_AHEAD staged pieces an iteration;
+ *   - the team has at least HK_LEAST_LENDER threads: a smaller one would lose more than it gains;
+ *   - the teams fill `cores`, the CPUs that the process may use (0: not known): threads == cores
+ * or, with one team for each GPU of the node, threads x GPUs == cores. Example: 16 threads, 16
+ * cores, 1120 staged pieces: 15. With 17 cores or 100 pieces: 16. */
+#define HK_QUEUED_AHEAD 128
+#define HK_LEAST_LENDER 8
+int hk_team_size(const hk_graph *graph, int threads, int cores);
 
 /* Operation by hand, for the expansion and for tests. Returns its id, or -1 with err set.
  * `deps` may hold -1 (ignored); each must be smaller than the new id. */

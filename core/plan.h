@@ -36,10 +36,6 @@ typedef enum {
 
 /* The most that a job or a plan may say, for its checks, its document and the command line alike.
  */
-/* Threads from which on a team that has every core lends one to queueing, where that goes on all
- * the time; of a smaller one the member would be missed more. See hk_engine_team_size. */
-#define HK_LEAST_LENDER 8
-
 #define HK_MOST_GPUS        64 /* of a node; also of a tensor-parallel group */
 #define HK_MOST_NODES       65536
 #define HK_MOST_MICRO_BATCH (1 << 20)

@@ -255,17 +255,6 @@ static hk_status open_device(hk_engine *e, hk_error *err) {
   return ops->stream_open(e->backend, false, &e->stream, err);
 }
 
-int hk_engine_team_size(const hk_plan *plan, const hk_graph *graph, int cores) {
-  const int threads = plan->cpu_threads;
-  if (is_deepspeed(plan) || threads != cores || threads < HK_LEAST_LENDER) return threads;
-  int staged = 0, on_cpu = 0;
-  for (size_t i = 0; i < graph->n_ops; i++) {
-    staged += graph->ops[i].kind == HK_OP_STATE_H2D;
-    on_cpu += graph->ops[i].kind == HK_OP_ADAMW_CPU;
-  }
-  return on_cpu > 0 && staged > HK_MOST_AHEAD ? threads - 1 : threads;
-}
-
 /* The CPUs, *n, that threads are pinned to from options.first_core on; NULL and 0: none is. The
  * caller frees them. */
 static int *cpus_to_pin(const hk_engine *e, int *n) {
@@ -280,7 +269,9 @@ static int *cpus_to_pin(const hk_engine *e, int *n) {
 static hk_status open_teams(hk_engine *e, hk_error *err) {
   int n = 0;
   free(cpus_to_pin(e, &n));
-  const int threads = hk_engine_team_size(&e->plan, &e->graph, n - e->options.first_core);
+  _Static_assert(HK_MOST_AHEAD == HK_QUEUED_AHEAD, "what hk_team_size says of the executor");
+  const int cores = e->plan.job.gpus > 1 ? n : n - e->options.first_core;
+  const int threads = hk_team_size(&e->graph, e->plan.cpu_threads, cores);
   const hk_team_options options = {.threads = threads,
                                    .pin = !e->options.no_pin_threads,
                                    .pci = e->info.pci,

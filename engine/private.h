@@ -87,11 +87,6 @@ struct hk_engine {
 };
 
 /* What operations do (actions.c); arg is the engine. */
-/* Members of the CPU team on a machine with so many cores for it (0 or less: not known): the plan's
- * threads. Where those are on every core, and staged pieces so many that queueing them goes on all
- * the time, it is one less, whose core the threads that queue have: whichever core they took
- * otherwise, the whole team would wait for its member there. */
-int hk_engine_team_size(const hk_plan *plan, const hk_graph *graph, int cores);
 hk_status hk_engine_act(void *arg, int32_t op, hk_stream *stream, hk_error *err);
 void hk_engine_join(void *arg, hk_lane_kind lane);
 

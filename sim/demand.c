@@ -219,6 +219,12 @@ static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size
   return d;
 }
 
+/* hocket's fused AdamW; the team may lend a thread to queueing. DeepSpeed's kernels never do. */
+static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, int threads) {
+  const int team = hk_team_size(graph, threads, (int)m->cores.value);
+  return on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, 28);
+}
+
 static hk_demand only_latency(double ns) {
   return (hk_demand){.latency = (hk_ns)ns, .cap = INFINITY, .weight = 1, .weight_crowded = 1};
 }
@@ -289,7 +295,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_GRAD_CAST_CPU:
       return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, 6);
     case HK_OP_ADAMW_CPU:
-      return on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, op->threads, 28);
+      return adamw_on_cpu(graph, m, op->threads);
     case HK_OP_WEIGHT_H2D:
       return graph->weights_pulled ? pulled(graph, m) : copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_GRAD_SUM_H2D:

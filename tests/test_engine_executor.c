@@ -7,6 +7,7 @@
 
 #include "engine/executor.h"
 #include "engine/private.h"
+#include "sim/sim.h"
 #include "tests/fixture_graph.h"
 #include "tests/fixture_host.h"
 
@@ -176,12 +177,35 @@ static void test_who_waits_is_alone(void **state) {
 /* -- Whose core ----------------------------------------------------------------------------------
  */
 
+/* Threads with which the simulator runs the plan's fused AdamW on a machine of so many cores: at
+ * its highest rate a kernel uses as many seconds of cores a second as it has threads. */
+static double simulated_team(const hk_plan *plan, unsigned phases, int cores) {
+  hk_machine machine = ideal_machine();
+  machine.cores.value = cores > 0 ? cores : 1;
+  hk_graph graph = built(plan, phases, true);
+  double team = 0;
+  for (size_t i = 0; i < graph.n_ops; i++) {
+    if (graph.ops[i].kind != HK_OP_ADAMW_CPU) continue;
+    const hk_demand d = hk_demand_of(&graph, &graph.ops[i], &machine);
+    for (int u = 0; u < d.n_uses; u++)
+      if (d.uses[u].resource == HK_RES_CORES) team = d.cap * d.uses[u].per_unit;
+  }
+  hk_graph_free(&graph);
+  return team;
+}
+
+/* The engine's team, after a check that the simulator has the same one, in the engine's graph and
+ * in that of a whole iteration. */
 static int team_size(hk_runtime runtime, hk_route route, int64_t piece, int threads, int cores) {
   hk_plan plan = small_plan(runtime, piece);
   plan.cpu_threads = threads;
   for (size_t s = 1; s < plan.n_subgroups; s += 2) plan.subgroups[s].route = route;
-  hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
-  const int size = hk_engine_team_size(&plan, &graph, cores);
+  hk_graph graph = built(&plan, HK_EXPAND_ENGINE, true);
+  const int size = hk_team_size(&graph, plan.cpu_threads, cores);
+  if (runtime == HK_RUNTIME_HOCKET) {
+    assert_float_equal(simulated_team(&plan, HK_EXPAND_ENGINE, cores), size, 1e-9);
+    assert_float_equal(simulated_team(&plan, HK_EXPAND_ALL, cores), size, 1e-9);
+  }
   hk_graph_free(&graph);
   hk_plan_free(&plan);
   return size;
@@ -202,12 +226,35 @@ static void test_a_core_for_queueing(void **state) {
   assert_int_equal(team_size(HK_RUNTIME_DEEPSPEED, HK_ROUTE_STAGED, 50, 16, 16), 16);
 }
 
+/* With an overlap iterations are unrolled: the pieces of one of them count. With several GPUs each
+ * has a team, and all of them lend a thread if together they fill the cores. */
+static void test_a_core_for_queueing_of_others(void **state) {
+  (void)state;
+  hk_graph graph = {.ranks = 1, .multiplicity = 4, .queues_throughout = true};
+  assert_int_equal(hk_team_size(&graph, 16, 64), 15);
+  assert_int_equal(hk_team_size(&graph, 16, 16), 15); /* the process is bound to its share */
+  assert_int_equal(hk_team_size(&graph, 16, 48), 16);
+  graph.cores_unbound = true;
+  assert_int_equal(hk_team_size(&graph, 16, 64), 16);
+
+  hk_plan plan = small_plan(HK_RUNTIME_HOCKET, 50);
+  for (size_t s = 1; s < plan.n_subgroups; s += 2) plan.subgroups[s].route = HK_ROUTE_STAGED;
+  hk_plan_set_overlap(&plan, HK_OVERLAP_FORWARD);
+  for (int n = 1; n <= 3; n += 2) {
+    hk_graph unrolled = built(&plan, HK_EXPAND_ALL | HK_EXPAND_ITERATIONS(n), true);
+    assert_true(unrolled.queues_throughout);
+    hk_graph_free(&unrolled);
+  }
+  hk_plan_free(&plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_word_of_an_end),
       cmocka_unit_test(test_one_thread_queues),
       cmocka_unit_test(test_who_waits_is_alone),
       cmocka_unit_test(test_a_core_for_queueing),
+      cmocka_unit_test(test_a_core_for_queueing_of_others),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
