@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Ctrl-C, timeout(1) and a terminal that is closed, for commands that can stop in good order. */
+/* Signals that end the program, and signals that a long command stops for in good order. */
 #ifndef HK_CLI_INTERRUPT_H
 #define HK_CLI_INTERRUPT_H
 
 #include <signal.h>
 
-/* From now on the first SIGINT, SIGTERM or SIGHUP sets the flag (to its number), and one that comes
- * a second later or more ends the program as if nobody had asked. */
+/* To be called once, at the start. From now on a signal that ends the program (SIGINT, SIGTERM,
+ * SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ) first removes its temporary files. A signal that was
+ * ignored when the program started (nohup, a background job) stays ignored. */
+void hk_interrupt_remove_files(void);
+
+/* From now on the first SIGINT, SIGTERM or SIGHUP only sets the flag to its number. One that comes
+ * at least a second later ends the program. */
 const volatile sig_atomic_t *hk_interrupt_catch(void);
 
 #endif

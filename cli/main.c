@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/screen.h"
 #include "core/json.h"
 #include "core/names.h"
@@ -168,6 +169,7 @@ static hk_status close_stdout(hk_error *err) {
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* for widths of table cells; numbers stay in the C locale */
   hk_error err = {0}, late = {0};
+  hk_interrupt_remove_files();
   hk_screen_open();
   const char *name = NULL;
   hk_status status = dispatch(argc - 1, argv + 1, &name, &err);

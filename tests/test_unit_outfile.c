@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Output files appear complete or not at all: whatever fails, the old content stays, no temporary
- * file is left and the message says why. */
+/* Output files appear complete or not at all: whatever fails or kills the process, the old content
+ * stays, no temporary file is left and the message says why. */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <setjmp.h>
@@ -12,6 +13,8 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -216,6 +219,120 @@ static void test_abort_sends_nothing_to_a_pipe(void **state) {
   assert_int_equal(unlink("pipe"), 0);
 }
 
+/* -- Kills ----------------------------------------------------------------------------------- */
+
+/* The library's calls of open and fsync come here: the program's symbols precede libc's. */
+static bool without_tmpfile; /* as on a file system that has no O_TMPFILE */
+static mode_t widest_mode;   /* union of the modes that regular files were made with */
+static int synced_folders;
+
+int open(const char *path, int flags, ...) {
+  const bool unnamed = (flags & O_TMPFILE) == O_TMPFILE;
+  va_list values;
+  va_start(values, flags);
+  const mode_t mode = unnamed || (flags & O_CREAT) ? va_arg(values, mode_t) : 0;
+  va_end(values);
+  if (without_tmpfile && unnamed) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  widest_mode |= mode;
+  return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+int fsync(int fd) {
+  struct stat status;
+  synced_folders += fstat(fd, &status) == 0 && S_ISDIR(status.st_mode);
+  return (int)syscall(SYS_fsync, fd);
+}
+
+static void remove_and_die(int number) {
+  hk_outfile_remove_unfinished();
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
+/* A process that is killed while it writes `path`. */
+static void die_writing(const char *path, int number) {
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    hk_outfile *out = NULL;
+    if (number == SIGTERM) signal(number, remove_and_die);
+    if (hk_outfile_open(path, &out, NULL) != HK_OK) _exit(1);
+    fputs("half", hk_outfile_stream(out));
+    fflush(hk_outfile_stream(out));
+    raise(number);
+    _exit(2);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == number);
+}
+
+static void test_kill_leaves_nothing(void **state) {
+  (void)state;
+  die_writing("a.json", SIGKILL);
+  assert_int_equal(count_files("."), 0);
+  put("a.json", "old");
+  die_writing("a.json", SIGKILL);
+  assert_content("a.json", "old");
+  assert_int_equal(count_files("."), 1);
+  assert_int_equal(unlink("a.json"), 0);
+}
+
+static void test_signal_removes_a_named_file(void **state) {
+  (void)state;
+  without_tmpfile = true;
+  die_writing("a.json", SIGTERM);
+  without_tmpfile = false;
+  assert_int_equal(count_files("."), 0);
+}
+
+static void test_stale_files_are_swept(void **state) {
+  (void)state;
+  hk_outfile *other;
+  without_tmpfile = true;
+  die_writing("a.json", SIGKILL);
+  die_writing("b.json", SIGKILL);
+  put(".hocket-notes", "somebody's own");
+  assert_int_equal(hk_outfile_open("other.json", &other, NULL), HK_OK); /* sweeps both */
+  assert_int_equal(count_files("."), 2);
+  assert_int_equal(write_text("c.json", "x", NULL), HK_OK); /* leaves the one in use */
+  assert_int_equal(count_files("."), 3);
+  assert_int_equal(hk_outfile_close(other, NULL), HK_OK);
+  without_tmpfile = false;
+  assert_content("other.json", "");
+  assert_content("c.json", "x");
+  assert_int_equal(unlink("other.json") | unlink("c.json") | unlink(".hocket-notes"), 0);
+  assert_int_equal(count_files("."), 0);
+}
+
+static void test_private_file_stays_private(void **state) {
+  (void)state;
+  put("a.json", "old");
+  assert_int_equal(chmod("a.json", 0600), 0);
+  for (int i = 0; i < 2; i++) {
+    without_tmpfile = i == 1;
+    widest_mode = 0;
+    assert_int_equal(write_text("a.json", "new", NULL), HK_OK);
+    assert_int_equal(widest_mode, 0600);
+    assert_int_equal(mode_of("a.json"), 0600);
+  }
+  without_tmpfile = false;
+  assert_int_equal(unlink("a.json"), 0);
+}
+
+static void test_folder_is_synced(void **state) {
+  (void)state;
+  synced_folders = 0;
+  assert_int_equal(write_text("a.json", "new", NULL), HK_OK);
+  assert_int_equal(synced_folders, 1);
+  assert_int_equal(write_text("./a.json", "newer", NULL), HK_OK);
+  assert_int_equal(synced_folders, 2);
+  assert_int_equal(unlink("a.json"), 0);
+}
+
 /* -- What cannot be -------------------------------------------------------------------------- */
 
 static void assert_unopened(const char *path, const char *message) {
@@ -388,6 +505,11 @@ int main(void) {
       IN_FOLDER(test_dash_is_a_name),
       IN_FOLDER(test_pipe_is_written_directly),
       IN_FOLDER(test_abort_sends_nothing_to_a_pipe),
+      IN_FOLDER(test_kill_leaves_nothing),
+      IN_FOLDER(test_signal_removes_a_named_file),
+      IN_FOLDER(test_stale_files_are_swept),
+      IN_FOLDER(test_private_file_stays_private),
+      IN_FOLDER(test_folder_is_synced),
       IN_FOLDER(test_paths_that_cannot_be),
       IN_FOLDER(test_permission_denied),
       IN_FOLDER(test_full_device),
