@@ -58,7 +58,8 @@ def load(args: argparse.Namespace) -> Any:
             tie_word_embeddings=False,
         )
         torch.manual_seed(0)
-        return LlamaForCausalLM(config).to(torch.bfloat16), list(raw)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            return LlamaForCausalLM(config).to(torch.bfloat16), list(raw)
     model = AutoModelForCausalLM.from_pretrained(args.model, torch_dtype=torch.bfloat16)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     return model, tokenizer(raw.decode(errors="replace"))["input_ids"]
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--max-grad-norm", type=float, default=1.0, help="0: no clipping")
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--save-steps", type=int, default=50)
+    parser.add_argument("--save-steps", type=int, default=50, help="0: no checkpoints")
     parser.add_argument("--overlap", choices=("none", "forward", "both"), default="forward")
     parser.add_argument("--plan", help="a plan file, or auto")
     parser.add_argument("--resume", action="store_true", help="from the last checkpoint")
@@ -101,7 +102,8 @@ def main() -> None:
             gradient_accumulation_steps=args.accumulate,
             max_grad_norm=args.max_grad_norm,
             dataloader_num_workers=args.workers,
-            save_steps=args.save_steps,
+            save_strategy="steps" if args.save_steps else "no",
+            save_steps=args.save_steps or 1,
             logging_steps=1,
             report_to=[],
             disable_tqdm=True,

@@ -103,6 +103,7 @@ def main() -> None:
     opt.synchronize()
     print(f"{(time.perf_counter() - begin) / args.steps * 1e3:.1f} ms a step")
     print(opt.explain(), end="")
+    print("checksum", opt.checksum())
     if args.checkpoint:
         opt.save(args.checkpoint)
 
