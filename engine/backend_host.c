@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/host_device.h"
@@ -42,6 +43,25 @@ void hk_backend_host_fail(hk_backend *b, hk_host_fault what, int64_t after) {
 bool hk_host_fault_due(hk_host_device *device, hk_host_fault what) {
   _Atomic int64_t *left = &device->until_fault[what];
   return atomic_load(left) >= 0 && atomic_fetch_sub(left, 1) == 0;
+}
+
+/* See HOCKET_HOST_FAULT in backend_host.h. */
+static hk_status ask_for_fault(hk_host_device *device, hk_error *err) {
+  static const char *const names[HK_HOST_FAULTS] = {
+      "alloc", "register", "copy", "copying", "launch", "kernel", "open", "record", "wait"};
+  const char *wish = getenv("HOCKET_HOST_FAULT");
+  if (wish == NULL || wish[0] == '\0') return HK_OK;
+  for (int i = 0; i < HK_HOST_FAULTS; i++) {
+    const size_t n = strlen(names[i]);
+    if (strncmp(wish, names[i], n) != 0 || wish[n] != ':') continue;
+    char *end = NULL;
+    const long long after = strtoll(wish + n + 1, &end, 10);
+    if (end == wish + n + 1 || *end != '\0' || after < 0) break;
+    atomic_store(&device->until_fault[i], after);
+    return HK_OK;
+  }
+  return hk_fail(err, HK_INPUT, "HOCKET_HOST_FAULT='%s': it is KIND:AFTER, such as copying:20",
+                 wish);
 }
 
 /* -- Registered host memory -------------------------------------------------------------------- */
@@ -271,7 +291,8 @@ static hk_status open_device(int number, const hk_backend_options *options, hk_b
   pthread_mutex_init(&device->lock, NULL);
   pthread_mutex_init(&device->turns, NULL);
   for (int i = 0; i < HK_HOST_FAULTS; i++) atomic_init(&device->until_fault[i], -1);
-  const hk_status status = open_parts(device, options, err);
+  hk_status status = ask_for_fault(device, err);
+  if (status == HK_OK) status = open_parts(device, options, err);
   if (status == HK_OK) {
     list_device(device);
     *out = &device->base;

@@ -18,6 +18,10 @@ typedef enum {
   HK_HOST_FAULTS
 } hk_host_fault;
 
+/* The variable HOCKET_HOST_FAULT asks for one from outside the process, for every device that is
+ * opened while it is set: KIND:AFTER, such as copying:20. KIND is a name of the list above without
+ * HK_HOST_, in lower case. Opening fails if it says anything else. */
+
 /* After `after` more of its kind have gone well, the next one fails, once. Negative: none does. `b`
  * is a device of hk_backend_host. */
 void hk_backend_host_fail(hk_backend *b, hk_host_fault what, int64_t after);
