@@ -10,6 +10,7 @@
  * the first half of the fp32 weights' bytes as they are (its losses show it); others are said to
  * cast them in a helper thread, but the times of their runs have no room for that pass over host
  * memory, so there is none here. */
+#include "core/bytes.h"
 #include "core/expand.h"
 
 static const hk_lane_kind streams[3] = {HK_LANE_STREAM_P, HK_LANE_STREAM_M, HK_LANE_STREAM_V};
@@ -49,17 +50,18 @@ static void return_blocking(hk_walk *w, int32_t s) {
   cast.threads = w->x->plan->cpu_threads;
   const int32_t done = HK_ADD(w->x, w->rank, HK_LANE_CPU, cast, w->host);
   w->host = HK_ADD(w->x, w->rank, HK_LANE_UP,
-                   subgroup_op(HK_OP_WEIGHT_H2D_PAGEABLE, 2 * numel(w, s), s), done);
+                   subgroup_op(HK_OP_WEIGHT_H2D_PAGEABLE, HK_BYTES_BF16 * numel(w, s), s), done);
 }
 
 /* Prototype: straight up from pinned memory, and nobody waits for it. */
 static void return_async(hk_walk *w, int32_t s, int32_t updated) {
-  HK_ADD(w->x, w->rank, HK_LANE_UP, subgroup_op(HK_OP_WEIGHT_H2D, 2 * numel(w, s), s), updated);
+  HK_ADD(w->x, w->rank, HK_LANE_UP, subgroup_op(HK_OP_WEIGHT_H2D, HK_BYTES_BF16 * numel(w, s), s),
+         updated);
 }
 
 static void fetch(hk_walk *w, int32_t s) {
   for (int t = 0; t < 3; t++) {
-    hk_op in = subgroup_op(HK_OP_STATE_H2D, 4 * numel(w, s), s);
+    hk_op in = subgroup_op(HK_OP_STATE_H2D, HK_BYTES_FP32 * numel(w, s), s);
     in.piece = t;
     w->fetched[t] = HK_ADD(w->x, w->rank, streams[t], in, w->host);
   }
@@ -72,7 +74,7 @@ static void update_fetched(hk_walk *w, int32_t s) {
   const int32_t done = HK_ADD(w->x, w->rank, HK_LANE_UPDATE, adamw, w->host, w->fetched[0],
                               w->fetched[1], w->fetched[2]);
   for (int t = 0; t < 3; t++) {
-    hk_op back = subgroup_op(HK_OP_STATE_D2H, 4 * numel(w, s), s);
+    hk_op back = subgroup_op(HK_OP_STATE_D2H, HK_BYTES_FP32 * numel(w, s), s);
     back.piece = t;
     HK_ADD(w->x, w->rank, streams[t], back, done);
   }

@@ -2,6 +2,7 @@
 /* The optimizer step as hocket's engine runs it: CPU team and GPU each work through their own
  * subgroups, copies of both directions and the weights' way up each have a lane, and nothing waits
  * for anything but its own data and a free staging buffer. */
+#include "core/bytes.h"
 #include "core/expand.h"
 
 /* One piece of a subgroup on its way through the update. */
@@ -54,11 +55,11 @@ static void update_staged(const hk_part *p, int32_t *buffer) {
   int32_t deps[] = {p->barrier, *buffer, -1};
   if (pieces->returned != NULL) /* of the iteration before */
     deps[2] = *hk_piece_of(p->x, pieces->returned, p->rank, p->subgroup, p->piece);
-  const hk_op fetch =
-      hk_expand_piece_op(p->x, HK_OP_STATE_H2D, 12 * p->n, p->subgroup, p->piece, p->offset);
+  const hk_op fetch = hk_expand_piece_op(p->x, HK_OP_STATE_H2D, HK_BYTES_STATE * p->n, p->subgroup,
+                                         p->piece, p->offset);
   const int32_t in = hk_expand_add(p->x, p->rank, HK_LANE_H2D, fetch, deps, 3);
   const int32_t done = add(p, HK_LANE_UPDATE, HK_OP_ADAMW_GPU, p->n, in, -1);
-  *buffer = add(p, HK_LANE_D2H, HK_OP_STATE_D2H, 12 * p->n, done, -1);
+  *buffer = add(p, HK_LANE_D2H, HK_OP_STATE_D2H, HK_BYTES_STATE * p->n, done, -1);
   note(p, pieces->updated, done);
   note(p, pieces->written, done);
   note(p, pieces->returned, *buffer);

@@ -6,6 +6,7 @@
  * Under DeepSpeed all of a block's backward memory belongs to its backward operation, although
  * reductions run beside it: PyTorch hands out memory when the host thread asks, in program order,
  * and not when a stream gets there. */
+#include "core/bytes.h"
 #include "core/expand.h"
 
 static const hk_block_cost *block_of(const hk_expansion *x, const hk_op *op) {
@@ -27,7 +28,7 @@ static hk_bytes kept_grads(const hk_block_cost *cost, const hk_op *op) {
 static void hocket_training(const hk_expansion *x, hk_op *op) {
   const hk_block_cost *cost = block_of(x, op);
   const bool casts = x->plan->flush == HK_FLUSH_ASYNC && x->plan->flush_bytes_per_param == 4;
-  const hk_bytes cast = casts ? 4 * cost->host_grads : 0;
+  const hk_bytes cast = casts ? HK_BYTES_FP32 * cost->host_grads : 0;
   switch (op->kind) {
     case HK_OP_ALL_GATHER:
       op->gpu_alloc = cost->gathered;
@@ -75,7 +76,8 @@ static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_o
       op->gpu_free = cost->workspace + cost->activations;
       /* Gradients of earlier micro-steps are summed on the host; the last sum stays, but that of
        * resident state is added to the fp32 gradient beside it. */
-      if (op->micro == x->plan->job.grad_accum - 1) op->gpu_alloc += 2 * cost->staged_grads;
+      if (op->micro == x->plan->job.grad_accum - 1)
+        op->gpu_alloc += HK_BYTES_BF16 * cost->staged_grads;
       if (cost->live_backward < rank->live) {
         op->gpu_free += rank->live - cost->live_backward;
         rank->live = cost->live_backward;
@@ -92,15 +94,15 @@ static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_o
  * temporaries of its size. */
 static void deepspeed_staged(hk_rank_memory *rank, hk_op *op) {
   if (op->kind == HK_OP_STATE_H2D) {
-    const int64_t n = op->work / 4;
+    const int64_t n = op->work / HK_BYTES_FP32;
     if (n == rank->staged) return;
-    op->gpu_alloc = 4 * n;
-    if (op->piece == 0) op->gpu_free = 4 * rank->staged;
+    op->gpu_alloc = HK_BYTES_FP32 * n;
+    if (op->piece == 0) op->gpu_free = HK_BYTES_FP32 * rank->staged;
   } else if (op->kind == HK_OP_ADAMW_GPU) {
     const int64_t n = op->work;
-    op->gpu_alloc = (4 + 4 + 4 - 2) * n;
-    op->gpu_free = (4 + 4 + 4) * n;
-    if (n != rank->staged) op->gpu_free += 8 * rank->staged;
+    op->gpu_alloc = (3 * HK_BYTES_FP32 - HK_BYTES_BF16) * n;
+    op->gpu_free = 3 * HK_BYTES_FP32 * n;
+    if (n != rank->staged) op->gpu_free += 2 * HK_BYTES_FP32 * rank->staged;
     rank->staged = n;
   }
 }
@@ -172,8 +174,8 @@ static hk_sums sums_of(const hk_expansion *x) {
  * the only copy. */
 static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
   return sums->grads[HK_ROUTE_CPU] + sums->host_weights +
-         12 * (largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
-         12 * hk_plan_ahead(plan);
+         HK_BYTES_STATE * (largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
+         HK_BYTES_STATE * hk_plan_ahead(plan);
 }
 
 /* Gradients that are there before the first operation where backward is not in the graph. */
@@ -192,18 +194,19 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
   const int64_t on_host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED];
-  graph->gpu_base = sums.weights + 12 * n[HK_ROUTE_RESIDENT];
-  hk_bytes host = 12 * on_host;
+  graph->gpu_base = sums.weights + HK_BYTES_STATE * n[HK_ROUTE_RESIDENT];
+  hk_bytes host = HK_BYTES_STATE * on_host;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
     /* fp32 gradients wherever the optimizer runs; on the host beside the bf16 ones that arrive. */
-    host += (4 + 2) * on_host;
-    graph->gpu_base += 4 * n[HK_ROUTE_RESIDENT] + hk_expand_deepspeed_base(x);
+    host += (HK_BYTES_FP32 + HK_BYTES_BF16) * on_host;
+    graph->gpu_base += HK_BYTES_FP32 * n[HK_ROUTE_RESIDENT] + hk_expand_deepspeed_base(x);
     hk_expand_deepspeed_device(x);
   } else {
     host += hocket_host(plan, &sums);
-    graph->gpu_base += 2 * hk_plan_early(plan);
+    graph->gpu_base += HK_BYTES_BF16 * hk_plan_early(plan);
     if (n[HK_ROUTE_STAGED] > 0)
-      graph->gpu_base += hk_whole_bytes(12.0 * plan->buffers * (double)largest_piece(plan));
+      graph->gpu_base +=
+          hk_whole_bytes((double)HK_BYTES_STATE * plan->buffers * (double)largest_piece(plan));
   }
   graph->host_base = host * graph->ranks * graph->multiplicity;
   graph->gpu_base += waiting_grads(plan, &sums, phases);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "core/expand.h"
 
 /* DeepSpeed's documented defaults (deepspeed.ai/docs/config-json), which the published runs' logs
@@ -153,7 +154,8 @@ static void fill_backward(hk_expansion *x) {
 /* -- gathered weights -------------------------------------------------------------------------- */
 
 static hk_bytes block_weights(const hk_expansion *x, int i) {
-  return 2 * hk_model_block_parameters(&x->plan->model, x->blocks[i].block, x->plan->job.tp);
+  return HK_BYTES_BF16 *
+         hk_model_block_parameters(&x->plan->model, x->blocks[i].block, x->plan->job.tp);
 }
 
 /* Gathering ahead stops at the first tensor that brings the live parameters to MAX_LIVE. In every
@@ -162,13 +164,13 @@ static hk_bytes block_weights(const hk_expansion *x, int i) {
  * of the modules that own them, so that the coordinator's count of what is live misses them. */
 static hk_bytes most_live(const hk_expansion *x, hk_bytes vocabulary) {
   const hk_model *m = &x->plan->model;
-  const hk_bytes stop = 2 * MAX_LIVE + vocabulary;
+  const hk_bytes stop = HK_BYTES_BF16 * MAX_LIVE + vocabulary;
   hk_bytes live = block_weights(x, x->n_blocks - 1);
   for (int layer = (int)m->layers - 1; layer >= 0; layer--) {
     const hk_tensor *tensors = &m->tensors[m->embed_tensors + (size_t)layer * m->layer_tensors];
     for (size_t i = 0; i < m->layer_tensors; i++) {
       if (live >= stop) return live;
-      live += 2 * hk_tensor_share(&tensors[i], x->plan->job.tp, 1);
+      live += HK_BYTES_BF16 * hk_tensor_share(&tensors[i], x->plan->job.tp, 1);
     }
   }
   return live;
@@ -208,14 +210,15 @@ static int64_t last_numel(const hk_plan *plan, bool resident) {
 static hk_bytes left_over(const hk_plan *plan) {
   if (last_numel(plan, false) == 0) return 0;
   const hk_route last = plan->subgroups[plan->order[plan->n_subgroups - 1]].route;
-  return (last == HK_ROUTE_CPU ? 12 : 12 + 4) * last_numel(plan, true);
+  return (HK_BYTES_STATE + (last == HK_ROUTE_CPU ? 0 : HK_BYTES_FP32)) * last_numel(plan, true);
 }
 
 /* The bucket is there from the start, and so is the matrix into which Megatron's attention
  * multiplies queries and keys (its global memory buffer), which needs it in every layer. */
 hk_bytes hk_expand_deepspeed_base(hk_expansion *x) {
   const hk_sizes z = sizes_of(x);
-  return 2 * REDUCE_BUCKET + CUBLAS_WORKSPACES + hk_whole_bytes(z.scores) + left_over(x->plan);
+  return HK_BYTES_BF16 * REDUCE_BUCKET + CUBLAS_WORKSPACES + hk_whole_bytes(z.scores) +
+         left_over(x->plan);
 }
 
 void hk_expand_deepspeed_sizes(hk_expansion *x) {
@@ -241,15 +244,15 @@ static int64_t largest_matrix(const hk_model *m, int tp) {
  * used or returned; and each of the three state streams keeps the buffers of other sizes. */
 void hk_expand_deepspeed_device(hk_expansion *x) {
   const hk_plan *plan = x->plan;
-  const hk_bytes bucket = 2 * REDUCE_BUCKET;
-  const hk_bytes block = 2 * largest_matrix(&plan->model, plan->job.tp);
+  const hk_bytes bucket = HK_BYTES_BF16 * REDUCE_BUCKET;
+  const hk_bytes block = HK_BYTES_BF16 * largest_matrix(&plan->model, plan->job.tp);
   hk_bytes blocks = 0, kept = 0, buffers = 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[i];
     if (subgroup->route != HK_ROUTE_STAGED) continue;
     blocks += block;
-    kept += 2 * subgroup->numel;
-    if (12 * subgroup->numel > buffers) buffers = 12 * subgroup->numel;
+    kept += HK_BYTES_BF16 * subgroup->numel;
+    buffers = hk_max(buffers, HK_BYTES_STATE * subgroup->numel);
   }
   const hk_bytes broken = blocks > kept ? blocks - kept : 0;
   x->graph->device = (hk_device_memory){

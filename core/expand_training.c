@@ -4,6 +4,7 @@
  * stream computes, and gradients leave for the host as they become ready. */
 #include <string.h>
 
+#include "core/bytes.h"
 #include "core/expand.h"
 
 /* A block's weights are gathered at most this many blocks ahead of the computation. */
@@ -113,9 +114,10 @@ void hk_expand_forward(hk_expansion *x, int micro) {
 static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                          int bytes_per_param, int32_t after) {
   const int64_t n = cost->host_grads;
-  hk_op copy =
-      block_op(HK_OP_GRAD_D2H, bytes_per_param == 4 ? 4 * n : cost->host_grad_bytes, cost, micro);
-  if (bytes_per_param == 4)
+  hk_op copy = block_op(
+      HK_OP_GRAD_D2H, bytes_per_param == HK_BYTES_FP32 ? HK_BYTES_FP32 * n : cost->host_grad_bytes,
+      cost, micro);
+  if (bytes_per_param == HK_BYTES_FP32)
     after = HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_CAST_GPU, n, cost, micro), after);
   HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
 }
@@ -141,7 +143,7 @@ static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost,
  * the sum, then out. */
 static int32_t exchange_with_host(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                                   int32_t after) {
-  const hk_bytes bytes = 2 * (cost->host_grads + cost->gpu_grads);
+  const hk_bytes bytes = HK_BYTES_BF16 * (cost->host_grads + cost->gpu_grads);
   const int32_t out =
       HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, bytes, cost, micro), after);
   return HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_H2D, bytes, cost, micro), out);
@@ -182,8 +184,9 @@ static void reduce_and_flush(hk_expansion *x, const int32_t *computed, const hk_
   for (int r = 0; r < ranks; r++) {
     ready[r] = computed[r];
     if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) {
-      ready[r] = HK_ADD(x, r, HK_LANE_FLUSH, block_op(HK_OP_GRAD_BUCKET, grads / 2, cost, micro),
-                        computed[r]);
+      ready[r] =
+          HK_ADD(x, r, HK_LANE_FLUSH,
+                 block_op(HK_OP_GRAD_BUCKET, grads / HK_BYTES_BF16, cost, micro), computed[r]);
     }
   }
   for (int r = 0; r < ranks; r++) {

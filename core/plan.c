@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
+
 const char *const hk_route_names[HK_ROUTE_COUNT] = {"cpu", "staged", "mapped", "resident"};
 const char *const hk_runtime_names[2] = {"hocket", "deepspeed"};
 
@@ -320,7 +322,7 @@ void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest) {
   for (size_t s = deepest + 1; s-- > 0;) {
     hk_plan_subgroup *subgroup = &plan->subgroups[s];
     if (subgroup->route != HK_ROUTE_CPU) continue;
-    spares -= 12 * subgroup->numel;
+    spares -= HK_BYTES_STATE * subgroup->numel;
     if (spares < 0) return;
     subgroup->ahead = true;
   }

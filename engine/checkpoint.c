@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "core/bytes.h"
 #include "core/json.h"
 #include "engine/private.h"
 #include "engine/training.h"
@@ -116,7 +117,7 @@ static hk_status write_blocks(hk_engine *e, FILE *out, float *block, hk_progress
       fwrite(block, 4, (size_t)n, out);
       fwrite(&hash, sizeof hash, 1, out);
       if (ferror(out)) return HK_OK; /* closing says why */
-      if (progress != NULL) progress(arg, 4 * (part * numel + at + n), 12 * numel);
+      if (progress != NULL) progress(arg, 4 * (part * numel + at + n), HK_BYTES_STATE * numel);
     }
   }
   file_trailer trailer = {.hashes = hashes};
@@ -302,8 +303,8 @@ static hk_status read_blocks(const reader *r, hk_engine *e, bool apply, float *b
       }
       hashes = XXH3_64bits_withSeed(&hash, sizeof hash, hashes);
       if (apply) HK_TRY(hk_engine_write(e, (hk_state_part)part, at, n, block, err));
-      const hk_bytes done = 4 * (part * numel + at + n) + (apply ? 12 * numel : 0);
-      if (progress != NULL) progress(arg, done, 24 * numel);
+      const hk_bytes done = 4 * (part * numel + at + n) + (apply ? HK_BYTES_STATE * numel : 0);
+      if (progress != NULL) progress(arg, done, 2 * HK_BYTES_STATE * numel);
     }
   }
   file_trailer trailer;

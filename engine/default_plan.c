@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
+
 /* A subgroup is a block, unless that is larger. */
 #define SUBGROUP_NUMEL ((int64_t)1 << 30)
 
@@ -124,8 +126,9 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
 
 /* -- What runs ahead, and what stays on the GPU ------------------------------------------------ */
 
-/* State and a gradient of two bytes, and what whole slabs waste at most. */
-#define RESIDENT_BYTES 14
+/* GPU memory a resident parameter: state and a bf16 gradient. Whole slabs waste at most SLAB_WASTE
+ * bytes more. */
+#define RESIDENT_BYTES (HK_BYTES_STATE + HK_BYTES_BF16)
 #define SLAB_WASTE     (12 * HK_MIB)
 
 /* Spares for what runs ahead, deep subgroups first, in the host memory that the engine leaves. */

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/bytes.h"
+
 /* Rows of the programme: resources, then kernels that are slower than any resource makes them. */
 enum {
   ROW_CPU = HK_RES_COUNT,
@@ -53,11 +55,14 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
   const struct {
     hk_route route;
     hk_op_kind kind;
-    double work; /* a parameter */
+    int work; /* a parameter: parameters, or bytes */
   } parts[] = {
-      {HK_ROUTE_CPU, HK_OP_ADAMW_CPU, 1},      {HK_ROUTE_CPU, HK_OP_WEIGHT_H2D, 2},
-      {HK_ROUTE_STAGED, HK_OP_STATE_H2D, 12},  {HK_ROUTE_STAGED, HK_OP_ADAMW_GPU, 1},
-      {HK_ROUTE_STAGED, HK_OP_STATE_D2H, 12},  {HK_ROUTE_MAPPED, HK_OP_ADAMW_MAPPED, 1},
+      {HK_ROUTE_CPU, HK_OP_ADAMW_CPU, 1},
+      {HK_ROUTE_CPU, HK_OP_WEIGHT_H2D, HK_BYTES_BF16},
+      {HK_ROUTE_STAGED, HK_OP_STATE_H2D, HK_BYTES_STATE},
+      {HK_ROUTE_STAGED, HK_OP_ADAMW_GPU, 1},
+      {HK_ROUTE_STAGED, HK_OP_STATE_D2H, HK_BYTES_STATE},
+      {HK_ROUTE_MAPPED, HK_OP_ADAMW_MAPPED, 1},
       {HK_ROUTE_RESIDENT, HK_OP_ADAMW_GPU, 1},
   };
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -72,14 +77,14 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
     }
   }
   fill_cpu(lp, one.multiplicity, m);
-  lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * 24 / m->mapped.value;
+  lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * HK_BYTES_ROUND_TRIP / m->mapped.value;
 }
 
 static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
-  const double gpu = m->gpu_memory.value - m->gpu_reserved.value - 2 * n;
+  const double gpu = m->gpu_memory.value - m->gpu_reserved.value - HK_BYTES_BF16 * n;
   const double host = (m->host_memory.value - m->host_reserved.value) / plan->job.gpus;
-  lp->most_resident = fmin(1, fmax(0, gpu / (12 * n)));
-  lp->least_resident = fmax(0, 1 - host / (12 * n));
+  lp->most_resident = fmin(1, fmax(0, gpu / (HK_BYTES_STATE * n)));
+  lp->least_resident = fmax(0, 1 - host / (HK_BYTES_STATE * n));
 }
 
 /* -- GLPK --------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
  * bytes a parameter, docs/simulator.md has the table of demands. */
 #include <math.h>
 
+#include "core/bytes.h"
 #include "sim/sim.h"
 
 #define RESOURCE_NAME(name, text, unit, scope, meaning) [HK_RES_##name] = text,
@@ -182,8 +183,8 @@ static double pageable_rate(const hk_graph *graph, const hk_machine *m, double b
 }
 
 static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
-  hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / 24);
-  use_pcie(&d, graph, m, 12, 12, 1);
+  hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / HK_BYTES_ROUND_TRIP);
+  use_pcie(&d, graph, m, HK_BYTES_STATE, HK_BYTES_STATE, 1);
   d.traffic |= HK_TRAFFIC_KERNEL_IN;
   d.fetched = true;
   return d;
@@ -222,7 +223,7 @@ static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size
 /* hocket's fused AdamW; the team may lend a thread to queueing. DeepSpeed's kernels never do. */
 static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, int threads) {
   const int team = hk_team_size(graph, threads, (int)m->cores.value);
-  return on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, 28);
+  return on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, HK_BYTES_ADAMW);
 }
 
 static hk_demand only_latency(double ns) {
@@ -265,10 +266,9 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       if (op->measured > 0) return measured(op);
       return on_gpu(m, m->gpu_flops.value * m->gpu_backward_efficiency.value, 0);
     case HK_OP_GRAD_BUCKET:
-      /* Copied into the bucket, divided by the ranks and packed for the reduction: three passes. */
-      return on_gpu(m, m->gpu_hbm.value / 12, 12);
+      return on_gpu(m, m->gpu_hbm.value / HK_BYTES_GRAD_BUCKET, HK_BYTES_GRAD_BUCKET);
     case HK_OP_GRAD_CAST_GPU:
-      return kernel_on_gpu(m, 6);
+      return kernel_on_gpu(m, HK_BYTES_CAST);
     case HK_OP_WEIGHT_PLACE:
       return kernel_on_gpu(m, 2); /* each byte is read and written */
     case HK_OP_GRAD_SUM_D2H:
@@ -288,12 +288,14 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_SUBGROUP_OVERHEAD:
       return only_latency(m->subgroup_overhead.value);
     case HK_OP_UNSCALE_CPU:
-      return on_cpu(graph, m, &m->cpu_unscale, &m->cpu_unscale_threads, op->threads, 8);
+      return on_cpu(graph, m, &m->cpu_unscale, &m->cpu_unscale_threads, op->threads,
+                    HK_BYTES_UNSCALE);
     case HK_OP_ADAMW_CPU_FP32:
-      return on_cpu(graph, m, &m->cpu_adamw_fp32, &m->cpu_adamw_fp32_threads, op->threads, 28);
+      return on_cpu(graph, m, &m->cpu_adamw_fp32, &m->cpu_adamw_fp32_threads, op->threads,
+                    HK_BYTES_ADAMW_FP32);
     case HK_OP_CAST_CPU:
     case HK_OP_GRAD_CAST_CPU:
-      return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, 6);
+      return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, HK_BYTES_CAST);
     case HK_OP_ADAMW_CPU:
       return adamw_on_cpu(graph, m, op->threads);
     case HK_OP_WEIGHT_H2D:
@@ -309,9 +311,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_STATE_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_ADAMW_GPU:
-      /* p, m and v in and out, gradient in, weight out. Widened, a gradient is read as bf16,
-       * written as fp32 and read again. */
-      return update_on_gpu(m, graph->grads_widened ? 36 : 28);
+      return update_on_gpu(m, graph->grads_widened ? HK_BYTES_ADAMW_WIDENED : HK_BYTES_ADAMW);
     case HK_OP_ADAMW_MAPPED:
       return mapped(graph, m);
     case HK_OP_KIND_COUNT:

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
+
 void hk_phase_durations(const hk_graph *g, const hk_timeline *t, hk_ns phases[HK_PHASE_COUNT]) {
   memset(phases, 0, HK_PHASE_COUNT * sizeof *phases);
   hk_ns begin = 0; /* end of what came before */
@@ -102,7 +104,7 @@ static int nodes_needed(const hk_forecast *f) {
   int64_t n[HK_ROUTE_COUNT], gradients = 0;
   hk_plan_route_totals(&f->plan, n);
   for (int r = 0; r < HK_ROUTE_COUNT; r++) {
-    if (r != HK_ROUTE_CPU || f->plan.job.grad_accum > 1) gradients += 2 * n[r];
+    if (r != HK_ROUTE_CPU || f->plan.job.grad_accum > 1) gradients += HK_BYTES_BF16 * n[r];
   }
   const double shared = (double)(f->graph.gpu_base + gradients);
   const double room = (double)m->capacity - fmax(0, (double)m->peak - shared);
@@ -129,7 +131,7 @@ static void advise(hk_forecast *f) {
     }
     if (n[HK_ROUTE_RESIDENT] > 0) {
       snprintf(text, sizeof text, "a larger offload --ratio (state on each GPU takes %s)",
-               hk_format_bytes(12 * n[HK_ROUTE_RESIDENT], size, sizeof size));
+               hk_format_bytes(HK_BYTES_STATE * n[HK_ROUTE_RESIDENT], size, sizeof size));
       add_advice(f, text);
     }
   }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "sim/overlap.h"
 
 /* Seconds of one rank's blocks, alone. */
@@ -23,7 +24,7 @@ typedef struct {
 static double cpu_rate(const hk_plan *plan, const hk_machine *m) {
   const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, plan->cpu_threads);
   const double ranks = plan->job.gpus;
-  return fmin(alone, m->dram.value / 28 / ranks);
+  return fmin(alone, m->dram.value / HK_BYTES_ADAMW / ranks);
 }
 
 static void add_times(hk_form *form, const hk_graph *g, const hk_machine *machine) {
@@ -91,8 +92,8 @@ hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine,
                                  hk_error *err) {
   hk_form form = {.n = (int)plan->model.layers + 2,
                   .rate = cpu_rate(plan, machine),
-                  .up = 2 / machine->h2d.value,
-                  .down = 2 / machine->d2h.value};
+                  .up = HK_BYTES_BF16 / machine->h2d.value,
+                  .down = HK_BYTES_BF16 / machine->d2h.value};
   hk_graph graph;
   HK_TRY(hk_graph_build(plan, HK_EXPAND_TRAINING, true, &graph, err));
   form.blocks = calloc((size_t)form.n, sizeof *form.blocks);

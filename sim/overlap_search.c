@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "sim/overlap.h"
 
 #define MOST_SIMULATIONS 64
@@ -89,7 +90,7 @@ static hk_status forecast_of(const hk_search *s, hk_spec spec, hk_forecast *f, h
 static hk_bytes state_on_gpu(const hk_plan *plan) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
-  return 12 * n[HK_ROUTE_RESIDENT];
+  return HK_BYTES_STATE * n[HK_ROUTE_RESIDENT];
 }
 
 static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period, hk_error *err) {
@@ -137,7 +138,7 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
     if (errors[i].status == HK_OK) {
       int64_t totals[HK_ROUTE_COUNT];
       hk_plan_route_totals(&f.plan, totals);
-      trial->gpu_state = 12 * totals[HK_ROUTE_RESIDENT];
+      trial->gpu_state = HK_BYTES_STATE * totals[HK_ROUTE_RESIDENT];
       trial->all_ahead = hk_plan_ahead(&f.plan) == totals[HK_ROUTE_CPU];
       if (f.feasible) trial->period = f.iteration_ns;
     }
@@ -256,7 +257,7 @@ static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
   if (result->limit_given) s->gpu_limit = *settings->gpu_state;
   hk_bytes state = 0;
   for (size_t i = 0; i < s->start->n_subgroups; i++) {
-    state += 12 * s->start->subgroups[i].numel;
+    state += HK_BYTES_STATE * s->start->subgroups[i].numel;
     if (state > s->gpu_limit) break;
     s->most_resident++;
   }
@@ -340,7 +341,8 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machin
   if (plan->overlap == HK_OVERLAP_BOTH) {
     const double ahead = (double)hk_plan_ahead(plan);
     SAY("The CPU may update %.0f %% of its part ahead of the norm, into %s of spares",
-        cpu > 0 ? 100 * ahead / cpu : 0, hk_format_bytes((hk_bytes)(12 * ahead), a, sizeof a));
+        cpu > 0 ? 100 * ahead / cpu : 0,
+        hk_format_bytes((hk_bytes)(HK_BYTES_STATE * ahead), a, sizeof a));
     if (ahead < cpu)
       SAY(" (host memory has room for %s)", hk_format_bytes(r->spares_limit, b, sizeof b));
     SAY(". ");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "sim/forecast.h"
 #include "sim/overlap.h"
 
@@ -338,13 +339,13 @@ static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
     hk_forecast *f = &ranking->forecasts[i];
     int64_t n[HK_ROUTE_COUNT];
     hk_plan_route_totals(&f->plan, n);
-    const hk_bytes over = 12 * n[HK_ROUTE_RESIDENT] - *settings->gpu_state;
+    const hk_bytes over = HK_BYTES_STATE * n[HK_ROUTE_RESIDENT] - *settings->gpu_state;
     if (over <= 0) continue;
     char there[16], allowed[16];
     f->feasible = false;
     f->gpu_short = hk_max(f->gpu_short, over);
     snprintf(f->problem, sizeof f->problem, "keeps %s of state on each GPU, --gpu-memory allows %s",
-             hk_format_bytes(12 * n[HK_ROUTE_RESIDENT], there, sizeof there),
+             hk_format_bytes(HK_BYTES_STATE * n[HK_ROUTE_RESIDENT], there, sizeof there),
              hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
     snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
   }

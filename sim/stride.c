@@ -3,13 +3,11 @@
  */
 #include <math.h>
 
+#include "core/bytes.h"
 #include "sim/contention.h"
 #include "sim/policy.h"
 #include "sim/share.h"
 #include "sim/sim.h"
-
-#define STATE_BYTES  12 /* a parameter and direction of a round trip */
-#define WEIGHT_BYTES 2  /* a parameter that the CPU has updated */
 
 /* One rank's share of the machine, while all ranks of the node do the same. */
 typedef struct {
@@ -34,14 +32,14 @@ static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
                .in_cost = m->h2d_cost.value,
                .out_cost = m->d2h_cost.value,
                .cpu_wish = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, n),
-               .kernel_bytes = 28,
+               .kernel_bytes = HK_BYTES_ADAMW,
                .streams = 1};
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
     /* Unscale, update and the helper's cast take the same cores in turn; three streams copy. */
     s.cpu_wish = 1 / (1 / hk_cpu_rate(m, &m->cpu_unscale, &m->cpu_unscale_threads, n) +
                       1 / hk_cpu_rate(m, &m->cpu_adamw_fp32, &m->cpu_adamw_fp32_threads, n) +
                       1 / hk_cpu_rate(m, &m->cpu_cast, &m->cpu_cast_threads, n));
-    s.kernel_bytes = 8 + 28 + 6;
+    s.kernel_bytes = HK_BYTES_UNSCALE + HK_BYTES_ADAMW_FP32 + HK_BYTES_CAST;
     s.streams = 3;
     s.one_way = true;
   }
@@ -105,23 +103,23 @@ static hk_rates in_turn(const hk_flow *a, const hk_flow *b) {
   const double gain = a->out - a->in, loss = b->in - b->out;
   const double share = loss / (gain + loss);
   return (hk_rates){share * a->cpu + (1 - share) * b->cpu,
-                    (share * a->in + (1 - share) * b->in) / STATE_BYTES};
+                    (share * a->in + (1 - share) * b->in) / HK_BYTES_STATE};
 }
 
 /* Round trips without end, with the CPU or without. hocket copies both ways at once; the direction
  * that is done with a parameter first waits for the other, which goes on without it. */
 static hk_rates round_trips(const hk_side *s, unsigned cpu) {
-  const hk_flow in = flow_of(s, cpu | HK_TRAFFIC_IN, WEIGHT_BYTES);
-  const hk_flow out = flow_of(s, cpu | HK_TRAFFIC_OUT, WEIGHT_BYTES);
+  const hk_flow in = flow_of(s, cpu | HK_TRAFFIC_IN, HK_BYTES_BF16);
+  const hk_flow out = flow_of(s, cpu | HK_TRAFFIC_OUT, HK_BYTES_BF16);
   if (s->one_way) return in_turn(&in, &out);
-  const hk_flow both = flow_of(s, cpu | HK_TRAFFIC_IN | HK_TRAFFIC_OUT, WEIGHT_BYTES);
+  const hk_flow both = flow_of(s, cpu | HK_TRAFFIC_IN | HK_TRAFFIC_OUT, HK_BYTES_BF16);
   return in_turn(&both, both.in < both.out ? &in : &out);
 }
 
 /* While a piece's weights go up, the CPU shares host memory with that copy. */
 static double cpu_alone(const hk_side *s) {
   const hk_flow up = flow_of(s, HK_TRAFFIC_CPU | HK_TRAFFIC_IN, 0);
-  const double copying = WEIGHT_BYTES / up.in; /* seconds a parameter */
+  const double copying = HK_BYTES_BF16 / up.in; /* seconds a parameter */
   return 1 / fmax(copying, copying + (1 - copying * up.cpu) / s->cpu);
 }
 

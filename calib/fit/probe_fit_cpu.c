@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "calib/fit/probe_fit_draft.h"
+#include "core/bytes.h"
 
 #define SCALE        0.01 /* of residuals: what thread counts scatter by where nothing is wrong */
 #define LEAST_COUNTS 3    /* of threads, for a curve; below, n0 is assumed */
@@ -17,13 +18,14 @@ static const struct {
   double bytes;
   size_t rate, scale; /* of the quantities in hk_machine */
 } kernels[] = {
-    {HK_LOAD_ADAMW_CPU, 28, offsetof(hk_machine, cpu_adamw),
+    {HK_LOAD_ADAMW_CPU, HK_BYTES_ADAMW, offsetof(hk_machine, cpu_adamw),
      offsetof(hk_machine, cpu_adamw_threads)},
-    {HK_LOAD_ADAMW_FP32, 28, offsetof(hk_machine, cpu_adamw_fp32),
+    {HK_LOAD_ADAMW_FP32, HK_BYTES_ADAMW_FP32, offsetof(hk_machine, cpu_adamw_fp32),
      offsetof(hk_machine, cpu_adamw_fp32_threads)},
-    {HK_LOAD_UNSCALE, 8, offsetof(hk_machine, cpu_unscale),
+    {HK_LOAD_UNSCALE, HK_BYTES_UNSCALE, offsetof(hk_machine, cpu_unscale),
      offsetof(hk_machine, cpu_unscale_threads)},
-    {HK_LOAD_CAST, 6, offsetof(hk_machine, cpu_cast), offsetof(hk_machine, cpu_cast_threads)},
+    {HK_LOAD_CAST, HK_BYTES_CAST, offsetof(hk_machine, cpu_cast),
+     offsetof(hk_machine, cpu_cast_threads)},
 };
 
 enum { KERNELS = sizeof kernels / sizeof *kernels };

@@ -6,9 +6,7 @@
 #include <string.h>
 
 #include "calib/fit/probe_fit_draft.h"
-
-#define STATE_BYTES  28 /* of GPU memory that AdamW moves a parameter */
-#define MAPPED_BYTES 24 /* over the link, both directions */
+#include "core/bytes.h"
 
 /* -- The node ---------------------------------------------------------------------------------- */
 
@@ -196,9 +194,11 @@ static hk_status set_gpu(hk_draft *draft) {
   set_launch(draft, &resident);
   set_hop(draft);
   hk_draft_set(draft, &draft->machine.gpu_hbm, HK_ORIGIN_MEASURED,
-               bytes_of(draft, &resident, STATE_BYTES), "%d B x %s", STATE_BYTES, resident.how);
+               bytes_of(draft, &resident, HK_BYTES_ADAMW), "%d B x %s", HK_BYTES_ADAMW,
+               resident.how);
   hk_draft_set(draft, &draft->machine.mapped, HK_ORIGIN_MEASURED,
-               bytes_of(draft, &mapped, MAPPED_BYTES), "%d B x %s", MAPPED_BYTES, mapped.how);
+               bytes_of(draft, &mapped, HK_BYTES_ROUND_TRIP), "%d B x %s", HK_BYTES_ROUND_TRIP,
+               mapped.how);
   return HK_OK;
 }
 
