@@ -51,7 +51,8 @@ static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error
 #define HOPS 24
 
 static const hk_stand_lane *hop_lane(const hk_stand_job *job, int i) {
-  static const hk_stand_lane_kind order[] = {HK_LANE_IN, HK_LANE_WORK, HK_LANE_OUT};
+  static const hk_stand_lane_kind order[] = {HK_STAND_LANE_IN, HK_STAND_LANE_WORK,
+                                             HK_STAND_LANE_OUT};
   return &job->stand->gpu[job->load->gpu].lanes[order[i % 3]];
 }
 
@@ -119,7 +120,7 @@ static hk_status queue_turns(const hk_stand_job *job, hk_stream *const *streams,
   const hk_backend_ops *ops = job->stand->ops;
   const hk_bytes bytes = job->load->chunk;
   const hk_stand_gpu *gpu = &job->stand->gpu[job->load->gpu];
-  const hk_stand_lane *lane = &gpu->lanes[HK_LANE_IN];
+  const hk_stand_lane *lane = &gpu->lanes[HK_STAND_LANE_IN];
   HK_TRY(ops->copy(lane->stream, gpu->in, job->stand->in, bytes, err));
   HK_TRY(ops->record(lane->stream, lane->marks[0], err));
   for (int i = 0; i < HK_STAND_TURNS; i++) {
@@ -134,7 +135,7 @@ static hk_status queue_turns(const hk_stand_job *job, hk_stream *const *streams,
 /* Of n that take turns, k at a time, the first is done after k parts in n of the time of all. */
 static hk_status read_turns(const hk_stand_job *job, double *at_once, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
-  hk_event *const *marks = job->stand->gpu[job->load->gpu].lanes[HK_LANE_IN].marks;
+  hk_event *const *marks = job->stand->gpu[job->load->gpu].lanes[HK_STAND_LANE_IN].marks;
   hk_ns begin = 0, first = INT64_MAX, last = 0;
   HK_TRY(ops->event_time(marks[0], &begin, err));
   for (int i = 0; i < HK_STAND_TURNS; i++) {

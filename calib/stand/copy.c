@@ -143,7 +143,8 @@ static hk_status verify_sample(const hk_stand_job *job, int s, char *buffer, hk_
   if (r.target != NULL) {
     /* By the stream of the GPU that has it. */
     hk_stand_gpu *gpu = &job->stand->gpu[r.target - job->stand->gpu];
-    HK_TRY(hk_stand_fetch(job->stand, &gpu->lanes[HK_LANE_WORK], buffer, got, part.bytes, err));
+    HK_TRY(
+        hk_stand_fetch(job->stand, &gpu->lanes[HK_STAND_LANE_WORK], buffer, got, part.bytes, err));
     got = buffer;
   }
   write_pattern(job, s, wanted, part.bytes);

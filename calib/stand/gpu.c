@@ -38,7 +38,7 @@ static hk_status fill(hk_stand *stand, hk_stand_gpu *gpu, char *to, hk_bytes byt
                       const void *from, hk_bytes from_bytes, hk_error *err) {
   for (hk_bytes at = 0; at < bytes; at += from_bytes) {
     const hk_bytes n = bytes - at < from_bytes ? bytes - at : from_bytes;
-    HK_TRY(hk_stand_fetch(stand, &gpu->lanes[HK_LANE_IN], to + at, from, n, err));
+    HK_TRY(hk_stand_fetch(stand, &gpu->lanes[HK_STAND_LANE_IN], to + at, from, n, err));
   }
   return HK_OK;
 }
@@ -51,8 +51,8 @@ hk_status hk_stand_gpu_open(hk_stand *stand, int number, hk_bytes device_bytes, 
   gpu->block = block;
   gpu->bytes = bytes;
   lay_out(gpu);
-  for (int i = 0; i < HK_LANES; i++) {
-    HK_TRY(open_lane(stand, gpu, &gpu->lanes[i], i == HK_LANE_FETCH, err));
+  for (int i = 0; i < HK_STAND_LANES; i++) {
+    HK_TRY(open_lane(stand, gpu, &gpu->lanes[i], i == HK_STAND_LANE_FETCH, err));
   }
   HK_TRY(fill(stand, gpu, gpu->block, bytes, stand->in, stand->quarter, err));
   return fill(stand, gpu, gpu->state + gpu->shape.v, 4 * gpu->params, stand->cpu.v,
@@ -61,7 +61,7 @@ hk_status hk_stand_gpu_open(hk_stand *stand, int number, hk_bytes device_bytes, 
 
 void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu) {
   const hk_backend_ops *ops = stand->ops;
-  for (int l = 0; l < HK_LANES; l++) {
+  for (int l = 0; l < HK_STAND_LANES; l++) {
     hk_stand_lane *lane = &gpu->lanes[l];
     if (lane->stream != NULL) ops->stream_close(lane->stream);
     for (int i = 0; i <= HK_STAND_STRETCHES; i++) {
@@ -87,15 +87,15 @@ hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load) {
     case HK_LOAD_H2D_PINNED:
     case HK_LOAD_H2D_PAGEABLE:
     case HK_LOAD_H2D_CACHED:
-      return &lanes[HK_LANE_IN];
+      return &lanes[HK_STAND_LANE_IN];
     case HK_LOAD_D2H:
     case HK_LOAD_D2H_PINNED:
     case HK_LOAD_D2H_PAGEABLE:
-      return &lanes[HK_LANE_OUT];
+      return &lanes[HK_STAND_LANE_OUT];
     case HK_LOAD_PULL:
-      return &lanes[HK_LANE_FETCH];
+      return &lanes[HK_STAND_LANE_FETCH];
     default:
-      return &lanes[HK_LANE_WORK];
+      return &lanes[HK_STAND_LANE_WORK];
   }
 }
 

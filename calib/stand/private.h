@@ -19,7 +19,13 @@
 #define HK_STAND_STRETCHES 32 /* of one load's run, at most: as many are kept */
 #define HK_STAND_TURNS     4  /* copies that are queued together, to see how many run at once */
 
-typedef enum { HK_LANE_IN, HK_LANE_OUT, HK_LANE_WORK, HK_LANE_FETCH, HK_LANES } hk_stand_lane_kind;
+typedef enum {
+  HK_STAND_LANE_IN,
+  HK_STAND_LANE_OUT,
+  HK_STAND_LANE_WORK,
+  HK_STAND_LANE_FETCH,
+  HK_STAND_LANES
+} hk_stand_lane_kind;
 
 typedef struct {
   hk_stream *stream;
@@ -40,7 +46,7 @@ typedef struct {
   hk_slab_shape shape;
   int64_t params;
   uint16_t *grad, *w;
-  hk_stand_lane lanes[HK_LANES];
+  hk_stand_lane lanes[HK_STAND_LANES];
 } hk_stand_gpu;
 
 /* What the CPU's kernels work on. */
