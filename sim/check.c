@@ -10,14 +10,14 @@
 /* Rounding of sums of doubles, relative. */
 #define CLOSE 1e-9
 
-static hk_status broken(const hk_state *s, const char *what, int32_t op) {
+static hk_status broken(const hk_sim_state *s, const char *what, int32_t op) {
   char label[64];
   return hk_fail(s->err, HK_NO, "invariant broken: %s (operation %d, %s, at %lld ns)", what,
                  (int)op, hk_op_label(s->graph, op, label, sizeof label), (long long)s->now);
 }
 
 /* No resource over capacity; every activity at its cap or on a full resource. */
-hk_status hk_check_rates(const hk_state *s, int n_activities) {
+hk_status hk_check_rates(const hk_sim_state *s, int n_activities) {
   for (int r = 0; r < s->n_resources; r++) {
     if (s->used[r] > s->capacity[r] * (1 + CLOSE)) {
       return hk_fail(s->err, HK_NO,
@@ -30,19 +30,19 @@ hk_status hk_check_rates(const hk_state *s, int n_activities) {
   }
   int seen = 0;
   for (int i = 0; i < s->n_running; i++) {
-    const hk_run *run = &s->runs[s->running[i]];
-    if (!run->fluid) continue;
+    const hk_active_op *active = &s->active[s->running[i]];
+    if (!active->fluid) continue;
     seen++;
-    const hk_activity *a = &run->activity;
+    const hk_activity *a = &active->activity;
     if (!(a->rate > 0) || a->rate > a->cap * (1 + CLOSE)) {
-      return broken(s, "a rate is not within (0, cap]", run->op);
+      return broken(s, "a rate is not within (0, cap]", active->op);
     }
     bool content = a->rate >= a->cap * (1 - CLOSE);
     for (int32_t u = 0; u < a->n_uses && !content; u++) {
       const int32_t r = a->uses[u].resource;
       content = s->used[r] >= s->capacity[r] * (1 - CLOSE);
     }
-    if (!content) return broken(s, "capacity is left idle while work waits for it", run->op);
+    if (!content) return broken(s, "capacity is left idle while work waits for it", active->op);
   }
   return seen == n_activities
              ? HK_OK
@@ -52,7 +52,7 @@ hk_status hk_check_rates(const hk_state *s, int n_activities) {
 
 /* When all that an operation depends on has ended, but for the operation before it on its lane;
  * with hops, or without. */
-static hk_ns dependencies_met(const hk_state *s, int32_t id, bool hops) {
+static hk_ns dependencies_met(const hk_sim_state *s, int32_t id, bool hops) {
   const hk_graph *g = s->graph;
   hk_ns met = 0;
   for (int32_t d = g->ops[id].deps_begin; d < g->ops[id].deps_end; d++) {
@@ -63,7 +63,7 @@ static hk_ns dependencies_met(const hk_state *s, int32_t id, bool hops) {
 }
 
 /* One operation of a lane that was free from `lane_end` on. */
-static hk_status check_start(const hk_state *s, int32_t id, hk_ns lane_end) {
+static hk_status check_start(const hk_sim_state *s, int32_t id, hk_ns lane_end) {
   const hk_span *span = &s->result->timeline.spans[id];
   const hk_ns earliest = hk_max(lane_end, dependencies_met(s, id, true));
   if (span->end < span->start) return broken(s, "never ended", id);
@@ -77,7 +77,7 @@ static hk_status check_start(const hk_state *s, int32_t id, hk_ns lane_end) {
 
 /* What a lane took was the best of what had been waiting when it took it; of what came at that very
  * moment it may not have known. `order`: the lane's operations as they ran, n of them. */
-static hk_status check_picks(const hk_state *s, const int32_t *order, int32_t n) {
+static hk_status check_picks(const hk_sim_state *s, const int32_t *order, int32_t n) {
   const hk_span *spans = s->result->timeline.spans;
   for (int32_t i = 0; i < n; i++) {
     for (int32_t j = i + 1; j < n; j++) {
@@ -91,7 +91,7 @@ static hk_status check_picks(const hk_state *s, const int32_t *order, int32_t n)
 
 #define MOST_PICKS_CHECKED 2000 /* of a lane: the check takes the square of it */
 
-static hk_status check_picking_lane(const hk_state *s, int32_t lane, const int32_t *order,
+static hk_status check_picking_lane(const hk_sim_state *s, int32_t lane, const int32_t *order,
                                     int32_t *of_lane) {
   int32_t n = 0;
   for (size_t i = 0; i < s->graph->n_ops && n < MOST_PICKS_CHECKED; i++)
@@ -101,7 +101,7 @@ static hk_status check_picking_lane(const hk_state *s, int32_t lane, const int32
 
 /* Every operation ran once, alone and in order on its lane, and as soon as its dependencies let it.
  */
-static hk_status check_order(const hk_state *s) {
+static hk_status check_order(const hk_sim_state *s) {
   const hk_graph *g = s->graph;
   hk_ns *lane_end = calloc(g->n_lanes + 1, sizeof *lane_end);
   int32_t *order = malloc((g->n_ops + 1) * sizeof *order);
@@ -125,7 +125,7 @@ static hk_status check_order(const hk_state *s) {
 
 /* What the rates integrated to is what the operations had to do. Each operation may add what a
  * rate does in the nanosecond to which its end was rounded up. */
-static hk_status check_conservation(const hk_state *s) {
+static hk_status check_conservation(const hk_sim_state *s) {
   const hk_graph *g = s->graph;
   double expected[HK_RES_COUNT] = {0}, slack[HK_RES_COUNT] = {0};
   for (size_t i = 0; i < g->n_ops; i++) {
@@ -151,7 +151,7 @@ static hk_status check_conservation(const hk_state *s) {
 
 /* Memory was never negative (peaks are reported, not judged, here), and a whole iteration gives
  * back what it took. */
-static hk_status check_memory(const hk_state *s) {
+static hk_status check_memory(const hk_sim_state *s) {
   const hk_graph *g = s->graph;
   bool whole = false;
   hk_bytes net = 0;
@@ -178,7 +178,7 @@ static hk_status check_memory(const hk_state *s) {
   return HK_OK;
 }
 
-hk_status hk_check_result(const hk_state *s) {
+hk_status hk_check_result(const hk_sim_state *s) {
   HK_TRY(check_order(s));
   HK_TRY(check_conservation(s));
   HK_TRY(check_memory(s));

@@ -43,26 +43,26 @@ typedef struct {
 
 /* Collects the fluid operations in s->activities (*n of them) and sums up what they load: on each
  * GPU in s->traffic, s->readers and s->updating, on the node in the result. */
-static node_load collect(hk_state *s, int *n) {
+static node_load collect(hk_sim_state *s, int *n) {
   node_load load = {0};
   *n = 0;
   memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
   memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
   memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
   for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    if (!run->fluid) continue;
-    s->activities[(*n)++] = &run->activity;
-    const int32_t rank = s->graph->ops[run->op].rank;
-    if (run->updates) s->updating[rank] = true;
-    if (run->traffic == 0) continue;
+    hk_active_op *active = &s->active[s->running[i]];
+    if (!active->fluid) continue;
+    s->activities[(*n)++] = &active->activity;
+    const int32_t rank = s->graph->ops[active->op].rank;
+    if (active->updates) s->updating[rank] = true;
+    if (active->traffic == 0) continue;
     unsigned *of_rank = &s->traffic[rank];
-    s->readers[rank] += (run->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
-    const unsigned first = run->traffic & ~*of_rank; /* bits that no earlier operation has set */
-    *of_rank |= run->traffic;
+    s->readers[rank] += (active->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
+    const unsigned first = active->traffic & ~*of_rank; /* bits that no earlier operation has set */
+    *of_rank |= active->traffic;
     if ((first & HK_TRAFFIC_IN) != 0) load.gpus_in += s->graph->multiplicity;
     if ((first & HK_TRAFFIC_OUT) != 0) load.gpus_out += s->graph->multiplicity;
-    load.kernels += run->host_wish;
+    load.kernels += active->host_wish;
   }
   return load;
 }
@@ -70,14 +70,15 @@ static node_load collect(hk_state *s, int *n) {
 /* A GPU that copies in while `readers` of its kernels read host memory. Copies out keep a share of
  * their cap. The link divides its capacity between the copy engine and all kernels together, so the
  * weight of the copy in grows with the number of kernels. */
-static void adapt_to_reads(hk_run *run, const hk_machine *m, int readers) {
-  if ((run->traffic & HK_TRAFFIC_COPY_OUT) != 0) run->activity.cap *= m->d2h_beside_reads.value;
-  if ((run->traffic & HK_TRAFFIC_COPY_IN) != 0) {
-    run->activity.weight *= m->h2d_beside_reads.value * readers;
+static void adapt_to_reads(hk_active_op *active, const hk_machine *m, int readers) {
+  if ((active->traffic & HK_TRAFFIC_COPY_OUT) != 0)
+    active->activity.cap *= m->d2h_beside_reads.value;
+  if ((active->traffic & HK_TRAFFIC_COPY_IN) != 0) {
+    active->activity.weight *= m->h2d_beside_reads.value * readers;
   }
 }
 
-int hk_contend(hk_state *s) {
+int hk_contend(hk_sim_state *s) {
   const hk_machine *m = s->machine;
   int n;
   const node_load load = collect(s, &n);
@@ -86,15 +87,16 @@ int hk_contend(hk_state *s) {
   const bool mixed = load.kernels > 0 && load.gpus_in + load.gpus_out > 0;
   const bool crowded = mixed || fmax(load.gpus_in, load.gpus_out) > 1;
   for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    run->activity.weight = crowded ? run->weight_crowded : run->weight;
-    run->activity.cap = run->cap;
-    if ((run->traffic & HK_TRAFFIC_CPU) != 0) run->activity.cap *= kept;
-    if ((run->traffic & HK_TRAFFIC_IN) != 0) run->activity.cap *= kept_in;
-    const int32_t rank = s->graph->ops[run->op].rank;
-    if (run->slowed) run->activity.cap *= gpu_update_kept(m, s->traffic[rank]);
-    if (run->computes && s->updating[rank]) run->activity.cap *= m->compute_beside_update.value;
-    if (hk_both_read(s->traffic[rank])) adapt_to_reads(run, m, s->readers[rank]);
+    hk_active_op *active = &s->active[s->running[i]];
+    active->activity.weight = crowded ? active->weight_crowded : active->weight;
+    active->activity.cap = active->cap;
+    if ((active->traffic & HK_TRAFFIC_CPU) != 0) active->activity.cap *= kept;
+    if ((active->traffic & HK_TRAFFIC_IN) != 0) active->activity.cap *= kept_in;
+    const int32_t rank = s->graph->ops[active->op].rank;
+    if (active->slowed) active->activity.cap *= gpu_update_kept(m, s->traffic[rank]);
+    if (active->computes && s->updating[rank])
+      active->activity.cap *= m->compute_beside_update.value;
+    if (hk_both_read(s->traffic[rank])) adapt_to_reads(active, m, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(m, HK_RES_DRAM, mixed);
   for (int rank = 0; rank < s->graph->ranks; rank++) {
@@ -108,18 +110,18 @@ int hk_contend(hk_state *s) {
 /* Link traffic that delays the start of `kernel`: that of its GPU's other operations and, beside a
  * copy in, the kernel's own reads of host memory. Operations that end at this instant are ignored.
  * A copy that waits for its engine counts, because another copy is using the engine. */
-static unsigned traffic_beside(const hk_state *s, const hk_run *kernel) {
+static unsigned traffic_beside(const hk_sim_state *s, const hk_active_op *kernel) {
   const hk_op *ops = s->graph->ops;
   unsigned traffic = 0;
   for (int i = 0; i < s->n_running; i++) {
-    const hk_run *run = &s->runs[s->running[i]];
-    const bool ends = run->due <= s->now && (run->fluid || ops[run->op].work <= 0);
-    if (run == kernel || run->standing_by || ends) continue;
-    if (ops[run->op].rank == ops[kernel->op].rank) traffic |= run->traffic;
+    const hk_active_op *active = &s->active[s->running[i]];
+    const bool ends = active->due <= s->now && (active->fluid || ops[active->op].work <= 0);
+    if (active == kernel || active->standing_by || ends) continue;
+    if (ops[active->op].rank == ops[kernel->op].rank) traffic |= active->traffic;
   }
   return (traffic & HK_TRAFFIC_COPY_IN) != 0 ? traffic | kernel->traffic : traffic;
 }
 
-hk_ns hk_start_delay(const hk_state *s, const hk_run *kernel) {
+hk_ns hk_start_delay(const hk_sim_state *s, const hk_active_op *kernel) {
   return hk_launch_delay(s->machine, traffic_beside(s, kernel));
 }

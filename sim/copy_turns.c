@@ -7,48 +7,49 @@
 #include "sim/state.h"
 
 /* The engine at which the operation has its next turn. */
-static hk_copy_engine *engine_of(const hk_state *s, const hk_run *run) {
-  const bool out = run->engine == HK_TRAFFIC_OUT && !run->turning;
-  return &s->engines[2 * s->graph->ops[run->op].rank + out];
+static hk_copy_engine *engine_of(const hk_sim_state *s, const hk_active_op *active) {
+  const bool out = active->engine == HK_TRAFFIC_OUT && !active->turning;
+  return &s->engines[2 * s->graph->ops[active->op].rank + out];
 }
 
-static hk_ns came_at(const hk_state *s, const hk_run *run) {
-  return s->result->timeline.spans[run->op].start;
+static hk_ns came_at(const hk_sim_state *s, const hk_active_op *active) {
+  return s->result->timeline.spans[active->op].start;
 }
 
 /* Place in the queue among copies that came at the same instant, 0 first. On real hardware their
  * order varies. Here it rotates over the lanes: each time such a group comes, the lane after the
  * previous leader leads, so that every lane is first equally often. */
-static int32_t place_of(const hk_state *s, const hk_run *run) {
-  const hk_copy_engine *engine = engine_of(s, run);
-  const int32_t lanes = (int32_t)s->graph->n_lanes, lane = s->graph->ops[run->op].lane;
-  const int32_t lead = engine->came == came_at(s, run) ? engine->lead : engine->lead + 1;
+static int32_t place_of(const hk_sim_state *s, const hk_active_op *active) {
+  const hk_copy_engine *engine = engine_of(s, active);
+  const int32_t lanes = (int32_t)s->graph->n_lanes, lane = s->graph->ops[active->op].lane;
+  const int32_t lead = engine->came == came_at(s, active) ? engine->lead : engine->lead + 1;
   return (lane - lead + lanes) % lanes;
 }
 
-static bool came_before(const hk_state *s, const hk_run *a, const hk_run *b) {
+static bool came_before(const hk_sim_state *s, const hk_active_op *a, const hk_active_op *b) {
   if (came_at(s, a) != came_at(s, b)) return came_at(s, a) < came_at(s, b);
   if (engine_of(s, a) != engine_of(s, b)) return engine_of(s, a) < engine_of(s, b);
   return place_of(s, a) < place_of(s, b);
 }
 
-unsigned hk_turns_engine(const hk_state *s, unsigned wanted) {
+unsigned hk_turns_engine(const hk_sim_state *s, unsigned wanted) {
   return s->machine->copies_at_once.value < (double)s->graph->n_lanes ? wanted : 0;
 }
 
-void hk_turns_wait(hk_state *s, hk_run *run) {
-  run->waiting = true;
-  run->due = INT64_MAX;
+void hk_turns_wait(hk_sim_state *s, hk_active_op *active) {
+  active->waiting = true;
+  active->due = INT64_MAX;
   s->n_waiting++;
 }
 
-void hk_turns_give(hk_state *s) {
+void hk_turns_give(hk_sim_state *s) {
   while (s->n_waiting > 0) {
-    hk_run *first = NULL;
+    hk_active_op *first = NULL;
     for (int i = 0; i < s->n_running; i++) {
-      hk_run *run = &s->runs[s->running[i]];
-      if (!run->waiting || engine_of(s, run)->copies >= s->machine->copies_at_once.value) continue;
-      if (first == NULL || came_before(s, run, first)) first = run;
+      hk_active_op *active = &s->active[s->running[i]];
+      if (!active->waiting || engine_of(s, active)->copies >= s->machine->copies_at_once.value)
+        continue;
+      if (first == NULL || came_before(s, active, first)) first = active;
     }
     if (first == NULL) return;
     hk_copy_engine *engine = engine_of(s, first);
@@ -65,6 +66,6 @@ void hk_turns_give(hk_state *s) {
   }
 }
 
-void hk_turns_end(hk_state *s, const hk_run *run) {
-  if (run->engine != 0) engine_of(s, run)->copies--;
+void hk_turns_end(hk_sim_state *s, const hk_active_op *active) {
+  if (active->engine != 0) engine_of(s, active)->copies--;
 }

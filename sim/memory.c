@@ -4,12 +4,12 @@
 
 #include "sim/state.h"
 
-static hk_status sample(hk_state *s, int counter, hk_bytes value) {
+static hk_status sample(hk_sim_state *s, int counter, hk_bytes value) {
   if (!s->options.counters) return HK_OK;
   return hk_counter_add(&s->result->timeline.counters[counter], s->now, (double)value, s->err);
 }
 
-static hk_status set_gpu(hk_state *s, int32_t rank, hk_bytes value) {
+static hk_status set_gpu(hk_sim_state *s, int32_t rank, hk_bytes value) {
   hk_memory_report *report = &s->result->memory;
   if (value < 0) {
     return hk_fail(s->err, HK_NO, "invariant broken: rank %d has %lld bytes of GPU memory in use",
@@ -23,7 +23,7 @@ static hk_status set_gpu(hk_state *s, int32_t rank, hk_bytes value) {
   return sample(s, s->memory_counters[rank], value);
 }
 
-static hk_status set_host(hk_state *s, hk_bytes value) {
+static hk_status set_host(hk_sim_state *s, hk_bytes value) {
   hk_memory_report *report = &s->result->memory;
   s->host_memory = value;
   if (value > report->host_peak) {
@@ -33,13 +33,13 @@ static hk_status set_host(hk_state *s, hk_bytes value) {
   return sample(s, s->memory_counters[s->graph->ranks], value);
 }
 
-static hk_status add_counter(hk_state *s, int index, const char *name, hk_bytes capacity) {
+static hk_status add_counter(hk_sim_state *s, int index, const char *name, hk_bytes capacity) {
   s->memory_counters[index] =
       hk_timeline_counter(&s->result->timeline, name, "bytes", (double)capacity, s->err);
   return s->memory_counters[index] < 0 ? HK_ENVIRONMENT : HK_OK;
 }
 
-hk_status hk_memory_begin(hk_state *s) {
+hk_status hk_memory_begin(hk_sim_state *s) {
   hk_memory_report *report = &s->result->memory;
   const hk_machine *m = s->machine;
   report->capacity = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
@@ -59,7 +59,7 @@ hk_status hk_memory_begin(hk_state *s) {
   return set_host(s, s->graph->host_base);
 }
 
-hk_status hk_memory_take(hk_state *s, const hk_op *op) {
+hk_status hk_memory_take(hk_sim_state *s, const hk_op *op) {
   hk_memory_report *report = &s->result->memory;
   if (op->kind == HK_OP_BARRIER) report->after_backward = s->gpu_memory[0];
   /* Of unrolled iterations what earlier ones left counts, too. */
@@ -77,7 +77,7 @@ hk_status hk_memory_take(hk_state *s, const hk_op *op) {
   return HK_OK;
 }
 
-hk_status hk_memory_give(hk_state *s, const hk_op *op) {
+hk_status hk_memory_give(hk_sim_state *s, const hk_op *op) {
   if (op->gpu_free != 0) HK_TRY(set_gpu(s, op->rank, s->gpu_memory[op->rank] - op->gpu_free));
   if (op->host_free != 0) {
     HK_TRY(set_host(s, s->host_memory - op->host_free * s->graph->multiplicity));
@@ -86,7 +86,7 @@ hk_status hk_memory_give(hk_state *s, const hk_op *op) {
   return HK_OK;
 }
 
-void hk_memory_end(hk_state *s) {
+void hk_memory_end(hk_sim_state *s) {
   const hk_device_memory *device = &s->graph->device;
   hk_memory_report *report = &s->result->memory;
   report->after_update = s->gpu_memory[0];

@@ -7,12 +7,12 @@
 
 #include "sim/state.h"
 
-uint64_t hk_recall_key(const hk_state *s) {
+uint64_t hk_recall_key(const hk_sim_state *s) {
   uint64_t key = 0;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
     const int32_t lane = s->running[i];
-    if (!s->runs[lane].fluid) continue;
+    if (!s->active[lane].fluid) continue;
     if (++n > HK_RECALL_LANES || lane >= UINT8_MAX) return 0;
     key = key << 8 | (uint64_t)(lane + 1);
   }
@@ -25,47 +25,47 @@ static size_t slot_of(uint64_t key) {
   return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (HK_RECALL_SLOTS - 1);
 }
 
-static double *used_of(const hk_state *s, uint64_t key) {
+static double *used_of(const hk_sim_state *s, uint64_t key) {
   return s->recalled_used + slot_of(key) * (size_t)s->n_resources;
 }
 
-static const hk_recalled *known_of(const hk_state *s, uint64_t key) {
+static const hk_recalled *known_of(const hk_sim_state *s, uint64_t key) {
   const hk_recalled *known = &s->recalled[slot_of(key)];
   return key != 0 && known->fluid == key && known->demands == s->demands ? known : NULL;
 }
 
-bool hk_recall(hk_state *s, uint64_t key) {
+bool hk_recall(hk_sim_state *s, uint64_t key) {
   const hk_recalled *known = known_of(s, key);
   if (known == NULL) return false;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    if (run->fluid) run->activity.rate = known->rates[n++];
+    hk_active_op *active = &s->active[s->running[i]];
+    if (active->fluid) active->activity.rate = known->rates[n++];
   }
   memcpy(s->used, used_of(s, key), (size_t)s->n_resources * sizeof *s->used);
   return true;
 }
 
-void hk_recall_keep(hk_state *s, uint64_t key) {
+void hk_recall_keep(hk_sim_state *s, uint64_t key) {
   if (key == 0) return;
   hk_recalled *known = &s->recalled[slot_of(key)];
   known->fluid = key;
   known->demands = s->demands;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
-    const hk_run *run = &s->runs[s->running[i]];
-    if (run->fluid) known->rates[n++] = run->activity.rate;
+    const hk_active_op *active = &s->active[s->running[i]];
+    if (active->fluid) known->rates[n++] = active->activity.rate;
   }
   memcpy(used_of(s, key), s->used, (size_t)s->n_resources * sizeof *s->used);
 }
 
-bool hk_recall_agrees(const hk_state *s, uint64_t key) {
+bool hk_recall_agrees(const hk_sim_state *s, uint64_t key) {
   const hk_recalled *known = known_of(s, key);
   if (known == NULL) return true;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
-    const hk_run *run = &s->runs[s->running[i]];
-    if (run->fluid && known->rates[n++] != run->activity.rate) return false;
+    const hk_active_op *active = &s->active[s->running[i]];
+    if (active->fluid && known->rates[n++] != active->activity.rate) return false;
   }
   return memcmp(used_of(s, key), s->used, (size_t)s->n_resources * sizeof *s->used) == 0;
 }

@@ -24,7 +24,7 @@ hk_ns hk_time_for(double work, double rate) {
 
 /* -- rates -------------------------------------------------------------------------------- */
 
-static hk_status add_rate_counter(hk_state *s, int rank, hk_resource r) {
+static hk_status add_rate_counter(hk_sim_state *s, int rank, hk_resource r) {
   char name[40];
   if (s->graph->ranks > 1 && !hk_resource_is_node(r)) {
     snprintf(name, sizeof name, "rank%d %s", rank, hk_resource_name(r));
@@ -37,7 +37,7 @@ static hk_status add_rate_counter(hk_state *s, int rank, hk_resource r) {
   return index < 0 ? s->err->status : HK_OK;
 }
 
-static hk_status sample_rates(hk_state *s) {
+static hk_status sample_rates(hk_sim_state *s) {
   if (!s->options.counters) return HK_OK;
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     for (int r = 0; r < HK_RES_COUNT; r++) {
@@ -55,7 +55,7 @@ static hk_status sample_rates(hk_state *s) {
 }
 
 /* What was used since the rates last changed goes into the account of the phase. */
-static void account(hk_state *s) {
+static void account(hk_sim_state *s) {
   const double dt = (double)(s->now - s->since) / 1e9;
   if (dt <= 0) return;
   double *used = s->result->used_phase[s->phase];
@@ -68,17 +68,17 @@ static void account(hk_state *s) {
 }
 
 /* Brings every fluid operation up to `now` at the old rates. */
-static void progress(hk_state *s) {
+static void progress(hk_sim_state *s) {
   account(s);
   const double dt = (double)(s->now - s->since) / 1e9;
   for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    if (run->fluid) run->remaining -= run->activity.rate * dt;
+    hk_active_op *active = &s->active[s->running[i]];
+    if (active->fluid) active->remaining -= active->activity.rate * dt;
   }
   s->since = s->now;
 }
 
-static hk_status share_anew(hk_state *s, uint64_t key) {
+static hk_status share_anew(hk_sim_state *s, uint64_t key) {
   const int n = hk_contend(s);
   hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
   if (s->options.check) {
@@ -95,13 +95,13 @@ static hk_status share_anew(hk_state *s, uint64_t key) {
 
 /* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
  * what they did is booked first; operations that have just become fluid had none. */
-static hk_status share(hk_state *s) {
+static hk_status share(hk_sim_state *s) {
   progress(s);
   const uint64_t key = hk_recall_key(s);
   if (s->options.check || !hk_recall(s, key)) HK_TRY(share_anew(s, key));
   for (int i = 0; i < s->n_running; i++) {
-    hk_run *run = &s->runs[s->running[i]];
-    if (run->fluid) run->due = s->now + hk_time_for(run->remaining, run->activity.rate);
+    hk_active_op *active = &s->active[s->running[i]];
+    if (active->fluid) active->due = s->now + hk_time_for(active->remaining, active->activity.rate);
   }
   s->dirty = false;
   return sample_rates(s);
@@ -109,7 +109,7 @@ static hk_status share(hk_state *s) {
 
 /* -- events ------------------------------------------------------------------------------- */
 
-static void note_phase(hk_state *s, const hk_op *op) {
+static void note_phase(hk_sim_state *s, const hk_op *op) {
   if (op->phase == HK_PHASE_UPDATE) {
     if (op->kind != HK_OP_BARRIER && s->phase != HK_PHASE_UPDATE) return;
   } else if (op->kind != HK_OP_FORWARD && op->kind != HK_OP_BACKWARD) {
@@ -120,57 +120,58 @@ static void note_phase(hk_state *s, const hk_op *op) {
   s->phase = op->phase;
 }
 
-void hk_become_fluid(hk_state *s, hk_run *run, double work) {
-  run->fluid = true;
-  run->remaining = work;
-  run->due = INT64_MAX;
+void hk_become_fluid(hk_sim_state *s, hk_active_op *active, double work) {
+  active->fluid = true;
+  active->remaining = work;
+  active->due = INT64_MAX;
   s->dirty = true;
 }
 
-/* Whether what `run` holds of the operation before it on the lane holds for `op`, too. */
-static bool demands_the_same(const hk_state *s, const hk_run *run, const hk_op *op) {
-  if (run->demanded == 0) return false;
-  const hk_op *before = &s->graph->ops[run->demanded - 1];
+/* Whether what `active` holds of the operation before it on the lane holds for `op`, too. */
+static bool demands_the_same(const hk_sim_state *s, const hk_active_op *active, const hk_op *op) {
+  if (active->demanded == 0) return false;
+  const hk_op *before = &s->graph->ops[active->demanded - 1];
   return hk_demand_is_same(before, op) && before->rank == op->rank && before->phase == op->phase;
 }
 
-static void demand(hk_state *s, hk_run *run, const hk_op *op) {
+static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
   const hk_demand d = hk_demand_of(s->graph, op, s->machine);
   s->demands++;
-  run->latency = d.latency;
-  run->fetches = d.fetched;
-  run->slowed = d.slowed;
-  run->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
-  run->updates = op->phase == HK_PHASE_UPDATE;
-  run->traffic = d.traffic;
-  run->engine = hk_turns_engine(s, d.engine);
-  run->cap = d.cap;
-  run->host_wish = 0;
-  run->weight = d.weight;
-  run->weight_crowded = d.weight_crowded;
-  run->activity = (hk_activity){.uses = run->uses, .n_uses = d.n_uses};
+  active->latency = d.latency;
+  active->fetches = d.fetched;
+  active->slowed = d.slowed;
+  active->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
+  active->updates = op->phase == HK_PHASE_UPDATE;
+  active->traffic = d.traffic;
+  active->engine = hk_turns_engine(s, d.engine);
+  active->cap = d.cap;
+  active->host_wish = 0;
+  active->weight = d.weight;
+  active->weight_crowded = d.weight_crowded;
+  active->activity = (hk_activity){.uses = active->uses, .n_uses = d.n_uses};
   for (int u = 0; u < d.n_uses; u++) {
     const hk_resource r = d.uses[u].resource;
     const double times = hk_use_count(s->graph, r);
-    run->uses[u] = (hk_share_use){hk_slot(op->rank, r), d.uses[u].per_unit * times};
-    if (r == HK_RES_DRAM_CPU) run->host_wish = d.cap * run->uses[u].per_unit;
+    active->uses[u] = (hk_share_use){hk_slot(op->rank, r), d.uses[u].per_unit * times};
+    if (r == HK_RES_DRAM_CPU) active->host_wish = d.cap * active->uses[u].per_unit;
   }
 }
 
-static hk_status start(hk_state *s, int32_t id) {
+static hk_status start(hk_sim_state *s, int32_t id) {
   const hk_op *op = &s->graph->ops[id];
-  hk_run *run = &s->runs[op->lane];
+  hk_active_op *active = &s->active[op->lane];
   note_phase(s, op);
   HK_TRY(hk_memory_take(s, op));
-  const unsigned before = run->traffic;
-  if (!demands_the_same(s, run, op)) demand(s, run, op);
-  run->demanded = id + 1;
-  run->activity.rate = 0; /* until it is shared */
-  run->turning = (before & HK_TRAFFIC_COPY_IN) != 0 && (run->traffic & HK_TRAFFIC_COPY_OUT) != 0;
-  run->op = id;
-  run->standing_by = run->fluid = run->waiting = false;
-  run->fetched = run->fetches;
-  run->due = s->now + run->latency;
+  const unsigned before = active->traffic;
+  if (!demands_the_same(s, active, op)) demand(s, active, op);
+  active->demanded = id + 1;
+  active->activity.rate = 0; /* until it is shared */
+  active->turning =
+      (before & HK_TRAFFIC_COPY_IN) != 0 && (active->traffic & HK_TRAFFIC_COPY_OUT) != 0;
+  active->op = id;
+  active->standing_by = active->fluid = active->waiting = false;
+  active->fetched = active->fetches;
+  active->due = s->now + active->latency;
   s->running[s->n_running++] = op->lane;
   hk_span *span = &s->result->timeline.spans[id];
   span->start = s->now;
@@ -180,18 +181,18 @@ static hk_status start(hk_state *s, int32_t id) {
 }
 
 /* Its lane stays idle until then. */
-static void stand_by(hk_state *s, int32_t id) {
+static void stand_by(hk_sim_state *s, int32_t id) {
   const int32_t lane = s->graph->ops[id].lane;
-  hk_run *run = &s->runs[lane];
-  run->op = id;
-  run->standing_by = true;
-  run->fluid = run->waiting = run->fetched = false;
-  run->due = s->result->timeline.spans[id].start;
+  hk_active_op *active = &s->active[lane];
+  active->op = id;
+  active->standing_by = true;
+  active->fluid = active->waiting = active->fetched = false;
+  active->due = s->result->timeline.spans[id].start;
   s->running[s->n_running++] = lane;
 }
 
 /* Starts what is ready, in the order of ids. */
-static hk_status start_ready(hk_state *s) {
+static hk_status start_ready(hk_sim_state *s) {
   for (int i = 0; i < s->n_ready; i++) {
     const int32_t id = s->ready[i];
     if (s->result->timeline.spans[id].start > s->now) {
@@ -213,7 +214,7 @@ static void sort_ids(int32_t *ids, int n) {
   if (n > 1) qsort(ids, (size_t)n, sizeof *ids, by_id);
 }
 
-static void note_iteration(hk_state *s, int32_t id) {
+static void note_iteration(hk_sim_state *s, int32_t id) {
   if (id != s->last_begin && id != s->last_end) return;
   progress(s);
   s->in_last = id == s->last_begin;
@@ -221,7 +222,7 @@ static void note_iteration(hk_state *s, int32_t id) {
 }
 
 /* All that it waits for has ended. */
-static void become_ready(hk_state *s, int32_t id) {
+static void become_ready(hk_sim_state *s, int32_t id) {
   const int32_t lane = s->graph->ops[id].lane;
   if (s->graph->lanes[lane].picks) {
     hk_picker_push(&s->pickers[lane], s->graph, id);
@@ -232,7 +233,7 @@ static void become_ready(hk_state *s, int32_t id) {
 }
 
 /* Lanes that are free take the best of what waits for them. */
-static void pick(hk_state *s) {
+static void pick(hk_sim_state *s) {
   for (size_t l = 0; l < s->graph->n_lanes; l++) {
     if (!s->graph->lanes[l].picks || s->busy[l]) continue;
     const int32_t id = hk_picker_pop(&s->pickers[l], s->graph);
@@ -245,7 +246,7 @@ static void pick(hk_state *s) {
 
 /* The start of an operation that has not started is the moment before which, for all that is
  * known, it cannot: that of the latest hop, as time goes on. */
-static hk_status end(hk_state *s, int32_t id) {
+static hk_status end(hk_sim_state *s, int32_t id) {
   hk_span *spans = s->result->timeline.spans;
   spans[id].end = s->now;
   s->result->events++;
@@ -262,41 +263,41 @@ static hk_status end(hk_state *s, int32_t id) {
 }
 
 /* Whether traffic on its GPU's link delays the start of a kernel that has spent its latency. */
-static bool is_held_up(const hk_state *s, hk_run *run) {
-  if (!run->fetched) return false;
-  run->fetched = false;
-  run->due = s->now + hk_start_delay(s, run);
-  return run->due > s->now;
+static bool is_held_up(const hk_sim_state *s, hk_active_op *active) {
+  if (!active->fetched) return false;
+  active->fetched = false;
+  active->due = s->now + hk_start_delay(s, active);
+  return active->due > s->now;
 }
 
 /* A part of it is over; whether another one follows. */
-static bool goes_on(hk_state *s, hk_run *run) {
-  if (run->standing_by) {
-    s->ready[s->n_ready++] = run->op;
+static bool goes_on(hk_sim_state *s, hk_active_op *active) {
+  if (active->standing_by) {
+    s->ready[s->n_ready++] = active->op;
     return false;
   }
-  if (is_held_up(s, run)) return true;
-  const double work = (double)s->graph->ops[run->op].work;
-  if (run->fluid || work <= 0 || !isfinite(run->cap)) {
-    if (run->fluid) s->dirty = true;
-    if (run->fluid) hk_turns_end(s, run);
-    s->ended[s->n_ended++] = run->op;
+  if (is_held_up(s, active)) return true;
+  const double work = (double)s->graph->ops[active->op].work;
+  if (active->fluid || work <= 0 || !isfinite(active->cap)) {
+    if (active->fluid) s->dirty = true;
+    if (active->fluid) hk_turns_end(s, active);
+    s->ended[s->n_ended++] = active->op;
     return false;
   }
-  if (run->engine == 0) {
-    hk_become_fluid(s, run, work);
+  if (active->engine == 0) {
+    hk_become_fluid(s, active, work);
   } else {
-    hk_turns_wait(s, run);
+    hk_turns_wait(s, active);
   }
   return true;
 }
 
 /* Parts that are over at `now`; ends before starts, both in the order of ids. */
-static hk_status handle_due(hk_state *s) {
+static hk_status handle_due(hk_sim_state *s) {
   s->n_ended = 0;
   for (int i = 0; i < s->n_running;) {
-    hk_run *run = &s->runs[s->running[i]];
-    if (run->due > s->now || goes_on(s, run)) {
+    hk_active_op *active = &s->active[s->running[i]];
+    if (active->due > s->now || goes_on(s, active)) {
       i++;
     } else {
       s->running[i] = s->running[--s->n_running];
@@ -310,16 +311,16 @@ static hk_status handle_due(hk_state *s) {
   return start_ready(s);
 }
 
-static hk_ns next_due(const hk_state *s) {
+static hk_ns next_due(const hk_sim_state *s) {
   hk_ns due = INT64_MAX;
   for (int i = 0; i < s->n_running; i++) {
-    const hk_ns d = s->runs[s->running[i]].due;
+    const hk_ns d = s->active[s->running[i]].due;
     if (d < due) due = d;
   }
   return due;
 }
 
-static hk_status run_all(hk_state *s) {
+static hk_status run_all(hk_sim_state *s) {
   for (size_t i = 0; i < s->graph->n_ops; i++) {
     if (s->pending[i] == 0) become_ready(s, (int32_t)i);
   }
@@ -353,11 +354,11 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
                       const hk_sim_options *options, hk_result *result, hk_error *err) {
   hk_error local = {0};
   memset(result, 0, sizeof *result);
-  hk_state s = {
+  hk_sim_state s = {
       .graph = graph, .machine = machine, .result = result, .err = err != NULL ? err : &local};
   if (options != NULL) s.options = *options;
   hk_status status = hk_timeline_init(graph, &result->timeline, s.err);
-  if (status == HK_OK) status = hk_state_open(&s);
+  if (status == HK_OK) status = hk_sim_state_open(&s);
   if (status == HK_OK) status = hk_memory_begin(&s);
   if (status == HK_OK) status = run_all(&s);
   if (status == HK_OK) {
@@ -368,7 +369,7 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
     }
     if (s.options.check) status = hk_check_result(&s);
   }
-  hk_state_close(&s);
+  hk_sim_state_close(&s);
   if (status != HK_OK) hk_result_free(result);
   return status;
 }

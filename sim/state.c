@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Successors of each operation, lane order included, and how many predecessors each waits for. */
-static hk_status link_operations(hk_state *s) {
+static hk_status link_operations(hk_sim_state *s) {
   const hk_graph *g = s->graph;
   int32_t *lane_last = malloc((g->n_lanes + 1) * sizeof *lane_last);
   int32_t *previous = malloc((g->n_ops + 1) * sizeof *previous);
@@ -46,7 +46,7 @@ static hk_status link_operations(hk_state *s) {
 }
 
 /* From the end of the last backward but one to that of the last. */
-static void find_last_iteration(hk_state *s) {
+static void find_last_iteration(hk_sim_state *s) {
   const hk_graph *g = s->graph;
   s->last_begin = s->last_end = -1;
   if (g->iterations <= 1) return;
@@ -58,12 +58,12 @@ static void find_last_iteration(hk_state *s) {
   }
 }
 
-hk_status hk_state_open(hk_state *s) {
+hk_status hk_sim_state_open(hk_sim_state *s) {
   const hk_graph *g = s->graph;
   const size_t lanes = g->n_lanes + 1, ranks = (size_t)g->ranks;
   s->n_resources = g->ranks * HK_RES_COUNT;
   const size_t resources = (size_t)s->n_resources;
-  s->runs = calloc(lanes, sizeof *s->runs);
+  s->active = calloc(lanes, sizeof *s->active);
   s->running = malloc(lanes * sizeof *s->running);
   s->engines = malloc(2 * ranks * sizeof *s->engines);
   s->traffic = malloc(ranks * sizeof *s->traffic);
@@ -83,7 +83,7 @@ hk_status hk_state_open(hk_state *s) {
   s->memory_counters = calloc(ranks + 1, sizeof *s->memory_counters);
   s->pickers = calloc(lanes, sizeof *s->pickers);
   s->busy = calloc(lanes, sizeof *s->busy);
-  if (s->runs == NULL || s->running == NULL || s->engines == NULL || s->traffic == NULL ||
+  if (s->active == NULL || s->running == NULL || s->engines == NULL || s->traffic == NULL ||
       s->readers == NULL || s->activities == NULL || s->open == NULL || s->ready == NULL ||
       s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
       s->growth == NULL || s->recalled == NULL || s->recalled_used == NULL ||
@@ -106,12 +106,12 @@ hk_status hk_state_open(hk_state *s) {
   return link_operations(s);
 }
 
-void hk_state_close(hk_state *s) {
+void hk_sim_state_close(hk_sim_state *s) {
   for (size_t l = 0; s->pickers != NULL && l < s->graph->n_lanes; l++)
     hk_picker_close(&s->pickers[l]);
   free(s->pickers);
   free(s->busy);
-  free(s->runs);
+  free(s->active);
   free(s->running);
   free(s->engines);
   free(s->traffic);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Private to the simulator: what is going on at one moment of virtual time. */
+/* Private to the simulator: the state of a simulation at one moment of virtual time. */
 #ifndef HK_SIM_STATE_H
 #define HK_SIM_STATE_H
 
@@ -7,45 +7,51 @@
 #include "sim/share.h"
 #include "sim/sim.h"
 
-/* An operation under way. */
+/* The operation that a lane has taken. It passes through these parts, most through two:
+ *   standing by  until the hop from another queue of its GPU is over
+ *   latency      fixed time, shares nothing
+ *   waiting      for its turn at a copy engine (sim/copy_turns.c)
+ *   fluid        its work progresses at a rate that depends on the other operations */
 typedef struct {
   int32_t op;
-  bool standing_by; /* it starts when word of an end on another queue of its GPU has come */
-  bool fluid;       /* false: standing by, in its latency, or waiting */
-  bool fetched;     /* a kernel that has its latency before it: see hk_demand */
-  bool slowed;      /* see hk_demand */
-  bool computes;    /* forward or backward */
-  bool updates;     /* a part of the update */
-  bool waiting;     /* for its turn at a copy engine */
-  hk_ns due;        /* when this part ends, as things stand */
-  double remaining; /* work units at `hk_state.since` */
-  int32_t demanded; /* the operation whose demand the rest is, and one more; 0: none's yet */
-  hk_ns latency;
-  bool fetches;
-  unsigned traffic, engine;
-  bool turning; /* a copy out behind a copy in on its lane: first it takes its turn, of no length,
-                   at the engine that does copies in */
-  double host_wish;                   /* a kernel's: bytes a second of host memory; else 0 */
-  double cap, weight, weight_crowded; /* as demanded */
-  hk_activity activity;               /* what of these holds beside all that is under way */
-  hk_share_use uses[HK_DEMAND_USES];
-} hk_run;
+  bool standing_by;
+  bool waiting;
+  bool fluid;
+  hk_ns due;        /* when the current part ends at the present rates; INT64_MAX: not known */
+  double remaining; /* work units left at time `hk_sim_state.since` */
 
-/* A GPU's, for one direction. */
+  /* Demand (hk_demand_of), kept for the next operation of the lane if that has the same. */
+  int32_t demanded; /* 1 + the operation whose demand this is; 0: none */
+  hk_ns latency;
+  unsigned traffic, engine; /* HK_TRAFFIC_* */
+  bool fetches;             /* its start is delayed by traffic on the link (hk_demand.fetched) */
+  bool slowed;              /* its rate is lower beside copies (hk_demand.slowed) */
+  bool computes;            /* forward or backward */
+  bool updates;             /* belongs to the update phase */
+  double host_wish; /* CPU kernel: host memory it would move at its cap, bytes/s; others: 0 */
+  double cap, weight, weight_crowded;
+  hk_share_use uses[HK_DEMAND_USES];
+
+  bool fetched; /* latency part only: the delay of its start is still to be added */
+  bool turning; /* a copy out that follows a copy in on its lane: it first takes an empty turn at
+                   the engine for copies in, as measured streams do */
+  hk_activity activity; /* the demand as it is beside the other operations (hk_contend) */
+} hk_active_op;
+
+/* A copy engine: one for each GPU and direction. */
 typedef struct {
-  int copies;   /* that it is at */
-  hk_ns came;   /* when those came that it last chose among; -1: none have */
-  int32_t lead; /* the lane that was the first of them; -1: none */
+  int copies;   /* in progress */
+  hk_ns came;   /* when the group of copies came from which it chose last; -1: none yet */
+  int32_t lead; /* lane whose copy was first in that group; -1: none yet */
 } hk_copy_engine;
 
-/* How the machine was shared among so many fluid operations or fewer (sim/recall.c). */
-#define HK_RECALL_LANES 8
+/* Rates of an earlier moment at which the same operations were fluid (sim/recall.c). */
+#define HK_RECALL_LANES 8  /* sets of more operations are not remembered */
 #define HK_RECALL_SLOTS 64 /* a power of two */
 
 typedef struct {
-  uint64_t fluid;   /* their lanes in the order of `running`, one more than the lane's number, in 8
-                       bits each; 0: an empty slot */
-  uint64_t demands; /* hk_state's when it was shared */
+  uint64_t fluid; /* key: the lanes in the order of `running`, 1 + lane in 8 bits each; 0: empty */
+  uint64_t demands; /* hk_sim_state.demands at that moment */
   double rates[HK_RECALL_LANES];
 } hk_recalled;
 
@@ -57,45 +63,47 @@ typedef struct {
   hk_error *err;
 
   hk_ns now, since; /* `since`: when rates last changed */
-  hk_phase phase;   /* of the latest operation on a compute or host lane of rank 0; update from its
-                       barrier on */
-  bool dirty;       /* the set of fluid operations has changed: rates must be shared anew */
+  hk_phase phase;   /* that resource use is booked on: the phase of the latest forward or backward
+                       operation; update from the barrier on */
+  bool dirty;       /* the set of fluid operations has changed: rates must be computed again */
 
-  hk_run *runs;     /* one slot a lane */
-  int32_t *running; /* slots in use, in no particular order */
+  hk_active_op *active; /* [lane] */
+  int32_t *running;     /* lanes with an operation in progress, in no particular order */
   int n_running;
 
-  int32_t *pending;             /* per operation: dependencies and lane predecessor not yet ended */
-  hk_picker *pickers;           /* per lane: what waits for it, where it picks */
-  bool *busy;                   /* per lane that picks: it has taken one that has not ended */
+  int32_t *pending;   /* [operation] dependencies and lane predecessors that have not ended */
+  hk_picker *pickers; /* [lane] ready operations, if the lane picks */
+  bool *busy;         /* [lane] that picks: has an operation that has not ended */
   int32_t last_begin, last_end; /* operations whose ends bound the last iteration; -1: none */
-  bool in_last;                 /* between these */
-  int32_t *next_begin, *next;   /* successors, compressed */
-  int32_t *ready, *ended;       /* scratch of one moment */
+  bool in_last;                 /* now is between these ends */
+  int32_t *next_begin, *next;   /* successors of operation i: next[next_begin[i] ..
+                                   next_begin[i + 1] - 1] */
+  int32_t *ready, *ended;       /* operations that have become ready, or ended, at `now` */
   int n_ready, n_ended;
 
-  hk_bytes *gpu_memory; /* per rank */
-  hk_bytes host_memory;
+  hk_bytes *gpu_memory; /* [rank] in use */
+  hk_bytes host_memory; /* in use on the node */
 
   hk_copy_engine *engines; /* [rank][in, out] */
-  int n_waiting;
+  int n_waiting;           /* operations that wait for a turn */
 
-  unsigned *traffic; /* per rank: what is fluid; scratch of one sharing */
-  int *readers;      /* per rank: its kernels that read host memory; the same */
-  bool *updating;    /* per rank: parts of its update are; the same */
+  /* Scratch of hk_contend: the fluid operations of each rank. */
+  unsigned *traffic; /* [rank] union of their HK_TRAFFIC_* */
+  int *readers;      /* [rank] number of kernels that read host memory */
+  bool *updating;    /* [rank] any of them belongs to the update */
 
-  hk_activity **activities; /* scratch of hk_share */
-  int32_t *open;
-  double *capacity, *used, *growth; /* [rank][resource]; node resources stand at rank 0 */
+  hk_activity **activities;         /* the fluid operations, for hk_share */
+  int32_t *open;                    /* scratch of hk_share */
+  double *capacity, *used, *growth; /* [rank][resource]; resources of the node are at rank 0 */
   int n_resources;
-  uint64_t demands;      /* how often what a lane demands has changed */
-  hk_recalled *recalled; /* HK_RECALL_SLOTS of them */
+  uint64_t demands;      /* how often a lane's demand has changed */
+  hk_recalled *recalled; /* [HK_RECALL_SLOTS] */
   double *recalled_used; /* [slot][resource] */
-  int *rate_counters;    /* [rank][resource] -> timeline counter or -1 */
-  int *memory_counters;  /* per rank, then the host's */
-} hk_state;
+  int *rate_counters;    /* [rank][resource] index of the timeline's counter; -1: none */
+  int *memory_counters;  /* [rank], then the host's */
+} hk_sim_state;
 
-/* Where a resource of a rank stands in the arrays above. */
+/* Index of a rank's resource in the arrays [rank][resource]. */
 static inline int hk_slot(int rank, hk_resource resource) {
   return (hk_resource_is_node(resource) ? 0 : rank * HK_RES_COUNT) + (int)resource;
 }
@@ -104,43 +112,43 @@ static inline int hk_slot(int rank, hk_resource resource) {
 hk_ns hk_time_for(double work, double rate);
 
 /* sim/sim.c: from now on the operation shares resources until `work` units are done. */
-void hk_become_fluid(hk_state *s, hk_run *run, double work);
+void hk_become_fluid(hk_sim_state *s, hk_active_op *active, double work);
 
 /* sim/contention.c: collects the fluid operations in s->activities and sets their caps and weights,
  * and the capacities, as they are beside each other. Returns how many there are. */
-int hk_contend(hk_state *s);
+int hk_contend(hk_sim_state *s);
 /* How much longer the start of `kernel` takes beside what now uses its GPU's link. */
-hk_ns hk_start_delay(const hk_state *s, const hk_run *kernel);
+hk_ns hk_start_delay(const hk_sim_state *s, const hk_active_op *kernel);
 
 /* sim/copy_turns.c. The engine (HK_TRAFFIC_IN, _OUT or 0: none) at which an operation that asks for
  * `wanted` has to wait for its turn: 0 if there are never more copies than turns. */
-unsigned hk_turns_engine(const hk_state *s, unsigned wanted);
+unsigned hk_turns_engine(const hk_sim_state *s, unsigned wanted);
 /* The operation, which has spent its latency, joins the queue of its engine. */
-void hk_turns_wait(hk_state *s, hk_run *run);
+void hk_turns_wait(hk_sim_state *s, hk_active_op *active);
 /* Engines that are free begin the copies that came first. */
-void hk_turns_give(hk_state *s);
+void hk_turns_give(hk_sim_state *s);
 /* A fluid operation has ended: its engine, if it has one, is free for another. */
-void hk_turns_end(hk_state *s, const hk_run *run);
+void hk_turns_end(hk_sim_state *s, const hk_active_op *active);
 
 /* sim/state.c: everything from `graph` and `machine`; close also after a failure. */
-hk_status hk_state_open(hk_state *s);
-void hk_state_close(hk_state *s);
+hk_status hk_sim_state_open(hk_sim_state *s);
+void hk_sim_state_close(hk_sim_state *s);
 
 /* sim/recall.c: rates that were shared before among the same operations. */
-uint64_t hk_recall_key(const hk_state *s); /* 0: too many to be remembered */
-bool hk_recall(hk_state *s, uint64_t key); /* sets `used` and the rates of fluid operations */
-void hk_recall_keep(hk_state *s, uint64_t key);
+uint64_t hk_recall_key(const hk_sim_state *s); /* 0: too many to be remembered */
+bool hk_recall(hk_sim_state *s, uint64_t key); /* sets `used` and the rates of fluid operations */
+void hk_recall_keep(hk_sim_state *s, uint64_t key);
 /* Whether what is remembered is what has just been shared, to the last bit. */
-bool hk_recall_agrees(const hk_state *s, uint64_t key);
+bool hk_recall_agrees(const hk_sim_state *s, uint64_t key);
 
 /* sim/memory.c: an operation takes and gives back memory. */
-hk_status hk_memory_begin(hk_state *s);
-hk_status hk_memory_take(hk_state *s, const hk_op *op);
-hk_status hk_memory_give(hk_state *s, const hk_op *op);
-void hk_memory_end(hk_state *s);
+hk_status hk_memory_begin(hk_sim_state *s);
+hk_status hk_memory_take(hk_sim_state *s, const hk_op *op);
+hk_status hk_memory_give(hk_sim_state *s, const hk_op *op);
+void hk_memory_end(hk_sim_state *s);
 
 /* sim/check.c: invariants. HK_NO with what is broken. */
-hk_status hk_check_rates(const hk_state *s, int n_activities);
-hk_status hk_check_result(const hk_state *s);
+hk_status hk_check_rates(const hk_sim_state *s, int n_activities);
+hk_status hk_check_result(const hk_sim_state *s);
 
 #endif

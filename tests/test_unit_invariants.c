@@ -47,32 +47,32 @@ static hk_graph graph_of(int ranks, int multiplicity) {
 typedef struct {
   hk_graph graph;
   hk_error err;
-  hk_run runs[2];
+  hk_active_op active[2];
   int32_t running[2];
   hk_share_use use;
   double capacity[2 * HK_RES_COUNT], used[2 * HK_RES_COUNT];
-  hk_state state;
+  hk_sim_state state;
 } sharing;
 
 static void begin_sharing(sharing *s) {
   *s = (sharing){.graph = graph_of(2, 1), .running = {0, 1}, .use = {H2D_OF_RANK_1, 1}};
   for (int i = 0; i < 2; i++) {
     const hk_op copy = {.kind = HK_OP_STATE_H2D, .rank = 1, .subgroup = i, .work = 100};
-    s->runs[i] = (hk_run){.op = add(&s->graph, HK_LANE_H2D, copy, -1), .fluid = true};
-    s->runs[i].activity = (hk_activity){.cap = 10, .weight = 1, .uses = &s->use, .n_uses = 1};
-    s->runs[i].activity.rate = 8;
+    s->active[i] = (hk_active_op){.op = add(&s->graph, HK_LANE_H2D, copy, -1), .fluid = true};
+    s->active[i].activity = (hk_activity){.cap = 10, .weight = 1, .uses = &s->use, .n_uses = 1};
+    s->active[i].activity.rate = 8;
   }
   for (int r = 0; r < 2 * HK_RES_COUNT; r++) s->capacity[r] = 1000;
   s->capacity[H2D_OF_RANK_1] = s->used[H2D_OF_RANK_1] = 16;
-  s->state = (hk_state){.graph = &s->graph,
-                        .err = &s->err,
-                        .now = 7,
-                        .runs = s->runs,
-                        .running = s->running,
-                        .n_running = 2,
-                        .capacity = s->capacity,
-                        .used = s->used,
-                        .n_resources = 2 * HK_RES_COUNT};
+  s->state = (hk_sim_state){.graph = &s->graph,
+                            .err = &s->err,
+                            .now = 7,
+                            .active = s->active,
+                            .running = s->running,
+                            .n_running = 2,
+                            .capacity = s->capacity,
+                            .used = s->used,
+                            .n_resources = 2 * HK_RES_COUNT};
 }
 
 static void expect_broken_sharing(sharing *s, int n_activities, const char *message) {
@@ -88,11 +88,11 @@ static void sound_rates_pass(void **state) {
   /* At its cap, an operation needs no full resource. */
   s.capacity[H2D_OF_RANK_1] = 21;
   s.used[H2D_OF_RANK_1] = 20;
-  s.runs[0].activity.rate = s.runs[1].activity.rate = 10;
+  s.active[0].activity.rate = s.active[1].activity.rate = 10;
   must(hk_check_rates(&s.state, 2), &s.err);
   /* In its latency, it has no rate yet. */
-  s.runs[1].fluid = false;
-  s.runs[1].activity.rate = 0;
+  s.active[1].fluid = false;
+  s.active[1].activity.rate = 0;
   must(hk_check_rates(&s.state, 1), &s.err);
   hk_graph_free(&s.graph);
 }
@@ -118,7 +118,7 @@ static void a_rate_that_cannot_be(void **state) {
   for (size_t i = 0; i < COUNT(rates); i++) {
     sharing s;
     begin_sharing(&s);
-    s.runs[1].activity.rate = rates[i];
+    s.active[1].activity.rate = rates[i];
     expect_broken_sharing(
         &s, 2,
         "invariant broken: a rate is not within (0, cap] (operation 1, state_h2d sg1, at 7 ns)");
@@ -142,7 +142,7 @@ static void activities_that_are_not_under_way(void **state) {
   begin_sharing(&s);
   expect_broken_sharing(&s, 3, "invariant broken: 3 activities shared, 2 under way");
   begin_sharing(&s);
-  s.runs[0].fluid = false;
+  s.active[0].fluid = false;
   expect_broken_sharing(&s, 2, "invariant broken: 2 activities shared, 1 under way");
 }
 
@@ -183,12 +183,12 @@ static void release(finished *f) {
 }
 
 static hk_status check(finished *f) {
-  const hk_state s = {.graph = &f->graph,
-                      .machine = &f->machine,
-                      .result = &f->result,
-                      .err = &f->err,
-                      .now = f->result.timeline.makespan,
-                      .gpu_memory = f->gpu_memory};
+  const hk_sim_state s = {.graph = &f->graph,
+                          .machine = &f->machine,
+                          .result = &f->result,
+                          .err = &f->err,
+                          .now = f->result.timeline.makespan,
+                          .gpu_memory = f->gpu_memory};
   return hk_check_result(&s);
 }
 

@@ -10,8 +10,8 @@
 enum { LANES = 300, RESOURCES = 2 };
 
 typedef struct {
-  hk_state state;
-  hk_run runs[LANES];
+  hk_sim_state state;
+  hk_active_op active[LANES];
   int32_t running[LANES];
   double used[RESOURCES];
   hk_recalled recalled[HK_RECALL_SLOTS];
@@ -20,7 +20,7 @@ typedef struct {
 
 /* These lanes run, in this order, all of them fluid; their rates are 10, 20 and so on. */
 static void let_run(scene *s, const int32_t *lanes, int n) {
-  s->state.runs = s->runs;
+  s->state.active = s->active;
   s->state.running = s->running;
   s->state.used = s->used;
   s->state.recalled = s->recalled;
@@ -29,8 +29,8 @@ static void let_run(scene *s, const int32_t *lanes, int n) {
   s->state.n_running = n;
   for (int i = 0; i < n; i++) {
     s->running[i] = lanes[i];
-    s->runs[lanes[i]].fluid = true;
-    s->runs[lanes[i]].activity.rate = 10 * (i + 1);
+    s->active[lanes[i]].fluid = true;
+    s->active[lanes[i]].activity.rate = 10 * (i + 1);
   }
   s->used[0] = 5;
   s->used[1] = 6;
@@ -43,10 +43,10 @@ static void test_comes_back(void **state) {
   const uint64_t key = hk_recall_key(&s.state);
   assert_false(hk_recall(&s.state, key));
   hk_recall_keep(&s.state, key);
-  s.runs[2].activity.rate = s.runs[0].activity.rate = 0;
+  s.active[2].activity.rate = s.active[0].activity.rate = 0;
   s.used[0] = s.used[1] = 0;
   assert_true(hk_recall(&s.state, key));
-  assert_true(s.runs[2].activity.rate == 10 && s.runs[0].activity.rate == 20);
+  assert_true(s.active[2].activity.rate == 10 && s.active[0].activity.rate == 20);
   assert_true(s.used[0] == 5 && s.used[1] == 6);
 }
 
@@ -59,7 +59,7 @@ static void test_other_sets(void **state) {
   hk_recall_keep(&s.state, key);
   let_run(&s, (int32_t[]){0, 2}, 2);
   assert_true(hk_recall_key(&s.state) != key);
-  s.runs[0].fluid = false;
+  s.active[0].fluid = false;
   assert_true(hk_recall_key(&s.state) != key);
   let_run(&s, (int32_t[]){2, 0}, 2);
   assert_true(hk_recall_key(&s.state) == key);
@@ -90,9 +90,9 @@ static void test_check_fires(void **state) {
   assert_true(hk_recall_agrees(&s.state, key)); /* nothing is known of it */
   hk_recall_keep(&s.state, key);
   assert_true(hk_recall_agrees(&s.state, key));
-  s.runs[1].activity.rate = nextafter(10, 11);
+  s.active[1].activity.rate = nextafter(10, 11);
   assert_false(hk_recall_agrees(&s.state, key));
-  s.runs[1].activity.rate = 10;
+  s.active[1].activity.rate = 10;
   s.used[1] = nextafter(6, 7);
   assert_false(hk_recall_agrees(&s.state, key));
 }
