@@ -109,7 +109,8 @@ static hk_param param_of(const hocket_tensor *t) {
                     .block = t->block,
                     .weight_type = (hk_grad_type)t->weight_type,
                     .grad_type = (hk_grad_type)t->grad_type,
-                    .weight = t->weight};
+                    .weight = t->weight,
+                    .key = t->name != NULL ? hk_checkpoint_key(t->name) : 0};
 }
 
 static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *err) {

@@ -2,8 +2,9 @@
 /* Checkpoints. A file is, in little-endian order:
  *
  *   header   "hocketck", version, groups, parameters, step, then per group its parameters and
- *            lr, beta1, beta2, eps, weight decay as doubles; with version 2 (training) the number
- *            of tensors, then per tensor its elements, group and steps; XXH3-64 of all that
+ *            lr, beta1, beta2, eps, weight decay as doubles; in training (versions 2 and 3) the
+ *            number of tensors, then per tensor its elements, group, steps, and with version 3
+ *            the hash of its name (0: none); XXH3-64 of all that
  *   blocks   p, then m, then v, in flat order, each in runs of BLOCK parameters (the last of each
  *            has the rest): fp32 values, XXH3-64 of them
  *   trailer  XXH3-64 over the blocks' hashes, "hocketok"
@@ -27,7 +28,8 @@
 
 #define BLOCK            ((int64_t)1 << 22)
 #define VERSION          1u
-#define VERSION_TRAINING 2u
+#define VERSION_TRAINING 3u
+#define VERSION_NAMELESS 2u /* training, tensors in order */
 
 static const char magic[8] = "hocketck", end_magic[8] = "hocketok";
 
@@ -44,7 +46,12 @@ typedef struct {
 
 typedef struct {
   int64_t numel, group, step;
+  uint64_t key; /* not in version 2 */
 } file_param;
+
+static size_t param_bytes(uint32_t version) {
+  return version == VERSION_NAMELESS ? offsetof(file_param, key) : sizeof(file_param);
+}
 
 typedef struct {
   uint64_t hashes;
@@ -56,9 +63,10 @@ static int64_t blocks_of(int64_t numel) {
 }
 
 /* `n_params` -1: version 1. */
-static hk_bytes file_size(int64_t numel, uint32_t n_groups, int64_t n_params) {
-  return (hk_bytes)(sizeof(file_head) + n_groups * sizeof(file_group) + sizeof(uint64_t)) +
-         (n_params < 0 ? 0 : 8 + n_params * (hk_bytes)sizeof(file_param)) +
+static hk_bytes file_size(const file_head *head, int64_t n_params) {
+  const int64_t numel = head->numel;
+  return (hk_bytes)(sizeof(file_head) + head->n_groups * sizeof(file_group) + sizeof(uint64_t)) +
+         (n_params < 0 ? 0 : 8 + n_params * (hk_bytes)param_bytes(head->version)) +
          3 * (4 * numel + (hk_bytes)sizeof(uint64_t) * blocks_of(numel)) +
          (hk_bytes)sizeof(file_trailer);
 }
@@ -77,7 +85,8 @@ static uint64_t write_params(const hk_engine *e, FILE *out, uint64_t sum) {
   sum = XXH3_64bits_withSeed(&n, sizeof n, sum);
   fwrite(&n, sizeof n, 1, out);
   for (size_t p = 0; p < e->n_params; p++) {
-    const file_param param = {e->params[p].numel, e->params[p].group, e->param_step[p]};
+    const file_param param = {e->params[p].numel, e->params[p].group, e->param_step[p],
+                              e->params[p].key};
     sum = XXH3_64bits_withSeed(&param, sizeof param, sum);
     fwrite(&param, sizeof param, 1, out);
   }
@@ -167,6 +176,7 @@ typedef struct {
   file_group *groups;
   int64_t n_params; /* -1: version 1 */
   file_param *params;
+  size_t *numbers; /* [n_params] each tensor's number in the engine; NULL: the same */
 } reader;
 
 static hk_status damaged(const reader *r, const char *what, hk_error *err) {
@@ -189,7 +199,8 @@ static hk_status read_params(reader *r, uint64_t *sum, hk_error *err) {
   /* Before so much memory is asked for: no more than the file has room for. */
   struct stat info;
   const bool known = fstat(fileno(r->in), &info) == 0 && S_ISREG(info.st_mode);
-  const int64_t most = known ? info.st_size / (int64_t)sizeof *r->params : INT32_MAX;
+  const size_t bytes = param_bytes(r->head.version);
+  const int64_t most = known ? info.st_size / (int64_t)bytes : INT32_MAX;
   if (r->n_params < 1 || r->n_params > hk_min(most, INT32_MAX)) {
     return damaged(r, "the header", err);
   }
@@ -197,10 +208,10 @@ static hk_status read_params(reader *r, uint64_t *sum, hk_error *err) {
   if (r->params == NULL) {
     return hk_fail_memory(err, (size_t)r->n_params * sizeof *r->params, "a checkpoint's tensors");
   }
-  HK_TRY(read_bytes(r, r->params, (size_t)r->n_params * sizeof *r->params, err));
   *sum = XXH3_64bits_withSeed(&r->n_params, sizeof r->n_params, *sum);
   for (int64_t p = 0; p < r->n_params; p++) {
-    *sum = XXH3_64bits_withSeed(&r->params[p], sizeof r->params[p], *sum);
+    HK_TRY(read_bytes(r, &r->params[p], bytes, err));
+    *sum = XXH3_64bits_withSeed(&r->params[p], bytes, *sum);
   }
   return HK_OK;
 }
@@ -211,8 +222,8 @@ static hk_status read_head(reader *r, hk_error *err) {
   if (memcmp(head->magic, magic, sizeof magic) != 0) {
     return hk_fail(err, HK_INPUT, "%s: not a checkpoint of hocket", r->path);
   }
-  if (head->version != VERSION && head->version != VERSION_TRAINING) {
-    return hk_fail(err, HK_INPUT, "%s: checkpoint version %u, this hocket reads versions %u and %u",
+  if (head->version < VERSION || head->version > VERSION_TRAINING) {
+    return hk_fail(err, HK_INPUT, "%s: checkpoint version %u, this hocket reads versions %u to %u",
                    r->path, head->version, VERSION, VERSION_TRAINING);
   }
   if (head->n_groups < 1 || head->n_groups > HK_MOST_PARAM_GROUPS)
@@ -227,10 +238,73 @@ static hk_status read_head(reader *r, hk_error *err) {
     sum = XXH3_64bits_withSeed(&r->groups[g], sizeof *r->groups, sum);
   }
   r->n_params = -1;
-  if (head->version == VERSION_TRAINING) HK_TRY(read_params(r, &sum, err));
+  if (head->version != VERSION) HK_TRY(read_params(r, &sum, err));
   HK_TRY(read_bytes(r, &stored, sizeof stored, err));
   return stored == sum && head->step >= 0 ? HK_OK : damaged(r, "the header", err);
 }
+
+/* -- Which tensor is which -----------------------------------------------------------------------
+ */
+
+typedef struct {
+  uint64_t key;
+  size_t number;
+} keyed;
+
+static int by_key(const void *a, const void *b) {
+  const uint64_t one = ((const keyed *)a)->key, other = ((const keyed *)b)->key;
+  return one < other ? -1 : one > other;
+}
+
+/* Sorts by key; false: a key is missing or there twice. */
+static bool sort_keys(keyed *list, size_t n) {
+  qsort(list, n, sizeof *list, by_key);
+  bool distinct = list[0].key != 0;
+  for (size_t i = 1; i < n; i++) distinct = distinct && list[i].key != list[i - 1].key;
+  return distinct;
+}
+
+uint64_t hk_checkpoint_key(const char *name) {
+  const uint64_t key = XXH3_64bits(name, strlen(name));
+  return key != 0 ? key : 1;
+}
+
+static hk_status match(reader *r, keyed *file, keyed *mine, size_t n, hk_error *err) {
+  if (!sort_keys(file, n) || !sort_keys(mine, n)) return HK_OK;
+  r->numbers = calloc(n, sizeof *r->numbers);
+  if (r->numbers == NULL) return hk_fail_memory(err, n * sizeof *r->numbers, "tensors' numbers");
+  for (size_t i = 0; i < n; i++) {
+    r->numbers[file[i].number] = mine[i].number;
+    if (file[i].key == mine[i].key) continue;
+    return hk_fail(err, HK_INPUT,
+                   "%s: the engine's tensors have other names than the file's: no tensor has the "
+                   "name of the file's tensor %zu, or the file lacks the engine's tensor %zu",
+                   r->path, file[i].number, mine[i].number);
+  }
+  return HK_OK;
+}
+
+/* By name, if every tensor here and there has one of its own; else in the same order. */
+static hk_status match_params(reader *r, const hk_engine *e, hk_error *err) {
+  if (r->n_params != (int64_t)e->n_params) return HK_OK; /* refused later */
+  const size_t n = e->n_params;
+  keyed *lists = calloc(2 * n, sizeof *lists);
+  if (lists == NULL) return hk_fail_memory(err, 2 * n * sizeof *lists, "tensors' names");
+  for (size_t p = 0; p < n; p++) {
+    lists[p] = (keyed){r->params[p].key, p};
+    lists[n + p] = (keyed){e->params[p].key, p};
+  }
+  const hk_status status = match(r, lists, lists + n, n, err);
+  free(lists);
+  return status;
+}
+
+static size_t number_of(const reader *r, size_t param) {
+  return r->numbers != NULL ? r->numbers[param] : param;
+}
+
+/* -- Checks ---------------------------------------------------------------------------------------
+ */
 
 static hk_status check_params(const reader *r, const hk_engine *e, hk_error *err) {
   if ((e->training != NULL) != (r->n_params >= 0)) {
@@ -245,12 +319,13 @@ static hk_status check_params(const reader *r, const hk_engine *e, hk_error *err
   }
   for (size_t p = 0; p < e->n_params; p++) {
     const file_param *f = &r->params[p];
-    if (f->numel == e->params[p].numel && f->group == e->params[p].group) continue;
+    const hk_param *mine = &e->params[number_of(r, p)];
+    if (f->numel == mine->numel && f->group == mine->group) continue;
     return hk_fail(err, HK_INPUT,
                    "%s: tensor %zu has %lld elements in group %lld, the engine's has %lld in group "
                    "%d",
-                   r->path, p, (long long)f->numel, (long long)f->group,
-                   (long long)e->params[p].numel, (int)e->params[p].group);
+                   r->path, p, (long long)f->numel, (long long)f->group, (long long)mine->numel,
+                   (int)mine->group);
   }
   return HK_OK;
 }
@@ -274,7 +349,7 @@ static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
   }
   HK_TRY(check_params(r, e, err));
   struct stat info;
-  const hk_bytes wanted = file_size(head->numel, head->n_groups, r->n_params);
+  const hk_bytes wanted = file_size(head, r->n_params);
   if (fstat(fileno(r->in), &info) == 0 && S_ISREG(info.st_mode) && info.st_size != wanted) {
     return hk_fail(err, HK_INPUT,
                    "%s: %lld bytes, a checkpoint of %lld parameters has %lld: the file "
@@ -284,8 +359,25 @@ static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* One pass over the blocks: verifies, and with `apply` writes them into the engine. */
-static hk_status read_blocks(const reader *r, hk_engine *e, bool apply, float *block,
+/* Values at .. at + n - 1 of the file's flat order, to where their tensors lie in the engine's. */
+static hk_status apply(const reader *r, hk_engine *e, hk_state_part part, int64_t at, int64_t n,
+                       const float *values, hk_error *err) {
+  if (r->numbers == NULL) return hk_engine_write(e, part, at, n, values, err);
+  int64_t begin = 0;
+  for (int64_t p = 0; p < r->n_params && begin < at + n; p++) {
+    const int64_t numel = r->params[p].numel, end = begin + numel;
+    const int64_t from = hk_max(begin, at), to = hk_min(end, at + n);
+    if (from < to) {
+      const int64_t place = e->param_end[r->numbers[p]] - numel + (from - begin);
+      HK_TRY(hk_engine_write(e, part, place, to - from, values + (from - at), err));
+    }
+    begin = end;
+  }
+  return HK_OK;
+}
+
+/* One pass over the blocks: verifies, and with `applies` writes them into the engine. */
+static hk_status read_blocks(const reader *r, hk_engine *e, bool applies, float *block,
                              hk_progress progress, void *arg, hk_error *err) {
   const int64_t numel = r->head.numel;
   uint64_t hashes = 0;
@@ -302,8 +394,8 @@ static hk_status read_blocks(const reader *r, hk_engine *e, bool apply, float *b
         return damaged(r, what, err);
       }
       hashes = XXH3_64bits_withSeed(&hash, sizeof hash, hashes);
-      if (apply) HK_TRY(hk_engine_write(e, (hk_state_part)part, at, n, block, err));
-      const hk_bytes done = 4 * (part * numel + at + n) + (apply ? HK_BYTES_STATE * numel : 0);
+      if (applies) HK_TRY(apply(r, e, (hk_state_part)part, at, n, block, err));
+      const hk_bytes done = 4 * (part * numel + at + n) + (applies ? HK_BYTES_STATE * numel : 0);
       if (progress != NULL) progress(arg, done, 2 * HK_BYTES_STATE * numel);
     }
   }
@@ -329,6 +421,7 @@ static void apply_groups(const reader *r, hk_engine *e) {
 static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progress, void *arg,
                       hk_error *err) {
   HK_TRY(read_head(r, err));
+  if (e->training != NULL && r->n_params >= 0) HK_TRY(match_params(r, e, err));
   HK_TRY(check_fit(r, e, err));
   const off_t blocks = ftello(r->in);
   HK_TRY(read_blocks(r, e, false, block, progress, arg, err));
@@ -346,7 +439,9 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
   }
   apply_groups(r, e);
   HK_TRY(hk_engine_set_step(e, r->head.step, err));
-  for (int64_t p = 0; p < r->n_params; p++) e->param_step[p] = r->params[p].step;
+  for (int64_t p = 0; p < r->n_params; p++) {
+    e->param_step[number_of(r, (size_t)p)] = r->params[p].step;
+  }
   return HK_OK;
 }
 
@@ -364,6 +459,7 @@ hk_status hk_engine_load(hk_engine *e, const char *path, hk_progress progress, v
   free(block);
   free(r.groups);
   free(r.params);
+  free(r.numbers);
   fclose(r.in);
   return status;
 }

@@ -151,6 +151,8 @@ hk_status hk_engine_checksum(hk_engine *engine, char hex[33], hk_error *err);
 typedef void (*hk_progress)(void *arg, hk_bytes done, hk_bytes all);
 hk_status hk_engine_save(hk_engine *engine, const char *path, hk_progress progress, void *arg,
                          hk_error *err);
+/* A name's hash, never 0: see hk_param. */
+uint64_t hk_checkpoint_key(const char *name);
 hk_status hk_engine_load(hk_engine *engine, const char *path, hk_progress progress, void *arg,
                          hk_error *err);
 

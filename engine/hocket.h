@@ -64,7 +64,7 @@ typedef struct {
 
 /* One parameter tensor. Zero-initialise; copied, except for the memory at `weight`. */
 typedef struct {
-  const char *name; /* for messages; NULL: its number */
+  const char *name; /* for messages, and to find it in a checkpoint; NULL: its number */
   int64_t numel;    /* >= 1 */
   int32_t block;    /* number of the block of the model that uses it first, in forward order, from
                        0; must not decrease from one tensor to the next */
@@ -206,8 +206,10 @@ HOCKET_API int hocket_get_tensor_step(hocket_engine *engine, size_t tensor, int6
 HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int64_t step,
                                       char *message);
 /* State, steps and groups to a file and back. The file is complete or not there, and verified
- * before anything is changed. It may be loaded under another plan of the same tensors. Weights are
- * not written: call hocket_weights_from_masters. Drains first. */
+ * before anything is changed. It may be loaded under another plan of the same tensors. If all
+ * tensors of file and engine have names, and no two the same, tensors are matched by name and may
+ * come in another order; else by number. Weights are not written: call
+ * hocket_weights_from_masters. Drains first. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
 /* 32 hexadecimal digits and a NUL: equal for equal p, m and v, whatever the plan.

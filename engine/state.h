@@ -18,6 +18,7 @@ typedef struct {
   int32_t block; /* of the model, in forward order */
   hk_grad_type weight_type, grad_type;
   void *weight; /* device memory for new weights; NULL: the engine's flat bf16 array has them */
+  uint64_t key; /* hash of its name, by which checkpoints find it; 0: it has no name */
 } hk_param;
 
 /* Gradients that lie in a row: those of a piece of a subgroup with route cpu, in the host's

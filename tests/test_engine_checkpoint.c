@@ -257,10 +257,10 @@ static void what_does_not_fit_is_refused(void **unused) {
   (void)unused;
   damage d = begin_damage();
   hk_error err = {0};
-  d.good.bytes[8] = (char)(d.good.bytes[8] + 2); /* the version comes after the magic number */
+  d.good.bytes[8] = (char)(d.good.bytes[8] + 3); /* the version comes after the magic number */
   write_file(path, d.good.bytes, d.good.n);
-  assert_refused(&d, path, "checkpoint version 3, this hocket reads versions 1 and 2");
-  d.good.bytes[8] = (char)(d.good.bytes[8] - 2);
+  assert_refused(&d, path, "checkpoint version 4, this hocket reads versions 1 to 3");
+  d.good.bytes[8] = (char)(d.good.bytes[8] - 3);
   static const char plan_file[] = "{\"schema\": \"hocket.plan/1\", \"and\": \"no checkpoint\"}";
   write_file(path, plan_file, sizeof plan_file - 1);
   assert_refused(&d, path, "not a checkpoint");

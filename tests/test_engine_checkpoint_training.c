@@ -2,6 +2,7 @@
 /* Checkpoints of training (version 2): tensors' steps and groups go along; every other length,
  * every changed bit and every other model is refused, and then nothing has changed. */
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "tests/fixture_training.h"
 
@@ -203,12 +204,127 @@ static void other_models_are_refused(void **unused) {
   unmake(&w);
 }
 
+/* -- Tensors in another order ---------------------------------------------------------------- */
+
+enum { NAMED = 7 };
+
+/* A model whose tensors have keys 1 to NAMED, trained and saved. */
+static void make_named(world *w) {
+  make_small(w, 63, NAMED);
+  hk_engine_destroy(w->engine);
+  for (size_t i = 0; i < NAMED; i++) w->params[i].key = w->tensors[i].param.key = i + 1;
+  make_engine(w, NULL);
+  train(w, 4);
+  save(w);
+}
+
+/* An engine of the same tensors, the last one first. */
+static void reverse(const world *w, world *out) {
+  hk_error err = {0};
+  hk_plan plan = {0};
+  const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  *out = (world){.n = NAMED, .n_groups = w->n_groups};
+  memcpy(out->groups, w->groups, sizeof out->groups);
+  for (size_t i = 0; i < NAMED; i++) {
+    out->params[i] = w->params[NAMED - 1 - i];
+    out->params[i].block = (int32_t)i;
+    out->params[i].weight = NULL;
+  }
+  must(hk_default_plan(out->params, NAMED, 1, &plan, &err), &err);
+  must(hk_engine_create_for(&plan, out->params, NAMED, out->groups, out->n_groups, &options,
+                            &out->engine, &err),
+       &err);
+  hk_plan_free(&plan);
+}
+
+/* Tensor `number` of the engine has p, m, v and steps of `from`. */
+static void assert_is(hk_engine *e, size_t number, const tensor *from) {
+  hk_error err = {0};
+  const float *parts[] = {from->p, from->m, from->v};
+  const int64_t n = from->param.numel;
+  float *found = must_have((size_t)n, 4);
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    const int64_t at = e->param_end[number] - n;
+    must(hk_engine_read(e, (hk_state_part)part, at, n, found, &err), &err);
+    assert_memory_equal(found, parts[part], 4 * (size_t)n);
+  }
+  assert_int_equal(hk_training_param_step(e, number), from->step);
+  free(found);
+}
+
+static void names_find_tensors_in_another_order(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w, other;
+  make_named(&w);
+  reverse(&w, &other);
+  must(hk_engine_load(other.engine, path, NULL, NULL, &err), &err);
+  for (size_t i = 0; i < NAMED; i++) assert_is(other.engine, NAMED - 1 - i, &w.tensors[i]);
+  hk_engine_destroy(other.engine);
+
+  w.params[2].key = 99;
+  reverse(&w, &other);
+  assert_refused(&other, "other names");
+  hk_engine_destroy(other.engine);
+  for (uint64_t key = 0; key < 2; key++) { /* no name, one that is there twice: by number */
+    w.params[2].key = key;
+    reverse(&w, &other);
+    assert_refused(&other, "tensor 0 has");
+    hk_engine_destroy(other.engine);
+  }
+  unlink(path);
+  unmake(&w);
+}
+
+/* The file as version 2 has it: without keys. */
+static void forget_names(void) {
+  enum { HEAD = 32, GROUP = 48, WITH = 32, WITHOUT = 24 };
+  size_t size = 0;
+  const uint32_t version = 2;
+  char *bytes = read_all(&size);
+  uint32_t groups = 0;
+  memcpy(bytes + 8, &version, sizeof version);
+  memcpy(&groups, bytes + 12, sizeof groups);
+  uint64_t sum = XXH3_64bits(bytes, HEAD);
+  size_t at = HEAD;
+  for (uint32_t g = 0; g < groups; g++, at += GROUP) {
+    sum = XXH3_64bits_withSeed(bytes + at, GROUP, sum);
+  }
+  sum = XXH3_64bits_withSeed(bytes + at, 8, sum);
+  size_t from = at += 8;
+  for (size_t p = 0; p < NAMED; p++, from += WITH, at += WITHOUT) {
+    memmove(bytes + at, bytes + from, WITHOUT);
+    sum = XXH3_64bits_withSeed(bytes + at, WITHOUT, sum);
+  }
+  memcpy(bytes + at, &sum, sizeof sum);
+  memmove(bytes + at + 8, bytes + from + 8, size - from - 8);
+  write_all(bytes, size - NAMED * (WITH - WITHOUT));
+  free(bytes);
+}
+
+static void files_without_names_are_read_in_order(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w, other;
+  make_named(&w);
+  forget_names();
+  must(hk_engine_load(w.engine, path, NULL, NULL, &err), &err);
+  for (size_t i = 0; i < NAMED; i++) assert_is(w.engine, i, &w.tensors[i]);
+  reverse(&w, &other);
+  assert_refused(&other, "tensor 0 has");
+  hk_engine_destroy(other.engine);
+  unlink(path);
+  unmake(&w);
+}
+
 int main(void) {
   snprintf(path, sizeof path, "training-%d.ck", (int)getpid());
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_and_groups_go_along),
       cmocka_unit_test(what_is_damaged_is_refused),
       cmocka_unit_test(other_models_are_refused),
+      cmocka_unit_test(names_find_tensors_in_another_order),
+      cmocka_unit_test(files_without_names_are_read_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

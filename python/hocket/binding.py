@@ -49,6 +49,8 @@ class Entry(NamedTuple):
     name: str
     param: Tensor
     group: int
+    number: int
+    """Its position among all parameters of all groups, as in torch's state_dict."""
 
 
 def hyper(group: Mapping[str, Any]) -> Tuple[float, float, float, float, float]:
@@ -81,7 +83,7 @@ def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str
             if id(param) in seen or not param.requires_grad or param.numel() == 0:
                 continue
             seen[id(param)] = name
-            entries.append(Entry(name, param, index))
+            entries.append(Entry(name, param, index, number - 1))
     return entries
 
 
@@ -143,6 +145,7 @@ class Binding:
         self.params: List[Tensor] = [entry.param for entry in ordered]
         self.names: List[str] = [entry.name for entry in ordered]
         self.groups: List[int] = [entry.group for entry in ordered]
+        self._numbers: List[int] = [entry.number for entry in ordered]
         self.blocks: List[int] = numbers
         self.index: Dict[int, int] = {id(p): number for number, p in enumerate(self.params)}
         self.device = _one_device(self.names, self.params)
@@ -174,10 +177,12 @@ class Binding:
         return lambda: torch.cuda.current_stream(number).cuda_stream
 
     def _tensors(self) -> "ctypes.Array[_abi.Tensor]":
+        """The engine's table. A tensor's name there is its position in the param groups, the same
+        attached or not: by it the tensor is found in a file."""
         table = (_abi.Tensor * len(self.params))()
         for i, param in enumerate(self.params):
             table[i] = _abi.Tensor(
-                self.names[i].encode(),
+                f"parameter {self._numbers[i]}".encode(),
                 param.numel(),
                 self.blocks[i],
                 self.groups[i],

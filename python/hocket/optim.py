@@ -494,7 +494,8 @@ class AdamW(Optimizer):
         checkpoint.save(self, os.fspath(path))
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """The inverse of :meth:`save`, under any plan of the same tensors. The model's weights
+        """The inverse of :meth:`save`, under any plan of the same tensors, attached or not: as in
+        a state_dict, a parameter is found by its position in the param groups. The model's weights
         become the rounded masters. Makes the engine: move and attach the model before.
 
         Raises:

@@ -2,7 +2,7 @@
 """State in and out: dictionaries, torch.optim.AdamW's too, files, kills, pickles, frameworks."""
 
 import copy
-
+import json
 import pickle
 import signal
 import subprocess
@@ -199,6 +199,32 @@ def test_files_resume_to_the_bit(attached, overlap, tmp_path):
     model.positions.weight.data.copy_(make("gpt").positions.weight)
     opt.load(tmp_path / "state")
     schedule.load_state_dict(saved)
+    finish(CASE, model, opt, schedule, 6)
+
+
+@pytest.mark.parametrize("order", ["file", "unknown"])
+@pytest.mark.parametrize("overlap", ["none", "both"])
+@pytest.mark.parametrize("attached", [True, False])
+def test_files_of_attached_runs_resume_in_a_drop_in_and_vice_versa(
+    attached, overlap, order, tmp_path
+):
+    """Their engines have the tensors in different orders: of use, and of the param groups."""
+    model, opt, schedule, _ = train(
+        CASE, attached, steps=6, overlap=overlap if attached else "none"
+    )
+    opt.save(tmp_path / "state")
+    names, saved = opt.binding().names, schedule.state_dict()
+    shapes = [p.shape for p in opt.binding().params]
+    sidecar = json.loads((tmp_path / "state.json").read_text())
+    assert sidecar["tensors"] == names
+    if order == "unknown":
+        del sidecar["tensors"]
+        (tmp_path / "state.json").write_text(json.dumps(sidecar))
+    model, opt, schedule = fresh(attached=not attached, overlap="none" if attached else overlap)
+    model.positions.weight.data.copy_(make("gpt").positions.weight)
+    opt.load(tmp_path / "state")
+    schedule.load_state_dict(saved)
+    assert shapes != [p.shape for p in opt.binding().params]
     finish(CASE, model, opt, schedule, 6)
 
 
