@@ -3,6 +3,7 @@
 #include "cli/interrupt.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/json.h"
@@ -32,22 +33,28 @@ static void on_interrupt(int number) {
     end_by(number);
 }
 
-static void handle(const int *numbers, size_t n, void (*handler)(int)) {
+/* Handles those signals that are neither ignored nor, unless `again`, handled already. */
+static void handle(const int *numbers, size_t n, void (*handler)(int), bool again) {
   /* Without SA_RESTART: a system call that sleeps returns, and its caller sees the flag. */
   struct sigaction action = {.sa_handler = handler}, before;
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < n; i++)
-    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+    if (sigaction(numbers[i], NULL, &before) == 0 &&
+        (before.sa_handler == SIG_DFL || (again && before.sa_handler != SIG_IGN)))
       sigaction(numbers[i], &action, NULL);
 }
 
-void hk_interrupt_remove_files(void) {
+static void remove_files_at_end(void) {
   static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ};
-  handle(numbers, sizeof numbers / sizeof *numbers, end_by);
+  handle(numbers, sizeof numbers / sizeof *numbers, end_by, false);
+}
+
+void hk_interrupt_remove_files(void) {
+  hk_outfile_on_unfinished(remove_files_at_end);
 }
 
 const volatile sig_atomic_t *hk_interrupt_catch(void) {
   static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-  handle(numbers, sizeof numbers / sizeof *numbers, on_interrupt);
+  handle(numbers, sizeof numbers / sizeof *numbers, on_interrupt, true);
   return &interrupted;
 }

@@ -5,9 +5,10 @@
 
 #include <signal.h>
 
-/* To be called once, at the start. From now on a signal that ends the program (SIGINT, SIGTERM,
- * SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ) first removes its temporary files. A signal that was
- * ignored when the program started (nohup, a background job) stays ignored. */
+/* To be called once, at the start. A signal that ends the program (SIGINT, SIGTERM, SIGHUP,
+ * SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ) removes its temporary files first, if there are any with a
+ * name. A signal that was ignored when the program started (nohup, a background job) stays ignored.
+ */
 void hk_interrupt_remove_files(void);
 
 /* From now on the first SIGINT, SIGTERM or SIGHUP only sets the flag to its number. One that comes

@@ -62,8 +62,10 @@ FILE *hk_outfile_stream(hk_outfile *out);
 /* Both free `out`; close reports errors of all writes since open. */
 hk_status hk_outfile_close(hk_outfile *out, hk_error *err);
 void hk_outfile_abort(hk_outfile *out);
-/* For signal handlers that end the process: removes the temporary files of this process. */
+/* For signal handlers that end the process: removes the temporary files of this process. `prepare`
+ * is called when one has got a name, which few file systems need: it may set up such handlers. */
 void hk_outfile_remove_unfinished(void);
+void hk_outfile_on_unfinished(void (*prepare)(void));
 
 /* Prints `root` (pretty, final newline) to a file as above. */
 hk_status hk_json_save(const cJSON *root, const char *path, hk_error *err);

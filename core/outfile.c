@@ -99,7 +99,15 @@ void hk_outfile_remove_unfinished(void) {
     if (atomic_load(&unfinished[i].state) == 2) unlink(unfinished[i].path);
 }
 
+static void (*_Atomic prepare_handlers)(void);
+
+void hk_outfile_on_unfinished(void (*prepare)(void)) {
+  atomic_store(&prepare_handlers, prepare);
+}
+
 static void list_unfinished(hk_outfile *out) {
+  void (*prepare)(void) = atomic_load(&prepare_handlers);
+  if (prepare) prepare();
   char *absolute = realpath(out->temp, NULL); /* the working folder may change */
   for (int i = 0; absolute && i < (int)(sizeof unfinished / sizeof *unfinished); i++) {
     int unused = 0;

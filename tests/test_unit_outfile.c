@@ -252,13 +252,17 @@ static void remove_and_die(int number) {
   raise(number);
 }
 
+static void prepare_sigterm(void) {
+  signal(SIGTERM, remove_and_die);
+}
+
 /* A process that is killed while it writes `path`. */
 static void die_writing(const char *path, int number) {
   const pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
     hk_outfile *out = NULL;
-    if (number == SIGTERM) signal(number, remove_and_die);
+    hk_outfile_on_unfinished(prepare_sigterm);
     if (hk_outfile_open(path, &out, NULL) != HK_OK) _exit(1);
     fputs("half", hk_outfile_stream(out));
     fflush(hk_outfile_stream(out));
