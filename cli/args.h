@@ -88,6 +88,8 @@
     "go on with the latest calibration that did not end")                                          \
   X(REPLACE, "replace", 0, FLAG, replace, NULL, 0, 0,                                              \
     "in place of the stored profile of that name")                                                 \
+  X(UNFINISHED, "unfinished", 0, FLAG, unfinished, NULL, 0, 0,                                     \
+    "the samples of a calibration that did not end, instead of a profile")                         \
   X(MAX_AGE, "max-age", 0, REAL, max_age, "DAYS", 1e-6, 1e5,                                       \
     "of the profile; calibrates anew if it is older (default 30)")                                 \
   X(MAX_ERROR, "max-error", 0, REAL, max_error, "PCT", 0, 1e9,                                     \
@@ -152,7 +154,7 @@ typedef struct {
   int64_t gpu_memory;        /* look at `given` */
   double max_age, max_error; /* days, %; look at `given` */
   int64_t plans, rounds;     /* 0: not given */
-  bool force;
+  bool force, unfinished;
   bool keep, alone, csv;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
       help;

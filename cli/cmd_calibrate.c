@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/lock.h"
 #include "cli/print_calibration.h"
 #include "cli/screen.h"
 #include "core/json.h"
@@ -134,7 +135,8 @@ static hk_status run(const hk_args *args, hk_error *err) {
   hk_calibration calibration = {0};
   HK_TRY(hk_emit_check_output(args->output, err));
   HK_TRY(hk_store_open(NULL, false, &store, err));
-  hk_status status = calibrate(args, store, &calibration, err);
+  hk_status status = hk_lock_calibration(hk_store_name(store), "calibrate", args->quiet, err);
+  if (status == HK_OK) status = calibrate(args, store, &calibration, err);
   hk_calibration_free(&calibration);
   hk_store_close(store);
   return status;

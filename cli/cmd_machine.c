@@ -20,6 +20,8 @@
 typedef struct {
   hk_profile_entry *entries;
   size_t n;
+  hk_calibration_run *runs; /* calibrations that did not end */
+  size_t n_runs;
 } profile_list;
 
 static hk_status read_stored(profile_list *list, hk_error *err) {
@@ -27,6 +29,7 @@ static hk_status read_stored(profile_list *list, hk_error *err) {
   HK_TRY(hk_store_open(NULL, true, &store, err));
   if (!store) return HK_OK;
   hk_status status = hk_profiles_list(store, &list->entries, &list->n, err);
+  if (status == HK_OK) status = hk_runs_list_unfinished(store, &list->runs, &list->n_runs, err);
   hk_store_close(store);
   return status;
 }
@@ -73,7 +76,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const hk_profile_entry *)a)->name, ((const hk_profile_entry *)b)->name);
 }
 
-/* The caller frees list->entries, also on failure. */
+/* The caller frees list->entries and list->runs, also on failure. */
 static hk_status read_profiles(profile_list *list, hk_error *err) {
   *list = (profile_list){0};
   char **names = NULL;
@@ -103,7 +106,35 @@ static hk_status list_json(const profile_list *list, hk_error *err) {
     hk_put_number(object, "median_abs_error_pct", e->median_error_pct, &ok);
     hk_put_number(object, "p90_abs_error_pct", e->p90_error_pct, &ok);
   }
+  cJSON *unfinished = hk_put_array(root, "unfinished_calibrations", &ok);
+  for (size_t i = 0; i < list->n_runs; i++) {
+    cJSON *object = hk_put_element(unfinished, &ok);
+    hk_put_string(object, "name", list->runs[i].name, &ok);
+    hk_put_string(object, "started", list->runs[i].started, &ok);
+    hk_put_bool(object, "quick", list->runs[i].quick, &ok);
+    hk_put_number(object, "samples", (double)list->runs[i].samples, &ok);
+  }
   return hk_emit_print(root, ok, err);
+}
+
+static hk_status print_unfinished(const profile_list *list, hk_error *err) {
+  static const hk_column columns[] = {
+      {"unfinished calibration", HK_WRAP}, {"started", HK_LEFT}, {"samples", HK_RIGHT}};
+  if (list->n_runs == 0) return HK_OK;
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  for (size_t i = 0; i < list->n_runs; i++) {
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", list->runs[i].name);
+    hk_table_cell(&table, "%s", list->runs[i].started);
+    hk_table_cell(&table, "%zu", list->runs[i].samples);
+  }
+  putchar('\n');
+  HK_TRY(hk_table_print(&table, err));
+  hk_print_text(0, 0,
+                "'hocket calibrate --resume --name NAME' continues one, 'hocket machine delete "
+                "--unfinished NAME' deletes it");
+  return HK_OK;
 }
 
 static hk_status list_text(const profile_list *list, hk_error *err) {
@@ -125,7 +156,8 @@ static hk_status list_text(const profile_list *list, hk_error *err) {
         hk_format_accuracy(e->median_error_pct, e->quick, e->accepted, accuracy, sizeof accuracy));
     hk_table_cell(&table, "%s", e->description);
   }
-  return hk_table_print(&table, err);
+  HK_TRY(hk_table_print(&table, err));
+  return print_unfinished(list, err);
 }
 
 static hk_status list(const hk_args *args, hk_error *err) {
@@ -133,6 +165,7 @@ static hk_status list(const hk_args *args, hk_error *err) {
   hk_status status = read_profiles(&profiles, err);
   if (status == HK_OK) status = args->json ? list_json(&profiles, err) : list_text(&profiles, err);
   free(profiles.entries);
+  free(profiles.runs);
   return status;
 }
 

@@ -6,6 +6,7 @@
 #include "calib/profiles/profiles.h"
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/lock.h"
 #include "core/json.h"
 
 static const char *name_of(const cJSON *document) {
@@ -84,12 +85,28 @@ static hk_status fail_no_store(const char *name, hk_error *err) {
                  name, path);
 }
 
+static hk_status delete_unfinished(hk_store *store, const char *name, hk_error *err) {
+  int64_t n = 0;
+  HK_TRY(hk_runs_delete_unfinished(store, name, &n, err));
+  if (n > 0) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "there is no unfinished calibration '%.95s' in the store '%s' ('hocket machine "
+                 "list' shows them)",
+                 name, hk_store_name(store));
+}
+
 static hk_status delete (const hk_args *args, hk_error *err) {
   const char *name = args->operands[0];
   hk_store *store = NULL;
   HK_TRY(hk_store_open(NULL, true, &store, err));
   if (!store) return fail_no_store(name, err);
-  hk_status status = hk_profiles_delete(store, name, err);
+  hk_status status = HK_OK;
+  if (args->unfinished) { /* not while a calibration is adding to it */
+    status = hk_lock_calibration(hk_store_name(store), "machine delete", true, err);
+    if (status == HK_OK) status = delete_unfinished(store, name, err);
+  } else {
+    status = hk_profiles_delete(store, name, err);
+  }
   if (status == HK_OK) status = tell(args, "hocket.machine_delete/1", "deleted", name, store, err);
   hk_store_close(store);
   return status;
@@ -128,11 +145,11 @@ const hk_command hk_command_machine_import = {
 const hk_command hk_command_machine_delete = {
     .name = "machine delete",
     .summary = "Deletes a stored profile and the samples that it rests on",
-    .usage = "NAME [--json]",
+    .usage = "[--unfinished] NAME [--json]",
     .details =
         "Does not ask. Profiles that ship with hocket stay; 'hocket machine export' keeps a copy.",
     .example = "hocket machine delete this-node",
-    .options = HK_OPTION(JSON),
+    .options = HK_OPTION(UNFINISHED) | HK_OPTION(JSON),
     .least_operands = 1,
     .most_operands = 1,
     .run = delete,

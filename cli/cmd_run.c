@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"
+#include "cli/lock.h"
 #include "cli/saving.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
@@ -289,6 +290,7 @@ static hk_status check_outputs(const hk_args *args, hk_error *err) {
     return hk_fail(err, HK_INPUT, "--checkpoint-every needs --checkpoint FILE");
   HK_TRY(hk_emit_check_output(args->timeline, err));
   HK_TRY(hk_emit_check_output(args->checkpoint_file, err));
+  if (args->checkpoint_file) HK_TRY(hk_lock_checkpoint(args->checkpoint_file, err));
   if (args->keep) HK_TRY(hk_store_open(NULL, false, &store, err));
   hk_store_close(store);
   return HK_OK;

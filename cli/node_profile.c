@@ -10,6 +10,7 @@
 #include "calib/calibrate.h"
 #include "calib/validate/validate.h"
 #include "cli/interrupt.h"
+#include "cli/lock.h"
 #include "cli/screen.h"
 #include "sim/forecast.h"
 
@@ -117,6 +118,7 @@ static hk_status calibrate(const hk_args *args, const char *command, hk_store *s
       .context = context,
   };
   HK_TRY(find_backend(args, &options.stand.ops, err));
+  HK_TRY(hk_lock_calibration(hk_store_name(store), command, args->quiet, err));
   options.stop = hk_interrupt_catch();
   if (!args->quiet)
     fprintf(stderr,

@@ -153,6 +153,24 @@ ends 0 "" machine show again
 ends 0 "" machine list
 grep -q "^again " out && grep -q "^here " out || fail "not both listed: $(cat out)"
 
+# Two calibrations at once: not into one store, and elsewhere not without a word. What kill -9 left
+# is listed and can be deleted.
+start "${quick[@]}" --budget 600 --name held
+expect 3 "in use by another calibration, process $running \(.*calibrate .*\), since 20" \
+  calibrate "${quick[@]}" --name other
+expect 3 "in use by another calibration" machine delete --unfinished held
+HOCKET_STORE=$folder/beside.db timeout 60 "$hocket" calibrate "${quick[@]}" --budget 1 --name beside \
+  >out 2>err || true
+grep -q "note: another calibration is running on this machine, process $running " err ||
+  fail "no word of the other calibration: $(cat err)"
+stop 137 KILL
+ends 0 "" machine list
+grep -qE "^held +20[0-9T:Z-]+ +[1-9][0-9]*$" out || fail "unfinished, but not listed: $(cat out)"
+expect 2 "no unfinished calibration 'nothing'" machine delete --unfinished nothing
+ends 0 "" machine delete --unfinished held
+ends 0 "" machine list
+! grep -q "^held" out || fail "deleted, and yet listed: $(cat out)"
+
 # SIGTERM is as good, more than once, too: timeout sends it to the command and to its group.
 start "${quick[@]}" --name third
 stop 1 TERM TERM TERM

@@ -135,6 +135,20 @@ steps=$(get out.json step) killed=$(get out.json checksum)
 "$hocket" run mapped.json --backend host --steps "$steps" --json --quiet >out.json
 [[ $(get out.json checksum) == "$killed" ]] || fail "what was saved on the way is another state"
 
+# A checkpoint that a run is using is not another run's, by whatever path; kill -9 frees it.
+rm -f state.ck
+launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
+mkdir -p sub
+for path in state.ck sub/../state.ck "$PWD/state.ck"; do
+  expect 3 "in use by process $running \(.*hocket run streamed.json .*\), since 20" \
+    run streamed.json --backend host --steps 1 --checkpoint "$path"
+done
+kill -KILL $running
+ended 2>killed
+rm -f state.ck
+"$hocket" run mapped.json --backend host --steps 1 --checkpoint state.ck --quiet >out ||
+  fail "a killed run holds its checkpoint"
+
 # SIGHUP, as of a terminal that is closed, saves as SIGTERM does.
 for signal in HUP TERM; do
   rm -f state.ck

@@ -29,6 +29,53 @@ hk_status hk_runs_begin(hk_store *store, const char *name, bool quick, const hk_
   return status;
 }
 
+static hk_status append_run(sqlite3_stmt *statement, hk_calibration_run **runs, size_t *n,
+                            hk_error *err) {
+  hk_calibration_run *grown = realloc(*runs, (*n + 1) * sizeof *grown);
+  if (!grown) return hk_fail_memory(err, (*n + 1) * sizeof *grown, "a list of calibrations");
+  *runs = grown;
+  hk_calibration_run *run = &grown[(*n)++];
+  *run = (hk_calibration_run){.id = sqlite3_column_int64(statement, 0),
+                              .state = "measuring",
+                              .quick = sqlite3_column_int64(statement, 3) != 0,
+                              .seconds = sqlite3_column_double(statement, 4),
+                              .samples = (size_t)sqlite3_column_int64(statement, 5)};
+  snprintf(run->name, sizeof run->name, "%s", (const char *)sqlite3_column_text(statement, 1));
+  snprintf(run->started, sizeof run->started, "%s",
+           (const char *)sqlite3_column_text(statement, 2));
+  return HK_OK;
+}
+
+hk_status hk_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
+                                  hk_error *err) {
+  sqlite3_stmt *statement = NULL;
+  *runs = NULL;
+  *n = 0;
+  hk_status status = hk_store_query(
+      store, &statement, err,
+      "SELECT id, name, started, quick, seconds, (SELECT count(*) FROM sample WHERE sample.run = "
+      "run.id AND load = 0) FROM run WHERE state = 'measuring' ORDER BY id DESC",
+      "");
+  for (bool row = true; status == HK_OK && row;) {
+    status = hk_store_step(store, statement, &row, err);
+    if (status == HK_OK && row) status = append_run(statement, runs, n, err);
+  }
+  hk_store_finish(statement);
+  if (status != HK_OK) {
+    free(*runs);
+    *runs = NULL;
+    *n = 0;
+  }
+  return status;
+}
+
+hk_status hk_runs_delete_unfinished(hk_store *store, const char *name, int64_t *n, hk_error *err) {
+  HK_TRY(
+      hk_store_do(store, err, "DELETE FROM run WHERE state = 'measuring' AND name = ?", "s", name));
+  *n = hk_store_changes(store);
+  return HK_OK;
+}
+
 /* " under 'a' (since 2026-11-21T09:30:00Z), 'b' (...)" of what could be resumed. */
 static hk_status list_unfinished(hk_store *store, char *text, size_t size, hk_error *err) {
   sqlite3_stmt *statement = NULL;

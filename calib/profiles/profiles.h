@@ -28,6 +28,12 @@ hk_status hk_runs_begin(hk_store *store, const char *name, bool quick, const hk_
  * none, with what there is. */
 hk_status hk_runs_unfinished(hk_store *store, const char *name, hk_calibration_run *run,
                              hk_fingerprint *f, hk_error *err);
+/* All runs that are still "measuring", the latest first, without their fingerprints. The caller
+ * frees *runs. */
+hk_status hk_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
+                                  hk_error *err);
+/* Deletes those under that name, with their samples. *n: how many there were. */
+hk_status hk_runs_delete_unfinished(hk_store *store, const char *name, int64_t *n, hk_error *err);
 /* One sample of all loads of a probe, committed before it returns; `seconds` is the run's so far.
  */
 hk_status hk_runs_keep(hk_store *store, int64_t id, const char *probe, size_t round, int n_values,
