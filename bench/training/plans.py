@@ -121,8 +121,8 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
 
 
 def default_threads() -> int:
-    """Threads of the engine's team where nobody says how many."""
-    return max(1, len(os.sched_getaffinity(0)) - 3)
+    """Threads of the engine's team where nobody says how many (hk_default_threads)."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
 def run_plan(plan: str, backend: str, max_norm: float, steps: int,
