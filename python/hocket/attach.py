@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     from .optim import AdamW
 
 HOOK_NUMEL = 1 << 15
-"""Smaller tensors have no hook: their gradients leave when backward has left their block (overlap
-"both") or is over, or, in models without a larger tensor, in ``step()``."""
+"""Smaller tensors have no hook: their gradients leave when backward has left their block or is over,
+or, in models without a larger tensor, in ``step()``. Until they leave, the copies to the host that
+hold them wait, and larger gradients of the same copy with them."""
 SWEEP_MOST = 4096
-"""More small tensors than these are handed over in ``step()``, at a fraction of the cost. Clipping
-them with torch is then slow, because large and small ones are multiplied differently."""
+"""More small tensors than these are handed over in ``step()``, at a fraction of the cost (overlap
+"both": in backward all the same). Clipping them with torch is then slow, because large and small ones
+are multiplied differently."""
 
 
 MOST_OWNERS = 64
@@ -83,6 +85,7 @@ class Attachment:
         self._sweeping: Optional[int] = None
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
+        self._few_small = True
         self._ungated = bytearray()
         self.recording = False
         self._marked: Dict[int, bool] = {}
@@ -328,8 +331,8 @@ class Attachment:
             return  # step() says what is wrong
         block = optimizer.binding().blocks[number]
         self.check_gated(number)
-        if optimizer.sweeps and block != self._sweeping:
-            if self._sweeping is not None:
+        if block != self._sweeping:
+            if self._sweeping is not None and (optimizer.runs_ahead or self._few_small):
                 self.sweep(self._sweeping)
             self._sweeping = block
         backward: int = torch._C._current_graph_task_id()
@@ -342,7 +345,7 @@ class Attachment:
     def backward_over(self) -> None:
         """The backward that is running ends: small gradients leave, too."""
         self._backward, self._sweeping = -1, None
-        if sum(map(len, self._small.values())) <= SWEEP_MOST:
+        if self._few_small:
             for block in self._small:
                 self.sweep(block)
         self.optimizer().binding().engine.flush()

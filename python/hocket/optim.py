@@ -159,8 +159,8 @@ class AdamW(Optimizer):
         return self._handover
 
     @property
-    def sweeps(self) -> bool:
-        """Whether small gradients leave during backward, too."""
+    def runs_ahead(self) -> bool:
+        """Whether updates may begin during backward."""
         return self._settings.overlap == "both"
 
     def bind(self) -> None:
@@ -375,7 +375,7 @@ class AdamW(Optimizer):
         """A backward of the attached model begins. What updates that run ahead assume must be as
         it will be in step(): learning rates that schedulers have changed, masters of weights that
         the program has written."""
-        if self.sweeps:
+        if self.runs_ahead:
             self.binding().sync_groups(self.param_groups)
             self.follow_weights()
 
