@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* CPU AdamW against what memory can do: streams of several mixes, one of them AdamW's own with next
- * to no arithmetic (the ceiling); the kernels, in place and out of place; the AVX-512 one with
- * other prefetch distances and other stores; and the sequence of passes that DeepSpeed makes.
- * Everything in turn, in an order drawn anew each round, so that a machine that slows down slows
- * all alike. GB/s count the bytes that AdamW needs: a line that plain stores out of place read
- * before they overwrite it is not among them.
+/* CPU AdamW compared with host memory's bandwidth. Cases: streams of several mixes of reads and
+ * writes, among them AdamW's own mix with almost no arithmetic (the ceiling); the kernels, in place
+ * and out of place; the AVX-512 kernel with other prefetch distances and other stores; and the
+ * sequence of passes that DeepSpeed makes. Each round runs all cases in a new random order, so that
+ * a change of the machine's speed affects all of them. GB/s count the bytes that AdamW needs, not
+ * the lines that plain stores out of place read before they overwrite them.
  *
  *   bench_adamw [--params N] [--threads 1,2,4] [--chunks 65536] [--rounds N] [--skew BYTES]
  *               [--only TEXT] [--json]
  *
- * Threads and memory are the engine's: pinned team, huge pages, first touch in parallel. Built as a
- * shared object, the same file runs its cases on memory of others: peers/adamw_peers.py.
+ * Threads and memory are the engine's: pinned team, huge pages, first touch in parallel. As a
+ * shared object, the same file runs its cases on the caller's memory: peers/adamw_peers.py.
  *
- * In place against out of place, plain and streamed: bench_adamw --only place */
+ * To compare in place with out of place, plain and streamed: bench_adamw --only place */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@
 #include "engine/arena.h"
 #include "engine/team.h"
 
-/* The AVX-512 loop itself, to be had with other tunings; the library keeps its own. */
+/* The AVX-512 loop itself, compiled here with other tunings. The library's copy is unchanged. */
 #define hk_kernels_avx512 hk_kernels_avx512_of_bench
 #include "engine/adamw_avx512.c" /* NOLINT(bugprone-suspicious-include) */
 #undef hk_kernels_avx512
@@ -35,10 +35,10 @@
 
 enum { MOST_LIST = 16, MOST_ROUNDS = 101, MOST_PASSES = 4 };
 
-/* What passes work on. */
+/* The arrays of a pass. */
 typedef struct {
   float *p, *m, *v, *wide; /* wide: fp32 gradients, and the target of streams */
-  adamw_into to;           /* out of place; NULL on memory of others */
+  adamw_into to;           /* out of place; NULL on the caller's memory */
   uint16_t *grad, *w;
   int64_t params, chunk;
   hk_adamw_step step;
@@ -147,7 +147,8 @@ OUT_OF_PLACE(to_streamed, 2048, true, true)
 OUT_OF_PLACE(to_plain_0, 0, false, true)
 OUT_OF_PLACE(to_streamed_0, 0, true, true)
 
-/* As DeepSpeed: gradients to fp32, unscaled, AdamW, weights down; each over all parameters. */
+/* DeepSpeed's passes, each over all parameters: gradients to fp32, unscale, AdamW, weights to
+ * bf16. */
 static void up(int64_t at, int64_t n) {
   avx512.cast_up(HK_GRAD_BF16, n, mem.grad + at, mem.wide + at);
 }
@@ -406,7 +407,7 @@ static options parse(int argc, char **argv) {
   }
   if (o.n_threads == 0) all_threads(&o);
   if (optind < argc) usage("an option was expected, not", argv[optind]);
-  /* Whole cache lines of weights: what streams need. */
+  /* Streams need whole cache lines of weights. */
   o.params = o.params / 64 * 64;
   o.skew = o.skew / 64 * 64;
   for (int k = 0; k < o.n_chunks; k++) o.chunks[k] = o.chunks[k] / 64 * 64;
@@ -480,7 +481,7 @@ static hk_team *open_team(int64_t threads) {
   return team;
 }
 
-/* -- on memory of others, for peers/adamw_peers.py --------------------------------------------- */
+/* -- on the caller's memory, for peers/adamw_peers.py ------------------------------------------ */
 
 static hk_team *guest_team;
 
@@ -490,13 +491,13 @@ void hk_bench_open(int threads) {
   guest_team = open_team(threads);
 }
 
-/* Pins the caller, who is one of the threads. */
+/* Pins the calling thread, which is one of the team. */
 void hk_bench_join(void) {
   hk_team_join(guest_team);
 }
 
 /* Runs a case once over arrays of `params` elements, a multiple of 64, that begin cache lines.
- * False: there is no case of that name that can do without arrays to write to out of place. */
+ * False: no case has that name, or it needs arrays to write to out of place. */
 bool hk_bench_run(const char *name, int64_t params, float *p, float *m, float *v, float *wide,
                   uint16_t *grad, uint16_t *w) {
   for (int c = 0; c < CASES; c++) {

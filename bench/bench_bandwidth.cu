@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Copies between host and GPU as nvbandwidth measures them: a check on `hocket calibrate`, so it
- * shares no code with it.
+/* Bandwidth of copies between host and GPU as nvbandwidth measures it. It checks `hocket calibrate`
+ * and shares no code with it.
  *
  *   bench_bandwidth [--gpu N] [--mib N] [--copies N] [--samples N] [--json FILE]
  *
- * One sample: a kernel holds the stream until a flag in host memory is set; behind it go an event,
- * the copies, all of one large buffer, and another event; only then is the flag set. So nothing
- * that the CPU does to queue copies is in the time between the events. For a direction beside the
- * other, a second stream waits for the same flag and copies the other way; it is checked to begin
- * with the first, and it has more to copy, and to end after it, so that it interferes all the time.
- * Samples visit all cases in turn; the median is what counts. Host memory is pinned by
- * cudaMallocHost, and made of huge pages that are registered. */
+ * One sample: a kernel holds the stream until a flag in host memory is set. An event, the copies of
+ * one large buffer, and another event are queued behind it, and only then is the flag set. So the
+ * time between the events does not include queueing. To measure a direction beside the other, a
+ * second stream waits for the same flag and copies the other way. It has more to copy; the program
+ * checks that it begins with the first and ends after it. Samples visit all cases in turn, and the
+ * median counts. Host memory is pinned by cudaMallocHost, or made of huge pages and registered. */
 #include <cuda_runtime.h>
 #include <getopt.h>
 #include <stdint.h>
@@ -50,7 +49,7 @@ typedef struct {
 } host_memory;
 
 static host_memory memories[2] = {{"huge pages", NULL, NULL}, {"cudaMallocHost", NULL, NULL}};
-static char *device_in, *device_out; /* what comes in, what goes out */
+static char *device_in, *device_out; /* target of copies in, source of copies out */
 
 static char *huge_pages() {
   const size_t huge = 2 * mib;
@@ -89,7 +88,7 @@ static void open_memory() {
   must(cudaMemcpy(device_out, memories[0].source, given.bytes, cudaMemcpyDefault), "filling");
 }
 
-/* What went out is in the targets; what came in last is fetched. */
+/* Checks the targets of copies out, and fetches the data copied in last. */
 static void check_memory() {
   for (const host_memory &m : memories) {
     if (memcmp(m.target, m.source, given.bytes) != 0) fail(1, "wrong data came out to ", m.name);
@@ -113,7 +112,7 @@ static void close_memory() {
 
 /* -- One sample -------------------------------------------------------------------------------- */
 
-/* Gives up after ten seconds, lest a mistake of ours keep the GPU. */
+/* Gives up after ten seconds, so that a bug cannot block the GPU. */
 __global__ void hold(const volatile int *gate) {
   unsigned long long begin, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));

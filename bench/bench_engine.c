@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The engine against what the machine can do, in one run: ceilings, then the update phase of one
- * rank by policy. Mixed plans (share of parameters on the CPU, threads) are tried briefly; the best
- * of them then takes turns with all-cpu and all-staged. What recording every operation's times
- * costs it, and what people run today, DeepSpeed's operations, come last.
+/* The engine compared with the machine's limits, in one run. Measures ceilings (bandwidths of host
+ * memory and PCIe), then the update phase of one rank by policy. Mixed plans (share of parameters
+ * on the CPU, threads) are tried briefly; the best of them then takes turns with all-cpu and
+ * all-staged. The cost of recording every operation's times, and DeepSpeed's operations, come
+ * last.
  *
  *   bench_engine [--params N] [--reps N] [--pairs N] [--threads N] [--piece N]
  *                [--backend cuda|host] [--json FILE]
  *
- * Two bounds. One is hocket's own (sim/bound.h) on a machine made of the measured ceilings, with no
- * room for resident state; it grants host memory the most that it gave to any mixture of loads. The
- * other is what kernels and copies of the same mixtures reach when nothing waits for anything: the
- * better of the best plan's own mixture and the best of the others, in turns with that plan. Prints
- * a Markdown table. */
+ * Two bounds:
+ *   - hocket's lower bound (sim/bound.h) on a machine made of the measured ceilings, with no room
+ *     for resident state. Host memory has the highest bandwidth that any mixture of loads reached;
+ *   - the rate of the same kernels and copies without dependencies: the better of the best plan's
+ *     own mixture and the best other mixture, in turns with that plan.
+ * Prints a Markdown table. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,8 +30,8 @@
 #define MOST_THREADS 1024
 #define MOST_PARAMS  ((int64_t)1000000000000)
 #define COPY         (12 * HK_MIB)
-/* CUDA takes some 1,000 operations on a stream before it makes the caller wait, which must not
- * happen before both directions are queued. */
+/* A stream takes some 1,000 operations before CUDA makes the caller wait. Long copies are few, so
+ * that both directions can be queued before that. */
 #define LONG_COPY (48 * HK_MIB)
 
 static struct {
@@ -51,8 +53,8 @@ static void must(hk_status status, const hk_error *err) {
 
 /* -- Mixtures ---------------------------------------------------------------------------------- */
 
-/* Shares of the CPU, the rest staged, and threads of 16: around what was best, and what the
- * simulator thinks is best, on H200 nodes with slow and with fast host memory. */
+/* Shares of the CPU (the rest is staged) and threads of 16: near the best measured and the best
+ * simulated ones on H200 nodes with slow and with fast host memory. */
 static const struct {
   double cpu;
   int threads;
@@ -69,7 +71,7 @@ static int threads_of(int mix) {
 
 /* -- Subjects ---------------------------------------------------------------------------------- */
 
-/* A plan that an engine runs; or, without one, a mixture of which nothing waits. */
+/* A plan that an engine runs or, without a plan, a mixture without dependencies. */
 typedef struct {
   char name[80];
   int unhindered; /* index of that mixture; -1: a plan */
@@ -162,14 +164,14 @@ static void summarise(subject *s) {
   s->most = g / sorted[0];
 }
 
-/* -- What the machine can do ------------------------------------------------------------------- */
+/* -- The machine's limits ---------------------------------------------------------------------- */
 
 static ceilings *open_ceilings(hk_backend **backend) {
   hk_error err = {0};
   ceilings *c = NULL;
   const hk_backend_options options = {.memory = HK_GIB, .threads = 1};
   hk_bytes host = numel * 16 < 16 * HK_GIB ? numel * 16 : 16 * HK_GIB;
-  if (host < HK_GIB / 2) host = HK_GIB / 2; /* so that long copies have where to go */
+  if (host < HK_GIB / 2) host = HK_GIB / 2; /* room for long copies */
   must(given.backend->open(0, &options, backend, &err), &err);
   must(ceilings_open(*backend, host, 768 * HK_MIB, given.threads, &c, &err), &err);
   return c;
@@ -180,7 +182,7 @@ static void close_ceilings(ceilings *c, hk_backend *backend) {
   backend->ops->close(backend);
 }
 
-/* Rates of a mixture of which nothing waits, parameters a second. */
+/* Rates of a mixture without dependencies, parameters a second. */
 static void run_unhindered(ceilings *c, int mix, int rounds, double *rates) {
   hk_error err = {0};
   must(ceilings_unhindered(c, threads_of(mix), mixtures[mix].cpu, LONG_COPY, rounds, rates, &err),
@@ -198,7 +200,7 @@ static subject *make_unhindered(int mix) {
 
 /* -- Turns ------------------------------------------------------------------------------------- */
 
-#define TURN 3 /* steps that count before the next subject's turn, after one that does not */
+#define TURN 3 /* steps of a turn that count, after one that does not */
 
 static void take_unhindered_turn(subject *s, int rounds) {
   hk_backend *backend = NULL;
@@ -216,8 +218,8 @@ static void take_turn(subject *s, int steps) {
   stop(s);
 }
 
-/* Takes turns. One engine at a time, so that all have the same memory: what a virtual machine hands
- * out last can be slower. */
+/* Runs the subjects in turns, with one engine at a time, so that all of them get the same memory:
+ * the pages that a virtual machine hands out last can be slower. */
 static void measure(subject **subjects, int n, int reps) {
   const int turn = n > 1 ? TURN : reps;
   for (int done = 0; done < reps; done += turn) {
@@ -234,8 +236,8 @@ static void measure(subject **subjects, int n, int reps) {
 
 /* -- Recording --------------------------------------------------------------------------------- */
 
-/* Steps of one engine with a timeline and without, in pairs that change their order. Whole steps by
- * the clock, because a timeline also costs before the first operation and after the last. */
+/* Steps of one engine with a timeline and without, in pairs of alternating order. Whole steps are
+ * timed, because a timeline also takes time before the first operation and after the last. */
 typedef struct {
   double with[MOST_REPS], without[MOST_REPS]; /* seconds */
   double median, low, high, least, most;      /* of with / without, pair by pair; 95 % interval of
@@ -310,7 +312,7 @@ static void measure_ceilings(void) {
   close_ceilings(c, backend);
 }
 
-/* The time below which no assignment of routes can finish on a machine with these ceilings. */
+/* Lower bound of the update on a machine with these ceilings, over all assignments of routes. */
 static double bound_seconds(const hk_plan *plan) {
   hk_error err = {0};
   hk_bound bound;
@@ -428,7 +430,7 @@ static void read_options(int argc, char **argv) {
   must(hk_backend_find(backend, &given.backend, &err), &err);
 }
 
-/* A rank of at least so many parameters, of a model that people know. */
+/* A rank with at least so many parameters, of a well-known model. */
 static void choose_model(void) {
   hk_error err = {0};
   const bool large = given.params > 120000000;
@@ -495,7 +497,7 @@ int main(int argc, char **argv) {
 
   subject *final =
       make_subject(tried[best]->name, HK_RUNTIME_HOCKET, mixtures[best].cpu, 0, threads_of(best));
-  int free_best = best == 0 ? 1 : 0; /* of the others, with nothing waiting */
+  int free_best = best == 0 ? 1 : 0; /* of the others, without dependencies */
   for (int i = 0; i < MIXES; i++)
     if (i != best && limits.unhindered[i] > limits.unhindered[free_best]) free_best = i;
   subject *same = make_unhindered(best), *other = make_unhindered(free_best);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* GATHER and SCATTER beside plain copies of the same arrays: one large array, many large ones, many
- * small ones. A table of medians by the device's own clock.
+/* Kernels GATHER and SCATTER compared with plain copies of the same arrays: one large array, many
+ * large ones, many small ones. Prints a table of medians by the device's own clock.
  *
  *   bench_segments [--backend cuda|host] [--values N] [--repeats N]
  *
- * --values: of the one large array (default 100 M); the others shrink with it. GB/s count what is
- * read and written in device memory; for arrays in host memory, what goes over the link. */
+ * --values: values of the one large array (default 100 M); the others scale with it. GB/s count
+ * bytes read and written in device memory; for arrays in host memory, bytes over the link. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -89,7 +89,7 @@ static hk_kernel prepare(const bench *b, const bench_case *c, shape s,
                          hk_segment segments[HK_SEGMENTS_MOST]) {
   const hk_bytes from_size = (hk_bytes)hk_grad_size(c->from_type);
   const hk_bytes to_size = (hk_bytes)hk_grad_size(c->to_type);
-  const int64_t apart = (s.values + 127) / 64 * 64; /* room for one more, and words stay words */
+  const int64_t apart = (s.values + 127) / 64 * 64; /* room for one more value, aligned */
   for (int i = 0; i < s.n; i++) {
     segments[i] = (hk_segment){
         .from = (c->host ? b->host : b->from) + (i * apart + (c->odd ? 1 : 0)) * from_size,
@@ -136,7 +136,7 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Bytes of a value that count. */
+/* Bytes a value that count. */
 static double traffic(const bench_case *c) {
   const double from = (double)hk_grad_size(c->from_type), to = (double)hk_grad_size(c->to_type);
   return c->host ? from : from + to + (c->add ? to : 0);
@@ -161,7 +161,7 @@ static hk_status run_case(const bench *b, const bench_case *c, shape s, hk_error
 /* -- All of them ---------------------------------------------------------------------------------
  */
 
-/* Gradients as they may be: some magnitudes, all fractions. */
+/* Gradients of several magnitudes with random fractions. */
 static hk_status fill(const bench *b, hk_grad_type type, hk_error *err) {
   uint64_t r = 1;
   const hk_bytes size = (hk_bytes)hk_grad_size(type);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* How fast the simulator is, on the job that a planner may well ask about: llama-3-70b on the eight
- * GPUs of a DGX H100, subgroups of 100 M parameters. Prints a Markdown table: median, least and
+/* The simulator's speed, on llama-3-70b on the eight GPUs of a DGX H100, subgroups of 100 M
+ * parameters. Prints a Markdown table: median, least and
  * most of REPETITIONS runs, after one that is not counted. */
 #include <omp.h>
 #include <stdio.h>

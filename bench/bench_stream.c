@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Host memory as STREAM measures it: loops over arrays that no cache holds, times of whole passes,
- * the same passes again and again. A check on `hocket calibrate`, so the loops share no code with
+/* Bandwidth of host memory as STREAM measures it: repeated loops over arrays that exceed the
+ * caches, with times of whole passes. It checks `hocket calibrate`, so the loops share no code with
  * it: OpenMP's threads instead of the engine's team, their own memory, their own kernels.
  *
  *   bench_stream [--threads 1,2,4] [--mib N] [--rounds N] [--chunk-kib N] [--json FILE]
  *                [--probes]
  *
- * read sums an array, write fills one past the caches, copy does both; bytes in and bytes out
- * count, and there are no others: stores past the caches fetch nothing first. A pass is shared out
- * in one block a thread, as STREAM does, and in chunks that idle threads take, which a thread that
- * is held up does not delay. Rounds visit all cases; best and median of them are reported.
+ * read sums an array, write fills one with streaming stores, copy does both. Bytes read and bytes
+ * written count; streaming stores do not read the line first, so there is no other traffic. A pass
+ * is divided into one block a thread, as STREAM does, or into chunks that idle threads take, so
+ * that one delayed thread does not delay the pass. Each round runs all cases; best and median are
+ * reported.
  *
- * --probes runs calibrate's own probes of the same in turns with the loops, now before and now
- * after them, on the same memory and CPUs, all after a rest: where neighbours come and go and
- * memory is not all alike, what was measured minutes apart on other pages says little about who
- * measured well. */
+ * --probes runs calibrate's probes of the same kinds in turns with the loops, before or after them,
+ * on the same memory and CPUs, each after a rest. On shared hosts, measurements that are minutes
+ * apart or on other pages differ for reasons of the host. */
 #include <getopt.h>
 #include <omp.h>
 #include <stdbool.h>
@@ -37,8 +37,8 @@
 #define MIB     ((size_t)1 << 20)
 #define HUGE    (2 * MIB)
 #define PER_MIB (MIB / sizeof(uint64_t))
-/* Words [0, n) of the source hold STEP * i + 1: never zero (processors drop stores of zeros over
- * zeros), and their sum is known. */
+/* Word i of the source holds STEP * i + 1. It is never zero, because processors drop stores of
+ * zeros over zeros, and the sum of all words is known. */
 #define STEP 0x9e3779b97f4a7c15u
 #define FILL 0x5851f42d4c957f2du
 
@@ -73,9 +73,9 @@ static uint64_t copy_plain(size_t at, size_t end) {
   return 0;
 }
 
-/* Of a vector instruction set. Four sums, so that reads wait for memory and not for additions, and
- * a pointer that walks: with a base and an index in every load, reads were 4 to 10 % slower on two
- * nodes (Emerald Rapids). Copies fetch ahead, or stores wait for reads. */
+/* The loops for a vector instruction set. Four sums, so that reads do not wait for additions. The
+ * loops increment a pointer: with a base and an index in every load, reads were 4 to 10 % slower on
+ * two nodes (Emerald Rapids). Copies prefetch, because stores would wait for reads otherwise. */
 #define LOOPS(isa, target_name, vec, zero, one, load, store, add)                           \
   __attribute__((target(target_name))) static uint64_t read_##isa(size_t at, size_t end) {  \
     enum { LANES = sizeof(vec) / sizeof(uint64_t) };                                        \
@@ -173,7 +173,8 @@ static void list_cpus(void) {
   must(hk_cpu_order(NULL, &cpus, &n_cpus, &err), &err);
 }
 
-/* OMP_PROC_BIND would bind the process's first thread for good, from which probes start a team. */
+/* OMP_PROC_BIND would bind the process's first thread permanently, and probes start a team from
+ * it. */
 static void take_places(int threads) {
   bool placed = true;
 #pragma omp parallel num_threads(threads) reduction(&& : placed)
@@ -212,7 +213,7 @@ static uint64_t sum_of_source(void) {
   return STEP * (n % 2 == 0 ? n / 2 * (n - 1) : (n - 1) / 2 * n) + n;
 }
 
-/* Every 509th word, which is in another place of its cache line each time. */
+/* Checks every 509th word: 509 is odd, so all places of a cache line are checked. */
 static bool written_well(kind what) {
   for (size_t i = 0; i < given.words; i += 509) {
     if (to[i] != (what == WRITE ? FILL : from[i])) return false;
@@ -238,8 +239,8 @@ static double run_loop(const bench_case *c, const isa *loops, bool check) {
   return (double)bytes_of(c) / seconds;
 }
 
-/* OpenMP's threads spin for a while after a pass; and whoever comes after a rest finds the machine
- * cooler and its turbo fresh. So all rest before they begin, or none. */
+/* OpenMP's threads spin for a while after a pass, and a case that runs after a rest has a cooler
+ * machine and more turbo. So either all cases rest before they begin, or none does. */
 static void rest(void) {
   const struct timespec pause = {.tv_nsec = 50 * 1000000};
   if (given.probes) (void)nanosleep(&pause, NULL);
@@ -286,7 +287,7 @@ static void list_cases(void) {
   }
 }
 
-/* Where no GPU is asked for; the device that it makes up has next to no memory. */
+/* A stand without a GPU: the host backend's device, with very little memory. */
 static void open_stand(void) {
   const hk_stand_options options = {
       .ops = &hk_backend_host,
@@ -340,8 +341,8 @@ static int most_threads(void) {
   return most;
 }
 
-/* A machine's memory need not be all alike, a virtual one's least of all: the array has its pages
- * from wherever there are some, in every part of it. */
+/* Pages of a virtual machine's memory differ in speed. Each part of the array has pages from all
+ * over the memory. */
 static void touch_scattered(char *memory, size_t bytes) {
   const size_t pages = bytes / HUGE, step = pages % 7919 == 0 ? 1 : 7919;
   for (size_t i = 0; i < pages; i++) memory[i * step % pages * HUGE] = 1;
@@ -351,7 +352,7 @@ static uint64_t *array(void) {
   const size_t bytes = (given.words * sizeof *from + HUGE - 1) / HUGE * HUGE;
   void *memory = aligned_alloc(HUGE, bytes);
   if (memory == NULL) fail(ENVIRONMENT, "no memory for the arrays: give a smaller --mib", "");
-  (void)madvise(memory, bytes, MADV_HUGEPAGE); /* whether it helped is read off below */
+  (void)madvise(memory, bytes, MADV_HUGEPAGE); /* its effect is read below */
   touch_scattered(memory, bytes);
   return memory;
 }
@@ -370,7 +371,7 @@ static void find_arrays(void) {
   given.words = (size_t)bytes / MIB * PER_MIB;
 }
 
-/* By the threads that will use it, as blocks. */
+/* First touch by the threads that will use it, in blocks. */
 static void fill_arrays(void) {
   find_arrays();
 #pragma omp parallel for num_threads(most_threads()) schedule(static)
@@ -453,8 +454,8 @@ static void parse_threads(const char *text) {
   }
 }
 
-/* STREAM asks for arrays of four times the last cache; of those a quarter is still there in the
- * next pass, and with a cache of 300 MB reads came out 12 % too fast. Hence sixteen times. */
+/* STREAM asks for arrays of four times the last-level cache. A quarter of such an array is still
+ * cached in the next pass: with a cache of 300 MB reads were 12 % too fast. Hence sixteen times. */
 static size_t default_words(void) {
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
   const size_t wanted = cache > 0 ? 16 * (size_t)cache : 0;

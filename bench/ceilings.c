@@ -49,7 +49,7 @@ static hk_status open_streams(ceilings *c, hk_error *err) {
   return HK_OK;
 }
 
-/* Not zeros: processors drop stores of zeros over zeros, and memory looks faster than it is. */
+/* Not zeros: processors drop stores of zeros over zeros, and memory would appear too fast. */
 static void fill_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const ceilings *c = arg;
@@ -83,7 +83,7 @@ static hk_status open_memory(ceilings *c, hk_bytes host, hk_error *err) {
   return HK_OK;
 }
 
-/* Like fill_chunk: what comes out of the device lands among what the team works on. */
+/* Like fill_chunk: copies out write to memory that the team works on. */
 static hk_status fill_device(ceilings *c, hk_error *err) {
   const hk_backend_ops *ops = c->backend->ops;
   const hk_bytes most = 4 * c->params;
@@ -200,9 +200,9 @@ static hk_bytes whole_segments(hk_bytes bytes, hk_bytes chunk) {
   return (n > 0 ? n : 1) * chunk * SEGMENTS;
 }
 
-/* Queues copies one way, with a time stamp after every SEGMENT-th part. Device memory is halved:
- * what comes in and what goes out never touch the same bytes; the host's second half is what goes
- * out's target. */
+/* Queues copies in one direction, with a time stamp after each of SEGMENTS parts. One half of
+ * device memory is for copies in, the other for copies out. Copies out write to the host's second
+ * half. */
 static hk_status queue(ceilings *c, bool in, hk_bytes total, hk_bytes chunk, hk_error *err) {
   const hk_backend_ops *ops = c->backend->ops;
   hk_stream *stream = in ? c->in : c->out;
@@ -231,7 +231,7 @@ static hk_status times_of(ceilings *c, bool in, hk_ns times[SEGMENTS + 1], hk_er
   return HK_OK;
 }
 
-/* Bytes that had been moved by `at`, between two stamps in proportion. */
+/* Bytes moved until `at`, interpolated between two stamps. */
 static double moved_by(const hk_ns times[SEGMENTS + 1], hk_bytes total, hk_ns at) {
   const double segment = (double)total / SEGMENTS;
   for (int i = 0; i < SEGMENTS; i++) {
@@ -290,8 +290,8 @@ hk_status ceilings_mixed(ceilings *c, int threads, hk_bytes chunk, int rounds,
     if (status == HK_OK) status = times_of(c, true, ins, err);
     if (status == HK_OK) status = times_of(c, false, outs, err);
     if (status != HK_OK || r < 0) continue;
-    /* Where the team outlasts the copies its mean is too high, and the ceiling with it: a bound
-     * made of it stays a bound. */
+    /* If the team outlasts the copies, its mean rate is too high and so is the ceiling. A bound
+     * made of it stays valid. */
     const hk_ns from = begin > outs[0] ? begin : outs[0];
     hk_ns to = end < ins[SEGMENTS] ? end : ins[SEGMENTS];
     if (to > outs[SEGMENTS]) to = outs[SEGMENTS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the machine can do at most, measured beside the engine in the same run: host memory under
- * AdamW's mix of bytes, copies over PCIe, and both at once. */
+/* The machine's limits, measured in the same run as the engine: bandwidth of host memory under
+ * AdamW's mix of reads and writes, of copies over PCIe, and of both at once. */
 #ifndef HK_BENCH_CEILINGS_H
 #define HK_BENCH_CEILINGS_H
 
@@ -12,14 +12,14 @@ typedef struct {
   double least, most; /* of the rounds */
 } ceiling;
 
-/* Arrays that the probes work on: pinned host memory and device memory. */
+/* Arrays of the measurements: pinned host memory and device memory. */
 typedef struct ceilings ceilings;
 hk_status ceilings_open(hk_backend *backend, hk_bytes host, hk_bytes device, int most_threads,
                         ceilings **out, hk_error *err);
 void ceilings_close(ceilings *c);
 
-/* Host memory under AdamW's bytes (three fp32 streams in place, 2 bytes in, 2 bytes out past the
- * caches: 28 a parameter) with next to no arithmetic. */
+/* Bandwidth of host memory under AdamW's traffic with almost no arithmetic: three fp32 streams in
+ * place, 2 bytes read, 2 bytes written with streaming stores: 28 bytes a parameter. */
 ceiling ceilings_dram(ceilings *c, int threads, int rounds);
 /* Copies of `chunk` bytes one after the other; both directions: the sum, in the window in which
  * both run. */
@@ -33,10 +33,10 @@ typedef struct {
 } mixed_ceiling;
 hk_status ceilings_mixed(ceilings *c, int threads, hk_bytes chunk, int rounds,
                          mixed_ceiling *ceilings_at, hk_error *err);
-/* All that a plan must move in an update, none of it waiting for anything: the team has AdamW's
- * bytes of `cpu_share` of the parameters, copies have the others' fp32 state, 12 bytes in and 12
- * out a parameter, and the team's weights, 2 bytes in. rates[rounds]: parameters a second, from the
- * team's start until the last of the three has ended. */
+/* All traffic of an update without dependencies: the team moves AdamW's bytes for `cpu_share` of
+ * the parameters; copies move the others' fp32 state, 12 bytes in and 12 out a parameter, and the
+ * team's weights, 2 bytes in. rates[rounds]: parameters a second, from the team's start to the end
+ * of the last of the three. */
 hk_status ceilings_unhindered(ceilings *c, int threads, double cpu_share, hk_bytes chunk,
                               int rounds, double *rates, hk_error *err);
 
