@@ -47,7 +47,7 @@ static const hk_load *load_of(const hk_calibration *c, const hk_replayed *replay
 
 /* "h2d gpu0", "adamw_cpu". */
 static const char *load_title(const hk_load *load, char *buffer, size_t size) {
-  if (!load || hk_load_is_cpu(load->kind))
+  if (!load || hk_load_is(load->kind, HK_TRAIT_CPU))
     snprintf(buffer, size, "%s", load ? hk_load_name(load->kind) : "-");
   else
     snprintf(buffer, size, "%s gpu%d", hk_load_name(load->kind), load->gpu);

@@ -51,7 +51,9 @@ static inline void truth_of(const hk_probe *p, const hk_machine *m, double *valu
   for (int i = 0; i < p->n_loads; i++) values[i] = direct(m, p->loads[i].kind);
   if (!hk_replay_can(p)) return;
   for (int i = 0; i < p->n_loads; i++)
-    guess[i] = hk_load_is_cpu(p->loads[i].kind) || p->loads[i].kind == HK_LOAD_MAPPED ? 3e9 : 40e9;
+    guess[i] = hk_load_is(p->loads[i].kind, HK_TRAIT_CPU) || p->loads[i].kind == HK_LOAD_MAPPED
+                   ? 3e9
+                   : 40e9;
   must(hk_replay(p, m, guess, values, &err), &err);
 }
 

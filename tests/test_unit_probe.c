@@ -95,7 +95,7 @@ static void test_names(void **state) {
   assert_string_equal(hk_load_unit(HK_LOAD_HOP), "ns");
   assert_int_equal(hk_load_op(HK_LOAD_H2D), HK_OP_STATE_H2D);
   assert_int_equal(hk_load_op(HK_LOAD_MATMUL), HK_OP_KIND_COUNT);
-  assert_true(hk_load_is_cpu(HK_LOAD_CAST) && !hk_load_is_cpu(HK_LOAD_MAPPED));
+  assert_true(hk_load_is(HK_LOAD_CAST, HK_TRAIT_CPU) && !hk_load_is(HK_LOAD_MAPPED, HK_TRAIT_CPU));
   assert_string_equal(hk_probe_group_name(HK_PROBE_CONTENTION), "contention");
 }
 
@@ -119,7 +119,8 @@ static const hk_probe *find(const hk_probe *probes, size_t n, const char *name) 
 }
 
 static bool same_lane(const hk_load *a, const hk_load *b) {
-  return hk_load_is_cpu(a->kind) ? hk_load_is_cpu(b->kind) : a->kind == b->kind && a->gpu == b->gpu;
+  return hk_load_is(a->kind, HK_TRAIT_CPU) ? hk_load_is(b->kind, HK_TRAIT_CPU)
+                                           : a->kind == b->kind && a->gpu == b->gpu;
 }
 
 static void check_load(const hk_probe_scope *s, const hk_probe *p, const hk_load *l) {
@@ -127,7 +128,7 @@ static void check_load(const hk_probe_scope *s, const hk_probe *p, const hk_load
   assert_in_range(l->gpu, 0, s->gpus - 1);
   assert_true(l->chunk > 0 && l->chunk <= s->host_bytes / 8);
   assert_true((l->share > 0) == (p->mode == HK_PROBE_WHOLE));
-  if (hk_load_is_cpu(l->kind)) {
+  if (hk_load_is(l->kind, HK_TRAIT_CPU)) {
     assert_in_range(l->threads, 1, s->cores);
   } else {
     assert_int_equal(l->threads, 0);
@@ -135,7 +136,7 @@ static void check_load(const hk_probe_scope *s, const hk_probe *p, const hk_load
   assert_true(l->kind != HK_LOAD_MATMUL || (l->n > 0 && l->k > 0));
   /* As the stand lays out its memory. */
   assert_true(l->piece >= 0 && l->piece <= s->host_bytes / 4 / 20);
-  assert_true(l->piece == 0 || hk_load_is_cpu(l->kind));
+  assert_true(l->piece == 0 || hk_load_is(l->kind, HK_TRAIT_CPU));
   assert_true(l->kind != HK_LOAD_TURNS ||
               (4 * l->chunk <= s->host_bytes / 4 && 4 * l->chunk <= s->device_bytes / 4));
   assert_true(l->kind != HK_LOAD_PULL || l->chunk % 2 == 0);

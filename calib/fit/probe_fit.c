@@ -72,7 +72,7 @@ static hk_status check_there(const hk_draft *draft) {
 static bool is_replayed(const hk_draft *draft, const hk_series *s) {
   for (int i = 0; i < s->probe.n_loads; i++) {
     const hk_load *load = &s->probe.loads[i];
-    if (hk_load_is_cpu(load->kind) && load->chunk != draft->chunk) return false;
+    if (hk_load_is(load->kind, HK_TRAIT_CPU) && load->chunk != draft->chunk) return false;
   }
   return hk_series_counts(s) && hk_replay_can(&s->probe);
 }

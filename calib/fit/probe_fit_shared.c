@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "calib/fit/probe_fit_draft.h"
+#include "core/bytes.h"
 
 #define SCALE 0.02          /* of residuals: what the model leaves where it holds */
 #define LARGE (16 * HK_MIB) /* size of operations from which latencies hardly count */
@@ -82,19 +83,14 @@ const char *hk_region_probes(const hk_region *r, char *text, size_t size) {
 /* -- Host memory with copies and kernels at once ------------------------------------------------
  */
 
-static bool crosses_link(hk_load_kind kind) {
-  return kind == HK_LOAD_H2D || kind == HK_LOAD_D2H || kind == HK_LOAD_MAPPED ||
-         kind == HK_LOAD_PULL;
-}
-
 /* Copies and kernels at once; and large copies alone, which the capacity must allow as well. */
 static bool is_contention(const hk_draft *draft, const hk_series *s) {
   int kernels = 0, copies = 0, large = 0;
   for (int i = 0; i < s->probe.n_loads; i++) {
     const hk_load *load = &s->probe.loads[i];
-    kernels += hk_load_is_cpu(load->kind) && hk_draft_is_usual(draft, load);
-    copies += crosses_link(load->kind);
-    large += crosses_link(load->kind) && load->chunk >= LARGE;
+    kernels += hk_load_is(load->kind, HK_TRAIT_CPU) && hk_draft_is_usual(draft, load);
+    copies += hk_load_is(load->kind, HK_TRAIT_LINK);
+    large += hk_load_is(load->kind, HK_TRAIT_LINK) && load->chunk >= LARGE;
   }
   return copies > 0 && (kernels > 0 || large == copies) && copies + kernels == s->probe.n_loads &&
          s->probe.mode == HK_PROBE_WINDOW && hk_series_counts(s) && hk_replay_can(&s->probe);
@@ -102,7 +98,7 @@ static bool is_contention(const hk_draft *draft, const hk_series *s) {
 
 static bool has_kernel(const hk_series *s) {
   for (int i = 0; i < s->probe.n_loads; i++)
-    if (hk_load_is_cpu(s->probe.loads[i].kind)) return true;
+    if (hk_load_is(s->probe.loads[i].kind, HK_TRAIT_CPU)) return true;
   return false;
 }
 
@@ -117,9 +113,9 @@ static double traffic(const hk_series *s) {
   double sum = 0;
   for (int i = 0; i < s->probe.n_loads; i++) {
     const hk_load_kind kind = s->probe.loads[i].kind;
-    const double bytes = kind == HK_LOAD_MAPPED ? 24
-                         : crosses_link(kind)   ? 1
-                                                : hk_kernel_bytes(kind);
+    const double bytes = kind == HK_LOAD_MAPPED            ? HK_BYTES_ROUND_TRIP
+                         : hk_load_is(kind, HK_TRAIT_LINK) ? 1
+                                                           : hk_kernel_bytes(kind);
     sum += bytes * s->summary[i].median;
   }
   return sum;

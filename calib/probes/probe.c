@@ -9,16 +9,18 @@
 typedef struct {
   const char *name, *unit, *meaning;
   hk_op_kind op;
+  unsigned traits;
 } load_info;
 
 static const load_info infos[HK_LOAD_KINDS] = {
-#define HK_LOAD_INFO(name, text, unit, op, meaning) {text, unit, meaning, HK_OP_##op},
+#define HK_LOAD_INFO(name, text, unit, op, traits, meaning) \
+  {text, unit, meaning, HK_OP_##op, traits},
     HK_LOADS(HK_LOAD_INFO)
 #undef HK_LOAD_INFO
 };
 
 static const load_info *info_of(hk_load_kind kind) {
-  static const load_info none = {"unknown", "", "", HK_OP_KIND_COUNT};
+  static const load_info none = {"unknown", "", "", HK_OP_KIND_COUNT, HK_TRAIT_NONE};
   return (unsigned)kind < HK_LOAD_KINDS ? &infos[kind] : &none;
 }
 
@@ -38,20 +40,8 @@ hk_op_kind hk_load_op(hk_load_kind kind) {
   return info_of(kind)->op;
 }
 
-bool hk_load_is_cpu(hk_load_kind kind) {
-  switch (kind) {
-    case HK_LOAD_ADAMW_CPU:
-    case HK_LOAD_ADAMW_FP32:
-    case HK_LOAD_UNSCALE:
-    case HK_LOAD_CAST:
-    case HK_LOAD_DRAM_READ:
-    case HK_LOAD_DRAM_WRITE:
-    case HK_LOAD_DRAM_COPY:
-    case HK_LOAD_TOUCH:
-      return true;
-    default:
-      return false;
-  }
+bool hk_load_is(hk_load_kind kind, unsigned traits) {
+  return (info_of(kind)->traits & traits) == traits;
 }
 
 hk_load_kind hk_load_find(const char *name) {
@@ -61,7 +51,7 @@ hk_load_kind hk_load_find(const char *name) {
 }
 
 int64_t hk_load_operation(const hk_load *load) {
-  if (!hk_load_is_cpu(load->kind)) return load->chunk;
+  if (!hk_load_is(load->kind, HK_TRAIT_CPU)) return load->chunk;
   return load->piece > 0 ? load->piece : HK_PROBE_CPU_PIECE;
 }
 

@@ -14,45 +14,85 @@
 #include "core/graph.h"
 #include "core/units.h"
 
-/* X(NAME, text, unit of the value, operation that the simulator replays it as, meaning)
+/* Traits of a load, a set of bits. */
+enum {
+  HK_TRAIT_NONE = 0,
+  HK_TRAIT_CPU = 1,         /* carried out by the CPU team */
+  HK_TRAIT_COPY = 2,        /* copies bytes from or to a GPU, which are verified */
+  HK_TRAIT_IN = 4,          /* to a GPU */
+  HK_TRAIT_SMALL_PAGES = 8, /* host memory: pinned small pages instead of registered huge ones */
+  HK_TRAIT_PAGEABLE = 16,   /* host memory: not pinned */
+  HK_TRAIT_LINK = 32,       /* moves pinned host memory over a GPU's link: the contention of host
+                               memory is fitted to these */
+  HK_TRAIT_DRAM = 64,       /* host memory bandwidth, without AdamW */
+  HK_TRAIT_CALL = 128,      /* carried out by the calling thread; one value a run, no stretches */
+  HK_TRAIT_SOLO = 256,      /* uses what other loads use: the only load of its probe */
+  HK_TRAIT_COPY_IN = HK_TRAIT_COPY | HK_TRAIT_IN,
+  HK_TRAIT_ONE_CALL = HK_TRAIT_CALL | HK_TRAIT_SOLO,
+};
+
+/* X(NAME, text, unit of the value, operation that the simulator replays it as, traits, meaning)
  * HK_OP_KIND_COUNT: the simulator has no such operation; the probe informs a quantity directly, or
- * the reader. Those from SYNC on run alone, on the calling thread. Values are rates, but for SYNC
- * and HOP (ns), MEMORY (B). Bytes of host memory traffic a parameter (docs/architecture.md):
- * AdamW 28, AdamW fp32 28, unscale 8, cast 6. */
-#define HK_LOADS(X)                                                                                \
-  X(H2D, "h2d", "B/s", STATE_H2D, "copies from registered huge pages to a GPU")                    \
-  X(D2H, "d2h", "B/s", STATE_D2H, "copies from a GPU to registered huge pages")                    \
-  X(H2D_PINNED, "h2d_pinned", "B/s", KIND_COUNT, "the same from small pages that are pinned")      \
-  X(D2H_PINNED, "d2h_pinned", "B/s", KIND_COUNT, "the same to small pages that are pinned")        \
-  X(H2D_PAGEABLE, "h2d_pageable", "B/s", WEIGHT_H2D_PAGEABLE, "from memory that is not pinned")    \
-  X(D2H_PAGEABLE, "d2h_pageable", "B/s", GRAD_D2H_PAGEABLE, "to memory that is not pinned")        \
-  X(H2D_CACHED, "h2d_cached", "B/s", WEIGHT_H2D_PAGEABLE, "the same again and again, from caches") \
-  X(PULL, "pull", "B/s", WEIGHT_H2D, "a GPU kernel fetches weights from registered huge pages")    \
-  X(MAPPED, "mapped", "P/s", ADAMW_MAPPED, "GPU AdamW on state in registered host memory")         \
-  X(PEER, "peer", "B/s", KIND_COUNT, "copies from a GPU to the next of the node")                  \
-  X(ADAMW_CPU, "adamw_cpu", "P/s", ADAMW_CPU, "fused AdamW, bf16 gradient in, bf16 weight out")    \
-  X(ADAMW_FP32, "adamw_cpu_fp32", "P/s", ADAMW_CPU_FP32, "AdamW, fp32 gradient, no cast")          \
-  X(UNSCALE, "unscale_cpu", "P/s", UNSCALE_CPU, "pass over an fp32 gradient in place")             \
-  X(CAST, "cast_cpu", "P/s", CAST_CPU, "fp32 weights to bf16")                                     \
-  X(DRAM_READ, "dram_read", "B/s", KIND_COUNT, "CPU threads read host memory")                     \
-  X(DRAM_WRITE, "dram_write", "B/s", KIND_COUNT, "CPU threads write it, past the caches")          \
-  X(DRAM_COPY, "dram_copy", "B/s", KIND_COUNT, "CPU threads copy it, past the caches: in and out") \
-  X(ADAMW_GPU, "adamw_gpu", "P/s", ADAMW_GPU, "AdamW on state in GPU memory")                      \
-  X(UPDATE, "update", "P/s", ADAMW_GPU, "the same in the median operation, from start to end")     \
-  X(MATMUL, "matmul", "F/s", KIND_COUNT, "bf16 matrix product of a model's shape")                 \
-  X(LAUNCH, "launch", "launches/s", KIND_COUNT, "kernels that do next to nothing, between events") \
-  X(SYNC, "sync", "ns", KIND_COUNT, "from queueing such a kernel to knowing that it has ended")    \
-  X(HOP, "hop", "ns", KIND_COUNT, "from a copy's or kernel's end to another queue's that waits")   \
-  X(TOUCH, "touch", "B/s", KIND_COUNT, "first touch of huge pages by the team")                    \
-  X(REGISTER, "register", "B/s", KIND_COUNT, "registering touched huge pages with the GPU")        \
-  X(PIN, "pin", "B/s", KIND_COUNT, "the same with small pages")                                    \
-  X(MEMORY, "gpu_memory", "B", KIND_COUNT, "what the GPU's allocator hands out at most")           \
-  X(TURNS, "copies_at_once", "1", KIND_COUNT, "copies in that run at once, of 4 queued together")  \
-  X(DISK_READ, "disk_read", "B/s", KIND_COUNT, "reading a file, past the page cache")              \
-  X(DISK_WRITE, "disk_write", "B/s", KIND_COUNT, "writing and syncing a file")
+ * the reader. Values are rates, except those of SYNC and HOP (ns) and MEMORY (B). core/bytes.h has
+ * the bytes a parameter of the CPU kernels. */
+#define HK_LOADS(X)                                                                               \
+  X(H2D, "h2d", "B/s", STATE_H2D, HK_TRAIT_COPY_IN | HK_TRAIT_LINK,                               \
+    "copies from registered huge pages to a GPU")                                                 \
+  X(D2H, "d2h", "B/s", STATE_D2H, HK_TRAIT_COPY | HK_TRAIT_LINK,                                  \
+    "copies from a GPU to registered huge pages")                                                 \
+  X(H2D_PINNED, "h2d_pinned", "B/s", KIND_COUNT, HK_TRAIT_COPY_IN | HK_TRAIT_SMALL_PAGES,         \
+    "the same from small pages that are pinned")                                                  \
+  X(D2H_PINNED, "d2h_pinned", "B/s", KIND_COUNT, HK_TRAIT_COPY | HK_TRAIT_SMALL_PAGES,            \
+    "the same to small pages that are pinned")                                                    \
+  X(H2D_PAGEABLE, "h2d_pageable", "B/s", WEIGHT_H2D_PAGEABLE,                                     \
+    HK_TRAIT_COPY_IN | HK_TRAIT_PAGEABLE, "from memory that is not pinned")                       \
+  X(D2H_PAGEABLE, "d2h_pageable", "B/s", GRAD_D2H_PAGEABLE, HK_TRAIT_COPY | HK_TRAIT_PAGEABLE,    \
+    "to memory that is not pinned")                                                               \
+  X(H2D_CACHED, "h2d_cached", "B/s", WEIGHT_H2D_PAGEABLE, HK_TRAIT_COPY_IN | HK_TRAIT_PAGEABLE,   \
+    "the same again and again, from caches")                                                      \
+  X(PULL, "pull", "B/s", WEIGHT_H2D, HK_TRAIT_COPY_IN | HK_TRAIT_LINK,                            \
+    "a GPU kernel fetches weights from registered huge pages")                                    \
+  X(MAPPED, "mapped", "P/s", ADAMW_MAPPED, HK_TRAIT_LINK,                                         \
+    "GPU AdamW on state in registered host memory")                                               \
+  X(PEER, "peer", "B/s", KIND_COUNT, HK_TRAIT_COPY, "copies from a GPU to the next of the node")  \
+  X(ADAMW_CPU, "adamw_cpu", "P/s", ADAMW_CPU, HK_TRAIT_CPU,                                       \
+    "fused AdamW, bf16 gradient in, bf16 weight out")                                             \
+  X(ADAMW_FP32, "adamw_cpu_fp32", "P/s", ADAMW_CPU_FP32, HK_TRAIT_CPU,                            \
+    "AdamW, fp32 gradient, no cast")                                                              \
+  X(UNSCALE, "unscale_cpu", "P/s", UNSCALE_CPU, HK_TRAIT_CPU,                                     \
+    "pass over an fp32 gradient in place")                                                        \
+  X(CAST, "cast_cpu", "P/s", CAST_CPU, HK_TRAIT_CPU, "fp32 weights to bf16")                      \
+  X(DRAM_READ, "dram_read", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_DRAM | HK_TRAIT_SOLO,      \
+    "CPU threads read host memory")                                                               \
+  X(DRAM_WRITE, "dram_write", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_DRAM | HK_TRAIT_SOLO,    \
+    "CPU threads write it, past the caches")                                                      \
+  X(DRAM_COPY, "dram_copy", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_DRAM | HK_TRAIT_SOLO,      \
+    "CPU threads copy it, past the caches: in and out")                                           \
+  X(ADAMW_GPU, "adamw_gpu", "P/s", ADAMW_GPU, HK_TRAIT_NONE, "AdamW on state in GPU memory")      \
+  X(UPDATE, "update", "P/s", ADAMW_GPU, HK_TRAIT_NONE,                                            \
+    "the same in the median operation, from start to end")                                        \
+  X(MATMUL, "matmul", "F/s", KIND_COUNT, HK_TRAIT_SOLO, "bf16 matrix product of a model's shape") \
+  X(LAUNCH, "launch", "launches/s", KIND_COUNT, HK_TRAIT_NONE,                                    \
+    "kernels that do next to nothing, between events")                                            \
+  X(SYNC, "sync", "ns", KIND_COUNT, HK_TRAIT_ONE_CALL,                                            \
+    "from queueing such a kernel to knowing that it has ended")                                   \
+  X(HOP, "hop", "ns", KIND_COUNT, HK_TRAIT_ONE_CALL,                                              \
+    "from a copy's or kernel's end to another queue's that waits")                                \
+  X(TOUCH, "touch", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_ONE_CALL,                          \
+    "first touch of huge pages by the team")                                                      \
+  X(REGISTER, "register", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL,                                   \
+    "registering touched huge pages with the GPU")                                                \
+  X(PIN, "pin", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL, "the same with small pages")                \
+  X(MEMORY, "gpu_memory", "B", KIND_COUNT, HK_TRAIT_ONE_CALL,                                     \
+    "what the GPU's allocator hands out at most")                                                 \
+  X(TURNS, "copies_at_once", "1", KIND_COUNT, HK_TRAIT_ONE_CALL,                                  \
+    "copies in that run at once, of 4 queued together")                                           \
+  X(DISK_READ, "disk_read", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL,                                 \
+    "reading a file, past the page cache")                                                        \
+  X(DISK_WRITE, "disk_write", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL, "writing and syncing a file")
 
 typedef enum {
-#define HK_LOAD_ENUM(name, text, unit, op, meaning) HK_LOAD_##name,
+#define HK_LOAD_ENUM(name, text, unit, op, traits, meaning) HK_LOAD_##name,
   HK_LOADS(HK_LOAD_ENUM)
 #undef HK_LOAD_ENUM
       HK_LOAD_KINDS
@@ -61,8 +101,8 @@ typedef enum {
 const char *hk_load_name(hk_load_kind kind); /* "adamw_cpu" */
 const char *hk_load_unit(hk_load_kind kind); /* "P/s" */
 const char *hk_load_meaning(hk_load_kind kind);
-hk_op_kind hk_load_op(hk_load_kind kind); /* HK_OP_KIND_COUNT: not simulated */
-bool hk_load_is_cpu(hk_load_kind kind);   /* runs on the CPU team */
+hk_op_kind hk_load_op(hk_load_kind kind);            /* HK_OP_KIND_COUNT: not simulated */
+bool hk_load_is(hk_load_kind kind, unsigned traits); /* has all of these HK_TRAIT_* */
 /* HK_LOAD_KINDS when there is none of that name. */
 hk_load_kind hk_load_find(const char *name);
 

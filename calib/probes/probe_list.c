@@ -345,7 +345,7 @@ static void add_gpu_kernels(builder *b) {
 static void add_single(builder *b, hk_load_kind kind, int64_t chunk, bool quick) {
   hk_probe p = named(HK_PROBE_ALONE, quick, "%s", hk_load_name(kind));
   load(&p, (hk_load){.kind = kind, .chunk = chunk});
-  if (hk_load_is_cpu(kind)) p.loads[0].threads = b->scope->cores;
+  if (hk_load_is(kind, HK_TRAIT_CPU)) p.loads[0].threads = b->scope->cores;
   add(b, &p);
 }
 

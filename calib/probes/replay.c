@@ -31,7 +31,7 @@ static hk_lane_kind lane_of(hk_load_kind kind) {
     case HK_LOAD_MAPPED:
       return HK_LANE_UPDATE;
     default:
-      return hk_load_is_cpu(kind) ? HK_LANE_CPU : HK_LANE_GPU;
+      return hk_load_is(kind, HK_TRAIT_CPU) ? HK_LANE_CPU : HK_LANE_GPU;
   }
 }
 

@@ -121,7 +121,7 @@ static bool put_replays(cJSON *root, const hk_profile_fit *fit) {
 
 static bool put_load(cJSON *list, const hk_load *load, const hk_summary *s) {
   char label[64];
-  if (hk_load_is_cpu(load->kind))
+  if (hk_load_is(load->kind, HK_TRAIT_CPU))
     snprintf(label, sizeof label, "%s", hk_load_name(load->kind));
   else
     snprintf(label, sizeof label, "%s gpu%d", hk_load_name(load->kind), load->gpu);

@@ -9,23 +9,6 @@
 #define SAMPLE  (64 * HK_KIB) /* bytes; of the begin, the middle and the end of a slot */
 #define SAMPLES 3
 
-bool hk_stand_is_copy(hk_load_kind kind) {
-  return kind <= HK_LOAD_PULL || kind == HK_LOAD_PEER;
-}
-
-static bool is_pinned(hk_load_kind kind) {
-  return kind == HK_LOAD_H2D_PINNED || kind == HK_LOAD_D2H_PINNED;
-}
-
-static bool is_pageable(hk_load_kind kind) {
-  return kind == HK_LOAD_H2D_PAGEABLE || kind == HK_LOAD_D2H_PAGEABLE || kind == HK_LOAD_H2D_CACHED;
-}
-
-bool hk_stand_is_in(hk_load_kind kind) {
-  return kind == HK_LOAD_H2D || kind == HK_LOAD_H2D_PINNED || kind == HK_LOAD_H2D_PAGEABLE ||
-         kind == HK_LOAD_H2D_CACHED || kind == HK_LOAD_PULL;
-}
-
 /* ---- Where ----------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -47,14 +30,15 @@ static route route_of(const hk_stand_job *job) {
   if (kind == HK_LOAD_PEER) return peer_route(job);
   const hk_stand_gpu *gpu = &stand->gpu[job->load->gpu];
   hk_bytes bytes = stand->quarter / job->parts / 4096 * 4096;
-  char *host = (hk_stand_is_in(kind) ? stand->in : stand->out) + bytes * job->part;
-  if (is_pinned(kind) || is_pageable(kind)) {
-    const hk_stand_pages *pages = is_pinned(kind) ? &stand->pinned : &stand->pageable;
+  char *host = (hk_load_is(kind, HK_TRAIT_IN) ? stand->in : stand->out) + bytes * job->part;
+  if (hk_load_is(kind, HK_TRAIT_SMALL_PAGES) || hk_load_is(kind, HK_TRAIT_PAGEABLE)) {
+    const hk_stand_pages *pages =
+        hk_load_is(kind, HK_TRAIT_SMALL_PAGES) ? &stand->pinned : &stand->pageable;
     host = pages->base;
     bytes = pages->bytes;
   }
   bytes = hk_min(bytes, gpu->quarter);
-  if (!hk_stand_is_in(kind)) return (route){gpu->out, host, bytes, gpu, NULL};
+  if (!hk_load_is(kind, HK_TRAIT_IN)) return (route){gpu->out, host, bytes, gpu, NULL};
   if (job->halved) bytes = bytes / 2 / 4096 * 4096;
   const hk_bytes from = job->halved && kind == HK_LOAD_PULL ? bytes : 0;
   return (route){host + from, gpu->in + from, bytes, NULL, gpu};
@@ -81,8 +65,9 @@ hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err) {
                    (long long)l->chunk);
   }
   hk_stand_pages *pages;
-  if (is_pinned(l->kind) || is_pageable(l->kind)) {
-    HK_TRY(hk_stand_small_pages(job->stand, is_pinned(l->kind), &pages, err));
+  if (hk_load_is(l->kind, HK_TRAIT_SMALL_PAGES) || hk_load_is(l->kind, HK_TRAIT_PAGEABLE)) {
+    HK_TRY(
+        hk_stand_small_pages(job->stand, hk_load_is(l->kind, HK_TRAIT_SMALL_PAGES), &pages, err));
   }
   const hk_bytes room = route_of(job).bytes;
   if (l->chunk <= room) return HK_OK;

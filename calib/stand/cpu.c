@@ -74,12 +74,8 @@ static void run_pass(hk_team *team, pass *p) {
   hk_team_run(team, p->chunks.count, work_chunk, p);
 }
 
-static bool is_dram(hk_load_kind kind) {
-  return kind >= HK_LOAD_DRAM_READ && kind <= HK_LOAD_DRAM_COPY;
-}
-
 static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
-  if (is_dram(job->load->kind)) {
+  if (hk_load_is(job->load->kind, HK_TRAIT_DRAM)) {
     hk_stand_dram_pass(job, team, i);
     return;
   }
@@ -217,7 +213,7 @@ static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sa
 }
 
 hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *err) {
-  if (is_dram(job->load->kind)) return hk_stand_dram_verify(job, team, err);
+  if (hk_load_is(job->load->kind, HK_TRAIT_DRAM)) return hk_stand_dram_verify(job, team, err);
   state_sample *samples = malloc(3 * sizeof *samples);
   if (samples == NULL) return hk_fail_memory(err, 3 * sizeof *samples, "checking CPU kernels");
   const hk_status status = verify_samples(job, team, samples, err);

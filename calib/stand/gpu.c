@@ -80,7 +80,7 @@ void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu) {
 /* ---- Lanes ----------------------------------------------------------------------------------- */
 
 hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load) {
-  if (hk_load_is_cpu(load->kind)) return NULL;
+  if (hk_load_is(load->kind, HK_TRAIT_CPU)) return NULL;
   hk_stand_lane *lanes = stand->gpu[load->gpu].lanes;
   switch (load->kind) {
     case HK_LOAD_H2D:
@@ -153,7 +153,7 @@ hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i) {
 }
 
 hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err) {
-  if (hk_stand_is_copy(job->load->kind)) return hk_stand_copy_queue(job, i, err);
+  if (hk_load_is(job->load->kind, HK_TRAIT_COPY)) return hk_stand_copy_queue(job, i, err);
   const hk_kernel kernel = hk_stand_kernel(job, i);
   return job->stand->ops->launch(hk_stand_lane_of(job->stand, job->load)->stream, &kernel, err);
 }

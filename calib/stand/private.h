@@ -162,8 +162,6 @@ hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const v
 
 /* ---- copy.c ---------------------------------------------------------------------------------- */
 
-bool hk_stand_is_copy(hk_load_kind kind);
-bool hk_stand_is_in(hk_load_kind kind); /* to a GPU, by whatever */
 hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err);
 hk_status hk_stand_copy_queue(const hk_stand_job *job, int64_t i, hk_error *err);
 /* Puts a new pattern where the first operation begins, and looks for it where that ends. */

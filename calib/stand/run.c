@@ -13,22 +13,8 @@
 
 /* ---- What can run ---------------------------------------------------------------------------- */
 
-static bool is_dram(hk_load_kind kind) {
-  return kind >= HK_LOAD_DRAM_READ && kind <= HK_LOAD_DRAM_COPY;
-}
-
-/* Queued or called by the calling thread, one value a run, no stretches: the last kinds. */
-static bool is_call(hk_load_kind kind) {
-  return kind >= HK_LOAD_SYNC;
-}
-
-/* Loads that use what others use, too. */
-static bool is_alone(hk_load_kind kind) {
-  return is_call(kind) || is_dram(kind) || kind == HK_LOAD_MATMUL;
-}
-
 static bool is_team(hk_load_kind kind) {
-  return hk_load_is_cpu(kind) && !is_call(kind);
+  return hk_load_is(kind, HK_TRAIT_CPU) && !hk_load_is(kind, HK_TRAIT_CALL);
 }
 
 static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *err) {
@@ -49,7 +35,9 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *e
     }
   }
   if (l->piece > stand->cpu.params) most = 0;
-  if (l->chunk >= 1 && l->chunk <= most && (!is_dram(l->kind) || l->chunk % 256 == 0)) return HK_OK;
+  if (l->chunk >= 1 && l->chunk <= most &&
+      (!hk_load_is(l->kind, HK_TRAIT_DRAM) || l->chunk % 256 == 0))
+    return HK_OK;
   return hk_fail(err, HK_INPUT, "operations of %lld do not fit the memory that the stand has",
                  (long long)l->chunk);
 }
@@ -59,7 +47,7 @@ static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_er
   if (l->kind >= HK_LOAD_KINDS || l->gpu < 0 || l->gpu >= stand->gpus) {
     return hk_fail(err, HK_INPUT, "there is no such load, or no GPU %d", l->gpu);
   }
-  bool clash = probe->n_loads > 1 && is_alone(l->kind);
+  bool clash = probe->n_loads > 1 && hk_load_is(l->kind, HK_TRAIT_SOLO);
   for (int j = 0; j < i; j++) {
     clash |= hk_stand_lane_of(stand, l) == hk_stand_lane_of(stand, &probe->loads[j]);
   }
@@ -235,7 +223,7 @@ static hk_status first_failure(const hk_stand_job *jobs, int n, hk_error *err) {
     const hk_load *l = jobs[i].load;
     if (jobs[i].err.status == HK_OK) continue;
     char gpu[32] = "";
-    if (!hk_load_is_cpu(l->kind)) snprintf(gpu, sizeof gpu, " on GPU %d", l->gpu);
+    if (!hk_load_is(l->kind, HK_TRAIT_CPU)) snprintf(gpu, sizeof gpu, " on GPU %d", l->gpu);
     return hk_fail(err, jobs[i].err.status, "%s%s: %s", hk_load_name(l->kind), gpu,
                    jobs[i].err.message);
   }
@@ -267,7 +255,7 @@ typedef struct {
 
 static hk_status prepare_data(run *r, hk_error *err) {
   for (int i = 0; i < r->probe->n_loads; i++) {
-    if (!hk_stand_is_copy(r->jobs[i].load->kind)) continue;
+    if (!hk_load_is(r->jobs[i].load->kind, HK_TRAIT_COPY)) continue;
     HK_TRY(hk_stand_copy_prepare(&r->jobs[i], err));
   }
   return HK_OK;
@@ -275,7 +263,7 @@ static hk_status prepare_data(run *r, hk_error *err) {
 
 static hk_status verify_job(const run *r, const hk_stand_job *job, hk_error *err) {
   if (job == r->cpu) return hk_stand_cpu_verify(job, r->team, err);
-  if (hk_stand_is_copy(job->load->kind)) return hk_stand_copy_verify(job, err);
+  if (hk_load_is(job->load->kind, HK_TRAIT_COPY)) return hk_stand_copy_verify(job, err);
   switch (job->load->kind) {
     case HK_LOAD_ADAMW_GPU:
     case HK_LOAD_UPDATE:
@@ -295,7 +283,7 @@ static hk_status rates_of(run *r, double *values, hk_error *err) {
   const hk_stretch *stretches[HK_PROBE_LOADS] = {NULL};
   size_t counts[HK_PROBE_LOADS] = {0};
   const int n = r->probe->n_loads;
-  if (is_call(r->jobs[0].load->kind)) {
+  if (hk_load_is(r->jobs[0].load->kind, HK_TRAIT_CALL)) {
     values[0] = r->jobs[0].value;
     return HK_OK;
   }
@@ -351,7 +339,7 @@ static hk_status try_once(run *r, double wish, bool verify, hk_error *err) {
   choose_amounts(r->jobs, r->probe, r->stand->learnt[r->learnt].rates, wish);
   set_out(r->stand, r->jobs, n);
   if (verify) HK_TRY(prepare_data(r, err));
-  if (is_call(r->jobs[0].load->kind)) {
+  if (hk_load_is(r->jobs[0].load->kind, HK_TRAIT_CALL)) {
     run_call(&r->jobs[0]);
   } else {
     HK_TRY(align_clocks(r->stand, r->probe, err));
@@ -365,7 +353,8 @@ static hk_status try_once(run *r, double wish, bool verify, hk_error *err) {
 static bool shares_target(const hk_probe *probe, const hk_load *load) {
   for (int i = 0; i < probe->n_loads; i++) {
     const hk_load *other = &probe->loads[i];
-    if (other != load && other->gpu == load->gpu && hk_stand_is_in(other->kind)) return true;
+    if (other != load && other->gpu == load->gpu && hk_load_is(other->kind, HK_TRAIT_IN))
+      return true;
   }
   return false;
 }
@@ -388,8 +377,8 @@ static hk_status set_up(run *r, hk_error *err) {
     const hk_load *l = &probe->loads[i];
     r->jobs[i].part = number[l->gpu] < 0 ? 0 : number[l->gpu];
     r->jobs[i].parts = gpus > 0 ? gpus : 1;
-    r->jobs[i].halved = hk_stand_is_in(l->kind) && shares_target(probe, l);
-    if (hk_stand_is_copy(l->kind)) HK_TRY(hk_stand_copy_check(&r->jobs[i], err));
+    r->jobs[i].halved = hk_load_is(l->kind, HK_TRAIT_IN) && shares_target(probe, l);
+    if (hk_load_is(l->kind, HK_TRAIT_COPY)) HK_TRY(hk_stand_copy_check(&r->jobs[i], err));
   }
   return find_learnt(r->stand, probe->name, &r->learnt, err);
 }
@@ -403,7 +392,9 @@ static hk_status measure(run *r, hk_ns wish, bool verify, double *values, hk_err
     HK_TRY(try_once(r, aim, verify, err));
     learn(r);
     status = rates_of(r, values, err);
-    if (status == HK_OK && (is_call(r->jobs[0].load->kind) || duration(r) >= wish / 4)) break;
+    if (status == HK_OK &&
+        (hk_load_is(r->jobs[0].load->kind, HK_TRAIT_CALL) || duration(r) >= wish / 4))
+      break;
     if (status != HK_OK) aim *= 4;
   }
   return status;
