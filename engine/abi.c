@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "core/json.h"
-#include "engine/default_plan.h"
 #include "engine/available_memory.h"
+#include "engine/default_plan.h"
 #include "engine/training.h"
 
 struct hocket_engine {
@@ -165,12 +165,12 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
   /* What is left is the framework's: data loading, checkpoints. A plan that was given has chosen
    * what stays on the GPU. */
-  return hk_choose_routes(plan, most - most / 16, text == NULL ? o->gpu_memory : 0, err);
+  return hk_choose_routes(plan, params, n, most - most / 16, text == NULL ? o->gpu_memory : 0, err);
 }
 
 /* 0: no limit but the machine's. */
-static hk_status check_host_memory(const hk_plan *plan, hk_bytes most, hk_error *err) {
-  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
+static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, size_t n,
+                                   hk_bytes most, hk_error *err) {
   hk_engine_memory memory;
   char needs[32], has[32];
   if (most < 0) {
@@ -178,7 +178,7 @@ static hk_status check_host_memory(const hk_plan *plan, hk_bytes most, hk_error 
                    (long long)most);
   }
   if (most == 0) return HK_OK;
-  HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+  HK_TRY(hk_engine_measure_for(plan, params, n, &memory, err));
   if (memory.host_pinned <= most) return HK_OK;
   return hk_fail(
       err, HK_NO,
@@ -198,7 +198,7 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
-  if (status == HK_OK) status = check_host_memory(&plan, o->host_memory, err);
+  if (status == HK_OK) status = check_host_memory(&plan, params, n, o->host_memory, err);
   if (status == HK_OK) {
     status = hk_engine_create_for(&plan, params, n, groups, n_groups, &inner, engine, err);
   }

@@ -126,35 +126,64 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
 
 /* -- What runs ahead, and what stays on the GPU ------------------------------------------------ */
 
-/* GPU memory a resident parameter: state and a bf16 gradient. Whole slabs waste at most SLAB_WASTE
- * bytes more. */
-#define RESIDENT_BYTES (HK_BYTES_STATE + HK_BYTES_BF16)
-#define SLAB_WASTE     (12 * HK_MIB)
+/* GPU memory of a resident subgroup beside its gradients: 12 bytes of state a parameter, and at
+ * most one slab that is not filled. */
+#define SLAB_WASTE (12 * HK_MIB)
 
-/* Spares for what runs ahead, deep subgroups first, in the host memory that the engine leaves. */
-static hk_status choose_ahead(hk_plan *plan, hk_bytes host_memory, hk_error *err) {
+/* The tensors that a plan is for. */
+typedef struct {
+  const hk_param *params;
+  size_t n;
+} tensor_list;
+
+/* Lets deep subgroups run ahead, as far as the host memory beside the engine's own holds their
+ * spares. */
+static hk_status choose_ahead(hk_plan *plan, const tensor_list *list, hk_bytes host_memory,
+                              hk_error *err) {
   hk_engine_memory memory;
-  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
   hk_plan_run_ahead_within(plan, 0, plan->n_subgroups - 1);
-  HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+  HK_TRY(hk_engine_measure_for(plan, list->params, list->n, &memory, err));
   const hk_bytes left = host_memory - memory.host_pinned - memory.host_pageable;
   hk_plan_run_ahead_within(plan, hk_max(left, 0), plan->n_subgroups - 1);
-  /* Spares are whole slabs, which waste some: the shallowest may not fit after all. */
+  /* Spares are whole slabs, which may be filled in part: measure, and drop the shallowest subgroups
+   * until all fits. */
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     if (!plan->subgroups[s].ahead) continue;
-    HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+    HK_TRY(hk_engine_measure_for(plan, list->params, list->n, &memory, err));
     if (memory.host_pinned + memory.host_pageable <= host_memory) return HK_OK;
     plan->subgroups[s].ahead = false;
   }
   return HK_OK;
 }
 
-/* Shallow subgroups stay on the GPU: forward waits longest for their weights. Returns what is left
- * of the bytes. */
-static hk_bytes choose_resident(hk_plan *plan, hk_bytes bytes) {
+/* Walks through the tensors in flat order. */
+typedef struct {
+  size_t param;
+  int64_t used; /* elements of it that have been passed */
+} tensor_cursor;
+
+/* Bytes of the gradients of the next n elements. */
+static hk_bytes gradient_bytes(const tensor_list *list, tensor_cursor *at, int64_t n) {
+  hk_bytes bytes = 0;
+  while (n > 0) {
+    const hk_param *p = &list->params[at->param];
+    const int64_t here = hk_min(n, p->numel - at->used);
+    bytes += here * (hk_bytes)hk_grad_size(p->grad_type);
+    n -= here;
+    at->used += here;
+    if (at->used == p->numel) *at = (tensor_cursor){.param = at->param + 1};
+  }
+  return bytes;
+}
+
+/* Keeps shallow subgroups on the GPU as far as `bytes` hold their state and gradients, because
+ * forward waits for their weights first. Returns the bytes that are left. */
+static hk_bytes choose_resident(hk_plan *plan, const tensor_list *list, hk_bytes bytes) {
+  tensor_cursor at = {0};
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     hk_plan_subgroup *sub = &plan->subgroups[s];
-    const hk_bytes needs = RESIDENT_BYTES * sub->numel + SLAB_WASTE;
+    const hk_bytes needs =
+        HK_BYTES_STATE * sub->numel + gradient_bytes(list, &at, sub->numel) + SLAB_WASTE;
     if (sub->route != HK_ROUTE_CPU) continue;
     if (needs > bytes) break;
     *sub = (hk_plan_subgroup){.numel = sub->numel, .route = HK_ROUTE_RESIDENT};
@@ -163,6 +192,8 @@ static hk_bytes choose_resident(hk_plan *plan, hk_bytes bytes) {
   return bytes;
 }
 
+/* Lets the new weights of deep subgroups go up before the norm is known, as far as `bytes` hold
+ * them: 2 an element. */
 static void choose_early(hk_plan *plan, hk_bytes bytes) {
   for (size_t s = plan->n_subgroups; s-- > 0;) {
     hk_plan_subgroup *sub = &plan->subgroups[s];
@@ -171,16 +202,22 @@ static void choose_early(hk_plan *plan, hk_bytes bytes) {
   }
 }
 
-hk_status hk_choose_routes(hk_plan *plan, hk_bytes host_memory, hk_bytes gpu_memory,
-                           hk_error *err) {
+hk_status hk_choose_routes(hk_plan *plan, const hk_param *params, size_t n_params,
+                           hk_bytes host_memory, hk_bytes gpu_memory, hk_error *err) {
+  const tensor_list list = {params, n_params};
+  int64_t in_plan = 0, in_tensors = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) in_plan += plan->subgroups[s].numel;
+  for (size_t p = 0; p < n_params; p++) in_tensors += params[p].numel;
+  if (in_plan != in_tensors) return hk_state_fail_sizes(in_tensors, in_plan, err);
   if (plan->overlap != HK_OVERLAP_BOTH) {
-    choose_resident(plan, gpu_memory);
+    choose_resident(plan, &list, gpu_memory);
     return HK_OK;
   }
-  HK_TRY(choose_ahead(plan, host_memory, err));
+  HK_TRY(choose_ahead(plan, &list, host_memory, err));
   const hk_bytes early = hk_min(2 * hk_plan_ahead(plan), gpu_memory);
-  const hk_bytes left = choose_resident(plan, gpu_memory - early);
-  HK_TRY(choose_ahead(plan, host_memory, err)); /* there is more room now */
+  const hk_bytes left = choose_resident(plan, &list, gpu_memory - early);
+  /* Again: resident subgroups take no host memory. */
+  HK_TRY(choose_ahead(plan, &list, host_memory, err));
   choose_early(plan, early + left);
   return HK_OK;
 }

@@ -1,104 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making and unmaking an engine: what memory it needs, where everything lies. */
+/* Creating and destroying an engine, and the questions it answers about itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/private.h"
 #include "engine/topology.h"
-
-/* -- Sizes ------------------------------------------------------------------------------------- */
-
-#define HOST_ALIGN   4096
-#define DEVICE_ALIGN 512
-
-/* Gradients that DeepSpeed's flush casts at a time. */
-#define FLUSH_NUMEL ((int64_t)1 << 24)
-
-static hk_bytes part(hk_bytes *all, hk_bytes bytes, hk_bytes align) {
-  const hk_bytes rounded = (bytes + align - 1) / align * align;
-  *all += rounded;
-  return rounded;
-}
-
-static bool is_deepspeed(const hk_plan *plan) {
-  return plan->runtime == HK_RUNTIME_DEEPSPEED;
-}
-
-static bool has_route(const hk_plan *plan, hk_route route) {
-  int64_t totals[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, totals);
-  return totals[route] > 0;
-}
-
-/* DeepSpeed without interleaving casts a subgroup's weights in a pass of their own, into memory
- * that is not pinned. */
-static bool casts_apart(const hk_plan *plan) {
-  return is_deepspeed(plan) && !hk_plan_interleaves(plan);
-}
-
-static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
-                                  const hk_engine *training) {
-  hk_host_layout h = {0};
-  const bool apart = casts_apart(plan);
-  h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
-  h.grads =
-      part(&h.all, is_deepspeed(plan) ? 4 * state->host_numel : state->host_grad_bytes, HOST_ALIGN);
-  h.weights = part(&h.all, apart ? 0 : 2 * state->host_numel, HOST_ALIGN);
-  h.arrived = part(&h.all, 3 * (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
-  h.bins = part(&h.all,
-                training != NULL ? hk_training_bin_bytes(training)
-                                 : (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t),
-                HOST_ALIGN);
-  h.ticket = part(&h.all, (hk_bytes)sizeof(int64_t), HOST_ALIGN);
-  if (apart) h.pageable = 2 * state->largest_cpu;
-  return h;
-}
-
-/* Training brings bins and slots of its own; it has no flat weights. */
-static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state, bool own_weights,
-                                      const hk_engine *training) {
-  hk_device_layout d = {0};
-  const bool staged = has_route(plan, HK_ROUTE_STAGED);
-  const int64_t buffers = is_deepspeed(plan) ? 1 : plan->buffers;
-  const int64_t cast =
-      is_deepspeed(plan)
-          ? (state->largest_device > FLUSH_NUMEL ? state->largest_device : FLUSH_NUMEL)
-          : 0;
-  d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
-  d.staging =
-      part(&d.all, staged ? buffers * state->slabs_a_piece * state->shape.bytes : 0, DEVICE_ALIGN);
-  d.grads = part(&d.all, state->device_grad_bytes, DEVICE_ALIGN);
-  d.weights = part(&d.all, own_weights && training == NULL ? 2 * state->numel : 0, DEVICE_ALIGN);
-  d.grads32 = part(&d.all, 4 * cast, DEVICE_ALIGN);
-  d.bins = part(&d.all,
-                training != NULL ? hk_training_bin_bytes(training)
-                                 : (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t),
-                DEVICE_ALIGN);
-  d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
-  d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
-  d.slots = part(&d.all, training != NULL ? hk_training_slot_bytes(training) : 0, DEVICE_ALIGN);
-  return d;
-}
-
-int64_t hk_engine_grads32_numel(const hk_engine *e) {
-  return e->device.grads32 / 4;
-}
-
-hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *options,
-                            hk_engine_memory *memory, hk_error *err) {
-  hk_state state;
-  hk_param all = {.weight_type = HK_GRAD_BF16, .grad_type = options->grad_type};
-  for (size_t s = 0; s < plan->n_subgroups; s++) all.numel += plan->subgroups[s].numel;
-  HK_TRY(hk_state_layout(plan, &all, 1, &state, err));
-  const hk_host_layout host = host_layout(plan, &state, NULL);
-  *memory = (hk_engine_memory){
-      .device = device_layout(plan, &state, options->device_weights == NULL, NULL).all,
-      .host_pinned = host.all,
-      .host_pageable = host.pageable};
-  hk_state_free(&state);
-  return HK_OK;
-}
 
 /* -- What the caller gave ---------------------------------------------------------------------- */
 
@@ -220,7 +127,7 @@ static hk_status check_options(const hk_engine_options *options, hk_error *err) 
 
 /* -- Memory ------------------------------------------------------------------------------------ */
 
-static void add_note(hk_engine *e, const char *note) {
+void hk_engine_add_note(hk_engine *e, const char *note) {
   const size_t used = strlen(e->notes);
   if (note == NULL || note[0] == 0 || used + 2 >= sizeof e->notes) return;
   snprintf(e->notes + used, sizeof e->notes - used, "%s%s", used > 0 ? "\n" : "", note);
@@ -277,8 +184,9 @@ static hk_status open_teams(hk_engine *e, hk_error *err) {
                                    .pci = e->info.pci,
                                    .first_core = e->options.first_core};
   HK_TRY(hk_team_open(&options, &e->team, err));
-  add_note(e, hk_team_note(e->team));
-  if (threads < e->plan.cpu_threads) add_note(e, "one of the team's threads queues copies instead");
+  hk_engine_add_note(e, hk_team_note(e->team));
+  if (threads < e->plan.cpu_threads)
+    hk_engine_add_note(e, "one of the team's threads queues copies instead");
   e->thread_squares = calloc((size_t)e->plan.cpu_threads, sizeof *e->thread_squares);
   if (e->thread_squares == NULL) {
     return hk_fail_memory(err, (size_t)e->plan.cpu_threads * sizeof *e->thread_squares,
@@ -295,7 +203,7 @@ static hk_status open_host_memory(hk_engine *e, hk_error *err) {
     HK_TRY(hk_arena_open(h->all, e->team, e->info.pci, &e->arena, err));
     HK_TRY(hk_arena_register(&e->arena, e->backend, err));
   }
-  add_note(e, e->arena.note);
+  hk_engine_add_note(e, e->arena.note);
   if (h->pageable > 0) {
     e->pageable = malloc((size_t)h->pageable);
     if (e->pageable == NULL) {
@@ -303,32 +211,6 @@ static hk_status open_host_memory(hk_engine *e, hk_error *err) {
     }
   }
   return HK_OK;
-}
-
-static void place_host(hk_engine *e, char **slabs) {
-  const hk_host_layout *h = &e->host;
-  *slabs = hk_arena_take(&e->arena, h->slabs, HOST_ALIGN);
-  e->grads = hk_arena_take(&e->arena, h->grads, HOST_ALIGN);
-  char *weights = hk_arena_take(&e->arena, h->weights, HOST_ALIGN);
-  e->weights = h->weights > 0 ? (uint16_t *)weights : NULL; /* else `pageable` */
-  e->arrived = hk_arena_take(&e->arena, h->arrived, HOST_ALIGN);
-  e->bins = hk_arena_take(&e->arena, h->bins, HOST_ALIGN);
-  e->ticket = hk_arena_take(&e->arena, h->ticket, HOST_ALIGN);
-}
-
-static void place_device(hk_engine *e) {
-  const hk_device_layout *d = &e->device;
-  char *at = e->memory + d->slabs;
-  e->staging = at;
-  e->device_grads = at += d->staging;
-  at += d->grads;
-  e->device_weights =
-      e->options.device_weights != NULL ? e->options.device_weights : (uint16_t *)at;
-  e->grads32 = (float *)(at += d->weights);
-  e->device_bins = (uint64_t *)(at += d->grads32);
-  e->device_ticket = (int64_t *)(at += d->bins);
-  e->early = (uint16_t *)(at += d->ticket);
-  e->slots = at + d->early;
 }
 
 /* State and weights begin as zeros, on the device by copying the zeros of fresh host memory. */
@@ -345,7 +227,7 @@ static hk_status clear_device(hk_engine *e, const char *zeros, hk_bytes n_zeros,
 
 static hk_status assign_buffers(hk_engine *e, hk_error *err) {
   const hk_graph *graph = &e->graph;
-  const bool deepspeed = is_deepspeed(&e->plan);
+  const bool deepspeed = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
   e->buffer = calloc(graph->n_ops, sizeof *e->buffer);
   if (e->buffer == NULL) {
     return hk_fail_memory(err, graph->n_ops * sizeof *e->buffer, "the operations' buffers");
@@ -396,9 +278,7 @@ static hk_status open_executor(hk_engine *e, hk_error *err) {
 static hk_status build(hk_engine *e, hk_error *err) {
   HK_TRY(hk_state_layout(&e->plan, e->params, e->n_params, &e->state, err));
   e->kernels = hk_cpu_kernels_best();
-  e->host = host_layout(&e->plan, &e->state, e->training != NULL ? e : NULL);
-  e->device = device_layout(&e->plan, &e->state, e->options.device_weights == NULL,
-                            e->training != NULL ? e : NULL);
+  hk_engine_lay_out(e);
   HK_TRY(hk_graph_build(&e->plan, HK_EXPAND_ENGINE, true, &e->graph, err));
   HK_TRY(assign_buffers(e, err));
   HK_TRY(check_room(e, err));
@@ -409,10 +289,7 @@ static hk_status build(hk_engine *e, hk_error *err) {
   HK_TRY(e->backend->ops->alloc(e->backend, e->device.all, &memory, err));
   e->memory = memory;
   HK_TRY(clear_device(e, e->arena.base, e->host.all, err));
-  char *slabs = NULL;
-  place_host(e, &slabs);
-  place_device(e);
-  hk_state_place(&e->state, slabs, e->memory);
+  hk_engine_place(e);
   return open_executor(e, err);
 }
 

@@ -40,12 +40,17 @@ typedef struct {
                                   takes seconds; NULL: it makes its own */
 } hk_engine_options;
 
-/* What memory the engine takes, before anything is taken. */
+/* Bytes of memory that an engine takes. */
 typedef struct {
   hk_bytes device, host_pinned, host_pageable;
 } hk_engine_memory;
+/* Computes what an engine for this plan will take, without allocating it: a flat engine
+ * (hk_engine_create), whose gradients all have options->grad_type, */
 hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *options,
                             hk_engine_memory *memory, hk_error *err);
+/* or a training engine (hk_engine_create_for), whose tensors have types of their own. */
+hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, size_t n_params,
+                                hk_engine_memory *memory, hk_error *err);
 
 /* Makes an engine with all state and weights zero and step 0. `plan` and groups are copied. Memory
  * that is not there, pinning that is refused: HK_ENVIRONMENT, with figures. Groups that do not add

@@ -23,35 +23,35 @@
 
 /* -- Sizes ------------------------------------------------------------------------------------- */
 
-hk_bytes hk_training_bin_bytes(const hk_engine *e) {
+hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params) {
   hk_bytes bytes = 0;
-  for (int32_t s = 0; s < e->state.n_segments; s++) {
-    const hk_grad_type type = e->params[e->state.segments[s].param].grad_type;
+  for (int32_t s = 0; s < state->n_segments; s++) {
+    const hk_grad_type type = params[state->segments[s].param].grad_type;
     bytes += hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
   }
   return bytes;
 }
 
-static hk_bytes largest_image(const hk_engine *e) {
+static hk_bytes largest_image(const hk_state *state) {
   hk_bytes bytes = 0;
-  for (int32_t i = 0; i < e->state.n_images; i++) {
-    const hk_grad_image *image = &e->state.images[i];
+  for (int32_t i = 0; i < state->n_images; i++) {
+    const hk_grad_image *image = &state->images[i];
     if (!image->on_device && image->bytes > bytes) bytes = image->bytes;
   }
   return (bytes + 511) / 512 * 512;
 }
 
-static int32_t count_slots(const hk_engine *e) {
+static int32_t count_slots(const hk_state *state) {
   int32_t images = 0;
-  for (int32_t i = 0; i < e->state.n_images; i++) images += !e->state.images[i].on_device;
-  const hk_bytes bytes = largest_image(e);
+  for (int32_t i = 0; i < state->n_images; i++) images += !state->images[i].on_device;
+  const hk_bytes bytes = largest_image(state);
   const int64_t fit = bytes > 0 ? MOST_SLOT_BYTES / bytes : 0;
   const int64_t wanted = hk_max(2, hk_min(MOST_SLOTS, fit));
   return (int32_t)hk_min(images, wanted);
 }
 
-hk_bytes hk_training_slot_bytes(const hk_engine *e) {
-  return count_slots(e) * largest_image(e);
+hk_bytes hk_training_slot_bytes(const hk_state *state) {
+  return count_slots(state) * largest_image(state);
 }
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
@@ -59,8 +59,8 @@ hk_bytes hk_training_slot_bytes(const hk_engine *e) {
 static hk_status open_slots(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
-  t->slot_bytes = largest_image(e);
-  const int32_t n = count_slots(e);
+  t->slot_bytes = largest_image(&e->state);
+  const int32_t n = count_slots(&e->state);
   t->slots = calloc((size_t)n + 1, sizeof *t->slots);
   if (t->slots == NULL) return hk_fail_memory(err, (size_t)n * sizeof *t->slots, "slots");
   t->n_slots = n;

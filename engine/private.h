@@ -90,11 +90,19 @@ struct hk_engine {
 hk_status hk_engine_act(void *arg, int32_t op, hk_stream *stream, hk_error *err);
 void hk_engine_join(void *arg, hk_lane_kind lane);
 
+/* Adds a line to what hk_engine_notes returns; NULL and "" add nothing. */
+void hk_engine_add_note(hk_engine *engine, const char *note);
 /* After a failed step only reading is allowed. */
 hk_status hk_engine_refuse_failed(const hk_engine *engine, hk_error *err);
 /* The next step's gradients are to be given anew. */
 hk_status hk_engine_forget_gradients(hk_engine *engine, hk_error *err);
 
+/* -- Memory (engine_memory.c) ------------------------------------------------------------------ */
+
+/* Computes the sizes of all parts, once plan, state layout and tensors are there. */
+void hk_engine_lay_out(hk_engine *engine);
+/* Sets the addresses of all parts, once host and device memory have been allocated. */
+void hk_engine_place(hk_engine *engine);
 /* fp32 values that fit in engine->grads32. */
 int64_t hk_engine_grads32_numel(const hk_engine *engine);
 
@@ -124,9 +132,9 @@ hk_status hk_training_open(hk_engine *engine, hk_error *err);
 void hk_training_close(hk_engine *engine); /* safe at any time */
 /* Lanes of the graph whose operations are not the executor's. */
 unsigned hk_training_external_lanes(const hk_engine *engine);
-/* Device memory that hand-over takes: bins and slots. */
-hk_bytes hk_training_bin_bytes(const hk_engine *engine);
-hk_bytes hk_training_slot_bytes(const hk_engine *engine);
+/* Memory that hand-over takes: bins (device, and a copy on the host), and slots (device). */
+hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params);
+hk_bytes hk_training_slot_bytes(const hk_state *state);
 /* The operation GRAD_D2H. */
 hk_status hk_training_flush_op(hk_engine *engine, int32_t op, hk_stream *stream, hk_error *err);
 

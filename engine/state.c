@@ -130,16 +130,18 @@ static void place_gradients(hk_state *state, const hk_param *params) {
   }
 }
 
+hk_status hk_state_fail_sizes(int64_t in_tensors, int64_t in_plan, hk_error *err) {
+  return hk_fail(err, HK_INPUT,
+                 "the tensors have %lld parameters, the plan's subgroups %lld: they must be of one "
+                 "model and one rank",
+                 (long long)in_tensors, (long long)in_plan);
+}
+
 static hk_status lay_out_gradients(const hk_param *params, size_t n_params, hk_state *state,
                                    hk_error *err) {
   int64_t numel = 0;
   for (size_t p = 0; p < n_params; p++) numel += params[p].numel;
-  if (numel != state->numel) {
-    return hk_fail(err, HK_INPUT,
-                   "the tensors have %lld parameters, the plan's subgroups %lld: they must be of "
-                   "one model and one rank",
-                   (long long)numel, (long long)state->numel);
-  }
+  if (numel != state->numel) return hk_state_fail_sizes(numel, state->numel, err);
   state->n_images = each_image(state, NULL);
   state->images = calloc((size_t)state->n_images, sizeof *state->images);
   if (state->images == NULL) return hk_fail_memory(err, 0, "the gradients' layout");

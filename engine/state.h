@@ -87,6 +87,8 @@ typedef struct {
  * yet. Free with hk_state_free, safe on a zeroed state. */
 hk_status hk_state_layout(const hk_plan *plan, const hk_param *params, size_t n_params,
                           hk_state *state, hk_error *err);
+/* The error for tensors whose elements do not add up to the plan's; returns HK_INPUT. */
+hk_status hk_state_fail_sizes(int64_t in_tensors, int64_t in_plan, hk_error *err);
 /* Gives every slab its place: `host` has host_slabs, `device` device_slabs of shape.bytes. */
 void hk_state_place(hk_state *state, char *host, char *device);
 void hk_state_free(hk_state *state);

@@ -132,66 +132,112 @@ static void subgroups_end_with_their_block(void **unused) {
 }
 
 /* What an engine of this plan takes of the host's memory. */
-static hk_bytes host_bytes(const hk_plan *plan) {
+static hk_bytes host_bytes(const hk_plan *plan, const hk_param *params, size_t n) {
   hk_error err = {0};
   hk_engine_memory memory;
-  const hk_engine_options options = {.grad_type = HK_GRAD_BF16};
-  must(hk_engine_measure(plan, &options, &memory, &err), &err);
+  must(hk_engine_measure_for(plan, params, n, &memory, &err), &err);
   return memory.host_pinned + memory.host_pageable;
 }
 
-/* Deep subgroups first, as many as fit, and what was said to fit does. */
-static void memory_decides_what_runs_ahead(void **unused) {
-  (void)unused;
+/* Deep subgroups run ahead, as many as fit, and what was chosen fits. */
+static void check_ahead(hk_grad_type type) {
   hk_error err = {0};
   hk_param params[20];
   hk_plan plan = {0};
-  for (int p = 0; p < 20; p++) params[p] = (hk_param){.numel = 30000000 + 100000 * p, .block = p};
+  for (int p = 0; p < 20; p++) {
+    params[p] = (hk_param){
+        .numel = 30000000 + 100000 * p, .block = p, .weight_type = type, .grad_type = type};
+  }
   must(hk_default_plan(params, 20, 4, &plan, &err), &err);
   plan.overlap = HK_OVERLAP_BOTH;
-  const hk_bytes least = host_bytes(&plan);
+  const hk_bytes least = host_bytes(&plan, params, 20);
   size_t before = 0;
   for (int step = -2; step <= 40; step++) {
     const hk_bytes room = least + step * (12 * params[10].numel) / 2;
     size_t ahead = 0;
-    must(hk_choose_routes(&plan, room, 0, &err), &err);
+    must(hk_choose_routes(&plan, params, 20, room, 0, &err), &err);
     for (size_t s = 0; s < plan.n_subgroups; s++) ahead += plan.subgroups[s].ahead;
     assert_true(ahead >= before && (step > 1 || ahead == 0));
-    if (ahead > 0) assert_true(host_bytes(&plan) <= room);
+    if (ahead > 0) assert_true(host_bytes(&plan, params, 20) <= room);
     before = ahead;
   }
   assert_true(before >= plan.n_subgroups - 1);
-  must(hk_choose_routes(&plan, 100 * least, 0, &err), &err);
+  must(hk_choose_routes(&plan, params, 20, 100 * least, 0, &err), &err);
   for (size_t s = 0; s < plan.n_subgroups; s++) assert_true(plan.subgroups[s].ahead);
+  assert_int_equal(hk_choose_routes(&plan, params, 19, least, 0, &err), HK_INPUT);
   hk_plan_free(&plan);
 }
 
-/* First early weights, deepest first; with what is left shallow subgroups stay on the GPU. */
-static void gpu_memory_is_kept_to(void **unused) {
+static void memory_decides_what_runs_ahead(void **unused) {
+  (void)unused;
+  for (hk_grad_type type = 0; type < HK_GRAD_TYPES; type++) check_ahead(type);
+}
+
+/* A model of fp32 gradients takes as much memory as was foreseen, an engine of it too. */
+static void measured_memory_is_what_an_engine_takes(void **unused) {
   (void)unused;
   hk_error err = {0};
+  for (uint64_t number = 0; number < 20; number++) {
+    random_stream r = {number + 700};
+    hk_param params[30];
+    hk_plan plan = {0};
+    hk_engine_memory memory;
+    hk_engine *engine = NULL;
+    for (int p = 0; p < 30; p++) {
+      params[p] = (hk_param){.numel = pick(&r, 1, 3000),
+                             .block = p / 4,
+                             .weight_type = (hk_grad_type)pick(&r, 0, 2),
+                             .grad_type = (hk_grad_type)pick(&r, 0, 2)};
+    }
+    must(hk_default_plan(params, 30, 1, &plan, &err), &err);
+    plan.overlap = HK_OVERLAP_BOTH;
+    plan.piece_numel = pick(&r, 100, 9000);
+    must(hk_choose_routes(&plan, params, 30, 200 * HK_MIB, pick(&r, 0, 1) * 13 * HK_MIB, &err),
+         &err);
+    must(hk_engine_measure_for(&plan, params, 30, &memory, &err), &err);
+    const hk_adamw group = {.lr = 1e-3};
+    const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+    must(hk_engine_create_for(&plan, params, 30, &group, 1, &options, &engine, &err), &err);
+    const hk_engine_memory taken = hk_engine_memory_taken(engine);
+    assert_memory_equal(&taken, &memory, sizeof memory);
+    hk_engine_destroy(engine);
+    hk_plan_free(&plan);
+  }
+}
+
+/* First early weights, deepest first; with what is left shallow subgroups stay on the GPU. */
+static void check_gpu_memory(hk_grad_type type) {
+  hk_error err = {0};
+  const hk_bytes resident = 12 + (hk_bytes)hk_grad_size(type);
   hk_param params[8];
   hk_bytes last = 0;
-  for (int p = 0; p < 8; p++) params[p] = (hk_param){.numel = 5000000, .block = p};
-  for (hk_bytes room = 0; room < 900000000; room += 7000000) {
+  for (int p = 0; p < 8; p++) {
+    params[p] = (hk_param){.numel = 5000000, .block = p, .grad_type = type};
+  }
+  for (hk_bytes room = 0; room < 1000000000; room += 7000000) {
     hk_plan plan = {0};
     hk_bytes taken = 0;
     must(hk_default_plan(params, 8, 4, &plan, &err), &err);
     plan.overlap = HK_OVERLAP_BOTH;
-    must(hk_choose_routes(&plan, (hk_bytes)1 << 40, room, &err), &err);
+    must(hk_choose_routes(&plan, params, 8, (hk_bytes)1 << 40, room, &err), &err);
     must(hk_plan_check(&plan, &err), &err);
     for (size_t s = 0; s < plan.n_subgroups; s++) {
       const hk_plan_subgroup *sub = &plan.subgroups[s];
-      const bool resident = sub->route == HK_ROUTE_RESIDENT;
-      assert_false(resident && (sub->ahead || sub->early));
+      const bool on_gpu = sub->route == HK_ROUTE_RESIDENT;
+      assert_false(on_gpu && (sub->ahead || sub->early));
       assert_false(sub->early && !sub->ahead);
-      taken += sub->early ? 2 * sub->numel : resident ? 14 * sub->numel : 0;
+      taken += sub->early ? 2 * sub->numel : on_gpu ? resident * sub->numel : 0;
     }
     assert_true(taken <= room && taken >= last);
     last = taken;
     hk_plan_free(&plan);
   }
-  assert_true(last == 14 * 8 * (hk_bytes)5000000);
+  assert_true(last == resident * 8 * (hk_bytes)5000000);
+}
+
+static void gpu_memory_is_kept_to(void **unused) {
+  (void)unused;
+  for (hk_grad_type type = 0; type < HK_GRAD_TYPES; type++) check_gpu_memory(type);
 }
 
 int main(void) {
@@ -200,6 +246,7 @@ int main(void) {
       cmocka_unit_test(threads_by_affinity),
       cmocka_unit_test(subgroups_end_with_their_block),
       cmocka_unit_test(memory_decides_what_runs_ahead),
+      cmocka_unit_test(measured_memory_is_what_an_engine_takes),
       cmocka_unit_test(gpu_memory_is_kept_to),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
