@@ -133,7 +133,7 @@ static bool lane_is_done(const hk_executor *x, int32_t op) {
 static hk_status await_condition(hk_executor *x, executor_condition holds, int32_t op,
                                  int32_t timeout_ms, bool *there, hk_error *err) {
   struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
+  clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += timeout_ms / 1000;
   until.tv_nsec += timeout_ms % 1000 * 1000000L;
   if (until.tv_nsec >= 1000000000L) {

@@ -2,6 +2,7 @@
 /* Opening and closing an executor: its lanes, workers, dependencies, events and threads. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/executor_private.h"
 #include "engine/topology.h"
@@ -255,7 +256,12 @@ hk_status hk_executor_open(const hk_graph *graph, hk_backend *backend,
   pthread_mutex_init(&x->mutex, NULL);
   pthread_cond_init(&x->run_begins, NULL);
   pthread_cond_init(&x->run_over, NULL);
-  pthread_cond_init(&x->progressed, NULL);
+  /* Timed waits must not depend on the wall clock, which may be set while they last. */
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&x->progressed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
   hk_status status = open_lanes(x, err);
   if (status == HK_OK) status = open_workers(x, err);
   if (status == HK_OK) status = open_dependents(x, err);

@@ -77,7 +77,8 @@ struct hk_executor {
 
   pthread_mutex_t mutex;
   pthread_cond_t run_begins, run_over;
-  pthread_cond_t progressed; /* for callers of hk_executor_await..., of whom n_waiting wait */
+  pthread_cond_t
+      progressed; /* CLOCK_MONOTONIC; for callers of hk_executor_await..., of whom n_waiting wait */
   int n_waiting;
   bool cancelled;
   bool hold; /* in this run every operation of a picking lane waits for the gate */
