@@ -205,23 +205,31 @@ void hk_executor_cancel(hk_executor *x) {
   await_end(x);
 }
 
-hk_status hk_executor_finish(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed, hk_error *err) {
+hk_status hk_executor_finish(hk_executor *x, hk_ns *elapsed, hk_error *err) {
   const hk_error failure = await_end(x);
   if (elapsed != NULL) *elapsed = x->ended_at - x->started_at;
   if (failure.status != HK_OK) {
     *err = failure;
-    return failure.status;
   }
-  return timeline != NULL ? fill_spans(x, x->started_at, timeline, err) : HK_OK;
+  return failure.status;
+}
+
+hk_status hk_executor_read_times(hk_executor *x, hk_timeline *timeline, hk_error *err) {
+  return fill_spans(x, x->started_at, timeline, err);
 }
 
 hk_status hk_executor_run(hk_executor *x, hk_timeline *timeline, hk_ns *elapsed, hk_error *err) {
   HK_TRY(hk_executor_begin(x, timeline != NULL, false, err));
-  return hk_executor_finish(x, timeline, elapsed, err);
+  HK_TRY(hk_executor_finish(x, elapsed, err));
+  return timeline != NULL ? hk_executor_read_times(x, timeline, err) : HK_OK;
 }
 
 hk_ns hk_executor_begun_at(const hk_executor *executor) {
   return executor->started_at;
+}
+
+hk_ns hk_executor_ended_at(const hk_executor *executor) {
+  return executor->ended_at;
 }
 
 bool hk_executor_done(hk_executor *executor, int32_t op) {

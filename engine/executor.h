@@ -88,9 +88,11 @@ hk_status hk_executor_hold_back(hk_executor *executor, hk_lane_kind lane, hk_eve
 /* Ends the run early: operations that have started are completed, no others are started. Returns
  * when nothing runs any more. Do not call hk_executor_finish for this run. */
 void hk_executor_cancel(hk_executor *executor);
-/* Waits for the end of the run; failures, timeline and *elapsed as in hk_executor_run. */
-hk_status hk_executor_finish(hk_executor *executor, hk_timeline *timeline, hk_ns *elapsed,
-                             hk_error *err);
+/* Waits for the end of the run; failures and *elapsed as in hk_executor_run. */
+hk_status hk_executor_finish(hk_executor *executor, hk_ns *elapsed, hk_error *err);
+/* Fills the timeline's spans (ns since the start of the run) and phases with the times of a run
+ * that was begun with `timed` and has been finished without a failure. */
+hk_status hk_executor_read_times(hk_executor *executor, hk_timeline *timeline, hk_error *err);
 
 /* -- During and after a run -------------------------------------------------------------------- */
 
@@ -103,6 +105,8 @@ hk_status hk_executor_finish(hk_executor *executor, hk_timeline *timeline, hk_ns
 void hk_executor_begun(hk_executor *executor);
 /* Start of the last run, CLOCK_MONOTONIC ns. */
 hk_ns hk_executor_begun_at(const hk_executor *executor);
+/* End of the last operation of the last finished run, CLOCK_MONOTONIC ns. */
+hk_ns hk_executor_ended_at(const hk_executor *executor);
 /* Whether a CPU operation has ended in the run under way or, if none is, in the last one. */
 bool hk_executor_done(hk_executor *executor, int32_t op);
 

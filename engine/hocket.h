@@ -218,8 +218,10 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
 
 /* -- What happened ----------------------------------------------------------------------------- */
 
-/* JSON text (schema hocket.engine/1): plan, memory taken, threads, notes, times of the last steps.
- * Valid until the next call on the engine; NULL when out of memory. */
+/* JSON text (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), and
+ * `last_steps`: for each of the last 16 completed steps its `step` and `update_ms`, the time from
+ * when the norm was known until all state and weights were in place. The text is the engine's,
+ * valid until the next call of hocket_report or hocket_destroy. NULL: out of memory. */
 HOCKET_API const char *hocket_report(hocket_engine *engine);
 /* Marks the start or end of an external operation of the iteration (forward or backward of a
  * block) at this point of `stream`, for the timeline. `phase`: 0 forward, 1 backward. Does nothing

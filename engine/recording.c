@@ -2,6 +2,7 @@
 /* What happened in training, as one timeline: the engine's operations, with the graph's names, and
  * forward and backward of the blocks, which the caller marks. Times are CLOCK_MONOTONIC. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/json.h"
 #include "engine/training_private.h"
@@ -75,7 +76,7 @@ static bool make_room(void **list, size_t *room, size_t n, size_t size) {
   return true;
 }
 
-hk_status hk_recording_keep(hk_engine *e, const hk_timeline *timeline, hk_error *err) {
+static hk_status add_spans(hk_engine *e, const hk_timeline *timeline, hk_error *err) {
   struct hk_recording *r = e->training->recording;
   const hk_ns begun = hk_executor_begun_at(e->executor);
   for (size_t i = 0; i < timeline->n_spans && r->n_spans < MOST_SPANS; i++) {
@@ -88,6 +89,21 @@ hk_status hk_recording_keep(hk_engine *e, const hk_timeline *timeline, hk_error 
                                          .end = begun + timeline->spans[i].end};
   }
   return HK_OK;
+}
+
+void hk_recording_keep(hk_engine *e) {
+  hk_error err = {0};
+  hk_timeline timeline = {0};
+  hk_status status = hk_timeline_init(&e->graph, &timeline, &err);
+  if (status == HK_OK) status = hk_executor_read_times(e->executor, &timeline, &err);
+  if (status == HK_OK) status = add_spans(e, &timeline, &err);
+  hk_timeline_free(&timeline);
+  if (status == HK_OK) return;
+  char note[256];
+  free_recording(e);
+  snprintf(note, sizeof note, "the recording was dropped after step %lld: %.150s",
+           (long long)e->training->stepping, err.message);
+  if (strstr(e->notes, "the recording was dropped") == NULL) hk_engine_add_note(e, note);
 }
 
 /* The pass of this block that has begun and not ended, or a new one. */

@@ -153,14 +153,12 @@ static hk_status settle(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_training_state state = state_of(e);
   if (state != HK_STEPPED) return HK_OK;
-  hk_timeline timeline = {0};
-  const bool timed =
-      t->timed && t->recording != NULL && hk_timeline_init(&e->graph, &timeline, err) == HK_OK;
-  hk_status status = hk_executor_finish(e->executor, timed ? &timeline : NULL, NULL, err);
-  if (timed && status == HK_OK) status = hk_recording_keep(e, &timeline, err);
-  hk_timeline_free(&timeline);
+  const hk_status status = hk_executor_finish(e->executor, NULL, err);
   set_state(e, HK_IDLE);
   if (status != HK_OK) return hk_engine_account_for_failure(e, t->stepping, true, err);
+  if (t->timed && t->recording != NULL) hk_recording_keep(e);
+  t->times[t->n_times++ % HK_KEPT_TIMES] = (hk_step_time){
+      .step = t->stepping, .update = hk_executor_ended_at(e->executor) - t->opened_at};
   hk_engine_commit(e, t->stepping);
   return HK_OK;
 }
@@ -297,6 +295,7 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
   HK_TRY(hk_engine_send_ticket(e, err));
   hk_state_relocate(&e->plan, &e->state);
   t->stepping = e->step + 1;
+  t->opened_at = hk_now();
   if (!overlaps(e)) {
     HK_TRY(ops->stream_sync(t->flush, err));
     HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));

@@ -36,6 +36,15 @@ typedef struct {
   int32_t missing; /* tensors that are expected to bring another gradient */
 } hk_image_state;
 
+/* Duration of a step's update: from when the norm was known until all state and weights were in
+ * place. */
+typedef struct {
+  int64_t step;
+  hk_ns update;
+} hk_step_time;
+
+#define HK_KEPT_TIMES 16
+
 typedef enum { HK_IDLE, HK_BEGUN, HK_STEPPED } hk_training_state;
 
 struct hk_training {
@@ -77,6 +86,10 @@ struct hk_training {
   int32_t gate;     /* the graph's BARRIER */
   int64_t stepping; /* number of the step under way */
 
+  hk_ns opened_at;                   /* when the last step's updates were released */
+  hk_step_time times[HK_KEPT_TIMES]; /* of the last completed steps: a ring */
+  int64_t n_times;                   /* completed steps; the next one goes to n_times % KEPT */
+
   bool timed;                     /* the run under way is recorded */
   struct hk_recording *recording; /* NULL: nothing is recorded (recording.c) */
 };
@@ -101,8 +114,9 @@ void hk_handover_expect(hk_engine *e);
 
 /* -- recording.c ------------------------------------------------------------------------------- */
 
-/* Keeps the spans of the run that has just ended. */
-hk_status hk_recording_keep(hk_engine *e, const hk_timeline *timeline, hk_error *err);
+/* Adds the times of the run that has just been finished to the recording. If that fails, for want
+ * of memory, the recording is dropped and a note says so: a step must not fail because of it. */
+void hk_recording_keep(hk_engine *e);
 void hk_recording_close(hk_engine *e);
 
 /* -- training.c -------------------------------------------------------------------------------- */

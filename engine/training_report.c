@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine says of itself in training: plan, threads, memory, as a JSON document. */
+/* hocket_report: plan, threads, memory and times of the last steps, as a JSON document. */
 #include "core/json.h"
 #include "engine/training_private.h"
 
@@ -39,6 +39,23 @@ static void put_routes(const hk_engine *e, cJSON *root, bool *ok) {
   put_number(to, "ahead", (double)ahead, ok);
 }
 
+static void put_times(const hk_engine *e, cJSON *root, bool *ok) {
+  const struct hk_training *t = e->training;
+  cJSON *list = cJSON_AddArrayToObject(root, "last_steps");
+  *ok = *ok && list != NULL;
+  for (int64_t i = hk_max(0, t->n_times - HK_KEPT_TIMES); i < t->n_times && *ok; i++) {
+    const hk_step_time *time = &t->times[i % HK_KEPT_TIMES];
+    cJSON *item = cJSON_CreateObject();
+    *ok = item != NULL && cJSON_AddItemToArray(list, item);
+    if (!*ok) {
+      cJSON_Delete(item);
+      return;
+    }
+    put_number(item, "step", (double)time->step, ok);
+    put_number(item, "update_ms", hk_ms(time->update), ok);
+  }
+}
+
 char *hk_training_describe(hk_engine *e) {
   cJSON *root = cJSON_CreateObject();
   bool ok = root != NULL;
@@ -57,6 +74,7 @@ char *hk_training_describe(hk_engine *e) {
   put_number(root, "operations", (double)e->graph.n_ops, &ok);
   put_routes(e, root, &ok);
   put_memory(e, root, &ok);
+  put_times(e, root, &ok);
   char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
   cJSON_Delete(root);
   return text;

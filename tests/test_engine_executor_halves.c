@@ -106,7 +106,7 @@ static void finish(run *r) {
   hk_error err = {0};
   must(hk_executor_await_lane(r->executor, HK_LANE_FLUSH, &err), &err);
   hk_executor_done_outside(r->executor, r->gate);
-  must(hk_executor_finish(r->executor, NULL, NULL, &err), &err);
+  must(hk_executor_finish(r->executor, NULL, &err), &err);
   assert_int_equal(r->n, 2 * PARTS);
 }
 
@@ -204,7 +204,7 @@ static void check_waits(void) {
   assert_true(there);
   must(hk_executor_await(r.executor, last, 0, &there, &err), &err);
   assert_true(there);
-  must(hk_executor_finish(r.executor, NULL, NULL, &err), &err);
+  must(hk_executor_finish(r.executor, NULL, &err), &err);
   close_run(&r);
 }
 

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Recordings of training when memory is short: the recording is lost, the step is not. */
+#include <dlfcn.h>
+#include <stdatomic.h>
+
+#include "tests/fixture_training.h"
+
+/* Takes the place of the C library's (or a sanitizer's) in this program. The engine's recordings
+ * grow by realloc. */
+static atomic_bool out_of_memory;
+static atomic_int refused;
+void *realloc(void *memory, size_t bytes) {
+  static void *(*_Atomic real)(void *, size_t);
+  if (atomic_load(&real) == NULL) {
+    void *(*found)(void *, size_t);
+    *(void **)&found = dlsym(RTLD_NEXT, "realloc");
+    atomic_store(&real, found);
+  }
+  if (!atomic_load(&out_of_memory)) return atomic_load(&real)(memory, bytes);
+  atomic_fetch_add(&refused, 1);
+  return NULL;
+}
+
+static void iterate(world *w) {
+  hk_error err = {0};
+  hk_training_step_report report;
+  forward(w);
+  backward(w, 0, true);
+  const double squares = plain_squares(w);
+  must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  plain_update(w, hk_grad_scale(squares, 0, 1));
+  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+}
+
+static void assert_report(world *w, const char *wanted, bool there) {
+  char *text = hk_training_describe(w->engine);
+  assert_non_null(text);
+  if ((strstr(text, wanted) != NULL) != there) fail_msg("'%s' in %s", wanted, text);
+  free(text);
+}
+
+static void a_step_outlives_its_recording(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 12; number++) {
+    hk_error err = {0};
+    world w = {.r = {number + 4100}};
+    bool there = false;
+    make_model(&w);
+    make_engine(&w, &hk_backend_host);
+    iterate(&w);
+    must(hk_training_record(w.engine, true, &err), &err);
+    const int before = atomic_load(&refused);
+    atomic_store(&out_of_memory, true);
+    iterate(&w);
+    must(hk_training_drain(w.engine, -1, &there, &err), &err);
+    atomic_store(&out_of_memory, false);
+    assert_true(atomic_load(&refused) > before);
+    assert_null(hk_training_timeline(w.engine));
+    assert_report(&w, "the recording was dropped after step 2: out of memory", true);
+    iterate(&w);
+    assert_state(&w);
+    assert_int_equal(hk_training_step_number(w.engine), 3);
+    /* The next recording is complete. */
+    must(hk_training_record(w.engine, true, &err), &err);
+    iterate(&w);
+    char *text = hk_training_timeline(w.engine);
+    assert_non_null(text);
+    assert_non_null(strstr(text, "\"step\":4"));
+    free(text);
+    assert_state(&w);
+    unmake(&w);
+  }
+}
+
+static void the_report_has_the_times_of_the_last_steps(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w = {.r = {4200}};
+  bool there = false;
+  make_model(&w);
+  make_engine(&w, &hk_backend_host);
+  assert_report(&w, "\"last_steps\":[]", true);
+  for (int i = 0; i < 17; i++) iterate(&w);
+  must(hk_training_drain(w.engine, -1, &there, &err), &err);
+  assert_report(&w, "{\"step\":1,", false); /* 16 are kept */
+  assert_report(&w, "{\"step\":2,", true);
+  assert_report(&w, "{\"step\":17,", true);
+  assert_report(&w, "{\"step\":18,", false);
+  unmake(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_step_outlives_its_recording),
+      cmocka_unit_test(the_report_has_the_times_of_the_last_steps),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
