@@ -53,6 +53,13 @@ EOF
   done
 fi
 
+# The library is loaded under the number of its ABI.
+abi=$(sed -n 's/^#define HOCKET_ABI *\([0-9]*\).*/\1/p' "$root/engine/hocket.h")
+if command -v readelf >/dev/null; then
+  readelf -d "$library/libhocket.so" | grep -q "SONAME.*\[libhocket\.so\.$abi\]" ||
+    fail "the library's soname is not libhocket.so.$abi"
+fi
+
 # build SOURCE: a program of that name here, which knows the library and the header only.
 build() {
   "$cc" -std=c11 -O1 -g -ffp-contract=off -D_GNU_SOURCE "${strict[@]}" "${flags[@]}" "$root/$1" \
