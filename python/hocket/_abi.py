@@ -175,7 +175,7 @@ def candidates() -> Sequence[str]:
     here = pathlib.Path(__file__).resolve().parent
     found = [str(path) for path in sorted(here.glob("lib*/libhocket.so*"))]
     system = ctypes.util.find_library("hocket")
-    return found + ([system] if system else []) + ["libhocket.so.0", "libhocket.so"]
+    return found + ([system] if system else []) + ["libhocket.so.2", "libhocket.so"]
 
 
 def library() -> ctypes.CDLL:
