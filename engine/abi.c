@@ -116,7 +116,10 @@ static hk_param param_of(const hocket_tensor *t) {
 static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *err) {
   int32_t block = 0;
   HK_TRY(check_given(tensors, "tensors", err));
-  if (n < 1) return hk_fail(err, HK_INPUT, "an engine takes at least one tensor");
+  if (n < 1 || n > INT32_MAX / 2) {
+    return hk_fail(err, HK_INPUT, "an engine takes at least one tensor, and at most %d; got %zu",
+                   INT32_MAX / 2, n);
+  }
   for (size_t t = 0; t < n; t++) {
     const char *name = tensors[t].name != NULL ? tensors[t].name : "";
     if (tensors[t].numel < 1 || tensors[t].numel > INT64_MAX / 16) {
@@ -213,6 +216,10 @@ static hk_status convert_and_create(const char *plan, const hocket_tensor *tenso
                                     hk_error *err) {
   HK_TRY(check_counts(tensors, n, err));
   HK_TRY(check_given(groups, "groups", err));
+  if (n_groups < 1 || n_groups > HK_MOST_PARAM_GROUPS) {
+    return hk_fail(err, HK_INPUT, "an engine takes 1 to %d parameter groups, got %zu",
+                   HK_MOST_PARAM_GROUPS, n_groups);
+  }
   hk_param *params = calloc(n, sizeof *params);
   hk_adamw *hyper = calloc(n_groups + 1, sizeof *hyper);
   hk_status status = params != NULL && hyper != NULL
@@ -502,8 +509,8 @@ int hocket_save(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_save(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
 }
@@ -512,8 +519,8 @@ int hocket_load(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(path, "the file's name", &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_load(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
 }
@@ -522,8 +529,8 @@ int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = check_given(hex, "the place for the checksum", &err);
+  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_checksum(h->engine, hex, &err);
   return leave(&in, status, &err, message);
 }

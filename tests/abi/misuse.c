@@ -135,6 +135,10 @@ static void creation(void) {
   REFUSED(hocket_create(NULL, tensors, 0, w.groups, 2, NULL, &engine, message), 2, "one tensor");
   REFUSED(hocket_create(NULL, tensors, w.n, NULL, 2, NULL, &engine, message), 2, "groups");
   REFUSED(hocket_create(NULL, tensors, w.n, w.groups, 0, NULL, &engine, message), 2, "groups");
+  REFUSED(hocket_create(NULL, tensors, SIZE_MAX, w.groups, 2, NULL, &engine, message), 2,
+          "at most");
+  REFUSED(hocket_create(NULL, tensors, w.n, w.groups, SIZE_MAX, NULL, &engine, message), 2,
+          "groups");
   CHECK(hocket_create(NULL, NULL, w.n, w.groups, 2, NULL, &engine, NULL) == 2);
   close_world(&w); /* of no engine */
 }
