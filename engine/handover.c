@@ -95,12 +95,16 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
   t->images = calloc(n_images, sizeof *t->images);
   t->bins_at = calloc(n_segments + 1, sizeof *t->bins_at);
   t->giver = calloc(e->n_params, sizeof *t->giver);
-  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL) {
+  t->discarded = calloc(e->n_params, sizeof *t->discarded);
+  t->segments = calloc(e->n_params + 1, sizeof *t->segments);
+  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL || t->discarded == NULL ||
+      t->segments == NULL) {
     return hk_fail_memory(err, n_images * sizeof *t->images, "the gradients' places");
   }
   for (size_t s = 0; s < n_segments; s++) {
     const hk_grad_type type = e->params[e->state.segments[s].param].grad_type;
     t->bins_at[s + 1] = t->bins_at[s] + hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
+    t->segments[e->state.segments[s].param + 1] = (int32_t)s + 1;
   }
   find_ops(e);
   HK_TRY(open_slots(e, err));
@@ -125,6 +129,8 @@ void hk_handover_close(hk_engine *e) {
   free(t->images);
   free(t->bins_at);
   free(t->giver);
+  free(t->discarded);
+  free(t->segments);
 }
 
 /* -- The caller's streams ---------------------------------------------------------------------- */
@@ -306,14 +312,15 @@ static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int3
   const hk_param *param = &e->params[s->param];
   const bool add = t->given[s->param] > 0;
   const bool new_slot = !image->on_device && t->images[s->image].slot < 0;
-  if (new_slot || add || b->n == HK_SEGMENTS_MOST) HK_TRY(gather_now(e, b, err));
+  if (new_slot || add || t->discarded[s->param] || b->n == HK_SEGMENTS_MOST)
+    HK_TRY(gather_now(e, b, err));
   char *to = hk_engine_segment_grads(e, s);
   if (!image->on_device) {
     HK_TRY(enter_slot(e, s->image, own, err));
     to = slot_memory(e, t->images[s->image].slot) + (s->at - image->at);
   }
   uint64_t *bins = (uint64_t *)(void *)((char *)e->device_bins + t->bins_at[number]);
-  if (add) {
+  if (add || t->discarded[s->param]) {
     const hk_bytes bytes = t->bins_at[number + 1] - t->bins_at[number];
     HK_TRY(e->backend->ops->zero(b->stream, bins, bytes, err));
   }
@@ -330,11 +337,12 @@ static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int3
 }
 
 /* The images of a tensor that has brought what was expected; those that are whole leave. */
-static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, int32_t first,
-                             hk_error *err) {
+static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, hk_error *err) {
   struct hk_training *t = e->training;
+  t->discarded[param] = false;
+  if (t->given[param] == 0) t->n_given++;
   if (++t->given[param] != t->expected[param]) return HK_OK;
-  for (int32_t s = first; s < e->state.n_segments && e->state.segments[s].param == param; s++) {
+  for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
     const int32_t image = e->state.segments[s].image;
     if (--t->images[image].missing > 0 || t->images[image].slot < 0) continue;
     HK_TRY(gather_now(e, b, err));
@@ -346,7 +354,8 @@ static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, int32
 /* What is added comes behind what another stream has given for the tensor. */
 static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error *err) {
   struct hk_training *t = e->training;
-  const int32_t before = t->given[param] > 0 ? t->giver[param] : own;
+  const bool has_bins = t->given[param] > 0 || t->discarded[param];
+  const int32_t before = has_bins ? t->giver[param] : own;
   t->giver[param] = own;
   if (before == own) return HK_OK;
   hk_callers_stream *other = &t->streams[before];
@@ -360,13 +369,11 @@ static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, in
   gather_batch batch = {.stream = t->streams[own].stream};
   for (size_t i = 0; i < n; i++) {
     const int32_t param = (int32_t)list[i].param;
-    const int64_t begin = e->param_end[param] - e->params[param].numel;
-    const int32_t first = hk_state_segment(&e->state, begin);
     HK_TRY(follow_giver(e, param, own, err));
-    for (int32_t s = first; s < e->state.n_segments && e->state.segments[s].param == param; s++) {
+    for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
       HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
     }
-    HK_TRY(count_given(e, &batch, param, first, err));
+    HK_TRY(count_given(e, &batch, param, err));
   }
   HK_TRY(gather_now(e, &batch, err));
   HK_TRY(e->backend->ops->record(batch.stream, t->streams[own].last, err));
@@ -452,6 +459,8 @@ hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
   HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
   HK_TRY(ops->stream_sync(e->stream, err));
   memset(t->given, 0, e->n_params * sizeof *t->given);
+  memset(t->discarded, 0, e->n_params * sizeof *t->discarded);
+  t->n_given = 0;
   t->violated = false;
   hk_handover_expect(e);
   return HK_OK;
@@ -486,9 +495,7 @@ hk_status hk_training_read_gradient(hk_engine *e, size_t param, void *data, hk_e
   if (status == HK_OK) status = e->backend->ops->stream_sync(t->flush, err);
   const int64_t begin = e->param_end[param] - e->params[param].numel;
   const size_t size = hk_grad_size(e->params[param].grad_type);
-  for (int32_t s = hk_state_segment(&e->state, begin);
-       status == HK_OK && s < e->state.n_segments && e->state.segments[s].param == (int32_t)param;
-       s++) {
+  for (int32_t s = t->segments[param]; status == HK_OK && s < t->segments[param + 1]; s++) {
     const size_t at = (size_t)(e->state.segments[s].offset - begin) * size;
     status = read_segment(e, s, (char *)data + at, err);
   }

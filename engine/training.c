@@ -382,7 +382,7 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
   hk_callers_stream *stream = NULL;
   hk_status status = settle_alone(e, err);
   report->step = e->step;
-  for (size_t p = 0; p < e->n_params; p++) report->params += t->given[p] > 0;
+  report->params = t->n_given;
   if (status == HK_OK && report->params > 0) {
     status = hk_handover_stream(e, native, &stream, err);
     if (status == HK_OK) status = hk_training_begin(e, err);
@@ -503,24 +503,19 @@ static hk_status check_param(const hk_engine *e, int64_t param, hk_error *err) {
                  e->n_params);
 }
 
-/* One tensor's gradient: its squares no longer count, nor does it. */
-static hk_status forget_one(hk_engine *e, int64_t param, hk_error *err) {
+/* Forgets one tensor's gradient. Nothing is queued: a tensor without a gradient is neither updated
+ * nor in the norm, and its bins are zeroed before its next gradient is gathered. */
+static void forget_one(hk_engine *e, int64_t param) {
   struct hk_training *t = e->training;
-  hk_squares unused; /* waits for the kernels that write squares */
-  if (t->given[param] == 0) return HK_OK;
-  HK_TRY(hk_handover_squares(e, -1, &unused, err));
+  if (t->given[param] == 0) return;
   t->violated = true;
-  const int64_t begin = e->param_end[param] - e->params[param].numel;
-  for (int32_t s = hk_state_segment(&e->state, begin);
-       s < e->state.n_segments && e->state.segments[s].param == param; s++) {
-    char *bins = (char *)e->device_bins + t->bins_at[s];
-    HK_TRY(e->backend->ops->zero(e->stream, bins, t->bins_at[s + 1] - t->bins_at[s], err));
-    if (t->given[param] >= t->expected[param] && t->expected[param] > 0) {
-      t->images[e->state.segments[s].image].missing++;
-    }
+  const bool complete = t->expected[param] > 0 && t->given[param] >= t->expected[param];
+  for (int32_t s = t->segments[param]; complete && s < t->segments[param + 1]; s++) {
+    t->images[e->state.segments[s].image].missing++;
   }
+  t->discarded[param] = true;
   t->given[param] = 0;
-  return e->backend->ops->stream_sync(e->stream, err);
+  t->n_given--;
 }
 
 hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
@@ -528,15 +523,13 @@ hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_param(e, param, err));
   pthread_mutex_lock(&t->lock);
-  bool any = false;
-  for (size_t p = 0; p < e->n_params; p++) any = any || t->given[p] > 0;
   hk_status status = HK_OK;
-  if (any && param >= 0) {
-    status = forget_one(e, param, err);
-  } else if (param < 0) {
+  if (param >= 0) {
+    forget_one(e, param);
+  } else {
     const bool begun = state_of(e) == HK_BEGUN;
     if (begun) status = end_run(e, err);
-    if (status == HK_OK && (begun || any)) status = hk_handover_reset(e, err);
+    if (status == HK_OK && (begun || t->n_given > 0)) status = hk_handover_reset(e, err);
     t->factor = 1;
   }
   note_failure(e, status);

@@ -64,10 +64,13 @@ struct hk_training {
   uint64_t clock; /* of ages */
   hk_image_state *images;
 
-  int32_t *given;    /* [param] gradients since the last step */
+  int32_t *given;    /* [param] gradients since the last step, or since it was discarded */
+  int32_t n_given;   /* tensors that have some */
+  bool *discarded;   /* [param] its bins still hold squares of a discarded gradient */
   int32_t *giver;    /* [param] index of the caller's stream of the last of them */
   int32_t *expected; /* [param] as many as the step before had */
   hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
+  int32_t *segments; /* [param] its first segment; [n_params]: the number of segments */
   double factor;     /* of hk_training_scale */
 
   /* Running ahead: what was assumed when the run began. */
