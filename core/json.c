@@ -4,14 +4,13 @@
 #include "core/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/infile.h"
 #include "core/json_syntax.h"
 #include "core/names.h"
 #include "core/units.h"
@@ -19,13 +18,6 @@
 #define MAX_FILE (64 * HK_MIB)
 
 /* -- Reading a file ------------------------------------------------------------------------ */
-
-static hk_status fail_errno(hk_error *err, const char *path, const char *what) {
-  int number = errno;
-  bool machine = number == EIO || number == ENOMEM || number == EMFILE || number == ENFILE;
-  return hk_fail(err, machine ? HK_ENVIRONMENT : HK_INPUT, "%s: %s: %s", path, what,
-                 strerror(number));
-}
 
 /* Reads until the end, since a pipe does not say how much there is. *text is the caller's, also
  * after a failure. */
@@ -49,19 +41,18 @@ static hk_status read_all(int fd, const char *path, char **text, size_t *length,
     ssize_t got = read(fd, *text + *length, room - *length);
     if (got == 0) return HK_OK;
     if (got > 0) *length += (size_t)got;
-    if (got < 0 && errno != EINTR) return fail_errno(err, path, "cannot be read");
+    if (got < 0 && errno != EINTR) {
+      hk_infile_fail("cannot be read", err);
+      return hk_fail_prefix(err, "%s", path);
+    }
   }
 }
 
 hk_status hk_json_load(const char *path, cJSON **root, hk_error *err) {
   *root = NULL;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fail_errno(err, path, "cannot be opened");
-  struct stat status;
-  if (fstat(fd, &status) == 0 && S_ISDIR(status.st_mode)) {
-    close(fd);
-    return hk_fail(err, HK_INPUT, "%s: is a directory; expected a JSON file", path);
-  }
+  int fd = -1;
+  if (hk_infile_open(path, "a JSON file", &fd, err) != HK_OK)
+    return hk_fail_prefix(err, "%s", path);
   char *text;
   size_t length;
   hk_status result = read_all(fd, path, &text, &length, err);
@@ -310,28 +301,51 @@ static bool print_safely(const char *text, FILE *stream) {
   }
 }
 
-hk_status hk_json_print(const cJSON *root, FILE *stream, hk_error *err) {
-  char *text = cJSON_Print(root);
-  if (!text) return hk_fail(err, HK_ENVIRONMENT, "out of memory (for printing JSON)");
+static hk_status print_text(const char *text, FILE *stream, hk_error *err) {
   errno = 0;
   bool good = print_safely(text, stream) && fputc('\n', stream) != EOF && fflush(stream) == 0 &&
               !ferror(stream);
   int number = errno;
-  cJSON_free(text);
   if (good) return HK_OK;
   return hk_fail(err, HK_ENVIRONMENT, "cannot write JSON: %s",
                  number ? strerror(number) : "an earlier write to the same place failed");
 }
 
-hk_status hk_json_save(const cJSON *root, const char *path, hk_error *err) {
+static hk_status make_text(const cJSON *root, char **text, hk_error *err) {
+  *text = cJSON_Print(root);
+  return *text ? HK_OK : hk_fail(err, HK_ENVIRONMENT, "out of memory (for printing JSON)");
+}
+
+hk_status hk_json_print(const cJSON *root, FILE *stream, hk_error *err) {
+  char *text;
+  HK_TRY(make_text(root, &text, err));
+  const hk_status status = print_text(text, stream, err);
+  cJSON_free(text);
+  return status;
+}
+
+static hk_status save_text(const char *text, const char *path, hk_error *err) {
   hk_outfile *file;
+  if (strlen(text) >= (size_t)MAX_FILE)
+    return hk_fail(
+        err, HK_INPUT,
+        "cannot write '%s': the document has %zu MiB, and at most 64 MiB are read as JSON", path,
+        strlen(text) / (size_t)HK_MIB);
   HK_TRY(hk_outfile_open(path, &file, err));
-  hk_status printed = hk_json_print(root, hk_outfile_stream(file), err);
+  const hk_status printed = print_text(text, hk_outfile_stream(file), err);
   if (printed != HK_OK && !ferror(hk_outfile_stream(file))) {
-    hk_outfile_abort(file); /* no memory for the text: nothing reached the file */
+    hk_outfile_abort(file);
     return printed;
   }
-  return hk_outfile_close(file, err);
+  return hk_outfile_close(file, err); /* which says why the stream failed */
+}
+
+hk_status hk_json_save(const cJSON *root, const char *path, hk_error *err) {
+  char *text;
+  HK_TRY(make_text(root, &text, err));
+  const hk_status status = save_text(text, path, err);
+  cJSON_free(text);
+  return status;
 }
 
 void hk_json_write_string(FILE *stream, const char *text) {

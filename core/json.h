@@ -11,10 +11,12 @@
 
 #include "core/error.h"
 
-/* Reads and parses a file of at most 64 MiB. On success the caller owns *root (cJSON_Delete).
+/* Reads and parses a file of at most 64 MiB and 4,194,304 values (a value takes some 100 bytes of
+ * memory, however short its text is). On success the caller owns *root (cJSON_Delete).
  * Refused, each with its own message that begins with the path: unreadable, a directory, empty,
- * larger than the limit, not JSON (line and column), truncated, trailing text, duplicate keys in
- * one object, a number that is not finite, a top level that is not an object. */
+ * larger than the limits, a device without an end, not JSON (line and column), truncated, trailing
+ * text, duplicate keys in one object, a number that is not finite, a top level that is not an
+ * object. */
 hk_status hk_json_load(const char *path, cJSON **root, hk_error *err);
 
 /* The same from text; `name` stands for the path in messages. */
@@ -67,7 +69,8 @@ void hk_outfile_abort(hk_outfile *out);
 void hk_outfile_remove_unfinished(void);
 void hk_outfile_on_unfinished(void (*prepare)(void));
 
-/* Prints `root` (pretty, final newline) to a file as above. */
+/* Prints `root` (pretty, final newline) to a file as above. HK_INPUT if hk_json_load would refuse
+ * the file for its size. */
 hk_status hk_json_save(const cJSON *root, const char *path, hk_error *err);
 /* Prints `root` (pretty, final newline) to an open stream and checks the stream. */
 hk_status hk_json_print(const cJSON *root, FILE *stream, hk_error *err);

@@ -12,6 +12,7 @@
 
 #define MAX_DEPTH  512 /* cJSON's own limit is 1000 */
 #define MAX_NUMBER 63  /* cJSON reads no further */
+#define MAX_VALUES (4 << 20)
 
 /* Where the reader stands and, once it has stopped, why: either something else was expected there
  * or what stands there is flawed. */
@@ -20,6 +21,7 @@ typedef struct {
   const char *expected;
   const char *flaw;
   int depth;
+  int values; /* so far */
 } reader;
 
 static bool expected(reader *r, const char *what) {
@@ -199,6 +201,7 @@ static bool read_nested(reader *r, bool (*read)(reader *)) {
 /* A value and the space around it. */
 static bool read_value(reader *r) {
   skip_space(r);
+  if (++r->values > MAX_VALUES) return flawed(r, "more than 4194304 values in one file");
   bool good;
   if (next_is(r, '{')) {
     good = read_nested(r, read_object);

@@ -121,7 +121,7 @@ expect 2 "none of 75 rows was run on h200-16c" fit runs.csv --machine h200-16c
 expect 2 "two profiles of machine 'jlse-h100-4x80gb'" \
   validate runs runs.csv --machine fitted.json --machine jlse-h100-4x80gb
 expect 2 "--machine NAME\|FILE is needed" fit runs.csv
-expect 2 "nowhere\.csv: cannot read: No such file" fit nowhere.csv --machine h200-16c
+expect 2 "nowhere\.csv: cannot be opened: No such file" fit nowhere.csv --machine h200-16c
 expect 2 "free parameter 'pcie\.speed'" fit runs.csv --machine jlse-h100-4x80gb --free pcie.speed
 expect 2 "cannot write 'nowhere/f\.json'" fit runs.csv --machine jlse-h100-4x80gb -o nowhere/f.json
 

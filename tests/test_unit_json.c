@@ -405,7 +405,7 @@ static void test_load(void **state) {
   snprintf(path, sizeof path, "%s/a.json", folder);
   assert_load_fails(path, HK_INPUT, "No such file");
   assert_load_fails(folder, HK_INPUT, "is a directory");
-  assert_load_fails("/dev/zero", HK_INPUT, "larger than 64 MiB");
+  assert_load_fails("/dev/zero", HK_INPUT, "is a device, which has no end");
   assert_load_fails("/dev/null", HK_INPUT, "empty");
 
   write_file(path, "{\"a\":\n oops}", 12);
@@ -466,6 +466,49 @@ static void test_write_string_is_read_back(void **state) {
   free(text);
 }
 
+/* A value takes some 100 bytes of memory: 60 MiB of "0," were 3.3 GB, and accepted. */
+static void test_parse_bounds_values(void **state) {
+  (void)state;
+  static const char head[] = "{\"a\":[0", tail[] = "]}";
+  enum { MOST = 4 << 20 }; /* the object and the array are values, too */
+  const size_t length = sizeof head - 1 + 2 * (size_t)(MOST - 2) + sizeof tail - 1;
+  char *text = malloc(length + 1), *at = text;
+  assert_non_null(text);
+  at = stpcpy(at, head);
+  for (int i = 0; i < MOST - 2; i++) at = stpcpy(at, ",0");
+  strcpy(at, tail);
+  hk_error err = {0};
+  cJSON *root = NULL;
+  assert_int_equal(hk_json_parse(text, length, "T", &root, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "more than 4194304 values"));
+  text[length - 4] = text[length - 3] = ' '; /* one less */
+  assert_int_equal(hk_json_parse(text, length, "T", &root, &err), HK_OK);
+  assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(root, "a")), MOST - 2);
+  cJSON_Delete(root);
+  free(text);
+}
+
+/* What could not be read again is not written. */
+static void test_save_bounds_bytes(void **state) {
+  (void)state;
+  char folder[] = "hk-json-XXXXXX", path[64];
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/a.json", folder);
+  char *text = malloc((64 << 20) + 1);
+  assert_non_null(text);
+  memset(text, 'x', 64 << 20);
+  text[64 << 20] = '\0';
+  hk_error err = {0};
+  cJSON *root = cJSON_CreateObject();
+  assert_non_null(cJSON_AddStringToObject(root, "long", text));
+  assert_int_equal(hk_json_save(root, path, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "at most 64 MiB are read as JSON"));
+  assert_int_not_equal(access(path, F_OK), 0);
+  assert_int_equal(rmdir(folder), 0);
+  cJSON_Delete(root);
+  free(text);
+}
+
 static void test_print(void **state) {
   (void)state;
   cJSON *root = sample();
@@ -496,6 +539,8 @@ int main(void) {
       cmocka_unit_test(test_parse_refuses),
       cmocka_unit_test(test_parse_refuses_every_prefix),
       cmocka_unit_test(test_parse_bounds_nesting),
+      cmocka_unit_test(test_parse_bounds_values),
+      cmocka_unit_test(test_save_bounds_bytes),
       cmocka_unit_test(test_parse_accepts),
       cmocka_unit_test(test_parse_finds_a_duplicate_among_many),
       cmocka_unit_test(test_parse_without_memory),

@@ -118,7 +118,7 @@ static void files_that_cannot_be_read(void **state) {
   hk_run_table table;
   hk_error err = {0};
   assert_int_equal(hk_run_table_load("/nowhere/runs.csv", &table, &err), HK_INPUT);
-  assert_non_null(strstr(err.message, "/nowhere/runs.csv: cannot read: No such file"));
+  assert_non_null(strstr(err.message, "/nowhere/runs.csv: cannot be opened: No such file"));
   assert_int_equal(hk_run_table_load("/tmp", &table, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "directory"));
 }

@@ -3,27 +3,23 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "core/infile.h"
 #include "traces/import_deepspeed_internal.h"
 
 /* Escape sequences (ECMA-48): ESC [ ... final byte; ESC ] ... BEL; ESC and one byte. */
 enum { TEXT, ESCAPE, SEQUENCE, STRING };
 
-static hk_status fail_errno(const char *what, hk_error *err) {
-  int number = errno;
-  bool machine = number == EIO || number == ENOMEM || number == EMFILE || number == ENFILE;
-  return hk_fail(err, machine ? HK_ENVIRONMENT : HK_INPUT, "%s: %s", what, strerror(number));
-}
-
 hk_status hk_log_open(hk_log *log, const char *path, hk_error *err) {
   log->block_n = log->at = log->n = 0;
   log->escape = TEXT;
-  log->file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-  if (!log->file) return fail_errno("cannot be opened", err);
+  log->file = stdin;
+  if (strcmp(path, "-") != 0) return hk_infile_stream(path, "the log of a run", &log->file, err);
   struct stat info;
-  if (fstat(fileno(log->file), &info) != 0 || !S_ISDIR(info.st_mode)) return HK_OK;
-  hk_log_close(log);
-  return hk_fail(err, HK_INPUT, "is a directory; expected the log of a run");
+  if (fstat(STDIN_FILENO, &info) == 0 && S_ISDIR(info.st_mode))
+    return hk_fail(err, HK_INPUT, "is a directory; expected the log of a run");
+  return hk_infile_check(STDIN_FILENO, err);
 }
 
 void hk_log_close(hk_log *log) {
@@ -36,7 +32,7 @@ static hk_status fill(hk_log *log, hk_import_report *report, hk_error *err) {
   errno = 0;
   log->block_n = fread(log->block, 1, sizeof log->block, log->file);
   report->bytes += (long long)log->block_n;
-  return ferror(log->file) ? fail_errno("cannot be read", err) : HK_OK;
+  return ferror(log->file) ? hk_infile_fail("cannot be read", err) : HK_OK;
 }
 
 static void skip_escape(hk_log *log, unsigned char byte) {

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "core/infile.h"
 #include "core/names.h"
 
 #define MOST_BYTES   (64 << 20)
@@ -215,9 +215,6 @@ static hk_status read_runs(reader *r, hk_run_table *table, hk_error *err) {
 /* -- Files ------------------------------------------------------------------------------------- */
 
 static hk_status read_stream(FILE *file, char **text, hk_error *err) {
-  struct stat info;
-  if (fstat(fileno(file), &info) == 0 && S_ISDIR(info.st_mode))
-    return hk_fail(err, HK_INPUT, "it is a directory; expected a CSV file");
   size_t room = 0, n = 0;
   do {
     room = room == 0 ? 1 << 16 : 2 * room;
@@ -226,7 +223,7 @@ static hk_status read_stream(FILE *file, char **text, hk_error *err) {
     *text = larger;
     n += fread(*text + n, 1, room - n, file);
   } while (n == room && n <= MOST_BYTES);
-  if (ferror(file)) return hk_fail(err, HK_INPUT, "cannot read: %s", strerror(errno));
+  if (ferror(file)) return hk_infile_fail("cannot be read", err);
   if (n > MOST_BYTES) return hk_fail(err, HK_INPUT, "larger than %d MiB", MOST_BYTES >> 20);
   if (memchr(*text, '\0', n)) return hk_fail(err, HK_INPUT, "it holds a NUL byte: not a CSV file");
   (*text)[n] = '\0';
@@ -235,12 +232,8 @@ static hk_status read_stream(FILE *file, char **text, hk_error *err) {
 
 /* Everything in the file, for the caller to free; NULL with err set. */
 static char *read_file(const char *path, hk_error *err) {
-  errno = 0;
-  FILE *file = fopen(path, "rb");
-  if (!file) {
-    hk_fail(err, HK_INPUT, "cannot read: %s", strerror(errno));
-    return NULL;
-  }
+  FILE *file = NULL;
+  if (hk_infile_stream(path, "a CSV file", &file, err) != HK_OK) return NULL;
   char *text = NULL;
   if (read_stream(file, &text, err) != HK_OK) {
     free(text);

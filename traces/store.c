@@ -193,6 +193,22 @@ static hk_status take_steps(hk_store *store, int latest, hk_error *err) {
   return execute(store, identity, err);
 }
 
+/* Settings of every connection. The file may be somebody else's: its schema may call no function,
+ * its views and triggers do not run, and damaged pages are refused as they are read. */
+static hk_status set_up(hk_store *store, hk_error *err) {
+  static const struct {
+    int setting, value;
+  } settings[] = {{SQLITE_DBCONFIG_DEFENSIVE, 1},
+                  {SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0},
+                  {SQLITE_DBCONFIG_ENABLE_VIEW, 0},
+                  {SQLITE_DBCONFIG_ENABLE_TRIGGER, 0}};
+  sqlite3_extended_result_codes(store->db, 1);
+  sqlite3_busy_timeout(store->db, store->patience_ms);
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+    sqlite3_db_config(store->db, settings[i].setting, settings[i].value, NULL);
+  return execute(store, "PRAGMA cell_size_check = ON", err);
+}
+
 /* -- Read-only ------------------------------------------------------------------------------- */
 
 /* Whether the log beside the store, or the store itself, cannot be written: on a file system that
@@ -228,8 +244,7 @@ static int open_read_only(hk_store *store) {
 
 static hk_status prepare_read_only(hk_store *store, int latest, hk_error *err) {
   if (open_read_only(store) != SQLITE_OK) return fail(store, err);
-  sqlite3_extended_result_codes(store->db, 1);
-  sqlite3_busy_timeout(store->db, store->patience_ms);
+  HK_TRY(set_up(store, err));
   int64_t version = 0;
   HK_TRY(identify(store, latest, &version, err));
   if (version == latest) return HK_OK;
@@ -246,8 +261,7 @@ static hk_status prepare(hk_store *store, int flags, int latest, hk_error *err) 
   if (!(flags & SQLITE_OPEN_CREATE) && is_read_only(store->path))
     return prepare_read_only(store, latest, err);
   if (sqlite3_open_v2(store->path, &store->db, flags, NULL) != SQLITE_OK) return fail(store, err);
-  sqlite3_extended_result_codes(store->db, 1);
-  sqlite3_busy_timeout(store->db, store->patience_ms);
+  HK_TRY(set_up(store, err));
   int64_t version = 0;
   HK_TRY(identify(store, latest, &version, err));
   if (version < latest) {

@@ -156,6 +156,12 @@ hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *
   for (bool more = true; status == HK_OK && more;) {
     status = hk_store_step(store, statement, &more, err);
     if (status == HK_OK && more) status = append_kept(statement, list, n, err);
+    /* A damaged tree may contain itself: it gives the same rows again and again. */
+    if (status == HK_OK && more && *n > 1 && (*list)[*n - 1].id >= (*list)[*n - 2].id)
+      status = hk_fail(err, HK_ENVIRONMENT,
+                       "the store '%s' is damaged: its timelines are not in "
+                       "the order of their ids",
+                       hk_store_name(store));
   }
   hk_store_finish(statement);
   if (status == HK_OK) return HK_OK;
