@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "core/bytes.h"
+#include "core/infile.h"
 #include "core/json.h"
 #include "engine/private.h"
 #include "engine/training.h"
@@ -451,8 +452,9 @@ hk_status hk_engine_load(hk_engine *e, const char *path, hk_progress progress, v
     return hk_fail(err, HK_ENVIRONMENT,
                    "this engine's last step failed: make a new one and load '%s' into that", path);
   }
-  reader r = {.path = path, .in = fopen(path, "rb")};
-  if (r.in == NULL) return hk_fail(err, HK_INPUT, "cannot read '%s': %s", path, strerror(errno));
+  reader r = {.path = path};
+  if (hk_infile_stream(path, "a checkpoint", &r.in, err) != HK_OK)
+    return hk_fail_prefix(err, "cannot read '%s'", path);
   float *block = NULL;
   hk_status status = allocate_block(e, &block, err);
   if (status == HK_OK) status = load(&r, e, block, progress, arg, err);
