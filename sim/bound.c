@@ -4,6 +4,7 @@
 
 #include <glpk.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -123,22 +124,43 @@ static void load(glp_prob *p, const hk_programme *lp) {
   glp_load_matrix(p, n, rows, columns, values);
 }
 
-/* GLPK keeps an environment a thread; it prints unless told not to. */
-static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_COUNT],
-                       hk_error *err) {
-  glp_term_out(GLP_OFF);
+/* Solves, with every call of GLPK that may fail. */
+static int solve_programme(const hk_programme *lp, hk_bound *bound, double y[ROW_COUNT],
+                           bool *optimal) {
+  glp_term_out(GLP_OFF); /* GLPK keeps an environment a thread, which prints unless told not to */
   glp_prob *p = glp_create_prob();
   load(p, lp);
   glp_smcp parameters;
   glp_init_smcp(&parameters);
   parameters.msg_lev = GLP_MSG_OFF;
   const int code = glp_simplex(p, &parameters);
-  const bool optimal = code == 0 && glp_get_status(p) == GLP_OPT;
-  if (optimal) {
+  *optimal = code == 0 && glp_get_status(p) == GLP_OPT;
+  if (*optimal) {
     for (int r = 0; r < ROW_COUNT; r++) y[r] = fmax(0, glp_get_row_dual(p, r + 1));
     for (int j = 0; j < HK_ROUTE_COUNT; j++) bound->share[j] = glp_get_col_prim(p, j + 1);
   }
   glp_delete_prob(p);
+  return code;
+}
+
+static void leave_glpk(void *place) {
+  longjmp(*(jmp_buf *)place, 1);
+}
+
+/* Without a hook GLPK aborts the program when memory runs out. A hook may leave it by longjmp if
+ * the environment is then freed (reference manual, glp_error_hook). */
+static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_COUNT],
+                       hk_error *err) {
+  jmp_buf place;
+  bool optimal = false;
+  if (glp_init_env() > 1) return hk_fail(err, HK_ENVIRONMENT, "GLPK cannot be set up: no memory");
+  if (setjmp(place) != 0) {
+    glp_free_env();
+    return hk_fail(err, HK_ENVIRONMENT, "out of memory (for the bound's linear programme)");
+  }
+  glp_error_hook(leave_glpk, &place);
+  const int code = solve_programme(lp, bound, y, &optimal);
+  glp_error_hook(NULL, NULL);
   return optimal ? HK_OK
                  : hk_fail(err, HK_ENVIRONMENT,
                            "the bound's linear programme was not solved (GLPK code %d)", code);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Lower bounds: against numbers by hand for each thing that can bind, against a search over a grid
  * of shares that knows nothing of linear programmes, and below every simulated policy. */
+#include <glpk.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -373,6 +374,30 @@ static void below_every_policy(void **state) {
   assert_true(tight > 30); /* with a policy that happens to suit the machine */
 }
 
+static size_t used(void) {
+  size_t total = 0;
+  glp_mem_usage(NULL, NULL, &total, NULL);
+  return total;
+}
+
+/* GLPK aborts the program when it may take no more memory, unless it is stopped. */
+static void glpk_without_memory(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_bound bound;
+  hk_plan_subgroup subgroups[1] = {{.numel = PARAMETERS, .route = HK_ROUTE_CPU}};
+  const hk_plan plan = {.job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1},
+                        .subgroups = subgroups,
+                        .n_subgroups = 1};
+  const hk_machine m = ideal_machine();
+  glp_mem_limit(1);                    /* MiB, of this thread's environment */
+  assert_non_null(glp_alloc(1000, 1)); /* so that there is one */
+  while (used() < (1 << 20) - 2000) glp_alloc(1000, 1);
+  assert_int_equal(hk_bound_physical(&plan, &m, &bound, &err), HK_ENVIRONMENT);
+  assert_non_null(strstr(err.message, "out of memory"));
+  must(hk_bound_physical(&plan, &m, &bound, &err), &err); /* with an environment that is new */
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_resource_binds),
@@ -387,6 +412,7 @@ int main(void) {
       cmocka_unit_test(the_barrier_comes_first),
       cmocka_unit_test(no_point_of_a_grid_is_better),
       cmocka_unit_test(below_every_policy),
+      cmocka_unit_test(glpk_without_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
