@@ -33,9 +33,38 @@ static hk_status write_csv(const hk_args *args, const hk_graph *graph,
   return hk_outfile_close(file, err);
 }
 
+#define LARGE_BYTES 500e6 /* of a trace: browsers fail on not much more */
+
+/* About the size of the file: mean bytes of an operation, of a dependency's arrow and of a
+ * counter's sample, as text. */
+static double estimate_bytes(const hk_args *args, const hk_graph *graph,
+                             const hk_chrome_layer *layers, size_t n) {
+  double bytes = 0;
+  if (wants_csv(args)) return 65 * (double)graph->n_ops;
+  for (size_t i = 0; i < n; i++) {
+    bytes += 220 * (double)graph->n_ops + 85 * (double)graph->n_deps;
+    for (size_t c = 0; c < layers[i].timeline->n_counters; c++)
+      bytes += 70 * (double)layers[i].timeline->counters[c].n;
+  }
+  return bytes;
+}
+
+static hk_status note_size(const hk_args *args, const hk_graph *graph,
+                           const hk_chrome_layer *layers, size_t n, hk_error *err) {
+  const double bytes = estimate_bytes(args, graph, layers, n);
+  if (bytes < LARGE_BYTES || args->quiet) return HK_OK;
+  HK_TRY(hk_emit_flush(err));
+  fprintf(stderr,
+          "hocket trace export: note: %zu operations make a file of about %.1f GB, which viewers "
+          "may not open; larger subgroups make fewer operations\n",
+          graph->n_ops, bytes / 1e9);
+  return HK_OK;
+}
+
 static hk_status write_layers(const hk_args *args, const hk_graph *graph,
                               const hk_chrome_layer *layers, size_t n, const char *title,
                               hk_error *err) {
+  HK_TRY(note_size(args, graph, layers, n, err));
   return wants_csv(args) ? write_csv(args, graph, layers, n, err)
                          : hk_chrome_write_layers(graph, layers, n, title, args->output, err);
 }

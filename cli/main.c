@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -166,9 +167,24 @@ static hk_status close_stdout(hk_error *err) {
                  errno ? strerror(errno) : "an earlier write failed");
 }
 
+static bool has_answer; /* main is about to return its own exit status */
+
+/* libgomp ends the program with exit status 1 when it cannot start a thread. Here 1 is an answer
+ * ("does not fit"), and the environment's failures are 3. */
+static void correct_exit_status(int status, void *unused) {
+  (void)unused;
+  if (has_answer || status == 0) return;
+  fputs(
+      "hocket: a library ended the program: no thread or no memory (OMP_NUM_THREADS=1 needs no "
+      "threads)\n",
+      stderr);
+  _exit(HK_ENVIRONMENT);
+}
+
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* for widths of table cells; numbers stay in the C locale */
   hk_error err = {0}, late = {0};
+  on_exit(correct_exit_status, NULL);
   hk_interrupt_remove_files();
   hk_screen_open();
   const char *name = NULL;
@@ -177,5 +193,6 @@ int main(int argc, char **argv) {
   if (status != HK_OK)
     fprintf(stderr, "hocket%s%s: %s\n", name ? " " : "", name ? name : "", err.message);
   if (lost) fprintf(stderr, "hocket: %s\n", late.message);
+  has_answer = true;
   return (int)(lost ? late.status : status);
 }
