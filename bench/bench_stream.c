@@ -31,7 +31,7 @@
 #endif
 
 #include "calib/stand/stand.h"
-#include "calib/validate/runs.h"
+#include "calib/statistics.h"
 #include "engine/topology.h"
 
 #define MIB     ((size_t)1 << 20)

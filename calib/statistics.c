@@ -51,3 +51,16 @@ double hk_summary_spread(const hk_summary *summary) {
   const double half = (summary->high - summary->low) / 2;
   return half == 0 ? 0 : half / fabs(summary->median); /* one value again and again may be 0 */
 }
+
+double hk_median(double *values, size_t n) {
+  size_t finite = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (!isfinite(values[i])) continue;
+    const double value = values[i];
+    values[i] = values[finite];
+    values[finite++] = value;
+  }
+  if (finite == 0) return NAN;
+  gsl_sort(values, 1, finite);
+  return gsl_stats_median_from_sorted_data(values, 1, finite);
+}

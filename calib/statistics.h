@@ -22,4 +22,8 @@ hk_status hk_summarise(const double *values, size_t n, hk_summary *summary, hk_e
 /* Half the interval over the median; INFINITY where there is none. */
 double hk_summary_spread(const hk_summary *summary);
 
+/* Median of the finite values among values[0..n), which come first after it, sorted; NAN if there
+ * are none. */
+double hk_median(double *values, size_t n);
+
 #endif

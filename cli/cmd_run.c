@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "calib/stand/fingerprint.h"
-#include "calib/validate/runs.h"
+#include "calib/statistics.h"
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/interrupt.h"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Inside calib only: a profile in the making, and the pieces of its fit. probe_fit_line.c knows
  * latency and bandwidth, probe_fit_cpu.c threads, probe_fit_links.c what copies and GPUs say by
- * themselves, probe_fit_shared.c what only replays can say, probe_fit_solve.c the numerics of
- * both, probe_fit_draft.c the profile that comes out. */
+ * themselves, probe_fit_shared.c what only replays can say, probe_fit_draft.c the profile that
+ * comes out. */
 #ifndef HK_CALIB_FIT_PROBE_FIT_DRAFT_H
 #define HK_CALIB_FIT_PROBE_FIT_DRAFT_H
 
 #include "calib/fit/probe_fit.h"
+#include "calib/fit/solver.h"
 #include "calib/probes/replay.h"
 
 /* No interval is narrower, relatively, on either side: two calibrations of an idle machine differ
@@ -94,39 +95,6 @@ double hk_bic(double squares, size_t n, size_t free);
 
 /* Into the fit, under that name. */
 hk_status hk_draft_segments(hk_draft *draft, const char *what, const hk_line *line);
-
-/* -- probe_fit_solve.c ------------------------------------------------------------------------- */
-
-#define HK_MOST_UNKNOWNS 9
-#define HK_MOST_VARIANTS 257 /* settings that the solver asks for at once */
-
-/* A positive number, known by its logarithm. */
-typedef struct {
-  double start, least, most;
-  double width;    /* of the prior about its start, in logarithms */
-  double value;    /* out */
-  double error;    /* out: standard error of the logarithm */
-  bool determined; /* out; false: value is start */
-} hk_unknown;
-
-typedef struct {
-  hk_unknown *unknowns;
-  size_t n, n_residuals;
-  double scale; /* of the residuals, unless they turn out larger: beyond 1.345 of it they count
-                   less (Huber) */
-  double noise; /* what they scatter by even where the model is right */
-  bool rough;   /* has kinks and several valleys: look around and polish */
-  /* Residuals of `variants` settings at once: values[v * n + j] -> out[v * n_residuals + i]. */
-  hk_status (*residuals)(void *context, const double *values, size_t variants, double *out,
-                         hk_error *err);
-  void *context;
-  double squares; /* out: sum of squared residuals */
-  hk_error *err;
-} hk_solve_problem;
-
-/* Least squares with weak priors. Unknowns of which the data know less than their prior go back to
- * their start, unless the data refuse that. */
-hk_status hk_solve(hk_solve_problem *problem);
 
 /* -- probe_fit_replays.c ----------------------------------------------------------------------- */
 

@@ -50,7 +50,8 @@ hk_status hk_region_fit(hk_region *region, bool rough) {
   hk_solve_problem problem = {.unknowns = region->unknowns,
                               .n = region->n,
                               .scale = SCALE,
-                              .rough = rough,
+                              .scouts = rough ? HK_MOST_SCOUTS : 0,
+                              .polish = rough,
                               .residuals = residuals,
                               .context = region,
                               .err = region->draft->err};
@@ -176,7 +177,8 @@ static hk_status open_region(hk_draft *draft, hk_region *r) {
       {&m->shared_reads, {.start = 1, .least = 0.2, .most = 1, .width = log(1.5)}},
   };
   enum { N = sizeof unknowns / sizeof *unknowns };
-  _Static_assert((int)N <= HK_MOST_UNKNOWNS, "a region has no room for its unknowns");
+  _Static_assert((int)N <= HK_MOST_UNKNOWNS && HK_MOST_UNKNOWNS <= HK_REPLAY_VARIED,
+                 "a region has no room for its unknowns");
   for (int i = 0; i < N; i++) {
     if (unknowns[i].quantity == &m->shared_reads && !shared) continue;
     r->quantities[r->n] = unknowns[i].quantity;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A fit from a table to a profile: rows to residuals, and what is said about the result. */
+/* Fit of a profile to a run table, from the rows to the figures that describe the result. */
 #include "calib/fit/table_fit.h"
 
-#include <gsl/gsl_errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calib/fit/table_fit_problem.h"
+#include "calib/statistics.h"
 
 /* -- Rows -------------------------------------------------------------------------------------- */
 
@@ -42,8 +42,7 @@ static hk_status make_cases(hk_fit_problem *p, const hk_run *const *runs, size_t
 static hk_status make_residuals(hk_fit_problem *p) {
   const size_t most = p->n_cases * HK_RUN_TIMES_END;
   p->residuals = malloc(most * sizeof *p->residuals);
-  p->weights = malloc(most * sizeof *p->weights);
-  if (!p->residuals || !p->weights)
+  if (!p->residuals)
     return hk_fail_memory(p->err, most * sizeof *p->residuals, "the residuals of a fit");
   for (size_t i = 0; i < p->n_cases; i++) {
     for (int f = 0; f < HK_RUN_TIMES_END; f++) {
@@ -61,16 +60,16 @@ static void close_problem(hk_fit_problem *p) {
   for (size_t i = 0; i < p->n_cases; i++) hk_run_case_free(&p->cases[i]);
   free(p->cases);
   free(p->residuals);
-  free(p->weights);
 }
 
 /* -- How good it is ---------------------------------------------------------------------------- */
 
 static hk_status find_medians(hk_fit_problem *p, double medians[HK_RUN_TIMES_END]) {
   const size_t n = p->n_residuals;
-  double *r = malloc(2 * n * sizeof *r);
+  double values[HK_FIT_MOST_FREE], *r = malloc(2 * n * sizeof *r);
   if (!r) return hk_fail_memory(p->err, 2 * n * sizeof *r, "the residuals of a fit");
-  const hk_status status = hk_fit_evaluate(p, &p->x, 1, r);
+  for (size_t j = 0; j < p->n; j++) values[j] = p->parameters[j].value;
+  const hk_status status = hk_fit_evaluate(p, values, 1, r);
   for (int f = 0; status == HK_OK && f < HK_RUN_TIMES_END; f++) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
@@ -89,11 +88,7 @@ static hk_status fit_problem(hk_fit_problem *p, const hk_run *const *runs, size_
   HK_TRY(make_residuals(p));
   HK_TRY(hk_fit_choose(p, fit));
   p->parameters = fit->parameters;
-  p->n = p->n_active = fit->n;
-  for (size_t i = 0; i < p->n; i++) {
-    p->active[i] = i;
-    p->x[i] = log(fit->parameters[i].start);
-  }
+  p->n = fit->n;
   HK_TRY(find_medians(p, fit->median_before));
   HK_TRY(hk_fit_solve(p, fit));
   HK_TRY(find_medians(p, fit->median_after));
@@ -111,10 +106,7 @@ hk_status hk_fit_rows(const hk_run *const *runs, size_t n, const char *table,
   hk_machine start;
   HK_TRY(hk_fit_start(machine, &start, err));
   hk_fit_problem problem = {.start = &start, .options = options, .err = err};
-  /* GSL would abort the program: every status is looked at instead. */
-  gsl_error_handler_t *before = gsl_set_error_handler_off();
   const hk_status status = fit_problem(&problem, runs, n, table, fit);
-  gsl_set_error_handler(before);
   close_problem(&problem);
   hk_machine_free(&start);
   if (status != HK_OK) hk_fit_free(fit);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "calib/fit/table_fit_problem.h"
+#include "calib/statistics.h"
 
 typedef struct {
   const hk_run **runs; /* of this machine */

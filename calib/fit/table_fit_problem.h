@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Inside calib only: the pieces of a fit. table_fit_quantities.c knows the parameters,
- * table_fit_solve.c the numerics, table_fit_document.c the document that comes out. */
+ * table_fit_residuals.c the simulations, table_fit_document.c the document that comes out. */
 #ifndef HK_CALIB_FIT_TABLE_FIT_PROBLEM_H
 #define HK_CALIB_FIT_TABLE_FIT_PROBLEM_H
 
+#include "calib/fit/solver.h"
 #include "calib/fit/table_fit.h"
-
-/* Vectors over the parameters of a fit hold natural logarithms of their values. */
-typedef double hk_fit_vector[HK_FIT_MOST_FREE];
 
 typedef struct {
   size_t of; /* case */
@@ -19,20 +17,14 @@ typedef struct {
   const hk_machine *start;
   hk_fit_parameter *parameters; /* of the fit */
   size_t n;
-  hk_fit_vector x;                           /* where they are now */
-  size_t active[HK_FIT_MOST_FREE], n_active; /* those not given back to their start */
 
   hk_run_case *cases;
   size_t n_cases;
   hk_fit_residual *residuals;
   size_t n_residuals;
-  double *weights; /* square roots of Huber's, one a residual */
-  double scatter;
 
-  int64_t simulations;
-  int jacobians; /* so far: a measure of progress */
+  int64_t simulations; /* so far */
   const hk_fit_options *options;
-  hk_status status; /* of what failed inside a callback of the solver */
   hk_error *err;
 } hk_fit_problem;
 
@@ -46,13 +38,14 @@ hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values);
 /* Six digits: more than a standard error ever leaves, and profiles are for people too. */
 double hk_fit_rounded(double value);
 
-/* -- table_fit_solve.c ------------------------------------------------------------------------- */
+/* -- table_fit_residuals.c ----------------------------------------------------------------------
+ */
 
-/* ln(predicted / measured) for `variants` settings of the parameters: `out` holds n_residuals for
- * each. */
-hk_status hk_fit_evaluate(hk_fit_problem *problem, const hk_fit_vector *x, size_t variants,
+/* ln(predicted / measured) for `variants` settings of the parameters, values[v * n + j]: `out`
+ * holds n_residuals for each. */
+hk_status hk_fit_evaluate(hk_fit_problem *problem, const double *values, size_t variants,
                           double *out);
-/* Moves x to the minimum, gives back what is not determined, and fills the fit's numbers. */
+/* Fills the fit's parameters and numbers. */
 hk_status hk_fit_solve(hk_fit_problem *problem, hk_fit *fit);
 
 /* -- table_fit_document.c ---------------------------------------------------------------------- */

@@ -132,8 +132,9 @@ static hk_status is_felt(hk_fit_problem *problem, hk_fit_parameter *parameter, b
   hk_fit_problem one = *problem;
   one.parameters = parameter;
   one.n = 1;
-  const double x = log(parameter->start), width = log(parameter->prior_factor);
-  const hk_fit_vector points[3] = {{x}, {x - width}, {x + width}};
+  const double points[3] = {parameter->start,
+                            fmax(parameter->start / parameter->prior_factor, parameter->least),
+                            fmin(parameter->start * parameter->prior_factor, parameter->most)};
   const size_t n = one.n_residuals;
   double *values = malloc(3 * n * sizeof *values);
   if (!values) return hk_fail_memory(one.err, 3 * n * sizeof *values, "a fit");

@@ -106,7 +106,4 @@ hk_status hk_runs_compare(const hk_run_table *table, const hk_machine *machines,
                           hk_run_comparison *comparison, hk_error *err);
 void hk_run_comparison_free(hk_run_comparison *comparison);
 
-/* Of the finite values[0..n), which come first after it, sorted; NAN if there are none. */
-double hk_median(double *values, size_t n);
-
 #endif

@@ -1,26 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Predicted against measured over a whole table: errors, their medians, and whether policies come
  * out in the right order. */
-#include <gsl/gsl_sort.h>
-#include <gsl/gsl_statistics_double.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "calib/statistics.h"
 #include "calib/validate/runs.h"
-
-double hk_median(double *values, size_t n) {
-  size_t finite = 0;
-  for (size_t i = 0; i < n; i++) {
-    if (!isfinite(values[i])) continue;
-    const double value = values[i];
-    values[i] = values[finite];
-    values[finite++] = value;
-  }
-  if (finite == 0) return NAN;
-  gsl_sort(values, 1, finite);
-  return gsl_stats_median_from_sorted_data(values, 1, finite);
-}
 
 /* -- Rows and machines ------------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "calib/statistics.h"
 #include "calib/validate/runs.h"
 #include "core/json.h"
 #include "engine/trial.h"

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Robust least squares with priors: calib/fit/solver.h has the method and the formulas. */
+#include "calib/fit/solver.h"
+
+#include <gsl/gsl_errno.h>
+#include <gsl/gsl_multifit_nlinear.h>
+#include <gsl/gsl_multimin.h>
+#include <gsl/gsl_qrng.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calib/statistics.h"
+
+#define HUBER_K     1.345
+#define STEP        1e-3 /* of a logarithm, for differences */
+#define EDGE        1e-3 /* nearest to a bound that the trust region starts, as a share of the range */
+#define ITERATIONS  30   /* of the trust region */
+#define SCOUT_REACH 1.5  /* how far scouts lie from the start, in widths of the prior */
+#define STARTS      4    /* the start and the best scouts, from which the trust region descends */
+#define ROUNDS      2    /* of moving one unknown at a time, from each of them */
+#define GRID        9    /* places that each unknown may move to */
+#define MOST_PASSES 8    /* of adapting the scale */
+#define SETTLED     0.01 /* relative change of the scale that is small enough */
+#define FAR_OFF     2    /* factor by which a wrong scale may have led to the wrong valley */
+#define CYCLES      4    /* of simplex and trust region */
+#define GAIN        0.01 /* least relative gain of a cycle that is followed by another */
+#define POLISH      300  /* steps of the simplex */
+#define POLISH_STEP 0.1  /* first size of the simplex, in logarithms */
+#define POLISHED    1e-4 /* last size */
+#define MOST_KEPT   0.5  /* share of its prior's width that a determined unknown may keep */
+#define REJECTED    1    /* rise of the minimum by which the data refuse an unknown's start */
+
+typedef double vector[HK_MOST_UNKNOWNS]; /* natural logarithms, of all unknowns */
+
+typedef struct {
+  hk_solve_problem *of;
+  vector x;
+  double scale;
+  size_t active[HK_MOST_UNKNOWNS], n_active; /* unknowns that are not held at their start */
+  hk_status status;                          /* of the last failure inside a callback of GSL */
+} solver;
+
+static hk_status fail_gsl(hk_error *err, int code) {
+  if (code == GSL_ENOMEM) return hk_fail_memory(err, 0, "a fit");
+  return hk_fail(err, HK_ENVIRONMENT, "the least-squares solver of a fit: %s", gsl_strerror(code));
+}
+
+/* -- What is minimised ------------------------------------------------------------------------- */
+
+static double clamped(const hk_unknown *u, double x) {
+  return fmin(fmax(exp(x), u->least), u->most);
+}
+
+static double off_prior(const hk_unknown *u, double x) {
+  return (x - log(u->start)) / u->width;
+}
+
+/* rho(r), as a number whose square it is. */
+static double huber(double r) {
+  const double a = fabs(r);
+  return a <= HUBER_K ? r : copysign(sqrt(HUBER_K * (2 * a - HUBER_K)), r);
+}
+
+static hk_status raw(const solver *s, const vector *points, size_t variants, double *out) {
+  const hk_solve_problem *p = s->of;
+  double values[HK_MOST_VARIANTS * HK_MOST_UNKNOWNS];
+  values[0] = 0; /* a fit without unknowns passes none */
+  for (size_t v = 0; v < variants; v++)
+    for (size_t j = 0; j < p->n; j++) values[v * p->n + j] = clamped(&p->unknowns[j], points[v][j]);
+  return p->residuals(p->context, values, variants, out, p->err);
+}
+
+/* Residuals in units of the scale, through huber(). */
+static hk_status weighed(const solver *s, const vector *points, size_t variants, double *out) {
+  HK_TRY(raw(s, points, variants, out));
+  for (size_t i = 0; i < variants * s->of->n_residuals; i++) out[i] = huber(out[i] / s->scale);
+  return HK_OK;
+}
+
+static double total(const solver *s, const double *point, const double *f) {
+  double sum = 0;
+  for (size_t i = 0; i < s->of->n_residuals; i++) sum += f[i] * f[i];
+  for (size_t j = 0; j < s->of->n; j++) sum += pow(off_prior(&s->of->unknowns[j], point[j]), 2);
+  return sum;
+}
+
+/* What is minimised, at each of the points. */
+static hk_status totals(const solver *s, const vector *points, size_t variants, double *sums) {
+  const size_t n = s->of->n_residuals;
+  double *f = malloc((variants * n + 1) * sizeof *f);
+  if (!f) return hk_fail_memory(s->of->err, variants * n * sizeof *f, "a fit");
+  const hk_status status = weighed(s, points, variants, f);
+  for (size_t v = 0; status == HK_OK && v < variants; v++) sums[v] = total(s, points[v], f + v * n);
+  free(f);
+  return status;
+}
+
+/* -- Derivatives ------------------------------------------------------------------------------- */
+
+/* Rows: residuals in units of the scale, then the priors of active unknowns. Columns: derivatives
+ * by active unknowns' logarithms, by central differences; one-sided where a bound is near. */
+static hk_status differentiate(const solver *s, const double *x, gsl_matrix *j) {
+  const size_t n = s->of->n_residuals;
+  vector points[2 * HK_MOST_UNKNOWNS];
+  double steps[HK_MOST_UNKNOWNS];
+  for (size_t a = 0; a < s->n_active; a++) {
+    const size_t k = s->active[a];
+    double *below = points[2 * a], *above = points[2 * a + 1];
+    memcpy(below, x, sizeof *points);
+    memcpy(above, x, sizeof *points);
+    below[k] = fmax(x[k] - STEP, log(s->of->unknowns[k].least));
+    above[k] = fmin(x[k] + STEP, log(s->of->unknowns[k].most));
+    steps[a] = above[k] - below[k];
+  }
+  double *f = malloc((2 * s->n_active * n + 1) * sizeof *f);
+  if (!f) return hk_fail_memory(s->of->err, 2 * s->n_active * n * sizeof *f, "a fit");
+  const hk_status status = weighed(s, points, 2 * s->n_active, f);
+  gsl_matrix_set_zero(j);
+  for (size_t a = 0; status == HK_OK && a < s->n_active; a++) {
+    for (size_t i = 0; i < n; i++)
+      gsl_matrix_set(j, i, a, (f[(2 * a + 1) * n + i] - f[2 * a * n + i]) / steps[a]);
+    gsl_matrix_set(j, n + a, a, 1 / s->of->unknowns[s->active[a]].width);
+  }
+  free(f);
+  return status;
+}
+
+/* -- Bounds ------------------------------------------------------------------------------------ */
+
+static double low(const hk_unknown *u) {
+  return log(u->least);
+}
+
+static double range(const hk_unknown *u) {
+  return log(u->most / u->least);
+}
+
+static double x_of(const hk_unknown *u, double angle) {
+  return low(u) + range(u) * (1 + sin(angle)) / 2;
+}
+
+/* At a bound the slope is 0 and nothing would move: it starts a little inside. */
+static double angle_of(const hk_unknown *u, double x) {
+  const double share = fmin(fmax((x - low(u)) / range(u), EDGE), 1 - EDGE);
+  return asin(2 * share - 1);
+}
+
+static double slope(const hk_unknown *u, double angle) {
+  return range(u) * cos(angle) / 2;
+}
+
+static void spread(const solver *s, const gsl_vector *angles, double *x) {
+  memcpy(x, s->x, sizeof s->x);
+  for (size_t a = 0; a < s->n_active; a++)
+    x[s->active[a]] = x_of(&s->of->unknowns[s->active[a]], gsl_vector_get(angles, a));
+}
+
+/* -- Trust region ------------------------------------------------------------------------------ */
+
+static int residuals_at(const gsl_vector *angles, void *data, gsl_vector *f) {
+  solver *s = data;
+  vector x;
+  spread(s, angles, x);
+  /* GSL's vectors here are its own and contiguous. */
+  s->status = weighed(s, &x, 1, f->data);
+  if (s->status != HK_OK) return GSL_EBADFUNC;
+  for (size_t a = 0; a < s->n_active; a++)
+    gsl_vector_set(f, s->of->n_residuals + a,
+                   off_prior(&s->of->unknowns[s->active[a]], x[s->active[a]]));
+  return GSL_SUCCESS;
+}
+
+static int jacobian_at(const gsl_vector *angles, void *data, gsl_matrix *j) {
+  solver *s = data;
+  vector x;
+  spread(s, angles, x);
+  s->status = differentiate(s, x, j);
+  if (s->status != HK_OK) return GSL_EBADFUNC;
+  for (size_t a = 0; a < s->n_active; a++) {
+    gsl_vector_view column = gsl_matrix_column(j, a);
+    gsl_vector_scale(&column.vector,
+                     slope(&s->of->unknowns[s->active[a]], gsl_vector_get(angles, a)));
+  }
+  return GSL_SUCCESS;
+}
+
+/* No further progress and no more iterations are ends like any other. */
+static int drive(solver *s, gsl_multifit_nlinear_workspace *w, size_t iterations, double *x) {
+  gsl_vector *angles = gsl_vector_alloc(s->n_active);
+  if (!angles) return GSL_ENOMEM;
+  for (size_t a = 0; a < s->n_active; a++)
+    gsl_vector_set(angles, a, angle_of(&s->of->unknowns[s->active[a]], s->x[s->active[a]]));
+  gsl_multifit_nlinear_fdf problem = {.f = residuals_at,
+                                      .df = jacobian_at,
+                                      .n = s->of->n_residuals + s->n_active,
+                                      .p = s->n_active,
+                                      .params = s};
+  int info = 0;
+  int code = gsl_multifit_nlinear_init(angles, &problem, w);
+  if (code == GSL_SUCCESS)
+    code = gsl_multifit_nlinear_driver(iterations, 1e-4, 1e-6, 0, NULL, NULL, &info, w);
+  if (code == GSL_EMAXITER || code == GSL_ENOPROG) code = GSL_SUCCESS;
+  if (code == GSL_SUCCESS) spread(s, gsl_multifit_nlinear_position(w), x);
+  gsl_vector_free(angles);
+  return code;
+}
+
+/* Moves s->x downhill, or leaves it where it is. */
+static hk_status descend(solver *s, size_t iterations) {
+  if (s->n_active == 0) return HK_OK;
+  vector points[2];
+  double sums[2] = {0};
+  gsl_multifit_nlinear_parameters settings = gsl_multifit_nlinear_default_parameters();
+  settings.scale = gsl_multifit_nlinear_scale_marquardt;
+  gsl_multifit_nlinear_workspace *w = gsl_multifit_nlinear_alloc(
+      gsl_multifit_nlinear_trust, &settings, s->of->n_residuals + s->n_active, s->n_active);
+  memcpy(points, s->x, sizeof points[0]);
+  const int code = w ? drive(s, w, iterations, points[1]) : GSL_ENOMEM;
+  gsl_multifit_nlinear_free(w);
+  if (s->status != HK_OK) return s->status;
+  if (code != GSL_SUCCESS) return fail_gsl(s->of->err, code);
+  HK_TRY(totals(s, points, 2, sums));
+  if (sums[1] < sums[0]) memcpy(s->x, points[1], sizeof s->x);
+  return HK_OK;
+}
+
+/* -- Simplex ----------------------------------------------------------------------------------- */
+
+/* Over logarithms; beyond a bound the residuals stay what they are at it. */
+static void spread_logarithms(const solver *s, const gsl_vector *u, double *x) {
+  memcpy(x, s->x, sizeof s->x);
+  for (size_t a = 0; a < s->n_active; a++) x[s->active[a]] = gsl_vector_get(u, a);
+}
+
+static double total_at(const gsl_vector *u, void *data) {
+  solver *s = data;
+  vector x;
+  double sum = INFINITY;
+  spread_logarithms(s, u, x);
+  const hk_status status = totals(s, &x, 1, &sum);
+  if (status != HK_OK) s->status = status;
+  return sum;
+}
+
+static int simplex(solver *s, gsl_multimin_fminimizer *m, gsl_vector *u, gsl_vector *steps) {
+  gsl_multimin_function problem = {.f = total_at, .n = s->n_active, .params = s};
+  for (size_t a = 0; a < s->n_active; a++) gsl_vector_set(u, a, s->x[s->active[a]]);
+  gsl_vector_set_all(steps, POLISH_STEP);
+  int code = gsl_multimin_fminimizer_set(m, &problem, u, steps);
+  for (int i = 0; code == GSL_SUCCESS && i < POLISH; i++) {
+    code = gsl_multimin_fminimizer_iterate(m);
+    if (s->status != HK_OK || gsl_multimin_fminimizer_size(m) < POLISHED) break;
+  }
+  if (code == GSL_ENOPROG) code = GSL_SUCCESS;
+  if (code != GSL_SUCCESS) return code;
+  spread_logarithms(s, gsl_multimin_fminimizer_x(m), s->x);
+  for (size_t j = 0; j < s->of->n; j++) {
+    const hk_unknown *unknown = &s->of->unknowns[j];
+    s->x[j] = fmin(fmax(s->x[j], low(unknown)), low(unknown) + range(unknown));
+  }
+  return code;
+}
+
+static hk_status shrink(solver *s) {
+  gsl_multimin_fminimizer *m =
+      gsl_multimin_fminimizer_alloc(gsl_multimin_fminimizer_nmsimplex2, s->n_active);
+  gsl_vector *u = gsl_vector_alloc(s->n_active), *steps = gsl_vector_alloc(s->n_active);
+  const int code = m && u && steps ? simplex(s, m, u, steps) : GSL_ENOMEM;
+  if (m) gsl_multimin_fminimizer_free(m);
+  gsl_vector_free(u);
+  gsl_vector_free(steps);
+  if (s->status != HK_OK) return s->status;
+  return code == GSL_SUCCESS ? HK_OK : fail_gsl(s->of->err, code);
+}
+
+/* From s->x to the bottom of its valley. */
+static hk_status settle(solver *s) {
+  double before = 0, after = 0;
+  HK_TRY(descend(s, ITERATIONS));
+  if (!s->of->polish || s->n_active == 0) return HK_OK;
+  HK_TRY(totals(s, &s->x, 1, &after));
+  for (int cycle = 0; cycle < CYCLES && !(after > (1 - GAIN) * before && cycle > 0); cycle++) {
+    before = after;
+    HK_TRY(shrink(s));
+    HK_TRY(descend(s, ITERATIONS));
+    HK_TRY(totals(s, &s->x, 1, &after));
+  }
+  return HK_OK;
+}
+
+/* -- Where to start ---------------------------------------------------------------------------- */
+
+/* `share` from -1 to 1: as far below or above the start as scouts go. */
+static double reach(const hk_unknown *u, double share) {
+  const double x = log(u->start) + SCOUT_REACH * u->width * share;
+  return fmin(fmax(x, low(u)), low(u) + range(u));
+}
+
+/* Puts the best of points[fixed] and those after it to places fixed .. fixed + wanted - 1. */
+static hk_status pick_best(const solver *s, vector *points, size_t n, size_t fixed, size_t wanted) {
+  double sums[HK_MOST_VARIANTS] = {0};
+  HK_TRY(totals(s, points, n, sums));
+  for (size_t place = fixed; place < fixed + wanted; place++) {
+    size_t best = place;
+    for (size_t i = place; i < n; i++)
+      if (sums[i] < sums[best]) best = i;
+    vector point;
+    memcpy(point, points[best], sizeof point);
+    memcpy(points[best], points[place], sizeof point);
+    memcpy(points[place], point, sizeof point);
+    sums[best] = sums[place];
+  }
+  return HK_OK;
+}
+
+/* The start, then the best of points spread evenly about it (Sobol's sequence). */
+static hk_status scout(const solver *s, vector *points) {
+  const int n = s->of->scouts;
+  gsl_qrng *sequence = gsl_qrng_alloc(gsl_qrng_sobol, (unsigned)s->of->n);
+  if (!sequence) return fail_gsl(s->of->err, GSL_ENOMEM);
+  memcpy(points[0], s->x, sizeof points[0]);
+  for (int i = 1; i <= n; i++) {
+    gsl_qrng_get(sequence, points[i]);
+    for (size_t j = 0; j < s->of->n; j++)
+      points[i][j] = reach(&s->of->unknowns[j], 2 * points[i][j] - 1);
+  }
+  gsl_qrng_free(sequence);
+  return pick_best(s, points, (size_t)n + 1, 1, STARTS - 1);
+}
+
+/* Moves each unknown in turn to the best place of a grid about its start, the others held. An
+ * unknown that has no effect near s->x has no slope there either: only a grid can move it. */
+static hk_status move_one_at_a_time(solver *s) {
+  for (size_t turn = 0; turn < ROUNDS * s->of->n; turn++) {
+    const size_t j = turn % s->of->n;
+    vector points[GRID + 1];
+    for (int i = 0; i <= GRID; i++) memcpy(points[i], s->x, sizeof points[i]);
+    for (int i = 0; i < GRID; i++)
+      points[i + 1][j] = reach(&s->of->unknowns[j], 2.0 * i / (GRID - 1) - 1);
+    HK_TRY(pick_best(s, points, GRID + 1, 0, 1));
+    memcpy(s->x, points[0], sizeof points[0]);
+  }
+  return HK_OK;
+}
+
+/* A simulator has several valleys: what limits at one point is idle at another. */
+static hk_status search(solver *s) {
+  if (s->of->scouts == 0 || s->of->n == 0) return settle(s);
+  vector points[HK_MOST_VARIANTS], best;
+  double least = INFINITY, sum = 0;
+  HK_TRY(scout(s, points));
+  memcpy(best, s->x, sizeof best);
+  for (int i = 0; i < STARTS; i++) {
+    memcpy(s->x, points[i], sizeof s->x);
+    HK_TRY(move_one_at_a_time(s));
+    HK_TRY(descend(s, ITERATIONS / 3));
+    HK_TRY(totals(s, &s->x, 1, &sum));
+    if (sum >= least) continue;
+    least = sum;
+    memcpy(best, s->x, sizeof best);
+  }
+  memcpy(s->x, best, sizeof best);
+  return settle(s);
+}
+
+/* -- Scale ------------------------------------------------------------------------------------- */
+
+static double by_sum(const solver *s, const double *r) {
+  const size_t n = s->of->n_residuals;
+  double sum = 0;
+  for (size_t i = 0; i < n; i++) sum += pow(huber(r[i] / s->scale), 2);
+  const double scatter = n > s->n_active ? s->scale * sqrt(sum / (double)(n - s->n_active)) : 0;
+  return fmax(s->of->noise, scatter);
+}
+
+/* Reorders `r`. */
+static double by_median(const solver *s, double *r) {
+  const size_t n = s->of->n_residuals;
+  const double freedom = n > s->n_active ? (double)n / (double)(n - s->n_active) : 1;
+  for (size_t i = 0; i < n; i++) r[i] = fabs(r[i]);
+  return fmax(s->of->noise, 1.4826 * hk_median(r, n) * sqrt(freedom));
+}
+
+/* What residuals scatter by at s->x, and what else is reported of them. */
+static hk_status measure_scatter(const solver *s, double *scatter) {
+  hk_solve_problem *p = s->of;
+  double *r = malloc((p->n_residuals + 1) * sizeof *r);
+  if (!r) return fail_gsl(p->err, GSL_ENOMEM);
+  const hk_status status = raw(s, &s->x, 1, r);
+  p->squares = 0;
+  p->outliers = 0;
+  for (size_t i = 0; status == HK_OK && i < p->n_residuals; i++) {
+    p->squares += r[i] * r[i];
+    p->outliers += fabs(r[i]) > 2 * HUBER_K * s->scale;
+  }
+  if (status == HK_OK) *scatter = p->rule == HK_SCALE_BY_MEDIAN ? by_median(s, r) : by_sum(s, r);
+  free(r);
+  return status;
+}
+
+/* By the sum, the scale only grows: it is no less than the caller's. */
+static hk_status rescale(solver *s) {
+  for (int pass = 0; pass < MOST_PASSES; pass++) {
+    double scatter = s->scale;
+    HK_TRY(measure_scatter(s, &scatter));
+    if (s->of->rule == HK_SCALE_BY_SUM) scatter = fmax(scatter, s->scale);
+    if (fabs(scatter / s->scale - 1) <= SETTLED) return HK_OK;
+    const bool far_off = fabs(log(scatter / s->scale)) > log(FAR_OFF);
+    s->scale = scatter;
+    HK_TRY(far_off ? search(s) : settle(s));
+  }
+  return HK_OK;
+}
+
+/* -- What the data determine ------------------------------------------------------------------- */
+
+/* Of active unknowns' logarithms at s->x, in units of the scale; freed by the caller. */
+static hk_status find_covariance(const solver *s, gsl_matrix **out) {
+  gsl_matrix *j = gsl_matrix_alloc(s->of->n_residuals + s->n_active, s->n_active);
+  *out = gsl_matrix_alloc(s->n_active, s->n_active);
+  hk_status status = j && *out ? differentiate(s, s->x, j) : fail_gsl(s->of->err, GSL_ENOMEM);
+  if (status == HK_OK) {
+    const int code = gsl_multifit_nlinear_covar(j, 0, *out);
+    if (code != GSL_SUCCESS) status = fail_gsl(s->of->err, code);
+  }
+  gsl_matrix_free(j);
+  return status;
+}
+
+/* The active unknown of which the data know least, if that is less than its prior knows; n_active:
+ * there is none. */
+static size_t least_known(const solver *s, const gsl_matrix *covariance) {
+  size_t worst = s->n_active;
+  double most = MOST_KEPT;
+  for (size_t a = 0; a < s->n_active; a++) {
+    hk_unknown *u = &s->of->unknowns[s->active[a]];
+    u->kept = sqrt(gsl_matrix_get(covariance, a, a)) / u->width;
+    if (u->kept <= most || u->one_sided) continue;
+    most = u->kept;
+    worst = a;
+  }
+  return worst;
+}
+
+/* Puts an active unknown back to its start and fits the others again, unless that costs more than
+ * REJECTED. */
+static hk_status give_back(solver *s, size_t a) {
+  const solver before = *s;
+  const size_t j = s->active[a];
+  double with = 0, without = 0;
+  HK_TRY(totals(s, &s->x, 1, &with));
+  s->x[j] = log(s->of->unknowns[j].start);
+  s->n_active--;
+  memmove(&s->active[a], &s->active[a + 1], (s->n_active - a) * sizeof s->active[a]);
+  HK_TRY(settle(s));
+  HK_TRY(totals(s, &s->x, 1, &without));
+  if (without <= with + REJECTED) return HK_OK;
+  *s = before;
+  s->of->unknowns[j].one_sided = true;
+  return HK_OK;
+}
+
+/* `covariance` is NULL where nothing is active. */
+static hk_status record(const solver *s, const gsl_matrix *covariance) {
+  hk_solve_problem *p = s->of;
+  HK_TRY(measure_scatter(s, &p->scatter));
+  const double factor = p->scatter / s->scale;
+  for (size_t j = 0; j < p->n; j++) {
+    p->unknowns[j].value = p->unknowns[j].start;
+    for (size_t k = 0; k < p->n; k++) p->correlation[j][k] = NAN;
+  }
+  for (size_t a = 0; a < s->n_active; a++) {
+    hk_unknown *u = &p->unknowns[s->active[a]];
+    const double variance = gsl_matrix_get(covariance, a, a);
+    u->determined = true;
+    u->value = clamped(u, s->x[s->active[a]]);
+    u->error = fmin(u->width, sqrt(variance) * factor);
+    for (size_t b = 0; b < s->n_active; b++)
+      p->correlation[s->active[a]][s->active[b]] =
+          gsl_matrix_get(covariance, a, b) / sqrt(variance * gsl_matrix_get(covariance, b, b));
+  }
+  return HK_OK;
+}
+
+static hk_status solve(solver *s) {
+  HK_TRY(search(s));
+  HK_TRY(rescale(s));
+  while (s->n_active > 0) {
+    gsl_matrix *covariance = NULL;
+    hk_status status = find_covariance(s, &covariance);
+    const size_t a = status == HK_OK ? least_known(s, covariance) : 0;
+    const bool done = a == s->n_active;
+    if (status == HK_OK) status = done ? record(s, covariance) : give_back(s, a);
+    gsl_matrix_free(covariance);
+    if (done || status != HK_OK) return status;
+  }
+  return record(s, NULL);
+}
+
+hk_status hk_solve(hk_solve_problem *problem) {
+  solver s = {.of = problem, .scale = problem->scale};
+  for (size_t j = 0; j < problem->n; j++) {
+    hk_unknown *u = &problem->unknowns[j];
+    u->error = u->kept = 0;
+    u->determined = u->one_sided = false;
+    s.x[j] = log(u->start);
+    if (u->least < u->most) s.active[s.n_active++] = j;
+  }
+  /* GSL would abort the program: every status is looked at instead. */
+  gsl_error_handler_t *before = gsl_set_error_handler_off();
+  const hk_status status = solve(&s);
+  gsl_set_error_handler(before);
+  return status;
+}

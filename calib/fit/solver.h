@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Robust least squares with priors: the solver of both fits, to probes and to run tables.
+ *
+ * Summary. The caller has a model with up to 12 positive parameters (rates, latencies, shares), a
+ * guess of each, and residuals r = ln(predicted / measured). The solver moves the parameters to
+ * where the residuals are small, gives odd measurements little weight, keeps a parameter near its
+ * guess as long as the data say little about it, and reports which parameters the data determine.
+ *
+ * Method. For parameters v and residuals r(v) it minimises
+ *
+ *   sum over residuals of rho(r / s)  +  sum over parameters of ((ln v - ln start) / width)^2
+ *
+ *   rho(t) = t^2 for |t| <= 1.345, 1.345 (2 |t| - 1.345) beyond
+ *
+ * rho is Huber's loss: a large residual counts by its size, not by its square.
+ *
+ * Each ln v is confined to its bounds by ln v = low + (high - low) (1 + sin u) / 2. GSL's trust
+ * region moves u with central differences of step 0.001 in ln v. Optional before it: the guess and
+ * the best three of up to 256 points of a Sobol sequence about it, each improved by moving one
+ * parameter at a time over a grid. Optional after it: a Nelder-Mead simplex, which finds a way down
+ * where the model has kinks.
+ *
+ * The scale s starts as the caller's. After the first descent it becomes what the residuals scatter
+ * by (hk_scale_rule), and the descent is repeated until s settles; if s was wrong by more than a
+ * factor of 2, with new starts.
+ *
+ * What the data determine. At the minimum the covariance of ln v is C = (J' J + P)^-1, with J the
+ * derivatives of the residuals in units of s, and P = diag(1 / width^2). sqrt(C_jj) / width_j is
+ * the share of the prior's width that the data left to parameter j: 0 is known exactly, 1 is
+ * nothing learnt. Above 0.5, the data know less than the prior: the worst such parameter goes back
+ * to its start and the others are fitted again. If that raises the minimum by more than 1 (one
+ * standard error), the parameter stays where it was: the data know on which side of the start it
+ * is, but not how far (`one_sided`).
+ *
+ * Example. A kernel was measured at 4, 8, 12 and 16 threads with 41, 64, 76 and 83 G parameters/s.
+ * The model is rate = v0 (1 - exp(-threads / v1)) with guesses v0 = 92 G/s (width ln 10) and v1 =
+ * 6.7 threads (width ln 3); scale and noise are 0.01. The minimum is at v0 = 91.4 G/s and v1 = 6.70
+ * threads, with standard errors of 1.4 % and 2.7 %: both are determined. From the measurement at 16
+ * threads alone, v0 and v1 can make up for each other: v1 goes back to its guess, and v0 becomes
+ * 83 / (1 - exp(-16 / 6.7)) = 91.4 G/s. */
+#ifndef HK_CALIB_FIT_SOLVER_H
+#define HK_CALIB_FIT_SOLVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/error.h"
+
+#define HK_MOST_UNKNOWNS 12
+#define HK_MOST_SCOUTS   256
+/* Settings of the unknowns that one call of `residuals` may be asked for. */
+#define HK_MOST_VARIANTS (HK_MOST_SCOUTS + 1)
+
+/* A positive parameter. */
+typedef struct {
+  double start, least, most;
+  double width; /* of the prior about start, as a difference of logarithms: log(2) is a factor 2 */
+  double value; /* out */
+  double error; /* out: standard error of ln(value), prior included; 0 if not determined */
+  double kept;  /* out: share of the prior's width that the data left, 0 to 1 */
+  bool determined; /* out; false: value is start */
+  bool one_sided;  /* out: the data refuse the start, but do not say how far away the value is */
+} hk_unknown;
+
+/* How the scale follows the residuals. */
+typedef enum {
+  /* Up to sqrt(sum of rho / degrees of freedom) where that exceeds it. For few residuals, whose
+   * median would be left to chance. */
+  HK_SCALE_BY_SUM,
+  /* 1.4826 x the median of |r|, corrected for the degrees of freedom, at least `noise`. For many
+   * residuals of which some are odd. */
+  HK_SCALE_BY_MEDIAN,
+} hk_scale_rule;
+
+typedef struct {
+  hk_unknown *unknowns;
+  size_t n, n_residuals;
+  /* Residuals of `variants` settings, at most HK_MOST_VARIANTS: from values[v * n + j] to
+   * out[v * n_residuals + i]. */
+  hk_status (*residuals)(void *context, const double *values, size_t variants, double *out,
+                         hk_error *err);
+  void *context;
+
+  double scale; /* s at first: expected size of residuals */
+  double noise; /* least scatter that is believed: errors of the measurements themselves */
+  hk_scale_rule rule;
+  int scouts;  /* starts tried beside the guess, at most HK_MOST_SCOUTS; 0: the guess alone */
+  bool polish; /* follow the trust region with a simplex */
+  hk_error *err;
+
+  double scatter;  /* out: s at the end */
+  double squares;  /* out: sum of squared residuals, not in units of s */
+  size_t outliers; /* out: residuals that count less than half, |r| > 2.69 s */
+  double correlation[HK_MOST_UNKNOWNS][HK_MOST_UNKNOWNS]; /* out: of logarithms; NAN where either
+                                                             is not determined */
+} hk_solve_problem;
+
+/* Turns GSL's error handler off while it runs. Deterministic if `residuals` is. */
+hk_status hk_solve(hk_solve_problem *problem);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The residuals of a fit to a run table, by simulating its rows, and the call of the solver. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "calib/fit/table_fit_problem.h"
+
+#define LEAST_SCATTER 0.005 /* of residuals: runs that were repeated scatter by as much */
+#define SCALE         0.05 /* of residuals, while starts are compared: a fair guess of the last one */
+#define SCOUTS        128  /* starts tried beside the guess */
+#define USUAL         6000 /* simulations of a row that a fit takes: for the progress shown */
+
+_Static_assert(HK_FIT_MOST_FREE <= HK_MOST_UNKNOWNS, "the solver has no room for all parameters");
+
+static hk_status fail_memory(hk_error *err, size_t bytes, const char *what) {
+  hk_fail_memory(err, bytes, what);
+  return HK_ENVIRONMENT; /* in plain sight of the analyser, which reads one file at a time */
+}
+
+/* -- Simulating -------------------------------------------------------------------------------- */
+
+static hk_status predict_all(const hk_fit_problem *p, const hk_machine *machines, size_t variants,
+                             double (*figures)[HK_RUN_FIGURES], hk_error *errors) {
+  const size_t n = p->n_cases;
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < variants * n; i++) {
+    hk_error *e = &errors[i % n]; /* one a case is enough: the first is what is told */
+    hk_error mine = {0};
+    if (hk_run_case_predict(&p->cases[i % n], &machines[i / n], figures[i], &mine) != HK_OK) {
+#pragma omp critical
+      *e = mine;
+    }
+  }
+  for (size_t i = 0; i < n; i++)
+    if (errors[i].status != HK_OK)
+      return hk_fail(p->err, errors[i].status, "%s", errors[i].message);
+  return HK_OK;
+}
+
+hk_status hk_fit_evaluate(hk_fit_problem *p, const double *values, size_t variants, double *out) {
+  const size_t n = p->n_cases;
+  hk_machine *machines = malloc(variants * sizeof *machines);
+  double(*figures)[HK_RUN_FIGURES] = malloc(variants * n * sizeof *figures);
+  hk_error *errors = calloc(n, sizeof *errors);
+  hk_status status = HK_OK;
+  if (!machines || !figures || !errors)
+    status = fail_memory(p->err, variants * n * sizeof *figures, "the simulations of a fit");
+  for (size_t v = 0; status == HK_OK && v < variants; v++)
+    machines[v] = hk_fit_machine(p, values + v * p->n);
+  if (status == HK_OK) status = predict_all(p, machines, variants, figures, errors);
+  p->simulations += (int64_t)(variants * n);
+  for (size_t i = 0; status == HK_OK && i < variants * p->n_residuals; i++) {
+    const hk_fit_residual *r = &p->residuals[i % p->n_residuals];
+    out[i] = log(figures[i / p->n_residuals * n + r->of][r->figure] / r->measured);
+  }
+  free(machines);
+  free(figures);
+  free(errors);
+  return status;
+}
+
+/* -- Solving ----------------------------------------------------------------------------------- */
+
+static hk_status residuals(void *context, const double *values, size_t variants, double *out,
+                           hk_error *err) {
+  (void)err; /* the problem's */
+  hk_fit_problem *p = context;
+  HK_TRY(hk_fit_evaluate(p, values, variants, out));
+  const double usual = USUAL * (double)p->n_cases;
+  if (p->options->progress)
+    p->options->progress(p->options->context, fmin(0.95, (double)p->simulations / usual));
+  return HK_OK;
+}
+
+static void record(const hk_solve_problem *solved, hk_fit *fit) {
+  for (size_t i = 0; i < fit->n; i++) {
+    const hk_unknown *u = &solved->unknowns[i];
+    hk_fit_parameter *p = &fit->parameters[i];
+    p->determined = u->determined;
+    p->one_sided = u->one_sided;
+    p->kept = u->kept;
+    for (size_t j = 0; j < fit->n; j++) fit->correlation[i][j] = solved->correlation[i][j];
+    if (!u->determined) continue;
+    const double at = log(u->value / p->least) / log(p->most / p->least);
+    p->at_bound = at < 0.01 || at > 0.99;
+    p->value = fmin(fmax(hk_fit_rounded(u->value), p->least), p->most);
+    p->standard_error = p->value * u->error;
+  }
+  fit->scatter = solved->scatter;
+  fit->outliers = solved->outliers;
+}
+
+hk_status hk_fit_solve(hk_fit_problem *problem, hk_fit *fit) {
+  hk_unknown unknowns[HK_FIT_MOST_FREE] = {{0}};
+  for (size_t i = 0; i < fit->n; i++) {
+    const hk_fit_parameter *p = &fit->parameters[i];
+    unknowns[i] = (hk_unknown){
+        .start = p->start, .least = p->least, .most = p->most, .width = log(p->prior_factor)};
+  }
+  hk_solve_problem solved = {.unknowns = unknowns,
+                             .n = fit->n,
+                             .n_residuals = problem->n_residuals,
+                             .residuals = residuals,
+                             .context = problem,
+                             .scale = SCALE,
+                             .noise = LEAST_SCATTER,
+                             .rule = HK_SCALE_BY_MEDIAN,
+                             .scouts = SCOUTS,
+                             .err = problem->err};
+  HK_TRY(hk_solve(&solved));
+  record(&solved, fit);
+  return HK_OK;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The solver of both fits, on small models: the example of its header, odd measurements, bounds,
+ * unknowns that the data do not tell, and errors of the model. */
+#include "calib/fit/solver.h"
+
+#include <math.h>
+
+#include "tests/random.h"
+
+enum { POINTS = 12 };
+
+/* rate = v[0] (1 - exp(-threads / v[1])) */
+typedef struct {
+  size_t n;
+  double threads[POINTS], measured[POINTS];
+} curve;
+
+static hk_status off_curve(void *context, const double *values, size_t variants, double *out,
+                           hk_error *err) {
+  (void)err;
+  const curve *c = context;
+  for (size_t v = 0; v < variants; v++)
+    for (size_t i = 0; i < c->n; i++)
+      out[v * c->n + i] =
+          log(values[2 * v] * -expm1(-c->threads[i] / values[2 * v + 1]) / c->measured[i]);
+  return HK_OK;
+}
+
+static void solve(const curve *c, hk_unknown *unknowns, hk_solve_problem *problem) {
+  hk_error err = {0};
+  curve copy = *c;
+  unknowns[0] = (hk_unknown){.start = 92, .least = 9.2, .most = 9200, .width = log(10)};
+  unknowns[1] = (hk_unknown){.start = 6.7, .least = 0.3, .most = 300, .width = log(3)};
+  problem->unknowns = unknowns;
+  problem->n = 2;
+  problem->n_residuals = c->n;
+  problem->residuals = off_curve;
+  problem->context = &copy;
+  problem->scale = problem->noise = 0.01;
+  problem->err = &err;
+  must(hk_solve(problem), &err);
+}
+
+static void check_near(double value, double expected, double share) {
+  if (!(fabs(value / expected - 1) <= share))
+    fail_msg("%.6g is %.3g %% off %.6g", value, 100 * (value / expected - 1), expected);
+}
+
+static const curve EXAMPLE = {4, {4, 8, 12, 16}, {41, 64, 76, 83}};
+
+static void the_header_s_example_is_true(void **state) {
+  (void)state;
+  hk_unknown u[2];
+  hk_solve_problem problem = {0};
+  solve(&EXAMPLE, u, &problem);
+  assert_true(u[0].determined && u[1].determined && !u[0].one_sided && !u[1].one_sided);
+  check_near(u[0].value, 91.4, 0.001);
+  check_near(u[1].value, 6.70, 0.001);
+  check_near(u[0].error, 0.014, 0.05);
+  check_near(u[1].error, 0.027, 0.05);
+  assert_true(problem.correlation[0][0] == 1 && problem.correlation[0][1] > 0.8);
+
+  solve(&(curve){1, {16}, {83}}, u, &problem);
+  assert_true(u[0].determined && !u[1].determined);
+  assert_true(u[1].value == 6.7 && u[1].error == 0 && u[1].kept > 0.5);
+  check_near(u[0].value, 83 / -expm1(-16 / 6.7), 0.001);
+  assert_true(isnan(problem.correlation[0][1]));
+}
+
+/* -- One unknown ------------------------------------------------------------------------------- */
+
+typedef struct {
+  size_t n;
+  const double *measured;
+} line;
+
+static hk_status off_line(void *context, const double *values, size_t variants, double *out,
+                          hk_error *err) {
+  const line *l = context;
+  for (size_t v = 0; v < variants; v++) {
+    if (values[v] > 1e6) return hk_fail(err, HK_NO, "no such machine");
+    for (size_t i = 0; i < l->n; i++) out[v * l->n + i] = log(values[v] / l->measured[i]);
+  }
+  return HK_OK;
+}
+
+static hk_solve_problem problem_of(line *l, hk_unknown *u, hk_error *err) {
+  return (hk_solve_problem){.unknowns = u,
+                            .n = 1,
+                            .n_residuals = l->n,
+                            .residuals = off_line,
+                            .context = l,
+                            .scale = 0.05,
+                            .noise = 0.001,
+                            .rule = HK_SCALE_BY_MEDIAN,
+                            .err = err};
+}
+
+/* Nineteen about 10, one at 100: a mean of logarithms would be at 11.2. */
+static void odd_measurements_count_little(void **state) {
+  (void)state;
+  hk_error err = {0};
+  double measured[20];
+  for (int i = 0; i < 20; i++) measured[i] = 10 * exp(0.01 * (i % 5 - 2));
+  measured[7] = 100;
+  line l = {20, measured};
+  hk_unknown u = {.start = 8, .least = 1, .most = 1000, .width = log(3)};
+  hk_solve_problem problem = problem_of(&l, &u, &err);
+  must(hk_solve(&problem), &err);
+  check_near(u.value, 10, 0.01);
+  assert_int_equal(problem.outliers, 1);
+  assert_true(problem.scatter > 0.005 && problem.scatter < 0.03);
+  assert_true(u.error < 0.01);
+}
+
+/* The bound is reached, and the data are known to hold it there. */
+static void bounds_hold(void **state) {
+  (void)state;
+  hk_error err = {0};
+  static const double measured[] = {19.8, 20, 20.1, 20.2, 20};
+  line l = {5, measured};
+  for (int polish = 0; polish < 2; polish++) {
+    hk_unknown u = {.start = 12, .least = 1, .most = 12, .width = log(3)};
+    hk_solve_problem problem = problem_of(&l, &u, &err);
+    problem.polish = polish;
+    must(hk_solve(&problem), &err);
+    assert_true(u.value <= 12);
+    check_near(u.value, 12, 1e-3);
+    u = (hk_unknown){.start = 12, .least = 12, .most = 12, .width = log(3)};
+    must(hk_solve(&problem), &err);
+    assert_true(u.value == 12 && !u.determined);
+  }
+}
+
+/* One measurement, four scales below the start, of a prior no wider than that: the data refuse the
+ * start, but are no surer of themselves than the prior is. */
+static void a_start_that_data_refuse_is_left(void **state) {
+  (void)state;
+  hk_error err = {0};
+  static const double measured[] = {10};
+  line l = {1, measured};
+  hk_unknown u = {.start = 10 * exp(0.2), .least = 1, .most = 100, .width = 0.05};
+  hk_solve_problem problem = problem_of(&l, &u, &err);
+  problem.rule = HK_SCALE_BY_SUM;
+  must(hk_solve(&problem), &err);
+  assert_true(u.one_sided && u.determined);
+  assert_true(u.value > 10 && u.value < 0.95 * u.start);
+  assert_true(u.kept > 0.5 && u.kept < 1);
+
+  u.start = 10 * exp(0.02);
+  must(hk_solve(&problem), &err);
+  assert_true(!u.one_sided && !u.determined && u.value == u.start);
+}
+
+/* A step: no slope anywhere, so that only scouts and the grid find the lower side. */
+static hk_status off_step(void *context, const double *values, size_t variants, double *out,
+                          hk_error *err) {
+  (void)context;
+  (void)err;
+  for (size_t v = 0; v < variants; v++) out[v] = values[v] < 5 ? 0 : 1;
+  return HK_OK;
+}
+
+static void scouts_find_what_has_no_slope(void **state) {
+  (void)state;
+  hk_error err = {0};
+  for (int scouts = 0; scouts <= 32; scouts += 32) {
+    hk_unknown u = {.start = 10, .least = 1, .most = 100, .width = log(3)};
+    hk_solve_problem problem = {.unknowns = &u,
+                                .n = 1,
+                                .n_residuals = 1,
+                                .residuals = off_step,
+                                .scale = 0.1,
+                                .scouts = scouts,
+                                .err = &err};
+    must(hk_solve(&problem), &err);
+    assert_true(scouts > 0 ? u.value < 5 && u.determined : u.value == 10);
+  }
+}
+
+static void failures_are_passed_on(void **state) {
+  (void)state;
+  hk_error err = {0};
+  static const double measured[] = {10, 10};
+  line l = {2, measured};
+  hk_unknown u = {.start = 2e6, .least = 1, .most = 1e9, .width = log(3)};
+  hk_solve_problem problem = problem_of(&l, &u, &err);
+  assert_int_equal(hk_solve(&problem), HK_NO);
+  assert_string_equal(err.message, "no such machine");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_header_s_example_is_true),
+      cmocka_unit_test(odd_measurements_count_little),
+      cmocka_unit_test(bounds_hold),
+      cmocka_unit_test(a_start_that_data_refuse_is_left),
+      cmocka_unit_test(scouts_find_what_has_no_slope),
+      cmocka_unit_test(failures_are_passed_on),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
