@@ -176,7 +176,9 @@ static hk_stand *open_altered(int gpus) {
 /* -- A device that errs ------------------------------------------------------------------------ */
 
 /* What it does wrong from now on; everything else is the host backend's. */
-static struct { bool short_copies, lost_copies, wrong_step, short_kernels, wrong_factor; } ill;
+static struct {
+  bool short_copies, lost_copies, wrong_step, short_kernels, wrong_factor, lost_weights;
+} ill;
 static hk_status erring_copy(hk_stream *s, void *to, const void *from, hk_bytes bytes,
                              hk_error *err) {
   static char elsewhere[HK_MIB];
@@ -185,7 +187,9 @@ static hk_status erring_copy(hk_stream *s, void *to, const void *from, hk_bytes 
 }
 
 static hk_status erring_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
+  static uint16_t elsewhere[100000];
   hk_kernel k = *kernel;
+  if (ill.lost_weights) k.w = elsewhere;
   if (ill.wrong_step) k.step.beta2 = nextafterf(k.step.beta2, 0);
   if (ill.short_kernels) k.n--;
   if (ill.wrong_factor) k.a++;
@@ -235,6 +239,8 @@ static void test_wrong_kernels(void **state) {
   for (int i = 0; i < 3; i++) {
     check_noticed(stand, updates[i], &ill.wrong_step, "AdamW of parameter ");
     check_noticed(stand, updates[i], &ill.short_kernels, "AdamW of parameter 99999 gave p ");
+    /* What was there before is what it would have written: one step changes few weights' bits. */
+    check_noticed(stand, updates[i], &ill.lost_weights, "AdamW of parameter ");
   }
   const hk_load pull = {.kind = HK_LOAD_PULL, .chunk = HK_MIB};
   check_noticed(stand, pull, &ill.short_kernels, "of a copy of 1048576 bytes arrived as 0x");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* GPU kernels against the reference: one more operation after those measured, looked at before and
- * after. */
+/* Verifies GPU kernels. After the measured operations one more is run; samples of its inputs are
+ * read before it, samples of its results after it, and the results are compared with the reference
+ * on the CPU. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 
 /* ---- AdamW: bit for bit ---------------------------------------------------------------------- */
 
-#define SAMPLE 1024 /* parameters; of the begin, the middle and the end of an operation */
+#define SAMPLE 1024 /* parameters a sample; at the begin, the middle and the end of an operation \
+                     */
 
 typedef struct {
   float p[SAMPLE], m[SAMPLE], v[SAMPLE];
@@ -26,6 +28,17 @@ static hk_status fetch_state(const hk_stand_job *job, const hk_kernel *k, int64_
   HK_TRY(hk_stand_fetch(stand, lane, out->v, state + k->shape.v, 4 * n, err));
   HK_TRY(hk_stand_fetch(stand, lane, out->grad, (const uint16_t *)k->grad + at, 2 * n, err));
   return hk_stand_fetch(stand, lane, out->w, k->w + at, 2 * n, err);
+}
+
+/* Overwrites a sample's weights on the device by their complement. One AdamW step changes hardly
+ * any bf16 weight, so that a kernel that does not write them would leave the expected ones of an
+ * earlier operation in place. */
+static hk_status spoil_weights(const hk_stand_job *job, const hk_kernel *k, int64_t at, int64_t n,
+                               const state_sample *before, hk_error *err) {
+  uint16_t spoilt[SAMPLE];
+  for (int64_t i = 0; i < n; i++) spoilt[i] = (uint16_t)~before->w[i];
+  return hk_stand_fetch(job->stand, hk_stand_lane_of(job->stand, job->load), k->w + at, spoilt,
+                        2 * n, err);
 }
 
 static uint32_t bits_of(float x) {
@@ -61,6 +74,9 @@ static hk_status verify_update(const hk_stand_job *job, state_sample wanted[3], 
   for (int s = 0; s < 3; s++) {
     HK_TRY(fetch_state(job, &k, (all - n) * s / 2, n, &wanted[s], err));
   }
+  for (int s = 0; s < 3; s++) {
+    HK_TRY(spoil_weights(job, &k, (all - n) * s / 2, n, &wanted[s], err));
+  }
   HK_TRY(hk_stand_queue(job, i, err));
   HK_TRY(job->stand->ops->stream_sync(lane->stream, err));
   for (int s = 0; s < 3; s++) {
@@ -92,7 +108,8 @@ static double value_of(uint16_t bf16) {
   return (double)value;
 }
 
-/* Products are added up in fp32 in some order, and the sum is rounded to bf16, which has 8 bits. */
+/* The GPU adds the products in fp32, in an order of its own, and rounds the sum to bf16. Allowed
+ * error: 2^-8 of the sum (8 significant bits) plus 2^-24 of the sum of sizes for each addition. */
 static hk_status verify_entry(const hk_kernel *k, const uint16_t *a, const uint16_t *b,
                               const uint16_t *w, int64_t row, int64_t column, hk_error *err) {
   double sum = 0, size = 0;
@@ -107,7 +124,7 @@ static hk_status verify_entry(const hk_kernel *k, const uint16_t *a, const uint1
                  (long long)row, (long long)column, got, sum);
 }
 
-/* Fetched to where copies from the GPU end. */
+/* Compares 16 entries. Factors and product are copied to stand->out, where D2H copies end. */
 hk_status hk_stand_matmul_verify(const hk_stand_job *job, hk_error *err) {
   const hk_kernel k = hk_stand_kernel(job, 0);
   const int64_t in = k.rows * k.depth + k.depth * k.columns;
