@@ -8,10 +8,10 @@
  * the same to the last digit. With a CHECKPOINT it resumes from there unless FIRST is 0, and saves
  * there at the end.
  *
- * It runs on hocket's host backend, where device memory is ordinary memory. On a GPU the memory of
- * weights, activations and gradients comes from cudaMalloc, layers are kernels on a stream, that
- * stream is passed where NULL stands here, and nothing else changes: no call below waits for the
- * device but where a loss is printed. */
+ * It runs on hocket's host backend, where device memory is ordinary memory. On a GPU, weights,
+ * activations and gradients are in memory from cudaMalloc, layers are kernels on a stream, and that
+ * stream is passed where NULL stands here. Nothing else changes: no call below waits for the device,
+ * except where a loss is printed. */
 #include <hocket.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +23,7 @@
 enum { LAYERS = 3, BATCH = 32, WIDEST = 64, RUN = 400 };
 static const int width[LAYERS + 1] = {16, 64, 64, 8};
 
-/* -- bf16 is the upper half of a float --------------------------------------------------------- */
+/* -- bf16: the upper half of a float ----------------------------------------------------------- */
 
 static float from_bf16(uint16_t bits) {
   const uint32_t wide = (uint32_t)bits << 16;
@@ -32,7 +32,7 @@ static float from_bf16(uint16_t bits) {
   return value;
 }
 
-/* To the nearest, ties to even; no value here is infinite or not a number. */
+/* Rounds to nearest, ties to even. Values must be finite. */
 static uint16_t to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -50,7 +50,7 @@ typedef struct {
 typedef struct {
   layer layers[LAYERS];
   float values[LAYERS + 1][BATCH][WIDEST]; /* of each layer's neurons; 0: the input */
-  float errors[BATCH][WIDEST];             /* d loss / d values of the layer at hand */
+  float errors[BATCH][WIDEST];             /* d loss / d values of the current layer */
 } network;
 
 /* The same sequence on every machine. */
@@ -103,7 +103,7 @@ static void backward_layer(network *n, int b) {
   for (int i = 0; i < width[b + 1] * width[b]; i++) l->weight_grad[i] = to_bf16(sums[i]);
 }
 
-/* The batch of a step, and what the teacher says of it. */
+/* The batch of a step, and the teacher's outputs for it. */
 static void make_batch(network *n, network *teacher, int64_t step) {
   uint64_t seed = (uint64_t)step * 7919 + 5;
   for (int s = 0; s < BATCH; s++) {
@@ -129,7 +129,7 @@ static double loss_of(network *n, const network *teacher) {
 
 /* -- Training ---------------------------------------------------------------------------------- */
 
-/* All of these return what the failing call returned, or 0; `message` then says why. */
+/* All of these return 0 or the code of the call that failed; `message` then has the reason. */
 
 static hocket_group group_at(int64_t step) {
   const double warm_up = fmin(1, (double)(step + 1) / 20);
@@ -167,7 +167,7 @@ static int create(network *n, const char *overlap, hocket_engine **engine, char 
   return hocket_create(NULL, tensors, 2 * LAYERS, &group, 1, &options, engine, message);
 }
 
-/* Each layer begins as soon as its own weights have come from the last step. */
+/* Each layer begins when its own weights of the last step have arrived. */
 static int forward(hocket_engine *engine, network *n, char *message) {
   for (int b = 0; b < LAYERS; b++) {
     const int status = hocket_wait_weights(engine, b, NULL, -1, message);
@@ -177,7 +177,7 @@ static int forward(hocket_engine *engine, network *n, char *message) {
   return 0;
 }
 
-/* Gradients leave layer by layer, while the layers before are still at work. */
+/* Gradients are handed over layer by layer, while backward goes on. */
 static int backward(hocket_engine *engine, network *n, char *message) {
   for (int b = LAYERS; b-- > 0;) {
     backward_layer(n, b);
@@ -208,7 +208,7 @@ static int train(hocket_engine *engine, network *n, network *teacher, int64_t fi
   return hocket_drain(engine, -1, message);
 }
 
-/* Masters and weights, of a run that begins or goes on. */
+/* Master weights and weights of a new run, or of a resumed one. */
 static int start(hocket_engine *engine, int64_t first, const char *checkpoint, char *message) {
   if (first == 0) return hocket_masters(engine, -1, NULL, message);
   const int status = hocket_load(engine, checkpoint, message);

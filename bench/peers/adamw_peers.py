@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CPU AdamW: hocket's kernel against torch's fused one and DeepSpeed's, in one process, on the same
-memory, by turns in an order drawn anew each round. README.md says what the rows mean."""
+"""CPU AdamW: hocket's kernel compared with torch's fused one and DeepSpeed's, in one process, on the
+same memory, in a new random order each round. README.md explains the rows."""
 
 import argparse
 import ctypes
@@ -46,8 +46,8 @@ def say(text):
 
 
 class Hocket:
-    """bench_adamw.c as a shared object. Its team reads which CPUs there are from the calling
-    thread, so it is opened before OpenMP pins that one."""
+    """bench_adamw.c as a shared object. Its team takes its CPUs from the calling thread's
+    affinity, so it is opened before OpenMP pins that thread."""
 
     def __init__(self, path, threads):
         self.library = ctypes.CDLL(str(path))
@@ -92,7 +92,7 @@ class Arrays:
         self.huge = None if before is None else min(1.0, (huge_bytes() - before) / total)
 
     def fill(self):
-        """The same values over and over: drawing so many would take longer than measuring."""
+        """Repeats a short run of values: drawing all would take longer than measuring."""
         generator = torch.Generator().manual_seed(1)
         grad = (torch.randn(1 << 20, generator=generator) * 1e-3).bfloat16()
         momentum = torch.randn(1 << 20, generator=generator) * 1e-4
@@ -120,7 +120,7 @@ def huge_tensors(params, types):
 
 
 def huge_bytes():
-    """Of this process; None where the system does not say."""
+    """Of this process; None if the system does not report it."""
     rollup = Path("/proc/self/smaps_rollup")
     for line in rollup.read_text().splitlines() if rollup.exists() else ():
         if line.startswith("AnonHugePages:"):
@@ -132,7 +132,7 @@ def huge_bytes():
 
 
 def optimizer_step(make, a, step):
-    """An optimizer's step() on the given arrays, its state there already."""
+    """An optimizer's step() on the given arrays, whose state exists."""
     param = torch.nn.Parameter(a.p)
     param.grad = a.wide
     optimizer = make([param])
@@ -141,7 +141,7 @@ def optimizer_step(make, a, step):
 
 
 def whole_step(step, a, scale=False):
-    """What training needs around it: bf16 gradients up to fp32 before, weights down after."""
+    """The step with the passes of training: gradients to fp32 before, weights to bf16 after."""
 
     def run():
         a.wide.copy_(a.grad)
@@ -169,8 +169,8 @@ def all_cases(a, hocket, cpu_adam):
 
 
 def find_cpu_adam(cpus):
-    """DeepSpeedCPUAdam and how it was compiled, or None and why not. It compiles its kernel when
-    first used: on all of `cpus`, although OpenMP may have pinned this thread already."""
+    """DeepSpeedCPUAdam and how it was compiled, or None and the reason. It compiles its kernel at
+    first use, on all of `cpus`, although OpenMP may have pinned this thread."""
     if importlib.util.find_spec("deepspeed") is None:
         return None, "no DeepSpeed: the package is missing"
     os.sched_setaffinity(0, cpus)
@@ -190,7 +190,7 @@ def find_cpu_adam(cpus):
 
 
 def check(hocket, cpu_adam):
-    """One step of each from the same state gives the same numbers, to rounding."""
+    """Checks that one step of each from the same state gives the same numbers, up to rounding."""
     start, want = Arrays(1 << 16, "plain"), None
     for name in all_cases(start, hocket, cpu_adam):
         a = Arrays(1 << 16, "plain")
