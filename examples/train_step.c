@@ -10,8 +10,8 @@
  *
  * It runs on hocket's host backend, where device memory is ordinary memory. On a GPU, weights,
  * activations and gradients are in memory from cudaMalloc, layers are kernels on a stream, and that
- * stream is passed where NULL stands here. Nothing else changes: no call below waits for the device,
- * except where a loss is printed. */
+ * stream is passed where NULL stands here. Nothing else changes: no call below waits for the
+ * device, except where a loss is printed. */
 #include <hocket.h>
 #include <inttypes.h>
 #include <math.h>
