@@ -16,9 +16,26 @@
 #include "core/machine.h"
 #include "core/model.h"
 
-/* Whether scripts/test --full runs it, and not every day's scripts/test. */
+/* Whether `scripts/test --full` runs the test, rather than `scripts/test`. */
 static inline bool is_full_run(void) {
   return getenv("HOCKET_TEST_FULL") != NULL;
+}
+
+/* Number of random cases, by build: optimized, AddressSanitizer, ThreadSanitizer. */
+typedef struct {
+  uint64_t release, address, thread;
+} case_counts;
+
+/* The number for this build. `scripts/test --full` takes it from `full`. */
+static inline uint64_t case_count(case_counts usual, case_counts full) {
+  const case_counts *counts = is_full_run() ? &full : &usual;
+#if defined(__SANITIZE_THREAD__)
+  return counts->thread;
+#elif defined(__SANITIZE_ADDRESS__)
+  return counts->address;
+#else
+  return counts->release;
+#endif
 }
 
 static inline void must(hk_status status, const hk_error *err) {

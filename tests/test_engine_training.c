@@ -30,17 +30,9 @@ static void iterate(world *w, int disorder) {
   if (pick(&w->r, 0, 5) == 0) assert_state(w);
 }
 
-#ifdef __SANITIZE_THREAD__
-enum { SOME = 8, ALL = 20 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { SOME = 25, ALL = 60 };
-#else
-enum { SOME = 50, ALL = 200 };
-#endif
-
-/* scripts/test --full sets it. */
 static uint64_t cases(void) {
-  return getenv("HOCKET_TEST_FULL") != NULL ? ALL : SOME;
+  return case_count((case_counts){.release = 50, .address = 12, .thread = 4},
+                    (case_counts){.release = 200, .address = 60, .thread = 20});
 }
 
 static void run_case(uint64_t number, int disorder) {

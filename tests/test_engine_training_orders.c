@@ -253,17 +253,9 @@ static void train_late(uint64_t seed) {
   forget_streams();
 }
 
-#ifdef __SANITIZE_THREAD__
-enum { SOME = 3, ALL = 10 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { SOME = 10, ALL = 40 };
-#else
-enum { SOME = 40, ALL = 200 };
-#endif
-
-/* scripts/test --full sets it. */
 static uint64_t cases(void) {
-  return getenv("HOCKET_TEST_FULL") != NULL ? ALL : SOME;
+  return case_count((case_counts){.release = 40, .address = 10, .thread = 3},
+                    (case_counts){.release = 200, .address = 40, .thread = 10});
 }
 
 static void every_order_has_the_same_bits(void **unused) {

@@ -214,9 +214,10 @@ static void test_newer_probes(void **state) {
 /* The measured share of four, and what is made of it. */
 static void test_turns(void **state) {
   (void)state;
-  static const double seen[][2] = {{0.97, 1}, {1.45, 1}, {1.6, 2}, {2.9, 3}, {3.1, 1e6}, {4, 1e6}};
+  static const double seen[][2] = {{0.97, 1}, {1.45, 1}, {1.6, 2}, {2.9, 3}, {4, 1e6}, {3.1, 1e6}};
   hk_machine truth = h200();
   for (size_t i = 0; i < COUNT(seen); i++) {
+    if (i % 2 == 0 && !is_full_run()) continue;
     truth.copies_at_once.value = seen[i][0];
     hk_campaign c = campaign_of(&truth, true, 0.001);
     hk_profile_fit fit = fitted(&c, &truth);
@@ -232,7 +233,7 @@ static void test_free_operations(void **state) {
   (void)state;
   hk_machine truth = h200();
   truth.cpu_operation.value = 0;
-  for (uint64_t seed = 1; seed <= 3; seed++) {
+  for (uint64_t seed = 1; seed <= (is_full_run() ? 3 : 1); seed++) {
     hk_campaign c = seeded_campaign(&truth, true, 0.01, seed);
     hk_profile_fit fit = fitted(&c, &truth);
     const hk_calibrated *q = calibrated(&fit, "cpu.operation_ns");

@@ -179,6 +179,11 @@ static void check_node(const measured_node *node) {
   hk_machine_free(&m);
 }
 
+/* Under AddressSanitizer one node takes each path, and all three take 25 s. */
+static bool leaves_to_release(void) {
+  return !is_full_run() && !case_count((case_counts){.release = 1}, (case_counts){0});
+}
+
 static void test_first_node(void **state) {
   (void)state;
   const measured_node node = {55,    55,           101.5,
@@ -191,6 +196,7 @@ static void test_first_node(void **state) {
  * much. */
 static void test_second_node(void **state) {
   (void)state;
+  if (leaves_to_release()) skip();
   const measured_node node = {
       55, 55, 101.5, SECOND, COUNT(SECOND), {[4] = 93, [8] = 156, [16] = 234}};
   check_node(&node);
@@ -198,6 +204,7 @@ static void test_second_node(void **state) {
 
 static void test_third_node(void **state) {
   (void)state;
+  if (leaves_to_release()) skip();
   const measured_node node = {
       55.3,
       55.7,

@@ -12,7 +12,7 @@
 # Programs and scripts of the engine run in all three builds unless they are listed. Fits need -O3,
 # and the example of `hocket fit` is one. unit_hardening looks at what only that build has.
 set(NEEDS_RELEASE golden_cli_help golden_fit golden_published golden_ranking golden_readme unit_fit
-                  unit_hardening unit_profile_fit)
+                  unit_hardening unit_profile_fit unit_profile_nodes)
 # How memory is used after a failure is the sanitizers' to see.
 set(NOT_IN_RELEASE engine_calibrate engine_faults)
 # Under ASan unit_profile_nodes fits, engine_calibrate and engine_validate measure: the same ways.
