@@ -61,7 +61,8 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
   hk_device_layout d = {0};
   const bool staged = has_route(plan, HK_ROUTE_STAGED);
   const int64_t buffers = is_deepspeed(plan) ? 1 : plan->buffers;
-  const int64_t cast = is_deepspeed(plan) ? hk_max(state->largest_device, FLUSH_NUMEL) : 0;
+  const int64_t flush = hk_min(state->numel, FLUSH_NUMEL);
+  const int64_t cast = is_deepspeed(plan) ? hk_max(state->largest_device, flush) : 0;
   d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
   d.staging =
       part(&d.all, staged ? buffers * state->slabs_a_piece * state->shape.bytes : 0, DEVICE_ALIGN);
