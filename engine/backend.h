@@ -154,7 +154,7 @@ typedef struct {
   /* For work in order with the caller's own: CUDA wraps its cudaStream_t on b's device, NULL being
    * the legacy default stream, which must outlive *out. copy, launch, zero, record, wait and
    * stream_sync are allowed on it, and wait is how the caller's stream waits for the engine's.
-   * Host: `native` says nothing, *out is a stream of its own. */
+   * Host: `native` is ignored; what is queued on *out runs at once, on the calling thread. */
   hk_status (*stream_adopt)(hk_backend *b, void *native, hk_stream **out, hk_error *err);
   /* Waits for it; but of an adopted one of CUDA's only the wrapper goes, at once. */
   void (*stream_close)(hk_stream *s);
