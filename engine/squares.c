@@ -161,20 +161,69 @@ static void add_pieces(uint64_t *set, int e, uint64_t sum) {
   word[2] += high >> PIECE;
 }
 
+/* Adds the sum of squares of exponent e to a set. */
+static void add_to_set(uint64_t *set, hk_grad_type type, int e, uint64_t sum) {
+  if (type == HK_GRAD_FP32) {
+    add_pieces(set, e, sum);
+  } else {
+    set[e / BY_BIN] += sum << 2 * (e % BY_BIN);
+  }
+}
+
+/* The sums of n <= BATCH values by exponent, for exponents *low .. *high of those that occur; sums
+ * of other exponents are not written. Short runs, such as a bias or a norm's weight, would spend
+ * most of their time on exponents that do not occur. Returns how many values are not finite. */
+static inline uint64_t tally_short(format f, int n, const char *grad, uint64_t sums[EXPONENTS],
+                                   int *low, int *high) {
+  uint16_t exponent[BATCH];
+  uint32_t narrow[BATCH];
+  uint64_t wide[BATCH], ways[WAYS][EXPONENTS];
+  const bool is_wide = f.bytes == 4;
+  const uint64_t nonfinite =
+      is_wide ? split_wide(n, grad, exponent, wide) : split(f, n, grad, exponent, narrow);
+  uint16_t least = UINT16_MAX, most = 0;
+  for (int i = 0; i < n; i++) {
+    least = exponent[i] < least ? exponent[i] : least;
+    most = exponent[i] > most ? exponent[i] : most;
+  }
+  for (int way = 0; way < WAYS; way++) {
+    memset(ways[way] + least, 0, sizeof(uint64_t) * (size_t)(most - least + 1));
+  }
+  for (int i = 0; i < n; i++) ways[i % WAYS][exponent[i]] += is_wide ? wide[i] : narrow[i];
+  for (int e = least; e <= most; e++) {
+    sums[e] = ways[0][e] + ways[1][e] + ways[2][e] + ways[3][e];
+  }
+  *low = least;
+  *high = most;
+  return nonfinite;
+}
+
+/* Adds 1 .. BATCH values to a set. */
+static void fill_short(uint64_t *set, hk_grad_type type, int n, const void *grad) {
+  uint64_t sums[EXPONENTS];
+  int low = 0, high = 0;
+  set[hk_squares_bin_words(type) - 1] +=
+      type == HK_GRAD_BF16   ? tally_short(bf16, n, grad, sums, &low, &high)
+      : type == HK_GRAD_FP16 ? tally_short(fp16, n, grad, sums, &low, &high)
+                             : tally_short(fp32, n, grad, sums, &low, &high);
+  /* The last exponent has infinities and NaN; exponent 0, subnormals, is worth as much as 1. */
+  for (int e = low; e <= high && e < format_of(type)->exponents - 1; e++) {
+    if (sums[e] != 0) add_to_set(set, type, e > 0 ? e : 1, sums[e]);
+  }
+}
+
 void hk_squares_fill_set(uint64_t *set, hk_grad_type type, int64_t n, const void *grad) {
   const format *f = format_of(type);
+  if (n > 0 && n <= BATCH) {
+    fill_short(set, type, (int)n, grad);
+    return;
+  }
   for (int64_t i = 0; i < n; i += BLOCK) {
     uint64_t sums[EXPONENTS];
     const int64_t block = n - i < BLOCK ? n - i : BLOCK;
     set[hk_squares_bin_words(type) - 1] +=
         sum_block(type, block, (const char *)grad + f->bytes * i, sums);
-    for (int e = 1; e < f->exponents; e++) {
-      if (type == HK_GRAD_FP32) {
-        add_pieces(set, e, sums[e]);
-      } else {
-        set[e / BY_BIN] += sums[e] << 2 * (e % BY_BIN);
-      }
-    }
+    for (int e = 1; e < f->exponents; e++) add_to_set(set, type, e, sums[e]);
   }
 }
 
