@@ -10,12 +10,12 @@
 #include "engine/private.h"
 #include "engine/training.h"
 
-/* A stream of the caller's. */
+/* A stream of the caller. */
 typedef struct {
   void *native;
   hk_stream *stream;
-  hk_event *last; /* behind what was handed over on it */
-  bool dirty;     /* `last` has not been waited for */
+  hk_event *last; /* recorded on it whenever another stream is to wait for it */
+  bool dirty;     /* gradients were gathered on it that the engine's stream has not waited for */
 } hk_callers_stream;
 
 /* Device memory that holds one image while its gradients arrive and until its copy to the host has
