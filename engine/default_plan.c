@@ -12,6 +12,10 @@
 /* A subgroup is a block, unless that is larger. */
 #define SUBGROUP_NUMEL ((int64_t)1 << 30)
 
+/* A model of more blocks than this has subgroups of several blocks each. Each subgroup costs some
+ * twenty microseconds an iteration, however small it is. */
+#define MOST_BLOCKS 256
+
 /* Pieces move and are updated one at a time. Smaller ones cost the team more ends, at which its
  * members wait for each other; larger ones take longer until the first may be updated, and more
  * memory for slots. */
@@ -96,6 +100,26 @@ static int64_t even_piece(const hk_plan *plan) {
   return piece;
 }
 
+/* Numbers the tensors' blocks anew: as they are, or, where there are more than MOST_BLOCKS, so many
+ * at a time that at most MOST_BLOCKS + 1 remain, of about the same number of parameters or of one
+ * large block each. Returns how many there are. */
+static int merge_blocks(const hk_param *params, size_t n, hk_tensor *tensors) {
+  const int blocks = (int)params[n - 1].block + 1;
+  int64_t numel = 0, in_merged = 0;
+  int merged = 0;
+  for (size_t p = 0; p < n; p++) numel += params[p].numel;
+  for (size_t p = 0; p < n; p++) {
+    const bool begins = p > 0 && params[p].block != params[p - 1].block;
+    if (begins && in_merged >= numel / MOST_BLOCKS) {
+      merged++;
+      in_merged = 0;
+    }
+    in_merged += params[p].numel;
+    tensors[p].block = blocks <= MOST_BLOCKS ? (int)params[p].block : merged;
+  }
+  return blocks <= MOST_BLOCKS ? blocks : merged + 1;
+}
+
 hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan *plan,
                           hk_error *err) {
   hk_tensor *tensors = calloc(n, sizeof *tensors);
@@ -103,13 +127,12 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
   for (size_t p = 0; p < n; p++) {
     snprintf(tensors[p].name, sizeof tensors[p].name, "tensor %zu", p);
     tensors[p].numel = params[p].numel;
-    tensors[p].block = (int)params[p].block;
     tensors[p].weight_type = (hk_dtype)params[p].weight_type;
     tensors[p].grad_type = (hk_dtype)params[p].grad_type;
   }
   const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1};
   hk_model model = {0};
-  const int blocks = (int)params[n - 1].block + 1;
+  const int blocks = merge_blocks(params, n, tensors);
   hk_status status = hk_model_from_tensors("model", tensors, n, blocks, &model, err);
   if (status == HK_OK) {
     status = hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, SUBGROUP_NUMEL,

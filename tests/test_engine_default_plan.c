@@ -131,6 +131,33 @@ static void subgroups_end_with_their_block(void **unused) {
   }
 }
 
+/* Many small blocks share a subgroup; a large block has its own. */
+static void small_blocks_are_merged(void **unused) {
+  (void)unused;
+  enum { N = 20000 };
+  hk_error err = {0};
+  hk_plan plan = {0};
+  hk_param *params = calloc(N, sizeof *params);
+  assert_non_null(params);
+  int64_t numel = 0, begin = 0;
+  for (int p = 0; p < N; p++) {
+    params[p] = (hk_param){.numel = p == 9000 ? 1000000 : p % 2 == 0 ? 256 : 16, .block = p / 2};
+    numel += params[p].numel;
+  }
+  must(hk_default_plan(params, N, 1, &plan, &err), &err);
+  must(hk_plan_check(&plan, &err), &err);
+  assert_in_range(plan.n_subgroups, 100, 257);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    const int64_t end = begin + plan.subgroups[s].numel;
+    assert_true(end - begin < 1000000 + 2 * numel / 256);
+    if (end < numel) assert_int_not_equal(block_at(params, end - 1), block_at(params, end));
+    begin = end;
+  }
+  assert_int_equal(begin, numel);
+  hk_plan_free(&plan);
+  free(params);
+}
+
 /* What an engine of this plan takes of the host's memory. */
 static hk_bytes host_bytes(const hk_plan *plan, const hk_param *params, size_t n) {
   hk_error err = {0};
@@ -245,6 +272,7 @@ int main(void) {
       cmocka_unit_test(quotas),
       cmocka_unit_test(threads_by_affinity),
       cmocka_unit_test(subgroups_end_with_their_block),
+      cmocka_unit_test(small_blocks_are_merged),
       cmocka_unit_test(memory_decides_what_runs_ahead),
       cmocka_unit_test(measured_memory_is_what_an_engine_takes),
       cmocka_unit_test(gpu_memory_is_kept_to),
