@@ -2,6 +2,7 @@
 /* What each operation of the update phase does: the engine's counterpart of sim/demand.c. */
 #include <string.h>
 
+#include "core/bytes.h"
 #include "engine/private.h"
 
 static hk_state_subgroup *subgroup_of(const hk_engine *e, const hk_op *op) {
@@ -294,18 +295,24 @@ static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, 
   return HK_OK;
 }
 
+/* Smaller parts of tensors share a launch instead: each copy takes some microseconds to start. */
+#define LEAST_COPY (256 * HK_KIB)
+
 /* Where the early weights of an operation's piece wait. */
 static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
   return e->early + subgroup_of(e, op)->early_at + op->offset;
 }
 
 /* A whole piece as AdamW has rounded it; of tensors that are not bf16 it means nothing. */
-static hk_status pull_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+static hk_status send_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   const hk_kernel pull = {.kind = HK_KERNEL_PULL,
                           .type = HK_GRAD_BF16,
                           .n = hk_engine_op_numel(e, op),
                           .grad = host_weights(e, op),
                           .w = early_weights(e, op)};
+  if (!e->graph.weights_pulled) {
+    return e->backend->ops->copy(stream, pull.w, pull.grad, HK_BYTES_BF16 * pull.n, err);
+  }
   return e->backend->ops->launch(stream, &pull, err);
 }
 
@@ -332,17 +339,23 @@ static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *strea
     }
     const hk_segment segment = {
         .from = weights + (from - begin), .to = hk_engine_weight_at(e, param, from), .n = r.n};
-    HK_TRY(scatter_add(e, &batch, &segment, mapped, stream, err));
+    const hk_bytes bytes = HK_BYTES_BF16 * r.n;
+    if (mapped && !e->graph.weights_pulled && bytes >= LEAST_COPY) {
+      HK_TRY(e->backend->ops->copy(stream, segment.to, segment.from, bytes, err));
+    } else {
+      HK_TRY(scatter_add(e, &batch, &segment, mapped, stream, err));
+    }
   }
   HK_TRY(scatter_now(e, &masters, true, stream, err));
   return scatter_now(e, &batch, mapped, stream, err);
 }
 
-/* Under hocket by a kernel: a copy would wait behind all the state that is queued for the copy
- * engine, and the last weights would go up when everything else is done. */
+/* Under hocket by a kernel unless graph.weights_pulled is false: a copy would wait behind all the
+ * state that is queued for the copy engine, and the last weights would go up when everything else
+ * is done. */
 static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
-  if (e->training != NULL && subgroup_of(e, op)->early) return pull_early(e, op, stream, err);
+  if (e->training != NULL && subgroup_of(e, op)->early) return send_early(e, op, stream, err);
   if (e->training != NULL) return scatter_weights(e, op, stream, err);
   const hk_state_subgroup *sub = subgroup_of(e, op);
   const uint16_t *from = e->weights != NULL ? host_weights(e, op) : e->pageable;
