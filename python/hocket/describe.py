@@ -379,12 +379,45 @@ def profile(
         if step:
             forwards.append(forward)
             backwards.append(backward)
+    whole = _whole(model, batch, loss, steps)
     for param, grad in zip(model.parameters(), grads):
         param.grad = grad
     for number, block in enumerate(out["blocks"]):
         block["forward_ms"] = statistics.median(times[number] for times in forwards)
         block["backward_ms"] = statistics.median(times[number] for times in backwards)
+    _scale(out["blocks"], whole)
     return out
+
+
+def _whole(
+    model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]], steps: int
+) -> Tuple[float, float]:
+    """Milliseconds of forward and of backward, medians of `steps` iterations that nothing observes
+    and that follow each other without a wait, as in training."""
+    args, kwargs = arguments(batch)
+    clock = _Clock(next(model.parameters()).device)
+    marks: List[Tuple[Any, Any, Any]] = []
+    for _ in range(steps):
+        for param in model.parameters():
+            param.grad = None
+        begin = clock.now()
+        scalar = _scalar(model(*args, **kwargs), loss)
+        middle = clock.now()
+        scalar.backward()
+        marks.append((begin, middle, clock.now()))
+    return (
+        statistics.median(clock.ms(begin, middle) for begin, middle, _ in marks),
+        statistics.median(clock.ms(middle, end) for _, middle, end in marks),
+    )
+
+
+def _scale(blocks: List[Dict[str, Any]], whole: Tuple[float, float]) -> None:
+    """Makes the blocks' times add up to those of whole passes: telling blocks apart slows the host
+    down, and small kernels wait for their launches."""
+    for key, total in zip(("forward_ms", "backward_ms"), whole):
+        parts = sum(block[key] for block in blocks)
+        for block in blocks:
+            block[key] *= total / parts if parts > 0 else 1.0
 
 
 def _scalar(value: Any, loss: Optional[Callable[[Any], Any]]) -> Tensor:
