@@ -50,7 +50,9 @@
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
     "what the update runs beside: nothing (default), forward, backward too")                       \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
-    "state that may stay on each GPU, with k, M or G (default: what fits)")                        \
+    "state and waiting weights on each GPU, with k, M or G (default: what fits)")                  \
+  X(HOST_MEMORY, "host-memory", 0, COUNT, host_memory, "BYTES", 0, 1e15,                           \
+    "host memory of a node that the optimizer may take (default: by the profile)")                 \
   X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                               \
     "threads of a rank's CPU team (default: its share of the cores)")                              \
   X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                              \
@@ -152,6 +154,7 @@ typedef struct {
   double budget, target;     /* 0: not given; target in % */
   int64_t memory;            /* 0: not given */
   int64_t gpu_memory;        /* look at `given` */
+  int64_t host_memory;       /* look at `given` */
   double max_age, max_error; /* days, %; look at `given` */
   int64_t plans, rounds;     /* 0: not given */
   bool force, unfinished;

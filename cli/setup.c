@@ -19,6 +19,19 @@ static hk_status load_machine(const hk_args *args, const char *fallback, hk_mach
   return hk_profiles_machine(name, machine, err);
 }
 
+/* --host-memory: what the machine has beside it is reserved. */
+static hk_status reserve_host(const hk_args *args, hk_machine *machine, hk_error *err) {
+  if (!(args->given & HK_OPTION(HOST_MEMORY))) return HK_OK;
+  const double left = machine->host_memory.value - (double)args->host_memory;
+  if (left < 0)
+    return hk_fail(err, HK_INPUT,
+                   "--host-memory: %lld bytes are more than the %.0f that the machine has",
+                   (long long)args->host_memory, machine->host_memory.value);
+  machine->host_reserved = (hk_quantity){
+      .value = left, .origin = HK_ORIGIN_MEASURED, .source = "what --host-memory leaves"};
+  return HK_OK;
+}
+
 int hk_setup_seq(const hk_args *args, const hk_model *model) {
   if (args->seq > 0) return (int)args->seq;
   if (model->arch == HK_ARCH_LISTED) return (int)model->seq;
@@ -51,6 +64,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
   if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
   HK_TRY(hk_model_load(args->model, &setup->model, err));
   HK_TRY(load_machine(args, NULL, &setup->machine, err));
+  HK_TRY(reserve_host(args, &setup->machine, err));
   setup->job = job_of(args, &setup->model, &setup->machine);
   setup->settings = (hk_plan_settings){
       .subgroup_numel = args->subgroup,

@@ -178,6 +178,21 @@ static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
          HK_BYTES_STATE * hk_plan_ahead(plan);
 }
 
+/* Slots of GPU memory that gradients pass through where a framework hands them over: models that a
+ * document lists are trained so, and plans with an overlap. */
+static hk_bytes slot_bytes(const hk_plan *plan, unsigned phases) {
+  const bool handed = plan->overlap != HK_OVERLAP_NONE || plan->model.arch == HK_ARCH_LISTED;
+  if (!handed || (phases & HK_EXPAND_TRAINING) == 0) return 0;
+  int64_t pieces = 0, largest = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    const hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    if (subgroup->route != HK_ROUTE_CPU) continue;
+    pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
+    largest = hk_max(largest, hk_min(subgroup->numel, plan->piece_numel));
+  }
+  return hk_grad_slots(pieces, HK_BYTES_BF16 * largest) * HK_BYTES_BF16 * largest;
+}
+
 /* Gradients that are there before the first operation where backward is not in the graph. */
 static hk_bytes waiting_grads(const hk_plan *plan, const hk_sums *sums, unsigned phases) {
   if ((phases & HK_EXPAND_TRAINING) != 0) return 0;
@@ -203,7 +218,7 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
     hk_expand_deepspeed_device(x);
   } else {
     host += hocket_host(plan, &sums);
-    graph->gpu_base += HK_BYTES_BF16 * hk_plan_early(plan);
+    graph->gpu_base += HK_BYTES_BF16 * hk_plan_early(plan) + slot_bytes(plan, phases);
     if (n[HK_ROUTE_STAGED] > 0)
       graph->gpu_base +=
           hk_whole_bytes((double)HK_BYTES_STATE * plan->buffers * (double)largest_piece(plan));

@@ -305,6 +305,13 @@ int64_t hk_plan_early(const hk_plan *plan) {
   return sum;
 }
 
+int64_t hk_grad_slots(int64_t pieces, hk_bytes largest) {
+  enum { MOST_SLOTS = 8 };
+  const hk_bytes most_bytes = 512 * HK_MIB;
+  const int64_t fit = largest > 0 ? most_bytes / largest : 0;
+  return hk_min(pieces, hk_max(2, hk_min(MOST_SLOTS, fit)));
+}
+
 int64_t hk_plan_ahead(const hk_plan *plan) {
   int64_t sum = 0;
   if (plan->overlap != HK_OVERLAP_BOTH) return 0;

@@ -132,6 +132,11 @@ void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 
 /* Parameters of one rank that may be updated before the norm is known. */
 int64_t hk_plan_early(const hk_plan *plan); /* ... whose weights go up early */
+
+/* Gradients that a framework hands over pass through slots of GPU memory on their way to the host,
+ * a piece of a subgroup each. How many slots `pieces` of at most `largest` bytes have: as many as
+ * 512 MiB hold, at least 2 and at most 8, and no more than pieces. */
+int64_t hk_grad_slots(int64_t pieces, hk_bytes largest);
 int64_t hk_plan_ahead(const hk_plan *plan);
 
 /* Parameters of one rank on each route. */

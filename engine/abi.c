@@ -163,12 +163,10 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     plan->subgroups[s].ahead = plan->subgroups[s].early = false;
   }
-  const hk_available_memory memory = hk_available_memory_read("");
-  const hk_bytes room = hk_available_memory_bytes(&memory);
-  const hk_bytes most = o->host_memory > 0 && o->host_memory < room ? o->host_memory : room;
-  /* What is left is the framework's: data loading, checkpoints. A plan that was given has chosen
-   * what stays on the GPU. */
-  return hk_choose_routes(plan, params, n, most - most / 16, text == NULL ? o->gpu_memory : 0, err);
+  const hk_bytes most = o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory)
+                                           : hocket_host_memory();
+  /* A plan that was given has chosen what stays on the GPU. */
+  return hk_choose_routes(plan, params, n, most, text == NULL ? o->gpu_memory : 0, err);
 }
 
 /* 0: no limit but the machine's. */
@@ -262,6 +260,11 @@ void hocket_destroy(hocket_engine *h) {
   free(h->report);
   free(h->timeline);
   free(h);
+}
+
+int64_t hocket_host_memory(void) {
+  const hk_bytes room = hk_host_available();
+  return room - room / 16; /* left to the framework: data loading, checkpoints */
 }
 
 const char *hocket_version(void) {

@@ -303,17 +303,11 @@ static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
   return e->early + subgroup_of(e, op)->early_at + op->offset;
 }
 
-/* A whole piece as AdamW has rounded it; of tensors that are not bf16 it means nothing. */
+/* A whole piece as AdamW has rounded it; of tensors that are not bf16 it means nothing. Always by a
+ * copy: most go up during backward, when no state moves. */
 static hk_status send_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
-  const hk_kernel pull = {.kind = HK_KERNEL_PULL,
-                          .type = HK_GRAD_BF16,
-                          .n = hk_engine_op_numel(e, op),
-                          .grad = host_weights(e, op),
-                          .w = early_weights(e, op)};
-  if (!e->graph.weights_pulled) {
-    return e->backend->ops->copy(stream, pull.w, pull.grad, HK_BYTES_BF16 * pull.n, err);
-  }
-  return e->backend->ops->launch(stream, &pull, err);
+  return e->backend->ops->copy(stream, early_weights(e, op), host_weights(e, op),
+                               HK_BYTES_BF16 * hk_engine_op_numel(e, op), err);
 }
 
 /* New weights of a piece of a subgroup with route cpu, to each tensor of a training engine: bf16

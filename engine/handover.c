@@ -17,10 +17,6 @@
 
 #include "engine/training_private.h"
 
-/* Slots, at most; less where they would take more than MOST_SLOT_BYTES, but always two. */
-#define MOST_SLOTS      8
-#define MOST_SLOT_BYTES (512 * HK_MIB)
-
 /* -- Sizes ------------------------------------------------------------------------------------- */
 
 hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params) {
@@ -44,10 +40,7 @@ static hk_bytes largest_image(const hk_state *state) {
 static int32_t count_slots(const hk_state *state) {
   int32_t images = 0;
   for (int32_t i = 0; i < state->n_images; i++) images += !state->images[i].on_device;
-  const hk_bytes bytes = largest_image(state);
-  const int64_t fit = bytes > 0 ? MOST_SLOT_BYTES / bytes : 0;
-  const int64_t wanted = hk_max(2, hk_min(MOST_SLOTS, fit));
-  return (int32_t)hk_min(images, wanted);
+  return (int32_t)hk_grad_slots(images, largest_image(state));
 }
 
 hk_bytes hk_training_slot_bytes(const hk_state *state) {

@@ -107,6 +107,9 @@ HOCKET_API int hocket_create(const char *plan, const hocket_tensor *tensors, siz
 HOCKET_API void hocket_destroy(hocket_engine *engine); /* drains first; NULL is fine */
 
 HOCKET_API const char *hocket_version(void); /* "0.2.0" */
+/* Bytes of host memory that an engine made now would take at most: 15/16 of what this process may
+ * still have by the machine's memory and its control groups. The rest is the framework's. */
+HOCKET_API int64_t hocket_host_memory(void);
 HOCKET_API int32_t hocket_abi(void);         /* HOCKET_ABI of the library */
 
 /* -- Weights and masters ----------------------------------------------------------------------- */

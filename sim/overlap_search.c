@@ -66,6 +66,25 @@ static hk_status run_ahead(const hk_search *s, hk_spec spec, hk_plan *plan, hk_e
   return HK_OK;
 }
 
+/* GPU memory of state that stays there, with its gradients. */
+static hk_bytes resident_bytes(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  return (HK_BYTES_STATE + HK_BYTES_BF16) * n[HK_ROUTE_RESIDENT];
+}
+
+/* What resident state leaves of the limit holds new weights until the norm is known: those of the
+ * shallow blocks first, for which forward waits longest. */
+static void send_early(const hk_search *s, hk_plan *plan) {
+  hk_bytes left = s->gpu_limit - resident_bytes(plan);
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    hk_plan_subgroup *subgroup = &plan->subgroups[i];
+    const hk_bytes weights = HK_BYTES_BF16 * subgroup->numel;
+    subgroup->early = subgroup->ahead && weights <= left;
+    if (subgroup->early) left -= weights;
+  }
+}
+
 static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_error *err) {
   HK_TRY(hk_plan_copy(s->start, plan, err));
   for (int i = 0; i < spec.resident; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
@@ -77,6 +96,7 @@ static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_err
     stage(plan, spec.stride);
     status = run_ahead(s, spec, plan, err); /* a staged parameter leaves 4 bytes to spares */
   }
+  if (status == HK_OK) send_early(s, plan);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
 }
@@ -257,7 +277,7 @@ static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
   if (result->limit_given) s->gpu_limit = *settings->gpu_state;
   hk_bytes state = 0;
   for (size_t i = 0; i < s->start->n_subgroups; i++) {
-    state += HK_BYTES_STATE * s->start->subgroups[i].numel;
+    state += (HK_BYTES_STATE + HK_BYTES_BF16) * s->start->subgroups[i].numel;
     if (state > s->gpu_limit) break;
     s->most_resident++;
   }

@@ -89,13 +89,16 @@ FORECAST = ("period_ms", "iteration_ms", "fwd_ms", "bwd_ms", "update_ms", "expos
 
 
 def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
-            cpu_threads: Optional[int]) -> Dict[str, Any]:
-    """What the simulator says of a row before it runs.
+            cpu_threads: Optional[int],
+            memory: Dict[str, int]) -> Tuple[Dict[str, Any], Optional[str]]:
+    """What the simulator says of a row before it runs, and the plan (JSON text) that it chose.
 
     Args:
         plan: as of resolve; "auto" is chosen by the hocket program here, too.
         profiled: what hocket.profile has measured.
+        memory: bytes that the row may take, "gpu_memory" and "host_memory".
     """
+    chosen: Optional[str] = None
     threads = cpu_threads or default_threads()
     with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
         if plan == "auto":
@@ -106,8 +109,12 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             given = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
             if overlap != "none":
                 given += ["--overlap", overlap]
+            for name, limit in memory.items():
+                given += ["--" + name.replace("_", "-"), str(limit)]
             run([*given, "--cpu-threads", str(threads)])
             answer = run(["simulate", out])
+            with open(out, encoding="utf-8") as file:
+                chosen = file.read()
         elif _split(plan)[0] in POLICIES:
             answer = _simulate(plan, profiled, folder, job, overlap, threads, [])
         else:
@@ -117,7 +124,7 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
     found["gpu_peak_bytes"] = memory.get("peak_bytes")
     found["gpu_memory"] = {key: value for key, value in memory.items() if key.endswith("_bytes")}
     found["policy"], found["machine"] = answer.get("policy"), machine()
-    return found
+    return found, chosen
 
 
 def default_threads() -> int:

@@ -69,6 +69,9 @@ class Job:
         self.shape = workload.shape(options.size, options.layers)
         self.checkpointing = True
         self.predictions: Dict[Tuple[str, int], Dict[str, Any]] = {}
+        self.spec = ""  # of the row whose turn it is
+        self.plans: Dict[str, str] = {}
+        """Plans (JSON text) that were chosen with measured block times, of rows by their names."""
 
     def batches(self, micro_batch: int) -> List[Tensor]:
         """See workload.batches."""
@@ -223,8 +226,11 @@ class Hocket(Row):
         given: Dict[str, Any] = {name: literal(value) for name, value in self.settings.items()
                                  if name not in ("plan", "machine")}
         given.setdefault("cpu_threads", job.options.cpu_threads)
-        self.plan = plans.resolve(plans.wanted(self, job), self.model, job, overlap,
-                                  given["cpu_threads"])
+        self.plan = job.plans.get(job.spec) or plans.resolve(
+            plans.wanted(self, job), self.model, job, overlap, given["cpu_threads"])
+        if job.spec in job.plans:
+            given.pop("gpu_memory", None)  # the plan has chosen what it holds
+            given.pop("host_memory", None)
         self.optimizer: Any = hocket.AdamW(
             self.model.parameters(), lr=workload.LR, betas=workload.BETAS, eps=workload.EPS,
             weight_decay=workload.WEIGHT_DECAY, max_norm=workload.MAX_NORM, overlap=overlap,

@@ -186,6 +186,7 @@ class Turn:
         before = {mb: self._bare(mb) for mb in options.micro_batches}
         memory = Memory(job.device)
         begin = time.perf_counter()
+        job.spec = self.spec
         row = rows.ROWS[self.name](job, self.settings)
         wait(job.device)
         setup_s = round(time.perf_counter() - begin, 2)
@@ -309,14 +310,19 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
             if plan == "none" and {"gpu_memory", "host_memory"} & set(settings):
                 continue  # the engine shares that out itself; the program has no such options
             threads = settings.get("cpu_threads") or job.options.cpu_threads
+            memory = {key: int(rows.literal(value)) for key, value in settings.items()
+                      if key in ("gpu_memory", "host_memory")}
+            memory.setdefault("host_memory", hocket._abi.host_memory())
             try:
-                found = plans.predict(plan, profiled, job, kind.overlap,
-                                      int(threads) if threads else None)
+                found, chosen = plans.predict(plan, profiled, job, kind.overlap,
+                                              int(threads) if threads else None, memory)
             except (RuntimeError, ValueError, OSError) as error:
                 reporter.say(event="failed", row=spec, micro_batch=micro_batch,
                              why=f"prediction: {error}"[:400])
                 continue
             job.predictions[(spec, micro_batch)] = found
+            if chosen is not None:
+                job.plans.setdefault(spec, chosen)
             reporter.say(event="predicted", row=spec, micro_batch=micro_batch, **found)
 
 

@@ -132,6 +132,7 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     ),
     "hocket_destroy": (None, (_ENGINE,)),
     "hocket_version": (c_char_p, ()),
+    "hocket_host_memory": (c_int64, ()),
     "hocket_abi": (c_int32, ()),
     "hocket_set_weight": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
     "hocket_masters": (c_int, (_ENGINE, c_int64, c_void_p, c_char_p)),
@@ -224,6 +225,12 @@ def version() -> str:
     """The library's version."""
     found: bytes = library().hocket_version()
     return found.decode()
+
+
+def host_memory() -> int:
+    """Bytes of host memory that an engine made now would take at most."""
+    found: int = library().hocket_host_memory()
+    return found
 
 
 def gradient_list(tensors: Sequence[int], addresses: Sequence[int]) -> "array.array[int]":

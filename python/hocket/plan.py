@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
+from . import _abi
 from .blocks import Block
 from .describe import Costs, document
 from .errors import MACHINE, HocketError, HocketUsageError
@@ -113,6 +114,10 @@ def _ask(
         arguments += ["--overlap", settings.overlap]
     if settings.cpu_threads is not None:
         arguments += ["--cpu-threads", str(settings.cpu_threads)]
+    if settings.gpu_memory:
+        arguments += ["--gpu-memory", str(settings.gpu_memory)]
+    room = _abi.host_memory()
+    arguments += ["--host-memory", str(min(room, settings.host_memory or room))]
     answer = run(arguments)
     with open(out, encoding="utf-8") as file:
         return file.read(), answer
