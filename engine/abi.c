@@ -163,8 +163,8 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     plan->subgroups[s].ahead = plan->subgroups[s].early = false;
   }
-  const hk_bytes most = o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory)
-                                           : hocket_host_memory();
+  const hk_bytes most =
+      o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory) : hocket_host_memory();
   /* A plan that was given has chosen what stays on the GPU. */
   return hk_choose_routes(plan, params, n, most, text == NULL ? o->gpu_memory : 0, err);
 }
