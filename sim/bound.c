@@ -133,7 +133,12 @@ static int solve_programme(const hk_programme *lp, hk_bound *bound, double y[ROW
   glp_smcp parameters;
   glp_init_smcp(&parameters);
   parameters.msg_lev = GLP_MSG_OFF;
-  const int code = glp_simplex(p, &parameters);
+  int code = glp_simplex(p, &parameters);
+  if (code != 0 || glp_get_status(p) != GLP_OPT) {
+    /* Rows of a profile's extremes differ by more than doubles can tell apart. */
+    glp_std_basis(p);
+    code = glp_exact(p, &parameters);
+  }
   *optimal = code == 0 && glp_get_status(p) == GLP_OPT;
   if (*optimal) {
     for (int r = 0; r < ROW_COUNT; r++) y[r] = fmax(0, glp_get_row_dual(p, r + 1));
