@@ -387,6 +387,31 @@ hk_status hk_store_step(hk_store *store, sqlite3_stmt *statement, bool *row, hk_
   return code == SQLITE_ROW || code == SQLITE_DONE ? HK_OK : fail(store, err);
 }
 
+hk_status hk_store_text_if_any(hk_store *store, sqlite3_stmt *statement, int column,
+                               const char **text, hk_error *err) {
+  *text = NULL;
+  if (sqlite3_column_type(statement, column) == SQLITE_NULL) return HK_OK;
+  *text = (const char *)sqlite3_column_text(statement, column);
+  if (*text) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "out of memory (for the store '%s')", store->path);
+}
+
+hk_status hk_store_text(hk_store *store, sqlite3_stmt *statement, int column, const char **text,
+                        hk_error *err) {
+  HK_TRY(hk_store_text_if_any(store, statement, column, text, err));
+  if (*text) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "the store '%s' is damaged: column '%s' of a row is empty",
+                 store->path, sqlite3_column_name(statement, column));
+}
+
+hk_status hk_store_copy_text(hk_store *store, sqlite3_stmt *statement, int column, char *out,
+                             size_t size, hk_error *err) {
+  const char *text;
+  HK_TRY(hk_store_text(store, statement, column, &text, err));
+  snprintf(out, size, "%s", text);
+  return HK_OK;
+}
+
 void hk_store_finish(sqlite3_stmt *statement) {
   sqlite3_finalize(statement);
 }

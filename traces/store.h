@@ -47,6 +47,16 @@ hk_status hk_store_query(hk_store *store, sqlite3_stmt **statement, hk_error *er
                          const char *types, ...);
 /* *row false: no more. */
 hk_status hk_store_step(hk_store *store, sqlite3_stmt *statement, bool *row, hk_error *err);
+/* A text of the row at hand, which stays until the next step. HK_ENVIRONMENT: there is none, as only
+ * a damaged store has it, or out of memory. */
+hk_status hk_store_text(hk_store *store, sqlite3_stmt *statement, int column, const char **text,
+                        hk_error *err);
+/* The same, NULL where there is none. */
+hk_status hk_store_text_if_any(hk_store *store, sqlite3_stmt *statement, int column,
+                               const char **text, hk_error *err);
+/* The same copied, cut to `size`. */
+hk_status hk_store_copy_text(hk_store *store, sqlite3_stmt *statement, int column, char *out,
+                             size_t size, hk_error *err);
 void hk_store_finish(sqlite3_stmt *statement); /* NULL allowed */
 /* query, step to the end, finish. */
 hk_status hk_store_do(hk_store *store, hk_error *err, const char *sql, const char *types, ...);

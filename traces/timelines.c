@@ -115,7 +115,8 @@ hk_status hk_timelines_store(hk_store *store, const hk_timeline_to_store *what, 
   "version"
 #define KEPT_COUNT 10
 
-static void read_kept(sqlite3_stmt *statement, hk_stored_timeline *kept) {
+static hk_status read_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_timeline *kept,
+                           hk_error *err) {
   *kept = (hk_stored_timeline){.id = sqlite3_column_int64(statement, 0),
                                .pair = sqlite3_column_int64(statement, 1),
                                .measured = sqlite3_column_int64(statement, 2) != 0,
@@ -130,21 +131,20 @@ static void read_kept(sqlite3_stmt *statement, hk_stored_timeline *kept) {
                {kept->machine, sizeof kept->machine},
                {kept->version, sizeof kept->version}};
   for (int i = 0; i < 4; i++)
-    snprintf(texts[i].out, texts[i].size, "%s",
-             (const char *)sqlite3_column_text(statement, 6 + i));
+    HK_TRY(hk_store_copy_text(store, statement, 6 + i, texts[i].out, texts[i].size, err));
+  return HK_OK;
 }
 
 /* One more; `n` is a power of two or 0 whenever there is no room. */
-static hk_status append_kept(sqlite3_stmt *statement, hk_stored_timeline **list, size_t *n,
-                             hk_error *err) {
+static hk_status append_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_timeline **list,
+                             size_t *n, hk_error *err) {
   if ((*n & (*n - 1)) == 0) {
     const size_t room = *n ? 2 * *n : 1;
     hk_stored_timeline *grown = realloc(*list, room * sizeof *grown);
     if (!grown) return hk_fail_memory(err, room * sizeof *grown, "a list of timelines");
     *list = grown;
   }
-  read_kept(statement, &(*list)[(*n)++]);
-  return HK_OK;
+  return read_kept(store, statement, &(*list)[(*n)++], err);
 }
 
 hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *n, hk_error *err) {
@@ -155,7 +155,7 @@ hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *
                                     "SELECT " KEPT_COLUMNS " FROM timeline ORDER BY id DESC", "");
   for (bool more = true; status == HK_OK && more;) {
     status = hk_store_step(store, statement, &more, err);
-    if (status == HK_OK && more) status = append_kept(statement, list, n, err);
+    if (status == HK_OK && more) status = append_kept(store, statement, list, n, err);
     /* A damaged tree may contain itself: it gives the same rows again and again. */
     if (status == HK_OK && more && *n > 1 && (*list)[*n - 1].id >= (*list)[*n - 2].id)
       status = hk_fail(err, HK_ENVIRONMENT,
@@ -185,16 +185,15 @@ static hk_blob blob_at(sqlite3_stmt *statement, int column) {
   return (hk_blob){bytes, (size_t)sqlite3_column_bytes(statement, column)};
 }
 
-static stored read_stored(sqlite3_stmt *statement) {
-  const char *texts[4];
-  for (int i = 0; i < 4; i++)
-    texts[i] = (const char *)sqlite3_column_text(statement, KEPT_COUNT + i);
-  return (stored){texts[0],
-                  texts[1],
-                  texts[2],
-                  texts[3],
-                  blob_at(statement, KEPT_COUNT + 4),
-                  blob_at(statement, KEPT_COUNT + 5)};
+static hk_status read_stored(hk_store *store, sqlite3_stmt *statement, stored *s, hk_error *err) {
+  const int at = KEPT_COUNT;
+  HK_TRY(hk_store_text(store, statement, at, &s->graph, err));
+  HK_TRY(hk_store_text(store, statement, at + 1, &s->plan, err));
+  HK_TRY(hk_store_text_if_any(store, statement, at + 2, &s->profile, err));
+  HK_TRY(hk_store_text_if_any(store, statement, at + 3, &s->fingerprint, err));
+  s->spans = blob_at(statement, at + 4);
+  s->counters = blob_at(statement, at + 5);
+  return HK_OK;
 }
 
 static hk_status parse_document(const char *text, const char *name, cJSON **out, hk_error *err) {
@@ -274,9 +273,10 @@ hk_status hk_timelines_load(hk_store *store, int64_t id, hk_loaded_timeline *out
   if (status == HK_OK) status = hk_store_step(store, statement, &found, err);
   if (status == HK_OK && !found) status = fail_unknown(store, id, err);
   if (status == HK_OK) {
-    read_kept(statement, &out->kept);
-    const stored s = read_stored(statement);
-    status = restore(store, &s, out, err);
+    stored s = {0};
+    status = read_kept(store, statement, &out->kept, err);
+    if (status == HK_OK) status = read_stored(store, statement, &s, err);
+    if (status == HK_OK) status = restore(store, &s, out, err);
   }
   hk_store_finish(statement);
   if (status != HK_OK) hk_loaded_timeline_free(out);

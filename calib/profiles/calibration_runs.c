@@ -87,9 +87,12 @@ static hk_status list_unfinished(hk_store *store, char *text, size_t size, hk_er
       "SELECT name, started FROM run WHERE state = 'measuring' ORDER BY id DESC LIMIT 5", "");
   while (status == HK_OK && (status = hk_store_step(store, statement, &row, err)) == HK_OK && row &&
          used < size) {
-    used += (size_t)snprintf(text + used, size - used, "%s '%s' (since %s)", used ? "," : " under",
-                             (const char *)sqlite3_column_text(statement, 0),
-                             (const char *)sqlite3_column_text(statement, 1));
+    const char *name, *started;
+    status = hk_store_text(store, statement, 0, &name, err);
+    if (status == HK_OK) status = hk_store_text(store, statement, 1, &started, err);
+    if (status == HK_OK)
+      used += (size_t)snprintf(text + used, size - used, "%s '%s' (since %s)",
+                               used ? "," : " under", name, started);
   }
   hk_store_finish(statement);
   return status;
@@ -103,8 +106,8 @@ static hk_status fail_none(hk_store *store, const char *name, hk_error *err) {
                  there[0] ? "there is one" : "begin one without --resume", there);
 }
 
-static hk_status read_run(sqlite3_stmt *statement, hk_calibration_run *run, hk_fingerprint *f,
-                          hk_error *err) {
+static hk_status read_run(hk_store *store, sqlite3_stmt *statement, hk_calibration_run *run,
+                          hk_fingerprint *f, hk_error *err) {
   *run = (hk_calibration_run){.id = sqlite3_column_int64(statement, 0),
                               .quick = sqlite3_column_int64(statement, 4) != 0,
                               .seconds = sqlite3_column_double(statement, 5),
@@ -116,13 +119,12 @@ static hk_status read_run(sqlite3_stmt *statement, hk_calibration_run *run, hk_f
                {run->started, sizeof run->started},
                {run->state, sizeof run->state}};
   for (int i = 0; i < 3; i++)
-    snprintf(texts[i].out, texts[i].size, "%s",
-             (const char *)sqlite3_column_text(statement, i + 1));
+    HK_TRY(hk_store_copy_text(store, statement, i + 1, texts[i].out, texts[i].size, err));
   char what[64];
   snprintf(what, sizeof what, "fingerprint of calibration run %lld", (long long)run->id);
-  const char *text = (const char *)sqlite3_column_text(statement, 6);
+  const char *text;
   cJSON *object = NULL;
-  if (!text) return hk_fail_memory(err, sizeof *f, what); /* the column is NOT NULL */
+  HK_TRY(hk_store_text(store, statement, 6, &text, err));
   HK_TRY(hk_json_parse(text, strlen(text), what, &object, err));
   hk_status status = hk_fingerprint_from_json(object, f, err);
   cJSON_Delete(object);
@@ -141,7 +143,7 @@ hk_status hk_runs_unfinished(hk_store *store, const char *name, hk_calibration_r
                      "ORDER BY id DESC LIMIT 1",
                      "s", name);
   if (status == HK_OK) status = hk_store_step(store, statement, &row, err);
-  if (row) status = read_run(statement, run, f, err);
+  if (row) status = read_run(store, statement, run, f, err);
   hk_store_finish(statement);
   return status != HK_OK || row ? status : fail_none(store, name, err);
 }
@@ -205,8 +207,10 @@ static hk_status hand_over(const sample *s, hk_campaign *campaign, hk_error *err
   return hk_campaign_add(campaign, s->probe, s->values, s->n, err);
 }
 
-static hk_status gather(sqlite3_stmt *statement, sample *s, hk_campaign *campaign, hk_error *err) {
-  const char *probe = (const char *)sqlite3_column_text(statement, 0);
+static hk_status gather(hk_store *store, sqlite3_stmt *statement, sample *s, hk_campaign *campaign,
+                        hk_error *err) {
+  const char *probe;
+  HK_TRY(hk_store_text(store, statement, 0, &probe, err));
   const int64_t round = sqlite3_column_int64(statement, 1);
   if (s->n == 0 || round != s->round || strcmp(probe, s->probe) != 0) {
     HK_TRY(hand_over(s, campaign, err));
@@ -230,7 +234,7 @@ hk_status hk_runs_load(hk_store *store, int64_t id, hk_campaign *campaign, hk_er
                                     "i", id);
   for (bool row = true; status == HK_OK && row;) {
     status = hk_store_step(store, statement, &row, err);
-    if (status == HK_OK && row) status = gather(statement, &s, campaign, err);
+    if (status == HK_OK && row) status = gather(store, statement, &s, campaign, err);
   }
   hk_store_finish(statement);
   if (status == HK_OK) status = hand_over(&s, campaign, err);

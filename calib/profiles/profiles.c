@@ -28,7 +28,7 @@ static hk_status find(hk_store *store, const char *name, profile_row *out, hk_er
   if (status == HK_OK) status = hk_store_step(store, statement, &out->found, err);
   if (out->found) {
     out->run = sqlite3_column_int64(statement, 0);
-    snprintf(out->made, sizeof out->made, "%s", (const char *)sqlite3_column_text(statement, 1));
+    status = hk_store_copy_text(store, statement, 1, out->made, sizeof out->made, err);
   }
   hk_store_finish(statement);
   return status;
@@ -136,7 +136,8 @@ static double number_or_nan(sqlite3_stmt *statement, int column) {
              : sqlite3_column_double(statement, column);
 }
 
-static void read_entry(sqlite3_stmt *statement, hk_profile_entry *entry) {
+static hk_status read_entry(hk_store *store, sqlite3_stmt *statement, hk_profile_entry *entry,
+                            hk_error *err) {
   *entry = (hk_profile_entry){.gpus = sqlite3_column_int(statement, 4),
                               .quick = sqlite3_column_int(statement, 5) != 0,
                               .accepted = sqlite3_column_int(statement, 6) != 0,
@@ -150,20 +151,20 @@ static void read_entry(sqlite3_stmt *statement, hk_profile_entry *entry) {
                {entry->made, sizeof entry->made},
                {entry->from, sizeof entry->from}};
   for (int i = 0; i < 4; i++)
-    snprintf(texts[i].out, texts[i].size, "%s", (const char *)sqlite3_column_text(statement, i));
+    HK_TRY(hk_store_copy_text(store, statement, i, texts[i].out, texts[i].size, err));
+  return HK_OK;
 }
 
 /* One entry more; `n` is a power of two or 0 whenever there is no room. */
-static hk_status append_entry(sqlite3_stmt *statement, hk_profile_entry **entries, size_t *n,
-                              hk_error *err) {
+static hk_status append_entry(hk_store *store, sqlite3_stmt *statement, hk_profile_entry **entries,
+                              size_t *n, hk_error *err) {
   if ((*n & (*n - 1)) == 0) {
     const size_t room = *n ? 2 * *n : 1;
     hk_profile_entry *grown = realloc(*entries, room * sizeof *grown);
     if (!grown) return hk_fail_memory(err, room * sizeof *grown, "a list of profiles");
     *entries = grown;
   }
-  read_entry(statement, &(*entries)[(*n)++]);
-  return HK_OK;
+  return read_entry(store, statement, &(*entries)[(*n)++], err);
 }
 
 hk_status hk_profiles_list(hk_store *store, hk_profile_entry **entries, size_t *n, hk_error *err) {
@@ -177,7 +178,7 @@ hk_status hk_profiles_list(hk_store *store, hk_profile_entry **entries, size_t *
                      "");
   for (bool row = true; status == HK_OK && row;) {
     status = hk_store_step(store, statement, &row, err);
-    if (status == HK_OK && row) status = append_entry(statement, entries, n, err);
+    if (status == HK_OK && row) status = append_entry(store, statement, entries, n, err);
   }
   hk_store_finish(statement);
   if (status == HK_OK) return HK_OK;
@@ -218,8 +219,9 @@ hk_status hk_profile_read(hk_store *store, const char *name, cJSON **document, h
                                     "SELECT document FROM profile WHERE name = ?", "s", name);
   if (status == HK_OK) status = hk_store_step(store, statement, &row, err);
   if (row) {
-    const char *text = (const char *)sqlite3_column_text(statement, 0);
-    status = parse_document(text ? text : "", name, document, err);
+    const char *text;
+    status = hk_store_text(store, statement, 0, &text, err);
+    if (status == HK_OK) status = parse_document(text, name, document, err);
     if (status != HK_OK) status = fail_document(store, name, err);
   }
   hk_store_finish(statement);
