@@ -13,6 +13,10 @@ typedef struct {
   hk_ns end;
 } hk_span;
 
+/* Nine years. Times of a file, and those that are compared, are at most so far from 0, so that sums
+ * over all lanes are numbers, too. */
+#define HK_MOST_NS ((hk_ns)1 << 58)
+
 typedef struct {
   hk_ns time;
   double value; /* from `time` until the next sample */

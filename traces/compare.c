@@ -94,7 +94,7 @@ static hk_status check_one(const joined *c, const hk_timeline *timeline, const c
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_span *span = &timeline->spans[i];
     char label[128];
-    if (span->end < span->start || span->start < 0)
+    if (span->end < span->start || span->start < 0 || span->end > HK_MOST_NS)
       return hk_fail(err, HK_INPUT,
                      "the %s timeline: operation %zu (%s) runs from %" PRId64 " to %" PRId64 " ns",
                      which, i, hk_op_label(graph, (int32_t)i, label, sizeof label), span->start,

@@ -60,6 +60,11 @@ static hk_status finish(writer *w, hk_blob *out, hk_error *err) {
 }
 
 hk_status hk_spans_encode(const hk_timeline *timeline, hk_blob *out, hk_error *err) {
+  for (size_t i = 0; i < timeline->n_spans; i++)
+    if (timeline->spans[i].end > HK_MOST_NS)
+      return hk_fail(err, HK_INPUT,
+                     "operation %zu ends after %.3g years; the store keeps timelines of up to 9", i,
+                     hk_s(timeline->spans[i].end) / (365.25 * 86400));
   writer w;
   HK_TRY(begin(&w, err));
   put_number(&w, (int64_t)timeline->n_spans);
@@ -130,6 +135,13 @@ static double get_double(reader *r) {
   return value;
 }
 
+/* Fails if the time is none of a timeline's. */
+static hk_ns get_time(reader *r) {
+  const hk_ns time = get_number(r);
+  if (time < -HK_MOST_NS || time > HK_MOST_NS) r->failed = true;
+  return r->failed ? 0 : time;
+}
+
 /* Fails if the text does not fit in `size`. */
 static void get_text(reader *r, char *text, size_t size) {
   const int64_t length = get_number(r);
@@ -170,9 +182,9 @@ hk_status hk_spans_decode(const hk_blob *blob, hk_timeline *timeline, hk_error *
                    timeline->n_spans);
   for (size_t i = 0; i < timeline->n_spans; i++) {
     hk_span *span = &timeline->spans[i];
-    span->ready = get_number(&r);
-    span->start = get_number(&r);
-    span->end = get_number(&r);
+    span->ready = get_time(&r);
+    span->start = get_time(&r);
+    span->end = get_time(&r);
   }
   return close_blob(&r, "spans", err);
 }
@@ -188,7 +200,7 @@ static hk_status get_counter(reader *r, hk_timeline *timeline, hk_error *err) {
   const int index = hk_timeline_counter(timeline, name, known, capacity, err);
   if (index < 0) return err->status;
   for (int64_t i = 0; i < n && !r->failed; i++) {
-    const hk_ns time = get_number(r);
+    const hk_ns time = get_time(r);
     const double value = get_double(r);
     if (!r->failed) HK_TRY(hk_counter_add(&timeline->counters[index], time, value, err));
   }
