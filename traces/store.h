@@ -47,8 +47,8 @@ hk_status hk_store_query(hk_store *store, sqlite3_stmt **statement, hk_error *er
                          const char *types, ...);
 /* *row false: no more. */
 hk_status hk_store_step(hk_store *store, sqlite3_stmt *statement, bool *row, hk_error *err);
-/* A text of the row at hand, which stays until the next step. HK_ENVIRONMENT: there is none, as only
- * a damaged store has it, or out of memory. */
+/* A text of the row at hand, which stays until the next step. HK_ENVIRONMENT: there is none, as
+ * only a damaged store has it, or out of memory. */
 hk_status hk_store_text(hk_store *store, sqlite3_stmt *statement, int column, const char **text,
                         hk_error *err);
 /* The same, NULL where there is none. */

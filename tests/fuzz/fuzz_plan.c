@@ -23,6 +23,25 @@ static void check_again(const hk_plan *plan) {
   hk_plan_free(&again);
 }
 
+/* Cuts the same model again and lets all that may run ahead. */
+static void check_new(const hk_plan *plan) {
+  hk_error err = {0};
+  hk_model model = {0};
+  hk_plan made = {0};
+  FUZZ_MUST(hk_fuzz_read(hk_model_copy(&plan->model, &model, &err), &err));
+  const hk_status status = hk_plan_create(&model, &plan->job, plan->runtime, plan->subgroup_rule,
+                                          plan->subgroup_numel, &made, &err);
+  hk_model_free(&model);
+  if (!hk_fuzz_read(status, &err)) return;
+  if (plan->runtime == HK_RUNTIME_HOCKET) {
+    hk_plan_set_overlap(&made, HK_OVERLAP_BOTH);
+    hk_plan_run_ahead_within(&made, 6 * plan->model.parameters, made.n_subgroups - 1);
+    FUZZ_MUST(12 * hk_plan_ahead(&made) <= 6 * plan->model.parameters);
+  }
+  FUZZ_MUST(hk_plan_check(&made, &err) == HK_OK);
+  hk_plan_free(&made);
+}
+
 static void check_plan(const hk_plan *plan) {
   hk_error err = {0};
   int64_t totals[HK_ROUTE_COUNT], sum = 0, parameters = 0;
@@ -36,6 +55,7 @@ static void check_plan(const hk_plan *plan) {
   FUZZ_MUST(*hk_plan_title(plan, text, sizeof text) != '\0');
   hk_fuzz_read(hk_policy_check_label(plan, text, sizeof text, &err), &err);
   check_again(plan);
+  check_new(plan);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Checkpoints. The first byte says which engine reads the rest (bit 0: training) and which
+ * checksums are made right before (bit 1: the header's, bit 2: those of the blocks and the end), so
+ * that inputs get past them. What an engine loads it saves again to the byte, or, in training,
+ * where tensors may come in another order, to a file of which that is true. After a refusal it has
+ * the state that it had. */
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "engine/engine.h"
+#include "tests/fuzz/fuzz.h"
+
+/* As engine/checkpoint.c describes a file. */
+enum { HEAD = 32, GROUP = 48, VERSION_AT = 8, GROUPS_AT = 12 };
+enum { TENSORS = 3, NUMEL = 5 + 1 + 7, GROUPS = 2 };
+
+static const int64_t tensor_numel[TENSORS] = {5, 1, 7}, group_numel[GROUPS] = {6, 7};
+
+/* -- Engines ----------------------------------------------------------------------------------- */
+
+static hk_plan tiny_plan(void) {
+  hk_error err = {0};
+  hk_tensor tensors[TENSORS] = {
+      {.name = "a", .block = 0}, {.name = "b", .block = 1}, {.name = "c", .block = 1}};
+  hk_model model = {0};
+  hk_plan plan = {0};
+  const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1};
+  for (int i = 0; i < TENSORS; i++) tensors[i].numel = tensor_numel[i];
+  hk_status status = hk_model_from_tensors("tiny", tensors, TENSORS, 2, &model, &err);
+  if (status == HK_OK) {
+    status = hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 4, &plan, &err);
+  }
+  if (status != HK_OK) hk_fuzz_abort(__FILE__, __LINE__, "a plan", err.message);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].route = s % 2 == 0 ? HK_ROUTE_CPU : HK_ROUTE_STAGED;
+  }
+  hk_model_free(&model);
+  return plan;
+}
+
+static hk_engine *make_engine(bool training) {
+  static const hk_adamw hyper = {1e-3, 0.9, 0.999, 1e-8, 0.01};
+  hk_error err = {0};
+  hk_engine *engine = NULL;
+  hk_plan plan = tiny_plan();
+  const hk_engine_options options = {.no_pin_threads = true};
+  hk_status status;
+  if (training) {
+    hk_param params[TENSORS];
+    const hk_adamw groups[GROUPS] = {hyper, hyper};
+    for (int i = 0; i < TENSORS; i++) {
+      params[i] = (hk_param){.numel = tensor_numel[i],
+                             .group = i == TENSORS - 1,
+                             .block = i > 0,
+                             .key = 100 + (uint64_t)i};
+    }
+    status = hk_engine_create_for(&plan, params, TENSORS, groups, GROUPS, &options, &engine, &err);
+  } else {
+    const hk_param_group groups[GROUPS] = {{group_numel[0], hyper}, {group_numel[1], hyper}};
+    status = hk_engine_create(&plan, groups, GROUPS, &options, &engine, &err);
+  }
+  if (status != HK_OK) hk_fuzz_abort(__FILE__, __LINE__, "an engine", err.message);
+  hk_plan_free(&plan);
+  return engine;
+}
+
+static hk_engine *engines[2];
+
+static void destroy_engines(void) {
+  hk_engine_destroy(engines[0]);
+  hk_engine_destroy(engines[1]);
+}
+
+static hk_engine *engine_for(bool training) {
+  if (engines[0] == NULL) {
+    engines[0] = make_engine(false);
+    engines[1] = make_engine(true);
+    atexit(destroy_engines);
+  }
+  return engines[training];
+}
+
+/* -- Checksums --------------------------------------------------------------------------------- */
+
+static uint64_t number_at(const uint8_t *bytes, size_t size) {
+  uint64_t value = 0;
+  memcpy(&value, bytes, size);
+  return value;
+}
+
+/* Where the header's checksum is; 0: not in the file. */
+static size_t mend_header(uint8_t *file, size_t size, bool mend) {
+  if (size < HEAD) return 0;
+  const uint64_t version = number_at(file + VERSION_AT, 4), n = number_at(file + GROUPS_AT, 4);
+  size_t at = HEAD;
+  uint64_t sum = XXH3_64bits(file, HEAD);
+  if (n > (size - at) / GROUP) return 0;
+  for (uint64_t g = 0; g < n; g++, at += GROUP) {
+    sum = XXH3_64bits_withSeed(file + at, GROUP, sum);
+  }
+  if (version == 2 || version == 3) {
+    const size_t param = version == 2 ? 24 : 32;
+    if (size - at < 8) return 0;
+    const uint64_t params = number_at(file + at, 8);
+    sum = XXH3_64bits_withSeed(file + at, 8, sum);
+    at += 8;
+    if (params > (size - at) / param) return 0;
+    for (uint64_t p = 0; p < params; p++, at += param) {
+      sum = XXH3_64bits_withSeed(file + at, param, sum);
+    }
+  }
+  if (size - at < 8) return 0;
+  if (mend) memcpy(file + at, &sum, sizeof sum);
+  return at;
+}
+
+/* Three blocks of this engine's size follow the header's checksum, and then the end. */
+static void mend_blocks(uint8_t *file, size_t size, size_t header) {
+  size_t at = header + 8;
+  uint64_t hashes = 0;
+  for (int part = 0; part < 3; part++) {
+    if (at > size || size - at < 4 * NUMEL + 8) return;
+    const uint64_t hash = XXH3_64bits(file + at, 4 * NUMEL);
+    memcpy(file + at + 4 * NUMEL, &hash, sizeof hash);
+    hashes = XXH3_64bits_withSeed(&hash, sizeof hash, hashes);
+    at += 4 * NUMEL + 8;
+  }
+  if (size - at >= 8) memcpy(file + at, &hashes, sizeof hashes);
+}
+
+/* -- One input --------------------------------------------------------------------------------- */
+
+/* The engine's state, steps and hyperparameters: its own checkpoint. The caller frees it. */
+static uint8_t *saved_by(hk_engine *engine, size_t *size) {
+  const char *path = hk_fuzz_path("saved.ck");
+  hk_error err = {0};
+  if (!hk_fuzz_read(hk_engine_save(engine, path, NULL, NULL, &err), &err)) {
+    hk_fuzz_abort(__FILE__, __LINE__, "an engine's state is saved", err.message);
+  }
+  return hk_fuzz_contents(path, size);
+}
+
+static void count_progress(void *last, hk_bytes done, hk_bytes all) {
+  FUZZ_MUST(done >= *(hk_bytes *)last && done <= all);
+  *(hk_bytes *)last = done;
+}
+
+static bool load(hk_engine *engine, const uint8_t *file, size_t size) {
+  hk_error err = {0};
+  hk_bytes done = 0;
+  const char *path = hk_fuzz_file(file, size);
+  return hk_fuzz_read(hk_engine_load(engine, path, count_progress, &done, &err), &err);
+}
+
+static void check_saved(hk_engine *engine, const uint8_t *file, size_t size) {
+  size_t after_size;
+  uint8_t *after = saved_by(engine, &after_size);
+  FUZZ_MUST(after_size == size && memcmp(after, file, size) == 0);
+  free(after);
+}
+
+static void check_load(bool training, const uint8_t *file, size_t size) {
+  hk_engine *engine = engine_for(training);
+  size_t before_size, again_size;
+  uint8_t *before = saved_by(engine, &before_size);
+  if (!load(engine, file, size)) {
+    check_saved(engine, before, before_size);
+  } else if (!training) {
+    check_saved(engine, file, size);
+  } else {
+    uint8_t *again = saved_by(engine, &again_size);
+    FUZZ_MUST(load(engine, again, again_size));
+    check_saved(engine, again, again_size);
+    free(again);
+  }
+  free(before);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (size == 0) return 0;
+  uint8_t *file = malloc(size);
+  FUZZ_MUST(file != NULL);
+  memcpy(file, data + 1, size - 1);
+  const size_t header = mend_header(file, size - 1, (data[0] & 2) != 0);
+  if (header > 0 && (data[0] & 4) != 0) mend_blocks(file, size - 1, header);
+  check_load(data[0] & 1, file, size - 1);
+  free(file);
+  return 0;
+}
