@@ -159,10 +159,17 @@ static void judge_memory(hk_forecast *f) {
 
 /* -- life --------------------------------------------------------------------------------- */
 
-/* Iterations are unrolled until two periods in a row are the same to a thousandth. */
+/* Iterations are unrolled until two periods in a row are the same to a thousandth. They may be so
+ * for a while and below what any lane allows in the long run: as long as work piles up on a lane
+ * that nothing waits for yet. Then more are unrolled. */
 #define LEAST_ITERATIONS 4
 #define MOST_ITERATIONS  16
 #define STEADY           1000
+
+static bool is_below_bound(const hk_forecast *f, const hk_period *period) {
+  const hk_ns length = period->end - period->begin, off = llabs(length - period->before);
+  return f->period_bound.period_ns > length + off + length / STEADY;
+}
 
 static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
                                  const hk_sim_options *options, hk_error *err) {
@@ -171,13 +178,16 @@ static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
     HK_TRY(hk_graph_build_iterations(&f->plan, n, true, &f->graph, err));
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
     HK_TRY(hk_period_of(&f->graph, &f->result.timeline, &period, err));
+    HK_TRY(hk_bound_period(&f->graph, machine, &f->period_bound, err));
     const hk_ns length = period.end - period.begin;
-    if (n == MOST_ITERATIONS || llabs(length - period.before) <= length / STEADY) break;
+    const bool steady = llabs(length - period.before) <= length / STEADY;
+    const int most = is_below_bound(f, &period) ? HK_MOST_ITERATIONS : MOST_ITERATIONS;
+    if (n >= most || (steady && most == MOST_ITERATIONS)) break;
     hk_result_free(&f->result);
     hk_graph_free(&f->graph);
   }
   measure_period(f, &period);
-  return hk_bound_period(&f->graph, machine, &f->period_bound, err);
+  return HK_OK;
 }
 
 static hk_status simulate(hk_forecast *f, const hk_machine *machine, const hk_sim_options *options,
