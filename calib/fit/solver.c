@@ -16,10 +16,10 @@
 #define STEP        1e-3 /* of a logarithm, for differences */
 #define EDGE        1e-3 /* nearest to a bound that the trust region starts, as a share of the range */
 #define ITERATIONS  30   /* of the trust region */
-#define SCOUT_REACH 1.5  /* how far scouts lie from the start, in widths of the prior */
+#define SCOUT_REACH 2    /* how far scouts lie from the start, in widths of the prior */
 #define STARTS      4    /* the start and the best scouts, from which the trust region descends */
 #define ROUNDS      2    /* of moving one unknown at a time, from each of them */
-#define GRID        9    /* places that each unknown may move to */
+#define GRID        11   /* places that each unknown may move to */
 #define MOST_PASSES 8    /* of adapting the scale */
 #define SETTLED     0.01 /* relative change of the scale that is small enough */
 #define FAR_OFF     2    /* factor by which a wrong scale may have led to the wrong valley */
