@@ -325,14 +325,20 @@ class Engine:
 
     # -- Gradients ----------------------------------------------------------------------------
 
-    def gradients(self, tensors: Sequence[int], addresses: Sequence[int], stream: int) -> None:
-        """Hands over gradients that lie, or will lie, at these addresses."""
-        pairs = gradient_list(tensors, addresses)
+    def gradients(
+        self,
+        tensors: Sequence[int],
+        addresses: Sequence[int],
+        stream: int,
+        pairs: "Optional[array.array[int]]" = None,
+    ) -> None:
+        """Hands over gradients that lie, or will lie, at these addresses. `pairs`: a gradient_list
+        of these tensors, to be used again."""
+        if pairs is None:
+            pairs = gradient_list(tensors, addresses)
+        else:
+            pairs[1::2] = array.array("q", addresses)
         self._call("hocket_gradients", pairs.buffer_info()[0], len(tensors), stream)
-
-    def gradient(self, tensor: int, address: int, stream: int) -> None:
-        """Hands over one gradient."""
-        self._call("hocket_gradients", byref(Gradient(tensor, address)), 1, stream)
 
     def flush(self) -> None:
         self._call("hocket_flush")

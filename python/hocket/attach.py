@@ -330,7 +330,7 @@ class Attachment:
         if number is None:
             return  # step() says what is wrong
         block = optimizer.binding().blocks[number]
-        self.check_gated(number)
+        self.check_gated((number,))
         if block != self._sweeping:
             if self._sweeping is not None and (optimizer.runs_ahead or self._few_small):
                 self.sweep(self._sweeping)
@@ -340,7 +340,7 @@ class Attachment:
             self._backward = backward
             optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
-        optimizer.handover().take(number, grad)
+        optimizer.handover().take((number,), (grad,))
 
     def backward_over(self) -> None:
         """The backward that is running ends: small gradients leave, too."""
@@ -350,25 +350,33 @@ class Attachment:
                 self.sweep(block)
         self.optimizer().binding().engine.flush()
 
-    def check_gated(self, number: int) -> None:
+    def check_gated(self, numbers: Sequence[int]) -> None:
         """HocketError if a gradient comes from weights that no gate waited for."""
-        binding = self.optimizer().binding()
-        if self.waits and self._ungated[number]:
+        if not self.waits or 1 not in self._ungated:
+            return
+        for number in numbers:
+            if not self._ungated[number]:
+                continue
+            name = self.optimizer().binding().names[number]
             raise HocketUsageError(
-                f"{binding.names[number]} was used in forward before its update had arrived: no "
-                "hook of its module ran and it was not looked up there. Call opt.synchronize() "
+                f"{name} was used in forward before its update had arrived: no hook of its "
+                "module ran and it was not looked up there. Call opt.synchronize() "
                 "before such code (modules compiled outside the model, tensors kept from earlier)"
             )
 
     def sweep(self, block: int) -> None:
         """Hands over the small gradients of a block that backward has left behind."""
-        handover = self.optimizer().handover()
         params = self.optimizer().binding().params
+        numbers: List[int] = []
+        grads: List[Tensor] = []
         for number in self._small.get(block, ()):
             grad = params[number].grad
             if grad is not None and type(grad) is not GradientHandle:
-                self.check_gated(number)
-                handover.take(number, grad)
+                numbers.append(number)
+                grads.append(grad)
+        if numbers:
+            self.check_gated(numbers)
+            self.optimizer().handover().take(numbers, grads)
 
     # -- Marks for the timeline ---------------------------------------------------------------
 

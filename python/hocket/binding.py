@@ -157,6 +157,7 @@ class Binding:
         self.addresses: List[int] = [param.data_ptr() for param in self.params]
         self.types: List[torch.dtype] = [param.dtype for param in self.params]
         self.contiguous: List[bool] = [param.is_contiguous() for param in self.params]
+        self.all_contiguous = all(self.contiguous)
         _check_apart(self.names, self.params, self.addresses)
         self.hyper = [hyper(group) for group in param_groups]
         self.stream = self._stream_function()
@@ -221,7 +222,7 @@ class Binding:
 
     def check_in_place(self) -> None:
         """HocketError where a parameter has moved, or changed its type, since it was bound."""
-        if [param.data_ptr() for param in self.params] == self.addresses:
+        if list(map(Tensor.data_ptr, self.params)) == self.addresses:
             return
         for name, param, address, dtype in zip(self.names, self.params, self.addresses, self.types):
             if param.data_ptr() == address:

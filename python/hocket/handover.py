@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
+from . import _abi
 from .binding import Binding
 from .errors import HocketUsageError
 from .handle import GradientHandle
@@ -37,6 +38,8 @@ class HandOver:
         self.live = bytearray(n)
         self.zeroed = bytearray(n)
         self.seconds = 0.0
+        self._every = list(range(n))
+        self._pairs = _abi.gradient_list(self._every, self._every)
         self._handles: Dict[int, GradientHandle] = {}
         self._factors: Dict[int, List[Number]] = {}
         # (id, version) of a factor -> the tensor, so that its id stays taken, and a copy of it.
@@ -46,23 +49,26 @@ class HandOver:
 
     # -- During backward ----------------------------------------------------------------------
 
-    def take(self, number: int, grad: Tensor) -> None:
-        """Hands over a new gradient in ``p.grad`` and puts the handle in its place.
+    def take(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> None:
+        """Hands over new gradients in ``p.grad``, by one call, and puts handles in their place.
 
         If the engine holds one already, the program has dropped it (``p.grad = None``) since.
         """
         began = time.perf_counter()
-        if grad.requires_grad:
-            raise HocketUsageError(
-                f"backward(create_graph=True) gave {self.binding.names[number]} a gradient with a "
-                "graph: an attached hocket.AdamW cannot hold it; use torch.autograd.grad, or a "
-                "hocket.AdamW that is not attached"
-            )
+        for number, grad in zip(numbers, grads):
+            if grad.requires_grad:
+                raise HocketUsageError(
+                    f"backward(create_graph=True) gave {self.binding.names[number]} a gradient "
+                    "with a graph: an attached hocket.AdamW cannot hold it; use "
+                    "torch.autograd.grad, or a hocket.AdamW that is not attached"
+                )
         with self._lock:
-            if self.live[number]:
-                self._forget(number)
-            self._give(number, grad)
-            self.binding.params[number].grad = self.handle(number)
+            for number in numbers:
+                if self.live[number]:
+                    self._forget(number)
+            self._give(numbers, grads)
+            for number in numbers:
+                self.binding.params[number].grad = self.handle(number)
         self.seconds += time.perf_counter() - began
 
     def accumulate(self, number: int, grad: Tensor) -> None:
@@ -73,7 +79,7 @@ class HandOver:
                 return  # to one that step() has used up: GANs do so, and clear it before its use
             if number in self._factors:
                 self._multiply_out(number)
-            self._give(number, grad)
+            self._give([number], [grad])
         self.seconds += time.perf_counter() - began
 
     def handle(self, number: int) -> GradientHandle:
@@ -83,11 +89,14 @@ class HandOver:
             handle = self._handles[number] = GradientHandle(self, number)
         return handle
 
-    def _give(self, number: int, grad: Tensor) -> None:
-        ready = self.binding.prepared(number, grad)
-        self.binding.engine.gradient(number, ready.data_ptr(), self.binding.stream())
-        self.live[number] = 1
-        self.zeroed[number] = 0
+    def _give(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> None:
+        ready = [self.binding.prepared(number, grad) for number, grad in zip(numbers, grads)]
+        self.binding.engine.gradients(
+            numbers, [grad.data_ptr() for grad in ready], self.binding.stream()
+        )
+        for number in numbers:
+            self.live[number] = 1
+            self.zeroed[number] = 0
         self._norms = None
 
     def _forget(self, number: int) -> None:
@@ -190,7 +199,7 @@ class HandOver:
         """Replaces the gradient that is held by its product, as torch would round it."""
         values = self.read(number)
         self._forget(number)
-        self._give(number, values)
+        self._give([number], [values])
 
     # -- In step ------------------------------------------------------------------------------
 
@@ -206,14 +215,18 @@ class HandOver:
             if fresh is None:
                 fresh, grads = self._sorted_out(grads)
             if fresh:
-                self.binding.engine.gradients(
-                    fresh,
-                    [grad.data_ptr() for grad in grads if grad is not None],
-                    self.binding.stream(),
-                )
-                for number in fresh:
+                if len(fresh) < len(grads):
+                    grads = [grad for grad in grads if grad is not None]
+                addresses = list(map(Tensor.data_ptr, grads))  # type: ignore[arg-type]
+                pairs = self._pairs if fresh is self._every else None
+                self.binding.engine.gradients(fresh, addresses, self.binding.stream(), pairs)
+                if len(fresh) == len(self.live):
+                    self.live = bytearray(b"\1" * len(fresh))
+                for number in fresh if 0 in self.live else ():
                     self.live[number] = 1
         self.seconds += time.perf_counter() - began
+        if 0 not in self.live:
+            return self._every
         return [number for number, held in enumerate(self.live) if held]
 
     def _all_plain(self, grads: List[Optional[Tensor]]) -> Optional[List[int]]:
@@ -222,16 +235,16 @@ class HandOver:
         kinds = set(map(type, grads))
         if not kinds <= {Tensor, type(None)} or 1 in self.live or 1 in self.zeroed:
             return None
-        numbers = list(range(len(grads)))
+        numbers = self._every
         types, given = self.binding.grad_types, grads
         if type(None) in kinds:
             numbers = [number for number in numbers if grads[number] is not None]
             types = [types[number] for number in numbers]
             given = [grads[number] for number in numbers]
-        if False in self.binding.contiguous or [grad.dtype for grad in given] != types:  # type: ignore
+        if not self.binding.all_contiguous or [grad.dtype for grad in given] != types:  # type: ignore
             return None
         try:
-            plain = all([grad.is_contiguous() for grad in given])  # type: ignore[union-attr]
+            plain = all(map(Tensor.is_contiguous, given))  # type: ignore[arg-type]
         except RuntimeError:  # sparse
             return None
         return numbers if plain else None

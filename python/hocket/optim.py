@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
 from collections import defaultdict
@@ -21,6 +22,7 @@ from .plan import resolve_plan
 from .report import explain, stats
 
 Params = Iterable[Any]
+VERSION = operator.attrgetter("_version")
 
 
 class AdamW(Optimizer):
@@ -301,9 +303,8 @@ class AdamW(Optimizer):
         held = handover.collect()
         if not held:
             return
-        if self._attachment is not None and self._attachment.waits:
-            for number in held:
-                self._attachment.check_gated(number)
+        if self._attachment is not None:
+            self._attachment.check_gated(held)
         handover.scale()
         binding.sync_groups(self.param_groups)
         loss_scale = getattr(self, "grad_scale", None)
@@ -328,8 +329,10 @@ class AdamW(Optimizer):
 
     def _stepped(self, binding: Binding, held: List[int]) -> None:
         params = binding.params
-        increment_versions([params[number] for number in held])
-        self._versions = [param._version for param in params]
+        increment_versions(
+            params if len(held) == len(params) else [params[number] for number in held]
+        )
+        self._versions = list(map(VERSION, params))
         if 0 in self._has_state:
             for number in held:
                 if not self._has_state[number]:
@@ -364,7 +367,7 @@ class AdamW(Optimizer):
         """Masters follow weights that the program has written since the last step: where a master
         does not round to its weight any more, it becomes the weight."""
         binding = self.binding()
-        if [param._version for param in binding.params] == self._versions:
+        if list(map(VERSION, binding.params)) == self._versions:
             return
         for number, param in enumerate(binding.params):
             if param._version != self._versions[number]:
@@ -381,19 +384,21 @@ class AdamW(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
-        if self._handover is not None and set_to_none:
-            self._handover.discard_all()
+        if set_to_none:
+            if self._handover is not None:
+                self._handover.discard_all()
+            for group in self.param_groups:
+                for param in group["params"]:
+                    param.grad = None
+            return
         for group in self.param_groups:
             for param in group["params"]:
                 grad = param.grad
                 if grad is None:
                     continue
-                if set_to_none:
-                    param.grad = None
-                else:
-                    if grad.grad_fn is not None:
-                        grad.detach_()
-                    grad.zero_()
+                if grad.grad_fn is not None:
+                    grad.detach_()
+                grad.zero_()
 
     def synchronize(self) -> None:
         """Returns when the last step is complete: state on the host, weights on the device.
