@@ -277,6 +277,7 @@ class Engine:
             raise HocketError(message.value.decode(errors="replace"), status)
         assert handle.value is not None
         self._handle: Optional[int] = handle.value
+        self.failed = False  # a call has reported a failure of the machine
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _destroy, handle.value, self._pid)
 
@@ -300,6 +301,7 @@ class Engine:
         message = ctypes.create_string_buffer(MESSAGE)
         status: int = getattr(self._lib, name)(self._engine(), *arguments, message)
         if status and status != AGAIN:
+            self.failed = self.failed or status == MACHINE
             raise HocketError(message.value.decode(errors="replace"), status)
         return status
 
@@ -318,6 +320,17 @@ class Engine:
         """Returns when the last step is complete. Interruptible."""
         while self._call("hocket_drain", SLICE_MS) == AGAIN:
             pass
+
+    def quiet(self) -> bool:
+        """drain(); False instead of the error of a failure that a call before has reported."""
+        reported = self.failed
+        try:
+            self.drain()
+        except HocketError:
+            if not reported:
+                raise
+            return False
+        return True
 
     def weights_from_masters(self, tensor: int, stream: int) -> None:
         """Writes rounded masters to the weights of one tensor (-1: of all)."""

@@ -248,9 +248,10 @@ def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
 def save(opt: "AdamW", path: str) -> None:
     """See AdamW.save."""
     opt.bind()
-    opt.synchronize()
-    opt.follow_weights()
     engine = opt.binding().engine
+    if engine.quiet():  # else state is as the failure left it, and weights may be of either step
+        opt.synchronize()
+        opt.follow_weights()
     sidecar = {
         "schema": "hocket.groups/1",
         "step": engine.step_number(),
@@ -262,8 +263,12 @@ def save(opt: "AdamW", path: str) -> None:
         json.dump(sidecar, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+    try:
+        engine.save(path)
+    except HocketError:
+        os.remove(partial)
+        raise
     os.replace(partial, path + ".json")
-    engine.save(path)
 
 
 def load(opt: "AdamW", path: str) -> None:
@@ -347,6 +352,7 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     opt._pending = dict(state["state"])
     opt._binding = opt._handover = opt._attachment = None
     opt._last = opt._plan_answer = None
+    opt._detached = False
     opt._versions, opt._has_state = [], bytearray()
     opt._count, opt._others = 0, []
     opt.state_in_file = False

@@ -17,6 +17,7 @@ from . import _abi, checkpoint
 from .attach import Attachment, refuse_ranks
 from .binding import Binding, Settings, hyper, trainable
 from .errors import HocketUsageError
+from .handle import GradientHandle
 from .handover import HandOver
 from .plan import resolve_plan
 from .report import explain, stats
@@ -105,6 +106,7 @@ class AdamW(Optimizer):
         self._binding: Optional[Binding] = None
         self._handover: Optional[HandOver] = None
         self._attachment: Optional[Attachment] = None
+        self._detached = False
         self._pending: Dict[Tensor, Dict[str, Any]] = {}
         self._awaited: Optional[int] = None
         self._versions: List[int] = []
@@ -256,6 +258,25 @@ class AdamW(Optimizer):
             )
         self._attachment = Attachment(self, model)
 
+    def detach(self) -> None:
+        """Takes this optimizer's hooks out of the model, so that another one can be attached, for
+        example after a failure. Gradients that were handed over are dropped.
+
+        Waits for the last update, unless that has failed: then weights may be of either step, and
+        the new optimizer should load a checkpoint. No further step can be taken; state can be read
+        and saved.
+        """
+        if self._attachment is None or self._detached:
+            return
+        if self._binding is not None and self._binding.engine.quiet():
+            self.synchronize()
+        for group in self.param_groups:
+            for param in group["params"]:
+                if isinstance(param.grad, GradientHandle):
+                    param.grad = None
+        self._attachment.detach()
+        self._detached = True
+
     # -- Steps --------------------------------------------------------------------------------
 
     @property
@@ -284,6 +305,11 @@ class AdamW(Optimizer):
         if closure is not None:
             raise HocketUsageError(
                 "step(closure) is not supported: compute loss and gradients before step()"
+            )
+        if self._detached:
+            raise HocketUsageError(
+                "this optimizer has been detached from its model: make a new hocket.AdamW and load "
+                "this one's state_dict(), or a file of save(), into it"
             )
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and float(found_inf) != 0:
@@ -416,8 +442,6 @@ class AdamW(Optimizer):
     def read_gradient(self, param: Tensor) -> Optional[Tensor]:
         """A parameter's gradient as it stands, in its own type, on its device; None if it has
         none. Copies what the engine holds (slow)."""
-        from .handle import GradientHandle
-
         grad = param.grad
         if not isinstance(grad, GradientHandle):
             return grad
@@ -491,10 +515,11 @@ class AdamW(Optimizer):
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes state and step counts to a file, directly from host memory, and param groups to
-        ``path + ".json"``. The file is complete or not there.
+        ``path + ".json"``. The file is complete or not there. After a failure that a call has
+        reported, it writes the state if all of it is of one step.
 
         Raises:
-            HocketError: it cannot be written.
+            HocketError: it cannot be written, or the last step has failed half way.
         """
         checkpoint.save(self, os.fspath(path))
 
