@@ -41,11 +41,20 @@ def test_every_way(model, clip, accumulation, attached, overlap):
     compare(Case(model, clip, accumulation), attached, overlap=overlap)
 
 
+CASES = {
+    "llama": Case("llama"),
+    "gpt": Case("gpt", accumulation=2),  # a tied and a frozen parameter
+    "gpt, never clipped": Case("gpt", "never"),
+    "llama, always clipped": Case("llama", "always", accumulation=3),
+}
+
+
 @pytest.mark.parametrize("attached,overlap", WAYS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy(policy, attached, overlap, tmp_path):
-    plan = plan_file(make("llama"), POLICIES[policy], tmp_path)
-    _, opt = compare(Case("llama"), attached, overlap=overlap, plan=plan)
+@pytest.mark.parametrize("case", CASES)
+def test_every_policy(case, policy, attached, overlap, tmp_path):
+    plan = plan_file(make(CASES[case].model), POLICIES[policy], tmp_path)
+    _, opt = compare(CASES[case], attached, overlap=overlap, plan=plan)
     assert opt.stats()["policy"] == POLICIES[policy][0]
 
 
@@ -82,7 +91,7 @@ def test_sizes_that_no_vector_divides():
     from reference import ReferenceAdamW, same_bits
 
     sizes = [1, 5, 2**20 + 13]
-    for dtype in (torch.bfloat16, torch.float32):
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for attached in (False, True):
             torch.manual_seed(3)
             start = [torch.randn(size).to(dtype) for size in sizes]

@@ -249,10 +249,15 @@ def test_intermittently_unused_parameters_keep_their_step_number():
 # -- GradScaler -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attached", [False, True])
+SCALED = pytest.mark.parametrize(
+    "attached,overlap", [(False, "none"), (True, "none"), (True, "forward"), (True, "both")]
+)
+
+
+@SCALED
 @pytest.mark.parametrize("clipped", [False, True])
-def test_grad_scaler_with_an_overflow(attached, clipped):
-    mine, opt, other, _ = pair("llama", torch.float32, attached=attached)
+def test_grad_scaler_with_an_overflow(attached, overlap, clipped):
+    mine, opt, other, _ = pair("llama", torch.float32, attached=attached, overlap=overlap)
     expected = torch.optim.AdamW(other.parameters(), fused=False, foreach=False)
     scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=3) for _ in range(2)]
     for step in range(8):
@@ -274,15 +279,25 @@ def test_grad_scaler_with_an_overflow(attached, clipped):
         assert torch.allclose(p, q, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("attached", [False, True])
-def test_grad_scaler_on_fp16_weights_unscales_in_step(attached):
-    mine, opt, other, expected = pair("llama", torch.float16, attached=attached)
+@SCALED
+def test_grad_scaler_on_fp16_weights_unscales_in_step(attached, overlap):
+    mine, opt, other, expected = pair("llama", torch.float16, attached=attached, overlap=overlap)
     assert opt._step_supports_amp_scaling
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    for step in range(4):
-        scaler.scale(mine(batches(step + 1)[step])).backward()
-        (other(batches(step + 1)[step]) * 1024.0).backward()
-        expected.factor = 1 / 1024.0
+    for step in range(6):
+        scale = scaler.get_scale()
+        loss = mine(batches(step + 1)[step])
+        if step in (1, 4):  # an overflow: nothing changes but the scale
+            scaler.scale(loss * float("inf")).backward()
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+            assert scaler.get_scale() == scale / 2
+            assert_same(opt, mine, expected, other)
+            continue
+        scaler.scale(loss).backward()
+        (other(batches(step + 1)[step]) * scale).backward()
+        expected.factor = 1 / scale
         scaler.step(opt)
         scaler.update()
         expected.step()

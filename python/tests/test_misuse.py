@@ -43,14 +43,22 @@ REFUSED = [
     (dict(capturable=True), "capturable=True is not supported"),
     (dict(differentiable=True), "differentiable=True is not supported"),
     (dict(lr=-1.0), "lr=-1.0"),
+    (dict(lr=float("nan")), "lr=nan"),
+    (dict(lr=float("inf")), "lr=inf"),
     (dict(betas=(0.9, 1.0)), r"betas\[1\]=1.0"),
+    (dict(betas=(-0.1, 0.99)), r"betas\[0\]=-0.1"),
+    (dict(eps=float("nan")), "eps=nan"),
     (dict(eps=-1e-8), "eps=-1e-08"),
     (dict(weight_decay=-1.0), "weight_decay=-1.0"),
     (dict(overlap="backward"), "overlap='backward': it is 'none', 'forward' or 'both'"),
     (dict(backend="gpu"), "backend='gpu'"),
     (dict(max_norm=0.0), "max_norm=0.0: it is above 0"),
+    (dict(max_norm=float("nan")), "max_norm=nan: it is above 0"),
     (dict(accumulate=torch.float64), "accumulate=torch.float64"),
+    (dict(accumulate=torch.bfloat16), "accumulate=torch.bfloat16"),
     (dict(cpu_threads=0), "cpu_threads=0"),
+    (dict(cpu_threads=1.5), "cpu_threads=1.5"),
+    (dict(gpu_memory=-1), "gpu_memory=-1"),
     (dict(host_memory="96GiB"), "host_memory='96GiB'"),
 ]
 
@@ -60,6 +68,24 @@ def test_refused_options(options, message):
     with pytest.raises(HocketUsageError, match=message) as error:
         hocket.AdamW(LINEAR.parameters(), **options)
     assert error.value.code == 2
+
+
+SWITCHES = ["amsgrad", "maximize", "capturable", "differentiable"]
+
+
+@pytest.mark.parametrize("option", SWITCHES)
+def test_options_refused_wherever_they_come_from(option):
+    with pytest.raises(HocketUsageError, match=f"{option}=True is not supported"):
+        hocket.AdamW([{"params": LINEAR.parameters(), option: True}])
+    opt = hocket.AdamW(LINEAR.parameters())
+    state = opt.state_dict()
+    state["param_groups"][0][option] = True
+    with pytest.raises(HocketUsageError, match=f"{option}=True is not supported"):
+        opt.load_state_dict(state)
+    opt.param_groups[0][option] = True
+    with pytest.raises(HocketUsageError, match=f"{option}=True is not supported"):
+        opt.bind()
+    assert not opt.is_bound()
 
 
 @pytest.mark.parametrize(
@@ -316,6 +342,57 @@ def test_exception_inside_backward():
             opt.zero_grad()
         for m, o in ((mine, opt), (other, expected)):
             m(x).square().mean().backward()
+            o.step()
+            o.zero_grad()
+    assert_same(opt, mine, expected, other)
+
+
+@pytest.mark.parametrize("overlap", ["none", "forward", "both"])
+def test_a_graph_run_twice_and_steps_without_backward(overlap):
+    """torch refuses the second backward; what was held stays, and no step is taken of nothing."""
+    mine, other = make("gpt"), make("gpt")
+    opt = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap=overlap)
+    opt.attach(mine)
+    expected = ReferenceAdamW(other.parameters())
+    for batch in batches(4):
+        loss = mine(batch)
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+        other(batch).backward()
+        opt.step()
+        expected.step()
+        for o in (opt, expected):
+            o.zero_grad()
+        for _ in range(2):
+            opt.step()
+        opt.zero_grad()
+    assert opt.last_step.step == 4
+    assert_same(opt, mine, expected, other)
+
+
+@pytest.mark.parametrize("overlap", ["none", "forward", "both"])
+def test_a_model_loaded_while_it_trains(overlap):
+    """Masters become its weights, except where they round to them; momentum stays, as in torch."""
+
+    def load(model, o):
+        model.load_state_dict(changed.state_dict())
+        for p, state in o.state.items() if o is expected else ():
+            master = state["master_weight"]
+            same = master.to(p.dtype) == p.detach()
+            state["master_weight"] = torch.where(same, master, p.detach().float())
+
+    mine, other, changed = make("gpt"), make("gpt"), make("gpt", seed=9)
+    opt = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap=overlap)
+    opt.attach(mine)
+    expected = ReferenceAdamW(other.parameters())
+    for step, batch in enumerate(batches(6)):
+        for model, o in ((mine, opt), (other, expected)):
+            if step in (2, 4):
+                load(model, o)
+            model(batch).backward()
+            if step == 3:  # between backward and step, too
+                load(model, o)
             o.step()
             o.zero_grad()
     assert_same(opt, mine, expected, other)
