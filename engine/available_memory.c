@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads /proc/meminfo and the control groups' files. A file that is not there says nothing. */
+/* Reads /proc/meminfo and the control groups' files. A missing file counts as "not known". */
 #include "engine/available_memory.h"
 
 #include <errno.h>
@@ -11,13 +11,13 @@
 
 #include "engine/arena.h"
 
-/* Version 1 says "no limit" by a number near 2^63. */
+/* Control groups v1 express "no limit" by a number near 2^63. */
 #define NO_LIMIT ((hk_bytes)1 << 60)
 
-/* What one version of control groups calls its files. */
+/* File names of one version of control groups. */
 typedef struct {
   const char *mount, *limit, *usage;
-  const char *reclaimable[2]; /* keys of memory.stat: caches that give way */
+  const char *reclaimable[2]; /* keys of memory.stat: file caches, which the kernel can reclaim */
 } cgroup_version;
 
 static const cgroup_version v1 = {"/sys/fs/cgroup/memory",
@@ -27,7 +27,7 @@ static const cgroup_version v1 = {"/sys/fs/cgroup/memory",
 static const cgroup_version v2 = {
     "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}};
 
-/* The number after `key` at the start of a line, or alone where key is ""; -1 if there is none. */
+/* The number after `key` at the start of a line; with key "", a line's first number. -1: none. */
 static hk_bytes read_number(const char *path, const char *key) {
   FILE *file = fopen(path, "r");
   if (file == NULL) return -1;
@@ -54,8 +54,9 @@ static hk_bytes read_in(const char *folder, const char *file, const char *key) {
   return length < (int)sizeof path ? read_number(path, key) : -1;
 }
 
-/* One group's limit, if it leaves less than what is known so far. */
-static void read_group(const cgroup_version *version, const char *folder, hk_available_memory *memory) {
+/* Reads one group, and keeps its figures if it has fewer bytes left than the groups before. */
+static void read_group(const cgroup_version *version, const char *folder,
+                       hk_available_memory *memory) {
   const hk_bytes limit = read_in(folder, version->limit, "");
   const hk_bytes usage = read_in(folder, version->usage, "");
   if (limit < 0 || limit >= NO_LIMIT || usage < 0) return;
@@ -71,8 +72,8 @@ static void read_group(const cgroup_version *version, const char *folder, hk_ava
   memory->left = left;
 }
 
-/* A group and all above it. In a container the path may name what only the outside can see; its
- * ancestors, down to the mount itself, are tried all the same. */
+/* Reads a group and all its ancestors up to the mount. In a container the group's own path may be
+ * visible from outside only; its ancestors are read nevertheless. */
 static void read_groups(const cgroup_version *version, const char *root, const char *group,
                         hk_available_memory *memory) {
   char folder[PATH_MAX];
@@ -95,7 +96,8 @@ static bool has_word(const char *list, const char *word) {
   return false;
 }
 
-/* A line is "number:controllers:path"; version 2 has number 0 and no controllers. */
+/* Reads the groups of one line of /proc/self/cgroup, "number:controllers:path". Version 2 has
+ * number 0 and no controllers. */
 static void read_membership(const char *root, char *line, hk_available_memory *memory) {
   line[strcspn(line, "\n")] = '\0';
   char *controllers = strchr(line, ':');

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine: the update phase of a plan on real hardware. It expands the plan into the same task
- * graph that the simulator runs and runs it on real lanes, with real state, gradients and copies.
- * This is the interface within hocket; hocket.h is the same for the world outside.
+/* The engine runs the update phase of a plan on hardware. It expands the plan into the task graph
+ * that the simulator also uses, and runs that graph on real lanes with real state, gradients and
+ * copies. This is the interface within hocket; hocket.h is the public one.
  *
- * An engine is one rank: the plan's subgroups in their flat order, parameters 0 .. numel - 1. Calls
- * on one engine must not overlap; different engines are independent. What is given is copied. */
+ * An engine holds one rank's parameters, numbered 0 .. numel - 1 in the flat order of the plan's
+ * subgroups. There are two kinds: a flat engine (hk_engine_create) has one array of bf16 weights
+ * and one type of gradients; a training engine (hk_engine_create_for) has tensors (training.h).
+ *
+ * Calls on one engine must not overlap; different engines are independent. Arguments are copied. */
 #ifndef HK_ENGINE_ENGINE_H
 #define HK_ENGINE_ENGINE_H
 
@@ -16,8 +19,8 @@
 
 typedef struct hk_engine hk_engine;
 
-/* A run of parameters with hyperparameters of its own; groups follow each other in flat order and
- * add up to the plan's parameters. They need not respect subgroups. */
+/* Consecutive parameters with the same hyperparameters. Groups follow each other in flat order and
+ * add up to the plan's parameters. They may begin and end inside subgroups. */
 typedef struct {
   int64_t numel;
   hk_adamw hyper;
@@ -28,16 +31,17 @@ typedef struct {
 typedef struct {
   const hk_backend_ops *backend; /* NULL: hk_backend_host */
   int device;
-  hk_backend_options backend_options; /* memory 0 on the host backend: what the plan needs,
-                                         and 64 MiB */
+  hk_backend_options backend_options; /* memory 0 on the host backend: what the plan needs plus
+                                         64 MiB */
   hk_grad_type grad_type;             /* HK_GRAD_BF16 or HK_GRAD_FP16 */
-  double max_norm;                    /* clip the global norm to this; <= 0: no clipping */
-  void *device_weights;               /* bf16, device memory, 2 x numel bytes, where new weights go;
-                                         NULL: the engine has its own. Stays the caller's */
-  bool no_pin_threads;                /* leave the CPU team to the system's scheduler */
+  double max_norm;                    /* largest global norm; <= 0: no clipping */
+  void *device_weights;               /* the caller's device memory for new bf16 weights, 2 x numel
+                                         bytes; NULL: the engine allocates it */
+  bool no_pin_threads;                /* do not pin the CPU team's threads */
   int first_core;                     /* see hk_team_options */
-  const hk_arena *host_memory; /* borrowed by the engine while it lives: making and pinning memory
-                                  takes seconds; NULL: it makes its own */
+  const hk_arena *host_memory; /* registered memory that the engine borrows until it is destroyed,
+                                  because allocating and pinning takes seconds; NULL: it allocates
+                                  its own */
 } hk_engine_options;
 
 /* Bytes of memory that an engine takes. */
@@ -52,35 +56,37 @@ hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *option
 hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, size_t n_params,
                                 hk_engine_memory *memory, hk_error *err);
 
-/* Makes an engine with all state and weights zero and step 0. `plan` and groups are copied. Memory
- * that is not there, pinning that is refused: HK_ENVIRONMENT, with figures. Groups that do not add
- * up: HK_INPUT. */
+/* Creates a flat engine with all state and weights 0 at step 0. HK_ENVIRONMENT: too little memory,
+ * or pinning is refused; the message gives sizes. HK_INPUT: the groups do not add up to the plan.
+ */
 hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
                            const hk_engine_options *options, hk_engine **engine, hk_error *err);
-/* The same for the tensors of a model, with hyperparameters by group: for training (training.h).
- * Such an engine has no flat array of weights and takes no hk_engine_gradients or _step. */
+/* Creates a training engine for tensors whose hyperparameters are groups[param.group]. Do not call
+ * hk_engine_gradients, hk_engine_squares or hk_engine_step on it, but those of training.h. */
 hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
                                const hk_adamw *groups, size_t n_groups,
                                const hk_engine_options *options, hk_engine **engine, hk_error *err);
-void hk_engine_destroy(hk_engine *engine); /* NULL is fine */
+void hk_engine_destroy(hk_engine *engine); /* NULL is allowed */
 
 int64_t hk_engine_numel(const hk_engine *engine);
-/* Around calls on threads of the caller's, whose current device stays what it is (backend.h). */
+/* Put around calls on threads of the library's caller, so that their current device is restored
+ * (guard and unguard of backend.h). */
 hk_status hk_engine_guard(hk_engine *engine, int *previous, hk_error *err);
 void hk_engine_unguard(hk_engine *engine, int previous);
 size_t hk_engine_params(const hk_engine *engine);
-/* A tensor and its first element in flat order. */
+/* A tensor; *begin: its first element in flat order. */
 const hk_param *hk_engine_param(const hk_engine *engine, size_t param, int64_t *begin);
 int64_t hk_engine_step_number(const hk_engine *engine); /* completed steps */
 const hk_plan *hk_engine_plan(const hk_engine *engine);
 const hk_graph *hk_engine_graph(const hk_engine *engine);
 void hk_engine_device_info(const hk_engine *engine, hk_device_info *info);
-/* What was asked and not had (huge pages, pinned threads), one a line; "" for nothing. */
+/* What the engine could not get (huge pages, pinned threads) or had to drop (a recording), one a
+ * line; "": nothing. */
 const char *hk_engine_notes(const hk_engine *engine);
 hk_engine_memory hk_engine_memory_taken(const hk_engine *engine);
 void *hk_engine_device_weights(const hk_engine *engine);
 
-/* New hyperparameters of one group, from the next step on. */
+/* Sets the hyperparameters of one group from the next step on. */
 hk_status hk_engine_set_group(hk_engine *engine, size_t group, const hk_adamw *hyper,
                               hk_error *err);
 hk_status hk_engine_get_group(const hk_engine *engine, size_t group, hk_param_group *out,
@@ -94,69 +100,72 @@ typedef enum {
   HK_STATE_W, /* bf16 weights on the device; read only */
 } hk_state_part;
 
-/* State in and out of the engine, wherever it lives: parameters offset .. offset + n - 1; `data` is
- * host memory, fp32 (bf16 for W). Writing P writes W, too. After a failed step reading still works
- * where memory can still be read and the state is whole (W may then be older than P); writing is
- * refused. */
+/* Write and read one part of the state of parameters offset .. offset + n - 1, wherever it lies.
+ * `data` is host memory: fp32, for W bf16. Writing P on a flat engine also writes W. After a failed
+ * step writing is refused; reading works where the memory is accessible and the state whole (W may
+ * be older than P). */
 hk_status hk_engine_write(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
                           const float *data, hk_error *err);
 hk_status hk_engine_read(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
                          void *data, hk_error *err);
-/* After a checkpoint: from which step to count on. */
+/* Sets the number of completed steps, after a checkpoint has been loaded. */
 hk_status hk_engine_set_step(hk_engine *engine, int64_t step, hk_error *err);
 
-/* Gradients of parameters offset .. offset + n - 1, from host or device memory, to where the plan
- * wants them; their squares are summed on the way. Each parameter once a step, in any order and any
- * cut. Returns when `grad` may be reused; with `wait` false, for device memory, only queued: it may
- * be reused once the step has been taken. If the device fails the engine takes no more steps. */
+/* Copies gradients of parameters offset .. offset + n - 1 from host or device memory to where the
+ * plan needs them, and sums their squares. Each parameter must be given once a step, in runs of any
+ * size and order. Returns when `grad` may be reused. With `wait` false and device memory the copy
+ * is only queued, and `grad` may be reused after the step. If the device fails, the engine takes no
+ * further steps. */
 hk_status hk_engine_gradients(hk_engine *engine, int64_t offset, int64_t n, const void *grad,
                               bool on_device, bool wait, hk_error *err);
-/* Exact sum of squares of the gradients given so far (see squares.h), of which ranks add up the
- * rounded values for the global norm. */
+/* Exact sum of squares of the gradients given so far (squares.h). For the global norm, ranks add up
+ * the rounded values of their sums. */
 hk_status hk_engine_squares(hk_engine *engine, hk_squares *sum, hk_error *err);
 
 typedef struct {
-  double loss_scale;     /* gradients are this many times too large; 0: 1 */
-  double sum_of_squares; /* of all ranks' gradients; 0: this engine's own; not finite: some rank's
-                            gradients are not */
-  hk_timeline *timeline; /* NULL: not wanted; else of hk_engine_graph, made by
-                            hk_timeline_init; spans are filled */
+  double loss_scale;     /* factor by which the gradients are too large; 0 stands for 1 */
+  double sum_of_squares; /* sum over all ranks; 0: this engine's own; infinite or NaN: some rank's
+                            gradients are */
+  hk_timeline *timeline; /* from hk_timeline_init with hk_engine_graph; its spans are filled; NULL:
+                            none */
 } hk_step_options;
 
 typedef struct {
-  int64_t step;      /* that was taken, from 1; unchanged when skipped */
-  bool skipped;      /* gradients were not finite: nothing was touched */
-  int64_t nonfinite; /* how many */
-  double grad_norm;  /* before clipping */
-  double grad_scale; /* what gradients were multiplied by */
-  hk_ns update;      /* time of the update phase */
+  int64_t step;      /* number of completed steps, this one included unless skipped */
+  bool skipped;      /* some gradient was infinite or NaN; state and weights are unchanged */
+  int64_t nonfinite; /* number of such values */
+  double grad_norm;  /* global norm before clipping */
+  double grad_scale; /* factor that gradients were multiplied by */
+  hk_ns update;      /* duration of the update phase */
 } hk_step_report;
 
-/* One optimizer step with the gradients given since the last one; all parameters must have one.
+/* Takes one optimizer step with the gradients given since the last one; each parameter must have
+ * one.
  *
- * A failure (a copy, a kernel, a lost device) leaves every subgroup's state whole, at the old step
- * or at the new one, and the message says which are where; the engine then refuses further steps.
- * Write-backs go to spare memory and a subgroup moves there once all of it has arrived. Only state
- * that lives on the device (`resident`) is updated in place: it is lost when the device is, or when
- * the failure met it half way. */
+ * After a failure (of a copy, a kernel, the device) the engine takes no further steps. Each
+ * subgroup then holds either the old or the new step's complete state, and the message lists which:
+ * new state is written to spare memory, which takes the place of the old when all of a subgroup has
+ * arrived. The exception is state that stays on the device (route `resident`), which is updated in
+ * place: it is lost with the device, and lost if the failure interrupts its update. */
 hk_status hk_engine_step(hk_engine *engine, const hk_step_options *options, hk_step_report *report,
                          hk_error *err);
-/* Step whose state subgroup s holds, after a failure too; -1: lost. */
+/* Number of the step whose state a subgroup holds, also after a failure; -1: the state is lost. */
 int64_t hk_engine_subgroup_step(const hk_engine *engine, size_t subgroup);
 
-/* Checksum of p, m, v and w in flat order (XXH3, 128 bits, as hex): equal for equal state, whatever
- * the plan. */
+/* Checksum of p, m, v and w in flat order (XXH3, 128 bits, in hexadecimal). Equal state gives equal
+ * checksums, whatever the plan. */
 hk_status hk_engine_checksum(hk_engine *engine, char hex[33], hk_error *err);
 
-/* Checkpoint: everything that a step depends on (state, step, groups), not the plan: it can be
- * loaded under another plan of the same parameters, and drops gradients that were given before.
- * Written aside, synced, renamed, with a checksum
- * a block and one over all; a kill at any moment leaves the old file or the new one. Loading
- * verifies everything before the first byte of state is changed. engine/checkpoint.c */
+/* Checkpoints (checkpoint.c) hold all that a step depends on except the plan: state, step counts
+ * and groups. They can be loaded under another plan of the same parameters. Saving writes a
+ * temporary file, syncs and renames it, so that a kill at any moment leaves the old file or the new
+ * one. The file has a checksum for each block and one over all; loading checks them all before it
+ * changes any state. Loading forgets gradients that were given before. `progress` (NULL: none) is
+ * called with bytes done and bytes in all. */
 typedef void (*hk_progress)(void *arg, hk_bytes done, hk_bytes all);
 hk_status hk_engine_save(hk_engine *engine, const char *path, hk_progress progress, void *arg,
                          hk_error *err);
-/* A name's hash, never 0: see hk_param. */
+/* Hash of a tensor's name, never 0; see hk_param. */
 uint64_t hk_checkpoint_key(const char *name);
 hk_status hk_engine_load(hk_engine *engine, const char *path, hk_progress progress, void *arg,
                          hk_error *err);

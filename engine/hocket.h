@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libhocket: AdamW with its fp32 state in host memory, for training programs of any language.
+/* libhocket: AdamW whose fp32 state lies in host memory, for training programs in any language.
  *
- * An engine is one rank's optimizer. It holds the fp32 master weights, momentum and variance of the
- * caller's tensors and updates them as its plan says: on the CPU, or on the GPU after a round trip
- * over PCIe. The caller keeps the weights in device memory and computes with them; the engine reads
- * gradients from device memory and writes new weights there.
+ * An engine is the optimizer of one rank. It holds fp32 master weights, momentum and variance of
+ * the caller's tensors. Its plan says for each part of the model where it is updated: on the CPU,
+ * or on the GPU after a copy over PCIe and back. The caller's weights and gradients lie in device
+ * memory; the engine reads the gradients and writes the new weights.
  *
  *   hocket_tensor tensors[] = {{.name = "w", .numel = n, .weight = w}, ...};    (bf16 by default)
  *   hocket_group group = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
@@ -21,23 +21,29 @@
  *   }
  *   hocket_destroy(engine);
  *
- * Streams: `stream` is the caller's cudaStream_t (NULL: the legacy default stream). What a call
- * reads or writes in device memory is ordered behind the work queued on that stream, and, where
- * stated, later work on it waits for the engine. No call blocks the host unless that is stated.
- * On the host backend device memory is ordinary memory, `stream` is ignored, and every call that
- * touches the caller's memory has finished with it when it returns.
+ * Streams: `stream` is the caller's cudaStream_t; NULL is the legacy default stream. The engine
+ * reads and writes the caller's device memory after the work that was queued on `stream` before the
+ * call. Where stated, work queued on `stream` later waits for the engine. No call blocks the host
+ * unless that is stated. A stream must exist until the engine is destroyed. On the host backend,
+ * device memory is ordinary memory, `stream` is ignored, and no call reads or writes the caller's
+ * memory after it has returned, except that a step writes weights until hocket_wait_weights or
+ * hocket_drain.
  *
- * Exactness: given the same gradients, state and weights have the same bits whatever the plan,
- * backend, overlap, number of threads and order of hand-over; see hocket_step.
+ * Exactness: from the same gradients follow the same bits of state and weights, whatever the plan,
+ * backend, overlap, number of threads and order of hand-over. hocket_step gives the formula.
  *
- * Return value: 0 for success, else 1 (the answer is no), 2 (wrong input), 3 (the machine failed),
- * or HOCKET_AGAIN where stated; except for 0, `message` (HOCKET_MESSAGE bytes, or NULL) receives
- * one sentence. A call that returns 2 has changed nothing and the engine stays usable. After 3 the
- * engine takes no more steps; state can still be read and saved where it is whole.
+ * Errors: a call returns 0 for success, 1 (the answer is no: memory that was allowed is too small),
+ * 2 (wrong input), 3 (the machine failed), or HOCKET_AGAIN where stated. If it returns another
+ * value than 0, it writes one sentence to `message` (HOCKET_MESSAGE bytes; may be NULL). A call
+ * that returns 2 has changed nothing, and the engine stays usable. After a 3 the engine takes no
+ * further steps; its state can be read and saved as far as it is whole.
  *
- * Threads: calls on one engine must not overlap, except that several threads may be in
- * hocket_wait_weights and hocket_gradients at once. A forked child must not use the parent's
- * engine: calls there return 2. The library keeps nothing that it is given unless stated. */
+ * Threads: calls on one engine must not overlap, with one exception: any number of threads may be
+ * in hocket_wait_weights and hocket_gradients at the same time. A forked child must not use its
+ * parent's engine; calls in the child return 2.
+ *
+ * Ownership: the library copies what it is given, unless stated otherwise. Texts that it returns
+ * belong to the engine. */
 #ifndef HOCKET_H
 #define HOCKET_H
 
@@ -48,9 +54,9 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     2 /* raised by every incompatible change; see hocket_abi */
+#define HOCKET_ABI     2 /* raised with every incompatible change; compare with hocket_abi() */
 #define HOCKET_MESSAGE 1024
-#define HOCKET_AGAIN   4 /* not yet: call again */
+#define HOCKET_AGAIN   4 /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
 
 typedef struct hocket_engine hocket_engine;
@@ -62,24 +68,25 @@ typedef struct {
   double lr, beta1, beta2, eps, weight_decay;
 } hocket_group;
 
-/* One parameter tensor. Zero-initialise; copied, except for the memory at `weight`. */
+/* One parameter tensor. Zero-initialise. The memory at `weight` stays the caller's. */
 typedef struct {
-  const char *name; /* for messages, and to find it in a checkpoint; NULL: its number */
-  int64_t numel;    /* >= 1 */
-  int32_t block;    /* number of the block of the model that uses it first, in forward order, from
-                       0; must not decrease from one tensor to the next */
-  int32_t group;    /* index of its hyperparameters */
+  const char
+      *name;     /* for messages, and to find it in a checkpoint; NULL: messages give its number */
+  int64_t numel; /* >= 1 */
+  int32_t block; /* number, from 0 in forward order, of the first block of the model that uses
+                    the tensor; must not decrease from one tensor to the next */
+  int32_t group; /* index of its hyperparameters in `groups` */
   int32_t weight_type; /* HOCKET_BF16, _FP16 or _FP32 */
-  int32_t grad_type;   /* the same, of its gradients */
-  void *weight;        /* numel contiguous values in device memory, the caller's, read by
-                          hocket_masters and written by steps; NULL: set later */
+  int32_t grad_type;   /* type of its gradients, likewise */
+  void *weight;        /* numel contiguous values in device memory; hocket_masters reads them,
+                          steps write them; NULL: hocket_set_weight sets the address later */
 } hocket_tensor;
 
 enum {
   HOCKET_OVERLAP_PLAN,    /* what the plan says; without a plan: none */
-  HOCKET_OVERLAP_NONE,    /* hocket_step updates everything and then lets the stream go on */
-  HOCKET_OVERLAP_FORWARD, /* the update runs beside the next forward */
-  HOCKET_OVERLAP_BOTH     /* and ahead of the norm, beside backward */
+  HOCKET_OVERLAP_NONE,    /* hocket_step returns when the update is complete */
+  HOCKET_OVERLAP_FORWARD, /* the update runs while the next forward computes */
+  HOCKET_OVERLAP_BOTH     /* in addition, updates run during backward, before the norm is known */
 };
 
 /* Zero-initialise; NULL stands for all zeros. */
@@ -87,44 +94,52 @@ typedef struct {
   const char *backend; /* "cuda" or "host"; NULL: cuda where there is a device, else host */
   int32_t device;      /* number of the GPU */
   int32_t overlap;     /* HOCKET_OVERLAP_... */
-  int32_t cpu_threads; /* of the update team; 0: the plan's, or without one the CPUs this process
-                          may use (affinity and cgroup quota) less one */
-  int32_t pin_threads; /* 1: pin each member of the team to a core of its own */
-  int32_t first_core;  /* skip so many cores: engines of several ranks side by side */
-  int64_t host_memory; /* bytes that state and spares may take; 0: what is available. Less than
-                          the plan needs: hocket_create returns 1 */
-  int64_t gpu_memory;  /* without a plan: bytes of GPU memory that new weights which wait for the
-                          norm  (overlap both, 2 an element) and then fp32 state (12 an element and
-                          its  gradient, shallow blocks first) may take; 0: none */
+  int32_t cpu_threads; /* threads of the CPU update team; 0: as planned, or without a plan one less
+                          than the CPUs that this process may use (affinity and cgroup quota) */
+  int32_t pin_threads; /* 1: pin each thread of the team to a core of its own */
+  int32_t first_core; /* with pin_threads: number of cores to skip, so that engines of several ranks
+                         use different cores */
+  int64_t host_memory; /* most bytes of host memory that the engine may take; 0: what is available.
+                          If the plan needs more, hocket_create returns 1 */
+  int64_t gpu_memory; /* without a plan: bytes of GPU memory that the engine may take beyond what it
+                         always needs; 0: none. With overlap both they hold first new weights that
+                         wait for the norm (2 bytes an element); then, with any overlap, state and
+                         gradients of blocks that stay on the GPU (12 bytes an element and the
+                         gradient's), first blocks first */
 } hocket_options;
 
-/* `plan`: a file written by `hocket plan -o FILE`, or the JSON text itself when it begins with
- * '{'; its subgroups must add up to the tensors' elements. NULL: everything is updated on the CPU,
- * block by block. State starts as zeros: call hocket_masters, or write or load state. */
+/* Creates an engine. `plan`: path of a file written by `hocket plan -o FILE`, or the JSON text
+ * itself if it begins with '{'. The plan's parameters must be as many as the tensors' elements.
+ * NULL: everything is updated on the CPU, block by block. All state is 0 at first: call
+ * hocket_masters, hocket_write or hocket_load next. Blocks, for seconds with large models, because
+ * host memory is allocated and pinned. *engine is NULL after a failure. */
 HOCKET_API int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tensors,
                              const hocket_group *groups, size_t n_groups,
                              const hocket_options *options, hocket_engine **engine, char *message);
-HOCKET_API void hocket_destroy(hocket_engine *engine); /* drains first; NULL is fine */
+/* Waits for the step under way and frees the engine. NULL is allowed. */
+HOCKET_API void hocket_destroy(hocket_engine *engine);
 
 HOCKET_API const char *hocket_version(void); /* "0.2.0" */
-/* Bytes of host memory that an engine made now would take at most: 15/16 of what this process may
- * still have by the machine's memory and its control groups. The rest is the framework's. */
+HOCKET_API int32_t hocket_abi(void);         /* HOCKET_ABI that the library was built with */
+/* Bytes of host memory that an engine created now would take at most: 15/16 of what this process
+ * may still allocate, by the machine's memory and its control groups. The rest is for the
+ * framework. */
 HOCKET_API int64_t hocket_host_memory(void);
-HOCKET_API int32_t hocket_abi(void);         /* HOCKET_ABI of the library */
 
 /* -- Weights and masters ----------------------------------------------------------------------- */
 
-/* The tensor's weights are at `weight` from now on. Waits until no step is under way. */
+/* Sets the address of a tensor's weights (NULL: none). Blocks until no step is under way. */
 HOCKET_API int hocket_set_weight(hocket_engine *engine, size_t tensor, void *weight, char *message);
-/* Master weights from the tensor's weights (-1: of all tensors), exactly; blocks until done. */
+/* Sets the fp32 master weights of a tensor (-1: of all tensors) to the values of its weights, which
+ * is exact. Blocks until done. */
 HOCKET_API int hocket_masters(hocket_engine *engine, int64_t tensor, void *stream, char *message);
-/* Makes `stream` wait until the last step's new weights of block `block` (-1: of all blocks) are
- * there. Blocks the host until the upload has been queued, at most `timeout_ms` (-1: no limit):
- * HOCKET_AGAIN then. Returns at once where nothing is pending. */
+/* Makes `stream` wait until the last step has written the new weights of block `block` (-1: of all
+ * blocks). Blocks the host until their upload has been queued, but at most `timeout_ms` (-1: no
+ * limit); after that it returns HOCKET_AGAIN. Returns at once if no step is under way. */
 HOCKET_API int hocket_wait_weights(hocket_engine *engine, int32_t block, void *stream,
                                    int32_t timeout_ms, char *message);
-/* Blocks until the last step is complete, state and weights, or `timeout_ms` have passed
- * (HOCKET_AGAIN). Reports a failure of that step. */
+/* Blocks until the last step has written all state and weights, or until `timeout_ms` have passed
+ * (-1: no limit); then it returns HOCKET_AGAIN. Returns 3 if that step has failed. */
 HOCKET_API int hocket_drain(hocket_engine *engine, int32_t timeout_ms, char *message);
 
 /* -- Gradients --------------------------------------------------------------------------------- */
@@ -134,89 +149,105 @@ typedef struct {
   const void *data; /* the tensor's numel values of its grad_type, contiguous, device memory */
 } hocket_gradient;
 
-/* Hands over n gradients. They are read behind the work queued on `stream`; memory from a
- * stream-ordered allocator of that stream may be freed as soon as the call returns. A tensor's
- * first gradient since the last step, or hocket_discard, replaces; every further one is added in
- * the gradient's own type, as autograd accumulates. Tensors in any order and cut. */
+/* Hands over n gradients, of tensors in any order. The engine reads them on `stream`, after the
+ * work that was queued on it before: memory of an allocator that is ordered by that stream may be
+ * freed as soon as the call returns. The first gradient of a tensor since the last step or
+ * hocket_discard is copied; each further one is added in the gradient's own type, as autograd
+ * accumulates. One call for many small tensors is cheaper than one call each. */
 HOCKET_API int hocket_gradients(hocket_engine *engine, const hocket_gradient *list, size_t n,
                                 void *stream, char *message);
-/* Says that this backward is over: what is only partly filled leaves now. Optional. */
+/* Says that backward has ended: gradients that still wait in device memory for others of the same
+ * piece are copied to the host now. Optional; hocket_step does it too. */
 HOCKET_API int hocket_flush(hocket_engine *engine, char *message);
-/* Forgets the gradients handed over since the last step (tensor -1), or one tensor's. */
+/* Forgets the gradient of one tensor that was handed over since the last step; -1: of all tensors,
+ * and the factor of hocket_scale too. Discarding one
+ * tensor's queues nothing and does not block; -1 blocks until the gradients have been read. */
 HOCKET_API int hocket_discard(hocket_engine *engine, int64_t tensor, char *message);
-/* Multiplies all gradients handed over, in the step to come, by this factor; 1 after each step.
- * The product of factors, loss scale and clipping is rounded once, to fp32. */
+/* Multiplies the gradients of the next step by `factor` (> 0, finite). Several calls multiply;
+ * after each step the factor is 1 again. The product of factors, loss scale and clipping is rounded
+ * once, to fp32. */
 HOCKET_API int hocket_scale(hocket_engine *engine, double factor, char *message);
-/* Exact sum of squares of one tensor's gradient handed over so far (-1: of all), before
- * hocket_scale, rounded once, and how many values are not finite (they are not in the sum; either
- * may be NULL). Blocks until they have been read. */
+/* Sum of squares of one tensor's gradient as handed over so far (-1: of all tensors), without the
+ * factor of hocket_scale: computed exactly, rounded once. *nonfinite: how many values are infinite
+ * or NaN; the sum leaves them out. Either pointer may be NULL. Blocks until the gradients have been
+ * read. */
 HOCKET_API int hocket_sum_of_squares(hocket_engine *engine, int64_t tensor, double *sum,
                                      int64_t *nonfinite, char *message);
-/* One tensor's gradient as handed over so far, numel values of its grad_type, to host memory;
- * blocks. 2 if it has none. */
+/* Copies one tensor's gradient as handed over so far to host memory: numel values of its grad_type.
+ * Blocks. Returns 2 if the tensor has no gradient since the last step. */
 HOCKET_API int hocket_read_gradient(hocket_engine *engine, size_t tensor, void *data,
                                     char *message);
 
 /* -- Steps ------------------------------------------------------------------------------------- */
 
 typedef struct {
-  double max_norm;       /* clip the global norm to this; 0: no clipping */
-  double loss_scale;     /* gradients are this many times too large; 0: 1 */
-  double sum_of_squares; /* of all ranks' gradients; 0: of this rank's */
-  int32_t wait;          /* 1: as hocket_drain at the end */
+  double max_norm;   /* largest global norm, gradients are scaled down to it; 0: no clipping */
+  double loss_scale; /* factor by which the gradients are too large; 0 stands for 1 */
+  double
+      sum_of_squares; /* sum over all ranks (hocket_sum_of_squares of each); 0: this rank's own */
+  int32_t wait;       /* 1: return when the step is complete, as after hocket_drain */
 } hocket_step_options;
 
 typedef struct {
-  int64_t step;      /* steps taken by this engine, from 1 */
-  int32_t skipped;   /* 1: some gradient was not finite: nothing was changed */
-  int64_t nonfinite; /* how many values were not */
-  int64_t tensors;   /* that had a gradient */
-  double grad_norm;  /* of all gradients after loss_scale and hocket_scale, before clipping */
-  double grad_scale; /* what gradients were multiplied by */
-  int64_t ahead;     /* elements whose update had run ahead and was kept */
+  int64_t step;      /* number of steps that the engine has taken, this one included */
+  int32_t skipped;   /* 1: some gradient was infinite or NaN; state and weights are unchanged */
+  int64_t nonfinite; /* number of such values */
+  int64_t tensors;   /* number of tensors that had a gradient */
+  double grad_norm;  /* global norm with loss_scale and hocket_scale applied, before clipping */
+  double grad_scale; /* the coefficient (below) */
+  int64_t ahead;     /* overlap both: elements that had been updated before the norm was known */
 } hocket_step_info;
 
-/* One optimizer step with the gradients handed over since the last one. `options` and `info` may be
- * NULL. Tensors without a gradient are left alone, their step count too, as in torch. Blocks until
- * backward is far enough for the norm; returns while the update runs, except with `wait` or
- * overlap none. Weights are written behind the work queued on `stream`.
+/* Takes one optimizer step with the gradients handed over since the last one. `options` and `info`
+ * may be NULL. Tensors without a gradient keep their state, weights and step count, as in torch.
+ * Blocks until all gradients have been read, because the norm needs them. Returns while the update
+ * still runs, except with `wait` or overlap none. New weights are written after the work that was
+ * queued on `stream` before the call.
  *
- * Each tensor's update is engine/adamw.h's with
- *   coefficient = fp32(factors / loss_scale x min(1, max_norm / (norm + 1e-6))). */
+ * Each gradient is multiplied by
+ *   coefficient = fp32(factor / loss_scale x min(1, max_norm / (norm + 1e-6)))
+ * with the factor of hocket_scale and the norm in hocket_step_info.grad_norm; then each tensor is
+ * updated by the formulas of engine/adamw.h. */
 HOCKET_API int hocket_step(hocket_engine *engine, const hocket_step_options *options,
                            hocket_step_info *info, void *stream, char *message);
-/* Hyperparameters from the next step on. */
+/* Sets the hyperparameters of a group from the next step on. */
 HOCKET_API int hocket_set_group(hocket_engine *engine, size_t group, const hocket_group *hyper,
                                 char *message);
-HOCKET_API int64_t hocket_step_number(const hocket_engine *engine); /* steps taken */
+/* Number of steps taken, the one under way included; 0 for NULL. */
+HOCKET_API int64_t hocket_step_number(const hocket_engine *engine);
 
 /* -- State ------------------------------------------------------------------------------------- */
 
 enum { HOCKET_P, HOCKET_M, HOCKET_V }; /* fp32 master weights, momentum, variance */
 
-/* Elements offset .. offset + n - 1 of one tensor's state, from or to host memory; drains first.
- * Writing P does not touch the weights: see hocket_weights_from_masters. */
+/* All calls of this section first wait for the step under way. */
+
+/* Write or read elements offset .. offset + n - 1 of one part of a tensor's state; `data` is host
+ * memory. Writing HOCKET_P does not change the weights: see hocket_weights_from_masters. */
 HOCKET_API int hocket_write(hocket_engine *engine, int part, size_t tensor, int64_t offset,
                             int64_t n, const float *data, char *message);
 HOCKET_API int hocket_read(hocket_engine *engine, int part, size_t tensor, int64_t offset,
                            int64_t n, float *data, char *message);
-/* Writes the rounded masters to the tensor's weights (-1: of all), behind `stream`; blocks. */
+/* Writes the master weights of a tensor (-1: of all tensors), rounded to nearest even, to its
+ * weights, after the work queued on `stream`. Blocks until done. */
 HOCKET_API int hocket_weights_from_masters(hocket_engine *engine, int64_t tensor, void *stream,
                                            char *message);
-/* How many steps a tensor has taken; set counts its next step as step + 1. */
+/* Number of steps that a tensor has taken. After a set the tensor's next step is number step + 1.
+ */
 HOCKET_API int hocket_get_tensor_step(hocket_engine *engine, size_t tensor, int64_t *step,
                                       char *message);
 HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int64_t step,
                                       char *message);
-/* State, steps and groups to a file and back. The file is complete or not there, and verified
- * before anything is changed. It may be loaded under another plan of the same tensors. If all
- * tensors of file and engine have names, and no two the same, tensors are matched by name and may
- * come in another order; else by number. Weights are not written: call
- * hocket_weights_from_masters. Drains first. */
+/* Save state, step counts and groups to a file, and load them. Saving leaves the complete new file,
+ * or after a failure what was there before. Loading checks the whole file before it changes
+ * anything; the engine may have another plan for the same tensors. If all tensors of the file and
+ * of the engine have names, each of them once, they are matched by name and may come in another
+ * order; else they are matched by number. Loading does not write the weights: call
+ * hocket_weights_from_masters. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
-/* 32 hexadecimal digits and a NUL: equal for equal p, m and v, whatever the plan.
- * Drains first. */
+/* Checksum of all state: 32 hexadecimal digits and a NUL. Equal p, m and v give equal checksums,
+ * whatever the plan. */
 HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *message);
 
 /* -- What happened ----------------------------------------------------------------------------- */
@@ -226,15 +257,18 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
  * when the norm was known until all state and weights were in place. The text is the engine's,
  * valid until the next call of hocket_report or hocket_destroy. NULL: out of memory. */
 HOCKET_API const char *hocket_report(hocket_engine *engine);
-/* Marks the start or end of an external operation of the iteration (forward or backward of a
- * block) at this point of `stream`, for the timeline. `phase`: 0 forward, 1 backward. Does nothing
- * unless recording. */
+/* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0) or backward (1)
+ * of a block at this point of `stream`. Does nothing unless recording. */
 HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, int32_t end,
                            void *stream, char *message);
-/* Records operations from the next step on (1) or no longer (0). */
+/* Starts a new recording of all operations from the next step on (1), or ends and discards it (0).
+ * A recording for which memory is too short is dropped, and the report's notes say so. Blocks until
+ * the step under way is complete. */
 HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
-/* JSON text of what was recorded since (schema hocket.spans/1); valid as hocket_report's; NULL
- * when nothing is recorded or memory is short. */
+/* JSON text of the recording so far (schema hocket.spans/1): name, lane, step, start_ms and end_ms
+ * (CLOCK_MONOTONIC) of each operation. Blocks until the step under way is complete. The text is the
+ * engine's, valid until the next call of hocket_timeline or hocket_destroy. NULL: nothing is
+ * recorded, or out of memory. */
 HOCKET_API const char *hocket_timeline(hocket_engine *engine);
 
 #ifdef __cplusplus

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The team. All its state is one word, the door: how many workers are inside, whether more may
- * enter, and the number of the piece of work. A worker that is late (asleep, or not scheduled)
- * finds the door closed and is not waited for; so a piece lasts as long as its chunks do. */
+/* The team's state is one atomic word, the door: the number of workers that are inside (at work on
+ * the piece), whether further ones may enter, and the number of the piece of work. Member 0 closes
+ * the door when all chunks have been taken, and waits only for workers that are inside. A worker
+ * that comes too late (asleep, or not scheduled) finds the door closed and does not delay the
+ * piece. */
 #include "engine/team.h"
 
 #include <assert.h>
@@ -13,11 +15,12 @@
 #include "core/units.h"
 #include "engine/topology.h"
 
-/* Longer than the pause between two pieces of one subgroup, shorter than anybody minds. */
+/* How long a member spins before it sleeps: longer than the pause between two pieces of a subgroup.
+ */
 #define SPIN_NS    50000
 #define CACHE_LINE 64
 
-/* The door's bits: 0 .. 15 workers inside, 16 open, 17 .. the piece's number. */
+/* Bits of the door: 0 .. 15 number of workers inside, 16 open, from 17 on number of the piece. */
 #define OPEN   ((uint64_t)1 << 16)
 #define INSIDE (OPEN - 1)
 #define PIECE  17
@@ -30,27 +33,27 @@ typedef struct {
 
 struct hk_team {
   int threads;
-  int first_cpu; /* member 0's; -1: not pinned */
-  bool spin;     /* there is a CPU for every member */
+  int first_cpu; /* CPU of member 0; -1: not pinned */
+  bool spin;     /* each member has a CPU, so that spinning delays nobody */
   char note[256];
   worker *workers; /* [threads - 1] */
-  int started;     /* of them */
+  int started;     /* number of workers whose thread was started */
   bool joined;
-  pthread_t member; /* who joined as member 0 */
+  pthread_t member; /* thread that has joined as member 0 */
 
-  /* Written while the door is closed and nobody inside. */
+  /* The piece of work; written only while the door is closed and nobody is inside. */
   hk_team_work work;
   void *arg;
   int64_t chunks;
 
-  void (*begun)(void *arg); /* NULL: nothing to do */
+  void (*begun)(void *arg); /* see hk_team_when_begun; NULL: none */
   void *begun_arg;
 
-  pthread_mutex_t lock;      /* a piece's number changes under it, and members sleep on it */
-  pthread_cond_t come, gone; /* a new piece; nobody inside any more */
+  pthread_mutex_t lock;      /* held to change the piece's number, and to sleep and wake */
+  pthread_cond_t come, gone; /* signalled at a new piece; when the last worker has left */
   atomic_bool closing;
   _Alignas(CACHE_LINE) _Atomic uint64_t door;
-  _Alignas(CACHE_LINE) _Atomic int64_t next; /* chunk */
+  _Alignas(CACHE_LINE) _Atomic int64_t next; /* next chunk to be taken */
 };
 
 /* -- Waiting ----------------------------------------------------------------------------------- */
@@ -74,7 +77,7 @@ static bool is_empty(hk_team *team, uint64_t piece) {
   return (atomic_load_explicit(&team->door, memory_order_acquire) & INSIDE) == 0;
 }
 
-/* Spins for a moment, then sleeps on `signal`. */
+/* Waits until the condition holds: spins for SPIN_NS, then sleeps on `signal`. */
 static void await(hk_team *team, condition there, uint64_t piece, pthread_cond_t *signal) {
   if (team->spin) {
     const hk_ns end = hk_now() + SPIN_NS;
@@ -122,7 +125,7 @@ static void do_chunks(hk_team *team, int thread) {
 static void *run_worker(void *argument) {
   const worker *self = argument;
   hk_team *team = self->team;
-  uint64_t piece = 0; /* the last one seen */
+  uint64_t piece = 0; /* number of the last piece seen */
   for (;;) {
     await(team, has_come, piece, &team->come);
     if (atomic_load(&team->closing)) return NULL;
@@ -133,7 +136,7 @@ static void *run_worker(void *argument) {
   }
 }
 
-/* Begins piece number n + 1. */
+/* Begins the next piece: raises its number, opens the door if `open` is OPEN, and wakes workers. */
 static void announce(hk_team *team, uint64_t open) {
   pthread_mutex_lock(&team->lock);
   const uint64_t piece = atomic_load_explicit(&team->door, memory_order_relaxed) >> PIECE;
@@ -171,7 +174,8 @@ void hk_team_run(hk_team *team, int64_t chunks, hk_team_work work, void *arg) {
 
 /* -- Opening ----------------------------------------------------------------------------------- */
 
-/* Which CPU each member gets: *cpus and how many there are, none where the team is not pinned. */
+/* Chooses the CPUs to pin members to: *cpus, *n of them, from which first_core is still to be
+ * skipped; *n is 0 if the team is not pinned. */
 static void choose_cpus(hk_team *team, const hk_team_options *options, int **cpus, int *n) {
   hk_error trouble = {0};
   *cpus = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where threads and memory go: the processor's shape as hwloc reports it, cut down to what a thread
- * may use (container, taskset), and threads on CPUs of their own. */
+/* Placement of threads and memory: the CPUs that the process may use (container, taskset), in the
+ * order in which hwloc's topology says that threads should use them, and threads pinned to them. */
 #ifndef HK_ENGINE_TOPOLOGY_H
 #define HK_ENGINE_TOPOLOGY_H
 
@@ -13,33 +13,35 @@
 
 struct hwloc_topology;
 
-/* CPUs (numbers as the system counts them) in the order in which threads should take them: one a
- * physical core, those of NUMA node `near` before others, then the cores' further hyperthreads
- * likewise. `near` -1: no preference. `allowed` NULL: all. The caller frees *cpus. */
+/* *cpus: CPU numbers of the operating system, in the order in which threads should use them: first
+ * one of each physical core, NUMA node `near` (-1: no preference) before the others, then the
+ * cores' further hyperthreads in the same order. `allowed`: the CPUs to choose from; NULL: all. The
+ * caller frees *cpus. */
 hk_status hk_cpu_order_in(struct hwloc_topology *topology, const cpu_set_t *allowed, int near,
                           int **cpus, int *n, hk_error *err);
-/* The same of this machine, near a PCI device (see hk_team_options), of the CPUs that the calling
- * thread may use, or might before hk_cpu_pin. */
+/* The same for this machine, near a PCI device (see hk_team_options), with the CPUs that the
+ * calling thread was allowed to use before any hk_cpu_pin. */
 hk_status hk_cpu_order(const char *pci, int **cpus, int *n, hk_error *err);
 
-/* Pins the calling thread and remembers where it was allowed to run before. */
+/* Pins the calling thread to a CPU and remembers its former affinity. False: refused. */
 bool hk_cpu_pin(int cpu);
-/* Lets it run there again, if it was pinned. */
+/* Restores the calling thread's former affinity, if hk_cpu_pin has pinned it. */
 void hk_cpu_unpin(void);
 
-/* pthread_create (and its result), on `cpu`; or, with -1, wherever the calling thread may run or
- * might before hk_cpu_pin: no thread should share a core because a pinned one happened to start it.
- */
+/* Starts a thread pinned to `cpu`. -1: it gets the affinity that the calling thread had before
+ * hk_cpu_pin, so that it does not inherit the pinning of the thread that starts it. Returns what
+ * pthread_create returns. */
 int hk_thread_start(pthread_t *thread, int cpu, void *(*run)(void *), void *arg);
-/* The same, and there if that CPU is refused. */
+/* The same, but unpinned (-1) if `cpu` is refused. */
 int hk_thread_start_or_anywhere(pthread_t *thread, int cpu, void *(*run)(void *), void *arg);
 
-/* Asks that the calling thread, which sleeps most of the time and does little when woken, need not
- * wait until a busy one on its CPU has used up its slice, some ms, where all CPUs have a member of
- * a team. Linux from 6.12 on grants it to anybody; elsewhere nothing changes. */
+/* Requests a short time slice (0.1 ms) for the calling thread, which sleeps most of the time. Where
+ * each CPU has a busy team thread, it is then scheduled at once instead of after the busy thread's
+ * slice of some 3 ms. Works on Linux 6.12 and later; has no effect elsewhere. */
 void hk_thread_prompt(void);
 
-/* Asks for the pages of a range to come from NUMA node `node` while that has any. */
+/* Requests that the pages of a range are taken from NUMA node `node` as long as it has free ones.
+ * False: refused. */
 bool hk_numa_bind(void *memory, hk_bytes bytes, int node);
 
 #endif

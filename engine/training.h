@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training through an engine made by hk_engine_create_for: hocket.h within hocket, which states the
- * contract of each call. docs/training.md explains how it works.
+/* Training with an engine made by hk_engine_create_for. These functions implement the calls of
+ * hocket.h with the same names, whose comments state what each does; docs/training.md explains how.
  *
- * An iteration has three states. IDLE: no run of the graph is under way. BEGUN (with an overlap
- * only): gradients arrive, their copies to the host are operations of the graph, and subgroups that
- * run ahead are updated into spare memory. STEPPED: the norm is known, updates and uploads run. The
- * next gradient, a drain or an access to state waits for their end and commits the new state. */
+ * An iteration is in one of three states. IDLE: no run of the graph is under way. BEGUN (only with
+ * overlap): gradients arrive and are copied to the host by operations of the graph, and subgroups
+ * that run ahead are updated into spare memory. STEPPED: the norm is known; updates and uploads of
+ * weights run. The next gradient, a drain, or an access to state ends STEPPED: it waits until the
+ * run has ended and commits the new state. */
 #ifndef HK_ENGINE_TRAINING_H
 #define HK_ENGINE_TRAINING_H
 
@@ -37,29 +38,31 @@ hk_status hk_training_gradients(hk_engine *engine, const hk_handed_gradient *lis
 hk_status hk_training_flush(hk_engine *engine, hk_error *err);
 hk_status hk_training_discard(hk_engine *engine, int64_t param, hk_error *err);
 hk_status hk_training_scale(hk_engine *engine, double factor, hk_error *err);
-/* Of one tensor, or with -1 of all. */
+/* Sum of squares of one tensor's gradient; param -1: of all tensors. */
 hk_status hk_training_squares(hk_engine *engine, int64_t param, hk_squares *sum, hk_error *err);
 hk_status hk_training_read_gradient(hk_engine *engine, size_t param, void *data, hk_error *err);
 hk_status hk_training_step(hk_engine *engine, const hk_training_step_options *options,
                            hk_training_step_report *report, void *stream, hk_error *err);
-/* *there false: not within timeout_ms (-1: no limit). */
+/* *there false: the wait has timed out after timeout_ms (-1: no limit). */
 hk_status hk_training_wait_weights(hk_engine *engine, int32_t block, void *stream,
                                    int32_t timeout_ms, bool *there, hk_error *err);
 hk_status hk_training_drain(hk_engine *engine, int32_t timeout_ms, bool *there, hk_error *err);
-/* Before state is read or written (engine.h) between steps: completes the last step, gives up what
- * has run ahead of the next one, and reports a failure of either, once. */
+/* Call before state is read or written by the functions of engine.h: waits for the last step,
+ * cancels what runs ahead of the next one, and returns a failure of either, once. */
 hk_status hk_training_quiet(hk_engine *engine, hk_error *err);
 
 /* recording.c: hocket_record, hocket_mark, hocket_timeline. */
 hk_status hk_training_record(hk_engine *engine, bool on, hk_error *err);
 hk_status hk_training_mark(hk_engine *engine, int32_t phase, int32_t block, bool end, void *stream,
                            hk_error *err);
-/* JSON text (hocket.spans/1), the caller's to free; NULL: out of memory or nothing is recorded. */
+/* JSON text (hocket.spans/1), to be freed by the caller; NULL: out of memory, or nothing is
+ * recorded.
+ */
 char *hk_training_timeline(hk_engine *engine);
 
-/* Steps taken, the one under way included. */
+/* Number of steps taken, the one under way included. */
 int64_t hk_training_step_number(const hk_engine *engine);
-/* JSON text (hocket.engine/1), the caller's to free; NULL: out of memory. */
+/* JSON text (hocket.engine/1), to be freed by the caller; NULL: out of memory. */
 char *hk_training_describe(hk_engine *engine);
 
 int64_t hk_training_param_step(const hk_engine *engine, size_t param);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What training.c (iterations, steps, waits), handover.c (gradients), masters.c (weights) and
- * recording.c (timelines) share. */
+/* Shared by training.c (iterations, steps, waits), handover.c (gradients), masters.c (weights) and
+ * recording.c (timelines). */
 #ifndef HK_ENGINE_TRAINING_PRIVATE_H
 #define HK_ENGINE_TRAINING_PRIVATE_H
 
@@ -18,22 +18,24 @@ typedef struct {
   bool dirty;     /* gradients were gathered on it that the engine's stream has not waited for */
 } hk_callers_stream;
 
-/* Device memory that holds one image while its gradients arrive and until its copy to the host has
- * been made. */
+/* Device memory for one image (handover.c) from its first gradient until it has been copied to the
+ * host. */
 typedef struct {
-  int32_t image;  /* -1: none, or one that is on its way out */
-  int32_t stream; /* index of the caller's stream that wrote to it last */
-  hk_event *written, *loaded, *left;
-  bool has_left; /* `left` has been recorded */
-  uint64_t age;  /* when it was taken */
+  int32_t image;     /* -1: none; its last image may still be being copied to the host */
+  int32_t stream;    /* index of the caller's stream that wrote to it last */
+  hk_event *written; /* on that stream, behind the gather kernels */
+  hk_event *loaded;  /* on the flush stream, behind a copy from the host */
+  hk_event *left;    /* on the flush stream, behind a copy to the host */
+  bool has_left;     /* `left` has been recorded */
+  uint64_t age;      /* value of hk_training.clock when the slot was taken */
 } hk_slot;
 
 typedef struct {
-  int32_t slot;    /* -1: none */
-  int32_t op;      /* its GRAD_D2H in the graph; -1: none */
-  bool issued;     /* that has been issued in this run */
+  int32_t slot;    /* the slot that it is in; -1: none */
+  int32_t op;      /* its operation GRAD_D2H in the graph; -1: none */
+  bool issued;     /* that operation has been queued in this run */
   bool on_host;    /* gradients of this iteration have been copied to the host */
-  int32_t missing; /* tensors that are expected to bring another gradient */
+  int32_t missing; /* number of its segments whose tensor has not brought all expected gradients */
 } hk_image_state;
 
 /* Duration of a step's update: from when the norm was known until all state and weights were in
@@ -48,45 +50,46 @@ typedef struct {
 typedef enum { HK_IDLE, HK_BEGUN, HK_STEPPED } hk_training_state;
 
 struct hk_training {
-  pthread_mutex_t lock;     /* everything below, and calls on the engine */
-  pthread_rwlock_t waiters; /* read: in hk_training_wait_weights; write: a run begins or ends */
-  _Atomic int state;        /* hk_training_state */
+  pthread_mutex_t lock; /* everything below, and calls on the engine */
+  pthread_rwlock_t
+      waiters;       /* read: during hk_training_wait_weights and _drain; write: to end a run */
+  _Atomic int state; /* hk_training_state */
 
   hk_callers_stream *streams;
   size_t n_streams, room_streams;
-  hk_stream *flush;  /* copies of gradients, in and out */
-  bool own_flush;    /* else the executor's */
-  hk_event *stepped; /* on the caller's stream, at the step */
+  hk_stream *flush;  /* copies gradients between slots and host */
+  bool own_flush;    /* false: it is the executor's, of its FLUSH lane */
+  hk_event *stepped; /* recorded on the caller's stream at each step */
 
   hk_slot *slots;
   int32_t n_slots;
   hk_bytes slot_bytes;
-  uint64_t clock; /* of ages */
+  uint64_t clock; /* counts slots taken */
   hk_image_state *images;
 
   int32_t *given;    /* [param] gradients since the last step, or since it was discarded */
   int32_t n_given;   /* tensors that have some */
   bool *discarded;   /* [param] its bins still hold squares of a discarded gradient */
   int32_t *giver;    /* [param] index of the caller's stream of the last of them */
-  int32_t *expected; /* [param] as many as the step before had */
+  int32_t *expected; /* [param] number of gradients that the step before had */
   hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
   int32_t *segments; /* [param] its first segment; [n_params]: the number of segments */
-  double factor;     /* of hk_training_scale */
+  double factor;     /* product of hk_training_scale's since the last step */
 
-  /* Running ahead: what was assumed when the run began. */
+  /* What updates that run ahead assume about the step, chosen when the run begins. */
   bool hold;                                   /* nothing runs ahead in this run */
-  bool violated;                               /* an assumption about gradients does not hold */
+  bool violated;                               /* a gradient was discarded: assumptions are void */
   bool *assumed, *wanted;                      /* [param] takes part in the step */
   hk_adamw_step *assumed_steps, *wanted_steps; /* [param] */
-  double last_scale; /* what gradients were multiplied by, last time; 0: there was no step */
+  double last_scale; /* 1 / loss scale of the last step; 0: there was none */
   bool last_clipped;
   int32_t clipped_in_a_row;
 
-  /* Blocks: operations that bring new weights. */
+  /* For each block the operations that write new weights of its tensors. */
   int32_t n_blocks;
   int32_t *block_begin; /* [n_blocks + 1] into block_ops */
   int32_t *block_ops;
-  int32_t gate;     /* the graph's BARRIER */
+  int32_t gate;     /* the graph's operation BARRIER; -1: none */
   int64_t stepping; /* number of the step under way */
 
   hk_ns opened_at;                   /* when the last step's updates were released */
@@ -101,18 +104,19 @@ struct hk_training {
 
 hk_status hk_handover_open(hk_engine *e, hk_error *err);
 void hk_handover_close(hk_engine *e);
-/* The caller's stream as the backend's. */
+/* Finds or adopts a stream of the caller's; *out is valid until the next call. */
 hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err);
-/* Everything that is on the device leaves for the host. With `all`, every image's operation is
- * issued, whether all of it has been given or not. */
+/* Copies every image that is in a slot to the host. With `all`, also queues the operation GRAD_D2H
+ * of each other image, whether or not it has received gradients. */
 hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err);
-/* In a run that has begun anew: operations that had been issued in the one before. */
+/* After hk_training_begin_again: queues again the operations that were queued in the cancelled run.
+ */
 hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
-/* Exact sum of squares of what was given for one tensor, or with -1 for all; waits for it. */
+/* Exact sum of squares of one tensor's gradient (-1: of all tensors'); waits until it is there. */
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
-/* Nothing has been given: counts, bins, images. */
+/* Forgets all gradients: counts, bins and images. */
 hk_status hk_handover_reset(hk_engine *e, hk_error *err);
-/* Images as at the beginning of a run. */
+/* Sets all images to their state at the beginning of a run. */
 void hk_handover_expect(hk_engine *e);
 
 /* -- recording.c ------------------------------------------------------------------------------- */
@@ -124,9 +128,10 @@ void hk_recording_close(hk_engine *e);
 
 /* -- training.c -------------------------------------------------------------------------------- */
 
-/* Before the first gradient of an iteration. */
+/* Called at each gradient; the first one of an iteration begins a run, if there is an overlap. */
 hk_status hk_training_begin(hk_engine *e, hk_error *err);
-/* Gives up what has run ahead, and begins the run anew with all updates behind the gate. */
+/* Cancels the run with all that has run ahead, and begins another in which all updates wait for the
+ * gate. */
 hk_status hk_training_begin_again(hk_engine *e, hk_error *err);
 static inline bool hk_training_is_host(const hk_engine *e) {
   return e->backend->ops == &hk_backend_host;
