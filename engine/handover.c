@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients on their way from the framework's tensors to where the update reads them. Words:
+/* Hand-over of gradients: from the framework's tensors to where the update reads them. Terms:
  *
- *   image    the gradients of one piece of a subgroup on the CPU's route, or of a whole subgroup
- *            on another route
- *   segment  the part of one tensor in one image; it has a bin set of squares of its own, so that
- *            a gradient that is added to replaces its squares
- *   slot     device memory that holds one image on its way to the host
+ *   image    consecutive gradients in memory: of one piece of a subgroup on route cpu, or of a
+ * whole subgroup on another route segment  the part of one tensor in one image. It has its own bins
+ * of squares: when another gradient is added to it, the squares of the sum replace the old squares
+ *   slot     device memory for one image on its way to the host
  *
- * A kernel on the caller's stream gathers tensors into images and sums the squares of what it has
- * written. Images of the device's routes have a place of their own. Those for the CPU share a few
- * slots: an image takes one with its first gradient and leaves it, by one copy to the host, when
- * all that is expected has been given, or when another image needs the slot; then a late gradient
- * brings it back. The caller's stream waits for a slot's copy only where it would overwrite it. */
+ * A kernel on the caller's stream gathers tensors into images and sums the squares of the values
+ * that it writes. Images of subgroups that the device updates have memory of their own on the
+ * device. Images of route cpu share a few slots. An image takes a slot with its first gradient. It
+ * is copied to the host and gives up its slot when all expected gradients have been given, or when
+ * another image needs the slot. A later gradient then brings it back: it is copied into a slot
+ * again. The caller's stream waits for the copy out of a slot only before it overwrites the slot.
+ *
+ * Cost for many small tensors: one call gathers up to HK_SEGMENTS_MOST segments a launch, as long
+ * as they need no new slot and are the first of their tensors. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +69,7 @@ static hk_status open_slots(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* Each image's operation: pieces of subgroups follow each other in both lists. */
+/* Finds the operation GRAD_D2H of each image; -1: it has none. */
 static void find_ops(hk_engine *e) {
   struct hk_training *t = e->training;
   const hk_state *state = &e->state;
@@ -162,7 +165,7 @@ static char *slot_memory(const hk_engine *e, int32_t slot) {
   return e->slots + slot * e->training->slot_bytes;
 }
 
-/* A copy of an image, in or out, on the flush stream. */
+/* Queues the copy of an image out of its slot to the host, or back into it. */
 static hk_status copy_image(hk_engine *e, int32_t image, bool out, hk_stream *stream,
                             hk_error *err) {
   const hk_grad_image *i = &e->state.images[image];
@@ -172,7 +175,8 @@ static hk_status copy_image(hk_engine *e, int32_t image, bool out, hk_stream *st
              : e->backend->ops->copy(stream, slot, host, i->bytes, err);
 }
 
-/* Without a slot the image has been copied before, on the same stream: only the event is wanted. */
+/* If the image has no slot, it has already been copied, on the same stream; the operation then only
+ * records its end event. */
 hk_status hk_training_flush_op(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   const int64_t flat = e->state.subgroups[op->subgroup].offset + op->offset;
@@ -181,7 +185,8 @@ hk_status hk_training_flush_op(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   return copy_image(e, image, true, stream, err);
 }
 
-/* The operation of an image, or without one, or a second time, a copy outside the graph. */
+/* Queues the image's operation GRAD_D2H; if it has none, or it has been queued in this run, queues
+ * a copy outside the graph. */
 static hk_status send_image(hk_engine *e, int32_t image, bool as_operation, hk_error *err) {
   struct hk_training *t = e->training;
   hk_image_state *state = &t->images[image];
@@ -192,7 +197,7 @@ static hk_status send_image(hk_engine *e, int32_t image, bool as_operation, hk_e
   return state->slot >= 0 ? copy_image(e, image, true, t->flush, err) : HK_OK;
 }
 
-/* The image in the slot goes to the host. */
+/* Copies the image in the slot to the host and frees the slot. */
 static hk_status leave(hk_engine *e, int32_t slot, bool as_operation, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
@@ -209,7 +214,8 @@ static hk_status leave(hk_engine *e, int32_t slot, bool as_operation, hk_error *
   return HK_OK;
 }
 
-/* A slot without an image; the longest unused of those, else of all. */
+/* *out: the free slot that was taken longest ago; if none is free, the slot that was taken longest
+ * ago, whose image leaves. */
 static hk_status find_slot(hk_engine *e, int32_t *out, hk_error *err) {
   struct hk_training *t = e->training;
   int32_t free_slot = -1, oldest = 0;
@@ -222,7 +228,7 @@ static hk_status find_slot(hk_engine *e, int32_t *out, hk_error *err) {
   return free_slot >= 0 ? HK_OK : leave(e, oldest, false, err);
 }
 
-/* Orders what comes on stream `own` behind what another stream has written to the slot. */
+/* Makes stream `own` wait for what another stream has written to the slot. */
 static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err) {
   struct hk_training *t = e->training;
   if (s->stream == own) return HK_OK;
@@ -232,13 +238,14 @@ static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err)
   return HK_OK;
 }
 
-/* Gives the image a slot that stream `own` may write to, with what was given before. */
+/* Gives the image a slot that stream `own` may write to, and copies earlier gradients back into it.
+ */
 static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   hk_image_state *state = &t->images[image];
   if (state->slot >= 0) return take_over(e, &t->slots[state->slot], own, err);
-  /* An update may be reading what the host has of it, which is not the sum. */
+  /* An update that runs ahead may be reading the host's copy, which lacks the new gradient. */
   if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
   int32_t slot = 0;
   HK_TRY(find_slot(e, &slot, err));
@@ -266,7 +273,7 @@ hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err) {
   return HK_OK;
 }
 
-/* Images that are in a slot again have operations of their own to come. */
+/* Images that are in a slot again will queue their operation when they leave it. */
 hk_status hk_handover_issue_again(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   for (int32_t i = 0; i < e->state.n_images; i++) {
@@ -279,7 +286,7 @@ hk_status hk_handover_issue_again(hk_engine *e, hk_error *err) {
 
 /* -- Handing over ------------------------------------------------------------------------------ */
 
-/* Segments that one launch gathers. */
+/* Segments to be gathered by one launch. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
@@ -296,7 +303,8 @@ static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
   return e->backend->ops->launch(b->stream, &gather, err);
 }
 
-/* One segment of a tensor's gradient at `data`, to its image. */
+/* Adds one segment of a tensor's gradient, at `data`, to the batch. Launches the batch before, if
+ * the stream must do something else first. */
 static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int32_t number,
                                 const char *data, hk_error *err) {
   struct hk_training *t = e->training;
@@ -329,7 +337,8 @@ static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int3
   return HK_OK;
 }
 
-/* The images of a tensor that has brought what was expected; those that are whole leave. */
+/* Counts a gradient of a tensor. If it was the last expected one, images that are complete by it
+ * leave. */
 static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, hk_error *err) {
   struct hk_training *t = e->training;
   t->discarded[param] = false;
@@ -344,7 +353,7 @@ static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, hk_er
   return HK_OK;
 }
 
-/* What is added comes behind what another stream has given for the tensor. */
+/* Makes stream `own` wait for what another stream has gathered for the tensor. */
 static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error *err) {
   struct hk_training *t = e->training;
   const bool has_bins = t->given[param] > 0 || t->discarded[param];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the framework's weights and the master weights, in both directions, outside of steps. */
+/* Master weights from the framework's weights and back, outside of steps. */
 #include <stdlib.h>
 
 #include "engine/training_private.h"
 
-/* Values that are converted at a time. */
+/* Number of values converted at a time, and of them per chunk of the team. */
 #define SPAN  ((int64_t)1 << 23)
 #define CHUNK ((int64_t)1 << 16)
 
@@ -24,7 +24,7 @@ static void widen_chunk(void *arg, int64_t c, int thread) {
                       w->from + (size_t)at * hk_grad_size(w->type), w->to + at);
 }
 
-/* The masters of one tensor; `raw` and `wide` hold SPAN values each. */
+/* Sets the master weights of one tensor; `raw` and `wide` have room for SPAN values each. */
 static hk_status widen_param(hk_engine *e, size_t param, hk_stream *stream, char *raw, float *wide,
                              hk_error *err) {
   const hk_param *p = &e->params[param];
@@ -42,7 +42,7 @@ static hk_status widen_param(hk_engine *e, size_t param, hk_stream *stream, char
   return HK_OK;
 }
 
-/* The tensors that a call is about: one, or all. */
+/* *first .. *end - 1: the tensor `param`, or all tensors for -1. */
 static hk_status param_range(const hk_engine *e, int64_t param, size_t *first, size_t *end,
                              hk_error *err) {
   if (param < -1 || param >= (int64_t)e->n_params) {

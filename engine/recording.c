@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happened in training, as one timeline: the engine's operations, with the graph's names, and
- * forward and backward of the blocks, which the caller marks. Times are CLOCK_MONOTONIC. */
+/* Recordings of training: times of the engine's operations, under the graph's names, and of forward
+ * and backward of blocks, which the caller marks. Times are CLOCK_MONOTONIC. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/json.h"
 #include "engine/training_private.h"
 
-/* A recording is for looking at; one that nobody ends stops here. */
+/* Most spans and marks of a recording; it keeps the first ones. */
 #define MOST_SPANS ((size_t)1 << 20)
 #define MOST_MARKS ((size_t)1 << 14)
 
@@ -20,7 +20,7 @@ typedef struct {
 /* One pass of a block. */
 typedef struct {
   int32_t phase, block;
-  int64_t step; /* that it leads to */
+  int64_t step; /* number of the step at the end of its iteration */
   hk_event *start, *end;
   bool has_start, has_end;
 } mark;
@@ -106,7 +106,8 @@ void hk_recording_keep(hk_engine *e) {
   if (strstr(e->notes, "the recording was dropped") == NULL) hk_engine_add_note(e, note);
 }
 
-/* The pass of this block that has begun and not ended, or a new one. */
+/* *out: for an end, the block's last mark of this phase if it has no end yet, else NULL; for a
+ * start, a new mark, or NULL if the recording is full. */
 static hk_status find_mark(hk_engine *e, int32_t phase, int32_t block, bool end, mark **out,
                            hk_error *err) {
   struct hk_recording *r = e->training->recording;

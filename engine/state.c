@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slabs, their places, and how write-backs move subgroups from one set to the next. */
+/* Layout of state and gradients, addresses of slabs, and their exchange in a step. */
 #include "engine/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A slab is at most this long: copies of 12 MiB run at full PCIe rate, and what the last slab of a
- * subgroup wastes is little. */
+/* Most parameters of a slab. Copies of 12 MiB reach the full PCIe rate, and the last slab of a
+ * subgroup leaves at most 12 MiB unused. */
 #define MOST_SLAB ((int64_t)1 << 20)
 
 static int64_t round_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
 }
 
-/* p, m and v of one slab start at different distances from a page's beginning, so that the streams
- * of a kernel do not fall into the same cache sets. */
+/* Bytes by which p, m and v of a slab are shifted against each other, so that a kernel's streams do
+ * not use the same cache sets. */
 #define SKEW 1152
 
-/* Subgroups, and on the host pieces, begin at whole cache lines of the gradient and weight arrays:
- * the CPU's AdamW writes weights round the caches only from there, which spares it reading the
- * lines first (2 of 30 bytes a parameter), and the GPU's kernels read gradients in wide words. */
+/* Subgroups, and on the host pieces, begin at multiples of this in the arrays of gradients and
+ * weights, which are cache lines. The CPU's AdamW can then write weights by streaming stores, which
+ * saves reading the lines first (2 of 30 bytes a parameter), and the GPU's kernels read gradients
+ * in words of 16 bytes. */
 #define ALIGN_NUMEL 128
 
 static hk_slab_shape shape_for(int64_t numel) {
@@ -29,12 +30,13 @@ static hk_slab_shape shape_for(int64_t numel) {
       .numel = numel, .m = part + skew, .v = 2 * (part + skew), .bytes = 3 * part + 2 * skew};
 }
 
-/* That hold so many parameters in a row. */
+/* Number of slabs for `numel` consecutive parameters. */
 static int64_t slabs_for(const hk_state *state, int64_t numel) {
   return (numel + state->shape.numel - 1) / state->shape.numel;
 }
 
-/* The prototype moves whole subgroups; hocket moves pieces. */
+/* Chooses the sizes of pieces and slabs. DeepSpeed's runtime moves whole subgroups, hocket's
+ * pieces. */
 static void choose_shape(const hk_plan *plan, hk_state *state) {
   int64_t piece = 1;
   for (size_t s = 0; s < plan->n_subgroups; s++) piece = hk_max(piece, plan->subgroups[s].numel);
@@ -63,11 +65,11 @@ static hk_status make_spares(hk_spares *spares, int64_t n, hk_error *err) {
 
 /* -- Gradients --------------------------------------------------------------------------------- */
 
-/* Images begin at whole cache lines, and so does each type of gradient inside one. */
+/* Bytes: alignment of images, and of a segment whose type differs from the one before. */
 #define IMAGE_ALIGN 256
 #define TYPE_ALIGN  64
 
-/* Counts the images and, unless `out` is NULL, describes them, in flat order. */
+/* Returns the number of images; unless `out` is NULL, describes them there in flat order. */
 static int32_t each_image(const hk_state *state, hk_grad_image *out) {
   int32_t count = 0;
   for (size_t s = 0; s < state->n_subgroups; s++) {
@@ -86,7 +88,8 @@ static int32_t each_image(const hk_state *state, hk_grad_image *out) {
   return count;
 }
 
-/* Cuts tensors at images; with `out` NULL only counts. */
+/* Cuts tensors into segments at the images' ends. Returns their number; unless `out` is NULL,
+ * writes them there. */
 static int32_t each_segment(const hk_state *state, const hk_param *params, size_t n_params,
                             hk_param_segment *out) {
   int32_t count = 0, image = 0;
@@ -108,7 +111,7 @@ static int32_t each_segment(const hk_state *state, const hk_param *params, size_
   return count;
 }
 
-/* Where each segment's gradients lie. */
+/* Sets the offsets of images and segments in their arrays. */
 static void place_gradients(hk_state *state, const hk_param *params) {
   int32_t s = 0;
   for (int32_t i = 0; i < state->n_images; i++) {
@@ -201,7 +204,7 @@ static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *e
     if (sub->route == HK_ROUTE_STAGED) spare_staged = hk_max(spare_staged, sub->slabs);
     if (sub->route == HK_ROUTE_MAPPED) spare_mapped = hk_max(spare_mapped, sub->slabs);
   }
-  /* With a lane for each of p, m and v, one of them may be a subgroup ahead of the others. */
+  /* With separate lanes for p, m and v, one of them may be a subgroup ahead of the others. */
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) spare_staged *= 2;
   state->host_slabs += spare_staged + spare_mapped;
 

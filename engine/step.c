@@ -16,13 +16,13 @@ hk_status hk_engine_refuse_failed(const hk_engine *e, hk_error *err) {
 
 /* -- Gradients on the host --------------------------------------------------------------------- */
 
-/* Values that a thread takes at a time. */
+/* Number of values that a thread takes at a time. */
 #define GRAD_CHUNK ((int64_t)1 << 16)
 
 typedef struct {
   hk_engine *e;
   const char *from;
-  char *to; /* NULL: only look */
+  char *to; /* NULL: sum squares only */
   int64_t n;
   bool widen; /* to fp32 */
 } grad_work;
@@ -53,8 +53,8 @@ static void scan_host(hk_engine *e, const void *from, void *to, int64_t n, bool 
 
 /* -- Gradients on the device ------------------------------------------------------------------- */
 
-/* What the device has counted moves into the sum; waits for it. A failure may leave it counted
- * twice, so it must end the engine. */
+/* Adds the device's bins to the sum and clears them; waits for both. After a failure they may have
+ * been added without having been cleared, so the engine must not go on. */
 static hk_status collect_bins(hk_engine *e, hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
   const hk_bytes bytes = (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof *e->bins;
@@ -87,7 +87,7 @@ static hk_status scan_device(hk_engine *e, const char *grad, int64_t n, hk_error
   return HK_OK;
 }
 
-/* DeepSpeed's flush: cast on the GPU, then four bytes a gradient. */
+/* DeepSpeed's flush: gradients are cast to fp32 on the GPU and copied as 4 bytes each. */
 static hk_status flush_widened(hk_engine *e, const char *grad, float *to, int64_t n,
                                hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
@@ -107,7 +107,7 @@ static hk_status flush_widened(hk_engine *e, const char *grad, float *to, int64_
 
 /* -- Giving gradients -------------------------------------------------------------------------- */
 
-/* Gradients of one subgroup's parameters at .. at + n - 1, of one piece on the host. */
+/* Copies gradients of a subgroup's parameters at .. at + n - 1, which are consecutive in memory. */
 static hk_status give_run(hk_engine *e, const hk_state_subgroup *sub, int64_t at, int64_t n,
                           const char *grad, bool on_device, hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
@@ -125,7 +125,7 @@ static hk_status give_run(hk_engine *e, const hk_state_subgroup *sub, int64_t at
                : ops->copy(e->stream, to, grad, 2 * n, err);
 }
 
-/* Parameters from `at` on whose gradients lie in a row. */
+/* Number of parameters from `at` on whose gradients are consecutive in memory. */
 static int64_t run_from(const hk_engine *e, const hk_state_subgroup *sub, int64_t at) {
   const int64_t left = sub->numel - at, piece = e->state.piece;
   return sub->route == HK_ROUTE_CPU ? hk_min(left, piece - at % piece) : left;
@@ -162,7 +162,7 @@ hk_status hk_engine_gradients(hk_engine *e, int64_t offset, int64_t n, const voi
   }
   HK_TRY(hk_ranges_add(&e->given, offset, offset + n, err));
   if (take_gradients(e, offset, n, grad, on_device, wait, err) == HK_OK) return HK_OK;
-  e->failed = true; /* how many of them are in the sum of squares cannot be said */
+  e->failed = true; /* it is unknown which of them are in the sum of squares */
   return hk_fail_prefix(err, "gradients of %lld parameters from number %lld on", (long long)n,
                         (long long)offset);
 }
@@ -185,7 +185,8 @@ hk_status hk_engine_forget_gradients(hk_engine *e, hk_error *err) {
 
 /* -- After a failure --------------------------------------------------------------------------- */
 
-/* Whether all of the subgroup's CPU operations were done: they are never left half way. */
+/* Whether all CPU updates of the subgroup have ended: CPU lanes complete a subgroup they have
+ * begun. */
 static bool cpu_done(const hk_engine *e, size_t s) {
   for (size_t i = 0; i < e->graph.n_ops; i++) {
     const hk_op *op = &e->graph.ops[i];
@@ -206,7 +207,8 @@ static bool has_arrived(const hk_engine *e, size_t s) {
   return true;
 }
 
-/* "0-3, 7, ...": the subgroups that hold `step`. Returns how many. */
+/* Writes the list of subgroups that hold the state of `step`, "0-3, 7, ..."; returns their number.
+ */
 static size_t list_subgroups(const hk_engine *e, int64_t step, char *text, size_t size) {
   const hk_state_subgroup *subgroups = e->state.subgroups;
   const size_t most = size - 48; /* room for one more run and the dots */
@@ -225,12 +227,12 @@ static size_t list_subgroups(const hk_engine *e, int64_t step, char *text, size_
   return count;
 }
 
-/* What subgroup s holds once the attempt at `step` has failed. */
+/* Determines which state subgroup s holds after the attempt at `step` has failed. */
 static void settle(hk_engine *e, size_t s, int64_t step, bool device_lost) {
   hk_state_subgroup *sub = &e->state.subgroups[s];
   const bool new = sub->route == HK_ROUTE_CPU ? cpu_done(e, s) : has_arrived(e, s);
   if (new) hk_state_commit(&e->state, s, step);
-  /* The device's own is updated in place. */
+  /* State on the device is updated in place. */
   const bool half = !new && sub->touched == e->attempt;
   if (sub->route == HK_ROUTE_RESIDENT && (device_lost || half)) sub->step = -1;
 }
@@ -250,7 +252,7 @@ hk_status hk_engine_account_for_failure(hk_engine *e, int64_t step, bool begun, 
   const size_t n_new = list_subgroups(e, step, in_new, sizeof in_new);
   const size_t n_old = list_subgroups(e, step - 1, in_old, sizeof in_old);
   const size_t n_none = list_subgroups(e, -1, in_none, sizeof in_none);
-  if (n_new == e->state.n_subgroups && e->step != step) { /* one state, which may be saved */
+  if (n_new == e->state.n_subgroups && e->step != step) { /* the new step is complete */
     for (size_t p = 0; p < e->n_params; p++) e->param_step[p] += e->active[p];
     e->step = step;
   }
@@ -270,7 +272,7 @@ hk_status hk_engine_account_for_failure(hk_engine *e, int64_t step, bool begun, 
 
 /* -- The step ---------------------------------------------------------------------------------- */
 
-/* Norm, clip factor, and whether there is anything to take a step with. */
+/* Computes norm and scale, and whether the step must be skipped. */
 static void judge_gradients(const hk_engine *e, const hk_step_options *options,
                             hk_step_report *report) {
   const double loss_scale = options->loss_scale > 0 ? options->loss_scale : 1;
@@ -313,7 +315,7 @@ hk_status hk_engine_send_ticket(hk_engine *e, hk_error *err) {
   return e->backend->ops->stream_sync(e->stream, err);
 }
 
-/* What a step needs before its first operation: everything given has come, and been looked at. */
+/* Waits for all gradients, and computes what the step needs before its first operation. */
 static hk_status prepare_step(hk_engine *e, const hk_step_options *options, hk_step_report *report,
                               hk_error *err) {
   HK_TRY(e->backend->ops->stream_sync(e->stream, err));

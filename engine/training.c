@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Iterations of training: when a run of the graph begins and ends, steps, and waiting for weights.
- * Gradients are handover.c's. */
+/* Iterations of training: begin and end of the graph's runs, steps, and waits for weights.
+ * handover.c takes gradients. */
 #include "engine/training.h"
 
 #include <math.h>
@@ -55,7 +55,8 @@ unsigned hk_training_external_lanes(const hk_engine *e) {
   return 1u << HK_LANE_HOST | 1u << HK_LANE_FLUSH;
 }
 
-/* The flat interval of an operation that brings new weights; false: it is none. */
+/* *begin .. *end - 1: the parameters, in flat order, whose new weights the operation writes to the
+ * tensors. False: it writes none. */
 static bool weights_of(const hk_engine *e, const hk_op *op, int64_t *begin, int64_t *end) {
   const bool last = op->kind == HK_OP_WEIGHT_PLACE || op->kind == HK_OP_ADAMW_GPU ||
                     op->kind == HK_OP_ADAMW_MAPPED ||
@@ -66,7 +67,7 @@ static bool weights_of(const hk_engine *e, const hk_op *op, int64_t *begin, int6
   return true;
 }
 
-/* Which blocks an operation brings weights for. */
+/* The blocks *first .. *last whose weights the operation writes; false: it writes none. */
 static bool blocks_of(const hk_engine *e, const hk_op *op, int32_t *first, int32_t *last) {
   int64_t begin = 0, end = 0;
   if (!weights_of(e, op, &begin, &end)) return false;
@@ -147,8 +148,8 @@ void hk_training_close(hk_engine *e) {
 
 /* -- Runs -------------------------------------------------------------------------------------- */
 
-/* The run that was under way has come to its end: its state is the engine's. Under t->lock; nobody
- * waits for weights meanwhile. */
+/* Waits for the end of the step under way and commits its state, or accounts for its failure. The
+ * caller holds t->lock and, for writing, t->waiters. */
 static hk_status settle(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_training_state state = state_of(e);
@@ -163,7 +164,7 @@ static hk_status settle(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* The same, for who holds t->lock: keeps waiters out. */
+/* The same for a caller that holds t->lock only. */
 static hk_status settle_alone(hk_engine *e, hk_error *err) {
   if (state_of(e) != HK_STEPPED) return hk_engine_refuse_failed(e, err);
   pthread_rwlock_wrlock(&e->training->waiters);
@@ -172,7 +173,7 @@ static hk_status settle_alone(hk_engine *e, hk_error *err) {
   return status;
 }
 
-/* Whatever is under way is given up or completed. */
+/* Cancels the run if it is BEGUN, completes it if it is STEPPED. */
 static hk_status end_run(hk_engine *e, hk_error *err) {
   if (state_of(e) == HK_BEGUN) {
     hk_executor_cancel(e->executor);
@@ -181,17 +182,19 @@ static hk_status end_run(hk_engine *e, hk_error *err) {
   return state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
 }
 
-/* After so many clipped steps in a row one in PROBE is tried ahead all the same. */
+/* After CLIPPED_MOST clipped steps in a row nothing runs ahead, because what is assumed would be
+ * wrong, except in one of PROBE steps. */
 enum { CLIPPED_MOST = 2, PROBE = 16 };
 
-/* Whether what would be assumed is likely to hold. */
+/* Whether updates should run ahead: the step's gradients will probably not be clipped. */
 static bool may_run_ahead(const hk_engine *e) {
   const struct hk_training *t = e->training;
   if (e->plan.overlap != HK_OVERLAP_BOTH || t->last_scale == 0) return false;
   return t->clipped_in_a_row < CLIPPED_MOST || t->clipped_in_a_row % PROBE == 0;
 }
 
-/* What a step with the tensors of `active` would multiply gradients by. */
+/* Sets e->active and e->steps for a step with the tensors and the scale of the last one, and keeps
+ * a copy to compare the actual step with. */
 static void assume(hk_engine *e) {
   struct hk_training *t = e->training;
   for (size_t p = 0; p < e->n_params; p++) e->active[p] = t->expected[p] > 0;
@@ -225,7 +228,7 @@ hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
   return hk_handover_issue_again(e, err);
 }
 
-/* Updates that run ahead read the state and use the team. */
+/* Updates that run ahead use the state and the team, which the caller is going to use. */
 hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   pthread_mutex_lock(&t->lock);
@@ -275,7 +278,7 @@ static void take_constants(hk_engine *e) {
   memcpy(e->steps, t->wanted_steps, e->n_params * sizeof *e->steps);
 }
 
-/* Elements whose update has been done before the norm was known. */
+/* Number of elements whose update had ended before the norm was known. */
 static int64_t count_ahead(const hk_engine *e) {
   int64_t n = 0;
   for (size_t i = 0; i < e->graph.n_ops; i++) {
@@ -286,8 +289,8 @@ static int64_t count_ahead(const hk_engine *e) {
   return n;
 }
 
-/* Lets the updates go: the norm is known, and new weights may be written behind the caller's work.
- */
+/* Releases the updates that wait for the norm. Lanes that write weights first wait for the work
+ * that the caller has queued on `stream`. */
 static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
@@ -305,7 +308,8 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
     return HK_OK;
   }
   HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
-  /* Images that were added to after their operation have been copied again, behind it. */
+  /* Images that received gradients after their operation was queued were copied again, behind it.
+   */
   HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
@@ -314,7 +318,7 @@ static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
   return HK_OK;
 }
 
-/* Nothing is changed: the gradients are of no use. */
+/* Ends the iteration without a step, because gradients are infinite or NaN. */
 static hk_status skip(hk_engine *e, hk_error *err) {
   HK_TRY(end_run(e, err));
   return hk_handover_reset(e, err);
@@ -328,7 +332,7 @@ static void remember(hk_engine *e, const hk_training_step_options *o,
   memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
 }
 
-/* With at least one gradient given. */
+/* Takes the step. At least one tensor has a gradient. */
 static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
                            hk_training_step_report *r, hk_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
@@ -349,11 +353,11 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
   return hk_handover_reset(e, err);
 }
 
-/* Between BEGUN and a failure nothing of the step has been done but in spare memory. */
+/* Accounts for a failure during the step. In state BEGUN only spare memory has been written. */
 static hk_status fail_step(hk_engine *e, hk_error *err) {
   const bool begun = state_of(e) == HK_STEPPED;
   hk_error ended = {0};
-  if (end_run(e, &ended) != HK_OK) { /* which has accounted for it */
+  if (end_run(e, &ended) != HK_OK) { /* it has accounted for the failure */
     *err = ended;
     return err->status;
   }
@@ -398,7 +402,7 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
 
 /* -- Waiting ----------------------------------------------------------------------------------- */
 
-/* When a wait of at most timeout_ms from now on is over; -1: never. */
+/* Time, as of hk_now, at which a wait of timeout_ms that begins now times out; -1: never. */
 static hk_ns deadline_of(int32_t timeout_ms) {
   return timeout_ms < 0 ? -1 : hk_now() + (hk_ns)timeout_ms * 1000000;
 }
@@ -408,7 +412,8 @@ static int32_t time_left_ms(hk_ns deadline) {
   return (int32_t)(hk_max(0, deadline - hk_now() + 999999) / 1000000);
 }
 
-/* One block's operations: queued, and followed by `stream`. */
+/* Waits until all operations that write a block's weights are queued, and makes `stream` wait for
+ * them. *there false: timed out. */
 static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk_ns deadline,
                               bool *there, hk_error *err) {
   const struct hk_training *t = e->training;
@@ -423,12 +428,15 @@ static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk
   return HK_OK;
 }
 
-/* The step under way has failed: what it leaves, in full, unless another thread has said so. */
+/* After a failed wait: accounts for the failed step, unless another thread has done so, and returns
+ * the failure. */
 static hk_status account(hk_engine *e, hk_error *err) {
   hk_error full = {0};
   pthread_mutex_lock(&e->training->lock);
   if (state_of(e) == HK_STEPPED && settle_alone(e, &full) != HK_OK) *err = full;
-  e->failed = true; /* or a stream could not be told to wait: weights may be read too early */
+  /* Also if the step is well: a stream that could not be told to wait may read weights too early.
+   */
+  e->failed = true;
   pthread_mutex_unlock(&e->training->lock);
   return err->status;
 }
@@ -448,7 +456,7 @@ hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, in
   hk_stream *stream = NULL;
   pthread_mutex_lock(&t->lock);
   hk_status status = hk_handover_stream(e, native, &s, err);
-  if (status == HK_OK) stream = s->stream; /* the list may move */
+  if (status == HK_OK) stream = s->stream; /* without the lock, the array that has s may move */
   pthread_rwlock_rdlock(&t->waiters);
   const bool pending = state_of(e) == HK_STEPPED;
   pthread_mutex_unlock(&t->lock);
@@ -467,7 +475,7 @@ hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_er
   struct hk_training *t = e->training;
   *there = true;
   if (state_of(e) == HK_STEPPED) {
-    hk_error failed = {0}; /* which settling reports in full */
+    hk_error failed = {0}; /* settle_alone reports the failure in full */
     pthread_rwlock_rdlock(&t->waiters);
     const hk_status status = state_of(e) == HK_STEPPED
                                  ? hk_executor_await_all(e->executor, timeout_ms, there, &failed)
@@ -483,7 +491,7 @@ hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_er
 
 /* -- Smaller calls ----------------------------------------------------------------------------- */
 
-/* What has been handed over cannot be said after a failure half way. */
+/* After a device failure it is unknown which gradients have been taken: the engine has failed. */
 static hk_status note_failure(hk_engine *e, hk_status status) {
   if (status == HK_ENVIRONMENT) e->failed = true;
   return status;
