@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hocket.h over engine.h and training.h: the C ABI. */
+/* The C ABI: implements hocket.h with engine.h and training.h. */
 #include "engine/hocket.h"
 
 #include <math.h>
@@ -16,8 +16,8 @@
 struct hocket_engine {
   hk_engine *engine;
   pid_t owner;
-  char *report;   /* of hocket_report */
-  char *timeline; /* of hocket_timeline */
+  char *report;   /* last text of hocket_report */
+  char *timeline; /* last text of hocket_timeline */
 };
 
 static int answer(hk_status status, const hk_error *err, char *message) {
@@ -27,7 +27,7 @@ static int answer(hk_status status, const hk_error *err, char *message) {
   return (int)status;
 }
 
-/* A wait that was over too early. */
+/* Result of a wait that has timed out. */
 static int answer_again(const char *what, char *message) {
   if (message != NULL) snprintf(message, HOCKET_MESSAGE, "%s", what);
   return HOCKET_AGAIN;
@@ -35,7 +35,8 @@ static int answer_again(const char *what, char *message) {
 
 /* -- Who may call ------------------------------------------------------------------------------ */
 
-/* The CUDA context, the threads and the pinned memory are the parent's alone. */
+/* Refuses NULL, and a forked child: the CUDA context, the threads and the pinned memory belong to
+ * the parent. */
 static hk_status check_owner(const hocket_engine *h, hk_error *err) {
   if (h == NULL) return hk_fail(err, HK_INPUT, "no engine: the pointer is NULL");
   if (h->owner == getpid()) return HK_OK;
@@ -45,9 +46,9 @@ static hk_status check_owner(const hocket_engine *h, hk_error *err) {
                  (long)h->owner);
 }
 
-/* A call in progress: the caller's current device, which is his again when it ends. */
+/* A call in progress: keeps the calling thread's current device, to be restored by leave. */
 typedef struct {
-  hocket_engine *h; /* NULL: nothing to undo */
+  hocket_engine *h; /* NULL: enter has failed, nothing to restore */
   int device;
 } scope;
 
@@ -165,11 +166,11 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   }
   const hk_bytes most =
       o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory) : hocket_host_memory();
-  /* A plan that was given has chosen what stays on the GPU. */
+  /* A plan given by the caller has already chosen what stays on the GPU. */
   return hk_choose_routes(plan, params, n, most, text == NULL ? o->gpu_memory : 0, err);
 }
 
-/* 0: no limit but the machine's. */
+/* Fails if the engine needs more host memory than `most` bytes; 0: no limit. */
 static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, size_t n,
                                    hk_bytes most, hk_error *err) {
   hk_engine_memory memory;
@@ -207,7 +208,7 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   return status;
 }
 
-/* What is given in the ABI's types, in the engine's. */
+/* Converts the ABI's types to the engine's, and creates the engine. */
 static hk_status convert_and_create(const char *plan, const hocket_tensor *tensors, size_t n,
                                     const hocket_group *groups, size_t n_groups,
                                     const hocket_options *options, hk_engine **engine,
@@ -441,7 +442,7 @@ int64_t hocket_step_number(const hocket_engine *h) {
 
 /* -- State ------------------------------------------------------------------------------------- */
 
-/* Where a tensor's elements offset .. offset + n - 1 begin in flat order. */
+/* Checks the arguments and quiets the engine. *at: a tensor's element `offset` in flat order. */
 static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
                         int64_t *at, hk_error *err) {
   HK_TRY(check_tensor(h, tensor, err));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State in and out of an engine, wherever it lives, and its checksum. */
+/* Reading and writing an engine's state, wherever it lies, and its checksum. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #include "engine/private.h"
 
-/* Parameters that a member of the team moves at a time. */
+/* Number of parameters that a thread of the team moves at a time. */
 #define CHUNK ((int64_t)1 << 16)
 
 static hk_status check_range(const hk_engine *e, int64_t offset, int64_t n, hk_error *err) {
@@ -23,7 +23,7 @@ static int64_t size_of(hk_state_part part) {
 
 /* -- State in and out -------------------------------------------------------------------------- */
 
-/* Parameters in a row in one memory. */
+/* Consecutive parameters in one memory. */
 typedef struct {
   char *data;
   int64_t n;
@@ -41,16 +41,16 @@ static state_run run_at(const hk_engine *e, hk_state_part part, int64_t at, int6
   return (state_run){(char *)data, run.n, sub->route == HK_ROUTE_RESIDENT};
 }
 
-/* Parameters begin .. end - 1 of one part, to or from memory outside the engine. */
+/* A transfer of parameters begin .. end - 1 of one part, between the engine and other memory. */
 typedef struct {
   hk_engine *e;
   hk_state_part part;
   int64_t begin, end;
   char *outside;
-  bool in; /* into the engine */
+  bool in; /* true: into the engine */
 } transfer;
 
-/* Fails for state that was lost with the device. */
+/* Fails if some of the state was lost with the device. */
 static hk_status check_there(const transfer *t, hk_error *err) {
   if (t->in || t->part == HK_STATE_W || t->begin == t->end) return HK_OK;
   for (size_t s = hk_state_find(&t->e->state, t->begin); s < t->e->state.n_subgroups; s++) {
@@ -65,7 +65,7 @@ static hk_status check_there(const transfer *t, hk_error *err) {
   return HK_OK;
 }
 
-/* Queues the copies of what is on the device. */
+/* Queues copies for the part of the transfer that lies on the device. */
 static hk_status queue_device_runs(const transfer *t, bool *any, hk_error *err) {
   for (int64_t at = t->begin; at < t->end;) {
     const state_run run = run_at(t->e, t->part, at, t->end);
@@ -93,8 +93,9 @@ static void move_host_runs(void *arg, int64_t c, int thread) {
   }
 }
 
-/* Moves what is on the device and, with `host`, what is in host memory meanwhile. Where nothing is
- * on the device it does not ask how that is: after a failure the host's state can still be read. */
+/* Transfers what lies on the device and, with `host`, what lies in host memory at the same time. If
+ * nothing lies on the device, the device is not used, so that after its failure the host's state
+ * can still be read. */
 static hk_status carry_out(transfer *t, bool host, hk_error *err) {
   HK_TRY(check_there(t, err));
   bool any = false;
@@ -173,19 +174,19 @@ hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
 
 /* -- Checksum ---------------------------------------------------------------------------------- */
 
-/* The checksum is the hash of the hashes of blocks, in flat order, part after part: so a team can
- * share it out, and it depends on no plan. */
+/* The checksum is the hash of the hashes of blocks, in flat order, part after part. A team can
+ * compute blocks in parallel, and the result does not depend on the plan. */
 #define BLOCK ((int64_t)1 << 17)
-/* Parameters of a part that are fetched from the device at a time. */
+/* Number of parameters of a part that are copied from the device at a time. */
 #define SPAN (64 * BLOCK)
 
 typedef struct {
-  transfer span; /* `outside` holds what was fetched from the device */
+  transfer span; /* `outside` holds what was copied from the device */
   XXH128_hash_t *blocks;
   XXH3_state_t **states; /* [team threads] */
 } hashing;
 
-/* What is in host memory is hashed where it is. */
+/* Parameters in host memory are hashed in place. */
 static void hash_block(void *arg, int64_t b, int thread) {
   const hashing *h = arg;
   const transfer *t = &h->span;
@@ -206,7 +207,7 @@ static hk_status hash_blocks(hashing *h, hk_error *err) {
   static const hk_state_part parts[] = {HK_STATE_P, HK_STATE_M, HK_STATE_V, HK_STATE_W};
   hk_engine *e = h->span.e;
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    /* Weights of a training engine are the caller's. */
+    /* The weights of a training engine belong to the caller. */
     if (parts[i] == HK_STATE_W && e->training != NULL) continue;
     h->span.part = parts[i];
     for (int64_t at = 0; at < e->state.numel; at = h->span.end) {
@@ -237,7 +238,7 @@ static XXH3_state_t **new_states(int n) {
   return states;
 }
 
-/* With a pinned buffer: copies from a GPU to other memory take several times as long. */
+/* Uses a pinned buffer, because copies from a GPU to pageable memory take several times as long. */
 static hk_status hash_state(hk_engine *e, XXH3_state_t **states, XXH128_hash_t *blocks,
                             hk_error *err) {
   hk_arena buffer;

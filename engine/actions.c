@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each operation of the update phase does: the engine's counterpart of sim/demand.c. */
+/* What each operation of the graph does. sim/demand.c says what it costs. */
 #include <string.h>
 
 #include "core/bytes.h"
@@ -27,7 +27,7 @@ char *hk_engine_weight_at(const hk_engine *e, int32_t param, int64_t at) {
   return (char *)p->weight + (size_t)index * hk_grad_size(p->weight_type);
 }
 
-/* Parameters at .. end - 1 as far as they are of one segment. */
+/* Consecutive parameters of one segment. */
 typedef struct {
   const hk_param_segment *segment;
   const hk_param *param;
@@ -39,7 +39,7 @@ static param_run param_run_at(const hk_engine *e, int64_t at, int64_t end) {
   return (param_run){s, &e->params[s->param], hk_min(end, s->offset + s->n) - at};
 }
 
-/* Where the gradient of parameter `at`, of a segment, lies. */
+/* Address of the gradient of parameter `at` (flat order) of a run. */
 static const char *grad_at(const hk_engine *e, const param_run *run, int64_t at) {
   return hk_engine_segment_grads(e, run->segment) +
          (size_t)(at - run->segment->offset) * hk_grad_size(run->param->grad_type);
@@ -47,7 +47,7 @@ static const char *grad_at(const hk_engine *e, const param_run *run, int64_t at)
 
 /* -- Work of the CPU team ---------------------------------------------------------------------- */
 
-/* Parameters that a thread takes at a time, at most: p, m, v, gradient and weight are 1.8 MB. */
+/* Most parameters that a thread takes at a time: 1 MiB of p, m, v, gradients and weights. */
 #define MOST_CHUNK ((int64_t)1 << 16)
 
 typedef struct team_work team_work;
@@ -77,7 +77,7 @@ static void chunk_by_runs(void *arg, int64_t chunk, int thread) {
   }
 }
 
-/* State that a tensor without a gradient takes along to its new place. */
+/* Copies the state of a tensor without a gradient from `home` to `other`, unchanged. */
 static void keep_run(const hk_engine *e, const hk_slab_run *run, int64_t done, int64_t n) {
   const hk_slab_shape *shape = &e->state.shape;
   for (int part = 0; part < 3; part++) {
@@ -87,7 +87,7 @@ static void keep_run(const hk_engine *e, const hk_slab_run *run, int64_t done, i
   }
 }
 
-/* Parameters of one segment, from index `done` of the run on. */
+/* AdamW on n parameters of one segment, from index `done` of the run on. */
 static void adamw_segment(const team_work *w, const hk_slab_run *run, int64_t done, int64_t n,
                           hk_grad_type type, const void *grad, const hk_adamw_step *step,
                           uint16_t *to) {
@@ -139,7 +139,7 @@ static void cast_run(const team_work *w, const hk_slab_run *run) {
   w->e->kernels->cast_down(run->n, p, w->to + run->offset - w->begin);
 }
 
-/* The operation's part of its subgroup, chunk by chunk; weights go to `to`. */
+/* Lets the team do `work` on the operation's part of its subgroup; new weights go to `to`. */
 static void share_out(hk_engine *e, const hk_op *op, run_work work, const hk_adamw_step *steps,
                       uint16_t *to) {
   team_work w = {.e = e,
@@ -153,7 +153,7 @@ static void share_out(hk_engine *e, const hk_op *op, run_work work, const hk_ada
   hk_team_run(e->team, w.chunks.count, chunk_by_runs, &w);
 }
 
-/* Where the weights of an operation's parameters lie in the host's array. */
+/* Address of the weights of the operation's parameters in the host's array. */
 static uint16_t *host_weights(const hk_engine *e, const hk_op *op) {
   return e->weights + hk_state_host_at(&e->state, subgroup_of(e, op), op->offset);
 }
@@ -165,7 +165,7 @@ static void act_on_cpu(hk_engine *e, int32_t id) {
       share_out(e, op, adamw_run, e->steps, host_weights(e, op));
       break;
     case HK_OP_ADAMW_CPU_FP32:
-      /* The prototype sends weights that it has not cast; ours must be right. */
+      /* DeepSpeed's prototype sends weights that it has not cast; this engine casts them first. */
       share_out(e, op, adamw_run, e->unscaled, e->weights != NULL ? host_weights(e, op) : NULL);
       break;
     case HK_OP_UNSCALE_CPU:
@@ -174,7 +174,7 @@ static void act_on_cpu(hk_engine *e, int32_t id) {
     case HK_OP_CAST_CPU:
       share_out(e, op, cast_run, NULL, e->pageable);
       break;
-    default: /* barriers and bookkeeping take no action, and have no subgroup */
+    default: /* barriers and bookkeeping operations do nothing; they have no subgroup */
       break;
   }
 }
@@ -185,7 +185,8 @@ static char *staging_of(const hk_engine *e, int32_t id) {
   return e->staging + e->buffer[id] * e->state.slabs_a_piece * e->state.shape.bytes;
 }
 
-/* How many whole slabs from `slab` on lie one after the other, of parameters offset .. end - 1. */
+/* Number of whole slabs from `slab` on that are adjacent in memory, among those of parameters
+ * offset .. end - 1. */
 static int64_t slabs_in_a_row(const hk_state *state, void *const *slabs, const hk_slab_run *first,
                               int64_t end) {
   const hk_slab_shape *shape = &state->shape;
@@ -197,8 +198,8 @@ static int64_t slabs_in_a_row(const hk_state *state, void *const *slabs, const h
   return n;
 }
 
-/* State of the operation's piece between its slabs and the staging buffer, in as few copies as the
- * slabs' places allow. `part`: one of p, m, v, or -1 for all of them, which lie together. */
+/* Copies the state of the operation's piece from its slabs to the staging buffer (`in`) or back,
+ * adjacent slabs by one copy. `part`: 0 p, 1 m, 2 v, or -1 for all three. */
 static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, int part, bool in,
                             hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
@@ -224,20 +225,21 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, int part, bool 
   return HK_OK;
 }
 
-/* Where the sign goes that a write-back, or a part of one, has arrived. */
+/* Address at which the arrival of a write-back, or of one part of it, is noted: the attempt's
+ * number is written there. */
 static int64_t *sign_of(const hk_engine *e, const hk_op *op, int part) {
   return (int64_t *)e->arrived + 3 * op->subgroup + part;
 }
 
-/* Behind a write-back by copies, on their stream. */
+/* Notes the arrival behind a write-back by copies, on the same stream. */
 static hk_status sign_by_copy(hk_engine *e, const hk_op *op, int part, hk_stream *stream,
                               hk_error *err) {
   int64_t *arrived = sign_of(e, op, part);
   return e->backend->ops->copy(stream, arrived, e->device_ticket, sizeof *arrived, err);
 }
 
-/* Behind an update in place. A copy would wait for all the state on its way out, and the next
- * updates with it. */
+/* Notes the end of an update in place. A copy would wait for all state copies queued before it for
+ * the copy engine, and would delay the next updates. */
 static hk_status sign_by_kernel(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   const hk_kernel sign = {
       .kind = HK_KERNEL_SIGN, .n = 1, .from = e->device_ticket, .to = sign_of(e, op, 0)};
@@ -248,7 +250,7 @@ static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
   return op->offset + n == subgroup_of(e, op)->numel;
 }
 
-/* Launches of HK_KERNEL_SCATTER take so many runs at a time. */
+/* Segments for one launch of HK_KERNEL_SCATTER. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
@@ -276,8 +278,9 @@ static hk_status scatter_add(hk_engine *e, scatter_batch *b, const hk_segment *s
   return HK_OK;
 }
 
-/* The master weights of parameters at .. at + n - 1 (flat, of one tensor), rounded to the tensor's
- * type. `slabs`: those of the subgroup as parameters 0 .. see them. */
+/* Adds to the batch: master weights of parameters at .. at + n - 1 (flat order, one tensor), to be
+ * rounded to the tensor's type. `slabs`: the addresses to read from, `home` or `other` of hk_state.
+ */
 static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, size_t s,
                                  int64_t at, int64_t n, void *const *slabs, bool mapped,
                                  hk_stream *stream, hk_error *err) {
@@ -295,24 +298,26 @@ static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, 
   return HK_OK;
 }
 
-/* Smaller parts of tensors share a launch instead: each copy takes some microseconds to start. */
+/* Fewest bytes that are worth a copy of their own, which takes some microseconds to start; smaller
+ * parts of tensors share a launch. */
 #define LEAST_COPY (256 * HK_KIB)
 
-/* Where the early weights of an operation's piece wait. */
+/* Address at which the early weights of the operation's piece wait in device memory. */
 static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
   return e->early + subgroup_of(e, op)->early_at + op->offset;
 }
 
-/* A whole piece as AdamW has rounded it; of tensors that are not bf16 it means nothing. Always by a
- * copy: most go up during backward, when no state moves. */
+/* Copies the bf16 weights of a whole piece to device memory. Those of tensors of other types are
+ * meaningless and are not used. Always a copy: most early weights go up during backward, when no
+ * state is copied. */
 static hk_status send_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   return e->backend->ops->copy(stream, early_weights(e, op), host_weights(e, op),
                                HK_BYTES_BF16 * hk_engine_op_numel(e, op), err);
 }
 
-/* New weights of a piece of a subgroup with route cpu, to each tensor of a training engine: bf16
- * from where AdamW has rounded them to, or, early, from where they wait in the device's memory;
- * others from the master weights. */
+/* Writes the new weights of a piece of route cpu to the tensors. bf16 weights come from the host's
+ * array, where AdamW has written them, or, if early, from device memory. Weights of other types are
+ * rounded from the master weights. */
 static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   const hk_state_subgroup *sub = subgroup_of(e, op);
   const uint16_t *weights = sub->early ? early_weights(e, op) : host_weights(e, op);
@@ -344,9 +349,9 @@ static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *strea
   return scatter_now(e, &batch, mapped, stream, err);
 }
 
-/* Under hocket by a kernel unless graph.weights_pulled is false: a copy would wait behind all the
- * state that is queued for the copy engine, and the last weights would go up when everything else
- * is done. */
+/* hocket's runtime uses a kernel, unless graph.weights_pulled is false. A copy would wait behind
+ * all state copies queued for the copy engine, so that the last weights would arrive after
+ * everything else. */
 static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   if (e->training != NULL && subgroup_of(e, op)->early) return send_early(e, op, stream, err);
@@ -364,7 +369,7 @@ static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_er
 
 /* -- Kernels ----------------------------------------------------------------------------------- */
 
-/* State of a mapped subgroup's tensor without a gradient, to its new place. */
+/* Copies the state of a mapped subgroup's tensor without a gradient to its new place, unchanged. */
 static hk_status keep_mapped(hk_engine *e, const void *from, void *to, int64_t first, int64_t n,
                              hk_stream *stream, hk_error *err) {
   const hk_slab_shape *shape = &e->state.shape;
@@ -376,8 +381,8 @@ static hk_status keep_mapped(hk_engine *e, const void *from, void *to, int64_t f
   return HK_OK;
 }
 
-/* Whether two neighbouring runs may be one launch: the same constants, gradients and weights in a
- * row. */
+/* Whether two neighbouring runs can be one launch: their constants are equal, and their gradients
+ * and weights are adjacent in memory. */
 static bool runs_join(const hk_engine *e, const param_run *a, const param_run *b, int64_t at) {
   const int32_t p = a->segment->param, q = b->segment->param;
   if (p == q) return true;
@@ -430,8 +435,9 @@ static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *
   return HK_OK;
 }
 
-/* Weights that are not bf16, behind the update of parameters index .. index + n - 1 of subgroup s;
- * `slab` NULL: the state's new places, else where the piece lies in a row. */
+/* After the update of parameters index .. index + n - 1 of subgroup s: writes the weights of
+ * tensors that are not bf16. Master weights are read from consecutive slabs at `slabs`, or, if that
+ * is NULL, from the state's new places. */
 static hk_status round_masters(hk_engine *e, size_t s, int64_t index, int64_t n, char *slabs,
                                hk_stream *stream, hk_error *err) {
   if (e->training == NULL) return HK_OK;
@@ -447,7 +453,7 @@ static hk_status round_masters(hk_engine *e, size_t s, int64_t index, int64_t n,
     const bool any =
         e->active[param] && r.param->weight != NULL && r.param->weight_type != HK_GRAD_BF16;
     while (any && at < stop) {
-      const int64_t i = at - begin; /* in a row of slabs */
+      const int64_t i = at - begin; /* index in the consecutive slabs */
       const hk_slab_run run = hk_state_run(&e->state, s, at - sub->offset, stop - sub->offset);
       const int64_t inside = i % shape->numel;
       const int64_t part = slabs != NULL ? hk_min(stop - at, shape->numel - inside) : run.n;
@@ -467,7 +473,7 @@ static hk_status round_masters(hk_engine *e, size_t s, int64_t index, int64_t n,
   return scatter_now(e, &batch, mapped, stream, err);
 }
 
-/* DeepSpeed's kernel takes fp32 gradients: a copy of the subgroup's. */
+/* Casts a subgroup's gradients to fp32, which DeepSpeed's kernel takes. */
 static hk_status cast_gradients(hk_engine *e, const hk_state_subgroup *sub, int64_t n,
                                 hk_stream *stream, hk_error *err) {
   const hk_kernel cast = {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arena: refused before it is touched rather than killed while it is. */
+/* The arena. Too large an arena is refused before memory is touched, because touching it could end
+ * the process (out-of-memory killer). */
 #include "engine/arena.h"
 
 #include <errno.h>
@@ -58,7 +59,8 @@ hk_status hk_arena_check_room(hk_bytes bytes, const char *what, hk_error *err) {
 
 /* -- Mapping ----------------------------------------------------------------------------------- */
 
-/* Maps at a multiple of a huge page by mapping one more and giving back both ends. */
+/* Maps memory that begins at a multiple of a huge page: maps one huge page more and unmaps both
+ * ends. */
 static hk_status map(hk_arena *arena, hk_error *err) {
   const size_t bytes = (size_t)arena->bytes, room = bytes + HUGE_PAGE;
   char *all =
@@ -77,7 +79,7 @@ static hk_status map(hk_arena *arena, hk_error *err) {
   return HK_OK;
 }
 
-/* True: the system has agreed to them. */
+/* Requests huge pages; true: the system accepts the request. */
 static bool ask_for_huge_pages(hk_arena *arena) {
   char modes[64] = "";
   FILE *file = fopen(THP_FILE, "r");
@@ -105,8 +107,8 @@ static bool read_range(const char *line, uintptr_t *from, uintptr_t *to) {
   return end != second && *end == ' ';
 }
 
-/* Bytes of the arena that did get huge pages. A mapping may have been split or merged with its
- * neighbours, so all that overlap it count. */
+/* Bytes of the arena that are on huge pages, from /proc/self/smaps. The kernel may have split the
+ * mapping or merged it with neighbours, so all mappings that overlap the arena count. */
 static hk_bytes on_huge_pages(const hk_arena *arena) {
   static const char key[] = "AnonHugePages:";
   FILE *file = fopen("/proc/self/smaps", "r");
@@ -127,7 +129,8 @@ static hk_bytes on_huge_pages(const hk_arena *arena) {
   return sum;
 }
 
-/* The system may agree and yet have no memory in such pieces left. */
+/* Notes how much is on huge pages: the system may accept the request and yet have too few of them.
+ */
 static void check_huge_pages(hk_arena *arena) {
   const hk_bytes got = on_huge_pages(arena);
   if (got >= arena->bytes / 10 * 9) return;
@@ -138,13 +141,13 @@ static void check_huge_pages(hk_arena *arena) {
 
 /* -- First touch ------------------------------------------------------------------------------- */
 
-/* Whoever touches a page first has it placed, one after the other in the machine's memory, which is
- * not all alike: on a virtual machine 1 GiB was read at 58 GB/s and the next at 109. So pages are
- * dealt out: of any part of the arena some lie wherever there are some. */
+/* The system places pages in the order in which they are first touched, and a virtual machine's
+ * memory is not uniform: one GiB was read at 58 GB/s and the next at 109. So pages are touched in
+ * an order that spreads each part of the arena over all of that memory. */
 typedef struct {
   char *base;
   hk_bytes bytes, page;
-  int64_t chunks, stride; /* which have no common factor */
+  int64_t chunks, stride; /* so that they have no common factor */
 } touching;
 
 static bool have_common_factor(int64_t a, int64_t b) {
@@ -156,7 +159,7 @@ static bool have_common_factor(int64_t a, int64_t b) {
   return a > 1;
 }
 
-/* Multiples of the golden section lie evenly, however few or many. */
+/* Multiples of the golden ratio are spread evenly, however many there are. */
 static int64_t stride_of(int64_t chunks) {
   int64_t stride = (int64_t)(0.6180339887498949 * (double)chunks) | 1;
   while (have_common_factor(stride, chunks)) stride += 2;
@@ -200,7 +203,8 @@ hk_status hk_arena_open(hk_bytes bytes, hk_team *team, const char *pci, hk_arena
   if (node >= 0 && !hk_numa_bind(arena->base, arena->bytes, node)) {
     add_note(arena, "not bound to NUMA node %d, which is near the GPU: %s", node, strerror(errno));
   }
-  /* Pinned pages are copied page by page in a parent that writes after a fork (a data loader's). */
+  /* Without this, after a fork (as for a data loader) each write of the parent to a page copies it
+   * first. */
   if (madvise(arena->base, (size_t)arena->bytes, MADV_DONTFORK) != 0) {
     add_note(arena, "forked processes slow the update down: %s", strerror(errno));
   }

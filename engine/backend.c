@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backends by name, and what all of them check alike. */
+/* Finding a backend by name, and checks that the backends share. */
 #include "engine/backend.h"
 
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What stands in for the CUDA backend where hocket was built without nvcc. */
+/* Takes the place of the CUDA backend in builds without nvcc. */
 #include "engine/backend.h"
 
 #ifndef HK_CUDA
@@ -21,7 +21,7 @@ static hk_status open_backend(int device, const hk_backend_options *options, hk_
   return absent(err);
 }
 
-/* All other entries take what only `open` gives. */
+/* Other entries stay NULL: they need a device, and `open` always fails. */
 const hk_backend_ops hk_backend_cuda = {
     .name = "cuda", .count = count_devices, .open = open_backend};
 

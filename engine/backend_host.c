@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend's devices: opening, memory, registration, failures. Streams and events are in
- * host_stream.c, kernels in host_kernel.c. Whatever a GPU would fault on (an address that is not
- * device memory, a second release) fails here, too, and says which address. */
+ * host_stream.c, kernels in host_kernel.c. What would be a fault on a GPU (an address outside
+ * device memory, a second release) fails here too, with a message that gives the address. */
 #include "engine/backend_host.h"
 
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 
 #include "engine/host_device.h"
 
-/* Unused devices cost nothing; no node that somebody might mimic has more. */
+/* Number of devices; more than any node that tests imitate. An unused device costs nothing. */
 #define DEVICES 64
 
 /* -- Failures ---------------------------------------------------------------------------------- */
@@ -66,14 +66,14 @@ static hk_status ask_for_fault(hk_host_device *device, hk_error *err) {
 
 /* -- Registered host memory -------------------------------------------------------------------- */
 
-/* Of the whole process, because every device can reach it. */
+/* Registered host memory of the whole process, because every device can access it. */
 typedef struct registration {
   uintptr_t begin, end;
   const hk_host_device *owner;
   struct registration *next;
 } registration;
 static registration *registrations;
-static pid_t registered_by; /* the process */
+static pid_t registered_by; /* id of the process that made the list */
 static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool is_registered(const void *memory, hk_bytes bytes) {
@@ -88,7 +88,8 @@ static bool is_registered(const void *memory, hk_bytes bytes) {
 /* False: some of it is registered already. */
 static bool add_registration(registration *new) {
   pthread_mutex_lock(&registrations_lock);
-  if (registered_by != getpid()) registrations = NULL; /* a parent's are not a child's */
+  if (registered_by != getpid())
+    registrations = NULL; /* after a fork, the parent's registrations do not hold in the child */
   registered_by = getpid();
   const registration *r = registrations;
   while (r != NULL && (new->end <= r->begin || r->end <= new->begin)) r = r->next;
@@ -121,7 +122,7 @@ static hk_status host_register(hk_backend *b, void *memory, hk_bytes bytes, hk_e
                  (long long)bytes);
 }
 
-/* Takes out what `owner` registered, at `memory` or, for NULL, at all; true if there was any. */
+/* Removes the registration at `memory`, or for NULL all of `owner`; true: there was one. */
 static bool drop_registrations(const hk_host_device *owner, const void *memory) {
   bool any = false;
   pthread_mutex_lock(&registrations_lock);
@@ -189,7 +190,7 @@ hk_status hk_host_check_range(hk_host_device *device, const char *what, const vo
 
 /* -- Peers ------------------------------------------------------------------------------------- */
 
-/* Devices that are open, and who is whose peer. Its lock is taken before a device's own. */
+/* The open devices and their peers. Its lock is taken before a device's own. */
 static hk_host_device *open_devices;
 static pthread_mutex_t open_devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -302,7 +303,7 @@ static hk_status open_device(int number, const hk_backend_options *options, hk_b
   return status;
 }
 
-/* Threads have no current device here. */
+/* Host threads have no current device. */
 static hk_status guard(hk_backend *b, int *previous, hk_error *err) {
   (void)b, (void)err;
   *previous = -1;
@@ -323,7 +324,7 @@ static hk_status info(hk_backend *b, hk_device_info *out, hk_error *err) {
   return HK_OK;
 }
 
-/* The clock is CLOCK_MONOTONIC. */
+/* The device's clock is CLOCK_MONOTONIC itself. */
 static hk_status clock_align(hk_backend *b, hk_ns *uncertainty, hk_error *err) {
   if (uncertainty != NULL) *uncertainty = 0;
   return hk_host_check((hk_host_device *)b, err);

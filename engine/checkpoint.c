@@ -80,7 +80,7 @@ static hk_status allocate_block(const hk_engine *e, float **block, hk_error *err
 
 /* -- Saving ------------------------------------------------------------------------------------ */
 
-/* Errors of the stream are kept by the file and reported when it is closed. */
+/* Write errors are kept by the stream and reported when it is closed. */
 static uint64_t write_params(const hk_engine *e, FILE *out, uint64_t sum) {
   const int64_t n = (int64_t)e->n_params;
   sum = XXH3_64bits_withSeed(&n, sizeof n, sum);
@@ -197,7 +197,7 @@ static hk_status read_bytes(const reader *r, void *to, size_t bytes, hk_error *e
 
 static hk_status read_params(reader *r, uint64_t *sum, hk_error *err) {
   HK_TRY(read_bytes(r, &r->n_params, sizeof r->n_params, err));
-  /* Before so much memory is asked for: no more than the file has room for. */
+  /* Checks counts against the file's length before memory for them is allocated. */
   struct stat info;
   const bool known = fstat(fileno(r->in), &info) == 0 && S_ISREG(info.st_mode);
   const size_t bytes = param_bytes(r->head.version);
@@ -257,7 +257,7 @@ static int by_key(const void *a, const void *b) {
   return one < other ? -1 : one > other;
 }
 
-/* Sorts by key; false: a key is missing or there twice. */
+/* Sorts by key; false: a key is 0 or occurs twice. */
 static bool sort_keys(keyed *list, size_t n) {
   qsort(list, n, sizeof *list, by_key);
   bool distinct = list[0].key != 0;
@@ -285,7 +285,8 @@ static hk_status match(reader *r, keyed *file, keyed *mine, size_t n, hk_error *
   return HK_OK;
 }
 
-/* By name, if every tensor here and there has one of its own; else in the same order. */
+/* Matches tensors by name, if all tensors of file and engine have names that occur once; else by
+ * number. */
 static hk_status match_params(reader *r, const hk_engine *e, hk_error *err) {
   if (r->n_params != (int64_t)e->n_params) return HK_OK; /* refused later */
   const size_t n = e->n_params;
@@ -331,7 +332,8 @@ static hk_status check_params(const reader *r, const hk_engine *e, hk_error *err
   return HK_OK;
 }
 
-/* Header and engine speak of the same parameters, and the file is as long as the header says. */
+/* Checks that header and engine have the same parameters, and that the file has the length that
+ * follows from the header. */
 static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
   const file_head *head = &r->head;
   if (head->numel != e->state.numel) {
@@ -360,7 +362,7 @@ static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* Values at .. at + n - 1 of the file's flat order, to where their tensors lie in the engine's. */
+/* Writes values at .. at + n - 1 of the file's flat order to their tensors in the engine. */
 static hk_status apply(const reader *r, hk_engine *e, hk_state_part part, int64_t at, int64_t n,
                        const float *values, hk_error *err) {
   if (r->numbers == NULL) return hk_engine_write(e, part, at, n, values, err);
@@ -377,7 +379,7 @@ static hk_status apply(const reader *r, hk_engine *e, hk_state_part part, int64_
   return HK_OK;
 }
 
-/* One pass over the blocks: verifies, and with `applies` writes them into the engine. */
+/* Reads and verifies all blocks; with `applies` also writes them into the engine. */
 static hk_status read_blocks(const reader *r, hk_engine *e, bool applies, float *block,
                              hk_progress progress, void *arg, hk_error *err) {
   const int64_t numel = r->head.numel;
@@ -418,7 +420,8 @@ static void apply_groups(const reader *r, hk_engine *e) {
   }
 }
 
-/* Verified once before anything is changed, and block by block again while it is applied. */
+/* Two passes: the first verifies the file before anything is changed, the second verifies each
+ * block again and applies it. */
 static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progress, void *arg,
                       hk_error *err) {
   HK_TRY(read_head(r, err));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan from tensors alone. */
+/* The plan for tensors whose owner gives none. */
 #include "engine/default_plan.h"
 
 #include <sched.h>
@@ -9,21 +9,21 @@
 
 #include "core/bytes.h"
 
-/* A subgroup is a block, unless that is larger. */
+/* Most parameters of a subgroup; larger blocks are cut. */
 #define SUBGROUP_NUMEL ((int64_t)1 << 30)
 
 /* A model of more blocks than this has subgroups of several blocks each. Each subgroup costs some
  * twenty microseconds an iteration, however small it is. */
 #define MOST_BLOCKS 256
 
-/* Pieces move and are updated one at a time. Smaller ones cost the team more ends, at which its
- * members wait for each other; larger ones take longer until the first may be updated, and more
- * memory for slots. */
+/* Most parameters of a piece, the unit of copies and updates. Smaller pieces cost more time,
+ * because the team's threads wait for each other at the end of each. Larger ones delay the first
+ * update and need larger slots. */
 #define MOST_PIECE ((int64_t)24000000)
 
-/* Left to the framework, whose main and autograd threads are seldom at work at the same time. On an
- * H200 with 16 cores (3.0 G parameters, micro-batch 4, overlap both) 15 threads of the team made an
- * iteration of 556 ms where 13 made 600 and 11 made 606. */
+/* CPUs that the team leaves to the framework, whose main and autograd threads seldom run at the
+ * same time. On an H200 with 16 cores (3.0 G parameters, micro-batch 4, overlap both) 15 threads of
+ * the team made an iteration of 556 ms where 13 made 600 and 11 made 606. */
 #define FRAMEWORK_THREADS 1
 
 /* -- Threads ----------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ static int read_quota(const char *root, const char *folder) {
   return cpus < 1 << 16 ? (int)cpus : 0;
 }
 
-/* This process's control group (version 2): "" for the root. */
+/* Path of this process's control group (version 2); "": the root. */
 static void find_group(const char *root, char *folder, size_t size) {
   char path[4096], line[4096];
   snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
@@ -83,12 +83,12 @@ int hk_default_threads(void) {
 
 /* -- The plan ---------------------------------------------------------------------------------- */
 
-/* That cuts the commonest subgroups evenly: a model's layers, which have the same size. */
+/* Size of pieces that cuts the most common size of subgroup, a model's layers, into equal parts. */
 static int64_t even_piece(const hk_plan *plan) {
   int64_t piece = 1, most = 0;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     const int64_t size = plan->subgroups[s].numel;
-    int64_t same = 0; /* parameters in subgroups of this size, of the next few */
+    int64_t same = 0; /* parameters in subgroups of this size among the next 64 */
     for (size_t i = s; i < plan->n_subgroups && i < s + 64; i++) {
       if (plan->subgroups[i].numel == size) same += size;
     }
@@ -100,9 +100,9 @@ static int64_t even_piece(const hk_plan *plan) {
   return piece;
 }
 
-/* Numbers the tensors' blocks anew: as they are, or, where there are more than MOST_BLOCKS, so many
- * at a time that at most MOST_BLOCKS + 1 remain, of about the same number of parameters or of one
- * large block each. Returns how many there are. */
+/* Sets the tensors' blocks for the plan. Up to MOST_BLOCKS blocks are kept. If there are more,
+ * consecutive blocks are merged until each has at least 1 / MOST_BLOCKS of all parameters. Returns
+ * the number of blocks. */
 static int merge_blocks(const hk_param *params, size_t n, hk_tensor *tensors) {
   const int blocks = (int)params[n - 1].block + 1;
   int64_t numel = 0, in_merged = 0;
@@ -179,10 +179,10 @@ static hk_status choose_ahead(hk_plan *plan, const tensor_list *list, hk_bytes h
   return HK_OK;
 }
 
-/* Walks through the tensors in flat order. */
+/* A position in the flat order of the tensors' elements. */
 typedef struct {
   size_t param;
-  int64_t used; /* elements of it that have been passed */
+  int64_t used; /* elements of this tensor that lie before the position */
 } tensor_cursor;
 
 /* Bytes of the gradients of the next n elements. */

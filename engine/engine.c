@@ -20,7 +20,7 @@ static hk_status check_hyper(const hk_adamw *h, size_t group, hk_error *err) {
                  group, h->lr, h->beta1, h->beta2, h->eps, h->weight_decay);
 }
 
-/* Room for what an engine keeps of its groups and tensors. */
+/* Allocates the arrays for groups and tensors. */
 static hk_status allocate_params(hk_engine *e, size_t n_groups, size_t n_params, hk_error *err) {
   e->groups = calloc(n_groups, sizeof *e->groups);
   e->params = calloc(n_params, sizeof *e->params);
@@ -44,7 +44,7 @@ static hk_status check_group_count(size_t n, hk_error *err) {
                  HK_MOST_PARAM_GROUPS, n);
 }
 
-/* A flat engine: each group is one tensor, whose weights lie in the flat array. */
+/* Takes a flat engine's groups; each becomes one tensor, whose weights lie in the flat array. */
 static hk_status take_groups(hk_engine *e, const hk_param_group *groups, size_t n, hk_error *err) {
   HK_TRY(check_group_count(n, err));
   HK_TRY(allocate_params(e, n, n, err));
@@ -133,7 +133,7 @@ void hk_engine_add_note(hk_engine *e, const char *note) {
   snprintf(e->notes + used, sizeof e->notes - used, "%s%s", used > 0 ? "\n" : "", note);
 }
 
-/* The host backend's device memory is host memory, too. */
+/* Checks that there is enough host memory, which includes the host backend's device memory. */
 static hk_status check_room(const hk_engine *e, hk_error *err) {
   const bool host = strcmp(e->options.backend->name, hk_backend_host.name) == 0;
   const hk_bytes device = host ? e->device.all : 0;
@@ -144,8 +144,8 @@ static hk_status check_room(const hk_engine *e, hk_error *err) {
 static hk_status open_device(hk_engine *e, hk_error *err) {
   const hk_backend_ops *ops = e->options.backend;
   hk_backend_options options = e->options.backend_options;
-  /* The host backend's device is as large as the plan needs, and a caller's gradients, unless a
-   * size was asked for. */
+  /* Default size of the host backend's device memory: what the plan needs, plus 64 MiB for a
+   * caller's gradients. */
   if (options.memory == 0) options.memory = e->device.all + 64 * HK_MIB;
   if (options.threads == 0) options.threads = 1;
   HK_TRY(ops->open(e->options.device, &options, &e->backend, err));
@@ -162,8 +162,8 @@ static hk_status open_device(hk_engine *e, hk_error *err) {
   return ops->stream_open(e->backend, false, &e->stream, err);
 }
 
-/* The CPUs, *n, that threads are pinned to from options.first_core on; NULL and 0: none is. The
- * caller frees them. */
+/* The *n CPUs to which threads are pinned, of which the first options.first_core are skipped; NULL:
+ * threads are not pinned. The caller frees the array. */
 static int *cpus_to_pin(const hk_engine *e, int *n) {
   int *cpus = NULL;
   hk_error unknown = {0};
@@ -213,7 +213,7 @@ static hk_status open_host_memory(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* State and weights begin as zeros, on the device by copying the zeros of fresh host memory. */
+/* Sets device memory to 0, by copies of the arena, which is still all 0. */
 static hk_status clear_device(hk_engine *e, const char *zeros, hk_bytes n_zeros, hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
   for (hk_bytes at = 0; at < e->device.all; at += n_zeros) {
@@ -235,7 +235,8 @@ static hk_status assign_buffers(hk_engine *e, hk_error *err) {
   int staging = -1;
   for (size_t i = 0; i < graph->n_ops; i++) {
     switch (graph->ops[i].kind) {
-      case HK_OP_STATE_H2D: /* a piece's copy in, kernel and copy back follow each other */
+      case HK_OP_STATE_H2D: /* in the graph a piece's copy in, kernel and copy out follow each other
+                             */
         staging = deepspeed ? 0 : (staging + 1) % e->plan.buffers;
         e->buffer[i] = staging;
         break;
@@ -256,7 +257,7 @@ static void team_has_begun(void *arg) {
   hk_executor_begun(arg);
 }
 
-/* The cores that the team leaves free are for the threads that queue. */
+/* Opens the executor. Its queueing threads use the cores that the team leaves free. */
 static hk_status open_executor(hk_engine *e, hk_error *err) {
   hk_executor_actions actions = {.run = hk_engine_act,
                                  .join = hk_engine_join,
@@ -274,7 +275,7 @@ static hk_status open_executor(hk_engine *e, hk_error *err) {
   return status;
 }
 
-/* With groups and tensors taken. */
+/* Builds the engine when groups and tensors have been taken. */
 static hk_status build(hk_engine *e, hk_error *err) {
   HK_TRY(hk_state_layout(&e->plan, e->params, e->n_params, &e->state, err));
   e->kernels = hk_cpu_kernels_best();
@@ -293,7 +294,7 @@ static hk_status build(hk_engine *e, hk_error *err) {
   return open_executor(e, err);
 }
 
-/* An engine with nothing but its options and a copy of the plan. */
+/* Creates an engine that has only its options and a copy of the plan. */
 static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *options,
                               hk_engine **engine, hk_error *err) {
   HK_TRY(check_options(options, err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend's device memory: first fit. An engine allocates some dozens of blocks once, so a
- * list that is walked is fast enough. */
+/* The host backend's device memory: a list of blocks, allocated first fit. An engine allocates some
+ * dozens of blocks once, so searching the list is fast enough. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ hk_status hk_host_heap_open(hk_bytes bytes, hk_host_heap *heap, hk_error *err) {
   }
   hk_host_block *all = malloc(sizeof *all);
   if (all == NULL) return hk_fail_memory(err, sizeof *all, "the host device's memory");
-  /* Pages come when they are touched: a device may be larger than what a test uses of it. */
+  /* Pages are allocated when they are touched, so an unused part of a device costs nothing. */
   void *base = mmap(NULL, (size_t)whole, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
@@ -81,7 +81,7 @@ hk_status hk_host_heap_take(hk_host_heap *heap, hk_bytes bytes, void **out, hk_e
   return HK_OK;
 }
 
-/* Makes one free block of a free block and the free one behind it. */
+/* Joins a free block with the free block behind it. */
 static void merge_with_next(hk_host_block *block) {
   hk_host_block *next = block->next;
   if (block->used || next == NULL || next->used) return;

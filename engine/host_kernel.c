@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend's kernels: the CPU's own, on what the device was told to work on. */
+/* The host backend's kernels: checks of their arguments, and the CPU kernels that they run. */
 #include <string.h>
 
 #include "engine/host_device.h"
 
-/* Elements that one member of the team takes at a time. */
+/* Number of elements that a thread of the team takes at a time. */
 #define CHUNK ((int64_t)1 << 16)
 
 const char *hk_host_kernel_name(hk_kernel_kind kind) {
@@ -18,7 +18,7 @@ const char *hk_host_kernel_name(hk_kernel_kind kind) {
 
 /* -- Addresses --------------------------------------------------------------------------------- */
 
-/* From the first byte of p to the last of what is furthest behind, in the slabs at `base`. */
+/* Checks the range from the first byte of p to the last byte of m or v in the slabs at `base`. */
 static hk_status check_slabs(hk_host_device *device, const hk_kernel *k, const char *what,
                              const void *base, hk_error *err) {
   const hk_slab_shape *shape = &k->shape;
@@ -43,7 +43,7 @@ static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_erro
   HK_TRY(check_slabs(device, k, "AdamW's state to read", k->from, err));
   HK_TRY(check_slabs(device, k, "AdamW's state to write", k->to, err));
   if (k->w == NULL) return HK_OK;
-  /* A framework's tensor, which here is any memory. */
+  /* The weights may be a framework's tensor, which can be any host memory here. */
   return hk_host_check_end(device, "AdamW's weights", k->w, k->n * 2, err);
 }
 
@@ -88,7 +88,7 @@ hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_er
     case HK_KERNEL_GATHER:
     case HK_KERNEL_SCATTER:
     case HK_KERNEL_MATMUL:
-      break; /* above */
+      break; /* checked above */
   }
   return hk_fail(err, HK_INPUT, "there is no kernel of kind %d", (int)k->kind);
 }
@@ -98,10 +98,10 @@ hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_er
 typedef struct {
   const hk_kernel *kernel;
   const hk_cpu_kernels *cpu;
-  pthread_mutex_t lock; /* of the bins */
+  pthread_mutex_t lock; /* protects the bins */
 } job;
 
-/* Where a chunk's gradients begin, and how many there are. */
+/* Address of a chunk's gradients; *n: their number. */
 static const char *chunk_of(const hk_kernel *k, int64_t chunk, int64_t *n) {
   *n = hk_min(CHUNK, k->n - chunk * CHUNK);
   return (const char *)k->grad + chunk * CHUNK * (int64_t)hk_grad_size(k->type);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend's matrix product, a tile of it at a time. Each element is summed up in the order
- * of the depth, whatever the tiles and whoever computes them, so that results never vary. */
+/* The host backend's matrix product, computed tile by tile. Each element is summed in the order of
+ * the depth, so results do not depend on tiles or threads. */
 #include <string.h>
 
 #include "engine/host_device.h"
 
-/* A tile's sums and what they are made of, as fp32, fit a core's caches; 64 columns are a few
+/* Size of a tile: its sums and operands, as fp32, fit in a core's caches, and 64 columns fill a few
  * vector registers. */
 enum { ROWS = 32, COLUMNS = 64, DEPTH = 128 };
 
@@ -33,7 +33,7 @@ hk_status hk_host_matmul_check(hk_host_device *device, const hk_kernel *k, hk_er
                              false, err);
 }
 
-/* Always all columns: a count that the compiler knows keeps the sums in registers. */
+/* Always a full tile of columns: with a constant count the compiler keeps the sums in registers. */
 static void add_products(tile_data *t, int64_t rows, int64_t depth) {
   for (int64_t r = 0; r < rows; r++) {
     float sum[COLUMNS];
@@ -49,7 +49,7 @@ void hk_host_matmul_tile(const hk_kernel *k, const hk_cpu_kernels *cpu, int64_t 
   const int64_t row = tile / tiles_across(k) * ROWS, rows = hk_min(ROWS, k->rows - row);
   const int64_t column = tile % tiles_across(k) * COLUMNS;
   const int64_t columns = hk_min(COLUMNS, k->columns - column);
-  tile_data t = {0}; /* columns that are not there stay zeros */
+  tile_data t = {0}; /* columns beyond the matrix stay 0 */
   for (int64_t at = 0; at < k->depth; at += DEPTH) {
     const int64_t depth = hk_min(DEPTH, k->depth - at);
     for (int64_t r = 0; r < rows; r++) {

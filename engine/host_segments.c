@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend's GATHER and SCATTER. The framework's memory is any of the caller's. */
+/* The host backend's GATHER and SCATTER. The framework's tensors may lie in any host memory. */
 #include <string.h>
 
 #include "engine/adamw_kernels.h"
@@ -34,7 +34,8 @@ hk_status hk_host_segments_check(hk_host_device *device, const hk_kernel *k, hk_
   return HK_OK;
 }
 
-/* Compilers move arithmetic past writes of the processor's register, hence not inlined. */
+/* Not inlined, because compilers move arithmetic past writes of the floating-point control
+ * register. */
 static __attribute__((noinline)) void add(hk_grad_type type, int64_t n, const void *from,
                                           void *to) {
   if (type == HK_GRAD_FP32) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a PCI device's files in /sys. A file that is not there says nothing. */
+/* Reads a PCI device's files in /sys. A missing file counts as "not known". */
 #include "engine/pci_link.h"
 
 #include <limits.h>
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The whole number that a device's file begins with; 0 if there is none. */
+/* The integer at the beginning of a device's file; 0: none. */
 static long read_number(const char *root, const char *pci, const char *file) {
   char path[PATH_MAX];
   const int length = snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/%s", root, pci, file);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The link of a PCI device as the kernel tells it. */
+/* Generation and width of a PCI device's link, as the kernel reports them. */
 #ifndef HK_ENGINE_PCI_LINK_H
 #define HK_ENGINE_PCI_LINK_H
 
@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Generation (1 to 6) and lanes of the link as it is now; 0 for what is not known. `pci` in small
- * letters: "0000:1b:00.0". `root` goes before /sys: "" but in tests. */
+/* Current generation (1 to 6) and number of lanes of the link; 0: not known. `pci`: address in
+ * lower case, such as "0000:1b:00.0". `root` is put before /sys: "", except in tests. */
 void hk_pci_link_read(const char *root, const char *pci, int *generation, int *width);
 
 #ifdef __cplusplus

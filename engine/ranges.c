@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of runs: neighbours are joined, so that gradients given in order, from either end, stay one
- * run. */
+/* A set is a sorted array of runs. Adjacent runs are joined, so that gradients given in order, from
+ * either end, stay one run. */
 #include "engine/ranges.h"
 
 #include <stdlib.h>

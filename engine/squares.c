@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of squares in integers. */
+/* Exact sums of squares of floating-point values, in integers. */
 #include "engine/squares.h"
 
 #include <math.h>
@@ -7,13 +7,14 @@
 #include <string.h>
 
 enum {
-  LOWEST = -298,   /* words[0]'s lowest bit is worth 2^LOWEST */
-  EXPONENTS = 256, /* bf16's and fp32's; fp16 has 32 */
-  BY_BIN = 8,      /* exponents a bin */
-  PIECE = 32,      /* bits that words of fp32's sets are apart */
-  BLOCK = 1 << 16, /* 64 bits hold so many squares of 48 */
-  WAYS = 4,        /* sums that take turns, so that one need not wait for the last store to it */
-  BATCH = 256,     /* values taken apart before they are added: small enough for the L1 cache */
+  LOWEST = -298,   /* value of the lowest bit of words[0]: 2^LOWEST */
+  EXPONENTS = 256, /* number of biased exponents of bf16 and fp32; fp16 has 32 */
+  BY_BIN = 8,      /* exponents per bin of bf16 and fp16 */
+  PIECE = 32,      /* word i + 1 of an fp32 set is worth 2^PIECE times word i */
+  BLOCK = 1 << 16, /* number of squares of 48 bits whose sum fits in 64 bits */
+  WAYS =
+      4, /* sums used in turn, so that an addition need not wait for the store of the one before */
+  BATCH = 256, /* number of values split at a time; their parts fit in the L1 cache */
 };
 
 /* value = significand x 2^(biased exponent + base) */
@@ -56,8 +57,8 @@ void hk_squares_add_set(hk_squares *sum, hk_grad_type type, const uint64_t *set)
   for (int i = 0; i < HK_SQUARES_FP32_BINS; i++) add_shifted(sum->words, set[i], PIECE * i);
 }
 
-/* Exponents and squares of n <= BATCH values; returns how many are not finite. Without branches, so
- * that compilers make vector code of it. */
+/* Splits n <= BATCH values into exponents and squares of significands; returns how many values are
+ * not finite. It has no branches, so that compilers can vectorize it. */
 static inline uint64_t split(format f, int n, const char *grad, uint16_t exponent[BATCH],
                              uint32_t square[BATCH]) {
   const unsigned hidden = 1u << f.fraction_bits;
@@ -92,8 +93,9 @@ static inline uint64_t split_wide(int n, const char *grad, uint16_t exponent[BAT
   return nonfinite;
 }
 
-/* Sums by exponent of at most BLOCK values, not yet shifted: up to 48 bits a square. What is not
- * finite goes to the last exponent's, which nobody reads, and is counted. */
+/* Adds the squares of at most BLOCK values to sums by exponent, without shifts, so that a square
+ * has at most 48 bits. Values that are not finite are counted, and added to the last exponent's
+ * sum, which is not used. */
 static inline uint64_t tally(format f, int64_t n, const char *grad,
                              uint64_t sums[WAYS][EXPONENTS]) {
   uint64_t nonfinite = 0;
@@ -121,8 +123,8 @@ static const format *format_of(hk_grad_type type) {
   return formats[type];
 }
 
-/* Sums of at most BLOCK values by exponent; subnormals are under 1. Returns how many are not
- * finite. */
+/* Computes the sums of at most BLOCK values by exponent; subnormals count as exponent 1. Returns
+ * how many values are not finite. */
 static uint64_t sum_block(hk_grad_type type, int64_t n, const char *grad,
                           uint64_t sums[EXPONENTS]) {
   uint64_t ways[WAYS][EXPONENTS] = {{0}};
@@ -150,8 +152,8 @@ void hk_squares_add(hk_squares *sum, hk_grad_type type, int64_t n, const void *g
   }
 }
 
-/* Adds a sum of squares of exponent e in pieces of 32 bits: 64 bits shifted by up to 30 are three.
- */
+/* Adds a sum of squares of exponent e to an fp32 set, in pieces of 32 bits. 64 bits shifted by up
+ * to 30 bits make three pieces. */
 static void add_pieces(uint64_t *set, int e, uint64_t sum) {
   const int shift = 2 * ((e - 1) % 16);
   uint64_t *word = set + (e - 1) / 16;
@@ -237,7 +239,8 @@ double hk_squares_value(const hk_squares *sum) {
   while (top > 0 && sum->words[top] == 0) top--;
   const uint64_t high = sum->words[top];
   if (high == 0) return 0;
-  /* The leading 64 bits; if anything is below them, the lowest tells so, being no tie then. */
+  /* The leading 64 bits. If any lower bit is set, the lowest of them is set as well, so that the
+   * conversion does not see a tie. */
   const int zeros = __builtin_clzll(high);
   uint64_t leading = high << zeros, below = 0;
   if (top > 0) {

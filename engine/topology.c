@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hwloc, read once a process; threads placed by it. */
+/* The machine's topology, read by hwloc once a process, and placement of threads. */
 #include "engine/topology.h"
 
 #include <errno.h>
@@ -15,14 +15,14 @@
 
 /* -- The machine ------------------------------------------------------------------------------- */
 
-/* Finding PCI devices is slow, so they are looked for only once somebody asks about one. NULL: not
- * read yet, or it cannot be. Both stay until the process ends. */
+/* Topologies without and with PCI devices. Finding PCI devices is slow, so the second is read only
+ * when a caller names one. NULL: not read yet, or reading has failed. They are never freed. */
 static hwloc_topology_t plain, with_devices;
 static pthread_once_t plain_once = PTHREAD_ONCE_INIT, devices_once = PTHREAD_ONCE_INIT;
 
 static hwloc_topology_t load(bool devices) {
   hwloc_topology_t topology;
-  /* Where there is no /sys (a bare chroot) hwloc would tell stderr, which is not a library's. */
+  /* Without /sys (in a bare chroot) hwloc would write to stderr, which a library must not. */
   setenv("HWLOC_HIDE_ERRORS", "2", 0);
   if (hwloc_topology_init(&topology) != 0) return NULL;
   if ((!devices ||
@@ -51,7 +51,7 @@ int hk_numa_near(const char *pci) {
   hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(with_devices, pci);
   if (device == NULL) return -1;
   hwloc_obj_t place = hwloc_get_non_io_ancestor_obj(with_devices, device);
-  /* Hung below the whole machine: its place is not known. */
+  /* Attached to the whole machine: its NUMA node is not known. */
   return place == hwloc_get_root_obj(with_devices) ? -1 : hwloc_bitmap_first(place->nodeset);
 }
 
@@ -68,7 +68,7 @@ static bool may_use(const ordering *o, hwloc_obj_t pu) {
   return o->allowed == NULL || CPU_ISSET(pu->os_index, o->allowed);
 }
 
-/* How many hyperthreads of its core that may be used stand before it. */
+/* Number of allowed hyperthreads of its core that come before this one. */
 static int rank_in_core(const ordering *o, hwloc_obj_t pu) {
   if (hwloc_get_ancestor_obj_by_type(o->topology, HWLOC_OBJ_CORE, pu) == NULL) return 0;
   int rank = 0;
@@ -107,7 +107,7 @@ hk_status hk_cpu_order_in(struct hwloc_topology *topology, const cpu_set_t *allo
   return HK_OK;
 }
 
-/* Set while the calling thread is pinned: where it was allowed to run before. */
+/* While the calling thread is pinned: its affinity before. */
 static _Thread_local bool pinned;
 static _Thread_local cpu_set_t before;
 
@@ -164,7 +164,7 @@ int hk_thread_start_or_anywhere(pthread_t *thread, int cpu, void *(*run)(void *)
   return failure == 0 || cpu < 0 ? failure : hk_thread_start(thread, -1, run, arg);
 }
 
-/* As the kernel has it; not all C libraries do. */
+/* The kernel's struct sched_attr, which not all C libraries declare. */
 struct scheduling {
   uint32_t size, policy;
   uint64_t flags;
@@ -190,7 +190,8 @@ bool hk_numa_bind(void *memory, hk_bytes bytes, int node) {
     hwloc_bitmap_free(nodes);
     return false;
   }
-  /* Not strictly: a full node must overflow into the next one, not end the process. */
+  /* A preference, not strict: if the node is full, pages come from another one instead of ending
+   * the process. */
   const bool bound = node >= 0 && hwloc_bitmap_only(nodes, (unsigned)node) == 0 &&
                      hwloc_set_area_membind(plain, memory, (size_t)bytes, nodes, HWLOC_MEMBIND_BIND,
                                             HWLOC_MEMBIND_BYNODESET) == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trials: made-up training for `hocket run`. */
+/* Trials: synthetic training for `hocket run`. */
 #include "engine/trial.h"
 
 #include <stdlib.h>
@@ -7,10 +7,11 @@
 
 #include "engine/private.h"
 
-/* Parameters made, given and compared at a time, and the part of them that a thread takes. */
+/* SPAN: number of parameters made, given and compared at a time. CHUNK: number that a thread takes.
+ */
 #define SPAN  ((int64_t)1 << 23)
 #define CHUNK ((int64_t)1 << 16)
-/* Values are drawn so many at a time: gradients, weights. Divide CHUNK and SPAN. */
+/* Number of values made from one random number; each divides CHUNK and SPAN. */
 #define GRADS_A_DRAW   4
 #define WEIGHTS_A_DRAW 2
 
@@ -31,27 +32,28 @@ struct hk_trial {
   hk_adamw_step *steps; /* [group] */
 };
 
-/* SplitMix64's mixing function of a counter: the same value whoever asks in whatever order. */
+/* SplitMix64's mixing function. Applied to a counter it gives values that do not depend on the
+ * order in which threads compute them. */
 static uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
 }
 
-/* Where a stream's counter begins; its number i is mix(start + GOLDEN * i). */
+/* Start of a stream of random numbers; number i of it is mix(start + GOLDEN * i). */
 #define GOLDEN 0x9e3779b97f4a7c15u
 static uint64_t stream_start(const hk_trial *t, uint64_t stream) {
   return mix(t->options.seed + GOLDEN * (stream + 1));
 }
 
-/* Evenly between -0.05 and 0.05, from 32 bits. */
+/* A weight uniformly distributed from -0.05 to 0.05, made of 32 random bits. */
 static float weight(uint32_t bits) {
   return ((float)(int32_t)(bits >> 8) * 0x1p-24f - 0.5f) * 0.1f;
 }
 
-/* What makes gradients of any bits: either sign, all significands, and of the exponent three bits
- * above `least`, added in a place where nothing carries. Magnitudes over eight powers of two, bf16
- * around 2^-11, fp16 as well. */
+/* Turns 16 random bits into a gradient: (bits & kept) + least. Sign and significand are random, and
+ * so are three bits of the exponent, so that magnitudes span eight powers of two, around 2^-11 for
+ * both types. The addition never carries. */
 typedef struct {
   uint16_t kept, least;
 } grad_shape;
@@ -69,7 +71,8 @@ typedef struct {
   uint16_t *grads;
 } span_work;
 
-/* The last draw of all may make more values than there are parameters: the span has room. */
+/* The last random number may make more values than there are parameters; the span has room for
+ * them. */
 static void make_weights(void *arg, int64_t c, int thread) {
   (void)thread;
   const span_work *w = arg;
@@ -146,7 +149,7 @@ static hk_status allocate_plain(hk_trial *t, hk_error *err) {
   return there ? HK_OK : hk_fail_memory(err, 16 * (unsigned long long)n, "a trial's arrays");
 }
 
-/* Pinned, without which copies to a GPU take several times as long. */
+/* Allocates pinned memory: copies from pageable memory to a GPU take several times as long. */
 static hk_status allocate(hk_trial *t, hk_error *err) {
   hk_backend *b = t->engine->backend;
   const int64_t span = (hk_min(t->numel, SPAN) + GRADS_A_DRAW - 1) / GRADS_A_DRAW * GRADS_A_DRAW;
@@ -200,7 +203,8 @@ void hk_trial_close(hk_trial *t) {
   if (t == NULL) return;
   hk_backend *b = t->engine->backend;
   hk_error ignored = {0};
-  b->ops->stream_sync(t->engine->stream, &ignored); /* copies that a failure left behind */
+  b->ops->stream_sync(t->engine->stream,
+                      &ignored); /* waits for copies that are still queued after a failure */
   for (int i = 0; i < 2; i++) b->ops->event_close(t->copied[i]);
   if (t->device != NULL) b->ops->release(b, t->device);
   hk_arena_close(&t->arena);
@@ -214,8 +218,9 @@ void hk_trial_close(hk_trial *t) {
 
 /* -- Steps ------------------------------------------------------------------------------------- */
 
-/* The copy to `device` waits for what was queued with the last span: the stream keeps its order. An
- * event that was never recorded has happened. */
+/* Gives all gradients, span by span. One half of the host memory is filled while the other is
+ * copied; `copied` says when a half may be reused (an event that was never recorded counts as
+ * happened). The copy to `device` is ordered behind the last span's work by the stream. */
 static hk_status give_gradients(hk_trial *t, hk_error *err) {
   hk_engine *e = t->engine;
   const hk_backend_ops *ops = e->backend->ops;
@@ -258,7 +263,7 @@ static hk_status compare(hk_trial *t, hk_state_part part, const void *plain, siz
   return HK_OK;
 }
 
-/* The constants of the step that the engine has just taken, from a norm of our own. */
+/* Computes the constants of the step that the engine has just taken, from the trial's own norm. */
 static void prepare_plain(hk_trial *t) {
   const hk_engine *e = t->engine;
   span_work w = {.n = t->numel};

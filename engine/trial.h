@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trial: an engine is given made-up weights and gradients, step after step, and, if asked, plain
- * AdamW runs beside it on arrays of its own and every bit is compared. Values depend on seed, step
- * and parameter alone, so that any two plans of one model meet the same. */
+/* A trial runs an engine on synthetic weights and gradients. With `check`, plain AdamW runs beside
+ * it on arrays of its own, and all bits are compared. Values depend only on seed, step and
+ * parameter number, so that all plans for a model get the same values. */
 #ifndef HK_ENGINE_TRIAL_H
 #define HK_ENGINE_TRIAL_H
 
@@ -11,17 +11,17 @@ typedef struct hk_trial hk_trial;
 
 typedef struct {
   uint64_t seed;
-  bool check; /* needs 16 more bytes a parameter of host memory */
+  bool check; /* takes 16 more bytes of host memory a parameter */
 } hk_trial_options;
 
-/* Fills the engine's weights, unless it is past step 0 (a checkpoint was loaded). The engine stays
- * the caller's. */
+/* Fills the engine's weights, unless it has taken steps (a checkpoint was loaded). The engine
+ * belongs to the caller and must outlive the trial. */
 hk_status hk_trial_open(hk_engine *engine, const hk_trial_options *options, hk_trial **trial,
                         hk_error *err);
 void hk_trial_close(hk_trial *trial);
 
-/* One step with gradients of its own, which come from device memory as after a real backward. With
- * `check`, HK_NO names the first element that differs. */
+/* Takes one step with new gradients, which are given from device memory as after a real backward.
+ * With `check`: HK_NO if any bit differs; the message names the first such element. */
 hk_status hk_trial_step(hk_trial *trial, hk_timeline *timeline, hk_step_report *report,
                         hk_error *err);
 
