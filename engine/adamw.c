@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The constants of a step, and which kernels there are. */
+/* The constants of a step, and the list of CPU kernels. */
 #include "engine/adamw.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ hk_adamw_step hk_adamw_prepare(const hk_adamw *hyper, int64_t step, double grad_
 #ifdef HK_X86
 #include <cpuid.h>
 
-/* Older clangs do not know it in __builtin_cpu_supports. */
+/* Older versions of clang do not accept this name in __builtin_cpu_supports. */
 static bool has_f16c(void) {
   unsigned a, b, c, d;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;

@@ -48,7 +48,7 @@ INLINE vec vec_canonical(vec x) {
   return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-/* The lower half of each lane is the rounded value, the upper half zero. */
+/* Each lane holds the rounded value in its lower half and 0 in its upper half. */
 INLINE __m256i rounded(vec x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i lowest = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -58,7 +58,8 @@ INLINE __m256i rounded(vec x) {
 
 INLINE void store_bf16(uint16_t *w, const vec x[4], bool stream) {
   for (int k = 0; k < 4; k += 2) {
-    /* Packing goes by halves of the register: the quarters come out as 0, 2, 1, 3. */
+    /* The instruction packs each half of the register by itself, so that the quarters come out in
+     * the order 0, 2, 1, 3. */
     const __m256i packed = _mm256_packus_epi32(rounded(x[k]), rounded(x[k + 1]));
     const __m256i h = _mm256_permute4x64_epi64(packed, 0xd8);
     __m256i *to = (__m256i *)(void *)(w + 8 * k);
@@ -75,5 +76,5 @@ INLINE void store_bf16(uint16_t *w, const vec x[4], bool stream) {
 const hk_cpu_kernels hk_kernels_avx2 = {"avx2", true, adamw, adamw_to, unscale, cast_down, cast_up};
 
 #else
-typedef int hk_not_empty; /* a translation unit of ISO C has a declaration */
+typedef int hk_not_empty; /* ISO C requires a declaration in each translation unit */
 #endif

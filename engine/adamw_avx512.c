@@ -48,7 +48,7 @@ INLINE vec vec_canonical(vec x) {
   return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
 }
 
-/* The upper half of each lane is the rounded value. */
+/* Each lane holds the rounded value in its upper half. */
 INLINE __m512i rounded(vec x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i lowest = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -78,5 +78,5 @@ const hk_cpu_kernels hk_kernels_avx512 = {"avx512", true,      adamw,  adamw_to,
                                           unscale,  cast_down, cast_up};
 
 #else
-typedef int hk_not_empty; /* a translation unit of ISO C has a declaration */
+typedef int hk_not_empty; /* ISO C requires a declaration in each translation unit */
 #endif

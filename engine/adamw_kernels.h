@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between adamw.c, which lists the CPU kernels, and the files that hold them. */
+/* The CPU kernel sets: defined in adamw_*.c, listed in adamw.c. */
 #ifndef HK_ENGINE_ADAMW_KERNELS_H
 #define HK_ENGINE_ADAMW_KERNELS_H
 
@@ -16,10 +16,11 @@ extern const hk_cpu_kernels hk_kernels_scalar;
 extern const hk_cpu_kernels hk_kernels_avx2, hk_kernels_avx512;
 #endif
 
-/* A host program may have set flush to zero or another rounding (-ffast-math does so at load time,
- * and threads inherit it), which would change results. So kernels run between these two, with the
- * floating-point environment a C program starts in; their arithmetic is in functions that are not
- * inlined, because compilers move it past writes of that register. */
+/* A host program may have set flush to zero or another rounding mode (-ffast-math does so at load
+ * time, and threads inherit it), which would change results. So kernels call enter, which sets the
+ * floating-point environment that a C program starts with, and leave, which restores the caller's.
+ * Arithmetic between them must be in functions that are not inlined, because compilers move it past
+ * writes of the control register. */
 #ifdef HK_X86
 static inline unsigned hk_float_enter(void) {
   enum { START = 0x1f80, FLAGS = 0x3f };

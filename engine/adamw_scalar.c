@@ -5,7 +5,7 @@
 
 #include "engine/adamw_kernels.h"
 
-/* memcpy, because nothing need be aligned. */
+/* memcpy, because arrays need not be aligned. */
 static float load_grad(hk_grad_type type, const void *grad, int64_t i) {
   const char *at = (const char *)grad + (size_t)i * hk_grad_size(type);
   if (type == HK_GRAD_FP32) {
@@ -34,7 +34,7 @@ static void store_bf16(uint16_t *w, int64_t i, float value) {
   memcpy((char *)w + (size_t)i * sizeof h, &h, sizeof h);
 }
 
-/* In place where sources and targets are the same. */
+/* Updates in place if sources and targets are the same arrays. */
 static __attribute__((noinline)) void update(const hk_adamw_step *s, hk_grad_type type, int64_t n,
                                              const float *ps, const float *ms, const float *vs,
                                              float *ps_to, float *ms_to, float *vs_to,

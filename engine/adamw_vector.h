@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The vector kernels, written once. A file that includes this has chosen an instruction set:
+/* The vector kernels, written once for all instruction sets. A file that includes this defines:
  *
  *   TARGET, INLINE                     its function attribute; for functions to be inlined
  *   vec, LANES, BLOCK                  a vector of floats; how many; 32
@@ -19,11 +19,12 @@
 
 enum { PARTS = BLOCK / LANES, LINE = 64 };
 
-/* How memory is gone through. It changes no result. */
+/* How a kernel accesses memory; it does not affect results. */
 typedef struct {
-  int ahead;           /* bytes between what is worked on and what is prefetched; 0: no prefetch */
-  bool stream_state;   /* p, m and v go round the caches on their way out, */
-  bool stream_weights; /* and w, where aligned to lines */
+  int ahead; /* distance in bytes from the element in work to the one that is prefetched; 0: no
+                prefetch */
+  bool stream_state;   /* p, m and v are written by streaming stores, */
+  bool stream_weights; /* and so is w, if it is aligned to cache lines */
 } hk_adamw_tuning;
 
 typedef struct {
@@ -68,7 +69,7 @@ INLINE vec update(const constants *c, vec grad, adamw_from from, adamw_into to, 
   return p;
 }
 
-/* Addresses past the end are fine: a prefetch does not fault. */
+/* Addresses past the end are allowed: a prefetch does not fault. */
 INLINE void prefetch(const void *at, int ahead, int bytes) {
   for (int b = 0; b < bytes; b += LINE) {
     _mm_prefetch((const char *)((uintptr_t)at + (uintptr_t)(ahead + b)), _MM_HINT_T0);
@@ -102,14 +103,15 @@ INLINE void adamw_loop(hk_adamw_tuning tuning, const hk_adamw_step *s, hk_grad_t
     }
     if (w != NULL) store_bf16(w + i, x, stream_weights);
   }
-  /* Streaming stores are not ordered with the store by which others learn that we are done. */
+  /* Streaming stores are not ordered before the later store that tells other threads of the end;
+   * the fence orders them. */
   if (stream_state || stream_weights) _mm_sfence();
   if (i == n) return;
   hk_kernels_scalar.adamw_to(s, type, n - i, from.p + i, from.m + i, from.v + i, to.p + i, to.m + i,
                              to.v + i, g, w != NULL ? w + i : NULL);
 }
 
-/* One loop a gradient type. */
+/* One loop for each gradient type. */
 INLINE void adamw_with(hk_adamw_tuning tuning, const hk_adamw_step *step, hk_grad_type type,
                        int64_t n, adamw_from from, adamw_into to, const void *grad, uint16_t *w) {
   switch (type) {
@@ -124,8 +126,8 @@ INLINE void adamw_with(hk_adamw_tuning tuning, const hk_adamw_step *step, hk_gra
   }
 }
 
-/* What bench/bench_adamw found best, in place. Out of place, state that is not streamed costs a
- * read of each line that is to be overwritten. */
+/* The choice that was fastest in bench/bench_adamw. Out of place, stores that are not streaming
+ * would first read each cache line that they overwrite. */
 static const hk_adamw_tuning tuned = {.ahead = 2048, .stream_weights = true};
 static const hk_adamw_tuning tuned_to = {
     .ahead = 2048, .stream_state = true, .stream_weights = true};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA backend: devices, memory, streams, events and their clock. CUDA itself gives the order
- * of streams and the stickiness of failures; this file gives errors that say what was tried, and
- * threads that sleep while they wait. */
+/* The CUDA backend: devices, memory, streams, events and their clock. Order within streams and
+ * sticky failures come from CUDA. This file adds error messages that name the call, and waits
+ * during which the thread sleeps. */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,17 +19,17 @@ typedef struct {
   int device;
   int least, greatest; /* priorities of streams */
   hk_cuda_grids grids;
-  cudaStream_t clock;      /* nothing runs here but clock_align */
-  cudaEvent_t base, tried; /* the event whose time is known, and one to try again with */
+  cudaStream_t clock;      /* used by clock_align only */
+  cudaEvent_t base, tried; /* event whose time is known, and one for further round trips */
   hk_ns base_time;         /* CLOCK_MONOTONIC */
   bool aligned;
-  pthread_mutex_t lock; /* of base, base_time and aligned */
+  pthread_mutex_t lock; /* protects base, base_time and aligned */
 } cuda_backend;
 
 typedef struct {
   hk_stream common;
   cudaStream_t handle;
-  bool adopted;           /* the caller's */
+  bool adopted;           /* adopted: the stream belongs to the caller */
   hk_cuda_matmul *matmul; /* NULL before the stream's first */
 } cuda_stream;
 
@@ -43,14 +43,15 @@ typedef struct {
 /* HK_OK, or HK_ENVIRONMENT with "CALL(DETAIL): CUDA's words". */
 static hk_status check(cudaError_t code, hk_error *err, const char *call, const char *detail) {
   if (code == cudaSuccess) return HK_OK;
-  cudaGetLastError(); /* what is not sticky must not fail somebody else's call */
+  cudaGetLastError(); /* clears an error that is not sticky, so that it does not appear in a later
+                         call */
   return hk_fail(err, HK_ENVIRONMENT, "%s(%s): %s (%s)", call, detail, cudaGetErrorString(code),
                  cudaGetErrorName(code));
 }
 
 #define CHECK(call, err, ...) HK_TRY(check(call(__VA_ARGS__), err, #call, ""))
 
-/* The same for calls on memory: the detail is its size. */
+/* The same for calls on memory; the detail is its size. */
 static hk_status check_bytes(cudaError_t code, hk_error *err, const char *call, hk_bytes bytes) {
   if (code == cudaSuccess) return HK_OK;
   char detail[48];
@@ -58,7 +59,8 @@ static hk_status check_bytes(cudaError_t code, hk_error *err, const char *call, 
   return check(code, err, call, detail);
 }
 
-/* Lanes are threads, and each thread has a current device of its own. */
+/* Makes the device current for the calling thread: lanes are served by threads, and CUDA keeps the
+ * current device per thread. */
 static hk_status enter(const hk_backend *common, hk_error *err) {
   const int device = ((const cuda_backend *)common)->device;
   int current = -1;
@@ -68,7 +70,7 @@ static hk_status enter(const hk_backend *common, hk_error *err) {
   return HK_OK;
 }
 
-/* cuDevicePrimaryCtxGetState, of the driver that the runtime has loaded; 0: success. */
+/* Calls cuDevicePrimaryCtxGetState of the driver that the runtime has loaded; 0: success. */
 static int (*context_state)(int device, unsigned *flags, int *active);
 static pthread_once_t context_state_once = PTHREAD_ONCE_INIT;
 
@@ -85,7 +87,7 @@ static bool has_context(int device) {
   return context_state == NULL || context_state(device, &flags, &active) != 0 || active != 0;
 }
 
-/* -1 where it cannot be said. */
+/* -1: not known. */
 static int current_device(void) {
   int current = -1;
   if (cudaGetDevice(&current) == cudaSuccess) return current;
@@ -120,7 +122,8 @@ static hk_status count_devices(int *n, hk_error *err) {
   const cudaError_t code = cudaGetDeviceCount(n);
   if (code == cudaSuccess && *n > 0) return HK_OK;
   *n = 0;
-  int driver = 0; /* stays 0 where none is installed, which CUDA calls an insufficient one */
+  int driver =
+      0; /* stays 0 if no driver is installed, which CUDA reports as an insufficient driver */
   cudaDriverGetVersion(&driver);
   cudaGetLastError();
   return hk_fail(err, HK_ENVIRONMENT, "no CUDA device: %s%s",
@@ -141,7 +144,7 @@ static void close_backend(hk_backend *common) {
   free(b);
 }
 
-/* What lasts as long as the backend. */
+/* Opens what is kept until the backend is closed. */
 static hk_status prepare(cuda_backend *b, hk_error *err) {
   HK_TRY(enter(&b->common, err));
   CHECK(cudaSetDeviceFlags, err, cudaDeviceScheduleBlockingSync | cudaDeviceMapHost);
@@ -155,7 +158,7 @@ static hk_status prepare(cuda_backend *b, hk_error *err) {
 
 static hk_status open_backend(int device, const hk_backend_options *options, hk_backend **out,
                               hk_error *err) {
-  (void)options; /* all of them are the host backend's */
+  (void)options; /* all options are for the host backend */
   *out = NULL;
   int n = 0;
   HK_TRY(count_devices(&n, err));
@@ -178,7 +181,7 @@ static hk_status open_backend(int device, const hk_backend_options *options, hk_
   return HK_OK;
 }
 
-/* The kernel module's version where it can be read, and what the driver offers. */
+/* Version of the kernel module, where it can be read, and CUDA version of the driver. */
 static void describe_driver(char *text, size_t size, int version) {
   char module[32] = "";
   FILE *file = fopen("/sys/module/nvidia/version", "r");
@@ -265,7 +268,7 @@ static void unregister_host(hk_backend *common, void *memory) {
   if (memory != NULL && enter(common, NULL) == HK_OK) cudaHostUnregister(memory);
 }
 
-/* Without direct access CUDA copies by way of the host, and nothing need be done for that. */
+/* Without direct access CUDA copies through host memory; that needs no preparation. */
 static hk_status make_peer(hk_backend *common, hk_backend *other, bool *direct, hk_error *err) {
   *direct = false;
   if (other->ops != common->ops) {
@@ -282,7 +285,7 @@ static hk_status make_peer(hk_backend *common, hk_backend *other, bool *direct, 
   const cudaError_t code = cudaDeviceEnablePeerAccess(theirs, 0);
   *direct = code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled;
   if (*direct || code == cudaErrorTooManyPeers) {
-    cudaGetLastError(); /* which remembers the last two */
+    cudaGetLastError(); /* clears the two errors above */
     return HK_OK;
   }
   return check(code, err, "cudaDeviceEnablePeerAccess", "");
@@ -345,7 +348,8 @@ static hk_status open_event(hk_backend *common, bool awaited, hk_event **out, hk
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "an event");
   e->common.backend = common;
   e->common.awaited = awaited;
-  /* Blocking: who waits sleeps, whatever the device's flags. Timed, as events are unless told. */
+  /* Blocking: threads that wait sleep, whatever the device's flags are. Events record times by
+   * default. */
   const unsigned flags = awaited ? cudaEventBlockingSync : cudaEventDefault;
   const hk_status status = check(cudaEventCreateWithFlags(&e->handle, flags), err,
                                  "cudaEventCreateWithFlags", awaited ? "awaited" : "");
@@ -443,13 +447,14 @@ static hk_status is_event_done(hk_event *e, bool *done, hk_error *err) {
 
 enum {
   CLOCK_TRIES = 32,
-  TIMER_RESOLUTION = 500,  /* ns, of cudaEventElapsedTime */
-  CLOCK_PATIENCE = 100000, /* ns that a try may poll; later ones will do better */
-  CLOCK_TIME = 2000000,    /* ns for all */
+  TIMER_RESOLUTION = 500, /* ns, of cudaEventElapsedTime */
+  CLOCK_PATIENCE =
+      100000,           /* ns for which a round trip polls at most; a later one will be shorter */
+  CLOCK_TIME = 2000000, /* ns for all round trips */
 };
 
-/* Lets b->tried happen, and says between which two moments it did. Polls, because a sleeper learns
- * late. */
+/* Lets b->tried happen, and returns two times between which it did. Polls, because a sleeping
+ * thread would notice it late. */
 static hk_status try_clock(cuda_backend *b, hk_ns *before, hk_ns *after, hk_error *err) {
   const struct timespec pause = {0, CLOCK_PATIENCE / 4};
   *before = hk_now();
@@ -460,7 +465,7 @@ static hk_status try_clock(cuda_backend *b, hk_ns *before, hk_ns *after, hk_erro
     code = cudaEventQuery(b->tried);
     *after = hk_now();
   } while (code == cudaErrorNotReady);
-  cudaGetLastError(); /* which remembers "not ready" */
+  cudaGetLastError(); /* clears cudaErrorNotReady */
   return check(code, err, "cudaEventQuery", "aligning the clock");
 }
 
@@ -486,8 +491,8 @@ static hk_status align_clock(hk_backend *common, hk_ns *uncertainty, hk_error *e
   return HK_OK;
 }
 
-/* CUDA tells time in ms as a float: its steps are 0.06 us when the base is a second back, but 4 us
- * after a minute. Hence an alignment every training step. */
+/* CUDA returns the time since the base as ms in a float. Its resolution is 0.06 us one second after
+ * the base, but 4 us after a minute. Therefore the clock is aligned for every timed run. */
 static hk_status get_event_time(hk_event *e, hk_ns *time, hk_error *err) {
   cuda_backend *b = (cuda_backend *)e->backend;
   HK_TRY(enter(e->backend, err));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks by halves. */
+/* Cutting work into chunks of decreasing size. */
 #include "engine/chunks.h"
 
 #include <stdbool.h>
@@ -18,7 +18,8 @@ hk_chunks hk_chunks_of(int64_t n, int64_t most, int threads) {
     const int64_t half = aligned((left + 2 * threads - 1) / (2 * threads));
     const int64_t size = hk_max(least, hk_min(half, aligned(most)));
     const bool last = size == least || c.rounds == HK_CHUNK_ROUNDS - 1;
-    /* As long as chunks are as large as they may be, up to where halving begins. */
+    /* While chunks have the largest size: as many of them as leave 2 * threads of them for the
+     * rounds. */
     const int64_t full = (left - 2 * threads * size) / size;
     int64_t chunks = size < half ? hk_max(full, 1) : threads;
     if (last) chunks = (left + size - 1) / size;

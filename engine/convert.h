@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions between number formats in integer arithmetic: the reference of all kernels. */
+/* Conversions between fp32, bf16 and fp16 in integer arithmetic: the reference for all kernels. */
 #ifndef HK_ENGINE_CONVERT_H
 #define HK_ENGINE_CONVERT_H
 
@@ -20,7 +20,7 @@ static inline uint32_t hk_bits_of(float x) {
   return bits;
 }
 
-/* In integers, as what follows: compilers make vector code of it. */
+/* In integer arithmetic, so that compilers can vectorize it; so are the functions below. */
 static inline int hk_is_nan(uint32_t bits) {
   return (bits & 0x7fffffffu) > 0x7f800000u;
 }
@@ -46,23 +46,24 @@ static inline float hk_from_fp16(uint16_t h) {
   return hk_of_bits(sign | (exponent + 127 - 15) << 23 | fraction << 13);
 }
 
-/* Rounds by adding just under a half, and the lowest kept bit to bring ties to even. */
+/* Rounds to nearest even: adds just under half of the last kept bit's value, plus that bit, so that
+ * ties go to even. NaN gives 0x7fc0. */
 static inline uint16_t hk_to_bf16(float x) {
   const uint32_t bits = hk_bits_of(x);
   const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   return (uint16_t)((hk_is_nan(bits) ? HK_NAN_BITS : rounded) >> 16);
 }
 
-/* The same, and below 2^-14, where fp16 has fixed point, by a right shift. From 65520 on the
- * nearest is infinity. A NaN gives 0x7e00. */
+/* Rounds to nearest even. Below 2^-14, where fp16 is a fixed-point format, it shifts right instead.
+ * From 65520 on the result is infinity. NaN gives 0x7e00. */
 static inline uint16_t hk_to_fp16(float x) {
   const uint32_t bits = hk_bits_of(x), magnitude = bits & 0x7fffffffu;
   const uint32_t sign = bits >> 16 & 0x8000u;
   if (magnitude > 0x7f800000u) return 0x7e00;
   if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
   if (magnitude < 0x38800000u) {
-    const uint32_t exponent = magnitude >> 23; /* subnormals are far below, too */
-    if (exponent < 102) return (uint16_t)sign; /* below 2^-25, half of the least */
+    const uint32_t exponent = magnitude >> 23; /* fp32 subnormals have exponent 0 */
+    if (exponent < 102) return (uint16_t)sign; /* below 2^-25, which is half of the smallest fp16 */
     const uint32_t shift = 126 - exponent, fraction = (magnitude & 0x7fffffu) | 0x800000u;
     const uint32_t kept = fraction >> shift, half = 1u << (shift - 1);
     const uint32_t rest = fraction & (2 * half - 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device code that several CUDA kernels use: single elements, and bins of squares in shared memory.
- */
+/* Device functions shared by the CUDA kernels: conversion of elements, and bins of squares in
+ * shared memory. */
 #ifndef HK_ENGINE_ELEMENTS_CUDA_H
 #define HK_ENGINE_ELEMENTS_CUDA_H
 
@@ -9,38 +9,40 @@
 #include "engine/squares.h"
 
 enum {
-  SQUARES_THREADS = 128, /* each with bins of its own: 32 KiB a block */
-  PULL_BLOCKS = 8,       /* enough bytes under way to fill PCIe in one direction; each more only
-                            queues for the link, and so do kernels' launches then, which are fetched
-                            over it */
+  SQUARES_THREADS =
+      128,         /* threads a block; each has its own bins: 32 KiB of shared memory a block */
+  PULL_BLOCKS = 8, /* so many thread blocks saturate PCIe in one direction. More would only queue
+                      for the link, and delay kernel launches, which are fetched over it */
 };
 
 static __device__ __forceinline__ float canonical(float x) {
   return isnan(x) ? __uint_as_float(0x7fc00000u) : x;
 }
 
-/* `x` is canonical, so that NaN needs no care: 0x7fc00000 gives 0x7fc0. */
+/* Rounds to nearest even. `x` is canonical: its only NaN, 0x7fc00000, gives 0x7fc0. */
 static __device__ __forceinline__ uint32_t to_bf16(float x) {
   const uint32_t bits = __float_as_uint(x);
   return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 }
 
-/* The same for fp16: any x. */
+/* Rounds any x to fp16, to nearest even; NaN gives 0x7e00. */
 static __device__ __forceinline__ uint32_t to_fp16(float x) {
   return isnan(x) ? 0x7e00u : (uint32_t)__half_as_ushort(__float2half_rn(x));
 }
 
 /* ---- Squares -------------------------------------------------------------------------------- */
 
-/* What a type's 16 bits are: sign, exponent, fraction. */
+/* Layout of a 16-bit type: sign, exponent, fraction. */
 template <hk_grad_type type>
 struct layout {
   static constexpr int fraction = type == HK_GRAD_BF16 ? 7 : 10;
-  static constexpr uint32_t most = (1u << (15 - fraction)) - 1; /* exponent of what is not finite */
+  static constexpr uint32_t most =
+      (1u << (15 - fraction)) - 1; /* biased exponent of infinity and NaN */
   static constexpr int bins = (int)(most + 1) / 8;
 };
 
-/* Adds one value to the column of bins that is the calling thread's own; 1 if it is not finite. */
+/* Adds the square of one value to the calling thread's column of bins; returns 1 if the value is
+ * not finite. */
 template <hk_grad_type type>
 static __device__ __forceinline__ uint32_t add_square(uint64_t (*bins)[SQUARES_THREADS],
                                                       uint32_t value) {
@@ -59,7 +61,7 @@ static __device__ void add_to_total(uint64_t *total, uint64_t part) {
   if (threadIdx.x % 32 == 0 && part != 0) atomicAdd((unsigned long long *)total, part);
 }
 
-/* Adds what all threads' columns hold to a set in device memory. */
+/* Adds all threads' columns to a bin set in device memory. */
 template <hk_grad_type type>
 static __device__ void add_columns(uint64_t (*bins)[SQUARES_THREADS], uint64_t *set) {
   for (int b = (int)threadIdx.x / 32; b < layout<type>::bins; b += SQUARES_THREADS / 32) {

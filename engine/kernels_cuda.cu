@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA kernels. All are bound by memory: threads move whole quads of four elements, neighbours
- * beside each other, through grids of as many blocks as the device holds. Arithmetic goes through
- * intrinsics that the compiler may not contract, so that results have the bits of adamw.h. */
+/* CUDA kernels, all limited by memory bandwidth. A grid has as many blocks as the device runs at
+ * once; its threads process quads of four elements, neighbouring threads neighbouring quads.
+ * Arithmetic uses intrinsics that the compiler does not contract, so that results have the bits of
+ * adamw.h. */
 #include "engine/elements_cuda.h"
 #include "engine/kernels_cuda.h"
 
 enum {
   THREADS = 256,
   MAPPED_BLOCKS = 12, /* enough bytes under way to fill PCIe, and no more than others have */
-  PULLS = 4,          /* 16-byte words a thread has under way */
-  CASTS = 4,          /* quads a thread has under way */
-  SQUARES_UNROLL = 2, /* groups of 8 values a thread has under way */
+  PULLS = 4,          /* 16-byte words that a thread has in flight */
+  CASTS = 4,          /* quads that a thread has in flight */
+  SQUARES_UNROLL = 2, /* groups of 8 values that a thread has in flight */
   QUAD = 4,
 };
 
 /* ---- Elements ------------------------------------------------------------------------------- */
 
-/* Everything is read or written once: __ldcs and __stcs keep it from displacing what others cache.
- */
+/* All data is read or written once: __ldcs and __stcs keep it from displacing other data from the
+ * cache. */
 static __device__ __forceinline__ void load_quad(const float *at, float x[QUAD]) {
   const float4 quad = __ldcs((const float4 *)at);
   x[0] = quad.x, x[1] = quad.y, x[2] = quad.z, x[3] = quad.w;
@@ -85,18 +86,18 @@ static __device__ __forceinline__ void store_weights(uint16_t *w, int64_t i, int
 
 typedef struct {
   hk_adamw_step step;
-  const char *from; /* the first slab that is touched */
+  const char *from; /* first slab of the run */
   char *to;
   hk_bytes bytes, m, v;
   const void *grad;
   uint16_t *w;
   int64_t n;
-  int64_t numel, first; /* parameters of a slab, and the first one's place in the first slab */
+  int64_t numel, first; /* parameters per slab; index of the first parameter in the first slab */
   /* Quads are counted through all slabs, `quads` a slab. A thread goes from one to the next of its
    * own, `stride` away, without a division. */
   int64_t quads, begin, end;
   int64_t stride, stride_slabs, stride_quads;
-  bool wide; /* quads of gradients and weights are aligned */
+  bool wide; /* quads are aligned in gradients and weights */
 } adamw_job;
 
 static __device__ __forceinline__ void adamw_element(const hk_adamw_step &s, float grad, float &p,
@@ -110,7 +111,7 @@ static __device__ __forceinline__ void adamw_element(const hk_adamw_step &s, flo
   p = canonical(p), m = canonical(m), v = canonical(v);
 }
 
-/* Parameters of one quad, of which [low, high) are of the run. */
+/* One quad; its parameters low .. high - 1 belong to the run. */
 template <hk_grad_type type>
 static __device__ __forceinline__ void adamw_quad(const adamw_job &job, int64_t slab,
                                                   int64_t quad) {
@@ -218,7 +219,7 @@ typedef struct {
   bool wide;
 } squares_job;
 
-/* Values i .. i + 7, zeros from n on. */
+/* Values i .. i + 7; values from n on are 0. */
 static __device__ __forceinline__ uint4 load_eight(const squares_job &job, int64_t i) {
   if (job.wide && i + 8 <= job.n) return __ldcs((const uint4 *)(job.grad + i));
   uint32_t pairs[4];
@@ -272,12 +273,12 @@ typedef struct {
   const uint16_t *from;
   uint16_t *to;
   int64_t n;
-  int64_t head; /* before the first 16-byte word of `from` */
-  bool wide;    /* `to` has words in the same places */
+  int64_t head; /* elements before the first 16-byte word of `from` */
+  bool wide;    /* words of `to` are aligned, too */
 } pull_job;
 
-/* Eight weights. Where they cross words, in single stores: this is the device's own memory, whose
- * cache puts them together, whereas reading so over PCIe would take eight times as long. */
+/* Stores eight weights, by single stores if they are not aligned to words: `to` is device memory,
+ * whose cache merges them. (Single reads over PCIe would take eight times as long.) */
 static __device__ __forceinline__ void store_eight(uint16_t *to, uint4 word, bool wide) {
   if (wide) {
     __stcs((uint4 *)to, word);
@@ -322,7 +323,7 @@ typedef struct {
 
 static __global__ void __launch_bounds__(THREADS) sign(const __grid_constant__ sign_job job) {
   if (threadIdx.x > 0) return;
-  __threadfence_system(); /* behind what kernels before it wrote, whoever looks */
+  __threadfence_system(); /* so that all observers see earlier kernels' writes first */
   *(volatile int64_t *)job.to = *job.from;
 }
 
@@ -359,7 +360,7 @@ cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids) {
       const void *function = function_of((hk_kernel_kind)kind, (hk_grad_type)type);
       if (function == NULL) continue;
       cudaFuncAttributes attributes;
-      code = cudaFuncGetAttributes(&attributes, function); /* this is what loads it */
+      code = cudaFuncGetAttributes(&attributes, function); /* this call loads the kernel */
       if (code != cudaSuccess) break;
       int blocks = 0;
       code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function,
@@ -370,7 +371,7 @@ cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids) {
   return code;
 }
 
-/* Blocks for `pieces` of work, one a block at a time. */
+/* Number of blocks for `pieces` pieces of work, of which a block does one at a time. */
 static int64_t blocks_for(int64_t pieces, int64_t most) {
   return pieces < most ? pieces : most;
 }
@@ -396,7 +397,7 @@ static cudaError_t start(const launch *l, int64_t blocks, void *job) {
                           dim3((unsigned)threads_of(l->kernel->kind)), arguments, 0, l->stream);
 }
 
-/* Whether quad 0 of the first slab, and with it all others, is aligned in gradients and weights. */
+/* Whether quads are aligned in gradients and weights; all are if quad 0 of the first slab is. */
 static bool adamw_is_wide(const hk_kernel *k, int64_t first) {
   const size_t size = hk_grad_size(k->type);
   const bool one_slab = first + k->n <= k->shape.numel;
@@ -535,7 +536,7 @@ hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids
       *code = hk_cuda_segments_launch(kernel, l.resident, stream);
       break;
     case HK_KERNEL_MATMUL:
-      break; /* check_kernel has refused it */
+      break; /* refused by check_kernel before */
   }
   return HK_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuBLAS, opened by name at run time. Each stream has a handle and a workspace of its own: two
- * products of one workspace must not run at once, and a handle that changes streams forgets its. */
+/* cuBLAS, loaded by name at run time. Each stream has its own handle and workspace, because two
+ * products must not use one workspace at the same time, and a handle loses its workspace when its
+ * stream changes. */
 #include "engine/matmul_cuda.h"
 
 #include <dlfcn.h>
@@ -10,7 +11,7 @@
 #if __has_include(<cublas_v2.h>)
 #include <cublas_v2.h>
 
-enum { WORKSPACE = 32 << 20 }; /* what NVIDIA advises for Hopper; elsewhere less would do */
+enum { WORKSPACE = 32 << 20 }; /* size that NVIDIA recommends for Hopper; other devices need less */
 
 /* ---- The library ---------------------------------------------------------------------------- */
 
@@ -21,17 +22,17 @@ typedef struct {
   decltype(&cublasSetWorkspace_v2) set_workspace;
   decltype(&cublasSetMathMode) set_math_mode;
   decltype(&cublasGetStatusString) words;
-  /* Spelled out, because in C++ there are two of that name. */
+  /* Written out, because in C++ the function has two overloads. */
   cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
                          const void *alpha, const void *a, cudaDataType_t, int, const void *b,
                          cudaDataType_t, int, const void *beta, void *c, cudaDataType_t, int,
                          cublasComputeType_t, cublasGemmAlgo_t);
 } cublas_library;
 
-static cublas_library cublas; /* all NULL where there is none; stays until the process ends */
+static cublas_library cublas; /* functions of the library, all NULL without it; never unloaded */
 static pthread_once_t cublas_once = PTHREAD_ONCE_INIT;
 
-/* False, and *to NULL, if the library has no such function. */
+/* Finds a function of the library; false, and *to NULL: it has none of this name. */
 template <typename function>
 static bool find(void *library, const char *name, function *to) {
   *to = (function)dlsym(library, name);
@@ -66,7 +67,8 @@ static void load_cublas(void) {
 /* HK_OK, or HK_ENVIRONMENT with "CALL: cuBLAS's words". */
 static hk_status check(cublasStatus_t code, hk_error *err, const char *call) {
   if (code == CUBLAS_STATUS_SUCCESS) return HK_OK;
-  cudaGetLastError(); /* what is not sticky must not fail somebody else's call */
+  cudaGetLastError(); /* clears an error that is not sticky, so that it does not appear in a later
+                         call */
   return hk_fail(err, HK_ENVIRONMENT, "%s: %s", call, cublas.words(code));
 }
 
@@ -94,7 +96,7 @@ static hk_status prepare(hk_cuda_matmul *m, cudaStream_t stream, hk_error *err) 
   HK_TRY(check(cublas.set_stream(m->handle, stream), err, "cublasSetStream"));
   HK_TRY(
       check(cublas.set_workspace(m->handle, m->workspace, WORKSPACE), err, "cublasSetWorkspace"));
-  /* Otherwise parts of a sum may meet in bf16. */
+  /* Otherwise partial sums may be added in bf16. */
   return check(cublas.set_math_mode(m->handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
                err, "cublasSetMathMode");
 }
@@ -124,7 +126,7 @@ hk_status hk_cuda_matmul_queue(hk_cuda_matmul *m, const hk_kernel *k, hk_error *
     return hk_fail(err, HK_INPUT, "a matrix product of %p and %p to %p: no arrays of bf16",
                    (const void *)k->a, (const void *)k->b, (void *)k->w);
   }
-  /* cuBLAS counts column after column, where all three are their transposes: w' = b' a'. */
+  /* cuBLAS is column-major: it sees the transposes of all three matrices, and w' = b' a'. */
   const float one = 1, zero = 0;
   const int rows = (int)k->rows, columns = (int)k->columns, depth = (int)k->depth;
   return check(cublas.gemm(m->handle, CUBLAS_OP_N, CUBLAS_OP_N, columns, rows, depth, &one, k->b,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GATHER and SCATTER: up to HK_SEGMENTS_MOST arrays a launch, described by the kernel's parameters.
- * Segments are cut into chunks of 16-byte words, and each block takes a run of chunks that follow
- * each other, through one segment or several, so that small segments share the grid and a block
- * adds its bins to a set once. */
+/* GATHER and SCATTER. A launch handles up to HK_SEGMENTS_MOST segments, which the kernel's
+ * parameters describe. Segments are cut into chunks of 16-byte words, and each block gets
+ * consecutive chunks, of one segment or of several. So small segments share a grid, and a block
+ * adds its bins to each set once. */
 #include "engine/elements_cuda.h"
 #include "engine/kernels_cuda.h"
 
 enum {
   GATHER_THREADS = SQUARES_THREADS,
   SCATTER_THREADS = 256,
-  WORDS = 4, /* of 16 bytes that a thread has under way */
+  WORDS = 4, /* words of 16 bytes that a thread has in flight */
   GATHER_CHUNK = GATHER_THREADS * WORDS,
   SCATTER_CHUNK = SCATTER_THREADS * WORDS,
 };
@@ -19,11 +19,11 @@ typedef struct {
   char *to;
   uint64_t *bins;
   int64_t n;
-  int64_t first; /* chunk, counted through all segments */
-  int head;      /* elements before the first word: of `to` in a gather, of `from` in a scatter */
+  int64_t first; /* first chunk, counted through all segments */
+  int head;      /* elements before the first aligned word of `to` (gather) or `from` (scatter) */
   unsigned char from_type, to_type;
   bool add;
-  bool wide; /* the other side's words are aligned, too */
+  bool wide; /* the words of the other array are aligned, too */
 } piece;
 
 typedef struct {
@@ -35,7 +35,7 @@ typedef struct {
 static_assert(sizeof(segments_job) <= 4096, "a kernel takes 4 KiB of parameters");
 
 static __device__ __forceinline__ int find_piece(const segments_job &job, int64_t chunk) {
-  int low = 0, high = job.n_pieces; /* the piece is one of low .. high - 1 */
+  int low = 0, high = job.n_pieces; /* binary search: the piece is one of low .. high - 1 */
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     if (job.pieces[middle].first <= chunk) {
@@ -51,7 +51,7 @@ static __device__ __forceinline__ int64_t chunk_after(const segments_job &job, i
   return s + 1 < job.n_pieces ? job.pieces[s + 1].first : job.chunks;
 }
 
-/* A block's part of `chunks`. */
+/* First chunk of a block's part of all chunks. */
 static __device__ __forceinline__ int64_t part_begin(int64_t chunks, int64_t block) {
   return chunks / gridDim.x * block + min(block, chunks % gridDim.x);
 }
@@ -97,8 +97,8 @@ static __device__ __forceinline__ uint32_t add_elements(uint32_t a, uint32_t b) 
   return round_element<type>(__fadd_rn(widen_element<type>(a), widen_element<type>(b)));
 }
 
-/* Elements i .. of an array whose words are not aligned: in single loads, which the cache makes
- * good. */
+/* Loads elements from i on of an array whose words are not aligned, by single loads; the cache
+ * makes them cheap. */
 template <hk_grad_type type>
 static __device__ __forceinline__ uint4 load_word(const void *array, int64_t i, bool wide) {
   if (wide) return __ldcs((const uint4 *)((const char *)array + i * element<type>::size));
@@ -144,17 +144,20 @@ static __device__ __forceinline__ uint4 add_words(uint4 a, uint4 b) {
 
 /* ---- Squares of fp32 ------------------------------------------------------------------------ */
 
-/* A thread's sum of squares since it last spilled: four pieces of 32 bits that belong to words
- * base .. base + 3 of a set. Squares lie in three words; those in words base .. base + 2 or
- * base + 1 .. base + 3, values of 32 neighbouring exponents, are added here. 110 bits a square
- * leave 2^18 values. */
+/* A thread's window: the sum of squares since its last spill, four pieces of 32 bits, which belong
+ * to words base .. base + 3 of a set. A square occupies three words. Squares in words base .. base
+ * + 2 or base + 1 .. base + 3, which are those of 32 neighbouring exponents, are added to the
+ * window. A square there has at most 110 bits, so that 2^18 values fit. */
 typedef struct {
   uint64_t low, high;
   int base;
   uint32_t nonfinite;
 } window;
 
-enum { NOWHERE = -1000 /* a base near which no square is */, SPILL = 1 << 15 /* words a thread */ };
+enum {
+  NOWHERE = -1000 /* a base that matches no square */,
+  SPILL = 1 << 15 /* number of words per thread */
+};
 
 static __device__ __forceinline__ void add_to_set(uint64_t *set, int word, uint32_t part) {
   if (part != 0) atomicAdd((unsigned long long *)&set[word], (unsigned long long)part);
@@ -170,8 +173,9 @@ static __device__ void spill(uint64_t *set, window &w) {
   w.low = w.high = 0;
 }
 
-/* Most values find the window where it is. A larger one moves it, so that it is the second word's
- * and smaller ones find it, too; a smaller one goes to the set at once. */
+/* Most values fit in the window as it is. A larger value moves the window, so that the value lies
+ * in its upper three words and smaller ones still fit. A smaller value is added to the set
+ * directly. */
 static __device__ __forceinline__ void add_wide(uint64_t *set, window &w, uint32_t bits) {
   const uint32_t magnitude = bits & 0x7fffffffu, biased = magnitude >> 23;
   if (biased == 255) {
@@ -204,11 +208,11 @@ static __device__ __forceinline__ void add_wide(uint64_t *set, window &w, uint32
 
 /* ---- Gather --------------------------------------------------------------------------------- */
 
-/* What a block adds up for one set of bins: fp32 in the first words of `columns`, as a set, other
- * types in a column a thread. */
+/* A block's sums for one bin set. fp32: one set in the first words of `columns`; other types: a
+ * column for each thread. */
 typedef struct {
   uint64_t (*columns)[SQUARES_THREADS];
-  uint64_t *bins; /* NULL: nothing is added up */
+  uint64_t *bins; /* NULL: no squares are summed */
   int type;
   window w;
 } tally;
@@ -228,10 +232,11 @@ static __device__ void open_tally(tally &t, const piece &p) {
   }
 }
 
-/* Adds it to the set; by all threads. */
+/* Adds the block's sums to the set. Called by all threads. */
 static __device__ void close_tally(tally &t) {
   if (t.bins == NULL) return;
-  if (t.type == HK_GRAD_FP32) spill(t.columns[0], t.w); /* what was beside words */
+  if (t.type == HK_GRAD_FP32)
+    spill(t.columns[0], t.w); /* elements before the first and after the last word */
   __syncthreads();
   if (t.type == HK_GRAD_BF16) {
     add_columns<HK_GRAD_BF16>(t.columns, t.bins);
@@ -243,7 +248,7 @@ static __device__ void close_tally(tally &t) {
   }
   const int last = t.type == HK_GRAD_FP32 ? HK_SQUARES_FP32_BINS : HK_SQUARES_BINS;
   add_to_total(&t.bins[last], t.w.nonfinite);
-  __syncthreads(); /* before the columns are used again */
+  __syncthreads(); /* wait before the columns are used again */
 }
 
 template <hk_grad_type type>
@@ -277,7 +282,7 @@ static __device__ __forceinline__ void gather_element(const piece &p, int64_t i,
   if (count) count_element<type>(t, bits);
 }
 
-/* Words begin .. end - 1. */
+/* Gathers words begin .. end - 1. */
 template <hk_grad_type type, bool add, bool count>
 static __device__ __forceinline__ void gather_words(const piece &p, int64_t begin, int64_t end,
                                                     tally &t) {
@@ -302,7 +307,8 @@ static __device__ __forceinline__ void gather_words(const piece &p, int64_t begi
   }
 }
 
-/* Chunks begin .. end - 1 of the piece, and with its first and last one what is beside words. */
+/* Gathers chunks begin .. end - 1 of the piece; the first chunk includes the elements before the
+ * first word, the last one those after the last word. */
 template <hk_grad_type type, bool add, bool count>
 static __device__ __forceinline__ void gather_run(const piece &p, int64_t begin, int64_t end,
                                                   tally &t) {
@@ -364,7 +370,7 @@ static __global__ void __launch_bounds__(GATHER_THREADS)
 
 /* ---- Scatter -------------------------------------------------------------------------------- */
 
-/* Four fp32 values as 16 bits each. */
+/* Rounds four fp32 values to 16 bits each. */
 template <hk_grad_type to_type>
 static __device__ __forceinline__ void store_rounded(char *to, int64_t i, uint4 word, bool wide) {
   const uint32_t a = round_element<to_type>(__uint_as_float(word.x));
@@ -395,7 +401,7 @@ static __device__ __forceinline__ void scatter_element(const piece &p, int64_t i
       p.to, i, from_type == to_type ? bits : round_element<to_type>(__uint_as_float(bits)));
 }
 
-/* As gather_run; reads of host memory are the ones that must be whole words. */
+/* Like gather_run, but reads whole words, because they may come from host memory. */
 template <hk_grad_type from_type, hk_grad_type to_type>
 static __device__ __forceinline__ void scatter_run(const piece &p, int64_t begin, int64_t end) {
   constexpr int per_word = element<from_type>::per_word;
@@ -429,7 +435,7 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
     const piece &p = job.pieces[s];
     const int64_t stop = min(end, chunk_after(job, s));
     const int64_t first = chunk - p.first, last = stop - p.first;
-    if (p.from_type != HK_GRAD_FP32) { /* bits of 16 */
+    if (p.from_type != HK_GRAD_FP32) { /* 16-bit types: bits are copied */
       scatter_run<HK_GRAD_BF16, HK_GRAD_BF16>(p, first, last);
     } else if (p.to_type == HK_GRAD_FP32) {
       scatter_run<HK_GRAD_FP32, HK_GRAD_FP32>(p, first, last);
@@ -444,7 +450,7 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
 
 /* ---- Launches ------------------------------------------------------------------------------- */
 
-/* `n` elements, of which words begin on the aligned side; the chunks it takes. */
+/* Describes a segment for the kernel; returns its number of chunks. */
 static int64_t describe(const hk_segment *s, bool gathered, piece *p) {
   const int64_t from_size = (int64_t)hk_grad_size(s->from_type);
   const int64_t to_size = (int64_t)hk_grad_size(s->to_type), per_word = 16 / from_size;
