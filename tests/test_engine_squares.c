@@ -230,6 +230,23 @@ static void test_fill_set(void **state) {
   }
 }
 
+/* A set of one value alone, for all values of 16 bits and all exponents of fp32. */
+static void test_fill_set_with_one(void **state) {
+  (void)state;
+  random_state = 41;
+  for (int t = 0; t < TYPES; t++) {
+    for (uint32_t i = 0; i < 65536; i++) {
+      const uint32_t value = types[t] == HK_GRAD_FP32 ? i << 16 | (uint32_t)(next() & 0xffff) : i;
+      hk_squares want = {0}, got = {0};
+      uint64_t set[HK_SQUARES_MOST_WORDS] = {0};
+      hk_squares_add(&want, types[t], 1, &value);
+      hk_squares_fill_set(set, types[t], 1, &value);
+      hk_squares_add_set(&got, types[t], set);
+      assert_memory_equal(&want, &got, sizeof got);
+    }
+  }
+}
+
 /* As many of fp32's largest that sums by exponent, 64 bits each, would overflow. */
 static void test_many_large(void **state) {
   (void)state;
@@ -356,6 +373,7 @@ int main(void) {
       cmocka_unit_test(test_bins),
       cmocka_unit_test(test_sets),
       cmocka_unit_test(test_fill_set),
+      cmocka_unit_test(test_fill_set_with_one),
       cmocka_unit_test(test_many_large),
       cmocka_unit_test(test_more_than_bins_take),
       cmocka_unit_test(test_value_is_rounded_once),
