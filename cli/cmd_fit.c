@@ -64,10 +64,8 @@ static void put_parameter(const hk_fit_parameter *p, cJSON *object, bool *ok) {
 
 static void put_correlation(const hk_fit *fit, cJSON *root, bool *ok) {
   cJSON *rows = hk_put_array(root, "correlation", ok);
-  for (size_t i = 0; i < fit->n; i++) {
-    cJSON *row = cJSON_CreateDoubleArray(fit->correlation[i], (int)fit->n);
-    if (!row || !cJSON_AddItemToArray(rows, row)) *ok = false;
-  }
+  for (size_t i = 0; i < fit->n; i++)
+    hk_append_item(rows, cJSON_CreateDoubleArray(fit->correlation[i], (int)fit->n), ok);
 }
 
 static void put_fit(const hk_fit *fit, cJSON *root, bool *ok) {

@@ -81,8 +81,7 @@ static void put_warnings(const char *lines, cJSON *row, bool *ok) {
     const size_t length = strcspn(lines, "\n");
     char line[600];
     snprintf(line, sizeof line, "%.*s", (int)length, lines);
-    cJSON *item = cJSON_CreateString(line);
-    if (!item || !cJSON_AddItemToArray(list, item)) *ok = false;
+    hk_append_item(list, cJSON_CreateString(line), ok);
     lines += length + (lines[length] == '\n');
   }
 }
@@ -109,10 +108,7 @@ static hk_status print_json(const hk_run_comparison *c, const machines *m, hk_er
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.run_comparison/1", &ok);
   cJSON *names = hk_put_array(root, "machines", &ok);
-  for (size_t i = 0; i < m->n; i++) {
-    cJSON *name = cJSON_CreateString(m->list[i].name);
-    if (!name || !cJSON_AddItemToArray(names, name)) ok = false;
-  }
+  for (size_t i = 0; i < m->n; i++) hk_append_item(names, cJSON_CreateString(m->list[i].name), &ok);
   cJSON *rows = hk_put_array(root, "rows", &ok);
   for (size_t i = 0; i < c->n; i++) put_row(&c->rows[i], hk_put_element(rows, &ok), &ok);
   hk_put_number(root, "rows_left_out", (double)c->left_out, &ok);

@@ -39,12 +39,16 @@ void hk_put_item(cJSON *object, const char *key, cJSON *item, bool *ok) {
   *ok = false;
 }
 
+bool hk_append_item(cJSON *array, cJSON *item, bool *ok) {
+  if (item && cJSON_AddItemToArray(array, item)) return true;
+  cJSON_Delete(item);
+  *ok = false;
+  return false;
+}
+
 cJSON *hk_put_element(cJSON *array, bool *ok) {
   cJSON *element = cJSON_CreateObject();
-  if (element && cJSON_AddItemToArray(array, element)) return element;
-  cJSON_Delete(element);
-  *ok = false;
-  return NULL;
+  return hk_append_item(array, element, ok) ? element : NULL;
 }
 
 cJSON *hk_emit_begin(const char *schema, bool *ok) {

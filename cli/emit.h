@@ -18,6 +18,8 @@ cJSON *hk_put_object(cJSON *object, const char *key, bool *ok);
 cJSON *hk_put_array(cJSON *object, const char *key, bool *ok);
 /* Takes over `item`, which may be NULL. */
 void hk_put_item(cJSON *object, const char *key, cJSON *item, bool *ok);
+/* Takes over `item`; both may be NULL. Whether it is in `array`. */
+bool hk_append_item(cJSON *array, cJSON *item, bool *ok);
 /* Appends a new object to `array`, and returns it. */
 cJSON *hk_put_element(cJSON *array, bool *ok);
 

@@ -30,12 +30,9 @@ static void put_curve(const hk_timeline *timeline, cJSON *gpu, bool *ok) {
   const size_t n = hk_counter_curve(counter, samples, CURVE_POINTS);
   cJSON *curve = hk_put_array(gpu, "curve", ok);
   for (size_t i = 0; i < n; i++) {
-    cJSON *point = cJSON_CreateObject();
+    cJSON *point = hk_put_element(curve, ok);
     hk_put_number(point, "t_ms", hk_ms(samples[i].time), ok);
     hk_put_number(point, "bytes", samples[i].value, ok);
-    if (point && cJSON_AddItemToArray(curve, point)) continue;
-    cJSON_Delete(point);
-    *ok = false;
   }
 }
 
@@ -95,12 +92,7 @@ hk_status hk_report_warnings_json(const hk_plan *plan, const hk_machine *machine
   char **warnings = NULL;
   HK_TRY(hk_forecast_warnings(plan, machine, &warnings, err));
   cJSON *array = hk_put_array(object, "warnings", ok);
-  for (size_t i = 0; warnings[i]; i++) {
-    cJSON *text = cJSON_CreateString(warnings[i]);
-    if (text && cJSON_AddItemToArray(array, text)) continue;
-    cJSON_Delete(text);
-    *ok = false;
-  }
+  for (size_t i = 0; warnings[i]; i++) hk_append_item(array, cJSON_CreateString(warnings[i]), ok);
   hk_warnings_free(warnings);
   return HK_OK;
 }
