@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Reading the command line with getopt_long: values are strict, messages name the option. */
+/* Parses the command line with getopt_long. Values are checked strictly. */
 #include "cli/args.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 #include "core/names.h"
 
-/* getopt_long returns this plus the option's id, out of the way of letters. */
+/* getopt_long returns LONG_BASE + id for a long option: above all letters. */
 #define LONG_BASE 256
 
 static const hk_option options[] = {
@@ -69,13 +69,14 @@ static hk_status read_count(const hk_option *option, const char *text, int64_t *
     *out = value * (int64_t)factor;
     return HK_OK;
   }
-  return hk_fail(err, HK_INPUT,
-                 "option '--%s': expected a whole number from %.0f to %.0f, k, M or G after it for "
-                 "10^3, 10^6 or 10^9, got '%s'",
-                 option->name, option->least, option->most, text);
+  return hk_fail(
+      err, HK_INPUT,
+      "option '--%s': expected a whole number from %.0f to %.0f, with k, M or G for 10^3, "
+      "10^6 or 10^9, got '%s'",
+      option->name, option->least, option->most, text);
 }
 
-/* Of sequences 8k means 8192. */
+/* "8k" is 8192. */
 static hk_status read_tokens(const hk_option *option, const char *text, int64_t *out,
                              hk_error *err) {
   char *end = NULL;
@@ -88,16 +89,16 @@ static hk_status read_tokens(const hk_option *option, const char *text, int64_t 
     *out = value * factor;
     return HK_OK;
   }
-  return hk_fail(err, HK_INPUT,
-                 "option '--%s': expected a whole number from %.0f to %.0f, k after it for 1024, "
-                 "got '%s'",
-                 option->name, option->least, option->most, text);
+  return hk_fail(
+      err, HK_INPUT,
+      "option '--%s': expected a whole number from %.0f to %.0f, with k for 1024, got '%s'",
+      option->name, option->least, option->most, text);
 }
 
 static hk_status read_real(const hk_option *option, const char *text, double *out, hk_error *err) {
   char *end = NULL;
   double value = strtod(text, &end);
-  /* strtod also takes spaces, hexadecimal, "nan" and "inf": a person who types those errs. */
+  /* strtod also accepts spaces, hexadecimal, "nan" and "inf", which are refused here. */
   bool plain = *text != '\0' && text[strspn(text, "0123456789.eE+-")] == '\0';
   if (plain && *end == '\0' && value >= option->least && value <= option->most) {
     *out = value;
@@ -107,7 +108,7 @@ static hk_status read_real(const hk_option *option, const char *text, double *ou
                  option->name, option->least, option->most, text);
 }
 
-/* The words of "yes|no" are the choices; *out is the index of the one typed. */
+/* option->value lists the choices: "yes|no". *out: index of `text` among them. */
 static hk_status read_choice(const hk_option *option, const char *text, int *out, hk_error *err) {
   int index = 0;
   for (const char *word = option->value; *word != '\0'; index++) {
@@ -158,7 +159,8 @@ static hk_status read_value(const hk_option *option, const char *text, hk_args *
   return HK_OK;
 }
 
-/* -- What getopt could not read ---------------------------------------------------------------- */
+/* -- Errors of getopt ---------------------------------------------------------------------------
+ */
 
 static hk_status fail_unknown_long(const char *typed, hk_option_set accepted, hk_error *err) {
   const char *name = typed + strspn(typed, "-");
@@ -186,7 +188,7 @@ static hk_status fail_unknown_long(const char *typed, hk_option_set accepted, hk
   return hk_fail(err, HK_INPUT, "unknown option '--%s'; see --help", word);
 }
 
-/* `code` is what getopt_long returned: ':' a value is missing, '?' anything else. */
+/* `code`: result of getopt_long. ':' a value is missing, '?' another error. */
 static hk_status fail_option(int code, const char *typed, hk_option_set accepted, hk_error *err) {
   int id = optopt - LONG_BASE;
   for (int i = 0; i < HK_OPT_COUNT; i++)
@@ -201,7 +203,7 @@ static hk_status fail_option(int code, const char *typed, hk_option_set accepted
 
 /* -- Parsing ----------------------------------------------------------------------------------- */
 
-/* The tables that getopt_long wants, of the accepted options only. */
+/* Fills getopt_long's tables with the accepted options. */
 static void describe(hk_option_set accepted, struct option *longs, char *letters) {
   *letters++ = ':';
   for (int id = 0; id < HK_OPT_COUNT; id++) {
@@ -224,7 +226,7 @@ static int id_of(int code) {
   return HK_OPT_COUNT;
 }
 
-/* For commands that take --machine more than once. */
+/* For commands that accept several --machine. */
 static hk_status keep_machine(hk_args *args, hk_error *err) {
   if (args->n_machines == HK_MOST_MACHINES)
     return hk_fail(err, HK_INPUT, "option '--machine' is given more than %d times",
@@ -256,9 +258,9 @@ hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *
   return HK_OK;
 }
 
-/* -- Typing it again --------------------------------------------------------------------------- */
+/* -- Options as text --------------------------------------------------------------------------- */
 
-/* A value as a shell takes it. */
+/* A value, quoted for a shell where needed. */
 static void format_text(const char *text, char *out, size_t size) {
   static const char plain[] =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:+";

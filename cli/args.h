@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The command line as values. One table names every option that any subcommand takes, so that an
- * option means the same, has the same range and reads the same in every --help. */
+/* The parsed command line. One table defines the options of all subcommands, so that an option has
+ * the same meaning, range and help text everywhere. */
 #ifndef HK_CLI_ARGS_H
 #define HK_CLI_ARGS_H
 
@@ -13,107 +13,113 @@
 
 /* X(ID, name, letter, kind, field of hk_args, value as --help shows it, least, most, help)
  *
- * Kinds: TEXT kept as typed; WHOLE a whole number; COUNT the same with k, M or G for 10^3, 10^6 or
- * 10^9; TOKENS a whole number with k for 1024, as sequences are named; REAL a number; CHOICE one of
- * the words in the value column, kept as its index; STRIDE a whole number or `auto`, kept as
- * HK_STRIDE_AUTO; FLAG takes no value. */
+ * Kinds:
+ *   TEXT    the text as typed
+ *   WHOLE   a whole number
+ *   COUNT   a whole number; a suffix k, M or G multiplies by 10^3, 10^6 or 10^9
+ *   TOKENS  a whole number; a suffix k multiplies by 1024
+ *   REAL    a number
+ *   CHOICE  one of the words in the value column, stored as its index
+ *   STRIDE  a whole number, or `auto`, stored as HK_STRIDE_AUTO
+ *   FLAG    no value */
 #define HK_CLI_OPTIONS(X)                                                                          \
   X(MODEL, "model", 0, TEXT, model, "NAME|FILE", 0, 0,                                             \
     "a preset ('hocket model list'), a config.json or its folder, or a model document")            \
   X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                       \
     "a profile ('hocket machine list') or a file of the same form")                                \
-  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS,                                            \
-    "GPUs of a node (default: all that it has)")                                                   \
+  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS, "GPUs used on each node (default: all)")   \
   X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")                   \
   X(TP, "tp", 0, WHOLE, tp, "N", 1, HK_MOST_GPUS, "tensor-parallel degree (default 1)")            \
   X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                              \
-    "sequences a rank and micro-step (default 1)")                                                 \
+    "sequences per rank and micro-step (default 1)")                                               \
   X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, HK_MOST_GRAD_ACCUM,                    \
-    "micro-steps an iteration (default 1)")                                                        \
+    "micro-steps per iteration (default 1)")                                                       \
   X(SEQ, "seq", 0, TOKENS, seq, "N", 1, HK_MOST_SEQ,                                               \
-    "tokens a sequence, with k for 1024 (default 2048, or the model's limit if less)")             \
+    "tokens per sequence, k for 1024 (default 2048, or the model's limit if lower)")               \
   X(CHECKPOINT, "checkpoint-activations", 0, CHOICE, checkpoint, "yes|no", 0, 0,                   \
     "recompute activations in backward (default yes)")                                             \
-  X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "see the list of policies below")             \
+  X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "one of the policies listed below")           \
   X(RUNTIME, "runtime", 0, CHOICE, runtime, "hocket|deepspeed", 0, 0,                              \
-    "whose operations and stalls ('plan': both, else hocket)")                                     \
+    "whose operations and stalls are simulated (default hocket; 'plan': both)")                    \
   X(STRIDE, "stride", 0, STRIDE, stride, "N|auto", 1, HK_MOST_STRIDE,                              \
-    "one of N subgroups goes to the GPU; auto: by the closed form")                                \
+    "every N-th subgroup is updated on the GPU; auto: by the closed form")                         \
   X(RATIO, "ratio", 0, REAL, ratio, "X", 0, 1,                                                     \
-    "share of subgroups whose state lives on the host, 0 to 1")                                    \
+    "share of subgroups with state in host memory, 0 to 1")                                        \
   X(SUBGROUP, "subgroup", 0, COUNT, subgroup, "NUMEL", 1, 1e12,                                    \
-    "parameters a subgroup, with k, M or G (default 100M)")                                        \
+    "parameters per subgroup, with k, M or G (default 100M)")                                      \
   X(BUFFERS, "buffers", 0, WHOLE, buffers, "N", 1, HK_MOST_BUFFERS,                                \
-    "staging buffers in flight on the GPU (default: the policy's)")                                \
+    "staging buffers on the GPU (default: the policy's)")                                          \
   X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                          \
-    "gradients to the host beside backward, or in its way")                                        \
+    "copy gradients to the host during backward (async), or let backward wait (sync)")             \
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
-    "what the update runs beside: nothing (default), forward, backward too")                       \
+    "phases that run at the same time as the update (default none)")                               \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
-    "state and waiting weights on each GPU, with k, M or G (default: what fits)")                  \
+    "memory for state and early weights on each GPU, with k, M or G (default: what is free)")      \
   X(HOST_MEMORY, "host-memory", 0, COUNT, host_memory, "BYTES", 0, 1e15,                           \
-    "host memory of a node that the optimizer may take (default: by the profile)")                 \
+    "host memory of a node for the optimizer, with k, M or G (default: the profile's)")            \
   X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                               \
-    "threads of a rank's CPU team (default: its share of the cores)")                              \
+    "CPU threads of each rank (default: its share of the cores)")                                  \
   X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                              \
-    "ranks are not bound to cores of their own: each team has all")                                \
+    "ranks are not bound to cores: their threads share all of them")                               \
   X(FREE, "free", 0, TEXT, free_list, "KEY,KEY...", 0, 0,                                          \
-    "quantities to fit, at most 12 (default: those listed by --explain)")                          \
+    "quantities to fit, at most 12 (default: see --explain)")                                      \
   X(CROSS_VALIDATE, "cross-validate", 0, FLAG, cross_validate, NULL, 0, 0,                         \
-    "also fit without each source in turn, and predict it")                                        \
+    "also leave out each source in turn and predict it from the others")                           \
   X(BACKEND, "backend", 0, CHOICE, backend, "cuda|host", 0, 0,                                     \
-    "the device: a GPU, or one made of host memory and threads (default cuda)")                    \
-  X(DEVICE, "device", 0, WHOLE, device, "N", 0, 63, "number of the GPU (default 0)")               \
-  X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6,                                                  \
-    "optimizer steps to take (default: run 10, validate 7)")                                       \
+    "cuda: a GPU (default); host: a device made of host memory and threads")                       \
+  X(DEVICE, "device", 0, WHOLE, device, "N", 0, 63, "index of the GPU (default 0)")                \
+  X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6, "optimizer steps (default: run 10, validate 7)") \
   X(SEED, "seed", 0, WHOLE, seed, "N", 0, 1e15,                                                    \
-    "of made-up values and of random order (default 0)")                                           \
+    "seed of generated values and random orders (default 0)")                                      \
   X(MAX_NORM, "max-norm", 0, REAL, max_norm, "X", 0, 1e30,                                         \
     "clip the global gradient norm to this (default: no clipping)")                                \
   X(TIMELINE, "timeline", 0, TEXT, timeline, "FILE", 0, 0,                                         \
-    "write the last step as a Chrome trace, for Perfetto")                                         \
+    "write a Chrome trace of the last step, for Perfetto")                                         \
   X(CHECKPOINT_FILE, "checkpoint", 0, TEXT, checkpoint_file, "FILE", 0, 0,                         \
-    "go on from this state if it is there, and save it in the end")                                \
+    "continue from this state if the file exists; save the state there")                           \
   X(CHECKPOINT_EVERY, "checkpoint-every", 0, WHOLE, checkpoint_every, "STEPS", 1, 1e6,             \
-    "save it each time after so many steps, too (default: every ten minutes)")                     \
+    "also save after every so many steps (default: every ten minutes)")                            \
   X(NAME, "name", 0, TEXT, name, "NAME", 0, 0,                                                     \
-    "of the new profile (default: made from GPU and cores)")                                       \
-  X(QUICK, "quick", 0, FLAG, quick, NULL, 0, 0, "the most telling probes only, in under a minute") \
+    "name of the new profile (default: from GPU and number of cores)")                             \
+  X(QUICK, "quick", 0, FLAG, quick, NULL, 0, 0,                                                    \
+    "only the most important probes, less than a minute")                                          \
   X(BUDGET, "budget", 0, REAL, budget, "SECONDS", 1, 86400,                                        \
-    "time for measuring (default 480, quick 40)")                                                  \
+    "time for measuring (default 480, with --quick 40)")                                           \
   X(TARGET, "target", 0, REAL, target, "PCT", 0.1, 50,                                             \
-    "half the 95 % interval at which a value is precise enough (default 2, quick 5)")              \
+    "half width of the 95 % interval that ends a probe, in % of the median (default 2, with "      \
+    "--quick 5)")                                                                                  \
   X(MEMORY, "memory", 0, COUNT, memory, "BYTES", 1e6, 1e15,                                        \
-    "host memory to measure on, with k, M or G (default 32G, at most a quarter)")                  \
-  X(DISK, "disk", 0, TEXT, disk, "FOLDER", 0, 0, "also measure reading and writing a file in it")  \
-  X(RESUME, "resume", 0, FLAG, resume, NULL, 0, 0,                                                 \
-    "go on with the latest calibration that did not end")                                          \
+    "host memory used for measuring, with k, M or G (default 32G, at most a quarter)")             \
+  X(DISK, "disk", 0, TEXT, disk, "FOLDER", 0, 0,                                                   \
+    "also measure a disk: read and write a file in this folder")                                   \
+  X(RESUME, "resume", 0, FLAG, resume, NULL, 0, 0, "continue the latest unfinished calibration")   \
   X(REPLACE, "replace", 0, FLAG, replace, NULL, 0, 0,                                              \
-    "in place of the stored profile of that name")                                                 \
+    "replace the stored profile of the same name")                                                 \
   X(UNFINISHED, "unfinished", 0, FLAG, unfinished, NULL, 0, 0,                                     \
-    "the samples of a calibration that did not end, instead of a profile")                         \
+    "delete unfinished calibrations of that name instead of a profile")                            \
   X(MAX_AGE, "max-age", 0, REAL, max_age, "DAYS", 1e-6, 1e5,                                       \
-    "of the profile; calibrates anew if it is older (default 30)")                                 \
+    "calibrate again if the profile is older (default 30)")                                        \
   X(MAX_ERROR, "max-error", 0, REAL, max_error, "PCT", 0, 1e9,                                     \
-    "exit 1 when the makespan is off by more (default: no limit)")                                 \
-  X(FORCE, "force", 0, FLAG, force, NULL, 0, 0, "take the profile of another machine")             \
+    "exit 1 if the error of the makespan is larger (default: no limit)")                           \
+  X(FORCE, "force", 0, FLAG, force, NULL, 0, 0, "accept a profile of another machine")             \
   X(PLANS, "plans", 0, WHOLE, plans, "N", 2, 500, "plans to run (default 24)")                     \
   X(ROUNDS, "rounds", 0, WHOLE, rounds, "N", 1, 15,                                                \
-    "times that each plan is run; the median counts (default 1; 3 or more where others share the " \
+    "runs of each plan, of which the median counts (default 1; 3 or more on a shared "             \
     "machine)")                                                                                    \
   X(KEEP, "keep", 0, FLAG, keep, NULL, 0, 0,                                                       \
-    "store the timeline, and print its id ('hocket trace list')")                                  \
-  X(ALONE, "alone", 0, FLAG, alone, NULL, 0, 0, "without its pair")                                \
-  X(CSV, "csv", 0, FLAG, csv, NULL, 0, 0, "a table, a row an operation; without -o to stdout")     \
+    "store the timeline and print its id ('hocket trace list')")                                   \
+  X(ALONE, "alone", 0, FLAG, alone, NULL, 0, 0, "only the named timeline, not its pair")           \
+  X(CSV, "csv", 0, FLAG, csv, NULL, 0, 0,                                                          \
+    "a table with one row per operation; to stdout without -o")                                    \
   X(TENSORS, "tensors", 0, FLAG, tensors, NULL, 0, 0, "list every parameter tensor")               \
   X(OUTPUT, "output", 'o', TEXT, output, "FILE", 0, 0, "")                                         \
   X(JSON, "json", 0, FLAG, json, NULL, 0, 0, "one JSON object on stdout, nothing else")            \
   X(WIDE, "wide", 0, FLAG, wide, NULL, 0, 0,                                                       \
-    "all columns, in lines as long as it takes (default: to fit the terminal, or 80)")             \
+    "show all columns, lines of any length (default: fit the terminal, or 80)")                    \
   X(EXPLAIN, "explain", 0, FLAG, explain, NULL, 0, 0,                                              \
-    "add every quantity of the machine with its origin and source")                                \
+    "add all quantities of the machine with origin and source")                                    \
   X(CHECK, "check", 0, FLAG, check, NULL, 0, 0,                                                    \
-    "verify as it runs: the simulator's invariants; every bit of 'run'")                           \
+    "verify: the simulator's invariants; for 'run' every bit of the state")                        \
   X(QUIET, "quiet", 0, FLAG, quiet, NULL, 0, 0, "no notes and warnings (errors remain)")           \
   X(HELP, "help", 'h', FLAG, help, NULL, 0, 0, "this text")
 
@@ -124,12 +130,12 @@ typedef enum {
       HK_OPT_COUNT
 } hk_option_id;
 
-/* Sets of options: bits of hk_option_id. */
+/* A set of options: bit i is option i of hk_option_id. */
 typedef uint64_t hk_option_set;
 #define HK_OPTION(id) ((hk_option_set)1 << HK_OPT_##id)
 
 #define HK_STRIDE_AUTO   (-1)
-#define HK_MOST_MACHINES 16 /* that --machine may name, where it may be repeated */
+#define HK_MOST_MACHINES 16 /* where --machine may be repeated */
 
 typedef struct {
   hk_option_set given;
@@ -161,21 +167,21 @@ typedef struct {
   bool keep, alone, csv;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
       help;
-  char *const *operands; /* what is not an option, into argv */
+  char *const *operands; /* arguments that are not options; points into argv */
   int n_operands;
 } hk_args;
 
-/* Reads argv[1..argc); argv[0] is the subcommand and may be reordered with the rest. Only options
- * of `accepted` (HELP is always) are taken; the last of repeated ones wins; reading ends at
- * --help. HK_INPUT names the option and what it would take, or the nearest option. */
+/* Parses argv[1..argc); argv[0] is the subcommand. May reorder argv. Accepts the options in
+ * `accepted` and HELP. If an option is repeated, the last one counts. Parsing ends at --help.
+ * HK_INPUT: the message names the option and its valid values, or the nearest option. */
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err);
 
-/* Those options of `which` that were given, as they would be typed again: " --quick --gpus 2", ""
- * for none. Cut if it does not fit. Returns `buffer`. */
+/* The options in `which` that were given, in the form in which they can be typed again:
+ * " --quick --gpus 2", or "". Truncated to `size`. Returns `buffer`. */
 const char *hk_args_again(const hk_args *args, hk_option_set which, char *buffer, size_t size);
 
-/* One line of the table, for --help and messages. */
+/* One row of the table. */
 typedef struct {
   const char *name;
   char letter; /* or 0 */

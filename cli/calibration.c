@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Reads a calibration as leniently as a person would. */
+/* Reads a calibration; unknown or damaged members are no error. */
 #include "cli/calibration.h"
 
 #include <math.h>
@@ -78,7 +78,7 @@ void hk_print_calibration_summary(const cJSON *calibration) {
          s.version);
   if (!isnan(s.seconds)) printf(", %.0f s of %s probes", s.seconds, s.quick ? "quick" : "all");
   if (!isnan(s.median_error_pct))
-    printf(", %s: replays are off by %.1f %% (median), %.1f %% (nine in ten), %.1f %% (worst)",
+    printf(", %s: simulation errors %.1f %% (median), %.1f %% (90th percentile), %.1f %% (worst)",
            s.accepted ? "accepted" : "not accepted", s.median_error_pct, s.p90_error_pct,
            s.worst_error_pct);
   putchar('\n');

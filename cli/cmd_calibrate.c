@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket calibrate: measures this machine and stores a profile of it. What is printed about it:
+/* hocket calibrate: measures this machine and stores a profile of it. Report:
  * cli/print_calibration.c. */
 #include <stdio.h>
 #include <unistd.h>
@@ -14,16 +14,16 @@
 #include "cli/screen.h"
 #include "core/json.h"
 
-#define LOOK (3 * HK_NS_PER_S / 10) /* long enough to see who else is on the machine */
+#define LOOK (3 * HK_NS_PER_S / 10) /* time in which the load of other processes is measured */
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
 typedef struct {
-  bool watched; /* by somebody at a terminal */
+  bool watched; /* stderr is a terminal */
   bool quiet;
   hk_ns told;
-  hk_busy busy; /* since it began */
-  bool looked;  /* for others on the machine */
+  hk_busy busy; /* load since the start */
+  bool looked;  /* the load of other processes was checked */
 } progress;
 
 static void end_progress(const progress *p) {
@@ -37,7 +37,7 @@ static void note_busy(const progress *p, const char *when) {
   end_progress(p);
   fprintf(stderr,
           "hocket calibrate: note: the machine is busy: other processes use%s %.1f of %d CPUs; "
-          "what is measured beside them is noisy, and slower than the machine\n",
+          "the profile will be noisy and too slow\n",
           when, others, cpus);
 }
 
@@ -45,7 +45,7 @@ static void show_progress(void *context, const char *probe, double share, double
                           size_t narrow, size_t n) {
   progress *p = context;
   const hk_ns at = hk_now();
-  if (!p->looked && at - p->busy.at > LOOK) { /* before minutes are spent on it */
+  if (!p->looked && at - p->busy.at > LOOK) { /* early: a calibration takes minutes */
     p->looked = true;
     note_busy(p, "");
   }
@@ -57,7 +57,7 @@ static void show_progress(void *context, const char *probe, double share, double
 
 /* -- Answer ------------------------------------------------------------------------------------ */
 
-/* What makes the same measurements again. */
+/* Options that define the measurements; a resumed calibration needs the same. */
 #define SAME                                                                           \
   (HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(GPUS) | HK_OPTION(CPU_THREADS) | \
    HK_OPTION(MEMORY) | HK_OPTION(DISK) | HK_OPTION(QUICK) | HK_OPTION(BUDGET) | HK_OPTION(TARGET))
@@ -76,9 +76,10 @@ static hk_status interrupted(const hk_args *args, hk_store *store, hk_error *err
     HK_TRY(hk_emit_print(root, ok, err));
     HK_TRY(hk_emit_flush(err));
   }
-  return hk_fail(err, HK_NO,
-                 "interrupted; %zu samples kept; go on with: hocket calibrate --resume --name %s%s",
-                 run.samples, run.name, hk_args_again(args, SAME, again, sizeof again));
+  return hk_fail(
+      err, HK_NO,
+      "interrupted; %zu samples are stored; continue with: hocket calibrate --resume --name %s%s",
+      run.samples, run.name, hk_args_again(args, SAME, again, sizeof again));
 }
 
 static hk_status answer(const hk_args *args, hk_store *store, const hk_calibration *c,
@@ -144,18 +145,20 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_calibrate = {
     .name = "calibrate",
-    .summary = "Measures this machine once, and stores a profile for every other command",
+    .summary = "Measures this machine and stores a profile of it",
     .usage = "[--backend cuda|host] [--name NAME] [--quick] [OPTIONS]",
     .details =
-        "Probes copies, kernels and host memory, alone and beside each other, in random order\n"
-        "until the 95 % interval of every median is narrow or time is up; fits a profile to them;\n"
-        "and replays every probe in the simulator to see how far off it is. Takes up to ten\n"
-        "minutes, --quick less than one. Every sample is stored at once: Ctrl-C loses nothing,\n"
-        "and --resume goes on. Exit 1 when the profile is stored, but some probes are still noisy\n"
-        "or failed, or the replays are off by more than 5 % in the median or 10 % for nine in\n"
-        "ten; 3 when there is no such device.",
+        "Measures copies, kernels and host memory, alone and together, in random order.\n"
+        "It ends when the 95 % interval of every median is narrow or time is up. It then\n"
+        "fits a profile, and simulates every measurement with that profile to find the\n"
+        "profile's error.\n"
+        "Duration: up to ten minutes, with --quick less than one. Every sample is stored\n"
+        "when it is taken: after Ctrl-C, --resume continues.\n"
+        "Exit 1: the profile is stored, but some probes are noisy or failed, or its error\n"
+        "exceeds 5 % (median) or 10 % (90th percentile). Exit 3: no such device, or\n"
+        "another calibration uses the store.",
     .example = "hocket calibrate --name this-node",
-    .output = "also write the profile there",
+    .output = "also write the profile to a file",
     .options = SAME | HK_OPTION(NAME) | HK_OPTION(RESUME) | HK_OPTION(REPLACE) | HK_OPTION(SEED) |
                HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) |
                HK_OPTION(QUIET),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket fit: a machine profile from measured runs. */
+/* hocket fit: fits a machine profile to measured runs. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 /* -- Progress ---------------------------------------------------------------------------------- */
 
 typedef struct {
-  const char *what; /* NULL: nobody is looking */
+  const char *what; /* NULL: stderr is not a terminal */
   hk_ns began, told;
 } progress;
 
@@ -111,9 +111,9 @@ static hk_status print_json(const hk_args *args, const hk_fit *fit,
 /* -- Text -------------------------------------------------------------------------------------- */
 
 static const char *verdict(const hk_fit_parameter *p) {
-  if (!p->determined) return "not determined: left at its start";
-  if (p->one_sided) return "determined to one side only";
-  return p->at_bound ? "at its bound" : "";
+  if (!p->determined) return "not determined by the runs: start value";
+  if (p->one_sided) return "determined on one side only";
+  return p->at_bound ? "at the limit of its range" : "";
 }
 
 static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
@@ -138,7 +138,7 @@ static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-/* Pairs that the runs hardly tell apart; --json has the whole matrix. */
+/* Pairs with a correlation of at least 0.8; --json has the whole matrix. */
 static void print_correlations(const hk_fit *fit) {
   static const double high = 0.8;
   for (size_t i = 0; i < fit->n; i++)
@@ -177,12 +177,12 @@ static hk_status print_errors(const hk_fit *fit, const hk_cross_validation *cros
     medians_cells(&table, what, cross->folds[i].rows, cross->folds[i].median_abs_error_pct);
   }
   if (cross->n > 0)
-    medians_cells(&table, "each source by the others", cross->rows, cross->median_abs_error_pct);
+    medians_cells(&table, "each source from the others", cross->rows, cross->median_abs_error_pct);
   return hk_table_print(&table, err);
 }
 
 static hk_status print_defaults(hk_error *err) {
-  static const hk_column columns[] = {{"free by default, if felt", HK_LEFT}, {"because", HK_WRAP}};
+  static const hk_column columns[] = {{"fitted by default", HK_LEFT}, {"reason", HK_WRAP}};
   size_t n = 0;
   const hk_fit_default *defaults = hk_fit_defaults(&n);
   hk_table table;
@@ -228,7 +228,8 @@ static hk_status answer(const hk_args *args, const hk_fit *fit, const hk_cross_v
   HK_TRY(args->json ? print_json(args, fit, cross, err) : print_text(args, fit, cross, err));
   HK_TRY(hk_emit_flush(err));
   if (fit->rows_elsewhere > 0 && !args->quiet)
-    fprintf(stderr, "hocket fit: note: fitted the %zu rows of %s; %zu rows name other machines\n",
+    fprintf(stderr,
+            "hocket fit: note: fitted the %zu rows of %s; skipped %zu rows of other machines\n",
             fit->rows, fit->machine.name, fit->rows_elsewhere);
   return args->output ? save(args, &fit->machine, err) : HK_OK;
 }
@@ -260,9 +261,10 @@ static hk_status fit_table(const hk_args *args, const hk_run_table *table, const
 
 static hk_status run(const hk_args *args, hk_error *err) {
   if (!args->machine)
-    return hk_fail(err, HK_INPUT,
-                   "--machine NAME|FILE is needed: the profile to start from, whose rows are "
-                   "fitted; 'hocket machine list' shows the profiles");
+    return hk_fail(
+        err, HK_INPUT,
+        "--machine NAME|FILE is needed: the start profile, whose rows are fitted; 'hocket "
+        "machine list' lists the profiles");
   hk_run_table table;
   hk_machine start = {0};
   HK_TRY(hk_run_table_load(args->operands[0], &table, err));
@@ -279,12 +281,13 @@ const hk_command hk_command_fit = {
     .summary = "Fits a machine profile to a table of measured runs",
     .usage = "FILE.csv --machine START [-o FILE] [OPTIONS]",
     .details =
-        "Moves quantities of the start profile until simulated runs match the rows that name\n"
-        "its machine (robust non-linear least squares in logarithms, each quantity held near\n"
-        "its start as firmly as its origin deserves). Prints values, standard errors, what the\n"
-        "runs cannot determine and so was left at its start, and the errors before and after.",
+        "Varies quantities of the start profile until simulated runs match the rows that\n"
+        "name its machine: robust non-linear least squares in logarithms, with a penalty\n"
+        "for leaving the start value that depends on the quantity's origin. Prints fitted\n"
+        "values, standard errors, which quantities the runs do not determine (they keep\n"
+        "their start value), and the errors before and after.",
     .example = "hocket fit published-runs.csv --machine jlse-h100-4x80gb -o fitted.json",
-    .output = "write the fitted profile, for --machine",
+    .output = "write the fitted profile to a file, for --machine",
     .options = HK_OPTION(MACHINE) | HK_OPTION(FREE) | HK_OPTION(CROSS_VALIDATE) |
                HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) |
                HK_OPTION(QUIET),

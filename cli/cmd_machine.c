@@ -16,7 +16,7 @@
 
 /* -- list ------------------------------------------------------------------------------------ */
 
-/* Every name that --machine takes, once: what ships hides what is stored. */
+/* Every name that --machine accepts. A shipped profile hides a stored one of its name. */
 typedef struct {
   hk_profile_entry *entries;
   size_t n;
@@ -52,7 +52,8 @@ static hk_status describe_shipped(const char *name, hk_profile_entry *entry, hk_
   return HK_OK;
 }
 
-/* The stored profile of that name, from before it shipped, or else the next free place. */
+/* The entry of the stored profile of that name (stored before one shipped), else the next free one.
+ */
 static hk_profile_entry *place_of(const profile_list *list, size_t stored, const char *name) {
   for (size_t i = 0; i < stored; i++)
     if (strcmp(list->entries[i].name, name) == 0) return &list->entries[i];
@@ -171,7 +172,7 @@ static hk_status list(const hk_args *args, hk_error *err) {
 
 /* -- show ------------------------------------------------------------------------------------ */
 
-/* With every quantity, also those that the document leaves to their defaults. */
+/* Prints every quantity, defaults included. */
 static hk_status show_json(const hk_machine *machine, hk_error *err) {
   const cJSON *calibration = hk_calibration_of(machine->document);
   cJSON *document = hk_machine_to_json(machine);
@@ -199,13 +200,15 @@ static hk_status show(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_machine_list = {
     .name = "machine list",
-    .summary = "Lists the machine profiles that ship with hocket or are stored here",
+    .summary = "Lists the machine profiles: shipped, stored, unfinished",
     .usage = "[--wide] [--json]",
     .details =
-        "From: ships with hocket, calibrate (on this machine), or import. Accuracy: the median\n"
-        "error with which the simulator replays a calibration's own probes. A profile can also\n"
-        "be given as a FILE wherever --machine is. Profiles are stored in $HOCKET_STORE, or else\n"
-        "in ~/.local/share/hocket/store.db; a stored one hides a shipped one of its name.",
+        "From: 'ships' with hocket, 'calibrate' (measured on this machine) or 'import'.\n"
+        "Accuracy: the median error with which the simulator reproduces the calibration's\n"
+        "own measurements.\n"
+        "Wherever --machine is accepted, a FILE can be given instead. Profiles are stored\n"
+        "in $HOCKET_STORE, by default ~/.local/share/hocket/store.db. Shipped names\n"
+        "cannot be stored.",
     .example = "hocket machine list",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = list,
@@ -213,12 +216,12 @@ const hk_command hk_command_machine_list = {
 
 const hk_command hk_command_machine_show = {
     .name = "machine show",
-    .summary = "Shows every quantity of a machine profile and where it came from",
+    .summary = "Shows every quantity of a machine profile and its origin",
     .usage = "NAME|FILE [--wide] [--json]",
     .details =
-        "Origins: measured, fitted, data sheet, default. Of a calibrated profile also the 95 %\n"
-        "intervals, the errors of the replayed probes and the machine that it is of. With --json\n"
-        "it prints the profile as a document that --machine reads back.",
+        "Origins: measured, fitted, data sheet, default. A calibrated profile also has 95\n"
+        "% intervals, the errors of the simulated probes, and a description of the\n"
+        "machine. With --json it prints a document that --machine reads.",
     .example = "hocket machine show polaris-a100-4x40gb",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 1,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket machine diff: what changed between two calibrations, and whether by more than noise. */
+/* hocket machine diff: which quantities of two calibrations differ by more than noise. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,16 +10,16 @@
 #include "cli/explain.h"
 #include "cli/table.h"
 
-/* Share of the quantities that must agree for two calibrations to be of one machine, in %: with
- * intervals of 95 % some fall outside by chance. */
+/* Share of the quantities that must agree, in %. It is below 100, because with 95 % intervals some
+ * quantities differ by chance. */
 #define ENOUGH_PCT 90
 
-/* NAN where there is nothing to compare. */
+/* NAN: no quantity has two intervals. */
 static double agreeing_pct(const hk_profile_diff *diff) {
   return diff->compared > 0 ? 100.0 * (double)diff->agreeing / (double)diff->compared : NAN;
 }
 
-/* Of a quantity; probes say their rates without. */
+/* The unit of a quantity; a probe has none. */
 static const char *unit_of(const hk_profile_change *change) {
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
@@ -79,7 +79,7 @@ static void add_row(hk_table *table, const hk_profile_change *c) {
   hk_table_cell(table, "%s", !c->known ? "no intervals" : c->outside ? "outside" : "within noise");
 }
 
-/* Quantities all, probes only those that are outside. */
+/* All quantities, or the probes that are outside. */
 static hk_status print_changes(const hk_profile_diff *diff, bool probes, hk_error *err) {
   const hk_column columns[] = {{probes ? "probe" : "quantity", HK_WRAP},
                                {"a", HK_RIGHT},
@@ -107,12 +107,12 @@ static hk_status print_changes(const hk_profile_diff *diff, bool probes, hk_erro
 static hk_status print_text(const hk_profile_diff *diff, hk_error *err) {
   HK_TRY(print_changes(diff, false, err));
   HK_TRY(print_changes(diff, true, err));
-  if (*diff->fingerprint) printf("fingerprints (a, here b): %s\n", diff->fingerprint);
+  if (*diff->fingerprint) printf("fingerprints differ (a, here b): %s\n", diff->fingerprint);
   if (diff->compared > 0)
     printf("%zu of %zu quantities agree within their intervals (%.1f %%)\n", diff->agreeing,
            diff->compared, agreeing_pct(diff));
   else
-    puts("no quantity has an interval in both: at least one was not calibrated");
+    puts("no quantity has an interval in both profiles: at least one was not calibrated");
   return HK_OK;
 }
 
@@ -125,9 +125,10 @@ static hk_status answer(const hk_args *args, const cJSON *a, const cJSON *b, hk_
   hk_status status = args->json ? print_json(a, b, &diff, err) : print_text(&diff, err);
   if (status == HK_OK) status = hk_emit_flush(err);
   if (status == HK_OK && pct < ENOUGH_PCT)
-    status = hk_fail(err, HK_NO,
-                     "they differ by more than noise: %zu of %zu quantities agree, %d %% would do",
-                     diff.agreeing, diff.compared, ENOUGH_PCT);
+    status =
+        hk_fail(err, HK_NO,
+                "they differ by more than noise: %zu of %zu quantities agree, and %d %% are needed",
+                diff.agreeing, diff.compared, ENOUGH_PCT);
   hk_profile_diff_free(&diff);
   return status;
 }
@@ -144,11 +145,13 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_machine_diff = {
     .name = "machine diff",
-    .summary = "Says what changed between two calibrations, and whether by more than noise",
+    .summary = "Compares two calibrations: which quantities differ",
     .usage = "NAME|FILE NAME|FILE [--wide] [--json]",
     .details =
-        "A quantity or probe is outside when its 95 % intervals do not meet. Exit 0 when at least\n"
-        "90 % of the quantities that have intervals in both agree, or none has; 1 otherwise.",
+        "A quantity or probe differs ('outside') if its two 95 % intervals do not\n"
+        "overlap.\n"
+        "Exit 0: at least 90 % of the quantities with two intervals agree, or there are\n"
+        "none. Exit 1: fewer agree.",
     .example = "hocket machine diff h200-16c h200-16c.json",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 2,

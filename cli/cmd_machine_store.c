@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket machine export | import | delete: profiles in and out of the store. */
+/* hocket machine export | import | delete: profiles of the store. */
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static hk_status export(const hk_args *args, hk_error *err) {
 
 /* -- import ------------------------------------------------------------------------------------ */
 
-/* A bare word is a file here, whatever it ends in. */
+/* A name without a slash is a file here, too. */
 static hk_status load_file(const char *file, cJSON **document, hk_error *err) {
   char path[4096];
   const int length = snprintf(path, sizeof path, "%s%s", strchr(file, '/') ? "" : "./", file);
@@ -42,7 +42,7 @@ static hk_status load_file(const char *file, cJSON **document, hk_error *err) {
   return hk_profiles_load_document(path, document, err);
 }
 
-/* What was done, in a line or as JSON. */
+/* Prints what was done, as a line or as JSON. */
 static hk_status tell(const hk_args *args, const char *schema, const char *done, const char *name,
                       const hk_store *store, hk_error *err) {
   if (!args->json) {
@@ -79,10 +79,11 @@ static hk_status import(const hk_args *args, hk_error *err) {
 static hk_status fail_no_store(const char *name, hk_error *err) {
   char path[4096];
   HK_TRY(hk_store_path(path, sizeof path, err));
-  return hk_fail(err, HK_INPUT,
-                 "there is no profile '%.95s' to delete: nothing has been stored yet ('%s' is not "
-                 "there)",
-                 name, path);
+  return hk_fail(
+      err, HK_INPUT,
+      "there is no profile '%.95s' to delete: nothing has been stored yet ('%s' does not "
+      "exist)",
+      name, path);
 }
 
 static hk_status delete_unfinished(hk_store *store, const char *name, hk_error *err) {
@@ -114,13 +115,13 @@ static hk_status delete (const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_machine_export = {
     .name = "machine export",
-    .summary = "Writes a profile, its calibration included, to a file that people can read",
+    .summary = "Writes a profile and its calibration as a JSON document",
     .usage = "NAME|FILE [-o FILE]",
     .details =
-        "One JSON document (hocket.machine/1) to standard output or FILE. What --machine reads\n"
-        "and 'hocket machine import' stores.",
+        "The document (hocket.machine/1) goes to standard output or to FILE. --machine\n"
+        "and 'hocket machine import' read it.",
     .example = "hocket machine export h200-16c -o h200-16c.json",
-    .output = "write it there",
+    .output = "write it to a file",
     .dash = HK_DASH_SAME,
     .options = HK_OPTION(OUTPUT),
     .least_operands = 1,
@@ -130,11 +131,12 @@ const hk_command hk_command_machine_export = {
 
 const hk_command hk_command_machine_import = {
     .name = "machine import",
-    .summary = "Stores a profile that was exported elsewhere or made by hand",
+    .summary = "Stores a profile from a file",
     .usage = "FILE [--replace] [--json]",
     .details =
-        "From then on --machine takes it by the name that it carries, which must not be that of a\n"
-        "profile that ships. A stored profile of that name is replaced only with --replace.",
+        "From then on --machine finds it by the name in the file, which must not be that\n"
+        "of a profile that ships. --replace is needed if a profile of that name is\n"
+        "stored.",
     .example = "hocket machine import this-node.json",
     .options = HK_OPTION(REPLACE) | HK_OPTION(JSON),
     .least_operands = 1,
@@ -144,10 +146,13 @@ const hk_command hk_command_machine_import = {
 
 const hk_command hk_command_machine_delete = {
     .name = "machine delete",
-    .summary = "Deletes a stored profile and the samples that it rests on",
+    .summary = "Deletes a stored profile and the samples behind it",
     .usage = "[--unfinished] NAME [--json]",
     .details =
-        "Does not ask. Profiles that ship with hocket stay; 'hocket machine export' keeps a copy.",
+        "Deletes without a question; 'hocket machine export' makes a copy first. Profiles\n"
+        "that ship with hocket cannot be deleted. With --unfinished it deletes\n"
+        "calibrations of that name that were begun and not finished ('hocket machine\n"
+        "list' shows them).",
     .example = "hocket machine delete this-node",
     .options = HK_OPTION(UNFINISHED) | HK_OPTION(JSON),
     .least_operands = 1,

@@ -26,7 +26,7 @@ static void add_row(const hk_model *model, hk_table *table) {
   hk_table_cell(table, "%s", hk_format_count(model->parameters, count, sizeof count));
 }
 
-/* Adds every preset to whichever of the two is given. */
+/* Adds every preset to the table or to the JSON array. */
 static hk_status add_all(hk_table *table, cJSON *array, bool *ok, hk_error *err) {
   char **names = NULL;
   size_t n = 0;
@@ -66,7 +66,7 @@ static hk_status list(const hk_args *args, hk_error *err) {
 
 /* -- show ------------------------------------------------------------------------------------ */
 
-/* What `show` says beside the shape, all for one rank that holds the whole model. */
+/* Costs of a training step on one rank that holds the whole model. */
 typedef struct {
   int seq;
   int64_t subgroup_numel;
@@ -164,17 +164,18 @@ static void add_shape(hk_table *table, const hk_model *model) {
 
 static void add_costs(hk_table *table, const costs *cost) {
   char at_seq[64], of_size[64], count[32];
-  snprintf(at_seq, sizeof at_seq, "bytes of one sequence of %d tokens", cost->seq);
+  snprintf(at_seq, sizeof at_seq, "bytes per sequence of %d tokens", cost->seq);
   snprintf(of_size, sizeof of_size, "of %s parameters",
            hk_format_count(cost->subgroup_numel, count, sizeof count));
   hk_table_row(table);
   hk_table_cell(table, "forward");
   hk_table_cell(table, "%.4g", cost->flops_per_token / 1e9);
-  hk_table_cell(table, "Gflop a token, at %d tokens a sequence", cost->seq);
+  hk_table_cell(table, "Gflop per token, with %d tokens per sequence", cost->seq);
   add_count(table, "activations, checkpointed", cost->checkpointed, at_seq);
   add_count(table, "activations, kept", cost->kept, at_seq);
   add_count(table, "subgroups, exact", (int64_t)cost->exact, of_size);
-  add_count(table, "subgroups, DeepSpeed", (int64_t)cost->soft, "of at least that, tensors whole");
+  add_count(table, "subgroups, DeepSpeed", (int64_t)cost->soft,
+            "of at least that many, tensors not divided");
 }
 
 static hk_status print_tensors(const hk_model *model, hk_error *err) {
@@ -202,8 +203,8 @@ static hk_status show_text(const hk_model *model, const costs *cost, bool tensor
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
   if (given && !cJSON_IsNull(given))
     hk_print_text(0, 0,
-                  "warning: its quantization_config is ignored: all parameters count as bf16 and "
-                  "are trained");
+                  "warning: its quantization_config is ignored: all parameters are counted as bf16 "
+                  "and as trained");
   return tensors ? print_tensors(model, err) : HK_OK;
 }
 
@@ -223,8 +224,8 @@ const hk_command hk_command_model_list = {
     .summary = "Lists the model presets that ship with hocket",
     .usage = "[--wide] [--json]",
     .details =
-        "A Hugging Face config.json, or a document that lists tensors and blocks, can also be\n"
-        "given as a FILE wherever --model is.",
+        "Wherever --model is accepted, a FILE can be given instead: a Hugging Face\n"
+        "config.json, or a document that lists tensors and blocks.",
     .example = "hocket model list",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = list,
@@ -232,7 +233,7 @@ const hk_command hk_command_model_list = {
 
 const hk_command hk_command_model_show = {
     .name = "model show",
-    .summary = "Shows a model's shape, its exact parameters and what a training step costs",
+    .summary = "Shows a model's shape, parameters and cost per training step",
     .usage = "NAME|FILE [--tensors] [--seq N] [--subgroup NUMEL] [--wide] [--json]",
     .details =
         "Activations and subgroups are those of one GPU that holds the whole model and\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket plan: which schedule, how long an iteration, does it fit, and why. */
+/* hocket plan: ranks the schedules of a model on a machine. */
 #include <stdio.h>
 
 #include "cli/command.h"
@@ -12,7 +12,7 @@
 
 /* -- Text ------------------------------------------------------------------------------------ */
 
-/* The answer in a line: which schedule, how long, does it fit, how far from the limit, and why. */
+/* The answer in one line: schedule, iteration time, update time / lower bound, busiest resource. */
 static void print_answer(const hk_ranking *ranking) {
   const hk_forecast *best = &ranking->forecasts[0];
   char title[96], ratio[48] = "";
@@ -29,7 +29,7 @@ static void print_answer(const hk_ranking *ranking) {
                 100 * best->limiter_utilization);
 }
 
-/* What the first line says, at length. */
+/* The reasons for the answer, memory, throughput, lower bound. */
 static void print_why(const hk_ranking *ranking) {
   const hk_forecast *best = &ranking->forecasts[0];
   const hk_memory_report *memory = &best->result.memory;
@@ -95,7 +95,7 @@ static void missing_cell(hk_table *table, hk_bytes missing) {
 static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
   static const hk_column columns[] = {{"does not fit", HK_WRAP},
                                       {"runtime", HK_LEFT},
-                                      {"missing: GPU GiB", HK_RIGHT},
+                                      {"lacks GPU GiB", HK_RIGHT},
                                       {"host GiB", HK_RIGHT},
                                       {"because", HK_LEFT | HK_SPARE(1)}};
   hk_table table;
@@ -199,7 +199,7 @@ static hk_status save_winner(const hk_args *args, const hk_setup *setup, const h
   HK_TRY(hk_emit_flush(err));
   HK_TRY(hk_setup_save_plan(&winner->plan, &setup->machine, args->output, err));
   if (!args->quiet && !hk_emit_instead(args->output))
-    fprintf(stderr, "hocket plan: wrote the winner, %s under %s, to %s\n",
+    fprintf(stderr, "hocket plan: wrote the best schedule, %s under %s, to %s\n",
             hk_forecast_title(winner, title, sizeof title), hk_runtime_name(winner->plan.runtime),
             args->output);
   return HK_OK;
@@ -232,15 +232,17 @@ const hk_command hk_command_plan = {
     .summary = "Ranks the offload schedules of a model on a machine",
     .usage = "--model NAME|FILE --machine NAME|FILE [OPTIONS]",
     .details =
-        "Simulates every policy, under both runtimes and at several settings, and prints in\n"
-        "the first line which is best, ms an iteration, its update in units of the lower bound "
-        "and\n"
-        "the busiest resource; then the reasons, a table by iteration time, and what does not\n"
-        "fit (--wide: why). Exit 1 when nothing fits. OMP_NUM_THREADS sets how\n"
-        "many threads simulate; the result is the same. With --overlap also the best of some 64\n"
-        "plans that keep the first blocks' state on the GPU and run others ahead of the norm.",
+        "Simulates every policy under both runtimes at several settings. The first line\n"
+        "is the answer: the best schedule, its time per iteration, its update time in\n"
+        "multiples of the lower bound, and the busiest resource. A table ranks the\n"
+        "schedules by iteration time; a second one lists those that do not fit (--wide\n"
+        "adds the reasons).\n"
+        "With --overlap it also searches some 64 plans that keep the state of the first\n"
+        "blocks on the GPU or update some parameters before the gradient norm is known.\n"
+        "OMP_NUM_THREADS sets the number of threads; the result does not depend on it.\n"
+        "Exit 1: no schedule fits.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
-    .output = "write the winner as a plan for 'simulate' and 'trace export'",
+    .output = "write the best schedule as a plan file ('-': to stdout)",
     .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) |
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .dash = HK_DASH_INSTEAD,

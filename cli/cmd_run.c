@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket run: a plan's update phase on real hardware. */
+/* hocket run: the optimizer steps of a plan on real hardware. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,7 @@
 #include "traces/chrome.h"
 
 #define DEFAULT_STEPS 10
-/* Whose time does not count: caches, page tables and clocks settle. */
-#define WARM_UP 1
+#define WARM_UP       1 /* steps that are not timed: caches, page tables and clocks settle */
 
 typedef struct {
   hk_plan plan;
@@ -32,11 +31,11 @@ typedef struct {
   int steps, wanted, skipped;
   const volatile sig_atomic_t *stop;
   bool interrupted;
-  hk_ns saved, save_took; /* when last, or when steps began; 0: never */
-  int saved_steps;        /* that the checkpoint has of this run */
-  hk_error mismatch;      /* what --check found; HK_OK: nothing */
+  hk_ns saved, save_took; /* time of the last save (at first: of the first step); its duration */
+  int saved_steps;        /* steps of this run that the checkpoint includes */
+  hk_error mismatch;      /* difference found by --check; HK_OK: none */
   char checksum[33];
-  int64_t kept; /* id of the last step's timeline; 0: not kept */
+  int64_t kept; /* id of the last step's timeline; 0: not stored */
 } running;
 
 /* -- Progress ---------------------------------------------------------------------------------- */
@@ -69,7 +68,7 @@ static hk_status make_engine(const hk_args *args, running *r, hk_error *err) {
     const char *notes = hk_engine_notes(r->engine);
     if (notes[0] != 0) fprintf(stderr, "hocket run: note: %s\n", notes);
     if (resumes) {
-      fprintf(stderr, "hocket run: going on after step %lld of %s\n",
+      fprintf(stderr, "hocket run: continuing after step %lld of %s\n",
               (long long)hk_engine_step_number(r->engine), args->checkpoint_file);
     }
   }
@@ -87,8 +86,9 @@ static hk_status save(const hk_args *args, running *r, hk_error *err) {
   return HK_OK;
 }
 
-/* Between two steps. What cannot be saved now may be later: the steps go on, the file is as it was.
- * Time starts anew, so that a full disk is not tried after each step. */
+/* Called between two steps. A failure is noted, and the run continues: the file is unchanged, and
+ * the next save may succeed. The interval starts again, so that a full disk is not tried after each
+ * step. */
 static void save_if_due(const hk_args *args, running *r) {
   hk_error why = {0};
   if (args->checkpoint_file == NULL || r->steps == r->wanted) return;
@@ -98,7 +98,7 @@ static void save_if_due(const hk_args *args, running *r) {
   if (save(args, r, &why) == HK_OK) return;
   r->saved = hk_now();
   end_progress(args);
-  if (!args->quiet) fprintf(stderr, "hocket run: note: %s; the run goes on\n", why.message);
+  if (!args->quiet) fprintf(stderr, "hocket run: note: %s; the run continues\n", why.message);
 }
 
 /* -- Steps ------------------------------------------------------------------------------------- */
@@ -123,14 +123,14 @@ static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
   end_progress(args);
   r->interrupted = *r->stop != 0;
   if (r->interrupted && r->steps == 0) return HK_OK;
-  /* Never over a checkpoint that may be right. */
+  /* A wrong state must not replace a right one. */
   if (args->checkpoint_file != NULL && r->mismatch.status == HK_OK) HK_TRY(save(args, r, err));
   return hk_engine_checksum(r->engine, r->checksum, err);
 }
 
-/* -- Keeping ----------------------------------------------------------------------------------- */
+/* -- Storing ----------------------------------------------------------------------------------- */
 
-/* By a device of its own beside the engine's. */
+/* Opens a device of its own, beside the engine's. */
 static hk_status take_fingerprint(const hk_args *args, cJSON **out, hk_error *err) {
   const hk_backend_ops *ops = NULL;
   const hk_backend_options options = {.memory = HK_MIB};
@@ -145,7 +145,7 @@ static hk_status take_fingerprint(const hk_args *args, cJSON **out, hk_error *er
   return *out ? HK_OK : hk_fail_memory(err, sizeof here, "a fingerprint");
 }
 
-/* With --keep; not a step whose result was wrong. */
+/* --keep: stores the last step's timeline, unless its result was wrong. */
 static hk_status keep(const hk_args *args, running *r, hk_error *err) {
   if (!args->keep || r->steps == 0 || r->mismatch.status != HK_OK) return HK_OK;
   cJSON *fingerprint = NULL;
@@ -236,12 +236,13 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
       r->plan.cpu_threads);
   hk_table_row(&table);
   hk_table_cell(&table, "update");
-  hk_table_cell(&table, "%.3f ms, %.3f to %.3f over %d steps: %.2f G parameters/s", s->median,
+  hk_table_cell(&table, "%.3f ms (%.3f to %.3f over %d steps), %.2f G parameters/s", s->median,
                 s->min, s->max, s->n, s->params_per_s / 1e9);
   if (args->check && r->mismatch.status == HK_OK) {
     hk_table_row(&table);
     hk_table_cell(&table, "check");
-    hk_table_cell(&table, "p, m, v and bf16 weights equal plain AdamW's, bit for bit, in %d steps",
+    hk_table_cell(&table,
+                  "p, m, v and bf16 weights equal those of plain AdamW, bit for bit, in %d steps",
                   r->steps);
   }
   hk_table_row(&table);
@@ -249,7 +250,7 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
   hk_table_cell(&table, "%s", r->checksum);
   if (r->kept) {
     hk_table_row(&table);
-    hk_table_cell(&table, "kept");
+    hk_table_cell(&table, "stored");
     hk_table_cell(&table, "the last step, as timeline %lld", (long long)r->kept);
   }
   return hk_table_print(&table, err);
@@ -278,12 +279,12 @@ static hk_status answer(const hk_args *args, running *r, hk_error *err) {
   if (idle)
     return hk_fail(err, HK_NO, "interrupted before the first of %d steps: nothing was changed",
                    r->wanted);
-  return hk_fail(err, HK_NO, "interrupted after %d of %d steps, between two of them%s%s", r->steps,
-                 r->wanted, args->checkpoint_file != NULL ? "; the state is in " : "",
+  return hk_fail(err, HK_NO, "interrupted after %d of %d steps%s%s", r->steps, r->wanted,
+                 args->checkpoint_file != NULL ? "; the state is in " : "",
                  args->checkpoint_file != NULL ? args->checkpoint_file : "");
 }
 
-/* What would be written when all work is done, or lose it. */
+/* Fails before the first step if a file could not be written after the last one. */
 static hk_status check_outputs(const hk_args *args, hk_error *err) {
   hk_store *store = NULL;
   if (args->checkpoint_every > 0 && args->checkpoint_file == NULL)
@@ -323,16 +324,17 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_run = {
     .name = "run",
-    .summary = "Runs a plan's update phase on real hardware, and times it",
+    .summary = "Runs a plan's optimizer steps on real hardware, timed",
     .usage = "PLAN.json [--backend cuda|host] [OPTIONS]",
     .details =
-        "Gives the engine made-up weights and gradients and takes optimizer steps with real\n"
-        "state in host memory, real copies and real kernels. --check compares every bit with\n"
-        "plain AdamW after each step. The checksum is equal for equal model, seed and steps,\n"
-        "whatever the policy. The first step is not timed. Ctrl-C, SIGTERM and SIGHUP stop\n"
-        "between two steps; with --checkpoint nothing is lost and the same command goes on. Exit 1 "
-        "when a bit\n"
-        "differs or the run was interrupted, 3 when there is no such device.",
+        "Takes optimizer steps with generated weights and gradients: real state in host\n"
+        "memory, real copies, real kernels. --check compares every bit of weights and\n"
+        "state with a plain AdamW after each step. The checksum depends on model, seed\n"
+        "and number of steps only, not on the policy. The first step is not timed.\n"
+        "Ctrl-C, SIGTERM and SIGHUP stop the run between two steps. With --checkpoint the\n"
+        "state is saved, and the same command continues.\n"
+        "Exit 1: a bit differs, or the run was interrupted. Exit 3: no such device, or\n"
+        "another process uses the checkpoint.",
     .example = "hocket run plan.json --backend host --steps 5 --check",
     .options = HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
                HK_OPTION(MAX_NORM) | HK_OPTION(CPU_THREADS) | HK_OPTION(CHECK) |

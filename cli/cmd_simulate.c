@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket simulate: one plan, or one policy, on one machine. */
+/* hocket simulate: one plan or one policy on one machine. */
 #include <stdio.h>
 
 #include "cli/command.h"
@@ -9,7 +9,7 @@
 #include "cli/setup.h"
 #include "cli/stored_timeline.h"
 
-/* With --keep; *id stays 0 without. */
+/* --keep: stores the timeline. *id: 0 without. */
 static hk_status keep(const hk_args *args, const hk_forecast *forecast, const hk_machine *machine,
                       int64_t *id, hk_error *err) {
   *id = 0;
@@ -46,7 +46,7 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
 static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
                             const hk_machine *machine, int64_t kept, hk_error *err) {
   HK_TRY(hk_report_text(forecast, machine, args->quiet, err));
-  if (kept) printf("kept as timeline %lld\n", (long long)kept);
+  if (kept) printf("stored as timeline %lld\n", (long long)kept);
   if (!args->explain) return HK_OK;
   putchar('\n');
   return hk_explain_text(machine, err);
@@ -76,18 +76,19 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_simulate = {
     .name = "simulate",
-    .summary = "Simulates one iteration of a plan, or of a policy with settings",
+    .summary = "Simulates one iteration of a plan or of a policy",
     .usage =
         "PLAN.json [--machine NAME|FILE] [OPTIONS]\n"
         "       hocket simulate --model NAME|FILE --machine NAME|FILE --policy NAME [OPTIONS]",
     .details =
-        "Prints the three phases, throughput, lower bounds, memory, and how busy lanes and\n"
-        "resources are. A plan file fixes model, job and policy; without --machine it runs\n"
-        "on the machine that it was made for. Exit 1 when it does not fit.",
+        "Prints the times of forward, backward and update, throughput, lower bounds,\n"
+        "memory, and how busy each lane and resource is. A plan file fixes model, job and\n"
+        "policy. Without --machine it is simulated on the machine that it was made for.\n"
+        "Exit 1: it does not fit.",
     .example =
         "hocket simulate --model llama-2-7b --machine polaris-a100-4x40gb --policy "
         "interleave --stride 2",
-    .output = "write the plan that was simulated",
+    .output = "write the simulated plan to a file ('-': to stdout)",
     .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(KEEP) |
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
                HK_OPTION(CHECK),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket trace export: a simulated iteration, or a stored timeline and its pair, for Perfetto or as
- * a table. */
+/* hocket trace export: writes a simulated iteration, or a stored timeline and its pair, as a Chrome
+ * trace or as CSV. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static bool wants_csv(const hk_args *args) {
   return args->csv || (length > 4 && strcmp(args->output + length - 4, ".csv") == 0);
 }
 
-/* Of a pair the prediction comes first. */
+/* layers[0] of two is the prediction. */
 static hk_status write_csv(const hk_args *args, const hk_graph *graph,
                            const hk_chrome_layer *layers, size_t n, hk_error *err) {
   const hk_timeline *timeline = layers[n - 1].timeline;
@@ -69,12 +69,12 @@ static hk_status write_layers(const hk_args *args, const hk_graph *graph,
                          : hk_chrome_write_layers(graph, layers, n, title, args->output, err);
 }
 
-/* What was written; nothing where that is what stdout has. */
+/* Prints what was written, unless the document or a JSON object is on stdout. */
 static void tell_written(const hk_args *args, const hk_graph *graph, hk_ns makespan) {
   if (!args->output || args->json || hk_emit_instead(args->output)) return;
   printf("%s: %zu operations on %zu lanes, %.1f ms; %s\n", args->output, graph->n_ops,
          graph->n_lanes, hk_ms(makespan),
-         wants_csv(args) ? "a row each" : "open it in ui.perfetto.dev");
+         wants_csv(args) ? "one row per operation" : "open it in ui.perfetto.dev");
 }
 
 static cJSON *begin_json(const hk_args *args, const hk_graph *graph, bool *ok) {
@@ -120,7 +120,7 @@ static hk_status export_plan(const hk_args *args, hk_error *err) {
 
 /* -- Stored timelines -------------------------------------------------------------------------- */
 
-/* The one that was asked for, and its pair unless there is none or it is not wanted. */
+/* The named timeline and, unless --alone is given, its pair if it has one. */
 typedef struct {
   hk_loaded_timeline timelines[2];
   size_t n;
@@ -187,7 +187,7 @@ static hk_status export_kept(const hk_args *args, hk_error *err) {
 
 static hk_status run(const hk_args *args, hk_error *err) {
   if (!args->output && !args->csv)
-    return hk_fail(err, HK_INPUT, "-o FILE is needed: where the trace goes");
+    return hk_fail(err, HK_INPUT, "-o FILE is needed, the file to write");
   if (!args->output && args->json)
     return hk_fail(
         err, HK_INPUT,
@@ -198,22 +198,24 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_trace_export = {
     .name = "trace export",
-    .summary = "Writes a simulated or stored timeline as a Chrome trace, for Perfetto, or as CSV",
+    .summary = "Writes a timeline as a Chrome trace for Perfetto, or as CSV",
     .usage =
         "PLAN.json [--machine NAME|FILE] -o FILE [OPTIONS]\n"
         "       hocket trace export --model NAME|FILE --machine NAME|FILE --policy NAME "
         "-o FILE [OPTIONS]\n"
         "       hocket trace export ID [--alone] -o FILE [OPTIONS]",
     .details =
-        "One track a lane, one slice an operation, arrows for dependencies between lanes,\n"
-        "counters for memory and rates. A plan that does not fit is traced all the same. ID is\n"
-        "a stored timeline ('hocket trace list'); if it is one of a pair both are written, each\n"
-        "lane's measurement under its prediction, but for --alone. With --csv, or a FILE that\n"
-        "ends in .csv, a table of all operations with their times in ns.",
+        "One track per lane, one slice per operation, arrows for dependencies between\n"
+        "lanes, counters for memory and rates. A plan that does not fit is exported, too,\n"
+        "with a note.\n"
+        "ID is a stored timeline ('hocket trace list'). If it is one of a pair, both are\n"
+        "written, each lane's measurement below its prediction; --alone writes one.\n"
+        "--csv, or a FILE that ends in .csv: a table with one row per operation, times in\n"
+        "ns.",
     .example =
         "hocket trace export --model llama-2-7b --machine polaris-a100-4x40gb --policy "
         "streamed -o trace.json",
-    .output = "the trace (Trace Event Format, JSON), or CSV",
+    .output = "the trace (Trace Event Format, JSON) or the CSV file",
     .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(ALONE) |
                HK_OPTION(CSV) | HK_OPTION(JSON) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
     .most_operands = 1,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket trace diff: where two stored timelines of one plan part, and why. */
+/* hocket trace diff: the differences of two stored timelines of one plan, and their causes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 
 typedef struct {
   hk_loaded_timeline a, b;
-  hk_op_cost *costs; /* of a, if it was predicted from a profile; NULL: not known */
+  hk_op_cost *costs; /* of a, if it was simulated; NULL: unknown */
   hk_timeline_comparison comparison;
 } differing;
 
-/* -- Whether they can be compared -------------------------------------------------------------- */
+/* -- Checks ------------------------------------------------------------------------------------ */
 
 /* "forward, backward, update". */
 static const char *list_phases(unsigned phases, char *buffer, size_t size) {
@@ -29,7 +29,7 @@ static const char *list_phases(unsigned phases, char *buffer, size_t size) {
   return buffer;
 }
 
-/* In what the plans, or what was run of them, differ first: the name and both values. */
+/* The first property in which the plans or their phases differ; x and y: both values. */
 static const char *tell_difference(const hk_loaded_timeline *a, const hk_loaded_timeline *b,
                                    char x[64], char y[64]) {
   const hk_plan *p = &a->plan, *q = &b->plan;
@@ -59,10 +59,11 @@ static hk_status check_alike(const hk_loaded_timeline *a, const hk_loaded_timeli
   hk_graph_hash(&a->graph, first);
   hk_graph_hash(&b->graph, second);
   if (strcmp(first, second) == 0) return HK_OK;
-  return hk_fail(err, HK_INPUT,
-                 "timelines %lld and %lld cannot be joined by operation, as those of one plan can: "
-                 "their %s are '%s' and '%s'",
-                 (long long)a->kept.id, (long long)b->kept.id, tell_difference(a, b, x, y), x, y);
+  return hk_fail(
+      err, HK_INPUT,
+      "timelines %lld and %lld are not of the same plan and cannot be joined by operation: "
+      "their %s are '%s' and '%s'",
+      (long long)a->kept.id, (long long)b->kept.id, tell_difference(a, b, x, y), x, y);
 }
 
 /* -- Comparing --------------------------------------------------------------------------------- */
@@ -136,13 +137,14 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_trace_diff = {
     .name = "trace diff",
-    .summary = "Says where and why two stored timelines of one plan part",
+    .summary = "Compares two stored timelines of one plan",
     .usage = "A B [--wide] [--json]",
     .details =
-        "A and B are ids ('hocket trace list'). Joins them by operation and prints makespan,\n"
-        "lanes and kinds of operation, with the errors of A as a prediction of B, and puts the\n"
-        "difference of the makespans down to causes that add up to it. If A was simulated, what\n"
-        "an operation takes alone is known from its profile, and contention told from rate.",
+        "A and B are ids ('hocket trace list'). Joins the timelines by operation and\n"
+        "prints makespan, phases, lanes and kinds of operation, with the error of A as a\n"
+        "prediction of B. The difference of the makespans is divided among causes that\n"
+        "add up to it. If A was simulated, its profile tells what each operation takes\n"
+        "alone, and so separates contention from rate.",
     .example = "hocket trace diff 1 2",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 2,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket trace import: rows of a run table from the logs of training runs. */
+/* hocket trace import: converts logs of training runs to rows of a run table. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,21 +13,21 @@
 #include "core/model.h"
 #include "traces/import_deepspeed.h"
 
-#define WARM_UP 2 /* as in the published tables */
+#define WARM_UP 2 /* iterations skipped, as in the published tables */
 
 typedef struct {
   const char *path;
   hk_import_report report;
-  char error[1024]; /* why it gave no row, "" when it gave one */
+  char error[1024]; /* why it gave no row; "": it gave one */
 } imported;
 
 typedef struct {
   hk_run_table table;
   imported *logs;
   int n_logs;
-} import;
+} import_task;
 
-/* -- What the command line fills in ------------------------------------------------------------ */
+/* -- Values from the command line -------------------------------------------------------------- */
 
 static hk_status fill_model(const char *name_or_file, hk_run *run, hk_error *err) {
   hk_model model = {0};
@@ -56,26 +56,26 @@ static hk_status fill_defaults(const hk_args *args, hk_run *run, hk_error *err) 
   return status;
 }
 
-/* -- Notes for people -------------------------------------------------------------------------- */
+/* -- Notes ------------------------------------------------------------------------------------- */
 
 static void note_skipped(const hk_import_report *report, FILE *out) {
-  if (report->runs > 1) fprintf(out, "; the last of %d runs in this file", report->runs);
-  if (report->cut_end) fprintf(out, "; its last line is cut off and was left out");
+  if (report->runs > 1) fprintf(out, "; used the last of %d runs in this file", report->runs);
+  if (report->cut_end) fprintf(out, "; skipped its last line, which is cut off");
   if (report->long_lines > 0)
-    fprintf(out, "; only the first 64 KiB of %lld long lines were read", report->long_lines);
-  if (report->nul_bytes > 0) fprintf(out, "; %lld NUL bytes left out", report->nul_bytes);
+    fprintf(out, "; read only the first 64 KiB of %lld long lines", report->long_lines);
+  if (report->nul_bytes > 0) fprintf(out, "; skipped %lld NUL bytes", report->nul_bytes);
   if (report->bad_numbers > 0)
-    fprintf(out, "; %lld numbers left out that are cut off or can be read in two ways (line %lld)",
+    fprintf(out, "; skipped %lld numbers that are cut off or ambiguous (first in line %lld)",
             report->bad_numbers, report->bad_line);
-  if (report->paced) fprintf(out, "; iter_ms is the time from step to step");
+  if (report->paced) fprintf(out, "; iter_ms is the time between steps");
   if (report->failed) fprintf(out, "; the run failed: %s", report->failure);
   if (*report->missing) fprintf(out, "; not in the log: %s", report->missing);
   if (report->incomplete)
     fprintf(out,
-            "; a run table needs all that hocket simulates by: see --model, --nodes, --tp, --seq");
+            "; hocket cannot simulate the row without them: see --model, --nodes, --tp, --seq");
 }
 
-/* One line a log. What a log holds may be anything, so control characters do not reach stderr. */
+/* Prints one line per log, with its control characters replaced. */
 static hk_status note(const imported *log, hk_error *err) {
   char *text = NULL;
   size_t size = 0;
@@ -98,7 +98,7 @@ static hk_status note(const imported *log, hk_error *err) {
 
 /* -- JSON -------------------------------------------------------------------------------------- */
 
-/* Unknown is null. */
+/* NAN (unknown) becomes null. */
 static void put_known(cJSON *object, const char *key, double value, bool *ok) {
   if (!isnan(value))
     hk_put_number(object, key, value, ok);
@@ -135,7 +135,7 @@ static void put_log(const imported *log, cJSON *entry, bool *ok) {
   hk_put_bool(entry, "complete", !*log->error && !report->incomplete, ok);
 }
 
-static hk_status print_json(const import *im, hk_error *err) {
+static hk_status print_json(const import_task *im, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.trace_import/1", &ok);
   cJSON *rows = hk_put_array(root, "rows", &ok), *logs = hk_put_array(root, "logs", &ok);
@@ -147,8 +147,9 @@ static hk_status print_json(const import *im, hk_error *err) {
 
 /* -- The command ------------------------------------------------------------------------------- */
 
-/* A log without a row is noted and the others go on: one failed run among many is no surprise. */
-static hk_status read_logs(const hk_args *args, const hk_run *defaults, import *im, hk_error *err) {
+/* A log that gives no row is noted; the other logs are still read. */
+static hk_status read_logs(const hk_args *args, const hk_run *defaults, import_task *im,
+                           hk_error *err) {
   const hk_import_options options = {
       .skip = WARM_UP, .machine = args->machine, .defaults = defaults};
   im->logs = calloc((size_t)args->n_operands, sizeof *im->logs);
@@ -174,7 +175,7 @@ static hk_status write_table(const hk_run_table *table, const char *path, hk_err
   return status;
 }
 
-static hk_status answer(const hk_args *args, const import *im, hk_error *err) {
+static hk_status answer(const hk_args *args, const import_task *im, hk_error *err) {
   if (args->output) HK_TRY(write_table(&im->table, args->output, err));
   if (args->json)
     HK_TRY(print_json(im, err));
@@ -189,7 +190,7 @@ static hk_status answer(const hk_args *args, const import *im, hk_error *err) {
   return hk_fail(err, HK_NO, "%zu of %d logs gave a row", im->table.n, im->n_logs);
 }
 
-static hk_status fail_all(const import *im, hk_error *err) {
+static hk_status fail_all(const import_task *im, hk_error *err) {
   if (im->n_logs > 1)
     return hk_fail(err, HK_INPUT, "none of the %d logs gave a row; the first: %s", im->n_logs,
                    im->logs[0].error);
@@ -198,10 +199,10 @@ static hk_status fail_all(const import *im, hk_error *err) {
 
 static hk_status run(const hk_args *args, hk_error *err) {
   if (strcmp(args->operands[0], "deepspeed") != 0)
-    return hk_fail(err, HK_INPUT, "unknown kind of log '%s'; 'deepspeed' is what can be read",
+    return hk_fail(err, HK_INPUT, "unknown kind of log '%s'; expected 'deepspeed'",
                    args->operands[0]);
   hk_run defaults;
-import im = {0 };
+  import_task im = {0};
   HK_TRY(fill_defaults(args, &defaults, err));
   hk_status status = read_logs(args, &defaults, &im, err);
   if (status == HK_OK) status = im.table.n > 0 ? answer(args, &im, err) : fail_all(&im, err);
@@ -213,16 +214,16 @@ import im = {0 };
 
 const hk_command hk_command_trace_import = {
     .name = "trace import",
-    .summary = "Turns logs of DeepSpeed and Megatron-DeepSpeed into rows of a run table",
+    .summary = "Converts DeepSpeed and Megatron logs to a run table",
     .usage = "deepspeed LOG... [OPTIONS]",
     .details =
-        "One row a log ('-' is standard input), as CSV: medians over the iterations after the\n"
-        "first two, shape and settings as the log says them; nothing is guessed. --machine names\n"
-        "the profile that the rows are for; --model, --nodes, --tp and --seq count only for what\n"
-        "a log does not say. What was left out of each log is noted on stderr.\n"
-        "Exit status 1: some logs gave no row.",
+        "Writes CSV, one row per log ('-': standard input): medians over the iterations\n"
+        "after the first two, and the shape and settings that the log states. Nothing is\n"
+        "guessed: what a log does not state stays empty, unless --model, --nodes, --tp or\n"
+        "--seq gives it. --machine names the profile of the rows. Notes on stderr list\n"
+        "what was skipped in each log. Exit 1: some logs gave no row.",
     .example = "hocket trace import deepspeed run.log --machine polaris-a100-4x40gb -o runs.csv",
-    .output = "the run table (CSV)",
+    .output = "write the run table (CSV) to a file",
     .dash = HK_DASH_SAME,
     .options = HK_OPTION(MACHINE) | HK_OPTION(MODEL) | HK_OPTION(NODES) | HK_OPTION(TP) |
                HK_OPTION(SEQ) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(QUIET),

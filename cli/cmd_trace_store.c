@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket trace list | show | delete: timelines of the store. */
+/* hocket trace list | show | delete: stored timelines. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static hk_status list_text(const hk_stored_timeline *kept, size_t n, hk_error *e
   if (n == 0) {
     hk_print_text(0, 0,
                   "no timelines are stored: 'hocket simulate --keep', 'hocket run --keep' and "
-                  "'hocket validate engine' keep theirs");
+                  "'hocket validate engine' store them");
     return HK_OK;
   }
   hk_table table;
@@ -83,14 +83,15 @@ static hk_status list(const hk_args *args, hk_error *err) {
   return status;
 }
 
-/* -- show: what it sums up --------------------------------------------------------------------- */
+/* -- show: sums ---------------------------------------------------------------------------------
+ */
 
 typedef struct {
   size_t n;
   hk_ns busy;
 } total;
 
-/* By lane and by kind of operation. */
+/* Sums per lane and per kind of operation. */
 typedef struct {
   const hk_loaded_timeline *timeline;
   total *lanes; /* [n_lanes] */
@@ -113,7 +114,7 @@ static hk_status sum_up(const hk_loaded_timeline *timeline, totals *out, hk_erro
   return HK_OK;
 }
 
-/* Of the makespan; 0 where there is none. */
+/* busy / makespan; 0 if the makespan is 0. */
 static double share(const totals *t, hk_ns busy) {
   const hk_ns makespan = t->timeline->timeline.makespan;
   return makespan > 0 ? (double)busy / (double)makespan : 0;
@@ -249,7 +250,7 @@ static hk_status print_lanes(const totals *t, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-/* The kind that takes most among those not shown yet, which it becomes; -1: none is left. */
+/* The kind with the longest total time that was not shown yet; marks it as shown. -1: none left. */
 static int next_kind(const totals *t, bool shown[HK_OP_KIND_COUNT]) {
   int best = -1;
   for (int k = 0; k < HK_OP_KIND_COUNT; k++)
@@ -259,7 +260,7 @@ static int next_kind(const totals *t, bool shown[HK_OP_KIND_COUNT]) {
   return best;
 }
 
-#define TOP 8 /* kinds that are shown */
+#define TOP 8 /* number of kinds shown */
 
 static hk_status print_kinds(const totals *t, hk_error *err) {
   static const hk_column columns[] = {
@@ -322,11 +323,13 @@ static hk_status delete (const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_trace_list = {
     .name = "trace list",
-    .summary = "Lists the stored timelines, simulated and measured, latest first",
+    .summary = "Lists the stored timelines, simulated and measured",
     .usage = "[--wide] [--json]",
     .details =
-        "A prediction and its measurement are a pair and name each other. Timelines are kept by\n"
-        "'hocket validate engine', 'hocket simulate --keep' and 'hocket run --keep'.",
+        "The latest comes first. A prediction and its measurement are a pair and name\n"
+        "each other.\n"
+        "'hocket validate engine', 'hocket simulate --keep' and 'hocket run --keep' store\n"
+        "timelines.",
     .example = "hocket trace list",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = list,
@@ -334,12 +337,12 @@ const hk_command hk_command_trace_list = {
 
 const hk_command hk_command_trace_show = {
     .name = "trace show",
-    .summary = "Shows a stored timeline and all that it takes to make it again",
+    .summary = "Shows a stored timeline and how it was made",
     .usage = "ID [--wide] [--json]",
     .details =
-        "Plan, profile, fingerprint of the machine and version of hocket; phases, lanes and the\n"
-        "kinds of operation that take most. --json has the documents in full: the plan can be\n"
-        "simulated or run again.",
+        "Prints plan, profile, fingerprint of the machine and version of hocket; phases,\n"
+        "lanes, and the kinds of operation that take most time. --json contains the\n"
+        "documents in full: the plan can be simulated or run again.",
     .example = "hocket trace show 1",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 1,
@@ -351,7 +354,7 @@ const hk_command hk_command_trace_delete = {
     .name = "trace delete",
     .summary = "Deletes a stored timeline",
     .usage = "ID [--json]",
-    .details = "Does not ask. Its pair, if it has one, stays and is then without.",
+    .details = "Deletes without a question. The other timeline of its pair stays.",
     .example = "hocket trace delete 1",
     .options = HK_OPTION(JSON),
     .least_operands = 1,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket validate runs: every row of a run table, predicted and compared. */
+/* hocket validate runs: predicts every row of a run table and compares. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ typedef struct {
   size_t n;
 } machines;
 
-/* -- Which machines ---------------------------------------------------------------------------- */
+/* -- Machines ---------------------------------------------------------------------------------- */
 
 static hk_status add_machine(const char *name_or_file, machines *m, hk_error *err) {
   if (m->n == HK_MOST_MACHINES)
@@ -29,7 +29,7 @@ static hk_status add_machine(const char *name_or_file, machines *m, hk_error *er
   return HK_OK;
 }
 
-/* The stored or shipped profile of each machine that a row names. */
+/* Loads the stored or shipped profile of each machine that a row names. */
 static hk_status add_named_by_rows(const hk_run_table *table, machines *m, hk_error *err) {
   for (size_t row = 0; row < table->n; row++) {
     const char *name = table->runs[row].machine;
@@ -154,7 +154,7 @@ static void add_row(hk_table *table, const hk_run_prediction *row) {
   }
 }
 
-/* "3.9 % step_ms" of every column that was measured, the times first. */
+/* Prints the median error of every column that was measured. */
 static void print_medians(const hk_run_comparison *c) {
   printf("median absolute error:");
   for (int f = 0; f < HK_RUN_FIGURES; f++)
@@ -166,7 +166,7 @@ static void print_medians(const hk_run_comparison *c) {
 
 static void print_order(const hk_run_comparison *c) {
   if (isnan(c->order.tau)) {
-    puts("Kendall's tau of step_ms: no two rows differ only in policy settings");
+    puts("Kendall's tau of step_ms: not defined, no two rows differ only in policy settings");
     return;
   }
   printf(
@@ -192,7 +192,7 @@ static hk_status print_text(const hk_run_comparison *c, hk_error *err) {
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < c->n; i++) add_row(&table, &c->rows[i]);
   HK_TRY(hk_table_print(&table, err));
-  puts("\nms: predicted/measured and the error");
+  puts("\ntimes in ms: predicted/measured, error of the prediction");
   print_medians(c);
   print_order(c);
   return HK_OK;
@@ -207,7 +207,8 @@ static hk_status answer(const hk_args *args, const hk_run_table *table, const ma
   hk_status status = args->json ? print_json(&comparison, m, err) : print_text(&comparison, err);
   if (status == HK_OK) status = hk_emit_flush(err);
   if (status == HK_OK && comparison.left_out > 0 && !args->quiet)
-    fprintf(stderr, "hocket validate runs: note: %zu of %zu rows name other machines\n",
+    fprintf(stderr,
+            "hocket validate runs: note: skipped %zu of %zu rows, which name other machines\n",
             comparison.left_out, table->n);
   for (size_t i = 0; status == HK_OK && i < m->n; i++)
     hk_node_profile_note(args, "validate runs", m->list[i].document);
@@ -228,15 +229,16 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_validate_runs = {
     .name = "validate runs",
-    .summary = "Predicts every row of a table of measured runs, and compares",
+    .summary = "Compares predictions with a table of measured training runs",
     .usage = "FILE.csv [--machine NAME|FILE]... [--json]",
     .details =
-        "A row becomes a plan under the runtime deepspeed, simulated on the machine that it\n"
-        "names: one of those given (--machine may be repeated; rows of others are left out),\n"
-        "or else the profile of that name. Prints predicted and measured times, the median of\n"
-        "the absolute errors of each column, and Kendall's tau (tau-b) of step_ms over pairs\n"
-        "of rows that differ only in policy, ratio, stride and flush; steps whose measured\n"
-        "ranges overlap are ties. --json adds GPU memory, in GiB.",
+        "Simulates every row as a plan under the runtime deepspeed. The machine is the\n"
+        "profile that the row names: one of those given with --machine (which may be\n"
+        "repeated; other rows are skipped), else the profile of that name.\n"
+        "Prints predicted and measured times, the median absolute error of each column,\n"
+        "and Kendall's tau-b of step_ms over pairs of rows that differ only in policy,\n"
+        "ratio, stride and flush. Two rows whose measured ranges overlap count as a tie.\n"
+        "--json adds GPU memory in GiB.",
     .example = "hocket validate runs published-runs.csv",
     .options = HK_OPTION(MACHINE) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket validate again: rankings that were measured before, predicted anew. */
+/* hocket validate again: predicts measured rankings again, with another profile or version. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,10 +30,10 @@ typedef struct {
   hk_machine machine;
   ranking_file *files; /* [args->n_operands] */
   hk_ranked_plan *runs, *ranked;
-  size_t n_runs, n; /* runs; plans */
+  size_t n_runs, n; /* numbers of runs and of plans */
 } judging;
 
-/* -- What was measured ------------------------------------------------------------------------- */
+/* -- Measurements ------------------------------------------------------------------------------ */
 
 static hk_status read_file(const char *path, ranking_file *f, hk_error *err) {
   const char *schema = NULL;
@@ -71,7 +71,7 @@ static hk_status load_files(judging *j, hk_error *err) {
 
 static hk_status load_profile(judging *j, hk_error *err) {
   if (j->args->machine == NULL)
-    return hk_fail(err, HK_INPUT, "--machine NAME|FILE is needed: the profile to judge by");
+    return hk_fail(err, HK_INPUT, "--machine NAME|FILE is needed: the profile to predict with");
   HK_TRY(hk_profiles_load_document(j->args->machine, &j->document, err));
   for (int i = 0; i < j->args->n_operands; i++) {
     char about[1024];
@@ -88,7 +88,7 @@ static hk_status read_times(const cJSON *entry, hk_ranked_plan *out, hk_error *e
   HK_TRY(hk_json_double(entry, "measured_ms", 0, 1e12, &out->measured_ms, err));
   HK_TRY(hk_json_double(entry, "min_ms", 0, 1e12, &out->least_ms, err));
   HK_TRY(hk_json_double(entry, "max_ms", 0, 1e12, &out->most_ms, err));
-  /* Memory is the plan's, whatever the profile. */
+  /* Memory depends on the plan, not on the profile. */
   HK_TRY(hk_json_double_or(entry, "gpu_memory_error_pct", -1e12, 1e12, NAN,
                            &out->gpu_memory_error_pct, err));
   HK_TRY(hk_json_array(entry, "rounds_ms", &rounds, err));
@@ -108,8 +108,8 @@ static hk_status check_timeline(const hk_loaded_timeline *kept, const char *titl
     return HK_OK;
   return hk_fail(
       err, HK_INPUT,
-      "timeline %lld of the store is not a measured update of '%s' but a %s one of '%s': "
-      "HOCKET_STORE must name the store that the ranking used",
+      "timeline %lld of the store is not a measured update of '%s' but a %s one of '%s': set "
+      "HOCKET_STORE to the store that the ranking used",
       (long long)kept->kept.id, title, hk_stored_timeline_kind(&kept->kept), own);
 }
 
@@ -134,7 +134,7 @@ static hk_status judge_one(judging *j, const cJSON *entry, hk_error *err) {
   const hk_status status = predict(j, &kept, out, err);
   hk_loaded_timeline_free(&kept);
   HK_TRY(status);
-  /* Over what the one step that was kept says of them. */
+  /* Replaces the times of the one step that was stored. */
   HK_TRY(read_times(entry, out, err));
   j->n_runs++;
   return HK_OK;
@@ -154,15 +154,15 @@ static hk_status judge_all(judging *j, hk_error *err) {
 
 /* -- Answer ------------------------------------------------------------------------------------ */
 
-/* All runs of one plan, of which the first is run `first`, as one; one file's rounds stay its. */
+/* Combines all runs of one plan, of which runs[first] is the first. The rounds of a single file
+ * stay as they are. */
 static hk_status gather(judging *j, size_t first, hk_error *err) {
   hk_ranked_plan same[HK_MOST_ROUNDS];
   int n = 0;
   for (size_t i = first; i < j->n_runs; i++) {
     if (strcmp(j->runs[i].title, j->runs[first].title) != 0) continue;
     if (n == HK_MOST_ROUNDS)
-      return hk_fail(err, HK_INPUT, "'%s' was run more than %d times", j->runs[i].title,
-                     HK_MOST_ROUNDS);
+      return hk_fail(err, HK_INPUT, "'%s' has more than %d runs", j->runs[i].title, HK_MOST_ROUNDS);
     same[n++] = j->runs[i];
   }
   j->ranked[j->n++] = n == 1 ? same[0] : hk_ranking_median(same, n);
@@ -221,18 +221,18 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_validate_again = {
     .name = NAME,
-    .summary = "Judges rankings that were measured before, by another profile or version",
+    .summary = "Compares stored measurements with another profile or version",
     .usage = "RANKING.json... --machine NAME|FILE [OPTIONS]",
     .details =
-        "Takes what 'validate ranking -o' wrote, of one model and one node, and the\n"
-        "timelines that it kept in the store; predicts every plan anew and judges as that\n"
-        "command does. Nothing is run: a mended simulator can be put to old measurements,\n"
-        "and a calibration that was made around and between the runs to runs that its\n"
-        "node's drift was part of. Of several files each is a round: of each plan the run\n"
-        "with the median time counts, of each of its lanes the median. A profile of another\n"
-        "machine is refused without --force.",
+        "Reads files that 'validate ranking -o' wrote, for one model and one node, and\n"
+        "the timelines that it stored. Predicts every plan again and prints what\n"
+        "'validate ranking' prints. Nothing is run: use it to test a changed simulator,\n"
+        "or a calibration made between the runs, against old measurements. Each of\n"
+        "several files is a round: the run with the median time counts for each plan, the\n"
+        "median for each of its lanes. A profile of another machine is refused without\n"
+        "--force.",
     .example = "hocket validate again ranking.json --machine this-node",
-    .output = "also write the JSON object there",
+    .output = "also write the JSON object to a file",
     .options = HK_OPTION(MACHINE) | HK_OPTION(FORCE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
                HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,

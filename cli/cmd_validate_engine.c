@@ -16,7 +16,7 @@
 
 /* -- Running ----------------------------------------------------------------------------------- */
 
-/* `context`: when it began. */
+/* `context`: the hk_ns at which it began. */
 static void show_progress(void *context, int step, int steps) {
   const hk_ns *begun = context;
   hk_screen_progress("hocket " NAME ": step %d of %d, about %.0f s left", step, steps,
@@ -89,16 +89,17 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_validate_engine = {
     .name = NAME,
-    .summary = "Simulates a plan's update, runs it, and explains where the two part",
+    .summary = "Predicts a plan's update, runs it, explains the difference",
     .usage = "PLAN.json [--backend cuda|host] [--machine NAME|FILE] [OPTIONS]",
     .details =
-        "Takes this node's newest calibrated profile, or calibrates first (quickly) if there is\n"
-        "none younger than --max-age; a profile of another machine is refused without --force.\n"
-        "Two steps of warm-up are dropped; of the others the median one is compared with the\n"
-        "prediction: makespan, lanes, kinds of operation, memory; and the error of the makespan\n"
-        "is put down to causes that add up to it. Both timelines are kept in the store. One rank\n"
-        "runs, with the node to itself, whatever job the plan is for. Exit 1 when the makespan\n"
-        "is off by more than --max-error or the run was interrupted, 3 when there is no device.",
+        "Uses this node's newest calibrated profile, and calibrates (quickly) if none is\n"
+        "younger than --max-age. A profile of another machine is refused without --force.\n"
+        "Drops two steps of warm-up and compares the median step with the prediction:\n"
+        "makespan, lanes, kinds of operation, memory. The error of the makespan is\n"
+        "divided among causes that add up to it. Both timelines are stored. One rank\n"
+        "runs, alone on the node, whatever job the plan is for.\n"
+        "Exit 1: the error exceeds --max-error, or the run was interrupted. Exit 3: no\n"
+        "such device.",
     .example = "hocket validate engine plan.json --backend host --max-error 30",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) |
                HK_OPTION(SEED) | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) | HK_OPTION(JSON) |

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket validate ranking: whether the plan that is predicted best is the best. */
+/* hocket validate ranking: runs many plans and compares their order with the predicted one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,9 +15,9 @@
 #include "engine/available_memory.h"
 
 #define NAME          "validate ranking"
-#define DEFAULT_PLANS 24 /* three or more have the lanes that few have */
-/* Of the host memory that there is room for; the rest is the trial's and the system's. On the host
- * backend devices are made of it, too. */
+#define DEFAULT_PLANS 24 /* enough for three plans with each kind of lane */
+/* Share of the free host memory that a plan may use. The rest is for the trial and the system, and
+ * on the host backend for the device. */
 #define ROOM_SHARE      0.9
 #define HOST_ROOM_SHARE 0.45
 
@@ -29,19 +29,19 @@ typedef struct {
   hk_plan *plans;
   size_t n_plans;
   int rounds;
-  hk_backend *device;     /* that `memory` is registered with */
-  hk_arena memory;        /* of one engine after the other */
+  hk_backend *device;     /* with which `memory` is registered */
+  hk_arena memory;        /* used by each engine in turn */
   hk_ranked_plan *runs;   /* [n_plans][rounds] */
-  size_t n_runs;          /* that have been made: all plans once, then all again */
-  hk_ranked_plan *ranked; /* [n_plans]: their medians */
-  size_t n;               /* that have been measured */
-  hk_error stopped;       /* what ended it before the last run; HK_OK: nothing did */
+  size_t n_runs;          /* made so far, in the order: all plans, then all plans again */
+  hk_ranked_plan *ranked; /* [n_plans]: median runs */
+  size_t n;               /* plans measured so far */
+  hk_error stopped;       /* why it ended before the last run; HK_OK: it did not */
   hk_ns begun;
 } ranking;
 
 /* -- Measuring --------------------------------------------------------------------------------- */
 
-/* Plans take about as long as each other, which is all that is known of those to come. */
+/* Remaining time: assumes that all plans take the same time. */
 static void show_progress(void *context, int step, int steps) {
   const ranking *r = context;
   const double all = (double)r->n_plans * r->rounds,
@@ -75,8 +75,8 @@ static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_
   return HK_OK;
 }
 
-/* Host memory that is enough for every plan: engine after engine would take longer to make and pin
- * its own than to run. */
+/* Allocates and pins host memory for the largest plan, once for all: doing it for each engine would
+ * take longer than its run. */
 static hk_status open_memory(ranking *r, const hk_backend_ops *ops, hk_error *err) {
   const hk_backend_options little = {.memory = 16 * HK_MIB};
   hk_bytes most = 0;
@@ -105,7 +105,7 @@ static void close_memory(ranking *r) {
   if (r->device != NULL) r->device->ops->close(r->device);
 }
 
-/* What has been measured counts, whatever happens then. */
+/* A failure ends the measurements; the runs before it count. */
 static hk_status measure_all(ranking *r, hk_error *err) {
   const hk_args *args = r->args;
   const bool watched = !args->quiet && isatty(STDERR_FILENO);
@@ -189,20 +189,20 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_validate_ranking = {
     .name = NAME,
-    .summary = "Runs many plans of a model, and judges the order in which they were predicted",
+    .summary = "Runs many plans and compares their order with the prediction",
     .usage = "--model NAME|FILE [--backend cuda|host] [--machine NAME|FILE] [OPTIONS]",
     .details =
-        "Plans spread over policies, strides, ratios, mixtures, subgroup and piece sizes, buffers\n"
-        "and CPU threads, as far as they fit on this node; always the same. Each is simulated on\n"
-        "the node's profile (see 'validate engine') and run. Prints the errors, Kendall's tau\n"
-        "(tau-b) of predicted against measured update times, and how much slower the plan that\n"
-        "was predicted best is than the best. With --rounds all plans are run, then all again:\n"
-        "of each plan the run with the median time counts, of each of its lanes the median, and\n"
-        "what a neighbour on the machine took from the others does not. Timelines are kept in the\n"
-        "store ('trace list'). Ctrl-C keeps what has been measured (exit 1). 'validate again'\n"
-        "judges what -o wrote by another profile.",
+        "Chooses plans that fit on this node, always the same ones: they vary policy,\n"
+        "stride, ratio, routes, subgroup and piece size, buffers and CPU threads.\n"
+        "Simulates each on the node's profile (see 'validate engine') and runs it. Prints\n"
+        "the errors, Kendall's tau-b of predicted against measured update times, and how\n"
+        "much slower the plan predicted best is than the best one.\n"
+        "With --rounds N all plans run N times in turn, and each plan's median run\n"
+        "counts. That removes the effect of other programs on single runs.\n"
+        "Timelines are stored ('trace list'). Ctrl-C keeps what was measured (exit 1).\n"
+        "'validate again' compares the file of -o with another profile.",
     .example = "hocket validate ranking --model gpt2 --backend host --plans 24",
-    .output = "also write the JSON object there",
+    .output = "also write the JSON object to a file",
     .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(ROUNDS) |
                HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
                HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A subcommand: what it is called, what it takes, what --help says and what runs. */
+/* A subcommand: name, arguments, help text, function. */
 #ifndef HK_CLI_COMMAND_H
 #define HK_CLI_COMMAND_H
 
@@ -8,17 +8,17 @@
 typedef struct {
   const char *name;    /* "plan", or two words: "model show" */
   const char *summary; /* one line */
-  const char *usage;   /* after "hocket NAME " */
-  const char *details; /* what it prints, in lines of at most 80 columns */
+  const char *usage;   /* what follows "hocket NAME " */
+  const char *details; /* lines of at most 80 columns */
   const char *example; /* whole command line */
-  const char *output;  /* what -o FILE receives; NULL: no -o */
+  const char *output;  /* help of -o FILE; NULL: no -o */
   hk_option_set options;
   int least_operands, most_operands;
-  bool lists_policies; /* whether --help ends with them */
-  /* What '-o -' means: nothing, because the report is on standard output; the document instead of
-   * the report; the same as no -o at all. */
+  bool lists_policies; /* --help ends with the list of policies */
+  /* '-o -': refused, because standard output has the report; the document goes there instead of
+   * the report; the same as no -o. */
   enum { HK_DASH_REFUSED, HK_DASH_INSTEAD, HK_DASH_SAME } dash;
-  /* Prints the answer to stdout. A failure is a sentence in err, for main to print. */
+  /* Prints the answer to stdout. main prints the message of a failure. */
   hk_status (*run)(const hk_args *args, hk_error *err);
 } hk_command;
 
@@ -31,10 +31,10 @@ extern const hk_command hk_command_plan, hk_command_simulate, hk_command_run, hk
     hk_command_trace_export, hk_command_trace_diff, hk_command_trace_delete,
     hk_command_trace_import;
 
-/* The subcommands in the order of --help. */
+/* All subcommands, in the order of --help. */
 const hk_command *const *hk_command_list(size_t *n);
 
-/* To stdout. `group` is the first word of two-word commands: "model". */
+/* Help texts, to stdout. `group`: first word of two-word commands ("model"). */
 void hk_help_program(void);
 void hk_help_group(const char *group);
 void hk_help_command(const hk_command *command);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* cJSON with every allocation checked once. */
+/* cJSON, with every allocation checked. */
 #include "cli/emit.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ hk_status hk_emit_check_output(const char *path, hk_error *err) {
   struct stat status;
   hk_outfile *file = NULL;
   if (!path) return HK_OK;
-  /* Whoever reads a pipe would take the closing for the end. */
+  /* Closing a pipe would be the end of the file for its reader. */
   if (stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
     return HK_OK;
   HK_TRY(hk_outfile_open(path, &file, err));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Walks the list of quantities of core/machine.h, which is the only place that names them. */
+/* The quantities are listed in core/machine.h. */
 #include "cli/explain.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ const char *hk_format_interval(double low, double high, const char *unit, char *
   } else {
     hk_format_quantity(low, unit, 4, a, sizeof a);
     hk_format_quantity(high, unit, 4, b, sizeof b);
-    char *of_a = strchr(a, ' '); /* the unit, which is said once if it is that of both */
+    char *of_a = strchr(a, ' '); /* the unit: printed once if both have the same */
     const char *of_b = strchr(b, ' ');
     if (of_a != NULL && of_b != NULL && strcmp(of_a, of_b) == 0) *of_a = '\0';
     snprintf(buffer, size, "%s to %s", a, b);
@@ -47,7 +47,7 @@ const char *hk_format_interval(double low, double high, const char *unit, char *
   return buffer;
 }
 
-/* A cell of the intervals that a calibration gave. */
+/* Adds a cell with the quantity's interval. */
 static void interval_cell(hk_table *table, const cJSON *calibration, const hk_quantity_info *info) {
   double low, high;
   char text[80];

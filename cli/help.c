@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* --help, written from the tables that the program itself runs by. */
+/* The help texts, from the tables by which the program parses its arguments. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/screen.h"
 #include "sim/policy.h"
 
 static const hk_command *const commands[] = {
@@ -50,22 +51,22 @@ void hk_help_program(void) {
   puts(
       "Usage: hocket COMMAND [OPTIONS]\n"
       "\n"
-      "Plans and simulates optimizer offloading for training of large language models:\n"
-      "which subgroup of the parameters is updated where, in what order, with which\n"
-      "copies in flight, how long an iteration takes, and whether it fits.\n"
+      "Plans, simulates and runs optimizer offloading for the training of large language\n"
+      "models: which parameters are updated on the CPU or the GPU, in which order, how\n"
+      "long an iteration takes, and whether it fits in memory.\n"
       "\n"
       "Commands:");
   print_commands(NULL);
   puts(
       "\n"
-      "  hocket help COMMAND   what a command takes and prints\n"
+      "  hocket help COMMAND   arguments, options and output of a command\n"
       "  hocket --version      the version\n"
       "\n"
       "Example:\n"
       "  hocket plan --model llama-2-7b --machine polaris-a100-4x40gb\n"
       "\n"
-      "Exit status: 0 success, 1 the answer is no (does not fit), 2 bad usage or input,\n"
-      "3 the environment (no GPU, no memory, disk full).");
+      "Exit status: 0 success; 1 the answer is no (does not fit, validation failed);\n"
+      "2 wrong usage or input; 3 the environment (no GPU, no memory, disk full).");
 }
 
 void hk_help_group(const char *group) {
@@ -82,9 +83,12 @@ static void print_option(const hk_option *option, const char *help) {
   if (option->letter) snprintf(letter, sizeof letter, "-%c, ", option->letter);
   snprintf(left, sizeof left, "%s--%s%s%s", letter, option->name, option->value ? " " : "",
            option->value ? option->value : "");
-  printf("  %-31s %s%s", left, strlen(left) > 31 ? "\n                                  " : "",
-         help);
-  putchar('\n');
+  if (strlen(left) > 31) {
+    printf("  %s\n", left);
+    hk_print_text(34, 0, "%s", help);
+  } else {
+    hk_print_text(2, 32, "%-31s %s", left, help);
+  }
 }
 
 static void print_policies(void) {
@@ -93,12 +97,10 @@ static void print_policies(void) {
   printf("\nPolicies:\n");
   for (size_t i = 0; i < n; i++) {
     unsigned takes = policies[i]->takes;
-    printf("  %-13s %s", policies[i]->name, policies[i]->summary);
-    if (takes)
-      printf(" (takes%s%s%s)", takes & HK_TAKES_STRIDE ? " --stride" : "",
-             takes & HK_TAKES_RATIO ? " --ratio" : "",
-             takes & HK_TAKES_BUFFERS ? " --buffers" : "");
-    putchar('\n');
+    hk_print_text(2, 14, "%-13s %s%s%s%s%s%s", policies[i]->name, policies[i]->summary,
+                  takes ? " (takes" : "", takes & HK_TAKES_STRIDE ? " --stride" : "",
+                  takes & HK_TAKES_RATIO ? " --ratio" : "",
+                  takes & HK_TAKES_BUFFERS ? " --buffers" : "", takes ? ")" : "");
   }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket: finds the subcommand, runs it, reports its failure. Only this file exits. */
+/* hocket: finds the subcommand, runs it, prints the message of a failure. Only main exits. */
 #include <errno.h>
 #include <locale.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "core/json.h"
 #include "core/names.h"
 
-/* The command that argv[0..argc) begins with, and in *words how many of them name it. */
+/* The command that argv[0..argc) begins with; *words: number of words of its name. NULL: none. */
 static const hk_command *find_command(int argc, char **argv, int *words) {
   size_t n = 0;
   const hk_command *const *commands = hk_command_list(&n);
@@ -28,7 +28,8 @@ static const hk_command *find_command(int argc, char **argv, int *words) {
   return NULL;
 }
 
-/* Words that may stand at one place: first words, or what may follow `group`. Returns how many. */
+/* The first words of all commands or, with `group`, the words that may follow it. Returns their
+ * number. */
 static size_t list_words(const char *group, char words[][24], const char **names) {
   size_t n = 0, count = 0;
   const hk_command *const *commands = hk_command_list(&n);
@@ -46,21 +47,20 @@ static size_t list_words(const char *group, char words[][24], const char **names
   return count;
 }
 
-/* Why argv[0..argc) names no command. */
+/* Fails with the reason why argv[0..argc) names no command. */
 static hk_status fail_command(int argc, char **argv, hk_error *err) {
   char words[32][24];
   const char *names[32];
   size_t n = list_words(argv[0], words, names);
   const char *kind = n > 0 ? "action" : "command", *typed = n > 0 ? argv[argc > 1] : argv[0];
   if (n > 0 && argc < 2)
-    return hk_fail(err, HK_INPUT, "'%s' needs an action; 'hocket help %s' lists what there is",
-                   argv[0], argv[0]);
+    return hk_fail(err, HK_INPUT, "'%s' needs an action; 'hocket help %s' lists them", argv[0],
+                   argv[0]);
   if (n == 0) n = list_words(NULL, words, names);
   const char *nearest = hk_nearest(typed, names, n);
   if (nearest)
     return hk_fail(err, HK_INPUT, "unknown %s '%s'; did you mean '%s'?", kind, typed, nearest);
-  return hk_fail(err, HK_INPUT, "unknown %s '%s'; 'hocket --help' lists what there is", kind,
-                 typed);
+  return hk_fail(err, HK_INPUT, "unknown %s '%s'; 'hocket --help' lists all commands", kind, typed);
 }
 
 static bool is_group(const char *word) {
@@ -105,11 +105,11 @@ static bool is_dash(const char *path) {
   return path && strcmp(path, "-") == 0;
 }
 
-/* Names of files that are "-", which is standard output where that is possible. */
+/* "-" as a file name: standard output, for commands that allow it. */
 static hk_status check_dash(const hk_command *command, hk_args *args, hk_error *err) {
   static const char refused[] =
-      "option '--%s': '-' would be standard output, which has the report%s; expected the name of "
-      "a file ('./-' is one)";
+      "option '--%s': '-' is standard output, which has the report%s; expected a file name ('./-' "
+      "for a file called '-')";
   if (is_dash(args->timeline)) return hk_fail(err, HK_INPUT, refused, "timeline", "");
   if (is_dash(args->checkpoint_file)) return hk_fail(err, HK_INPUT, refused, "checkpoint", "");
   if (!is_dash(args->output)) return HK_OK;
@@ -134,10 +134,10 @@ static hk_status run_command(const hk_command *command, int argc, char **argv, h
   return command->run(&args, err);
 }
 
-/* *name becomes what messages begin with. */
+/* *name: set to the command's name, which messages begin with. */
 static hk_status dispatch(int argc, char **argv, const char **name, hk_error *err) {
   if (argc == 0)
-    return hk_fail(err, HK_INPUT, "no command given; 'hocket --help' lists what there is");
+    return hk_fail(err, HK_INPUT, "no command given; 'hocket --help' lists all commands");
   if (is_help(argv[0])) return help(0, argv, err);
   if (strcmp(argv[0], "help") == 0) return help(argc - 1, argv + 1, err);
   if (strcmp(argv[0], "--version") == 0) {
@@ -156,7 +156,7 @@ static hk_status dispatch(int argc, char **argv, const char **name, hk_error *er
   return wants_group ? help(1, argv, err) : fail_command(argc, argv, err);
 }
 
-/* What was printed has to arrive: a full disk shows only when the buffer is written. */
+/* Reports output that could not be written: a full disk shows only when the buffer is flushed. */
 static hk_status close_stdout(hk_error *err) {
   errno = 0;
   bool failed = ferror(stdout) != 0;

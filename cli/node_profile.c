@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* This node's profile: the one that was asked for, the newest one stored, or a new one. */
+/* This node's profile: the one of --machine, the newest stored one, or a new one. */
 #include "cli/node_profile.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "sim/forecast.h"
 
 #define DAY_S 86400.0
-/* Of a device that is opened only to be asked for its name. */
+/* Memory of a device that is opened only for its description. */
 #define LITTLE_MEMORY (16 * HK_MIB)
 
 static hk_status find_backend(const hk_args *args, const hk_backend_ops **ops, hk_error *err) {
@@ -33,7 +33,7 @@ static hk_status take_fingerprint(const hk_args *args, hk_fingerprint *here, hk_
   return status;
 }
 
-/* -- The one that was asked for ---------------------------------------------------------------- */
+/* -- The one of --machine ---------------------------------------------------------------------- */
 
 hk_status hk_node_profile_admit(const hk_args *args, const char *command, const char *about,
                                 const cJSON *document, const hk_fingerprint *node, double max_age_s,
@@ -41,8 +41,7 @@ hk_status hk_node_profile_admit(const hk_args *args, const char *command, const 
   hk_error why = {0};
   const hk_status status = hk_validate_profile(document, node, max_age_s, &why);
   if (status == HK_OK) return HK_OK;
-  if (!args->force)
-    return hk_fail(err, status, "%s%s; with --force it is taken all the same", about, why.message);
+  if (!args->force) return hk_fail(err, status, "%s%s; --force accepts it", about, why.message);
   if (!args->quiet) fprintf(stderr, "hocket %s: note: %s%s\n", command, about, why.message);
   return HK_OK;
 }
@@ -62,7 +61,7 @@ static hk_status take_named(const hk_args *args, const char *command, hk_node_pr
 
 /* -- The newest one ---------------------------------------------------------------------------- */
 
-/* Whether the stored profile holds here; what is wrong with one that does not is no failure. */
+/* The stored profile is of this node and young enough. */
 static bool holds(const cJSON *document, const hk_fingerprint *here, double days) {
   hk_error why = {0};
   return hk_validate_profile(document, here, days * DAY_S, &why) == HK_OK;
@@ -100,7 +99,7 @@ static void show_progress(void *context, const char *probe, double share, double
                      (const char *)context, 100 * share, left_s, probe);
 }
 
-/* Under a name of its own, so that it replaces nothing that took ten minutes. */
+/* Stored under a name of its own: it does not replace a full calibration. */
 static hk_status calibrate(const hk_args *args, const char *command, hk_store *store, double days,
                            hk_node_profile *profile, hk_error *err) {
   const bool watched = !args->quiet && isatty(STDERR_FILENO);
@@ -122,8 +121,8 @@ static hk_status calibrate(const hk_args *args, const char *command, hk_store *s
   options.stop = hk_interrupt_catch();
   if (!args->quiet)
     fprintf(stderr,
-            "hocket %s: no profile of this node is younger than %g days: calibrating it as '%s', "
-            "in about a minute\n",
+            "hocket %s: no profile of this node is younger than %g days: calibrating '%s', which "
+            "takes about a minute\n",
             command, days, name);
   hk_calibration made = {0};
   hk_status status = hk_calibrate(store, &options, &made, err);
@@ -135,7 +134,7 @@ static hk_status calibrate(const hk_args *args, const char *command, hk_store *s
   return hk_profiles_document(store, name, &profile->document, err);
 }
 
-/* -- Any of them ------------------------------------------------------------------------------- */
+/* -- All of it --------------------------------------------------------------------------------- */
 
 hk_status hk_node_profile_load(const hk_args *args, const char *command, hk_store *store,
                                hk_node_profile *profile, hk_error *err) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A calibration as tables and as JSON. */
+/* A calibration as tables and as JSON. A "replay" is the simulation of a measured load with the
+ * fitted profile. */
 #include "cli/print_calibration.h"
 
 #include <math.h>
@@ -12,7 +13,7 @@
 #include "cli/explain.h"
 #include "cli/table.h"
 
-#define WORST 5 /* replays that are shown */
+#define WORST 5 /* number of replays shown */
 
 static size_t count_rounds(const hk_campaign *campaign) {
   size_t rounds = 0;
@@ -20,7 +21,8 @@ static size_t count_rounds(const hk_campaign *campaign) {
   return rounds;
 }
 
-/* Of the load that is known worst, in %; INFINITY: too few rounds to say. */
+/* Half width of the 95 % interval over the median, in %, of the least precise load. INFINITY: too
+ * few rounds. */
 static double spread_pct(const hk_series *series) {
   double worst = series->rounds > 0 ? 0 : INFINITY;
   for (int i = 0; i < series->probe.n_loads && series->rounds > 0; i++)
@@ -28,7 +30,7 @@ static double spread_pct(const hk_series *series) {
   return worst;
 }
 
-/* That of the samples: a resumed calibration is as it was begun, whatever was typed now. */
+/* A resumed calibration has the options with which it was begun. */
 static bool is_quick(const cJSON *document) {
   hk_calibration_summary summary;
   hk_calibration_summarise(hk_calibration_of(document), &summary);
@@ -39,7 +41,7 @@ static bool is_noisy(const hk_series *series) {
   return !series->narrow && !series->failed;
 }
 
-/* The load of a replay; NULL if its probe is not of the campaign. */
+/* The load of a replay; NULL if the campaign has no such probe. */
 static const hk_load *load_of(const hk_calibration *c, const hk_replayed *replay) {
   const hk_series *series = hk_campaign_find(&c->campaign, replay->probe);
   return series && replay->load < series->probe.n_loads ? &series->probe.loads[replay->load] : NULL;
@@ -155,7 +157,7 @@ static hk_status print_quantities(const hk_profile_fit *fit, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-/* Those that are off by most, most first. Returns how many there are. */
+/* The replays with the largest absolute errors, the largest first. Returns their number. */
 static size_t find_worst(const hk_profile_fit *fit, const hk_replayed *worst[WORST]) {
   size_t n = 0;
   for (size_t i = 0; i < fit->n_replays; i++) {
@@ -181,7 +183,7 @@ static void add_replay(hk_table *table, const hk_calibration *c, const hk_replay
 }
 
 static hk_status print_replays(const hk_calibration *c, hk_error *err) {
-  static const hk_column columns[] = {{"worst replays", HK_WRAP},
+  static const hk_column columns[] = {{"largest errors", HK_WRAP},
                                       {"load", HK_LEFT},
                                       {"measured", HK_RIGHT},
                                       {"simulated", HK_RIGHT},
@@ -195,8 +197,8 @@ static hk_status print_replays(const hk_calibration *c, hk_error *err) {
   putchar('\n');
   HK_TRY(hk_table_print(&table, err));
   printf(
-      "\nreplays of %zu values are off by %.1f %% (median), %.1f %% (nine in ten), %.1f %% "
-      "(worst): %s\n",
+      "\nsimulation of %zu measured values: errors %.1f %% (median), %.1f %% (90th percentile), "
+      "%.1f %% (worst): %s\n",
       c->fit.n_replays, c->fit.median_error_pct, c->fit.p90_error_pct, c->fit.worst_error_pct,
       c->fit.accepted ? "accepted" : "not accepted");
   return HK_OK;
@@ -208,14 +210,13 @@ static void add_trouble(hk_table *table, const hk_series *series) {
   if (series->failed)
     hk_table_cell(table, "failed: %s", series->failure);
   else if (isinf(spread_pct(series)))
-    hk_table_cell(table, "noisy: %zu rounds are too few to say by how much", series->rounds);
+    hk_table_cell(table, "noisy: %zu rounds, too few for an interval", series->rounds);
   else
-    hk_table_cell(table, "noisy: within %.1f %% after %zu rounds", spread_pct(series),
-                  series->rounds);
+    hk_table_cell(table, "noisy: +-%.1f %% after %zu rounds", spread_pct(series), series->rounds);
 }
 
 static hk_status print_troubles(const hk_campaign *campaign, hk_error *err) {
-  static const hk_column columns[] = {{"probe", HK_WRAP}, {"trouble", HK_WRAP}};
+  static const hk_column columns[] = {{"probe", HK_WRAP}, {"problem", HK_WRAP}};
   if (campaign->noisy + campaign->failures == 0) return HK_OK;
   hk_table table;
   hk_table_begin(&table, columns, 2);
@@ -236,7 +237,7 @@ hk_status hk_print_calibration_text(const hk_args *args, const hk_calibration *c
     putchar('\n');
     HK_TRY(hk_explain_text(&c->fit.machine, err));
   }
-  printf("\n%zu probes, %zu rounds, %.0f s of measuring; stored as '%s' in %s\n", c->campaign.n,
+  printf("\n%zu probes, %zu rounds, measured for %.0f s; stored as '%s' in %s\n", c->campaign.n,
          count_rounds(&c->campaign), c->campaign.seconds, c->fit.machine.name, store);
   printf("next: hocket plan --model llama-2-7b --machine %s\n", c->fit.machine.name);
   return HK_OK;
@@ -244,7 +245,7 @@ hk_status hk_print_calibration_text(const hk_args *args, const hk_calibration *c
 
 /* -- Verdict ----------------------------------------------------------------------------------- */
 
-/* "; this" after what is there. */
+/* Appends a reason, after "; " if it is not the first. */
 __attribute__((format(printf, 3, 4))) static void add_reason(char *reasons, size_t size,
                                                              const char *format, ...) {
   const size_t length = strlen(reasons);
@@ -259,17 +260,17 @@ hk_status hk_judge_calibration(const hk_calibration *c, hk_error *err) {
   char reasons[400] = "";
   if (c->campaign.noisy > 0)
     add_reason(reasons, sizeof reasons,
-               "%zu of %zu probes are still noisy (a quieter machine or a larger --budget helps)",
+               "%zu of %zu probes are noisy (use a quieter machine or a larger --budget)",
                c->campaign.noisy, c->campaign.n);
   if (c->campaign.failures > 0)
     add_reason(reasons, sizeof reasons, "%zu of %zu probes failed", c->campaign.failures,
                c->campaign.n);
   if (!c->fit.accepted)
     add_reason(reasons, sizeof reasons,
-               "the simulator replays them with errors of %.1f %% (median) and %.1f %% (nine in "
-               "ten), where 5 and 10 are accepted",
+               "the simulator's errors on them are %.1f %% (median) and %.1f %% (90th percentile), "
+               "and at most 5 and 10 are accepted",
                c->fit.median_error_pct, c->fit.p90_error_pct);
   if (!*reasons) return HK_OK;
-  return hk_fail(err, HK_NO, "profile '%s' is stored, but not as good as it should be: %s",
+  return hk_fail(err, HK_NO, "profile '%s' is stored, but it is not accurate enough: %s",
                  c->fit.machine.name, reasons);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Where two timelines part, as tables and as JSON. */
+/* The differences of two timelines as tables and as JSON. */
 #include "cli/print_comparison.h"
 
 #include <inttypes.h>
@@ -32,13 +32,13 @@ static void tell_parting(const hk_comparison_input *c, char *buffer, size_t size
   const int32_t op = c->comparison->parts_at;
   char label[128], change[80];
   if (op < 0) {
-    snprintf(buffer, size, "no operation is off by more than 2 %% of the makespan");
+    snprintf(buffer, size, "no operation differs by more than 2 %% of the makespan");
     return;
   }
   const hk_span *a = &c->a->spans[op], *b = &c->b->spans[op];
   tell_change(b->start - a->start, (b->end - b->start) - (a->end - a->start), change,
               sizeof change);
-  snprintf(buffer, size, "they part first at %s on lane %s, which %s",
+  snprintf(buffer, size, "the first difference is at %s on lane %s, which %s",
            hk_op_label(c->graph, op, label, sizeof label),
            c->graph->lanes[c->graph->ops[op].lane].name, change);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A comparison of two timelines as JSON and as tables. */
+/* Prints a comparison of two timelines (traces/compare.h). */
 #ifndef HK_CLI_PRINT_COMPARISON_H
 #define HK_CLI_PRINT_COMPARISON_H
 
@@ -11,17 +11,18 @@ typedef struct {
   const hk_graph *graph;
   const hk_timeline *a, *b; /* the prediction, the measurement */
   const hk_timeline_comparison *comparison;
-  const char *a_name, *b_name; /* in text and, with "_ms" after them, keys of JSON: "a" */
+  const char *a_name, *b_name; /* names in text and, followed by "_ms", keys of JSON */
 } hk_comparison_input;
 
 /* Adds "makespan", "phases", "lanes", "operations", "attribution", "parts_at" and "summary". */
 void hk_put_comparison(const hk_comparison_input *compared, cJSON *root, bool *ok);
-/* Tables to stdout: makespan and phases, lanes, operations, attribution. */
+/* Prints tables: makespan and phases, lanes, operations, causes. */
 hk_status hk_print_comparison_tables(const hk_comparison_input *compared, hk_error *err);
-/* The same, and the summary as the last line. */
+/* Prints the tables and, as the last line, the summary. */
 hk_status hk_print_comparison(const hk_comparison_input *compared, hk_error *err);
 
-/* Where they part first and why, in a sentence. Returns `buffer`; 512 bytes do. */
+/* One sentence: where the two first differ, by how much, and the main cause. Returns `buffer`; 512
+ * bytes suffice. */
 const char *hk_comparison_summary(const hk_comparison_input *compared, char *buffer, size_t size);
 
 #endif

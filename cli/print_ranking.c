@@ -76,12 +76,14 @@ static hk_status print_json(const hk_measured_ranking *r, const hk_ranking_verdi
 
 static void print_lanes(const hk_ranking_verdict *v) {
   if (isnan(v->median_lane_pct)) return;
-  printf("lanes' busy times: %.1f %% (median), %.1f %% (worst), of lanes busy for 1 %% or more\n",
-         v->median_lane_pct, v->worst_lane_pct);
-  const char *before = "medians by lane, of so many plans: ";
+  printf(
+      "errors of lanes' busy times: %.1f %% (median), %.1f %% (worst), over lanes busy 1 %% or "
+      "more\n",
+      v->median_lane_pct, v->worst_lane_pct);
+  const char *before = "median error by lane (and number of plans): ";
   for (int k = 0; k < HK_LANE_KIND_COUNT; k++) {
     if (isnan(v->lane_pct[k])) continue;
-    printf("%s%s %.1f %% of %zu", before, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k],
+    printf("%s%s %.1f %% (%zu)", before, hk_lane_kind_name((hk_lane_kind)k), v->lane_pct[k],
            v->lane_plans[k]);
     before = ", ";
   }
@@ -93,7 +95,7 @@ static hk_status print_text(const hk_measured_ranking *r, const hk_ranking_verdi
   static const hk_column columns[] = {{"plan", HK_WRAP},
                                       {"predicted ms", HK_RIGHT},
                                       {"measured ms", HK_RIGHT},
-                                      {"least - most", HK_RIGHT | HK_SPARE(1)},
+                                      {"min - max", HK_RIGHT | HK_SPARE(1)},
                                       {"error", HK_RIGHT}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
@@ -107,18 +109,18 @@ static hk_status print_text(const hk_measured_ranking *r, const hk_ranking_verdi
     hk_table_cell(&table, "%+.1f %%", error_pct(p));
   }
   HK_TRY(hk_table_print(&table, err));
-  printf("\n%s on %s: errors are %.1f %% (median), %.1f %% (worst)\n", r->model, r->profile,
+  printf("\n%s on %s: errors %.1f %% (median), %.1f %% (worst)\n", r->model, r->profile,
          v->median_error_pct, v->worst_error_pct);
   print_lanes(v);
   if (!isnan(v->worst_gpu_memory_pct))
-    printf("peak GPU memory: %.1f %% (worst)\n", v->worst_gpu_memory_pct);
+    printf("error of peak GPU memory: %.1f %% (worst)\n", v->worst_gpu_memory_pct);
   if (!isnan(v->median_rounds_pct))
     printf(
-        "slowest round against fastest: %.1f %% (median), %.1f %% (worst): what this node cannot "
-        "repeat, nobody can predict\n",
+        "slowest round over fastest: %.1f %% (median), %.1f %% (worst): the noise of this node, "
+        "below which no prediction can be\n",
         v->median_rounds_pct, v->worst_rounds_pct);
   if (isnan(v->tau))
-    puts("Kendall's tau: no two plans differ");
+    puts("Kendall's tau: not defined, because no two measured times differ");
   else
     printf("Kendall's tau of predicted against measured: %.3f over %zu plans\n", v->tau, r->n);
   printf("predicted best: %s\nmeasured best:  %s\ntop-1 regret: %.1f %%\n",
@@ -135,7 +137,8 @@ static hk_status save(const hk_args *args, const char *command, const hk_measure
                               : hk_fail_memory(err, r->n * sizeof *r->plans, "a ranking");
   cJSON_Delete(root);
   HK_TRY(status);
-  if (!args->quiet) fprintf(stderr, "hocket %s: wrote it to %s\n", command, args->output);
+  if (!args->quiet)
+    fprintf(stderr, "hocket %s: wrote the JSON object to %s\n", command, args->output);
   return HK_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A validation as tables and as JSON. */
+/* A validation of the engine as tables and as JSON. */
 #include "cli/print_validation.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "cli/print_comparison.h"
 #include "cli/table.h"
 
-/* -- Keeping ----------------------------------------------------------------------------------- */
+/* -- Storing ----------------------------------------------------------------------------------- */
 
 static hk_status keep_one(hk_store *store, const hk_engine_validation *v, const cJSON *fingerprint,
                           bool measured, int64_t pair, int64_t *id, hk_error *err) {
@@ -39,7 +39,7 @@ hk_status hk_store_validation(hk_store *store, hk_engine_validation *v, hk_error
   return status;
 }
 
-/* -- Saying ------------------------------------------------------------------------------------ */
+/* -- Summaries --------------------------------------------------------------------------------- */
 
 static const char *made_of(const hk_engine_validation *v) {
   hk_calibration_summary summary;
@@ -133,7 +133,7 @@ static void print_heading(const hk_engine_validation *v) {
   char title[160];
   const hk_validation *r = v->validation;
   printf("%s: %s\n", v->plan->model.name, hk_ranking_title(v->plan, title, sizeof title));
-  printf("profile %s, calibrated %s; update %.3f ms, %.3f to %.3f over %d steps\n\n",
+  printf("profile %s, calibrated %s; update %.3f ms (%.3f to %.3f) over %d steps\n\n",
          v->profile->machine.name, made_of(v)[0] != '\0' ? made_of(v) : "never",
          hk_validation_median_ms(r), r->update_ms[0], r->update_ms[r->steps - 1], r->steps);
 }
@@ -153,12 +153,12 @@ static void print_verdict(const hk_args *args, const hk_engine_validation *v,
   const hk_validation *r = v->validation;
   char summary[512];
   printf("\n%s\n", hk_comparison_summary(compared, summary, sizeof summary));
-  printf("the predicted makespan is off by %+.1f %%%s\n", r->comparison.makespan.error_pct,
+  printf("error of the predicted makespan: %+.1f %%%s\n", r->comparison.makespan.error_pct,
          !(args->given & HK_OPTION(MAX_ERROR)) ? ""
          : passes(args, v)                     ? ": passed"
                                                : ": failed");
   printf(
-      "checksum %s; timelines %lld (predicted) and %lld (measured) are kept: hocket trace diff "
+      "checksum %s; stored as timelines %lld (predicted) and %lld (measured): hocket trace diff "
       "%lld %lld\n",
       r->checksum, (long long)v->predicted_id, (long long)v->measured_id,
       (long long)v->predicted_id, (long long)v->measured_id);
@@ -179,6 +179,7 @@ hk_status hk_print_validation_text(const hk_args *args, const hk_engine_validati
 
 hk_status hk_judge_validation(const hk_args *args, const hk_engine_validation *v, hk_error *err) {
   if (passes(args, v)) return HK_OK;
-  return hk_fail(err, HK_NO, "the predicted makespan is off by %+.1f %%, more than --max-error %g",
+  return hk_fail(err, HK_NO,
+                 "the error of the predicted makespan is %+.1f %%, more than --max-error %g",
                  v->validation->comparison.makespan.error_pct, args->max_error);
 }

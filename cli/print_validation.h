@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What `validate engine` says of a prediction and its measurement. */
+/* The report of `validate engine`. */
 #ifndef HK_CLI_PRINT_VALIDATION_H
 #define HK_CLI_PRINT_VALIDATION_H
 
@@ -12,10 +12,10 @@ typedef struct {
   const hk_plan *plan;
   const hk_node_profile *profile;
   const hk_validation *validation;
-  int64_t predicted_id, measured_id; /* of the kept timelines */
+  int64_t predicted_id, measured_id; /* ids of the stored timelines */
 } hk_engine_validation;
 
-/* Both timelines into the store, which gives them their ids. */
+/* Stores both timelines as a pair and sets their ids. */
 hk_status hk_store_validation(hk_store *store, hk_engine_validation *v, hk_error *err);
 
 hk_status hk_print_validation_text(const hk_args *args, const hk_engine_validation *v,
@@ -23,7 +23,7 @@ hk_status hk_print_validation_text(const hk_args *args, const hk_engine_validati
 hk_status hk_print_validation_json(const hk_args *args, const hk_engine_validation *v,
                                    hk_error *err);
 
-/* HK_NO where the makespan is off by more than --max-error. */
+/* HK_NO if the error of the makespan exceeds --max-error. */
 hk_status hk_judge_validation(const hk_args *args, const hk_engine_validation *v, hk_error *err);
 
 #endif

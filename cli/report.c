@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A forecast as text, and the few figures that text and JSON both derive from it. */
+/* A forecast as text, and the figures that text and JSON share. */
 #include "cli/report.h"
 
 #include <ctype.h>
@@ -65,9 +65,10 @@ static const char *tell_binding(const char *binding, char *buffer, size_t size) 
 void hk_report_bound_line(const hk_bound *physical) {
   char binding[64];
   if (!physical->feasible) {
-    hk_print_text(0, 0,
-                  "lower bound of the update: none, because no assignment of the state to GPU and "
-                  "host fits in memory");
+    hk_print_text(
+        0, 0,
+        "lower bound of the update: none, because no division of the state between GPU and "
+        "host fits in memory");
     return;
   }
   hk_print_text(
@@ -91,15 +92,14 @@ static void print_settings(const hk_forecast *forecast) {
   printf("policy %s, runtime %s\n", hk_forecast_title(forecast, title, sizeof title),
          hk_runtime_name(plan->runtime));
   hk_print_text(0, 0,
-                "%zu subgroups of %s%s parameters a rank, gradient flush %s with %d bytes, "
-                "%d CPU threads a rank",
+                "per rank: %zu subgroups of %s%s parameters, %d CPU threads; gradient flush %s, %d "
+                "bytes per parameter",
                 plan->n_subgroups, plan->subgroup_rule == HK_SUBGROUP_SOFT ? "at least " : "",
-                hk_format_count(plan->subgroup_numel, count, sizeof count),
-                plan->flush == HK_FLUSH_ASYNC ? "async" : "sync", plan->flush_bytes_per_param,
-                plan->cpu_threads);
+                hk_format_count(plan->subgroup_numel, count, sizeof count), plan->cpu_threads,
+                plan->flush == HK_FLUSH_ASYNC ? "async" : "sync", plan->flush_bytes_per_param);
   int64_t totals[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, totals);
-  printf("parameters a rank by route:");
+  printf("parameters per rank by route:");
   for (int route = 0; route < HK_ROUTE_COUNT; route++)
     if (totals[route] > 0)
       printf(" %s %s", hk_route_name((hk_route)route),
@@ -109,16 +109,16 @@ static void print_settings(const hk_forecast *forecast) {
 
 static void print_period(const hk_forecast *forecast) {
   char count[32];
-  printf("exposed    %10.1f ms   of the update: forward waits for weights\n",
+  printf("exposed    %10.1f ms   of the update, while forward waits for weights\n",
          hk_ms(forecast->exposed_update_ns));
   if (forecast->plan.overlap == HK_OVERLAP_BOTH)
-    printf("ahead      %10s      parameters may be updated before the norm is known\n",
+    printf("ahead      %10s      parameters updated before the gradient norm is known\n",
            hk_format_count(hk_plan_ahead(&forecast->plan), count, sizeof count));
   if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
-    printf("unsteady   %10.1f ms   by which the last two iterations still differ\n",
+    printf("unsteady   %10.1f ms   difference between the last two iterations\n",
            hk_ms(forecast->unsteady_ns));
   char binding[64];
-  hk_print_text(0, 0, "lower bound of the period: %.1f ms, %s",
+  hk_print_text(0, 0, "lower bound of the iteration: %.1f ms, %s",
                 hk_ms(forecast->period_bound.period_ns),
                 tell_binding(forecast->period_bound.binding, binding, sizeof binding));
 }

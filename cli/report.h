@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A forecast as JSON ("hocket.forecast/1") and as text. */
+/* Prints a forecast: as JSON ("hocket.forecast/1") and as text. */
 #ifndef HK_CLI_REPORT_H
 #define HK_CLI_REPORT_H
 
@@ -7,31 +7,31 @@
 
 #include "sim/forecast.h"
 
-/* Adds the members of "hocket.forecast/1" to `object`, all but the schema. */
+/* Adds the members of "hocket.forecast/1", except the schema. */
 hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine, cJSON *object,
                          hk_error *err);
-/* Adds "bound": the physical bound of the update, and how far above it `forecast` stays. */
+/* Adds "bound": the physical lower bound of the update time, and update time / bound. */
 void hk_report_bound_json(const hk_forecast *forecast, cJSON *object, bool *ok);
 /* Adds "warnings". */
 hk_status hk_report_warnings_json(const hk_plan *plan, const hk_machine *machine, cJSON *object,
                                   bool *ok, hk_error *err);
 
-/* Text, to stdout; `quiet`: without warnings. */
+/* Prints the whole report to stdout; `quiet`: without warnings. */
 hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, bool quiet,
                          hk_error *err);
 /* "MODEL (N parameters) on MACHINE: 4 GPUs, ..." */
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job);
 /* "lower bound of the update: 812.4 ms, DRAM-bound (linear programme + dual certificate)" */
 void hk_report_bound_line(const hk_bound *physical);
-/* A line for each. */
+/* Prints one line per warning. */
 hk_status hk_report_warnings(const hk_plan *plan, const hk_machine *machine, hk_error *err);
 
-/* -- Figures that both derive ------------------------------------------------------------------ */
+/* -- Figures of both forms --------------------------------------------------------------------- */
 
-/* Update time in units of its physical bound; 0 where there is none. */
+/* Update time / physical lower bound; 0 if there is no bound. */
 double hk_report_bound_ratio(const hk_forecast *forecast);
 
-/* A lane over the iteration: `bytes` sums the work of the operations that move bytes. */
+/* Use of a lane over the iteration. `bytes`: sum over its operations whose work is bytes. */
 typedef struct {
   hk_ns busy;
   hk_bytes bytes;
@@ -39,7 +39,7 @@ typedef struct {
 } hk_lane_use;
 hk_lane_use hk_report_lane(const hk_forecast *forecast, int32_t lane);
 
-/* Share of what the resource could have done in the iteration. */
+/* Work done on the resource over the iteration / (capacity x iteration time). */
 double hk_report_utilization(const hk_forecast *forecast, const hk_machine *machine,
                              hk_resource resource);
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A forecast as the JSON object that tools rely on. Keys here are an interface: add, never rename.
- */
+/* A forecast as a JSON object. Its keys are an interface: they may be added to, not renamed. */
 #include "cli/emit.h"
 #include "cli/report.h"
 
-/* Points of the memory curve: enough to draw it, few enough to read past. */
+/* Most points of the memory curve. */
 #define CURVE_POINTS 512
 
 static void put_settings(const hk_plan *plan, cJSON *object, bool *ok) {
@@ -21,7 +20,7 @@ static void put_settings(const hk_plan *plan, cJSON *object, bool *ok) {
   hk_put_string(settings, "overlap", hk_overlap_names[plan->overlap], ok);
 }
 
-/* Of the first rank, from the memory counter; none when it was not sampled. */
+/* GPU memory of the first rank over time; nothing if it was not sampled. */
 static void put_curve(const hk_timeline *timeline, cJSON *gpu, bool *ok) {
   const hk_counter *counter = hk_timeline_find(timeline, "gpu memory");
   if (counter == NULL) counter = hk_timeline_find(timeline, "rank0 gpu memory");

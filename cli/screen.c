@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Widths are counted in columns of the terminal, of which a character of another script may take
- * none, one or two. */
+/* Widths are in columns of the terminal. A character takes none, one or two columns. */
 #include "cli/screen.h"
 
 #include <errno.h>
@@ -15,7 +14,7 @@
 #include <wchar.h>
 
 #define USUAL_WIDTH 80
-#define LEAST_WIDTH 40 /* in a narrower terminal lines are broken by the terminal */
+#define LEAST_WIDTH 40 /* a narrower terminal breaks the lines itself */
 
 static bool is_wide, has_failed;
 
@@ -37,14 +36,14 @@ bool hk_screen_failed(void) {
 
 /* -- Text -------------------------------------------------------------------------------------- */
 
-/* Bytes of the next character, 1 or more, and the columns that it takes. */
+/* The length of the next character in bytes (at least 1), and its width. */
 static size_t next_character(const char *text, size_t *columns) {
   wchar_t character;
   mbstate_t state = {0};
   const size_t length = strnlen(text, MB_LEN_MAX);
   const size_t bytes = mbrtowc(&character, text, length, &state);
   *columns = 1;
-  if (bytes == 0 || bytes > length) return 1; /* of no use in this locale */
+  if (bytes == 0 || bytes > length) return 1; /* not a character in this locale */
   const int width = wcwidth(character);
   if (width >= 0) *columns = (size_t)width;
   return bytes;
@@ -71,7 +70,7 @@ size_t hk_text_fit(const char *text, size_t width, bool cut) {
 
 static bool is_control(const char *text) {
   const unsigned char c = (unsigned char)text[0], next = c ? (unsigned char)text[1] : 0;
-  /* U+0080 to U+009F, too: a terminal takes U+009B for ESC [. */
+  /* U+0080 to U+009F are control characters, too: U+009B is ESC [. */
   return c < 0x20 || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0);
 }
 
@@ -92,7 +91,8 @@ char *hk_text_visible(const char *text) {
 
 /* -- Streams ----------------------------------------------------------------------------------- */
 
-/* What a stream holds back: the first byte of U+0080 to U+00BF, until the second says which. */
+/* A filtered stream. `held`: the byte 0xc2 was written and is not printed yet, because the next
+ * byte decides whether they are a control character (U+0080 to U+009F). */
 typedef struct {
   int fd;
   bool held;
@@ -109,7 +109,7 @@ static bool write_all(int fd, const char *bytes, size_t n) {
   return true;
 }
 
-/* One byte of many, as it is shown: 8 characters at most. */
+/* Appends the printed form of one byte, at most 8 characters. Returns its length. */
 static size_t show_byte(filter *f, unsigned char c, char *out) {
   size_t n = 0;
   const bool held = f->held, c1 = held && c >= 0x80 && c < 0xa0;
@@ -125,7 +125,7 @@ static size_t show_byte(filter *f, unsigned char c, char *out) {
   return n;
 }
 
-/* A stream's write function: 0 tells an error. */
+/* Write function of fopencookie; 0 is an error. */
 static ssize_t write_visibly(void *cookie, const char *bytes, size_t n) {
   filter *f = cookie;
   char shown[4096];
@@ -139,7 +139,7 @@ static ssize_t write_visibly(void *cookie, const char *bytes, size_t n) {
   return (ssize_t)n;
 }
 
-/* `mode` as setvbuf has it. Without memory the stream stays as it is. */
+/* `mode`: of setvbuf. Out of memory: the stream as it was. */
 static FILE *filtered(FILE *stream, filter *f, int mode) {
   FILE *made = fopencookie(f, "w", (cookie_io_functions_t){.write = write_visibly});
   if (made == NULL) return stream;
@@ -155,7 +155,7 @@ void hk_screen_open(void) {
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
-static const char new_line[] = "\r\033[K"; /* in place of the old one */
+static const char new_line[] = "\r\033[K"; /* to the start of the line, erase it */
 
 void hk_screen_progress(const char *format, ...) {
   char *text = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Options to nouns. The defaults that depend on the model or the machine are here; those that do
- * not are in args.c, those of policies and runtimes in sim/. */
+/* Loads what the options name. Defaults that depend on the model or the machine are here, constant
+ * defaults in args.c, those of policies and runtimes in sim/. */
 #include "cli/setup.h"
 
 #include <stdio.h>
@@ -15,20 +15,19 @@ static hk_status load_machine(const hk_args *args, const char *fallback, hk_mach
   const char *name = args->machine ? args->machine : fallback;
   if (!name || !*name)
     return hk_fail(err, HK_INPUT,
-                   "--machine NAME|FILE is needed; 'hocket machine list' shows the profiles");
+                   "--machine NAME|FILE is needed; 'hocket machine list' lists the profiles");
   return hk_profiles_machine(name, machine, err);
 }
 
-/* --host-memory: what the machine has beside it is reserved. */
+/* --host-memory: the rest of the machine's host memory counts as reserved. */
 static hk_status reserve_host(const hk_args *args, hk_machine *machine, hk_error *err) {
   if (!(args->given & HK_OPTION(HOST_MEMORY))) return HK_OK;
   const double left = machine->host_memory.value - (double)args->host_memory;
   if (left < 0)
-    return hk_fail(err, HK_INPUT,
-                   "--host-memory: %lld bytes are more than the %.0f that the machine has",
+    return hk_fail(err, HK_INPUT, "--host-memory: %lld bytes are more than the machine's %.0f",
                    (long long)args->host_memory, machine->host_memory.value);
   machine->host_reserved = (hk_quantity){
-      .value = left, .origin = HK_ORIGIN_MEASURED, .source = "what --host-memory leaves"};
+      .value = left, .origin = HK_ORIGIN_MEASURED, .source = "host memory less --host-memory"};
   return HK_OK;
 }
 
@@ -38,7 +37,7 @@ int hk_setup_seq(const hk_args *args, const hk_model *model) {
   return model->max_positions > 0 && model->max_positions < 2048 ? (int)model->max_positions : 2048;
 }
 
-/* What a listed model's figures are for needs no scaling. */
+/* A listed model has figures for one micro-batch, which is the default. */
 static int micro_batch_of(const hk_args *args, const hk_model *model) {
   const bool listed = model->arch == HK_ARCH_LISTED && !(args->given & HK_OPTION(MICRO_BATCH));
   return (int)(listed ? model->micro_batch : args->micro_batch);
@@ -60,7 +59,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
                       .gpu_state = args->gpu_memory};
   if (!args->model)
     return hk_fail(err, HK_INPUT,
-                   "--model NAME|FILE is needed; 'hocket model list' shows the presets");
+                   "--model NAME|FILE is needed; 'hocket model list' lists the presets");
   if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
   HK_TRY(hk_model_load(args->model, &setup->model, err));
   HK_TRY(load_machine(args, NULL, &setup->machine, err));
@@ -101,7 +100,7 @@ static hk_status plan_from_options(const hk_args *args, hk_setup *setup, hk_plan
 
 /* -- Plan files ------------------------------------------------------------------------------ */
 
-/* What of a calibration says how good the profile is; samples and replays are left out. */
+/* Copies the calibration into the profile, without its lists of single measurements. */
 static bool add_calibration(const hk_machine *machine, cJSON *profile) {
   static const char *const bulk[] = {"segments", "replays", "series"};
   const cJSON *calibration = hk_calibration_of(machine->document);
@@ -114,7 +113,7 @@ static bool add_calibration(const hk_machine *machine, cJSON *profile) {
   return false;
 }
 
-/* Whether `profile` is what its name finds. */
+/* The machine's name leads to `profile`. */
 static bool is_found(const hk_machine *machine, const cJSON *profile) {
   hk_machine found;
   hk_error ignored = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* From options to nouns: what `plan`, `simulate` and `trace export` load before they ask sim. */
+/* From options to model, machine, job and plan, for `plan`, `simulate` and `trace export`. */
 #ifndef HK_CLI_SETUP_H
 #define HK_CLI_SETUP_H
 
@@ -13,31 +13,32 @@
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \
    HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS) | \
    HK_OPTION(UNBOUND) | HK_OPTION(OVERLAP) | HK_OPTION(HOST_MEMORY))
-/* Everything that a plan file fixes. */
+/* Options that a plan file replaces. */
 #define HK_OPTIONS_PLAN (HK_OPTION(MODEL) | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
 
 typedef struct {
   hk_model model;
   hk_machine machine;
   hk_job job;
-  hk_plan_settings settings; /* points into this struct: do not copy it */
+  hk_plan_settings settings; /* points into this struct, which must not be copied */
   hk_flush flush;
   hk_bytes gpu_state;
   hk_policy_options options;
   const hk_policy *policy; /* NULL: not given */
-  hk_runtime runtime;      /* hocket unless given */
+  hk_runtime runtime;      /* default: hocket */
 } hk_setup;
 
-/* All of it from --model, --machine and the rest. Free with hk_setup_free, also on failure. */
+/* Loads all of it by the options. Free with hk_setup_free, also on failure. */
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
 void hk_setup_free(hk_setup *setup);
 
-/* The plan that the operand names, for `command` to run it; a label that contradicts its routes is
- * noted on stderr. */
+/* Loads the plan file that the operand names, for `command` to run. Prints a note on stderr if the
+ * plan's policy name contradicts its routes. */
 hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *plan,
                              hk_error *err);
 
-/* Writes a plan and, unless its name finds that very machine again, the machine's profile in it. */
+/* Writes a plan file. It includes the machine's profile if the machine's name does not lead to the
+ * same profile. */
 hk_status hk_setup_save_plan(const hk_plan *plan, const hk_machine *machine, const char *path,
                              hk_error *err);
 
@@ -50,8 +51,8 @@ hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
                                                 const hk_machine *machine, hk_error *err),
                             hk_error *err);
 
-/* Tokens a sequence: what was asked for, else what a listed model's figures are for, else 2048 or
- * the model's limit if that is less. */
+/* Tokens per sequence: --seq, else the sequence length of a listed model's figures, else 2048 or
+ * the model's limit if that is lower. */
 int hk_setup_seq(const hk_args *args, const hk_model *model);
 
 #endif

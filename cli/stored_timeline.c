@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Ids to timelines and back. */
+/* The default store by ids. */
 #include "cli/stored_timeline.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ hk_status hk_stored_timeline_id(const char *operand, int64_t *id, hk_error *err)
   if (*id > 0 && errno == 0) return HK_OK;
   return hk_fail(err, HK_INPUT,
                  "expected the id of a timeline, a whole number from 1, got '%.80s'; 'hocket trace "
-                 "list' prints all",
+                 "list' lists them",
                  operand);
 }
 
@@ -25,7 +25,7 @@ hk_status hk_stored_timeline_open(hk_store **store, hk_error *err) {
   if (*store) return HK_OK;
   return hk_fail(err, HK_INPUT,
                  "there are no timelines: nothing has been stored yet; 'hocket simulate --keep', "
-                 "'hocket run --keep' and 'hocket validate engine' keep theirs");
+                 "'hocket run --keep' and 'hocket validate engine' store them");
 }
 
 hk_status hk_stored_timeline_load(const char *operand, hk_loaded_timeline *out, hk_error *err) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Collects the cells, decides which columns are shown and how wide they are, prints. */
+/* Collects the cells, chooses the columns and their widths, prints. */
 #include "cli/table.h"
 
 #include <stdarg.h>
@@ -12,12 +12,12 @@
 
 #define MOST_COLUMNS  16
 #define BETWEEN       2  /* spaces between columns */
-#define INDENT        4  /* of what stands below a row */
-#define LEAST_WRAPPED 12 /* columns of the screen: no cell is wrapped to less */
+#define INDENT        4  /* of cells below a row */
+#define LEAST_WRAPPED 12 /* least width of a wrapped column */
 
 /* -- Cells ------------------------------------------------------------------------------------- */
 
-/* Takes over `text`, which may be NULL for want of memory. */
+/* Takes ownership of `text`; NULL counts as out of memory. */
 static void add_cell(hk_table *table, char *text) {
   if (text != NULL && table->n_cells == table->room) {
     const size_t room = table->room > 0 ? 2 * table->room : 64;
@@ -40,7 +40,7 @@ void hk_table_begin(hk_table *table, const hk_column *columns, size_t n) {
   for (size_t c = 0; c < n; c++) add_cell(table, strdup(columns[c].name ? columns[c].name : ""));
 }
 
-/* Cells that the last row did not get are empty. */
+/* Fills up the last row with empty cells. */
 void hk_table_row(hk_table *table) {
   while (!table->failed && table->n_cells % table->n != 0) add_cell(table, strdup(""));
 }
@@ -64,7 +64,7 @@ void hk_table_drop(hk_table *table) {
 
 /* -- Layout ------------------------------------------------------------------------------------ */
 
-/* What becomes of each column. */
+/* Place and width of each column. */
 typedef struct {
   enum { BESIDE, BELOW, LEFT_OUT } place[MOST_COLUMNS];
   size_t width[MOST_COLUMNS];
@@ -93,7 +93,7 @@ static size_t total_width(const hk_table *table, const layout *l) {
   return sum;
 }
 
-/* Leaves out the spare columns with the highest number. False: there are none left. */
+/* Leaves out the spare columns with the highest number. False: there are no spare columns. */
 static bool leave_out(const hk_table *table, layout *l) {
   int most = 0;
   for (size_t c = 0; c < table->n; c++)
@@ -103,7 +103,7 @@ static bool leave_out(const hk_table *table, layout *l) {
   return most > 0;
 }
 
-/* Makes the widest column that wraps narrower by one. False: none can be. */
+/* Makes the widest HK_WRAP column narrower by one. False: all have the least width. */
 static bool narrow_one(const hk_table *table, layout *l) {
   size_t found = table->n;
   for (size_t c = 0; c < table->n; c++) {
@@ -130,8 +130,8 @@ static void print_spaces(size_t n) {
   printf("%*s", (int)n, "");
 }
 
-/* One line of a row: of each cell what fits, and in `rest` what is left. `gap` is how far the line
- * has to go to the next column: nothing is printed after its last text. */
+/* Prints one line of a row: from each cell the part that fits; `rest` becomes the remaining parts.
+ * `gap`: spaces to print before the next text, so that no line ends in spaces. */
 static void print_line(const hk_table *table, const layout *l, const char **rest) {
   size_t gap = 0;
   for (size_t c = 0; c < table->n; c++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Tables for people: a header, aligned columns, plain text, no colours. A table that is wider than
- * the screen (cli/screen.h) is made to fit by what its columns allow. */
+/* Tables for people: a header, aligned columns, plain text. A table that is wider than the screen
+ * (cli/screen.h) is made narrower as its columns allow: HK_BELOW, then HK_SPARE, then HK_WRAP. */
 #ifndef HK_CLI_TABLE_H
 #define HK_CLI_TABLE_H
 
@@ -9,16 +9,16 @@
 
 #include "core/error.h"
 
-/* How a column is laid out: one of these, and HK_SPARE(n) or not. */
+/* Layout of a column: one of these, optionally | HK_SPARE(n). */
 enum {
   HK_LEFT,
   HK_RIGHT,
-  HK_WRAP,  /* left; in a table that is too wide its cells become several lines */
-  HK_BELOW, /* left; of a table that is too wide its cells go under their rows, indented */
+  HK_WRAP,  /* left; if the table is too wide, its cells are wrapped to several lines */
+  HK_BELOW, /* left; if the table is too wide, its cells are printed below their rows */
   HK_ALIGN = 3,
 };
-/* Of a table that is too wide the columns with the highest number, from 1, are left out first, and
- * named in a line below it. */
+/* The column is left out if the table is too wide, those with the highest n (from 1) first. A line
+ * below the table names the columns that were left out. */
 #define HK_SPARE(n) ((n) << 2)
 
 typedef struct {
@@ -26,7 +26,7 @@ typedef struct {
   int layout;
 } hk_column;
 
-/* A failed allocation is kept until hk_table_print, so that callers check once. */
+/* hk_table_print reports failed allocations, so that callers check once. */
 typedef struct {
   const hk_column *columns;
   char **cells; /* [n_cells], row by row; the header is a row, too */
@@ -34,13 +34,15 @@ typedef struct {
   bool failed;
 } hk_table;
 
-/* `columns` outlives the table. */
+/* `columns` must outlive the table. */
 void hk_table_begin(hk_table *table, const hk_column *columns, size_t n);
+/* Begins a row. */
 void hk_table_row(hk_table *table);
-/* The next cell of the row. */
+/* Adds the next cell of the row; missing cells are empty. */
 void hk_table_cell(hk_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Frees the table without printing it. */
 void hk_table_drop(hk_table *table);
-/* Prints to stdout, and drops it. */
+/* Prints the table to stdout and frees it. */
 hk_status hk_table_print(hk_table *table, hk_error *err);
 
 #endif

@@ -16,7 +16,7 @@ calibrate() {
   timeout 60 "$hocket" calibrate "$@" >out 2>err || status=$?
   ((status <= 1)) || fail "calibrate $*: exit $status: $(cat err)"
   if ((status == 1)); then
-    grep -q "is stored, but not as good as it should be: " err || fail "exit 1: $(cat err)"
+    grep -q "is stored, but it is not accurate enough: " err || fail "exit 1: $(cat err)"
   else
     [[ ! -s err ]] || grep -q "note: " err || fail "exit 0, and yet: $(cat err)"
   fi
@@ -45,8 +45,8 @@ fi
 calibrate "${quick[@]}" --name here --budget 4 -o here.json
 grep -q "^here: quick calibration of 1 x host" out || fail "no heading: $(head -3 out)"
 grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+( .B/s)? to " out || fail "no table of quantities"
-grep -qE "^replays of [0-9]+ values are off by [0-9.]+ % \(median\)" out || fail "no accuracy"
-grep -qE "^[0-9]+ probes, [0-9]+ rounds, [0-9]+ s of measuring; stored as 'here'" out || fail "no summary"
+grep -qE "^simulation of [0-9]+ measured values: errors [0-9.]+ % \(median\)" out || fail "no accuracy"
+grep -qE "^[0-9]+ probes, [0-9]+ rounds, measured for [0-9]+ s; stored as 'here'" out || fail "no summary"
 grep -q "^next: hocket plan --model llama-2-7b --machine here$" out || fail "no next step"
 
 ends 0 "" machine list
@@ -116,12 +116,12 @@ wait "${hogs[@]}" || true
 again=("${quick[@]}" --budget 8 --json)
 start "${again[@]}" --name again
 stop 1 INT
-grep -qE "interrupted; [1-9][0-9]* samples kept; go on with: hocket calibrate --resume" err ||
+grep -qE "interrupted; [1-9][0-9]* samples are stored; continue with: hocket calibrate --resume" err ||
   fail "interrupted: $(cat err)"
 python3 -m json.tool out >/dev/null || fail "interrupted: no JSON"
-command=$(sed -n 's/.*go on with: hocket calibrate //p' err)
+command=$(sed -n 's/.*continue with: hocket calibrate //p' err)
 [[ $command == "--resume --name again --backend host --quick --budget 8 --memory 256000000" ]] ||
-  fail "interrupted: go on with '$command'"
+  fail "interrupted: continue with '$command'"
 expect 2 "again" calibrate "${quick[@]}" --resume --name other
 expect 2 "again" machine show again # there is no profile yet
 

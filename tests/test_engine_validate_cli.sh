@@ -153,14 +153,14 @@ fi
 
 # Ranking: table and file, JSON, bad input.
 rank=(validate ranking --model tiny.json --backend host)
-ends 0 "wrote it to ranking.json" "${rank[@]}" --plans 6 --steps 2 -o ranking.json
+ends 0 "wrote the JSON object to ranking.json" "${rank[@]}" --plans 6 --steps 2 -o ranking.json
 python3 check_ranking.py ranking.json 6 1 || fail "ranking.json is not as promised"
 grep -q "top-1 regret" out || fail "the table lacks the regret"
 ends 0 "" "${rank[@]}" --plans 4 --steps 1 --rounds 3 --json
 python3 check_ranking.py out 4 3 || fail "the ranking's JSON is not as promised"
 # The same measurements again: by the same profile the same answer; of two files each is a round.
 again=(validate again ranking.json --machine this-node-host-quick)
-ends 0 "wrote it to judged.json" "${again[@]}" -o judged.json
+ends 0 "wrote the JSON object to judged.json" "${again[@]}" -o judged.json
 python3 check_ranking.py judged.json 6 1 || fail "judged.json is not as promised"
 cat >check_same.py <<'EOF'
 import json

@@ -234,7 +234,7 @@ option nodes "$whole" 0 -1 65537
 option tp "$whole" 0 -2 65
 option micro-batch "$whole" 0 -1 99999999999999999999
 option grad-accum "a whole number from 1 to 4096" 0 4097 99999999999999999999
-option seq "$whole, k after it for 1024" 0 -2048 2K 2kk k 1.5k 17000k
+option seq "$whole, with k for 1024" 0 -2048 2K 2kk k 1.5k 17000k
 option buffers "$whole" 0 1025
 option cpu-threads "$whole" 0 -1
 option stride "$whole or 'auto'" 0 -1 1.5 automatic
@@ -323,11 +323,11 @@ for command in "plan $settings" "simulate plan.json" "trace export plan.json"; d
   expect 2 "'-o -' and '--json' both go to standard output" $command -o - --json
 done
 cp "$tests/data/published-runs.csv" .
-expect 2 "'--output': '-' would be standard output, which has the report \(--json" \
+expect 2 "'--output': '-' is standard output, which has the report \(--json" \
   fit published-runs.csv --machine jlse-h100-4x80gb -o -
-expect 2 "'--output': '-' would be" calibrate --backend host -o -
-expect 2 "'--timeline': '-' would be" run plan.json --backend host --timeline -
-expect 2 "'--checkpoint': '-' would be" run plan.json --backend host --checkpoint -
+expect 2 "'--output': '-' is standard output" calibrate --backend host -o -
+expect 2 "'--timeline': '-' is standard output" run plan.json --backend host --timeline -
+expect 2 "'--checkpoint': '-' is standard output" run plan.json --backend host --checkpoint -
 if [ -w /dev/full ]; then
   "$hocket" simulate plan.json -o - >/dev/full 2>err
   said 3 "cannot write '/dev/stdout': No space left" "simulate -o - >/dev/full" $?

@@ -10,43 +10,43 @@
 cat >expected <<'END'
 Usage: hocket COMMAND [OPTIONS]
 
-Plans and simulates optimizer offloading for training of large language models:
-which subgroup of the parameters is updated where, in what order, with which
-copies in flight, how long an iteration takes, and whether it fits.
+Plans, simulates and runs optimizer offloading for the training of large language
+models: which parameters are updated on the CPU or the GPU, in which order, how
+long an iteration takes, and whether it fits in memory.
 
 Commands:
   plan              Ranks the offload schedules of a model on a machine
-  simulate          Simulates one iteration of a plan, or of a policy with settings
-  run               Runs a plan's update phase on real hardware, and times it
-  calibrate         Measures this machine once, and stores a profile for every other command
+  simulate          Simulates one iteration of a plan or of a policy
+  run               Runs a plan's optimizer steps on real hardware, timed
+  calibrate         Measures this machine and stores a profile of it
   fit               Fits a machine profile to a table of measured runs
-  validate runs     Predicts every row of a table of measured runs, and compares
-  validate engine   Simulates a plan's update, runs it, and explains where the two part
-  validate ranking  Runs many plans of a model, and judges the order in which they were predicted
-  validate again    Judges rankings that were measured before, by another profile or version
+  validate runs     Compares predictions with a table of measured training runs
+  validate engine   Predicts a plan's update, runs it, explains the difference
+  validate ranking  Runs many plans and compares their order with the prediction
+  validate again    Compares stored measurements with another profile or version
   model list        Lists the model presets that ship with hocket
-  model show        Shows a model's shape, its exact parameters and what a training step costs
-  machine list      Lists the machine profiles that ship with hocket or are stored here
-  machine show      Shows every quantity of a machine profile and where it came from
-  machine export    Writes a profile, its calibration included, to a file that people can read
-  machine import    Stores a profile that was exported elsewhere or made by hand
-  machine diff      Says what changed between two calibrations, and whether by more than noise
-  machine delete    Deletes a stored profile and the samples that it rests on
-  trace list        Lists the stored timelines, simulated and measured, latest first
-  trace show        Shows a stored timeline and all that it takes to make it again
-  trace export      Writes a simulated or stored timeline as a Chrome trace, for Perfetto, or as CSV
-  trace diff        Says where and why two stored timelines of one plan part
+  model show        Shows a model's shape, parameters and cost per training step
+  machine list      Lists the machine profiles: shipped, stored, unfinished
+  machine show      Shows every quantity of a machine profile and its origin
+  machine export    Writes a profile and its calibration as a JSON document
+  machine import    Stores a profile from a file
+  machine diff      Compares two calibrations: which quantities differ
+  machine delete    Deletes a stored profile and the samples behind it
+  trace list        Lists the stored timelines, simulated and measured
+  trace show        Shows a stored timeline and how it was made
+  trace export      Writes a timeline as a Chrome trace for Perfetto, or as CSV
+  trace diff        Compares two stored timelines of one plan
   trace delete      Deletes a stored timeline
-  trace import      Turns logs of DeepSpeed and Megatron-DeepSpeed into rows of a run table
+  trace import      Converts DeepSpeed and Megatron logs to a run table
 
-  hocket help COMMAND   what a command takes and prints
+  hocket help COMMAND   arguments, options and output of a command
   hocket --version      the version
 
 Example:
   hocket plan --model llama-2-7b --machine polaris-a100-4x40gb
 
-Exit status: 0 success, 1 the answer is no (does not fit), 2 bad usage or input,
-3 the environment (no GPU, no memory, disk full).
+Exit status: 0 success; 1 the answer is no (does not fit, validation failed);
+2 wrong usage or input; 3 the environment (no GPU, no memory, disk full).
 END
 for arguments in --help -h help; do
   "$hocket" $arguments >out 2>err || fail "hocket $arguments: exit $?"

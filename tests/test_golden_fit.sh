@@ -40,9 +40,9 @@ free=$free,pcie.d2h_pageable_bytes_per_s,cpu.adamw_params_per_s
 "$hocket" fit runs.csv --machine jlse-h100-4x80gb --free $free --wide -o fitted.json >out 2>err ||
   fail "fit: $(cat err)"
 grep -q "^jlse-h100-4x80gb: 12 rows of runs.csv, 48 times" out || fail "fit: no heading"
-grep -qE "^cpu.adamw_params_per_s .* not determined: left at its start" out ||
+grep -qE "^cpu.adamw_params_per_s .* not determined by the runs: start value" out ||
   fail "fit: does not name what is not determined"
-grep -q "fitted the 12 rows of jlse-h100-4x80gb; 63 rows name other machines" err ||
+grep -q "fitted the 12 rows of jlse-h100-4x80gb; skipped 63 rows of other machines" err ||
   fail "fit: does not say which rows"
 grep -q '"fitted_on"' fitted.json || fail "fit: no fitted_on"
 grep -q '"standard_error"' fitted.json || fail "fit: no standard errors"
@@ -58,7 +58,7 @@ cmp -s fitted.json twice.json || fail "two fits differ"
   fail "fit --cross-validate: $(cat err)"
 [ "$(grep -c '^without act-output' out)" -eq 3 ] || fail "fit --cross-validate: not three folds"
 read -r fwd bwd step iter < <(
-  awk '/^each source by the others/ { print $(NF - 7), $(NF - 5), $(NF - 3), $(NF - 1) }' out)
+  awk '/^each source from the others/ { print $(NF - 7), $(NF - 5), $(NF - 3), $(NF - 1) }' out)
 at_most 11.2 "fwd_ms left out" "$fwd"
 at_most 5.0 "bwd_ms left out" "$bwd"
 at_most 16.0 "step_ms left out" "$step"
@@ -81,7 +81,7 @@ medians fitted.json 6.4 5.0 16.0 7.1
 tau 1
 
 "$hocket" validate runs runs.csv --machine fitted.json --json >out 2>err || fail "validate: $(cat err)"
-grep -q "63 of 75 rows name other machines" err || fail "validate runs: does not say what it left out"
+grep -q "skipped 63 of 75 rows, which name other machines" err || fail "validate runs: does not say what it left out"
 [ "$(grep -c '"step_ms":' out)" -eq 13 ] || fail "validate runs --json: not 12 rows and a median"
 "$hocket" validate runs runs.csv --machine fitted.json --machine polaris-a100-4x40gb --json >out ||
   fail "validate runs with two machines"

@@ -69,7 +69,7 @@ sed -E 's/(fwd|step|MA|numel)/\x1b[1;32m\1\x1b[0m/g; s/^/\x1b]0;title\x07/' $log
 same "colours"
 iconv -f UTF-8 -t UTF-16 $log >variant.log
 same "UTF-16"
-noted '[0-9]+ NUL bytes left out' "UTF-16"
+noted 'skipped [0-9]+ NUL bytes' "UTF-16"
 {
   sed 200q $log
   head -c 3000000 /dev/zero | tr '\0' 'x'
@@ -78,7 +78,7 @@ noted '[0-9]+ NUL bytes left out' "UTF-16"
   sed 1,200d $log
 } >variant.log
 same "a line of 3 MB, then 100 kB of NUL bytes"
-noted 'only the first 64 KiB of 1 long lines were read; 100000 NUL bytes left out' "a long line"
+noted 'read only the first 64 KiB of 1 long lines; skipped 100000 NUL bytes' "a long line"
 sed 's/^\[.*Rank 1\] .*$/worker-3: &/; s/^  \([a-z]\)/worker-0:   \1/' $log >variant.log
 same "names of hosts before lines"
 awk '/Engine (before|after)/ { printf "[Rank 3] a tqdm bar 50%%|##" } { print }' $log >variant.log
@@ -89,7 +89,7 @@ same "two ranks on one line"
 bytes=$(stat -c %s $log)
 head -c $((bytes * 9 / 10)) $log >cut.log
 import 0 cut.log
-noted '[67] of [89] iterations used; its last line is cut off' "a cut log"
+noted '[67] of [89] iterations used; skipped its last line, which is cut off' "a cut log"
 sed 1d out | grep -q ',1,4,1,14,1,4,1,5948837888,100000000,1,1,1,2,[67],' || fail "a cut log: $(cat out)"
 head -c $((bytes / 2)) $log >half.log
 import 2 half.log

@@ -34,8 +34,8 @@ prints '"from":[[:space:]]*"import"'
 prints '"median_abs_error_pct":[[:space:]]*1\.5'
 
 ok machine show made-up-node
-prints "^calibrated 2026-11-20T08:00:00Z by hocket 0\.1\.0, 300 s of all probes, accepted: replays"
-prints "off by 1\.5 % \(median\), 6\.0 % \(nine in ten\), 9\.0 % \(worst\)"
+prints "^calibrated 2026-11-20T08:00:00Z by hocket 0\.1\.0, 300 s of all probes, accepted: simulation errors"
+prints "errors 1\.5 % \(median\), 6\.0 % \(90th percentile\), 9\.0 % \(worst\)"
 prints "^measured on: backend cuda, cpu Made-up Processor, gpu Made-up GPU, driver 500\.1, gpus 2"
 prints "^pcie\.h2d_bytes_per_s +25 GB/s +24\.8 to 25\.2 GB/s +fitted"
 prints "^nvlink\.bytes_per_s +100 GB/s +- +data sheet"
@@ -144,14 +144,14 @@ sed -Ei 's/("pcie.d2h_bytes_per_s": +\{)"low": 25.8e9, "high": 26.2e9/\1"low": 2
 for json in "" --json; do
   "$hocket" machine diff node.json moved.json $json >out 2>err
   [ $? -eq 1 ] || fail "diff of two that differ: exit is not 1"
-  grep -q "8 of 10 quantities agree, 90 % would do" err || fail "diff: said '$(cat err)'"
+  grep -q "8 of 10 quantities agree, and 90 % are needed" err || fail "diff: said '$(cat err)'"
   [ -s out ] || fail "diff of two that differ prints nothing"
 done
 
 # Profiles that were not calibrated have nothing to be judged by.
 ok machine diff h200-16c node.json
 prints "^node\.gpus +1 +2 +\+100\.0 % +no intervals"
-prints "no quantity has an interval in both"
+prints "no quantity has an interval in both profiles"
 ok machine diff h200-16c h200-16c
 
 # -- What ships keeps its name ------------------------------------------------------------------------

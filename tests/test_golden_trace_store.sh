@@ -35,12 +35,12 @@ expect 2 "nothing has been stored yet" trace export 1 -o out.json
 ok simulate $interleave -o plan.json --quiet
 cp out plain
 ok simulate $interleave --keep --quiet
-prints '^kept as timeline 1$'
-grep -v '^kept as' out | cmp -s plain - || fail "--keep changes what simulate prints"
+prints '^stored as timeline 1$'
+grep -v '^stored as' out | cmp -s plain - || fail "--keep changes what simulate prints"
 ok simulate plan.json --machine workstation-rtx4090-ddr5 --keep --json
 prints '"timeline":[[:space:]]*2$'
 ok run plan.json --backend host --steps 2 --keep --quiet
-prints '^kept +the last step, as timeline 3$'
+prints '^stored +the last step, as timeline 3$'
 ok run plan.json --backend host --steps 2 --keep --json
 prints '"timeline":[[:space:]]*4$'
 ok simulate --model other.json $plan --policy interleave --stride 2 --keep # 5
@@ -111,7 +111,7 @@ prints '"kind":[[:space:]]*"measured"'
 sound measured.json "slices"
 
 ok trace export 1 -o one.csv
-prints "^one\.csv: ([0-9]+) operations on [0-9]+ lanes, [0-9.]+ ms; a row each$"
+prints "^one\.csv: ([0-9]+) operations on [0-9]+ lanes, [0-9.]+ ms; one row per operation$"
 columns=id,kind,lane,rank,subgroup,piece,work,unit,gpu_alloc_bytes,gpu_free_bytes,start_ns,end_ns
 [ "$(head -n 1 one.csv)" = "$columns" ] ||
   fail "header of a CSV: $(head -n 1 one.csv)"
@@ -176,11 +176,11 @@ assert causes["main"] in ("rate", "latency", "contention", "dependency", "host")
 END
 fi
 ok trace diff 1 1
-prints "^b against a: no operation is off by more than 2 % of the makespan; the makespans are the same$"
+prints "^b against a: no operation differs by more than 2 % of the makespan; the makespans are the same$"
 ok trace diff 3 4
 prints "^sum "
 
-expect 2 "timelines 1 and 5 cannot be joined .*: their models are 'tiny' and 'other'" trace diff 1 5
+expect 2 "timelines 1 and 5 are not of the same plan and cannot be joined .*: their models are 'tiny' and 'other'" trace diff 1 5
 expect 2 "their policies are 'interleave k=2' and 'interleave k=3'" trace diff 1 6
 expect 2 "their policies are 'interleave k=3' and 'streamed'" trace diff 6 7
 expect 2 "their numbers of subgroups are '6' and '13'" trace diff 1 8

@@ -557,7 +557,7 @@ static void what_cannot_be_compared(void **state) {
   subject s = uneven(1, 1);
   subject other = uneven(1, 2);
   assert_true(other.graph.n_ops != s.graph.n_ops);
-  assert_refused(&s, &other.predicted, "not of one plan");
+  assert_refused(&s, &other.predicted, "not of the same plan");
 
   retiming t = as_predicted(&s);
   hk_timeline measured = replayed(&s, &t);

@@ -96,11 +96,11 @@ static void what_is_wrong_is_named(void **state) {
   refused("machine,model,layrs\n",
           "line 1: column 'layers' (transformer layers) is missing; is it "
           "'layrs'?");
-  refused(HEADER ",dp\n" ROW ",1\n", "line 1: column 'dp' is there 2 times");
+  refused(HEADER ",dp\n" ROW ",1\n", "line 1: column 'dp' appears 2 times");
   refused(HEADER "\n" ROW "\n" ROW ",,\n", "line 3: 21 fields, but the table has 19 columns");
   refused(HEADER "\nm,7B,32\n", "line 2: 3 fields, but");
   refused(HEADER "\n,7B,32,4096,10880,32,4,50304,2048,1,4,1,4,1,1e8,1,0,,\n",
-          "line 2: column 'machine': empty, but every row needs it");
+          "line 2: column 'machine': is empty, but required in every row");
   refused(HEADER "\n\"m,7B\n", "line 2: a quote is never closed");
   refused(HEADER "\nm\"x\",\n", "line 2: a quote inside a field");
   refused(HEADER "\n\"m\"x,\n", "line 2: expected a comma or the end of the line");

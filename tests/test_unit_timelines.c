@@ -367,7 +367,7 @@ static void another_expansion_is_told_with_its_version(void **state) {
   for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
     const int64_t id = keep(store, &s, false, 0);
     must(hk_store_do(store, &err, edits[i], ""), &err);
-    refuses(store, id, HK_INPUT, "was kept by hocket 1.2.3");
+    refuses(store, id, HK_INPUT, "was stored by hocket 1.2.3");
     must(hk_timelines_delete(store, id, &err), &err);
   }
   free_simulated(&s);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Writes timelines as Chrome trace events, one a line, straight to the stream: a trace of a
- * million operations never exists as a tree in memory. */
+/* Writes one event per line directly to the stream, so that memory does not grow with the trace. */
 #include "traces/chrome.h"
 
 #include <inttypes.h>
@@ -24,12 +23,12 @@ typedef struct {
   const hk_chrome_layer *layers;
   int n_layers;
   int layer;                   /* the one being written */
-  const char *name;            /* of it; NULL where there is but one */
-  const hk_timeline *timeline; /* of it */
-  const int32_t *order;        /* of it: operations as they had their lanes */
-  const int32_t *orders;       /* of all */
+  const char *name;            /* its name; NULL if there is only one */
+  const hk_timeline *timeline; /* its spans and counters */
+  const int32_t *order;        /* its operations in the order of execution on their lanes */
+  const int32_t *orders;       /* the same for all layers */
   FILE *stream;
-  const char *separator; /* what goes before the next event */
+  const char *separator; /* printed before the next event */
   int ranks;
 } hk_trace;
 
@@ -41,13 +40,13 @@ static void enter_layer(hk_trace *trace, int layer) {
 }
 
 /* -- Tracks ------------------------------------------------------------------------------------
- * Ids begin at 1: Perfetto takes process and thread 0 for the kernel's idle task. */
+ * Ids begin at 1: Perfetto treats process and thread 0 as the kernel's idle task. */
 
 static int rank_pid(int rank) {
   return rank + 1;
 }
 
-/* What is counted is listed on a process of its own for each timeline, below the ranks. */
+/* The process of a timeline's counters, below the ranks. */
 static int node_pid(const hk_trace *trace) {
   return trace->ranks + 1 + trace->layer;
 }
@@ -69,7 +68,7 @@ static void next_event(hk_trace *trace) {
   trace->separator = ",\n";
 }
 
-/* Name and position of a process (tid 0) or of a thread. */
+/* Writes name and position of a process (tid 0) or thread. */
 static void write_track(hk_trace *trace, int pid, int tid, const char *name) {
   const char *what = tid ? "thread" : "process";
   next_event(trace);
@@ -111,8 +110,8 @@ static void write_layer_tracks(hk_trace *trace) {
 
 /* -- Operations --------------------------------------------------------------------------------*/
 
-/* From when its dependencies were done until it started, hence what it waited for its lane.
- * Negative only where clocks that were measured disagree. */
+/* Time from the end of the operation's dependencies to its start, which it waited for its lane.
+ * Negative only if measured clocks disagree. */
 static hk_ns wait_of(const hk_trace *trace, int32_t id) {
   const hk_op *op = &trace->graph->ops[id];
   hk_ns met = 0;
@@ -162,7 +161,8 @@ static void write_op(hk_trace *trace, int32_t id) {
   fputc('}', trace->stream);
 }
 
-/* One end of an arrow; `phase` is the event's "ph" as JSON, with what only that end has. */
+/* Writes one end of an arrow. `phase`: the event's "ph" as JSON and members that only this end has.
+ */
 static void write_arrow_end(hk_trace *trace, const char *phase, int64_t arrow, int32_t op,
                             hk_ns ts) {
   int32_t lane = trace->graph->ops[op].lane;
@@ -173,9 +173,9 @@ static void write_arrow_end(hk_trace *trace, const char *phase, int64_t arrow, i
           phase, arrow, rank_pid(trace->graph->lanes[lane].rank), lane_tid(trace, lane), US_OF(ts));
 }
 
-/* An arrow from each dependency in another lane, from the last nanosecond of its slice. Instants
- * have no slice to hold an arrow; and no arrow goes back in time, as one would where measured
- * clocks disagree (wait_ns tells). */
+/* Writes an arrow from the last nanosecond of each dependency on another lane. No arrow to or from
+ * an instant event, which has no slice, or back in time, as measured clocks may disagree (see
+ * wait_ns). */
 static void write_arrows(hk_trace *trace, int32_t id) {
   const hk_graph *graph = trace->graph;
   const hk_op *op = &graph->ops[id];
@@ -247,8 +247,7 @@ static void write_trace(hk_trace *trace, const char *title) {
   fputs("\n]}\n", trace->stream);
 }
 
-/* A lane runs one operation at a time, in `order`: that makes the slices of a track sorted and
- * disjoint, which viewers rely on and do not check. */
+/* Checks that the slices of each track are sorted and disjoint: viewers rely on it. */
 static hk_status check_lane_order(const hk_graph *graph, const hk_timeline *timeline,
                                   const int32_t *order, hk_ns *free_at, hk_error *err) {
   for (size_t i = 0; i < graph->n_ops; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Two timelines of one graph, joined by operation. */
+/* The method is described in traces/compare.h. */
 #include "traces/compare.h"
 
 #include <gsl/gsl_errno.h>
@@ -11,13 +11,15 @@
 
 #include "traces/median.h"
 
-#define PULL_LATENCY 1e-3 /* how firmly a, b and c are held, against squares of durations: of */
-#define PULL_FACTOR  1e-4 /* two columns that are alike, the factors move first */
-#define PARTED       0.02 /* of the makespan, for an operation to count as elsewhere */
-#define GAP_SHARE    0.1  /* of a gap, and... */
-#define GAP_SLACK                                                                 \
-  50000 /* ... ns at most: how near its end another operation must end to be what \
-           it waited for */
+/* Weights of the priors of a, and of b and c, relative to mean squared durations. If the columns of
+ * a and b are nearly parallel, the smaller weight lets b deviate first. */
+#define PULL_LATENCY 1e-3
+#define PULL_FACTOR  1e-4
+#define PARTED       0.02 /* least difference of an operation that counts, over the makespan */
+/* Two times count as equal at a gap if they differ by at most this share of the gap, and at most so
+ * many ns. */
+#define GAP_SHARE 0.1
+#define GAP_SLACK 50000
 
 #define CAUSE_TEXT(name, text, meaning) [HK_CAUSE_##name] = text,
 static const char *const cause_names[] = {HK_CAUSES(CAUSE_TEXT)};
@@ -35,8 +37,8 @@ typedef struct {
   const hk_graph *graph;
   const hk_timeline *predicted, *measured;
   const hk_op_cost *costs;
-  int32_t *before; /* on the same lane, as measured; -1: first */
-  double *scratch; /* one an operation */
+  int32_t *before; /* the operation before it on its lane, as measured; -1: none */
+  double *scratch; /* [n_ops] */
   hk_timeline_comparison *out;
 } joined;
 
@@ -58,7 +60,7 @@ static hk_ns end_of(const hk_timeline *timeline) {
 
 /* -- Checking ---------------------------------------------------------------------------------- */
 
-/* Who was before whom on a lane in `timeline`. `last`, `order`: scratch, per lane and operation. */
+/* Fills c->before from `timeline`. Scratch: last[n_lanes], order[n_ops]. */
 static hk_status link_in_order(const joined *c, const hk_timeline *timeline, int32_t *last,
                                int32_t *order, hk_error *err) {
   HK_TRY(hk_timeline_order(c->graph, timeline, order, err));
@@ -87,9 +89,10 @@ static hk_status check_one(const joined *c, const hk_timeline *timeline, const c
                            hk_error *err) {
   const hk_graph *graph = c->graph;
   if (timeline->n_spans != graph->n_ops)
-    return hk_fail(err, HK_INPUT,
-                   "the %s timeline has %zu operations, the graph %zu: they are not of one plan",
-                   which, timeline->n_spans, graph->n_ops);
+    return hk_fail(
+        err, HK_INPUT,
+        "the %s timeline has %zu operations, the graph %zu: they are not of the same plan", which,
+        timeline->n_spans, graph->n_ops);
   HK_TRY(link_lanes(c, timeline, err));
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_span *span = &timeline->spans[i];
@@ -129,7 +132,8 @@ static int by_engine_and_end(const void *a, const void *b) {
   return (x->op > y->op) - (x->op < y->op);
 }
 
-/* A turn at another engine, of no length, comes when all that came there before have ended. */
+/* When the operation has passed the queue of its first engine: after the end of all copies that
+ * entered that queue before it. */
 static hk_ns first_turn(const joined *c, const hk_timeline *timeline, size_t op) {
   const hk_span *span = &timeline->spans[op];
   hk_ns until = span->start;
@@ -143,9 +147,9 @@ static hk_ns first_turn(const joined *c, const hk_timeline *timeline, size_t op)
   return until;
 }
 
-/* How long each operation stood in its engine's queue: until the one that ended before it did, if
- * it had started by then. Which lane has its turn first is nobody's choice, so that only what is
- * left can be predicted lane by lane. */
+/* queued[i]: the time that operation i waited in its engine's queue, that is from its start until
+ * the copy before it on the engine ended. The order of lanes at an engine is not predictable, so
+ * that queued time is compared apart from busy time. */
 static hk_status find_queued(const joined *c, const hk_timeline *timeline, hk_ns *queued,
                              hk_error *err) {
   const size_t n = c->graph->n_ops;
@@ -225,7 +229,8 @@ static void compare_kind(joined *c, hk_op_kind kind) {
   }
   out->total = hk_pair_of(p, m);
   out->median_error_pct = hk_sort_median(c->scratch, timed);
-  out->worst_error_pct = timed > 0 ? c->scratch[timed - 1] : NAN; /* sorted by then */
+  out->worst_error_pct =
+      timed > 0 ? c->scratch[timed - 1] : NAN; /* hk_sort_median has sorted them */
 }
 
 /* -- The measured critical path ---------------------------------------------------------------- */
@@ -237,7 +242,7 @@ static int32_t last_to_end(const hk_timeline *timeline) {
   return last;
 }
 
-/* What `op` waited for longest; -1: nothing. */
+/* The predecessor of `op` on the critical path; -1: none. */
 static int32_t waited_for(const joined *c, int32_t op) {
   const hk_op *o = &c->graph->ops[op];
   int32_t found = c->before[op];
@@ -260,10 +265,10 @@ static void find_path(joined *c) {
   }
 }
 
-/* -- What operations of a kind take beyond their prediction ------------------------------------ */
+/* -- Model of the durations of a kind ---------------------------------------------------------- */
 
 typedef struct {
-  double a, b, c; /* of traces/compare.h; a in ns */
+  double a, b, c; /* see traces/compare.h; a in ns */
 } kind_model;
 
 typedef struct {
@@ -281,7 +286,7 @@ static op_parts parts_of(const joined *c, size_t op) {
   return parts;
 }
 
-/* Solves the normal equations of columns from `first` on; a column left out stays at 0. */
+/* Solves the normal equations of the columns from `first` on; the solution is 0 for the others. */
 static void solve(double normal[3][3], double right[3], int first, double solution[3]) {
   double values[9], known[3], found[3];
   const int n = 3 - first;
@@ -293,14 +298,15 @@ static void solve(double normal[3][3], double right[3], int first, double soluti
   gsl_vector_view r = gsl_vector_view_array(known, (size_t)n);
   gsl_vector_view x = gsl_vector_view_array(found, (size_t)n);
   memset(solution, 0, 3 * sizeof *solution);
-  /* Positive definite by the pulls; were it not, nothing moves and all is contention. */
+  /* The priors make the matrix positive definite. Otherwise the solution is 0: all is contention.
+   */
   if (gsl_linalg_cholesky_decomp1(&m.matrix) != GSL_SUCCESS ||
       gsl_linalg_cholesky_solve(&m.matrix, &r.vector, &x.vector) != GSL_SUCCESS)
     return;
   for (int i = 0; i < n; i++) solution[first + i] = found[i];
 }
 
-/* Unknowns are a / unit, b - 1 and c - 1, with `unit` about the mean duration. */
+/* The unknowns are a / unit, b - 1 and c - 1; `unit` is the mean duration. */
 static kind_model fit_kind(const joined *c, hk_op_kind kind) {
   const kind_model as_predicted = {0, 1, 1};
   double unit = 0, least_latency = INFINITY;
@@ -329,7 +335,7 @@ static kind_model fit_kind(const joined *c, hk_op_kind kind) {
   normal[1][1] += PULL_FACTOR * (double)n;
   normal[2][2] += PULL_FACTOR * (double)n;
   solve(normal, right, 0, x);
-  if (x[0] * unit < -least_latency) { /* an operation's latency is not negative */
+  if (x[0] * unit < -least_latency) { /* latency + a >= 0 for every operation */
     const double held = -least_latency / unit;
     for (int u = 1; u < 3; u++) right[u] -= normal[u][0] * held;
     solve(normal, right, 1, x);
@@ -340,8 +346,8 @@ static kind_model fit_kind(const joined *c, hk_op_kind kind) {
 
 /* -- Attribution ------------------------------------------------------------------------------- */
 
-/* Of the operations that ended when `op` began, give or take `slack`, the one that began first; -1:
- * none. */
+/* Among the operations that ended when `op` started (within `slack`), the one that started first;
+ * -1: none. */
 static int32_t handed_over(const joined *c, int32_t op, hk_ns slack) {
   const hk_ns start = c->measured->spans[op].start;
   hk_ns first = start;
@@ -355,15 +361,15 @@ static int32_t handed_over(const joined *c, int32_t op, hk_ns slack) {
   return found;
 }
 
-/* Whether operations that took over from one another, `op` the last of them, were at it from
- * `begin` on. */
+/* A chain of operations, each starting when the one before it ended, `op` the last of them, ran
+ * from `begin` on. */
 static bool busy_since(const joined *c, int32_t op, hk_ns begin, hk_ns slack) {
   while (op >= 0 && c->measured->spans[op].start > begin + slack) op = handed_over(c, op, slack);
   return op >= 0;
 }
 
-/* Whether the gap before `op` ended with an operation of another lane, which had been at it all
- * through the gap, or had taken over from others: what the graph lets overlap did not. */
+/* The gap before `op` ended with an operation of another lane that, alone or with a chain of
+ * operations before it, was running throughout the gap: lost overlap. */
 static bool overlap_was_lost(const joined *c, int32_t op, hk_ns begin, hk_ns end) {
   const hk_ns share = (hk_ns)(GAP_SHARE * (double)(end - begin));
   const hk_ns slack = share < GAP_SLACK ? share : GAP_SLACK;
@@ -394,7 +400,7 @@ static void attribute_operation(joined *c, int32_t op, const kind_model *model) 
 
 static void attribute(joined *c, const kind_model *models) {
   hk_timeline_comparison *out = c->out;
-  hk_ns along = 0; /* predicted gaps and durations */
+  hk_ns along = 0; /* sum of predicted gaps and durations on the path */
   for (size_t i = 0; i < out->n_path; i++) {
     const int32_t op = out->path[i];
     const hk_ns met = i > 0 ? c->measured->spans[out->path[i - 1]].end : 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The log import: times and allocator marks, iteration by iteration.
+/* The log import: times and allocator marks per iteration.
  *
- * Rank 0 prints DeepSpeed's lines, the last rank Megatron's iteration time, and their order in the
- * log is not theirs in time: so the two are kept as series of their own. Rank 0's iteration is
- * everything from one "Engine before forward" (or phase line) to the next after the step. */
+ * Rank 0 prints DeepSpeed's lines, the last rank prints Megatron's iteration time. Their order in
+ * the log is not their order in time, so the two are collected as separate series. An iteration of
+ * rank 0 begins with "Engine before forward" (or a phase line) and ends before the next one after
+ * its step. */
 #include "traces/import_deepspeed.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@
 #include "traces/import_deepspeed_internal.h"
 #include "traces/median.h"
 
-/* What rank 0's iterations have, and the column that each becomes. */
+/* The quantities of an iteration of rank 0, and their columns. */
 #define QUANTITIES(X)                \
   X(FWD, fwd_ms)                     \
   X(BWD, bwd_ms)                     \
@@ -49,20 +50,21 @@ typedef struct {
   hk_error *err;
   hk_log_settings settings;
   iteration *done;
-  size_t n_done, room, beyond; /* beyond: more than are kept */
+  size_t n_done, room, beyond; /* beyond: iterations after HK_IMPORT_MOST_ITERATIONS */
   iteration now;
-  int mark;        /* of the allocator line that comes next, or -1 */
+  int mark;        /* index in `marks` for the next allocator line; -1: none */
   double micro[3]; /* sums over micro-steps of forward, backward, step */
   double n_micro;
-  bool whole_groups; /* the log has lines for whole groups of micro-steps */
-  bool provisional;  /* now's phases are sums that such a line would replace */
-  double stamp;      /* ms, of the last iteration's step; NAN: not known */
-  double timers[3];  /* Megatron's, of the block being read */
+  bool whole_groups; /* the log has lines for whole iterations, not only for micro-steps */
+  bool provisional;  /* the phases in `now` are sums of micro-steps; a line for the whole replaces
+                        them */
+  double stamp;      /* time of the last step in ms; NAN: unknown */
+  double timers[3];  /* Megatron's timers of the current iteration */
   series times;      /* Megatron's iteration times */
-  int weight;        /* of the failure line that is kept */
+  int weight;        /* of report->failure */
   bool in_traceback;
   long long line;
-} import;
+} import_task;
 
 /* -- Iterations -------------------------------------------------------------------------------- */
 
@@ -79,13 +81,13 @@ static hk_status grow(void **items, size_t *room, size_t size, hk_error *err) {
   return HK_OK;
 }
 
-/* An iteration after an error line shows that the error did not end the run. */
-static void forget_failure(import *im) {
+/* An iteration follows the error line: the error did not end the run. */
+static void forget_failure(import_task *im) {
   im->report->failed = im->in_traceback = false;
   im->weight = 0;
 }
 
-static hk_status close_iteration(import *im) {
+static hk_status close_iteration(import_task *im) {
   if (im->n_done == HK_IMPORT_MOST_ITERATIONS) {
     im->beyond++;
   } else {
@@ -98,7 +100,7 @@ static hk_status close_iteration(import *im) {
   return HK_OK;
 }
 
-static hk_status add_time(import *im, double ms) {
+static hk_status add_time(import_task *im, double ms) {
   forget_failure(im);
   if (im->times.n == HK_IMPORT_MOST_ITERATIONS) return HK_OK;
   if (im->times.n == im->times.room)
@@ -109,12 +111,12 @@ static hk_status add_time(import *im, double ms) {
 
 /* -- Numbers ----------------------------------------------------------------------------------- */
 
-static void count_bad(import *im, int n) {
+static void count_bad(import_task *im, int n) {
   if (n > 0 && im->report->bad_numbers == 0) im->report->bad_line = im->line;
   im->report->bad_numbers += n;
 }
 
-static bool read_fixed(import *im, const char **at, double *value) {
+static bool read_fixed(import_task *im, const char **at, double *value) {
   hk_number got = hk_log_fixed(at, value);
   if (got != HK_NUMBER_OK) count_bad(im, 1);
   return got == HK_NUMBER_OK;
@@ -122,7 +124,7 @@ static bool read_fixed(import *im, const char **at, double *value) {
 
 /* -- Phase times ------------------------------------------------------------------------------- */
 
-/* Of the log's own clock, "[2024-04-15 01:16:39,521]", the last before `end`; NAN: none. */
+/* The last time stamp before `end`, "[2024-04-15 01:16:39,521]", in ms; NAN: none. */
 static double find_stamp(const char *line, const char *end) {
   double stamp = NAN;
   for (const char *at = line; (at = strchr(at, '[')) && at < end; at++) {
@@ -133,7 +135,8 @@ static double find_stamp(const char *line, const char *end) {
   return stamp;
 }
 
-static hk_status set_phases(import *im, const double phases[3], double stamp, bool provisional) {
+static hk_status set_phases(import_task *im, const double phases[3], double stamp,
+                            bool provisional) {
   forget_failure(im);
   if (!isnan(im->now.of[STEP]) && !im->provisional) HK_TRY(close_iteration(im));
   if (!im->provisional) {
@@ -150,8 +153,8 @@ static hk_status set_phases(import *im, const double phases[3], double stamp, bo
   return HK_OK;
 }
 
-/* Only for logs without lines for whole groups, such as those that somebody filtered. */
-static hk_status add_micro(import *im, const double phases[3], double stamp) {
+/* For logs that have lines of micro-steps only, because they were filtered. */
+static hk_status add_micro(import_task *im, const double phases[3], double stamp) {
   if (im->whole_groups) return HK_OK;
   im->provisional = false;
   for (int i = 0; i < 3; i++) im->micro[i] += phases[i];
@@ -161,7 +164,8 @@ static hk_status add_micro(import *im, const double phases[3], double stamp) {
   return set_phases(im, sums, stamp, true);
 }
 
-/* The index in a phase line of a timer's name, or -1. DeepSpeed since 0.9, before, Megatron. */
+/* The phase (0 to 2) of a timer's name, or -1. Names of DeepSpeed since 0.9, before 0.9, of
+ * Megatron. */
 static int find_phase(const char *name, size_t length, const char *suffix) {
   static const char *const names[] = {"fwd",
                                       "bwd",
@@ -181,8 +185,8 @@ static int find_phase(const char *name, size_t length, const char *suffix) {
   return -1;
 }
 
-/* "| NAME: 12.34 | NAME: ..." as far as it is whole. */
-static void read_timers(import *im, const char *at, double groups[3], double micro[3]) {
+/* Reads "| NAME: 12.34 | NAME: ..." up to the first incomplete item. */
+static void read_timers(import_task *im, const char *at, double groups[3], double micro[3]) {
   for (;;) {
     at += strspn(at, " ");
     if (*at++ != '|') return;
@@ -203,7 +207,7 @@ static void read_timers(import *im, const char *at, double groups[3], double mic
   }
 }
 
-/* The rank that printed text[0 .. end), 0 when it does not say. */
+/* The rank that printed text[0 .. end); 0 if it is not stated. */
 static long find_rank(const char *text, const char *end) {
   long rank = 0;
   for (const char *at = text; (at = strstr(at, "[Rank ")) && at < end; at++)
@@ -211,7 +215,7 @@ static long find_rank(const char *text, const char *end) {
   return rank;
 }
 
-static hk_status read_phases(import *im, const char *line) {
+static hk_status read_phases(import_task *im, const char *line) {
   for (const char *at = line; (at = strstr(at, "time (ms) |"));) {
     double groups[3] = {NAN, NAN, NAN}, micro[3] = {NAN, NAN, NAN};
     bool ours = find_rank(line, at) == 0;
@@ -229,7 +233,7 @@ static hk_status read_phases(import *im, const char *line) {
 
 /* Megatron's later form, one timer a line, the slowest rank second:
  * "    forward-compute ................................: (4043.41, 4053.40)" */
-static hk_status read_megatron_timer(import *im, const char *line) {
+static hk_status read_megatron_timer(import_task *im, const char *line) {
   line += strspn(line, " ");
   size_t length = strcspn(line, " .:");
   int phase = find_phase(line, length, "");
@@ -247,7 +251,7 @@ static hk_status read_megatron_timer(import *im, const char *line) {
 }
 
 /* "elapsed time per iteration (ms): 7268.9", or "(s)". */
-static hk_status read_times(import *im, const char *line) {
+static hk_status read_times(import_task *im, const char *line) {
   static const char intro[] = "elapsed time per iteration (";
   for (const char *at = line; (at = strstr(at, intro));) {
     at += strlen(intro);
@@ -273,7 +277,7 @@ static const struct {
     {"Engine after step", AFTER_STEP, PEAK_STEP},
 };
 
-static hk_status read_mark(import *im, const char *line) {
+static hk_status read_mark(import_task *im, const char *line) {
   im->mark = -1;
   for (int i = 0; i < (int)(sizeof marks / sizeof *marks); i++)
     if (strstr(line, marks[i].text)) im->mark = i;
@@ -282,7 +286,7 @@ static hk_status read_mark(import *im, const char *line) {
 }
 
 /* "MA 8.64 GB         Max_MA 8.64 GB         CA 9.55 GB         Max_CA 10 GB", after a mark. */
-static void read_allocator(import *im, const char *line) {
+static void read_allocator(import_task *im, const char *line) {
   const char *ma = strstr(line, "MA "), *max = strstr(line, " Max_MA ");
   double now, peak;
   if (im->mark < 0 || !ma || !max || ma > max) return;
@@ -298,8 +302,8 @@ static void read_allocator(import *im, const char *line) {
 
 /* -- Failures ---------------------------------------------------------------------------------- */
 
-/* Says what ended the run: the more telling of such lines is kept. */
-static void read_failure(import *im, const char *line) {
+/* Keeps the line that best explains why the run ended. */
+static void read_failure(import_task *im, const char *line) {
   static const struct {
     const char *text;
     int weight;
@@ -324,7 +328,7 @@ static void read_failure(import *im, const char *line) {
 
 /* -- One line ---------------------------------------------------------------------------------- */
 
-static void reset(import *im) {
+static void reset(import_task *im) {
   hk_log_settings_free(&im->settings);
   hk_log_settings_init(&im->settings);
   clear(&im->now);
@@ -340,9 +344,9 @@ static void reset(import *im) {
   forget_failure(im);
 }
 
-/* A run that begins after iterations of another is the next of several in one file, as when a
- * queue restarts a job and appends its output. */
-static void notice_start(import *im, const char *line) {
+/* A start line after iterations begins the next run in the file: a queue has restarted the job and
+ * appended its output. */
+static void notice_start(import_task *im, const char *line) {
   bool starts = strstr(line, "- arguments -") || strstr(line, "dist_world_size=") ||
                 strstr(line, "DeepSpeed info: version=");
   bool any = im->n_done > 0 || im->times.n > 0 || !isnan(im->now.of[STEP]);
@@ -351,7 +355,7 @@ static void notice_start(import *im, const char *line) {
   im->report->runs++;
 }
 
-static hk_status read_line(import *im, const char *line) {
+static hk_status read_line(import_task *im, const char *line) {
   notice_start(im, line);
   int bad = 0;
   HK_TRY(hk_log_settings_read(&im->settings, line, &bad, im->err));
@@ -365,7 +369,7 @@ static hk_status read_line(import *im, const char *line) {
   return HK_OK;
 }
 
-static hk_status read_lines(import *im, hk_log *log) {
+static hk_status read_lines(import_task *im, hk_log *log) {
   for (bool more = true; more;) {
     im->line = im->report->lines + 1;
     HK_TRY(hk_log_next(log, im->report, &more, im->err));
@@ -385,21 +389,21 @@ static double median(double *values, size_t n) {
   return round(hk_sort_median(values, n) * 1e3) / 1e3;
 }
 
-/* The known ones of a quantity over the steady iterations. Returns how many. */
-static size_t collect(const import *im, quantity q, double *values) {
+/* Copies the known values of a quantity in the steady iterations. Returns their number. */
+static size_t collect(const import_task *im, quantity q, double *values) {
   size_t n = 0;
   for (size_t i = (size_t)im->options->skip; i < im->n_done; i++)
     if (!isnan(im->done[i].of[q])) values[n++] = im->done[i].of[q];
   return n;
 }
 
-/* A time of Megatron's is the mean over log_interval iterations. */
-static size_t skipped_times(const import *im) {
+/* Number of Megatron's times in the warm-up: each is the mean over log_interval iterations. */
+static size_t skipped_times(const import_task *im) {
   double every = fmax(im->settings.log_interval, 1);
   return (size_t)ceil(im->options->skip / every);
 }
 
-static void fill_times(import *im, hk_run *run, double *scratch) {
+static void fill_times(import_task *im, hk_run *run, double *scratch) {
 #define FILL(id, column)                 \
   {                                      \
     size_t n = collect(im, id, scratch); \
@@ -419,7 +423,7 @@ static void fill_times(import *im, hk_run *run, double *scratch) {
   run->steady_iters = im->report->steady;
 }
 
-static void count_iterations(import *im) {
+static void count_iterations(import_task *im) {
   hk_import_report *report = im->report;
   size_t all = im->n_done > 0 ? im->n_done : im->times.n;
   size_t skip = im->n_done > 0 ? (size_t)im->options->skip : skipped_times(im);
@@ -427,15 +431,14 @@ static void count_iterations(import *im) {
   report->steady = all > skip ? (int)(all - skip) : 0;
 }
 
-static hk_status fail_empty(const import *im, hk_error *err) {
+static hk_status fail_empty(const import_task *im, hk_error *err) {
   const hk_import_report *report = im->report;
   const char *again = report->runs > 1 ? "the last run in it has " : "";
   if (report->failed)
-    return hk_fail(err, HK_NO,
-                   "%s%d iterations, which leaves none after %d of warm-up; the run failed: %s",
+    return hk_fail(err, HK_NO, "%s%d iterations, none after the %d of warm-up; the run failed: %s",
                    again, report->iterations, im->options->skip, report->failure);
   if (report->iterations > 0)
-    return hk_fail(err, HK_NO, "%s%d iterations, which leaves none after %d of warm-up", again,
+    return hk_fail(err, HK_NO, "%s%d iterations, none after the %d of warm-up", again,
                    report->iterations, im->options->skip);
   return hk_fail(err, HK_NO,
                  "%sno iteration found: neither 'time (ms) | fwd: ...' (DeepSpeed's "
@@ -443,7 +446,7 @@ static hk_status fail_empty(const import *im, hk_error *err) {
                  again);
 }
 
-static hk_status add_run(import *im, const char *path, hk_run_table *table) {
+static hk_status add_run(import_task *im, const char *path, hk_run_table *table) {
   count_iterations(im);
   if (im->report->steady == 0) return fail_empty(im, im->err);
   hk_run run;
@@ -462,7 +465,7 @@ static hk_status add_run(import *im, const char *path, hk_run_table *table) {
 hk_status hk_import_deepspeed(const char *path, const hk_import_options *options,
                               hk_run_table *table, hk_import_report *report, hk_error *err) {
   *report = (hk_import_report){.runs = 1};
-import im = {.options = options, .report = report, .err = err };
+  import_task im = {.options = options, .report = report, .err = err};
   const char *name = strcmp(path, "-") == 0 ? "stdin" : path;
   hk_log *log = malloc(sizeof *log);
   if (!log) return hk_fail_memory(err, sizeof *log, "a log");

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Parts of the log import: lines, numbers, what a run was set to, and its row. Private to
- * traces/import_deepspeed*.c and their tests. */
+/* Parts of the log import: lines, numbers, settings, row. For traces/import_deepspeed*.c and tests
+ * only. */
 #ifndef HK_TRACES_IMPORT_DEEPSPEED_INTERNAL_H
 #define HK_TRACES_IMPORT_DEEPSPEED_INTERNAL_H
 
 #include "traces/import_deepspeed.h"
 
 /* -- Lines (import_deepspeed_lines.c) ----------------------------------------------------------
- * A line ends at \n or at \r, which progress bars print. Escape sequences of terminals and NUL
- * bytes are left out. */
+ * A line ends at \n, or at \r as progress bars print. Escape sequences of terminals and NUL bytes
+ * are skipped. */
 
 #define HK_LOG_LINE 65536
 
@@ -19,31 +19,32 @@ typedef struct {
   char text[HK_LOG_LINE]; /* NUL-terminated */
   size_t n;               /* its length */
   int escape;             /* state within an escape sequence */
-  bool cut;               /* of this line: it has no end */
-  bool overlong;          /* of this line: cut after its last blank */
+  bool cut;               /* this line has no end */
+  bool overlong;          /* this line was too long and cut after a blank */
 } hk_log;
 
 hk_status hk_log_open(hk_log *log, const char *path, hk_error *err);
-/* *more false: the file is at its end. Counts into the report. */
+/* Reads the next line and updates the report. *more false: end of the file. */
 hk_status hk_log_next(hk_log *log, hk_import_report *report, bool *more, hk_error *err);
 void hk_log_close(hk_log *log);
 
 /* -- Numbers (import_deepspeed_number.c) ------------------------------------------------------- */
 
-/* HK_NUMBER_NONE: no digit stands there. HK_NUMBER_BAD: digits that are cut off or have more than
- * one meaning ("1,234" is 1.234 in one country and 1234 in another). */
+/* HK_NUMBER_NONE: no digit. HK_NUMBER_BAD: a number that is cut off or ambiguous ("1,234" is 1.234
+ * or 1234, depending on the country). */
 typedef enum { HK_NUMBER_NONE, HK_NUMBER_BAD, HK_NUMBER_OK } hk_number;
 
-/* Reads past leading blanks, with a decimal point or comma and thousands separated by commas,
- * points, apostrophes or blanks (also U+00A0, U+2009, U+202F). *text moves past what was read. */
+/* Read a number after optional blanks. The decimal separator is a point or comma; thousands may be
+ * separated by commas, points, apostrophes or blanks (also U+00A0, U+2009, U+202F). *text moves
+ * past the number. */
 hk_number hk_log_count(const char **text, double *value); /* a whole number */
 hk_number hk_log_real(const char **text, double *value);
-/* A real that was printed with a fixed number of decimals, so one without any is cut off. */
+/* A real that is always printed with decimals: one without is cut off (HK_NUMBER_BAD). */
 hk_number hk_log_fixed(const char **text, double *value);
 
 /* -- Settings (import_deepspeed_settings.c) ---------------------------------------------------- */
 
-/* Numbers NAN when not known, switches too (else 0 or 1). */
+/* NAN: unknown. Switches are 0 or 1. */
 #define HK_LOG_SETTINGS(X) \
   X(layers)                \
   X(hidden)                \
@@ -86,22 +87,22 @@ typedef struct {
     } * runs; /* owned */
     size_t n, room;
     long long total; /* so far */
-    bool broken;     /* some are missing */
+    bool broken;     /* some are missing in the log */
   } subgroups;
 } hk_log_settings;
 
 void hk_log_settings_init(hk_log_settings *settings);
 void hk_log_settings_free(hk_log_settings *settings);
-/* Takes what one line says. `bad` counts numbers that are not usable. */
+/* Reads the settings in one line. *bad is increased by the number of unusable numbers. */
 hk_status hk_log_settings_read(hk_log_settings *settings, const char *line, int *bad,
                                hk_error *err);
 
 /* -- The row (import_deepspeed_row.c) ---------------------------------------------------------- */
 
-/* Shape, parallelism and policy of the run; no times. */
+/* Fills shape, parallelism and policy of the run, no times. */
 hk_status hk_log_row(const hk_log_settings *settings, const hk_import_options *options,
                      const char *path, hk_run *run, hk_error *err);
-/* Names what is empty in the report. */
+/* Lists the empty columns in the report. */
 void hk_log_missing(const hk_run *run, hk_import_report *report);
 
 #endif

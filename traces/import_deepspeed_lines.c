@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The log import's lines: plain text, of bounded length, out of whatever bytes a log holds. */
+/* Splits a log into lines of plain text of bounded length. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -45,7 +45,7 @@ static void skip_escape(hk_log *log, unsigned char byte) {
       break;
     default:
       if (byte == '\a') log->escape = TEXT;
-      if (byte == 0x1b) log->escape = ESCAPE; /* ESC \ ends a string, too */
+      if (byte == 0x1b) log->escape = ESCAPE; /* ESC \ also ends a string */
       break;
   }
 }
@@ -63,7 +63,7 @@ static void take(hk_log *log, unsigned char byte, hk_import_report *report) {
     log->overlong = true;
 }
 
-/* The last word of a line that was cut may be half a number. */
+/* Removes the last word of a line that was cut: it may be half a number. */
 static void cut_after_blank(hk_log *log) {
   while (log->n > 0 && log->text[log->n - 1] != ' ') log->n--;
 }

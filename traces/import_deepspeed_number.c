@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The log import's numbers, as people of different countries and tools print them. A number is
- * groups of digits with separators between; which separator is the decimal one follows from their
- * kinds and from the lengths of the groups, or is not to be known. */
+/* Numbers in logs, in the formats of different locales and tools. A number is groups of digits with
+ * separators between them. The decimal separator is found from the kinds of the separators and the
+ * lengths of the groups; some numbers are ambiguous. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct {
   char before[MOST_GROUPS]; /* separator before it: '.', ',', '\'' or ' ' */
   int groups;
   char exponent[8]; /* "e+08", or "" */
-  bool broken;      /* too long, or more digits follow after a blank */
+  bool broken;      /* too long, or followed by a blank and more digits */
 } pieces;
 
 /* A separator at `text`: its kind and its length in bytes, or 0. */
@@ -86,7 +86,7 @@ static bool take_pieces(pieces *p, const char **text) {
   take_group(p, &at, 0);
   for (size_t n; (n = separator(at, &kind)) > 0 && is_digit(at[n]);) {
     if (kind == ' ' && count_digits(at + n) != 3) {
-      p->broken = true; /* two numbers, or one that something was written into */
+      p->broken = true; /* two numbers, or a number with other output inside */
       break;
     }
     at += n;
@@ -97,7 +97,7 @@ static bool take_pieces(pieces *p, const char **text) {
   return true;
 }
 
-/* Whether groups 1 .. n-1 can be thousands: three digits each, one kind of separator. */
+/* Groups 1 to n - 1 can be thousands: three digits each, one kind of separator. */
 static bool are_thousands(const pieces *p, int n) {
   if (n > 1 && (p->length[0] > 3 || p->digits[0] == '0')) return false;
   for (int i = 1; i < n; i++)
@@ -105,7 +105,7 @@ static bool are_thousands(const pieces *p, int n) {
   return true;
 }
 
-/* Digits after the decimal separator, or -1 when there may be more than one reading. */
+/* Number of digits after the decimal separator; -1: ambiguous. */
 static int find_decimals(const pieces *p, bool whole) {
   int last = p->groups - 1;
   if (last == 0) return 0;
@@ -127,7 +127,8 @@ static hk_number read_number(const char **text, bool whole, int *decimals, doubl
   if (!take_pieces(&p, text)) return HK_NUMBER_NONE;
   *decimals = p.broken ? -1 : find_decimals(&p, whole);
   if (*decimals < 0) return HK_NUMBER_BAD;
-  /* The fraction goes into the exponent, since strtod's decimal point is the locale's. */
+  /* Written without a decimal point, which depends on the locale: the exponent is reduced instead.
+   */
   long exponent = (*p.exponent ? strtol(p.exponent + 1, NULL, 10) : 0) - *decimals;
   char clean[MOST_DIGITS + 32];
   snprintf(clean, sizeof clean, "%.*se%ld", (int)p.n, p.digits, exponent);

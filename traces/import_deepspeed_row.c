@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The log import's row: settings to the columns of a run table. What follows from other settings
- * by arithmetic is filled in; what would be a guess stays empty. */
+/* From the settings of a log to a row of a run table. Values that follow from others by arithmetic
+ * are computed; values that would be a guess stay empty. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +16,12 @@ static hk_status set_text(char **field, const char *text, hk_error *err) {
   return HK_OK;
 }
 
-/* The first one that is known. */
+/* The first value that is not NAN. */
 static double either(double a, double b) {
   return isnan(a) ? b : a;
 }
 
-/* a / b where that is a whole number of at least 1, else NAN. */
+/* a / b if that is a whole number of at least 1, else NAN. */
 static double divide(double a, double b) {
   double quotient = a / b;
   return quotient >= 1 && quotient == floor(quotient) ? quotient : NAN;
@@ -43,8 +43,8 @@ static void fill_shape(const hk_log_settings *s, hk_run *run) {
   run->params_per_tp_rank = s->params;
 }
 
-/* train_batch_size = micro-batch x accumulation x data-parallel degree, so three give the fourth.
- */
+/* train_batch_size = micro-batch x accumulation x data-parallel degree: three of them give the
+ * fourth. */
 static void fill_batch(const hk_log_settings *s, hk_run *run) {
   run->micro_batch = either(s->micro, s->megatron_micro);
   run->global_batch = either(s->global, s->megatron_global);
@@ -60,7 +60,7 @@ static void fill_policy(const hk_log_settings *s, hk_run *run) {
   run->subgroup_numel = s->subgroup;
   if (s->offload == 1) run->offload_ratio = either(s->ratio, 1);
   if (s->offload == 0) run->offload_ratio = 0;
-  /* Versions without the prototype's switches cannot interleave; how they flush differs. */
+  /* A version without the prototype's switches cannot interleave. Its flush is unknown. */
   run->interleave = either(s->prefetch, isnan(s->offload) ? NAN : 0);
   run->flush_async = s->async;
   if (run->interleave == 1) run->stride = s->gap;
@@ -81,7 +81,7 @@ static hk_status fill_subgroups(const hk_log_settings *s, hk_run *run, hk_error 
   return HK_OK;
 }
 
-/* Logs do not say the model's name: its size, or nothing that could be taken for one. */
+/* Logs do not state the model's name: uses its size, or "unknown". */
 static hk_status fill_model(const hk_log_settings *s, const hk_run *defaults, hk_run *run,
                             hk_error *err) {
   if (defaults && *defaults->model) return set_text(&run->model, defaults->model, err);
@@ -128,7 +128,7 @@ static void add_missing(hk_import_report *report, const char *column, bool requi
 void hk_log_missing(const hk_run *run, hk_import_report *report) {
   report->missing[0] = '\0';
   report->incomplete = false;
-  /* Two columns are rightly empty: of a rank that is not bound, of a run without interleaving. */
+  /* Two columns may be empty: cores of a rank that is not bound, stride without interleaving. */
   const double *unbound = &run->cores_per_rank;
   const double *no_stride = run->interleave == 1 ? NULL : &run->stride;
 #define CHECK(field, column, required, meaning)                                \

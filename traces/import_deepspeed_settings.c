@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What a run was set to, as its log says: Megatron's arguments ("hidden_size ..... 4096"),
- * DeepSpeed's configuration (the same with dots, repr() of its objects, and JSON), the launcher's
- * command lines and the subgroups. The first mention of a setting counts. */
+/* The settings of a run in its log: Megatron's arguments ("hidden_size ..... 4096"), DeepSpeed's
+ * configuration (with dots, as repr() of objects, or as JSON), the launcher's command lines, and
+ * the subgroups. If a setting appears several times, the first one counts. */
 #include <ctype.h>
 #include <math.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ typedef enum { COUNT, REAL, SWITCH } kind;
 typedef struct {
   const char *key;
   kind kind;
-  bool offload; /* only within offload_optimizer, elsewhere it means something else */
+  bool offload; /* counts only within offload_optimizer: elsewhere the key has another meaning */
   size_t offset;
 } setting;
 
@@ -76,8 +76,8 @@ static bool is_word(char c) {
   return isalnum((unsigned char)c) || c == '_';
 }
 
-/* Past what joins a key to its value: "=", ":", dots, or the blanks after a key too long for dots.
- * NULL when no value follows. */
+/* Skips what joins a key to its value: "=", ":", dots, or two blanks (after a key too long for
+ * dots). NULL: no value follows. */
 static const char *skip_joint(const char *text) {
   if (*text == '"' || *text == '\'') text++;
   size_t blanks = strspn(text, " \t");
@@ -92,8 +92,8 @@ static const char *skip_joint(const char *text) {
   return at + strspn(at, " \t\"'");
 }
 
-/* The value of `key` within text[0 .. end), or NULL. A key at the very start may be the rest of a
- * longer one in a file whose beginning was cut off, and no log begins a line with one. */
+/* The value of `key` within text[0 .. end), or NULL. A key at the start of the text does not count:
+ * it may be the end of a longer one in a file that was cut off. No log begins a line with a key. */
 static const char *find_value(const char *text, const char *end, const char *key) {
   size_t length = strlen(key);
   for (const char *at = text; (at = strstr(at, key)) && at < end; at += length) {
@@ -133,7 +133,7 @@ static void take_settings(hk_log_settings *settings, const char *text, const cha
       take_setting(settings, &settings_table[i], text, end, bad);
 }
 
-/* offload_optimizer is None, or an object on this line or over several. */
+/* offload_optimizer is None, or an object on one or several lines. */
 static void take_offload(hk_log_settings *settings, const char *line, int *bad) {
   const char *end = line + strlen(line), *from = line;
   if (strstr(line, "] [INFO] [")) settings->in_offload = false; /* its end was lost */
@@ -156,7 +156,7 @@ static void take_offload(hk_log_settings *settings, const char *line, int *bad) 
   settings->in_offload = close == NULL;
 }
 
-/* Whether a line may hold a key and a value: most of a log does not, and need not be searched. */
+/* A quick test that excludes most lines of a log from the search for settings. */
 static bool may_hold_settings(const char *line) {
   return strstr(line, ".. ") || strstr(line, ":print") || strstr(line, "\": ") ||
          strstr(line, "nnodes=") || strstr(line, "dist_world_size=");
@@ -192,7 +192,7 @@ static void take_build(hk_log_settings *settings, const char *line) {
   if (at) snprintf(settings->build, sizeof settings->build, "%.*s", (int)strcspn(at, ", "), at);
 }
 
-/* Hardware threads in a list such as "0-6,32-38", or NAN. */
+/* Number of hardware threads in a list such as "0-6,32-38"; NAN: not a list. */
 static double count_cores(const char *list) {
   double cores = 0;
   for (char *end;; list = end + 1) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Inside traces only: medians of what was timed. */
+/* Medians, for traces/ only. */
 #ifndef HK_TRACES_MEDIAN_H
 #define HK_TRACES_MEDIAN_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Run tables as CSV. The reader splits the text in place, one record at a time, and knows the line
- * each record begins on. Numbers are read and written in the C locale whatever the program's is. */
+/* Run tables as CSV. The reader splits the text in place, one record at a time, and counts lines
+ * for messages. Numbers are read and written in the C locale. */
 #include "traces/run_table.h"
 
 #include <errno.h>
@@ -73,14 +73,14 @@ void hk_run_free(hk_run *run) {
 /* -- Records ----------------------------------------------------------------------------------- */
 
 typedef struct {
-  char *at;        /* rest of the text */
-  int line, begin; /* here, and where the last record began */
+  char *at;        /* the rest of the text */
+  int line, begin; /* lines of `at` and of the beginning of the record */
   char *cells[MOST_COLUMNS];
   size_t n;
   hk_error *err;
 } reader;
 
-/* Takes the quotes off the cell that begins at r->at, in place, and moves past it. */
+/* Removes the quotes of the cell at r->at in place, and moves past the cell. */
 static hk_status unquote(reader *r) {
   char *out = r->at, *in = r->at + 1;
   const int opened = r->line;
@@ -106,7 +106,8 @@ static hk_status skip_plain(reader *r) {
   return hk_fail(r->err, HK_INPUT, "line %d: a quote inside a field that is not quoted", r->line);
 }
 
-/* Reads one record into r->cells; none is left when r->n is 0. RFC 4180, with plain \n allowed. */
+/* Reads one record into r->cells (RFC 4180; a line may end in \n alone). r->n 0: no more records.
+ */
 static hk_status read_record(reader *r) {
   while (*r->at == '\n' || strncmp(r->at, "\r\n", 2) == 0) {
     r->at += strcspn(r->at, "\n") + 1;
@@ -132,7 +133,7 @@ static hk_status read_record(reader *r) {
 /* -- The header -------------------------------------------------------------------------------- */
 
 typedef struct {
-  const field *of[MOST_COLUMNS]; /* NULL: a column that is none of ours */
+  const field *of[MOST_COLUMNS]; /* NULL: an unknown column */
   size_t n;
 } header;
 
@@ -145,7 +146,9 @@ static hk_status fail_missing(const field *f, const reader *r, hk_error *err) {
 
 static hk_status read_header(reader *r, header *h, hk_error *err) {
   HK_TRY(read_record(r));
-  if (r->n == 0) return hk_fail(err, HK_INPUT, "the table is empty: not even a line of columns");
+  if (r->n == 0)
+    return hk_fail(err, HK_INPUT,
+                   "the file is empty; expected a line with the names of the columns");
   h->n = r->n;
   for (size_t i = 0; i < FIELDS; i++) {
     int found = 0;
@@ -155,7 +158,7 @@ static hk_status read_header(reader *r, header *h, hk_error *err) {
       found++;
     }
     if (found > 1)
-      return hk_fail(err, HK_INPUT, "line %d: column '%s' is there %d times", r->begin,
+      return hk_fail(err, HK_INPUT, "line %d: column '%s' appears %d times", r->begin,
                      fields[i].column, found);
     if (found == 0 && fields[i].required) return fail_missing(&fields[i], r, err);
   }
@@ -165,7 +168,7 @@ static hk_status read_header(reader *r, header *h, hk_error *err) {
 /* -- Rows -------------------------------------------------------------------------------------- */
 
 static hk_status set_number(hk_run *run, const field *f, const char *text, hk_error *err) {
-  /* strtod also takes spaces, hexadecimal, "nan" and "inf": a table with those errs. */
+  /* strtod also accepts spaces, hexadecimal, "nan" and "inf", which are refused here. */
   const bool plain = text[strspn(text, "0123456789.eE+-")] == '\0';
   char *end = NULL;
   const double value = strtod(text, &end);
@@ -179,7 +182,7 @@ static hk_status set_number(hk_run *run, const field *f, const char *text, hk_er
 
 static hk_status set_cell(hk_run *run, const field *f, const char *text, hk_error *err) {
   if (*text == '\0' && f->required)
-    return hk_fail(err, HK_INPUT, "empty, but every row needs it (%s)", f->meaning);
+    return hk_fail(err, HK_INPUT, "is empty, but required in every row (%s)", f->meaning);
   if (f->text) return set_text(run, f, text, err);
   return *text == '\0' ? HK_OK : set_number(run, f, text, err);
 }
@@ -230,7 +233,7 @@ static hk_status read_stream(FILE *file, char **text, hk_error *err) {
   return HK_OK;
 }
 
-/* Everything in the file, for the caller to free; NULL with err set. */
+/* The content of the file; the caller frees it. NULL: a failure, in `err`. */
 static char *read_file(const char *path, hk_error *err) {
   FILE *file = NULL;
   if (hk_infile_stream(path, "a CSV file", &file, err) != HK_OK) return NULL;
@@ -243,7 +246,7 @@ static char *read_file(const char *path, hk_error *err) {
   return text;
 }
 
-/* Makes '.' the decimal point in this thread; undone by leave_c_locale. */
+/* Sets the C locale, with '.' as decimal point, for this thread; leave_c_locale restores it. */
 typedef struct {
   locale_t c, before;
 } numbers;
@@ -261,7 +264,8 @@ static void leave_c_locale(numbers *n) {
 }
 
 static hk_status read_text(char *text, hk_run_table *table, hk_error *err) {
-  static const char mark[] = "\xEF\xBB\xBF"; /* what spreadsheets put before UTF-8 */
+  static const char mark[] =
+      "\xEF\xBB\xBF"; /* byte order mark, which spreadsheets write before UTF-8 */
   reader r = {.at = strncmp(text, mark, 3) == 0 ? text + 3 : text, .line = 1, .err = err};
   numbers locale;
   HK_TRY(enter_c_locale(&locale, err));

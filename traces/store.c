@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The store's file: opening, migrating, transactions, statements, and what SQLite's errors mean to
- * a person. Schema: store_schema.c.
+/* The store's file: opening, migration, transactions, statements, error messages. Schema:
+ * store_schema.c.
  *
- * Commits go to a write-ahead log with synchronous = NORMAL: one that returned survives kill -9,
- * since the kernel has it; a power cut may take the last of them, but never breaks the file. FULL
- * would wait for the disk after every sample, and disturb what is measured next. */
+ * Write-ahead log with synchronous = NORMAL. A commit that returned survives kill -9, because the
+ * kernel has the data. A power cut may lose the last commits, but does not damage the file. FULL
+ * would wait for the disk after every sample of a calibration and disturb the next measurement. */
 #include "traces/store.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ struct hk_store {
 
 /* -- Errors ------------------------------------------------------------------------------------ */
 
-/* Whether the file begins as SQLite's do: then it was one, whatever became of the rest. */
+/* The file has the header of a SQLite database. */
 static bool begins_like_database(const char *path) {
   static const char magic[16] = "SQLite format 3";
   char begin[sizeof magic] = "";
@@ -53,7 +53,7 @@ static hk_status fail_foreign(const hk_store *store, const char *why, hk_error *
                  store->path, why);
 }
 
-/* What the last call to SQLite failed of. */
+/* The last error of SQLite as a message. */
 static hk_status fail(const hk_store *store, hk_error *err) {
   const char *why = sqlite3_errmsg(store->db);
   const int number = store->db ? sqlite3_system_errno(store->db) : 0;
@@ -89,7 +89,7 @@ static hk_status fail(const hk_store *store, hk_error *err) {
   }
 }
 
-/* -- Where it is ------------------------------------------------------------------------------- */
+/* -- Path -------------------------------------------------------------------------------------- */
 
 hk_status hk_store_path(char *path, size_t size, hk_error *err) {
   const char *chosen = getenv("HOCKET_STORE"), *data = getenv("XDG_DATA_HOME");
@@ -135,8 +135,8 @@ static hk_status execute(hk_store *store, const char *sql, hk_error *err) {
   return sqlite3_exec(store->db, sql, NULL, NULL, NULL) == SQLITE_OK ? HK_OK : fail(store, err);
 }
 
-/* Whose file it is and which version; 0 for one with nothing in it. One statement, so that another
- * process that is just making the store is seen before or after, not amid. */
+/* Checks that the file is a hocket store and reads its version; 0: an empty file. One statement, so
+ * that it does not see a store that another process has half made. */
 static hk_status identify(hk_store *store, int64_t latest, int64_t *version, hk_error *err) {
   sqlite3_stmt *statement = NULL;
   bool row = false;
@@ -162,9 +162,9 @@ static hk_status identify(hk_store *store, int64_t latest, int64_t *version, hk_
       store->path, (long long)*version, (long long)latest);
 }
 
-/* Waits by itself, since SQLite may refuse a change of journal at once if another process is at it.
- * The answer is not looked at, because without a log (some network file systems) a store is slower,
- * but as safe. */
+/* Switches to the write-ahead log. Waits in a loop of its own, because SQLite may refuse the switch
+ * at once while another process is making it. Without a log (some network file systems) the store
+ * is slower, but as safe, so the result is not checked. */
 static hk_status use_log(hk_store *store, hk_error *err) {
   int code = SQLITE_OK;
   sqlite3_busy_timeout(store->db, 0);
@@ -211,8 +211,8 @@ static hk_status set_up(hk_store *store, hk_error *err) {
 
 /* -- Read-only ------------------------------------------------------------------------------- */
 
-/* Whether the log beside the store, or the store itself, cannot be written: on a file system that
- * is mounted so, or in a folder of somebody else. */
+/* The store or its folder, which would have the log, cannot be written: a read-only file system, or
+ * no permission. */
 static bool is_read_only(const char *path) {
   char folder[MAX_PATH];
   const char *slash = strrchr(path, '/');
@@ -222,7 +222,7 @@ static bool is_read_only(const char *path) {
   return euidaccess(folder, W_OK) != 0;
 }
 
-/* Whether there is more in the log than in the store. */
+/* The log has commits that are not in the store's file yet. */
 static bool has_log(const char *path) {
   char log[MAX_PATH + 8];
   struct stat status;
@@ -230,8 +230,8 @@ static bool has_log(const char *path) {
   return stat(log, &status) == 0 && status.st_size > 0;
 }
 
-/* SQLite wants to write a log even for reading, unless nobody can change the file. Of a store with
- * a log that is true of neither, and it says itself whether it can be read. */
+/* SQLite writes a log even for reading, unless the file is declared immutable. A store with commits
+ * in its log must not be: SQLite then decides whether it can be read. */
 static int open_read_only(hk_store *store) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
   char uri[3 * MAX_PATH + 32] = "file:";
@@ -283,7 +283,7 @@ hk_status hk_store_open_as(const char *path, bool must_exist, int version, int p
   char usual[MAX_PATH];
   if (!path) {
     hk_status status = hk_store_path(usual, sizeof usual, err);
-    if (status == HK_ENVIRONMENT && must_exist) return HK_OK; /* no place for one: there is none */
+    if (status == HK_ENVIRONMENT && must_exist) return HK_OK; /* no default path */
     HK_TRY(status);
     path = usual;
   }
@@ -329,7 +329,7 @@ hk_status hk_store_commit(hk_store *store, hk_error *err) {
 }
 
 void hk_store_rollback(hk_store *store) {
-  /* After some errors (a full disk) SQLite has rolled back already. */
+  /* After some errors, such as a full disk, SQLite has already rolled back. */
   if (!sqlite3_get_autocommit(store->db)) sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
 }
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The store's schema, as the steps that stores in the field went through. A step that was released
- * never changes: what should be different is the next step, added at the end. */
+/* The store's schema, as steps. A step that was released never changes: a change of the schema is a
+ * new step at the end. */
 #include "traces/store_schema.h"
 
 const char *const hk_store_steps[] = {
-    /* 1: calibrations as they are measured. A sample is the values that all loads of a probe had in
-     * one round, raw. Ids are never used twice: a process may still be adding to a run that another
-     * one deletes. */
+    /* 1: calibrations. A sample is the raw value of one load of a probe in one round. Ids are not
+     * reused (AUTOINCREMENT), because a process may still add samples to a run that another process
+     * has deleted. */
     "CREATE TABLE run ("
     "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
-    "  name TEXT NOT NULL," /* of the profile that it is for */
+    "  name TEXT NOT NULL," /* of the profile */
     "  started TEXT NOT NULL,"
     "  state TEXT NOT NULL CHECK (state IN ('measuring', 'done')),"
     "  quick INTEGER NOT NULL,"
@@ -25,8 +25,8 @@ const char *const hk_store_steps[] = {
     "  PRIMARY KEY (run, probe, round, load)"
     ") STRICT, WITHOUT ROWID;",
 
-    /* 2: profiles. The document is the whole of one, calibration included; the other columns repeat
-     * what a list of profiles shows, so that a list needs no document, and none that is sound. */
+    /* 2: profiles. `document` is the whole profile with its calibration. The other columns repeat
+     * the values that a list shows, so that a list does not parse documents. */
     "CREATE TABLE profile ("
     "  name TEXT PRIMARY KEY,"
     "  description TEXT NOT NULL,"
@@ -37,16 +37,16 @@ const char *const hk_store_steps[] = {
     "  accepted INTEGER NOT NULL,"
     "  median_error_pct REAL," /* of the replays; NULL: none */
     "  p90_error_pct REAL,"
-    "  run INTEGER REFERENCES run," /* whose samples it rests on; NULL: not measured here */
+    "  run INTEGER REFERENCES run," /* that has its samples; NULL: none here */
     "  document TEXT NOT NULL"      /* JSON, hocket.machine/1 */
     ") STRICT;",
 
-    /* 3: timelines. Plan, profile and fingerprint are whole documents, so that a timeline can be
-     * made again when the profile of that name is another. Spans and counters:
+    /* 3: timelines. Plan, profile and fingerprint are stored as whole documents, so that a timeline
+     * can be reproduced after the profile of that name has changed. Spans and counters:
      * traces/timelines_blob.c. */
     "CREATE TABLE timeline ("
     "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
-    "  pair INTEGER REFERENCES timeline ON DELETE SET NULL," /* the other; each names the other */
+    "  pair INTEGER REFERENCES timeline ON DELETE SET NULL," /* the other timeline of the pair */
     "  measured INTEGER NOT NULL,"
     "  phases INTEGER NOT NULL," /* bits of hk_phase */
     "  made TEXT NOT NULL,"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Timelines in the store: keeping, listing, loading, deleting. */
+/* Storing, listing, loading and deleting timelines. */
 #include "traces/timelines.h"
 
 #include <stdio.h>
@@ -9,9 +9,9 @@
 #include "core/json.h"
 #include "traces/timelines_internal.h"
 
-/* -- Keeping ----------------------------------------------------------------------------------- */
+/* -- Storing ----------------------------------------------------------------------------------- */
 
-/* A row as it is written. */
+/* The values of a row of the table `timeline`. */
 typedef struct {
   char label[160], graph[17];
   const char *machine;
@@ -59,7 +59,7 @@ static hk_status fill_row(const hk_timeline_to_store *what, row *r, hk_error *er
   return hk_counters_encode(what->timeline, &r->counters, err);
 }
 
-/* Makes `id` and `pair` each other's pair, which they become only if they can be compared. */
+/* Makes `id` and what->pair a pair. Fails if they could not be compared. */
 static hk_status tie(hk_store *store, int64_t id, const hk_timeline_to_store *what,
                      const char *graph, hk_error *err) {
   if (what->pair == 0) return HK_OK;
@@ -135,7 +135,7 @@ static hk_status read_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_t
   return HK_OK;
 }
 
-/* One more; `n` is a power of two or 0 whenever there is no room. */
+/* Appends the row. The list is full whenever *n is 0 or a power of two. */
 static hk_status append_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_timeline **list,
                              size_t *n, hk_error *err) {
   if ((*n & (*n - 1)) == 0) {
@@ -156,7 +156,7 @@ hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *
   for (bool more = true; status == HK_OK && more;) {
     status = hk_store_step(store, statement, &more, err);
     if (status == HK_OK && more) status = append_kept(store, statement, list, n, err);
-    /* A damaged tree may contain itself: it gives the same rows again and again. */
+    /* A damaged tree of pages may contain a cycle and return the same rows without end. */
     if (status == HK_OK && more && *n > 1 && (*list)[*n - 1].id >= (*list)[*n - 2].id)
       status = hk_fail(err, HK_ENVIRONMENT,
                        "the store '%s' is damaged: its timelines are not in "
@@ -173,14 +173,14 @@ hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *
 
 /* -- Loading ----------------------------------------------------------------------------------- */
 
-/* What of a row makes it whole again; points into the statement. */
+/* The other columns of a row; the pointers are valid until the next step of the statement. */
 typedef struct {
   const char *graph, *plan, *profile, *fingerprint; /* NULL: none */
   hk_blob spans, counters;
 } stored;
 
 static hk_blob blob_at(sqlite3_stmt *statement, int column) {
-  /* In this order: asking for the bytes first might convert them. Never written through. */
+  /* In this order: SQLite might convert the value otherwise. The bytes are not modified. */
   void *bytes = (void *)(uintptr_t)sqlite3_column_blob(statement, column);
   return (hk_blob){bytes, (size_t)sqlite3_column_bytes(statement, column)};
 }
@@ -232,19 +232,20 @@ static hk_status expand_again(hk_store *store, const stored *s, hk_loaded_timeli
   if (strcmp(hash, s->graph) == 0) return HK_OK;
   return hk_fail(
       err, HK_INPUT,
-      "timeline %lld of the store '%s' was kept by hocket %s, which expanded its plan "
-      "into another graph (%s) than this hocket does (%s); use that version, or simulate "
-      "or run the plan again",
+      "timeline %lld of the store '%s' was stored by hocket %s, which built another graph "
+      "of its plan (%s) than this hocket does (%s); use that version, or simulate or run "
+      "the plan again",
       (long long)out->kept.id, hk_store_name(store), out->kept.version, s->graph, hash);
 }
 
-/* Failures of what was read, `why`, are the store's. */
+/* Reports a failure `why` to read stored data as damage of the store. */
 static hk_status fail_damaged(hk_store *store, int64_t id, const hk_error *why, hk_error *err) {
   if (why->status != HK_INPUT) return hk_fail(err, why->status, "%s", why->message);
-  return hk_fail(err, HK_ENVIRONMENT,
-                 "timeline %lld of the store '%s' is damaged: %s; 'hocket trace delete %lld' takes "
-                 "it away",
-                 (long long)id, hk_store_name(store), why->message, (long long)id);
+  return hk_fail(
+      err, HK_ENVIRONMENT,
+      "timeline %lld of the store '%s' is damaged: %s; 'hocket trace delete %lld' deletes "
+      "it",
+      (long long)id, hk_store_name(store), why->message, (long long)id);
 }
 
 static hk_status restore(hk_store *store, const stored *s, hk_loaded_timeline *out, hk_error *err) {
@@ -257,7 +258,7 @@ static hk_status restore(hk_store *store, const stored *s, hk_loaded_timeline *o
 
 static hk_status fail_unknown(hk_store *store, int64_t id, hk_error *err) {
   return hk_fail(err, HK_INPUT,
-                 "there is no timeline %lld in the store '%s' ('hocket trace list' prints all)",
+                 "there is no timeline %lld in the store '%s' ('hocket trace list' lists them)",
                  (long long)id, hk_store_name(store));
 }
 

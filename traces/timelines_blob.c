@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Timelines as bytes for the store. All numbers take 8 bytes, little endian; a text is its length
- * and then its characters. A blob ends in the XXH3 (64 bits) of all that stands before it.
+/* Timelines as bytes for the store. A number has 8 bytes, little-endian. A text is its length and
+ * its characters. A blob ends in the XXH3-64 of everything before.
  *
  *   spans      count, then for each operation: ready, start, end (ns)
  *   counters   count, then for each: name, unit, capacity (IEEE double), number of samples, and
@@ -18,7 +18,7 @@
 /* -- Writing ----------------------------------------------------------------------------------- */
 
 typedef struct {
-  FILE *stream; /* to memory; remembers that it failed */
+  FILE *stream; /* open_memstream; its error flag is checked at the end */
   char *bytes;
   size_t size;
 } writer;
@@ -46,7 +46,7 @@ static void put_text(writer *w, const char *text) {
   fwrite(text, 1, length, w->stream);
 }
 
-/* Ends with the checksum and hands the bytes over. */
+/* Appends the checksum and moves the bytes to `out`. */
 static hk_status finish(writer *w, hk_blob *out, hk_error *err) {
   bool failed = fflush(w->stream) != 0 || ferror(w->stream);
   if (!failed) put_number(w, (int64_t)XXH3_64bits(w->bytes, w->size));
@@ -76,7 +76,8 @@ hk_status hk_spans_encode(const hk_timeline *timeline, hk_blob *out, hk_error *e
   return finish(&w, out, err);
 }
 
-/* A timeline does not own its counters' units. */
+/* The known unit equal to `unit`, as a constant string (a timeline does not own units); NULL: none.
+ */
 static const char *unit_like(const char *unit) {
   static const char *const units[] = {"bytes", "bytes_per_s", "seconds_per_s"};
   for (size_t i = 0; i < sizeof units / sizeof *units; i++)
@@ -113,7 +114,7 @@ hk_status hk_counters_encode(const hk_timeline *timeline, hk_blob *out, hk_error
 typedef struct {
   const char *at;
   size_t left;
-  bool failed; /* something was not there: all that is read from then on is 0 */
+  bool failed; /* the data ended too early: all further numbers are 0 */
 } reader;
 
 static int64_t get_number(reader *r) {
@@ -135,14 +136,14 @@ static double get_double(reader *r) {
   return value;
 }
 
-/* Fails if the time is none of a timeline's. */
+/* Sets r->failed if the time is beyond HK_MOST_NS. */
 static hk_ns get_time(reader *r) {
   const hk_ns time = get_number(r);
   if (time < -HK_MOST_NS || time > HK_MOST_NS) r->failed = true;
   return r->failed ? 0 : time;
 }
 
-/* Fails if the text does not fit in `size`. */
+/* Sets r->failed if the text has `size` bytes or more. */
 static void get_text(reader *r, char *text, size_t size) {
   const int64_t length = get_number(r);
   text[0] = '\0';
@@ -164,13 +165,13 @@ static hk_status open_blob(const hk_blob *blob, const char *what, reader *r, hk_
     reader end = {r->at + r->left, checksum, false};
     if ((uint64_t)get_number(&end) == XXH3_64bits(r->at, r->left)) return HK_OK;
   }
-  return hk_fail(err, HK_INPUT, "its %s, %zu bytes, are not what was kept: the checksum differs",
+  return hk_fail(err, HK_INPUT, "its %s, %zu bytes, are not what was stored: the checksum differs",
                  what, blob->size);
 }
 
 static hk_status close_blob(const reader *r, const char *what, hk_error *err) {
   if (!r->failed && r->left == 0) return HK_OK;
-  return hk_fail(err, HK_INPUT, "its %s are not of the form that this hocket reads", what);
+  return hk_fail(err, HK_INPUT, "its %s have a format that this hocket does not read", what);
 }
 
 hk_status hk_spans_decode(const hk_blob *blob, hk_timeline *timeline, hk_error *err) {

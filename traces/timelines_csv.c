@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A timeline as a table, a row an operation, for notebooks and spreadsheets. */
+/* A timeline as CSV, for notebooks and spreadsheets. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "traces/timelines.h"
 
-/* Nothing where the operation has no such number. */
+/* Writes an index and a comma; nothing before the comma if the operation has no such index. */
 static void write_index(FILE *stream, int32_t index) {
   if (index >= 0) fprintf(stream, "%d", index);
   fputc(',', stream);

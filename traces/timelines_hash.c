@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The hash of a graph: the same wherever and by whichever hocket the same graph is made. Numbers
- * are hashed as 8 bytes, little endian, kinds by their names, so that new kinds change nothing. */
-#define XXH_INLINE_ALL /* for a state on the stack, whose layout the library may change */
+/* The hash of a graph. It is the same on every machine and for every version of hocket that builds
+ * the same graph: numbers are hashed as 8 bytes, little-endian, kinds as their names, so that a new
+ * kind changes no hash. */
+#define XXH_INLINE_ALL /* the state is on the stack: its layout must be that of this header */
 #include <endian.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
               op->work, op->threads, op->gpu_alloc, op->gpu_free, op->host_alloc, op->host_free,
               op->deps_end - op->deps_begin);
   for (int32_t d = op->deps_begin; d < op->deps_end; d++) ADD_NUMBERS(hash, graph->deps[d]);
-  /* What graphs of old do not have leaves their hashes as they were. */
+  /* Members that older graphs do not have are hashed only if set: older hashes stay valid. */
   const bool known = op->lane >= 0 && (size_t)op->lane < graph->n_lanes;
   if (known && graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
   if (op->measured != 0) ADD_NUMBERS(hash, op->measured);
