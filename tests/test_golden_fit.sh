@@ -99,7 +99,7 @@ header=$(head -n 1 runs.csv)
 row=$(sed -n 2p runs.csv)
 for command in "fit bad.csv --machine polaris-a100-4x40gb" "validate runs bad.csv"; do
   : >bad.csv
-  expect 2 "bad\.csv: the table is empty" $command
+  expect 2 "bad\.csv: the file is empty" $command
   echo "$header" >bad.csv
   expect 2 "bad\.csv: the table has columns but no rows" $command
   printf '%s\n%s\n' "${header/,hidden,/,hiden,}" "$row" >bad.csv

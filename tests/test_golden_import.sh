@@ -93,7 +93,7 @@ noted '[67] of [89] iterations used; skipped its last line, which is cut off' "a
 sed 1d out | grep -q ',1,4,1,14,1,4,1,5948837888,100000000,1,1,1,2,[67],' || fail "a cut log: $(cat out)"
 head -c $((bytes / 2)) $log >half.log
 import 2 half.log
-noted 'leaves none after 2 of warm-up|no iteration found' "half a log"
+noted 'none after the 2 of warm-up|no iteration found' "half a log"
 
 {
   sed '/Engine before forward/{x;s/^/x/;/^x\{5\}$/{x;q};x}' $log
@@ -111,7 +111,7 @@ grep -q '"failed":\s*true' out || fail "a failed run: --json does not say so"
 sed '/train_step/,$d' $log >early.log
 sed -n '/^Traceback/,$p' failed.log >>early.log
 import 2 early.log
-noted 'no iteration found|leaves none after.*OutOfMemoryError' "a run that failed at once"
+noted 'no iteration found|none after the.*OutOfMemoryError' "a run that failed at once"
 import 1 $log early.log
 noted '^hocket trace import: no row: early.log: .*OutOfMemoryError' "one of two"
 noted '^hocket trace import: 1 of 2 logs gave a row$' "one of two"

@@ -252,7 +252,7 @@ with store:
 END
   expect 3 "timeline 1 of the store '.*edited\.db' is damaged: .*'hocket trace delete 1'" trace show 1
   expect 3 "timeline 1 .*is damaged" trace diff 1 2
-  expect 2 "timeline 2 .*was kept by hocket 7\.7\.7, which expanded its plan into another graph" \
+  expect 2 "timeline 2 .*was stored by hocket 7\.7\.7, which built another graph of its plan" \
     trace show 2
   ok trace show 3
   ok trace list
