@@ -149,7 +149,7 @@ typedef struct {
   double ratio;                         /* negative: not given */
   int checkpoint;                       /* 0 yes, 1 no */
   int runtime;                          /* an hk_runtime */
-  int flush;                            /* an hk_flush; look at `given` */
+  int flush;                            /* an hk_flush; valid if in `given` */
   int overlap;                          /* an hk_overlap */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
@@ -159,9 +159,9 @@ typedef struct {
   const char *name, *disk;
   double budget, target;     /* 0: not given; target in % */
   int64_t memory;            /* 0: not given */
-  int64_t gpu_memory;        /* look at `given` */
-  int64_t host_memory;       /* look at `given` */
-  double max_age, max_error; /* days, %; look at `given` */
+  int64_t gpu_memory;        /* valid if in `given` */
+  int64_t host_memory;       /* valid if in `given` */
+  double max_age, max_error; /* days, %; valid if in `given` */
   int64_t plans, rounds;     /* 0: not given */
   bool force, unfinished;
   bool keep, alone, csv;

@@ -102,7 +102,7 @@ static hk_status delete (const hk_args *args, hk_error *err) {
   HK_TRY(hk_store_open(NULL, true, &store, err));
   if (!store) return fail_no_store(name, err);
   hk_status status = HK_OK;
-  if (args->unfinished) { /* not while a calibration is adding to it */
+  if (args->unfinished) { /* refused while a calibration adds samples */
     status = hk_lock_calibration(hk_store_name(store), "machine delete", true, err);
     if (status == HK_OK) status = delete_unfinished(store, name, err);
   } else {

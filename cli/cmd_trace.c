@@ -33,7 +33,7 @@ static hk_status write_csv(const hk_args *args, const hk_graph *graph,
   return hk_outfile_close(file, err);
 }
 
-#define LARGE_BYTES 500e6 /* of a trace: browsers fail on not much more */
+#define LARGE_BYTES 500e6 /* a larger trace gets a note: viewers in browsers run out of memory */
 
 /* About the size of the file: mean bytes of an operation, of a dependency's arrow and of a
  * counter's sample, as text. */

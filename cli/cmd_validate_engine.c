@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket validate engine: predict, run, compare, explain. What is printed: cli/print_validation.c.
- */
+/* hocket validate engine: predicts a plan's update, runs it, compares. Report:
+ * cli/print_validation.c. */
 #include <stdio.h>
 #include <unistd.h>
 

@@ -10,12 +10,12 @@
 #include "core/units.h"
 
 #define INSISTING_NS \
-  HK_NS_PER_S /* after the first signal, from when another one ends the program */
+  HK_NS_PER_S /* time after the first signal from which another one ends the program */
 
 static volatile sig_atomic_t interrupted;
 static _Atomic hk_ns first_at; /* hk_now; 0: not yet */
 
-/* What the signal would have done, once the files are removed. */
+/* Removes the files, then lets the signal end the program. */
 static void end_by(int number) {
   hk_outfile_remove_unfinished();
   signal(number, SIG_DFL);
@@ -23,7 +23,7 @@ static void end_by(int number) {
 }
 
 /* A second signal that comes at once is the same request: timeout(1) signals the command and then
- * the command's process group. Several threads may be in here at a time. */
+ * the command's process group. Several threads may run this at the same time. */
 static void on_interrupt(int number) {
   const hk_ns now = hk_now();
   hk_ns first = 0;

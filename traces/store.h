@@ -46,14 +46,14 @@ hk_status hk_store_query(hk_store *store, sqlite3_stmt **statement, hk_error *er
                          const char *types, ...);
 /* *row false: no more rows. */
 hk_status hk_store_step(hk_store *store, sqlite3_stmt *statement, bool *row, hk_error *err);
-/* A text of the row at hand, which stays until the next step. HK_ENVIRONMENT: there is none, as
- * only a damaged store has it, or out of memory. */
+/* A text column of the current row; valid until the next step. HK_ENVIRONMENT: the column is NULL,
+ * which only a damaged store has, or out of memory. */
 hk_status hk_store_text(hk_store *store, sqlite3_stmt *statement, int column, const char **text,
                         hk_error *err);
-/* The same, NULL where there is none. */
+/* The same; *text NULL if the column is NULL. */
 hk_status hk_store_text_if_any(hk_store *store, sqlite3_stmt *statement, int column,
                                const char **text, hk_error *err);
-/* The same copied, cut to `size`. */
+/* Copies the text, truncated to `size`. */
 hk_status hk_store_copy_text(hk_store *store, sqlite3_stmt *statement, int column, char *out,
                              size_t size, hk_error *err);
 void hk_store_finish(sqlite3_stmt *statement); /* NULL allowed */
