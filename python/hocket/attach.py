@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is put into a model: gates before its weights, hooks on its gradients.
+"""What attach() adds to a model: gates before its weights, hooks on its gradients.
 
-Weights may be on their way while the program runs on. Three gates keep it from reading them early:
+An upload of new weights may still run while the program goes on. Three gates keep the program from
+reading weights before they have arrived:
 
 1. Each module's ``_parameters`` becomes a dict that waits for a parameter's block whenever it is
    looked up (``self.weight``, ``lm_head.weight``) or iterated over (``parameters()``,
@@ -44,22 +45,22 @@ if TYPE_CHECKING:
     from .optim import AdamW
 
 HOOK_NUMEL = 1 << 15
-"""Smaller tensors have no hook: their gradients leave when backward has left their block or is over,
-or, in models without a larger tensor, in ``step()``. Until they leave, the copies to the host that
-hold them wait, and larger gradients of the same copy with them."""
+"""Elements. Smaller tensors have no hook. Their gradients leave when the backward of their block, or
+the whole backward, is over; in models without a larger tensor in ``step()``. A copy to the host that
+holds small and large gradients waits for the small ones."""
 SWEEP_MOST = 4096
-"""More small tensors than these are handed over in ``step()``, at a fraction of the cost (overlap
-"both": in backward all the same). Clipping them with torch is then slow, because large and small ones
-are multiplied differently."""
+"""Tensors. If a model has more small ones, they are handed over in ``step()``, at a fraction of the
+cost; under overlap "both" in backward all the same. Clipping with torch is slow then, because large
+and small gradients are multiplied differently."""
 
 
 MOST_OWNERS = 64
-"""More modules outside lists than these have no hooks: lookups gate them, except in code that was
-compiled after attach, and the timeline lacks them."""
+"""Modules. If more than these lie outside module lists, those have no hooks. Look-ups gate their
+weights, except in code that was compiled after attach; the timeline lacks them."""
 
 
 class Attachment:
-    """One optimizer's hooks in one model.
+    """The hooks and gates of one optimizer in one model.
 
     Attributes:
         model: the model.
@@ -109,7 +110,7 @@ class Attachment:
         self._tracer = model.register_forward_pre_hook(Hook(self, (), "trace"), with_kwargs=True)
 
     def optimizer(self) -> "AdamW":
-        """Its optimizer, while that lives."""
+        """The optimizer. Raises HocketUsageError if it has been deleted."""
         found = self._optimizer()
         if found is None:
             raise HocketUsageError("the hocket.AdamW attached to this model is gone")
@@ -137,7 +138,7 @@ class Attachment:
             self._handles.append(module.register_forward_pre_hook(Hook(self, (-1,))))
 
     def detach(self) -> None:
-        """Removes hooks; gates stay open."""
+        """Removes the hooks. The gates stay in the model and let everything pass."""
         for handle in self._handles:
             handle.remove()
         self._tracer.remove()
@@ -147,7 +148,7 @@ class Attachment:
     # -- The first iteration ------------------------------------------------------------------
 
     def hook_gradients(self, params: List[Tensor]) -> None:
-        """Hooks on the large parameters that require gradients and have none yet."""
+        """Registers a hook on each large parameter that requires a gradient and has no hook yet."""
         for param in params:
             if (
                 id(param) in self._hooked
@@ -160,14 +161,15 @@ class Attachment:
             self._handles.append(param.register_post_accumulate_grad_hook(Arrival(self)))
 
     def begin_trace(self, args: Any, kwargs: Any) -> None:
-        """The model begins a forward: what was looked up before says nothing of its order."""
+        """The model begins a forward. Look-ups before it are forgotten, because they do not
+        tell the order of use."""
         if self._trace is not None and torch.is_grad_enabled():
             self._trace.clear()
             if self.keep_call:
                 self._call = Call(args, kwargs)
 
     def costs(self, blocks: Sequence[Block]) -> Optional[Costs]:
-        """FLOPs and bytes of the blocks in the forward that was seen, if one was."""
+        """FLOPs and bytes of each block in the recorded forward; None if there is none."""
         if self._call is None:
             return None
         call, self._call, kept = self._call, None, self._trace
@@ -181,11 +183,11 @@ class Attachment:
             self._trace, self.busy = kept, True
 
     def expect_order(self, names: Sequence[str]) -> None:
-        """A file that is about to be loaded was written with this order of tensors."""
+        """Blocks follow this order of tensors, that of a file which is loaded next."""
         self._expected = {name: position for position, name in enumerate(names)}
 
     def blocks(self, names: List[str]) -> List[Block]:
-        """Blocks of the parameters with these names, in the order that was seen."""
+        """Blocks of the parameters with these names, in the order of use in forward."""
         if self._expected:
             return find_blocks(self.model, names, self._expected)
         trace = self._trace or {}
@@ -193,7 +195,7 @@ class Attachment:
         return find_blocks(self.model, names, order)
 
     def bound(self, blocks: List[Block]) -> None:
-        """The optimizer has its engine: gates close from now on."""
+        """Called when the engine has been made. From now on gates wait."""
         binding = self.optimizer().binding()
         self._number_of, self._blocks = binding.index, binding.blocks
         self._members = [[] for _ in range(binding.n_blocks)]
@@ -230,8 +232,9 @@ class Attachment:
                 self._handles.append(register(Hook(self, blocks, phase)))
 
     def end_trace(self) -> None:
-        """The first step: parameters that no lookup has shown are gated at their owner, and at
-        the root in case its hook is never run."""
+        """Called at the first step. A parameter that no look-up has shown is gated before the
+        forward of the module that owns it, and before that of the root, because the owner's hook
+        may never run."""
         if self._trace is None:
             return
         gates: Dict[str, Set[int]] = {}
@@ -247,7 +250,7 @@ class Attachment:
     # -- Gates --------------------------------------------------------------------------------
 
     def touch(self, param: Any) -> None:
-        """A parameter is looked up."""
+        """Called at each look-up of a parameter. Waits for its block."""
         if self._trace is not None:
             self._trace.setdefault(id(param), len(self._trace))
             return
@@ -274,13 +277,13 @@ class Attachment:
         passed[block] = 1
 
     def wait_for_all_of(self, block: int) -> None:
-        """wait(), on behalf of every tensor of the block."""
+        """Waits for a block, and marks all its tensors as gated."""
         self.wait(block)
         for number in self._members[block]:
             self._ungated[number] = 0
 
     def enter(self, module: nn.Module, blocks: Tuple[int, ...], args: Any, compiled: bool) -> None:
-        """A hooked module begins its forward."""
+        """Called when a hooked module begins its forward."""
         if getattr(module, "_is_replica", False):
             raise HocketUsageError(
                 "the attached model runs under DataParallel: use one GPU, or hocket.AdamW "
@@ -304,7 +307,7 @@ class Attachment:
                 self.touch(param)
 
     def stepped(self) -> None:
-        """step() has begun an update: weights are under way."""
+        """Called when step() has started an update. Gates wait until its weights have arrived."""
         self.end_trace()
         self._passed.clear()
         self._ungated = bytearray(b"\1" * len(self._ungated))
@@ -312,14 +315,15 @@ class Attachment:
         self._sweeping = None
 
     def complete(self) -> None:
-        """All weights are there."""
+        """Called when all weights have arrived. Gates let everything pass."""
         self._ungated = bytearray(len(self._ungated))
         self.busy, self.waits = self._trace is not None, False
 
     # -- Gradients ----------------------------------------------------------------------------
 
     def arrived(self, param: Tensor) -> None:
-        """A large parameter's gradient is complete, or a part of it."""
+        """Called when autograd has added to the gradient of a large parameter. A shared parameter
+        can get its gradient in several parts."""
         grad = param.grad
         if grad is None or type(grad) is GradientHandle:
             return
@@ -343,7 +347,7 @@ class Attachment:
         optimizer.handover().take((number,), (grad,))
 
     def backward_over(self) -> None:
-        """The backward that is running ends: small gradients leave, too."""
+        """Called when a backward ends. Hands over the small gradients that are left."""
         self._backward, self._sweeping = -1, None
         if self._few_small:
             for block in self._small:
@@ -351,7 +355,7 @@ class Attachment:
         self.optimizer().binding().engine.flush()
 
     def check_gated(self, numbers: Sequence[int]) -> None:
-        """HocketError if a gradient comes from weights that no gate waited for."""
+        """Raises HocketUsageError if no gate has waited for the weights of a gradient."""
         if not self.waits or 1 not in self._ungated:
             return
         for number in numbers:
@@ -365,7 +369,7 @@ class Attachment:
             )
 
     def sweep(self, block: int) -> None:
-        """Hands over the small gradients of a block that backward has left behind."""
+        """Hands over the small gradients of a block whose backward is over."""
         params = self.optimizer().binding().params
         numbers: List[int] = []
         grads: List[Tensor] = []
@@ -425,7 +429,7 @@ def _flat(values: Any) -> Iterator[Any]:
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """HocketError for models that several processes or devices share."""
+    """Raises HocketUsageError for a model that several processes or devices share."""
     for module in model.modules():
         name = type(module).__name__
         if (
@@ -440,7 +444,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def refuse_ranks() -> None:
-    """HocketError under several ranks."""
+    """Raises HocketUsageError if this process is one of several ranks."""
     if (
         torch.distributed.is_available()
         and torch.distributed.is_initialized()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of a model: what is gated, flushed and uploaded as one, in the order of forward.
+"""Blocks of a model, in the order of forward. The weights of a block are waited for and uploaded
+together, its gradients are copied to the host together.
 
-Each element of a module list (or of a ``Sequential``) with parameters is a block. All other
-parameters form blocks between those, by first use: typically the embeddings before the layers, and
-the final norm and the head after them.
+Each element of a module list (or of a ``Sequential``) that has parameters is a block. All other
+parameters form blocks between those, in the order of first use: typically the embeddings before the
+layers, and the final norm and the head after them.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def find_blocks(
     Args:
         model: the model.
         names: names of the parameters, as of ``model.named_parameters()``, in that order.
-        order: name to position of first use, of those whose use was seen. Without it, and for the
-            others, the order of registration counts.
+        order: position of first use of each name with a recorded use. The others, and all names if
+            it is None, come in the order of registration.
     """
     position = _positions(names, order or {})
     lists = _list_modules(model, names)
@@ -72,7 +73,7 @@ def _block(key: Tuple[int, int], tensors: List[str], elements: List[str]) -> Blo
 
 
 def _positions(names: Sequence[str], order: Mapping[str, int]) -> Dict[str, float]:
-    """Position of each name; one whose use was not seen follows its predecessor."""
+    """Position of each name. A name without a recorded use follows the name before it."""
     if not order:
         return {name: float(number) for number, name in enumerate(names)}
     position: Dict[str, float] = {}
@@ -114,7 +115,8 @@ def _numel(module: nn.Module) -> int:
 
 
 def _mostly_lists(child: nn.Module, half: int) -> bool:
-    """Whether an element is better split: it holds over half of its list, in lists of its own."""
+    """Whether to split an element of a list: it has over half of the list's parameters, and most
+    of them lie in module lists of its own."""
     mine = _numel(child)
     if mine <= half:
         return False

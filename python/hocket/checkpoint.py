@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State in and out: dictionaries as of torch.optim.AdamW, files for large models, pickles."""
+"""Saves and loads state: as a state_dict in the form of torch.optim.AdamW, as a file, as a
+pickle."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ IN_FILE = "hocket_state_in_file"
 
 
 class StateView(Mapping[str, Tensor]):
-    """``opt.state[p]``: read from the engine at each look-up, a copy in host memory."""
+    """``opt.state[p]``. Each look-up reads from the engine and returns a copy in host memory."""
 
     def __init__(self, binding: Binding, number: int) -> None:
         self._binding = binding
@@ -181,7 +182,8 @@ def _check_state(state: Mapping[Tensor, Mapping[str, Any]]) -> None:
 
 
 def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
-    """Into an engine that exists. What is not in `state` starts anew, as in torch."""
+    """Loads state into an engine that has been made. A parameter without an entry in `state`
+    starts from zero, as in torch."""
     binding = opt.binding()
     opt.synchronize()
     opt.handover().discard_all()
@@ -199,7 +201,7 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
 
 
 def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> None:
-    """Writes loaded state into an engine whose masters are those of the weights."""
+    """Writes loaded state into an engine whose masters have just been made from the weights."""
     stale = without = 0
     for param, entry in state.items():
         number = binding.index.get(id(param))
@@ -231,7 +233,7 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
 
 
 def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
-    """What of a param group can stand in JSON, without parameters."""
+    """The options of a param group that JSON can hold; its parameters are left out."""
     out: Dict[str, Any] = {}
     for key, value in group.items():
         if key in ("params", "param_names"):
@@ -327,7 +329,8 @@ def _load_groups_of(opt: "AdamW", sidecar: Dict[str, Any], path: str, step: int)
 
 
 def pickled(opt: "AdamW") -> Dict[str, Any]:
-    """What a copy of the optimizer is made of. The copy has no engine and is not attached."""
+    """The state from which a copy or a pickle is made. The copy has no engine and is not
+    attached."""
     return {
         "defaults": opt.defaults,
         "param_groups": opt.param_groups,
@@ -338,7 +341,7 @@ def pickled(opt: "AdamW") -> Dict[str, Any]:
 
 
 def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
-    """The inverse."""
+    """Restores what pickled() has returned."""
     Optimizer.__setstate__(
         opt,
         {

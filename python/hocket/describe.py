@@ -32,7 +32,7 @@ TENSOR_NAME, BLOCK_NAME, MODEL_NAME = 159, 71, 95  # longest, as hocket reads th
 
 
 class Costs(NamedTuple):
-    """Of each block: FLOPs of its forward, bytes kept for backward, further bytes at its peak."""
+    """For each block: FLOPs of forward, bytes kept for backward, further bytes at its peak."""
 
     flops: List[float]
     activations: List[int]
@@ -130,7 +130,7 @@ def _tail(text: str, most: int) -> str:
 
 
 class Call(NamedTuple):
-    """A batch that is given as what forward was called with."""
+    """A batch, as the arguments of a forward."""
 
     args: Tuple[Any, ...]
     kwargs: Dict[str, Any]
@@ -215,7 +215,7 @@ def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], 
 
 
 class _Order(TorchDispatchMode):
-    """Notes which of some tensors operations use first."""
+    """Records the order in which operations first use certain tensors."""
 
     def __init__(self, watched: Mapping[int, str]) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ def trace_order(model: nn.Module, batch: Any) -> Dict[str, int]:
 
 
 class _Meter(TorchDispatchMode):
-    """Counts FLOPs, and the bytes of living tensors, for the block that is current."""
+    """Counts FLOPs and the bytes of living tensors of the current block."""
 
     def __init__(self, n_blocks: int, block_of: Mapping[int, int]) -> None:
         super().__init__()
@@ -392,8 +392,8 @@ def profile(
 def _whole(
     model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]], steps: int
 ) -> Tuple[float, float]:
-    """Milliseconds of forward and of backward, medians of `steps` iterations that nothing observes
-    and that follow each other without a wait, as in training."""
+    """Milliseconds of forward and of backward: medians of `steps` iterations without observers,
+    queued one after the other without a wait, as in training."""
     args, kwargs = arguments(batch)
     clock = _Clock(next(model.parameters()).device)
     marks: List[Tuple[Any, Any, Any]] = []
@@ -432,7 +432,7 @@ def _scalar(value: Any, loss: Optional[Callable[[Any], Any]]) -> Tensor:
 
 
 class _Clock:
-    """Moments on a stream, or on the host."""
+    """Takes times on a stream, or on the host."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
@@ -454,7 +454,7 @@ class _Clock:
 
 
 class _Uses(TorchDispatchMode):
-    """Notes when each block's first parameter is used."""
+    """Records when each block's first parameter is used."""
 
     def __init__(self, block_of: Mapping[int, int], clock: _Clock) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hocket raises. Every message says what was wrong, where, and what would be right."""
+"""Exceptions. Every message says what was wrong, where, and what would be right."""
 
 from __future__ import annotations
 

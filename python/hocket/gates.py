@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks and tables of parameters that an attached model gets. All refer to their Attachment
-weakly, and are inert in copies and pickles of the model."""
+"""The hooks and tables of parameters that attach() puts into a model. They hold weak references to
+their Attachment. In copies and pickles of the model they do nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class GatedParameters(dict[str, Any]):
-    """A module's ``_parameters`` that waits for weights before it gives them away. Copies and
-    pickles as a plain dict."""
+    """A module's ``_parameters``. A look-up waits until the parameter's weights have arrived. Its
+    copies and pickles are plain dicts."""
 
     __slots__ = ("gates",)
     gates: Tuple["weakref.ref[Attachment]", ...]
@@ -66,8 +66,8 @@ _ZERO_GRAD = nn.Module.zero_grad.__code__
 
 
 def _in_zero_grad() -> bool:
-    """Whether ``module.zero_grad()`` iterates: it looks at no weight, and often comes directly
-    after step(), where waiting would undo all overlap."""
+    """Whether ``module.zero_grad()`` iterates over the parameters. It reads no weight, and often
+    comes directly after step(), where a wait would prevent all overlap."""
     frame = sys._getframe(2)
     for _ in range(12):
         if frame is None:
@@ -79,7 +79,7 @@ def _in_zero_grad() -> bool:
 
 
 class Hook:
-    """A hook on a module. Its copies and pickles do nothing: they belong to no optimizer."""
+    """A hook on a module. Copies and pickles of it belong to no optimizer and do nothing."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Hook:
         if attachment is None:
             return
         if self.phase == "before":
-            # Under compilation this is a constant, and the call a graph break.
+            # is_compiling() is a constant in compiled code; the call is a graph break.
             _enter(attachment, module, self.blocks, args, torch.compiler.is_compiling())
         elif self.phase == "trace":
             attachment.begin_trace(args, output)
@@ -129,7 +129,7 @@ def _enter_owner(
 
 
 class CompiledCall:
-    """Stands before the code of ``module.compile()``."""
+    """Replaces the compiled call of a module: waits for its weights, then calls the code."""
 
     def __init__(
         self, attachment: Optional["Attachment"], call: Callable[..., Any], module: nn.Module
@@ -147,7 +147,7 @@ class CompiledCall:
 
 
 class Arrival:
-    """The hook on a parameter."""
+    """The hook on a parameter, called when autograd has added to its gradient."""
 
     def __init__(self, attachment: Optional["Attachment"]) -> None:
         self.attachment = weakref.ref(attachment) if attachment is not None else None

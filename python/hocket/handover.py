@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients on their way: which the engine holds, what they are to be multiplied by.
+"""Which gradients the engine holds, and by what step() multiplies them.
 
 A tensor's gradient is *live* (the engine holds it, ``p.grad`` is a handle or a tensor handed over
 in ``step()``), *zero* (``p.grad.zero_()`` was called on its handle, nothing added since), or
-neither: not there yet, or consumed by the last step.
+neither (there is none since the last step).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Number = Union[Tensor, float]
 
 
 class HandOver:
-    """The gradients of one engine.
+    """Hands over the gradients of one engine.
 
     Attributes:
         live: 1 for each tensor whose gradient the engine holds.
@@ -42,7 +42,8 @@ class HandOver:
         self._pairs = _abi.gradient_list(self._every, self._every)
         self._handles: Dict[int, GradientHandle] = {}
         self._factors: Dict[int, List[Number]] = {}
-        # (id, version) of a factor -> the tensor, so that its id stays taken, and a copy of it.
+        # (id, version) of a factor -> the tensor and a copy of its value. The tensor is kept so
+        # that no other one gets its id.
         self._factor_cache: Dict[Tuple[int, int], Tuple[Tensor, Tensor]] = {}
         self._norms: Optional[Tensor] = None
         self._lock = threading.RLock()
@@ -72,7 +73,7 @@ class HandOver:
         self.seconds += time.perf_counter() - began
 
     def accumulate(self, number: int, grad: Tensor) -> None:
-        """``p.grad += grad`` where p.grad is a handle."""
+        """Carries out ``p.grad += grad`` where p.grad is a handle."""
         began = time.perf_counter()
         with self._lock:
             if not self.live[number] and not self.zeroed[number]:
@@ -83,7 +84,7 @@ class HandOver:
         self.seconds += time.perf_counter() - began
 
     def handle(self, number: int) -> GradientHandle:
-        """The tensor's handle, made once."""
+        """The handle of a tensor. It is made once and used in every iteration."""
         handle = self._handles.get(number)
         if handle is None:
             handle = self._handles[number] = GradientHandle(self, number)
@@ -109,11 +110,11 @@ class HandOver:
     # -- Between backward and step ------------------------------------------------------------
 
     def condition(self, number: int) -> str:
-        """Of one tensor's gradient, for messages."""
+        """What a message says of a tensor's gradient: held, zero or used up."""
         return "held" if self.live[number] else "zero" if self.zeroed[number] else "used up"
 
     def zero(self, number: int) -> None:
-        """``p.grad.zero_()``: a gradient of zeros, unless something is added to it."""
+        """Carries out ``p.grad.zero_()``: the gradient is zero until a backward adds to it."""
         with self._lock:
             self._forget(number)
             self.zeroed[number] = 1
@@ -133,7 +134,7 @@ class HandOver:
         self._norms = None
 
     def multiply(self, number: int, factor: Number) -> None:
-        """``p.grad.mul_(factor)``: remembered, and folded into the update."""
+        """Carries out ``p.grad.mul_(factor)``: step() multiplies by the factor."""
         self._need(number)
         if isinstance(factor, Tensor):
             key = (id(factor), factor._version)
@@ -196,7 +197,7 @@ class HandOver:
         return values
 
     def _multiply_out(self, number: int) -> None:
-        """Replaces the gradient that is held by its product, as torch would round it."""
+        """Multiplies the gradient by its factors now, with the rounding of torch."""
         values = self.read(number)
         self._forget(number)
         self._give([number], [values])
@@ -230,8 +231,9 @@ class HandOver:
         return [number for number, held in enumerate(self.live) if held]
 
     def _all_plain(self, grads: List[Optional[Tensor]]) -> Optional[List[int]]:
-        """The tensors with gradients, if nothing is held and all can be handed over as they are:
-        without a line of Python for each, because there may be tens of thousands."""
+        """The numbers of all tensors with gradients, if the engine holds none and all gradients can
+        be handed over unchanged; else None. Runs no line of Python for each tensor, because there
+        may be tens of thousands."""
         kinds = set(map(type, grads))
         if not kinds <= {Tensor, type(None)} or 1 in self.live or 1 in self.zeroed:
             return None
@@ -241,7 +243,8 @@ class HandOver:
             numbers = [number for number in numbers if grads[number] is not None]
             types = [types[number] for number in numbers]
             given = [grads[number] for number in numbers]
-        if not self.binding.all_contiguous or [grad.dtype for grad in given] != types:  # type: ignore
+        found = [grad.dtype for grad in given]  # type: ignore[union-attr]
+        if not self.binding.all_contiguous or found != types:
             return None
         try:
             plain = all(map(Tensor.is_contiguous, given))  # type: ignore[arg-type]
@@ -252,7 +255,8 @@ class HandOver:
     def _sorted_out(
         self, given: List[Optional[Tensor]]
     ) -> Tuple[List[int], List[Optional[Tensor]]]:
-        """Forgets what the program has dropped or replaced; what is to be handed over instead."""
+        """Makes the engine forget gradients that the program has dropped or replaced. Returns the
+        numbers and the gradients to hand over instead."""
         params = self.binding.params
         fresh: List[int] = []
         grads: List[Optional[Tensor]] = []
@@ -291,7 +295,7 @@ class HandOver:
             )
 
     def scale(self) -> None:
-        """Tells the engine what the program has multiplied gradients by."""
+        """Passes the factors of multiply() on to the engine."""
         if not self._factors:
             return
         values: Dict[int, float] = {}
@@ -318,5 +322,5 @@ class HandOver:
         return product
 
     def consumed(self) -> None:
-        """After the step: what was held is used up."""
+        """Called after the step, which has used up all gradients."""
         self._reset()

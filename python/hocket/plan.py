@@ -27,7 +27,7 @@ def resolve_plan(
     blocks: Optional[Sequence[Block]],
     attachment: Optional["Attachment"],
 ) -> Tuple[Optional[str], Optional[Dict[str, Any]]]:
-    """What hocket_create gets as its plan, and what the program answered for "auto"."""
+    """The plan for hocket_create, and for "auto" the answer of the program."""
     if settings.plan != "auto":
         return settings.plan, None
     if blocks is None or attachment is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an optimizer says of itself."""
+"""The texts and figures of AdamW.stats() and AdamW.explain()."""
 
 from __future__ import annotations
 

@@ -89,12 +89,15 @@ def test_gradients_clipped_by_torch_now_and_then(overlap, limits, monkeypatch):
 
 
 @OVERLAPS
-@pytest.mark.parametrize("key,values", [
-    ("lr", (1e-3, 4e-3)),
-    ("betas", ((0.8, 0.99), (0.9, 0.95))),
-    ("eps", (1e-6, 1e-8)),
-    ("weight_decay", (0.3, 0.0)),
-])
+@pytest.mark.parametrize(
+    "key,values",
+    [
+        ("lr", (1e-3, 4e-3)),
+        ("betas", ((0.8, 0.99), (0.9, 0.95))),
+        ("eps", (1e-6, 1e-8)),
+        ("weight_decay", (0.3, 0.0)),
+    ],
+)
 def test_hyperparameters_changed_between_backward_and_step(overlap, key, values):
     mine, opt, other, expected = pair(overlap)
     for step in range(6):
