@@ -457,10 +457,10 @@ def test_ctrl_c_gets_through(tmp_path):
 import sys; sys.path[:0] = {sys.path!r}
 import signal, torch, hocket
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" has it ignored
-model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.Linear(4000, 1000))
+model = torch.nn.Sequential(torch.nn.Linear(400, 1600), torch.nn.Linear(1600, 400))
 opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap="forward")
 opt.attach(model)
-x = torch.randn(1, 1000)
+x = torch.randn(1, 400)
 try:
     while True:
         model(x).square().mean().backward(); opt.step(); opt.zero_grad(); print("step", flush=True)
