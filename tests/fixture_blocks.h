@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A listed model of equal blocks whose times were measured, to reckon in the head. */
+/* A listed model of equal blocks with measured times. Its numbers are round, so that expected
+ * values can be worked out by hand. */
 #ifndef HK_TESTS_FIXTURE_BLOCKS_H
 #define HK_TESTS_FIXTURE_BLOCKS_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Campaigns that a machine would give, by the simulator and with noise, and profiles from them. */
+/* Campaigns with the values that a given machine would measure: simulated rates plus noise, and
+ * profiles fitted to them. */
 #ifndef HK_TESTS_FIXTURE_CAMPAIGN_H
 #define HK_TESTS_FIXTURE_CAMPAIGN_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the engine need: random plans, state with awkward values in it, and plain AdamW
- * beside the engine to compare every bit with. */
+/* What tests of the engine share: random plans, state with special values (subnormals,
+ * infinities, NaN), and plain AdamW, whose bits the engine must reproduce. */
 #ifndef HK_TESTS_FIXTURE_ENGINE_H
 #define HK_TESTS_FIXTURE_ENGINE_H
 

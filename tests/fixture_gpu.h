@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the tests and the bench of a backend need: one device open, memory of every kind. */
+/* What the tests and the bench of a backend share: one open device, and memory of each kind. */
 #ifndef HK_TESTS_FIXTURE_GPU_H
 #define HK_TESTS_FIXTURE_GPU_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the task graph need: small plans of any policy, and their graphs. */
+/* What tests of the task graph share: small plans of any policy, and their graphs. */
 #ifndef HK_TESTS_FIXTURE_GRAPH_H
 #define HK_TESTS_FIXTURE_GRAPH_H
 

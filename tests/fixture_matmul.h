@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Random bf16 matrices, and whether a device's product of them is right. */
+/* Random bf16 matrices, and a check of a device's matrix product. */
 #ifndef HK_TESTS_FIXTURE_MATMUL_H
 #define HK_TESTS_FIXTURE_MATMUL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* For tests of profiles: a store of its own for every test, and a campaign to fill it with. */
+/* For tests of profiles: each test has a store of its own and a campaign to store in it. */
 #ifndef HK_TESTS_FIXTURE_PROFILES_H
 #define HK_TESTS_FIXTURE_PROFILES_H
 

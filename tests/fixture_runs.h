@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the published runs need: how wrong a shipped profile may be about its machine's
- * rows, figure by figure. Limits stand a few per cent of themselves above what is reached, so that
- * a change for the worse is seen on the machine and the figure that it is about; they follow when
- * predictions get better. */
+/* What tests of the published runs share: limits on the error of each shipped profile, by
+ * machine and by quantity. Each limit is a few per cent above the error that is reached, so that
+ * a loss of accuracy fails the test. Lower the limit when predictions improve. */
 #ifndef HK_TESTS_FIXTURE_RUNS_H
 #define HK_TESTS_FIXTURE_RUNS_H
 

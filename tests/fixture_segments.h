@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* GATHER and SCATTER of any backend against arithmetic done in another way. Included by one test
- * for each; `ops`, `gpu` and `stream` are fixture_gpu.h's. */
+/* GATHER and SCATTER of any backend against a second implementation. Each backend has one test
+ * that includes this file; fixture_gpu.h defines `ops`, `gpu` and `stream`. */
 #ifndef HK_TESTS_FIXTURE_SEGMENTS_H
 #define HK_TESTS_FIXTURE_SEGMENTS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the calibrator's stand need: a small one, and probes of a load or two. */
+/* What tests of the calibration stand share: a small stand, and probes with one or two loads. */
 #ifndef HK_TESTS_FIXTURE_STAND_H
 #define HK_TESTS_FIXTURE_STAND_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* For tests of traces: a folder with room for one, and check_trace.py to judge it. */
+/* For tests of traces: a temporary folder for one trace, and check_trace.py to check it. */
 #ifndef HK_TESTS_FIXTURE_TRACE_H
 #define HK_TESTS_FIXTURE_TRACE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A model of random tensors in blocks, an engine that trains it, and plain AdamW beside it to
- * compare every bit with. Different from fixture_engine.h, whose engines have one flat array. */
+/* A model of random tensors in blocks, an engine that trains it, and plain AdamW, whose bits the
+ * engine must reproduce. The engines of fixture_engine.h have one flat array instead. */
 #ifndef HK_TESTS_FIXTURE_TRAINING_H
 #define HK_TESTS_FIXTURE_TRAINING_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Random numbers for tests, and machines as people may have them. */
+/* Random numbers for tests, and random machines with plausible rates and sizes. */
 #ifndef HK_TESTS_RANDOM_H
 #define HK_TESTS_RANDOM_H
 

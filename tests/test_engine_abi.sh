@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# libhocket as a stranger meets it: nothing exported but hocket_*, a header that C and C++ take
-# under strict warnings, programs of tests/abi built against these two alone, and the example, whose
-# losses fall and are the same for every overlap.
+# libhocket as a stranger uses it: it exports only hocket_*, its header compiles as C and C++
+# under strict warnings, the programs of tests/abi build against header and library alone, and the
+# losses of the example fall and are the same for every overlap.
 set -euo pipefail
 hocket=$1
 library=$(dirname "$hocket")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The CPU kernels: the reference against arithmetic done in another way, all others against the
- * reference, bit for bit. */
+/* The CPU kernels. The scalar reference is compared with a second implementation, and all other
+ * kernels with the scalar reference, bit for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The host arena: aligned, touched, and refused in words where there is not enough. */
+/* The host arena: it is aligned and touched. A request that is larger than the available memory
+ * is refused with a message. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -8,8 +9,8 @@
 #include <unistd.h>
 
 #include "engine/arena.h"
-#include "engine/backend_host.h"
 #include "engine/available_memory.h"
+#include "engine/backend_host.h"
 #include "tests/fixture.h"
 
 #define HUGE_PAGE (2 * HK_MIB)

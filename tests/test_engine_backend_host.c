@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The host backend: memory, copies, order, events, streams beside each other. */
+/* The host backend: memory, copies, order, events, and streams that run at the same time. */
 #include <pthread.h>
 
 #include "tests/fixture_host.h"

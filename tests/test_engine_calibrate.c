@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Calibrations from end to end on small host devices, as they go when all is well, when they are
- * interrupted or killed, and when they may not begin. How noisy the machine is does not matter. */
+/* Whole calibrations on small host devices: complete, interrupted, killed, and refused at the
+ * start. Noise of the machine does not change the result. */
 #include "calib/calibrate.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# hocket calibrate on the host backend: measures, stores, and every other command uses what it
-# stored; Ctrl-C and kill -9 lose no sample; what it says when it cannot. How precise it is depends
-# on what else runs here, so exit 1 (noisy) is as good as 0.
+# hocket calibrate on the host backend: it measures and stores, and every other command uses what
+# it stored. Ctrl-C and kill -9 lose no sample. Its error messages. Precision depends on the load
+# of this machine, so exit 1 (noisy) is accepted like 0.
 # Usage: test_engine_calibrate_cli.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture_engine.sh"

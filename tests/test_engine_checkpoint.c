@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints: the same state under another plan; complete or not there whatever happens while they
- * are written (kill -9, a full disk); refused, with the engine as it was, when a single bit is
- * wrong. */
+/* Checkpoints: state is loaded under another plan. A file is complete or absent when writing it
+ * fails (kill -9, full disk). A file with one wrong bit is refused and leaves the engine as it
+ * was. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>

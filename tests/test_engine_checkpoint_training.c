@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints of training (version 2): tensors' steps and groups go along; every other length,
- * every changed bit and every other model is refused, and then nothing has changed. */
+/* Checkpoints of training (version 2): they contain each tensor's step and group. A file with
+ * another length, a changed bit or another model is refused, and leaves the engine as it was. */
 #include <unistd.h>
 #include <xxhash.h>
 

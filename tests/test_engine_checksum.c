@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The checksum: equal for equal state, whatever the subgroups, routes, runtime and threads, and
- * another one for any bit that is turned in any part of the state. The model is as large as it must
- * be for blocks to lie across subgroups, slabs and what is fetched from the device at a time. */
+/* The checksum: equal for equal state under any subgroups, routes, runtime and thread count, and
+ * different after any bit of any part has changed. The model is large enough for blocks that
+ * span subgroups, slabs and transfers from the device. */
 #include "engine/trial.h"
 #include "tests/fixture_engine.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Chunks: all of the work, once, in the team's reach, and small at the end. */
+/* Chunks of the team's work: each element is in exactly one chunk, no chunk exceeds the limit,
+ * and the last chunks are small. */
 #include "engine/chunks.h"
 #include "tests/fixture.h"
 

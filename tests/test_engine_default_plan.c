@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Who brings no plan: how many threads, which subgroups, and what runs ahead or stays on the GPU in
- * how much memory. */
+/* The plan for a caller that gives none: the number of threads, the subgroups, which of them run
+ * ahead, and which stay on the GPU for a given size of GPU memory. */
 #include "engine/default_plan.h"
 
 #include <sched.h>

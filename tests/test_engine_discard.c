@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Discarding one tensor's gradient: the step goes on as if it had never been given, and the call
- * itself costs nothing on the device. */
+/* Discarding one tensor's gradient: the step continues as if the gradient had never been given,
+ * and the call queues nothing on the device. */
 #include "engine/backend_host.h"
 #include "engine/training_private.h"
 #include "tests/fixture_training.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* When lanes learn of what they wait for, with operations that do nothing but look. What they do in
- * earnest is tested through the engine. */
+/* When lanes learn that an operation has ended. The operations here only record what they see.
+ * Tests of the engine run real ones. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A run in two halves, with lanes of somebody outside: what may begin before the gate, what waits
- * for it, in what order a lane that picks goes, waits with and without time, and runs that are
- * given up. */
+/* A run in two halves with lanes of an outside caller: operations that may start before the
+ * gate, operations that wait for it, the order of a lane that picks its next operation, waits
+ * with and without a timeout, and abandoned runs. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What goes wrong: too little memory, refused pinning, input that disagrees, and, above all, copies
- * and kernels that fail at every possible moment of a step. After each of these failures every
- * subgroup must hold the old step's state or the new one's, bit for bit, as the engine says. */
+/* Failures of the engine: too little memory, refused pinning, input that disagrees, and copies
+ * and kernels that fail at each moment of a step. After each failure every subgroup must hold
+ * the state of the old step or of the new one, bit for bit, and the engine must say which. */
 #include <stdio.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The host backend failing as a device does: one call refused, or all of it for good. */
+/* Faults of the host backend: one call that is refused, or a device that fails for good. */
 #include "tests/fixture_host.h"
 
 /* -- Faults ------------------------------------------------------------------------------------ */

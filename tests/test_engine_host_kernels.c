@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The host backend's kernels: the reference's bits, and only on memory that a GPU could reach. */
+/* Kernels of the host backend: they give the reference's bits, and refuse memory that a GPU
+ * could not access. */
 #include "tests/fixture_host.h"
 #include "tests/fixture_matmul.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What a PCI device's files in /sys say about its link, on made-up ones. */
+/* The PCI link of a device as its files in /sys describe it. The files are made up. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>

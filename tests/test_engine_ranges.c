@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Sets of runs, against a plain array of booleans. */
+/* Sets of ranges against a plain array of booleans. */
 #include "engine/ranges.h"
 
 #include "tests/random.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Gradients in and weights out on the host backend, whose framework has plain memory. */
+/* GATHER and SCATTER on the host backend, where the framework's tensors are in plain memory. */
 #include "engine/backend_host.h"
 #include "tests/fixture_segments.h"
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Sums of squares against addition with pencil and paper, and their rounding against strtod. */
+/* Sums of squares against exact decimal addition, and their rounding against strtod. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The stand on the host backend: every probe gives a rate, wrong data is noticed whoever made it,
- * and failures are told as such. */
+/* The calibration stand on the host backend: each probe gives a rate, wrong data is detected
+ * whichever lane wrote it, and failures are reported. */
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the stand makes of the times of events, on a device whose clock goes by what is queued on
- * it: the host backend moves the data, and times are sums of this file's, the same on any machine.
- */
+/* Rates that the stand derives from event times. The device's clock is simulated: the host
+ * backend moves the data, and this file computes the times from what is queued, so that they are
+ * equal on every machine. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>

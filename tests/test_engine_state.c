@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Where state lies, over random plans: every parameter in one place, no two slabs in the same, and
- * no write-back over the only copy of a subgroup that a failure might still need. */
+/* The layout of state, over random plans: each parameter is in one place, no two slabs overlap,
+ * and no write-back overwrites the only copy of a subgroup that a failure might still need. */
 #include "engine/state.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The team: every chunk once, in order, on the cores it was given. */
+/* The team of threads: each chunk runs once, in order, on the cores that the team was given. */
 #include <hwloc.h>
 #include <pthread.h>
 #include <sched.h>

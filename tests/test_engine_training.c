@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Training through the engine as a framework does it, on the host backend: tensors of three types
- * in blocks, gradients handed over in any order, several times, in part or not at all, clipping,
- * loss scales, changed learning rates, gradients that are not finite, iterations given up. Whatever
- * the plan and the overlap, state and weights have the bits of plain AdamW at every moment at which
- * a program can look at them. */
+/* Training through the engine as a framework does it, on the host backend: tensors of three
+ * types in blocks; gradients given in any order, several times, in part or not at all; clipping,
+ * loss scales, changed learning rates, gradients that are not finite, abandoned iterations.
+ * Under every plan and overlap, state and weights have the bits of plain AdamW whenever the
+ * caller can read them. */
 #include <time.h>
 
 #include "tests/fixture_training.h"

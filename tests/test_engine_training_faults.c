@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Faults in training: every allocation, copy, kernel, record and wait of an iteration, and of
- * making the engine, fails once, for each overlap. Each ends in a sentence that names it, without a
- * hang. Every subgroup's state is whole, that of the step before or of this one, as the engine
- * says; no further step is taken; one whole state can be saved, and goes on from there. */
+/* Faults in training: each allocation, copy, kernel, record and wait of an iteration, and of
+ * engine creation, fails once, for each overlap. Each failure returns an error that names the
+ * operation, without a hang. Every subgroup then holds the state of the step before or of this
+ * one, as the engine says. No further step is accepted. If all subgroups hold the same step, the
+ * state can be saved, and training continues from the file. */
 #include <unistd.h>
 
 #include "tests/fixture_faults.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Training behind streams, as on a GPU: the caller queues work on several streams and goes on, the
- * engine reads gradients and writes weights behind that work. Every copy, kernel, record and wait,
- * the caller's and the engine's, is late at random, on its stream or before it is queued. Whatever
- * the order, weights that the caller's streams read, and state, have the bits of plain AdamW. */
+/* Training on streams, as on a GPU: the caller queues work on several streams, and the engine
+ * reads gradients and writes weights in stream order. Each copy, kernel, record and wait, of the
+ * caller and of the engine, is delayed at random, on its stream or before it is queued. In every
+ * order, state and the weights that the caller's streams read have the bits of plain AdamW. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>

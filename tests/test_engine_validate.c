@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The whole of `validate engine` on the host backend. What is exact is checked exactly: operations,
- * dependencies, work, sums, the state that comes out. Times are looked at only for being there: two
- * busy cores make any. */
+/* `validate engine` on the host backend. Exact quantities are compared exactly: operations,
+ * dependencies, work, sums, and the final state. Of times only the presence is checked, because
+ * they depend on the load of the machine. */
 #include "calib/validate/validate.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# hocket validate engine and validate ranking on the host backend: the JSON that tools rely on, what
-# is kept, whose profile is taken, and what is refused. Nothing here depends on how fast anything
-# ran: the one threshold on time is 1,000,000 %.
+# hocket validate engine and validate ranking on the host backend: the JSON that tools rely on,
+# what is stored, which profile is used, and what is refused. No check depends on speed: the one
+# threshold on time is 1,000,000 %.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture_engine.sh"
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Bad input of every sort: the exit code, one line on stderr that names the problem, nothing on
-# stdout, no crash, and no file that is half there.
+# stdout, no crash, and no incomplete file.
 # Usage: test_golden_bad_input.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# What would never end, or end the program otherwise than it promises: inputs without an end, a
-# store that is somebody else's work, libraries that exit.
+# Inputs that never end, a store that another program made, and libraries that end the process:
+# hocket exits with the documented status.
 # Usage: test_golden_endless.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Names and descriptions in files of others may hold anything: no control character of theirs gets
-# to the terminal, and what is shown instead can be seen.
+# Names and descriptions in files may contain any characters: no control character of them reaches
+# the terminal, and its replacement is visible.
 # Usage: test_golden_escapes.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# `hocket fit` and `hocket validate runs` as people and scripts use them: what is printed and
-# written, how wrong predictions of the published runs may be, and what bad tables are told.
+# `hocket fit` and `hocket validate runs`: what they print and write, the errors of predictions of
+# the published runs, and messages about bad tables.
 # Usage: test_golden_fit.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# hocket trace import: two published logs give their rows, whatever happened to the files on the
-# way; what is no log gives a sentence; 100 MB take little time and memory.
+# hocket trace import: two published logs give their rows, also after line ends and encodings have
+# changed. A file that is no log is refused. 100 MB take little time and memory.
 # Usage: test_golden_import.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

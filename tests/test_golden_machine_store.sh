@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Profiles in and out of the store: import, list, show, use, export, diff, delete, and what is said
-# when that cannot be. How calibrations get there: test_engine_calibrate_cli.sh.
+# Profiles in the store: import, list, show, use, export, diff, delete, and their error messages.
+# test_engine_calibrate_cli.sh has calibrations.
 # Usage: test_golden_machine_store.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

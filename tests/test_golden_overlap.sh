@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# --overlap on the command line: the same three phases add up to a steady iteration, a plan document
-# brings its overlap along, a model document is as good as a preset, and what does not go together
-# is refused.
+# --overlap on the command line: the three phases add up to a steady iteration, a plan document
+# includes its overlap, a model document works like a preset, and contradictory options are
+# refused.
 # shellcheck source=fixture.sh
 source "$(dirname "$0")/fixture.sh"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Runs that a profile has not seen, and profiles that ship. The six published runs of 20B on four
- * H100s are predicted by a fit to the other six of that machine, 7B and 13B, made here and now, as
- * well as they were and in the right order. All rows are predicted by the shipped profiles, as well
- * as they were. */
+/* Predictions of published runs. A profile is fitted to the 7B and 13B runs on four H100s and
+ * predicts the six 20B runs in the right order, within the errors of record. The shipped
+ * profiles predict all rows within the errors of record. */
 #include "tests/fixture_runs.h"
 
 #include <stdio.h>

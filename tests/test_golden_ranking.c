@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rankings of record: what H200 nodes took for 24 plans each, predicted anew by the profiles that
- * they were calibrated to. No change of the simulator may leave what was reached there: each node
- * has its own limits, close to that. On both the plan predicted best was the best. */
+/* Rankings of record: two H200 nodes, 24 measured plans each, predicted by the node's own
+ * profile. Each node has limits close to what is reached, so that a loss of accuracy fails the
+ * test. On both nodes the plan predicted fastest was the fastest. */
 #include "tests/fixture.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# What people read fits the screen: 80 columns, or as many as the terminal has; --wide has it all.
+# Tables for people fit 80 columns, or the width of the terminal. --wide prints everything.
 # Usage: test_golden_screen.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* SimGrid as referee (tests/simgrid_referee.h): the same makespans, for the plans that people make
- * and for graphs by the dice. Built only where SimGrid is. */
+/* SimGrid as referee (tests/simgrid_referee.h): equal makespans for the plans of all policies
+ * and for random graphs. Built only where SimGrid is installed. */
 #include <stdio.h>
 #include <stdlib.h>
 

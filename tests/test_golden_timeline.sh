@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# docs/timeline.svg, which README.md shows, is what scripts/draw_timeline draws of this program's
-# simulations, byte for byte.
+# docs/timeline.svg, which README.md shows, equals what scripts/draw_timeline draws from this
+# program's simulations, byte for byte.
 # Usage: test_golden_timeline.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh" "$1"

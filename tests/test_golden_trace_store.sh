@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Timelines in the store: kept by simulate and run, listed, shown, exported, compared, deleted, and
-# what is said when that cannot be. Pairs of prediction and measurement: test_unit_timelines.c.
+# Timelines in the store: stored by simulate and run, listed, shown, exported, compared, deleted,
+# and error messages. test_unit_timelines.c has pairs of prediction and measurement.
 # Usage: test_golden_trace_store.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

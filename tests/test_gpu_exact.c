@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The engine on a GPU: 64 random plans give plain AdamW's bits, as test_engine_exact shows for the
- * host backend. Skipped (77) where there is no CUDA device. */
+/* The engine on a GPU: 64 random plans give the bits of plain AdamW, as test_engine_exact checks
+ * on the host backend. Skipped (77) without a CUDA device. */
 #include "tests/fixture_engine.h"
 
 #define CASES 64

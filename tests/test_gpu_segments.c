@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Gradients in and weights out on CUDA. Without a device: skipped (77), and why. */
+/* GATHER and SCATTER on CUDA. Skipped (77), with the reason, without a device. */
 #include "tests/fixture_segments.h"
 
 static void gathers(void **state) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Random plans with an overlap on random machines, under the simulator's own checks: every
- * invariant holds while it runs, the period is made up of its parts and above its bound, ranks that
- * are simulated one by one agree with one that stands for all, and nothing depends on chance. */
+/* Random plans with an overlap on random machines, with the simulator's checks on. Every
+ * invariant holds during the simulation. The period is the sum of its parts and at least its
+ * bound. Ranks simulated one by one agree with one rank that stands for all. Results do not
+ * depend on thread count or repetition. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* 2,500 random plans on random machines, each simulated with every invariant checked (sim/check.c),
- * and what must hold between simulations: bounds below, folding exact, repetition and threads
- * without influence, more of a resource never slower where nothing can get in the way. */
+/* 2,500 random plans on random machines, simulated with every invariant checked (sim/check.c).
+ * Between simulations: makespan is at least the bounds, folding ranks is exact, repetition and
+ * thread count change nothing, and more of a resource is never slower where no two operations
+ * contend. */
 #include "tests/random.h"
 
 #include <math.h>

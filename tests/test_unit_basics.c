@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What every part prints: error messages, and times, sizes and counts with their units. */
+/* Text that all parts share: error messages, and times, sizes and counts with their units. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

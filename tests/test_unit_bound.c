@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Lower bounds: against numbers by hand for each thing that can bind, against a search over a grid
- * of shares that knows nothing of linear programmes, and below every simulated policy. */
+/* Lower bounds: against numbers by hand for each constraint that can bind, against a grid search
+ * over shares that uses no linear program, and below the makespan of every simulated policy. */
 #include <glpk.h>
 #include <stdio.h>
 #include <stdlib.h>

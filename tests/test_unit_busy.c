@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Whether others use the machine: the arithmetic of /proc/stat, and a process that does. */
+/* Detection of other processes on the machine: the arithmetic of /proc/stat, and a process that
+ * uses a CPU. */
 #include "calib/stand/busy.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Campaigns on a bench that is made up: it answers at once, and its clock stands still but for the
- * second that each run takes. */
+/* Campaigns on a simulated stand. It answers at once. Its clock advances one second a run. */
 #include "calib/probes/campaign.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* check_trace.py, which checks traces, is itself checked with traces that are wrong. */
+/* check_trace.py, which checks traces, is run on traces with known faults. */
 #include "tests/fixture_trace.h"
 
 #define META(what, key, pid, tid, value)                                                           \

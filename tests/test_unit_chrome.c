@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Chrome traces: written from graphs made by hand and by chance, read back with cJSON, and checked
- * by check_trace.py. */
+/* Chrome traces: written from graphs made by hand and from random ones, read back with cJSON,
+ * and checked by check_trace.py. */
 #include <math.h>
 
 #include "core/json.h"

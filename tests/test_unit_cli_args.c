@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Command lines become the values that were meant. What is refused, and how it is said, is in
- * test_golden_cli_help.sh, where the whole program says it. */
+/* Command lines are parsed into the intended values. test_golden_cli_help.sh has refused ones
+ * and their messages, with the whole program. */
 #include "cli/args.c"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Two timelines of one graph: that their difference adds up, and that its cause is named when there
- * is one that we know because we made it. */
+/* Comparison of two timelines of one graph: the parts add up to the difference, and an
+ * introduced delay is charged to its cause. */
 #include "traces/compare.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What lanes are busy with when two timelines are compared: copies that stand in the queue of their
- * engine are not at work. */
+/* What lanes are busy with when two timelines are compared: a copy that waits for its engine
+ * does not count as running. */
 #include <stdlib.h>
 
 #include "calib/validate/validate.h"

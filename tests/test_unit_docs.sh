@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Links, paths and names in the pages and comments of this tree, and that check_docs.py finds each
-# kind that is wrong.
+# Links, paths and names in the pages and comments of this tree are valid, and check_docs.py finds
+# each kind of invalid one.
 # Usage: test_unit_docs.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh" "$1"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Fingerprints: what the files of made-up machines say, JSON both ways, what counts as the same. */
+/* Fingerprints: read from the files of made-up machines, written to JSON and read back, and
+ * compared. */
 #include "calib/stand/fingerprint.c"
 
 #include <setjmp.h>

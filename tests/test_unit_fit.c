@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Fitting, on rows whose truth is known because the simulator made them: parameters come back
- * within their standard errors despite noise and outliers, what the rows cannot determine is named
- * and left alone, and the published rows give a profile that physics allows. */
+/* Fits to rows that the simulator made from known parameters. Parameters come back within their
+ * standard errors despite noise and outliers. Parameters that the rows cannot determine are
+ * named and left as they were. The published rows give physically plausible rates. */
 #include "calib/fit/table_fit.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The expansion of a plan against closed forms: what an iteration moves, computes and holds, for
- * every policy under both runtimes on small jobs. */
+/* The expansion of a plan against closed forms: bytes moved, work, and memory of an iteration,
+ * for every policy under both runtimes on small jobs. */
 #include <stdio.h>
 #include <stdlib.h>
 

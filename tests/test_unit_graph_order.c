@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What waits for what in a task graph, and graphs made operation by operation. */
+/* Dependencies in a task graph, and graphs built operation by operation. */
 #include <stdio.h>
 
 #include "tests/fixture_graph.h"

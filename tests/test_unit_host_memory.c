@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Host memory, where CPU kernels and copies meet: small mixtures by hand, and mixtures that were
- * measured. */
+/* Contention for host memory between CPU kernels and copies: small mixtures by hand, and
+ * measured ones. */
 #include "tests/fixture.h"
 
 #include <math.h>

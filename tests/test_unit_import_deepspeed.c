@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The log import: the rows of two published logs, numbers of several countries, and a made-up log
- * whose iterations are all alike, so that a row made of any part of it has its values or none. */
+/* Import of DeepSpeed logs: the rows of two published logs, number formats of several countries,
+ * and a made-up log with equal iterations, of which any part must give the same row or none. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The simulator's own checks (sim/check.c, and of bounds in sim/forecast.c): each gets a run that
- * breaks one invariant, by hand, and must say which. */
+/* The simulator's own checks (sim/check.c, and those of bounds in sim/forecast.c). Each gets a
+ * run that violates one invariant and must name it. */
 #include "tests/fixture.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Whole iterations with an overlap: a template, and what one iteration waits for of the one before.
- */
+/* Whole iterations with an overlap: the template of an iteration, and its dependencies on the
+ * iteration before. */
 #include <stdio.h>
 #include <stdlib.h>
 

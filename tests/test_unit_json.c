@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* JSON: hostile texts are refused with a message that says where and why, good
- * ones survive a round trip, and lack of memory at any point is an error and no leak. */
+/* JSON: hostile texts are refused with a message that says where and why, valid ones survive a
+ * round trip, and a failed allocation at any point gives an error and leaks nothing. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>

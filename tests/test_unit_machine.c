@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Machine profiles: the shipped ones are sane, documents survive a round trip, and whatever is
- * wrong with one is said by the name of the key. */
+/* Machine profiles: the shipped ones are plausible, documents survive a round trip, and an error
+ * in a document is reported with its key. */
 #include "core/machine.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* GPU memory under DeepSpeed by hand, on models small enough for that; and the memory curve. */
+/* GPU memory under DeepSpeed, against values by hand for small models; and the curve of memory
+ * over time. */
 #include <stdio.h>
 #include <stdlib.h>
 

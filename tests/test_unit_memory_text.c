@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Text in memory when memory runs out, at every call of realloc in turn: glibc cuts the buffer of
- * open_memstream to size when it is closed, and if that fails, fclose has nothing to say. */
+/* Text in memory when each call of realloc fails in turn. glibc shrinks the buffer of
+ * open_memstream in fclose, and fclose does not report that this failed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

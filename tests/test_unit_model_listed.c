@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Models of arbitrary tensors and blocks: from a document and from arrays, what they cost, and
- * every way in which a document is refused. */
+/* Models given as lists of tensors and blocks: from a document and from arrays, their costs, and
+ * each way in which a document is refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# scripts/mutate on a project of one line: each result that it may print, its exit status, that it
-# changes nothing but build/, that what it has judged is not judged again.
+# scripts/mutate on a project of one line: each result that it prints, its exit status, that it
+# changes only build/, and that it does not repeat earlier verdicts.
 # Usage: test_unit_mutate.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The nearest name, and presets in a share folder made for the test. */
+/* The nearest name to a misspelt one, and presets in a share folder made for the test. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Plans whose update overlaps with computation: their documents, what is refused, and the engine's
- * part of their graph. And that a plan without an overlap is what it always was. */
+/* Plans whose update overlaps with computation: their documents, refused ones, and their
+ * operations in the graph. A plan without an overlap has the same document and graph as before
+ * overlaps existed. */
 #include <stdio.h>
 #include <stdlib.h>
 

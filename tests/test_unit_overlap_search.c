@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The search for the best overlap: its closed form against simulation, its answer against trying
- * everything, and what it must respect. */
+/* The search for the best overlap: its closed form against simulation, its result against all
+ * candidates, and the limits that it must respect. */
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The steady iteration of plans with an overlap: against sums done in the head, against its bounds,
- * and against what the design has on paper for a model of 3.0 G parameters on an H200. */
+/* The steady iteration of plans with an overlap: against sums by hand, against its bounds, and
+ * against the design's estimate for a model of 3.0 G parameters on an H200. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

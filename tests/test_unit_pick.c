@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The pick function that simulator and engine share: against sorting, in random order. */
+/* The pick function of the simulator and the engine, against sorting, in random order. */
 #include <stdlib.h>
 
 #include "core/pick.h"

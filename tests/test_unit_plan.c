@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Plans: made, copied, written and read back as the same, and every way in which a plan or its
- * document is refused, with a message that names what is wrong. */
+/* Plans: created, copied, written and read back unchanged. Each way in which a plan or its
+ * document is refused, with a message that names the error. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

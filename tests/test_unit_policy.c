@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Policies: the routes that each gives, what each refuses, and the stride without simulating:
- * against numbers by hand and against the best of all strides in the simulator (docs/stride.md). */
+/* Policies: the routes that each gives, the settings that each refuses, and the stride from the
+ * closed form, against numbers by hand and against the best of all simulated strides
+ * (docs/stride.md). */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rates in the common window, worked out by hand, and the list of probes. */
+/* Rates in the common window of concurrent loads, against values by hand, and the list of
+ * probes. */
 #include <math.h>
 #include <stdlib.h>
 

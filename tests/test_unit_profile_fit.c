@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Profiles from campaigns whose truth is known, because the simulator made them: quantities come
- * back, probes are reproduced, and what contradicts the model or cannot be told from the probes is
- * said to. */
+/* Profiles fitted to campaigns that the simulator made from known quantities. Quantities come
+ * back, and probes are reproduced. Probes that contradict the model, and quantities that the
+ * probes do not determine, are reported. */
 #include "calib/fit/probe_fit.h"
 
 #include "tests/fixture_campaign.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Latency and bandwidth from made-up rates: one segment, two, too few sizes for either. */
+/* Latency and bandwidth fitted to made-up rates: with one segment, with two, and with too few
+ * sizes for either. */
 #include <math.h>
 
 #include "calib/fit/probe_fit_draft.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Profiles from what was measured, three times, on nodes with one H200: AdamW beside copies comes
- * out as it was. */
+/* Profiles fitted to measurements of three nodes with one H200: the rates of AdamW beside copies
+ * are reproduced. */
 #include "calib/fit/probe_fit.h"
 
 #include "tests/fixture_campaign.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Profiles in the store: documents come back as they were kept, and names are found where they are.
- */
+/* Profiles in the store: documents are read back as they were stored, and names are resolved in
+ * the documented order. */
 #include <math.h>
 
 #include "tests/fixture_profiles.h"

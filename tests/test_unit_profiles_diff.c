@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Comparing two calibrations: noise is told from change, and what is missing or wrong is said. */
+/* Comparison of two calibrations: changes beyond the noise are reported, and missing or invalid
+ * input is refused. */
 #include <math.h>
 
 #include "calib/profiles/profiles.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Calibrations under way: samples survive whatever happens to the processes that keep them. */
+/* Calibrations in progress: samples survive a crash of the process that stores them. */
 #include <signal.h>
 #include <sys/wait.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rankings: which candidates there are, in which order they come. */
+/* Rankings: the list of candidates, and their order. */
 #include "tests/fixture.h"
 
 #include <stdio.h>

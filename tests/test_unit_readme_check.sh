@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# That test_golden_readme.sh finds what is wrong with a page.
+# test_golden_readme.sh finds each kind of error in a page.
 # Usage: test_unit_readme_check.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh" "$1"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rates that are remembered: which set of operations they belong to, and what the check of them
- * finds. That simulations with them are the same to the last bit is property_sim's to say: there
- * every recalled sharing is checked against a new one. */
+/* Cached rates: the set of operations that a rate belongs to, and the check of the cache.
+ * property_sim checks that cached and recomputed rates are equal to the last bit. */
 #include <math.h>
 
 #include "sim/state.h"

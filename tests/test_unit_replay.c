@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Probes in the simulator: rates that have closed forms come out as these say. */
+/* Probes in the simulator: rates agree with closed forms. */
 #include "calib/probes/replay.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What a replay does not use may change without any change of its rates, to the last bit: of every
- * probe that calibration has, with every quantity that its fits vary. */
+/* A quantity that a replay does not declare as an input does not change its rates, to the last
+ * bit: each probe of a calibration against each quantity that the fits vary. */
 #include "calib/probes/replay.h"
 
 #include "tests/fixture_campaign.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Replays that are made once give what each would have given by itself, to the last bit, however
- * many settings a fit has asked for before. */
+/* Shared replays give the same bits as separate ones, however many settings a fit has requested
+ * before. */
 #include "calib/fit/probe_fit_draft.h"
 #include "tests/fixture_campaign.h"
 

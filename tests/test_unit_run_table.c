@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Run tables: what is read is what was written, and whatever is wrong with a file is said by line
+/* Run tables: rows are read as they were written, and an error in a file is reported with line
  * and column. */
 #include "traces/run_table.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* From rows to plans and comparisons: a row becomes the plan that was run, and the statistics of a
- * comparison are those of hand-made tables. */
+/* Rows of a run table become the plans that were run, and the statistics of a comparison are
+ * those of tables made by hand. */
 #include "calib/validate/runs.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Schedules small enough to compute by hand, to the nanosecond. Rates are round: 1 GB/s is a byte a
- * nanosecond. Each test tells the story that its number comes from. */
+/* Schedules small enough to compute by hand, to the nanosecond. Rates are round: 1 GB/s is one
+ * byte a nanosecond. Each test derives its expected time in a comment. */
 #include "tests/fixture.h"
 
 #include <math.h>

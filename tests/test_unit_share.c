@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Progressive filling against allocations worked out by hand. */
+/* Progressive filling against allocations by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

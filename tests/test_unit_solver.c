@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The solver of both fits, on small models: the example of its header, odd measurements, bounds,
- * unknowns that the data do not tell, and errors of the model. */
+/* The solver of both fits, on small models: the example of its header, outliers, bounds,
+ * unknowns that the data do not determine, and errors of the model. */
 #include "calib/fit/solver.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Summaries of measurements against tables, by hand, and by drawing: how often the interval holds
- * the true median. */
+/* Summaries of measurements: against tables, by hand, and by random samples, which give the
+ * share of intervals that contain the true median. */
 #include "calib/statistics.h"
 
 #include <math.h>

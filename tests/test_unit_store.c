@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The store's file: where it is, stores of every version, several processes, and what is said of a
- * file that is damaged, foreign, locked, full or out of reach. */
+/* The file of the store: its location, stores of every version, concurrent processes, and
+ * messages about a file that is damaged, foreign, locked, full or inaccessible. */
 #include "traces/store.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Subgroups and block intervals, against the sizes that DeepSpeed printed in published runs
- * (tests/data/subgroups.csv) and against what must hold for any cut. */
+ * (tests/data/subgroups.csv) and against the invariants of any partition. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Timelines in the store: what goes in comes out, pairs, several writers, stores of an earlier
- * version, and what is said of a timeline that is damaged or that nobody would expand so today. */
+/* Timelines in the store: they are read back as stored; pairs; concurrent writers; stores of an
+ * earlier version; and messages about a timeline that is damaged or whose plan would now expand
+ * to another graph. */
 #include "traces/timelines.h"
 
 #include <sys/wait.h>
@@ -47,15 +48,15 @@ static void free_simulated(simulated *s) {
 }
 
 static hk_timeline_to_store kept_as(const simulated *s, bool measured, unsigned phases,
-                                   int64_t pair) {
+                                    int64_t pair) {
   return (hk_timeline_to_store){.measured = measured,
-                               .phases = phases,
-                               .pair = pair,
-                               .plan = &s->plan,
-                               .graph = &s->graph,
-                               .timeline = &s->result.timeline,
-                               .profile = measured ? NULL : s->profile,
-                               .version = "1.2.3"};
+                                .phases = phases,
+                                .pair = pair,
+                                .plan = &s->plan,
+                                .graph = &s->graph,
+                                .timeline = &s->result.timeline,
+                                .profile = measured ? NULL : s->profile,
+                                .version = "1.2.3"};
 }
 
 /* As a prediction of everything. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Copy engines take copies of one direction in turn; what else an operation costs besides its
- * bytes: by hand. */
+/* Copies of one direction take turns on the copy engines, and an operation's costs besides its
+ * bytes, against values by hand. */
 #include "sim/sim.h"
 #include "tests/fixture.h"
 

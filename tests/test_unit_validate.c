@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What `validate` decides without running anything: whose profile it is, which plans to run, what a
- * ranking is worth. */
+/* Decisions of `validate` that need no run: which profile belongs to the machine, which plans to
+ * run, and the rank correlation of a ranking. */
 #include "calib/validate/validate.h"
 
 #include <math.h>
