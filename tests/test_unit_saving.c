@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The intervals at which a run saves its state between steps. */
 /* When a run saves its state between two steps. */
+#include "cli/saving.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,37 +1,38 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# In which build scripts/test runs a test, as more labels, and what each build must make for it, as
-# targets of the same names with tests_ before them:
-#   release    needs -O3: times, vector kernels, and fits that take too long without
-#   asan       AddressSanitizer and UndefinedBehaviourSanitizer: nearly all
-#   tsan       ThreadSanitizer: the engine's
-#   asan_full  the same builds; take long, so only scripts/test --full runs them
+# Assigns each test to builds, as additional ctest labels. For each label there is a target, tests_
+# and the label, that builds the tests and the programs that they run:
+#   release    needs -O3: measures times, uses vector kernels, or fits, which is too slow without
+#   asan       AddressSanitizer and UndefinedBehaviourSanitizer: nearly all tests
+#   tsan       ThreadSanitizer: tests of the engine
+#   asan_full  the same two builds; long tests that only `scripts/test --full` runs
 #   tsan_full
-# In release --full runs all others, too. Which is where was chosen by what a test looks for, and by
-# the CPU seconds that it takes there. A test that nothing here names runs under ASan.
+# In the release build, --full runs all other tests, too. A test that no list names runs under ASan.
 
-# Programs and scripts of the engine run in all three builds unless they are listed. Fits need -O3,
-# and the example of `hocket fit` is one. unit_hardening looks at what only that build has.
+# Programs and scripts of the engine run in all three builds unless a list below says otherwise.
+# golden_cli_help runs the example of `hocket fit`. unit_hardening checks flags that only the release
+# build has.
 set(NEEDS_RELEASE golden_cli_help golden_fit golden_published golden_ranking golden_readme unit_fit
                   unit_hardening unit_profile_fit unit_profile_nodes)
-# How memory is used after a failure is the sanitizers' to see.
+# These look for wrong use of memory after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_faults)
-# Under ASan unit_profile_nodes fits, engine_calibrate and engine_validate measure: the same ways.
+# Their code runs under ASan in unit_profile_nodes (fits), engine_calibrate and engine_validate.
 set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli golden_cli_help golden_fit
                  golden_published unit_fit unit_profile_fit)
-# ThreadSanitizer's runtime must be in the program itself, which is not so where the library is
-# loaded by others. Nor can it see the barriers of gcc's OpenMP, with which the command line fits what
-# it measured.
+# ThreadSanitizer's runtime must be linked into the program, and not into a library that another
+# program loads. It also does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
-# Their threads are those of engine_exact, engine_executor and engine_run.
+# engine_exact, engine_executor, engine_training and engine_run use the same threads.
 set(LONG_IN_TSAN engine_training_orders engine_training_faults engine_checkpoint_training engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
                  engine_stand engine_validate)
 
-# CPU seconds under ASan, of those that take more than a few: ctest starts them first, so that no
-# processor waits for the last one.
-set(COSTS engine_training 80 engine_training_orders 60 engine_training_faults 30 unit_profile_fit 100 engine_exact 60 unit_fit 50 golden_fit 40 golden_cli_help 40
-          engine_faults 30 engine_calibrate_cli 30 engine_validate_cli 30 unit_profile_nodes 20
-          golden_published 20 engine_calibrate 16 golden_bad_input 15 unit_policy 13
-          engine_checkpoint 8 unit_import_deepspeed 7 golden_trace_store 6)
+# CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
+# less than 4. ctest starts the longest first, so that no processor waits for one at the end.
+set(COSTS engine_training_orders 60 unit_profile_fit 30 engine_calibrate_cli 20 engine_run 17
+          engine_calibrate 14 unit_fit 13 golden_bad_input 12 engine_exact 10 engine_training 10
+          unit_profile_nodes 10 unit_policy 10 engine_faults 9 engine_validate_cli 9
+          engine_training_faults 8 golden_fit 8 golden_cli_help 8 engine_abi 8 engine_segments 8
+          engine_checkpoint 7 engine_squares 6 engine_adamw 6 unit_replay_inputs 6 engine_stand 5
+          engine_validate 5 golden_import 5 unit_import_deepspeed 4)
 
 function(add_labels_to name sort)
   set_tests_properties(${name} PROPERTIES LABELS "${sort};${ARGN}")
