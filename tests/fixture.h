@@ -89,9 +89,9 @@ static inline hk_machine ideal_machine(void) {
   return m;
 }
 
-/* Round rates, to reckon in the head: 1 GB/s is a byte a nanosecond. PCIe 10 B/ns each way and 16
- * both; CPU AdamW 1 parameter/ns; GPU AdamW 10 parameters/ns; mapped 12 B/ns; host memory no limit.
- */
+/* Round rates for calculations by hand: 1 GB/s is 1 B/ns. PCIe 10 B/ns each way and 16 both
+ * ways; CPU AdamW 1 parameter/ns; GPU AdamW 10 parameters/ns; mapped 12 B/ns; host memory
+ * unlimited. */
 static inline hk_machine schoolbook_machine(void) {
   hk_machine m = ideal_machine();
   m.h2d.value = m.d2h.value = 10e9;

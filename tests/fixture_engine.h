@@ -35,8 +35,8 @@ static inline hk_plan wide_plan(hk_runtime runtime, int64_t subgroup) {
   return plan;
 }
 
-/* A few layers of a tiny model cut into subgroups of odd sizes, every one on a route by the dice,
- * in an order by the dice. DeepSpeed has no route `mapped`. */
+/* One or two layers of a tiny model, cut into subgroups of odd sizes, with random routes and a
+ * random order. DeepSpeed has no route `mapped`. */
 static inline hk_plan random_engine_plan(random_stream *r, bool deepspeed) {
   hk_error err = {0};
   hk_plan plan;
@@ -210,7 +210,7 @@ static inline void assert_same_bits(hk_engine *engine, const plain_adamw *a) {
   if (a->step > 0) assert_part(engine, HK_STATE_W, a->w, 2, a->n, "w");
 }
 
-/* Gives the gradients in pieces by the dice, the later half first now and then. */
+/* Gives the gradients in random pieces, sometimes the later half first. */
 static inline void give_gradients(hk_engine *engine, const plain_adamw *a, random_stream *r) {
   hk_error err = {0};
   const int64_t middle = (int64_t)(uniform(r) * (double)a->n);

@@ -14,8 +14,8 @@ static const hk_backend_ops *ops;
 static hk_backend *gpu;
 static hk_stream *stream;
 
-/* Sets ops by "--backend NAME", else to CUDA's. 0, or what the program is to exit with: 77, said
- * why, where there is no device. */
+/* Sets ops from "--backend NAME", by default to CUDA's. Returns 0, or the program's exit status:
+ * 77, after a message, without a device. */
 static inline int find_backend(int argc, char **argv) {
   const char *name = "cuda";
   for (int i = 1; i + 1 < argc; i++) {

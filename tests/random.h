@@ -7,7 +7,7 @@
 
 #include "tests/fixture.h"
 
-/* SplitMix64 (Steele, Lea, Flood 2014): a case starts from its own number, so that any can be
+/* SplitMix64 (Steele, Lea, Flood 2014). Each case has its number as seed, so that it can be
  * repeated alone. */
 typedef struct {
   uint64_t state;

@@ -198,7 +198,7 @@ static void test_prepare(void **state) {
 
 enum { MOST = 200, GUARD = 64, ROOM = MOST * 4 + 2 * GUARD };
 
-/* One kernel's arrays, each somewhere in a buffer of its own, so that writes beside it show. */
+/* The arrays of one kernel, each inside a larger buffer, so that writes out of bounds are seen. */
 typedef struct {
   _Alignas(64) char p[ROOM], m[ROOM], v[ROOM], w[ROOM];
 } arrays;

@@ -201,8 +201,9 @@ typedef struct {
   int same, within_2, unexplained; /* single tensor: whose p is; within 2 ulp of it; see below */
 } agreement;
 
-/* Roots explain a distance that is in their reach, and more than 2 ulp only where p has moved by
- * more than it is: what was rounded off those changes is then large against what is left of p. */
+/* The difference of p is at most what differently rounded roots explain, and exceeds 2 ulp only
+ * where p has changed by more than its own size: the rounding of the changes is then large
+ * relative to p. */
 static bool explained(int i, double off) {
   const double p = fabs((double)ours.p[i]);
   return off <= ours.reach[i] && (off <= 2 * ulp(ours.p[i]) || p < ours.moved[i]);

@@ -281,7 +281,8 @@ static void test_limits_of_version_2(void **state) {
   check_room(&fake, 0);
 }
 
-/* A container sees its own group at the mount, but may be told the path that the outside knows. */
+/* A container sees its own control group at the mount point, but may be told the path on the
+ * host. */
 static void test_limits_of_version_1_in_a_container(void **state) {
   (void)state;
   fake_system fake = new_system("9:cpu,memory:/docker/0123\n1:name=systemd:/docker/0123\n0::/\n");

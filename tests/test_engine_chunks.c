@@ -33,7 +33,8 @@ static void test_cover_everything(void **state) {
         check(amounts[a], mosts[m], threads);
 }
 
-/* 8 threads: 64 Ki as long as twice as much is left for each, then by halves; by hand. */
+/* 8 threads, by hand: chunks of 64 Ki while at least twice that is left for each thread, then
+ * half as large each time. */
 static void test_by_hand(void **state) {
   (void)state;
   const hk_chunks c = hk_chunks_of(18 * 65536, 65536, 8);
@@ -48,8 +49,8 @@ static void test_by_hand(void **state) {
   assert_int_equal(c.count, 2 + 8 + 8 + 8 + 8 + 16);
 }
 
-/* The longest that a member may be busy while others have nothing left is one last chunk: with
- * members of one speed, who each take the next when they are done. */
+/* With threads of equal speed that each take the next chunk when they are done, a thread waits
+ * at the end for at most one last chunk. */
 static void test_small_work_is_even(void **state) {
   (void)state;
   enum { THREADS = 8 };

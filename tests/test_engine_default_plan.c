@@ -232,7 +232,8 @@ static void measured_memory_is_what_an_engine_takes(void **unused) {
   }
 }
 
-/* First early weights, deepest first; with what is left shallow subgroups stay on the GPU. */
+/* Device memory goes to early weights first, of the deepest subgroups. The rest keeps shallow
+ * subgroups on the GPU. */
 static void check_gpu_memory(hk_grad_type type) {
   hk_error err = {0};
   const hk_bytes resident = 12 + (hk_bytes)hk_grad_size(type);

@@ -160,8 +160,8 @@ static void test_one_thread_queues(void **state) {
   assert_false(pthread_equal(c.thread[HK_LANE_H2D], c.thread[HK_LANE_CPU]));
 }
 
-/* There the CPU says when each fetch and each update begins, so that one that has to wait must not
- * hold up the others. */
+/* The CPU starts each fetch and each update itself, so each of these lanes has a thread of its
+ * own: an operation that waits must not delay the others. */
 static void test_who_waits_is_alone(void **state) {
   (void)state;
   static const hk_lane_kind lanes[] = {HK_LANE_CPU,      HK_LANE_UP,       HK_LANE_UPDATE,

@@ -142,8 +142,8 @@ static void what_may_runs_ahead_of_the_gate(void **unused) {
   close_run(&r);
 }
 
-/* Behind the gate shallow blocks go first, in whatever order gradients came; ahead of it what there
- * is goes. */
+/* After the gate, shallow blocks go first, in whatever order gradients arrived. Before the gate,
+ * whatever has arrived goes. */
 static void shallow_blocks_go_first(void **unused) {
   (void)unused;
   hk_error err = {0};

@@ -173,7 +173,7 @@ static void assert_no_more_steps(hk_engine *engine, const plain_adamw *a) {
   assert_int_equal(hk_engine_load(engine, "not-even-there", NULL, NULL, &err), HK_ENVIRONMENT);
 }
 
-/* The last checkpoint in a new engine, whatever its plan, goes on as if nothing had been. */
+/* The last checkpoint, loaded into a new engine under either plan, gives the same next step. */
 static void go_on_from_checkpoint(scene *s, const char *path) {
   hk_error err = {0};
   const bool here = uniform(&s->random) < 0.5;
@@ -377,7 +377,7 @@ static void gradients_are_given_once_and_in_range(void **unused) {
   must(hk_engine_gradients(engine, n - 100, 100, grad + n - 100, false, true, &err), &err);
   must(hk_engine_gradients(engine, 50, 50, grad + 50, false, true, &err), &err);
   must(hk_engine_gradients(engine, 7, 0, NULL, false, true, &err), &err);
-  /* As many as there are parameters would have been given if some could be given twice. */
+  /* If some gradients could be given twice, the count would now equal the number of parameters. */
   refuse_gradients(engine, 50, 50, grad, "parameter 50 has its gradient");
   assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "the first that has none is 0"));

@@ -147,7 +147,7 @@ static void test_failing_matmul(void **state) {
   ops->close(b);
 }
 
-/* A failure lets go those who wait: streams, and callers whose queue is full. */
+/* A failure releases all that wait: streams, and callers whose queue is full. */
 static void test_failure_ends_waiting(void **state) {
   (void)state;
   hk_backend *b = open_device(0, 64 * HK_MIB, 0);

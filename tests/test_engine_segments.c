@@ -18,7 +18,7 @@ static void test_scatter(void **state) {
   check_large_segments(false);
 }
 
-/* Every fp16 there is, and what is just beside the ties between neighbours. */
+/* Every fp16 value, and the fp32 values next to the ties between neighbours. */
 static void test_all_halves(void **state) {
   (void)state;
   enum { AROUND = 5, N = 65536 * AROUND };
@@ -46,7 +46,7 @@ static void test_all_halves(void **state) {
 }
 
 #if defined(__x86_64__)
-/* Streams' threads have the floating-point environment of whoever opened them. */
+/* The threads of streams have the floating-point environment of the thread that opened them. */
 static void test_environment_of_the_caller(void **state) {
   (void)state;
   hk_error err = {0};

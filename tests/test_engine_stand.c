@@ -204,7 +204,7 @@ static hk_stand *open_erring(void) {
   return open_altered(2);
 }
 
-/* Right before, wrong while it errs, and nobody notices who does not look. */
+/* The data are right before the fault and wrong during it. Only a check of the data notices. */
 static void check_noticed(hk_stand *stand, hk_load load, bool *illness, const char *words) {
   hk_error err;
   must(run_one(stand, load, true, NULL, &err), &err);

@@ -168,7 +168,7 @@ typedef struct {
   int cpu[MOST_THREADS]; /* the only one that each may use; -1: more than one */
 } places;
 
-/* As many chunks as members, none of which ends before all have begun: each member does one. */
+/* As many chunks as threads, and no chunk ends before all have begun: each thread takes one. */
 static void note_place(void *arg, int64_t chunk, int thread) {
   (void)chunk;
   places *p = arg;
@@ -234,7 +234,8 @@ static void *read_affinity(void *arg) {
   return NULL;
 }
 
-/* Neither a team's other threads nor any that a member starts inherit its pin. */
+/* A thread's pin is inherited neither by the other threads of its team nor by threads that it
+ * starts. */
 static void test_pins_are_not_inherited(void **state) {
   (void)state;
   const cpu_set_t before = affinity();

@@ -87,7 +87,7 @@ static void check_order(const row *rows, int n, hk_run_figure figure) {
   }
 }
 
-/* In per cent, of the rows in the table's order: half a point above what is reached. */
+/* Limits in per cent, for the rows in the table's order: half a point above what is reached. */
 static const struct {
   double step, backward;
 } limits[ROWS] = {{1.6, 1.7}, {1.4, 4.1}, {1.7, 1.9}, {0.7, 4.2}, {0.9, 7.1}, {3.0, 6.5}};

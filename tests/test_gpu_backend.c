@@ -130,7 +130,8 @@ static void free_case(const adamw_case *c, adamw_data *d) {
   free(d->from), free(d->grad), free(d->w);
 }
 
-/* Everything that the slabs and weights hold is compared: what is written and what must not be. */
+/* Slabs and weights are compared as a whole: elements that are written, and those that must not
+ * be. */
 static hk_status launch_and_compare(const adamw_case *c, const hk_adamw_step *step, adamw_data *d,
                                     hk_stream *s, hk_error *err) {
   const hk_kernel kernel = {.kind = HK_KERNEL_ADAMW,

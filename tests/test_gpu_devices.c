@@ -85,7 +85,7 @@ static void a_sign(void **state) {
 
 enum { BYTES = 16 << 20 };
 
-/* Work on an adopted stream, of which another one waits and which waits for another. */
+/* Work on an adopted stream that waits for another stream, and that another stream waits for. */
 static void check_adopted(void *native) {
   hk_error err = {0};
   hk_stream *theirs = NULL;
@@ -217,7 +217,8 @@ static void peers(void **state) {
   free(text);
 }
 
-/* A thread that works on one device and calls for another has its own again afterwards. */
+/* A thread that works on one device and calls a function of another device has its own device
+ * again afterwards. */
 static void guards(void **state) {
   (void)state;
   hk_error err = {0};

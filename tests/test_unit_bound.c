@@ -380,7 +380,7 @@ static size_t used(void) {
   return total;
 }
 
-/* GLPK aborts the program when it may take no more memory, unless it is stopped. */
+/* GLPK aborts the process when an allocation fails, unless its error hook returns control. */
 static void glpk_without_memory(void **state) {
   (void)state;
   hk_error err = {0};

@@ -198,8 +198,8 @@ static hk_timeline_comparison compared(const subject *s, const hk_timeline *meas
   return c;
 }
 
-/* The cause that we made, of an error worth talking about, is the one that is named, and says the
- * most of it. Frees the timeline. */
+/* If the error is large enough to report, the introduced cause is named and explains the largest
+ * part of it. Frees the timeline. */
 static void assert_cause(const subject *s, hk_timeline *measured, hk_cause wanted,
                          const char *what) {
   hk_timeline_comparison c = compared(s, measured);
@@ -401,7 +401,7 @@ static void nothing_parts_equal_timelines(void **state) {
   drop(&s);
 }
 
-/* Two copies in of which the second is late and long, and what follows from it. */
+/* Two copies in, of which the second is late and long, and the operations that depend on it. */
 static void figures_of_a_small_one(void **state) {
   (void)state;
   hk_error err = {0};

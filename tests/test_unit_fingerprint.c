@@ -114,7 +114,7 @@ static void nonsense_is_unknown(void **state) {
   assert_string_equal(f.cpu, "unknown");
 }
 
-/* Four CPUs, two a core; then the same where nobody says which share one. */
+/* Four CPUs, two per core; then the same without files that say which CPUs share a core. */
 static void hyperthreads_are_not_cores(void **state) {
   (void)state;
   static const int cpus[] = {0, 1, 2, 3};

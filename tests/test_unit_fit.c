@@ -239,7 +239,8 @@ static void a_start_that_rows_refuse_is_left(void **state) {
   hk_run_table_free(&t);
 }
 
-/* A fit of a fitted profile starts from what was before: doing it again changes nothing. */
+/* A fit of a fitted profile starts from the values before the first fit, so that a second fit
+ * changes nothing. */
 static void a_fitted_profile_is_fitted_afresh(void **state) {
   (void)state;
   hk_run_table t = published();
@@ -283,7 +284,7 @@ static void threads_do_not_change_the_fit(void **state) {
 
 /* -- The published rows ------------------------------------------------------------------------ */
 
-/* A data sheet's bandwidth is not exceeded, neither by what is fitted nor by what gave way. */
+/* No fitted rate exceeds the bandwidth of the data sheet. */
 static void check_limits(const cJSON *quantities) {
   const cJSON *quantity = NULL;
   cJSON_ArrayForEach(quantity, quantities) {

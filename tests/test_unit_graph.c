@@ -176,7 +176,7 @@ static void check_training(const hk_plan *plan, const tally *t) {
                    micros * reduced * (job->checkpoint_activations ? 2 : 1));
 }
 
-/* What there is before the first operation, and that nothing is left behind by the last. */
+/* The first operation finds the initial memory, and the last one leaves nothing allocated. */
 static void check_memory(const hk_plan *plan, const hk_graph *graph, const tally *t) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);

@@ -92,7 +92,7 @@ static void pieces_cover_subgroups(void **state) {
   }
 }
 
-/* The plan's order is that of the lane, and a weight goes up when its own piece is updated. */
+/* The lane has the plan's order, and a weight is copied up when its own piece is updated. */
 static void updates_follow_the_order(void **state) {
   (void)state;
   for (int runtime = 0; runtime < 2; runtime++) {

@@ -306,7 +306,8 @@ static void test_made_up(void **state) {
   free(text);
 }
 
-/* Values of a part are those of the whole, or unknown. Returns whether there is a row. */
+/* Values from a part of the log equal those from the whole log, or are unknown. Returns whether
+ * there is a row. */
 static bool is_part_of(const hk_run *whole, const char *text, size_t n, int *iterations) {
   put(text, n);
   result r = import_file(path, 0);

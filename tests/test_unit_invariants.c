@@ -410,8 +410,9 @@ static void a_forecast_below_the_bound_of_its_graph(void **state) {
   expect_below_bound(&err, "critical path");
 }
 
-/* Teams on all cores whose bytes count a hundredth: their plan is faster than any may be on the
- * machine, although it obeys the bound of its own operations, which count as little. */
+/* Teams on all cores whose bytes count a hundredth. The plan is faster than any plan can be on
+ * the machine, but obeys the bound of its own operations, which count their bytes in the same
+ * way. */
 static void a_forecast_below_the_physical_bound(void **state) {
   (void)state;
   hk_error err = {0};

@@ -103,7 +103,7 @@ static void bad_numbers(void **state) {
   }
 }
 
-/* What JSON cannot say is refused where it is read, before there is a key to name. */
+/* Text that is not valid JSON is refused by the parser, before there is a key to name. */
 static void not_a_number(void **state) {
   (void)state;
   refuse(LLAMA, "hidden_size", "NaN", "config.json");

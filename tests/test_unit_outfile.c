@@ -401,7 +401,8 @@ static hk_status write_beyond_limit(const char *path, hk_error *err) {
   HK_TRY(hk_outfile_open(path, &out, err));
   FILE *stream = hk_outfile_stream(out);
   for (int i = 0; i < 100000; i++) fputs("a line of some length\n", stream);
-  /* The reason must outlive what stdio makes of it and whatever else sets errno. */
+  /* The message has the errno of the failed write, although stdio and cleanup change errno
+   * afterwards. */
   clearerr(stream);
   assert_int_not_equal(access("no such file", F_OK), 0);
   return hk_outfile_close(out, err);

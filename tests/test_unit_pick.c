@@ -23,7 +23,7 @@ static hk_graph graph_of(random_stream *r, int priorities) {
   return graph;
 }
 
-/* Operations wait and are taken in turns; each one taken is the least of those that wait. */
+/* Operations arrive and are picked in turn. The picked one is the least of those that wait. */
 static void takes_the_least(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 40; seed++) {

@@ -131,7 +131,8 @@ static void options_that_a_policy_does_not_take(void **state) {
       refuse(p, (hk_policy_options){.ratio = -1, .buffers = 2}, HK_RUNTIME_HOCKET, message);
     }
   }
-  /* So that the loop above cannot pass by knowing nothing: who takes what. */
+  /* The settings that each policy takes. They show that the loop above did not pass over an
+   * empty list. */
   assert_int_equal(n, 6);
   assert_int_equal(hk_policy_gpu_only.takes | hk_policy_zero_offload.takes | hk_policy_mapped.takes,
                    0);

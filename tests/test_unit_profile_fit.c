@@ -158,7 +158,8 @@ static void test_agree(void **state) {
   hk_machine_free(&truth);
 }
 
-/* What has probes of its own, and what becomes of it where old campaigns have none of them. */
+/* Quantities that have probes of their own, and their defaults when an old campaign lacks those
+ * probes. */
 static void test_newer_probes(void **state) {
   (void)state;
   hk_machine truth = h200();

@@ -101,7 +101,7 @@ static bool is_newer(const hk_probe *p) {
   return kind == HK_LOAD_PULL || kind == HK_LOAD_TURNS || kind == HK_LOAD_HOP;
 }
 
-/* Probes of which nothing was measured leave the campaign: only truth may be fitted. */
+/* Probes without measurements leave the campaign: only measured values may be fitted. */
 static hk_campaign measured_campaign(const hk_machine *m, const measured_node *node) {
   hk_error err = {0};
   hk_probe *probes;

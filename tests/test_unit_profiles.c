@@ -269,7 +269,8 @@ static void a_damaged_profile_is_named(void **state) {
 
 /* -- Names and files --------------------------------------------------------------------------- */
 
-/* A name that ships cannot be kept; one that was kept before it shipped is not looked for. */
+/* A profile cannot be stored under a shipped name. One that was stored before the name shipped
+ * is hidden by the shipped one. */
 static void what_ships_comes_first(void **state) {
   (void)state;
   hk_store *store = open_store();

@@ -49,7 +49,7 @@ static void test_comes_back(void **state) {
   assert_true(s.used[0] == 5 && s.used[1] == 6);
 }
 
-/* In another order, with one that is not fluid, with another demand: another set. */
+/* Another order, an operation that is not fluid, or another demand makes another set. */
 static void test_other_sets(void **state) {
   (void)state;
   static scene s;

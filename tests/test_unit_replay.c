@@ -139,7 +139,7 @@ static void test_pieces(void **state) {
   check_near(rate, 6e9 * (1 - exp(-1 / 6.0)), 1e-3); /* it waits for nobody */
 }
 
-/* Weights that a kernel fetches: what it can, but no more than the link; by a launch each. */
+/* Weights that a kernel fetches: at the kernel's rate, at most the link's, plus one launch each. */
 static void test_pull(void **state) {
   (void)state;
   hk_machine m = node();

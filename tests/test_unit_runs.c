@@ -203,7 +203,7 @@ static void errors_and_order_of_a_table(void **state) {
   hk_run_table_free(&t);
 }
 
-/* Three runs by hand, predicted A = B > C; the first and the second differ in the flush. */
+/* Three runs made by hand, with predicted times A = B > C. The first two differ in the flush. */
 static const struct {
   double measured[3];
   double least, most; /* of the first over its iterations; 0: the table does not say */

@@ -51,7 +51,7 @@ static void test_no_interval_below_six(void **state) {
   }
 }
 
-/* An outlier moves neither the median nor the deviation, and the values stay as they were. */
+/* An outlier changes neither the median nor the deviation, and the values are not modified. */
 static void test_by_hand(void **state) {
   (void)state;
   const double values[] = {10, 12, 9, 1000, 11, 8, 13};

@@ -469,7 +469,7 @@ static void leave_read_only(void) {
   assert_int_equal(chmod(path, 0644), 0);
 }
 
-/* As somebody who may write neither the store nor its folder; root becomes nobody. */
+/* As a user who may write neither the store nor its folder. Root becomes the user nobody. */
 static void enter_read_only(void) {
   assert_int_equal(chmod(path, 0444), 0);
   assert_int_equal(chmod(folder, 0555), 0);

@@ -132,7 +132,8 @@ static void test_turning_round(void **state) {
   assert_ends(&apart, (const hk_ns[]){100, 300, 200}, 3);
 }
 
-/* First come, first served, whatever the number: operation 2 waits from 0 on, 1 from 100 on. */
+/* Copies go in order of arrival, whatever their number: operation 2 waits from 0 on, operation 1
+ * from 100 on. */
 static void test_first_come(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -219,7 +220,7 @@ static void test_pageable_from_caches(void **state) {
   assert_ends(&known, (const hk_ns[]){200, 701}, 2);
 }
 
-/* 20 ns an operation, 1 parameter/ns; one thread by itself wakes nobody. */
+/* 20 ns an operation, 1 parameter/ns. A single thread has no others to wake. */
 static void test_cpu_operations_cost(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
