@@ -108,7 +108,7 @@ static void subgroups_end_with_their_block(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < 100; number++) {
     random_stream r = {number + 900};
-    hk_param params[MOST];
+    hk_param params[MOST] = {0};
     hk_error err = {0};
     hk_plan plan = {0};
     int64_t numel = 0, begin = 0;

@@ -308,19 +308,19 @@ static void gradients_are_somewhere_and_nowhere_twice(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < 300; number++) {
     random_stream r = {number + 4000};
-    hk_param params[30];
+    hk_param params[30] = {0};
     hk_error err = {0};
     hk_state state;
     hk_plan plan = random_engine_plan(&r, false);
     int64_t left = 0;
     size_t n = 0;
     for (size_t s = 0; s < plan.n_subgroups; s++) left += plan.subgroups[s].numel;
-    while (left > 0) { /* tensors and subgroups have nothing to do with each other */
+    do { /* tensors are independent of subgroups */
       const int64_t some = hk_min(left, (int64_t)scale(&r, 1, 20000));
       params[n] = (hk_param){.numel = n < 29 ? some : left,
                              .grad_type = (hk_grad_type)pick(&r, 0, HK_GRAD_TYPES - 1)};
       left -= params[n++].numel;
-    }
+    } while (left > 0);
     must(hk_state_layout(&plan, params, n, &state, &err), &err);
     assert_images(&state);
     assert_segments(&state, params, n, &r);
