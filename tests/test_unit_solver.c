@@ -189,6 +189,46 @@ static void failures_are_passed_on(void **state) {
   assert_string_equal(err.message, "no such machine");
 }
 
+/* A curve whose evaluation `fails_at`, counted from 1, fails, and that one alone. */
+typedef struct {
+  curve curve;
+  int calls, fails_at;
+} failing;
+
+static hk_status fail_once(void *context, const double *values, size_t variants, double *out,
+                           hk_error *err) {
+  failing *f = context;
+  if (++f->calls == f->fails_at) return hk_fail_memory(err, 1, "a test");
+  return off_curve(&f->curve, values, variants, out, err);
+}
+
+/* Wherever in the search it is: a slope that could not be had is no slope of 0. */
+static void no_failure_is_passed_over(void **state) {
+  (void)state;
+  failing f = {.curve = EXAMPLE, .fails_at = 1};
+  for (;; f.fails_at++, f.calls = 0) {
+    hk_error err = {0};
+    hk_unknown u[2] = {{.start = 92, .least = 9.2, .most = 9200, .width = log(10)},
+                       {.start = 6.7, .least = 0.3, .most = 300, .width = log(3)}};
+    hk_solve_problem problem = {.unknowns = u,
+                                .n = 2,
+                                .n_residuals = f.curve.n,
+                                .residuals = fail_once,
+                                .context = &f,
+                                .scale = 0.01,
+                                .noise = 0.01,
+                                .err = &err};
+    const hk_status status = hk_solve(&problem);
+    if (f.calls < f.fails_at) {
+      must(status, &err);
+      break;
+    }
+    assert_int_equal(status, HK_ENVIRONMENT);
+    assert_non_null(strstr(err.message, "out of memory"));
+  }
+  assert_true(f.fails_at > 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_header_s_example_is_true),
@@ -197,6 +237,7 @@ int main(void) {
       cmocka_unit_test(a_start_that_data_refuse_is_left),
       cmocka_unit_test(scouts_find_what_has_no_slope),
       cmocka_unit_test(failures_are_passed_on),
+      cmocka_unit_test(no_failure_is_passed_over),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

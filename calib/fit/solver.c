@@ -161,6 +161,7 @@ static void spread(const solver *s, const gsl_vector *angles, double *x) {
 static int residuals_at(const gsl_vector *angles, void *data, gsl_vector *f) {
   solver *s = data;
   vector x;
+  if (s->status != HK_OK) return GSL_EBADFUNC; /* GSL goes on after a failed callback */
   spread(s, angles, x);
   /* GSL's vectors here are its own and contiguous. */
   s->status = weighed(s, &x, 1, f->data);
@@ -174,6 +175,7 @@ static int residuals_at(const gsl_vector *angles, void *data, gsl_vector *f) {
 static int jacobian_at(const gsl_vector *angles, void *data, gsl_matrix *j) {
   solver *s = data;
   vector x;
+  if (s->status != HK_OK) return GSL_EBADFUNC;
   spread(s, angles, x);
   s->status = differentiate(s, x, j);
   if (s->status != HK_OK) return GSL_EBADFUNC;
