@@ -10,8 +10,9 @@
 
 /* ---- AdamW: bit for bit ---------------------------------------------------------------------- */
 
-#define SAMPLE 1024 /* parameters a sample; at the begin, the middle and the end of an operation \
-                     */
+#define SAMPLE                                                                      \
+  1024 /* parameters a sample; at the begin, the middle and the end of an operation \
+        */
 
 typedef struct {
   float p[SAMPLE], m[SAMPLE], v[SAMPLE];
