@@ -39,6 +39,7 @@ static void update_cpu(const hk_part *p) {
   hk_expansion *x = p->x;
   hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
   adamw.threads = x->plan->cpu_threads;
+  adamw.ahead = x->plan->subgroups[p->subgroup].ahead;
   const int32_t done = HK_ADD(x, p->rank, HK_LANE_CPU, adamw, may_update(p));
   const bool early = x->plan->overlap == HK_OVERLAP_BOTH && x->plan->subgroups[p->subgroup].early;
   const int64_t weights = hk_expand_weights(x, p->subgroup, p->offset, p->n);

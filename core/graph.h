@@ -123,6 +123,7 @@ typedef struct {
   hk_bytes host_alloc, host_free;
   int32_t priority; /* on lanes that pick: smaller goes first */
   hk_ns measured;   /* forward and backward: what it takes alone, where that was measured; else 0 */
+  bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
 } hk_op;
 
 /* What the first GPU of a node shows as used beside what the framework's allocator has handed out:

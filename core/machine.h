@@ -28,7 +28,10 @@ typedef struct {
  *
  * Rates are of one direction unless the meaning says otherwise; "node" marks what all GPUs of a
  * node share. Units: B bytes, B/s, P/s parameters a second, F/s floating-point operations a
- * second, ns, 1 (a number). */
+ * second, ns, 1 (a number).
+ *
+ * The default of cpu.adamw_ahead_rate is the middle of what H200 nodes had on 2026-11-22, 0.82 to
+ * 1.00 by number of threads (bench/results/training/adamw-out-of-place.txt). */
 #define HK_MACHINE_QUANTITIES(X)                                                                   \
   X(gpus, "node.gpus", "1", 1, 64, NAN, "GPUs of a node")                                          \
   X(cores, "node.cores", "1", 1, 4096, NAN, "physical CPU cores of a node")                        \
@@ -130,6 +133,8 @@ typedef struct {
     "fused AdamW (bf16 gradient in, bf16 weight out), threads without end, memory not in the way") \
   X(cpu_adamw_threads, "cpu.adamw_thread_scale", "1", 1e-2, 1e4, NAN,                              \
     "threads n0 of its saturation n -> 1 - exp(-n / n0)")                                          \
+  X(cpu_adamw_ahead, "cpu.adamw_ahead_rate", "1", 0.3, 1.2, 0.92,                                  \
+    "rate of AdamW that writes to other memory than it reads, of the rate in place")               \
   X(cpu_unscale, "cpu.unscale_params_per_s", "P/s", 1e3, 1e13, NAN,                                \
     "separate pass over an fp32 gradient, saturated")                                              \
   X(cpu_unscale_threads, "cpu.unscale_thread_scale", "1", 0, 1e4, 0,                               \

@@ -36,8 +36,10 @@ static hk_graph node_of(const hk_job *job) {
 }
 
 /* CPU kernels: the better of the two AdamWs. Few threads are the most efficient, n0 / rate core
- * seconds a parameter; all cores are the fastest for one rank. */
-static void fill_cpu(hk_programme *lp, int ranks, const hk_machine *m) {
+ * seconds a parameter; all cores are the fastest for one rank. `ahead`: updates may run ahead
+ * of the norm, at cpu.adamw_ahead_rate, which is above 1. */
+static void fill_cpu(hk_programme *lp, int ranks, bool ahead, const hk_machine *m) {
+  const double best = ahead ? m->cpu_adamw_ahead.value : 1;
   const hk_quantity *const rates[] = {&m->cpu_adamw, &m->cpu_adamw_fp32};
   const hk_quantity *const scales[] = {&m->cpu_adamw_threads, &m->cpu_adamw_fp32_threads};
   double core_seconds = INFINITY, fastest = 0;
@@ -45,14 +47,15 @@ static void fill_cpu(hk_programme *lp, int ranks, const hk_machine *m) {
     core_seconds = fmin(core_seconds, hk_cpu_thread_scale(m, scales[i]) / rates[i]->value);
     fastest = fmax(fastest, hk_cpu_rate(m, rates[i], scales[i], m->cores.value));
   }
-  lp->time[HK_RES_CORES][HK_ROUTE_CPU] = 1e9 * ranks * core_seconds / m->cores.value;
-  lp->time[ROW_CPU][HK_ROUTE_CPU] = 1e9 / fastest;
+  lp->time[HK_RES_CORES][HK_ROUTE_CPU] = 1e9 * ranks * core_seconds / m->cores.value / best;
+  lp->time[ROW_CPU][HK_ROUTE_CPU] = 1e9 / fastest / best;
 }
 
 /* The cheapest way to update one parameter on each route, as the union of what any runtime here
  * needs: fewer bytes than these is a different algorithm, not a better schedule. */
 static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
   const hk_graph one = node_of(&plan->job);
+  const bool ahead = plan->overlap == HK_OVERLAP_BOTH && m->cpu_adamw_ahead.value > 1;
   const struct {
     hk_route route;
     hk_op_kind kind;
@@ -67,7 +70,7 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
       {HK_ROUTE_RESIDENT, HK_OP_ADAMW_GPU, 1},
   };
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    const hk_op op = {.kind = parts[i].kind, .threads = 1};
+    const hk_op op = {.kind = parts[i].kind, .threads = 1, .ahead = ahead};
     const hk_demand d = hk_demand_of(&one, &op, m);
     for (int u = 0; u < d.n_uses; u++) {
       const hk_resource r = d.uses[u].resource;
@@ -77,7 +80,7 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
           1e9 * ranks * parts[i].work * d.uses[u].per_unit / hk_resource_capacity(m, r, false);
     }
   }
-  fill_cpu(lp, one.multiplicity, m);
+  fill_cpu(lp, one.multiplicity, ahead, m);
   lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * HK_BYTES_ROUND_TRIP / m->mapped.value;
 }
 

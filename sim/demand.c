@@ -220,10 +220,21 @@ static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size
   return d;
 }
 
+/* Makes every parameter the work of 1 / rate parameters: `rate` of the speed alone and wherever
+ * resources are shared, whichever of them limits it. */
+static void scale_work(hk_demand *d, double rate) {
+  d->cap *= rate;
+  d->weight *= rate;
+  d->weight_crowded *= rate;
+  for (int u = 0; u < d->n_uses; u++) d->uses[u].per_unit /= rate;
+}
+
 /* hocket's fused AdamW; the team may lend a thread to queueing. DeepSpeed's kernels never do. */
-static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, int threads) {
-  const int team = hk_team_size(graph, threads, (int)m->cores.value);
-  return on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, HK_BYTES_ADAMW);
+static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, const hk_op *op) {
+  const int team = hk_team_size(graph, op->threads, (int)m->cores.value);
+  hk_demand d = on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, HK_BYTES_ADAMW);
+  if (op->ahead) scale_work(&d, m->cpu_adamw_ahead.value);
+  return d;
 }
 
 static hk_demand only_latency(double ns) {
@@ -232,7 +243,7 @@ static hk_demand only_latency(double ns) {
 
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
   return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
-         a->measured == b->measured;
+         a->measured == b->measured && a->ahead == b->ahead;
 }
 
 hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to) {
@@ -297,7 +308,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_GRAD_CAST_CPU:
       return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, HK_BYTES_CAST);
     case HK_OP_ADAMW_CPU:
-      return adamw_on_cpu(graph, m, op->threads);
+      return adamw_on_cpu(graph, m, op);
     case HK_OP_WEIGHT_H2D:
       return graph->weights_pulled ? pulled(graph, m) : copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_GRAD_SUM_H2D:

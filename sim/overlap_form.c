@@ -10,7 +10,9 @@
 /* Seconds of one rank's blocks, alone. */
 typedef struct {
   double forward, backward;
-  double cpu, not_ahead; /* parameters updated by the CPU; those of them that wait for the norm */
+  double cpu;             /* parameters updated by the CPU */
+  double work, not_ahead; /* the same as parameters updated in place, and those of them that wait
+                             for the norm */
   double arrival;
 } hk_form_block;
 
@@ -38,15 +40,18 @@ static void add_times(hk_form *form, const hk_graph *g, const hk_machine *machin
   }
 }
 
-static hk_status add_parameters(hk_form *form, const hk_plan *plan, hk_error *err) {
+static hk_status add_parameters(hk_form *form, const hk_plan *plan, const hk_machine *machine,
+                                hk_error *err) {
   int32_t *first = calloc(2 * plan->n_subgroups, sizeof *first);
   if (first == NULL) return hk_fail_memory(err, 2 * plan->n_subgroups * sizeof *first, "a search");
   hk_plan_subgroup_blocks(plan, first, first + plan->n_subgroups);
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     if (plan->subgroups[s].route != HK_ROUTE_CPU) continue;
     hk_form_block *b = &form->blocks[first[s]];
-    b->cpu += (double)plan->subgroups[s].numel;
-    if (!plan->subgroups[s].ahead) b->not_ahead += (double)plan->subgroups[s].numel;
+    const double n = (double)plan->subgroups[s].numel;
+    b->cpu += n;
+    b->work += plan->subgroups[s].ahead ? n / machine->cpu_adamw_ahead.value : n;
+    if (!plan->subgroups[s].ahead) b->not_ahead += n;
   }
   free(first);
   return HK_OK;
@@ -65,21 +70,22 @@ static void find_arrivals(hk_form *form) {
 }
 
 static double longest(const hk_form *form) {
-  double forward = 0, backward = 0, parameters = 0;
+  double forward = 0, backward = 0, parameters = 0, work = 0;
   for (int i = 0; i < form->n; i++) {
     forward += form->blocks[i].forward;
     backward += form->blocks[i].backward;
     parameters += form->blocks[i].cpu;
+    work += form->blocks[i].work;
   }
   const double norm = form->blocks[0].arrival;
-  double period = fmax(forward + backward, parameters / form->rate);
+  double period = fmax(forward + backward, work / form->rate);
   double done = 0, waiting = 0, from = forward;
   if (parameters > 0)
     period = fmax(period, norm + parameters * form->up + form->blocks[form->n - 1].forward);
   for (int i = 0; i < form->n; i++) {
     const hk_form_block *b = &form->blocks[i];
     const double behind = b->cpu * form->up + from; /* upload and forward */
-    done += b->cpu;
+    done += b->work;
     waiting += b->not_ahead;
     if (b->cpu > 0) period = fmax(period, b->arrival + done / form->rate + behind);
     if (b->not_ahead > 0) period = fmax(period, norm + waiting / form->rate + behind);
@@ -100,7 +106,7 @@ hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine,
   hk_status status = HK_OK;
   if (form.blocks == NULL)
     status = hk_fail_memory(err, (size_t)form.n * sizeof *form.blocks, "a search");
-  if (status == HK_OK) status = add_parameters(&form, plan, err);
+  if (status == HK_OK) status = add_parameters(&form, plan, machine, err);
   if (status == HK_OK) {
     add_times(&form, &graph, machine);
     find_arrivals(&form);

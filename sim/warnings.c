@@ -68,6 +68,7 @@ static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machi
       {reckons_flops(&plan->model), "gpu.matmul_efficiency"},
       {reckons_flops(&plan->model), "framework.layer_launch_ns"},
       {plan->overlap != HK_OVERLAP_NONE, "gpu.compute_beside_update"},
+      {hk_plan_ahead(plan) > 0, "cpu.adamw_ahead_rate"},
   };
   char keys[400] = "";
   size_t used = 0, count = 0;

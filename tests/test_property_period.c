@@ -85,6 +85,7 @@ static hk_machine random_machine(random_stream *r) {
   m.copies_at_once.value = pick(r, 0, 1) ? pick(r, 1, 3) : 1e6;
   m.cpu_operation.value = pick(r, 0, 1) ? pick(r, 100, 100000) : 0;
   m.gpu_beside_h2d.value = scale(r, 0.7, 1);
+  m.cpu_adamw_ahead.value = scale(r, 0.3, 1.2);
   m.compute_beside_update.value = pick(r, 0, 1) ? scale(r, 0.5, 1) : 1;
   m.gpu_beside_d2h.value = scale(r, 0.7, 1);
   return m;

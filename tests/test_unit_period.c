@@ -78,6 +78,56 @@ static void beside_both(void **state) {
   hk_forecast_free(&f);
 }
 
+/* What runs ahead is written to spare memory, at half the rate: 20 ms a block. Gradients of the
+ * third block are there at -14, as above, and its update ends at 6. By then the others' gradients
+ * are there, and the first block goes first: from 6 to 26. The second one's update ends at 46 and
+ * its weights are up at 48, when forward of the first has ended at 32. Forward ends at 56. */
+static void updates_ahead_have_a_rate_of_their_own(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.cpu_adamw_ahead.value = 0.5;
+  static const double iteration_ms[] = {70, 62, 48 + 8 + 24};
+  for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
+    hk_model model = equal_blocks(3, 10000000, 4, 8);
+    hk_plan plan = planned(&model, (hk_overlap)overlap, 0, 10000000);
+    hk_forecast f = forecast_of(&plan, &machine);
+    assert_ms(f.iteration_ns, iteration_ms[overlap]);
+    hk_forecast_free(&f);
+  }
+}
+
+/* Of three blocks only the last runs ahead: from -14 to 6. The others are updated in place, from 6
+ * to 16 and from 16 to 26; the first one goes first. Its weights are up at 18, the second one's at
+ * 28, when forward of the first has ended at 22. Forward ends at 36. */
+static void held_updates_are_in_place(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.cpu_adamw_ahead.value = 0.5;
+  hk_model model = equal_blocks(3, 10000000, 4, 8);
+  hk_plan plan = planned(&model, HK_OVERLAP_BOTH, 0, 10000000);
+  plan.subgroups[0].ahead = plan.subgroups[1].ahead = false;
+  hk_forecast f = forecast_of(&plan, &machine);
+  assert_ms(f.iteration_ns, 28 + 8 + 24);
+  hk_forecast_free(&f);
+}
+
+/* Host memory of 28 B/ns is what limits the team: a parameter written elsewhere takes twice as much
+ * of it. */
+static void the_rate_holds_where_memory_limits(void **state) {
+  (void)state;
+  hk_machine machine = ideal_machine();
+  machine.dram.value = machine.dram_with_dma.value = 28e9;
+  machine.cpu_adamw.value = 1e12;
+  machine.cpu_adamw_ahead.value = 0.5;
+  const hk_graph one = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
+  for (int ahead = 0; ahead < 2; ahead++) {
+    const hk_op op = {.kind = HK_OP_ADAMW_CPU, .work = 1000, .threads = 1, .ahead = ahead};
+    hk_ns latency, work;
+    hk_time_alone(&one, &op, &machine, &latency, &work);
+    assert_int_equal(work, ahead ? 2000 : 1000);
+  }
+}
+
 /* The first block is updated on the GPU at 10 parameters/ns as soon as the norm is known: at 2 - 2,
  * as the second block's gradients are there at -6. Forward of it runs from 1 to 5; the second
  * block's weights are up at 8. */
@@ -294,6 +344,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(beside_forward),
       cmocka_unit_test(beside_both),
+      cmocka_unit_test(updates_ahead_have_a_rate_of_their_own),
+      cmocka_unit_test(held_updates_are_in_place),
+      cmocka_unit_test(the_rate_holds_where_memory_limits),
       cmocka_unit_test(first_block_resident),
       cmocka_unit_test(beside_nothing),
       cmocka_unit_test(measured_blocks_are_not_launched_twice),
