@@ -43,7 +43,10 @@ static hk_status read_interval(const cJSON *object, double *low, double *high, h
   *low = *high = NAN;
   if (!object) return HK_OK;
   HK_TRY(hk_json_double_or(object, "low", -DBL_MAX, DBL_MAX, NAN, low, err));
-  return hk_json_double_or(object, "high", -DBL_MAX, DBL_MAX, NAN, high, err);
+  HK_TRY(hk_json_double_or(object, "high", -DBL_MAX, DBL_MAX, NAN, high, err));
+  if (!(*low > *high)) return HK_OK;
+  return hk_fail(err, HK_INPUT, "an interval from 'low' %.15g to 'high' %.15g: no value is in it",
+                 *low, *high);
 }
 
 static double percent(double a, double b) {
