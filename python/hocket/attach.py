@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from .optim import AdamW
 
 HOOK_NUMEL = 1 << 15
-"""Elements. Smaller tensors have no hook. Their gradients leave when the backward of their block, or
-the whole backward, is over; in models without a larger tensor in ``step()``. A copy to the host that
-holds small and large gradients waits for the small ones."""
+"""Elements. Smaller tensors have no hook. Their gradients leave when the backward of their block,
+or the whole backward, is over; in models without a larger tensor in ``step()``. A copy to the host
+that holds small and large gradients waits for the small ones."""
 SWEEP_MOST = 4096
 """Tensors. If a model has more small ones, they are handed over in ``step()``, at a fraction of the
 cost; under overlap "both" in backward all the same. Clipping with torch is slow then, because large
