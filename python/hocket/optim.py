@@ -260,7 +260,7 @@ class AdamW(Optimizer):
 
     def detach(self) -> None:
         """Takes this optimizer's hooks out of the model, so that another one can be attached, for
-        example after a failure. Gradients that were handed over are dropped.
+        example after a failure. Sets all gradients to None.
 
         Waits for the last update, unless that has failed: then weights may be of either step, and
         the new optimizer should load a checkpoint. No further step can be taken; state can be read
@@ -272,8 +272,7 @@ class AdamW(Optimizer):
             self.synchronize()
         for group in self.param_groups:
             for param in group["params"]:
-                if isinstance(param.grad, GradientHandle):
-                    param.grad = None
+                param.grad = None
         self._attachment.detach()
         self._detached = True
 

@@ -351,9 +351,9 @@ def test_random_delays_at_every_hand_over_and_random_loops(monkeypatch):
                 passes(number, mine, other)
                 number += 1
             if dice.random() < 0.5:
-                lr = dice.random() * 4e-3
+                lr, group = dice.random() * 4e-3, dice.randrange(2)
                 for o in (opt, expected):
-                    o.param_groups[dice.randrange(2)]["lr"] = lr
+                    o.param_groups[group]["lr"] = lr
             settle(opt, expected)
             if dice.random() < 0.3:
                 opt.synchronize()
