@@ -9,6 +9,7 @@
 #include "cli/setup.h"
 #include "cli/stored_timeline.h"
 #include "core/json.h"
+#include "core/outfile.h"
 #include "traces/chrome.h"
 
 /* -- Writing ----------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "core/memory_text.h"
 #include "core/model.h"
+#include "core/outfile.h"
 #include "traces/import_deepspeed.h"
 
 #define WARM_UP 2 /* iterations skipped, as in the published tables */

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "core/json.h"
+#include "core/outfile.h"
 
 void hk_put_number(cJSON *object, const char *key, double value, bool *ok) {
   if (!cJSON_AddNumberToObject(object, key, value)) *ok = false;

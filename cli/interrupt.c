@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/json.h"
+#include "core/outfile.h"
 #include "core/units.h"
 
 #define INSISTING_NS \

@@ -10,8 +10,8 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/screen.h"
-#include "core/json.h"
 #include "core/names.h"
+#include "core/outfile.h"
 
 /* The command that argv[0..argc) begins with; *words: number of words of its name. NULL: none. */
 static const hk_command *find_command(int argc, char **argv, int *words) {

@@ -13,6 +13,7 @@
 #include "core/infile.h"
 #include "core/json_syntax.h"
 #include "core/names.h"
+#include "core/outfile.h"
 #include "core/units.h"
 
 #define MAX_FILE (64 * HK_MIB)

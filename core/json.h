@@ -50,27 +50,8 @@ hk_status hk_json_double_or(const cJSON *object, const char *key, double min, do
 hk_status hk_json_bool_or(const cJSON *object, const char *key, bool fallback, bool *out,
                           hk_error *err);
 
-/* An output file that appears at `path` complete or not at all: written without a name where the
- * file system can (O_TMPFILE), else under a temporary name beside it; synced, then named `path`,
- * and the folder synced. Opening one removes the temporary files of killed processes from the
- * folder. A file that is replaced keeps its permissions. An existing path that is not a regular
- * file (a device, a pipe) is written directly. Whatever fails, the message names the path and the
- * reason (HK_ENVIRONMENT for a full disk and the like, HK_INPUT for a path that cannot be).
- * HK_STDOUT is written directly, too, also where it is a file. */
-#define HK_STDOUT "/dev/stdout"
-typedef struct hk_outfile hk_outfile;
-hk_status hk_outfile_open(const char *path, hk_outfile **out, hk_error *err);
-FILE *hk_outfile_stream(hk_outfile *out);
-/* Both free `out`; close reports errors of all writes since open. */
-hk_status hk_outfile_close(hk_outfile *out, hk_error *err);
-void hk_outfile_abort(hk_outfile *out);
-/* For signal handlers that end the process: removes the temporary files of this process. `prepare`
- * is called when one has got a name, which few file systems need: it may set up such handlers. */
-void hk_outfile_remove_unfinished(void);
-void hk_outfile_on_unfinished(void (*prepare)(void));
-
-/* Prints `root` (pretty, final newline) to a file as above. HK_INPUT if hk_json_load would refuse
- * the file for its size. */
+/* Prints `root` (pretty, final newline) to a file that is complete or not there (core/outfile.h).
+ * HK_INPUT if hk_json_load would refuse the file for its size. */
 hk_status hk_json_save(const cJSON *root, const char *path, hk_error *err);
 /* Prints `root` (pretty, final newline) to an open stream and checks the stream. */
 hk_status hk_json_print(const cJSON *root, FILE *stream, hk_error *err);

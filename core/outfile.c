@@ -11,18 +11,19 @@
  * stale one is not.
  *
  * Temporary names: ".hocket-PID-N.tmp". */
+#include "core/outfile.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "core/json.h"
 
 #define TEMP_BEGIN ".hocket-"
 #define TEMP_END   ".tmp"

@@ -19,7 +19,7 @@
 
 #include "core/bytes.h"
 #include "core/infile.h"
-#include "core/json.h"
+#include "core/outfile.h"
 #include "engine/private.h"
 #include "engine/training.h"
 

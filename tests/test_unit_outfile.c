@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "core/json.h"
+#include "core/outfile.h"
 
 /* -- A folder of its own for every test ------------------------------------------------------ */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/json.h"
+#include "core/outfile.h"
 
 /* Microseconds with three decimals from whole nanoseconds, exactly. */
 #define US        "%" PRId64 ".%03d"
