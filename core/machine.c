@@ -77,9 +77,65 @@ double hk_cpu_start(const hk_machine *machine, double threads) {
   return threads > 1 ? machine->cpu_operation.value : 0;
 }
 
-double hk_machine_dram_ceiling(const hk_machine *machine) {
-  const bool plain = machine->h2d_cost.value == 1 && machine->d2h_cost.value == 1;
-  return plain ? machine->dram.value : INFINITY;
+/* -- Relations between quantities -------------------------------------------------------------- */
+
+/* quantity <= limit + more; members are offsets in hk_machine, NONE: there is no such term. */
+typedef struct {
+  size_t quantity, limit, more;
+  const char *reason;
+} relation;
+
+#define AT(field) offsetof(hk_machine, field)
+#define NONE      SIZE_MAX
+
+static const char of_link[] = "one direction alone cannot beat both together";
+static const char of_sum[] = "both directions together cannot beat the sum of each alone";
+
+static const relation relations[] = {
+    {AT(h2d), AT(duplex), NONE, of_link},
+    {AT(d2h), AT(duplex), NONE, of_link},
+    {AT(duplex), AT(h2d), AT(d2h), of_sum},
+    {AT(mapped), AT(duplex), NONE, "a kernel's accesses cross the same link as copies"},
+    {AT(fabric_duplex), AT(fabric_h2d), AT(fabric_d2h), of_sum},
+    {AT(dram_with_dma), AT(dram), NONE,
+     "copies beside CPU kernels cannot make host memory faster while their bytes cost 1"},
+};
+
+enum { RELATIONS = sizeof relations / sizeof *relations };
+
+static double value_at(const hk_machine *m, size_t offset) {
+  return ((const hk_quantity *)(const void *)((const char *)m + offset))->value;
+}
+
+static const char *key_at(size_t offset) {
+  size_t i = 0;
+  while (quantities[i].offset != offset) i++;
+  return quantities[i].key;
+}
+
+static double limit_of(const hk_machine *m, const relation *r) {
+  const bool same_costs = m->h2d_cost.value == 1 && m->d2h_cost.value == 1;
+  if (r->quantity == AT(dram_with_dma) && !same_costs) return INFINITY;
+  return value_at(m, r->limit) + (r->more != NONE ? value_at(m, r->more) : 0);
+}
+
+double hk_machine_limit(const hk_machine *machine, const hk_quantity *quantity) {
+  const size_t offset = (size_t)((const char *)quantity - (const char *)machine);
+  for (size_t i = 0; i < RELATIONS; i++)
+    if (relations[i].quantity == offset) return limit_of(machine, &relations[i]);
+  return INFINITY;
+}
+
+static hk_status check_relation(const hk_machine *m, const relation *r, hk_error *err) {
+  const double value = value_at(m, r->quantity), most = limit_of(m, r);
+  char limit[128];
+  if (value <= most) return HK_OK;
+  if (r->more != NONE)
+    snprintf(limit, sizeof limit, "'%s' + '%s'", key_at(r->limit), key_at(r->more));
+  else
+    snprintf(limit, sizeof limit, "'%s'", key_at(r->limit));
+  return hk_fail(err, HK_INPUT, "quantity '%s' is %.15g, but may be at most %s = %.15g: %s",
+                 key_at(r->quantity), value, limit, most, r->reason);
 }
 
 /* -- Reading one quantity ---------------------------------------------------------------------- */
@@ -172,23 +228,6 @@ static hk_status check_whole(const char *key, double value, hk_error *err) {
   return hk_fail(err, HK_INPUT, "quantity '%s': expected a whole number, got %.15g", key, value);
 }
 
-/* `key` may not exceed the sum of `limit_key` and, unless NULL, `more_key`. */
-typedef struct {
-  const char *key;
-  double value;
-  const char *limit_key, *more_key;
-  double limit;
-  const char *reason;
-} ceiling;
-
-static hk_status check_ceiling(const ceiling *c, hk_error *err) {
-  if (c->value <= c->limit) return HK_OK;
-  char limit[128];
-  snprintf(limit, sizeof limit, c->more_key ? "'%s' + '%s'" : "'%s'", c->limit_key, c->more_key);
-  return hk_fail(err, HK_INPUT, "quantity '%s' is %.15g, but may be at most %s = %.15g: %s", c->key,
-                 c->value, limit, c->limit, c->reason);
-}
-
 static hk_status check_room(const char *reserved_key, double reserved, const char *memory_key,
                             double memory, hk_error *err) {
   if (reserved < memory) return HK_OK;
@@ -205,24 +244,7 @@ static hk_status check_together(const hk_machine *m, hk_error *err) {
                     m->host_memory.value, err));
   HK_TRY(check_room(KEY.gpu_reserved, m->gpu_reserved.value, KEY.gpu_memory, m->gpu_memory.value,
                     err));
-  const ceiling ceilings[] = {
-      {KEY.duplex, m->duplex.value, KEY.h2d, KEY.d2h, m->h2d.value + m->d2h.value,
-       "both directions together cannot beat the sum of each alone"},
-      {KEY.h2d, m->h2d.value, KEY.duplex, NULL, m->duplex.value,
-       "one direction alone cannot beat both together"},
-      {KEY.d2h, m->d2h.value, KEY.duplex, NULL, m->duplex.value,
-       "one direction alone cannot beat both together"},
-      {KEY.mapped, m->mapped.value, KEY.duplex, NULL, m->duplex.value,
-       "a kernel's accesses cross the same link as copies"},
-      {KEY.fabric_duplex, m->fabric_duplex.value, KEY.fabric_h2d, KEY.fabric_d2h,
-       m->fabric_h2d.value + m->fabric_d2h.value,
-       "both directions together cannot beat the sum of each alone"},
-      {KEY.dram_with_dma, m->dram_with_dma.value, KEY.dram, NULL, hk_machine_dram_ceiling(m),
-       "copies beside CPU kernels cannot make host memory faster while their bytes cost 1"},
-  };
-  for (size_t i = 0; i < sizeof ceilings / sizeof *ceilings; i++) {
-    HK_TRY(check_ceiling(&ceilings[i], err));
-  }
+  for (size_t i = 0; i < RELATIONS; i++) HK_TRY(check_relation(m, &relations[i], err));
   return HK_OK;
 }
 

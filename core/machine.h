@@ -211,8 +211,15 @@ double hk_cpu_thread_scale(const hk_machine *machine, const hk_quantity *scale);
  * one thread, which waits for nobody. */
 double hk_cpu_start(const hk_machine *machine, double threads);
 
-/* The most that dram.with_dma_bytes_per_s may be: dram.bytes_per_s where a copied byte costs what a
- * kernel's does; without limit where it does not, as bytes at their costs are no traffic. */
-double hk_machine_dram_ceiling(const hk_machine *machine);
+/* The largest value that the other quantities of the machine allow for one of them, `quantity` (a
+ * member of `machine`); INFINITY if they set no limit. Reading a profile checks these limits:
+ *   pcie.h2d, pcie.d2h    <= pcie.duplex               one direction is at most both
+ *   pcie.duplex           <= pcie.h2d + pcie.d2h
+ *   pcie.mapped           <= pcie.duplex               the same link
+ *   fabric.duplex         <= fabric.h2d + fabric.d2h
+ *   dram.with_dma         <= dram.bytes_per_s          only if dram.h2d_cost and dram.d2h_cost are
+ * 1: otherwise weighted bytes are no bandwidth Example: with h2d and d2h of 55 GB/s each, duplex
+ * may be 55 to 110 GB/s. */
+double hk_machine_limit(const hk_machine *machine, const hk_quantity *quantity);
 
 #endif

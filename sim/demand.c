@@ -33,7 +33,7 @@ bool hk_resource_is_node(hk_resource resource) {
 }
 
 static double dram_capacity(const hk_machine *m, bool mixed) {
-  const double with_dma = fmin(m->dram_with_dma.value, hk_machine_dram_ceiling(m));
+  const double with_dma = fmin(m->dram_with_dma.value, hk_machine_limit(m, &m->dram_with_dma));
   return mixed ? with_dma : fmax(m->dram.value, with_dma);
 }
 

@@ -165,12 +165,13 @@ void hk_draft_agree(hk_draft *draft) {
   static const char one[] = "no less than one direction alone", sum[] = "both directions alone",
                     link[] = "no less than one GPU's link";
   at_least(draft, &m->duplex, fmax(m->h2d.value, m->d2h.value), one);
-  at_most(draft, &m->duplex, m->h2d.value + m->d2h.value, sum);
-  at_most(draft, &m->mapped, m->duplex.value, "a kernel crosses the same link as copies");
+  at_most(draft, &m->duplex, hk_machine_limit(m, &m->duplex), sum);
+  at_most(draft, &m->mapped, hk_machine_limit(m, &m->mapped),
+          "a kernel crosses the same link as copies");
   at_least(draft, &m->fabric_h2d, m->h2d.value, link);
   at_least(draft, &m->fabric_d2h, m->d2h.value, link);
   at_least(draft, &m->fabric_duplex, m->duplex.value, link);
-  at_most(draft, &m->fabric_duplex, m->fabric_h2d.value + m->fabric_d2h.value, sum);
+  at_most(draft, &m->fabric_duplex, hk_machine_limit(m, &m->fabric_duplex), sum);
 }
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
@@ -247,7 +248,7 @@ hk_status hk_draft_finish(hk_draft *draft) {
                       "not probed by calibrate");
   }
   hk_draft_agree(draft);
-  at_most(draft, &m->dram_with_dma, hk_machine_dram_ceiling(m),
+  at_most(draft, &m->dram_with_dma, hk_machine_limit(m, &m->dram_with_dma),
           "copies whose bytes cost 1 cannot make host memory faster");
   describe(draft);
   cJSON *root = hk_machine_to_json(m);

@@ -171,16 +171,16 @@ static void at_most(hk_quantity *quantity, double limit) {
   if (quantity->value > limit) quantity->value = limit;
 }
 
-/* What the checks of core/machine.c ask of quantities together, for values that move one by one. */
+/* Quantities that the solver moves one by one are brought within the limits that others set. */
 static void settle(hk_machine *m) {
-  at_most(&m->h2d, m->duplex.value);
-  at_most(&m->d2h, m->duplex.value);
-  at_most(&m->duplex, m->h2d.value + m->d2h.value);
-  at_most(&m->mapped, m->duplex.value);
+  size_t n = 0;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    hk_quantity *quantity = hk_machine_quantity(m, &list[i]);
+    at_most(quantity, hk_machine_limit(m, quantity));
+  }
   at_most(&m->h2d_pageable, m->h2d.value);
   at_most(&m->d2h_pageable, m->d2h.value);
-  at_most(&m->fabric_duplex, m->fabric_h2d.value + m->fabric_d2h.value);
-  at_most(&m->dram_with_dma, hk_machine_dram_ceiling(m));
 }
 
 hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values) {

@@ -146,11 +146,12 @@ static void make_legal(hk_machine *m) {
   const double least = fmax(m->h2d.value, m->d2h.value);
   m->duplex.value = fmin(fmax(m->duplex.value, least), m->h2d.value + m->d2h.value);
   m->duplex.value = fmin(m->duplex.value, 1e14); /* its range ends there */
-  m->h2d.value = fmin(m->h2d.value, m->duplex.value);
-  m->d2h.value = fmin(m->d2h.value, m->duplex.value);
-  m->mapped.value = fmin(m->mapped.value, m->duplex.value);
-  m->fabric_duplex.value = fmin(m->fabric_duplex.value, m->fabric_h2d.value + m->fabric_d2h.value);
-  m->dram_with_dma.value = fmin(m->dram_with_dma.value, hk_machine_dram_ceiling(m));
+  size_t n = 0;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    hk_quantity *quantity = hk_machine_quantity(m, &list[i]);
+    quantity->value = fmin(quantity->value, hk_machine_limit(m, quantity));
+  }
 }
 
 /* It must be what a file may say. */
