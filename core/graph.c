@@ -10,8 +10,6 @@
 static const char *const kind_names[] = {HK_OP_KINDS(KIND_NAME)};
 #define KIND_UNIT(name, text, unit, meaning) [HK_OP_##name] = unit,
 static const char *const kind_units[] = {HK_OP_KINDS(KIND_UNIT)};
-#define KIND_MEANING(name, text, unit, meaning) [HK_OP_##name] = meaning,
-static const char *const kind_meanings[] = {HK_OP_KINDS(KIND_MEANING)};
 #define LANE_NAME(name, text, meaning) [HK_LANE_##name] = text,
 static const char *const lane_names[] = {HK_LANE_KINDS(LANE_NAME)};
 
@@ -25,9 +23,6 @@ const char *hk_op_kind_name(hk_op_kind kind) {
 }
 const char *hk_op_kind_unit(hk_op_kind kind) {
   return kind_units[kind];
-}
-const char *hk_op_kind_meaning(hk_op_kind kind) {
-  return kind_meanings[kind];
 }
 const char *hk_lane_kind_name(hk_lane_kind kind) {
   return lane_names[kind];

@@ -63,7 +63,6 @@ static inline bool hk_op_is_between_phases(hk_op_kind kind) {
 
 const char *hk_op_kind_name(hk_op_kind kind); /* "state_h2d" */
 const char *hk_op_kind_unit(hk_op_kind kind); /* "bytes" */
-const char *hk_op_kind_meaning(hk_op_kind kind);
 
 /* Kinds of lane: a queue that runs one operation at a time, in the order of the graph or, where it
  * picks (hk_lane.picks), the best of those whose dependencies have been met. */

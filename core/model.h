@@ -125,8 +125,10 @@ const char *hk_arch_name(hk_arch arch); /* "LlamaForCausalLM" */
 
 /* Parameters of one block on one of `tp` tensor-parallel ranks (block as in hk_tensor). */
 int64_t hk_model_block_parameters(const hk_model *model, int block, int tp);
-/* Parameters of one tensor-parallel rank: the sum of the above. */
-int64_t hk_model_rank_parameters(const hk_model *model, int tp);
+/* Parameters of one of tp x dp ranks: the length of its flat order. With dp 1 the sum of the above;
+ * with dp > 1 each tensor adds its share of the tensor-parallel part, rounded up (hk_tensor_share).
+ */
+int64_t hk_model_rank_parameters(const hk_model *model, int tp, int dp);
 
 /* -- Arithmetic ------------------------------------------------------------------------------
  * Floating-point operations of the forward pass of one block for `micro_batch` sequences of `seq`

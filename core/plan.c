@@ -233,9 +233,8 @@ hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
   HK_TRY(check_runtime(plan->runtime, &plan->model, err));
   HK_TRY(check_settings(plan, err));
 
-  int64_t begin = 0, end = 0, total = 0;
-  hk_model_block_interval(&plan->model, (int)plan->model.layers, plan->job.tp,
-                          hk_job_dp(&plan->job), &begin, &end);
+  const int64_t end = hk_model_rank_parameters(&plan->model, plan->job.tp, hk_job_dp(&plan->job));
+  int64_t total = 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     if (plan->subgroups[i].numel < 1 || plan->subgroups[i].numel > end - total) {
       return hk_fail(err, HK_INPUT,

@@ -117,7 +117,6 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err);
 hk_status hk_plan_load(const char *path, hk_plan *plan, hk_error *err);
 hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err);
 cJSON *hk_plan_to_json(const hk_plan *plan); /* NULL when out of memory */
-hk_status hk_plan_save(const hk_plan *plan, const char *path, hk_error *err);
 
 /* "interleave k=2 r=0.80": policy with the settings that distinguish it. Returns `buffer`. */
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size);

@@ -112,14 +112,6 @@ out_of_memory:
   return NULL;
 }
 
-hk_status hk_plan_save(const hk_plan *plan, const char *path, hk_error *err) {
-  cJSON *root = hk_plan_to_json(plan);
-  if (root == NULL) return hk_fail_memory(err, 0, "the plan document");
-  hk_status status = hk_json_save(root, path, err);
-  cJSON_Delete(root);
-  return status;
-}
-
 /* -- reading ------------------------------------------------------------------------------ */
 
 static hk_status read_name(const cJSON *object, const char *key, const char *const *names, size_t n,

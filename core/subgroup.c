@@ -41,15 +41,11 @@ int64_t hk_model_block_parameters(const hk_model *model, int block, int tp) {
   return block_share(model, block, tp, 1);
 }
 
-static int64_t rank_share(const hk_model *model, int tp, int dp) {
+int64_t hk_model_rank_parameters(const hk_model *model, int tp, int dp) {
   if (model->blocks != NULL) return tensors_share(model, 0, model->n_tensors, tp, dp);
   return block_share(model, HK_BLOCK_EMBED, tp, dp) +
          model->layers * block_share(model, 0, tp, dp) +
          block_share(model, (int)model->layers, tp, dp);
-}
-
-int64_t hk_model_rank_parameters(const hk_model *model, int tp) {
-  return rank_share(model, tp, 1);
 }
 
 void hk_model_block_interval(const hk_model *model, int block, int tp, int dp, int64_t *begin,
@@ -144,7 +140,7 @@ hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_
     return hk_fail(err, HK_INPUT,
                    "subgroups of %lld parameters on tp %d x dp %d ranks: each must be at least 1",
                    (long long)size, tp, dp);
-  const int64_t total = rank_share(model, tp, dp);
+  const int64_t total = hk_model_rank_parameters(model, tp, dp);
   int64_t most = divide_up(total, size);
   if (rule == HK_SUBGROUP_SOFT && most > (int64_t)model->n_tensors)
     most = (int64_t)model->n_tensors;

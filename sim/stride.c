@@ -145,10 +145,11 @@ static double time_at(const hk_side *s, const hk_rates *r, double k) {
 
 int hk_stride_auto(const hk_plan *plan, const hk_machine *machine) {
   const hk_side s = side_of(plan, machine);
-  const hk_rates rates = round_trips(&s, HK_TRAFFIC_CPU);
+  hk_rates rates;
+  const double balance = hk_stride_balance(plan, machine, &rates.cpu, &rates.gpu);
   const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
   const int least = deepspeed ? 2 : 1;
-  const int low = (int)fmin(fmax(floor(1 + rates.cpu / rates.gpu), least), MOST_STRIDE - 1);
+  const int low = (int)fmin(fmax(floor(balance), least), MOST_STRIDE - 1);
   /* The time falls and rises linearly in 1 / k on the two sides of the balance, so that nothing but
    * its neighbours and the ends can be best. No round trip at all is a stride beyond the last
    * subgroup; the prototype, whose other code path that would be, is not sent there. */

@@ -59,7 +59,7 @@ static void preset_totals(void **state) {
     int64_t sum = 0;
     for (size_t t = 0; t < model.n_tensors; t++) sum += model.tensors[t].numel;
     assert_int_equal(sum, model.parameters);
-    assert_int_equal(hk_model_rank_parameters(&model, 1), model.parameters);
+    assert_int_equal(hk_model_rank_parameters(&model, 1, 1), model.parameters);
     hk_model_free(&model);
   }
 }
@@ -220,7 +220,8 @@ static void split_of_llama(void **state) {
   hk_model model = load("llama-2-7b");
   const int64_t norms = (2 * 32 + 1) * 4096;
   for (int tp = 1; tp <= 8; tp *= 2)
-    assert_int_equal(hk_model_rank_parameters(&model, tp), (model.parameters - norms) / tp + norms);
+    assert_int_equal(hk_model_rank_parameters(&model, tp, 1),
+                     (model.parameters - norms) / tp + norms);
   hk_model_free(&model);
 }
 
@@ -234,11 +235,11 @@ static void split_of_gpt2(void **state) {
   const int64_t whole = 12 * (2 * h + 4 * h) + 2 * h + 1024 * h;
   assert_int_equal(split + whole, model.parameters);
   for (int tp = 2; tp <= 4; tp *= 2)
-    assert_int_equal(hk_model_rank_parameters(&model, tp), split / tp + whole);
+    assert_int_equal(hk_model_rank_parameters(&model, tp, 1), split / tp + whole);
   int64_t blocks = 0;
   for (int block = HK_BLOCK_EMBED; block <= 12; block++)
     blocks += hk_model_block_parameters(&model, block, 5);
-  assert_int_equal(blocks, hk_model_rank_parameters(&model, 5));
+  assert_int_equal(blocks, hk_model_rank_parameters(&model, 5, 1));
   hk_model_free(&model);
   hk_model small = parse(
       "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 3,"
@@ -251,7 +252,7 @@ static void qwen3_head_norms_are_replicated(void **state) {
   (void)state;
   hk_model model = load("qwen3-8b");
   const int64_t norms = 36 * (2 * 4096 + 2 * 128) + 4096;
-  assert_int_equal(hk_model_rank_parameters(&model, 8), (model.parameters - norms) / 8 + norms);
+  assert_int_equal(hk_model_rank_parameters(&model, 8, 1), (model.parameters - norms) / 8 + norms);
   hk_model_free(&model);
 }
 

@@ -57,7 +57,7 @@ static void tensors_and_blocks(void **state) {
   assert_int_equal(hk_model_block_parameters(&m, HK_BLOCK_EMBED, 1), 1002);
   assert_int_equal(hk_model_block_parameters(&m, 0, 1), 0);
   assert_int_equal(hk_model_block_parameters(&m, 1, 1), 37);
-  assert_int_equal(hk_model_rank_parameters(&m, 1), 1039);
+  assert_int_equal(hk_model_rank_parameters(&m, 1, 1), 1039);
   int64_t begin, end;
   hk_model_block_interval(&m, 1, 1, 2, &begin, &end); /* 501 + 1, nothing, 19 */
   assert_int_equal(begin, 502);
@@ -152,7 +152,7 @@ static void copies_outlive_each_other(void **state) {
     hk_model_free(&copies[1]);
     hk_model_free(&m);
     assert_int_equal(copies[2].n_tensors, copies[0].n_tensors);
-    assert_int_equal(hk_model_rank_parameters(&copies[2], 1), copies[0].parameters);
+    assert_int_equal(hk_model_rank_parameters(&copies[2], 1, 1), copies[0].parameters);
     hk_model_free(&copies[0]);
     assert_non_null(copies[2].config);
     hk_model_free(&copies[2]);

@@ -49,7 +49,7 @@ static void published_rows_become_what_was_run(void **state) {
     const hk_run *run = &t.runs[i];
     hk_plan plan;
     must(hk_run_plan(run, run->machine[0] == 'p' ? &polaris : &jlse, &plan, &err), &err);
-    assert_true((double)hk_model_rank_parameters(&plan.model, plan.job.tp) ==
+    assert_true((double)hk_model_rank_parameters(&plan.model, plan.job.tp, 1) ==
                 run->params_per_tp_rank);
     assert_true(hk_job_dp(&plan.job) == (int)run->dp);
     if (run->subgroups_rank0[0]) assert_int_equal(plan.n_subgroups, count_of(run->subgroups_rank0));
