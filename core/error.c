@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error messages: one line each, always terminated, and safe to show on a terminal whatever
- * hostile name or key they quote. */
+/* Error messages: one line each, always terminated, and safe to print on a terminal, whatever name
+ * or key they quote. */
 #include "core/error.h"
 
 #include <stdarg.h>
@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Stores `text` as the message. File names and keys come from outside: a control character in one
- * must neither break the line nor reach the terminal. */
+/* Stores `text` as the message. File names and keys are untrusted: their control characters must
+ * not break the line or reach the terminal. */
 static void set_message(hk_error *err, const char *text) {
   const size_t room = sizeof err->message - 1;
   size_t length = strlen(text);
@@ -23,7 +23,7 @@ static void set_message(hk_error *err, const char *text) {
   for (size_t i = 0; i < length; i++) {
     unsigned char c = (unsigned char)text[i];
     bool blank = c == '\n' || c == '\t';
-    /* In UTF-8, U+0080 to U+009F: a terminal takes U+009B for ESC [. */
+    /* U+0080 to U+009F in UTF-8: a terminal reads U+009B as ESC [. */
     bool c1 = c == 0xC2 && ((unsigned char)text[i + 1] & 0xE0) == 0x80;
     err->message[i] = blank ? ' ' : c < 0x20 || c == 0x7F || c1 ? '?' : text[i];
     if (c1) err->message[++i] = '?';
@@ -33,8 +33,8 @@ static void set_message(hk_error *err, const char *text) {
 
 hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...) {
   if (!err) return status;
-  /* Formatted aside, because an argument may be the old message. One byte more than the message
-   * holds, so that set_message sees an overlong one. */
+  /* Formatted in a buffer of its own, because an argument may be the old message. The buffer has
+   * one byte more than the message, so that set_message notices one that is too long. */
   char text[sizeof err->message + 1];
   va_list arguments;
   va_start(arguments, format);
@@ -46,8 +46,8 @@ hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...) {
 }
 
 hk_status hk_fail_prefix(hk_error *err, const char *format, ...) {
-  /* Without an hk_error there is no status to forward; callers that pass NULL get the kind that
-   * nearly every prefixed message is. */
+  /* Without an hk_error there is no status to forward; nearly all prefixed messages are HK_INPUT.
+   */
   if (!err) return HK_INPUT;
   char prefix[sizeof err->message];
   va_list arguments;

@@ -12,12 +12,12 @@ extern "C" {
 typedef enum {
   HK_OK = 0,
   HK_NO = 1,          /* the question was understood and the answer is no (does not fit, ...) */
-  HK_INPUT = 2,       /* bad usage or bad input: the user can mend it */
-  HK_ENVIRONMENT = 3, /* the machine refused: no memory, disk full, no GPU */
+  HK_INPUT = 2,       /* bad usage or bad input: the user can correct it */
+  HK_ENVIRONMENT = 3, /* the system failed: no memory, disk full, no GPU */
 } hk_status;
 
-/* Zero-initialise. `message` is always one NUL-terminated line: control characters are replaced
- * and too long a message is cut with "...". */
+/* Initialise with zeros. `message` is always one NUL-terminated line: control characters are
+ * replaced, and a message that is too long ends with "...". */
 typedef struct {
   hk_status status;
   char message[1024];
@@ -27,8 +27,8 @@ typedef struct {
 hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "PREFIX: " before the message that is there and returns err's status: callers add the
- * file, the line or the key that the failing function could not know. HK_INPUT if err is NULL. */
+/* Prepends "PREFIX: " to the message and returns err's status: callers add the file, line or key
+ * that the failing function does not know. HK_INPUT if err is NULL. */
 hk_status hk_fail_prefix(hk_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a plan to the task graph: the frame. What a training step does is in expand_training.c, what
- * each runtime's optimizer step does in expand_hocket.c and expand_deepspeed.c, what an overlap
- * adds in expand_overlap.c. */
+/* Expands a plan into the task graph: the common part. Forward and backward are in
+ * expand_training.c, the optimizer steps of the two runtimes in expand_hocket.c and
+ * expand_deepspeed.c, additions for an overlap in expand_overlap.c, memory in expand_memory.c and
+ * expand_sizes.c. */
 #include "core/expand.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* With an overlap, what is needed first must not wait behind what came first. */
+/* With an overlap, lanes flush, cpu and up take the block that forward needs first, not the
+ * operation that was added first. */
 static int32_t add_lane(hk_expansion *x, hk_lane_kind kind, int rank) {
   const int32_t lane = hk_graph_lane(x->graph, kind, rank, x->err);
   if (lane >= 0)
@@ -35,8 +37,8 @@ int32_t hk_expand_add(hk_expansion *x, int rank, hk_lane_kind lane, hk_op op, co
   return id;
 }
 
-/* An operation that every lane of every rank has come to, on the first `ranks` ranks. Returns the
- * last one's id. */
+/* Adds `op` on the host lane of the first `ranks` ranks, after the last operation of every lane of
+ * every rank. Returns the id of the last one added. */
 static int32_t add_after_all(hk_expansion *x, int ranks, hk_op op) {
   const size_t n = (size_t)x->graph->ranks * HK_LANE_KIND_COUNT;
   int32_t *deps = malloc(n * sizeof *deps);
@@ -71,8 +73,9 @@ void hk_expand_cache_release(hk_expansion *x) {
     add_between_phases(x, HK_OP_CACHE_RELEASE, 0);
 }
 
-/* Splits each block's share of the rank into gradients that go to the host (route cpu) and those
- * that stay: both blocks and subgroups are intervals of one flat order, so one walk does it. */
+/* Splits each block's share of the rank by route: gradients that are copied to the host (cpu) and
+ * those that stay. Blocks and subgroups are both intervals of the flat order, so one pass over both
+ * is enough. */
 static void split_gradients(hk_expansion *x) {
   const hk_plan *plan = x->plan;
   size_t s = 0;
@@ -114,10 +117,11 @@ static void fill_costs(hk_expansion *x) {
   const bool checkpoint = job->checkpoint_activations;
   const int tp = job->tp;
   const int last = (int)model->layers;
-  /* Of tokens alone, the first tensor of every model: learned positions are not shared. */
+  /* Token embedding, the first tensor of every model. Learned positions are not tied to the head.
+   */
   const hk_bytes embedding = 2 * hk_tensor_share(&model->tensors[0], tp, 1);
-  /* One all-reduce of a layer's output sends 2 (tp - 1) / tp of it in a ring; a layer has two of
-   * them forward and two backward (Megatron-LM), and recomputation repeats the forward's. */
+  /* A ring all-reduce of a layer's output sends 2 (tp - 1) / tp of its bytes. A layer has two in
+   * forward and two in backward (Megatron-LM); recomputation repeats those of forward. */
   const double output = 2.0 * job->micro_batch * job->seq * (double)model->hidden;
   const hk_bytes sent = hk_whole_bytes(2 * (2 * (tp - 1) * output / tp));
 
@@ -148,7 +152,7 @@ static void fill_costs(hk_expansion *x) {
   if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) hk_expand_deepspeed_sizes(x);
 }
 
-/* Gradients come when the caller likes; the graph has them in the order of backward. */
+/* The caller hands over gradients in any order; the graph lists them in the order of backward. */
 static void expand_flush(hk_expansion *x) {
   x->phase = HK_PHASE_BACKWARD;
   for (int rank = 0; rank < x->graph->ranks; rank++) {
@@ -277,8 +281,10 @@ hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_
                                     hk_error *err) {
   memset(graph, 0, sizeof *graph);
   if (plan->overlap == HK_OVERLAP_NONE)
-    return hk_fail(err, HK_INPUT,
-                   "iterations of a plan without an overlap only follow one another; build one");
+    return hk_fail(
+        err, HK_INPUT,
+        "several iterations of a plan without an overlap are one iteration repeated; build "
+        "one");
   if (n < 1 || n > HK_MOST_ITERATIONS)
     return hk_fail(err, HK_INPUT, "%d iterations: expected 1 to %d", n, HK_MOST_ITERATIONS);
   return build(plan, HK_EXPAND_ALL, n, folded, graph, err);

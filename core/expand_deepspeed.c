@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer step as DeepSpeed ZeRO-3 offload and the published Deep Optimizer States prototype
- * run it (docs/simulator.md, "What DeepSpeed does"): one host thread walks the subgroups in
- * order. Without interleaving each CPU subgroup is unscaled, updated, cast and copied up from
- * pageable memory before the next begins. With stride k the prototype starts the next GPU
- * subgroup's fetch when it begins a group of k, updates k - 1 subgroups on the CPU, whose weights
- * go up from pinned memory under the next update, then updates the fetched one on the GPU. It has
- * one buffer set; master weight, momentum and variance each have a stream on which the write-back
- * of one subgroup precedes the fetch of the next. The build behind the runs on unbound cores sends
- * the first half of the fp32 weights' bytes as they are (its losses show it); others are said to
- * cast them in a helper thread, but the times of their runs have no room for that pass over host
- * memory, so there is none here. */
+ * run it (docs/simulator.md, "What DeepSpeed does"). One host thread handles the subgroups in
+ * order.
+ *
+ * Without interleaving, each CPU subgroup is unscaled, updated, cast, and copied to the GPU from
+ * pageable memory before the next begins.
+ *
+ * With stride k the prototype repeats for each group of k subgroups: it starts to fetch the state
+ * of the group's GPU subgroup; it updates k - 1 subgroups on the CPU, and copies the weights of
+ * each from pinned memory during the next update; then it updates the fetched subgroup on the GPU.
+ * There is one set of staging buffers. Master weight, momentum and variance have a stream each, on
+ * which the write-back of one subgroup precedes the fetch of the next.
+ *
+ * The prototype's CPU weights have no cast operation here. Its build for the runs on unbound cores
+ * copies the first half of the fp32 weights' bytes unconverted (its training losses show that).
+ * Other builds are said to cast in a helper thread, but the times of their runs leave no room for
+ * that pass over host memory. */
 #include "core/bytes.h"
 #include "core/expand.h"
 
@@ -24,7 +30,7 @@ static hk_op subgroup_op(hk_op_kind kind, int64_t work, int32_t subgroup) {
 typedef struct {
   hk_expansion *x;
   int rank;
-  int32_t host; /* last step of the host thread's walk */
+  int32_t host; /* last operation of the host thread's loop */
   int32_t fetched[3];
 } hk_walk;
 
@@ -32,7 +38,7 @@ static int64_t numel(const hk_walk *w, int32_t s) {
   return w->x->plan->subgroups[s].numel;
 }
 
-/* Bookkeeping, unscale, AdamW: what every CPU subgroup costs the team. */
+/* Every CPU subgroup: bookkeeping, unscale, AdamW. */
 static int32_t update_on_cpu(hk_walk *w, int32_t s) {
   hk_op overhead = subgroup_op(HK_OP_SUBGROUP_OVERHEAD, 1, s);
   hk_op unscale = subgroup_op(HK_OP_UNSCALE_CPU, numel(w, s), s);
@@ -44,7 +50,7 @@ static int32_t update_on_cpu(hk_walk *w, int32_t s) {
   return w->host;
 }
 
-/* DeepSpeed: cast by the team and a pageable copy, both of which the walk waits for. */
+/* DeepSpeed: cast by the team, then a pageable copy; the host thread waits for both. */
 static void return_blocking(hk_walk *w, int32_t s) {
   hk_op cast = subgroup_op(HK_OP_CAST_CPU, numel(w, s), s);
   cast.threads = w->x->plan->cpu_threads;
@@ -53,7 +59,7 @@ static void return_blocking(hk_walk *w, int32_t s) {
                    subgroup_op(HK_OP_WEIGHT_H2D_PAGEABLE, HK_BYTES_BF16 * numel(w, s), s), done);
 }
 
-/* Prototype: straight up from pinned memory, and nobody waits for it. */
+/* Prototype: a pinned copy without a cast; nothing waits for it. */
 static void return_async(hk_walk *w, int32_t s, int32_t updated) {
   HK_ADD(w->x, w->rank, HK_LANE_UP, subgroup_op(HK_OP_WEIGHT_H2D, HK_BYTES_BF16 * numel(w, s), s),
          updated);
@@ -80,7 +86,7 @@ static void update_fetched(hk_walk *w, int32_t s) {
   }
 }
 
-/* Resident state has its fp32 gradient beside it for good. */
+/* Resident state has its fp32 gradient in GPU memory, too. */
 static void update_resident(hk_walk *w, int32_t s) {
   hk_op overhead = subgroup_op(HK_OP_SUBGROUP_OVERHEAD, 1, s);
   w->host = HK_ADD(w->x, w->rank, HK_LANE_CPU, overhead, w->host);
@@ -88,7 +94,7 @@ static void update_resident(hk_walk *w, int32_t s) {
   HK_ADD(w->x, w->rank, HK_LANE_UPDATE, adamw, w->host);
 }
 
-/* The first order position at or after i whose subgroup is staged; n_subgroups: none. */
+/* The first position >= i of the order whose subgroup is staged; n_subgroups: none. */
 static size_t next_staged(const hk_plan *plan, size_t i) {
   while (i < plan->n_subgroups && plan->subgroups[plan->order[i]].route != HK_ROUTE_STAGED) i++;
   return i;
@@ -97,7 +103,7 @@ static size_t next_staged(const hk_plan *plan, size_t i) {
 void hk_expand_update_deepspeed(hk_expansion *x, int rank, int32_t barrier) {
   const hk_plan *plan = x->plan;
   hk_walk w = {.x = x, .rank = rank, .fetched = {-1, -1, -1}};
-  size_t staged = next_staged(plan, 0); /* the one that is fetched, or fetched next */
+  size_t staged = next_staged(plan, 0); /* position of the subgroup that is fetched now or next */
   const bool interleaved = hk_plan_interleaves(plan);
   bool in_flight = false;
   w.host = HK_ADD(x, rank, HK_LANE_CPU, hk_expand_op(HK_OP_STEP_OVERHEAD, 0), barrier);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizer step as hocket's engine runs it: CPU team and GPU each work through their own
- * subgroups, copies of both directions and the weights' way up each have a lane, and nothing waits
- * for anything but its own data and a free staging buffer. */
+/* The optimizer step as hocket's engine runs it. CPU team and GPU update their own subgroups at the
+ * same time. Copies to the GPU, copies to the host, and updated weights have a lane each. An
+ * operation waits for its data and, if staged, for a free staging buffer, and for nothing else. */
 #include "core/bytes.h"
 #include "core/expand.h"
 
@@ -14,7 +14,7 @@ typedef struct {
   int64_t offset, n;
 } hk_part;
 
-/* Keeps what the next iteration waits for; nothing without an overlap. */
+/* Records the operation for which the next iteration waits; does nothing without an overlap. */
 static void note(const hk_part *p, int32_t *pieces, int32_t op) {
   if (pieces != NULL) *hk_piece_of(p->x, pieces, p->rank, p->subgroup, p->piece) = op;
 }
@@ -25,16 +25,17 @@ static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t
   return HK_ADD(p->x, p->rank, lane, op, after, and_after);
 }
 
-/* Where a subgroup runs ahead of the norm, its gradients are all that it waits for. */
+/* The operation for which a CPU update waits: the barrier or, if the subgroup runs ahead of the
+ * norm, the arrival of its own gradients. */
 static int32_t may_update(const hk_part *p) {
   if (p->x->pieces.flushed == NULL || !p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
   const int32_t flushed = *hk_piece_of(p->x, p->x->pieces.flushed, p->rank, p->subgroup, p->piece);
   return flushed >= 0 ? flushed : p->barrier;
 }
 
-/* Fused AdamW on the team; its new weights go up while the team is at the next piece. The tensors
- * receive them never before the norm is known: until then they wait, on the host or, where they are
- * early, in spare memory of the GPU. */
+/* Fused AdamW by the team; the new weights are copied while the team updates the next piece. The
+ * model's tensors receive them only after the barrier (the norm is known). With an overlap the
+ * weights wait for that in host memory or, if they are early, in spare GPU memory. */
 static void update_cpu(const hk_part *p) {
   hk_expansion *x = p->x;
   hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
@@ -50,7 +51,8 @@ static void update_cpu(const hk_part *p) {
   note(p, x->pieces.written, up);
 }
 
-/* State in, AdamW, state back; `buffer` holds the write-back that last used the staging buffer. */
+/* State to the GPU, AdamW, state back. *buffer: the write-back that last used the staging buffer.
+ */
 static void update_staged(const hk_part *p, int32_t *buffer) {
   hk_pieces *pieces = &p->x->pieces;
   int32_t deps[] = {p->barrier, *buffer, -1};
@@ -66,7 +68,7 @@ static void update_staged(const hk_part *p, int32_t *buffer) {
   note(p, pieces->returned, *buffer);
 }
 
-/* State that the GPU updates where it lies, in its own memory or in the host's. */
+/* AdamW by the GPU in place: on state in GPU memory or in mapped host memory. */
 static void update_in_place(const hk_part *p, hk_op_kind kind) {
   const int32_t done = add(p, HK_LANE_UPDATE, kind, p->n, p->barrier, -1);
   note(p, p->x->pieces.updated, done);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every operation takes of GPU memory when it starts and gives back when it ends, and what is
- * there before the first one. It is said here for all operations, so that the files that say what
- * happens when need not; how large things are under DeepSpeed is in expand_sizes.c.
+/* GPU memory that each operation allocates when it starts and frees when it ends, and memory in use
+ * before the first operation, for all operations in one place. Sizes under DeepSpeed are in
+ * expand_sizes.c.
  *
- * Under DeepSpeed all of a block's backward memory belongs to its backward operation, although
- * reductions run beside it: PyTorch hands out memory when the host thread asks, in program order,
- * and not when a stream gets there. */
+ * Under DeepSpeed all memory of a block's backward belongs to its backward operation, although
+ * reductions run at the same time: PyTorch allocates when the host thread asks, in program order,
+ * not when a stream reaches the operation. */
 #include "core/bytes.h"
 #include "core/expand.h"
 
@@ -17,10 +17,10 @@ static hk_route route_of(const hk_expansion *x, const hk_op *op) {
   return x->plan->subgroups[op->subgroup].route;
 }
 
-/* -- hocket: gradients accumulate in bf16 on the GPU and leave with the last micro-step -------- */
+/* -- hocket: gradients accumulate in bf16 on the GPU; the last micro-step flushes them --------- */
 
-/* What a block's reduction leaves behind: this rank's share, which is there already in all but the
- * first micro-step. */
+/* New gradient memory after a block's reduction: this rank's share in the first micro-step; later
+ * ones add to the same memory. */
 static hk_bytes kept_grads(const hk_block_cost *cost, const hk_op *op) {
   return op->micro == 0 ? cost->host_grad_bytes + cost->gpu_grad_bytes : 0;
 }
@@ -74,8 +74,8 @@ static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_o
     case HK_OP_BACKWARD:
       op->gpu_alloc = cost->workspace;
       op->gpu_free = cost->workspace + cost->activations;
-      /* Gradients of earlier micro-steps are summed on the host; the last sum stays, but that of
-       * resident state is added to the fp32 gradient beside it. */
+      /* Gradients are summed on the host. The final bf16 sum stays on the GPU for staged subgroups;
+       * for resident ones it is added to the fp32 gradient that is there. */
       if (op->micro == x->plan->job.grad_accum - 1)
         op->gpu_alloc += HK_BYTES_BF16 * cost->staged_grads;
       if (cost->live_backward < rank->live) {
@@ -83,15 +83,15 @@ static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_o
         rank->live = cost->live_backward;
       }
       break;
-    default: /* gradients wait in the bucket; what a flush takes is in the workspace */
+    default: /* gradients are in the bucket; temporary memory of a flush is in the workspace */
       break;
   }
 }
 
-/* A fetch goes into the buffers of the fetch before it if the sizes agree. If not, it allocates:
- * published peaks fit when the old master weights are gone as soon as the new ones are there, and
- * the old moments only after the update. The update turns the bf16 gradient into fp32 and has two
- * temporaries of its size. */
+/* A fetch reuses the buffers of the previous fetch if the sizes are equal. If not, it allocates new
+ * ones. Published peaks are matched if the old master weights are freed when the new ones have
+ * arrived, and the old moments after the update. The update converts the bf16 gradient to fp32 and
+ * has two temporaries of that size. */
 static void deepspeed_staged(hk_rank_memory *rank, hk_op *op) {
   if (op->kind == HK_OP_STATE_H2D) {
     const int64_t n = op->work / HK_BYTES_FP32;
@@ -110,7 +110,8 @@ static void deepspeed_staged(hk_rank_memory *rank, hk_op *op) {
 static void deepspeed_update(const hk_expansion *x, hk_rank_memory *rank, hk_op *op) {
   if (op->subgroup >= 0 && route_of(x, op) == HK_ROUTE_STAGED) deepspeed_staged(rank, op);
   if (op->kind != HK_OP_SUBGROUP_OVERHEAD) return;
-  op->gpu_free += rank->live; /* weights that backward left gathered, at the first subgroup */
+  op->gpu_free +=
+      rank->live; /* weights that backward left gathered are freed at the first subgroup */
   rank->live = 0;
 }
 
@@ -169,9 +170,9 @@ static hk_sums sums_of(const hk_expansion *x) {
   return sums;
 }
 
-/* hocket: gradients in, weights out; staging buffers stand for as long as the engine does. What
- * comes back from the GPU, or is made before the norm is known, goes to spare memory, never onto
- * the only copy. */
+/* hocket's host memory besides state: gradients and new weights of route cpu, and spares. State
+ * that comes back from the GPU or is updated before the norm is known goes to a spare, so that the
+ * old state survives a failed step. */
 static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
   return sums->grads[HK_ROUTE_CPU] + sums->host_weights +
          HK_BYTES_STATE * (largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
@@ -193,7 +194,7 @@ static hk_bytes slot_bytes(const hk_plan *plan, unsigned phases) {
   return hk_grad_slots(pieces, HK_BYTES_BF16 * largest) * HK_BYTES_BF16 * largest;
 }
 
-/* Gradients that are there before the first operation where backward is not in the graph. */
+/* Gradients on the GPU before the first operation, if backward is not in the graph. */
 static hk_bytes waiting_grads(const hk_plan *plan, const hk_sums *sums, unsigned phases) {
   if ((phases & HK_EXPAND_TRAINING) != 0) return 0;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) return sums->grads[HK_ROUTE_STAGED];

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an overlap adds: gradients that leave piece by piece as the update will take them, the norm
- * that is known when all have left, and the order in which forward needs new weights. */
+/* Additions for an overlap: gradients are flushed in the pieces in which they are updated, the
+ * barrier (the norm) waits for all of them, and updates are in the order in which forward needs
+ * weights. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/expand.h"
 
-#define MOST_PIECES (1 << 22) /* as many as a graph may have operations */
+#define MOST_PIECES (1 << 22) /* the largest number of operations of a graph */
 
 static hk_status count_pieces(hk_expansion *x) {
   const hk_plan *plan = x->plan;
@@ -24,7 +25,8 @@ static hk_status count_pieces(hk_expansion *x) {
   return HK_OK;
 }
 
-/* Subgroups and blocks are intervals of one flat order: a block's subgroups follow one another. */
+/* Subgroups and blocks are intervals of one flat order, so the subgroups of a block are
+ * consecutive. */
 static void find_subgroups_of_blocks(hk_expansion *x) {
   hk_pieces *p = &x->pieces;
   const int32_t n = (int32_t)x->plan->n_subgroups;
@@ -48,7 +50,8 @@ static int32_t *room_for(hk_expansion *x, size_t n) {
   return room;
 }
 
-/* Lanes of the framework; those of the update may still be at the iteration before. */
+/* Lanes of the framework. The barrier does not wait for the update's lanes, which may still run the
+ * iteration before. */
 static const hk_lane_kind framework[] = {HK_LANE_HOST, HK_LANE_GPU, HK_LANE_NET};
 #define FRAMEWORK_LANES (sizeof framework / sizeof framework[0])
 
@@ -105,7 +108,7 @@ void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32
     const int64_t n = hk_min(most, s->numel - offset);
     hk_op copy = hk_expand_piece_op(x, HK_OP_GRAD_D2H, hk_expand_grads(x, subgroup, offset, n),
                                     subgroup, (int32_t)piece, offset);
-    copy.priority = 0; /* in the order in which gradients come */
+    copy.priority = 0; /* flushed in the order in which gradients become ready */
     copy.micro = x->plan->job.grad_accum - 1;
     flushed[piece] = HK_ADD(x, rank, HK_LANE_FLUSH, copy, ready);
   }

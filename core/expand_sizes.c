@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much GPU memory things take under DeepSpeed ZeRO-3 (stage3.py, partition_parameters.py,
+/* GPU memory under DeepSpeed ZeRO-3 (stage3.py, partition_parameters.py,
  * partitioned_param_coordinator.py of DeepSpeed 0.13) running Megatron-DeepSpeed's GPT without
- * flash attention: the weights that stay gathered, what a block's backward has besides, and what
- * lies there between iterations. Sizes follow from the code; where they rest on published figures
- * alone, the comment says so. */
+ * flash attention: weights that stay gathered, the workspace of a block's backward, and what
+ * remains between iterations. Sizes follow from that code, unless a comment says that they are
+ * derived from published figures. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@
 #define MAX_LIVE              1000000000LL
 #define PERSISTENCE_THRESHOLD 100000LL
 
-/* The norm of a gradient is taken in double precision, this many elements at a time
+/* The norm of a gradient is computed in double precision, this many elements at a time
  * (_constant_buffered_norm2 in stage3.py). */
 #define NORM_BUFFER 250000000LL
 
@@ -25,18 +25,20 @@
  * and 16 KiB eight times each, the documented CUBLAS_WORKSPACE_CONFIG (Hopper: 32 MiB each). */
 #define CUBLAS_WORKSPACES (2 * (2 * 4096 + 8 * 16) * 1024LL)
 
-/* Read off the monitored 20B runs on four H100s, whose logs say what the allocator itself held:
- * contexts of CUDA and NCCL on the first GPU, and what the prototype of interleaving adds to them.
- */
+/* From the monitored 20B runs on four H100s, whose logs say what the allocator held: CUDA and NCCL
+ * contexts on the first GPU, and the addition of the interleaving prototype. */
 #define OUTSIDE           4070000000LL
 #define OUTSIDE_PROTOTYPE 2250000000LL
 
 typedef struct {
   const hk_expansion *x;
-  double tokens, scores;                   /* of a micro-step; bytes of one attention matrix */
-  double saved, mlp, input;                /* what a layer's forward leaves, and its parts */
-  double gradients;                        /* of a layer's widest intermediate */
-  int64_t bucket, bucket_largest, tensors; /* waiting for reduction; largest partition of them */
+  double tokens;            /* of a micro-step */
+  double scores;            /* bytes of one layer's attention matrix */
+  double saved, mlp, input; /* bytes that a layer's forward saves: all but the input, of that the
+                               MLP's, the input */
+  double gradients;         /* bytes: gradients of a layer's widest intermediates */
+  /* Gradients that wait for reduction: parameters, those of the largest partition, tensors. */
+  int64_t bucket, bucket_largest, tensors;
 } hk_sizes;
 
 static double activations(const hk_expansion *x, int block, bool checkpoint) {
@@ -51,8 +53,9 @@ static double gradients(const hk_expansion *x, int block) {
                                                    job->seq, job->tp, false);
 }
 
-/* Beside what model_cost.c counts, a layer keeps the softmax's output, which flash attention would
- * not, rotated copies of queries and keys, and keys and values repeated for every query head. */
+/* In addition to what model_cost.c counts, a layer saves the softmax's output (flash attention
+ * would not), rotated copies of queries and keys, and keys and values repeated for every query
+ * head. */
 static hk_sizes sizes_of(const hk_expansion *x) {
   const hk_model *m = &x->plan->model;
   const hk_job *job = &x->plan->job;
@@ -69,9 +72,10 @@ static hk_sizes sizes_of(const hk_expansion *x) {
 
 /* -- reduction buckets ------------------------------------------------------------------------- */
 
-/* A gradient that does not fit in the bucket sends off what is in it: copied into one flat tensor
- * (unless there is only one gradient), then each rank's partitions one by one: a copy that comes
- * back from the host, and its square in double precision. Returns the most that takes. */
+/* Adds a gradient to the bucket. If it does not fit, the bucket is flushed first: its gradients are
+ * copied into one flat tensor (unless there is only one), then for each partition of this rank a
+ * copy comes back from the host and is squared in double precision. Returns the memory that the
+ * flush takes, in bytes; 0 without a flush. */
 static double put_in_bucket(hk_sizes *z, const hk_tensor *tensor) {
   const int tp = z->x->plan->job.tp;
   const int64_t whole = hk_tensor_share(tensor, tp, 1);
@@ -90,10 +94,10 @@ static double put_in_bucket(hk_sizes *z, const hk_tensor *tensor) {
 
 /* -- backward of a block ----------------------------------------------------------------------- */
 
-/* What of a layer is left when the gradient of one of its matrices is ready. Backward comes to the
- * matrices in reverse: the MLP's second one when all of the layer is still there, the others of the
- * MLP and the attention's last when the MLP is done, the rest when only gradients of the layer's
- * width are left. */
+/* Saved activations and gradients of a layer that are still allocated when the gradient of one of
+ * its matrices is ready. Backward reaches the matrices in reverse order: MLP's last matrix
+ * everything that the layer saved MLP's others, attention's last matrix  everything but the MLP's
+ * part the rest                               gradients of the layer's width only */
 static double left_at(const hk_sizes *z, const hk_tensor *tensor, bool *in_mlp,
                       bool *in_attention) {
   const bool mlp = strstr(tensor->name, "mlp.") != NULL;
@@ -158,10 +162,10 @@ static hk_bytes block_weights(const hk_expansion *x, int i) {
          hk_model_block_parameters(&x->plan->model, x->blocks[i].block, x->plan->job.tp);
 }
 
-/* Gathering ahead stops at the first tensor that brings the live parameters to MAX_LIVE. In every
- * published run with dp > 1 that is MAX_LIVE and once more the two vocabulary matrices, counted
- * from the head down through the layers: the embedding and the output projection are used outside
- * of the modules that own them, so that the coordinator's count of what is live misses them. */
+/* Most gathered weights, in bytes. Prefetching stops at the first tensor with which the live
+ * parameters reach MAX_LIVE. In every published run with dp > 1 the limit was MAX_LIVE plus the two
+ * vocabulary matrices, counted from the head down through the layers. Reason: embedding and output
+ * projection are used outside the modules that own them, so the coordinator does not count them. */
 static hk_bytes most_live(const hk_expansion *x, hk_bytes vocabulary) {
   const hk_model *m = &x->plan->model;
   const hk_bytes stop = HK_BYTES_BF16 * MAX_LIVE + vocabulary;
@@ -176,8 +180,9 @@ static hk_bytes most_live(const hk_expansion *x, hk_bytes vocabulary) {
   return live;
 }
 
-/* Forward fills the window and hands it to backward as it is. Backward moves it down to the first
- * layer and ends with the vocabulary matrices still gathered, which the step releases. */
+/* Gathered weights after each block. Forward fills the window of most_live and leaves it to
+ * backward. Backward moves the window down to the first layer and ends with the vocabulary matrices
+ * still gathered; the step frees them. */
 static void fill_live(hk_expansion *x) {
   const int last = x->n_blocks - 1;
   const hk_bytes head = block_weights(x, last);
@@ -205,16 +210,17 @@ static int64_t last_numel(const hk_plan *plan, bool resident) {
   return 0;
 }
 
-/* With interleaving the state of the subgroup that the GPU updated last stays where it is until the
- * next iteration's first fetch; if that was the last subgroup of all, its fp32 gradient too. */
+/* With interleaving the state of the subgroup that the GPU updated last stays allocated until the
+ * next iteration's first fetch. If that subgroup was the last of all, its fp32 gradient stays, too.
+ */
 static hk_bytes left_over(const hk_plan *plan) {
   if (last_numel(plan, false) == 0) return 0;
   const hk_route last = plan->subgroups[plan->order[plan->n_subgroups - 1]].route;
   return (HK_BYTES_STATE + (last == HK_ROUTE_CPU ? 0 : HK_BYTES_FP32)) * last_numel(plan, true);
 }
 
-/* The bucket is there from the start, and so is the matrix into which Megatron's attention
- * multiplies queries and keys (its global memory buffer), which needs it in every layer. */
+/* Allocated from the start: the reduction bucket, cuBLAS workspaces, and the matrix for the product
+ * of queries and keys (Megatron's global memory buffer), which every layer uses. */
 hk_bytes hk_expand_deepspeed_base(hk_expansion *x) {
   const hk_sizes z = sizes_of(x);
   return HK_BYTES_BF16 * REDUCE_BUCKET + CUBLAS_WORKSPACES + hk_whole_bytes(z.scores) +
@@ -237,11 +243,13 @@ static int64_t largest_matrix(const hk_model *m, int tp) {
   return largest;
 }
 
-/* What the allocator holds and cannot use. A bucket's worth stays behind even when the cache is
- * emptied (0.92 GiB in the log of the 20B run). The reduction stream keeps the flat copy of a
- * bucket to itself. With interleaving every subgroup whose gradient stays puts it into a block that
- * a layer's largest matrix had been gathered to, and so keeps the rest of that block from being
- * used or returned; and each of the three state streams keeps the buffers of other sizes. */
+/* Memory that the allocator holds and cannot use:
+ *   - one bucket, even after the cache is emptied (0.92 GiB in the log of the 20B run);
+ *   - the flat copy of a bucket, which belongs to the reduction stream;
+ *   - with interleaving, for every subgroup whose gradient stays on the GPU, the rest of a block to
+ *     which a layer's largest matrix had been gathered: the gradient is in that block, so the rest
+ *     cannot be returned;
+ *   - with interleaving, buffers of other sizes, which the three state streams keep. */
 void hk_expand_deepspeed_device(hk_expansion *x) {
   const hk_plan *plan = x->plan;
   const hk_bytes bucket = HK_BYTES_BF16 * REDUCE_BUCKET;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of one micro-step, block by block: the framework's host thread launches, the
+/* Forward and backward of one micro-step, block by block. The framework's host thread launches, the
  * collectives stream gathers weights and reduces gradients (ZeRO-3, arXiv 1910.02054), the compute
- * stream computes, and gradients leave for the host as they become ready. */
+ * stream computes, and gradients are copied to the host as they become ready. */
 #include <string.h>
 
 #include "core/bytes.h"
@@ -17,7 +17,7 @@ static hk_op block_op(hk_op_kind kind, int64_t work, const hk_block_cost *cost, 
   return op;
 }
 
-/* Where its time was measured, how many floating-point operations it has plays no part. */
+/* If its time was measured, the number of floating-point operations does not matter. */
 static hk_op measured_op(hk_op_kind kind, int64_t flops, hk_ns measured, const hk_block_cost *cost,
                          int micro) {
   hk_op op = block_op(kind, measured > 0 && flops == 0 ? 1 : flops, cost, micro);
@@ -29,8 +29,8 @@ static int32_t last_on(const hk_expansion *x, int rank, hk_lane_kind lane) {
   return x->last[rank * HK_LANE_KIND_COUNT + (int)lane];
 }
 
-/* A collective starts when every rank of the node has come to it: `ready` holds one operation a
- * rank. `extra` is a dependency of the rank itself. */
+/* A collective starts when every rank of the node has reached it. `ready`: one operation per rank;
+ * `extra`: a further dependency of this rank. */
 static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t *ready,
                               int32_t extra) {
   int32_t deps[HK_MOST_GPUS + 1];
@@ -42,29 +42,29 @@ static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t
                                gathers ? x->pieces.written : NULL, true);
 }
 
-/* One pass over the blocks in either direction keeps, for each rank, what later blocks wait for. */
+/* Per rank, the operations of one pass (forward or backward) for which later blocks wait. */
 typedef struct {
   int32_t launched[HK_MOST_GPUS], gathered[HK_MOST_GPUS], computed[HK_MOST_GPUS];
-  int32_t reduced[HK_MOST_GPUS];            /* activations, across the tensor-parallel group */
-  int32_t previous[HK_MOST_GPUS][PREFETCH]; /* computations of the blocks before, youngest first */
+  int32_t reduced[HK_MOST_GPUS];            /* tensor-parallel reduction of activations */
+  int32_t previous[HK_MOST_GPUS][PREFETCH]; /* computation of earlier blocks, latest first */
 } hk_pass;
 
 static void begin_pass(hk_pass *pass) {
   memset(pass, -1, sizeof *pass);
 }
 
-/* Of measured computation what issuing it takes is a part. */
+/* A measured time of computation includes its launches. */
 static hk_op launch_op(const hk_expansion *x, const hk_block_cost *cost, int micro, int launches) {
   const bool measured = (x->phase == HK_PHASE_FORWARD ? cost->forward_ns : cost->backward_ns) > 0;
   return block_op(HK_OP_LAUNCH, measured ? 0 : launches, cost, micro);
 }
 
-/* `launches` times what issuing one pass over a layer takes the host thread. */
+/* `launches`: number of passes over a layer that the host thread launches for the block. */
 static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost, int micro,
                               int launches) {
   const int ranks = x->graph->ranks;
   for (int r = 0; r < ranks; r++) {
-    /* Before it issues a block, the host thread waits until its weights are on their way. */
+    /* Before it launches a block, the host thread waits for the block's updates. */
     pass->launched[r] = hk_expand_add_carried(
         x, r, HK_LANE_HOST, launch_op(x, cost, micro, launches), NULL, 0, x->pieces.updated, false);
   }
@@ -76,7 +76,7 @@ static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cos
   }
 }
 
-/* The computation, then its tensor-parallel all-reduce, on which the next block waits. */
+/* The computation, then its tensor-parallel all-reduce, for which the next block waits. */
 static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
                     const hk_block_cost *cost, int micro) {
   const int ranks = x->graph->ranks;
@@ -123,8 +123,8 @@ static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, i
 }
 
 /* The blocking flush: the host thread waits for the copy before it launches the next block. Under
- * DeepSpeed it is a copy between types, which goes through a fresh pageable buffer and is cast to
- * fp32 on the CPU. */
+ * DeepSpeed the copy converts the type: it goes to a new pageable buffer and is cast to fp32 on the
+ * CPU. */
 static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                            int32_t after) {
   const bool deepspeed = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
@@ -138,9 +138,9 @@ static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost,
   HK_ADD(x, rank, HK_LANE_HOST, wait, copied);
 }
 
-/* DeepSpeed keeps the rank's bf16 gradients in pinned host memory. After each reduction they go
- * there and come back: in the first micro-step out, then in for their norm; in later ones in, for
- * the sum, then out. */
+/* DeepSpeed keeps the rank's bf16 gradients in pinned host memory. After each reduction they are
+ * copied both ways: in the first micro-step to the host and back for their norm; in later ones to
+ * the GPU for the sum and to the host again. */
 static int32_t exchange_with_host(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                                   int32_t after) {
   const hk_bytes bytes = HK_BYTES_BF16 * (cost->host_grads + cost->gpu_grads);
@@ -149,7 +149,7 @@ static int32_t exchange_with_host(hk_expansion *x, int rank, const hk_block_cost
   return HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_H2D, bytes, cost, micro), out);
 }
 
-/* With an overlap a subgroup leaves when backward has come to its first block. */
+/* With an overlap a subgroup is flushed when backward has computed its first block. */
 static void flush_subgroups(hk_expansion *x, int rank, const hk_block_cost *cost, int32_t after) {
   const int32_t block = cost->block - HK_BLOCK_EMBED;
   for (int32_t s = x->pieces.block_end[block]; s-- > x->pieces.block_begin[block];) {
@@ -175,7 +175,7 @@ static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micr
 
 /* -- backward ---------------------------------------------------------------------------------- */
 
-/* The gradients of a block, computed by `computed`, are reduced and flushed. */
+/* Reduces and flushes the gradients of a block. `computed`: its backward on each rank. */
 static void reduce_and_flush(hk_expansion *x, const int32_t *computed, const hk_block_cost *cost,
                              int micro) {
   const int ranks = x->graph->ranks;
@@ -199,8 +199,9 @@ static void reduce_and_flush(hk_expansion *x, const int32_t *computed, const hk_
   }
 }
 
-/* Backward of a block: the host thread issues a checkpointed layer twice, to recompute it and to
- * go back through it. (DeepSpeed's hooks make that as slow as forward; hocket has none.) */
+/* Launches of a block in backward. Under DeepSpeed a checkpointed layer counts twice, for
+ * recomputation and for backward itself, because hooks make launching backward as slow as forward.
+ * hocket has no such hooks. */
 static int backward_launches(const hk_expansion *x, const hk_block_cost *cost) {
   const bool layer = cost->block >= 0 && cost->block < x->graph->layers;
   const bool twice =
@@ -211,9 +212,9 @@ static int backward_launches(const hk_expansion *x, const hk_block_cost *cost) {
 void hk_expand_backward(hk_expansion *x, int micro) {
   hk_pass pass;
   const int ranks = x->graph->ranks;
-  /* DeepSpeed reduces a bucket when the next gradient does not fit in it any more, that is, during
-   * the block after: its gather comes first, and so does its computation unless the flush holds up
-   * the host thread. */
+  /* DeepSpeed reduces a bucket when the next gradient does not fit, that is, one block late: the
+   * gather of the next block precedes the reduction, and so does its computation, unless the flush
+   * blocks the host thread. */
   const bool late = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
   const bool blocking =
       late && x->plan->flush == HK_FLUSH_SYNC && micro == x->plan->job.grad_accum - 1;

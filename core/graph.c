@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The graph as a value: operations, lanes and dependencies added one by one, names for them. */
+/* Adds operations, lanes and dependencies to a graph, and names them. */
 #include "core/graph.h"
 
 #include <stdio.h>
@@ -28,10 +28,10 @@ const char *hk_lane_kind_name(hk_lane_kind kind) {
   return lane_names[kind];
 }
 
-/* Far above any sensible plan (llama-3-70b has some 3,000), and about half a GiB. */
+/* Far above any sensible plan (llama-3-70b: about 3,000); about half a GiB of memory. */
 #define MOST_OPS (1 << 22)
 
-/* Doubles an array's room until it holds `need` elements. */
+/* Grows an array to at least `need` elements: twice its capacity, or `need`. */
 static hk_status reserve(void **array, size_t *room, size_t need, size_t element, hk_error *err) {
   if (need <= *room) return HK_OK;
   size_t grown = *room < 64 ? 64 : *room * 2;
@@ -111,7 +111,7 @@ void hk_graph_free(hk_graph *graph) {
   memset(graph, 0, sizeof *graph);
 }
 
-/* What there is once in forward and once more in backward. */
+/* Kinds that occur in forward and in backward. */
 static bool is_in_both_passes(hk_op_kind kind) {
   return kind == HK_OP_MEMORY_REPORT || kind == HK_OP_LAUNCH || kind == HK_OP_ALL_GATHER ||
          kind == HK_OP_TP_ALL_REDUCE;
@@ -133,7 +133,7 @@ int32_t hk_op_iteration(const hk_graph *graph, int32_t op) {
   return op / (int32_t)(graph->n_ops / (size_t)graph->iterations);
 }
 
-/* "i2" behind what repeats. */
+/* Appends " i2" to operations of iteration 2. */
 static void label_iteration(const hk_graph *graph, int32_t op, char *buffer, size_t size) {
   const size_t used = strlen(buffer);
   const int32_t iteration = hk_op_iteration(graph, op);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The task graph: one iteration as operations on lanes. A plan expands into it in one place
- * (expand*.c); the simulator runs it in virtual time, the engine on real lanes. It holds no rates:
- * what an operation costs is the simulator's affair, what it does is the engine's. */
+ * (expand*.c). The simulator runs it in virtual time, the engine on real lanes. It holds amounts of
+ * work but no rates: the simulator knows how long an operation takes (sim/demand.c), the engine
+ * what it does (engine/actions.c). */
 #ifndef HK_CORE_GRAPH_H
 #define HK_CORE_GRAPH_H
 
@@ -17,36 +18,36 @@ typedef enum { HK_PHASE_FORWARD, HK_PHASE_BACKWARD, HK_PHASE_UPDATE, HK_PHASE_CO
 const char *hk_phase_name(hk_phase phase); /* "forward" */
 
 /* What an operation does, and the unit of its `work`. */
-#define HK_OP_KINDS(X)                                                                            \
-  X(MEMORY_REPORT, "memory_report", "none", "between phases: garbage collected, memory printed")  \
-  X(CACHE_RELEASE, "cache_release", "none", "between iterations: cached GPU memory given back")   \
-  X(LAUNCH, "launch", "layers", "host thread issues a layer")                                     \
-  X(ALL_GATHER, "all_gather", "bytes", "ZeRO-3 gather of a block's weights: bytes received")      \
-  X(FORWARD, "forward", "flops", "forward of a block")                                            \
-  X(BACKWARD, "backward", "flops", "backward of a block, recomputation included")                 \
-  X(TP_ALL_REDUCE, "tp_all_reduce", "bytes", "tensor-parallel reduction: bytes sent")             \
-  X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block: bytes sent")       \
-  X(GRAD_BUCKET, "grad_bucket", "params", "gradients of a block into the reduction bucket")       \
-  X(GRAD_SUM_D2H, "grad_sum_d2h", "bytes", "DeepSpeed: bf16 gradients to where they add up")      \
-  X(GRAD_SUM_H2D, "grad_sum_h2d", "bytes", "DeepSpeed: and back, for their norm or the next sum") \
-  X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush")    \
-  X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                             \
-  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "the same to pageable memory")               \
-  X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")     \
-  X(BARRIER, "barrier", "none", "phases meet; global gradient norm is known")                     \
-  X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                               \
-  X(STEP_OVERHEAD, "step_overhead", "none", "DeepSpeed's step around its loop over subgroups")    \
-  X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed's bookkeeping")               \
-  X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale-and-clip pass, fp32 gradient")        \
-  X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")                  \
-  X(CAST_CPU, "cast_cpu", "params", "fp32 weight to bf16, a pass of its own")                     \
-  X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")           \
-  X(WEIGHT_H2D, "weight_h2d", "bytes", "updated bf16 weights up, pinned")                         \
-  X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "the same from pageable memory")         \
-  X(WEIGHT_PLACE, "weight_place", "bytes", "early weights from spare GPU memory to the tensors")  \
-  X(STATE_H2D, "state_h2d", "bytes", "fp32 state in")                                             \
-  X(STATE_D2H, "state_d2h", "bytes", "fp32 state back")                                           \
-  X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                             \
+#define HK_OP_KINDS(X)                                                                           \
+  X(MEMORY_REPORT, "memory_report", "none", "between phases: garbage collection, memory report") \
+  X(CACHE_RELEASE, "cache_release", "none", "between iterations: cached GPU memory is released") \
+  X(LAUNCH, "launch", "layers", "host thread launches a layer")                                  \
+  X(ALL_GATHER, "all_gather", "bytes", "ZeRO-3 gather of a block's weights, bytes received")     \
+  X(FORWARD, "forward", "flops", "forward of a block")                                           \
+  X(BACKWARD, "backward", "flops", "backward of a block, recomputation included")                \
+  X(TP_ALL_REDUCE, "tp_all_reduce", "bytes", "tensor-parallel reduction, bytes sent")            \
+  X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block, bytes sent")      \
+  X(GRAD_BUCKET, "grad_bucket", "params", "gradients of a block into the reduction bucket")      \
+  X(GRAD_SUM_D2H, "grad_sum_d2h", "bytes", "DeepSpeed: bf16 gradients to their host sum")        \
+  X(GRAD_SUM_H2D, "grad_sum_h2d", "bytes", "DeepSpeed: the same back, for norm or next sum")     \
+  X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush")   \
+  X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                            \
+  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "gradients to pageable host memory")        \
+  X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")    \
+  X(BARRIER, "barrier", "none", "all lanes meet; the gradient norm is known")                    \
+  X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                              \
+  X(STEP_OVERHEAD, "step_overhead", "none", "DeepSpeed: step outside its loop over subgroups")   \
+  X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed: bookkeeping")               \
+  X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale and clip pass, fp32 gradient")       \
+  X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")                 \
+  X(CAST_CPU, "cast_cpu", "params", "separate pass, fp32 weight to bf16")                        \
+  X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")          \
+  X(WEIGHT_H2D, "weight_h2d", "bytes", "updated weights to the GPU, pinned")                     \
+  X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "updated weights to the GPU, pageable") \
+  X(WEIGHT_PLACE, "weight_place", "bytes", "early weights: spare GPU memory to tensors")         \
+  X(STATE_H2D, "state_h2d", "bytes", "fp32 state to the GPU")                                    \
+  X(STATE_D2H, "state_d2h", "bytes", "fp32 state to the host")                                   \
+  X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                            \
   X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")
 
 typedef enum {
@@ -56,7 +57,8 @@ typedef enum {
       HK_OP_KIND_COUNT
 } hk_op_kind;
 
-/* Whether an operation lies between phases: in the iteration, but in none of its phases' times. */
+/* Whether an operation is between phases: it counts for the iteration, but for none of its phases.
+ */
 static inline bool hk_op_is_between_phases(hk_op_kind kind) {
   return kind == HK_OP_MEMORY_REPORT || kind == HK_OP_CACHE_RELEASE;
 }
@@ -64,21 +66,21 @@ static inline bool hk_op_is_between_phases(hk_op_kind kind) {
 const char *hk_op_kind_name(hk_op_kind kind); /* "state_h2d" */
 const char *hk_op_kind_unit(hk_op_kind kind); /* "bytes" */
 
-/* Kinds of lane: a queue that runs one operation at a time, in the order of the graph or, where it
- * picks (hk_lane.picks), the best of those whose dependencies have been met. */
-#define HK_LANE_KINDS(X)                                                         \
-  X(HOST, "host", "framework's host thread")                                     \
-  X(GPU, "gpu", "GPU compute stream")                                            \
-  X(NET, "net", "collectives stream")                                            \
-  X(FLUSH, "flush", "gradient copies to the host")                               \
-  X(H2D, "h2d", "state copies to the GPU")                                       \
-  X(D2H, "d2h", "state copies to the host")                                      \
-  X(UP, "up", "updated weights to the GPU")                                      \
-  X(UPDATE, "update", "GPU update stream")                                       \
-  X(CPU, "cpu", "CPU update team")                                               \
-  X(STREAM_P, "stream_p", "prototype: master weights, back then in, one stream") \
-  X(STREAM_M, "stream_m", "prototype: momentum, back then in, one stream")       \
-  X(STREAM_V, "stream_v", "prototype: variance, back then in, one stream")
+/* Kinds of lane. A lane is a queue that runs one operation at a time: in the order of the graph,
+ * or, if it picks (hk_lane.picks), by priority among the operations whose dependencies are met. */
+#define HK_LANE_KINDS(X)                                            \
+  X(HOST, "host", "framework's host thread")                        \
+  X(GPU, "gpu", "GPU compute stream")                               \
+  X(NET, "net", "collectives stream")                               \
+  X(FLUSH, "flush", "gradient copies to the host")                  \
+  X(H2D, "h2d", "state copies to the GPU")                          \
+  X(D2H, "d2h", "state copies to the host")                         \
+  X(UP, "up", "updated weights to the GPU")                         \
+  X(UPDATE, "update", "GPU update stream")                          \
+  X(CPU, "cpu", "CPU update team")                                  \
+  X(STREAM_P, "stream_p", "prototype: master weights, out then in") \
+  X(STREAM_M, "stream_m", "prototype: momentum, out then in")       \
+  X(STREAM_V, "stream_v", "prototype: variance, out then in")
 
 typedef enum {
 #define HK_LANE_ENUM(name, text, meaning) HK_LANE_##name,
@@ -89,7 +91,7 @@ typedef enum {
 
 const char *hk_lane_kind_name(hk_lane_kind kind);
 
-/* Whether its operations are done by CPU threads; else they are a queue of the GPU. */
+/* Whether CPU threads carry out its operations; if not, the lane is a queue of the GPU. */
 static inline bool hk_lane_on_cpu(hk_lane_kind kind) {
   return kind == HK_LANE_HOST || kind == HK_LANE_CPU;
 }
@@ -98,8 +100,8 @@ typedef struct {
   hk_lane_kind kind;
   int rank;
   char name[24]; /* "h2d" with one rank, "rank1.h2d" with several */
-  bool picks;    /* takes the smallest (priority, id) of what is ready (core/pick.h); else its
-                    operations run in the order of the graph */
+  bool picks;    /* takes the ready operation with the smallest (priority, id), see core/pick.h; if
+                    false, operations run in the order of the graph */
 } hk_lane;
 
 #define HK_BLOCK_NONE INT32_MIN
@@ -110,28 +112,29 @@ typedef struct {
   int32_t lane; /* index into graph->lanes */
   int32_t rank;
   int32_t micro;                /* micro-step of forward and backward; -1 in the update */
-  int32_t block;                /* hk_tensor.block, or HK_BLOCK_NONE; with an overlap also of the
-                                   operations on a subgroup: the first block it has a part of */
+  int32_t block;                /* hk_tensor.block, or HK_BLOCK_NONE. With an overlap operations on
+                                   a subgroup have the first block of which it holds parameters */
   int32_t subgroup;             /* index into plan->subgroups, or -1 */
   int32_t piece;                /* of a staged or mapped subgroup, or -1 */
   int64_t offset;               /* first parameter inside the subgroup (update operations) */
   int64_t work;                 /* >= 0, unit by kind */
-  int32_t threads;              /* CPU kinds: team size; else 0 */
+  int32_t threads;              /* CPU kinds: the plan's team, see hk_team_size; else 0 */
   int32_t deps_begin, deps_end; /* into graph->deps; lane order is implied, not listed */
-  hk_bytes gpu_alloc, gpu_free; /* taken when it starts, given back when it ends */
+  hk_bytes gpu_alloc, gpu_free; /* allocated when it starts, freed when it ends */
   hk_bytes host_alloc, host_free;
-  int32_t priority; /* on lanes that pick: smaller goes first */
-  hk_ns measured;   /* forward and backward: what it takes alone, where that was measured; else 0 */
+  int32_t priority; /* on lanes that pick: smaller first */
+  hk_ns measured;   /* forward and backward: measured time when alone; 0: not measured */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
 } hk_op;
 
-/* What the first GPU of a node shows as used beside what the framework's allocator has handed out:
- * CUDA contexts and NCCL, and memory that the allocator holds but nobody uses. That cache grows to
- * the peak of a phase and falls back when the framework empties it between phases. */
+/* Memory that the first GPU of a node reports as used in addition to what the framework's allocator
+ * has handed out: CUDA contexts, NCCL, and the allocator's cache (memory that it holds and nobody
+ * uses). The cache grows up to a phase's peak, and shrinks when the framework empties it between
+ * phases. */
 typedef struct {
-  hk_bytes outside;                 /* not the allocator's */
-  hk_bytes at_peak[HK_PHASE_COUNT]; /* cached beside a phase's peak, when the phase ends */
-  hk_bytes emptied[HK_PHASE_COUNT]; /* cached beside what is in use, when it has been emptied */
+  hk_bytes outside;                 /* contexts and NCCL */
+  hk_bytes at_peak[HK_PHASE_COUNT]; /* cache at the end of a phase, above the phase's peak */
+  hk_bytes emptied[HK_PHASE_COUNT]; /* cache that remains when it has been emptied */
 } hk_device_memory;
 
 typedef struct {
@@ -141,55 +144,57 @@ typedef struct {
   size_t n_deps;
   hk_lane *lanes;
   size_t n_lanes;
-  int iterations;   /* how often the template is unrolled: 0 and 1 are once */
-  int ranks;        /* ranks expanded: 1 when folded */
-  int multiplicity; /* ranks of a node that each expanded rank stands for */
+  int iterations;   /* copies of the iteration in the graph; 0 means 1 */
+  int ranks;        /* ranks with operations of their own: 1 when folded */
+  int multiplicity; /* ranks of a node that each of them represents */
   int world, nodes; /* for collectives */
   int tp;
-  bool cores_unbound;      /* ranks are not bound to core sets: their pages lie anywhere */
+  bool cores_unbound;      /* ranks are not bound to cores: their pages are on any memory domain */
   bool weights_pulled;     /* kernels fetch weights from host memory; else copy engines do */
-  bool grads_widened;      /* updates on a GPU make their gradients fp32 first */
-  bool weights_cold;       /* unpinned weights were not just written: no cache holds them */
+  bool grads_widened;      /* updates on a GPU first convert their gradients to fp32 */
+  bool weights_cold;       /* pageable weights were not just written: no CPU cache holds them */
   bool queues_throughout;  /* see hk_team_size */
   int32_t layers;          /* of the model: block number of the head */
   hk_bytes gpu_base;       /* on each rank's GPU before the first operation */
-  hk_device_memory device; /* under DeepSpeed; all 0 under hocket, which caches nothing */
+  hk_device_memory device; /* DeepSpeed; all 0 under hocket, which has no cache */
   hk_bytes host_base;      /* of the whole node before the first operation */
   size_t capacity_ops, capacity_deps; /* private to the builder */
 } hk_graph;
 
-/* Phases to expand: any union of these. The update alone begins with the barrier, for every
- * subgroup. The engine's part is what libhocket does of an iteration. Without an overlap it is the
- * update. With one it also has the flush: grad_d2h on lane flush for each piece of each subgroup on
- * route cpu. Those wait for nothing in the graph, because the caller hands over gradients when and
- * in what order it likes. The barrier waits for all of them: the norm is known, and the caller
- * steps. adamw_cpu waits for its grad_d2h where the subgroup runs ahead, else for the barrier.
- * weight_h2d waits for its adamw_cpu and for the barrier; where weights are early it waits for
- * adamw_cpu alone, and weight_place waits for both it and the barrier. Other routes wait for the
- * barrier. Lanes cpu and up pick by the forward order of blocks. */
+/* Phases to expand: any union of these. The update alone begins with the barrier.
+ *
+ * HK_EXPAND_ENGINE is the part of an iteration that libhocket runs. Without an overlap it is the
+ * update. With an overlap it also contains the flush, and these dependencies:
+ *   grad_d2h      for each piece of each subgroup on route cpu, on lane flush; none in the graph,
+ *                 because the caller hands over gradients in any order
+ *   barrier       all grad_d2h: the norm is known, and the caller steps
+ *   adamw_cpu     its grad_d2h if the subgroup runs ahead, else the barrier
+ *   weight_h2d    its adamw_cpu and the barrier; only its adamw_cpu if the weights are early
+ *   weight_place  early weights: its weight_h2d and the barrier
+ *   other routes  the barrier
+ * Lanes cpu and up pick by the forward order of blocks. */
 #define HK_EXPAND_TRAINING (1u << HK_PHASE_FORWARD | 1u << HK_PHASE_BACKWARD)
 #define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
 #define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)
 #define HK_EXPAND_ENGINE   (HK_EXPAND_UPDATE | 1u << HK_PHASE_COUNT)
-/* Besides HK_EXPAND_ALL: so many iterations, see hk_graph_build_iterations. */
+/* In union with HK_EXPAND_ALL: n iterations, see hk_graph_build_iterations. */
 #define HK_EXPAND_ITERATIONS(n) ((unsigned)(n) << 8)
 
-/* The one expansion. Ranks of a node run the same plan on equal shares, so by default one rank
- * stands for all (`folded`; exact under max-min fairness, whose solution is unique and therefore
- * symmetric); unfolded, every rank of one node is there. Nodes are always folded.
- * Free with hk_graph_free, safe on a zeroed graph. */
+/* Expands a plan. Ranks of a node run the same plan on equal shares. `folded`: one rank represents
+ * all of them; this is exact, because max-min fairness has a unique and therefore symmetric
+ * solution. Unfolded: every rank of one node has its own operations. Nodes are always folded. Free
+ * with hk_graph_free, safe on a zeroed graph. */
 hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
                          hk_error *err);
-/* Whole iterations (HK_EXPAND_ALL) of a plan with an overlap, n of them, 1 to HK_MOST_ITERATIONS:
- * each has the same operations, so that operation i of iteration k has the id k x n_ops / n + i.
- * What one iteration waits for of the one before:
- *   launch   of a block: for its subgroups' updates (the host thread waits for them)
- *   forward  of a block, or the gather of its weights: for its new weights
- *   state_h2d: for the state_d2h of the same piece */
+/* n whole iterations (HK_EXPAND_ALL) of a plan with an overlap, 1 <= n <= HK_MOST_ITERATIONS. All
+ * have the same operations: operation i of iteration k has the id k x n_ops / n + i. Dependencies
+ * on the iteration before: launch of a block                       updates of the block's subgroups
+ *   forward of a block, or its all_gather   arrival of its new weights
+ *   state_h2d                               state_d2h of the same piece */
 #define HK_MOST_ITERATIONS 64
 hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_graph *graph,
                                     hk_error *err);
-/* Which iteration an operation belongs to. */
+/* The iteration, from 0, of an operation. */
 int32_t hk_op_iteration(const hk_graph *graph, int32_t op);
 void hk_graph_free(hk_graph *graph);
 
@@ -211,10 +216,11 @@ void hk_graph_free(hk_graph *graph);
 #define HK_LEAST_LENDER 8
 int hk_team_size(const hk_graph *graph, int threads, int cores);
 
-/* Operation by hand, for the expansion and for tests. Returns its id, or -1 with err set.
- * `deps` may hold -1 (ignored); each must be smaller than the new id. */
+/* Adds one operation; for the expansion and for tests. Returns its id, or -1 with err set. Entries
+ * of `deps` are smaller than the new id, or -1 (ignored). */
 int32_t hk_graph_add(hk_graph *graph, const hk_op *op, const int32_t *deps, size_t n_deps,
                      hk_error *err);
+/* The lane of that kind and rank, added if it does not exist; -1 with err set. */
 int32_t hk_graph_lane(hk_graph *graph, hk_lane_kind kind, int rank, hk_error *err);
 
 /* "state_h2d sg12.3", "backward L7": stable, unique within lane and rank. Returns `buffer`. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading JSON files and taking values out of them with errors that a person can act on, and
- * printing JSON. Grammar: json_syntax.c. Output files: outfile.c. */
+/* Reading JSON files, getting values from them with errors that a user can act on, and printing
+ * JSON. The grammar is in json_syntax.c, output files in outfile.c. */
 #include "core/json.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 
 /* -- Reading a file ------------------------------------------------------------------------ */
 
-/* Reads until the end, since a pipe does not say how much there is. *text is the caller's, also
+/* Reads until the end of the file; the size of a pipe is not known. The caller frees *text, also
  * after a failure. */
 static hk_status read_all(int fd, const char *path, char **text, size_t *length, hk_error *err) {
   size_t room = 0;
@@ -32,7 +32,7 @@ static hk_status read_all(int fd, const char *path, char **text, size_t *length,
         return hk_fail(err, HK_INPUT, "%s: larger than 64 MiB, the most that is read as JSON",
                        path);
       }
-      /* One byte beyond the limit tells a file of just that size from a larger one. */
+      /* One byte beyond the limit distinguishes a file of exactly that size from a larger one. */
       room = room ? 2 * room : (size_t)(64 * HK_KIB);
       if (room > (size_t)MAX_FILE) room = (size_t)MAX_FILE + 1;
       char *grown = realloc(*text, room);
@@ -92,8 +92,8 @@ static hk_status check_keys_of(const cJSON *object, const char *name, hk_error *
   return result;
 }
 
-/* cJSON keeps duplicates and finds the first, other readers the last: neither may be relied on.
- * The grammar has bounded the depth of this recursion. */
+/* Duplicate keys are errors: cJSON finds the first of them, other readers the last. The grammar has
+ * bounded the depth of this recursion. */
 static hk_status check_keys(const cJSON *value, const char *name, hk_error *err) {
   if (cJSON_IsObject(value)) HK_TRY(check_keys_of(value, name, err));
   for (const cJSON *child = value->child; child; child = child->next) {
@@ -124,7 +124,7 @@ hk_status hk_json_parse(const char *text, size_t length, const char *name, cJSON
   if (space == length) return hk_fail(err, HK_INPUT, "%s: empty; expected a JSON object", name);
   HK_TRY(hk_json_syntax(text, length, name, err));
 
-  /* The text is known to be good: only lack of memory is left to fail. */
+  /* The text is valid: only lack of memory can fail now. */
   cJSON *value = cJSON_ParseWithLength(text, length);
   if (!value) return hk_fail_memory(err, length, name);
   hk_status result =
@@ -282,8 +282,8 @@ hk_status hk_json_known(const cJSON *object, const char *where, const char *cons
 
 /* -- Printing ------------------------------------------------------------------------------ */
 
-/* cJSON escapes what JSON demands. DEL and U+0080 to U+009F, which terminals obey, can only be in
- * strings, and are escaped there. */
+/* cJSON escapes what JSON requires. DEL and U+0080 to U+009F, which terminals interpret, can occur
+ * only in strings and are escaped here. */
 static bool print_safely(const char *text, FILE *stream) {
   for (;;) {
     size_t plain = strcspn(text, "\x7f\xc2");
@@ -355,7 +355,7 @@ void hk_json_write_string(FILE *stream, const char *text) {
     unsigned char c = (unsigned char)*text;
     size_t length = hk_utf8_length(text, rest);
     if (length == 0) {
-      fputs("\\ufffd", stream); /* not UTF-8, such as an odd file name: the output must be */
+      fputs("\\ufffd", stream); /* not UTF-8 (a file name can be): replaced, since JSON is UTF-8 */
       length = 1;
     } else if (c < 0x20 || c == 0x7F) {
       fprintf(stream, "\\u%04x", c);

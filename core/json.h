@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON in and out, over cJSON: reading with errors that name the key and what would be right,
- * and writing files that are either complete or not there. */
+/* Reading and writing JSON with cJSON. Errors name the key and say what was expected. */
 #ifndef HK_CORE_JSON_H
 #define HK_CORE_JSON_H
 

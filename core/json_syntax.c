@@ -14,8 +14,8 @@
 #define MAX_NUMBER 63  /* cJSON reads no further */
 #define MAX_VALUES (4 << 20)
 
-/* Where the reader stands and, once it has stopped, why: either something else was expected there
- * or what stands there is flawed. */
+/* Position of the reader and, once it has stopped, the reason: something else was expected there,
+ * or what is there is invalid. */
 typedef struct {
   const char *at, *end;
   const char *expected;
@@ -101,7 +101,7 @@ static bool read_hex4(reader *r, unsigned *code) {
   return true;
 }
 
-/* After "\u". Code points beyond U+FFFF are written as two surrogates, each useless alone. */
+/* After "\u". Code points above U+FFFF are written as two surrogates; one alone is invalid. */
 static bool read_unicode_escape(reader *r) {
   const char *begin = r->at - 2;
   unsigned code;
@@ -220,7 +220,7 @@ static bool read_value(reader *r) {
   } else {
     good = expected(r, "a value");
   }
-  if (good) skip_space(r); /* else stay where the error is */
+  if (good) skip_space(r); /* after an error stay at its position */
   return good;
 }
 
@@ -271,7 +271,7 @@ size_t hk_utf8_length(const char *text, size_t room) {
   for (size_t i = 1; i < length; i++) {
     if ((s[i] & 0xC0) != 0x80) return 0;
   }
-  /* The second byte shuts out overlong forms, surrogates and what lies beyond U+10FFFF. */
+  /* The second byte excludes overlong forms, surrogates and code points above U+10FFFF. */
   if (s[0] == 0xE0 && s[1] < 0xA0) return 0;
   if (s[0] == 0xED && s[1] > 0x9F) return 0;
   if (s[0] == 0xF0 && s[1] < 0x90) return 0;

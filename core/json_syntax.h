@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside core only: the strict grammar that a text must pass before cJSON builds the tree. */
+/* Private to core: the strict grammar check that precedes cJSON. */
 #ifndef HK_CORE_JSON_SYNTAX_H
 #define HK_CORE_JSON_SYNTAX_H
 
@@ -13,7 +13,8 @@
  * otherwise, with the name, line and column (in characters, from 1). */
 hk_status hk_json_syntax(const char *text, size_t length, const char *name, hk_error *err);
 
-/* Bytes of the UTF-8 character that `text` (of `room` > 0 bytes) begins with; 0: it is none. */
+/* Length in bytes of the UTF-8 character at the beginning of `text` (`room` > 0 bytes); 0: not
+ * UTF-8. */
 size_t hk_utf8_length(const char *text, size_t room);
 
 #endif

@@ -25,7 +25,7 @@ static const hk_quantity_info quantities[] = {
 
 enum { QUANTITIES = sizeof quantities / sizeof *quantities };
 
-/* KEY.h2d is "pcie.h2d_bytes_per_s": checks name keys without a second spelling of them. */
+/* KEY.h2d is "pcie.h2d_bytes_per_s": checks name keys without spelling them again. */
 static const struct {
 #define HK_KEY_FIELD(field, key, unit, least, most, fallback, meaning) const char *field;
   HK_MACHINE_QUANTITIES(HK_KEY_FIELD)
@@ -221,7 +221,8 @@ static hk_status read_quantities(const cJSON *list, hk_machine *machine, hk_erro
   return HK_OK;
 }
 
-/* -- Checks across quantities ------------------------------------------------------------------ */
+/* -- Checks of several quantities
+ * ------------------------------------------------------------------ */
 
 static hk_status check_whole(const char *key, double value, hk_error *err) {
   if (floor(value) == value) return HK_OK;
@@ -297,7 +298,7 @@ hk_status hk_machine_load(const char *name_or_file, hk_machine *machine, hk_erro
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "%s", path);
 }
 
-/* Passes on a member that this file does not interpret; absent is well. */
+/* Copies a member that this file does not interpret; does nothing if it is absent. */
 static bool pass_on(const cJSON *from, const char *key, cJSON *to) {
   const cJSON *member = cJSON_GetObjectItemCaseSensitive(from, key);
   if (!member) return true;

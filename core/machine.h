@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine: what one node (and the network between nodes) can do, as a list of quantities each of
- * which knows where it came from. The list below is the only place that names them: reading,
- * writing, `machine show`, `--explain` and fitting all walk it. */
+/* A machine profile: what one node, and the network between nodes, can do. It is a list of
+ * quantities, each with its origin. HK_MACHINE_QUANTITIES is the only place that names them:
+ * reading, writing, `machine show`, `--explain`, `--set` and fitting all iterate over it. */
 #ifndef HK_CORE_MACHINE_H
 #define HK_CORE_MACHINE_H
 
@@ -12,23 +12,26 @@
 #include "core/units.h"
 
 typedef enum {
-  HK_ORIGIN_DEFAULT,    /* not given: hocket's own guess, the same for every machine */
-  HK_ORIGIN_DATA_SHEET, /* a vendor's figure, or one derived from vendors' figures */
+  HK_ORIGIN_DEFAULT,    /* not given: hocket's guess, the same for every machine */
+  HK_ORIGIN_DATA_SHEET, /* a vendor's figure, or derived from vendors' figures */
   HK_ORIGIN_FITTED,     /* adjusted until simulated runs matched measured ones */
-  HK_ORIGIN_MEASURED,   /* read off a probe of this very machine */
+  HK_ORIGIN_MEASURED,   /* measured by a probe of this machine */
 } hk_origin;
 
 typedef struct {
   double value;
   hk_origin origin;
-  const char *source; /* one line: which probe, which rows, which sheet; never NULL */
+  const char *source; /* one line: which probe, which rows, which data sheet; never NULL */
 } hk_quantity;
 
-/* X(field, key in the file, unit, least, most, default or NAN where the file must say, meaning)
+/* X(field, key in the file, unit, least, most, default or NAN if the file must give it, meaning)
  *
- * Rates are of one direction unless the meaning says otherwise; "node" marks what all GPUs of a
- * node share. Units: B bytes, B/s, P/s parameters a second, F/s floating-point operations a
- * second, ns, 1 (a number).
+ * The meaning is printed by `machine show`. Bandwidths are of one direction unless the meaning says
+ * otherwise; "node:" marks what all GPUs of a node share. Units: B bytes, B/s bytes a second, P/s
+ * parameters a second, F/s floating-point operations a second, ns nanoseconds, 1 a plain number.
+ *
+ * Example: pcie.h2d_bytes_per_s = 55e9 and pcie.h2d_latency_ns = 5000: one copy of 16 MiB to the
+ * GPU takes 5 us + 16.8e6 / 55e9 s = 310 us if nothing else runs.
  *
  * The default of cpu.adamw_ahead_rate is the middle of what H200 nodes had on 2026-11-22, 0.82 to
  * 1.00 by number of threads (bench/results/training/adamw-out-of-place.txt). */
@@ -37,130 +40,156 @@ typedef struct {
   X(cores, "node.cores", "1", 1, 4096, NAN, "physical CPU cores of a node")                        \
   X(host_memory, "node.memory_bytes", "B", 1e9, 1e14, NAN, "host memory of a node")                \
   X(host_reserved, "node.reserved_bytes", "B", 0, 1e13, 16e9,                                      \
-    "host memory that the system, CUDA contexts and frameworks keep")                              \
+    "host memory that the system, CUDA contexts and frameworks use")                               \
   X(gpu_memory, "gpu.memory_bytes", "B", 1e8, 1e13, NAN,                                           \
-    "GPU memory that an allocator can really hand out")                                            \
+    "GPU memory that an allocator can hand out")                                                   \
   X(gpu_reserved, "gpu.reserved_bytes", "B", 0, 1e12, 1.5e9,                                       \
     "GPU memory lost to workspaces and fragmentation")                                             \
-  X(gpu_flops, "gpu.matmul_flops_per_s", "F/s", 1e9, 1e18, NAN, "bf16 matrix peak, dense")         \
+  X(gpu_flops, "gpu.matmul_flops_per_s", "F/s", 1e9, 1e18, NAN,                                    \
+    "peak rate of dense bf16 matrix products")                                                     \
   X(gpu_efficiency, "gpu.matmul_efficiency", "1", 1e-3, 1, 0.5,                                    \
-    "share of that peak which a layer's forward reaches")                                          \
+    "fraction of gpu.matmul_flops_per_s that forward reaches")                                     \
   X(gpu_backward_efficiency, "gpu.backward_efficiency", "1", 1e-3, 1, 0.45,                        \
-    "the same in backward, where reduction hooks and bucket copies come on top")                   \
+    "fraction of gpu.matmul_flops_per_s that backward reaches, hooks and bucket copies included")  \
   X(collective_share, "gpu.collective_share", "1", 0, 1, 0.2,                                      \
-    "share of the GPU that a collective's kernels take from others at NVLink's full rate")         \
+    "fraction of the GPU that a collective's kernels use at NVLink's full rate")                   \
   X(gpu_hbm, "gpu.hbm_bytes_per_s", "B/s", 1e9, 1e15, NAN,                                         \
-    "GPU memory bandwidth, read plus write")                                                       \
-  X(gpu_launch, "gpu.launch_ns", "ns", 0, 1e9, 5000, "start of a kernel or copy on a stream")      \
+    "GPU memory bandwidth, reads plus writes")                                                     \
+  X(gpu_launch, "gpu.launch_ns", "ns", 0, 1e9, 5000, "launch latency of a GPU kernel")             \
   X(gpu_hop, "gpu.hop_ns", "ns", 0, 1e9, 0,                                                        \
-    "from the end of an operation on one queue of the GPU to the start of one on another queue "   \
-    "that waits for it")                                                                           \
+    "time from the end of an operation on one GPU queue to the start of a dependent one on "       \
+    "another "                                                                                     \
+    "queue")                                                                                       \
   X(launch_beside_copies, "gpu.launch_beside_copies_ns", "ns", 0, 1e9, 0,                          \
-    "what a kernel takes longer to start beside a copy to its GPU: it is fetched over the link, "  \
-    "too")                                                                                         \
+    "additional launch latency of a kernel while copies to its GPU run (it is fetched over the "   \
+    "same link)")                                                                                  \
   X(launch_beside_pulls, "gpu.launch_beside_pulls_ns", "ns", 0, 1e9, 0,                            \
-    "the same beside a kernel that reads host memory")                                             \
-  X(launch_beside_reads, "gpu.launch_beside_reads_ns", "ns", 0, 1e9, 0, "the same beside both")    \
+    "additional launch latency while a kernel of the GPU reads host memory")                       \
+  X(launch_beside_reads, "gpu.launch_beside_reads_ns", "ns", 0, 1e9, 0,                            \
+    "additional launch latency while copies to the GPU and a kernel that reads host memory run")   \
   X(gpu_beside_h2d, "gpu.beside_h2d", "1", 1e-2, 1, 1,                                             \
-    "share of its rate that an update on the GPU keeps beside a copy to it")                       \
-  X(gpu_beside_d2h, "gpu.beside_d2h", "1", 1e-2, 1, 1, "the same beside a copy from it")           \
+    "fraction of its rate that a GPU update keeps while a copy to the GPU runs")                   \
+  X(gpu_beside_d2h, "gpu.beside_d2h", "1", 1e-2, 1, 1,                                             \
+    "fraction of its rate that a GPU update keeps while a copy from the GPU runs")                 \
   X(compute_beside_update, "gpu.compute_beside_update", "1", 1e-2, 1, 1,                           \
-    "share of its rate that computation keeps beside any part of an update of that GPU's rank")    \
+    "fraction of its rate that forward and backward keep while an update of the same rank runs")   \
   X(layer_launch, "framework.layer_launch_ns", "ns", 0, 1e12, 1e6,                                 \
-    "time in which the framework's host thread issues one layer, forward or backward")             \
+    "time for the framework's host thread to launch one layer, forward or backward")               \
   X(report, "framework.report_ns", "ns", 0, 1e12, 80e6,                                            \
-    "DeepSpeed: garbage collection and memory reports at the boundary of two phases")              \
+    "DeepSpeed: garbage collections and memory reports at the boundary of two phases, one rank a " \
+    "node")                                                                                        \
   X(report_crowding, "framework.report_crowding", "1", 0, 1, 0.15,                                 \
-    "share of that which each further rank of the node adds to it")                                \
-  X(h2d, "pcie.h2d_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies to one GPU")                \
-  X(d2h, "pcie.d2h_bytes_per_s", "B/s", 1e6, 1e14, NAN, "pinned copies from one GPU")              \
+    "fraction by which each further rank of the node lengthens framework.report_ns")               \
+  X(h2d, "pcie.h2d_bytes_per_s", "B/s", 1e6, 1e14, NAN, "copies from pinned memory to one GPU")    \
+  X(d2h, "pcie.d2h_bytes_per_s", "B/s", 1e6, 1e14, NAN, "copies from one GPU to pinned memory")    \
   X(h2d_loaded, "pcie.h2d_loaded_bytes_per_s", "B/s", 0, 1e14, 0,                                  \
-    "the same while CPU kernels take all that host memory has for them; 0: as without load")       \
+    "copies to one GPU while CPU kernels saturate host memory; 0: no slower than without load")    \
   X(h2d_load_from, "pcie.h2d_load_from", "1", 0, 0.99, 0.4,                                        \
-    "share of that load from which on copies to a GPU get slower")                                 \
+    "load of host memory by CPU kernels, as a fraction of its bandwidth, above which copies to a " \
+    "GPU slow down")                                                                               \
   X(h2d_latency, "pcie.h2d_latency_ns", "ns", 0, 1e9, 5000,                                        \
-    "what a copy to a GPU takes on its lane besides its bytes")                                    \
-  X(d2h_latency, "pcie.d2h_latency_ns", "ns", 0, 1e9, 5000, "the same of a copy from a GPU")       \
-  X(duplex, "pcie.duplex_bytes_per_s", "B/s", 1e6, 1e14, NAN, "both directions at once, sum")      \
+    "fixed time of a copy to a GPU, in addition to bytes / bandwidth")                             \
+  X(d2h_latency, "pcie.d2h_latency_ns", "ns", 0, 1e9, 5000,                                        \
+    "fixed time of a copy from a GPU, in addition to bytes / bandwidth")                           \
+  X(duplex, "pcie.duplex_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \
+    "copies to and from one GPU at once, sum of both directions")                                  \
   X(h2d_pageable, "pcie.h2d_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
-    "copies to one GPU from unpinned memory")                                                      \
+    "copies from pageable memory to one GPU")                                                      \
   X(d2h_pageable, "pcie.d2h_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
-    "copies from one GPU to unpinned memory")                                                      \
+    "copies from one GPU to pageable memory")                                                      \
   X(h2d_pageable_latency, "pcie.h2d_pageable_latency_ns", "ns", 0, 1e9, 0,                         \
-    "what a copy from unpinned memory takes on top of a pinned one's latency")                     \
+    "fixed time of a copy from pageable memory, in addition to that of a pinned copy")             \
   X(d2h_pageable_latency, "pcie.d2h_pageable_latency_ns", "ns", 0, 1e9, 0,                         \
-    "the same of a copy to unpinned memory")                                                       \
+    "fixed time of a copy to pageable memory, in addition to that of a pinned copy")               \
   X(h2d_cached, "pcie.h2d_cached_bytes_per_s", "B/s", 0, 1e14, 0,                                  \
-    "copies from unpinned memory that the CPU's caches still hold; 0: as from any")                \
+    "copies to one GPU from pageable memory that is in the CPU's caches; 0: as from any pageable " \
+    "memory")                                                                                      \
   X(cached, "cpu.cached_bytes", "B", 0, 1e12, 0,                                                   \
-    "what they still hold of what CPU kernels have just written, at most")                         \
+    "largest output of a CPU kernel that the caches still hold when it is copied")                 \
   X(pull, "pcie.pull_bytes_per_s", "B/s", 0, 1e14, 0,                                              \
-    "kernel fetching weights from pinned host memory; 0: as copies")                               \
+    "a GPU kernel that fetches weights from pinned host memory; 0: as fast as copies")             \
   X(d2h_beside_reads, "pcie.d2h_beside_reads", "1", 1e-2, 1, 1,                                    \
-    "share of its rate that a copy from a GPU keeps beside a copy to it and a kernel that reads "  \
-    "host memory")                                                                                 \
+    "fraction of its rate that a copy from a GPU keeps while a copy to it and a kernel that "      \
+    "reads "                                                                                       \
+    "host memory run")                                                                             \
   X(h2d_beside_reads, "pcie.h2d_beside_reads", "1", 1e-2, 1e2, 1,                                  \
-    "factor on the weight of a copy to a GPU for each kernel of that GPU that reads host memory")  \
+    "factor on the weight of a copy to a GPU, for each kernel of that GPU that reads host memory " \
+    "at the same time")                                                                            \
   X(shared_reads, "pcie.shared_reads", "1", 1e-2, 1, 1,                                            \
-    "what copies to a GPU and a kernel that reads host memory get together, of what copies get "   \
-    "alone, beside CPU kernels")                                                                   \
+    "fraction of the bandwidth to a GPU that copies and a reading kernel reach together while "    \
+    "CPU "                                                                                         \
+    "kernels run")                                                                                 \
   X(copies_at_once, "pcie.copies_at_once", "1", 1, 1e6, 1e6,                                       \
-    "copies of one direction that a GPU does at once; others wait in the order they came")         \
+    "copies of one direction that a GPU runs at once; others wait in order of arrival")            \
   X(mapped, "pcie.mapped_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \
-    "kernel reading and writing pinned host memory in place, sum of both directions")              \
-  X(fabric_h2d, "fabric.h2d_bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: to all GPUs together")     \
-  X(fabric_d2h, "fabric.d2h_bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: from all GPUs together")   \
+    "a GPU kernel that reads and writes pinned host memory in place, sum of both directions")      \
+  X(fabric_h2d, "fabric.h2d_bytes_per_s", "B/s", 1e6, 1e15, NAN,                                   \
+    "node: copies to all GPUs at once, sum")                                                       \
+  X(fabric_d2h, "fabric.d2h_bytes_per_s", "B/s", 1e6, 1e15, NAN,                                   \
+    "node: copies from all GPUs at once, sum")                                                     \
   X(fabric_duplex, "fabric.duplex_bytes_per_s", "B/s", 1e6, 1e15, NAN,                             \
-    "node: all GPUs, both directions, sum")                                                        \
-  X(dram, "dram.bytes_per_s", "B/s", 1e6, 1e15, NAN, "node: host memory, read plus write")         \
+    "node: copies to and from all GPUs at once, sum")                                              \
+  X(dram, "dram.bytes_per_s", "B/s", 1e6, 1e15, NAN,                                               \
+    "node: host memory bandwidth of CPU kernels, reads plus writes")                               \
   X(dram_with_dma, "dram.with_dma_bytes_per_s", "B/s", 1e6, 1e15, NAN,                             \
-    "node: the same while copies and CPU kernels run at once, copies counted at their costs")      \
+    "node: host memory bandwidth while copies and CPU kernels run at once; a copied byte counts "  \
+    "dram.h2d_cost or dram.d2h_cost")                                                              \
   X(h2d_cost, "dram.h2d_cost", "1", 1e-3, 1e3, 1,                                                  \
-    "of that, what a byte copied to a GPU takes; a byte of a CPU kernel takes 1")                  \
-  X(d2h_cost, "dram.d2h_cost", "1", 1e-3, 1e3, 1, "the same of a byte copied from a GPU")          \
+    "host memory bandwidth that a byte copied to a GPU takes; a byte of a CPU kernel takes 1")     \
+  X(d2h_cost, "dram.d2h_cost", "1", 1e-3, 1e3, 1,                                                  \
+    "host memory bandwidth that a byte copied from a GPU takes; a byte of a CPU kernel takes 1")   \
   X(dram_process, "dram.process_bytes_per_s", "B/s", 1e6, 1e15, 1e15,                              \
-    "the same for one process that is not bound, whose pages crowd a few memory domains")          \
+    "host memory bandwidth of one process that is not bound to cores: its pages are in few "       \
+    "memory "                                                                                      \
+    "domains")                                                                                     \
   X(dram_unbound, "dram.unbound_efficiency", "1", 1e-2, 1, 0.7,                                    \
-    "share of host memory's rate that the teams of unbound ranks reach, far from their pages")     \
+    "fraction of host memory bandwidth that teams of unbound ranks reach: much of their traffic "  \
+    "is remote")                                                                                   \
   X(dma_weight, "dram.dma_weight", "1", 1e-2, 1e3, 1,                                              \
-    "how much more of its wish a copy gets than a CPU kernel when host memory is short")           \
+    "weight of copies against CPU kernels when host memory is saturated: each gets a part in "     \
+    "proportion to weight x its rate alone")                                                       \
   X(d2h_priority, "dram.d2h_priority", "1", 1e-2, 1e3, 1,                                          \
-    "how much more of its wish a copy from a GPU gets then than a copy to one")                    \
+    "weight of a copy from a GPU against a copy to one when host memory is saturated")             \
   X(cpu_beside_h2d, "dram.cpu_beside_h2d", "1", 1e-2, 1, 1,                                        \
-    "what a CPU kernel keeps of its own rate beside copies to GPUs: memory answers later")         \
-  X(cpu_beside_d2h, "dram.cpu_beside_d2h", "1", 1e-2, 1, 1, "the same beside copies from GPUs")    \
+    "fraction of its own rate that a CPU kernel keeps while a GPU copies in: memory latency "      \
+    "rises")                                                                                       \
+  X(cpu_beside_d2h, "dram.cpu_beside_d2h", "1", 1e-2, 1, 1,                                        \
+    "fraction of its own rate that a CPU kernel keeps while a GPU copies out")                     \
   X(cpu_adamw, "cpu.adamw_params_per_s", "P/s", 1e3, 1e13, NAN,                                    \
-    "fused AdamW (bf16 gradient in, bf16 weight out), threads without end, memory not in the way") \
+    "fused AdamW (bf16 gradient in, bf16 weight out), in the limit of many threads, not limited "  \
+    "by "                                                                                          \
+    "memory")                                                                                      \
   X(cpu_adamw_threads, "cpu.adamw_thread_scale", "1", 1e-2, 1e4, NAN,                              \
-    "threads n0 of its saturation n -> 1 - exp(-n / n0)")                                          \
+    "n0 in AdamW's rate on n threads: limit x (1 - exp(-n / n0))")                                 \
   X(cpu_adamw_ahead, "cpu.adamw_ahead_rate", "1", 0.3, 1.2, 0.92,                                  \
     "rate of AdamW that writes to other memory than it reads, of the rate in place")               \
   X(cpu_unscale, "cpu.unscale_params_per_s", "P/s", 1e3, 1e13, NAN,                                \
-    "separate pass over an fp32 gradient, saturated")                                              \
+    "separate unscale pass over an fp32 gradient, in the limit of many threads")                   \
   X(cpu_unscale_threads, "cpu.unscale_thread_scale", "1", 0, 1e4, 0,                               \
-    "threads n0 of its saturation; 0: as AdamW's")                                                 \
+    "n0 of the unscale pass; 0: AdamW's")                                                          \
   X(cpu_adamw_fp32, "cpu.adamw_fp32_params_per_s", "P/s", 1e3, 1e13, NAN,                          \
-    "AdamW with fp32 gradient, no cast, saturated (DeepSpeedCPUAdam)")                             \
+    "AdamW with fp32 gradient and no cast (DeepSpeedCPUAdam), in the limit of many threads")       \
   X(cpu_adamw_fp32_threads, "cpu.adamw_fp32_thread_scale", "1", 0, 1e4, 0,                         \
-    "threads n0 of its saturation; 0: as AdamW's")                                                 \
+    "n0 of AdamW with fp32 gradient; 0: AdamW's")                                                  \
   X(cpu_cast, "cpu.cast_params_per_s", "P/s", 1e3, 1e13, NAN,                                      \
-    "separate fp32 to bf16 cast, or back, saturated")                                              \
-  X(cpu_cast_threads, "cpu.cast_thread_scale", "1", 0, 1e4, 0,                                     \
-    "threads n0 of its saturation; 0: as AdamW's")                                                 \
+    "separate cast from fp32 to bf16 or back, in the limit of many threads")                       \
+  X(cpu_cast_threads, "cpu.cast_thread_scale", "1", 0, 1e4, 0, "n0 of the cast; 0: AdamW's")       \
   X(cpu_operation, "cpu.operation_ns", "ns", 0, 1e9, 0,                                            \
-    "what an operation of the CPU team takes besides its parameters: waking, uneven ends, word "   \
-    "of it")                                                                                       \
+    "fixed time of an operation of the CPU team: waking threads, uneven ends, signalling the end") \
   X(step_overhead, "deepspeed.step_overhead_ns", "ns", 0, 1e12, 25e6,                              \
-    "what DeepSpeed's step spends before and after its loop over subgroups")                       \
+    "time of DeepSpeed's step outside its loop over subgroups")                                    \
   X(cache_release, "deepspeed.cache_release_ns", "ns", 0, 1e12, 50e6,                              \
-    "what the prototype spends an iteration on giving cached GPU memory back")                     \
+    "time an iteration in which the interleaving prototype returns cached GPU memory")             \
   X(subgroup_overhead, "deepspeed.subgroup_overhead_ns", "ns", 0, 1e12, 1e6,                       \
-    "what DeepSpeed's step spends on a subgroup besides arithmetic and copies")                    \
+    "time of DeepSpeed's step for each subgroup besides arithmetic and copies")                    \
   X(nvlink, "nvlink.bytes_per_s", "B/s", 1e6, 1e15, NAN,                                           \
-    "between GPUs of a node, one GPU, one direction, as a ring collective sees it")                \
-  X(nvlink_latency, "nvlink.latency_ns", "ns", 0, 1e9, 10000, "one step of a ring within a node")  \
-  X(net, "network.bytes_per_s", "B/s", 1e6, 1e15, 12.5e9, "node: between nodes, one direction")    \
-  X(net_latency, "network.latency_ns", "ns", 0, 1e9, 20000, "one step of a ring between nodes")
+    "bandwidth of a ring collective between GPUs of a node, one GPU, one direction")               \
+  X(nvlink_latency, "nvlink.latency_ns", "ns", 0, 1e9, 10000,                                      \
+    "latency of one step of a ring within a node")                                                 \
+  X(net, "network.bytes_per_s", "B/s", 1e6, 1e15, 12.5e9,                                          \
+    "node: bandwidth to other nodes, one direction")                                               \
+  X(net_latency, "network.latency_ns", "ns", 0, 1e9, 20000,                                        \
+    "latency of one step of a ring between nodes")
 
 typedef struct {
   char name[96];
@@ -171,7 +200,7 @@ typedef struct {
   cJSON *document; /* owns the strings that `source` points into */
 } hk_machine;
 
-/* One line of the list, for walking it. */
+/* One line of the list, for iteration. */
 typedef struct {
   const char *field, *key, *unit, *meaning;
   double least, most, fallback; /* fallback NAN: required */
@@ -199,16 +228,16 @@ hk_status hk_machine_from_json(const cJSON *root, hk_machine *machine, hk_error 
 cJSON *hk_machine_to_json(const hk_machine *machine);
 void hk_machine_free(hk_machine *machine);
 
-/* Rate of a CPU kernel on `threads` threads, host memory not in the way:
- *   saturated x (1 - exp(-threads / n0)), n0 = `scale` or, where that is 0,
- *   cpu.adamw_thread_scale.
- * Fits the H200 probe's 4 / 8 / 12 / 16 threads (2.8 / 4.3 / 5.2 / 5.5 G/s) within 3 %. */
+/* Rate of a CPU kernel on `threads` threads, not limited by host memory, in parameters a second:
+ *   saturated x (1 - exp(-threads / n0)), n0 = `scale` or, if that is 0, cpu.adamw_thread_scale.
+ * Example: saturated = 6 G/s and n0 = 6.7 give 2.7 G/s on 4 threads and 5.4 G/s on 16. The curve is
+ * within 3 % of one H200 node's rates on 4, 8, 12 and 16 threads (2.8, 4.3, 5.2, 5.5 G/s). */
 double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
                    const hk_quantity *scale, double threads);
-/* That n0. */
+/* The n0 of that formula. */
 double hk_cpu_thread_scale(const hk_machine *machine, const hk_quantity *scale);
-/* Nanoseconds that an operation on the CPU takes besides its parameters: cpu.operation_ns, or 0 on
- * one thread, which waits for nobody. */
+/* Fixed time of an operation of the CPU team in nanoseconds: cpu.operation_ns, or 0 on one thread,
+ * which has no others to wake or to wait for. */
 double hk_cpu_start(const hk_machine *machine, double threads);
 
 /* The largest value that the other quantities of the machine allow for one of them, `quantity` (a

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Closing streams to memory, where glibc cuts the buffer to size and may fail to. */
+/* Closing streams to memory: glibc then shrinks the buffer, which can fail and leave *text NULL. */
 #include "core/memory_text.h"
 
 #include <stdbool.h>

@@ -7,9 +7,9 @@
 
 #include "core/error.h"
 
-/* Closes a stream of open_memstream, whose text the caller then owns. Out of memory, HK_ENVIRONMENT
- * and *text NULL: fclose says so only of what was written before, and may leave NULL and return 0.
- * `what` is for the message. */
+/* Closes a stream of open_memstream; the caller then owns *text. If memory ran out, even while the
+ * stream was written: HK_ENVIRONMENT, *text is NULL, and the message says that the memory was for
+ * `what`. (fclose alone does not report every such failure.) */
 hk_status hk_memory_text_close(FILE *stream, char **text, const char *what, hk_error *err);
 
 #endif

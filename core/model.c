@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parameter tensors of a model, in the order in which its framework registers them. That order
- * decides what a ZeRO-3 subgroup contains, so it is spelled out here layer by layer. */
+ * decides what a ZeRO-3 subgroup contains. */
 #include "core/model.h"
 
 #include <stdatomic.h>
@@ -77,8 +77,8 @@ static void llama_head(const hk_model *m, part_list *parts) {
 }
 
 /* -- The same shape as Megatron-DeepSpeed registers it ----------------------------------------
- * Read off the subgroup sizes in published logs (tests/data/subgroups.csv): the output projection
- * comes before the fused query, key and value. */
+ * Derived from the subgroup sizes in published logs (tests/data/subgroups.csv): the output
+ * projection comes before the fused query, key and value. */
 
 static void megatron_embedding(const hk_model *m, part_list *parts) {
   add_part(parts, "embedding.word_embeddings", "weight", m->vocab * m->hidden, HK_TP_SPLIT);
@@ -149,7 +149,7 @@ static void append(hk_model *model, const part_list *parts, const char *prefix, 
   }
 }
 
-/* In floating point, since the sum that is refused may not fit an int64. */
+/* In floating point: a sum that is too large for int64 must still be compared with the limit. */
 static double total_numel(const part_list *parts) {
   double sum = 0;
   for (size_t i = 0; i < parts->n; i++) sum += (double)parts->items[i].numel;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model: its parameter tensors in order, by blocks, and what a training step costs in arithmetic
- * and in memory. Either the shape of a decoder-only transformer, from which all of that follows, or
- * a document that lists tensors and blocks of any size ("hocket.model/1", model_document.c). */
+/* A model: its parameter tensors in order, by blocks, and the cost of a training step in arithmetic
+ * and memory. It is given either as the shape of a decoder-only transformer (config.json), from
+ * which the rest is derived, or as a document that lists tensors and blocks of any size
+ * ("hocket.model/1", model_document.c). */
 #ifndef HK_CORE_MODEL_H
 #define HK_CORE_MODEL_H
 
@@ -20,7 +21,7 @@ typedef enum {
   HK_ARCH_LISTED,  /* no shape: tensors and blocks are listed one by one */
 } hk_arch;
 
-/* How matrices of one sublayer are stored, which decides where a subgroup can end. */
+/* How a layer's matrices are stored as tensors. Decides where a DeepSpeed subgroup can end. */
 typedef enum {
   HK_LAYOUT_HF,       /* q, k, v, o, gate, up, down each a tensor (GPT-2: its own fused c_attn) */
   HK_LAYOUT_MEGATRON, /* norm, dense, fused qkv, norm, fused gate-up, down: the order in which
@@ -50,15 +51,15 @@ typedef struct {
   hk_dtype weight_type, grad_type; /* on the GPU */
 } hk_tensor;
 
-/* A block of a listed model. What a micro-step takes is for the model's micro_batch and seq; other
- * jobs' figures are in proportion to their tokens. */
+/* A block of a listed model. Its costs are for one micro-step with the model's micro_batch and seq;
+ * for other jobs they are scaled by the number of tokens. */
 typedef struct {
   char name[72];
   double forward_flops, backward_flops; /* backward_flops 0: not stated, see hk_model_backward_flops
                                          */
-  hk_bytes activations;                 /* what its forward leaves for its backward */
-  hk_bytes workspace;                   /* what its backward takes besides, and gives back */
-  double forward_ms, backward_ms;       /* measured; 0: not, so that FLOPs decide */
+  hk_bytes activations;                 /* saved by forward for backward */
+  hk_bytes workspace;                   /* temporary memory of backward */
+  double forward_ms, backward_ms;       /* measured; 0: not measured, FLOPs are used */
   size_t first_tensor, end_tensor;
   int64_t begin, numel; /* in the flat order of a single rank */
 } hk_block;
@@ -72,22 +73,22 @@ typedef struct {
   bool tied;             /* output projection shares the embedding */
   bool gated;            /* SwiGLU: three matrices in the MLP; else two */
   bool qkv_bias, o_bias, mlp_bias;
-  bool causal_half;   /* attention kernels that skip the masked half are not assumed: false */
+  bool causal_half;   /* attention kernels skip the masked half; always false at present */
   hk_tensor *tensors; /* in registration order: embedding, layers, head */
   size_t n_tensors;
   size_t embed_tensors, layer_tensors; /* every layer has as many, with the same sizes */
   hk_block *blocks;                    /* of a listed model: layers + 2 of them; else NULL */
   int64_t micro_batch, seq;            /* that the blocks' figures are for; listed models only */
-  bool mixed_types;                    /* not all weights and gradients have two bytes */
+  bool mixed_types;                    /* some weights or gradients do not have two bytes */
   int64_t parameters;                  /* sum over tensors; a tied output projection counts once */
   cJSON *config; /* the config.json or document it came from, kept so that a plan is
                     self-contained */
   struct hk_model_owners *owners; /* private: models that share tensors, blocks and config */
 } hk_model;
 
-/* Reads NAME|FILE (see hk_share_resolve), of a folder its config.json. `model` need not be
- * initialised; free with hk_model_free, which is safe on a zeroed model. Errors name the file and
- * the key. */
+/* Reads NAME|FILE (see hk_share_resolve); for a folder its config.json. `model` need not be
+ * initialised. Free with hk_model_free, safe on a zeroed model. Errors name the file and the key.
+ */
 hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err);
 /* From a parsed config.json or model document, which is copied. */
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,
@@ -105,8 +106,8 @@ hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *
 bool hk_model_is_document(const cJSON *config);
 hk_status hk_model_from_document(const cJSON *document, const char *name, hk_model *model,
                                  hk_error *err);
-/* A listed model of `blocks` blocks, whose costs are not known, from arrays: `block` counts from 0
- * here and must not decrease; `tp` is ignored. Copies everything. */
+/* A listed model of `blocks` blocks with unknown costs, from an array of tensors: here `block`
+ * counts from 0 and must not decrease, and `tp` is ignored. Copies everything. */
 hk_status hk_model_from_tensors(const char *name, const hk_tensor *tensors, size_t n, int blocks,
                                 hk_model *model, hk_error *err);
 
@@ -114,11 +115,11 @@ extern const char *const hk_dtype_names[HK_DTYPE_COUNT]; /* "bf16", "fp16", "fp3
 /* Fills the tensors and the counts from the shape above them; what hk_model_from_config calls
  * last. HK_INPUT if the parameters reach 2^53, up to where a double counts them exactly. */
 hk_status hk_model_build_tensors(hk_model *model, hk_error *err);
-/* What makes a model ready to be shared by hk_model_copy; its makers call it last. */
+/* Prepares a model for hk_model_copy. The functions that create models call it last. */
 hk_status hk_model_own(hk_model *model, hk_error *err);
 void hk_model_free(hk_model *model);
-/* Another model of the same tensors, which both share, so that neither may change them; each is
- * freed by itself, in any order and thread. */
+/* A copy that shares tensors, blocks and config with the original: neither may change them. Each is
+ * freed by itself, in any order and on any thread. */
 hk_status hk_model_copy(const hk_model *from, hk_model *to, hk_error *err);
 
 const char *hk_arch_name(hk_arch arch); /* "LlamaForCausalLM" */
@@ -142,12 +143,11 @@ int64_t hk_model_rank_parameters(const hk_model *model, int tp, int dp);
 double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                               int tp);
 
-/* Backward of one block: what a listed model states, else twice forward, and, in a layer, once more
+/* Backward of one block: as a listed model states it, else 2 x forward, or 3 x forward for a layer
  * with `checkpoint`. */
 double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                                int tp, bool checkpoint);
-/* Measured time of one block's forward or backward, in proportion to the job's tokens; 0 where none
- * was measured. */
+/* Measured time of one block's forward or backward, scaled by the job's tokens; 0: not measured. */
 hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int64_t micro_batch,
                            int64_t seq);
 
@@ -160,8 +160,8 @@ hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int6
  * loss; the embedding keeps nothing. Sizes beyond 2^62 bytes are reported as 2^62. */
 hk_bytes hk_model_activation_bytes(const hk_model *model, int block, int64_t micro_batch,
                                    int64_t seq, int tp, bool checkpoint);
-/* What exists besides, while one block's backward runs: the recomputed activations when
- * checkpointing, and the gradients of the largest intermediate. */
+/* Temporary bytes while one block's backward runs: recomputed activations if checkpointing, and the
+ * gradients of the widest intermediates. */
 hk_bytes hk_model_backward_workspace_bytes(const hk_model *model, int block, int64_t micro_batch,
                                            int64_t seq, int tp, bool checkpoint);
 
@@ -181,8 +181,8 @@ typedef enum {
                          equal pieces of at most the size (the last one may be shorter) */
 } hk_subgroup_rule;
 
-/* What one tensor puts into a rank's flat order: its part on one of `tp` ranks (rounded up where it
- * is split), divided by `dp` and rounded up again. */
+/* Parameters of a tensor in a rank's flat order: its part on one of `tp` ranks (rounded up if it is
+ * split), divided by `dp` and rounded up again. */
 int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp);
 
 /* Bytes of weights, or of gradients, of parameters begin .. end - 1 of a rank's flat order. */
@@ -194,8 +194,8 @@ hk_bytes hk_model_grad_bytes(const hk_model *model, int tp, int dp, int64_t begi
 hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_rule rule,
                              int64_t size, hk_subgroup **out, size_t *n, hk_error *err);
 
-/* Where a block lies in the same flat order: *begin to *end on one of dp ranks. Both rules share
- * it (ceil(numel / dp) a tensor), so subgroup and block intervals can be intersected. */
+/* Interval *begin .. *end - 1 of a block in the flat order of one of dp ranks. Subgroups of every
+ * rule are intervals of the same order, so the two can be intersected. */
 void hk_model_block_interval(const hk_model *model, int block, int tp, int dp, int64_t *begin,
                              int64_t *end);
 

@@ -9,7 +9,7 @@
 #include "core/model.h"
 #include "core/names.h"
 
-/* Far above any model there is, low enough that no product of two of them overflows. */
+/* Far above any existing model, and low enough that no product of two of them overflows. */
 #define MAX_LAYERS    10000
 #define MAX_HIDDEN    (1LL << 20)
 #define MAX_FFN       (1LL << 22)
@@ -70,7 +70,7 @@ static hk_status read_layout(const cJSON *config, hk_model *model, hk_error *err
   return HK_OK;
 }
 
-/* For models that derive the size of a head: hidden / heads, which must come out even. */
+/* Sets the size of a head to hidden / heads, which must be a whole number. */
 static hk_status derive_head_dim(hk_model *model, const char *hidden_key, const char *heads_key,
                                  const char *remedy, hk_error *err) {
   if (model->hidden % model->heads != 0)
@@ -97,7 +97,7 @@ static hk_status read_llama_heads(const cJSON *config, hk_model *model, hk_error
   return derive_head_dim(model, "hidden_size", "num_attention_heads", "; or give 'head_dim'", err);
 }
 
-/* Which biases there are: Mistral has none, Qwen2 always those of q, k and v. */
+/* Biases: Mistral has none, Qwen2 always has those of q, k and v. */
 static hk_status read_llama_biases(const cJSON *config, hk_model *model, hk_error *err) {
   if (model->arch == HK_ARCH_LLAMA || model->arch == HK_ARCH_QWEN3) {
     HK_TRY(hk_json_bool_or(config, "attention_bias", false, &model->qkv_bias, err));
@@ -174,7 +174,7 @@ static void name_from_path(const char *path, char *name, size_t size) {
   snprintf(name, size, "%.*s", (int)(end - base), base);
 }
 
-/* Of a folder, as a checkpoint is downloaded, the configuration is meant. */
+/* A folder, such as a downloaded checkpoint, stands for its config.json. */
 static hk_status enter_folder(char *path, size_t size, hk_error *err) {
   static const char file[] = "/config.json";
   struct stat status;

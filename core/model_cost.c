@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training step costs in arithmetic and in activation memory.
+/* The cost of a training step in arithmetic and activation memory.
  *
  * Assumptions throughout: bf16 activations (2 bytes), fp32 statistics; fused norms that keep their
  * input and recompute the normalised value; flash-style attention, which keeps q, k, v, its output
@@ -23,7 +23,7 @@ static const hk_block *listed(const hk_model *model, int block) {
   return &model->blocks[block - HK_BLOCK_EMBED];
 }
 
-/* Tokens of the job for each token that the model's figures are for. */
+/* Tokens of the job / tokens for which the listed model states its costs. */
 static double in_proportion(const hk_model *model, int64_t micro_batch, int64_t seq) {
   return (double)micro_batch * (double)seq / ((double)model->micro_batch * (double)model->seq);
 }
@@ -61,7 +61,7 @@ double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_b
 
 /* -- Activation memory ------------------------------------------------------------------------ */
 
-/* Bytes a token: on every rank, and divided among the tensor-parallel ranks. */
+/* Bytes per token: `whole` on every rank, `split` divided among the tensor-parallel ranks. */
 typedef struct {
   double whole, split;
 } token_bytes;
@@ -71,18 +71,16 @@ static double on_rank(token_bytes bytes, int64_t micro_batch, int64_t seq, int t
   return tokens * bytes.whole + ceil(tokens * bytes.split / tp);
 }
 
-/* A size beyond any memory stays comparable and may still be added to another one. */
+/* Limits a size to 2^62 bytes, so that it can still be compared and added. */
 static hk_bytes to_bytes(double bytes) {
   const double most = (double)(1LL << 62);
   return (hk_bytes)(bytes < most ? bytes : most);
 }
 
-/* What a layer keeps, per token, with h = hidden, q = heads x head_dim, k = kv_heads x head_dim,
- * a = heads, f = ffn:
- *   input of the first norm        2 h     the only thing kept when checkpointing
- *   its output, into q, k, v       2 h
- *   q, k, v after rotation         2 q + 4 k     rotation itself needs nothing kept
- *   q and k before their norms     2 q + 2 k     Qwen3 only
+/* What a layer saves for backward, per token, with h = hidden, q = heads x head_dim, k = kv_heads x
+ * head_dim, a = heads, f = ffn: input of the first norm        2 h     the only thing kept when
+ * checkpointing its output, into q, k, v       2 h q, k, v after rotation         2 q + 4 k
+ * rotation itself needs nothing kept q and k before their norms     2 q + 2 k     Qwen3 only
  *   attention output, into o       2 q
  *   softmax statistic              4 a
  *   input of the second norm       2 h

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Listed models: tensors and blocks of any size, from a document or from arrays. A model keeps its
- * document, so that a plan is self-contained; one from arrays writes its own. */
+ * document, because plan files contain it; a model from arrays gets a generated document. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static hk_status make_room(hk_model *model, size_t tensors, size_t blocks, hk_er
   return HK_ENVIRONMENT;
 }
 
-/* Takes over *tensor as the next one; its block counts from 0. */
+/* Appends *tensor, whose block counts from 0. */
 static hk_status append(hk_model *model, hk_tensor *tensor, hk_error *err) {
   const int blocks = (int)model->layers + 2, block = tensor->block;
   const int least =

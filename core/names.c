@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names that people type: the nearest known one, and the presets that ship in share/. */
+/* Suggestions for mistyped names, and the presets in share/. */
 #include "core/names.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@
 #define HK_INSTALLED_SHARE "/usr/local/share/hocket"
 #endif
 
-#define MAX_NAME 96 /* names that are compared; a longer one is no typing error */
+#define MAX_NAME 96 /* longest name that is compared */
 #define MAX_PATH 4096
 
 /* -- Nearest name -------------------------------------------------------------------------- */
@@ -64,8 +64,8 @@ const char *hk_nearest(const char *typed, const char *const *names, size_t n) {
   for (size_t i = 0; i < n; i++) {
     if (strnlen(names[i], MAX_NAME + 1) > MAX_NAME) continue;
     int distance = edit_distance(typed, names[i]);
-    /* A part of a name was meant more surely than a different name of like spelling, and names
-     * that share no letter are no likeness, however short. */
+    /* A name that contains `typed` is preferred to one of similar spelling. Names that differ in
+     * every letter are not similar, however short they are. */
     bool part = length >= 3 && strcasestr(names[i], typed);
     if (!part && (distance > most || distance >= length)) continue;
     int rank = part ? distance : distance + MAX_NAME;
@@ -89,7 +89,7 @@ const char *hk_join(const char *const *names, size_t n, char *buffer, size_t siz
 
 static char found_share[MAX_PATH];
 
-/* Whether BASE/TAIL is a share folder; then it is the one found. */
+/* Whether BASE/TAIL is a share folder; if so, its path is in found_share. */
 static bool try_share(const char *base, const char *tail) {
   char probe[MAX_PATH + 16];
   int length = snprintf(found_share, sizeof found_share, "%s/%s", base, tail);
@@ -142,7 +142,7 @@ static int is_preset(const struct dirent *entry) {
 
 /* Sorted, without the suffix. */
 static hk_status names_of(struct dirent *const *entries, size_t n, char ***names, hk_error *err) {
-  /* One more, so that an empty folder is no lack of memory. */
+  /* One more than needed: calloc(0) may return NULL, which is not a lack of memory. */
   char **list = calloc(n + 1, sizeof *list);
   if (!list) return hk_fail_memory(err, (n + 1) * sizeof *list, "a list of presets");
   for (size_t i = 0; i < n; i++) {
@@ -187,7 +187,7 @@ void hk_names_free(char **names, size_t n) {
   free(names);
 }
 
-/* What to say of a name that no preset has. */
+/* The error for a name that no preset has. */
 static hk_status fail_unknown(const char *kind, const char *name, hk_error *err) {
   const int singular = (int)strlen(kind) - 1; /* "models" -> "model", also the subcommand */
   char **names;

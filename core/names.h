@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names that people type: finding the nearest one, and finding what ships in share/. */
+/* Names that people type: suggesting the nearest known one, and finding the files in share/. */
 #ifndef HK_CORE_NAMES_H
 #define HK_CORE_NAMES_H
 
@@ -8,7 +8,7 @@
 #include "core/error.h"
 
 /* The entry of names[0..n) nearest to `typed` by edit distance (insert, delete, substitute,
- * transpose; case ignored), or NULL when none is near enough to be meant. */
+ * transpose; case ignored), or NULL if none is similar. */
 const char *hk_nearest(const char *typed, const char *const *names, size_t n);
 
 /* "a, b, c", cut if it does not fit. Returns `buffer`. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A binary heap of operation ids. (priority, id) is a total order, so the order in which equals
- * came in plays no part. */
+/* A binary heap of operation ids. (priority, id) is a total order, so the result does not depend on
+ * the order of insertion. */
 #include "core/pick.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans as values: made, copied, checked, counted. Their JSON form is in plan_json.c. */
+/* Creates, copies, checks and sums up plans. Their JSON form is in plan_json.c. */
 #include "core/plan.h"
 
 #include <stdio.h>
@@ -67,10 +67,11 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
 
 #define DEFAULT_BUFFERS 4
 
-/* Staging fills and drains its pipeline with a piece each way: of 256 pieces that is below 1 % of
- * an update, where on an H200 pieces of 20 M of a small share reached 0.963 of the duplex limit and
- * pieces of 5 M 0.975 to 0.98. From 20 M on, larger pieces only move slower (100 M: 6 %);
- * below 1 M, launches would show. */
+/* Default size of a piece: 1/256 of the rank's parameters, 1 M to 20 M.
+ * Upper limit: the staging pipeline fills with one piece and drains with one. With 256 pieces that
+ * is below 1 % of an update. On an H200 pieces of 5 M reached 0.975 to 0.98 of the duplex limit,
+ * pieces of 20 M 0.963, and pieces of 100 M were 6 % slower.
+ * Lower limit: below 1 M parameters, launch latencies become visible. */
 #define PIECES      256
 #define MILLION     1000000LL
 #define LEAST_PIECE (1 * MILLION)
@@ -88,7 +89,7 @@ static int64_t default_piece(const hk_plan *plan) {
 static hk_status check_runtime(hk_runtime runtime, const hk_model *model, hk_error *err) {
   if (runtime != HK_RUNTIME_DEEPSPEED || model->arch != HK_ARCH_LISTED) return HK_OK;
   return hk_fail(err, HK_INPUT,
-                 "%s is a list of tensors: what DeepSpeed does with it is known for transformers "
+                 "%s is a list of tensors: hocket knows what DeepSpeed does for transformers "
                  "only; use runtime hocket",
                  model->name);
 }
@@ -165,7 +166,7 @@ void hk_plan_free(hk_plan *plan) {
   memset(plan, 0, sizeof *plan);
 }
 
-/* What a plan must be for its update to run beside anything. */
+/* What an overlap requires of a plan. */
 static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
   const char *name = hk_overlap_names[plan->overlap];
   for (size_t i = 0; i < plan->n_subgroups; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan document, "hocket.plan/1" or, with what an overlap needs besides, "hocket.plan/2":
- * everything a simulator or an engine needs, the model's config included, so that a plan can be run
- * on a machine that has never seen the model. A member "profile" is the document of the machine
- * where its name alone would not find it (cli/setup.h); it is none of the plan's. */
+/* The plan document: "hocket.plan/1", or "hocket.plan/2" for plans with an overlap. It holds all
+ * that the simulator or the engine needs, the model's config included, so a plan runs on a machine
+ * that does not have the model. The member "profile" is the machine's document, if its name would
+ * not find it; the command line writes and reads it (cli/setup.h), this file ignores it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,8 +61,7 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
 }
 
-/* Whether a subgroup may run ahead is said only where some overlap lets it; whether its weights are
- * early, only where they are. */
+/* "ahead" is written with an overlap only, "early" only if it is true. */
 static bool add_ahead(cJSON *item, const hk_plan *plan, size_t i) {
   const hk_plan_subgroup *s = &plan->subgroups[i];
   return plan->overlap == HK_OVERLAP_NONE ||
@@ -251,14 +250,14 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
 
 /* -- keys --------------------------------------------------------------------------------- */
 
-/* What is misspelt or of a later hocket would make another schedule: it is not ignored. Nothing is
- * said of the model's configuration, which is not hocket's. */
+/* Unknown keys are errors: a misspelt key, or one of a later hocket, would mean another schedule.
+ * The model's config is not checked, because its format is not hocket's. */
 static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {"schema",   "model",     "machine", "profile", "job",
                                           "policy",   "runtime",   "flush",   "staging", "cpu",
                                           "subgroup", "subgroups", "order",   "overlap"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
-  const size_t n_root = sizeof root_keys / sizeof *root_keys; /* the last: with an overlap */
+  const size_t n_root = sizeof root_keys / sizeof *root_keys; /* "overlap", the last: plan/2 only */
   static const struct {
     const char *object, *keys[7];
     size_t n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's parameters in their flat order: what tensors and blocks contribute, where a block
- * lies, and how the whole is cut into subgroups. */
+/* One rank's parameters in flat order: the shares of tensors and blocks, the interval of a block,
+ * and the division into subgroups. */
 #include <stdlib.h>
 
 #include "core/model.h"
@@ -22,7 +22,7 @@ static int64_t tensors_share(const hk_model *model, size_t first, size_t end, in
   return sum;
 }
 
-/* All layers have the same tensors, so a block's first tensor is a multiplication away. */
+/* All layers of a model that is not listed have the same tensors. */
 static int64_t block_share(const hk_model *model, int block, int tp, int dp) {
   if (model->blocks != NULL) {
     const hk_block *listed = &model->blocks[block - HK_BLOCK_EMBED];
@@ -104,11 +104,12 @@ static size_t cut_exact(int64_t total, int64_t size, hk_subgroup *out) {
   return n;
 }
 
-/* Pieces of a large block are of multiples of this many parameters, but for the last one, so that
- * they begin where vectors and pages do. */
+/* Subgroups of a large block, except its last, have multiples of this many parameters, so that they
+ * begin at vector and page boundaries. */
 #define ALIGNED 4096
 
-/* The size of the pieces of a block: equal, at most `size`, and aligned where that costs little. */
+/* Size of a block's subgroups: equal, at most `size`, and a multiple of ALIGNED if that enlarges
+ * them by no more than 1/16. */
 static int64_t block_piece(int64_t share, int64_t size) {
   if (share <= size) return share;
   const int64_t equal = divide_up(share, divide_up(share, size));
@@ -116,7 +117,7 @@ static int64_t block_piece(int64_t share, int64_t size) {
   return aligned <= size && aligned - equal <= equal / 16 ? aligned : equal;
 }
 
-/* Counts, and writes to `out` unless that is NULL. */
+/* Returns the number of subgroups, and writes them to `out` unless it is NULL. */
 static size_t cut_blocks(const hk_model *model, int tp, int dp, int64_t size, hk_subgroup *out) {
   size_t n = 0;
   int64_t at = 0;
@@ -146,11 +147,12 @@ hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_
     most = (int64_t)model->n_tensors;
   if (rule == HK_SUBGROUP_BLOCKS) most = (int64_t)cut_blocks(model, tp, dp, size, NULL);
   if (most > MAX_SUBGROUPS)
-    return hk_fail(err, HK_INPUT,
-                   "a subgroup size of %lld cuts a rank's %lld parameters into %lld subgroups; at "
-                   "most %lld are supported: choose a size of at least %lld",
-                   (long long)size, (long long)total, (long long)most, MAX_SUBGROUPS,
-                   (long long)divide_up(total, MAX_SUBGROUPS));
+    return hk_fail(
+        err, HK_INPUT,
+        "a subgroup size of %lld divides a rank's %lld parameters into %lld subgroups; at "
+        "most %lld are supported: choose a size of at least %lld",
+        (long long)size, (long long)total, (long long)most, MAX_SUBGROUPS,
+        (long long)divide_up(total, MAX_SUBGROUPS));
   hk_subgroup *cut = calloc((size_t)most, sizeof *cut);
   if (!cut) return hk_fail_memory(err, (size_t)most * sizeof *cut, "the subgroups");
   if (rule == HK_SUBGROUP_BLOCKS)

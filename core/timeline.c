@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timelines: room for the spans and counters, and what follows from them. */
+/* Timelines: allocation of spans and counters, and the quantities derived from them. */
 #include "core/timeline.h"
 
 #include <inttypes.h>
@@ -70,7 +70,7 @@ hk_status hk_counter_add(hk_counter *counter, hk_ns time, double value, hk_error
     return hk_fail(err, HK_INPUT, "counter '%s': sample at %" PRId64 " ns is not a finite number",
                    counter->name, time);
   }
-  /* Take back what is replaced first: what replaces it may equal the value before both. */
+  /* Drop the replaced sample first: the new one may have the value of the sample before it. */
   if (counter->n && time == last) counter->n--;
   if (counter->n && value == counter->samples[counter->n - 1].value) return HK_OK;
   HK_TRY(make_room(counter, err));
@@ -85,8 +85,8 @@ const hk_counter *hk_timeline_find(const hk_timeline *timeline, const char *name
   return NULL;
 }
 
-/* The lowest and the highest of samples [begin, end), in order of time; one if they are the same.
- */
+/* Writes the lowest and the highest of samples [begin, end), in order of time; one if both are the
+ * same sample. Returns the number written. */
 static size_t keep_extremes(const hk_sample *samples, size_t begin, size_t end, hk_sample *out) {
   size_t low = begin, high = begin;
   for (size_t i = begin; i < end; i++) {
@@ -116,7 +116,8 @@ size_t hk_counter_curve(const hk_counter *counter, hk_sample *out, size_t most) 
   return kept;
 }
 
-/* Operations of the last iteration, and when the computation of the one before it was over. */
+/* The first operation of the last iteration. *begin: when the last backward of the iteration before
+ * ended. */
 static size_t last_iteration(const hk_graph *graph, const hk_timeline *timeline, hk_ns *begin) {
   *begin = 0;
   if (graph->iterations <= 1) return 0;
@@ -141,14 +142,14 @@ void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline) {
     timeline->phase_begin[phase] = timeline->phase_end[phase] = 0;
     if (!present[phase]) continue;
     timeline->phase_begin[phase] = previous;
-    /* A phase that was over before the one in front of it is empty, not negative. */
+    /* A phase that ended before the previous one has length 0, not a negative length. */
     previous = hk_max(previous, last_end[phase]);
     timeline->phase_end[phase] = previous;
   }
   timeline->makespan = previous;
 }
 
-/* Of operations on one lane that picks. */
+/* Orders operations of one lane by the time at which they ran. */
 static int by_start(const void *left, const void *right, void *context) {
   const hk_span *spans = ((const hk_timeline *)context)->spans;
   const int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
@@ -157,7 +158,7 @@ static int by_start(const void *left, const void *right, void *context) {
   return a < b ? -1 : a > b;
 }
 
-/* Puts the operations of one lane, gathered in `ids`, where they stand in `order`. */
+/* Sorts the places of `order` that belong to one lane. `ids`: scratch. */
 static void order_lane(const hk_graph *graph, const hk_timeline *timeline, int32_t lane,
                        int32_t *ids, int32_t *order) {
   const int32_t n = (int32_t)graph->n_ops;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A timeline: when each operation of a graph ran, by whoever ran it. Operation ids are the graph's,
- * so comparing two timelines of one graph is a join. */
+/* A timeline: when each operation of a graph ran, in the simulator or in the engine. Operation ids
+ * are the graph's, so two timelines of one graph are compared by joining on the id. */
 #ifndef HK_CORE_TIMELINE_H
 #define HK_CORE_TIMELINE_H
 
@@ -8,8 +8,8 @@
 
 typedef struct {
   hk_ns ready; /* dependencies met and lane free */
-  hk_ns start; /* later, where the runner itself was late or, in the simulator, for what is left of
-                  a hop */
+  hk_ns start; /* >= ready. Simulator: later by the rest of a hop (gpu.hop_ns). Engine: later by its
+                  own queueing */
   hk_ns end;
 } hk_span;
 
@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
   hk_ns time;
-  double value; /* from `time` until the next sample */
+  double value; /* holds from `time` until the next sample */
 } hk_sample;
 
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
 } hk_counter;
 
 typedef struct {
-  hk_span *spans; /* one an operation, index = id */
+  hk_span *spans; /* [operation id] */
   size_t n_spans;
   hk_ns phase_begin[HK_PHASE_COUNT], phase_end[HK_PHASE_COUNT]; /* both 0: phase absent */
   hk_ns makespan;
@@ -42,31 +42,32 @@ typedef struct {
 hk_status hk_timeline_init(const hk_graph *graph, hk_timeline *timeline, hk_error *err);
 void hk_timeline_free(hk_timeline *timeline);
 
-/* A new counter; index or -1. A later sample at the same time replaces the earlier one; a sample
- * equal to the last value is dropped. */
+/* Adds a counter and returns its index; -1 with err set. */
 int hk_timeline_counter(hk_timeline *timeline, const char *name, const char *unit, double capacity,
                         hk_error *err);
+/* Adds a sample, in order of time. A sample at the time of the last one replaces it; a sample with
+ * the last one's value is dropped. */
 hk_status hk_counter_add(hk_counter *counter, hk_ns time, double value, hk_error *err);
 
 /* The counter of that name, or NULL. */
 const hk_counter *hk_timeline_find(const hk_timeline *timeline, const char *name);
-/* At most `most` (>= 4) samples that stand for the counter's, in order of time: all of them if they
- * are no more; else the first, the last, and of equal runs of those between the lowest and the
- * highest, so that no extreme is lost. Returns how many were written to `out`. */
+/* Reduces a counter to at most `most` (>= 4) samples, in order of time, without losing an extreme:
+ * the first, the last, and of each of (most - 2) / 2 equal runs of the samples between them the
+ * lowest and the highest. Returns the number written to `out`; all samples if there are few. */
 size_t hk_counter_curve(const hk_counter *counter, hk_sample *out, size_t most);
 
-/* Fills phase_begin/phase_end/makespan from the spans: a phase ends when its last operation ends
- * and begins where the one before it ended (forward at 0). Of unrolled iterations: the phases of
- * the last one, whose forward begins where the computation of the one before ended. */
+/* Sets phase_begin, phase_end and makespan from the spans. A phase ends when its last operation
+ * ends, and begins when the phase before it ended (forward: at 0). Of several iterations these are
+ * the phases of the last one; its forward begins when the last backward of the one before ended. */
 void hk_timeline_phases(const hk_graph *graph, hk_timeline *timeline);
 
-/* The order in which operations had their lanes: writes all ids to `order` such that those of each
- * lane stand in the order in which they ran, where the lane picks, and in the graph's, where not.
- * Without lanes that pick that is 0, 1, 2, ... */
+/* Writes all operation ids to `order` so that the ids of each lane that picks are in the order in
+ * which they ran, and the ids of other lanes in the graph's. Without lanes that pick: 0, 1, 2, ...
+ */
 hk_status hk_timeline_order(const hk_graph *graph, const hk_timeline *timeline, int32_t *order,
                             hk_error *err);
 
-/* Sum over a lane's operations of (end - start) within [begin, end). */
+/* Time within [begin, end) in which the lane ran an operation. */
 hk_ns hk_lane_busy(const hk_graph *graph, const hk_timeline *timeline, int32_t lane, hk_ns begin,
                    hk_ns end);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock; times, sizes and counts as people read them: three significant digits and a unit. */
+/* The clock, and formats for people: times and sizes with three significant digits and a unit. */
 #include "core/units.h"
 
 #include <math.h>
@@ -12,11 +12,12 @@ hk_ns hk_now(void) {
   return (hk_ns)t.tv_sec * HK_NS_PER_S + t.tv_nsec;
 }
 
-/* `value` of units[0], each further unit `base` of the one before it. units[0] is exact. */
+/* `value` is in units[0]; each further unit is `base` times the one before it. Values in units[0]
+ * are printed as whole numbers. */
 static const char *format_scaled(double value, double base, const char *const *units,
                                  size_t n_units, char *buffer, size_t size) {
   size_t unit = 0;
-  /* What would round to `base` of this unit is already one of the next. */
+  /* A value that would round to `base` is printed in the next unit. */
   while (unit + 1 < n_units && fabs(value) >= base - 0.5) {
     value /= base;
     unit++;
@@ -40,7 +41,7 @@ const char *hk_format_bytes(hk_bytes n, char *buffer, size_t size) {
 const char *hk_format_count(int64_t n, char *buffer, size_t size) {
   char text[32];
   char *p = text + sizeof text;
-  /* Unsigned, because -INT64_MIN is no int64_t. */
+  /* Unsigned, because -INT64_MIN does not fit in int64_t. */
   uint64_t rest = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
   int digits = 0;
   *--p = '\0';

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units, their minimum and maximum, and the clock. Time is integer nanoseconds and memory integer
- * bytes everywhere; rates are double, per second. A name carries its unit where the type cannot. */
+/* Units of time and memory, and the clock. Time is int64 nanoseconds and memory int64 bytes
+ * everywhere; rates are double, per second. Names carry the unit where the type does not. */
 #ifndef HK_CORE_UNITS_H
 #define HK_CORE_UNITS_H
 
@@ -19,7 +19,7 @@ typedef int64_t hk_bytes; /* bytes */
 #define HK_MIB      (1LL << 20)
 #define HK_GIB      (1LL << 30)
 
-/* Of times, sizes and counts alike. */
+/* For times, sizes and counts. */
 static inline int64_t hk_min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
@@ -36,7 +36,7 @@ static inline double hk_s(hk_ns t) {
   return (double)t / HK_NS_PER_S;
 }
 
-/* CLOCK_MONOTONIC: only differences mean anything, and setting the time of day does not move it. */
+/* CLOCK_MONOTONIC: only differences are meaningful; setting the time of day does not change it. */
 hk_ns hk_now(void);
 
 /* "12.3 ms", "1.25 s", "850 us", "17 ns". Returns `buffer`. 16 bytes are enough. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* How much of an update runs ahead of the norm: as much as host memory has room for spares. */
+/* Which subgroups run ahead of the norm: as many as host memory has spares for. */
 #include "core/bytes.h"
 #include "sim/forecast.h"
 

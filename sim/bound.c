@@ -10,23 +10,24 @@
 
 #include "core/bytes.h"
 
-/* Rows of the programme: resources, then kernels that are slower than any resource makes them. */
+/* Rows of the programme: resources, then the kernels' own rates, which may be lower than resources
+ * allow. */
 enum {
   ROW_CPU = HK_RES_COUNT,
   ROW_MAPPED,
   ROW_COUNT,
 };
 
-/* Times instead of uses: rows of bytes and of core seconds differ by nine orders of magnitude, more
- * than a solver's tolerance. */
+/* Rows contain times instead of uses: uses in bytes and in core seconds differ by nine orders of
+ * magnitude, more than the solver's tolerance allows. */
 typedef struct {
-  double time[ROW_COUNT][HK_ROUTE_COUNT]; /* nanoseconds for which a parameter fills the row, all
-                                             sharing ranks together */
-  double most_resident;                   /* share of parameters that fits on the GPU */
-  double least_resident; /* share that must be there because the host has no room */
+  double time[ROW_COUNT][HK_ROUTE_COUNT]; /* ns in which one parameter of each rank that shares the
+                                             row uses all of its capacity */
+  double most_resident;                   /* fraction of parameters whose state fits on the GPU */
+  double least_resident;                  /* fraction for which the host has no memory */
 } hk_programme;
 
-/* What demands need to know of a graph: one rank that stands for those of its node. */
+/* The fields of a graph that hk_demand_of reads: one rank that represents those of its node. */
 static hk_graph node_of(const hk_job *job) {
   return (hk_graph){.ranks = 1,
                     .multiplicity = job->gpus,
@@ -35,9 +36,9 @@ static hk_graph node_of(const hk_job *job) {
                     .tp = job->tp};
 }
 
-/* CPU kernels: the better of the two AdamWs. Few threads are the most efficient, n0 / rate core
- * seconds a parameter; all cores are the fastest for one rank. `ahead`: updates may run ahead
- * of the norm, at cpu.adamw_ahead_rate, which is above 1. */
+/* CPU kernels: the better of the two AdamWs. Few threads are the most efficient (n0 / rate core
+ * seconds per parameter); all cores are the fastest for one rank. `ahead`: updates may run ahead of
+ * the norm, at cpu.adamw_ahead_rate where that is above 1. */
 static void fill_cpu(hk_programme *lp, int ranks, bool ahead, const hk_machine *m) {
   const double best = ahead ? m->cpu_adamw_ahead.value : 1;
   const hk_quantity *const rates[] = {&m->cpu_adamw, &m->cpu_adamw_fp32};
@@ -51,8 +52,8 @@ static void fill_cpu(hk_programme *lp, int ranks, bool ahead, const hk_machine *
   lp->time[ROW_CPU][HK_ROUTE_CPU] = 1e9 / fastest / best;
 }
 
-/* The cheapest way to update one parameter on each route, as the union of what any runtime here
- * needs: fewer bytes than these is a different algorithm, not a better schedule. */
+/* Times per parameter and route, with the fewest bytes that any runtime moves. Fewer bytes would be
+ * a different algorithm, not a better schedule. */
 static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
   const hk_graph one = node_of(&plan->job);
   const bool ahead = plan->overlap == HK_OVERLAP_BOTH && m->cpu_adamw_ahead.value > 1;
@@ -130,7 +131,7 @@ static void load(glp_prob *p, const hk_programme *lp) {
 /* Solves, with every call of GLPK that may fail. */
 static int solve_programme(const hk_programme *lp, hk_bound *bound, double y[ROW_COUNT],
                            bool *optimal) {
-  glp_term_out(GLP_OFF); /* GLPK keeps an environment a thread, which prints unless told not to */
+  glp_term_out(GLP_OFF); /* GLPK's environment is one per thread; its output is switched off */
   glp_prob *p = glp_create_prob();
   load(p, lp);
   glp_smcp parameters;
@@ -205,13 +206,13 @@ static void name_binding(hk_bound *bound) {
   }
 }
 
-/* Rounded down, with room for the rounding of the sums above. */
+/* Rounded down by more than the rounding error of the sums above. */
 static hk_ns floor_ns(double ns) {
   return (hk_ns)floor(fmin(ns * (1 - 1e-9), 0x1p62));
 }
 
-/* Every update waits for the barrier, and the barrier moves nothing: whatever the resources need
- * comes on top of it. */
+/* Latency of the barrier. Every update waits for it, and it uses no resource, so it adds to the
+ * time of the resources. */
 static hk_ns barrier_ns(const hk_graph *graph, const hk_machine *machine) {
   const hk_op barrier = {.kind = HK_OP_BARRIER};
   return hk_demand_of(graph, &barrier, machine).latency;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Lower bounds on the period of a cyclic graph (period.h). In the long run each resource and each
- * lane must do an iteration's work a period; and where operation v of an iteration is a chain of
- * length L behind operation v of the one before, a period is at least L. */
+/* Lower bounds of the period of a cyclic graph (period.h). On average each resource and each lane
+ * does one iteration's work per period. If a chain of length L leads from operation v of one
+ * iteration to v of the next, the period is at least L. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "sim/state.h"
 
 static void bind(hk_period_bound *bound, double ns, const char *prefix, const char *name) {
-  /* Rounded down, with room for the rounding of sums. */
+  /* Rounded down by more than the rounding error of the sums. */
   const hk_ns whole = (hk_ns)floor(fmin(ns * (1 - 1e-9), 0x1p62));
   if (whole <= bound->period_ns) return;
   bound->period_ns = whole;
@@ -37,7 +37,7 @@ static void bind_resources(const hk_graph *g, size_t each, const hk_machine *mac
          hk_resource_name((hk_resource)r));
 }
 
-/* What an operation takes at least, rounded down where the simulator rounds up. */
+/* Least time of an operation, rounded down where the simulator rounds up. */
 static hk_ns least(const hk_graph *g, size_t id, const hk_machine *machine) {
   hk_ns latency, work;
   hk_time_alone(g, &g->ops[id], machine, &latency, &work);
@@ -54,8 +54,9 @@ static hk_status bind_lanes(const hk_graph *g, size_t each, const hk_ns *times,
   return HK_OK;
 }
 
-/* Chains that go through an operation `from` of the first iteration, in the first two. `begin`:
- * scratch, when an operation can begin at the earliest after that one began; -1: not behind it. */
+/* Length of the longest chain from operation `from` of the first iteration to the same one of the
+ * second. `begin`: scratch, the earliest begin of each operation after that of `from`; -1: no chain
+ * leads there. */
 static hk_ns cycle_through(const hk_graph *g, size_t each, const hk_machine *machine,
                            const hk_ns *times, size_t from, hk_ns *begin, hk_ns *lane_end) {
   for (size_t l = 0; l < g->n_lanes; l++) lane_end[l] = -1;

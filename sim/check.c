@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* docs/simulator.md's invariants, verified while running (rates) and afterwards (order, lanes,
- * conservation, memory). `simulate --check` and every property test run under them. */
+/* The invariants of docs/simulator.md, checked while running (rates) and afterwards (order, lanes,
+ * conservation, memory). `simulate --check` and every property test check them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/state.h"
 
-/* Rounding of sums of doubles, relative. */
+/* Relative rounding error of sums of doubles. */
 #define CLOSE 1e-9
 
 static hk_status broken(const hk_sim_state *s, const char *what, int32_t op) {
@@ -16,7 +16,7 @@ static hk_status broken(const hk_sim_state *s, const char *what, int32_t op) {
                  (int)op, hk_op_label(s->graph, op, label, sizeof label), (long long)s->now);
 }
 
-/* No resource over capacity; every activity at its cap or on a full resource. */
+/* No resource is over its capacity; every activity is at its cap or uses a full resource. */
 hk_status hk_check_rates(const hk_sim_state *s, int n_activities) {
   for (int r = 0; r < s->n_resources; r++) {
     if (s->used[r] > s->capacity[r] * (1 + CLOSE)) {
@@ -50,8 +50,8 @@ hk_status hk_check_rates(const hk_sim_state *s, int n_activities) {
                        n_activities, seen);
 }
 
-/* When all that an operation depends on has ended, but for the operation before it on its lane;
- * with hops, or without. */
+/* When the dependencies of an operation ended, without the operation before it on its lane; with or
+ * without hops. */
 static hk_ns dependencies_met(const hk_sim_state *s, int32_t id, bool hops) {
   const hk_graph *g = s->graph;
   hk_ns met = 0;
@@ -62,7 +62,7 @@ static hk_ns dependencies_met(const hk_sim_state *s, int32_t id, bool hops) {
   return met;
 }
 
-/* One operation of a lane that was free from `lane_end` on. */
+/* Checks one operation of a lane that was free from `lane_end` on. */
 static hk_status check_start(const hk_sim_state *s, int32_t id, hk_ns lane_end) {
   const hk_span *span = &s->result->timeline.spans[id];
   const hk_ns earliest = hk_max(lane_end, dependencies_met(s, id, true));
@@ -75,8 +75,8 @@ static hk_status check_start(const hk_sim_state *s, int32_t id, hk_ns lane_end) 
   return HK_OK;
 }
 
-/* What a lane took was the best of what had been waiting when it took it; of what came at that very
- * moment it may not have known. `order`: the lane's operations as they ran, n of them. */
+/* When a lane that picks took an operation, no better one was ready. Operations that became ready
+ * at that very instant are not compared. `order`: the lane's n operations as they ran. */
 static hk_status check_picks(const hk_sim_state *s, const int32_t *order, int32_t n) {
   const hk_span *spans = s->result->timeline.spans;
   for (int32_t i = 0; i < n; i++) {
@@ -89,7 +89,7 @@ static hk_status check_picks(const hk_sim_state *s, const int32_t *order, int32_
   return HK_OK;
 }
 
-#define MOST_PICKS_CHECKED 2000 /* of a lane: the check takes the square of it */
+#define MOST_PICKS_CHECKED 2000 /* per lane: the check is quadratic */
 
 static hk_status check_picking_lane(const hk_sim_state *s, int32_t lane, const int32_t *order,
                                     int32_t *of_lane) {
@@ -99,8 +99,8 @@ static hk_status check_picking_lane(const hk_sim_state *s, int32_t lane, const i
   return check_picks(s, of_lane, n);
 }
 
-/* Every operation ran once, alone and in order on its lane, and as soon as its dependencies let it.
- */
+/* Every operation ran once, alone and in order on its lane, and as early as its dependencies
+ * allowed. */
 static hk_status check_order(const hk_sim_state *s) {
   const hk_graph *g = s->graph;
   hk_ns *lane_end = calloc(g->n_lanes + 1, sizeof *lane_end);
@@ -123,8 +123,8 @@ static hk_status check_order(const hk_sim_state *s) {
   return status;
 }
 
-/* What the rates integrated to is what the operations had to do. Each operation may add what a
- * rate does in the nanosecond to which its end was rounded up. */
+/* The integral of the rates equals the work of the operations. Each operation may exceed its work
+ * by what it does in one nanosecond, because its end was rounded up. */
 static hk_status check_conservation(const hk_sim_state *s) {
   const hk_graph *g = s->graph;
   double expected[HK_RES_COUNT] = {0}, slack[HK_RES_COUNT] = {0};
@@ -149,8 +149,8 @@ static hk_status check_conservation(const hk_sim_state *s) {
   return HK_OK;
 }
 
-/* Memory was never negative (peaks are reported, not judged, here), and a whole iteration gives
- * back what it took. */
+/* Memory in use was never negative, and a whole iteration frees what it allocated. Whether memory
+ * suffices is not checked here. */
 static hk_status check_memory(const hk_sim_state *s) {
   const hk_graph *g = s->graph;
   bool whole = false;

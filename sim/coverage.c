@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Ranges and sets of plans, in and out of JSON. */
+/* Ranges and sets of plans: reading and writing them as JSON, and comparing plans with them. */
 #include "sim/coverage.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 #include "core/json.h"
 
-/* The phases that a table measured; a plan always asks for all. */
+/* The phases that a run table measured. Every plan is predicted in all of them. */
 static const char *const phases[] = {"forward", "backward", "update", "iteration"};
 
 int64_t hk_coverage_rank_parameters(const hk_plan *plan) {
@@ -17,7 +17,8 @@ int64_t hk_coverage_rank_parameters(const hk_plan *plan) {
   return sum;
 }
 
-/* -- What a plan is in each dimension ---------------------------------------------------------- */
+/* -- Values of a plan in each dimension ----------------------------------------------------------
+ */
 
 typedef struct {
   const char *key, *name;
@@ -158,7 +159,7 @@ static void compare_range(const speaker *s, const cJSON *fitted_on, const range 
     if (r->value >= least && r->value <= most) return;
     snprintf(extent, sizeof extent, least < most ? "%.15g to %.15g" : "%.15g", least, most);
   } else if (strcmp(r->key, "stride") != 0) {
-    return; /* the profile does not say: only of interleaving is silence an answer */
+    return; /* unknown. For the stride, no range means that no run was interleaved */
   }
   snprintf(text, sizeof text, "extrapolated in %s: %s was fitted on %s, this is %.15g", r->name,
            s->machine, extent, r->value);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What a fitted profile was fitted on, and whether a plan lies outside it: the member "fitted_on"
- * of a machine document. Fitting writes it with the same list by which warnings read it. */
+/* The runs that a profile was fitted on, as ranges and sets (the member "fitted_on" of a machine
+ * document), and whether a plan is outside of them. Fitting writes and warnings read the same list.
+ */
 #ifndef HK_SIM_COVERAGE_H
 #define HK_SIM_COVERAGE_H
 
@@ -9,7 +10,7 @@
 #include "core/machine.h"
 #include "core/plan.h"
 
-/* Ranges, [least, most] of the plans. X(key, as people say it, value of a plan; negative: none) */
+/* Ranges [least, most]. X(key, name in messages, value of a plan; negative: it has none) */
 #define HK_COVERAGE_RANGES(X)                                                          \
   X("dp", "data-parallel ranks", hk_job_dp(&plan->job))                                \
   X("nodes", "nodes", plan->job.nodes)                                                 \
@@ -21,7 +22,7 @@
   X("params_per_rank", "parameters a rank", (double)hk_coverage_rank_parameters(plan)) \
   X("stride", "stride", plan->stride > 0 ? plan->stride : -1)
 
-/* Sets of words. X(key, as people say it, word of a plan) */
+/* Sets of words. X(key, name in messages, word of a plan) */
 #define HK_COVERAGE_SETS(X)                                                   \
   X("runtimes", "runtime", hk_runtime_name(plan->runtime))                    \
   X("policies", "policy", plan->policy)                                       \
@@ -30,16 +31,16 @@
 
 int64_t hk_coverage_rank_parameters(const hk_plan *plan);
 
-/* Widens `fitted_on` (an object, at first empty) so that it covers `plan`. */
+/* Extends `fitted_on` (an object, initially empty) so that it covers `plan`. */
 hk_status hk_coverage_widen(cJSON *fitted_on, const hk_plan *plan, hk_error *err);
 /* Adds `word` to the set `key` of `fitted_on`, unless it is there. */
 hk_status hk_coverage_add_word(cJSON *fitted_on, const char *key, const char *word, hk_error *err);
 
-/* The member of a machine's document; NULL: the profile was not fitted to runs. HK_INPUT when it
- * has not the form that hk_coverage_widen writes. */
+/* The member "fitted_on" of a machine's document; NULL: the profile was not fitted to runs.
+ * HK_INPUT if it does not have the form that hk_coverage_widen writes. */
 hk_status hk_coverage_of(const hk_machine *machine, const cJSON **fitted_on, hk_error *err);
 
-/* Calls `say` with one sentence for each dimension in which `plan` lies outside. */
+/* Calls `say` with one sentence for each dimension in which `plan` is outside. */
 void hk_coverage_gaps(const hk_machine *machine, const cJSON *fitted_on, const hk_plan *plan,
                       void (*say)(void *context, const char *sentence), void *context);
 

@@ -83,14 +83,15 @@ static hk_demand at_rate(hk_ns latency, double rate) {
   return (hk_demand){.latency = latency, .cap = rate, .weight = rate, .weight_crowded = rate};
 }
 
-/* Host memory traffic of `bytes` a unit of work, which count as `counted` where all share it. An
- * unbound process's pages crowd where they were first touched, for its team and its copies. */
+/* Host memory traffic: `bytes` per unit of work, weighted as `counted` on the resource that all
+ * share. The pages of an unbound rank are in few memory domains, which its team and its copies
+ * share. */
 static void use_host(hk_demand *d, const hk_graph *graph, double bytes, double counted) {
   use(d, HK_RES_DRAM, counted);
   if (graph->cores_unbound) use(d, HK_RES_PAGES, bytes);
 }
 
-/* Copies and mapped access: `in` and `out` bytes over PCIe a unit of work, each of which passes
+/* Copies and mapped access: `in` and `out` bytes over PCIe per unit of work, each of which passes
  * through host memory `passes` times. */
 static void use_pcie(hk_demand *d, const hk_graph *graph, const hk_machine *m, double in,
                      double out, double passes) {
@@ -118,7 +119,7 @@ static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
   return d;
 }
 
-/* Computation of which it is known how long it takes, its launches included. */
+/* Computation with a measured time, which includes its launches. */
 static hk_demand measured(const hk_op *op) {
   const double cap = (double)op->work / ((double)op->measured / 1e9);
   hk_demand d = at_rate(0, cap);
@@ -126,7 +127,7 @@ static hk_demand measured(const hk_op *op) {
   return d;
 }
 
-/* The same of one kernel; what is not `fetched` stands for many, queued long before. */
+/* One kernel launch that is limited by GPU memory. */
 static hk_demand kernel_on_gpu(const hk_machine *m, double bytes_per_unit) {
   hk_demand d = on_gpu(m, m->gpu_hbm.value / bytes_per_unit, bytes_per_unit);
   d.fetched = true;
@@ -147,7 +148,8 @@ static hk_demand copy_in(const hk_graph *graph, const hk_machine *m, double rate
   return d;
 }
 
-/* By a kernel of few blocks, which waits for no other copy and leaves the GPU to others. */
+/* Weights fetched by a GPU kernel of few blocks: it does not wait for a copy engine and leaves the
+ * GPU to other kernels. */
 static hk_demand pulled(const hk_graph *graph, const hk_machine *m) {
   const double rate = m->pull.value > 0 ? fmin(m->h2d.value, m->pull.value) : m->h2d.value;
   hk_demand d = at_rate((hk_ns)m->gpu_launch.value, rate);
@@ -157,8 +159,8 @@ static hk_demand pulled(const hk_graph *graph, const hk_machine *m) {
   return d;
 }
 
-/* Posted writes: a copy out waits for nobody's memory latency, so that it may keep its rate where
- * copies in cannot. */
+/* Writes of a copy out are posted: they do not wait for memory latency, so copies out can have a
+ * larger weight than copies in (dram.d2h_priority). */
 static hk_demand copy_out(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
   hk_demand d = at_rate((hk_ns)m->d2h_latency.value, rate);
   use_pcie(&d, graph, m, 0, 1, passes);
@@ -168,15 +170,16 @@ static hk_demand copy_out(const hk_graph *graph, const hk_machine *m, double rat
   return d;
 }
 
-/* Unpinned memory: what the driver does before the first byte comes on top. It copies small parts,
- * between which others have their turn. */
+/* Pageable memory adds the driver's latency. The driver copies in small parts, so other copies get
+ * their turns between them. */
 static hk_demand pageable(hk_demand d, const hk_quantity *latency) {
   d.latency += (hk_ns)latency->value;
   d.engine = 0;
   return d;
 }
 
-/* The CPU has just cast these weights; its caches may still hold them. */
+/* Rate of a pageable copy of weights. The CPU has just written them, so its caches may hold them.
+ */
 static double pageable_rate(const hk_graph *graph, const hk_machine *m, double bytes) {
   const bool cached = !graph->weights_cold && m->h2d_cached.value > 0 && bytes <= m->cached.value;
   return cached ? m->h2d_cached.value : m->h2d_pageable.value;
@@ -190,7 +193,7 @@ static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
   return d;
 }
 
-/* A team that roams over all cores goes far for its pages, so that its bytes count more. */
+/* Much of the traffic of a team that is not bound to cores is remote, so its bytes count more. */
 static hk_demand on_cpu(const hk_graph *graph, const hk_machine *m, const hk_quantity *saturated,
                         const hk_quantity *scale, double threads, double bytes) {
   const double rate = hk_cpu_rate(m, saturated, scale, threads);
@@ -203,10 +206,10 @@ static hk_demand on_cpu(const hk_graph *graph, const hk_machine *m, const hk_qua
   return d;
 }
 
-/* A ring over `size` ranks, `local` of which a node holds. Each of its steps waits for the slowest
- * link. A rank in `local` has its successor on another node and sends over the network. Its kernels
- * take a share of the GPU from computation. What that leaves out: trees, several rings over several
- * network cards, in-network reduction. */
+/* A ring collective over `size` ranks, `local` of them on one node, in `rounds` passes of size - 1
+ * steps. Each step takes the latency of the slowest link. One rank in `local` has its successor on
+ * another node and sends over the network. The ring's kernels take a share of the GPU. Not
+ * modelled: trees, several rings over several network cards, in-network reduction. */
 static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size, int local,
                             int rounds) {
   const bool crosses = graph->nodes > 1 && size > local;
@@ -286,7 +289,8 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_GRAD_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_GRAD_D2H_PAGEABLE:
-      /* To the driver's pinned buffer, read, written where it belongs. */
+      /* Three passes over host memory: written to the driver's pinned buffer, read, written again.
+       */
       return pageable(copy_out(graph, m, fmin(m->d2h.value, m->d2h_pageable.value), 3),
                       &m->d2h_pageable_latency);
     case HK_OP_BARRIER:
@@ -315,7 +319,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_STATE_H2D:
       return copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_WEIGHT_H2D_PAGEABLE:
-      /* Read by the driver into its pinned buffer, which stays in a cache. */
+      /* One pass: the driver's pinned buffer stays in a cache. */
       return pageable(
           copy_in(graph, m, fmin(m->h2d.value, pageable_rate(graph, m, (double)op->work)), 1),
           &m->h2d_pageable_latency);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* One plan, simulated and judged. */
+/* Forecasts: the simulation of a plan, its phases, memory and limits. */
 #include "sim/forecast.h"
 
 #include <math.h>
@@ -11,11 +11,11 @@
 
 void hk_phase_durations(const hk_graph *g, const hk_timeline *t, hk_ns phases[HK_PHASE_COUNT]) {
   memset(phases, 0, HK_PHASE_COUNT * sizeof *phases);
-  hk_ns begin = 0; /* end of what came before */
+  hk_ns begin = 0; /* end of the previous part */
   size_t i = 0;
   while (i < g->n_ops) {
-    /* Operations are stored part by part: forward 0, backward 0, forward 1, ..., update; between
-     * them, where the runtime has any, those that belong to no phase. */
+    /* Operations are stored part by part: forward 0, backward 0, forward 1, ..., update. Operations
+     * that belong to no phase are between these parts. */
     const hk_phase phase = g->ops[i].phase;
     const bool between = hk_op_is_between_phases(g->ops[i].kind);
     hk_ns end = begin;
@@ -68,8 +68,8 @@ static void find_limiter(hk_forecast *f, const hk_machine *machine) {
 
 /* -- what does not fit --------------------------------------------------------------------- */
 
-/* "host memory: 291 GiB missing in backward (needs 788 GiB, has 497 GiB)". What is short before the
- * first operation is short throughout. */
+/* "host memory: 291 GiB missing in backward (needs 788 GiB, has 497 GiB)"; "missing throughout" if
+ * it is missing before the first operation. */
 static void add_problem(hk_forecast *f, const char *what, hk_bytes missing, hk_bytes needed,
                         hk_bytes there, hk_bytes base, hk_phase phase) {
   char m[16], n[16], t[16];
@@ -97,8 +97,8 @@ static void add_advice(hk_forecast *f, const char *text) {
   snprintf(f->advice + used, sizeof f->advice - used, "%s%s", used > 0 ? ", " : "try ", text);
 }
 
-/* With ZeRO-3 a rank's weights, state and gradients shrink with the number of ranks, while
- * activations and gathered weights come and go at their size. 0: no number of nodes helps. */
+/* Nodes with which the plan would fit; 0: no number of nodes helps. With ZeRO-3 a rank's weights,
+ * state and gradients shrink with the number of ranks; activations and gathered weights do not. */
 static int nodes_needed(const hk_forecast *f) {
   const hk_memory_report *m = &f->result.memory;
   int64_t n[HK_ROUTE_COUNT], gradients = 0;
@@ -114,7 +114,7 @@ static int nodes_needed(const hk_forecast *f) {
   return nodes <= 65536 ? (int)nodes : 0;
 }
 
-/* Only what can help is said: each piece of advice is about memory that is really there. */
+/* Advice for a plan that does not fit. Each suggestion is about memory that the plan uses. */
 static void advise(hk_forecast *f) {
   const hk_plan *plan = &f->plan;
   const hk_memory_report *m = &f->result.memory;
@@ -159,9 +159,9 @@ static void judge_memory(hk_forecast *f) {
 
 /* -- life --------------------------------------------------------------------------------- */
 
-/* Iterations are unrolled until two periods in a row are the same to a thousandth. They may be so
- * for a while and below what any lane allows in the long run: as long as work piles up on a lane
- * that nothing waits for yet. Then more are unrolled. */
+/* The number of simulated iterations grows until two successive periods differ by at most 1/1000.
+ * If such a period is below the bound of the average period, work still piles up on a lane for
+ * which nothing waits yet, and more iterations are simulated. */
 #define LEAST_ITERATIONS 4
 #define MOST_ITERATIONS  16
 #define STEADY           1000
@@ -203,7 +203,8 @@ static hk_status simulate(hk_forecast *f, const hk_machine *machine, const hk_si
   return hk_bound_graph(&f->graph, machine, &f->graph_bound, err);
 }
 
-/* A forecast faster than its proof is a bug of ours: said, never printed as a result. */
+/* A forecast below its lower bound is an error of hocket: it is reported, not printed as a result.
+ */
 static hk_status check_bounds(const hk_forecast *f, hk_error *err) {
   const hk_bound *worst = &f->graph_bound;
   if (f->feasible && f->physical.feasible && f->physical.update_ns > worst->update_ns) {
@@ -214,7 +215,8 @@ static hk_status check_bounds(const hk_forecast *f, hk_error *err) {
                    "invariant broken: the update takes %lld ns, its lower bound (%s) is %lld ns",
                    (long long)f->update_ns, worst->binding, (long long)worst->update_ns);
   }
-  /* A bound in the long run: single periods may be shorter by what they differ. */
+  /* The bound holds for the average period: a single one may be shorter by as much as periods
+   * differ. */
   if (f->period_bound.period_ns > f->iteration_ns + f->unsteady_ns + f->iteration_ns / STEADY) {
     return hk_fail(
         err, HK_NO, "invariant broken: the period is %lld ns, its lower bound (%s) is %lld ns",
@@ -223,7 +225,7 @@ static hk_status check_bounds(const hk_forecast *f, hk_error *err) {
   return HK_OK;
 }
 
-/* A phase so short that it rounds to nothing counts as a nanosecond. */
+/* A phase that rounds to 0 ns counts as 1 ns. */
 static double per_second(double amount, hk_ns time) {
   return amount * 1e9 / (double)(time > 0 ? time : 1);
 }

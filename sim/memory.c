@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* GPU and host memory over an iteration: a signal that operations move, and its marks. */
+/* GPU and host memory in use over an iteration, its peaks, and its values at the ends of phases. */
 #include <stdio.h>
 
 #include "sim/state.h"
@@ -62,7 +62,7 @@ hk_status hk_memory_begin(hk_sim_state *s) {
 hk_status hk_memory_take(hk_sim_state *s, const hk_op *op) {
   hk_memory_report *report = &s->result->memory;
   if (op->kind == HK_OP_BARRIER) report->after_backward = s->gpu_memory[0];
-  /* Of unrolled iterations what earlier ones left counts, too. */
+  /* With several iterations: at the start of the last one. */
   if (s->graph->iterations > 1 && op->kind == HK_OP_LAUNCH && op->phase == HK_PHASE_FORWARD &&
       op->block == HK_BLOCK_EMBED && op->micro == 0 && op->rank == 0)
     report->before_forward = s->gpu_memory[0];

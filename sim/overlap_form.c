@@ -7,7 +7,7 @@
 #include "core/bytes.h"
 #include "sim/overlap.h"
 
-/* Seconds of one rank's blocks, alone. */
+/* One block of one rank. Times in seconds, each operation alone. */
 typedef struct {
   double forward, backward;
   double cpu;             /* parameters updated by the CPU */
@@ -22,7 +22,7 @@ typedef struct {
   double rate, up, down; /* parameters a second; seconds a parameter */
 } hk_form;
 
-/* What the team reaches beside nothing: its own rate, or host memory's for it and its weights. */
+/* The team's rate without other traffic: its own, or what host memory allows. */
 static double cpu_rate(const hk_plan *plan, const hk_machine *m) {
   const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, plan->cpu_threads);
   const double ranks = plan->job.gpus;
@@ -57,8 +57,8 @@ static hk_status add_parameters(hk_form *form, const hk_plan *plan, const hk_mac
   return HK_OK;
 }
 
-/* When gradients have arrived in host memory, after the begin of backward: backward goes from the
- * last block down, and the copies follow one another. */
+/* Sets when each block's gradients are in host memory, counted from the begin of backward. Backward
+ * goes from the last block to the first, and copies run one after the other. */
 static void find_arrivals(hk_form *form) {
   double computed = 0, arrived = 0;
   for (int i = form->n - 1; i >= 0; i--) {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The search of overlap.h: coarse steps of resident blocks with the closed form's choice among
- * them, then whether the GPU helps with what waits for the norm and where the subgroups that run
- * ahead begin, then the neighbours. */
+/* The search of overlap.h, in rounds of simulations:
+ *   1. coarse steps of the number of resident subgroups, and the closed form's choice
+ *   2. the GPU updates a part of the other subgroups (staged)
+ *   3. other subgroups run ahead
+ *   4. neighbours of the best, in halved steps */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +13,16 @@
 
 #define MOST_SIMULATIONS 64
 #define COARSE           10 /* steps of resident state */
-#define SHIFTS           7  /* places where what runs ahead may begin */
+#define SHIFTS           7  /* tried values of hk_spec.deepest in round 3 */
 #define MOST_STRIDE      6
-#define AS_GOOD          0.005 /* plans so close to the fastest may be chosen for their memory */
+#define AS_GOOD          0.005 /* plans within 0.5 % of the fastest count as equally fast */
 
-/* What distinguishes two plans here. */
+/* A point of the search. */
 typedef struct {
   int resident; /* leading subgroups whose state stays on the GPU */
   int deepest;  /* the deepest subgroup that may run ahead */
-  int stride;   /* one of so many makes the round trip to the GPU; 0: none */
-  bool first;   /* one of all that are not resident; else of those that wait for the norm */
+  int stride;   /* one of `stride` subgroups is staged; 0: none */
+  bool first;   /* ... of all that are not resident; if false, of those that wait for the norm */
 } hk_spec;
 
 typedef struct {
@@ -30,8 +32,8 @@ typedef struct {
   bool all_ahead; /* nothing on route cpu waits for the norm */
 } hk_trial;
 
-/* Who helps the CPU with what is not resident: nobody; the GPU with a share of all; or the GPU with
- * a share of what waits for the norm. */
+/* Subgroups that are not resident are updated by the CPU alone; or the GPU updates a share of all
+ * of them; or the GPU updates a share of those that wait for the norm. */
 typedef enum { KIND_CPU, KIND_ALL, KIND_WAITING, KINDS, KIND_ANY } hk_kind;
 
 static hk_kind kind_of(hk_spec spec) {
@@ -49,7 +51,7 @@ typedef struct {
 
 /* -- Plans ------------------------------------------------------------------------------------ */
 
-/* The last of every `stride` subgroups that wait for the norm. */
+/* Stages the last of every `stride` subgroups that wait for the norm. */
 static void stage(hk_plan *plan, int stride) {
   int waiting = 0;
   for (size_t i = 0; i < plan->n_subgroups && stride > 0; i++) {
@@ -94,7 +96,7 @@ static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_err
   hk_status status = run_ahead(s, spec, plan, err);
   if (status == HK_OK && !spec.first && spec.stride > 0) {
     stage(plan, spec.stride);
-    status = run_ahead(s, spec, plan, err); /* a staged parameter leaves 4 bytes to spares */
+    status = run_ahead(s, spec, plan, err); /* staging freed 4 bytes per parameter for spares */
   }
   if (status == HK_OK) send_early(s, plan);
   if (status != HK_OK) hk_plan_free(plan);
@@ -136,7 +138,8 @@ static bool tried(const hk_search *s, const hk_spec *more, int n_more, hk_spec s
   return false;
 }
 
-/* Specs that are new and possible, side by side; the result does not depend on the threads. */
+/* Simulates the specs that are new and possible, in parallel. The result does not depend on the
+ * number of threads. */
 static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *err) {
   hk_spec fresh[MOST_SIMULATIONS];
   hk_error errors[MOST_SIMULATIONS];
@@ -170,8 +173,8 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
   return HK_OK;
 }
 
-/* The fastest of a kind; among those as good the one with the least state on the GPU, then the
- * first tried. NULL: none fits. */
+/* The best trial of a kind: of those within AS_GOOD of the fastest, the one with the least state on
+ * the GPU, then the fastest. NULL: none fits. */
 static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
   hk_ns fastest = INT64_MAX;
   const hk_trial *best = NULL;
@@ -193,10 +196,10 @@ static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
 
 /* -- Rounds ----------------------------------------------------------------------------------- */
 
-/* The least resident state with which the closed form is within half a percent of its best. */
+/* The fewest resident subgroups with which the closed form is within 0.5 % of its best. */
 static hk_status start_by_closed_form(const hk_search *s, int *resident, hk_error *err) {
   const int deepest = (int)s->start->n_subgroups - 1;
-  const int step = s->most_resident / 64 + 1; /* of very many subgroups not every one */
+  const int step = s->most_resident / 64 + 1; /* at most 64 evaluations */
   hk_ns least = INT64_MAX, period = 0;
   for (int r = 0; r <= s->most_resident; r += step) {
     HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false}, &period, err));
@@ -220,8 +223,8 @@ static hk_status coarse_round(hk_search *s, int start, hk_error *err) {
   return try_all(s, specs, n, err);
 }
 
-/* Where only some subgroups can run ahead, others than the deepest may serve better: forward needs
- * the shallow ones first. */
+/* If only some subgroups can run ahead, the last ones need not be the best choice: forward needs
+ * the first ones first. */
 static hk_status shift_round(hk_search *s, hk_kind kind, hk_error *err) {
   const hk_trial *best = best_of(s, kind);
   if (best == NULL || best->all_ahead || s->start->overlap != HK_OVERLAP_BOTH) return HK_OK;
@@ -235,7 +238,7 @@ static hk_status shift_round(hk_search *s, hk_kind kind, hk_error *err) {
   return try_all(s, specs, SHIFTS, err);
 }
 
-/* The GPU may take over some of what waits for the norm: all of it, or one of two to six. */
+/* Stages all subgroups, or one of 2 to 6: of those that wait for the norm, or of all. */
 static hk_status stage_round(hk_search *s, hk_error *err) {
   const hk_trial *best = best_of(s, KIND_ANY);
   if (best == NULL) return HK_OK;
@@ -248,7 +251,7 @@ static hk_status stage_round(hk_search *s, hk_error *err) {
   return try_all(s, specs, 2 * MOST_STRIDE, err);
 }
 
-/* Fewer and more resident subgroups than the best has, in halved steps. */
+/* Neighbours of the best in the number of resident subgroups and in `deepest`, in halved steps. */
 static hk_status refine(hk_search *s, hk_error *err) {
   for (int step = s->most_resident / (2 * COARSE) + 1;; step /= 2) {
     const hk_trial *best = best_of(s, KIND_ANY);
@@ -265,7 +268,8 @@ static hk_status refine(hk_search *s, hk_error *err) {
 
 /* -- The search ------------------------------------------------------------------------------- */
 
-/* What activations leave of GPU memory with everything on the CPU, or what the user allows. */
+/* Sets the limit of state on the GPU: what a plan with all state on the host leaves free, or the
+ * user's. */
 static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
                             hk_overlap_search_result *result, hk_error *err) {
   hk_forecast f;
@@ -304,7 +308,7 @@ static hk_status search(hk_search *s, const hk_plan_settings *settings,
   return hk_overlap_closed_form(&result->best.plan, s->machine, &result->closed_form_ns, err);
 }
 
-/* The same routes, one after the other. */
+/* Iteration time of the same routes without an overlap. */
 static hk_status without_overlap(const hk_plan *plan, const hk_machine *machine, hk_ns *iteration,
                                  hk_error *err) {
   hk_plan copy;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The critical path: the longest chain of operations when each has the machine to itself. */
+/* The critical path: the longest chain of operations, each with its time alone on the machine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/state.h"
 
-/* Alone, an operation is held by its own cap and by what a unit of it needs of each resource. */
+/* Rate of an operation that runs alone: its cap, or the capacity of a resource / use per unit. */
 static double alone(const hk_demand *d, const hk_machine *machine) {
   double rate = d->cap;
   for (int u = 0; u < d->n_uses; u++) {
@@ -27,7 +27,7 @@ void hk_time_alone(const hk_graph *graph, const hk_op *op, const hk_machine *mac
 static hk_ns shortest(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {
   const hk_demand d = hk_demand_of(graph, op, machine);
   if (!isfinite(d.cap) || op->work == 0) return d.latency;
-  /* Rounded down where the simulator rounds up: a bound must not gain from rounding. */
+  /* Rounded down, where the simulator rounds up: rounding must not raise a lower bound. */
   return d.latency + (hk_ns)floor((double)op->work / alone(&d, machine) * 1e9 * (1 - 1e-12));
 }
 
@@ -46,7 +46,7 @@ hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigne
     const hk_op *op = &graph->ops[i];
     end[i] = 0;
     if ((phases & 1u << op->phase) == 0) continue;
-    const bool picks = graph->lanes[op->lane].picks; /* then nothing comes first by itself */
+    const bool picks = graph->lanes[op->lane].picks; /* then the lane's order is not known */
     hk_ns begin = picks ? 0 : lane_end[op->lane];
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
       const int32_t before = graph->deps[d];

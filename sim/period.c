@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Where the time of a steady iteration goes. */
+/* The parts of a steady iteration. */
 #include "sim/period.h"
 
 #include <stdlib.h>
@@ -15,14 +15,14 @@ static hk_ns backward_end(const hk_graph *g, const hk_timeline *t, int iteration
   return end;
 }
 
-/* Whether the new weights of what it updates are on the GPU when it is over. */
+/* Whether the operation's end means that new weights are in the tensors on the GPU. */
 static bool writes_weights(const hk_op *op) {
   return op->kind == HK_OP_WEIGHT_H2D || op->kind == HK_OP_WEIGHT_PLACE ||
          op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED;
 }
 
-/* When the last of the weights that operation `id` or what it directly depends on waits for came:
- * the carried dependencies of a forward, of its launch or of the gather in front of it. */
+/* When the last new weights arrived on which operation `id` depends, directly or, for `depth` > 0,
+ * through an all_gather. */
 static hk_ns weights_came(const hk_graph *g, const hk_timeline *t, int32_t id, int depth) {
   hk_ns came = 0;
   for (int32_t d = g->ops[id].deps_begin; d < g->ops[id].deps_end; d++) {
@@ -35,7 +35,8 @@ static hk_ns weights_came(const hk_graph *g, const hk_timeline *t, int32_t id, i
   return came;
 }
 
-/* Computation of the first rank in its order: each operation and the wait in front of it. */
+/* Divides the first rank's computation, operation by operation with the wait before it, into the
+ * parts of the period. */
 static void divide(const hk_graph *g, const hk_timeline *t, hk_period *p) {
   const size_t each = g->n_ops / (size_t)g->iterations;
   hk_ns at = p->begin;
@@ -57,8 +58,8 @@ static int by_start(const void *left, const void *right) {
   return a->start < b->start ? -1 : a->start > b->start;
 }
 
-/* How long any operation of the update runs, of the last iteration whose update is beside
- * another's computation. */
+/* The time in which any operation of the update runs, for the last iteration that another one
+ * follows. */
 static hk_status measure_update(const hk_graph *g, const hk_timeline *t, hk_period *p,
                                 hk_error *err) {
   const size_t each = g->n_ops / (size_t)g->iterations;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The steady iteration of a plan with an overlap, read off unrolled ones, and bounds on it.
+/* The steady iteration of a plan with an overlap, from a simulation of several iterations, and
+ * bounds of it.
  *
- * The period is the time from the end of one backward to the end of the next. It is made up of
- *   exposed update  forward stands still because a block's new weights are not there yet (the norm,
- *                   the flush in front of it and the uploads included)
- *   forward         the rest of the time until forward is over
- *   backward        the rest
- * so that forward + exposed update + backward = period. The update itself is as long as any
- * operation of it runs, hidden or not. */
+ * The period is the time from the end of one backward to the end of the next. It has three parts:
+ *   exposed update  forward waits because a block's new weights have not arrived; includes the
+ * norm, the flush before it and the copies of weights forward         the rest of the time until
+ * forward has ended backward        the remaining time so that forward + exposed update + backward
+ * = period. The update's own length is the time in which any of its operations runs, hidden or not.
+ * Example: a period of 600 ms with forward 150, exposed update 60 and backward 390 ms may have an
+ * update of 500 ms, of which 440 ms are hidden. */
 #ifndef HK_SIM_PERIOD_H
 #define HK_SIM_PERIOD_H
 
@@ -15,18 +16,19 @@
 
 typedef struct {
   hk_ns begin, end; /* of the last iteration; period = end - begin */
-  hk_ns before;     /* the period before it */
+  hk_ns before;     /* the previous period */
   hk_ns forward, backward, exposed_update;
   hk_ns update;
 } hk_period;
 
-/* Of a timeline of at least three iterations. */
+/* The last period of a timeline of at least three iterations. */
 hk_status hk_period_of(const hk_graph *graph, const hk_timeline *timeline, hk_period *period,
                        hk_error *err);
 
-/* No schedule of these operations has a shorter period in the long run: the fullest resource, the
- * fullest lane, or the longest cycle (a block's forward, its backward, flush, update and upload,
- * and its next forward), each operation alone on the machine. `graph`: at least two iterations. */
+/* Lower bound of the average period of any schedule of these operations: the time of the fullest
+ * resource, of the fullest lane, or of the longest cycle (a block's forward, backward, flush,
+ * update, copy of weights, next forward), each operation alone on the machine. `graph`: at least
+ * two iterations. */
 typedef struct {
   hk_ns period_ns;
   char binding[24]; /* resource, "lane NAME" or "cycle" */

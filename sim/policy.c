@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The list of policies and what they have in common. The policies themselves: sim/policies/. */
+/* The list of policies, and the code that they share. The policies themselves are in sim/policies/.
+ */
 #include "sim/policy.h"
 
 #include <math.h>
@@ -9,8 +10,8 @@
 #include "core/names.h"
 #include "core/units.h"
 
-/* From the simplest to the most general: of two policies that come to the same schedule, a ranking
- * keeps the earlier. */
+/* From the simplest to the most general: if two policies give the same schedule, a ranking keeps
+ * the first. */
 static const hk_policy *const policies[] = {
     &hk_policy_gpu_only, &hk_policy_zero_offload, &hk_policy_streamed,
     &hk_policy_mapped,   &hk_policy_twinflow,     &hk_policy_interleave,
@@ -41,7 +42,7 @@ hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *e
 }
 
 size_t hk_policy_keep_resident(hk_plan *plan, double ratio) {
-  /* The small term keeps 0.8 x 10 from becoming 7.999.... */
+  /* 1e-9: so that 0.8 x 10 is not rounded down to 7. */
   const size_t on_host = (size_t)floor(ratio * (double)plan->n_subgroups + 1e-9);
   for (size_t i = on_host; i < plan->n_subgroups; i++) {
     plan->subgroups[i].route = HK_ROUTE_RESIDENT;
@@ -73,7 +74,7 @@ static bool same_routes(const hk_plan *a, const hk_plan *b) {
   return true;
 }
 
-/* `plan` with the routes that its label stands for. */
+/* Gives `plan` the routes of its label. */
 static hk_status assign_label(const hk_policy *policy, hk_plan *plan, hk_error *err) {
   hk_policy_options options = HK_POLICY_OPTIONS_NONE;
   options.stride = plan->stride > 0 ? plan->stride : 1;

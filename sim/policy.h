@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Policies: rules that turn a plan's subgroups into routes. One file each in sim/policies/. */
+/* Policies: rules that choose a route for each of a plan's subgroups. One file each in
+ * sim/policies/. */
 #ifndef HK_SIM_POLICY_H
 #define HK_SIM_POLICY_H
 
 #include "core/machine.h"
 #include "core/plan.h"
 
-/* What the user may set. Start from HK_POLICY_OPTIONS_NONE: nothing given. */
+/* Options that the user may set. HK_POLICY_OPTIONS_NONE: none is given. */
 typedef struct {
   int stride;       /* >= 1; 0: not given */
   bool stride_auto; /* `--stride auto`: by hk_stride_balance */
-  double ratio;     /* 0..1, share of subgroups whose state lives on the host; < 0: not given */
+  double ratio;     /* 0 to 1, fraction of subgroups with state on the host; < 0: not given */
   int buffers;      /* >= 1; 0: not given */
 } hk_policy_options;
 #define HK_POLICY_OPTIONS_NONE ((hk_policy_options){.ratio = -1})
@@ -22,9 +23,9 @@ typedef struct {
 typedef struct {
   const char *name;
   const char *summary; /* one line, for --help and the table's legend */
-  const char *source;  /* where it was published */
+  const char *source;  /* publication */
   unsigned takes;      /* HK_TAKES_* */
-  bool deepspeed;      /* makes sense under --runtime deepspeed */
+  bool deepspeed;      /* available under --runtime deepspeed */
   /* Sets routes, order and settings. `plan` comes from hk_plan_create. */
   hk_status (*assign)(const hk_policy_options *options, const hk_machine *machine, hk_plan *plan,
                       hk_error *err);
@@ -41,21 +42,23 @@ hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *e
 hk_status hk_policy_apply(const hk_policy *policy, const hk_policy_options *options,
                           const hk_machine *machine, hk_plan *plan, hk_error *err);
 
-/* Whether the label of a plan, if it is one of these policies with its settings, is what its routes
- * are: else *text, of `size`, becomes a sentence that says so. "" where there is nothing to say. */
+/* Compares a plan's routes with those that its label (policy and settings) would give. `text`, of
+ * `size`: a sentence about the difference; "" if there is none, or if the policy is not one of
+ * these. */
 hk_status hk_policy_check_label(const hk_plan *plan, char *text, size_t size, hk_error *err);
 
-/* For the policies' own files: gives the last subgroups to route `resident` so that floor(ratio x
- * subgroups) keep their state on the host (DeepSpeed's rounding, read off published runs), and
- * returns that number. */
+/* For policies: routes the last subgroups to `resident`, so that floor(ratio x subgroups) keep
+ * their state on the host, and returns that number. The rounding is DeepSpeed's, as published runs
+ * show. */
 size_t hk_policy_keep_resident(hk_plan *plan, double ratio);
 
-/* The closed-form stride (docs/stride.md): one GPU round trip takes as long as k - 1 CPU updates,
- * contention for host memory included. Real-valued, >= 1; the policy rounds it to the better
- * neighbour with hk_stride_auto. `cpu_rate` and `gpu_rate` (out, may be NULL): parameters a second
- * of one rank on each side while both run. */
+/* The stride k at which CPU and GPU finish at the same time (docs/stride.md): one round trip to the
+ * GPU takes as long as k - 1 CPU updates, contention included: k = 1 + cpu_rate / gpu_rate.
+ * Real-valued, >= 1. `cpu_rate` and `gpu_rate` (out, may be NULL): parameters a second of one rank
+ * on each side while both run. Example: 3.0 and 2.0 G parameters a second give k = 2.5. */
 double hk_stride_balance(const hk_plan *plan, const hk_machine *machine, double *cpu_rate,
                          double *gpu_rate);
+/* The best whole stride: a neighbour of that k, or an end of the range. */
 int hk_stride_auto(const hk_plan *plan, const hk_machine *machine);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Ranking: which candidates there are, all of them simulated, and why the first is first. */
+/* Ranking: lists the candidates, simulates and sorts them, and says why the first is the fastest.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,10 @@ static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_set
   return candidate->runtime == HK_RUNTIME_DEEPSPEED ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT;
 }
 
-/* A rank's share of the cores. Beside computation the framework's threads (main, autograd, driver)
- * preempt a team that has them all, and a team waits for its last member: up to 3 cores, but at
- * most a quarter, are theirs (on one node a team on 14 of 16 cores ran at 0.58 of its rate). */
+/* Default size of a CPU team: a rank's share of the cores. With an overlap the framework's threads
+ * (main, autograd, driver) run at the same time. If the team had every core they would preempt
+ * members, and a team waits for its last member. So up to 3 cores, but at most a quarter, are left
+ * to them. (On one node a team on 14 of 16 cores ran at 0.58 of its rate.) */
 static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
   const int cores = (int)machine->cores.value;
   if (settings->cores_unbound) return cores;
@@ -68,7 +70,8 @@ typedef struct {
   int n;
 } hk_candidates;
 
-/* Adds one, with what the user fixed laid over it; a policy that does not take it is left out. */
+/* Adds a candidate, with the user's fixed options in place of its own. Policies that do not take a
+ * fixed option are left out. */
 static void add(hk_candidates *c, const hk_ranking_options *options, const hk_policy *policy,
                 hk_runtime runtime, int stride, double ratio) {
   const hk_policy_options *fixed = &options->fixed;
@@ -86,7 +89,7 @@ static void add(hk_candidates *c, const hk_ranking_options *options, const hk_po
     candidate->options.stride = stride;
     candidate->options.stride_auto = stride == 0;
   } else if (stride > 0 && fixed->stride != stride) {
-    return; /* the user's stride comes once, not once for each of ours */
+    return; /* a fixed stride gives one candidate, not one for each stride of the list */
   }
   if (fixed->ratio < 0) {
     candidate->options.ratio = ratio;
@@ -119,7 +122,8 @@ static void list_policy(hk_candidates *c, const hk_ranking_options *options,
   }
 }
 
-/* What DeepSpeed does with a list of tensors is not known, and nothing runs beside its step. */
+/* DeepSpeed is left out for listed models (its behaviour is known for transformers only) and with
+ * an overlap (it has none). */
 static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
                             const hk_model *model, const hk_plan_settings *settings) {
   size_t n = 0;
@@ -137,7 +141,7 @@ static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
 
 /* -- simulating and sorting --------------------------------------------------------------- */
 
-/* The same work on the same lanes, whatever the policies are called. */
+/* Whether two plans do the same work on the same lanes, whatever their policies. */
 static bool same_schedule(const hk_plan *a, const hk_plan *b) {
   if (a->runtime != b->runtime || a->n_subgroups != b->n_subgroups || a->buffers != b->buffers) {
     return false;
@@ -150,8 +154,9 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
   return true;
 }
 
-/* Settings can meet: a stride of 1 is `streamed`, `--stride auto` may choose a stride that is on
- * the list anyway, few subgroups leave few different shares. The first, simplest name is kept. */
+/* Removes plans with the schedule of an earlier one. Different settings can give the same schedule:
+ * stride 1 is `streamed`, `--stride auto` may choose a listed stride, ratios coincide if there are
+ * few subgroups. */
 static size_t drop_twins(hk_plan *plans, size_t n) {
   size_t kept = 0;
   for (size_t i = 0; i < n; i++) {
@@ -168,7 +173,7 @@ static size_t drop_twins(hk_plan *plans, size_t n) {
   return kept;
 }
 
-/* A total order, so that the table does not depend on how the work was divided. */
+/* A total order, so that the ranking does not depend on the number of threads. */
 static int compare(const void *left, const void *right) {
   const hk_forecast *a = left, *b = right;
   if (a->feasible != b->feasible) return a->feasible ? -1 : 1;
@@ -243,7 +248,7 @@ static void say_shares(hk_ranking *ranking, const hk_forecast *best) {
   say(ranking, text);
 }
 
-/* With an overlap what counts is the iteration. */
+/* With an overlap: reasons about the iteration instead of the update. */
 static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
@@ -304,7 +309,7 @@ static void say_why_not(hk_ranking *ranking) {
 
 /* -- the best overlap --------------------------------------------------------------------- */
 
-/* What a user fixed leaves nothing to search. */
+/* Whether hk_overlap_search runs: with an overlap, unless the user fixed a policy or an option. */
 static bool searches(const hk_plan_settings *settings, const hk_ranking_options *options) {
   const hk_policy_options *fixed = &options->fixed;
   return settings->overlap != HK_OVERLAP_NONE && options->only_policy == NULL &&
@@ -312,7 +317,7 @@ static bool searches(const hk_plan_settings *settings, const hk_ranking_options 
          fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
 }
 
-/* Adds the plan of hk_overlap_search unless it is one of those that are ranked anyway. */
+/* Adds the plan of hk_overlap_search, or puts it in place of a candidate with the same schedule. */
 static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const hk_machine *machine,
                               const hk_job *job, const hk_plan_settings *settings, char *reason,
                               size_t size, hk_error *err) {
@@ -332,7 +337,7 @@ static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const 
   return HK_OK;
 }
 
-/* Plans that keep more state on a GPU than the user allows do not fit. */
+/* Marks plans that keep more state on a GPU than the user allows as not fitting. */
 static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
   if (settings->gpu_state == NULL) return;
   for (size_t i = 0; i < ranking->n; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rates depend on which operations are fluid and on what these demand, and on nothing else. Where
- * lanes do the same again and again, as they do in replays of probes, few such sets take turns:
- * each is shared once and remembered. The order of the operations is part of a set, because sums of
+/* Rates depend only on which operations are fluid and on their demands. If lanes repeat the same
+ * operation, as in replays of probes, the same few sets of fluid operations alternate. Their rates
+ * are computed once and remembered. The order of the operations is part of the key, because sums of
  * doubles depend on it. */
 #include <string.h>
 
@@ -19,8 +19,8 @@ uint64_t hk_recall_key(const hk_sim_state *s) {
   return key;
 }
 
-/* Multiplied by 2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4), whose
- * high bits depend on all bits of the key. */
+/* Multiplicative hash (Knuth, The Art of Computer Programming, 6.4): the high bits of the product
+ * with 2^64 / golden ratio depend on all bits of the key. */
 static size_t slot_of(uint64_t key) {
   return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (HK_RECALL_SLOTS - 1);
 }

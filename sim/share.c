@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Progressive filling. The common level rises from zero; an open activity's rate is weight x level.
- * The next thing to happen is the lowest level at which an activity meets its cap or a resource is
- * full, where the frozen activities' use is constant and the open ones' grows linearly. */
+/* Progressive filling. The common level rises from 0; the rate of an open activity is weight x
+ * level. Each round finds the lowest level at which an open activity reaches its cap or a resource
+ * is full. The use of frozen activities is constant, that of open ones grows linearly with the
+ * level. */
 #include "sim/share.h"
 
 #include <math.h>
 
-/* Levels closer than this, relatively, count as one: without it rounding would leave an activity
- * open on a resource that has nothing left but the last bit. */
+/* Levels within this factor count as equal. Otherwise rounding could leave an activity open on a
+ * resource that is full up to the last bit. */
 #define TOGETHER (1 + 1e-12)
 
-/* Growth is kept by subtraction. Where less than this is left of its last sum, what is left may be
- * mostly the rounding of what was subtracted, even negative: it is summed anew. */
+/* Growth is updated by subtraction. If less than this fraction of its last sum remains, the
+ * remainder may be mostly rounding error, or negative, so it is summed again. */
 #define CANCELLED 1e-6
 
-/* Growth of the open activities' use, a level, and what it was when it was last summed. */
+/* [resource] Growth of the open activities' use per level: now, and when it was last summed. */
 typedef struct {
   double *now, *summed;
 } growths;
@@ -39,14 +40,14 @@ static void sum_anew(hk_activity *const *activities, const int32_t *open, int n_
   growth->now[r] = growth->summed[r] = sum;
 }
 
-/* The level at which resource r is full, with what is left for the open activities. */
+/* The level at which a resource is full: what frozen activities leave of it / growth. */
 static double full_level(double capacity, double used, double growth) {
   const double left = capacity - used;
   return left > 0 ? left / growth : 0;
 }
 
-/* The lowest level at which one of the open activities stops. Each keeps its own in `rate`, until
- * it is frozen. */
+/* The lowest level at which one of the open activities stops. The level of each is kept in its
+ * `rate` until it is frozen. */
 static double next_level(hk_activity *const *activities, const int32_t *open, int n_open,
                          const double *capacity, const double *used, const growths *growth) {
   double level = INFINITY;
@@ -81,8 +82,8 @@ void hk_share(hk_activity *const *activities, int n, const double *capacity, int
   int n_open = n;
   while (n_open > 0) {
     const double level = next_level(activities, open, n_open, capacity, used, &growth);
-    /* Who stops is decided before any of them is frozen, as freezing changes `used`. The one with
-     * the lowest level always does. */
+    /* Which activities stop is decided before any of them is frozen, because freezing changes
+     * `used`. At least the one with the lowest level stops. */
     int n_stop = 0;
     for (int i = 0; i < n_open; i++) {
       if (activities[open[i]]->rate > level * TOGETHER) continue;

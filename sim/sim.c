@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The event loop: operations become ready, spend their latency, share the machine, end. */
+/* The event loop of sim.h: operations become ready, spend their latency, progress, and end. */
 #include "sim/sim.h"
 
 #include <math.h>
@@ -9,11 +9,12 @@
 
 #include "sim/state.h"
 
-/* Times are whole nanoseconds, rounded up: an operation is not over before it is. What rounding of
- * doubles can add to an exact whole number of nanoseconds is far below this. */
+/* Times are rounded up to whole nanoseconds, so that no operation ends before its work is done.
+ * Rounding errors of doubles are far below ROUNDING_NS: a time that exceeds a whole number by less
+ * is that number. */
 #define ROUNDING_NS 1e-3
 
-/* Virtual time ends here, some 30 years on: what takes longer is a wrong number in the input. */
+/* Virtual time ends after about 30 years: a longer iteration means a wrong number in the input. */
 #define END_OF_TIME 1000000000000000000LL
 
 hk_ns hk_time_for(double work, double rate) {
@@ -44,7 +45,7 @@ static hk_status sample_rates(hk_sim_state *s) {
       const int slot = rank * HK_RES_COUNT + r;
       if (rank > 0 && hk_resource_is_node((hk_resource)r)) continue;
       if (s->rate_counters[slot] < 0) {
-        if (!(s->used[slot] > 0)) continue; /* a resource that is never used has no counter */
+        if (!(s->used[slot] > 0)) continue; /* resources that are never used have no counter */
         HK_TRY(add_rate_counter(s, rank, (hk_resource)r));
       }
       HK_TRY(hk_counter_add(&s->result->timeline.counters[s->rate_counters[slot]], s->now,
@@ -54,7 +55,7 @@ static hk_status sample_rates(hk_sim_state *s) {
   return HK_OK;
 }
 
-/* What was used since the rates last changed goes into the account of the phase. */
+/* Adds what was used since the rates last changed to the totals of the current phase. */
 static void account(hk_sim_state *s) {
   const double dt = (double)(s->now - s->since) / 1e9;
   if (dt <= 0) return;
@@ -67,7 +68,7 @@ static void account(hk_sim_state *s) {
   }
 }
 
-/* Brings every fluid operation up to `now` at the old rates. */
+/* Advances every fluid operation to `now` at the present rates. */
 static void progress(hk_sim_state *s) {
   account(s);
   const double dt = (double)(s->now - s->since) / 1e9;
@@ -85,16 +86,16 @@ static hk_status share_anew(hk_sim_state *s, uint64_t key) {
     HK_TRY(hk_check_rates(s, n));
     if (!hk_recall_agrees(s, key))
       return hk_fail(s->err, HK_NO,
-                     "invariant broken: at %lld ns the same operations share the machine otherwise "
-                     "than before",
+                     "invariant broken: at %lld ns the rates differ from those of the same "
+                     "operations before",
                      (long long)s->now);
   }
   hk_recall_keep(s, key);
   return HK_OK;
 }
 
-/* Shares the machine among the fluid operations as they are now. Until here the old rates held, so
- * what they did is booked first; operations that have just become fluid had none. */
+/* Computes the rates of the fluid operations. Progress at the old rates is booked first; operations
+ * that have just become fluid have rate 0 until here. */
 static hk_status share(hk_sim_state *s) {
   progress(s);
   const uint64_t key = hk_recall_key(s);
@@ -180,7 +181,7 @@ static hk_status start(hk_sim_state *s, int32_t id) {
   return HK_OK;
 }
 
-/* Its lane stays idle until then. */
+/* Occupies the lane of an operation that must wait for a hop; the lane is idle until its start. */
 static void stand_by(hk_sim_state *s, int32_t id) {
   const int32_t lane = s->graph->ops[id].lane;
   hk_active_op *active = &s->active[lane];
@@ -191,7 +192,7 @@ static void stand_by(hk_sim_state *s, int32_t id) {
   s->running[s->n_running++] = lane;
 }
 
-/* Starts what is ready, in the order of ids. */
+/* Starts the ready operations in the order of ids, or lets them stand by. */
 static hk_status start_ready(hk_sim_state *s) {
   for (int i = 0; i < s->n_ready; i++) {
     const int32_t id = s->ready[i];
@@ -221,7 +222,7 @@ static void note_iteration(hk_sim_state *s, int32_t id) {
   *(s->in_last ? &s->result->last.begin : &s->result->last.end) = s->now;
 }
 
-/* All that it waits for has ended. */
+/* All dependencies of an operation have ended, and the one before it on its lane. */
 static void become_ready(hk_sim_state *s, int32_t id) {
   const int32_t lane = s->graph->ops[id].lane;
   if (s->graph->lanes[lane].picks) {
@@ -232,7 +233,7 @@ static void become_ready(hk_sim_state *s, int32_t id) {
   s->ready[s->n_ready++] = id;
 }
 
-/* Lanes that are free take the best of what waits for them. */
+/* Lanes that pick and are free take their next ready operation. */
 static void pick(hk_sim_state *s) {
   for (size_t l = 0; l < s->graph->n_lanes; l++) {
     if (!s->graph->lanes[l].picks || s->busy[l]) continue;
@@ -244,8 +245,8 @@ static void pick(hk_sim_state *s) {
   }
 }
 
-/* The start of an operation that has not started is the moment before which, for all that is
- * known, it cannot: that of the latest hop, as time goes on. */
+/* An operation has ended. Until an operation starts, its span's `start` holds the earliest possible
+ * start: the end of the latest hop so far. */
 static hk_status end(hk_sim_state *s, int32_t id) {
   hk_span *spans = s->result->timeline.spans;
   spans[id].end = s->now;
@@ -270,7 +271,7 @@ static bool is_held_up(const hk_sim_state *s, hk_active_op *active) {
   return active->due > s->now;
 }
 
-/* A part of it is over; whether another one follows. */
+/* The current part of an operation is over. Returns whether another part follows. */
 static bool goes_on(hk_sim_state *s, hk_active_op *active) {
   if (active->standing_by) {
     s->ready[s->n_ready++] = active->op;
@@ -292,7 +293,7 @@ static bool goes_on(hk_sim_state *s, hk_active_op *active) {
   return true;
 }
 
-/* Parts that are over at `now`; ends before starts, both in the order of ids. */
+/* Handles all parts that are over at `now`: ends before starts, both in the order of ids. */
 static hk_status handle_due(hk_sim_state *s) {
   s->n_ended = 0;
   for (int i = 0; i < s->n_running;) {
@@ -327,7 +328,7 @@ static hk_status run_all(hk_sim_state *s) {
   pick(s);
   HK_TRY(start_ready(s));
   while (s->n_running > 0) {
-    /* Rates matter only when time is about to pass. */
+    /* Rates are needed only when time advances. */
     hk_ns due = next_due(s);
     if (due > s->now && s->dirty) {
       HK_TRY(share(s));

@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The simulator: runs a task graph in virtual time on a machine profile.
  *
- * Discrete events in integer nanoseconds. An operation starts when its dependencies have ended
- * (those on another queue of its GPU gpu.hop_ns ago) and it is first in its lane; it spends its
- * latency uncontended (but for a kernel's start beside reads over the link,
- * gpu.launch_beside_*_ns), then progresses at the rate that weighted max-min fairness gives it
- * (sim/share.h) until its work is done. A lane that picks (hk_lane.picks) takes, whenever it is
- * free, the best of what waits for it (core/pick.h). Events at one time are handled in the order
- * (time, priority, sequence) with ends before starts and the operation id as sequence, so the same
- * input gives the same bytes out, whatever the number of threads outside. */
+ * Summary: discrete events in integer nanoseconds, fluid rates between them.
+ *   1. An operation starts when its dependencies have ended and its lane is free; after a
+ * dependency on another queue of its GPU, gpu.hop_ns later. A lane that picks (hk_lane.picks) takes
+ * the ready operation that is first by priority (core/pick.h).
+ *   2. It spends its latency, which shares nothing.
+ *   3. Its work progresses at the rate that weighted max-min fairness gives it among all operations
+ *      in progress (sim/share.h), with the caps and weights of sim/contention.h. Rates change when
+ *      that set of operations changes.
+ * At one instant ends are handled before starts, and both in the order of operation ids. So the
+ * same input gives the same output, byte for byte, whatever the number of threads that simulate.
+ *
+ * Example: a copy of 550 MB to the GPU with latency 5 us and 55 GB/s alone ends after 10.005 ms. If
+ * a second copy on another lane of that GPU begins 2 ms after the first, both get 27.5 GB/s from
+ * then on, and the first one ends after 18.005 ms. */
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
 
@@ -18,21 +24,21 @@
 #include "core/machine.h"
 #include "core/timeline.h"
 
-/* What several operations at once must share. Per rank (R) or per node (N). */
-#define HK_RESOURCES(X)                                                         \
-  X(GPU, "gpu", "seconds_per_s", R, "GPU compute, as time share")               \
-  X(HBM, "hbm", "bytes_per_s", R, "GPU memory bandwidth")                       \
-  X(H2D, "h2d", "bytes_per_s", R, "PCIe towards the GPU")                       \
-  X(D2H, "d2h", "bytes_per_s", R, "PCIe towards the host")                      \
-  X(PCIE, "pcie", "bytes_per_s", R, "PCIe, both directions")                    \
-  X(NVLINK, "nvlink", "bytes_per_s", R, "between GPUs of the node")             \
-  X(PAGES, "pages", "bytes_per_s", R, "memory domains of an unbound process")   \
-  X(DRAM, "dram", "bytes_per_s", N, "host memory, copies at their costs")       \
-  X(DRAM_CPU, "dram_cpu", "bytes_per_s", N, "host memory, CPU kernels alone")   \
-  X(FABRIC_H2D, "fabric_h2d", "bytes_per_s", N, "host fabric towards all GPUs") \
-  X(FABRIC_D2H, "fabric_d2h", "bytes_per_s", N, "host fabric towards the host") \
-  X(FABRIC, "fabric", "bytes_per_s", N, "host fabric, both directions")         \
-  X(CORES, "cores", "seconds_per_s", N, "CPU cores")                            \
+/* Resources with a capacity, which concurrent operations share: per rank (R) or per node (N). */
+#define HK_RESOURCES(X)                                                          \
+  X(GPU, "gpu", "seconds_per_s", R, "GPU compute, as fraction of time")          \
+  X(HBM, "hbm", "bytes_per_s", R, "GPU memory bandwidth")                        \
+  X(H2D, "h2d", "bytes_per_s", R, "PCIe towards the GPU")                        \
+  X(D2H, "d2h", "bytes_per_s", R, "PCIe towards the host")                       \
+  X(PCIE, "pcie", "bytes_per_s", R, "PCIe, both directions")                     \
+  X(NVLINK, "nvlink", "bytes_per_s", R, "between GPUs of the node")              \
+  X(PAGES, "pages", "bytes_per_s", R, "memory domains of an unbound rank")       \
+  X(DRAM, "dram", "bytes_per_s", N, "host memory, weighted bytes of all")        \
+  X(DRAM_CPU, "dram_cpu", "bytes_per_s", N, "host memory, bytes of CPU kernels") \
+  X(FABRIC_H2D, "fabric_h2d", "bytes_per_s", N, "host fabric towards all GPUs")  \
+  X(FABRIC_D2H, "fabric_d2h", "bytes_per_s", N, "host fabric towards the host")  \
+  X(FABRIC, "fabric", "bytes_per_s", N, "host fabric, both directions")          \
+  X(CORES, "cores", "seconds_per_s", N, "CPU cores")                             \
   X(NETWORK, "network", "bytes_per_s", N, "between nodes")
 
 typedef enum {
@@ -47,32 +53,31 @@ const char *hk_resource_unit(hk_resource resource);
 const char *hk_resource_meaning(hk_resource resource);
 bool hk_resource_is_node(hk_resource resource);
 
-/* How often one operation's use of a resource counts: an operation of a folded rank stands for
- * those of all ranks of the node, which share the node's resources. */
+/* Factor on an operation's use of a resource: an operation of a folded rank represents those of all
+ * ranks of the node, which share the node's resources. */
 static inline double hk_use_count(const hk_graph *graph, hk_resource resource) {
   return hk_resource_is_node(resource) ? graph->multiplicity : 1;
 }
 
 #define HK_DEMAND_USES 8
 
-/* Whose traffic an operation is in host memory, a set of bits: CPU kernels', to GPUs (in), from
- * GPUs (out); a mapped kernel is both of the latter. Of these two, what copy engines do and what
- * GPU kernels do get in each other's way. */
+/* Kinds of host memory traffic, a set of bits. An operation can have several: a mapped kernel has
+ * IN, OUT and KERNEL_IN. */
 enum {
-  HK_TRAFFIC_CPU = 1,
-  HK_TRAFFIC_IN = 2,
-  HK_TRAFFIC_OUT = 4,
-  HK_TRAFFIC_COPY_IN = 8,
-  HK_TRAFFIC_COPY_OUT = 16,
-  HK_TRAFFIC_KERNEL_IN = 32,
+  HK_TRAFFIC_CPU = 1,        /* by a CPU kernel */
+  HK_TRAFFIC_IN = 2,         /* to a GPU, by a copy engine or a GPU kernel */
+  HK_TRAFFIC_OUT = 4,        /* from a GPU, by either */
+  HK_TRAFFIC_COPY_IN = 8,    /* to a GPU, by a copy engine */
+  HK_TRAFFIC_COPY_OUT = 16,  /* from a GPU, by a copy engine */
+  HK_TRAFFIC_KERNEL_IN = 32, /* read by a GPU kernel */
 };
 
-/* Copies and CPU kernels are both among `traffic`. */
+/* Whether `traffic` contains both CPU kernels and traffic to or from a GPU. */
 static inline bool hk_is_mixed(unsigned traffic) {
   return (traffic & HK_TRAFFIC_CPU) != 0 && (traffic & (HK_TRAFFIC_IN | HK_TRAFFIC_OUT)) != 0;
 }
 
-/* A kernel's reads of host memory and a copy to the same GPU are both among `traffic`. */
+/* Whether `traffic`, of one GPU, contains both a copy in and a kernel that reads host memory. */
 static inline bool hk_both_read(unsigned traffic) {
   return (traffic & HK_TRAFFIC_COPY_IN) != 0 && (traffic & HK_TRAFFIC_KERNEL_IN) != 0;
 }
@@ -80,18 +85,19 @@ static inline bool hk_both_read(unsigned traffic) {
 /* What one operation asks of the machine when it runs alone (sim/demand.c). */
 typedef struct {
   hk_ns latency;
-  bool fetched;  /* one kernel: its start takes longer beside others' reads over its GPU's link */
-  bool slowed;   /* an update of what the GPU has: its rate is less beside that GPU's copies */
-  double cap;    /* work units a second when alone; INFINITY: only latency */
-  double weight; /* of the rate, in work units a second: see sim/share.h */
-  double weight_crowded; /* the same beside traffic of another kind or of another GPU */
+  bool fetched;  /* a single kernel launch, which link traffic delays (hk_launch_delay). False for
+                    forward and backward: their kernels are launched ahead */
+  bool slowed;   /* an update in GPU memory: its rate is lower beside copies of the same GPU */
+  double cap;    /* highest rate, in work units a second; INFINITY: only latency */
+  double weight; /* in work units a second, see sim/share.h */
+  double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy */
   unsigned traffic;      /* HK_TRAFFIC_*; 0: none */
-  unsigned engine;       /* HK_TRAFFIC_IN or _OUT: a copy engine's, which may have others to do
-                            first (pcie.copies_at_once); 0: none's */
+  unsigned engine;       /* HK_TRAFFIC_IN or _OUT: the copy engine at which it waits for its turn
+                            (pcie.copies_at_once); 0: none */
   int n_uses;
   struct {
     hk_resource resource;
-    double per_unit; /* of the resource, per unit of work */
+    double per_unit; /* use of the resource per unit of work */
   } uses[HK_DEMAND_USES];
 } hk_demand;
 
@@ -103,36 +109,35 @@ bool hk_demand_is_same(const hk_op *a, const hk_op *b);
  * gpu.hop_ns if they are on different queues of one GPU, else 0. */
 hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to);
 
-/* Capacity of a resource on `machine`; `mixed` where copies and CPU kernels are both active. Only
- * DRAM differs, and what it has when not mixed is the most that it ever has. (Contention lowers
- * H2D, too: sim/contention.h.) */
+/* Capacity of a resource on `machine`. `mixed`: copies and CPU kernels are both active. This
+ * changes DRAM only, whose capacity is never larger than when not mixed. (Contention lowers H2D,
+ * too: sim/contention.h.) */
 double hk_resource_capacity(const hk_machine *machine, hk_resource resource, bool mixed);
 
 typedef struct {
-  hk_bytes before_forward, after_forward, after_backward, after_update; /* of one GPU */
+  hk_bytes before_forward, after_forward, after_backward, after_update; /* in use on one GPU */
   hk_bytes peak, capacity;
-  hk_bytes peak_of[HK_PHASE_COUNT]; /* of what the operations of a phase found and took */
+  hk_bytes peak_of[HK_PHASE_COUNT]; /* while operations of a phase started */
   hk_phase peak_phase;
-  /* What the node's first GPU shows as used, contexts and the allocator's cache included: at the
-   * end of each phase, and once the cache has been emptied then. All 0 where the runtime caches
-   * nothing (hocket). */
+  /* Used memory that the node's first GPU reports, contexts and the allocator's cache included: at
+   * each phase's peak, and after the cache has been emptied at its end. All 0 under hocket, which
+   * has no cache. */
   hk_bytes device_peak_of[HK_PHASE_COUNT], device_after[HK_PHASE_COUNT];
   hk_bytes host_peak, host_capacity; /* of the node */
   hk_phase host_peak_phase;
 } hk_memory_report;
 
-/* Of unrolled iterations (hk_graph_build_iterations): the last whole one, from the end of one
+/* With several iterations (hk_graph_build_iterations): the last whole one, from the end of one
  * backward to the end of the next. All 0 for a graph of one iteration. */
 typedef struct {
   hk_ns begin, end;
-  double used[HK_RES_COUNT]; /* within, as hk_result.used */
+  double used[HK_RES_COUNT]; /* in this interval, as hk_result.used */
 } hk_last_iteration;
 
 typedef struct {
   hk_timeline timeline; /* with counters only when asked for */
   hk_memory_report memory;
-  double used[HK_RES_COUNT]; /* over the iteration, per rank or per node, in resource
-                                units x seconds (bytes, seconds) */
+  double used[HK_RES_COUNT]; /* total use, summed over ranks: bytes, or seconds of GPU or cores */
   double used_phase[HK_PHASE_COUNT][HK_RES_COUNT];
   hk_last_iteration last;
   int64_t events;
@@ -149,13 +154,13 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
                       const hk_sim_options *options, hk_result *result, hk_error *err);
 void hk_result_free(hk_result *result);
 
-/* What an operation takes with the machine to itself: its latency and then its work, rounded as the
- * simulator rounds. */
+/* Time of an operation that runs alone: its latency, and then its work, rounded up to nanoseconds
+ * as in the simulator. */
 void hk_time_alone(const hk_graph *graph, const hk_op *op, const hk_machine *machine,
                    hk_ns *latency, hk_ns *work);
 
-/* Longest path through dependencies and the order of lanes that do not pick, with every operation
- * alone on the machine: no run can be shorter. `phases` as in hk_graph_build. */
+/* Longest path through dependencies and the order of lanes that do not pick, each operation with
+ * its time alone: a lower bound of the makespan. `phases` as in hk_graph_build. -1 with err set. */
 hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigned phases,
                        hk_error *err);
 

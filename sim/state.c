@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The state of a simulation before its first event: what follows what, and room for the rest. */
+/* The state of a simulation before its first event. */
 #include "sim/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Successors of each operation, lane order included, and how many predecessors each waits for. */
+/* Sets the successors of each operation and the number of predecessors that have not ended. The
+ * previous operation on a lane that does not pick is a predecessor, too. */
 static hk_status link_operations(hk_sim_state *s) {
   const hk_graph *g = s->graph;
   int32_t *lane_last = malloc((g->n_lanes + 1) * sizeof *lane_last);
@@ -30,7 +31,7 @@ static hk_status link_operations(hk_sim_state *s) {
     s->pending[i] = op->deps_end - op->deps_begin + (previous[i] >= 0);
   }
   for (size_t i = 0; i < g->n_ops; i++) s->next_begin[i + 1] += s->next_begin[i];
-  /* Fill by moving each begin forward, then shift back: the usual counting sort. */
+  /* Counting sort: filling moves each begin forward; then all are shifted back. */
   for (size_t i = 0; i < g->n_ops; i++) {
     const hk_op *op = &g->ops[i];
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
@@ -45,7 +46,7 @@ static hk_status link_operations(hk_sim_state *s) {
   return HK_OK;
 }
 
-/* From the end of the last backward but one to that of the last. */
+/* The last iteration: from the last backward of the iteration before to that of the last one. */
 static void find_last_iteration(hk_sim_state *s) {
   const hk_graph *g = s->graph;
   s->last_begin = s->last_end = -1;

@@ -108,7 +108,7 @@ static inline int hk_slot(int rank, hk_resource resource) {
   return (hk_resource_is_node(resource) ? 0 : rank * HK_RES_COUNT) + (int)resource;
 }
 
-/* How long `work` takes at a rate: whole nanoseconds, rounded up. */
+/* Time for `work` units at `rate` units a second: whole nanoseconds, rounded up. */
 hk_ns hk_time_for(double work, double rate);
 
 /* sim/sim.c: from now on the operation shares resources until `work` units are done. */
@@ -130,24 +130,26 @@ void hk_turns_give(hk_sim_state *s);
 /* A fluid operation has ended: its engine, if it has one, is free for another. */
 void hk_turns_end(hk_sim_state *s, const hk_active_op *active);
 
-/* sim/state.c: everything from `graph` and `machine`; close also after a failure. */
+/* sim/state.c: allocates and initialises everything from `graph` and `machine`. Close also after a
+ * failure. */
 hk_status hk_sim_state_open(hk_sim_state *s);
 void hk_sim_state_close(hk_sim_state *s);
 
-/* sim/recall.c: rates that were shared before among the same operations. */
-uint64_t hk_recall_key(const hk_sim_state *s); /* 0: too many to be remembered */
-bool hk_recall(hk_sim_state *s, uint64_t key); /* sets `used` and the rates of fluid operations */
+/* sim/recall.c: remembers the rates of sets of fluid operations. */
+uint64_t hk_recall_key(const hk_sim_state *s); /* of the present set; 0: too large */
+/* Sets `used` and the rates from memory; false if the set is not remembered. */
+bool hk_recall(hk_sim_state *s, uint64_t key);
 void hk_recall_keep(hk_sim_state *s, uint64_t key);
-/* Whether what is remembered is what has just been shared, to the last bit. */
+/* Whether remembered rates, if any, equal the present ones to the last bit. */
 bool hk_recall_agrees(const hk_sim_state *s, uint64_t key);
 
-/* sim/memory.c: an operation takes and gives back memory. */
+/* sim/memory.c: memory in use, as operations allocate and free it. */
 hk_status hk_memory_begin(hk_sim_state *s);
 hk_status hk_memory_take(hk_sim_state *s, const hk_op *op);
 hk_status hk_memory_give(hk_sim_state *s, const hk_op *op);
 void hk_memory_end(hk_sim_state *s);
 
-/* sim/check.c: invariants. HK_NO with what is broken. */
+/* sim/check.c: invariants. HK_NO and a message if one is violated. */
 hk_status hk_check_rates(const hk_sim_state *s, int n_activities);
 hk_status hk_check_result(const hk_sim_state *s);
 

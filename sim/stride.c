@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The stride at which CPU and GPU finish together, without simulating: docs/stride.md derives it.
- */
+/* The stride at which CPU and GPU finish together, in closed form. docs/stride.md derives it. */
 #include <math.h>
 
 #include "core/bytes.h"
@@ -9,17 +8,19 @@
 #include "sim/share.h"
 #include "sim/sim.h"
 
-/* One rank's share of the machine, while all ranks of the node do the same. */
+/* One rank's share of the machine if all ranks of the node do the same. Rates in bytes a second
+ * unless noted. */
 typedef struct {
   const hk_machine *machine;
   double ranks;
-  double in, out, both;     /* PCIe and fabric: towards the GPU, back, sum */
-  double in_cost, out_cost; /* of host memory, what a copied byte takes */
-  double cpu_wish;          /* kernels' own rate, parameters a second */
-  double cpu;               /* the same as far as host memory without copies lets them */
-  double kernel_bytes; /* of host memory traffic a CPU update, the weights' way up not included */
-  double streams;      /* state copies under way in one direction */
-  bool one_way;        /* the prototype's streams carry one direction at a time */
+  double in, out, both;     /* link and fabric: to the GPU, from the GPU, sum */
+  double in_cost, out_cost; /* host memory that a copied byte takes, in bytes of a kernel */
+  double cpu_wish;          /* CPU kernels not limited by memory, parameters a second */
+  double cpu;               /* CPU kernels limited by host memory alone, parameters a second */
+  double
+      kernel_bytes; /* host memory traffic per parameter of a CPU update, without its weight copy */
+  double streams;   /* concurrent state copies in one direction */
+  bool one_way;     /* state is copied in one direction at a time (prototype) */
 } hk_side;
 
 static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
@@ -35,7 +36,7 @@ static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
                .kernel_bytes = HK_BYTES_ADAMW,
                .streams = 1};
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
-    /* Unscale, update and the helper's cast take the same cores in turn; three streams copy. */
+    /* Unscale, update and cast use the same cores one after the other; three streams copy. */
     s.cpu_wish = 1 / (1 / hk_cpu_rate(m, &m->cpu_unscale, &m->cpu_unscale_threads, n) +
                       1 / hk_cpu_rate(m, &m->cpu_adamw_fp32, &m->cpu_adamw_fp32_threads, n) +
                       1 / hk_cpu_rate(m, &m->cpu_cast, &m->cpu_cast_threads, n));
@@ -48,15 +49,17 @@ static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
   return s;
 }
 
-/* -- what is under way shares the machine ------------------------------------------------------ */
+/* -- rates of concurrent copies and updates ------------------------------------------------------
+ */
 
 typedef struct {
   double cpu, in, out; /* parameters, bytes, bytes a second */
 } hk_flow;
 
-/* Rates of all of `traffic` at once, each CPU update bringing `up` bytes of weights along, which
- * come before state on the link. What they leave there depends on the CPU's rate, so that the two
- * are solved in turn, from above: docs/stride.md says why that converges. */
+/* Rates while all of `traffic` runs at once. Each CPU update also copies `up` bytes of weights to
+ * the GPU, which have precedence over state on the link. The link's rest for state depends on the
+ * CPU's rate and vice versa, so the two are iterated, beginning with the highest CPU rate;
+ * docs/stride.md says why that converges. */
 static hk_flow flow_of(const hk_side *s, unsigned traffic, double up) {
   enum { IN, OUT, BOTH, MEMORY, RESOURCES };
   const hk_machine *m = s->machine;
@@ -69,7 +72,7 @@ static hk_flow flow_of(const hk_side *s, unsigned traffic, double up) {
   const double kernels = (traffic & HK_TRAFFIC_CPU) != 0 ? wish * s->kernel_bytes * s->ranks : 0;
   const double link = fmin(s->in, hk_h2d_kept(m, kernels) * m->h2d.value);
   const double kept = fmin(s->cpu, wish);
-  /* Weights may take all of the link but a hundredth: the state copies must have some. */
+  /* Weights may take at most 99 % of the link, so that state copies have a capacity above 0. */
   const double most = fmin(kept, 0.99 * fmin(link, s->both) / fmax(up, 1e-9));
   const hk_share_use of_cpu[] = {{MEMORY, s->kernel_bytes + up * s->in_cost}};
   const hk_share_use of_in[] = {{IN, 1}, {BOTH, 1}, {MEMORY, s->in_cost}};
@@ -97,17 +100,18 @@ typedef struct {
   double cpu, gpu; /* parameters a second */
 } hk_rates;
 
-/* Two moments that take turns, each of which moves state at these rates. */
+/* Average rates of two situations that alternate, so that as much state goes in as comes out. */
 static hk_rates in_turn(const hk_flow *a, const hk_flow *b) {
-  /* The shares of time in which as much goes in as comes out. */
+  /* Fraction of time of situation a. */
   const double gain = a->out - a->in, loss = b->in - b->out;
   const double share = loss / (gain + loss);
   return (hk_rates){share * a->cpu + (1 - share) * b->cpu,
                     (share * a->in + (1 - share) * b->in) / HK_BYTES_STATE};
 }
 
-/* Round trips without end, with the CPU or without. hocket copies both ways at once; the direction
- * that is done with a parameter first waits for the other, which goes on without it. */
+/* Steady rates of round trips, beside CPU updates or without (`cpu`: HK_TRAFFIC_CPU or 0). hocket
+ * copies both ways at once; for part of the time only the slower direction copies. The prototype
+ * alternates. */
 static hk_rates round_trips(const hk_side *s, unsigned cpu) {
   const hk_flow in = flow_of(s, cpu | HK_TRAFFIC_IN, HK_BYTES_BF16);
   const hk_flow out = flow_of(s, cpu | HK_TRAFFIC_OUT, HK_BYTES_BF16);
@@ -116,7 +120,8 @@ static hk_rates round_trips(const hk_side *s, unsigned cpu) {
   return in_turn(&both, both.in < both.out ? &in : &out);
 }
 
-/* While a piece's weights go up, the CPU shares host memory with that copy. */
+/* CPU updates without round trips: while a piece's weights are copied, the copy shares host memory
+ * with the kernel. */
 static double cpu_alone(const hk_side *s) {
   const hk_flow up = flow_of(s, HK_TRAFFIC_CPU | HK_TRAFFIC_IN, 0);
   const double copying = HK_BYTES_BF16 / up.in; /* seconds a parameter */
@@ -134,7 +139,7 @@ double hk_stride_balance(const hk_plan *plan, const hk_machine *machine, double 
   return 1 + rates.cpu / rates.gpu;
 }
 
-/* Seconds a parameter at stride k: both sides until one is done, then the other alone. */
+/* Seconds per parameter at stride k: both sides until one has finished, then the other alone. */
 static double time_at(const hk_side *s, const hk_rates *r, double k) {
   const double both = fmin((k - 1) / r->cpu, 1 / r->gpu);
   const double cpu_left = fmax(0, k - 1 - r->cpu * both), gpu_left = fmax(0, 1 - r->gpu * both);
@@ -150,9 +155,9 @@ int hk_stride_auto(const hk_plan *plan, const hk_machine *machine) {
   const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
   const int least = deepspeed ? 2 : 1;
   const int low = (int)fmin(fmax(floor(balance), least), MOST_STRIDE - 1);
-  /* The time falls and rises linearly in 1 / k on the two sides of the balance, so that nothing but
-   * its neighbours and the ends can be best. No round trip at all is a stride beyond the last
-   * subgroup; the prototype, whose other code path that would be, is not sent there. */
+  /* The time is linear in 1 / k on each side of the balance, so the best k is a neighbour of the
+   * balance or an end of the range. The upper end, a stride beyond the last subgroup, means no
+   * round trip; it is not offered to the prototype, which would then run other code. */
   const int never = (int)fmin((double)plan->n_subgroups + 1, MOST_STRIDE);
   const int candidates[] = {low, low + 1, least, deepspeed ? low : never};
   int best = low;

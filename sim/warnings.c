@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What a reader of a forecast should be warned of: where the profile is asked for more than it
- * knows.
- */
+/* Warnings about a forecast: where it depends on more than the profile knows. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,9 +10,10 @@
 #include "sim/forecast.h"
 
 #define MOST_WARNINGS 32
-/* Parameters. Of teams that left no core plans were predicted as well as others with pieces of this
- * size, and by up to 30 % too fast with a tenth of it before teams of HK_LEAST_LENDER lent a core
- * to queueing; theirs are within 3 % since (docs/simulator.md). */
+/* Pieces of this many parameters are large: a team on every core is then predicted as well as
+ * others. With pieces of a tenth of it such plans were predicted up to 30 % too fast, because
+ * queueing takes a core. Teams of at least HK_LEAST_LENDER threads leave it one since
+ * (hk_team_size); their plans are within 3 %. */
 #define SMALL_PIECE 5000000
 
 typedef struct {
@@ -39,7 +38,7 @@ __attribute__((format(printf, 2, 3))) static void warn(hk_warnings *w, const cha
   }
 }
 
-/* Whether some computation's time follows from floating-point operations. */
+/* Whether the time of any computation is derived from floating-point operations. */
 static bool reckons_flops(const hk_model *model) {
   if (model->blocks == NULL) return true;
   for (int b = 0; b < (int)model->layers + 2; b++) {
@@ -50,7 +49,7 @@ static bool reckons_flops(const hk_model *model) {
   return false;
 }
 
-/* Quantities that this plan's time hangs on, if they are hocket's guesses. */
+/* Quantities that are hocket's defaults although this plan's time depends on them. */
 static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
@@ -114,7 +113,7 @@ static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *m
   }
 }
 
-/* A listed model's figures are for one number of tokens. */
+/* The costs of a listed model are for one number of tokens; others are scaled. */
 static void warn_of_scaling(hk_warnings *w, const hk_plan *plan) {
   const hk_model *m = &plan->model;
   const hk_job *job = &plan->job;
@@ -126,7 +125,7 @@ static void warn_of_scaling(hk_warnings *w, const hk_plan *plan) {
       m->name, (long long)m->micro_batch, (long long)m->seq, job->micro_batch, job->seq);
 }
 
-/* Queueing takes a core now and then, which the simulator does not know. */
+/* Teams that fill every core and leave none to queueing: the simulator does not model that. */
 static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
@@ -183,7 +182,7 @@ static void warn_of_gap(void *context, const char *sentence) {
   warn(context, "%s", sentence);
 }
 
-/* Where a fitted profile is asked outside the runs that it was fitted on. */
+/* Where the plan is outside of the runs that the profile was fitted on. */
 static void warn_of_extrapolation(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   const cJSON *fitted_on = NULL;
   if (w->status == HK_OK) w->status = hk_coverage_of(machine, &fitted_on, w->err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* gpu-only: nothing is offloaded. Every subgroup's state stays in GPU memory; the yardstick for
- * what offloading costs, where it fits. */
+/* gpu-only: nothing is offloaded. All state stays in GPU memory. If it fits, this is the reference
+ * for the cost of offloading. */
 #include "sim/policy.h"
 
 static hk_status assign(const hk_policy_options *options, const hk_machine *machine, hk_plan *plan,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* mapped: GPU kernels read and write the state in pinned host memory where it lies: no staging
- * buffers, no copies to schedule, at the rate that loads and stores over PCIe reach. */
+/* mapped: GPU kernels read and write the state in pinned host memory. No staging buffers and no
+ * copies are needed; the rate is that of loads and stores over PCIe. */
 #include "sim/policy.h"
 
 static hk_status assign(const hk_policy_options *options, const hk_machine *machine, hk_plan *plan,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* streamed: every subgroup makes the round trip, in pieces, both directions of PCIe busy at once;
- * the CPU has no part in it. The stride that the published prototype could not run (k = 1). */
+/* streamed: the state of every subgroup is copied to the GPU, updated there and copied back, in
+ * pieces, with both directions of PCIe busy. The CPU updates nothing. This is stride k = 1, which
+ * the published prototype cannot run. */
 #include "sim/policy.h"
 
 static hk_status assign(const hk_policy_options *options, const hk_machine *machine, hk_plan *plan,

@@ -2,7 +2,7 @@
 /* twinflow: a static share of the subgroups stays on the GPU, the rest is updated by the CPU. */
 #include "sim/policy.h"
 
-/* What the published runs used when they used it. */
+/* As in the published runs. */
 #define DEFAULT_RATIO 0.8
 
 static hk_status assign(const hk_policy_options *options, const hk_machine *machine, hk_plan *plan,
