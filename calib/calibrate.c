@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* From a machine to its profile in the store (calib/calibrate.h). Whatever can be refused is
- * refused before anything is measured. */
+/* Calibrates this machine (calib/calibrate.h). Bad names and options are refused before anything is
+ * measured. */
 #include "calib/calibrate.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* `hocket calibrate`: stand, campaign, fit, store. */
+/* `hocket calibrate`: opens the stand, measures the campaign, fits the profile, stores both. */
 #ifndef HK_CALIB_CALIBRATE_H
 #define HK_CALIB_CALIBRATE_H
 
@@ -30,10 +30,10 @@ typedef struct {
   char note[300]; /* of the stand */
 } hk_calibration;
 
-/* Measures and stores. HK_OK also for a calibration that is noisy, not accepted or interrupted:
- * look at it. Interrupted, what was measured is in the store and `resume` goes on, on the same
- * machine only (HK_INPUT names what differs). HK_ENVIRONMENT and HK_NO leave what was measured in
- * the store, too. Free with hk_calibration_free, whatever this returned. */
+/* Measures and stores. HK_OK does not mean that the profile is good: the calibration may be noisy,
+ * not accepted or interrupted, as `out` says. After an interruption or an error (HK_ENVIRONMENT,
+ * HK_NO) the samples are in the store, and `resume` continues, on the same machine only (HK_INPUT
+ * names the differences). Free with hk_calibration_free, whatever this returned. */
 hk_status hk_calibrate(hk_store *store, const hk_calibrate_options *options, hk_calibration *out,
                        hk_error *err);
 void hk_calibration_free(hk_calibration *calibration);

@@ -8,7 +8,7 @@
 
 /* -- Turns ------------------------------------------------------------------------------------- */
 
-/* Four are tried: if about as many run at once, more may. */
+/* Four copies are queued together. More than 3 at once are taken as no limit. */
 static double at_once_of(double seen) {
   return seen > 3 ? 1e6 : fmax(1, round(seen));
 }
@@ -163,9 +163,10 @@ static double error_alone(const hk_draft *draft) {
   return n > 0 ? sqrt(squares / (double)n) : 0;
 }
 
-/* Of small updates on the GPU, each by itself, what is not their bytes' time and not gpu.launch_ns.
- * That has the queue's pause between two operations in it, which these times have not: what counts
- * is that all three together are what an operation takes there. */
+/* Extra start time of a small update beside copies or pulls:
+ *   extra = measured time - bytes / bandwidth - gpu.launch_ns
+ * gpu.launch_ns includes the queue's pause between two operations; these measured times do not.
+ * Only the sum of extra time and launch is identifiable. */
 static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copies, bool pulls) {
   const hk_machine *m = &draft->machine;
   for (size_t i = 0; i < draft->campaign->n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Leave one source out: fitted without a folder of runs, then asked to predict it. */
+/* Cross-validation: fits the profile without one source of runs and predicts the rows of it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

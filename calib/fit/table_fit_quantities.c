@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Which quantities are free, how far they may go, and how sure their starts are. */
+/* Chooses the free quantities of a table fit and sets their bounds and priors. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A campaign: probes, round after round in random order, until the interval of every value's
- * median is narrow or time is up. Rounds visit all probes that are still noisy, so that a drift of
- * the machine widens all intervals instead of bending some values. */
+/* A campaign measures a list of probes repeatedly. Each round runs, in random order, every probe
+ * whose median is not known well enough. The campaign ends when half the 95 % interval of every
+ * median is within the target (2 % by default) or when the time budget is spent. Because a round
+ * visits all open probes, a slow drift of the machine widens all intervals instead of biasing a few
+ * values. */
 #ifndef HK_CALIB_PROBES_CAMPAIGN_H
 #define HK_CALIB_PROBES_CAMPAIGN_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What loads are called, and rates from stretches of work. */
+/* Names and traits of loads, and rates from stretches of work. */
 #include "calib/probes/probe.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A probe's loads as lanes of operations, run by the simulator and read as a stand's are. */
+/* Replays a probe: builds a task graph from its loads, simulates it and computes the rates. */
 #include "calib/probes/replay.h"
 
 #include <math.h>

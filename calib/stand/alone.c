@@ -132,7 +132,8 @@ static hk_status queue_turns(const hk_stand_job *job, hk_stream *const *streams,
   return HK_OK;
 }
 
-/* Of n that take turns, k at a time, the first is done after k parts in n of the time of all. */
+/* If k of n equal copies run at a time, the first ends after k / n of the total time:
+ * k = n * t_first / t_last. Example: 4 copies, the first ends at 1 ms, the last at 4 ms: k = 1. */
 static hk_status read_turns(const hk_stand_job *job, double *at_once, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   hk_event *const *marks = job->stand->gpu[job->load->gpu].lanes[HK_STAND_LANE_IN].marks;

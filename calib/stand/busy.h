@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* How much of the machine others use while something is measured on it. */
+/* CPU load of other processes during a measurement. */
 #ifndef HK_CALIB_STAND_BUSY_H
 #define HK_CALIB_STAND_BUSY_H
 
@@ -13,16 +13,17 @@ typedef struct {
   hk_ns at;
 } hk_busy;
 
-/* Begins to watch. */
+/* Reads the counters at the start of a measurement. */
 void hk_busy_begin(hk_busy *busy);
-/* CPUs that other processes (and, of a virtual machine, its host) have used since, on average, of
- * the *cpus that this process may use. NAN: the system does not say, or too little time passed. */
+/* Average number of CPUs that others have used since hk_busy_begin: other processes and, on a
+ * virtual machine, its host. *cpus: CPUs that this process may use. NAN if /proc/stat cannot be
+ * read or less than 0.1 s passed. Example: 4.0 of 16 CPUs means that others kept a quarter busy. */
 double hk_busy_others(const hk_busy *busy, int *cpus);
 
 /* Seconds that the CPUs of `set` were busy, by the text of /proc/stat. NAN: not in it. */
 double hk_busy_seconds(const char *stat, const cpu_set_t *set, long ticks_per_s);
 
-/* Whether so many CPUs are more than measurements bear: a tenth. */
+/* Whether others use more than a tenth of the CPUs, which distorts measurements. */
 bool hk_busy_matters(double others, int cpus);
 
 #endif

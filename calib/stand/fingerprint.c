@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Fingerprints: what /proc, /sys and the device say of a machine. A file that is not there says
- * nothing, which is no failure: a fingerprint is as good as what can be found out. */
+/* Fingerprints, read from /proc, /sys and the device. A file that is missing is no failure: its
+ * properties are unknown. */
 #include "calib/stand/fingerprint.h"
 
 #include <limits.h>

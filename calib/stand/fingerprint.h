@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Which machine a profile is of: what must be the same for it to hold. */
+/* The fingerprint of a machine: the properties that must be equal for a profile to apply. */
 #ifndef HK_CALIB_STAND_FINGERPRINT_H
 #define HK_CALIB_STAND_FINGERPRINT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A plan simulated and run, and both compared. */
+/* Simulates a plan, runs it with the engine, and compares the two timelines. */
 #include "calib/validate/validate.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The loop closes: a plan is simulated on a calibrated profile, run by the engine, and both
- * timelines are compared operation by operation. */
+/* Validation: simulates a plan on a calibrated profile, runs it with the engine, and compares both
+ * timelines operation by operation. */
 #ifndef HK_CALIB_VALIDATE_VALIDATE_H
 #define HK_CALIB_VALIDATE_VALIDATE_H
 
