@@ -153,6 +153,7 @@ static inline hk_machine h200(void) {
   m.h2d_beside_reads.value = 0.75;
   m.shared_reads.value = 0.9;
   m.cpu_operation.value = 12e3;
+  m.cpu_adamw_ahead.value = 0.86;
   return m;
 }
 

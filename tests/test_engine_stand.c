@@ -249,6 +249,38 @@ static void test_wrong_kernels(void **state) {
   hk_stand_close(stand);
 }
 
+/* -- CPU kernels that err ---------------------------------------------------------------------- */
+
+/* AdamW into spare memory, wrong in one way at a time. */
+static hk_cpu_kernels right_kernels;
+static bool lost_variance, short_pass, in_place;
+
+static void erring_adamw_to(const hk_adamw_step *step, hk_grad_type type, int64_t n, const float *p,
+                            const float *m, const float *v, float *p_to, float *m_to, float *v_to,
+                            const void *grad, uint16_t *w) {
+  static _Thread_local float elsewhere[65536];
+  assert_in_range(n, 1, 65536);
+  if (lost_variance) v_to = elsewhere;
+  right_kernels.adamw_to(step, type, short_pass ? n - 1 : n, p, m, v, p_to, m_to, v_to, grad, w);
+  if (in_place) memcpy((float *)(uintptr_t)p, p_to, 4 * (size_t)n);
+}
+
+static void test_wrong_spares(void **state) {
+  (void)state;
+  hk_cpu_kernels *best = (hk_cpu_kernels *)(uintptr_t)hk_cpu_kernels_best();
+  if (strcmp(best->name, "scalar") == 0) return; /* it is the reference */
+  hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  right_kernels = *best;
+  best->adamw_to = erring_adamw_to;
+  const hk_load load = {.kind = HK_LOAD_ADAMW_AHEAD, .threads = 2, .chunk = 65536};
+  check_noticed(stand, load, &lost_variance, "other bits than plain C");
+  check_noticed(stand, load, &short_pass, "other bits than plain C");
+  check_noticed(stand, load, &in_place, "other bits than plain C");
+  *best = right_kernels;
+  hk_stand_close(stand);
+}
+
 /* -- A device that fails ----------------------------------------------------------------------- */
 
 static void test_refused_copy(void **state) {
@@ -395,6 +427,7 @@ int main(void) {
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_wrong_copies),
       cmocka_unit_test(test_wrong_kernels),
+      cmocka_unit_test(test_wrong_spares),
       cmocka_unit_test(test_refused_copy),
       cmocka_unit_test(test_lost_device),
       cmocka_unit_test(test_failing_open),

@@ -2,6 +2,7 @@
 /* Rates in the common window of concurrent loads, against values by hand, and the list of
  * probes. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "calib/probes/probe.h"
@@ -195,6 +196,8 @@ static void test_stable_names(void **state) {
                                       "mapped 20 M",
                                       "adamw_cpu 12 threads",
                                       "adamw_cpu 16 threads, chunks of 16 Ki",
+                                      "adamw_cpu_ahead 8 threads",
+                                      "adamw_cpu_ahead 14 threads",
                                       "adamw_cpu 8 threads, pieces of 256 Ki",
                                       "adamw_cpu 16 threads, pieces of 4 Mi",
                                       "pull 1 MiB",
@@ -219,6 +222,28 @@ static void test_stable_names(void **state) {
     if (find(probes, n, names[i]) == NULL) fail_msg("no probe \"%s\"", names[i]);
   }
   free(probes);
+}
+
+/* Each is compared with AdamW in place. */
+static void test_ahead_has_a_twin(void **state) {
+  (void)state;
+  static const int cores[] = {1, 2, 3, 7, 16, 64};
+  for (size_t c = 0; c < COUNT(cores); c++) {
+    hk_probe_scope scope = h200;
+    scope.cores = cores[c];
+    size_t n = 0, found = 0;
+    hk_probe *probes = list(scope, &n);
+    for (size_t i = 0; i < n; i++) {
+      const hk_load *l = &probes[i].loads[0];
+      if (probes[i].n_loads > 1 || l->kind != HK_LOAD_ADAMW_AHEAD) continue;
+      char twin[40];
+      snprintf(twin, sizeof twin, "adamw_cpu %d thread%s", l->threads, l->threads > 1 ? "s" : "");
+      if (find(probes, n, twin) == NULL) fail_msg("no probe \"%s\"", twin);
+      found++;
+    }
+    assert_in_range(found, 1, 4);
+    free(probes);
+  }
 }
 
 static size_t count_kind(const hk_probe *probes, size_t n, hk_load_kind kind) {
@@ -310,12 +335,19 @@ static void test_bounds(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_load),     cmocka_unit_test(test_overlap),
-      cmocka_unit_test(test_gaps),         cmocka_unit_test(test_instant_stretch),
-      cmocka_unit_test(test_whole),        cmocka_unit_test(test_no_window),
-      cmocka_unit_test(test_names),        cmocka_unit_test(test_scopes),
-      cmocka_unit_test(test_stable_names), cmocka_unit_test(test_quick_suffices),
-      cmocka_unit_test(test_pieces),       cmocka_unit_test(test_bounds),
+      cmocka_unit_test(test_one_load),
+      cmocka_unit_test(test_overlap),
+      cmocka_unit_test(test_gaps),
+      cmocka_unit_test(test_instant_stretch),
+      cmocka_unit_test(test_whole),
+      cmocka_unit_test(test_no_window),
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_scopes),
+      cmocka_unit_test(test_stable_names),
+      cmocka_unit_test(test_quick_suffices),
+      cmocka_unit_test(test_ahead_has_a_twin),
+      cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_bounds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,7 @@ static const char *const FULL[] = {"gpu.launch_beside_copies_ns",
                                    "dram.bytes_per_s",
                                    "cpu.adamw_params_per_s",
                                    "cpu.adamw_thread_scale",
+                                   "cpu.adamw_ahead_rate",
                                    "cpu.unscale_params_per_s",
                                    "cpu.unscale_thread_scale",
                                    "cpu.adamw_fp32_params_per_s",
@@ -181,11 +182,11 @@ static void test_newer_probes(void **state) {
       const hk_load *l = &s->probe.loads[k];
       s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS ||
                    l->kind == HK_LOAD_H2D_CACHED || l->kind == HK_LOAD_HOP ||
-                   l->kind == HK_LOAD_UPDATE || l->piece > 0;
+                   l->kind == HK_LOAD_UPDATE || l->kind == HK_LOAD_ADAMW_AHEAD || l->piece > 0;
     }
   }
   fit = fitted(&c, &truth);
-  enum { UNKNOWN = 12 };
+  enum { UNKNOWN = 13 };
   const hk_quantity *const unknown[UNKNOWN] = {&fit.machine.pull,
                                                &fit.machine.copies_at_once,
                                                &fit.machine.cpu_operation,
@@ -197,7 +198,8 @@ static void test_newer_probes(void **state) {
                                                &fit.machine.gpu_hop,
                                                &fit.machine.launch_beside_copies,
                                                &fit.machine.launch_beside_pulls,
-                                               &fit.machine.launch_beside_reads};
+                                               &fit.machine.launch_beside_reads,
+                                               &fit.machine.cpu_adamw_ahead};
   for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
   assert_true(fit.machine.gpu_hop.value == 0 && fit.machine.launch_beside_pulls.value == 0 &&
@@ -206,6 +208,7 @@ static void test_newer_probes(void **state) {
   assert_true(fit.machine.d2h_beside_reads.value == 1 && fit.machine.shared_reads.value == 1 &&
               fit.machine.h2d_beside_reads.value == 1);
   assert_true(fit.machine.h2d_cached.value == 0 && fit.machine.cached.value == 0);
+  check_near("ahead", fit.machine.cpu_adamw_ahead.value, 0.92, 1e-9);
   assert_true(fit.accepted);
   hk_profile_fit_free(&fit);
   hk_campaign_free(&c);

@@ -142,6 +142,7 @@ static hk_status make(hk_draft *draft) {
   HK_TRY(hk_draft_links(draft));
   hk_draft_special(draft);
   HK_TRY(hk_draft_cpu(draft));
+  hk_draft_ratios(draft);
   HK_TRY(hk_draft_region(draft));
   HK_TRY(hk_draft_finish(draft));
   return replay_all(draft);

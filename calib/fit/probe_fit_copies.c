@@ -78,26 +78,6 @@ static void set_cached(hk_draft *draft) {
 
 /* -- Kernels' reads beside copies -------------------------------------------------------------- */
 
-/* The mean of what several probes say, in logarithms. */
-typedef struct {
-  double sum, squares, least, most;
-  size_t n;
-} ratios;
-
-static void add_ratio(ratios *all, double ratio, double error) {
-  all->least = all->n == 0 ? ratio : fmin(all->least, ratio);
-  all->most = all->n == 0 ? ratio : fmax(all->most, ratio);
-  all->sum += log(ratio);
-  all->squares += error * error;
-  all->n++;
-}
-
-static hk_estimate mean_of(const ratios *all) {
-  const double n = (double)all->n;
-  const double error = hypot(sqrt(all->squares), log(all->most / all->least) / 2) / sqrt(n);
-  return hk_estimate_fitted(exp(all->sum / n), error, all->n);
-}
-
 /* ns, of one operation of a load, as measured. */
 static double time_each(const hk_series *s, int load) {
   return (double)s->probe.loads[load].chunk / s->summary[load].median * 1e9;
@@ -119,7 +99,7 @@ static double while_reading(double kept, double reading) {
 static void set_beside_reads(hk_draft *draft) {
   hk_machine *m = &draft->machine;
   const double own_in = m->h2d.value, own_pull = m->pull.value > 0 ? m->pull.value : own_in;
-  ratios out = {0}, in = {0};
+  hk_ratios out = {0}, in = {0};
   for (size_t i = 0; i < draft->campaign->n; i++) {
     const hk_series *s = &draft->campaign->series[i];
     const int d2h = hk_series_find(s, HK_LOAD_D2H), h2d = hk_series_find(s, HK_LOAD_H2D);
@@ -129,15 +109,15 @@ static void set_beside_reads(hk_draft *draft) {
     const double kept_out = s->summary[d2h].median / m->d2h.value;
     const double kept_in = s->summary[h2d].median / own_in;
     const double kept_pull = s->summary[pull].median / own_pull;
-    add_ratio(&out, while_reading(kept_out, reading), hk_series_error(s, d2h));
-    add_ratio(&in, while_reading(kept_in, reading) / (kept_pull / reading),
-              hypot(hk_series_error(s, h2d), hk_series_error(s, pull)));
+    hk_ratios_add(&out, while_reading(kept_out, reading), hk_series_error(s, d2h));
+    hk_ratios_add(&in, while_reading(kept_in, reading) / (kept_pull / reading),
+                  hypot(hk_series_error(s, h2d), hk_series_error(s, pull)));
   }
   if (out.n == 0) return; /* the list's defaults */
-  hk_draft_set(draft, &m->d2h_beside_reads, HK_ORIGIN_MEASURED, mean_of(&out),
+  hk_draft_set(draft, &m->d2h_beside_reads, HK_ORIGIN_MEASURED, hk_ratios_mean(&out),
                "copies out beside copies in, pulls and AdamW, %.2f to %.2f of pcie.d2h", out.least,
                out.most);
-  hk_draft_set(draft, &m->h2d_beside_reads, HK_ORIGIN_MEASURED, mean_of(&in),
+  hk_draft_set(draft, &m->h2d_beside_reads, HK_ORIGIN_MEASURED, hk_ratios_mean(&in),
                "copies in beside copies out, pulls and AdamW keep %.2f to %.2f of what pulls keep",
                in.least, in.most);
 }

@@ -62,6 +62,20 @@ hk_estimate hk_estimate_median(const hk_summary *s, double factor) {
                        factor * fmax(high, s->median * (1 + HK_INSTRUMENT)), 1};
 }
 
+void hk_ratios_add(hk_ratios *all, double ratio, double error) {
+  all->least = all->n == 0 ? ratio : fmin(all->least, ratio);
+  all->most = all->n == 0 ? ratio : fmax(all->most, ratio);
+  all->sum += log(ratio);
+  all->squares += error * error;
+  all->n++;
+}
+
+hk_estimate hk_ratios_mean(const hk_ratios *all) {
+  const double n = (double)all->n;
+  const double error = hypot(sqrt(all->squares), log(all->most / all->least) / 2) / sqrt(n);
+  return hk_estimate_fitted(exp(all->sum / n), error, all->n);
+}
+
 /* -- Quantities -------------------------------------------------------------------------------- */
 
 static hk_calibrated *entry_of(hk_draft *draft, const hk_quantity *quantity) {

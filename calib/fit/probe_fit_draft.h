@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Inside calib only: a profile in the making, and the pieces of its fit. probe_fit_line.c knows
  * latency and bandwidth, probe_fit_cpu.c threads, probe_fit_links.c what copies and GPUs say by
- * themselves, probe_fit_shared.c what only replays can say, probe_fit_draft.c the profile that
- * comes out. */
+ * themselves, probe_fit_ratios.c rates that are shares of others, probe_fit_shared.c what only
+ * replays can say, probe_fit_draft.c the profile that comes out. */
 #ifndef HK_CALIB_FIT_PROBE_FIT_DRAFT_H
 #define HK_CALIB_FIT_PROBE_FIT_DRAFT_H
 
@@ -43,6 +43,17 @@ typedef struct {
 hk_estimate hk_estimate_fitted(double value, double error, size_t probes);
 /* The interval of a median; where there are too few rounds for one, least and most. */
 hk_estimate hk_estimate_median(const hk_summary *summary, double factor);
+
+/* The mean, in logarithms, of a ratio that several probes give. Begins as {0}. */
+typedef struct {
+  double sum, squares, least, most;
+  size_t n;
+} hk_ratios;
+
+/* `error`: standard error of the ratio, relative. */
+void hk_ratios_add(hk_ratios *all, double ratio, double error);
+/* The interval covers the errors and half of the range of the ratios, over sqrt(n). n >= 1. */
+hk_estimate hk_ratios_mean(const hk_ratios *all);
 
 /* `quantity` is a member of draft->machine. The format becomes its source, after "calibrate DATE:
  * ". A value outside what the list allows is moved to its edge, and says so. */
@@ -137,6 +148,7 @@ hk_status hk_draft_copies(hk_draft *draft); /* and links alone, mapped access, G
 hk_status hk_draft_links(hk_draft *draft);  /* both directions at once, several GPUs */
 void hk_draft_special(hk_draft *draft);     /* probe_fit_copies.c: probes for one quantity each */
 hk_status hk_draft_cpu(hk_draft *draft);    /* probe_fit_cpu.c: kernels and host memory alone */
+void hk_draft_ratios(hk_draft *draft);      /* probe_fit_ratios.c: after hk_draft_cpu */
 hk_status hk_draft_region(hk_draft *draft); /* probe_fit_shared.c: both at once */
 /* Whether a CPU kernel has the chunk and the piece that the profile is about. */
 bool hk_draft_is_usual(const hk_draft *draft, const hk_load *load);

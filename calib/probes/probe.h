@@ -57,6 +57,8 @@ enum {
   X(PEER, "peer", "B/s", KIND_COUNT, HK_TRAIT_COPY, "copies from a GPU to the next of the node")  \
   X(ADAMW_CPU, "adamw_cpu", "P/s", ADAMW_CPU, HK_TRAIT_CPU,                                       \
     "fused AdamW, bf16 gradient in, bf16 weight out")                                             \
+  X(ADAMW_AHEAD, "adamw_cpu_ahead", "P/s", ADAMW_CPU, HK_TRAIT_CPU,                               \
+    "the same into spare memory: other state than it reads")                                      \
   X(ADAMW_FP32, "adamw_cpu_fp32", "P/s", ADAMW_CPU_FP32, HK_TRAIT_CPU,                            \
     "AdamW, fp32 gradient, no cast")                                                              \
   X(UNSCALE, "unscale_cpu", "P/s", UNSCALE_CPU, HK_TRAIT_CPU,                                     \

@@ -274,6 +274,16 @@ static void add_adamw_cpu(builder *b) {
   if (cores > 1) add_pieces(b, cores, true);
 }
 
+/* Into spare memory, with thread counts for which AdamW in place has a probe, too. */
+static void add_adamw_ahead(builder *b) {
+  static const int parts[] = {4, 6, 7, 8};
+  const int cores = b->scope->cores;
+  const thread_counts t = eighths(cores, parts, COUNT(parts));
+  for (int i = 0; i < t.n; i++) {
+    add_cpu(b, cpu_load(b, HK_LOAD_ADAMW_AHEAD, t.counts[i]), "", false);
+  }
+}
+
 /* DRAM kernels share out bytes, not parameters; their names do not say how many. */
 static void add_dram(builder *b, hk_load_kind kind, int threads) {
   char team[32];
@@ -543,6 +553,7 @@ hk_status hk_probes_list(const hk_probe_scope *scope, hk_probe **probes, size_t 
   add_singles(&b);
   add_contention(&b);
   if (scope->gpus > 1) add_node(&b);
+  add_adamw_ahead(&b);
   if (b.failed) {
     free(b.probes);
     return hk_fail_memory(err, 2 * b.room * sizeof *b.probes, "the list of probes");

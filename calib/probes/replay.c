@@ -63,7 +63,8 @@ static hk_status add_load(const hk_load *load, double work, hk_graph *graph, hk_
                       .subgroup = -1,
                       .piece = -1,
                       .work = left < piece ? left : piece,
-                      .threads = load->threads};
+                      .threads = load->threads,
+                      .ahead = load->kind == HK_LOAD_ADAMW_AHEAD};
     if (hk_graph_add(graph, &op, NULL, 0, err) < 0) return err->status;
   }
   return HK_OK;

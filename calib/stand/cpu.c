@@ -52,6 +52,10 @@ static void work(const pass *p, int64_t at, int64_t n) {
     case HK_LOAD_ADAMW_CPU:
       k->adamw(&p->step, HK_GRAD_BF16, n, a->p + at, a->m + at, a->v + at, a->grad + at, a->w + at);
       break;
+    case HK_LOAD_ADAMW_AHEAD:
+      k->adamw_to(&p->step, HK_GRAD_BF16, n, a->p + at, a->m + at, a->v + at, a->p_to + at,
+                  a->m_to + at, a->v_to + at, a->grad + at, a->w + at);
+      break;
     case HK_LOAD_ADAMW_FP32:
       k->adamw(&p->step, HK_GRAD_FP32, n, a->p + at, a->m + at, a->v + at, a->grad32 + at, NULL);
       break;
@@ -164,6 +168,7 @@ void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
 /* The reference's arrays: as the stand's, SAMPLE long. */
 typedef struct {
   float p[SAMPLE], m[SAMPLE], v[SAMPLE], grad32[SAMPLE];
+  float p_to[SAMPLE], m_to[SAMPLE], v_to[SAMPLE];
   uint16_t grad[SAMPLE], w[SAMPLE];
 } state_sample;
 
@@ -172,6 +177,9 @@ static void take_sample(const hk_stand_arrays *a, int64_t at, size_t n, state_sa
   memcpy(out->m, a->m + at, 4 * n);
   memcpy(out->v, a->v + at, 4 * n);
   memcpy(out->grad32, a->grad32 + at, 4 * n);
+  memcpy(out->p_to, a->p_to + at, 4 * n);
+  memcpy(out->m_to, a->m_to + at, 4 * n);
+  memcpy(out->v_to, a->v_to + at, 4 * n);
   memcpy(out->grad, a->grad + at, 2 * n);
   memcpy(out->w, a->w + at, 2 * n);
 }
@@ -180,7 +188,17 @@ static bool same(const hk_stand_arrays *a, int64_t at, size_t n, const state_sam
   return memcmp(wanted->p, a->p + at, 4 * n) == 0 && memcmp(wanted->m, a->m + at, 4 * n) == 0 &&
          memcmp(wanted->v, a->v + at, 4 * n) == 0 &&
          memcmp(wanted->grad32, a->grad32 + at, 4 * n) == 0 &&
-         memcmp(wanted->w, a->w + at, 2 * n) == 0;
+         memcmp(wanted->p_to, a->p_to + at, 4 * n) == 0 &&
+         memcmp(wanted->m_to, a->m_to + at, 4 * n) == 0 &&
+         memcmp(wanted->v_to, a->v_to + at, 4 * n) == 0 && memcmp(wanted->w, a->w + at, 2 * n) == 0;
+}
+
+/* Results of AdamW into spare memory are overwritten: its inputs stay, so that a kernel that writes
+ * nothing would leave the expected results of an earlier operation in place. */
+static void spoil(const hk_stand_arrays *a, int64_t at, size_t n) {
+  float *const arrays[] = {a->p_to, a->m_to, a->v_to};
+  for (int i = 0; i < 3; i++) memset(arrays[i] + at, 0x7b, 4 * n);
+  memset(a->w + at, 0x7b, 2 * n);
 }
 
 static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sample samples[3],
@@ -189,7 +207,9 @@ static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sa
   pass p = pass_of(job, team, job->first + job->ops);
   const int64_t all = p.chunks.n, n = all < SAMPLE ? all : SAMPLE;
   for (int s = 0; s < 3; s++) {
-    take_sample(p.arrays, p.begin + (all - n) * s / 2, (size_t)n, &samples[s]);
+    const int64_t at = p.begin + (all - n) * s / 2;
+    if (p.kind == HK_LOAD_ADAMW_AHEAD) spoil(p.arrays, at, (size_t)n);
+    take_sample(p.arrays, at, (size_t)n, &samples[s]);
   }
   run_pass(team, &p);
   for (int s = 0; s < 3; s++) {
@@ -198,6 +218,9 @@ static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sa
                              .m = sample->m,
                              .v = sample->v,
                              .grad32 = sample->grad32,
+                             .p_to = sample->p_to,
+                             .m_to = sample->m_to,
+                             .v_to = sample->v_to,
                              .grad = sample->grad,
                              .w = sample->w};
     pass reference = p;

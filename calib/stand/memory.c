@@ -88,7 +88,8 @@ hk_status hk_stand_small_pages(hk_stand *stand, bool pinned, hk_stand_pages **pa
 
 /* ---- The arena ------------------------------------------------------------------------------- */
 
-static void lay_out_arrays(hk_stand_arrays *a, char *at, hk_bytes bytes) {
+/* `spare`: as many bytes elsewhere. */
+static void lay_out_arrays(hk_stand_arrays *a, char *at, char *spare, hk_bytes bytes) {
   const int64_t n = (bytes - 6 * SKEW) / 20 / 4096 * 4096;
   a->params = n;
   a->piece = n < HK_PROBE_CPU_PIECE ? n : HK_PROBE_CPU_PIECE;
@@ -96,6 +97,8 @@ static void lay_out_arrays(hk_stand_arrays *a, char *at, hk_bytes bytes) {
   for (int i = 0; i < 4; i++, at += 4 * n + SKEW) *floats[i] = (float *)(void *)at;
   a->grad = (uint16_t *)(void *)at;
   a->w = (uint16_t *)(void *)(at + 2 * n + SKEW);
+  float **const spares[] = {&a->p_to, &a->m_to, &a->v_to};
+  for (int i = 0; i < 3; i++, spare += 4 * n + SKEW) *spares[i] = (float *)(void *)spare;
 }
 
 static void lay_out(hk_stand *stand) {
@@ -103,7 +106,7 @@ static void lay_out(hk_stand *stand) {
   const hk_bytes quarter = stand->quarter = stand->arena.bytes / 4;
   stand->in = base;
   stand->out = base + quarter;
-  lay_out_arrays(&stand->cpu, base + 2 * quarter, quarter);
+  lay_out_arrays(&stand->cpu, base + 2 * quarter, stand->out, quarter);
   stand->mapped = base + 3 * quarter;
   const int64_t n = stand->mapped_params = quarter / 12 / 32 * 32;
   stand->mapped_shape = (hk_slab_shape){.numel = n, .bytes = 12 * n, .m = 4 * n, .v = 8 * n};

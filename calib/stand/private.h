@@ -2,7 +2,8 @@
 /* The stand's parts, for its own files.
  *
  * Host memory, one registered arena on huge pages, in quarters: copies to GPUs begin in `in`,
- * copies from them end in `out`; then the CPU kernels' arrays and the state of `mapped`. Device
+ * copies from them end in `out`, to which AdamW into spare memory
+ * writes, too; then the CPU kernels' arrays and the state of `mapped`. Device
  * memory: copies end in `in` and begin in `out`, a quarter each; the rest is AdamW's. Everything is
  * filled with bf16 numbers between 2^-9 and 2^-7 of either sign, whatever it is read as: finite,
  * and never zero, because processors drop stores of zeros over zeros. Operations go round, so that
@@ -53,6 +54,7 @@ typedef struct {
 typedef struct {
   int64_t params, piece; /* a pass goes over `piece` of them, if its load does not say */
   float *p, *m, *v, *grad32;
+  float *p_to, *m_to, *v_to; /* spare memory, beside the quarter that the others are in */
   uint16_t *grad, *w;
 } hk_stand_arrays;
 

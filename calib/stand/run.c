@@ -60,6 +60,7 @@ static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_er
 double hk_stand_work(const hk_stand *stand, const hk_load *load) {
   switch (load->kind) {
     case HK_LOAD_ADAMW_CPU:
+    case HK_LOAD_ADAMW_AHEAD:
     case HK_LOAD_ADAMW_FP32:
     case HK_LOAD_UNSCALE:
     case HK_LOAD_CAST:
