@@ -49,7 +49,11 @@ static inline double direct(const hk_machine *m, hk_load_kind kind) {
 static inline void truth_of(const hk_probe *p, const hk_machine *m, double *values) {
   hk_error err = {0};
   double guess[HK_PROBE_LOADS];
-  for (int i = 0; i < p->n_loads; i++) values[i] = direct(m, p->loads[i].kind);
+  for (int i = 0; i < p->n_loads; i++) {
+    values[i] = direct(m, p->loads[i].kind);
+    if (p->loads[i].kind == HK_LOAD_MATMUL && p->n_loads > 1)
+      values[i] *= m->compute_beside_update.value;
+  }
   if (!hk_replay_can(p)) return;
   for (int i = 0; i < p->n_loads; i++)
     guess[i] = hk_load_is(p->loads[i].kind, HK_TRAIT_CPU) || p->loads[i].kind == HK_LOAD_MAPPED

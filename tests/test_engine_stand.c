@@ -105,6 +105,27 @@ static void test_whole(void **state) {
   hk_stand_close(stand);
 }
 
+/* A matrix product and copies both ways do not write where the others read: all are verified. */
+static void test_product_beside_copies(void **state) {
+  (void)state;
+  const hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  hk_probe p = {.name = "layer", .n_loads = 4};
+  p.loads[0] = (hk_load){.kind = HK_LOAD_H2D, .chunk = 64 * HK_KIB};
+  p.loads[1] = (hk_load){.kind = HK_LOAD_D2H, .chunk = 64 * HK_KIB};
+  p.loads[2] = (hk_load){.kind = HK_LOAD_MATMUL, .chunk = 128, .n = 128, .k = 128};
+  p.loads[3] = (hk_load){.kind = HK_LOAD_ADAMW_CPU, .threads = 1, .chunk = 65536};
+  hk_error err = {0};
+  double values[4];
+  for (int i = 0; i < 10; i++) {
+    must(hk_stand_run(stand, &p, WISH, true, values, &err), &err);
+    for (int l = 0; l < 4; l++) assert_true(values[l] > 0);
+  }
+  p.loads[0].kind = HK_LOAD_PULL; /* has the half of the product */
+  assert_int_equal(hk_stand_run(stand, &p, WISH, true, values, &err), HK_INPUT);
+  hk_stand_close(stand);
+}
+
 /* What is there, all of it, however much of it the stand has itself. */
 static void test_memory(void **state) {
   (void)state;
@@ -423,6 +444,7 @@ int main(void) {
       cmocka_unit_test(test_memory_is_cut_to_the_time),
       cmocka_unit_test(test_full_list),
       cmocka_unit_test(test_whole),
+      cmocka_unit_test(test_product_beside_copies),
       cmocka_unit_test(test_memory),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_wrong_copies),

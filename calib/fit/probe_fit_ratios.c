@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rates that are shares of other rates: AdamW into spare memory, of AdamW in place. Campaigns
- * without the probes leave the list's defaults. */
+/* Rates that are shares of other rates: AdamW into spare memory, of AdamW in place;
+ * computation beside an update, of computation alone. Campaigns without the probes leave the list's
+ * defaults. */
 #include <math.h>
 
 #include "calib/fit/probe_fit_draft.h"
@@ -45,6 +46,38 @@ static void set_ahead(hk_draft *draft) {
                least, most, all.least, all.most);
 }
 
+/* -- Computation beside an update -------------------------------------------------------------- */
+
+static const hk_series *product_alone(const hk_draft *draft, const hk_load *product) {
+  size_t at = 0;
+  for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_MATMUL, &at));) {
+    const hk_load *l = &s->probe.loads[0];
+    if (l->chunk == product->chunk && l->n == product->n && l->k == product->k) return s;
+  }
+  return NULL;
+}
+
+/* Noise can make the share more than 1, and then it is 1. */
+static void set_compute(hk_draft *draft) {
+  for (size_t i = 0; i < draft->campaign->n; i++) {
+    const hk_series *s = &draft->campaign->series[i];
+    const int product = hk_series_find(s, HK_LOAD_MATMUL);
+    if (product < 0 || s->probe.n_loads < 2 || !hk_series_counts(s)) continue;
+    const hk_series *alone = product_alone(draft, &s->probe.loads[product]);
+    if (alone == NULL) continue;
+    const double beside = s->summary[product].median, free = alone->summary[0].median;
+    hk_estimate e = hk_estimate_fitted(
+        beside / free, hypot(hk_series_error(s, product), hk_series_error(alone, 0)), 1);
+    e.value = fmin(e.value, 1);
+    e.low = fmin(e.low, 1);
+    e.high = fmin(e.high, 1);
+    hk_draft_set(draft, &draft->machine.compute_beside_update, HK_ORIGIN_MEASURED, e,
+                 "%s: matrix products at %.4g F/s there and %.4g alone", s->probe.name, beside,
+                 free);
+  }
+}
+
 void hk_draft_ratios(hk_draft *draft) {
   set_ahead(draft);
+  set_compute(draft);
 }

@@ -57,7 +57,7 @@ enum {
   X(PEER, "peer", "B/s", KIND_COUNT, HK_TRAIT_COPY, "copies from a GPU to the next of the node")  \
   X(ADAMW_CPU, "adamw_cpu", "P/s", ADAMW_CPU, HK_TRAIT_CPU,                                       \
     "fused AdamW, bf16 gradient in, bf16 weight out")                                             \
-  X(ADAMW_AHEAD, "adamw_cpu_ahead", "P/s", ADAMW_CPU, HK_TRAIT_CPU,                               \
+  X(ADAMW_AHEAD, "adamw_cpu_ahead", "P/s", ADAMW_CPU, HK_TRAIT_CPU | HK_TRAIT_SOLO,               \
     "the same into spare memory: other state than it reads")                                      \
   X(ADAMW_FP32, "adamw_cpu_fp32", "P/s", ADAMW_CPU_FP32, HK_TRAIT_CPU,                            \
     "AdamW, fp32 gradient, no cast")                                                              \
@@ -73,7 +73,7 @@ enum {
   X(ADAMW_GPU, "adamw_gpu", "P/s", ADAMW_GPU, HK_TRAIT_NONE, "AdamW on state in GPU memory")      \
   X(UPDATE, "update", "P/s", ADAMW_GPU, HK_TRAIT_NONE,                                            \
     "the same in the median operation, from start to end")                                        \
-  X(MATMUL, "matmul", "F/s", KIND_COUNT, HK_TRAIT_SOLO, "bf16 matrix product of a model's shape") \
+  X(MATMUL, "matmul", "F/s", KIND_COUNT, HK_TRAIT_NONE, "bf16 matrix product of a model's shape") \
   X(LAUNCH, "launch", "launches/s", KIND_COUNT, HK_TRAIT_NONE,                                    \
     "kernels that do next to nothing, between events")                                            \
   X(SYNC, "sync", "ns", KIND_COUNT, HK_TRAIT_ONE_CALL,                                            \

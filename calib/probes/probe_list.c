@@ -319,14 +319,20 @@ static void add_update(builder *b, hk_load_kind kind, int64_t n, bool quick) {
   add(b, &p);
 }
 
+/* As the stand lays them out: factors where copies to the GPU end, products where copies from it
+ * begin, `room` bytes each, and all of it fetched to be checked. */
+static bool has_room(const builder *b, const hk_load *matmul, hk_bytes room) {
+  const hk_bytes in = 2 * matmul->k * (matmul->chunk + matmul->n);
+  const hk_bytes out = 2 * matmul->chunk * matmul->n;
+  return in <= room && out <= room && in + out <= b->scope->host_bytes / 4;
+}
+
 static void add_matmul(builder *b, int64_t rows, int64_t columns, int64_t depth, bool quick) {
-  const hk_bytes in = 2 * (rows * depth + depth * columns), out = 2 * rows * columns;
-  /* As the stand lays them out: factors where copies to the GPU end, products where copies from it
-   * begin, and all of it fetched to be checked. */
-  if (in > b->scope->device_bytes / 4 || in + out > b->scope->host_bytes / 4) return;
+  const hk_load l = {.kind = HK_LOAD_MATMUL, .chunk = rows, .n = columns, .k = depth};
+  if (!has_room(b, &l, b->scope->device_bytes / 4)) return;
   hk_probe p = named(HK_PROBE_ALONE, quick, "matmul %lldx%lldx%lld", (long long)rows,
                      (long long)columns, (long long)depth);
-  load(&p, (hk_load){.kind = HK_LOAD_MATMUL, .chunk = rows, .n = columns, .k = depth});
+  load(&p, l);
   add(b, &p);
 }
 
@@ -444,6 +450,32 @@ static void add_launches(builder *b, const char *reads, bool copies, bool pulls)
   add(b, &p);
 }
 
+/* The largest product that has a probe alone, as a layer, beside all that goes on while an update
+ * runs: copies both ways and the CPU, with cores to spare for whoever queues. Beside other loads a
+ * product has half of its room. */
+static void add_layer(builder *b) {
+  hk_load product = {.kind = HK_LOAD_H2D};
+  for (size_t i = 0; i < b->n; i++) {
+    const hk_load *l = &b->probes[i].loads[0];
+    const bool larger = product.kind != HK_LOAD_MATMUL ||
+                        (double)l->chunk * (double)l->n * (double)l->k >
+                            (double)product.chunk * (double)product.n * (double)product.k;
+    if (l->kind == HK_LOAD_MATMUL && larger && has_room(b, l, b->scope->device_bytes / 8))
+      product = *l;
+  }
+  if (product.kind != HK_LOAD_MATMUL) return;
+  char size[32], team[32];
+  const int cores = b->scope->cores, threads = cores > 1 ? cores * 3 / 4 : 1;
+  const hk_bytes chunk = most_mixed(b->scope);
+  hk_probe p = named(HK_PROBE_CONTENTION, false, "h2d+d2h %s | matmul %lldx%lldx%lld, adamw_cpu %s",
+                     size_text(chunk, size), (long long)product.chunk, (long long)product.n,
+                     (long long)product.k, threads_text(threads, team));
+  load_copies(&p, BOTH, 1, chunk);
+  load(&p, product);
+  load(&p, cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
+  add(b, &p);
+}
+
 static void add_contention(builder *b) {
   /* Kernels that read host memory: half of the cores, all, and about where host memory begins to be
    * short, which slows them most. */
@@ -554,6 +586,7 @@ hk_status hk_probes_list(const hk_probe_scope *scope, hk_probe **probes, size_t 
   add_contention(&b);
   if (scope->gpus > 1) add_node(&b);
   add_adamw_ahead(&b);
+  if (!scope->quick) add_layer(&b);
   if (b.failed) {
     free(b.probes);
     return hk_fail_memory(err, 2 * b.room * sizeof *b.probes, "the list of probes");

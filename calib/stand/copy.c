@@ -38,8 +38,8 @@ static route route_of(const hk_stand_job *job) {
     bytes = pages->bytes;
   }
   bytes = hk_min(bytes, gpu->quarter);
-  if (!hk_load_is(kind, HK_TRAIT_IN)) return (route){gpu->out, host, bytes, gpu, NULL};
   if (job->halved) bytes = bytes / 2 / 4096 * 4096;
+  if (!hk_load_is(kind, HK_TRAIT_IN)) return (route){gpu->out, host, bytes, gpu, NULL};
   const hk_bytes from = job->halved && kind == HK_LOAD_PULL ? bytes : 0;
   return (route){host + from, gpu->in + from, bytes, NULL, gpu};
 }

@@ -132,15 +132,16 @@ static hk_kernel update_kernel(const hk_stand_job *job, int64_t i) {
 hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i) {
   const hk_load *l = job->load;
   const hk_stand_gpu *gpu = &job->stand->gpu[l->gpu];
-  uint16_t *in = (uint16_t *)(void *)gpu->in;
   if (l->kind == HK_LOAD_MATMUL) {
+    const hk_bytes from = job->halved ? hk_stand_half(gpu) : 0;
+    uint16_t *in = (uint16_t *)(void *)(gpu->in + from);
     return (hk_kernel){.kind = HK_KERNEL_MATMUL,
                        .rows = l->chunk,
                        .columns = l->n,
                        .depth = l->k,
                        .a = in,
                        .b = in + l->chunk * l->k,
-                       .w = (uint16_t *)(void *)gpu->out};
+                       .w = (uint16_t *)(void *)(gpu->out + from)};
   }
   if (l->kind == HK_LOAD_LAUNCH || l->kind == HK_LOAD_SYNC || l->kind == HK_LOAD_HOP) {
     return (hk_kernel){.kind = HK_KERNEL_CAST_UP,

@@ -100,7 +100,8 @@ typedef struct {
   hk_stand *stand;
   const hk_load *load;
   int part, parts; /* which of the GPUs of this probe, of how many */
-  bool halved;     /* copies and a kernel fetch to this GPU at once: half of the room is each's */
+  bool halved;     /* loads share the device's room for copies: copies have the first half, a kernel
+                      fetch or a matrix product the second */
   int64_t first, ops; /* operations first .. first + ops - 1 of those that go round */
   uint64_t seed;      /* of the pattern that is to arrive */
   hk_stretch stretches[HK_STAND_STRETCHES];
@@ -150,6 +151,10 @@ hk_status hk_stand_gpu_open(hk_stand *stand, int gpu, hk_bytes device_bytes, hk_
 void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu);
 /* NULL for loads of the CPU team, which is a lane of its own. */
 hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load);
+/* Where the second half of the room for copies begins. */
+static inline hk_bytes hk_stand_half(const hk_stand_gpu *gpu) {
+  return gpu->quarter / 2 / 4096 * 4096;
+}
 /* Operation i of a job that is a kernel. */
 hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i);
 /* Queues operation i of a job on its lane. */

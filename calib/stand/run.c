@@ -17,7 +17,8 @@ static bool is_team(hk_load_kind kind) {
   return hk_load_is(kind, HK_TRAIT_CPU) && !hk_load_is(kind, HK_TRAIT_CALL);
 }
 
-static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *err) {
+/* `alone`: the probe has no other load. */
+static hk_status check_room(const hk_stand *stand, const hk_load *l, bool alone, hk_error *err) {
   const hk_stand_gpu *gpu = &stand->gpu[l->gpu];
   int64_t most = INT64_MAX;
   if (l->kind == HK_LOAD_ADAMW_GPU || l->kind == HK_LOAD_UPDATE || l->kind == HK_LOAD_MAPPED) {
@@ -29,8 +30,8 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *e
   if (l->kind == HK_LOAD_MATMUL) {
     const double in = 2.0 * (double)l->k * (double)(l->chunk + l->n);
     const double out = 2.0 * (double)l->chunk * (double)l->n;
-    if (l->n < 1 || l->k < 1 || in > (double)gpu->quarter || out > (double)gpu->quarter ||
-        in + out > (double)stand->quarter) {
+    const double room = (double)(alone ? gpu->quarter : hk_stand_half(gpu));
+    if (l->n < 1 || l->k < 1 || in > room || out > room || in + out > (double)stand->quarter) {
       most = 0;
     }
   }
@@ -42,6 +43,12 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, hk_error *e
                  (long long)l->chunk);
 }
 
+/* Loads whose room for copies overlaps: a kernel fetch has the same half as a matrix product,
+ * copies between GPUs have all of it. */
+static bool overlap(hk_load_kind kind, hk_load_kind other) {
+  return kind == HK_LOAD_MATMUL && (other == HK_LOAD_PULL || other == HK_LOAD_PEER);
+}
+
 static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_error *err) {
   const hk_load *l = &probe->loads[i];
   if (l->kind >= HK_LOAD_KINDS || l->gpu < 0 || l->gpu >= stand->gpus) {
@@ -49,10 +56,12 @@ static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_er
   }
   bool clash = probe->n_loads > 1 && hk_load_is(l->kind, HK_TRAIT_SOLO);
   for (int j = 0; j < i; j++) {
-    clash |= hk_stand_lane_of(stand, l) == hk_stand_lane_of(stand, &probe->loads[j]);
+    const hk_load *other = &probe->loads[j];
+    clash |= hk_stand_lane_of(stand, l) == hk_stand_lane_of(stand, other);
+    clash |= overlap(l->kind, other->kind) || overlap(other->kind, l->kind);
   }
   if (clash) return hk_fail(err, HK_INPUT, "it cannot run beside the probe's other loads");
-  return check_room(stand, l, err);
+  return check_room(stand, l, probe->n_loads == 1, err);
 }
 
 /* ---- How much -------------------------------------------------------------------------------- */
@@ -351,11 +360,15 @@ static hk_status try_once(run *r, double wish, bool verify, hk_error *err) {
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-static bool shares_target(const hk_probe *probe, const hk_load *load) {
+/* Whether a load has half of the room for copies of its GPU. */
+static bool shares_room(const hk_probe *probe, const hk_load *load) {
+  if (load->kind == HK_LOAD_MATMUL) return probe->n_loads > 1;
+  if (!hk_load_is(load->kind, HK_TRAIT_COPY)) return false;
+  const bool in = hk_load_is(load->kind, HK_TRAIT_IN);
   for (int i = 0; i < probe->n_loads; i++) {
     const hk_load *other = &probe->loads[i];
-    if (other != load && other->gpu == load->gpu && hk_load_is(other->kind, HK_TRAIT_IN))
-      return true;
+    if (other == load || other->gpu != load->gpu) continue;
+    if (other->kind == HK_LOAD_MATMUL || (in && hk_load_is(other->kind, HK_TRAIT_IN))) return true;
   }
   return false;
 }
@@ -378,7 +391,7 @@ static hk_status set_up(run *r, hk_error *err) {
     const hk_load *l = &probe->loads[i];
     r->jobs[i].part = number[l->gpu] < 0 ? 0 : number[l->gpu];
     r->jobs[i].parts = gpus > 0 ? gpus : 1;
-    r->jobs[i].halved = hk_load_is(l->kind, HK_TRAIT_IN) && shares_target(probe, l);
+    r->jobs[i].halved = shares_room(probe, l);
     if (hk_load_is(l->kind, HK_TRAIT_COPY)) HK_TRY(hk_stand_copy_check(&r->jobs[i], err));
   }
   return find_learnt(r->stand, probe->name, &r->learnt, err);
@@ -404,8 +417,12 @@ static hk_status measure(run *r, hk_ns wish, bool verify, double *values, hk_err
 static hk_status run_probe(run *r, hk_ns wish, bool verify, double *values, hk_error *err) {
   HK_TRY(set_up(r, err));
   HK_TRY(measure(r, wish > 0 ? wish : 1, verify, values, err));
-  for (int i = 0; verify && i < r->probe->n_loads; i++) {
-    if (verify_job(r, &r->jobs[i], &r->jobs[i].err) != HK_OK) break;
+  /* Copies first: checking a matrix product overwrites what came from the GPU. */
+  for (int i = 0; verify && i < 2 * r->probe->n_loads; i++) {
+    hk_stand_job *job = &r->jobs[i % r->probe->n_loads];
+    const bool product = job->load->kind == HK_LOAD_MATMUL;
+    if (product != (i >= r->probe->n_loads)) continue;
+    if (verify_job(r, job, &job->err) != HK_OK) break;
   }
   return first_failure(r->jobs, r->probe->n_loads, err);
 }
