@@ -13,7 +13,7 @@
 #include "calib/profiles/internal.h"
 #include "core/names.h"
 
-/* How thorough a calibration is. */
+/* Default budget and target, least and most rounds of a probe, and length of a run (wish). */
 typedef struct {
   double budget_s, target;
   size_t least, most;
@@ -25,13 +25,15 @@ static const pace quick_pace = {
 static const pace full_pace = {
     .budget_s = 480, .target = 0.02, .least = 8, .most = 400, .wish = 60 * 1000000};
 
-/* Of the minute that a quick calibration promises, what filling host memory may take. */
+/* Most seconds to pin and fill host memory in a quick calibration, which should take a minute in
+ * all. */
 #define QUICK_FILL_S 10
 
-/* Runs are cut shorter, down to this, where the budget would not do for the least of rounds: short
- * runs of every probe are worth more than none of some. */
+/* Least length of a run. Runs are shortened if the budget does not cover the least number of rounds
+ * of every probe: short runs of every probe are worth more than long runs of some. */
 #define LEAST_WISH ((hk_ns)2 * 1000000)
-/* Share of the budget that the least of rounds may take: a run lasts longer than its wish. */
+/* Share of the budget that the least number of rounds may take if each run lasts `wish`. Actual
+ * runs last longer. */
 #define LEAST_SHARE 0.5
 
 typedef struct {
@@ -40,9 +42,9 @@ typedef struct {
   hk_calibration *out;
   hk_stand *stand;
   hk_calibration_run before; /* the run that is resumed */
-  hk_fingerprint was;        /* its */
+  hk_fingerprint was;        /* fingerprint of that run */
   char name[96];             /* of the profile; "" until it is known */
-  double opening_s;          /* what the stand took */
+  double opening_s;          /* time to open the stand */
   bool quick;
 } task;
 
@@ -52,8 +54,8 @@ static hk_status check_name(const char *name, hk_error *err) {
   for (const char *c = name; *c; c++)
     if (!isascii(*c) || (!isalnum((unsigned char)*c) && !strchr("-_.", *c)))
       return hk_fail(err, HK_INPUT,
-                     "'%s' cannot be the name of a profile: letters, digits, '-', '_' and '.' can "
-                     "be in it",
+                     "'%s' cannot be the name of a profile: use letters, digits, '-', '_' and "
+                     "'.'",
                      name);
   return hk_profile_check_name(name, err);
 }
@@ -68,7 +70,8 @@ static hk_status is_shipped(const char *name, bool *shipped, hk_error *err) {
   return HK_OK;
 }
 
-/* A name that --machine would not find, or that is taken. */
+/* Refuses the name of a shipped machine, and that of a stored profile unless it is to be replaced.
+ */
 static hk_status check_free(const task *t, hk_error *err) {
   bool shipped = false;
   HK_TRY(is_shipped(t->name, &shipped, err));
@@ -102,7 +105,8 @@ static void add_device(const char *device, char *name, size_t size) {
   name[used] = '\0';
 }
 
-/* "h200-4x-64c", "host-2c", "h200-16c-calibrated" where "h200-16c" ships. */
+/* Makes a name of GPU model, number of GPUs and cores: "h200-4x-64c", "host-2c";
+ * "h200-16c-calibrated" if "h200-16c" ships. */
 static hk_status make_name(task *t, hk_error *err) {
   const hk_fingerprint *f = &t->out->fingerprint;
   char device[48] = "", gpus[32] = "";
@@ -117,9 +121,9 @@ static hk_status make_name(task *t, hk_error *err) {
   return HK_OK;
 }
 
-/* -- Beginning, or going on -------------------------------------------------------------------- */
+/* -- Start and resume -------------------------------------------------------------------------- */
 
-/* What can be known before any device is opened. */
+/* Settles name, pace and the run to resume, before any device is opened. */
 static hk_status settle(task *t, hk_error *err) {
   const hk_calibrate_options *o = t->options;
   t->quick = o->quick;
@@ -129,7 +133,7 @@ static hk_status settle(task *t, hk_error *err) {
   }
   if (o->resume) {
     HK_TRY(hk_runs_unfinished(t->store, o->name, &t->before, &t->was, err));
-    t->quick = t->before.quick; /* its samples are of that campaign's probes */
+    t->quick = t->before.quick; /* its samples belong to that campaign's probes */
     snprintf(t->name, sizeof t->name, "%s", t->before.name);
   }
   return t->name[0] ? check_free(t, err) : HK_OK;
@@ -140,14 +144,14 @@ static hk_status check_same_machine(task *t, hk_error *err) {
   char differences[600];
   hk_fingerprint was = t->was;
   memcpy(was.version, here->version, sizeof was.version);
-  /* Virtual machines grow into their memory, and idle links save power: neither is another machine.
-   */
+  /* Memory and link speed may differ: the memory of a virtual machine can grow, and idle links save
+   * power. */
   was.memory = here->memory;
   memcpy(was.pcie, here->pcie, sizeof was.pcie);
   if (hk_fingerprint_compare(&was, here, differences, sizeof differences) > 0)
     return hk_fail(err, HK_INPUT,
-                   "the calibration '%s' of %s was begun on another machine (%s): begin a new one "
-                   "here, without --resume",
+                   "the calibration '%s' of %s was started on another machine (%s): start a new "
+                   "one here, without --resume",
                    t->name, t->before.started, differences);
   return HK_OK;
 }
@@ -208,8 +212,8 @@ static hk_ns affordable(const pace *p, double budget_s, size_t n_probes) {
   return wish >= (double)p->wish ? p->wish : wish <= (double)LEAST_WISH ? LEAST_WISH : (hk_ns)wish;
 }
 
-/* Filling gigabytes may take as long as measuring. Who said nothing of a budget waits no longer for
- * that; who named one gets it for measuring. */
+/* Time for measuring. A default budget is reduced by the time to open the stand, to half of it at
+ * least; a budget that the user gave is for measuring only. */
 static double budget_of(const task *t, const pace *p) {
   if (t->options->budget_s > 0) return t->options->budget_s;
   return fmax(p->budget_s - t->opening_s, p->budget_s / 2);
@@ -248,16 +252,15 @@ static hk_status conclude(task *t, hk_error *err) {
                           t->options->replace, err);
 }
 
-/* Nothing that was measured is lost, and whoever reads the error should know. */
+/* Adds to the error where the samples are stored and how to continue. */
 static hk_status say_what_is_kept(const task *t, hk_status status, hk_error *err) {
-  if (!err || t->out->run == 0) return status; /* nobody to tell, or nothing begun */
+  if (!err || t->out->run == 0) return status; /* no message wanted, or no run stored */
   if (status == HK_ENVIRONMENT)
-    return hk_fail(
-        err, status,
-        "%s; what was measured until then is in '%s': calibrate --resume goes on with it",
-        err->message, hk_store_name(t->store));
+    return hk_fail(err, status,
+                   "%s; the samples measured so far are in '%s': continue with calibrate --resume",
+                   err->message, hk_store_name(t->store));
   if (status == HK_NO && t->out->campaign.noisy > 0)
-    return hk_fail(err, status, "%s; calibrate --resume with a larger --budget measures on",
+    return hk_fail(err, status, "%s; continue with calibrate --resume and a larger --budget",
                    err->message);
   return status;
 }

@@ -8,17 +8,18 @@
 
 typedef struct {
   hk_stand_options stand;
-  const char *name; /* of the profile; NULL: made from GPU, cores and host: "h200-16c-calibrated" */
+  const char *name;    /* of the profile; NULL: from GPU model, GPUs and cores ("h200-16c") */
   const char *version; /* of hocket */
   bool quick, resume, replace;
-  double budget_s; /* of measuring; 0: 40 quick, else 480, less what opening the stand took */
-  double target;   /* 0: 0.02; quick 0.05 */
+  double budget_s; /* of measuring; 0: 40 (quick) or 480, less the time to open the stand, at least
+                      half of it */
+  double target;   /* half the interval of a median / median; 0: 0.02, quick 0.05 */
   uint64_t seed;
   const volatile sig_atomic_t *stop;
   void (*progress)(void *context, const char *probe, double share, double left_s, size_t narrow,
                    size_t n);
   void *context;
-  hk_ns (*clock)(void *stand); /* by which the budget ends; NULL: CLOCK_MONOTONIC */
+  hk_ns (*clock)(void *stand); /* of the budget; NULL: CLOCK_MONOTONIC */
 } hk_calibrate_options;
 
 typedef struct {
@@ -27,7 +28,7 @@ typedef struct {
   hk_fingerprint fingerprint;
   int64_t run;
   bool resumed;
-  char note[300]; /* of the stand */
+  char note[300]; /* of the stand; also a change of hocket's version since the start */
 } hk_calibration;
 
 /* Measures and stores. HK_OK does not mean that the profile is good: the calibration may be noisy,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Median, spread and interval of repeated measurements (calib/statistics.h). None of the functions
- * of GSL here can fail on what they are given. */
+/* Median, spread and interval of repeated measurements (calib/statistics.h). The GSL functions used
+ * here cannot fail on finite values. */
 #include "calib/statistics.h"
 
 #include <gsl/gsl_cdf.h>
@@ -12,8 +12,9 @@
 
 #define CONFIDENCE 0.95
 
-/* The l, from 1, for which the l-th least and the l-th greatest value bound the interval; 0: none.
- * Each end is passed with P(Binomial(n, 1/2) < l). */
+/* Returns l, counted from 1: the l-th smallest and the l-th largest value bound the interval. 0:
+ * there is no interval. The median of the distribution lies outside each bound with probability
+ * P(Binomial(n, 1/2) < l). */
 static unsigned order_statistic(unsigned n) {
   unsigned l = 0;
   while (gsl_cdf_binomial_P(l, 0.5, n) <= (1 - CONFIDENCE) / 2) l++;
@@ -49,7 +50,8 @@ hk_status hk_summarise(const double *values, size_t n, hk_summary *summary, hk_e
 
 double hk_summary_spread(const hk_summary *summary) {
   const double half = (summary->high - summary->low) / 2;
-  return half == 0 ? 0 : half / fabs(summary->median); /* one value again and again may be 0 */
+  /* Equal values have the spread 0, even if their median is 0. */
+  return half == 0 ? 0 : half / fabs(summary->median);
 }
 
 double hk_median(double *values, size_t n) {

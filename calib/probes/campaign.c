@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Measuring probes again and again until they are known well enough (calib/probes/campaign.h). */
+/* Measures probes repeatedly until their medians are known (calib/probes/campaign.h). */
 #include "calib/probes/campaign.h"
 
 #include <gsl/gsl_errno.h>
@@ -64,7 +64,7 @@ static hk_status append(hk_series *series, const double *values, hk_error *err) 
   return summarise(series, err);
 }
 
-/* Rates, times and sizes alike: nothing that is measured here can be less than nothing. */
+/* Measured rates, times and sizes must be finite and above 0. */
 static hk_status check(const hk_probe *probe, const double *values, hk_error *err) {
   for (int i = 0; i < probe->n_loads; i++)
     if (!isfinite(values[i]) || values[i] <= 0)
@@ -86,7 +86,7 @@ hk_status hk_campaign_add(hk_campaign *campaign, const char *probe, const double
   return append(series, values, err);
 }
 
-/* The widest of its loads. */
+/* Largest relative half interval of a series' loads. */
 static double spread(const hk_series *series) {
   double most = 0;
   for (int i = 0; i < series->probe.n_loads; i++)
@@ -102,7 +102,7 @@ static bool is_open(const hk_series *series, const hk_campaign_options *options)
   return !series->failed && !series->narrow && series->rounds < options->most;
 }
 
-/* What it gave before is in doubt, too. */
+/* Marks a series as failed. Its earlier values are discarded, because they may be wrong, too. */
 static void give_up(hk_series *series, const hk_error *why) {
   series->failed = true;
   series->rounds = 0;
@@ -111,25 +111,25 @@ static void give_up(hk_series *series, const hk_error *why) {
            why->message);
 }
 
-/* -- A sitting --------------------------------------------------------------------------------- */
+/* -- State of a call --------------------------------------------------------------------------- */
 
 /* One call of hk_campaign_run. */
 typedef struct {
   hk_campaign *campaign;
   const hk_campaign_options *options;
   gsl_rng *random;
-  size_t *order; /* series that the round in hand visits */
-  double *cost;  /* seconds that the latest run of each series took; NAN: its warm-up is to come */
-  hk_ns counted; /* until when time is in campaign->seconds */
-  double share;  /* shown last */
+  size_t *order; /* series of the current round, in its order */
+  double *cost;  /* seconds of each series' latest run; NAN: not warmed up yet */
+  hk_ns counted; /* time up to which campaign->seconds counts */
+  double share;  /* that progress reported last */
 } sitting;
 
 static hk_ns now(const hk_campaign_options *options) {
   return options->clock ? options->clock(options->stand) : hk_now();
 }
 
-/* All time since the last count, storing included: that is what the user waits. A clock that went
- * back counts as one that stood. */
+/* Adds the time since the last count to campaign->seconds, storing included, because the user waits
+ * for that, too. A clock that went back adds nothing. */
 static double count_time(sitting *s) {
   const hk_ns t = now(s->options);
   const double passed = t > s->counted ? hk_s(t - s->counted) : 0;
@@ -142,7 +142,7 @@ static bool is_cold(const sitting *s, size_t i) {
   return isnan(s->cost[i]);
 }
 
-/* For series that have not run yet. */
+/* Mean seconds of a run: the estimate for series that have not run yet. */
 static double usual_cost(const sitting *s) {
   double sum = 0;
   size_t n = 0;
@@ -165,7 +165,8 @@ static bool must_stop(const sitting *s) {
 
 /* -- Progress ---------------------------------------------------------------------------------- */
 
-/* Half an interval shrinks with the root of the rounds. */
+/* Estimated rounds until a series is narrow. Intervals shrink with the square root of the rounds,
+ * so that rounds * (spread / target)^2 are needed in all. */
 static double rounds_left(const hk_series *series, const hk_campaign_options *options) {
   if (!is_open(series, options)) return 0;
   const double rounds = (double)series->rounds, least = (double)options->least;
@@ -193,7 +194,7 @@ static size_t count_narrow(const hk_campaign *campaign) {
 static void show(sitting *s, const hk_series *series) {
   if (!s->options->progress) return;
   const double done = s->campaign->seconds, left = time_left(s);
-  /* A share that falls when a series turns out to be noisy would tell less than one that waits. */
+  /* If a series turns out to be noisy, the share stays where it is instead of falling. */
   s->share = fmax(s->share, left > 0 ? done / (done + left) : 1);
   s->options->progress(s->options->context, series->probe.name, s->share, left,
                        count_narrow(s->campaign), s->campaign->n);
@@ -201,7 +202,7 @@ static void show(sitting *s, const hk_series *series) {
 
 /* -- Runs and rounds --------------------------------------------------------------------------- */
 
-/* Data are looked at in the warm-up and where series usually end. */
+/* Data is verified in the warm-up and in the rounds after which series usually end. */
 static bool wants_verifying(const sitting *s, size_t i) {
   const size_t round = s->campaign->series[i].rounds + 1;
   return is_cold(s, i) || round == s->options->least || round == s->options->most;
@@ -234,7 +235,8 @@ static hk_status run_once(sitting *s, size_t i, hk_error *err) {
   return HK_OK;
 }
 
-/* Time may run out, or a signal come, between any two runs. *go_on: neither. */
+/* Runs series i until it has one more round, after its warm-up if it is cold, unless it fails.
+ * *go_on: false if the budget is spent or a stop was requested before a run. */
 static hk_status visit(sitting *s, size_t i, bool *go_on, hk_error *err) {
   const size_t before = s->campaign->series[i].rounds;
   while (is_open(&s->campaign->series[i], s->options) && s->campaign->series[i].rounds == before) {
@@ -246,7 +248,7 @@ static hk_status visit(sitting *s, size_t i, bool *go_on, hk_error *err) {
   return HK_OK;
 }
 
-/* Picks what the next round visits, in its order. */
+/* Chooses the series of the next round in random order. *seconds: estimated time of the round. */
 static size_t plan_round(sitting *s, double *seconds) {
   const double usual = usual_cost(s);
   size_t n = 0;
@@ -290,7 +292,7 @@ static bool sit_down(sitting *s) {
   s->random = gsl_rng_alloc(gsl_rng_mt19937);
   gsl_set_error_handler(before);
   if (!s->order || !s->cost || !s->random) return false;
-  /* That generator looks at 32 bits of its seed. */
+  /* The generator uses only 32 bits of its seed. */
   gsl_rng_set(s->random, (unsigned long)(s->options->seed ^ s->options->seed >> 32));
   for (size_t i = 0; i < n; i++) {
     s->cost[i] = NAN;

@@ -77,7 +77,7 @@ hk_status hk_probe_rates(hk_probe_mode mode, const hk_stretch *const *stretches,
   const bool whole = mode == HK_PROBE_WHOLE;
   hk_ns from = whole ? INT64_MAX : INT64_MIN, to = whole ? INT64_MIN : INT64_MAX;
   for (int i = 0; i < n_loads; i++) {
-    if (counts[i] == 0) return hk_fail(err, HK_NO, "load %d of the probe did nothing", i);
+    if (counts[i] == 0) return hk_fail(err, HK_NO, "load %d of the probe completed no work", i);
     const hk_ns begin = stretches[i][0].begin, end = stretches[i][counts[i] - 1].end;
     from = whole ? hk_min(from, begin) : hk_max(from, begin);
     to = whole ? hk_max(to, end) : hk_min(to, end);

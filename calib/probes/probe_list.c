@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The probes of a machine. Sizes go up to what the stand's memory allows: those of a series that
- * are too large are left out, single ones are cut down, so that every quantity of a profile has its
- * probes on the smallest machine, too. */
+/* Lists the probes of a machine. The stand's memory limits sizes: of a series of sizes those that
+ * are too large are left out; a single size is reduced. So every quantity of a profile has probes
+ * on the smallest machine, too. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +10,10 @@
 #include "calib/probes/probe.h"
 
 #define MILLION        ((int64_t)1000000)
-#define CPU_CHUNK      ((int64_t)64 << 10) /* parameters; what the engine's threads take */
+#define CPU_CHUNK      ((int64_t)64 << 10) /* parameters that an engine thread takes at a time */
 #define CONTENDED_COPY (16 * HK_MIB)       /* about one staged piece's p, m or v */
-#define HOPPING_COPY   (2 * HK_MIB)        /* long enough to queue what waits for it */
-#define SMALL_DEVICE   (2 * HK_GIB)        /* below it, products are as a CPU can do them */
+#define HOPPING_COPY   (2 * HK_MIB)        /* long enough to queue the operation after it */
+#define SMALL_DEVICE   (2 * HK_GIB)        /* with less, products are small, for the host backend */
 #define MOST_GPUS      ((HK_PROBE_LOADS - 1) / 2)
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -48,7 +48,7 @@ static hk_probe *known(const builder *b, const char *name) {
   return NULL;
 }
 
-/* Cut down to what fits, two probes may have become one. */
+/* Adds a probe. Two sizes that were reduced can give the same probe, which is added once. */
 static void add(builder *b, const hk_probe *p) {
   if (b->failed || (b->scope->quick && !p->quick)) return;
   hk_probe *same = known(b, p->name);
@@ -69,14 +69,15 @@ static void add(builder *b, const hk_probe *p) {
   b->probes[b->n++] = *p;
 }
 
-/* Copies of this many GPUs at once take turns over two chunks at least, each in its part of a
- * quarter of the host's memory and in a quarter of its device's. */
+/* Largest chunk of copies on so many GPUs at once. Each GPU has an equal part of a quarter of host
+ * memory, which holds at least two chunks, and a quarter of its own memory, which holds at least
+ * one. */
 static hk_bytes most_copied(const hk_probe_scope *s, int gpus) {
   return hk_min(s->host_bytes / 8 / gpus, s->device_bytes / 8 * 2) / 4096 * 4096;
 }
 
-/* AdamW on a GPU has half of its memory, 16 bytes a parameter; mapped state, 12, has a quarter of
- * the host's. */
+/* Most parameters of an update on a GPU: 16 bytes each in half of the device memory. State in
+ * mapped host memory: 12 bytes each in a quarter of the host memory. */
 static int64_t most_updated(const hk_probe_scope *s) {
   return s->device_bytes / 32 / 1024 * 1024;
 }
@@ -85,7 +86,8 @@ static int64_t most_mapped(const hk_probe_scope *s) {
   return hk_min(most_updated(s), s->host_bytes / 48 / 1024 * 1024);
 }
 
-/* CPU kernels go over arrays of a quarter of it, 20 bytes a parameter and a little between them. */
+/* Most parameters of a pass of a CPU kernel. The arrays have a quarter of the host memory, 20 bytes
+ * a parameter; 21 leaves room for the gaps between them. */
 static int64_t most_passed(const hk_probe_scope *s) {
   return s->host_bytes / 4 / 21 / 4096 * 4096;
 }
@@ -122,7 +124,7 @@ static const char *threads_text(int threads, char text[32]) {
   return text;
 }
 
-/* In increasing order, each once, from 1 to cores. */
+/* Different numbers of threads, in increasing order, from 1 to cores. */
 typedef struct {
   int n, counts[16];
 } thread_counts;
@@ -215,7 +217,8 @@ static void add_duplex(builder *b) {
 
 /* ---- The CPU --------------------------------------------------------------------------------- */
 
-/* 0: the usual piece, for which there is room. */
+/* A load of the CPU team. Its piece is the default (0) or, if that does not fit, the largest that
+ * does. */
 static hk_load cpu_load(const builder *b, hk_load_kind kind, int threads) {
   const int64_t most = most_passed(b->scope);
   return (hk_load){.kind = kind,
@@ -224,7 +227,7 @@ static hk_load cpu_load(const builder *b, hk_load_kind kind, int threads) {
                    .piece = most < HK_PROBE_CPU_PIECE ? most : 0};
 }
 
-/* `how`: what is not as usual. */
+/* `how`: end of the name, which says what differs from the default load. */
 static void add_cpu(builder *b, hk_load l, const char *how, bool quick) {
   char team[32];
   hk_probe p = named(HK_PROBE_ALONE, quick, "%s %s%s", hk_load_name(l.kind),
@@ -244,8 +247,8 @@ static void add_chunks(builder *b, int threads) {
   }
 }
 
-/* Next to the usual piece, they tell what an operation takes besides its parameters; of one thread,
- * next to nothing. */
+/* AdamW on small pieces. Compared with the default piece they show the fixed cost of an operation.
+ * With one thread that cost is negligible. */
 static void add_pieces(builder *b, int threads, bool quick) {
   static const int64_t pieces[] = {256 << 10, 1 << 20, 4 << 20};
   char count[32], how[64];
@@ -274,7 +277,7 @@ static void add_adamw_cpu(builder *b) {
   if (cores > 1) add_pieces(b, cores, true);
 }
 
-/* Into spare memory, with thread counts for which AdamW in place has a probe, too. */
+/* AdamW into spare memory, with numbers of threads for which AdamW in place has a probe, too. */
 static void add_adamw_ahead(builder *b) {
   static const int parts[] = {4, 6, 7, 8};
   const int cores = b->scope->cores;
@@ -284,7 +287,7 @@ static void add_adamw_ahead(builder *b) {
   }
 }
 
-/* DRAM kernels share out bytes, not parameters; their names do not say how many. */
+/* DRAM loads have chunks of bytes, not parameters. Their names do not include the size. */
 static void add_dram(builder *b, hk_load_kind kind, int threads) {
   char team[32];
   hk_probe p =
@@ -319,8 +322,8 @@ static void add_update(builder *b, hk_load_kind kind, int64_t n, bool quick) {
   add(b, &p);
 }
 
-/* As the stand lays them out: factors where copies to the GPU end, products where copies from it
- * begin, `room` bytes each, and all of it fetched to be checked. */
+/* Whether a product fits. The stand has the factors in the device's `in` and the product in its
+ * `out`, with `room` bytes each, and fetches all of them to a quarter of host memory to verify. */
 static bool has_room(const builder *b, const hk_load *matmul, hk_bytes room) {
   const hk_bytes in = 2 * matmul->k * (matmul->chunk + matmul->n);
   const hk_bytes out = 2 * matmul->chunk * matmul->n;
@@ -357,7 +360,7 @@ static void add_gpu_kernels(builder *b) {
   }
 }
 
-/* What has no size, or just one. */
+/* A load without a size, or with a single one. */
 static void add_single(builder *b, hk_load_kind kind, int64_t chunk, bool quick) {
   hk_probe p = named(HK_PROBE_ALONE, quick, "%s", hk_load_name(kind));
   load(&p, (hk_load){.kind = kind, .chunk = chunk});
@@ -368,7 +371,7 @@ static void add_single(builder *b, hk_load_kind kind, int64_t chunk, bool quick)
 static void add_singles(builder *b) {
   const hk_bytes eighth = b->scope->host_bytes / 8 / HK_MIB * HK_MIB;
   const hk_bytes smaller = hk_min(b->scope->host_bytes, b->scope->device_bytes);
-  /* Several lie side by side in a quarter. */
+  /* The copies of TURNS lie side by side in a quarter. */
   const hk_bytes sixteenth = smaller / 16 / 4096 * 4096;
   add_single(b, HK_LOAD_LAUNCH, 1, true);
   add_single(b, HK_LOAD_SYNC, 1, false);
@@ -383,7 +386,7 @@ static void add_singles(builder *b) {
   add_single(b, HK_LOAD_DISK_WRITE, hk_min(8 * HK_MIB, eighth), false);
 }
 
-/* ---- Several at once ------------------------------------------------------------------------- */
+/* ---- Contention ------------------------------------------------------------------------------ */
 
 /* Copies of `gpus` GPUs beside one more load, whose name is `beside`. */
 static void add_beside(builder *b, directions d, int gpus, hk_load l, const char *beside,
@@ -404,7 +407,7 @@ static void add_beside_cpu(builder *b, directions d, int gpus, hk_load l, bool q
   add_beside(b, d, gpus, l, name, quick);
 }
 
-/* A GPU's kernel that uses host memory, beside AdamW. */
+/* A GPU kernel that accesses host memory, beside AdamW on the CPU. */
 static void add_before_cpu(builder *b, hk_load l, const char *size, int threads) {
   char team[32];
   hk_probe p = named(HK_PROBE_CONTENTION, false, "%s %s | adamw_cpu %s", hk_load_name(l.kind), size,
@@ -414,13 +417,14 @@ static void add_before_cpu(builder *b, hk_load l, const char *size, int threads)
   add(b, &p);
 }
 
-/* Copies and fetches to a GPU at once have half of its part of the memory each. */
+/* Chunk of copies and pulls to a GPU at once. Each of the two has half of the GPU's arrays. */
 static hk_bytes most_mixed(const hk_probe_scope *s) {
   const hk_bytes most = hk_min(most_copied(s, 2), s->device_bytes / 16 / 4096 * 4096);
   return hk_min(CONTENDED_COPY, most);
 }
 
-/* All that an engine has going on at once: copies both ways, weights fetched by a kernel, AdamW. */
+/* Everything that the engine runs at once: copies in both directions, weights pulled by a kernel,
+ * AdamW on the CPU. */
 static void add_engines_mix(builder *b, int threads) {
   char size[32], team[32];
   const hk_bytes chunk = most_mixed(b->scope);
@@ -433,8 +437,8 @@ static void add_engines_mix(builder *b, int threads) {
   add(b, &p);
 }
 
-/* A kernel's start, while `reads` go on over its GPU's link and the CPU is at it, too, with cores
- * to spare for whoever queues. */
+/* Small GPU updates, which show the time to start a kernel, while `reads` use the GPU's link and
+ * AdamW runs on 3/4 of the cores. The other cores are for the threads that queue. */
 static void add_launches(builder *b, const char *reads, bool copies, bool pulls) {
   char size[32], count[32], team[32];
   const int cores = b->scope->cores, threads = cores > 1 ? cores * 3 / 4 : 1;
@@ -450,9 +454,9 @@ static void add_launches(builder *b, const char *reads, bool copies, bool pulls)
   add(b, &p);
 }
 
-/* The largest product that has a probe alone, as a layer, beside all that goes on while an update
- * runs: copies both ways and the CPU, with cores to spare for whoever queues. Beside other loads a
- * product has half of its room. */
+/* A matrix product beside the loads of an update: copies in both directions and AdamW on 3/4 of the
+ * cores. The other cores are for the threads that queue. It is the largest product of the probes so
+ * far that fits; beside other loads it has half of the room. */
 static void add_layer(builder *b) {
   hk_load product = {.kind = HK_LOAD_H2D};
   for (size_t i = 0; i < b->n; i++) {
@@ -477,8 +481,8 @@ static void add_layer(builder *b) {
 }
 
 static void add_contention(builder *b) {
-  /* Kernels that read host memory: half of the cores, all, and about where host memory begins to be
-   * short, which slows them most. */
+  /* GPU kernels that access host memory run beside AdamW on half, 3/4 and all of the cores. They
+   * are slowed most where host memory begins to saturate, at about 3/4. */
   static const int parts[] = {2, 4, 6, 7}, kernels[] = {4, 6, 8};
   const int cores = b->scope->cores;
   thread_counts t = eighths(cores, parts, COUNT(parts));
@@ -552,7 +556,7 @@ static void add_node(builder *b) {
   add_ring(b, HK_MIB, false);
 }
 
-/* ---- All of them ----------------------------------------------------------------------------- */
+/* ---- The list -------------------------------------------------------------------------------- */
 
 static hk_status check_scope(const hk_probe_scope *s, hk_error *err) {
   if (s->gpus < 1 || s->gpus > MOST_GPUS) {

@@ -9,13 +9,14 @@
 
 #include "sim/sim.h"
 
-#define LASTING_S 0.05 /* that a replay lasts by the guessed rates */
-#define LEAST_OPS 12   /* of every load, so that its first and last hardly count */
-#define MOST_OPS  2000 /* of any load, where that is not more than LEAST_OPS of another allow */
+#define LASTING_S 0.05 /* length of a replay by the guessed rates */
+#define LEAST_OPS 12   /* of every load, so that its first and last have little weight */
+#define MOST_OPS  2000 /* of any load; this limit wins over LEAST_OPS */
 
 /* -- Lanes ------------------------------------------------------------------------------------- */
 
-/* Loads that the stand queues apart must not wait for each other here either. */
+/* Lane of a load. Loads on different streams of the stand must not wait for each other here either;
+ * hk_replay_can refuses probes in which loads would share a lane. */
 static hk_lane_kind lane_of(hk_load_kind kind) {
   switch (kind) {
     case HK_LOAD_H2D:
@@ -89,7 +90,7 @@ hk_status hk_replay_graph(const hk_probe *probe, const double *work, hk_graph *g
   return status;
 }
 
-/* -- How much work ----------------------------------------------------------------------------- */
+/* -- Amounts of work --------------------------------------------------------------------------- */
 
 static double lasting(const hk_probe *probe, const double *guess) {
   double seconds = LASTING_S, most = INFINITY;
@@ -101,7 +102,7 @@ static double lasting(const hk_probe *probe, const double *guess) {
   return fmin(seconds, most);
 }
 
-/* Whole operations where rates are a window's; exact shares where the whole counts. */
+/* Amounts of work: whole operations for WINDOW probes, exact shares of the total for WHOLE ones. */
 static void choose_work(const hk_probe *probe, const double *guess, double *work) {
   const double seconds = lasting(probe, guess);
   double total = 0, shares = 0;
@@ -116,9 +117,9 @@ static void choose_work(const hk_probe *probe, const double *guess, double *work
   }
 }
 
-/* -- Running it -------------------------------------------------------------------------------- */
+/* -- Simulation -------------------------------------------------------------------------------- */
 
-/* Operations stand in the graph load after load, those of each in the order of their lane. */
+/* The graph has the operations load by load, each load's in the order of its lane. */
 static hk_status read_rates(const hk_probe *probe, const hk_graph *graph, const hk_timeline *t,
                             double *rates, hk_error *err) {
   hk_stretch *all = malloc(graph->n_ops * sizeof *all);
@@ -141,8 +142,8 @@ static hk_status check_guess(const hk_probe *probe, const double *guess, hk_erro
   for (int i = 0; i < probe->n_loads; i++)
     if (!isfinite(guess[i]) || guess[i] <= 0)
       return hk_fail(err, HK_INPUT,
-                     "probe '%s', load %d: %g is no rate to choose an amount of work by; it must "
-                     "be positive",
+                     "probe '%s', load %d: the guessed rate is %g; it must be positive and "
+                     "finite",
                      probe->name, i + 1, guess[i]);
   return HK_OK;
 }
@@ -162,13 +163,14 @@ hk_status hk_replay(const hk_probe *probe, const hk_machine *machine, const doub
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "replay of '%s'", probe->name);
 }
 
-/* -- What it depends on ------------------------------------------------------------------------ */
+/* -- Inputs of the rates ----------------------------------------------------------------------- */
 
 #define MOVES (HK_TRAFFIC_IN | HK_TRAFFIC_OUT)
 
-/* When a replay uses a quantity: all of `all` and any of `any` are among the traffic of its loads,
- * and, where `crowded`, copies have CPU kernels or another GPU's copies beside them. The rules are
- * those of sim/sim.c and sim/demand.c. A quantity that is not listed counts as used. */
+/* A replay uses a quantity if the traffic of its loads has all bits of `all` and at least one bit
+ * of `any` (0: no condition), and, if `crowded`, there are also CPU kernels beside copies, or
+ * several GPUs. The rules are those of sim/contention.c and sim/demand.c. A quantity without a rule
+ * counts as used. */
 typedef struct {
   size_t offset;
   unsigned all, any;
@@ -218,7 +220,8 @@ static bool is_used(const hk_machine *machine, const hk_quantity *quantity, unsi
   return true;
 }
 
-/* dram_with_dma stands in a capacity that other quantities bound: that is what counts. */
+/* dram_with_dma has an effect only through the capacity of host memory, which other quantities
+ * bound. The first two inputs are that capacity without and with DMA. */
 void hk_replay_inputs(const hk_probe *probe, const hk_machine *machine,
                       const hk_quantity *const *varied, size_t n, double inputs[HK_REPLAY_INPUTS]) {
   const unsigned traffic = traffic_of(probe, machine);

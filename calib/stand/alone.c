@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Loads that bear no other beside them: what is timed is a call, and what lies between two calls
- * (mapping, unmapping) does not count; or it lies between two events of the GPU. */
+/* Loads that run alone. They time a call, without the work around it (mapping, unmapping), or the
+ * interval between two events of the GPU. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "calib/stand/private.h"
 #include "calib/statistics.h"
 
-/* The median of what as many operations gave. */
+/* Value of a job: the median of its operations' values. */
 static hk_status run_each(hk_stand_job *job,
                           hk_status (*each)(const hk_stand_job *, double *, hk_error *),
                           hk_error *err) {
   double *values = calloc((size_t)job->ops, sizeof *values);
   if (values == NULL) {
-    return hk_fail_memory(err, (size_t)job->ops * sizeof *values, "what operations took");
+    return hk_fail_memory(err, (size_t)job->ops * sizeof *values, "the times of operations");
   }
   hk_status status = HK_OK;
   for (int64_t i = 0; i < job->ops && status == HK_OK; i++) status = each(job, &values[i], err);
@@ -24,7 +24,7 @@ static hk_status run_each(hk_stand_job *job,
   return status;
 }
 
-/* The same, where operations read the GPU's clock. */
+/* The same for operations that read the GPU's clock, which is aligned first. */
 static hk_status run_timed(hk_stand_job *job,
                            hk_status (*each)(const hk_stand_job *, double *, hk_error *),
                            hk_error *err) {
@@ -44,10 +44,11 @@ static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error
   return HK_OK;
 }
 
-/* ---- From queue to queue --------------------------------------------------------------------- */
+/* ---- Hops between queues --------------------------------------------------------------------- */
 
-/* A copy in, a kernel, a copy out, and round again: each on its lane, as state passes through a
- * staging buffer. */
+/* A hop leads from the end of an operation to the start of one on another lane that waits for it.
+ * The order is H2D copy, kernel, D2H copy, H2D copy and so on, as state passes through a staging
+ * buffer. */
 #define HOPS 24
 
 static const hk_stand_lane *hop_lane(const hk_stand_job *job, int i) {
@@ -75,7 +76,8 @@ static hk_status queue_hop(const hk_stand_job *job, int i, hk_error *err) {
   }
 }
 
-/* Between two events, behind the end of the one before, as the engine queues operations: ahead. */
+/* Queues all operations ahead, as the engine does. Each waits for the one before and lies between
+ * two events of its own. */
 static hk_status queue_hops(const hk_stand_job *job, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   for (int i = 0; i <= HOPS; i++) {
@@ -88,7 +90,7 @@ static hk_status queue_hops(const hk_stand_job *job, hk_error *err) {
   return hk_stand_await(job->stand, hop_lane(job, HOPS), err);
 }
 
-/* The median; a hop takes a tick of the clock at least. */
+/* Median time of a hop. Each counts as 1 ns at least, because the clock is discrete. */
 static hk_status read_hops(const hk_stand_job *job, double *hop, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   double hops[HOPS];
@@ -115,7 +117,8 @@ static hk_status go_round(const hk_stand_job *job, double *hop, hk_error *err) {
 
 /* ---- Copies at once -------------------------------------------------------------------------- */
 
-/* They begin together: all wait for one more copy, which lasts until they are queued. */
+/* Queues copies on streams of their own. All wait for one more copy, which runs while they are
+ * queued, and so begin together. */
 static hk_status queue_turns(const hk_stand_job *job, hk_stream *const *streams, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   const hk_bytes bytes = job->load->chunk;
@@ -146,8 +149,7 @@ static hk_status read_turns(const hk_stand_job *job, double *at_once, hk_error *
     if (end > last) last = end;
   }
   if (first <= begin)
-    return hk_fail(err, HK_NO, "a copy of %lld bytes ended as it began",
-                   (long long)job->load->chunk);
+    return hk_fail(err, HK_NO, "a copy of %lld bytes took no time", (long long)job->load->chunk);
   *at_once = HK_STAND_TURNS * (double)(first - begin) / (double)(last - begin);
   return HK_OK;
 }
@@ -185,7 +187,8 @@ static void touch(hk_team *team, hk_stand_pages *pages) {
   hk_team_run(team, (pages->bytes + TOUCH_CHUNK - 1) / TOUCH_CHUNK, touch_chunk, pages);
 }
 
-/* Maps, touches and, but for TOUCH, registers; adds to *busy what the load's own call took. */
+/* Maps and touches pages, and registers them unless the load is TOUCH. Adds the time of the load's
+ * own call (touching or registering) to *busy. */
 static hk_status make_pages(const hk_stand_job *job, hk_team *team, hk_ns *busy, hk_error *err) {
   hk_stand_pages pages;
   HK_TRY(hk_stand_pages_map(job->load->chunk, job->load->kind != HK_LOAD_PIN, &pages, err));
@@ -211,12 +214,13 @@ static hk_status run_pages(hk_stand_job *job, hk_error *err) {
   return HK_OK;
 }
 
-/* ---- How much memory there is ---------------------------------------------------------------- */
+/* ---- GPU memory ------------------------------------------------------------------------------ */
 
 #define HALVINGS 14 /* the last step is a 16,384th of the memory */
 
-/* Takes what is left in ever smaller blocks: a block of a size that was refused, or a second one of
- * a size that was not, would not fit, so that each size needs one attempt. */
+/* Value: the stand's own memory and what is left of the GPU's. That is allocated in blocks of 1/2,
+ * 1/4, 1/8 ... of the total. Before each attempt less than twice the block is free, so that one
+ * attempt for each size is enough. */
 static hk_status run_memory(hk_stand_job *job, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   const hk_stand_gpu *gpu = &job->stand->gpu[job->load->gpu];
@@ -232,10 +236,10 @@ static hk_status run_memory(hk_stand_job *job, hk_error *err) {
     if (blocks[i] != NULL) ops->release(gpu->backend, blocks[i]);
   }
   job->value = (double)sum;
-  return ops->info(gpu->backend, &info, err); /* refused, or lost? */
+  return ops->info(gpu->backend, &info, err); /* fails if the device was lost */
 }
 
-/* ---- Any of them ----------------------------------------------------------------------------- */
+/* ---- All kinds ------------------------------------------------------------------------------- */
 
 void hk_stand_alone_run(hk_stand_job *job) {
   switch (job->load->kind) {

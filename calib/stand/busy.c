@@ -12,8 +12,8 @@
 #define LEAST_S   0.1 /* the system counts in hundredths of a second */
 #define MOST_TEXT (1 << 18)
 
-/* Busy ticks of a line "cpu3 user nice system idle iowait irq softirq steal ...", and in *cpu which
- * one it is of; -1: it is no such line. */
+/* Busy ticks in a line "cpu3 user nice system idle iowait irq softirq steal ..."; *cpu: the number
+ * after "cpu". -1 for any other line. */
 static double busy_ticks(const char *line, long *cpu) {
   enum { IDLE = 3, WAIT = 4, FIELDS = 8 };
   char *end = NULL;

@@ -9,7 +9,7 @@
 #include "core/units.h"
 
 typedef struct {
-  double all_s, own_s; /* CPU time: of the CPUs that this process may use; of this process */
+  double all_s, own_s; /* CPU time in s: of all CPUs that this process may use; of this process */
   hk_ns at;
 } hk_busy;
 
@@ -20,7 +20,8 @@ void hk_busy_begin(hk_busy *busy);
  * read or less than 0.1 s passed. Example: 4.0 of 16 CPUs means that others kept a quarter busy. */
 double hk_busy_others(const hk_busy *busy, int *cpus);
 
-/* Seconds that the CPUs of `set` were busy, by the text of /proc/stat. NAN: not in it. */
+/* Busy time of the CPUs of `set` in seconds, from the text of /proc/stat. NAN: it has none of them.
+ */
 double hk_busy_seconds(const char *stat, const cpu_set_t *set, long ticks_per_s);
 
 /* Whether others use more than a tenth of the CPUs, which distorts measurements. */

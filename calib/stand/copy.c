@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Loads that copy. Slot i of the source always goes to slot i of the target, so that what one
- * operation brought no other one overwrites with something else. */
+/* Copy loads and their verification. Slot i of the source is always copied to slot i of the target,
+ * so that no other operation overwrites it with different data. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "calib/stand/private.h"
 
-#define SAMPLE  (64 * HK_KIB) /* bytes; of the begin, the middle and the end of a slot */
+#define SAMPLE  (64 * HK_KIB) /* bytes at the start, the middle and the end of a slot */
 #define SAMPLES 3
 
-/* ---- Where ----------------------------------------------------------------------------------- */
+/* ---- Source and target ----------------------------------------------------------------------- */
 
 typedef struct {
   char *from, *to;
-  hk_bytes bytes;                      /* that both have */
+  hk_bytes bytes;                      /* of each of the two arrays */
   const hk_stand_gpu *source, *target; /* NULL: host memory */
 } route;
 
@@ -44,7 +44,7 @@ static route route_of(const hk_stand_job *job) {
   return (route){host + from, gpu->in + from, bytes, NULL, gpu};
 }
 
-/* The same, from operation i's slots on. */
+/* The arrays from operation i's slots on. H2D_CACHED uses slot 0 only. */
 static route slot_of(const hk_stand_job *job, int64_t i) {
   route r = route_of(job);
   const hk_bytes chunk = job->load->chunk;
@@ -61,7 +61,7 @@ hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err) {
     return hk_fail(err, HK_INPUT, "the GPUs of this machine cannot copy to each other");
   }
   if (l->kind == HK_LOAD_PULL && l->chunk % 2 != 0) {
-    return hk_fail(err, HK_INPUT, "%lld bytes are no whole number of weights, 2 bytes each",
+    return hk_fail(err, HK_INPUT, "pulls of %lld bytes: expected a multiple of 2, a bf16 weight",
                    (long long)l->chunk);
   }
   hk_stand_pages *pages;
@@ -71,7 +71,7 @@ hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err) {
   }
   const hk_bytes room = route_of(job).bytes;
   if (l->chunk <= room) return HK_OK;
-  return hk_fail(err, HK_INPUT, "copies of %lld bytes do not fit the %lld that the stand has",
+  return hk_fail(err, HK_INPUT, "copies of %lld bytes do not fit into the stand's %lld bytes",
                  (long long)l->chunk, (long long)room);
 }
 
@@ -90,7 +90,7 @@ hk_status hk_stand_copy_queue(const hk_stand_job *job, int64_t i, hk_error *err)
   return job->stand->ops->launch(stream, &pull, err);
 }
 
-/* ---- What arrived ---------------------------------------------------------------------------- */
+/* ---- Verification ---------------------------------------------------------------------------- */
 
 typedef struct {
   hk_bytes at, bytes;
@@ -126,7 +126,7 @@ static hk_status verify_sample(const hk_stand_job *job, int s, char *buffer, hk_
   char *const wanted = buffer + SAMPLE;
   const char *got = r.to + part.at;
   if (r.target != NULL) {
-    /* By the stream of the GPU that has it. */
+    /* On a stream of the GPU that holds the data. */
     hk_stand_gpu *gpu = &job->stand->gpu[r.target - job->stand->gpu];
     HK_TRY(
         hk_stand_fetch(job->stand, &gpu->lanes[HK_STAND_LANE_WORK], buffer, got, part.bytes, err));
@@ -142,7 +142,8 @@ static hk_status verify_sample(const hk_stand_job *job, int s, char *buffer, hk_
   return HK_OK;
 }
 
-/* Large slots have three samples, which do not meet, small ones their end. */
+/* First sample of a slot: large slots have three, which do not overlap, small ones only that at the
+ * end. */
 static int first_sample(const hk_load *l) {
   return l->chunk >= SAMPLES * SAMPLE ? 0 : SAMPLES - 1;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Loads of the CPU team: passes over a piece of the arrays, shared out as the engine does. */
+/* Loads of the CPU team. Each operation is a pass over a piece of the arrays, divided into chunks
+ * as in the engine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static pass pass_of(const hk_stand_job *job, const hk_team *team, int64_t i) {
                 .begin = begin,
                 .chunks = hk_chunks_of(piece, job->load->chunk, hk_team_threads(team)),
                 .step = hk_stand_step(i),
-                /* Powers of two, and back again: exact, for ever, if pieces are always the same. */
+                /* Times 8 and back again: exact any number of times, if pieces stay the same. */
                 .scale = fabsf(a->grad32[begin]) < 0x1p-6f ? 8 : 0.125f};
 }
 
@@ -87,24 +88,24 @@ static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
   run_pass(team, &p);
 }
 
-/* ---- Word of an end -------------------------------------------------------------------------- */
+/* ---- End of operations ----------------------------------------------------------------------- */
 
-/* Whoever queues weights on the GPU sleeps until the CPU has made them. The engine's lane of the
- * CPU wakes that thread once its next operation has begun, which costs the team some time; so does
- * this one. */
+/* In the engine, a thread that queues weight copies sleeps until the CPU has produced the weights.
+ * The CPU lane wakes it once its next operation has begun, which costs the team some time. The
+ * stand wakes a listener in the same way to include this cost. */
 typedef struct {
   pthread_mutex_t lock;
   pthread_cond_t word;
   int64_t ended; /* operations */
   bool over;
-  bool owed; /* word of an end; of the thread that runs the operations */
+  bool owed; /* an end is not signalled yet; used only by the thread that runs operations */
   pthread_t thread;
 } listener;
 
 static void *listen(void *argument) {
   listener *l = argument;
   int64_t heard = 0;
-  hk_thread_prompt(); /* as the engine's */
+  hk_thread_prompt(); /* as the engine's threads that queue */
   pthread_mutex_lock(&l->lock);
   while (!l->over) {
     if (heard == l->ended) pthread_cond_wait(&l->word, &l->lock);
@@ -122,7 +123,8 @@ static void end_operation(listener *l, bool last) {
   l->owed = true;
 }
 
-/* As often as a team begins something. */
+/* Signals the end of an operation, if that is still to be done. Called when the team has begun its
+ * next run. */
 static void tell(void *arg) {
   listener *l = arg;
   if (l->owed) pthread_cond_signal(&l->word);
@@ -156,16 +158,16 @@ void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
     tell(&l);
     pthread_join(l.thread, NULL);
   } else {
-    hk_fail(&job->err, HK_ENVIRONMENT, "the thread that is told of operations' ends: %s",
+    hk_fail(&job->err, HK_ENVIRONMENT, "cannot start the thread that waits for operations: %s",
             strerror(failure));
   }
   pthread_cond_destroy(&l.word);
   pthread_mutex_destroy(&l.lock);
 }
 
-/* ---- Against the reference ------------------------------------------------------------------- */
+/* ---- Verification ---------------------------------------------------------------------------- */
 
-/* The reference's arrays: as the stand's, SAMPLE long. */
+/* Input and output of the reference: the stand's arrays, SAMPLE parameters of each. */
 typedef struct {
   float p[SAMPLE], m[SAMPLE], v[SAMPLE], grad32[SAMPLE];
   float p_to[SAMPLE], m_to[SAMPLE], v_to[SAMPLE];
@@ -193,8 +195,8 @@ static bool same(const hk_stand_arrays *a, int64_t at, size_t n, const state_sam
          memcmp(wanted->v_to, a->v_to + at, 4 * n) == 0 && memcmp(wanted->w, a->w + at, 2 * n) == 0;
 }
 
-/* Results of AdamW into spare memory are overwritten: its inputs stay, so that a kernel that writes
- * nothing would leave the expected results of an earlier operation in place. */
+/* Overwrites the results of AdamW into spare memory. Its inputs never change, so that a kernel that
+ * writes nothing would leave the expected results of an earlier operation in place. */
 static void spoil(const hk_stand_arrays *a, int64_t at, size_t n) {
   float *const arrays[] = {a->p_to, a->m_to, a->v_to};
   for (int i = 0; i < 3; i++) memset(arrays[i] + at, 0x7b, 4 * n);
@@ -229,7 +231,8 @@ static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sa
     work(&reference, 0, n);
     const int64_t at = p.begin + (all - n) * s / 2;
     if (same(p.arrays, at, (size_t)n, sample)) continue;
-    return hk_fail(err, HK_NO, "the %s kernel gives other bits than plain C in parameters %lld ff.",
+    return hk_fail(err, HK_NO,
+                   "the %s and the scalar kernel differ in the sample at parameter %lld",
                    p.kernels->name, (long long)at);
   }
   return HK_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Disk probes: a file without a name, read and written past the page cache where that is possible.
- */
+/* Disk probes: a file without a name, read and written with O_DIRECT if the file system supports
+ * it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "calib/stand/private.h"
 
-#define BLOCK (4 * HK_KIB) /* what O_DIRECT wants everything to be a multiple of */
+#define BLOCK (4 * HK_KIB) /* alignment of transfers with O_DIRECT */
 
 static hk_status fail(const hk_stand *stand, const char *what, hk_error *err) {
   return hk_fail(err, HK_ENVIRONMENT, "the probe's file in %s: %s: %s", stand->disk, what,
@@ -19,12 +19,12 @@ static hk_status fail(const hk_stand *stand, const char *what, hk_error *err) {
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
-/* A name of our own, gone at once: nothing is left behind whatever happens. */
+/* Creates the file and removes its name at once, so that nothing is left behind after a crash. */
 static hk_status make_file(hk_stand *stand, hk_error *err) {
   char path[4096];
   const int length = snprintf(path, sizeof path, "%s/hocket-probe-XXXXXX", stand->disk);
   if (length < 0 || (size_t)length >= sizeof path) {
-    return hk_fail(err, HK_INPUT, "the folder for disk probes has too long a name: %.200s...",
+    return hk_fail(err, HK_INPUT, "the path of the folder for disk probes is too long: %.200s...",
                    stand->disk);
   }
   const int file = mkostemp(path, O_CLOEXEC);
@@ -35,7 +35,7 @@ static hk_status make_file(hk_stand *stand, hk_error *err) {
   }
   const int flags = fcntl(file, F_GETFL);
   if (flags < 0 || fcntl(file, F_SETFL, flags | O_DIRECT) != 0) {
-    hk_stand_add_note(stand, "disk probes go through the page cache: no O_DIRECT there");
+    hk_stand_add_note(stand, "disk probes use the page cache: no O_DIRECT there");
   }
   stand->file = file;
   return HK_OK;
@@ -67,8 +67,8 @@ static hk_status sync_file(const hk_stand *stand, hk_error *err) {
   return fdatasync(stand->file) == 0 ? HK_OK : fail(stand, "cannot be synced", err);
 }
 
-/* Full of data before anything is measured, so that reads find some and writes need no new blocks.
- */
+/* Writes the whole file before anything is measured, so that reads find data and writes need no new
+ * blocks. */
 static hk_status open_file(hk_stand *stand, hk_error *err) {
   if (stand->file >= 0) return HK_OK;
   HK_TRY(make_file(stand, err));
@@ -103,8 +103,8 @@ static hk_bytes place(const hk_stand_job *job, int64_t i) {
   return i % (job->stand->file_bytes / chunk) * chunk;
 }
 
-/* Between the file and the places of the same number in the host's memory: written from where
- * copies to GPUs begin, read to where those from GPUs end. */
+/* Operation i: reads from the file into stand->out, or writes stand->in to it, at the same offset.
+ */
 static hk_status run_operation(const hk_stand_job *job, int64_t i, hk_error *err) {
   const hk_stand *stand = job->stand;
   const hk_bytes at = place(job, i), chunk = job->load->chunk;
@@ -123,7 +123,7 @@ hk_status hk_stand_disk_run(hk_stand_job *job, hk_error *err) {
   return HK_OK;
 }
 
-/* A new pattern, written and read back, beyond what was measured. */
+/* Writes a new pattern in one more operation and reads it back, outside the measured time. */
 hk_status hk_stand_disk_verify(const hk_stand_job *job, hk_error *err) {
   const hk_stand *stand = job->stand;
   const int64_t i = job->first + job->ops;

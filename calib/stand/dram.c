@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Host memory's ceilings: reading, writing and copying with next to no arithmetic, past the caches
- * where something is written. Sources are the copies' to GPUs, targets those of copies from GPUs.
- * Sums of 64-bit words are exact in any order, so that they can be compared. */
+/* Host memory bandwidth: loads that read, write or copy with hardly any arithmetic. Vector stores
+ * bypass the caches. Sources are in stand->in, targets in stand->out. Reads are verified by the sum
+ * of the 64-bit words, which is exact in any order. */
 #include <stdatomic.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -10,10 +10,11 @@
 
 #include "calib/stand/private.h"
 
-#define STEP         256            /* bytes a kernel goes at a time; chunks are multiples of it */
-#define MOST_CHECKED (256 * HK_MIB) /* by one thread: a sample, elsewhere each time */
-/* Bytes from what is copied to what is fetched: left to themselves, some processors fetch so late
- * that stores wait (copies 1.17 x as fast on an AMD EPYC). Reads alone are faster without. */
+#define STEP         256            /* bytes of a kernel's iteration; chunks are multiples of it */
+#define MOST_CHECKED (256 * HK_MIB) /* bytes of a verification, at another place each time */
+/* Prefetch distance of copies in bytes. Some processors prefetch too late by themselves, and stores
+ * wait: with it copies are 1.17 x as fast on an AMD EPYC. Loops that only read are faster without.
+ */
 #define AHEAD 4096
 
 typedef struct {
@@ -45,8 +46,7 @@ static void copy_plain(char *to, const char *from, hk_bytes bytes) {
 
 #if defined(__x86_64__)
 
-/* Sums by name, not in an array: compilers leave an array in memory unless told to optimise hard.
- */
+/* Four variables instead of an array, which compilers keep in memory at low optimisation levels. */
 __attribute__((target("avx2"))) static uint64_t read_avx2(const char *from, hk_bytes bytes) {
   __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
   for (hk_bytes at = 0; at < bytes; at += STEP / 2) {
@@ -126,7 +126,7 @@ static const kernels *best_kernels(void) {
   return &plain;
 }
 
-/* ---- A pass ---------------------------------------------------------------------------------- */
+/* ---- Passes ---------------------------------------------------------------------------------- */
 
 typedef struct {
   const kernels *kernels;
@@ -134,12 +134,12 @@ typedef struct {
   const char *from;
   char *to;
   hk_bytes bytes, chunk;
-  uint64_t word; /* to write */
+  uint64_t word; /* word that DRAM_WRITE writes */
   _Atomic uint64_t sum;
 } pass;
 
-/* All of an array in one pass: a team waits for its slowest member at the end of each, which is
- * often late where others use the machine too. */
+/* Bytes of a pass: a whole array. A team waits for its slowest member at the end of each pass,
+ * which is often late on a shared machine: long passes make this rare. */
 hk_bytes hk_stand_dram_bytes(const hk_stand *stand) {
   return stand->quarter / STEP * STEP;
 }
@@ -183,7 +183,7 @@ void hk_stand_dram_pass(const hk_stand_job *job, hk_team *team, int64_t i) {
   run_pass(team, &p);
 }
 
-/* ---- Against plain C ------------------------------------------------------------------------- */
+/* ---- Verification ---------------------------------------------------------------------------- */
 
 static bool is_right(const pass *p) {
   if (p->kind == HK_LOAD_DRAM_READ) return p->sum == read_plain(p->from, p->bytes);
@@ -204,6 +204,6 @@ hk_status hk_stand_dram_verify(const hk_stand_job *job, hk_team *team, hk_error 
   p.to += at;
   run_pass(team, &p);
   if (is_right(&p)) return HK_OK;
-  return hk_fail(err, HK_NO, "%lld bytes of host memory came out wrong in %s by %s",
+  return hk_fail(err, HK_NO, "wrong result on %lld bytes of host memory: %s, %s kernel",
                  (long long)p.bytes, hk_load_name(p.kind), p.kernels->name);
 }

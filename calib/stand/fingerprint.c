@@ -16,7 +16,7 @@
 
 #define UNKNOWN "unknown"
 
-/* Cut if it does not fit. */
+/* Texts that do not fit are cut. */
 static void set_text(char *field, size_t size, const char *text) {
   snprintf(field, size, "%.*s", (int)size - 1, *text != '\0' ? text : UNKNOWN);
 }
@@ -33,9 +33,10 @@ static hk_fingerprint nothing_known(void) {
   return f;
 }
 
-/* ---- What the system's files say ------------------------------------------------------------- */
+/* ---- System files ---------------------------------------------------------------------------- */
 
-/* The first line of ROOT/path that begins with `key`, without its end; false if there is none. */
+/* Reads the first line of root + path that begins with `key`, without its newline; false if there
+ * is none. */
 __attribute__((format(printf, 5, 6))) static bool read_line(const char *root, const char *key,
                                                             char *line, int size,
                                                             const char *format, ...) {
@@ -77,7 +78,7 @@ static void read_huge_pages(const char *root, hk_fingerprint *out) {
   SET_TEXT(out->huge_pages, mode + 1);
 }
 
-/* How many numbers a list such as "0-3,8" holds; -1: it is no such list. */
+/* Number of members of a list such as "0-3,8" (5); -1: it is no such list. */
 static int64_t count_in_list(const char *list) {
   int64_t count = 0;
   for (const char *at = list;; at++) {
@@ -103,7 +104,7 @@ static void read_numa(const char *root, hk_fingerprint *out) {
     out->numa = count_in_list(line);
 }
 
-/* The first hyperthread of a CPU's core: the same for all of them. */
+/* Number of a CPU's core: its first hyperthread, the same for all CPUs of the core. */
 static long core_of(const char *root, int cpu) {
   char line[256], *end = line;
   if (!read_line(root, "", line, sizeof line,
@@ -130,8 +131,8 @@ static void read_cores(const char *root, hk_fingerprint *out) {
   free(cpus);
 }
 
-/* A limit counts also when it is above MemTotal: on virtual machines whose memory grows as it is
- * used (engine/available_memory.h) it is what there is. */
+/* The control group's limit counts even if it exceeds MemTotal: the memory of some virtual machines
+ * grows up to it (engine/available_memory.h). */
 static void read_memory(const char *root, hk_fingerprint *out) {
   const hk_available_memory memory = hk_available_memory_read(root);
   out->memory = memory.limit >= 0 ? memory.limit : memory.total;
@@ -186,7 +187,7 @@ cJSON *hk_fingerprint_to_json(const hk_fingerprint *f) {
   return NULL;
 }
 
-/* What is not there is not known: documents of other versions may say more or less. */
+/* A missing key leaves the property unknown: other versions may write more or fewer keys. */
 static hk_status read_text(const cJSON *object, const char *key, char *field, size_t size,
                            hk_error *err) {
   if (cJSON_GetObjectItemCaseSensitive(object, key) == NULL) return HK_OK;
@@ -221,7 +222,7 @@ typedef struct {
   int count;
 } differences;
 
-/* Cut when full. */
+/* Appends a difference to the text, which is cut when it is full. */
 static void add(differences *d, const char *key, const char *of, const char *here) {
   const char *between = d->count++ > 0 ? "; " : "";
   if (d->length >= d->size) return;
@@ -230,13 +231,13 @@ static void add(differences *d, const char *key, const char *of, const char *her
   d->length += wrote > 0 ? (size_t)wrote : 0;
 }
 
-/* What either does not know cannot be told apart. */
+/* A property that is unknown on either side counts as equal. */
 static void compare_text(differences *d, const char *key, const char *of, const char *here) {
   if (strcmp(of, UNKNOWN) == 0 || strcmp(here, UNKNOWN) == 0) return;
   if (strcmp(of, here) != 0) add(d, key, of, here);
 }
 
-/* Kernels keep a little more or less of memory for themselves from start to start. */
+/* Operating systems reserve slightly different amounts of memory at each boot. */
 static bool same_memory(int64_t of, int64_t here) {
   const double larger = (double)(of > here ? of : here), smaller = (double)(of > here ? here : of);
   return larger - smaller <= 0.02 * larger;

@@ -9,14 +9,14 @@
 #include "core/units.h"
 #include "engine/backend.h"
 
-/* X(field, key, meaning): texts; what cannot be found out is "unknown". */
+/* X(field, key, meaning): texts; "unknown" if they cannot be read. */
 #define HK_FINGERPRINT_TEXTS(X)                                                        \
   X(backend, "backend", "cuda or host")                                                \
   X(cpu, "cpu", "model of the processor")                                              \
   X(isa, "isa", "instruction set of the CPU kernels")                                  \
   X(gpu, "gpu", "model of the GPUs")                                                   \
   X(driver, "driver", "of the GPUs")                                                   \
-  X(pcie, "pcie", "generation and width of the first GPU's link, as now: \"5.0 x16\"") \
+  X(pcie, "pcie", "current generation and width of the first GPU's link: \"5.0 x16\"") \
   X(kernel, "kernel", "of the operating system")                                       \
   X(huge_pages, "huge_pages", "always, madvise or never")                              \
   X(version, "version", "of hocket")
@@ -37,14 +37,16 @@ typedef struct {
 #undef HK_FINGERPRINT_NUMBER
 } hk_fingerprint;
 
-/* Of this machine. `device`: the first GPU, opened; `gpus`: how many are probed. */
+/* Reads the fingerprint of this machine. `device`: the first GPU, opened; `gpus`: number of GPUs
+ * that are probed. */
 hk_status hk_fingerprint_take(hk_backend *device, int gpus, const char *version,
                               hk_fingerprint *out, hk_error *err);
 /* The caller owns the result; NULL when out of memory. */
 cJSON *hk_fingerprint_to_json(const hk_fingerprint *f);
 hk_status hk_fingerprint_from_json(const cJSON *object, hk_fingerprint *out, hk_error *err);
-/* "cpu: Xeon A, here Xeon B; driver: 580, here 590" of what differs, "" for nothing; memory within
- * 2 % is the same. Returns how many differ. */
+/* Compares two fingerprints. Returns the number of differences and lists them in `text`: "cpu: Xeon
+ * A, here Xeon B; driver: 580, here 590", "" for none. Unknown properties, and amounts of memory
+ * within 2 %, count as equal. */
 int hk_fingerprint_compare(const hk_fingerprint *of, const hk_fingerprint *here, char *text,
                            size_t size);
 

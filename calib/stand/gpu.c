@@ -8,7 +8,7 @@
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* `urgent` as the engine's lanes are. */
+/* Opens a lane's stream and events. `urgent`: the stream has priority, as in the engine. */
 static hk_status open_lane(hk_stand *stand, hk_stand_gpu *gpu, hk_stand_lane *lane, bool urgent,
                            hk_error *err) {
   HK_TRY(stand->ops->stream_open(gpu->backend, urgent, &lane->stream, err));
@@ -33,7 +33,7 @@ static void lay_out(hk_stand_gpu *gpu) {
   gpu->w = gpu->grad + n;
 }
 
-/* From host memory, over and over. */
+/* Fills device memory with copies of a host array. */
 static hk_status fill(hk_stand *stand, hk_stand_gpu *gpu, char *to, hk_bytes bytes,
                       const void *from, hk_bytes from_bytes, hk_error *err) {
   for (hk_bytes at = 0; at < bytes; at += from_bytes) {
@@ -164,11 +164,11 @@ hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_er
   return stand->ops->event_sync(lane->awaited, err);
 }
 
-/* ---- A whole job ----------------------------------------------------------------------------- */
+/* ---- Jobs ------------------------------------------------------------------------------------ */
 
-/* Between two events, as the engine queues an operation of a step that has a timeline (without one,
- * there is only the second): a lane stands still for some 2 us from one operation's to the next's,
- * which is part of what an operation costs. */
+/* Queues each operation between two events, as the engine does in a step with a timeline. (In other
+ * steps only the second event exists.) A lane idles for about 2 us between the events of two
+ * operations; this is part of the cost of an operation. */
 static hk_status queue_all(hk_stand_job *job, hk_stand_lane *lane, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   HK_TRY(ops->record(lane->stream, lane->marks[0], err));
@@ -200,8 +200,8 @@ static hk_status read_times(hk_stand_job *job, hk_stand_lane *lane, hk_error *er
   return HK_OK;
 }
 
-/* What a timeline has of an operation, and nothing of how long the queue takes from one to the
- * next: that grows, too, when events and kernels are held up. */
+/* Rate of UPDATE, by the median time between an operation's two events, as in a timeline. The pause
+ * between operations is excluded, because it also grows when events and kernels are delayed. */
 static hk_status read_updates(hk_stand_job *job, const hk_stand_lane *lane, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   double lasted[HK_STAND_STRETCHES];

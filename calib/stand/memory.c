@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The stand's host memory: the arena and its quarters, pages of other kinds, what they hold. */
+/* The stand's host memory: the arena and its quarters, memory outside the arena, and the pattern
+ * that fills them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +9,14 @@
 #include "calib/stand/private.h"
 
 #define FILL_CHUNK HK_MIB
-/* Between arrays, so that the same parameter of each does not lie at the same place of a page,
- * which makes processors wait for stores that they take for their own. */
+/* Bytes between arrays. Without them a parameter has the same offset in a page in every array, and
+ * loads wait for stores to other arrays with the same low address bits. */
 #define SKEW ((hk_bytes)1152)
 
 /* ---- Filling --------------------------------------------------------------------------------- */
 
-/* splitmix64 of the place; signs and low bits by the dice, exponents 118 and 119 of 127. */
+/* splitmix64 of seed and index. Signs and low bits are random; exponents are 118 or 119 (bias 127),
+ * so that magnitudes lie between 2^-9 and 2^-7. */
 uint64_t hk_stand_pattern(uint64_t seed, int64_t i) {
   uint64_t r = seed + (uint64_t)i * 0x9e3779b97f4a7c15u;
   r = (r ^ r >> 30) * 0xbf58476d1ce4e5b9u;
@@ -44,7 +46,7 @@ void hk_stand_fill(hk_team *team, void *memory, hk_bytes bytes, bool positive) {
   hk_team_run(team, (bytes + FILL_CHUNK - 1) / FILL_CHUNK, fill_chunk, &f);
 }
 
-/* ---- Other pages ----------------------------------------------------------------------------- */
+/* ---- Memory outside the arena ---------------------------------------------------------------- */
 
 hk_status hk_stand_pages_map(hk_bytes bytes, bool huge, hk_stand_pages *pages, hk_error *err) {
   *pages = (hk_stand_pages){0};
@@ -55,7 +57,7 @@ hk_status hk_stand_pages_map(hk_bytes bytes, bool huge, hk_stand_pages *pages, h
     return hk_fail(err, HK_ENVIRONMENT, "%lld bytes of host memory for a probe: %s",
                    (long long)bytes, strerror(errno));
   }
-  /* Refused where the system has no huge pages: then both kinds are what it has. */
+  /* A system without huge pages refuses this; both kinds of memory then have small pages. */
   (void)madvise(base, (size_t)bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   *pages = (hk_stand_pages){.base = base, .bytes = bytes};
   return HK_OK;
@@ -88,7 +90,7 @@ hk_status hk_stand_small_pages(hk_stand *stand, bool pinned, hk_stand_pages **pa
 
 /* ---- The arena ------------------------------------------------------------------------------- */
 
-/* `spare`: as many bytes elsewhere. */
+/* `spare`: memory of the same size for results of ADAMW_AHEAD. */
 static void lay_out_arrays(hk_stand_arrays *a, char *at, char *spare, hk_bytes bytes) {
   const int64_t n = (bytes - 6 * SKEW) / 20 / 4096 * 4096;
   a->params = n;

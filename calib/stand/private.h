@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The stand's parts, for its own files.
+/* Internals of the stand.
  *
- * Host memory, one registered arena on huge pages, in quarters: copies to GPUs begin in `in`,
- * copies from them end in `out`, to which AdamW into spare memory
- * writes, too; then the CPU kernels' arrays and the state of `mapped`. Device
- * memory: copies end in `in` and begin in `out`, a quarter each; the rest is AdamW's. Everything is
- * filled with bf16 numbers between 2^-9 and 2^-7 of either sign, whatever it is read as: finite,
- * and never zero, because processors drop stores of zeros over zeros. Operations go round, so that
- * no cache holds what the next one needs, or over all of an array. */
+ * Host memory is one registered arena on huge pages, in four quarters: `in` (source of H2D copies),
+ * `out` (target of D2H copies and of AdamW into spare memory), the arrays of the CPU kernels, and
+ * the state of `mapped` updates. Of a GPU's block, `in` (target of H2D copies) and `out` (source of
+ * D2H copies) have a quarter each; AdamW's state, gradients and weights have half. All memory is
+ * filled with bf16 numbers of either sign between 2^-9 and 2^-7. They are finite and not 0 when
+ * read as fp32, too; some processors drop stores of zeros over zeros.
+ *
+ * Operation i of a load uses part i of its arrays, modulo the number of parts, or all of an array,
+ * so that caches do not hold the data of the next operation. */
 #ifndef HK_CALIB_STAND_PRIVATE_H
 #define HK_CALIB_STAND_PRIVATE_H
 
@@ -17,8 +19,8 @@
 #include "engine/arena.h"
 
 #define HK_STAND_GPUS      ((HK_PROBE_LOADS - 1) / 2)
-#define HK_STAND_STRETCHES 32 /* of one load's run, at most: as many are kept */
-#define HK_STAND_TURNS     4  /* copies that are queued together, to see how many run at once */
+#define HK_STAND_STRETCHES 32 /* most stretches that a load's run is divided into */
+#define HK_STAND_TURNS     4  /* copies that are queued together, to find how many run at once */
 
 typedef enum {
   HK_STAND_LANE_IN,
@@ -31,9 +33,9 @@ typedef enum {
 typedef struct {
   hk_stream *stream;
   hk_event *marks[HK_STAND_STRETCHES + 1];
-  hk_event *begins[HK_STAND_STRETCHES]; /* of UPDATE: of the last operation of each stretch */
+  hk_event *begins[HK_STAND_STRETCHES]; /* start of a stretch's last operation; for UPDATE */
   hk_event *passing;                    /* recorded and never read: see queue_all */
-  hk_event *awaited;                    /* the only one that threads wait for, as in the engine */
+  hk_event *awaited;                    /* the only event that threads wait for, as in the engine */
 } hk_stand_lane;
 
 typedef struct {
@@ -50,15 +52,15 @@ typedef struct {
   hk_stand_lane lanes[HK_STAND_LANES];
 } hk_stand_gpu;
 
-/* What the CPU's kernels work on. */
+/* Arrays of the CPU kernels. */
 typedef struct {
-  int64_t params, piece; /* a pass goes over `piece` of them, if its load does not say */
+  int64_t params, piece; /* piece: parameters of a pass, if its load gives none */
   float *p, *m, *v, *grad32;
-  float *p_to, *m_to, *v_to; /* spare memory, beside the quarter that the others are in */
+  float *p_to, *m_to, *v_to; /* results of ADAMW_AHEAD, in `out` of the arena */
   uint16_t *grad, *w;
 } hk_stand_arrays;
 
-/* Memory beside the arena; registered with the first GPU where `registered`. */
+/* Memory outside the arena. `registered`: with the first GPU. */
 typedef struct {
   char *base;
   hk_bytes bytes;
@@ -74,9 +76,9 @@ struct hk_stand {
   const hk_backend_ops *ops;
   hk_stand_gpu gpu[HK_STAND_GPUS];
   int gpus, cores;
-  int *cpus, n_cpus; /* teams have the first of them; NULL and 0: not known */
+  int *cpus, n_cpus; /* in pinning order: a team of n threads has the first n; NULL, 0: unknown */
   bool peers;
-  hk_team **teams; /* [cores + 1], by threads; NULL: not needed yet */
+  hk_team **teams; /* [cores + 1], by number of threads; NULL: not opened yet */
   hk_arena arena;
   char *in, *out;
   hk_bytes quarter;
@@ -90,8 +92,8 @@ struct hk_stand {
   hk_bytes file_bytes;
   hk_stand_learnt *learnt;
   size_t n_learnt, learnt_room;
-  int64_t turn;  /* operations so far, of the longest load of each run */
-  uint64_t dice; /* seeds of patterns */
+  int64_t turn;  /* first operation of the next run: sum of the longest loads so far */
+  uint64_t dice; /* latest seed of a pattern */
   char note[600];
 };
 
@@ -99,33 +101,34 @@ struct hk_stand {
 typedef struct {
   hk_stand *stand;
   const hk_load *load;
-  int part, parts; /* which of the GPUs of this probe, of how many */
-  bool halved;     /* loads share the device's room for copies: copies have the first half, a kernel
-                      fetch or a matrix product the second */
-  int64_t first, ops; /* operations first .. first + ops - 1 of those that go round */
-  uint64_t seed;      /* of the pattern that is to arrive */
+  int part, parts; /* number of the load's GPU among those of the probe, and their count */
+  bool halved; /* half of the device arrays that loads share is this load's: copies have the first
+                  half, a pull or a matrix product the second */
+  int64_t first, ops; /* runs operations first .. first + ops - 1 */
+  uint64_t seed;      /* of the pattern that the load writes or moves */
   hk_stretch stretches[HK_STAND_STRETCHES];
   size_t n;
-  double value; /* of loads that run alone, and of UPDATE */
-  hk_error err; /* its status says how it went */
+  double value; /* of loads with HK_TRAIT_CALL, and of UPDATE */
+  hk_error err; /* HK_OK: the load ran */
 } hk_stand_job;
 
 /* ---- stand.c --------------------------------------------------------------------------------- */
 
-/* "this; that". A text that is already there is not added again. */
+/* Appends a remark to the note: "this; that". A remark is not repeated. */
 void hk_stand_add_note(hk_stand *stand, const char *text);
-/* Opened when first asked for. */
+/* The team of so many threads, opened when it is first needed. */
 hk_status hk_stand_team(hk_stand *stand, int threads, hk_team **team, hk_error *err);
-/* Starts a thread that queues or waits beside a team of `threads` (0: beside none), the i-th. As
- * the engine's it is pinned to a CPU that the team leaves free, if there is one. 0, or an error
- * number. */
+/* Starts thread i of those that queue or wait beside a team of `threads` (0: no team). As in the
+ * engine it is pinned to a CPU that the team does not use, if there are a team and such a CPU.
+ * Returns 0 or an error number. */
 int hk_stand_thread(const hk_stand *stand, int threads, int i, void *(*run)(void *), void *arg,
                     pthread_t *thread);
 /* Parameters of one operation of a CPU kernel. */
 int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load);
 /* Work of one operation, in the unit of its rate. */
 double hk_stand_work(const hk_stand *stand, const hk_load *load);
-/* The operations of a job's stretch s of n: [begin, end). */
+/* First operation of stretch s of n, counted from the job's first. Stretch s ends where s + 1
+ * begins. */
 static inline int64_t hk_stand_cut(int64_t ops, size_t n, size_t s) {
   return ops * (int64_t)s / (int64_t)n;
 }
@@ -134,24 +137,25 @@ static inline int64_t hk_stand_cut(int64_t ops, size_t n, size_t s) {
 
 hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *err);
 void hk_stand_memory_close(hk_stand *stand);
-/* Maps memory on huge pages or on small ones, untouched. */
+/* Maps memory on huge or small pages, without touching it. */
 hk_status hk_stand_pages_map(hk_bytes bytes, bool huge, hk_stand_pages *pages, hk_error *err);
 hk_status hk_stand_pages_register(hk_stand *stand, hk_stand_pages *pages, hk_error *err);
 void hk_stand_pages_close(hk_stand *stand, hk_stand_pages *pages);
-/* The memory of loads that want small pages, made when first asked for. */
+/* Memory on small pages, pinned or pageable, mapped and filled when it is first needed. */
 hk_status hk_stand_small_pages(hk_stand *stand, bool pinned, hk_stand_pages **pages, hk_error *err);
-/* Fills memory by a team. `positive`: as floats, all of them are. */
+/* A team fills memory with the pattern of seed 0. `positive`: without the sign bit of each fp32, as
+ * AdamW's v needs it. */
 void hk_stand_fill(hk_team *team, void *memory, hk_bytes bytes, bool positive);
-/* Word i of the pattern of a seed: four numbers as above. */
+/* Word i of a seed's pattern: four bf16 numbers as described above. */
 uint64_t hk_stand_pattern(uint64_t seed, int64_t i);
 
 /* ---- gpu.c ----------------------------------------------------------------------------------- */
 
 hk_status hk_stand_gpu_open(hk_stand *stand, int gpu, hk_bytes device_bytes, hk_error *err);
 void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu);
-/* NULL for loads of the CPU team, which is a lane of its own. */
+/* The lane of a load; NULL for loads of the CPU team, which is a lane of its own. */
 hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load);
-/* Where the second half of the room for copies begins. */
+/* Offset of the second half of a GPU's `in` or `out`, in bytes. */
 static inline hk_bytes hk_stand_half(const hk_stand_gpu *gpu) {
   return gpu->quarter / 2 / 4096 * 4096;
 }
@@ -159,11 +163,11 @@ static inline hk_bytes hk_stand_half(const hk_stand_gpu *gpu) {
 hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i);
 /* Queues operation i of a job on its lane. */
 hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err);
-/* Waits for all that is queued on a lane. */
+/* Waits until all queued operations of a lane have ended. */
 hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_error *err);
-/* All of a job: its stretches are the GPU's own times. */
+/* Runs all operations of a job. Its stretches have the GPU's times. */
 void hk_stand_gpu_run(hk_stand_job *job);
-/* Copies between any memories on a lane, and waits for it. */
+/* Copies on a lane, between host and device memory in any direction, and waits for the end. */
 hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const void *from,
                          hk_bytes bytes, hk_error *err);
 
@@ -171,7 +175,8 @@ hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const v
 
 hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err);
 hk_status hk_stand_copy_queue(const hk_stand_job *job, int64_t i, hk_error *err);
-/* Puts a new pattern where the first operation begins, and looks for it where that ends. */
+/* hk_stand_copy_prepare writes a new pattern into the source of the job's first operation;
+ * hk_stand_copy_verify looks for it in the target. */
 hk_status hk_stand_copy_prepare(const hk_stand_job *job, hk_error *err);
 hk_status hk_stand_copy_verify(const hk_stand_job *job, hk_error *err);
 
@@ -180,19 +185,19 @@ hk_status hk_stand_copy_verify(const hk_stand_job *job, hk_error *err);
 hk_status hk_stand_update_verify(const hk_stand_job *job, hk_error *err);
 hk_status hk_stand_matmul_verify(const hk_stand_job *job, hk_error *err);
 
-/* ---- cpu.c, dram.c: CLOCK_MONOTONIC around passes of a team ---------------------------------- */
+/* ---- cpu.c, dram.c: passes of a team, timed by CLOCK_MONOTONIC ------------------------------- */
 
-/* The hyperparameters of every AdamW of the stand. Gradients change sign from one operation to the
- * next, so that state goes to and fro instead of away or to rest. */
+/* The step of operation `op` of any AdamW load. The gradient scale alternates between 1 and -1, so
+ * that state neither diverges nor settles. */
 hk_adamw_step hk_stand_step(int64_t op);
 void hk_stand_cpu_run(hk_stand_job *job, hk_team *team);
 hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *err);
-/* Operation i of a job of the kinds DRAM_*, which goes over so many bytes. */
+/* Operation i of a load of DRAM bandwidth: a pass over hk_stand_dram_bytes bytes. */
 void hk_stand_dram_pass(const hk_stand_job *job, hk_team *team, int64_t i);
 hk_bytes hk_stand_dram_bytes(const hk_stand *stand);
 hk_status hk_stand_dram_verify(const hk_stand_job *job, hk_team *team, hk_error *err);
 
-/* ---- alone.c, disk.c: loads that bear no other beside them, on the calling thread ------------ */
+/* ---- alone.c, disk.c: loads that run alone, on the calling thread ---------------------------- */
 
 void hk_stand_alone_run(hk_stand_job *job);
 hk_status hk_stand_disk_run(hk_stand_job *job, hk_error *err);

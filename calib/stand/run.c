@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A run of a probe: how much work each load gets, all of them started together, rates, checks. */
+/* Runs a probe: chooses the work of each load, starts all loads together, computes rates, verifies
+ * data. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #define MOST_OPERATIONS ((int64_t)1 << 22)
 #define MOST_TRIES      6
 
-/* ---- What can run ---------------------------------------------------------------------------- */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
 static bool is_team(hk_load_kind kind) {
   return hk_load_is(kind, HK_TRAIT_CPU) && !hk_load_is(kind, HK_TRAIT_CALL);
@@ -39,12 +40,12 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, bool alone,
   if (l->chunk >= 1 && l->chunk <= most &&
       (!hk_load_is(l->kind, HK_TRAIT_DRAM) || l->chunk % 256 == 0))
     return HK_OK;
-  return hk_fail(err, HK_INPUT, "operations of %lld do not fit the memory that the stand has",
+  return hk_fail(err, HK_INPUT, "operations of size %lld do not fit into the stand's memory",
                  (long long)l->chunk);
 }
 
-/* Loads whose room for copies overlaps: a kernel fetch has the same half as a matrix product,
- * copies between GPUs have all of it. */
+/* Whether two loads would use the same device memory: a pull has the same half of `in` as a matrix
+ * product, and copies between GPUs have all of `in` and `out`. */
 static bool overlap(hk_load_kind kind, hk_load_kind other) {
   return kind == HK_LOAD_MATMUL && (other == HK_LOAD_PULL || other == HK_LOAD_PEER);
 }
@@ -52,7 +53,7 @@ static bool overlap(hk_load_kind kind, hk_load_kind other) {
 static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_error *err) {
   const hk_load *l = &probe->loads[i];
   if (l->kind >= HK_LOAD_KINDS || l->gpu < 0 || l->gpu >= stand->gpus) {
-    return hk_fail(err, HK_INPUT, "there is no such load, or no GPU %d", l->gpu);
+    return hk_fail(err, HK_INPUT, "unknown load, or no GPU %d", l->gpu);
   }
   bool clash = probe->n_loads > 1 && hk_load_is(l->kind, HK_TRAIT_SOLO);
   for (int j = 0; j < i; j++) {
@@ -60,11 +61,13 @@ static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_er
     clash |= hk_stand_lane_of(stand, l) == hk_stand_lane_of(stand, other);
     clash |= overlap(l->kind, other->kind) || overlap(other->kind, l->kind);
   }
-  if (clash) return hk_fail(err, HK_INPUT, "it cannot run beside the probe's other loads");
+  if (clash)
+    return hk_fail(err, HK_INPUT, "%s cannot run beside the probe's other loads",
+                   hk_load_name(l->kind));
   return check_room(stand, l, probe->n_loads == 1, err);
 }
 
-/* ---- How much -------------------------------------------------------------------------------- */
+/* ---- Amounts of work ------------------------------------------------------------------------- */
 
 double hk_stand_work(const hk_stand *stand, const hk_load *load) {
   switch (load->kind) {
@@ -89,7 +92,7 @@ double hk_stand_work(const hk_stand *stand, const hk_load *load) {
   }
 }
 
-/* Before anything is known: on the low side. */
+/* Rate that is assumed before the first run of a probe, rather too low. */
 static double guess(const hk_load *l) {
   switch (*hk_load_unit(l->kind)) {
     case 'B':
@@ -103,7 +106,8 @@ static double guess(const hk_load *l) {
   }
 }
 
-/* The number of what earlier runs of a probe showed; zeros before the first. */
+/* Finds the entry of a probe's rates in earlier runs; adds an entry of zeros before its first run.
+ */
 static hk_status find_learnt(hk_stand *stand, const char *probe, size_t *number, hk_error *err) {
   *number = 0;
   while (*number < stand->n_learnt && strcmp(stand->learnt[*number].probe, probe) != 0) ++*number;
@@ -111,7 +115,7 @@ static hk_status find_learnt(hk_stand *stand, const char *probe, size_t *number,
   if (stand->n_learnt == stand->learnt_room) {
     const size_t room = stand->learnt_room > 0 ? 2 * stand->learnt_room : 64;
     hk_stand_learnt *grown = realloc(stand->learnt, room * sizeof *grown);
-    if (grown == NULL) return hk_fail_memory(err, room * sizeof *grown, "what probes showed");
+    if (grown == NULL) return hk_fail_memory(err, room * sizeof *grown, "the rates of probes");
     stand->learnt = grown;
     stand->learnt_room = room;
   }
@@ -125,8 +129,8 @@ static int64_t operations(double n) {
   return n < 1 ? 1 : n > (double)MOST_OPERATIONS ? MOST_OPERATIONS : llround(n);
 }
 
-/* Operations of each load so that all last about `wish`; of WHOLE probes, that the last one does,
- * in units that keep the ratio of their work exact. */
+/* Chooses the operations of each load so that it lasts about `wish` ns. The loads of WHOLE probes
+ * get the same sum of work, divided in the ratio of `share`, in units that keep the ratio exact. */
 static void choose_amounts(hk_stand_job *jobs, const hk_probe *probe, const double *learnt,
                            double wish) {
   double sum = 0, shares = 0, unit = 0;
@@ -146,7 +150,8 @@ static void choose_amounts(hk_stand_job *jobs, const hk_probe *probe, const doub
   }
 }
 
-/* Where each load begins this time: behind what the last runs used. */
+/* Sets each load's first operation, behind those of earlier runs, its number of stretches and its
+ * seed. */
 static void set_out(hk_stand *stand, hk_stand_job *jobs, int n) {
   int64_t most = 0;
   for (int i = 0; i < n; i++) {
@@ -156,10 +161,10 @@ static void set_out(hk_stand *stand, hk_stand_job *jobs, int n) {
     jobs[i].err = (hk_error){0};
     if (jobs[i].ops > most) most = jobs[i].ops;
   }
-  stand->turn += most + 1; /* a checking operation may follow */
+  stand->turn += most + 1; /* + 1: verification may run one more */
 }
 
-/* ---- Together -------------------------------------------------------------------------------- */
+/* ---- Loads at the same time ------------------------------------------------------------------ */
 
 typedef enum { SHUT, OPEN, CALLED_OFF } gate_state;
 
@@ -201,8 +206,8 @@ static void *run_lane(void *argument) {
   return NULL;
 }
 
-/* Queues that are full make their caller wait, so every lane has a thread to fill it; the team's
- * first member is this one. */
+/* Runs all loads at once. A full queue blocks its caller, so that every GPU lane has a thread to
+ * fill it. The calling thread is the first member of the CPU team. */
 static hk_status run_together(hk_stand_job *jobs, int n, hk_stand_job *cpu, hk_team *team,
                               hk_error *err) {
   gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -224,10 +229,10 @@ static hk_status run_together(hk_stand_job *jobs, int n, hk_stand_job *cpu, hk_t
   pthread_cond_destroy(&g.changed);
   pthread_mutex_destroy(&g.lock);
   if (failure == 0) return HK_OK;
-  return hk_fail(err, HK_ENVIRONMENT, "a load's thread cannot be started: %s", strerror(failure));
+  return hk_fail(err, HK_ENVIRONMENT, "cannot start a load's thread: %s", strerror(failure));
 }
 
-/* "LOAD on GPU n: what was wrong" of the first load that failed. */
+/* The error of the first load that failed: "h2d on GPU 1: MESSAGE". */
 static hk_status first_failure(const hk_stand_job *jobs, int n, hk_error *err) {
   for (int i = 0; i < n; i++) {
     const hk_load *l = jobs[i].load;
@@ -259,8 +264,8 @@ typedef struct {
   const hk_probe *probe;
   hk_stand_job jobs[HK_PROBE_LOADS];
   hk_stand_job *cpu; /* NULL: none */
-  hk_team *team;     /* its */
-  size_t learnt;     /* its number among what the stand has learnt */
+  hk_team *team;     /* of `cpu` */
+  size_t learnt;     /* index of the probe's rates in stand->learnt */
 } run;
 
 static hk_status prepare_data(run *r, hk_error *err) {
@@ -285,7 +290,7 @@ static hk_status verify_job(const run *r, const hk_stand_job *job, hk_error *err
     case HK_LOAD_DISK_WRITE:
       return hk_stand_disk_verify(job, err);
     default:
-      return HK_OK; /* it moves nothing */
+      return HK_OK; /* nothing to verify */
   }
 }
 
@@ -312,7 +317,7 @@ static hk_ns span_of(const hk_stand_job *job) {
   return job->stretches[job->n - 1].end - job->stretches[0].begin;
 }
 
-/* How long the load lasted that was over first; of WHOLE probes, last. */
+/* Shortest span of a load; of WHOLE probes the longest. */
 static hk_ns duration(const run *r) {
   const bool whole = r->probe->mode == HK_PROBE_WHOLE;
   hk_ns found = whole ? 0 : INT64_MAX;
@@ -323,8 +328,8 @@ static hk_ns duration(const run *r) {
   return found;
 }
 
-/* Rates over the whole of each load, not just the common window: that may be short, and one load
- * may have stood still in it. */
+/* Learns the rate of each load over its whole span. The common window may be short, and a load may
+ * have made no progress in it. */
 static void learn(run *r) {
   double *rates = r->stand->learnt[r->learnt].rates;
   for (int i = 0; i < r->probe->n_loads; i++) {
@@ -335,8 +340,8 @@ static void learn(run *r) {
   }
 }
 
-/* What counts is in job->value; how long it all took, what else it needs included, is learnt from.
- */
+/* Runs a load that measures its own value, job->value. Its one stretch covers the whole call, setup
+ * included: the next run's amount of work is chosen by that. */
 static void run_call(hk_stand_job *job) {
   const hk_ns begin = hk_now();
   hk_stand_alone_run(job);
@@ -360,7 +365,7 @@ static hk_status try_once(run *r, double wish, bool verify, hk_error *err) {
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-/* Whether a load has half of the room for copies of its GPU. */
+/* Whether a load has only half of its GPU's `in` or `out`, because another load uses it, too. */
 static bool shares_room(const hk_probe *probe, const hk_load *load) {
   if (load->kind == HK_LOAD_MATMUL) return probe->n_loads > 1;
   if (!hk_load_is(load->kind, HK_TRAIT_COPY)) return false;
@@ -397,8 +402,9 @@ static hk_status set_up(run *r, hk_error *err) {
   return find_learnt(r->stand, probe->name, &r->learnt, err);
 }
 
-/* Tries until all loads last long enough; each try uses what the one before has taught. Where one
- * load was over before another had begun, all get more to do. */
+/* Repeats the run until its duration is at least a quarter of `wish`, at most MOST_TRIES times.
+ * Each try uses the rates that earlier ones have learnt. If the loads had no common window, the aim
+ * is multiplied by 4. */
 static hk_status measure(run *r, hk_ns wish, bool verify, double *values, hk_error *err) {
   double aim = (double)wish;
   hk_status status = HK_NO;
@@ -417,7 +423,7 @@ static hk_status measure(run *r, hk_ns wish, bool verify, double *values, hk_err
 static hk_status run_probe(run *r, hk_ns wish, bool verify, double *values, hk_error *err) {
   HK_TRY(set_up(r, err));
   HK_TRY(measure(r, wish > 0 ? wish : 1, verify, values, err));
-  /* Copies first: checking a matrix product overwrites what came from the GPU. */
+  /* Copies first: verifying a matrix product overwrites the target of D2H copies. */
   for (int i = 0; verify && i < 2 * r->probe->n_loads; i++) {
     hk_stand_job *job = &r->jobs[i % r->probe->n_loads];
     const bool product = job->load->kind == HK_LOAD_MATMUL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The stand: opening, closing, and what everything else in it uses. */
+/* Opens and closes the stand. Also has the functions that its other files share. */
 #include "calib/stand/stand.h"
 
 #include <stdio.h>
@@ -12,9 +12,9 @@
 #include "engine/topology.h"
 
 #define MOST_HOST   (32 * HK_GIB)
-#define MOST_CACHED 0.25 /* of the smallest array that CPU kernels go over */
+#define MOST_CACHED 0.25 /* largest cached share of a CPU kernel's data */
 #define MOST_DEVICE (4 * HK_GIB)
-#define TRIAL_HOST  (256 * HK_MIB) /* filled to see how fast that goes */
+#define TRIAL_HOST  (256 * HK_MIB) /* pinned and filled to measure the speed */
 
 void hk_stand_add_note(hk_stand *stand, const char *text) {
   if (*text == '\0' || strstr(stand->note, text) != NULL) return;
@@ -24,7 +24,7 @@ void hk_stand_add_note(hk_stand *stand, const char *text) {
 
 hk_status hk_stand_team(hk_stand *stand, int threads, hk_team **team, hk_error *err) {
   if (threads < 1 || threads > stand->cores) {
-    return hk_fail(err, HK_INPUT, "a team of %d threads on the %d cores that may be used", threads,
+    return hk_fail(err, HK_INPUT, "a team of %d threads is not possible: 1 to %d are", threads,
                    stand->cores);
   }
   if (stand->teams[threads] == NULL) {
@@ -45,7 +45,7 @@ int hk_stand_thread(const hk_stand *stand, int threads, int i, void *(*run)(void
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* The host backend has as many devices as anybody asks for. */
+/* The host backend imitates any number of GPUs: 1, if no number is given. */
 static hk_status count_gpus(const hk_stand_options *options, int *gpus, hk_error *err) {
   int there = 0;
   HK_TRY(options->ops->count(&there, err));
@@ -57,8 +57,8 @@ static hk_status count_gpus(const hk_stand_options *options, int *gpus, hk_error
     return HK_OK;
   }
   return hk_fail(err, HK_INPUT,
-                 "%d GPUs from number %d on were asked for; there are %d, and probes take %d at "
-                 "most",
+                 "cannot open %d GPUs (0: all) from GPU %d on: there are %d, and probes use "
+                 "at most %d",
                  options->gpus, options->first_device, there, HK_STAND_GPUS);
 }
 
@@ -77,7 +77,8 @@ static hk_status open_backends(hk_stand *stand, const hk_stand_options *options,
 }
 
 static hk_status choose_cores(hk_stand *stand, int wanted, hk_error *err) {
-  if (wanted < 0) return hk_fail(err, HK_INPUT, "%d cores were asked for", wanted);
+  if (wanted < 0)
+    return hk_fail(err, HK_INPUT, "%d cores were requested; 0 (all) or more are possible", wanted);
   hk_fingerprint here;
   stand->cores = wanted;
   if (wanted == 0) {
@@ -92,7 +93,8 @@ static hk_status choose_cores(hk_stand *stand, int wanted, hk_error *err) {
   return hk_fail_memory(err, ((size_t)stand->cores + 1) * sizeof(hk_team *), "teams of threads");
 }
 
-/* `wanted`, or a quarter of what is free, up to `most`. */
+/* *size: `wanted`, or if that is 0, a quarter of `available`, at most `most`. Refuses less than
+ * `least`. */
 static hk_status choose_size(hk_bytes wanted, hk_bytes available, hk_bytes most, hk_bytes least,
                              const char *what, hk_bytes *size, hk_error *err) {
   const hk_bytes quarter = available / 4;
@@ -103,19 +105,22 @@ static hk_status choose_size(hk_bytes wanted, hk_bytes available, hk_bytes most,
                  "%s %s memory for probes is too little: they need %s%s",
                  hk_format_bytes(*size, is, sizeof is), what,
                  hk_format_bytes(least, needs, sizeof needs),
-                 wanted > 0 ? "" : ", a quarter of what is free");
+                 wanted > 0 ? "" : " and may use a quarter of the free memory");
 }
 
-/* So large that no cache holds much of an array: some last-level caches have 300 MB. The arrays of
- * CPU kernels have a quarter of the arena, 20 bytes a parameter, 4 of them in the smallest. */
+/* Most host memory. It is so large that the last-level cache holds at most a quarter of the data of
+ * each CPU kernel. The kernels' arrays have a quarter of the arena, 20 bytes a parameter; the
+ * kernel with the least data (unscale) uses 4 of them. The factor is 4 * 20 / 4 / 0.25 = 80;
+ * example: 512 MiB of cache need 40 GiB. */
 static hk_bytes most_host(void) {
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: not known */
   const hk_bytes wanted = (hk_bytes)(4 * 20 / 4.0 * (double)cache / MOST_CACHED);
   return wanted > MOST_HOST ? wanted : MOST_HOST;
 }
 
-/* Cuts `*size` to what can be pinned and filled in time: on a busy machine, or a virtual one whose
- * pages have yet to be found, gigabytes can take minutes. */
+/* Reduces `*size` to what can be pinned and filled in `fill_s` seconds, by a trial. Gigabytes can
+ * take minutes on a busy machine, or on a virtual one that gets its memory when it is first used.
+ */
 static hk_status cut_size(hk_stand *stand, double fill_s, hk_bytes *size, hk_error *err) {
   if (fill_s <= 0 || *size <= TRIAL_HOST) return HK_OK;
   const hk_ns began = hk_now();
@@ -126,7 +131,8 @@ static hk_status cut_size(hk_stand *stand, double fill_s, hk_bytes *size, hk_err
   if (in_time >= *size) return HK_OK;
   char is[16], all[16], note[120];
   const hk_bytes cut = in_time > TRIAL_HOST ? in_time : TRIAL_HOST;
-  snprintf(note, sizeof note, "probes use %s of host memory instead of %s, which would take %.0f s",
+  snprintf(note, sizeof note,
+           "probes use %s of host memory instead of %s, which would take %.0f s to fill",
            hk_format_bytes(cut, is, sizeof is), hk_format_bytes(*size, all, sizeof all),
            s * (double)*size / (double)TRIAL_HOST);
   hk_stand_add_note(stand, note);
@@ -150,7 +156,7 @@ static hk_status open_memory(hk_stand *stand, const hk_stand_options *options, h
   return HK_OK;
 }
 
-/* A ring: each may copy to the next. */
+/* Enables copies in a ring, from each GPU to the next. */
 static void join_peers(hk_stand *stand) {
   stand->peers = stand->gpus > 1;
   bool all_direct = true;
@@ -163,7 +169,7 @@ static void join_peers(hk_stand *stand) {
     all_direct &= direct;
   }
   if (stand->peers && !all_direct) {
-    hk_stand_add_note(stand, "copies between GPUs go by way of the host");
+    hk_stand_add_note(stand, "copies between GPUs pass through host memory");
   }
 }
 
@@ -207,7 +213,7 @@ void hk_stand_close(hk_stand *stand) {
   free(stand);
 }
 
-/* ---- What there is --------------------------------------------------------------------------- */
+/* ---- Scope and arrays ------------------------------------------------------------------------ */
 
 void hk_stand_scope(const hk_stand *stand, hk_probe_scope *scope) {
   *scope = (hk_probe_scope){.gpus = stand->gpus,

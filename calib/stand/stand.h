@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The stand: opened devices, host and device memory, teams and streams on which probes run. What
- * probes move is checked: copies bring pattern bytes that are compared, kernels leave values that
- * are compared with the reference on a sample. */
+/* The stand is what probes run on: opened devices, host and device memory, thread teams and
+ * streams. It can verify results: copies move a pattern that is compared at the target, and samples
+ * of the kernels' results are compared with a reference. */
 #ifndef HK_CALIB_STAND_STAND_H
 #define HK_CALIB_STAND_STAND_H
 
@@ -13,35 +13,38 @@ typedef struct hk_stand hk_stand;
 
 typedef struct {
   const hk_backend_ops *ops;
-  int first_device, gpus;  /* gpus 0: all that there are */
-  int cores;               /* most threads of a team; 0: the cores that this process may use */
-  hk_bytes host_bytes;     /* 0: 32 GiB, more where caches are large; at most a quarter of what is
-                              available. Memory need not be all alike: a little says little */
-  double fill_s;           /* take less host memory where pinning and filling it would take longer
-                              than this, by a trial of a small part; 0: whatever it takes */
-  hk_bytes device_bytes;   /* of each GPU; 0: 4 GiB, at most a quarter */
+  int first_device, gpus; /* gpus 0: all, at most 8; with the host backend 1 */
+  int cores;              /* most threads of a team; 0: the cores that this process may use */
+  hk_bytes host_bytes; /* 0: 32 GiB, more if the last-level cache is large, at most a quarter of the
+                          available memory. Bandwidth differs between pages, so that little memory
+                          is not representative */
+  double fill_s; /* if host_bytes is 0: longest time to pin and fill host memory; less is taken if a
+                    trial with a small part predicts a longer time. 0: no limit */
+  hk_bytes device_bytes;   /* of each GPU; 0: 4 GiB, at most a quarter of its free memory */
   const char *disk;        /* a folder; NULL: no disk probes */
   hk_backend_options host; /* for the host backend */
 } hk_stand_options;
 
-/* HK_ENVIRONMENT: "no CUDA device", too little memory. */
+/* HK_ENVIRONMENT: no CUDA device, or too little memory. */
 hk_status hk_stand_open(const hk_stand_options *options, hk_stand **stand, hk_error *err);
 void hk_stand_close(hk_stand *stand);
 
-/* What there is to probe here. */
+/* GPUs, cores, memory and features of the stand, from which hk_probes_list makes its list. */
 void hk_stand_scope(const hk_stand *stand, hk_probe_scope *scope);
 hk_backend *hk_stand_backend(hk_stand *stand, int gpu);
-/* What was asked for and not had (huge pages, pinned threads), "" for nothing. */
+/* Requests that the system refused (huge pages, pinned threads) and other remarks; "" for none. */
 const char *hk_stand_note(const hk_stand *stand);
 
-/* The host memory between which copies and loops over memory go, `bytes` each, the stand's own. */
+/* The stand's host arrays, `bytes` each. H2D copies and loads of DRAM bandwidth read `in`; D2H
+ * copies and DRAM loads write `out`. */
 void hk_stand_arrays_of(const hk_stand *stand, void **in, void **out, hk_bytes *bytes);
 
-/* Runs a probe once, long enough that each load works for about `wish` nanoseconds beside the
- * others, loops over host memory for a whole pass at least (it learns how much that is from the
- * runs before; the first run of a probe is its warm-up and may be much shorter or longer).
- * values[i]: of load i, in its unit. `verify` also checks what was moved, outside the time
- * measured. HK_NO with what was wrong if data came out wrong; HK_ENVIRONMENT if a device failed. */
+/* Runs a probe once. Each load gets work for about `wish` nanoseconds beside the others, by the
+ * rates of the probe's earlier runs; the first run is its warm-up and may be much shorter or
+ * longer. Loops over host memory make at least one whole pass. values[i]: value of load i, in its
+ * unit. `verify` also checks the data, outside the measured time. HK_INPUT: the probe cannot run
+ * here. HK_NO: data was wrong (the message says which), or the loads did not run at the same time.
+ * HK_ENVIRONMENT: a device failed. */
 hk_status hk_stand_run(hk_stand *stand, const hk_probe *probe, hk_ns wish, bool verify,
                        double *values, hk_error *err);
 

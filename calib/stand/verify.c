@@ -10,9 +10,7 @@
 
 /* ---- AdamW: bit for bit ---------------------------------------------------------------------- */
 
-#define SAMPLE                                                                      \
-  1024 /* parameters a sample; at the begin, the middle and the end of an operation \
-        */
+#define SAMPLE 1024 /* parameters; at the start, middle and end of an operation */
 
 typedef struct {
   float p[SAMPLE], m[SAMPLE], v[SAMPLE];
