@@ -132,7 +132,7 @@ static hk_status settle(task *t, hk_error *err) {
     snprintf(t->name, sizeof t->name, "%s", o->name);
   }
   if (o->resume) {
-    HK_TRY(hk_runs_unfinished(t->store, o->name, &t->before, &t->was, err));
+    HK_TRY(hk_calibration_run_unfinished(t->store, o->name, &t->before, &t->was, err));
     t->quick = t->before.quick; /* its samples belong to that campaign's probes */
     snprintf(t->name, sizeof t->name, "%s", t->before.name);
   }
@@ -174,7 +174,8 @@ static hk_status begin(task *t, hk_error *err) {
     HK_TRY(check_free(t, err));
   }
   HK_TRY(open_campaign(t, err));
-  return hk_runs_begin(t->store, t->name, t->quick, &t->out->fingerprint, &t->out->run, err);
+  return hk_calibration_run_begin(t->store, t->name, t->quick, &t->out->fingerprint, &t->out->run,
+                                  err);
 }
 
 static hk_status go_on(task *t, hk_error *err) {
@@ -183,7 +184,7 @@ static hk_status go_on(task *t, hk_error *err) {
   t->out->resumed = true;
   t->out->run = t->before.id;
   t->out->campaign.seconds = t->before.seconds;
-  return hk_runs_load(t->store, t->before.id, &t->out->campaign, err);
+  return hk_calibration_run_load(t->store, t->before.id, &t->out->campaign, err);
 }
 
 /* -- Measuring --------------------------------------------------------------------------------- */
@@ -191,8 +192,8 @@ static hk_status go_on(task *t, hk_error *err) {
 static hk_status keep(void *context, const hk_probe *probe, size_t round, const double *values,
                       hk_error *err) {
   const task *t = context;
-  return hk_runs_keep(t->store, t->out->run, probe->name, round, probe->n_loads, values,
-                      t->out->campaign.seconds, err);
+  return hk_calibration_run_add_sample(t->store, t->out->run, probe->name, round, probe->n_loads,
+                                       values, t->out->campaign.seconds, err);
 }
 
 static void progress(void *context, const char *probe, double share, double left_s, size_t narrow,

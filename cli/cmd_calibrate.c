@@ -66,7 +66,7 @@ static hk_status interrupted(const hk_args *args, hk_store *store, hk_error *err
   hk_calibration_run run;
   hk_fingerprint f;
   char again[700];
-  HK_TRY(hk_runs_unfinished(store, args->name, &run, &f, err));
+  HK_TRY(hk_calibration_run_unfinished(store, args->name, &run, &f, err));
   if (args->json) {
     bool ok = true;
     cJSON *root = hk_emit_begin("hocket.calibration/1", &ok);

@@ -29,7 +29,8 @@ static hk_status read_stored(profile_list *list, hk_error *err) {
   HK_TRY(hk_store_open(NULL, true, &store, err));
   if (!store) return HK_OK;
   hk_status status = hk_profiles_list(store, &list->entries, &list->n, err);
-  if (status == HK_OK) status = hk_runs_list_unfinished(store, &list->runs, &list->n_runs, err);
+  if (status == HK_OK)
+    status = hk_calibration_runs_list_unfinished(store, &list->runs, &list->n_runs, err);
   hk_store_close(store);
   return status;
 }

@@ -88,7 +88,7 @@ static hk_status fail_no_store(const char *name, hk_error *err) {
 
 static hk_status delete_unfinished(hk_store *store, const char *name, hk_error *err) {
   int64_t n = 0;
-  HK_TRY(hk_runs_delete_unfinished(store, name, &n, err));
+  HK_TRY(hk_calibration_runs_delete_unfinished(store, name, &n, err));
   if (n > 0) return HK_OK;
   return hk_fail(err, HK_INPUT,
                  "there is no unfinished calibration '%.95s' in the store '%s' ('hocket machine "

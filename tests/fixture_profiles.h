@@ -58,7 +58,7 @@ static const hk_fingerprint here = {.backend = "host",
 static inline int64_t begin(hk_store *store, const char *name) {
   hk_error err = {0};
   int64_t id = 0;
-  must(hk_runs_begin(store, name, true, &here, &id, &err), &err);
+  must(hk_calibration_run_begin(store, name, true, &here, &id, &err), &err);
   assert_true(id > 0);
   return id;
 }
@@ -89,8 +89,8 @@ static inline void keep_rounds(hk_store *store, int64_t id, size_t first, size_t
   for (size_t round = first; round < first + n; round++)
     for (int i = 0; i < 2; i++) {
       const double values[] = {value_of(i, round, 0), value_of(i, round, 1)};
-      must(hk_runs_keep(store, id, probes[i].name, round, probes[i].n_loads, values, (double)round,
-                        &err),
+      must(hk_calibration_run_add_sample(store, id, probes[i].name, round, probes[i].n_loads,
+                                         values, (double)round, &err),
            &err);
     }
 }

@@ -63,7 +63,7 @@ static void fill_up(hk_store *store, int64_t run) {
   const double value = 1;
   hk_status status = HK_OK;
   for (size_t i = 0; status == HK_OK; i++)
-    status = hk_runs_keep(store, run, "filler", i, 1, &value, 0, &err);
+    status = hk_calibration_run_add_sample(store, run, "filler", i, 1, &value, 0, &err);
   assert_int_equal(status, HK_ENVIRONMENT);
 }
 
@@ -126,7 +126,7 @@ static hk_calibration_run unfinished(hk_store *store, const char *name) {
   hk_calibration_run run;
   hk_fingerprint f;
   hk_error err = {0};
-  must(hk_runs_unfinished(store, name, &run, &f, &err), &err);
+  must(hk_calibration_run_unfinished(store, name, &run, &f, &err), &err);
   return run;
 }
 
@@ -291,7 +291,7 @@ static void check_samples(hk_store *store, const hk_calibration *c) {
   assert_non_null(probes);
   for (size_t i = 0; i < n; i++) probes[i] = c->campaign.series[i].probe;
   must(hk_campaign_open(probes, n, &stored, &err), &err);
-  must(hk_runs_load(store, c->run, &stored, &err), &err);
+  must(hk_calibration_run_load(store, c->run, &stored, &err), &err);
   for (size_t i = 0; i < n; i++) {
     const hk_series *a = &stored.series[i], *b = &c->campaign.series[i];
     assert_int_equal(a->rounds, b->rounds);
@@ -334,10 +334,10 @@ static void test_resumed_elsewhere(void **state) {
   hk_calibration_run run;
   hk_fingerprint f;
   hk_error err = {0};
-  must(hk_runs_unfinished(store, "here", &run, &f, &err), &err);
+  must(hk_calibration_run_unfinished(store, "here", &run, &f, &err), &err);
   snprintf(f.cpu, sizeof f.cpu, "Abacus 3000");
   int64_t id = 0;
-  must(hk_runs_begin(store, "there", true, &f, &id, &err), &err);
+  must(hk_calibration_run_begin(store, "there", true, &f, &id, &err), &err);
   listener l = {0};
   hk_calibrate_options options = options_for(&l, "there");
   options.resume = true;
@@ -351,7 +351,7 @@ static void test_full_disk(void **state) {
   const hk_fingerprint f = {.cpu = "any"};
   listener l = {.fill = store, .fill_after = 8};
   hk_error err = {0};
-  must(hk_runs_begin(store, "filler", true, &f, &l.fill_run, &err), &err);
+  must(hk_calibration_run_begin(store, "filler", true, &f, &l.fill_run, &err), &err);
   hk_calibrate_options options = options_for(&l, "full");
   hk_calibration c;
   assert_int_equal(hk_calibrate(store, &options, &c, &err), HK_ENVIRONMENT);
@@ -412,7 +412,7 @@ static void test_no_device(void **state) {
   /* Nothing was begun. */
   hk_calibration_run run;
   hk_fingerprint f;
-  assert_int_equal(hk_runs_unfinished(store, NULL, &run, &f, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_unfinished(store, NULL, &run, &f, &err), HK_INPUT);
   hk_store_close(store);
 }
 

@@ -119,7 +119,7 @@ static void a_saved_fit_is_a_whole_document(void **state) {
   cJSON_Delete(document);
   hk_calibration_run unfinished;
   hk_fingerprint f;
-  assert_int_equal(hk_runs_unfinished(store, NULL, &unfinished, &f, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_unfinished(store, NULL, &unfinished, &f, &err), HK_INPUT);
   hk_store_close(store);
 }
 

@@ -12,10 +12,12 @@ static void samples_come_back_in_order_and_exact(void **state) {
   const int64_t id = begin(store, "mine");
   keep_rounds(store, id, 0, 12); /* past ten: rounds are numbers, not text */
   const double other = 1;
-  must(hk_runs_keep(store, id, "a probe of another version", 0, 1, &other, 11, &err), &err);
+  must(hk_calibration_run_add_sample(store, id, "a probe of another version", 0, 1, &other, 11,
+                                     &err),
+       &err);
   hk_campaign campaign;
   open_campaign(&campaign);
-  must(hk_runs_load(store, id, &campaign, &err), &err);
+  must(hk_calibration_run_load(store, id, &campaign, &err), &err);
   for (int i = 0; i < 2; i++) {
     const hk_series *series = hk_campaign_find(&campaign, probes[i].name);
     assert_int_equal(series->rounds, 12);
@@ -35,12 +37,12 @@ static void the_latest_unfinished_run_is_found(void **state) {
   hk_error err = {0};
   hk_calibration_run run;
   hk_fingerprint f;
-  assert_int_equal(hk_runs_unfinished(store, NULL, &run, &f, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_unfinished(store, NULL, &run, &f, &err), HK_INPUT);
   says(&err, "begin one without --resume");
   begin(store, "mine");
   const int64_t mine = begin(store, "mine"), other = begin(store, "other");
   keep_rounds(store, mine, 0, 3);
-  must(hk_runs_unfinished(store, "mine", &run, &f, &err), &err);
+  must(hk_calibration_run_unfinished(store, "mine", &run, &f, &err), &err);
   assert_true(run.id == mine);
   assert_string_equal(run.name, "mine");
   assert_string_equal(run.state, "measuring");
@@ -50,9 +52,9 @@ static void the_latest_unfinished_run_is_found(void **state) {
   assert_int_equal(run.samples, 6);
   char text[200];
   assert_int_equal(hk_fingerprint_compare(&here, &f, text, sizeof text), 0);
-  must(hk_runs_unfinished(store, NULL, &run, &f, &err), &err);
+  must(hk_calibration_run_unfinished(store, NULL, &run, &f, &err), &err);
   assert_true(run.id == other);
-  assert_int_equal(hk_runs_unfinished(store, "theirs", &run, &f, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_unfinished(store, "theirs", &run, &f, &err), HK_INPUT);
   says(&err, "under 'theirs'");
   says(&err, "'other'");
   hk_store_close(store);
@@ -64,17 +66,18 @@ static void a_sample_is_kept_once_and_of_a_run_that_is_there(void **state) {
   hk_error err = {0};
   const double values[] = {1, 2};
   const int64_t id = begin(store, "mine");
-  must(hk_runs_keep(store, id, "p", 0, 2, values, 1, &err), &err);
-  assert_int_equal(hk_runs_keep(store, id, "p", 0, 2, values, 2, &err), HK_INPUT);
+  must(hk_calibration_run_add_sample(store, id, "p", 0, 2, values, 1, &err), &err);
+  assert_int_equal(hk_calibration_run_add_sample(store, id, "p", 0, 2, values, 2, &err), HK_INPUT);
   says(&err, "another process");
-  assert_int_equal(hk_runs_keep(store, id + 1, "p", 1, 2, values, 2, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_add_sample(store, id + 1, "p", 1, 2, values, 2, &err),
+                   HK_INPUT);
   says(&err, "not being measured");
   assert_int_equal(number(store, "SELECT count(*) FROM sample"), 2);
   assert_int_equal(number(store, "SELECT seconds FROM run"), 1);
   int64_t none = 0;
-  assert_int_equal(hk_runs_begin(store, "a/b", false, &here, &none, &err), HK_INPUT);
-  assert_int_equal(hk_runs_begin(store, "x.json", false, &here, &none, &err), HK_INPUT);
-  assert_int_equal(hk_runs_begin(store, "", false, &here, &none, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_begin(store, "a/b", false, &here, &none, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_begin(store, "x.json", false, &here, &none, &err), HK_INPUT);
+  assert_int_equal(hk_calibration_run_begin(store, "", false, &here, &none, &err), HK_INPUT);
   hk_store_close(store);
 }
 
@@ -90,10 +93,11 @@ static void two_processes_keep_all_their_samples(void **state) {
     hk_store *store = NULL;
     int64_t id = 0;
     hk_status status = hk_store_open(NULL, false, &store, &err);
-    if (status == HK_OK) status = hk_runs_begin(store, i ? "b" : "a", false, &here, &id, &err);
+    if (status == HK_OK)
+      status = hk_calibration_run_begin(store, i ? "b" : "a", false, &here, &id, &err);
     for (size_t round = 0; status == HK_OK && round < EACH; round++) {
       const double value = (double)round;
-      status = hk_runs_keep(store, id, "p", round, 1, &value, value, &err);
+      status = hk_calibration_run_add_sample(store, id, "p", round, 1, &value, value, &err);
     }
     if (status != HK_OK) fprintf(stderr, "%s\n", err.message);
     hk_store_close(store);
@@ -116,10 +120,10 @@ static void keep_until_killed(int out) {
   hk_store *store = NULL;
   int64_t id = 0;
   if (hk_store_open(NULL, false, &store, &err) != HK_OK) _exit(1);
-  if (hk_runs_begin(store, "killed", false, &here, &id, &err) != HK_OK) _exit(2);
+  if (hk_calibration_run_begin(store, "killed", false, &here, &id, &err) != HK_OK) _exit(2);
   for (size_t round = 0;; round++) {
     const double values[] = {1, 2};
-    if (hk_runs_keep(store, id, "p", round, 2, values, 1, &err) != HK_OK) _exit(3);
+    if (hk_calibration_run_add_sample(store, id, "p", round, 2, values, 1, &err) != HK_OK) _exit(3);
     if (write(out, &round, sizeof round) != sizeof round) _exit(4);
   }
 }
@@ -145,7 +149,7 @@ static void a_killed_process_loses_no_sample(void **state) {
     hk_error err = {0};
     hk_calibration_run run;
     hk_fingerprint f;
-    must(hk_runs_unfinished(store, "killed", &run, &f, &err), &err);
+    must(hk_calibration_run_unfinished(store, "killed", &run, &f, &err), &err);
     /* All that were acknowledged; perhaps one more, whole, whose word did not get through. */
     assert_in_range(run.samples, round + 1, round + 2);
     assert_int_equal(number(store, "SELECT count(*) % 2 FROM sample"), 0);

@@ -10,8 +10,8 @@
 
 /* -- Beginning and finding --------------------------------------------------------------------- */
 
-hk_status hk_runs_begin(hk_store *store, const char *name, bool quick, const hk_fingerprint *f,
-                        int64_t *id, hk_error *err) {
+hk_status hk_calibration_run_begin(hk_store *store, const char *name, bool quick,
+                                   const hk_fingerprint *f, int64_t *id, hk_error *err) {
   HK_TRY(hk_profile_check_name(name, err));
   cJSON *object = hk_fingerprint_to_json(f);
   char *text = object ? cJSON_PrintUnformatted(object) : NULL;
@@ -46,8 +46,8 @@ static hk_status append_run(sqlite3_stmt *statement, hk_calibration_run **runs, 
   return HK_OK;
 }
 
-hk_status hk_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
-                                  hk_error *err) {
+hk_status hk_calibration_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
+                                              hk_error *err) {
   sqlite3_stmt *statement = NULL;
   *runs = NULL;
   *n = 0;
@@ -69,7 +69,8 @@ hk_status hk_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, si
   return status;
 }
 
-hk_status hk_runs_delete_unfinished(hk_store *store, const char *name, int64_t *n, hk_error *err) {
+hk_status hk_calibration_runs_delete_unfinished(hk_store *store, const char *name, int64_t *n,
+                                                hk_error *err) {
   HK_TRY(
       hk_store_do(store, err, "DELETE FROM run WHERE state = 'measuring' AND name = ?", "s", name));
   *n = hk_store_changes(store);
@@ -131,8 +132,8 @@ static hk_status read_run(hk_store *store, sqlite3_stmt *statement, hk_calibrati
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "%s", what);
 }
 
-hk_status hk_runs_unfinished(hk_store *store, const char *name, hk_calibration_run *run,
-                             hk_fingerprint *f, hk_error *err) {
+hk_status hk_calibration_run_unfinished(hk_store *store, const char *name, hk_calibration_run *run,
+                                        hk_fingerprint *f, hk_error *err) {
   sqlite3_stmt *statement = NULL;
   bool row = false;
   hk_status status =
@@ -185,8 +186,9 @@ static hk_status write_sample(hk_store *store, int64_t id, const char *probe, si
   return HK_OK;
 }
 
-hk_status hk_runs_keep(hk_store *store, int64_t id, const char *probe, size_t round, int n_values,
-                       const double *values, double seconds, hk_error *err) {
+hk_status hk_calibration_run_add_sample(hk_store *store, int64_t id, const char *probe,
+                                        size_t round, int n_values, const double *values,
+                                        double seconds, hk_error *err) {
   HK_TRY(hk_store_begin(store, err));
   return hk_store_end(store, write_sample(store, id, probe, round, n_values, values, seconds, err),
                       err);
@@ -225,7 +227,8 @@ static hk_status gather(hk_store *store, sqlite3_stmt *statement, sample *s, hk_
   return HK_OK;
 }
 
-hk_status hk_runs_load(hk_store *store, int64_t id, hk_campaign *campaign, hk_error *err) {
+hk_status hk_calibration_run_load(hk_store *store, int64_t id, hk_campaign *campaign,
+                                  hk_error *err) {
   sqlite3_stmt *statement = NULL;
   sample s = {.n = 0};
   hk_status status = hk_store_query(store, &statement, err,

@@ -22,25 +22,28 @@ typedef struct {
   size_t samples;
 } hk_calibration_run;
 
-hk_status hk_runs_begin(hk_store *store, const char *name, bool quick, const hk_fingerprint *f,
-                        int64_t *id, hk_error *err);
+hk_status hk_calibration_run_begin(hk_store *store, const char *name, bool quick,
+                                   const hk_fingerprint *f, int64_t *id, hk_error *err);
 /* The latest run under that name (NULL: any) that is still "measuring", for --resume. HK_INPUT:
  * none, with what there is. */
-hk_status hk_runs_unfinished(hk_store *store, const char *name, hk_calibration_run *run,
-                             hk_fingerprint *f, hk_error *err);
+hk_status hk_calibration_run_unfinished(hk_store *store, const char *name, hk_calibration_run *run,
+                                        hk_fingerprint *f, hk_error *err);
 /* All runs that are still "measuring", the latest first, without their fingerprints. The caller
  * frees *runs. */
-hk_status hk_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
-                                  hk_error *err);
+hk_status hk_calibration_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
+                                              hk_error *err);
 /* Deletes those under that name, with their samples. *n: how many there were. */
-hk_status hk_runs_delete_unfinished(hk_store *store, const char *name, int64_t *n, hk_error *err);
+hk_status hk_calibration_runs_delete_unfinished(hk_store *store, const char *name, int64_t *n,
+                                                hk_error *err);
 /* One sample of all loads of a probe, committed before it returns; `seconds` is the run's so far.
  */
-hk_status hk_runs_keep(hk_store *store, int64_t id, const char *probe, size_t round, int n_values,
-                       const double *values, double seconds, hk_error *err);
+hk_status hk_calibration_run_add_sample(hk_store *store, int64_t id, const char *probe,
+                                        size_t round, int n_values, const double *values,
+                                        double seconds, hk_error *err);
 /* Adds the run's samples to a campaign (hk_campaign_add), samples of probes that it has not
  * ignored. */
-hk_status hk_runs_load(hk_store *store, int64_t id, hk_campaign *campaign, hk_error *err);
+hk_status hk_calibration_run_load(hk_store *store, int64_t id, hk_campaign *campaign,
+                                  hk_error *err);
 
 /* ---- Profiles -------------------------------------------------------------------------------- */
 

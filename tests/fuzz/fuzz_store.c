@@ -193,9 +193,10 @@ static void read_runs(hk_store *store) {
   hk_fingerprint fingerprint;
   hk_campaign campaign = {0};
   const hk_probe probes[] = {{.name = "a", .n_loads = 1}, {.name = "b", .n_loads = 2}};
-  if (!hk_fuzz_read(hk_runs_unfinished(store, NULL, &run, &fingerprint, &err), &err)) return;
+  if (!hk_fuzz_read(hk_calibration_run_unfinished(store, NULL, &run, &fingerprint, &err), &err))
+    return;
   FUZZ_MUST(hk_fuzz_read(hk_campaign_open(probes, 2, &campaign, &err), &err));
-  hk_fuzz_read(hk_runs_load(store, run.id, &campaign, &err), &err);
+  hk_fuzz_read(hk_calibration_run_load(store, run.id, &campaign, &err), &err);
   hk_campaign_free(&campaign);
 }
 
