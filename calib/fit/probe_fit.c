@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* From a campaign to a profile: what is there, the pieces of the fit in turn, and the replay of
- * every probe that says whether to believe it. */
+/* Makes a profile from a campaign: checks that the required probes are there, runs the parts of the
+ * fit in order, and replays every probe on the result to judge it. */
 #include "calib/fit/probe_fit.h"
 
 #include <gsl/gsl_errno.h>
@@ -16,7 +16,7 @@
 #define ACCEPTED_MEDIAN_PCT 5
 #define ACCEPTED_P90_PCT    10
 
-/* -- What must be there ------------------------------------------------------------------------ */
+/* -- Required probes --------------------------------------------------------------------------- */
 
 typedef struct {
   char names[600];
@@ -29,7 +29,7 @@ static void add_missing(missing *m, const char *name, const char *failure) {
   m->length = strlen(m->names);
 }
 
-/* Why no series of this kind counts: the failure of one, "" if there is none at all. */
+/* The message of the first failed probe of this load alone; "" if none failed. */
 static const char *failure_of(const hk_campaign *campaign, hk_load_kind kind) {
   for (size_t i = 0; i < campaign->n; i++) {
     const hk_series *s = &campaign->series[i];
@@ -46,7 +46,7 @@ static bool has_group(const hk_campaign *campaign, hk_probe_group group) {
   return false;
 }
 
-static hk_status check_there(const hk_draft *draft) {
+static hk_status check_required(const hk_draft *draft) {
   static const hk_load_kind needed[] = {HK_LOAD_H2D,        HK_LOAD_D2H,     HK_LOAD_MAPPED,
                                         HK_LOAD_ADAMW_GPU,  HK_LOAD_MEMORY,  HK_LOAD_ADAMW_CPU,
                                         HK_LOAD_ADAMW_FP32, HK_LOAD_UNSCALE, HK_LOAD_CAST};
@@ -61,14 +61,14 @@ static hk_status check_there(const hk_draft *draft) {
     add_missing(&m, "h2d and d2h of all GPUs", "");
   if (draft->fingerprint->memory <= 0) add_missing(&m, "the size of the host's memory", "");
   if (m.length == 0) return HK_OK;
-  return hk_fail(draft->err, HK_NO, "no profile without these probes, missing or failed: %s",
+  return hk_fail(draft->err, HK_NO, "a profile needs these probes, which are missing or failed: %s",
                  m.names);
 }
 
 /* -- Replays ----------------------------------------------------------------------------------- */
 
-/* The simulator's CPU kernels have no chunks: those of the profile's are what it is about. They may
- * have any piece. */
+/* The simulator does not model chunks: only probes with the profile's chunk are replayed. It models
+ * pieces: probes of any piece are replayed. */
 static bool is_replayed(const hk_draft *draft, const hk_series *s) {
   for (int i = 0; i < s->probe.n_loads; i++) {
     const hk_load *load = &s->probe.loads[i];
@@ -91,8 +91,9 @@ static hk_status replay(const hk_draft *draft, const hk_series *s, hk_replayed *
   return HK_OK;
 }
 
-/* A quantity of its own was made from this value alone: that its replay hits it says nothing. */
-static bool is_given(const hk_draft *draft, const hk_replayed *r) {
+/* Whether a quantity was set from this one value. Its replay agrees by construction and does not
+ * count as evidence. */
+static bool sets_a_quantity(const hk_draft *draft, const hk_replayed *r) {
   const hk_series *s = hk_campaign_find(draft->campaign, r->probe);
   return s != NULL && s->probe.loads[r->load].kind == HK_LOAD_UPDATE;
 }
@@ -104,7 +105,7 @@ static hk_status summarise(const hk_draft *draft) {
     return hk_fail_memory(draft->err, fit->n_replays * sizeof *errors, "the replays of a profile");
   size_t n = 0;
   for (size_t i = 0; i < fit->n_replays; i++)
-    if (!is_given(draft, &fit->replays[i])) errors[n++] = fabs(fit->replays[i].error_pct);
+    if (!sets_a_quantity(draft, &fit->replays[i])) errors[n++] = fabs(fit->replays[i].error_pct);
   gsl_sort(errors, 1, n);
   fit->median_error_pct = gsl_stats_median_from_sorted_data(errors, 1, n);
   fit->p90_error_pct = gsl_stats_quantile_from_sorted_data(errors, 1, n, 0.9);
@@ -132,10 +133,10 @@ static hk_status replay_all(const hk_draft *draft) {
   return summarise(draft);
 }
 
-/* -- All of it --------------------------------------------------------------------------------- */
+/* -- The fit ----------------------------------------------------------------------------------- */
 
 static hk_status make(hk_draft *draft) {
-  HK_TRY(check_there(draft));
+  HK_TRY(check_required(draft));
   HK_TRY(hk_draft_open(draft));
   HK_TRY(hk_draft_node(draft));
   HK_TRY(hk_draft_copies(draft));
@@ -160,7 +161,7 @@ hk_status hk_profile_fit_make(const hk_campaign *campaign, const hk_fingerprint 
                     .date = options->date,
                     .fit = fit,
                     .err = err ? err : &local};
-  /* GSL would abort the program: every status is looked at instead. */
+  /* GSL's default handler aborts the program. Every status is checked instead. */
   gsl_error_handler_t *before = gsl_set_error_handler_off();
   const hk_status status = make(&draft);
   gsl_set_error_handler(before);

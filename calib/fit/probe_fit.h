@@ -4,23 +4,27 @@
  * 1. Copies alone: time of an operation = latency + bytes / bandwidth, least squares on relative
  *    residuals (GSL), with breakpoints where the data ask for them: the number of segments is the
  *    one with the least Bayesian information criterion. The profile takes the last segment's
- *    bandwidth and the latency that fits all sizes best; the others are in `segments`. A kernel
- *    that pulls has a launch's latency and the rate that its largest size leaves beside it.
- * 2. CPU operations: time = cost + parameters / rate; the cost by small pieces against usual ones,
- *    none for one thread. Rates with it taken out, over threads: min(saturated x (1 - exp(-n /
- *    n0)), dram / bytes a parameter), where dram is the most that a kernel took. All but AdamW may
- *    have run in caches and count where another kernel took about as much.
- * 3. Links and fabric: the least capacities that the sums of window rates respect; of the fabric no
- *    less than was reached.
+ *    bandwidth and the latency that fits all sizes best with it; all segments are in `segments`. A
+ *    pull (a kernel that reads host memory) has the latency gpu.launch_ns; its bandwidth is that of
+ *    the largest size, less the launch.
+ * 2. CPU operations: time = cost + parameters / rate. The cost comes from small pieces against the
+ *    profile's piece; with one thread it is 0. The rate, cost subtracted, is a function of threads:
+ *    min(saturated x (1 - exp(-threads / n0)), dram / bytes a parameter), where dram is the largest
+ *    bandwidth that a kernel reached. Kernels other than AdamW may have run in caches: their
+ *    bandwidth counts only if another kernel's is within a factor 1.2.
+ * 3. Links and fabric: capacities whose replays agree best with the sums of rates in windows. A
+ *    capacity of the fabric is at least the largest sum that was measured.
  * 4. Copies and CPU kernels at once, as docs/simulator.md has it:
  *      cpu + in + dram.d2h_cost x out <= dram.with_dma     shared by dma_weight and d2h_priority;
- *      a kernel keeps cpu_beside_h2d ^ GPUs that copy in x cpu_beside_d2h ^ GPUs that copy out;
- *      a copy in falls from pcie.h2d to h2d_loaded as kernels load memory from h2d_load_from on.
- *    These eight by non-linear least squares (GSL's trust region) whose model is the simulator's
- *    replay of the contention probes. dram.h2d_cost stays 1: probes do not tell it from a copy that
- *    load slows down. Priors are weak; what the probes do not determine stays where it would be
- *    without them.
- * 5. Replay: every probe that the simulator can run, with the finished profile. */
+ *      a kernel's rate is multiplied by cpu_beside_h2d for each GPU that copies in and by
+ *      cpu_beside_d2h for each GPU that copies out;
+ *      a copy in slows from pcie.h2d to h2d_loaded as the load by kernels exceeds h2d_load_from.
+ *    These eight, and shared_reads if a probe has copies in, pulls and a kernel, are fitted by
+ *    non-linear least squares (calib/fit/solver.h). The model is the simulator's replay of the
+ *    contention probes. dram.h2d_cost stays 1: the probes cannot distinguish it from h2d_loaded.
+ *    Priors are weak; an unknown that the probes do not determine stays at its prior.
+ * 5. Replay of every probe that the simulator can run, on the finished profile: the errors decide
+ *    whether the profile is accepted. */
 #ifndef HK_CALIB_FIT_PROBE_FIT_H
 #define HK_CALIB_FIT_PROBE_FIT_H
 
@@ -34,11 +38,11 @@ typedef struct {
   double value;
   double low, high; /* 95 % interval */
   hk_origin origin; /* measured or fitted */
-  size_t probes;    /* that it rests on */
-  char how[240];    /* one line, becomes the quantity's source */
+  size_t probes;    /* number of probes that it was computed from; 0 for counts */
+  char how[240];    /* one line: the probes and the method; becomes the quantity's source */
 } hk_calibrated;
 
-/* A piecewise latency and bandwidth; from `least` units on. */
+/* One segment of time = latency + size / rate, for sizes from `least` units on. */
 typedef struct {
   char what[48]; /* "h2d", "adamw_cpu" */
   double least;
@@ -49,7 +53,7 @@ typedef struct {
   char probe[120];
   int load;
   double measured, predicted; /* in the load's unit */
-  double error_pct;           /* of predicted against measured, signed */
+  double error_pct;           /* 100 (predicted / measured - 1) */
 } hk_replayed;
 
 typedef struct {
@@ -70,8 +74,8 @@ typedef struct {
   const char *date;        /* "2026-11-21" */
 } hk_profile_fit_options;
 
-/* HK_NO when probes that a quantity without default needs are missing or failed: it names them.
- * Deterministic. Free with hk_profile_fit_free, safe on a zeroed one. */
+/* HK_NO if probes are missing or failed that a quantity without a default needs; the error names
+ * them. Deterministic. Free with hk_profile_fit_free, safe on a zeroed one. */
 hk_status hk_profile_fit_make(const hk_campaign *campaign, const hk_fingerprint *fingerprint,
                               const hk_profile_fit_options *options, hk_profile_fit *fit,
                               hk_error *err);

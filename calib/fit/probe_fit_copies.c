@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Quantities of copies that each have a probe made for them. Campaigns from before there was one
- * leave the list's default. */
+/* Quantities of copies that have probes of their own. Without such a probe, as in campaigns of
+ * older versions, the quantity keeps its default. */
 #include <math.h>
 
 #include "calib/fit/probe_fit_draft.h"
@@ -25,18 +25,18 @@ static void set_turns(hk_draft *draft) {
 
 /* -- Copies from caches ------------------------------------------------------------------------ */
 
-/* The largest size whose rate is nearer to the smallest's than to memory's, and the first that is
- * not. */
+/* Unpinned copies of sources in the CPU's caches. A size counts as cached if its rate is at least
+ * the geometric mean of the smallest size's rate and pcie.h2d_pageable. */
 typedef struct {
-  const hk_series *last;
-  double beyond; /* bytes; INFINITY: not tried */
+  const hk_series *last; /* the largest size that is cached */
+  double beyond;         /* the next size, bytes, which is not; INFINITY: none was tried */
 } cached_range;
 
 static double size_of(const hk_series *s) {
   return (double)s->probe.loads[0].chunk;
 }
 
-/* The rate of the bytes, without the latencies that unpinned copies have. */
+/* size / (time - latencies of unpinned copies); the latencies count as half of the time at most. */
 static double rate_of(const hk_machine *m, const hk_series *s, double seen) {
   const double latency = (m->h2d_latency.value + m->h2d_pageable_latency.value) / 1e9;
   return size_of(s) / fmax(size_of(s) / seen - latency, size_of(s) / seen / 2);
@@ -83,19 +83,22 @@ static double time_each(const hk_series *s, int load) {
   return (double)s->probe.loads[load].chunk / s->summary[load].median * 1e9;
 }
 
-/* Of the time, in which a pull reads; else the next one starts. */
+/* Share of the time in which a pull reads: 1 - start / time, at least 0.5. */
 static double share_reading(const hk_machine *m, const hk_series *s, int pull) {
   const double start = m->gpu_launch.value + m->launch_beside_reads.value;
   return fmax(1 - start / time_each(s, pull), 0.5);
 }
 
-/* What a copy keeps then, if it keeps all that it has alone while the next pull starts. */
+/* Share of its rate alone that a copy keeps while a pull reads. `kept` is the mean share; while the
+ * next pull starts, the copy has its full rate: kept = share x reading + (1 - reading). At least
+ * kept / 2. */
 static double while_reading(double kept, double reading) {
   return fmax((kept - (1 - reading)) / reading, kept / 2);
 }
 
-/* Of copies both ways beside pulls and a team: what copies out have of their own rate, and copies
- * in of theirs over pulls of theirs. */
+/* From probes with copies in both directions, pulls and AdamW on the CPU, while pulls read:
+ *   d2h_beside_reads = D2H rate / D2H rate alone
+ *   h2d_beside_reads = (H2D rate / H2D rate alone) / (pull rate / pull rate alone) */
 static void set_beside_reads(hk_draft *draft) {
   hk_machine *m = &draft->machine;
   const double own_in = m->h2d.value, own_pull = m->pull.value > 0 ? m->pull.value : own_in;
@@ -122,9 +125,9 @@ static void set_beside_reads(hk_draft *draft) {
                in.least, in.most);
 }
 
-/* -- Kernels' starts beside reads -------------------------------------------------------------- */
+/* -- Starts of kernels beside copies and pulls ------------------------------------------------- */
 
-/* ns, of one operation of a load with nothing beside it. */
+/* ns, of one operation of a load with no other load, as predicted. */
 static double time_alone(const hk_machine *m, const hk_load *load) {
   const hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
   const hk_op op = {.kind = hk_load_op(load->kind), .work = load->chunk};
@@ -133,7 +136,7 @@ static double time_alone(const hk_machine *m, const hk_load *load) {
   return (double)(latency + work);
 }
 
-/* Relative, of an update's time. */
+/* Relative error of the time of an update on the GPU: root mean square over its probes alone. */
 static double error_alone(const hk_draft *draft) {
   double squares = 0;
   size_t at = 0, n = 0;
@@ -188,7 +191,7 @@ static void set_beside_copy(hk_draft *draft, hk_quantity *quantity, hk_load_kind
     hk_draft_set(
         draft, quantity, HK_ORIGIN_MEASURED,
         (hk_estimate){kept, fmax(kept * (1 - error), 0.01), fmin(kept * (1 + error), 1), 1},
-        "%s: an update takes %.1f us there and %.1f alone, its start aside", s->probe.name,
+        "%s: an update takes %.1f us there and %.1f us alone, without its start", s->probe.name,
         beside / 1e3, alone / 1e3);
   }
 }

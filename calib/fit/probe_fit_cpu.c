@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* CPU kernels over threads: rate = min(saturated x (1 - exp(-threads / n0)), memory / bytes), once
- * an operation has begun; and what an operation takes besides. */
+/* Fits CPU kernels:
+ *   time of an operation = start + parameters / rate
+ *   rate = min(saturated x (1 - exp(-threads / n0)), dram / bytes a parameter) */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,10 +9,11 @@
 #include "calib/fit/probe_fit_draft.h"
 #include "core/bytes.h"
 
-#define SCALE        0.01 /* of residuals: what thread counts scatter by where nothing is wrong */
-#define LEAST_COUNTS 3    /* of threads, for a curve; below, n0 is assumed */
-#define ALIKE        1.2  /* kernels' shares of host memory that differ by less agree */
-#define USUAL_SHARE  2.4  /* most threads / n0 of the machines seen so far (16 / 6.66, H200 node) */
+#define SCALE        0.01 /* of residuals: the usual scatter of rates over threads */
+#define LEAST_COUNTS 3    /* distinct thread counts of a curve; with fewer, n0 is assumed */
+#define AGREEMENT    1.2  /* bandwidths of two kernels within this factor confirm each other */
+/* threads / n0 at the last point where n0 is assumed: 16 / 6.66 of an H200 node. */
+#define ASSUMED_SHAPE 2.4
 
 static const struct {
   hk_load_kind kind;
@@ -56,19 +58,19 @@ double hk_kernel_alone(const hk_draft *draft, const hk_load *load) {
   return 0;
 }
 
-bool hk_draft_is_usual(const hk_draft *draft, const hk_load *load) {
+bool hk_draft_has_sizes(const hk_draft *draft, const hk_load *load) {
   return load->chunk == draft->chunk && hk_load_operation(load) == draft->piece;
 }
 
 /* -- Points of a curve ------------------------------------------------------------------------- */
 
 typedef struct {
-  const hk_series **series; /* one kernel alone, of the usual chunk and piece */
+  const hk_series **series; /* one kernel alone, with the profile's chunk and piece */
   size_t n;
   const hk_machine *machine; /* as far as it is known */
   double ceiling;            /* parameters a second; INFINITY: none */
   double saturated, n0;
-  hk_unknown unknowns[3]; /* saturated, n0 and, where it is sought, the ceiling */
+  hk_unknown unknowns[3]; /* saturated, n0 and, if it is fitted, the ceiling */
   double scatter, bic;
 } curve;
 
@@ -80,8 +82,8 @@ static double seconds_of(const hk_series *s) {
   return (double)hk_load_operation(&s->probe.loads[0]) / s->summary[0].median;
 }
 
-/* How much faster it is than its median once an operation has begun. The other half of its time, at
- * least, is its parameters', whatever small pieces said. */
+/* time / (time - start): from the measured rate to the rate without the start. The start counts as
+ * half of the time at most. */
 static double factor_at(const curve *c, size_t i) {
   const hk_series *s = c->series[i];
   const double seconds = seconds_of(s);
@@ -110,7 +112,7 @@ static hk_status collect(const hk_draft *draft, hk_load_kind kind, curve *c) {
                           "the probes of a kernel");
   size_t at = 0;
   for (const hk_series *s; (s = hk_draft_alone(draft, kind, &at));)
-    if (hk_draft_is_usual(draft, &s->probe.loads[0])) c->series[c->n++] = s;
+    if (hk_draft_has_sizes(draft, &s->probe.loads[0])) c->series[c->n++] = s;
   qsort(c->series, c->n, sizeof(const hk_series *), by_threads);
   return HK_OK;
 }
@@ -122,8 +124,8 @@ static size_t counts_of(const curve *c) {
   return counts;
 }
 
-/* The chunk and piece that were tried with the most thread counts are what the profile is about. */
-static hk_status choose_usual(hk_draft *draft) {
+/* The profile describes the chunk and piece that were probed with the most thread counts. */
+static hk_status choose_sizes(hk_draft *draft) {
   size_t most = 0, at = 0;
   hk_draft best = *draft;
   for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_ADAMW_CPU, &at));) {
@@ -142,20 +144,21 @@ static hk_status choose_usual(hk_draft *draft) {
   return HK_OK;
 }
 
-/* -- What an operation costs ------------------------------------------------------------------- */
+/* -- Cost of an operation ---------------------------------------------------------------------- */
 
-/* Sums over pairs of series, each of which says it with a variance of its own. */
+/* Weighted sums over pairs of series. The weight of a pair is 1 / variance of its cost. */
 typedef struct {
   double weights, costs, squares; /* weighted */
   size_t n;
 } pairs;
 
-/* seconds = cost + parameters / rate, for a small piece and the usual one. */
-static void add_pair(pairs *p, const hk_series *small, const hk_series *usual) {
+/* Solves time = cost + parameters / rate for the cost, from a small piece and the profile's piece.
+ */
+static void add_pair(pairs *p, const hk_series *small, const hk_series *large) {
   const double n = (double)hk_load_operation(&small->probe.loads[0]),
-               of = (double)hk_load_operation(&usual->probe.loads[0]);
-  const double a = seconds_of(small) * of / (of - n), b = seconds_of(usual) * n / (of - n);
-  const double error = hypot(a * hk_series_error(small, 0), b * hk_series_error(usual, 0));
+               of = (double)hk_load_operation(&large->probe.loads[0]);
+  const double a = seconds_of(small) * of / (of - n), b = seconds_of(large) * n / (of - n);
+  const double error = hypot(a * hk_series_error(small, 0), b * hk_series_error(large, 0));
   const double weight = 1 / (error * error), cost = a - b;
   p->weights += weight;
   p->costs += weight * cost;
@@ -172,13 +175,13 @@ static pairs find_pairs(const hk_draft *draft) {
     if (hk_load_operation(load) >= draft->piece) continue;
     size_t k = 0;
     for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_ADAMW_CPU, &k));)
-      if (hk_draft_is_usual(draft, &s->probe.loads[0]) && threads_of(s) == load->threads)
+      if (hk_draft_has_sizes(draft, &s->probe.loads[0]) && threads_of(s) == load->threads)
         add_pair(&p, small, s);
   }
   return p;
 }
 
-/* Where pairs contradict each other, by so much the interval is wider. */
+/* If pairs scatter by more than their errors (chi > 1), the interval is wider by sqrt(chi). */
 static void set_operation(hk_draft *draft) {
   const pairs p = find_pairs(draft);
   if (p.n == 0) return; /* the list's default */
@@ -188,16 +191,16 @@ static void set_operation(hk_draft *draft) {
   hk_draft_set(draft, &draft->machine.cpu_operation, HK_ORIGIN_FITTED,
                (hk_estimate){1e9 * fmax(0, mean), 1e9 * fmax(0, mean - reach),
                              1e9 * fmax(0, mean + reach), p.n},
-               "adamw_cpu's small pieces against the usual one, %zu pair%s: time = this + "
+               "adamw_cpu, small pieces against the profile's, %zu pair%s: time = this + "
                "parameters / rate",
                p.n, p.n == 1 ? "" : "s");
 }
 
 /* -- Chunks ------------------------------------------------------------------------------------ */
 
-/* What a chunk costs the thread that takes it, beside its parameters: threads x chunk done in
- * latency + threads x chunk / rate. */
-static hk_status keep_chunks(hk_draft *draft, int threads) {
+/* Segments over chunks: threads x chunk parameters take latency + threads x chunk / rate. The
+ * latency is the cost of one chunk to the thread that takes it. */
+static hk_status add_chunk_segments(hk_draft *draft, int threads) {
   char what[48];
   size_t n = 0, at = 0;
   hk_line line;
@@ -234,10 +237,10 @@ static hk_status residuals(void *context, const double *values, size_t variants,
   return HK_OK;
 }
 
-/* c->ceiling NAN: sought. The start is a curve of the usual shape through the last point. */
+/* c->ceiling NAN: fitted, too. The start is the curve with ASSUMED_SHAPE through the last point. */
 static hk_status fit_curve(curve *c, hk_error *err) {
   const hk_series *last = c->series[c->n - 1];
-  const double n0 = threads_of(last) / USUAL_SHARE, free = -expm1(-USUAL_SHARE);
+  const double n0 = threads_of(last) / ASSUMED_SHAPE, free = -expm1(-ASSUMED_SHAPE);
   double most = 0;
   for (size_t i = 0; i < c->n; i++) most = fmax(most, rate_at(c, i));
   const double top = fmin(rate_at(c, c->n - 1), isnan(c->ceiling) ? INFINITY : c->ceiling) / free;
@@ -263,17 +266,18 @@ static hk_status fit_curve(curve *c, hk_error *err) {
   return HK_OK;
 }
 
-/* Where the curve meets a wall before its last probe, if the probes say so; else INFINITY. */
+/* The rate at which more threads bring no more, if the Bayesian information criterion prefers a
+ * curve with such a ceiling; else INFINITY. */
 static hk_status find_ceiling(const curve *of, double *ceiling, double *error, hk_error *err) {
-  curve plain = *of, walled = *of;
+  curve free_curve = *of, limited = *of;
   *ceiling = INFINITY;
   if (counts_of(of) <= LEAST_COUNTS) return HK_OK;
-  walled.ceiling = NAN;
-  HK_TRY(fit_curve(&plain, err));
-  HK_TRY(fit_curve(&walled, err));
-  if (walled.bic >= plain.bic || !walled.unknowns[2].determined) return HK_OK;
-  *ceiling = walled.unknowns[2].value;
-  *error = walled.unknowns[2].error;
+  limited.ceiling = NAN;
+  HK_TRY(fit_curve(&free_curve, err));
+  HK_TRY(fit_curve(&limited, err));
+  if (limited.bic >= free_curve.bic || !limited.unknowns[2].determined) return HK_OK;
+  *ceiling = limited.unknowns[2].value;
+  *error = limited.unknowns[2].error;
   return HK_OK;
 }
 
@@ -281,19 +285,19 @@ static hk_status find_ceiling(const curve *of, double *ceiling, double *error, h
 
 typedef struct {
   hk_estimate most; /* bytes a second */
-  bool walled;
-} taken;
+  bool saturated;   /* more threads bring no more */
+} bandwidth;
 
-/* The most that a kernel took of it, wall or not. */
-static hk_status take(const hk_draft *draft, int k, const curve *c, taken *out) {
+/* Bandwidth of host memory that a kernel reached: at its ceiling, else at its fastest probe. */
+static hk_status find_bandwidth(const hk_draft *draft, int k, const curve *c, bandwidth *out) {
   const double bytes = kernels[k].bytes;
   double ceiling = INFINITY, error = 0;
-  *out = (taken){0};
+  *out = (bandwidth){0};
   for (size_t i = 0; i < c->n; i++)
     if (rate_at(c, i) * bytes > out->most.value) out->most = estimate_at(c, i, bytes);
   HK_TRY(find_ceiling(c, &ceiling, &error, draft->err));
-  out->walled = isfinite(ceiling);
-  if (out->walled) out->most = hk_estimate_fitted(ceiling * bytes, error, c->n);
+  out->saturated = isfinite(ceiling);
+  if (out->saturated) out->most = hk_estimate_fitted(ceiling * bytes, error, c->n);
   return HK_OK;
 }
 
@@ -301,53 +305,53 @@ static bool is_adamw(int k) {
   return kernels[k].kind == HK_LOAD_ADAMW_CPU || kernels[k].kind == HK_LOAD_ADAMW_FP32;
 }
 
-/* AdamW passes over too much to stay in caches. A pass over less may have run in one: what it took
- * counts where another kernel took about as much. */
-static bool is_memory(const taken *all, int k) {
+/* Whether the bandwidth is that of memory. AdamW's operations are larger than caches. Another
+ * kernel may have run in caches: its bandwidth counts if some kernel's agrees with it. */
+static bool is_memory(const bandwidth *all, int k) {
   for (int i = 0; i < KERNELS; i++)
-    if (i != k && fabs(log(all[i].most.value / all[k].most.value)) <= log(ALIKE)) return true;
+    if (i != k && fabs(log(all[i].most.value / all[k].most.value)) <= log(AGREEMENT)) return true;
   return is_adamw(k);
 }
 
 static hk_status set_memory(hk_draft *draft, const curve *curves) {
-  taken all[KERNELS];
+  bandwidth all[KERNELS];
   int best = -1, doubted = -1;
-  for (int k = 0; k < KERNELS; k++) HK_TRY(take(draft, k, &curves[k], &all[k]));
+  for (int k = 0; k < KERNELS; k++) HK_TRY(find_bandwidth(draft, k, &curves[k], &all[k]));
   for (int k = 0; k < KERNELS; k++) {
     int *const among = is_memory(all, k) ? &best : &doubted;
     if (*among < 0 || all[k].most.value > all[*among].most.value) *among = k;
   }
   char doubt[100] = "";
   if (doubted >= 0 && all[doubted].most.value > all[best].most.value)
-    snprintf(doubt, sizeof doubt, "; not %s's %.3g, which no other comes near: caches",
+    snprintf(doubt, sizeof doubt, "; not %s's %.3g, which no other kernel confirms: caches",
              hk_load_name(kernels[doubted].kind), all[doubted].most.value);
   hk_draft_set(draft, &draft->machine.dram,
-               all[best].walled ? HK_ORIGIN_FITTED : HK_ORIGIN_MEASURED, all[best].most, "%s, %s%s",
-               hk_load_name(kernels[best].kind),
-               all[best].walled ? "where more threads bring it no more"
-                                : "the most that a CPU kernel took; more may be there",
+               all[best].saturated ? HK_ORIGIN_FITTED : HK_ORIGIN_MEASURED, all[best].most,
+               "%s, %s%s", hk_load_name(kernels[best].kind),
+               all[best].saturated ? "saturated: more threads bring no more"
+                                   : "the most that a CPU kernel reached, not saturated",
                doubt);
   return HK_OK;
 }
 
 /* -- Kernels ----------------------------------------------------------------------------------- */
 
-/* Too few thread counts for a curve of its own: through its last point with AdamW's n0. */
+/* For a kernel with too few thread counts: the curve with AdamW's n0 through its last point. */
 static void set_by_adamw(hk_draft *draft, int k, const curve *c) {
   hk_quantity *rate = (hk_quantity *)((char *)&draft->machine + kernels[k].rate);
   hk_quantity *scale = (hk_quantity *)((char *)&draft->machine + kernels[k].scale);
   const hk_series *last = c->series[c->n - 1];
   const double share = -expm1(-threads_of(last) / draft->machine.cpu_adamw_threads.value);
-  hk_draft_assume(draft, scale, 0, "as AdamW's: %zu thread counts are too few to tell",
+  hk_draft_assume(draft, scale, 0, "AdamW's: %zu thread counts are too few for a fit",
                   counts_of(c));
   hk_draft_set(draft, rate, HK_ORIGIN_FITTED, estimate_at(c, c->n - 1, 1 / share),
                "%s at %d threads, over 1 - exp(-threads / n0) with AdamW's n0",
                hk_load_name(kernels[k].kind), threads_of(last));
 }
 
-/* Where n0 is assumed, the rate is as good as the last point. */
-static hk_estimate saturated_of(const curve *c, bool told) {
-  if (told) return hk_estimate_fitted(c->saturated, c->unknowns[0].error, c->n);
+/* If n0 is assumed, the interval is that of the last point. */
+static hk_estimate saturated_of(const curve *c, bool determined) {
+  if (determined) return hk_estimate_fitted(c->saturated, c->unknowns[0].error, c->n);
   hk_estimate e = estimate_at(c, c->n - 1, c->saturated / rate_at(c, c->n - 1));
   e.value = c->saturated;
   e.probes = c->n;
@@ -357,18 +361,18 @@ static hk_estimate saturated_of(const curve *c, bool told) {
 static void set_curve(hk_draft *draft, int k, const curve *c) {
   hk_quantity *rate = (hk_quantity *)((char *)&draft->machine + kernels[k].rate);
   hk_quantity *scale = (hk_quantity *)((char *)&draft->machine + kernels[k].scale);
-  const bool told = counts_of(c) >= LEAST_COUNTS && c->unknowns[1].determined;
+  const bool determined = counts_of(c) >= LEAST_COUNTS && c->unknowns[1].determined;
   char how[120], count[24];
   snprintf(how, sizeof how, "%s %s, %d .. %d threads, %.1f %% scatter", hk_probe_count(c->n, count),
            hk_load_name(kernels[k].kind), threads_of(c->series[0]), threads_of(c->series[c->n - 1]),
            100 * c->scatter);
-  if (told)
+  if (determined)
     hk_draft_set(draft, scale, HK_ORIGIN_FITTED,
                  hk_estimate_fitted(c->n0, c->unknowns[1].error, c->n), "%s", how);
   else
-    hk_draft_assume(draft, scale, c->n0, "%s, do not tell; a usual curve through what was measured",
-                    how);
-  hk_draft_set(draft, rate, HK_ORIGIN_FITTED, saturated_of(c, told), "%s", how);
+    hk_draft_assume(draft, scale, c->n0,
+                    "%s, do not determine it; a typical curve through the measured rates", how);
+  hk_draft_set(draft, rate, HK_ORIGIN_FITTED, saturated_of(c, determined), "%s", how);
 }
 
 static hk_status set_kernel(hk_draft *draft, int k, curve *c) {
@@ -384,7 +388,7 @@ static hk_status set_kernel(hk_draft *draft, int k, curve *c) {
 
 hk_status hk_draft_cpu(hk_draft *draft) {
   curve curves[KERNELS] = {{0}};
-  hk_status status = choose_usual(draft);
+  hk_status status = choose_sizes(draft);
   if (status == HK_OK) set_operation(draft);
   for (int k = 0; status == HK_OK && k < KERNELS; k++)
     status = collect(draft, kernels[k].kind, &curves[k]);
@@ -392,7 +396,8 @@ hk_status hk_draft_cpu(hk_draft *draft) {
     if (curves[k].n == 0)
       status = hk_fail(draft->err, HK_NO, "no probe %s at AdamW's chunk of %lld parameters",
                        hk_load_name(kernels[k].kind), (long long)draft->chunk);
-  if (status == HK_OK) status = keep_chunks(draft, threads_of(curves[0].series[curves[0].n - 1]));
+  if (status == HK_OK)
+    status = add_chunk_segments(draft, threads_of(curves[0].series[curves[0].n - 1]));
   if (status == HK_OK) status = set_memory(draft, curves);
   for (int k = 0; status == HK_OK && k < KERNELS; k++) status = set_kernel(draft, k, &curves[k]);
   for (int k = 0; k < KERNELS; k++) free(curves[k].series);

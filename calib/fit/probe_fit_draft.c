@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A profile in the making: what is known of it so far, with intervals and reasons, and the machine
- * that comes of it. */
+/* The draft of a profile: quantities with intervals and sources, and the machine made of them. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,7 +50,7 @@ const char *hk_probe_count(size_t n, char text[24]) {
 
 hk_estimate hk_estimate_fitted(double value, double error, size_t probes) {
   const double reach = fmax(HK_HALF_INTERVAL * error, HK_INSTRUMENT);
-  /* Standard errors are of logarithms where they are large: no interval reaches below zero. */
+  /* The interval is symmetric in logarithms: no bound is below 0. */
   return (hk_estimate){value, value * exp(-reach), value * exp(reach), probes};
 }
 
@@ -103,14 +102,13 @@ static void move(hk_draft *draft, hk_quantity *quantity, double value, const cha
   entry->high = fmax(entry->high, value);
 }
 
-/* What every quantity's value goes through: the list's limits. */
+/* Stores the value, moved to the limits of hk_quantity_list. */
 static void put(hk_draft *draft, hk_quantity *quantity, hk_calibrated *entry, double value) {
   const hk_quantity_info *info = entry->info;
   quantity->value = entry->value = value;
   quantity->origin = entry->origin;
   quantity->source = entry->how;
-  move(draft, quantity, fmin(fmax(entry->value, info->least), info->most),
-       "the limit of this quantity");
+  move(draft, quantity, fmin(fmax(entry->value, info->least), info->most), "limit of the quantity");
 }
 
 void hk_draft_set(hk_draft *draft, hk_quantity *quantity, hk_origin origin, hk_estimate estimate,
@@ -122,7 +120,7 @@ void hk_draft_set(hk_draft *draft, hk_quantity *quantity, hk_origin origin, hk_e
   vsnprintf(entry->how + length, sizeof entry->how - (size_t)length, format, arguments);
   va_end(arguments);
   entry->origin = origin;
-  /* Six digits are more than a measurement has; what was counted is exact. */
+  /* Measurements are stored with six digits. A count has an interval of width 0 and stays exact. */
   const bool exact = estimate.low == estimate.high;
   entry->low = exact ? estimate.low : hk_fit_rounded(estimate.low);
   entry->high = exact ? estimate.high : hk_fit_rounded(estimate.high);
@@ -144,10 +142,6 @@ void hk_draft_assume(hk_draft *draft, hk_quantity *quantity, double value, const
   put(draft, quantity, entry, hk_fit_rounded(value));
 }
 
-bool hk_draft_knows(hk_draft *draft, hk_quantity *quantity) {
-  return !isnan(entry_of(draft, quantity)->value);
-}
-
 /* -- Segments ---------------------------------------------------------------------------------- */
 
 hk_status hk_draft_segments(hk_draft *draft, const char *what, const hk_line *line) {
@@ -164,7 +158,7 @@ hk_status hk_draft_segments(hk_draft *draft, const char *what, const hk_line *li
   return HK_OK;
 }
 
-/* -- Agreement (core/machine.c checks it) ------------------------------------------------------ */
+/* -- Relations between quantities (hk_machine_limit) ------------------------------------------- */
 
 static void at_most(hk_draft *draft, hk_quantity *quantity, double limit, const char *reason) {
   if (quantity->value > limit) move(draft, quantity, limit, reason);
@@ -198,7 +192,7 @@ hk_status hk_draft_open(hk_draft *draft) {
                           "a profile's quantities");
   for (size_t i = 0; i < draft->n_quantities; i++) {
     draft->quantities[i] = (hk_calibrated){.info = &list[i], .value = NAN};
-    /* Legal before it is known: replays look at all of a machine. */
+    /* Replays read all quantities: those not yet known need a legal value, too. */
     hk_quantity *quantity = hk_machine_quantity(&draft->machine, &list[i]);
     quantity->value = isnan(list[i].fallback) ? list[i].most : list[i].fallback;
   }
@@ -212,15 +206,17 @@ void hk_draft_close(hk_draft *draft) {
 
 /* -- The machine ------------------------------------------------------------------------------- */
 
-/* Reserves are guesses of machines that train: small ones keep less. */
+/* The default of a reserve, or an eighth of the memory if the default is a quarter of it or more.
+ */
 static void assume_reserve(hk_draft *draft, hk_quantity *quantity, double memory) {
   const double fallback = entry_of(draft, quantity)->info->fallback;
   if (fallback < memory / 4)
     hk_draft_assume(draft, quantity, fallback, "not probed by calibrate");
   else
-    hk_draft_assume(draft, quantity, memory / 8,
-                    "not probed by calibrate; an eighth, as the usual %.3g is too much here",
-                    fallback);
+    hk_draft_assume(
+        draft, quantity, memory / 8,
+        "not probed by calibrate; an eighth of the memory: the default, %.3g, is a quarter or more",
+        fallback);
 }
 
 static void describe(hk_draft *draft) {
@@ -238,8 +234,8 @@ static void describe(hk_draft *draft) {
              f->backend);
 }
 
-/* Those that were calibrated, in the list's order. */
-static hk_status hand_over(hk_draft *draft) {
+/* Copies the quantities that were calibrated to the fit, in the order of hk_quantity_list. */
+static hk_status copy_calibrated(hk_draft *draft) {
   hk_profile_fit *fit = draft->fit;
   fit->quantities = calloc(draft->n_quantities, sizeof *fit->quantities);
   if (!fit->quantities)
@@ -269,5 +265,6 @@ hk_status hk_draft_finish(hk_draft *draft) {
   if (!root) return hk_fail_memory(draft->err, sizeof(cJSON), "a calibrated profile");
   hk_status status = hk_machine_from_json(root, &draft->fit->machine, draft->err);
   cJSON_Delete(root);
-  return status == HK_OK ? hand_over(draft) : hk_fail_prefix(draft->err, "calibrated profile");
+  return status == HK_OK ? copy_calibrated(draft)
+                         : hk_fail_prefix(draft->err, "calibrated profile");
 }

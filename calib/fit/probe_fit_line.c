@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Latency and bandwidth from the rates of operations of several sizes: weighted linear least
- * squares, and segments where the data ask for them. */
+/* Fits time = latency + size / rate to operations of several sizes by weighted linear least
+ * squares, in as many segments as the Bayesian information criterion selects. */
 #include <gsl/gsl_errno.h>
 #include <gsl/gsl_multifit.h>
 #include <math.h>
@@ -8,7 +8,7 @@
 
 #include "calib/fit/probe_fit_draft.h"
 
-#define LEAST_SIZES 3 /* of a segment, so that one odd point cannot make one */
+#define LEAST_SIZES 3 /* distinct sizes of a segment: an outlier does not make a segment */
 
 /* One straight piece, time = latency + size x per_unit, in ns. */
 typedef struct {
@@ -45,15 +45,15 @@ static double scatter_of(double squares, size_t n, size_t free) {
   return n > free ? sqrt(squares / (double)(n - free)) : 0;
 }
 
-/* The scatter that standard errors are by: a few residuals that happen to be small do not make it
- * smaller than the points' own. */
-static double error_of(const hk_line_point *points, size_t n, double squares, size_t free) {
+/* The scatter used for standard errors: that of the residuals, at least the points' own root mean
+ * square error. Few residuals can be small by chance. */
+static double believed_scatter(const hk_line_point *points, size_t n, double squares, size_t free) {
   double own = 0;
   for (size_t i = 0; i < n; i++) own += points[i].error * points[i].error;
   return fmax(sqrt(own / (double)n), scatter_of(squares, n, free));
 }
 
-/* Through the origin: the latency is none that these sizes could show. */
+/* A line through the origin: latency 0. */
 static piece proportional(const hk_line_point *points, size_t n) {
   double ones = 0, squares = 0;
   for (size_t i = 0; i < n; i++) {
@@ -63,7 +63,7 @@ static piece proportional(const hk_line_point *points, size_t n) {
   }
   piece p = {.per_unit = ones / squares};
   p.squares = squares_of(points, n, 0, p.per_unit);
-  p.per_unit_error = error_of(points, n, p.squares, 1) / sqrt(squares);
+  p.per_unit_error = believed_scatter(points, n, p.squares, 1) / sqrt(squares);
   return p;
 }
 
@@ -81,7 +81,7 @@ static int regress(const hk_line_point *points, size_t n, gsl_matrix *x, gsl_vec
   }
   const int code =
       gsl_multifit_wlinear(x, w, y, &coefficients.vector, &covariance.matrix, &chi2, work);
-  const double scatter = error_of(points, n, chi2, 2);
+  const double scatter = believed_scatter(points, n, chi2, 2);
   *out = (piece){.latency = c[0],
                  .per_unit = c[1],
                  .latency_error = scatter * sqrt(v[0]),
@@ -105,7 +105,7 @@ static hk_status fit_piece(const hk_line_point *points, size_t n, piece *out, hk
   if (code == GSL_ENOMEM) return hk_fail_memory(err, n * sizeof *points, "a line's fit");
   if (code != GSL_SUCCESS)
     return hk_fail(err, HK_ENVIRONMENT, "the fit of latency and bandwidth: %s", gsl_strerror(code));
-  /* Neither time below zero for nothing nor a rate without end is physics. */
+  /* A negative latency or an infinite rate is not physical: the line through the origin stays. */
   if (free.latency >= 0 && free.per_unit > 0) *out = free;
   return HK_OK;
 }
@@ -114,7 +114,7 @@ static hk_status fit_piece(const hk_line_point *points, size_t n, piece *out, hk
 
 typedef struct {
   piece pieces[HK_LINE_SEGMENTS];
-  size_t begin[HK_LINE_SEGMENTS + 1]; /* of each piece; one more: n */
+  size_t begin[HK_LINE_SEGMENTS + 1]; /* first point of each piece; begin[n]: number of points */
   size_t n;
   double squares, bic;
 } cut;
@@ -125,14 +125,14 @@ static size_t distinct(const hk_line_point *points, size_t n) {
   return sizes;
 }
 
-static hk_status weigh(const hk_line_point *points, cut *c, hk_error *err) {
+static hk_status fit_pieces(const hk_line_point *points, cut *c, hk_error *err) {
   c->squares = 0;
   for (size_t i = 0; i < c->n; i++) {
     const size_t count = c->begin[i + 1] - c->begin[i];
     HK_TRY(fit_piece(points + c->begin[i], count, &c->pieces[i], err));
     c->squares += c->pieces[i].squares;
   }
-  /* Two numbers a piece, and where it begins. */
+  /* Parameters: latency and rate of each piece, and n - 1 borders. */
   c->bic = hk_bic(c->squares, c->begin[c->n], 3 * c->n - 1);
   return HK_OK;
 }
@@ -143,11 +143,11 @@ static bool may_cut(const hk_line_point *points, size_t from, size_t at, size_t 
          distinct(points + at, n - at) >= LEAST_SIZES;
 }
 
-/* `c` as it is, and with one more cut at every place after its last. */
+/* Fits `c` and, recursively, `c` with one more border at each place after its last. */
 static hk_status try_cuts(const hk_line_point *points, size_t n, const cut *c, cut *best,
                           hk_error *err) {
   cut mine = *c;
-  HK_TRY(weigh(points, &mine, err));
+  HK_TRY(fit_pieces(points, &mine, err));
   if (mine.bic < best->bic) *best = mine;
   if (mine.n == HK_LINE_SEGMENTS) return HK_OK;
   const size_t from = mine.begin[mine.n - 1];
@@ -161,7 +161,7 @@ static hk_status try_cuts(const hk_line_point *points, size_t n, const cut *c, c
   return HK_OK;
 }
 
-/* The latency that fits all sizes best beside this rate: the weighted mean of what is left. */
+/* The latency that fits all sizes best at this rate: weighted mean of time - size x per_unit. */
 static void common_latency(const hk_line_point *points, size_t n, double per_unit, hk_line *line) {
   double weights = 0, sum = 0;
   for (size_t i = 0; i < n; i++) {
@@ -171,7 +171,7 @@ static void common_latency(const hk_line_point *points, size_t n, double per_uni
   }
   line->latency_ns = fmax(0, sum / weights);
   const double squares = squares_of(points, n, line->latency_ns, per_unit);
-  line->latency_error = error_of(points, n, squares, 1) / sqrt(weights);
+  line->latency_error = believed_scatter(points, n, squares, 1) / sqrt(weights);
 }
 
 hk_status hk_line_fit(hk_line_point *points, size_t n, hk_line *line, hk_error *err) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the node is, and what copies and GPUs can do with no CPU kernel beside them. */
+/* Sets the node's counts and sizes, the bandwidths and latencies of copies and GPU kernels without
+ * CPU kernels beside them, and the capacities of links and fabric. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,14 +36,15 @@ static void set_fingerprint(hk_draft *draft) {
     hk_draft_set(draft, &m->cores, HK_ORIGIN_MEASURED, exactly(most_threads(draft->campaign)),
                  "the most threads that a probe had");
   hk_draft_set(draft, &m->host_memory, HK_ORIGIN_MEASURED, exactly((double)f->memory),
-               "what this process may use, control groups included");
+               "memory that this process may use, limits of control groups included");
 }
 
 static void set_memory(hk_draft *draft) {
   size_t at = 0;
   const hk_series *s = hk_draft_alone(draft, HK_LOAD_MEMORY, &at);
   hk_draft_set(draft, &draft->machine.gpu_memory, HK_ORIGIN_MEASURED,
-               hk_estimate_median(&s->summary[0], 1), "the most that the GPU's allocator gave");
+               hk_estimate_median(&s->summary[0], 1),
+               "the largest size that the GPU's allocator gave");
 }
 
 static void set_matmul(hk_draft *draft) {
@@ -54,7 +56,7 @@ static void set_matmul(hk_draft *draft) {
   if (!best) {
     hk_draft_assume(draft, &m->gpu_flops, 1e14,
                     "hocket's guess, 100 TFLOP/s: no matrix product was probed; only forward and "
-                    "backward hang on it");
+                    "backward depend on it");
     return;
   }
   hk_estimate e = hk_estimate_median(&best->summary[0], 1);
@@ -100,7 +102,7 @@ static void explain(const hk_line_point *points, hk_load_kind kind, copied *c) {
              count, name, from, to, line->n > 1 ? ", its last segment" : "", 100 * line->scatter);
 }
 
-/* Of one load alone over its sizes. out->probes is 0 where there are none. */
+/* Fits latency and bandwidth to the probes of one load alone. out->probes is 0 without probes. */
 static hk_status fit_sizes(hk_draft *draft, hk_load_kind kind, copied *out) {
   *out = (copied){0};
   hk_line_point *points = malloc((draft->campaign->n + 1) * sizeof *points);
@@ -126,14 +128,14 @@ static hk_status fit_sizes(hk_draft *draft, hk_load_kind kind, copied *out) {
   return status;
 }
 
-/* Latencies may be next to nothing: their interval is in ns and ends at 0. */
+/* Interval in ns, at least 0: a latency near 0 has no meaningful relative error. */
 static hk_estimate latency_of(const copied *c) {
   const double value = c->line.latency_ns;
   const double reach = fmax(HK_HALF_INTERVAL * c->line.latency_error, HK_INSTRUMENT * value);
   return (hk_estimate){value, fmax(0, value - reach), value + reach, c->probes};
 }
 
-/* `besides`: latency that another quantity already says. */
+/* `besides`: latency that another quantity contains already, ns; it is subtracted. */
 static hk_status set_copy(hk_draft *draft, hk_load_kind kind, hk_quantity *rate,
                           hk_quantity *latency, double besides) {
   copied c;
@@ -146,22 +148,23 @@ static hk_status set_copy(hk_draft *draft, hk_load_kind kind, hk_quantity *rate,
   return HK_OK;
 }
 
-/* The rate of operations of one size, less the launch of each. */
+/* unit x size / (time - launch). The launch is not subtracted if it is over half of the time. */
 static hk_estimate launched(const hk_draft *draft, hk_estimate rate, double size, double unit) {
   const double launch = draft->machine.gpu_launch.value / 1e9, alone = size / rate.value;
   const double factor = unit * (alone < 2 * launch ? 1 : alone / (alone - launch));
   return (hk_estimate){factor * rate.value, factor * rate.low, factor * rate.high, rate.probes};
 }
 
-/* Bytes a second of a kernel; with one size only, its line could not tell the launch. */
+/* Bandwidth of a kernel, B/s. With one size only, the line has no latency, and gpu.launch_ns is
+ * subtracted instead. */
 static hk_estimate bytes_of(const hk_draft *draft, const copied *c, double bytes) {
   const hk_estimate rate = c->rate;
   if (c->line.sizes < 2) return launched(draft, rate, c->line.segments[0].least, bytes);
   return (hk_estimate){bytes * rate.value, bytes * rate.low, bytes * rate.high, rate.probes};
 }
 
-/* A kernel takes no less than launching it; a small one that stays in the GPU's caches would say
- * otherwise. */
+/* gpu.launch_ns: the latency of updates on the GPU, at least the time of a queued launch. Small
+ * updates that stay in the GPU's caches would give less. */
 static void set_launch(hk_draft *draft, const copied *kernels) {
   hk_quantity *launch = &draft->machine.gpu_launch;
   size_t at = 0;
@@ -174,7 +177,7 @@ static void set_launch(hk_draft *draft, const copied *kernels) {
     const hk_estimate e = hk_estimate_median(&s->summary[0], 1);
     hk_draft_set(draft, launch, HK_ORIGIN_MEASURED,
                  (hk_estimate){1e9 / e.value, 1e9 / e.high, 1e9 / e.low, 1},
-                 "queued launches of kernels that do next to nothing");
+                 "queued launches of empty kernels");
   }
 }
 
@@ -202,7 +205,7 @@ static hk_status set_gpu(hk_draft *draft) {
   return HK_OK;
 }
 
-/* The largest size's: the simulator gives it no latency but a launch's. */
+/* From the largest size, less the launch: the simulator's pulls have no other latency. */
 static void set_pull(hk_draft *draft) {
   const hk_series *large = NULL;
   size_t at = 0;
@@ -252,7 +255,8 @@ static hk_status open_region(hk_draft *draft, hk_probe_group group, hk_region *r
   return HK_OK;
 }
 
-/* A capacity of what the sums of some copies need; the start is the most that they reached. */
+/* Adds a capacity for the sum of copies in (`in`), out (`out`) or both. Start: the largest measured
+ * sum. */
 static void add_capacity(hk_region *region, hk_quantity *quantity, bool in, bool out, double least,
                          double most) {
   double start = least;
@@ -271,12 +275,12 @@ static void set_capacities(hk_region *region) {
   hk_region_probes(region, probes, sizeof probes);
   for (size_t i = 0; i < region->n; i++) {
     const hk_unknown *u = &region->unknowns[i];
-    /* Not determined: it never held anything back, and the most that was seen is what is known. */
+    /* Not determined: the capacity limited no probe. The largest measured sum is a lower bound. */
     hk_draft_set(
         region->draft, region->quantities[i], u->determined ? HK_ORIGIN_FITTED : HK_ORIGIN_MEASURED,
         hk_estimate_fitted(u->value, u->determined ? u->error : region->noise, region->n_series),
         "%s, %s, %.1f %% scatter", probes,
-        u->determined ? "their replays" : "the most that they reached", 100 * region->scatter);
+        u->determined ? "their replays" : "the largest sum measured", 100 * region->scatter);
   }
 }
 
@@ -285,7 +289,7 @@ static hk_status set_duplex(hk_draft *draft) {
   hk_region region;
   HK_TRY(open_region(draft, HK_PROBE_DUPLEX, &region));
   add_capacity(&region, &m->duplex, true, true, fmax(m->h2d.value, m->d2h.value),
-               m->h2d.value + m->d2h.value);
+               hk_machine_limit(m, &m->duplex));
   const hk_status status = hk_region_fit(&region, false);
   if (status == HK_OK) set_capacities(&region);
   free(region.series);
@@ -301,9 +305,10 @@ static hk_status set_fabric(hk_draft *draft) {
   add_capacity(&region, &m->fabric_d2h, false, true, m->d2h.value, gpus * m->d2h.value);
   add_capacity(&region, &m->fabric_duplex, true, true, m->duplex.value, gpus * m->duplex.value);
   const size_t capacities = region.n;
-  /* What was reached is there, in both directions at once, too. */
+  /* A capacity is at least the largest measured sum. */
   for (size_t i = 0; i < capacities; i++) region.unknowns[i].least = region.unknowns[i].start;
-  /* Not to be mistaken for a capacity; probe_fit_shared.c knows more of it. */
+  /* Fitted with the capacities, so that they do not absorb its effect, but not set here:
+   * probe_fit_shared.c sets it. */
   region.quantities[region.n] = &m->d2h_priority;
   region.unknowns[region.n++] =
       (hk_unknown){.start = 1, .least = 0.05, .most = 50, .width = log(3)};
@@ -314,7 +319,7 @@ static hk_status set_fabric(hk_draft *draft) {
   return status;
 }
 
-/* The link is all the fabric that one GPU can feel. */
+/* With one GPU, the fabric's capacities are those of its link. */
 static void copy_link(hk_draft *draft) {
   hk_machine *m = &draft->machine;
   hk_quantity *const links[] = {&m->h2d, &m->d2h, &m->duplex}, *const fabric[] = {
@@ -326,7 +331,7 @@ static void copy_link(hk_draft *draft) {
       if (hk_machine_quantity(m, of->info) != links[i]) continue;
       hk_draft_set(draft, fabric[i], of->origin,
                    (hk_estimate){of->value, of->low, of->high, of->probes},
-                   "one GPU, so its own link, %s", of->info->key);
+                   "one GPU: the capacity of its link, %s", of->info->key);
     }
 }
 
@@ -338,7 +343,7 @@ static bool is_ring(const hk_series *s) {
   return hk_series_counts(s);
 }
 
-/* A ring is as fast as its slowest link. */
+/* The rate of a ring is that of its slowest copy. */
 static hk_line_point slowest(const hk_series *s) {
   hk_line_point p = {(double)s->probe.loads[0].chunk, INFINITY, hk_series_error(s, 0)};
   for (int i = 0; i < s->probe.n_loads; i++) p.rate = fmin(p.rate, s->summary[i].median);
@@ -373,8 +378,9 @@ static hk_status set_peers(hk_draft *draft) {
     status = set_ring(draft, points, n);
   else
     hk_draft_assume(draft, &m->nvlink, fmin(m->h2d.value, m->d2h.value), "%s",
-                    m->gpus.value > 1 ? "GPUs do not copy to each other: through the host"
-                                      : "one GPU: not used");
+                    m->gpus.value > 1
+                        ? "no direct copies between GPUs were probed: through the host"
+                        : "one GPU: not used");
   free(points);
   return status;
 }

@@ -1,46 +1,46 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Residuals of replays, each replayed once: a solver that moves one unknown asks again for every
- * probe, and most of the probes do not use it. */
+/* Residuals of replays, with a cache. A solver that moves one unknown asks for the residuals of
+ * every probe, but most probes do not use that unknown: their last replays still hold. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calib/fit/probe_fit_draft.h"
 
-/* Replays of a series that are remembered: more than one call of hk_replays_at can add. */
-#define KEPT (HK_MOST_VARIANTS + 64)
+/* Replays that are cached for each series: more than one call of hk_replays_at can add. */
+#define CACHED (HK_MOST_VARIANTS + 64)
 
 typedef struct {
   double inputs[HK_REPLAY_INPUTS];
   double residuals[HK_PROBE_LOADS];
-} past;
+} cached_replay;
 
-/* Of one series: a ring. */
+/* Cached replays of one series. The oldest is replaced first. */
 typedef struct {
   size_t n, next;
-  past all[KEPT];
-} memory;
+  cached_replay all[CACHED];
+} cache;
 
-/* A replay that a call still has to make, and all settings that wait for it. */
+/* A replay that the current call has to make. */
 typedef struct {
   size_t variant, series;
-  past *into;
+  cached_replay *into;
 } task;
 
 struct hk_replays {
   const hk_series *const *series;
   size_t n_series, n_residuals;
-  size_t offsets[HK_REPLAY_VARIED], n_varied; /* quantities of a machine that settings differ in */
-  memory *memories;
-  task *tasks;  /* scratch of one call: settings x series */
-  past **found; /* the same, NULL: its residuals are there already */
+  size_t offsets[HK_REPLAY_VARIED], n_varied; /* in hk_machine, of the quantities that vary */
+  cache *caches;
+  task *tasks;           /* of one call, at most machines x series */
+  cached_replay **found; /* [machine][series]; NULL: the residuals are in the output already */
 };
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
 void hk_replays_close(hk_replays *r) {
   if (!r) return;
-  free(r->memories);
+  free(r->caches);
   free(r->tasks);
   free(r->found);
   free(r);
@@ -48,10 +48,10 @@ void hk_replays_close(hk_replays *r) {
 
 static bool allocate(hk_replays *r) {
   const size_t most = HK_MOST_VARIANTS * r->n_series + 1;
-  r->memories = calloc(r->n_series + 1, sizeof *r->memories);
+  r->caches = calloc(r->n_series + 1, sizeof *r->caches);
   r->tasks = malloc(most * sizeof *r->tasks);
-  r->found = malloc(most * sizeof(past *));
-  if (!r->memories || !r->tasks || !r->found) return false;
+  r->found = malloc(most * sizeof(cached_replay *));
+  if (!r->caches || !r->tasks || !r->found) return false;
   for (size_t s = 0; s < r->n_series; s++) r->n_residuals += (size_t)r->series[s]->probe.n_loads;
   return true;
 }
@@ -69,7 +69,7 @@ hk_status hk_replays_open(const hk_series *const *series, size_t n, const size_t
   if (r && allocate(r)) return HK_OK;
   hk_replays_close(r);
   *out = NULL;
-  return hk_fail_memory(err, n * KEPT * sizeof(past), "the replays of a fit");
+  return hk_fail_memory(err, n * CACHED * sizeof(cached_replay), "the replays of a fit");
 }
 
 /* -- One replay -------------------------------------------------------------------------------- */
@@ -83,7 +83,7 @@ static hk_status replay_one(const hk_series *s, const hk_machine *machine, doubl
   return HK_OK;
 }
 
-/* -- Which have to be made --------------------------------------------------------------------- */
+/* -- Replays to make --------------------------------------------------------------------------- */
 
 static void inputs_of(const hk_replays *r, const hk_probe *probe, const hk_machine *machine,
                       double *inputs) {
@@ -99,29 +99,29 @@ static bool are_equal(const double *a, const double *b) {
   return true;
 }
 
-static past *recall(memory *m, const double *inputs) {
+static cached_replay *find_cached(cache *m, const double *inputs) {
   for (size_t i = 0; i < m->n; i++)
     if (are_equal(m->all[i].inputs, inputs)) return &m->all[i];
   return NULL;
 }
 
-static past *make_room(memory *m, const double *inputs) {
-  past *p = &m->all[m->next];
+static cached_replay *add_cached(cache *m, const double *inputs) {
+  cached_replay *p = &m->all[m->next];
   memcpy(p->inputs, inputs, sizeof p->inputs);
-  m->next = (m->next + 1) % KEPT;
-  if (m->n < KEPT) m->n++;
+  m->next = (m->next + 1) % CACHED;
+  if (m->n < CACHED) m->n++;
   return p;
 }
 
-static bool is_planned(const task *tasks, size_t n, const past *p) {
+static bool is_planned(const task *tasks, size_t n, const cached_replay *p) {
   for (size_t i = n; i > 0; i--)
     if (tasks[i - 1].into == p) return true;
   return false;
 }
 
-/* Series after series. What earlier calls made is copied at once, as later tasks may take its
- * place; a task's own place is safe until the call ends, as KEPT is more than a call has settings.
- */
+/* Lists the replays to make; the results of earlier calls go to `out` at once, because a new replay
+ * may replace them in the cache. A new replay's own entry stays until the call ends: a call adds at
+ * most HK_MOST_VARIANTS replays of a series, and CACHED is larger. */
 static size_t plan(hk_replays *r, const hk_machine *machines, size_t variants, double *out) {
   size_t n = 0, at = 0;
   for (size_t s = 0; s < r->n_series; s++) {
@@ -130,10 +130,10 @@ static size_t plan(hk_replays *r, const hk_machine *machines, size_t variants, d
     for (size_t v = 0; v < variants; v++) {
       double inputs[HK_REPLAY_INPUTS];
       inputs_of(r, probe, &machines[v], inputs);
-      past **found = &r->found[v * r->n_series + s];
-      *found = recall(&r->memories[s], inputs);
+      cached_replay **found = &r->found[v * r->n_series + s];
+      *found = find_cached(&r->caches[s], inputs);
       if (!*found) {
-        *found = make_room(&r->memories[s], inputs);
+        *found = add_cached(&r->caches[s], inputs);
         r->tasks[n++] = (task){.variant = v, .series = s, .into = *found};
       } else if (!is_planned(r->tasks + first, n - first, *found)) {
         memcpy(out + v * r->n_residuals + at, (*found)->residuals,
@@ -146,12 +146,12 @@ static size_t plan(hk_replays *r, const hk_machine *machines, size_t variants, d
   return n;
 }
 
-/* -- All of them ------------------------------------------------------------------------------- */
+/* -- All replays of a call --------------------------------------------------------------------- */
 
-static void hand_out(const hk_replays *r, size_t variants, double *out) {
+static void copy_out(const hk_replays *r, size_t variants, double *out) {
   for (size_t v = 0; v < variants; v++) {
     for (size_t s = 0; s < r->n_series; s++) {
-      const past *found = r->found[v * r->n_series + s];
+      const cached_replay *found = r->found[v * r->n_series + s];
       const size_t loads = (size_t)r->series[s]->probe.n_loads;
       if (found) memcpy(out, found->residuals, loads * sizeof *out);
       out += loads;
@@ -159,16 +159,16 @@ static void hand_out(const hk_replays *r, size_t variants, double *out) {
   }
 }
 
-/* What failed is not remembered. */
-static void forget(hk_replays *r) {
-  for (size_t s = 0; s < r->n_series; s++) r->memories[s].n = r->memories[s].next = 0;
+/* After a failure: entries of the cache may have no residuals. */
+static void clear_cache(hk_replays *r) {
+  for (size_t s = 0; s < r->n_series; s++) r->caches[s].n = r->caches[s].next = 0;
 }
 
 hk_status hk_replays_at(hk_replays *r, const hk_machine *machines, size_t variants, double *out,
                         hk_error *err) {
   const size_t n = plan(r, machines, variants, out);
   hk_error first = {0};
-/* One setting alone is too little to be worth waking threads for. */
+/* The replays of one machine take less time than starting the threads. */
 #pragma omp parallel for schedule(dynamic) if (variants > 1)
   for (size_t i = 0; i < n; i++) {
     const task *t = &r->tasks[i];
@@ -179,9 +179,9 @@ hk_status hk_replays_at(hk_replays *r, const hk_machine *machines, size_t varian
     first = mine;
   }
   if (first.status != HK_OK) {
-    forget(r);
+    clear_cache(r);
     return hk_fail(err, first.status, "%s", first.message);
   }
-  hand_out(r, variants, out);
+  copy_out(r, variants, out);
   return HK_OK;
 }

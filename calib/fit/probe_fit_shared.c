@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What only replays can say: capacities that several loads share, and how. */
+/* Fits quantities through replays: capacities that several loads share, and how they share them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,12 +7,13 @@
 #include "calib/fit/probe_fit_draft.h"
 #include "core/bytes.h"
 
-#define SCALE 0.02          /* of residuals: what the model leaves where it holds */
-#define LARGE (16 * HK_MIB) /* size of operations from which latencies hardly count */
+#define SCALE 0.02          /* of residuals at first: the model's error where it fits well */
+#define LARGE (16 * HK_MIB) /* size of copies from which latency is negligible */
 
 /* -- Residuals --------------------------------------------------------------------------------- */
 
-/* Shallow: it borrows the draft's sources. */
+/* The draft's machine with the unknowns at these values. Shallow: it borrows the draft's sources.
+ */
 static hk_machine machine_at(const hk_region *r, const double *values) {
   hk_machine machine = r->draft->machine;
   for (size_t j = 0; j < r->n; j++) {
@@ -84,12 +85,13 @@ const char *hk_region_probes(const hk_region *r, char *text, size_t size) {
 /* -- Host memory with copies and kernels at once ------------------------------------------------
  */
 
-/* Copies and kernels at once; and large copies alone, which the capacity must allow as well. */
+/* Windows with copies and CPU kernels of the profile's sizes, and windows of large copies alone,
+ * whose sum the capacity must allow, too. */
 static bool is_contention(const hk_draft *draft, const hk_series *s) {
   int kernels = 0, copies = 0, large = 0;
   for (int i = 0; i < s->probe.n_loads; i++) {
     const hk_load *load = &s->probe.loads[i];
-    kernels += hk_load_is(load->kind, HK_TRAIT_CPU) && hk_draft_is_usual(draft, load);
+    kernels += hk_load_is(load->kind, HK_TRAIT_CPU) && hk_draft_has_sizes(draft, load);
     copies += hk_load_is(load->kind, HK_TRAIT_LINK);
     large += hk_load_is(load->kind, HK_TRAIT_LINK) && load->chunk >= LARGE;
   }
@@ -103,13 +105,13 @@ static bool has_kernel(const hk_series *s) {
   return false;
 }
 
-/* Copies in and a kernel that reads host memory beside the CPU's. */
+/* Copies in, pulls and a CPU kernel. */
 static bool shares_reads(const hk_series *s) {
   return hk_series_find(s, HK_LOAD_H2D) >= 0 && hk_series_find(s, HK_LOAD_PULL) >= 0 &&
          has_kernel(s);
 }
 
-/* Bytes a second through host memory, whoever moves them. */
+/* Host memory traffic of all loads, B/s. */
 static double traffic(const hk_series *s) {
   double sum = 0;
   for (int i = 0; i < s->probe.n_loads; i++) {
@@ -122,8 +124,9 @@ static double traffic(const hk_series *s) {
   return sum;
 }
 
-/* The most that a kernel kept of its own rate beside copies in this direction, whatever else went
- * on: no less than what these copies leave it where memory has room. */
+/* The largest share of its rate alone that a kernel kept beside copies in this direction, at
+ * most 1. Other loads only lower the share, so this is a lower bound for cpu_beside_h2d or
+ * cpu_beside_d2h. */
 static double most_kept(const hk_region *r, hk_load_kind direction) {
   double most = 0;
   for (size_t i = 0; i < r->n_series; i++) {
@@ -137,7 +140,7 @@ static double most_kept(const hk_region *r, hk_load_kind direction) {
   return most > 0 ? fmin(most, 1) : 1;
 }
 
-/* Without a kernel in any of them there is nothing to fit, and n_series is 0. */
+/* n_series is 0 if no probe has a kernel: there is nothing to fit. */
 static hk_status open_region(hk_draft *draft, hk_region *r) {
   hk_machine *m = &draft->machine;
   double most = 0;
@@ -158,9 +161,9 @@ static hk_status open_region(hk_draft *draft, hk_region *r) {
   if (!kernels) r->n_series = 0;
   const double in = fmax(0.2, most_kept(r, HK_LOAD_H2D)),
                out = fmax(0.2, most_kept(r, HK_LOAD_D2H));
-  /* The priors are weak: a factor of two for rates, three to four for what is a matter of the
-   * memory controller. They lie where there is no effect, but for what the probes say of it
-   * directly. */
+  /* Priors are weak: a factor 2 for rates, 3 to 4 for costs and weights, which depend on the memory
+   * controller. Starts are values without effect, except where the probes show the value directly:
+   * dram_with_dma, cpu_beside_h2d, cpu_beside_d2h. */
   const struct {
     hk_quantity *quantity;
     hk_unknown unknown;
@@ -197,7 +200,7 @@ static void set_region(hk_region *r) {
                    hk_estimate_fitted(u->value, u->error, r->n_series), "%s, %.1f %% scatter",
                    probes, 100 * r->scatter);
     else
-      hk_draft_assume(r->draft, r->quantities[i], u->value, "%s do not tell it", probes);
+      hk_draft_assume(r->draft, r->quantities[i], u->value, "%s do not determine it", probes);
   }
 }
 
@@ -208,7 +211,7 @@ hk_status hk_draft_region(hk_draft *draft) {
   if (region.n_series == 0)
     hk_draft_assume(
         draft, &draft->machine.dram_with_dma, draft->machine.dram.value,
-        "not probed by calibrate: no copies beside CPU kernels; what kernels have alone");
+        "not probed by calibrate: no copies beside CPU kernels; bandwidth of kernels alone");
   else
     status = hk_region_fit(&region, true);
   if (status == HK_OK && region.n_series > 0) set_region(&region);

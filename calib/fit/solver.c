@@ -12,24 +12,24 @@
 
 #include "calib/statistics.h"
 
-#define HUBER_K     1.345
-#define STEP        1e-3 /* of a logarithm, for differences */
-#define EDGE        1e-3 /* nearest to a bound that the trust region starts, as a share of the range */
-#define ITERATIONS  30   /* of the trust region */
-#define SCOUT_REACH 2    /* how far scouts lie from the start, in widths of the prior */
-#define STARTS      4    /* the start and the best scouts, from which the trust region descends */
-#define ROUNDS      2    /* of moving one unknown at a time, from each of them */
-#define GRID        11   /* places that each unknown may move to */
-#define MOST_PASSES 8    /* of adapting the scale */
-#define SETTLED     0.01 /* relative change of the scale that is small enough */
-#define FAR_OFF     2    /* factor by which a wrong scale may have led to the wrong valley */
-#define CYCLES      4    /* of simplex and trust region */
-#define GAIN        0.01 /* least relative gain of a cycle that is followed by another */
-#define POLISH      300  /* steps of the simplex */
-#define POLISH_STEP 0.1  /* first size of the simplex, in logarithms */
-#define POLISHED    1e-4 /* last size */
-#define MOST_KEPT   0.5  /* share of its prior's width that a determined unknown may keep */
-#define REJECTED    1    /* rise of the minimum by which the data refuse an unknown's start */
+#define HUBER_K         1.345 /* from here on the loss is linear */
+#define DIFFERENCE_STEP 1e-3  /* of central differences, in logarithms */
+#define BOUND_MARGIN    1e-3  /* least distance of a start from a bound, as a share of the range */
+#define ITERATIONS      30    /* at most, of one trust-region descent */
+#define SCOUT_REACH     2     /* most distance of a scout from the start, in widths of the prior */
+#define STARTS          4     /* points to descend from: the start and the best scouts */
+#define GRID_ROUNDS     2     /* times that each unknown is moved over its grid */
+#define GRID            11    /* points of the grid of one unknown */
+#define SCALE_PASSES    8     /* at most, of adapting the scale */
+#define SCALE_TOLERANCE 0.01  /* relative change of the scale that ends the passes */
+#define RESTART_FACTOR  2     /* change of the scale from which the search starts anew */
+#define POLISH_CYCLES   4     /* at most, of simplex and trust region in turn */
+#define LEAST_GAIN      0.01  /* relative gain of a cycle below which no other follows */
+#define SIMPLEX_STEPS   300   /* at most, in one cycle */
+#define SIMPLEX_FIRST   0.1   /* size of the simplex at first, in logarithms */
+#define SIMPLEX_LAST    1e-4  /* size at which the simplex ends */
+#define MOST_KEPT       0.5   /* of a determined unknown: standard error in widths of its prior */
+#define REJECTION_RISE  1     /* of the minimum: above it, the data contradict an unknown's start */
 
 typedef double vector[HK_MOST_UNKNOWNS]; /* natural logarithms, of all unknowns */
 
@@ -56,13 +56,13 @@ static double off_prior(const hk_unknown *u, double x) {
   return (x - log(u->start)) / u->width;
 }
 
-/* rho(r), as a number whose square it is. */
+/* sqrt(rho(r)) with the sign of r: GSL minimises the sum of squares. */
 static double huber(double r) {
   const double a = fabs(r);
   return a <= HUBER_K ? r : copysign(sqrt(HUBER_K * (2 * a - HUBER_K)), r);
 }
 
-static hk_status raw(const solver *s, const vector *points, size_t variants, double *out) {
+static hk_status unweighted(const solver *s, const vector *points, size_t variants, double *out) {
   const hk_solve_problem *p = s->of;
   double values[HK_MOST_VARIANTS * HK_MOST_UNKNOWNS];
   values[0] = 0; /* a fit without unknowns passes none */
@@ -71,9 +71,9 @@ static hk_status raw(const solver *s, const vector *points, size_t variants, dou
   return p->residuals(p->context, values, variants, out, p->err);
 }
 
-/* Residuals in units of the scale, through huber(). */
-static hk_status weighed(const solver *s, const vector *points, size_t variants, double *out) {
-  HK_TRY(raw(s, points, variants, out));
+/* huber(residual / scale) of every residual. */
+static hk_status weighted(const solver *s, const vector *points, size_t variants, double *out) {
+  HK_TRY(unweighted(s, points, variants, out));
   for (size_t i = 0; i < variants * s->of->n_residuals; i++) out[i] = huber(out[i] / s->scale);
   return HK_OK;
 }
@@ -85,12 +85,12 @@ static double total(const solver *s, const double *point, const double *f) {
   return sum;
 }
 
-/* What is minimised, at each of the points. */
-static hk_status totals(const solver *s, const vector *points, size_t variants, double *sums) {
+/* The objective at each of the points. */
+static hk_status objectives(const solver *s, const vector *points, size_t variants, double *sums) {
   const size_t n = s->of->n_residuals;
   double *f = malloc((variants * n + 1) * sizeof *f);
   if (!f) return hk_fail_memory(s->of->err, variants * n * sizeof *f, "a fit");
-  const hk_status status = weighed(s, points, variants, f);
+  const hk_status status = weighted(s, points, variants, f);
   for (size_t v = 0; status == HK_OK && v < variants; v++) sums[v] = total(s, points[v], f + v * n);
   free(f);
   return status;
@@ -109,13 +109,13 @@ static hk_status differentiate(const solver *s, const double *x, gsl_matrix *j) 
     double *below = points[2 * a], *above = points[2 * a + 1];
     memcpy(below, x, sizeof *points);
     memcpy(above, x, sizeof *points);
-    below[k] = fmax(x[k] - STEP, log(s->of->unknowns[k].least));
-    above[k] = fmin(x[k] + STEP, log(s->of->unknowns[k].most));
+    below[k] = fmax(x[k] - DIFFERENCE_STEP, log(s->of->unknowns[k].least));
+    above[k] = fmin(x[k] + DIFFERENCE_STEP, log(s->of->unknowns[k].most));
     steps[a] = above[k] - below[k];
   }
   double *f = malloc((2 * s->n_active * n + 1) * sizeof *f);
   if (!f) return hk_fail_memory(s->of->err, 2 * s->n_active * n * sizeof *f, "a fit");
-  const hk_status status = weighed(s, points, 2 * s->n_active, f);
+  const hk_status status = weighted(s, points, 2 * s->n_active, f);
   gsl_matrix_set_zero(j);
   for (size_t a = 0; status == HK_OK && a < s->n_active; a++) {
     for (size_t i = 0; i < n; i++)
@@ -140,12 +140,14 @@ static double x_of(const hk_unknown *u, double angle) {
   return low(u) + range(u) * (1 + sin(angle)) / 2;
 }
 
-/* At a bound the slope is 0 and nothing would move: it starts a little inside. */
+/* At a bound the derivative by the angle is 0 and the trust region would not move. The angle is
+ * therefore that of a point at least BOUND_MARGIN inside. */
 static double angle_of(const hk_unknown *u, double x) {
-  const double share = fmin(fmax((x - low(u)) / range(u), EDGE), 1 - EDGE);
+  const double share = fmin(fmax((x - low(u)) / range(u), BOUND_MARGIN), 1 - BOUND_MARGIN);
   return asin(2 * share - 1);
 }
 
+/* d x / d angle. */
 static double slope(const hk_unknown *u, double angle) {
   return range(u) * cos(angle) / 2;
 }
@@ -161,10 +163,10 @@ static void spread(const solver *s, const gsl_vector *angles, double *x) {
 static int residuals_at(const gsl_vector *angles, void *data, gsl_vector *f) {
   solver *s = data;
   vector x;
-  if (s->status != HK_OK) return GSL_EBADFUNC; /* GSL goes on after a failed callback */
+  if (s->status != HK_OK) return GSL_EBADFUNC; /* GSL calls again after a failed callback */
   spread(s, angles, x);
-  /* GSL's vectors here are its own and contiguous. */
-  s->status = weighed(s, &x, 1, f->data);
+  /* GSL allocated f: it is contiguous. */
+  s->status = weighted(s, &x, 1, f->data);
   if (s->status != HK_OK) return GSL_EBADFUNC;
   for (size_t a = 0; a < s->n_active; a++)
     gsl_vector_set(f, s->of->n_residuals + a,
@@ -187,8 +189,9 @@ static int jacobian_at(const gsl_vector *angles, void *data, gsl_matrix *j) {
   return GSL_SUCCESS;
 }
 
-/* No further progress and no more iterations are ends like any other. */
-static int drive(solver *s, gsl_multifit_nlinear_workspace *w, size_t iterations, double *x) {
+/* Ends regularly, too, if GSL makes no progress or has used up its iterations. */
+static int run_trust_region(solver *s, gsl_multifit_nlinear_workspace *w, size_t iterations,
+                            double *x) {
   gsl_vector *angles = gsl_vector_alloc(s->n_active);
   if (!angles) return GSL_ENOMEM;
   for (size_t a = 0; a < s->n_active; a++)
@@ -208,7 +211,7 @@ static int drive(solver *s, gsl_multifit_nlinear_workspace *w, size_t iterations
   return code;
 }
 
-/* Moves s->x downhill, or leaves it where it is. */
+/* Moves s->x to a point with a smaller objective, or leaves it unchanged. */
 static hk_status descend(solver *s, size_t iterations) {
   if (s->n_active == 0) return HK_OK;
   vector points[2];
@@ -218,18 +221,18 @@ static hk_status descend(solver *s, size_t iterations) {
   gsl_multifit_nlinear_workspace *w = gsl_multifit_nlinear_alloc(
       gsl_multifit_nlinear_trust, &settings, s->of->n_residuals + s->n_active, s->n_active);
   memcpy(points, s->x, sizeof points[0]);
-  const int code = w ? drive(s, w, iterations, points[1]) : GSL_ENOMEM;
+  const int code = w ? run_trust_region(s, w, iterations, points[1]) : GSL_ENOMEM;
   gsl_multifit_nlinear_free(w);
   if (s->status != HK_OK) return s->status;
   if (code != GSL_SUCCESS) return fail_gsl(s->of->err, code);
-  HK_TRY(totals(s, points, 2, sums));
+  HK_TRY(objectives(s, points, 2, sums));
   if (sums[1] < sums[0]) memcpy(s->x, points[1], sizeof s->x);
   return HK_OK;
 }
 
 /* -- Simplex ----------------------------------------------------------------------------------- */
 
-/* Over logarithms; beyond a bound the residuals stay what they are at it. */
+/* The simplex moves logarithms without bounds. Residuals beyond a bound are those at the bound. */
 static void spread_logarithms(const solver *s, const gsl_vector *u, double *x) {
   memcpy(x, s->x, sizeof s->x);
   for (size_t a = 0; a < s->n_active; a++) x[s->active[a]] = gsl_vector_get(u, a);
@@ -240,7 +243,7 @@ static double total_at(const gsl_vector *u, void *data) {
   vector x;
   double sum = INFINITY;
   spread_logarithms(s, u, x);
-  const hk_status status = totals(s, &x, 1, &sum);
+  const hk_status status = objectives(s, &x, 1, &sum);
   if (status != HK_OK) s->status = status;
   return sum;
 }
@@ -248,11 +251,11 @@ static double total_at(const gsl_vector *u, void *data) {
 static int simplex(solver *s, gsl_multimin_fminimizer *m, gsl_vector *u, gsl_vector *steps) {
   gsl_multimin_function problem = {.f = total_at, .n = s->n_active, .params = s};
   for (size_t a = 0; a < s->n_active; a++) gsl_vector_set(u, a, s->x[s->active[a]]);
-  gsl_vector_set_all(steps, POLISH_STEP);
+  gsl_vector_set_all(steps, SIMPLEX_FIRST);
   int code = gsl_multimin_fminimizer_set(m, &problem, u, steps);
-  for (int i = 0; code == GSL_SUCCESS && i < POLISH; i++) {
+  for (int i = 0; code == GSL_SUCCESS && i < SIMPLEX_STEPS; i++) {
     code = gsl_multimin_fminimizer_iterate(m);
-    if (s->status != HK_OK || gsl_multimin_fminimizer_size(m) < POLISHED) break;
+    if (s->status != HK_OK || gsl_multimin_fminimizer_size(m) < SIMPLEX_LAST) break;
   }
   if (code == GSL_ENOPROG) code = GSL_SUCCESS;
   if (code != GSL_SUCCESS) return code;
@@ -264,7 +267,7 @@ static int simplex(solver *s, gsl_multimin_fminimizer *m, gsl_vector *u, gsl_vec
   return code;
 }
 
-static hk_status shrink(solver *s) {
+static hk_status run_simplex(solver *s) {
   gsl_multimin_fminimizer *m =
       gsl_multimin_fminimizer_alloc(gsl_multimin_fminimizer_nmsimplex2, s->n_active);
   gsl_vector *u = gsl_vector_alloc(s->n_active), *steps = gsl_vector_alloc(s->n_active);
@@ -276,33 +279,34 @@ static hk_status shrink(solver *s) {
   return code == GSL_SUCCESS ? HK_OK : fail_gsl(s->of->err, code);
 }
 
-/* From s->x to the bottom of its valley. */
-static hk_status settle(solver *s) {
+/* Moves s->x to the local minimum near it: trust region, then simplex and trust region in turn. */
+static hk_status minimise(solver *s) {
   double before = 0, after = 0;
   HK_TRY(descend(s, ITERATIONS));
   if (!s->of->polish || s->n_active == 0) return HK_OK;
-  HK_TRY(totals(s, &s->x, 1, &after));
-  for (int cycle = 0; cycle < CYCLES && !(after > (1 - GAIN) * before && cycle > 0); cycle++) {
+  HK_TRY(objectives(s, &s->x, 1, &after));
+  for (int cycle = 0; cycle < POLISH_CYCLES && !(after > (1 - LEAST_GAIN) * before && cycle > 0);
+       cycle++) {
     before = after;
-    HK_TRY(shrink(s));
+    HK_TRY(run_simplex(s));
     HK_TRY(descend(s, ITERATIONS));
-    HK_TRY(totals(s, &s->x, 1, &after));
+    HK_TRY(objectives(s, &s->x, 1, &after));
   }
   return HK_OK;
 }
 
 /* -- Where to start ---------------------------------------------------------------------------- */
 
-/* `share` from -1 to 1: as far below or above the start as scouts go. */
-static double reach(const hk_unknown *u, double share) {
+/* ln start + share x SCOUT_REACH x width, within the bounds. `share`: -1 to 1. */
+static double scout_place(const hk_unknown *u, double share) {
   const double x = log(u->start) + SCOUT_REACH * u->width * share;
   return fmin(fmax(x, low(u)), low(u) + range(u));
 }
 
-/* Puts the best of points[fixed] and those after it to places fixed .. fixed + wanted - 1. */
+/* Sorts points[fixed .. n - 1] so far that the `wanted` with the least objective come first. */
 static hk_status pick_best(const solver *s, vector *points, size_t n, size_t fixed, size_t wanted) {
   double sums[HK_MOST_VARIANTS] = {0};
-  HK_TRY(totals(s, points, n, sums));
+  HK_TRY(objectives(s, points, n, sums));
   for (size_t place = fixed; place < fixed + wanted; place++) {
     size_t best = place;
     for (size_t i = place; i < n; i++)
@@ -316,7 +320,7 @@ static hk_status pick_best(const solver *s, vector *points, size_t n, size_t fix
   return HK_OK;
 }
 
-/* The start, then the best of points spread evenly about it (Sobol's sequence). */
+/* points[0]: the start. points[1 .. STARTS - 1]: the best points of a Sobol sequence about it. */
 static hk_status scout(const solver *s, vector *points) {
   const int n = s->of->scouts;
   gsl_qrng *sequence = gsl_qrng_alloc(gsl_qrng_sobol, (unsigned)s->of->n);
@@ -325,30 +329,30 @@ static hk_status scout(const solver *s, vector *points) {
   for (int i = 1; i <= n; i++) {
     gsl_qrng_get(sequence, points[i]);
     for (size_t j = 0; j < s->of->n; j++)
-      points[i][j] = reach(&s->of->unknowns[j], 2 * points[i][j] - 1);
+      points[i][j] = scout_place(&s->of->unknowns[j], 2 * points[i][j] - 1);
   }
   gsl_qrng_free(sequence);
   return pick_best(s, points, (size_t)n + 1, 1, STARTS - 1);
 }
 
-/* Moves each unknown in turn to the best place of a grid about its start, the others held. An
- * unknown that has no effect near s->x has no slope there either: only a grid can move it. */
+/* Moves each unknown in turn to the best point of a grid about its start; the others stay. An
+ * unknown without effect near s->x has derivative 0 there, and a descent cannot move it. */
 static hk_status move_one_at_a_time(solver *s) {
-  for (size_t turn = 0; turn < ROUNDS * s->of->n; turn++) {
+  for (size_t turn = 0; turn < GRID_ROUNDS * s->of->n; turn++) {
     const size_t j = turn % s->of->n;
     vector points[GRID + 1];
     for (int i = 0; i <= GRID; i++) memcpy(points[i], s->x, sizeof points[i]);
     for (int i = 0; i < GRID; i++)
-      points[i + 1][j] = reach(&s->of->unknowns[j], 2.0 * i / (GRID - 1) - 1);
+      points[i + 1][j] = scout_place(&s->of->unknowns[j], 2.0 * i / (GRID - 1) - 1);
     HK_TRY(pick_best(s, points, GRID + 1, 0, 1));
     memcpy(s->x, points[0], sizeof points[0]);
   }
   return HK_OK;
 }
 
-/* A simulator has several valleys: what limits at one point is idle at another. */
+/* The objective of a simulator has several local minima: at each, another resource is the limit. */
 static hk_status search(solver *s) {
-  if (s->of->scouts == 0 || s->of->n == 0) return settle(s);
+  if (s->of->scouts == 0 || s->of->n == 0) return minimise(s);
   vector points[HK_MOST_VARIANTS], best;
   double least = INFINITY, sum = 0;
   HK_TRY(scout(s, points));
@@ -357,13 +361,13 @@ static hk_status search(solver *s) {
     memcpy(s->x, points[i], sizeof s->x);
     HK_TRY(move_one_at_a_time(s));
     HK_TRY(descend(s, ITERATIONS / 3));
-    HK_TRY(totals(s, &s->x, 1, &sum));
+    HK_TRY(objectives(s, &s->x, 1, &sum));
     if (sum >= least) continue;
     least = sum;
     memcpy(best, s->x, sizeof best);
   }
   memcpy(s->x, best, sizeof best);
-  return settle(s);
+  return minimise(s);
 }
 
 /* -- Scale ------------------------------------------------------------------------------------- */
@@ -384,12 +388,12 @@ static double by_median(const solver *s, double *r) {
   return fmax(s->of->noise, 1.4826 * hk_median(r, n) * sqrt(freedom));
 }
 
-/* What residuals scatter by at s->x, and what else is reported of them. */
+/* The scatter of the residuals at s->x; also sets the problem's `squares` and `outliers`. */
 static hk_status measure_scatter(const solver *s, double *scatter) {
   hk_solve_problem *p = s->of;
   double *r = malloc((p->n_residuals + 1) * sizeof *r);
   if (!r) return fail_gsl(p->err, GSL_ENOMEM);
-  const hk_status status = raw(s, &s->x, 1, r);
+  const hk_status status = unweighted(s, &s->x, 1, r);
   p->squares = 0;
   p->outliers = 0;
   for (size_t i = 0; status == HK_OK && i < p->n_residuals; i++) {
@@ -401,23 +405,25 @@ static hk_status measure_scatter(const solver *s, double *scatter) {
   return status;
 }
 
-/* By the sum, the scale only grows: it is no less than the caller's. */
+/* Sets the scale to the scatter and minimises again until the scale stays within SCALE_TOLERANCE.
+ * Under HK_SCALE_BY_SUM the scale never falls, so it is at least the caller's. */
 static hk_status rescale(solver *s) {
-  for (int pass = 0; pass < MOST_PASSES; pass++) {
+  for (int pass = 0; pass < SCALE_PASSES; pass++) {
     double scatter = s->scale;
     HK_TRY(measure_scatter(s, &scatter));
     if (s->of->rule == HK_SCALE_BY_SUM) scatter = fmax(scatter, s->scale);
-    if (fabs(scatter / s->scale - 1) <= SETTLED) return HK_OK;
-    const bool far_off = fabs(log(scatter / s->scale)) > log(FAR_OFF);
+    if (fabs(scatter / s->scale - 1) <= SCALE_TOLERANCE) return HK_OK;
+    const bool restart = fabs(log(scatter / s->scale)) > log(RESTART_FACTOR);
     s->scale = scatter;
-    HK_TRY(far_off ? search(s) : settle(s));
+    HK_TRY(restart ? search(s) : minimise(s));
   }
   return HK_OK;
 }
 
 /* -- What the data determine ------------------------------------------------------------------- */
 
-/* Of active unknowns' logarithms at s->x, in units of the scale; freed by the caller. */
+/* Covariance of the logarithms of the active unknowns at s->x, with residuals in units of the
+ * scale. The caller frees it. */
 static hk_status find_covariance(const solver *s, gsl_matrix **out) {
   gsl_matrix *j = gsl_matrix_alloc(s->of->n_residuals + s->n_active, s->n_active);
   *out = gsl_matrix_alloc(s->n_active, s->n_active);
@@ -430,8 +436,7 @@ static hk_status find_covariance(const solver *s, gsl_matrix **out) {
   return status;
 }
 
-/* The active unknown of which the data know least, if that is less than its prior knows; n_active:
- * there is none. */
+/* The active unknown with the largest `kept`, if that is above MOST_KEPT; n_active if none is. */
 static size_t least_known(const solver *s, const gsl_matrix *covariance) {
   size_t worst = s->n_active;
   double most = MOST_KEPT;
@@ -445,25 +450,25 @@ static size_t least_known(const solver *s, const gsl_matrix *covariance) {
   return worst;
 }
 
-/* Puts an active unknown back to its start and fits the others again, unless that costs more than
- * REJECTED. */
-static hk_status give_back(solver *s, size_t a) {
+/* Holds an active unknown at its start and fits the others again. If the objective rises by more
+ * than REJECTION_RISE, all stays as it was and the unknown is one-sided. */
+static hk_status hold_at_start(solver *s, size_t a) {
   const solver before = *s;
   const size_t j = s->active[a];
   double with = 0, without = 0;
-  HK_TRY(totals(s, &s->x, 1, &with));
+  HK_TRY(objectives(s, &s->x, 1, &with));
   s->x[j] = log(s->of->unknowns[j].start);
   s->n_active--;
   memmove(&s->active[a], &s->active[a + 1], (s->n_active - a) * sizeof s->active[a]);
-  HK_TRY(settle(s));
-  HK_TRY(totals(s, &s->x, 1, &without));
-  if (without <= with + REJECTED) return HK_OK;
+  HK_TRY(minimise(s));
+  HK_TRY(objectives(s, &s->x, 1, &without));
+  if (without <= with + REJECTION_RISE) return HK_OK;
   *s = before;
   s->of->unknowns[j].one_sided = true;
   return HK_OK;
 }
 
-/* `covariance` is NULL where nothing is active. */
+/* Writes the results to the problem. `covariance` is NULL if no unknown is active. */
 static hk_status record(const solver *s, const gsl_matrix *covariance) {
   hk_solve_problem *p = s->of;
   HK_TRY(measure_scatter(s, &p->scatter));
@@ -493,7 +498,7 @@ static hk_status solve(solver *s) {
     hk_status status = find_covariance(s, &covariance);
     const size_t a = status == HK_OK ? least_known(s, covariance) : 0;
     const bool done = a == s->n_active;
-    if (status == HK_OK) status = done ? record(s, covariance) : give_back(s, a);
+    if (status == HK_OK) status = done ? record(s, covariance) : hold_at_start(s, a);
     gsl_matrix_free(covariance);
     if (done || status != HK_OK) return status;
   }
@@ -509,7 +514,7 @@ hk_status hk_solve(hk_solve_problem *problem) {
     s.x[j] = log(u->start);
     if (u->least < u->most) s.active[s.n_active++] = j;
   }
-  /* GSL would abort the program: every status is looked at instead. */
+  /* GSL's default handler aborts the program. Every status is checked instead. */
   gsl_error_handler_t *before = gsl_set_error_handler_off();
   const hk_status status = solve(&s);
   gsl_set_error_handler(before);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Fit of a profile to a run table, from the rows to the figures that describe the result. */
+/* Fits a profile to a run table: picks the rows, makes the residuals, calls the solver, and
+ * computes the errors before and after. */
 #include "calib/fit/table_fit.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static void close_problem(hk_fit_problem *p) {
   free(p->residuals);
 }
 
-/* -- How good it is ---------------------------------------------------------------------------- */
+/* -- Median errors ----------------------------------------------------------------------------- */
 
 static hk_status find_medians(hk_fit_problem *p, double medians[HK_RUN_TIMES_END]) {
   const size_t n = p->n_residuals;

@@ -3,7 +3,7 @@
  *
  * Summary. A run table has one row for each training run: its settings and the times of forward,
  * backward, update and iteration. The fit simulates every row and moves up to 12 quantities of the
- * profile (core/machine.h) until the simulated times agree with the measured ones.
+ * profile (core/machine.h) to where the simulated times agree best with the measured ones.
  *
  * Method. The residuals are ln(predicted / measured) of the four times of every row; the solver
  * (calib/fit/solver.h) minimises them. The prior of a quantity lies at the start profile's value;
@@ -32,10 +32,10 @@ typedef struct {
   double start, least, most;    /* most: never above a data sheet's bandwidth */
   double prior_factor;          /* exp(w) */
   double value, standard_error; /* in the quantity's unit; the error NAN when not determined */
-  double kept;                  /* share of its prior's width that the data left, 0 to 1 */
-  bool determined;              /* false: value is start */
-  bool one_sided;               /* the data only say that it is not at its start */
-  bool at_bound;                /* within 1 % of least or most, in logarithms */
+  double kept;     /* standard error in widths of the prior: 0 known, 1 nothing learnt */
+  bool determined; /* false: value is start */
+  bool one_sided;  /* the data contradict the start, but leave the value uncertain */
+  bool at_bound;   /* within 1 % of least or most, in logarithms */
 } hk_fit_parameter;
 
 typedef struct {
@@ -50,8 +50,8 @@ typedef struct {
   hk_fit_parameter parameters[HK_FIT_MOST_FREE];
   size_t n;
   double correlation[HK_FIT_MOST_FREE][HK_FIT_MOST_FREE]; /* of logarithms; NAN: not determined */
-  size_t rows, rows_elsewhere;                            /* fitted; of other machines, left out */
-  size_t residuals, outliers; /* outliers: those that count less than half */
+  size_t rows, rows_elsewhere;                            /* fitted; left out: other machines */
+  size_t residuals, outliers; /* outliers: residuals above 2.69 s, which weigh less than half */
   double scatter;             /* s, as a share: 0.02 is 2 % */
   double median_before[HK_RUN_TIMES_END], median_after[HK_RUN_TIMES_END]; /* absolute errors, % */
   int64_t simulations;
@@ -65,10 +65,10 @@ hk_status hk_fit_make(const hk_run_table *table, const hk_machine *start,
                       const hk_fit_options *options, hk_fit *fit, hk_error *err);
 void hk_fit_free(hk_fit *fit);
 
-/* Candidates for freedom when nobody names the parameters, most telling first, with the reason
- * each is free. Free are the first twelve of those that the table's rows feel: going as far as its
- * prior lets it, one moves some time by 1 %. A start of 0 says that the machine has no such thing.
- */
+/* Candidates for free parameters where the caller names none, the most important first, each with
+ * the reason why it is uncertain. The fit takes the first twelve that have an effect: moved by its
+ * prior_factor either way, the parameter changes some time of some row by 1 % or more. A candidate
+ * whose start is 0 is left out: the machine does not have what it describes. */
 typedef struct {
   const char *key, *reason;
 } hk_fit_default;
@@ -77,7 +77,7 @@ const hk_fit_default *hk_fit_defaults(size_t *n);
 /* -- Leave one source out ---------------------------------------------------------------------- */
 
 typedef struct {
-  const char *source; /* left out of the fit and predicted by it; points into the table */
+  const char *source; /* its rows are left out of the fit and predicted; points into the table */
   size_t rows;
   double median_abs_error_pct[HK_RUN_TIMES_END];
 } hk_fit_fold;

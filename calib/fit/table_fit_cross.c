@@ -8,20 +8,20 @@
 #include "calib/statistics.h"
 
 typedef struct {
-  const hk_run **runs; /* of this machine */
+  const hk_run **runs; /* rows that name this machine */
   size_t n;
   const char *table;
   const hk_machine *start;
   const hk_fit_options *options;
   hk_cross_validation *out;
-  double *errors[HK_RUN_TIMES_END]; /* absolute, %, of rows predicted so far: out->rows each */
-  size_t fold;                      /* the one at work */
+  double *errors[HK_RUN_TIMES_END]; /* absolute errors of the out->rows rows predicted so far, % */
+  size_t fold;                      /* the current one */
   hk_error *err;
 } crossing;
 
 static hk_status fail_memory(const crossing *c, size_t bytes) {
   hk_fail_memory(c->err, bytes, "a cross-validation");
-  return HK_ENVIRONMENT; /* in plain sight of the analyser, which reads one file at a time */
+  return HK_ENVIRONMENT; /* constant: the analyser does not see hk_fail_memory's result */
 }
 
 static hk_status list_sources(crossing *c) {
@@ -42,8 +42,8 @@ static hk_status list_sources(crossing *c) {
                  c->table, c->start->name);
 }
 
-/* A fold's own progress, as a part of the whole. */
-static void pass_on(void *context, double share) {
+/* Progress of the whole = (folds done + progress of the current fold) / folds. */
+static void report_progress(void *context, double share) {
   const crossing *c = context;
   if (c->options->progress)
     c->options->progress(c->options->context, ((double)c->fold + share) / (double)c->out->n);
@@ -56,7 +56,7 @@ static hk_status fit_without(crossing *c, const char *source, hk_fit *fit) {
   for (size_t i = 0; i < c->n; i++)
     if (strcmp(c->runs[i]->source, source) != 0) rest[n++] = c->runs[i];
   hk_fit_options options = *c->options;
-  options.progress = pass_on;
+  options.progress = report_progress;
   options.context = c;
   const hk_status status = hk_fit_rows(rest, n, c->table, c->start, &options, fit, c->err);
   free(rest);
@@ -87,7 +87,7 @@ static hk_status cross(crossing *c, hk_fit_fold *fold) {
       status = predict(c, c->runs[i], &fit.machine);
   hk_fit_free(&fit);
   HK_TRY(status);
-  /* The median reorders only this fold's part. */
+  /* hk_median reorders this fold's errors only. */
   for (int f = 0; f < HK_RUN_TIMES_END; f++)
     fold->median_abs_error_pct[f] = hk_median(c->errors[f] + first, c->out->rows - first);
   return HK_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The fitted profile: the start profile's document with new values, each of which says what it was
- * fitted to, and with "fitted_on". */
+/* Writes the fitted profile: the document of the start profile with the new values, the table that
+ * each was fitted to, and the range of the fit ("fitted_on"). */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static const char BEFORE[] = "before_fit";
 static const char *const KEPT[] = {"value", "origin", "source"};
 
 /* A quantity's value, origin and source, as an object of their own. */
-static cJSON *keep(const cJSON *object) {
+static cJSON *values_before(const cJSON *object) {
   cJSON *kept = cJSON_CreateObject();
   for (int i = 0; kept && i < 3; i++) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, KEPT[i]);
@@ -36,7 +36,7 @@ static cJSON *keep(const cJSON *object) {
   return kept;
 }
 
-static hk_status put_back(cJSON *object, const char *key, hk_error *err) {
+static hk_status restore(cJSON *object, const char *key, hk_error *err) {
   const cJSON *before = cJSON_GetObjectItemCaseSensitive(object, BEFORE);
   for (int i = 0; before && i < 3; i++) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(before, KEPT[i]);
@@ -56,7 +56,7 @@ hk_status hk_fit_start(const hk_machine *machine, hk_machine *start, hk_error *e
   if (!root) return fail_memory(err);
   hk_status status = HK_OK;
   cJSON_ArrayForEach(object, cJSON_GetObjectItemCaseSensitive(root, "quantities")) {
-    if (status == HK_OK) status = put_back(object, object->string, err);
+    if (status == HK_OK) status = restore(object, object->string, err);
   }
   cJSON_DeleteItemFromObjectCaseSensitive(root, "fitted_on");
   if (status == HK_OK) status = hk_machine_from_json(root, start, err);
@@ -72,7 +72,7 @@ static hk_status write_fitted(cJSON *object, const hk_fit_parameter *p, double v
   snprintf(source, sizeof source, "hocket fit to %zu rows of %.120s: standard error %.2g %%%s",
            rows, table, 100 * p->standard_error / p->value, p->at_bound ? ", at its bound" : "");
   const bool good =
-      replace(object, BEFORE, keep(object)) &&
+      replace(object, BEFORE, values_before(object)) &&
       replace(object, "value", cJSON_CreateNumber(value)) &&
       replace(object, "origin", cJSON_CreateString(hk_origin_name(HK_ORIGIN_FITTED))) &&
       replace(object, "source", cJSON_CreateString(source)) &&
@@ -80,14 +80,14 @@ static hk_status write_fitted(cJSON *object, const hk_fit_parameter *p, double v
   return good ? HK_OK : fail_memory(err);
 }
 
-/* A quantity that had to give way to fitted ones, such as a sum of directions: it keeps its origin
- * and says why it moved. */
+/* A quantity that was lowered to the limit that fitted quantities set, such as a sum of directions.
+ * It keeps its origin; its source says why its value changed. */
 static hk_status write_lowered(cJSON *object, const hk_quantity *start, double value,
                                hk_error *err) {
   char source[380];
   snprintf(source, sizeof source, "lowered from %.6g to agree with fitted quantities; was: %.280s",
            start->value, start->source);
-  const bool good = replace(object, BEFORE, keep(object)) &&
+  const bool good = replace(object, BEFORE, values_before(object)) &&
                     replace(object, "value", cJSON_CreateNumber(value)) &&
                     replace(object, "source", cJSON_CreateString(source));
   return good ? HK_OK : fail_memory(err);
@@ -120,9 +120,9 @@ static hk_status write_quantities(const hk_fit_problem *p, const char *table, co
   return HK_OK;
 }
 
-/* -- What it was fitted on --------------------------------------------------------------------- */
+/* -- "fitted_on" ------------------------------------------------------------------------------- */
 
-/* The phases whose times some row has. */
+/* Names of the phases whose times at least one row has. */
 static hk_status add_phases(const hk_fit_problem *p, cJSON *fitted_on, hk_error *err) {
   static const char *const names[] = {[HK_RUN_fwd] = "forward",
                                       [HK_RUN_bwd] = "backward",
@@ -152,7 +152,7 @@ static hk_status add_coverage(const hk_fit_problem *p, const char *table, cJSON 
 
 static hk_status fill(const hk_fit_problem *p, const char *table, const hk_fit *fit, cJSON *root,
                       hk_error *err) {
-  const char *slash = strrchr(table, '/'); /* a profile is shared: no folders of one machine */
+  const char *slash = strrchr(table, '/'); /* the file's name only: profiles are shared */
   const char *name = slash ? slash + 1 : table;
   cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "quantities");
   HK_TRY(write_quantities(p, name, fit, list, err));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Inside calib only: the pieces of a fit. table_fit_quantities.c knows the parameters,
- * table_fit_residuals.c the simulations, table_fit_document.c the document that comes out. */
+/* Private to calib: the parts of a table fit. table_fit_quantities.c chooses the parameters,
+ * table_fit_residuals.c simulates the rows and calls the solver, table_fit_document.c writes the
+ * fitted profile. */
 #ifndef HK_CALIB_FIT_TABLE_FIT_PROBLEM_H
 #define HK_CALIB_FIT_TABLE_FIT_PROBLEM_H
 
@@ -8,7 +9,7 @@
 #include "calib/fit/table_fit.h"
 
 typedef struct {
-  size_t of; /* case */
+  size_t of; /* index in `cases` */
   hk_run_figure figure;
   double measured; /* ms */
 } hk_fit_residual;
@@ -30,38 +31,40 @@ typedef struct {
 
 /* -- table_fit_quantities.c -------------------------------------------------------------------- */
 
-/* The parameters with their starts, bounds and priors. `problem` has its cases. */
+/* Fills fit->parameters with starts, bounds and priors. `problem` has its cases and residuals. */
 hk_status hk_fit_choose(hk_fit_problem *problem, hk_fit *fit);
-/* The start profile with the parameters at these values, and what has to agree with them lowered.
- * Shallow: it borrows start's document. */
+/* The start profile with the parameters at these values. A value above the limit that another
+ * quantity sets (hk_machine_limit) is lowered to it. Shallow: it borrows start's document. */
 hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values);
-/* Six digits: more than a standard error ever leaves, and profiles are for people too. */
+/* Six significant digits. Standard errors are far above 1e-6, and short numbers are readable. */
 double hk_fit_rounded(double value);
 
 /* -- table_fit_residuals.c ----------------------------------------------------------------------
  */
 
-/* ln(predicted / measured) for `variants` settings of the parameters, values[v * n + j]: `out`
- * holds n_residuals for each. */
+/* ln(predicted / measured) of every residual for `variants` settings of the n parameters: from
+ * values[v * n + j] to out[v * n_residuals + i]. */
 hk_status hk_fit_evaluate(hk_fit_problem *problem, const double *values, size_t variants,
                           double *out);
-/* Fills the fit's parameters and numbers. */
+/* Calls the solver. Fills fit->parameters, correlation, scatter and outliers. */
 hk_status hk_fit_solve(hk_fit_problem *problem, hk_fit *fit);
 
 /* -- table_fit_document.c ---------------------------------------------------------------------- */
 
-/* The machine as it was before it was fitted, owned by the caller. */
+/* A copy of the machine with the values from before its last fit. The caller owns it. */
 hk_status hk_fit_start(const hk_machine *machine, hk_machine *start, hk_error *err);
-/* fit->machine from everything else. `table` is named in it. */
+/* Makes fit->machine from the start profile and fit->parameters. `table`: the path of the run
+ * table; the profile names its last component. */
 hk_status hk_fit_profile(const hk_fit_problem *problem, const char *table, hk_fit *fit);
 
 /* -- table_fit.c ------------------------------------------------------------------------------- */
 
-/* As hk_fit_make, on these rows. */
+/* hk_fit_make for these rows. */
 hk_status hk_fit_rows(const hk_run *const *runs, size_t n, const char *table,
                       const hk_machine *start, const hk_fit_options *options, hk_fit *fit,
                       hk_error *err);
-/* Rows of `table` that name the machine; NULL with err set. The caller frees the list. */
+/* Rows of `table` that name the machine. NULL with err set if there are fewer than two. The caller
+ * frees the list. */
 const hk_run **hk_fit_pick(const hk_run_table *table, const char *machine, size_t *n,
                            hk_error *err);
 

@@ -9,20 +9,20 @@
 #include "core/names.h"
 
 static const hk_fit_default defaults[] = {
-    {"gpu.matmul_efficiency", "no data sheet says what a layer reaches of the peak"},
+    {"gpu.matmul_efficiency", "no data sheet gives the share of the peak that a layer reaches"},
     {"gpu.backward_efficiency", "the same in backward"},
     {"framework.layer_launch_ns", "the framework's Python on this CPU"},
     {"framework.report_ns", "the same between phases"},
-    {"dram.bytes_per_s", "what CPU kernels reach of the modules' rate"},
+    {"dram.bytes_per_s", "the share of the modules' bandwidth that CPU kernels reach"},
     {"dram.process_bytes_per_s", "where the pages of an unbound process lie"},
-    {"dram.unbound_efficiency", "what roaming teams lose to distance"},
-    {"network.bytes_per_s", "what collectives see of the network"},
+    {"dram.unbound_efficiency", "unbound threads migrate away from their memory"},
+    {"network.bytes_per_s", "the share of the network's bandwidth that collectives reach"},
     {"pcie.d2h_bytes_per_s", "what slot, root complex and chipset leave of the line rate"},
     {"pcie.d2h_pageable_bytes_per_s", "one thread of this CPU copying, page faults included"},
     {"pcie.h2d_pageable_bytes_per_s", "the same towards the GPU"},
-    {"gpu.collective_share", "what communication takes from computation"},
-    {"dram.with_dma_bytes_per_s", "what copies and CPU kernels together leave of host memory"},
-    {"deepspeed.cache_release_ns", "the driver giving memory back"},
+    {"gpu.collective_share", "the slowdown of computation by communication"},
+    {"dram.with_dma_bytes_per_s", "host memory bandwidth of copies and CPU kernels together"},
+    {"deepspeed.cache_release_ns", "the time in which the driver frees memory"},
     {"pcie.h2d_bytes_per_s", "what the slot leaves of the line rate"},
     {"deepspeed.subgroup_overhead_ns", "DeepSpeed's Python for one subgroup"},
 };
@@ -34,13 +34,13 @@ const hk_fit_default *hk_fit_defaults(size_t *n) {
 
 /* -- Bounds and priors ------------------------------------------------------------------------- */
 
-/* However wrong a start, it is not wrong by more; it keeps the logarithms' range in hand. */
+/* Bounds are the start over and times this factor. */
 #define FARTHEST_FACTOR 30.0
 
-/* Of a time, by which a parameter must be able to move it to be worth fitting. */
-#define FELT 0.01
+/* A candidate is fitted if it can change some time by this share. */
+#define LEAST_EFFECT 0.01
 
-/* How far an origin lets a start be wrong. */
+/* Factor by which a start of this origin is typically wrong: the width of its prior. */
 static double prior_factor(hk_origin origin) {
   switch (origin) {
     case HK_ORIGIN_MEASURED:
@@ -57,9 +57,9 @@ static double prior_factor(hk_origin origin) {
 static void set_bounds(hk_fit_parameter *p, hk_origin origin) {
   p->least = fmax(p->info->least, p->start / FARTHEST_FACTOR);
   p->most = fmin(p->info->most, p->start * FARTHEST_FACTOR);
-  /* A data sheet's bandwidth is a line rate, less the protocol: nothing is faster. */
+  /* A bandwidth from a data sheet is the line rate less protocol overhead, an upper bound. */
   if (origin == HK_ORIGIN_DATA_SHEET && strcmp(p->info->unit, "B/s") == 0) p->most = p->start;
-  /* A share, such as an efficiency, does not reach the whole. */
+  /* A share, such as an efficiency, stays below 1. */
   if (p->info->most == 1) p->most = fmin(p->most, 0.99);
 }
 
@@ -86,7 +86,7 @@ static hk_status add_parameter(const hk_quantity_info *info, const hk_machine *s
   return HK_OK;
 }
 
-/* NULL: there is no such quantity. */
+/* NULL if no quantity has this key. */
 static const hk_quantity_info *find(const char *key) {
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
@@ -127,8 +127,9 @@ static hk_status add_listed(const char *list, const hk_machine *start, hk_fit *f
   }
 }
 
-/* Whether some time of some row moves as the parameter goes as far as its prior lets it. */
-static hk_status is_felt(hk_fit_problem *problem, hk_fit_parameter *parameter, bool *felt) {
+/* Whether the parameter, moved by its prior_factor either way within its bounds, changes some time
+ * of some row by LEAST_EFFECT. */
+static hk_status has_effect(hk_fit_problem *problem, hk_fit_parameter *parameter, bool *effect) {
   hk_fit_problem one = *problem;
   one.parameters = parameter;
   one.n = 1;
@@ -139,10 +140,10 @@ static hk_status is_felt(hk_fit_problem *problem, hk_fit_parameter *parameter, b
   double *values = malloc(3 * n * sizeof *values);
   if (!values) return hk_fail_memory(one.err, 3 * n * sizeof *values, "a fit");
   const hk_status status = hk_fit_evaluate(&one, points, 3, values);
-  *felt = false;
+  *effect = false;
   for (size_t i = 0; status == HK_OK && i < n; i++)
-    *felt = *felt || fabs(values[n + i] - values[i]) >= FELT ||
-            fabs(values[2 * n + i] - values[i]) >= FELT;
+    *effect = *effect || fabs(values[n + i] - values[i]) >= LEAST_EFFECT ||
+              fabs(values[2 * n + i] - values[i]) >= LEAST_EFFECT;
   problem->simulations = one.simulations;
   free(values);
   return status;
@@ -151,11 +152,11 @@ static hk_status is_felt(hk_fit_problem *problem, hk_fit_parameter *parameter, b
 static hk_status add_defaults(hk_fit_problem *problem, hk_fit *fit) {
   for (size_t i = 0; i < sizeof defaults / sizeof *defaults && fit->n < HK_FIT_MOST_FREE; i++) {
     hk_fit one = {0};
-    bool felt = false;
+    bool effect = false;
     if (is_zero(defaults[i].key, problem->start)) continue;
     HK_TRY(add_named(defaults[i].key, problem->start, &one, problem->err));
-    HK_TRY(is_felt(problem, &one.parameters[0], &felt));
-    if (felt) fit->parameters[fit->n++] = one.parameters[0];
+    HK_TRY(has_effect(problem, &one.parameters[0], &effect));
+    if (effect) fit->parameters[fit->n++] = one.parameters[0];
   }
   return HK_OK;
 }
@@ -165,14 +166,15 @@ hk_status hk_fit_choose(hk_fit_problem *problem, hk_fit *fit) {
   return list ? add_listed(list, problem->start, fit, problem->err) : add_defaults(problem, fit);
 }
 
-/* -- A machine at x ---------------------------------------------------------------------------- */
+/* -- The machine at given values --------------------------------------------------------------- */
 
 static void at_most(hk_quantity *quantity, double limit) {
   if (quantity->value > limit) quantity->value = limit;
 }
 
-/* Quantities that the solver moves one by one are brought within the limits that others set. */
-static void settle(hk_machine *m) {
+/* The solver moves each quantity by itself. Lowers those above the limits that others set. Unpinned
+ * copies are no faster than pinned ones. */
+static void apply_limits(hk_machine *m) {
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
@@ -187,7 +189,7 @@ hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values) {
   hk_machine machine = *problem->start;
   for (size_t i = 0; i < problem->n; i++)
     hk_machine_quantity(&machine, problem->parameters[i].info)->value = values[i];
-  settle(&machine);
+  apply_limits(&machine);
   return machine;
 }
 

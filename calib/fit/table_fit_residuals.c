@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The residuals of a fit to a run table, by simulating its rows, and the call of the solver. */
+/* Computes the residuals of a table fit by simulating the rows, and calls the solver. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "calib/fit/table_fit_problem.h"
 
-#define LEAST_SCATTER 0.005 /* of residuals: runs that were repeated scatter by as much */
-#define SCALE         0.05 /* of residuals, while starts are compared: a fair guess of the last one */
-#define SCOUTS        128  /* starts tried beside the guess */
-#define USUAL         6000 /* simulations of a row that a fit takes: for the progress shown */
+#define LEAST_SCATTER 0.005 /* of residuals: the scatter of repeated runs */
+#define SCALE         0.05  /* of residuals at first, close to the final scale of most fits */
+#define SCOUTS        128   /* points of the Sobol sequence about the start */
+/* Simulations of one row that a fit typically takes. The progress shown is the share of them. */
+#define SIMULATIONS_A_ROW 6000
 
 _Static_assert(HK_FIT_MOST_FREE <= HK_MOST_UNKNOWNS, "the solver has no room for all parameters");
 
 static hk_status fail_memory(hk_error *err, size_t bytes, const char *what) {
   hk_fail_memory(err, bytes, what);
-  return HK_ENVIRONMENT; /* in plain sight of the analyser, which reads one file at a time */
+  return HK_ENVIRONMENT; /* constant: the analyser does not see hk_fail_memory's result */
 }
 
 /* -- Simulating -------------------------------------------------------------------------------- */
@@ -24,7 +25,7 @@ static hk_status predict_all(const hk_fit_problem *p, const hk_machine *machines
   const size_t n = p->n_cases;
 #pragma omp parallel for schedule(dynamic)
   for (size_t i = 0; i < variants * n; i++) {
-    hk_error *e = &errors[i % n]; /* one a case is enough: the first is what is told */
+    hk_error *e = &errors[i % n]; /* one error a case; the first case's is reported */
     hk_error mine = {0};
     if (hk_run_case_predict(&p->cases[i % n], &machines[i / n], figures[i], &mine) != HK_OK) {
 #pragma omp critical
@@ -63,12 +64,12 @@ hk_status hk_fit_evaluate(hk_fit_problem *p, const double *values, size_t varian
 
 static hk_status residuals(void *context, const double *values, size_t variants, double *out,
                            hk_error *err) {
-  (void)err; /* the problem's */
+  (void)err; /* hk_fit_evaluate uses p->err, which is the same */
   hk_fit_problem *p = context;
   HK_TRY(hk_fit_evaluate(p, values, variants, out));
-  const double usual = USUAL * (double)p->n_cases;
+  const double expected = SIMULATIONS_A_ROW * (double)p->n_cases;
   if (p->options->progress)
-    p->options->progress(p->options->context, fmin(0.95, (double)p->simulations / usual));
+    p->options->progress(p->options->context, fmin(0.95, (double)p->simulations / expected));
   return HK_OK;
 }
 
