@@ -111,7 +111,7 @@ static void without_calibration_changes_have_no_intervals(void **state) {
   const hk_profile_change *h2d = change(&diff, "pcie.h2d_bytes_per_s");
   assert_true(!h2d->known && !h2d->outside && isnan(h2d->a_low) && isnan(h2d->b_high));
   assert_int_equal(diff.compared, 0);
-  assert_string_equal(diff.fingerprint, "'a' carries no fingerprint");
+  assert_string_equal(diff.fingerprint, "'a' has no fingerprint");
   hk_profile_diff_free(&diff);
   cJSON *c = profile("c", 53e9, second);
   must(hk_profiles_diff(a, c, &diff, &err), &err);

@@ -120,14 +120,14 @@ static void rows_that_make_no_plan(void **state) {
   hk_run *run = &t.runs[0];
   refuse(run, &m, &run->dp, 0, "column 'dp': expected a whole number from 1");
   refuse(run, &m, &run->dp, 1.5, "column 'dp': expected a whole number from 1");
-  refuse(run, &m, &run->dp, NAN, "column 'dp': not known, but needed");
-  refuse(run, &m, &run->nodes, 3, "cannot be 3 nodes");
+  refuse(run, &m, &run->dp, NAN, "column 'dp': no value, but it is needed");
+  refuse(run, &m, &run->nodes, 3, "do not divide into 3 equal nodes");
   refuse(run, &m, &run->layers, 0, "num_hidden_layers");
   refuse(run, &m, &run->heads, 7, "num_key_value_heads");
   refuse(run, &m, &run->subgroup_numel, 0.5, "column 'subgroup_numel'");
   refuse(run, &m, &run->offload_ratio, 2, "column 'offload_ratio': expected a number from 0 to 1");
   run->interleave = 1;
-  refuse(run, &m, &run->stride, NAN, "column 'stride': not known, but needed");
+  refuse(run, &m, &run->stride, NAN, "column 'stride': no value, but it is needed");
   hk_machine_free(&m);
   hk_run_table_free(&t);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Calibrations under way: every sample is in the store before the next one is measured. */
+/* Stores, lists, resumes and deletes calibration runs and their samples. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +77,8 @@ hk_status hk_calibration_runs_delete_unfinished(hk_store *store, const char *nam
   return HK_OK;
 }
 
-/* " under 'a' (since 2026-11-21T09:30:00Z), 'b' (...)" of what could be resumed. */
+/* " under 'a' (since 2026-11-21T09:30:00Z), 'b' (...)": the five latest runs that can be resumed.
+ */
 static hk_status list_unfinished(hk_store *store, char *text, size_t size, hk_error *err) {
   sqlite3_stmt *statement = NULL;
   bool row = false;
@@ -169,15 +170,15 @@ static hk_status write_sample(hk_store *store, int64_t id, const char *probe, si
                      "di", seconds, id));
   if (hk_store_changes(store) == 0)
     return hk_fail(err, HK_INPUT,
-                   "calibration run %lld is not being measured: another process has ended or "
+                   "calibration run %lld is not being measured: another process has completed or "
                    "deleted it",
                    (long long)id);
   bool kept;
   HK_TRY(is_kept(store, id, probe, round, &kept, err));
   if (kept)
     return hk_fail(err, HK_INPUT,
-                   "calibration run %lld has round %zu of '%s' already: another process goes on "
-                   "with the same run; let it end, and use --resume then",
+                   "calibration run %lld has round %zu of '%s' already: another process measures "
+                   "for the same run; wait until it ends, then use --resume",
                    (long long)id, round, probe);
   for (int i = 0; i < n_values; i++)
     HK_TRY(hk_store_do(store, err,
@@ -194,9 +195,9 @@ hk_status hk_calibration_run_add_sample(hk_store *store, int64_t id, const char 
                       err);
 }
 
-/* -- Going on ---------------------------------------------------------------------------------- */
+/* -- Resuming ---------------------------------------------------------------------------------- */
 
-/* The values of one round, gathered from its rows. */
+/* One round of a probe. Its values are in one row for each load. */
 typedef struct {
   char probe[120];
   int64_t round;
@@ -204,18 +205,20 @@ typedef struct {
   int n;
 } sample;
 
-static hk_status hand_over(const sample *s, hk_campaign *campaign, hk_error *err) {
+/* Adds a complete sample to the campaign if the campaign has its probe. */
+static hk_status add_sample(const sample *s, hk_campaign *campaign, hk_error *err) {
   if (s->n == 0 || !hk_campaign_find(campaign, s->probe)) return HK_OK;
   return hk_campaign_add(campaign, s->probe, s->values, s->n, err);
 }
 
-static hk_status gather(hk_store *store, sqlite3_stmt *statement, sample *s, hk_campaign *campaign,
-                        hk_error *err) {
+/* Reads one row; a row of another round ends the sample before it. */
+static hk_status read_row(hk_store *store, sqlite3_stmt *statement, sample *s,
+                          hk_campaign *campaign, hk_error *err) {
   const char *probe;
   HK_TRY(hk_store_text(store, statement, 0, &probe, err));
   const int64_t round = sqlite3_column_int64(statement, 1);
   if (s->n == 0 || round != s->round || strcmp(probe, s->probe) != 0) {
-    HK_TRY(hand_over(s, campaign, err));
+    HK_TRY(add_sample(s, campaign, err));
     snprintf(s->probe, sizeof s->probe, "%s", probe);
     s->round = round;
     s->n = 0;
@@ -237,10 +240,10 @@ hk_status hk_calibration_run_load(hk_store *store, int64_t id, hk_campaign *camp
                                     "i", id);
   for (bool row = true; status == HK_OK && row;) {
     status = hk_store_step(store, statement, &row, err);
-    if (status == HK_OK && row) status = gather(store, statement, &s, campaign, err);
+    if (status == HK_OK && row) status = read_row(store, statement, &s, campaign, err);
   }
   hk_store_finish(statement);
-  if (status == HK_OK) status = hand_over(&s, campaign, err);
+  if (status == HK_OK) status = add_sample(&s, campaign, err);
   return status == HK_OK ? HK_OK
                          : hk_fail_prefix(err, "samples of calibration run %lld", (long long)id);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Two calibrations side by side: what changed, and whether by more than either was sure of. */
+/* Compares two profiles: relative changes, and whether the 95 % intervals overlap. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ typedef struct {
   const cJSON *quantities, *series, *fingerprint; /* of its calibration; NULL: none */
 } side;
 
-/* An object, or NULL if there is none of that key; `object` may be NULL, too. */
+/* The object of that key; NULL if there is none or `object` is NULL. */
 static hk_status optional(const cJSON *object, const char *key, const cJSON **out, hk_error *err) {
   *out = NULL;
   if (!cJSON_GetObjectItemCaseSensitive(object, key)) return HK_OK;
@@ -29,7 +29,7 @@ static hk_status open_calibration(const cJSON *document, side *s, hk_error *err)
   return optional(calibration, "fingerprint", &s->fingerprint, err);
 }
 
-/* The series of a side stay the document's. */
+/* The side borrows the calibration from the document. */
 static hk_status open_side(const cJSON *document, side *s, hk_error *err) {
   HK_TRY(hk_machine_from_json(document, &s->machine, err));
   if (open_calibration(document, s, err) == HK_OK) return HK_OK;
@@ -38,7 +38,7 @@ static hk_status open_side(const cJSON *document, side *s, hk_error *err) {
 
 /* -- Intervals --------------------------------------------------------------------------------- */
 
-/* NANs for an object that is NULL. */
+/* NAN for both ends if `object` is NULL. */
 static hk_status read_interval(const cJSON *object, double *low, double *high, hk_error *err) {
   *low = *high = NAN;
   if (!object) return HK_OK;
@@ -54,8 +54,8 @@ static double percent(double a, double b) {
   return a == 0 ? copysign(INFINITY, b) : 100 * (b - a) / fabs(a);
 }
 
-/* What follows from values and intervals. Interval ends may be infinite in memory. */
-static void judge(hk_profile_change *c) {
+/* Sets change_pct, known and outside from values and intervals. */
+static void derive(hk_profile_change *c) {
   c->change_pct = percent(c->a, c->b);
   c->known = isfinite(c->a_low) && isfinite(c->a_high) && isfinite(c->b_low) && isfinite(c->b_high);
   c->outside = c->known && (c->a_high < c->b_low || c->b_high < c->a_low);
@@ -74,7 +74,7 @@ static hk_status compare_quantity(const side sides[2], const hk_quantity_info *i
   snprintf(c.key, sizeof c.key, "%s", info->key);
   HK_TRY(read_interval(a, &c.a_low, &c.a_high, err));
   HK_TRY(read_interval(b, &c.b_low, &c.b_high, err));
-  judge(&c);
+  derive(&c);
   diff->compared += c.known;
   diff->agreeing += c.known && !c.outside;
   diff->changes[diff->n++] = c;
@@ -109,12 +109,12 @@ static hk_status compare_load(const char *probe, const cJSON *a, const cJSON *b,
   const char *load = "";
   if (!only) HK_TRY(hk_json_string(a, "load", &load, err));
   snprintf(c.key, sizeof c.key, "%s%s%s", probe, only ? "" : ": ", load);
-  judge(&c);
+  derive(&c);
   diff->changes[diff->n++] = c;
   return HK_OK;
 }
 
-/* Loads are joined by their places: a probe's name says them all. */
+/* Loads are matched by position: probes of the same name have the same loads. */
 static hk_status compare_series(const char *probe, const cJSON *a, const cJSON *b,
                                 hk_profile_diff *diff, hk_error *err) {
   if (cJSON_GetObjectItemCaseSensitive(a, "failed") ||
@@ -141,14 +141,14 @@ static hk_status compare_probes(const side sides[2], hk_profile_diff *diff, hk_e
   return HK_OK;
 }
 
-/* -- Together ---------------------------------------------------------------------------------- */
+/* -- Profiles ---------------------------------------------------------------------------------- */
 
 static hk_status compare_fingerprints(const side sides[2], hk_profile_diff *diff, hk_error *err) {
   hk_fingerprint prints[2];
   for (int i = 0; i < 2; i++) {
     const char *name = sides[i].machine.name;
     if (!sides[i].fingerprint) {
-      snprintf(diff->fingerprint, sizeof diff->fingerprint, "'%s' carries no fingerprint", name);
+      snprintf(diff->fingerprint, sizeof diff->fingerprint, "'%s' has no fingerprint", name);
       return HK_OK;
     }
     if (hk_fingerprint_from_json(sides[i].fingerprint, &prints[i], err) != HK_OK)
@@ -158,7 +158,7 @@ static hk_status compare_fingerprints(const side sides[2], hk_profile_diff *diff
   return HK_OK;
 }
 
-/* The most changes that there can be. */
+/* Upper bound of the number of changes: all quantities and all loads of a's series. */
 static size_t most_changes(const side *a) {
   size_t most;
   hk_quantity_list(&most);

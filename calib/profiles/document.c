@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A profile's document: the calibration that goes with a machine, and what a list shows of both. */
+/* Writes the "calibration" of a profile's document, and reads what a list of profiles shows. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ hk_status hk_profile_check_name(const char *name, hk_error *err) {
 
 /* -- Writing ----------------------------------------------------------------------------------- */
 
-/* Six digits, as in fits; a number that there is not becomes null. */
+/* Six digits, as in fits. NAN and infinities become null. */
 static bool put(cJSON *object, const char *key, double value) {
   return isfinite(value)
              ? cJSON_AddNumberToObject(object, key, copysign(hk_fit_rounded(fabs(value)), value))
@@ -57,7 +57,7 @@ static bool put_bool(cJSON *object, const char *key, bool value) {
   return cJSON_AddBoolToObject(object, key, value);
 }
 
-/* A new last element of the array; NULL when out of memory. */
+/* Appends an empty object to the array and returns it; NULL: out of memory. */
 static cJSON *append(cJSON *array) {
   cJSON *object = cJSON_CreateObject();
   if (object && cJSON_AddItemToArray(array, object)) return object;
@@ -132,7 +132,7 @@ static bool put_load(cJSON *list, const hk_load *load, const hk_summary *s) {
          put(object, "low", s->low) && put(object, "high", s->high);
 }
 
-/* A series that never had a round has nothing to say. */
+/* A series without a round that did not fail is left out. */
 static bool put_one_series(cJSON *list, const hk_series *series) {
   if (series->rounds == 0 && !series->failed) return true;
   cJSON *object = cJSON_AddObjectToObject(list, series->probe.name);

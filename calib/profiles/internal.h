@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Inside calib only: what the files that keep profiles share. */
+/* Private to calib: functions that the files of calib/profiles share. */
 #ifndef HK_CALIB_PROFILES_INTERNAL_H
 #define HK_CALIB_PROFILES_INTERNAL_H
 
 #include "calib/profiles/profiles.h"
 
-/* The member of a profile's document that profiles.h describes. */
+/* Key of the calibration in a profile's document (hk_profiles_document). */
 #define HK_CALIBRATION "calibration"
 
-/* "2026-11-21T09:30:00Z", now. */
+/* The current time, UTC: "2026-11-21T09:30:00Z". */
 void hk_profile_now(char text[32]);
-/* HK_INPUT for a name by which --machine could never find the profile. */
+/* HK_INPUT for a name that --machine takes for a file or for a profile that ships with hocket, and
+ * for one that is empty, too long or not printable. */
 hk_status hk_profile_check_name(const char *name, hk_error *err);
 
 /* -- document.c -------------------------------------------------------------------------------- */
 
-/* "calibration" of a fit. The caller owns the result; NULL when out of memory. */
+/* The "calibration" of a fit. The caller owns the result; NULL: out of memory. */
 cJSON *hk_profile_calibration(const hk_profile_fit *fit, const hk_campaign *campaign,
                               const hk_fingerprint *f, bool quick, const char *made);
 
-/* What a list of profiles shows of this document, which is checked. `now` is when it was made
- * unless its calibration says. */
+/* Checks the document and fills the entry that a list of profiles shows. `now`: the time to enter
+ * if its calibration has no "made". */
 hk_status hk_profile_describe(const cJSON *document, const char *from, const char *now,
                               hk_profile_entry *entry, hk_error *err);
 
 /* -- profiles.c -------------------------------------------------------------------------------- */
 
-/* *document NULL if there is no profile of that name. */
+/* Sets *document to NULL if there is no profile of that name. The caller owns it. */
 hk_status hk_profile_read(hk_store *store, const char *name, cJSON **document, hk_error *err);
 
-/* Of the stored names and of `others`, the one nearest to `name`; "" when none is near. `store` may
- * be NULL. */
+/* The stored name or the name in `others` that is most similar to `name`; "" if none is similar.
+ * `store` may be NULL. */
 hk_status hk_profile_nearest(hk_store *store, char *const *others, size_t n_others,
                              const char *name, char nearest[96], hk_error *err);
 

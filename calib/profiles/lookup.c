@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* NAME|FILE of --machine: files and what ships, then the store. */
+/* Finds the NAME|FILE of --machine: a file, a profile that ships with hocket, or one of the store.
+ */
 #include <stdio.h>
 
 #include "calib/profiles/internal.h"
@@ -8,13 +9,13 @@
 
 #define MAX_PATH 4096
 
-/* Where a document came from, for messages about what is in it. */
+/* A document and its origin, which error messages name. */
 typedef struct {
   cJSON *document;
   char from[MAX_PATH];
 } found_profile;
 
-/* `unknown` says what hk_share_resolve, which knows only what ships, had against the name. */
+/* `unknown`: the error of hk_share_resolve, which knows files and what ships, but not the store. */
 static hk_status fail_unknown(hk_store *store, const char *name, const hk_error *unknown,
                               hk_error *err) {
   char **shipped, nearest[96] = "";
@@ -41,8 +42,8 @@ static hk_status look_in_store(const char *name, const hk_error *unknown, found_
   return status;
 }
 
-/* A file or a name that ships needs no store, not even a sound one: no profile of such a name is
- * kept there. */
+/* Files and names that ship are found without the store, so that a damaged store does not matter:
+ * no stored profile has such a name. */
 static hk_status look_up(const char *name, found_profile *found, hk_error *err) {
   *found = (found_profile){0};
   hk_error unknown = {0};

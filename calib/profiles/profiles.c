@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Profiles in the store: saving, importing, listing, reading, deleting. A profile and the run that
- * it rests on come and go together. */
+/* Saves, imports, lists, reads and deletes stored profiles. A profile's calibration run is deleted
+ * with it. */
 #include "calib/profiles/profiles.h"
 
 #include <math.h>
@@ -34,8 +34,9 @@ static hk_status find(hk_store *store, const char *name, profile_row *out, hk_er
   return status;
 }
 
-/* Takes a profile away, and the run it rests on unless that is `kept` or another profile's, too. */
-static hk_status drop(hk_store *store, const char *name, int64_t run, int64_t kept, hk_error *err) {
+/* Deletes a profile, and its run unless that is `kept` or belongs to another profile, too. */
+static hk_status delete_with_run(hk_store *store, const char *name, int64_t run, int64_t kept,
+                                 hk_error *err) {
   HK_TRY(hk_store_do(store, err, "DELETE FROM profile WHERE name = ?", "s", name));
   return hk_store_do(store, err,
                      "DELETE FROM run WHERE id = ?1 AND id <> ?2 AND NOT EXISTS "
@@ -43,7 +44,7 @@ static hk_status drop(hk_store *store, const char *name, int64_t run, int64_t ke
                      "ii", run, kept);
 }
 
-/* What is about to be kept. */
+/* A profile to be saved. */
 typedef struct {
   hk_profile_entry entry;
   char *document;
@@ -60,7 +61,7 @@ static hk_status write_profile(hk_store *store, const profile *p, hk_error *err)
                    "the store has a profile '%s' already, made %s; replace it with --replace, or "
                    "give the new one another --name",
                    e->name, old.made);
-  if (old.found) HK_TRY(drop(store, e->name, old.run, p->run, err));
+  if (old.found) HK_TRY(delete_with_run(store, e->name, old.run, p->run, err));
   HK_TRY(hk_store_do(store, err,
                      "INSERT INTO profile (name, description, made, origin, gpus, quick, accepted, "
                      "median_error_pct, p90_error_pct, run, document) "
@@ -71,7 +72,7 @@ static hk_status write_profile(hk_store *store, const profile *p, hk_error *err)
   return hk_store_do(store, err, "UPDATE run SET state = 'done' WHERE id = ?", "i", p->run);
 }
 
-static hk_status keep(hk_store *store, const cJSON *document, const char *from, const char *now,
+static hk_status save(hk_store *store, const cJSON *document, const char *from, const char *now,
                       int64_t run, bool replace, char *name, size_t size, hk_error *err) {
   profile p = {.run = run, .replace = replace};
   HK_TRY(hk_profile_describe(document, from, now, &p.entry, err));
@@ -85,7 +86,7 @@ static hk_status keep(hk_store *store, const cJSON *document, const char *from, 
   return status;
 }
 
-/* -- Keeping ----------------------------------------------------------------------------------- */
+/* -- Saving ------------------------------------------------------------------------------------ */
 
 static hk_status is_quick(hk_store *store, int64_t run, bool *quick, hk_error *err) {
   *quick = false;
@@ -112,7 +113,7 @@ hk_status hk_profiles_save(hk_store *store, const hk_profile_fit *fit, const hk_
   cJSON *calibration = hk_profile_calibration(fit, campaign, f, quick, now);
   hk_status status;
   if (document && calibration && cJSON_AddItemToObject(document, HK_CALIBRATION, calibration)) {
-    status = keep(store, document, "calibrate", now, run, replace, NULL, 0, err);
+    status = save(store, document, "calibrate", now, run, replace, NULL, 0, err);
   } else {
     cJSON_Delete(calibration);
     status = hk_fail_memory(err, sizeof *document, "a calibration");
@@ -125,7 +126,7 @@ hk_status hk_profiles_import(hk_store *store, const cJSON *document, bool replac
                              size_t size, hk_error *err) {
   char now[32];
   hk_profile_now(now);
-  return keep(store, document, "import", now, 0, replace, name, size, err);
+  return save(store, document, "import", now, 0, replace, name, size, err);
 }
 
 /* -- Listing ----------------------------------------------------------------------------------- */
@@ -155,7 +156,7 @@ static hk_status read_entry(hk_store *store, sqlite3_stmt *statement, hk_profile
   return HK_OK;
 }
 
-/* One entry more; `n` is a power of two or 0 whenever there is no room. */
+/* Reads one more entry. The list doubles in size whenever n is a power of two. */
 static hk_status append_entry(hk_store *store, sqlite3_stmt *statement, hk_profile_entry **entries,
                               size_t *n, hk_error *err) {
   if ((*n & (*n - 1)) == 0) {
@@ -188,13 +189,13 @@ hk_status hk_profiles_list(hk_store *store, hk_profile_entry **entries, size_t *
   return status;
 }
 
-/* -- One of them ------------------------------------------------------------------------------- */
+/* -- Reading and deleting ---------------------------------------------------------------------- */
 
-/* A document that no hocket would have kept: its own, but edited by hand or damaged. */
+/* A stored document is checked when it is saved: an invalid one was edited by hand or damaged. */
 static hk_status fail_document(hk_store *store, const char *name, hk_error *err) {
   return hk_fail_prefix(err,
-                        "profile '%s' of the store '%s' is damaged ('hocket machine delete' takes "
-                        "it away)",
+                        "profile '%s' of the store '%s' is damaged ('hocket machine delete' "
+                        "deletes it)",
                         name, hk_store_name(store));
 }
 
@@ -270,7 +271,7 @@ hk_status hk_profiles_document(hk_store *store, const char *name, cJSON **docume
 static hk_status delete_profile(hk_store *store, const char *name, hk_error *err) {
   profile_row row;
   HK_TRY(find(store, name, &row, err));
-  return row.found ? drop(store, name, row.run, 0, err) : fail_unknown(store, name, err);
+  return row.found ? delete_with_run(store, name, row.run, 0, err) : fail_unknown(store, name, err);
 }
 
 hk_status hk_profiles_delete(hk_store *store, const char *name, hk_error *err) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Profiles in the store: calibrations as they are measured, and what came of them. */
+/* The store of profiles: calibration runs with their samples, and the profiles made from them.
+ *
+ * A run is in the state "measuring" until its profile is saved; only such runs can be resumed. */
 #ifndef HK_CALIB_PROFILES_PROFILES_H
 #define HK_CALIB_PROFILES_PROFILES_H
 
@@ -11,10 +13,10 @@
 
 /* ---- A calibration under way ----------------------------------------------------------------- */
 
-/* A run of `calibrate`: its fingerprint, settings and samples, kept as they come. */
+/* A run of `calibrate`. Each sample is stored before the next is measured. */
 typedef struct {
   int64_t id;
-  char name[96];    /* of the profile that it is for */
+  char name[96];    /* of the profile that it will make */
   char started[32]; /* "2026-11-21T09:30:00Z" */
   char state[16];   /* "measuring", "done" */
   bool quick;
@@ -22,26 +24,27 @@ typedef struct {
   size_t samples;
 } hk_calibration_run;
 
+/* Adds a run in the state "measuring". HK_INPUT: the store cannot have a profile of that name. */
 hk_status hk_calibration_run_begin(hk_store *store, const char *name, bool quick,
                                    const hk_fingerprint *f, int64_t *id, hk_error *err);
-/* The latest run under that name (NULL: any) that is still "measuring", for --resume. HK_INPUT:
- * none, with what there is. */
+/* The latest run for that profile name (NULL: any) that is "measuring", for --resume. HK_INPUT if
+ * there is none; the error lists those of other names. */
 hk_status hk_calibration_run_unfinished(hk_store *store, const char *name, hk_calibration_run *run,
                                         hk_fingerprint *f, hk_error *err);
-/* All runs that are still "measuring", the latest first, without their fingerprints. The caller
- * frees *runs. */
+/* All runs that are "measuring", the latest first. The caller frees *runs. */
 hk_status hk_calibration_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
                                               hk_error *err);
-/* Deletes those under that name, with their samples. *n: how many there were. */
+/* Deletes the runs for that profile name that are "measuring", with their samples. *n: their
+ * number. */
 hk_status hk_calibration_runs_delete_unfinished(hk_store *store, const char *name, int64_t *n,
                                                 hk_error *err);
-/* One sample of all loads of a probe, committed before it returns; `seconds` is the run's so far.
- */
+/* Stores one round of a probe, a value for each load; committed on return. `seconds`: time that the
+ * run has measured for so far. HK_INPUT: the run is not "measuring" or has that round already. */
 hk_status hk_calibration_run_add_sample(hk_store *store, int64_t id, const char *probe,
                                         size_t round, int n_values, const double *values,
                                         double seconds, hk_error *err);
-/* Adds the run's samples to a campaign (hk_campaign_add), samples of probes that it has not
- * ignored. */
+/* Adds the run's samples to a campaign (hk_campaign_add). Samples of probes that the campaign does
+ * not have are ignored. */
 hk_status hk_calibration_run_load(hk_store *store, int64_t id, hk_campaign *campaign,
                                   hk_error *err);
 
@@ -56,12 +59,13 @@ typedef struct {
   double median_error_pct, p90_error_pct; /* of the replays; NAN: none */
 } hk_profile_entry;
 
-/* Keeps a fit under its machine's name, with quantities, segments, replays, a summary of each
- * series, fingerprint and run (0: none), and marks the run done; one transaction. A profile of that
- * name is replaced only with `replace`: HK_INPUT else. */
+/* Saves a fit under its machine's name with its calibration (see hk_profiles_document) and marks
+ * the run (0: none) as done, in one transaction. HK_INPUT if the store has a profile of that name
+ * and `replace` is false. */
 hk_status hk_profiles_save(hk_store *store, const hk_profile_fit *fit, const hk_campaign *campaign,
                            const hk_fingerprint *f, int64_t run, bool replace, hk_error *err);
-/* Keeps a profile file that somebody else made, whatever calibration it carries included. */
+/* Saves a profile document from a file, with its calibration if it has one. `name` receives its
+ * name. */
 hk_status hk_profiles_import(hk_store *store, const cJSON *document, bool replace, char *name,
                              size_t size, hk_error *err);
 /* Sorted by name. The caller frees *entries. */
@@ -75,38 +79,39 @@ hk_status hk_profiles_list(hk_store *store, hk_profile_entry **entries, size_t *
  *     "replays": [ {"probe", "load", "measured", "predicted", "error_pct"} ],
  *     "series": { PROBE: {"narrow", "loads": [ {"load", "unit", "n", "median", "mad", "low",
  *                 "high"} ]} or {"failed": why} } }
- * Numbers that there are not (an interval of few values) are null. HK_INPUT if there is no profile
- * of that name, with the nearest. The caller owns *document. */
+ * A number that does not exist, such as an interval of too few values, is null. HK_INPUT if there
+ * is no profile of that name; the error suggests the nearest. The caller owns *document. */
 hk_status hk_profiles_document(hk_store *store, const char *name, cJSON **document, hk_error *err);
 hk_status hk_profiles_delete(hk_store *store, const char *name, hk_error *err);
 
-/* NAME|FILE as --machine takes it: a file if it looks like one, a profile that ships if it has that
- * name (the store is then not even opened), else one of the store. A missing store is no error. */
+/* Reads the NAME|FILE of --machine: a file if it has a '/' or ends in ".json", else a profile that
+ * ships with hocket, else one of the store. The store is opened only in the last case; a store that
+ * does not exist counts as empty. */
 hk_status hk_profiles_machine(const char *name_or_file, hk_machine *machine, hk_error *err);
-/* The same as a document, with "calibration" if it has one. */
+/* The same as a document, with its "calibration" if it has one. The caller owns *document. */
 hk_status hk_profiles_load_document(const char *name_or_file, cJSON **document, hk_error *err);
 
-/* ---- Comparing two --------------------------------------------------------------------------- */
+/* ---- Comparing two profiles ------------------------------------------------------------------ */
 
 typedef struct {
-  char key[200]; /* quantity; where `probe`: "PROBE", or "PROBE: LOAD" if it has several */
+  char key[200]; /* of a quantity; if `probe`: "PROBE", or "PROBE: LOAD" if it has several loads */
   bool probe;
   double a, b;
-  double a_low, a_high, b_low, b_high; /* 95 % intervals; NAN: none known */
-  double change_pct;                   /* of b against a; INFINITY from 0 */
-  bool known;                          /* both have intervals */
-  bool outside;                        /* known, and the intervals do not meet */
+  double a_low, a_high, b_low, b_high; /* 95 % intervals; NAN: unknown */
+  double change_pct;                   /* 100 (b - a) / |a|; infinite if a is 0 and b is not */
+  bool known;                          /* both intervals are known */
+  bool outside;                        /* known, and the intervals do not overlap */
 } hk_profile_change;
 
 typedef struct {
   hk_profile_change *changes; /* quantities first, then probes */
   size_t n;
-  size_t compared, agreeing; /* quantities with intervals on both sides */
-  char fingerprint[600];     /* what differs, or who has none; "" for no difference */
+  size_t compared, agreeing; /* quantities with both intervals; of them, with overlapping ones */
+  char fingerprint[600];     /* differences, or which profile has none; "": equal */
 } hk_profile_diff;
 
-/* Of two documents, calibrated or not. Quantities: those that one of them calibrated or that
- * differ. Probes: those that both have. */
+/* Compares two documents, calibrated or not. Lists quantities that either calibrated or whose
+ * values differ, and the probes of both. */
 hk_status hk_profiles_diff(const cJSON *a, const cJSON *b, hk_profile_diff *diff, hk_error *err);
 void hk_profile_diff_free(hk_profile_diff *diff);
 

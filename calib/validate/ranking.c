@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Many plans at once: which to run, and whether the simulator puts them in the right order. */
+/* Ranking: selects plans to run, and judges whether the simulator predicts their order. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n, hk_ranking_v
   return HK_OK;
 }
 
-/* What no prediction can be blamed for. */
+/* Spread of the rounds of one plan: the part of the error that no prediction can avoid. */
 static hk_status judge_rounds(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
                               hk_error *err) {
   size_t found = 0;
@@ -96,7 +96,7 @@ static hk_status judge_errors(const hk_ranked_plan *plans, size_t n, hk_ranking_
   return judge_rounds(plans, n, verdict, err);
 }
 
-/* How many of the others are faster; of equal ones the earlier is. */
+/* Number of runs that are faster. Of equally fast runs, the earlier counts as faster. */
 static int rank_of(const hk_ranked_plan *runs, int n, int which) {
   int faster = 0;
   for (int i = 0; i < n; i++) {
@@ -153,9 +153,9 @@ hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_ver
   return judge_errors(plans, n, verdict, err);
 }
 
-/* -- Choosing ---------------------------------------------------------------------------------- */
+/* -- Selection of plans ------------------------------------------------------------------------ */
 
-/* A way to share out the subgroups: a policy's, or, without one, an even mixture. */
+/* How the routes of the subgroups are chosen: by a policy, or, without one, as an even mixture. */
 typedef struct {
   const hk_policy *policy;
   int stride; /* -1: auto */
@@ -171,7 +171,7 @@ typedef struct {
 #define MIXED(c, m) \
   { .cpu = c, .mapped = m }
 
-/* In this order, so that the first few differ most. */
+/* The first few differ most, for calls that ask for few plans. */
 static const schedule schedules[] = {
     POLICY(zero_offload, 0, -1),
     POLICY(streamed, 0, -1),
@@ -200,7 +200,8 @@ static const schedule schedules[] = {
 };
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
-/* Sizes that people choose are round, and so is what they get: kernels like whole cache lines. */
+/* Sizes are multiples of 4096 parameters, as users' settings are: kernels work on whole cache
+ * lines. */
 #define ROUND ((int64_t)4096)
 static int64_t rounded_up(int64_t n) {
   return (n + ROUND - 1) / ROUND * ROUND;
@@ -211,9 +212,10 @@ static const int pieces_of[] = {4, 1, 16};       /* a subgroup */
 static const int buffers_of[] = {4, 2, 8, 3};
 static const double cores_of[] = {0.75, 1, 0.5};
 enum { SUBGROUPS = 3, PIECES = 3, BUFFERS = 4, CORES = 3 };
-/* Every schedule meets every setting of each sort. */
+/* After so many rounds every schedule has had every value of each setting. */
 #define ROUNDS (SUBGROUPS * PIECES * BUFFERS * CORES)
 
+/* Sets the routes in the shares of the mixture, evenly spread over the subgroups. */
 static void mix(const schedule *s, hk_plan *plan) {
   snprintf(plan->policy, sizeof plan->policy, "mixed");
   double cpu = 0.5, mapped = 0.25;
@@ -232,8 +234,8 @@ static void mix(const schedule *s, hk_plan *plan) {
   }
 }
 
-/* The schedule's plan of a round. Settings turn with the schedule and the round, each sort at a
- * step of its own, so that neighbours differ in all of them. */
+/* The plan of a schedule for a turn. Each setting cycles through its values with `turn`, with an
+ * offset of its own, so that plans of successive turns differ in most settings. */
 static hk_status make_plan(const schedule *s, int turn, const hk_model *model,
                            const hk_machine *machine, hk_plan *plan, hk_error *err) {
   const int64_t subgroup = rounded_up(model->parameters / subgroups_of[turn % SUBGROUPS]);
@@ -261,8 +263,8 @@ static hk_status make_plan(const schedule *s, int turn, const hk_model *model,
   return HK_OK;
 }
 
-static hk_status fits(const hk_plan *plan, const hk_machine *machine, hk_bytes host_bytes,
-                      bool *yes, hk_error *err) {
+static hk_status check_fit(const hk_plan *plan, const hk_machine *machine, hk_bytes host_bytes,
+                           bool *yes, hk_error *err) {
   const hk_engine_options options = {0};
   hk_engine_memory memory;
   HK_TRY(hk_engine_measure(plan, &options, &memory, err));
@@ -277,8 +279,8 @@ static bool uses(const hk_plan *plan, hk_route route) {
   return totals[route] > 0;
 }
 
-/* Whether two plans come to the same work: what neither uses may differ. */
-static bool same(const hk_plan *a, const hk_plan *b) {
+/* Whether two plans do the same work. Settings that neither uses may differ. */
+static bool do_same_work(const hk_plan *a, const hk_plan *b) {
   if (a->runtime != b->runtime || a->n_subgroups != b->n_subgroups ||
       hk_plan_interleaves(a) != hk_plan_interleaves(b))
     return false;
@@ -292,21 +294,21 @@ static bool same(const hk_plan *a, const hk_plan *b) {
          (!uses(a, HK_ROUTE_STAGED) || a->buffers == b->buffers);
 }
 
-static bool known(const hk_plan *plan, const hk_plan *plans, size_t n) {
+static bool is_listed(const hk_plan *plan, const hk_plan *plans, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (same(plan, &plans[i])) return true;
+    if (do_same_work(plan, &plans[i])) return true;
   return false;
 }
 
-static hk_status choose(const hk_model *model, const hk_machine *machine, size_t least,
-                        hk_bytes host_bytes, hk_plan *plans, size_t *n, hk_error *err) {
+static hk_status select_plans(const hk_model *model, const hk_machine *machine, size_t least,
+                              hk_bytes host_bytes, hk_plan *plans, size_t *n, hk_error *err) {
   for (int turn = 0; turn < ROUNDS * SCHEDULES && *n < least; turn++) {
     const int s = turn % SCHEDULES, round = turn / SCHEDULES;
     hk_plan *plan = &plans[*n];
     bool good = false;
     HK_TRY(make_plan(&schedules[s], s + round, model, machine, plan, err));
-    hk_status status = fits(plan, machine, host_bytes, &good, err);
-    if (status == HK_OK && good && !known(plan, plans, *n))
+    hk_status status = check_fit(plan, machine, host_bytes, &good, err);
+    if (status == HK_OK && good && !is_listed(plan, plans, *n))
       ++*n;
     else
       hk_plan_free(plan);
@@ -326,7 +328,7 @@ hk_status hk_ranking_plans(const hk_model *model, const hk_machine *machine, siz
   *n = 0;
   *plans = calloc(least + 1, sizeof **plans);
   if (*plans == NULL) return hk_fail_memory(err, least * sizeof **plans, "plans");
-  const hk_status status = choose(model, machine, least, host_bytes, *plans, n, err);
+  const hk_status status = select_plans(model, machine, least, host_bytes, *plans, n, err);
   if (status == HK_OK) return HK_OK;
   for (size_t i = 0; i < *n; i++) hk_plan_free(&(*plans)[i]);
   free(*plans);
@@ -337,7 +339,7 @@ hk_status hk_ranking_plans(const hk_model *model, const hk_machine *machine, siz
 
 /* -- Titles ------------------------------------------------------------------------------------ */
 
-/* Appends; cut when full. */
+/* Appends to a string; text beyond `size` is cut off. */
 __attribute__((format(printf, 3, 4))) static void add(char *buffer, size_t size, const char *format,
                                                       ...) {
   const size_t used = strlen(buffer);

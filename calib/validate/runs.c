@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* From a row of a run table to a plan, and from the plan to the figures that the row measured. */
+/* Makes the plan that a row of a run table describes, and predicts the figures that it measured. */
 #include "calib/validate/runs.h"
 
 #include <math.h>
@@ -8,8 +8,8 @@
 
 #include "core/json.h"
 
-/* numactl binds to hardware threads, of which these CPUs have two a core; the CPU kernels gain
- * nothing from the second. */
+/* cores_per_rank counts hardware threads, to which numactl binds: two a core on these CPUs. The
+ * second thread of a core does not speed up CPU kernels. */
 #define THREADS_A_CORE 2
 
 static const char *const columns[] = {
@@ -34,7 +34,7 @@ double hk_run_measured(const hk_run *run, hk_run_figure figure) {
       [HK_RUN_after_step] = run->alloc_after_step_gb,
       [HK_RUN_peak_step] = run->peak_step_gb,
   };
-  /* A time or a size of 0 is a column that was filled in for want of a figure. */
+  /* Tables have 0 where a figure is missing. */
   return measured[figure] > 0 ? measured[figure] : NAN;
 }
 
@@ -45,7 +45,8 @@ static hk_status whole(const char *column, double value, double most, int64_t *o
     *out = (int64_t)value;
     return HK_OK;
   }
-  if (isnan(value)) return hk_fail(err, HK_INPUT, "column '%s': not known, but needed", column);
+  if (isnan(value))
+    return hk_fail(err, HK_INPUT, "column '%s': no value, but it is needed", column);
   return hk_fail(err, HK_INPUT, "column '%s': expected a whole number from 1 to %.0f, got %.15g",
                  column, most, value);
 }
@@ -57,8 +58,8 @@ static hk_status whole_int(const char *column, double value, int most, int *out,
   return HK_OK;
 }
 
-/* The shape as a config.json would give it, in the order in which Megatron-DeepSpeed registers its
- * tensors. hk_model_from_config checks the numbers. */
+/* Builds the model from the row's shape, written as a config.json. The layout "megatron" has the
+ * order in which Megatron-DeepSpeed registers tensors. hk_model_from_config checks the numbers. */
 static hk_status model_of(const hk_run *run, hk_model *model, hk_error *err) {
   char text[512];
   snprintf(text, sizeof text,
@@ -76,7 +77,7 @@ static hk_status model_of(const hk_run *run, hk_model *model, hk_error *err) {
 
 static hk_status job_of(const hk_run *run, hk_job *job, hk_error *err) {
   int dp = 0;
-  *job = (hk_job){.checkpoint_activations = true}; /* every published run recomputes */
+  *job = (hk_job){.checkpoint_activations = true}; /* all published runs do */
   HK_TRY(whole_int("dp", run->dp, HK_MOST_GPUS * HK_MOST_NODES, &dp, err));
   HK_TRY(whole_int("tp", run->tp, HK_MOST_GPUS, &job->tp, err));
   HK_TRY(whole_int("nodes", run->nodes, HK_MOST_NODES, &job->nodes, err));
@@ -86,7 +87,7 @@ static hk_status job_of(const hk_run *run, hk_job *job, hk_error *err) {
   const int64_t world = (int64_t)dp * job->tp;
   if (world % job->nodes != 0 || world / job->nodes > HK_MOST_GPUS)
     return hk_fail(err, HK_INPUT,
-                   "dp %d x tp %d ranks cannot be %d nodes of equally many, at most %d GPUs", dp,
+                   "dp %d x tp %d ranks do not divide into %d equal nodes of at most %d GPUs", dp,
                    job->tp, job->nodes, HK_MOST_GPUS);
   job->gpus = (int)(world / job->nodes);
   return HK_OK;
@@ -176,7 +177,7 @@ hk_status hk_run_case_predict(const hk_run_case *made, const hk_machine *machine
   figures[HK_RUN_after_fwd] = gib(m->after_forward);
   figures[HK_RUN_after_bwd] = gib(m->after_backward);
   figures[HK_RUN_after_step] = gib(m->after_update);
-  /* A memory report, of which one precedes backward, starts the allocator's peak afresh. */
+  /* The framework reports memory before backward, which resets the allocator's peak. */
   figures[HK_RUN_peak_bwd] = gib(m->peak_of[HK_PHASE_BACKWARD]);
   figures[HK_RUN_peak_step] = gib(m->peak_of[HK_PHASE_UPDATE]);
   hk_result_free(&result);

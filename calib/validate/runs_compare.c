@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Predicted against measured over a whole table: errors, their medians, and whether policies come
- * out in the right order. */
+/* Compares predictions with a run table: errors, their medians, and whether the predicted order of
+ * policies is the measured one. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +71,7 @@ static bool same(double a, double b) {
   return a == b || (isnan(a) && isnan(b));
 }
 
-/* Whether two runs differ in nothing but what a policy decides: offload_ratio, interleave, stride,
+/* Whether two runs differ at most in policy settings: offload_ratio, interleave, stride,
  * flush_async. */
 static bool same_but_policy(const hk_run *a, const hk_run *b) {
   return strcmp(a->machine, b->machine) == 0 && strcmp(a->source, b->source) == 0 &&
@@ -112,7 +112,7 @@ hk_run_order hk_tau(const hk_tau_tally *t) {
   if (decided > 0)
     order.tau = (double)(t->concordant - t->discordant) / sqrt(differ_measured * differ_predicted);
   else if (differ_measured > 0)
-    order.tau = 0; /* what was measured apart was never predicted apart */
+    order.tau = 0; /* measurements differ, but all predictions of these pairs are tied */
   return order;
 }
 
@@ -159,7 +159,7 @@ static hk_status judge_order(hk_run_comparison *c, hk_error *err) {
   return HK_OK;
 }
 
-/* -- The whole --------------------------------------------------------------------------------- */
+/* -- Comparison -------------------------------------------------------------------------------- */
 
 static hk_status find_medians(hk_run_comparison *c, hk_error *err) {
   double *errors = malloc(c->n * sizeof *errors);

@@ -18,11 +18,11 @@ typedef struct {
   const hk_plan *plan;
   const hk_validate_options *options;
   int steps, warm_up;
-  hk_machine machine; /* as the engine has it; owns nothing */
-  hk_graph graph;     /* the same, of the validation's */
+  hk_machine machine; /* without_python(); owns nothing */
+  hk_graph graph;     /* one_rank() of the validation's graph; owns nothing */
   hk_engine *engine;
   hk_trial *trial;
-  hk_backend *watch; /* of the device's free memory; NULL on the host backend */
+  hk_backend *watch; /* reads the device's free memory; NULL on the host backend */
   hk_bytes free_before;
   hk_timeline *timelines; /* [steps] */
   hk_ns *update;          /* [steps] */
@@ -30,7 +30,7 @@ typedef struct {
 
 /* -- Running ----------------------------------------------------------------------------------- */
 
-/* What is free of the device's memory. */
+/* Free memory of the device. */
 static hk_status device_free(const session *s, hk_bytes *bytes, hk_error *err) {
   hk_device_info info;
   HK_TRY(s->options->ops->info(s->watch, &info, err));
@@ -38,8 +38,8 @@ static hk_status device_free(const session *s, hk_bytes *bytes, hk_error *err) {
   return HK_OK;
 }
 
-/* Opened before the engine, so that the process's context is not counted. Devices of the host
- * backend have memory of their own each: there is nothing to watch. */
+/* Opened before the engine, so that the memory of the process's context is not counted. Each handle
+ * of the host backend has memory of its own: one handle cannot observe another's. */
 static hk_status open_watch(session *s, hk_error *err) {
   const hk_validate_options *o = s->options;
   if (strcmp(o->ops->name, hk_backend_host.name) == 0) return HK_OK;
@@ -84,14 +84,15 @@ static hk_status take_steps(session *s, hk_error *err) {
   return HK_OK;
 }
 
-/* -- What came of it --------------------------------------------------------------------------- */
+/* -- Results ----------------------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b) {
   const double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
-/* Keeps the timeline of the step with the lower median. */
+/* Moves the times, and the timeline of the step with the median time (the lower one of two), to
+ * out. */
 static hk_status keep_times(session *s, hk_validation *out, hk_error *err) {
   const size_t n = (size_t)s->steps;
   out->update_ms = malloc(n * sizeof *out->update_ms);
@@ -106,8 +107,7 @@ static hk_status keep_times(session *s, hk_validation *out, hk_error *err) {
   return HK_OK;
 }
 
-/* After the steps, when the trial's buffer has been given back; what the engine took is still
- * there. */
+/* Called after the trial has freed its buffer, while the engine still holds its memory. */
 static hk_status measure_memory(const session *s, const hk_memory_report *predicted,
                                 hk_validation *out, hk_error *err) {
   const hk_engine_memory taken = hk_engine_memory_taken(s->engine);
@@ -124,7 +124,8 @@ static hk_status measure_memory(const session *s, const hk_memory_report *predic
 
 /* -- Predicting -------------------------------------------------------------------------------- */
 
-/* Each GPU has one for copies to it and one for copies from it. */
+/* Number of the copy engine from 1: each GPU has one for copies in and one for copies out. 0: no
+ * copy, or copies do not queue. */
 static int32_t engine_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {
   const unsigned engine = hk_demand_of(graph, op, machine).engine;
   if (engine == 0 || machine->copies_at_once.value >= 2) return 0;
@@ -141,20 +142,20 @@ hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_co
     hk_op_cost *cost = &(*costs)[i];
     hk_time_alone(graph, op, machine, &cost->latency, &cost->alone);
     cost->engine = engine_of(graph, op, machine);
-    /* See docs/simulator.md: a lane's copy out behind its copy in. */
+    /* A copy out first passes the queue of its GPU's engine for copies in (docs/simulator.md). */
     cost->first = cost->engine > 0 && cost->engine % 2 == 0 ? cost->engine - 1 : 0;
   }
   return HK_OK;
 }
 
-/* What the engine does of DeepSpeed's step is its operations, not what its Python does between. */
+/* The engine runs the operations of DeepSpeed's step without the overhead of its Python code. */
 static hk_machine without_python(const hk_machine *machine) {
   hk_machine m = *machine;
   m.step_overhead.value = m.subgroup_overhead.value = 0;
   return m;
 }
 
-/* Whatever job the plan is for, the engine is one rank and has the machine to itself. */
+/* The engine runs one rank, alone on the machine, whatever job the plan is for. */
 static hk_graph one_rank(const hk_graph *graph) {
   hk_graph alone = *graph;
   alone.host_base /= (hk_bytes)graph->ranks * graph->multiplicity;
@@ -185,7 +186,7 @@ static hk_status compare(const session *s, const hk_timeline *measured, hk_valid
   return status;
 }
 
-/* -- All of it --------------------------------------------------------------------------------- */
+/* -- Validation -------------------------------------------------------------------------------- */
 
 static hk_status validate(session *s, const hk_machine *machine, hk_validation *out,
                           hk_error *err) {
@@ -224,8 +225,8 @@ hk_status hk_validate_plan(const hk_plan *plan, const hk_machine *machine,
   return status;
 }
 
-static hk_status judge(session *s, const hk_timeline *measured, const hk_machine *machine,
-                       hk_validation *out, hk_error *err) {
+static hk_status compare_stored(session *s, const hk_timeline *measured, const hk_machine *machine,
+                                hk_validation *out, hk_error *err) {
   hk_memory_report unused;
   HK_TRY(predict(s, machine, out, &unused, err));
   HK_TRY(compare(s, measured, out, err));
@@ -240,7 +241,7 @@ hk_status hk_validate_again(const hk_plan *plan, const hk_timeline *measured,
                             const hk_machine *machine, hk_validation *out, hk_error *err) {
   memset(out, 0, sizeof *out);
   session s = {.plan = plan};
-  const hk_status status = judge(&s, measured, machine, out, err);
+  const hk_status status = compare_stored(&s, measured, machine, out, err);
   if (status != HK_OK) hk_validation_free(out);
   return status;
 }
@@ -269,7 +270,7 @@ double hk_validation_median_ms(const hk_validation *v) {
   return hk_median(v->update_ms, (size_t)v->steps);
 }
 
-/* -- Whose profile it is ----------------------------------------------------------------------- */
+/* -- Machine and age of a profile -------------------------------------------------------------- */
 
 static hk_status check_fingerprint(const cJSON *calibration, const char *name,
                                    const hk_fingerprint *here, hk_error *err) {
@@ -278,7 +279,7 @@ static hk_status check_fingerprint(const cJSON *calibration, const char *name,
   char differences[600];
   HK_TRY(hk_json_object(calibration, "fingerprint", &object, err));
   HK_TRY(hk_fingerprint_from_json(object, &of, err));
-  mine.gpus = -1; /* one rank runs on one of them, however many were probed */
+  mine.gpus = -1; /* unknown, so not compared: validation uses one GPU */
   if (hk_fingerprint_compare(&of, &mine, differences, sizeof differences) == 0) return HK_OK;
   return hk_fail(err, HK_INPUT, "profile '%s' is of another machine: %s", name, differences);
 }
@@ -307,8 +308,9 @@ hk_status hk_validate_profile(const cJSON *document, const hk_fingerprint *here,
   HK_TRY(hk_json_string(document, "name", &name, err));
   const cJSON *calibration = cJSON_GetObjectItemCaseSensitive(document, "calibration");
   if (!cJSON_IsObject(calibration))
-    return hk_fail(err, HK_INPUT,
-                   "profile '%s' was not calibrated: nothing says of which machine it is", name);
+    return hk_fail(
+        err, HK_INPUT,
+        "profile '%s' was not calibrated: it does not name the machine it was measured on", name);
   hk_status status = check_fingerprint(calibration, name, here, err);
   if (status == HK_OK && max_age_s > 0) status = check_age(calibration, name, max_age_s, err);
   return status;
