@@ -116,7 +116,7 @@ static void set_beside_reads(hk_draft *draft) {
     hk_ratios_add(&in, while_reading(kept_in, reading) / (kept_pull / reading),
                   hypot(hk_series_error(s, h2d), hk_series_error(s, pull)));
   }
-  if (out.n == 0) return; /* the list's defaults */
+  if (out.n == 0) return; /* both keep their defaults */
   hk_draft_set(draft, &m->d2h_beside_reads, HK_ORIGIN_MEASURED, hk_ratios_mean(&out),
                "copies out beside copies in, pulls and AdamW, %.2f to %.2f of pcie.d2h", out.least,
                out.most);
@@ -167,14 +167,15 @@ static void set_launch_beside(hk_draft *draft, hk_quantity *quantity, bool copie
     hk_draft_set(
         draft, quantity, HK_ORIGIN_MEASURED,
         (hk_estimate){fmax(longer, 0), fmax(longer - error, 0), fmax(longer + error, 0), 1},
-        "an update of %.3g parameters takes %.1f us there and %.1f with the link to itself", work,
+        "an update of %.3g parameters takes %.1f us there and %.1f us without other traffic", work,
         beside / 1e3, alone / 1e3);
   }
 }
 
 /* -- Updates beside copies --------------------------------------------------------------------- */
 
-/* Of large updates, whose bytes' time is nearly all of theirs. */
+/* Share of its memory bandwidth that a kernel keeps beside one copy, from large updates:
+ *   kept = bytes / bandwidth alone / (measured time - start) */
 static void set_beside_copy(hk_draft *draft, hk_quantity *quantity, hk_load_kind copy) {
   const hk_machine *m = &draft->machine;
   for (size_t i = 0; i < draft->campaign->n; i++) {

@@ -67,7 +67,7 @@ bool hk_draft_has_sizes(const hk_draft *draft, const hk_load *load) {
 typedef struct {
   const hk_series **series; /* one kernel alone, with the profile's chunk and piece */
   size_t n;
-  const hk_machine *machine; /* as far as it is known */
+  const hk_machine *machine; /* the draft's, for the start of an operation */
   double ceiling;            /* parameters a second; INFINITY: none */
   double saturated, n0;
   hk_unknown unknowns[3]; /* saturated, n0 and, if it is fitted, the ceiling */
@@ -184,7 +184,7 @@ static pairs find_pairs(const hk_draft *draft) {
 /* If pairs scatter by more than their errors (chi > 1), the interval is wider by sqrt(chi). */
 static void set_operation(hk_draft *draft) {
   const pairs p = find_pairs(draft);
-  if (p.n == 0) return; /* the list's default */
+  if (p.n == 0) return; /* it keeps its default */
   const double mean = p.costs / p.weights;
   const double chi = p.n > 1 ? (p.squares - mean * p.costs) / (double)(p.n - 1) : 1;
   const double reach = HK_HALF_INTERVAL * sqrt(fmax(1, chi) / p.weights);

@@ -26,11 +26,11 @@ typedef struct {
   const hk_campaign *campaign;
   const hk_fingerprint *fingerprint;
   const char *name, *description, *date; /* hk_profile_fit_options */
-  hk_machine machine;        /* as far as it is known; borrows `how` of the quantities as sources */
-  hk_calibrated *quantities; /* parallel to hk_quantity_list; value NAN: not known yet; interval
-                                NAN: none (defaults) */
+  hk_machine machine;        /* values so far; its sources point to `how` of the quantities */
+  hk_calibrated *quantities; /* in the order of hk_quantity_list; value NAN: not set yet;
+                                interval NAN: none (defaults) */
   size_t n_quantities;
-  int64_t chunk, piece; /* of the CPU kernels that the profile describes; 0: not known yet */
+  int64_t chunk, piece; /* of the CPU kernels that the profile describes; 0: not set yet */
   hk_profile_fit *fit;  /* takes the segments */
   hk_error *err;
 } hk_draft;
@@ -124,8 +124,7 @@ typedef struct hk_replays hk_replays;
 hk_status hk_replays_open(const hk_series *const *series, size_t n, const size_t *offsets,
                           size_t n_varied, hk_replays **out, hk_error *err);
 void hk_replays_close(hk_replays *replays); /* may be NULL */
-/* `variants` machines, at most HK_MOST_VARIANTS. `out`: for each machine, the loads of all series.
- */
+/* At most HK_MOST_VARIANTS machines. `out`: for each machine, the loads of all series. */
 hk_status hk_replays_at(hk_replays *replays, const hk_machine *machines, size_t variants,
                         double *out, hk_error *err);
 

@@ -140,7 +140,7 @@ static hk_status set_copy(hk_draft *draft, hk_load_kind kind, hk_quantity *rate,
                           hk_quantity *latency, double besides) {
   copied c;
   HK_TRY(fit_sizes(draft, kind, &c));
-  if (c.probes == 0) return HK_OK; /* the list's default */
+  if (c.probes == 0) return HK_OK; /* both keep their defaults */
   hk_draft_set(draft, rate, HK_ORIGIN_MEASURED, c.rate, "%s", c.how);
   c.line.latency_ns = fmax(0, c.line.latency_ns - besides);
   if (c.line.sizes > 1)
@@ -184,7 +184,7 @@ static void set_launch(hk_draft *draft, const copied *kernels) {
 static void set_hop(hk_draft *draft) {
   size_t at = 0;
   const hk_series *s = hk_draft_alone(draft, HK_LOAD_HOP, &at);
-  if (!s) return; /* the list's default */
+  if (!s) return; /* it keeps its default */
   hk_draft_set(draft, &draft->machine.gpu_hop, HK_ORIGIN_MEASURED,
                hk_estimate_median(&s->summary[0], 1),
                "copies in, kernels and copies out that wait for each other");
@@ -211,7 +211,7 @@ static void set_pull(hk_draft *draft) {
   size_t at = 0;
   for (const hk_series *s; (s = hk_draft_alone(draft, HK_LOAD_PULL, &at));)
     if (!large || s->probe.loads[0].chunk > large->probe.loads[0].chunk) large = s;
-  if (!large) return; /* the list's default */
+  if (!large) return; /* it keeps its default */
   hk_draft_set(draft, &draft->machine.pull, HK_ORIGIN_MEASURED,
                launched(draft, hk_estimate_median(&large->summary[0], 1),
                         (double)large->probe.loads[0].chunk, 1),

@@ -82,8 +82,7 @@ const char *hk_region_probes(const hk_region *r, char *text, size_t size) {
   return text;
 }
 
-/* -- Host memory with copies and kernels at once ------------------------------------------------
- */
+/* -- Contention for host memory ---------------------------------------------------------------- */
 
 /* Windows with copies and CPU kernels of the profile's sizes, and windows of large copies alone,
  * whose sum the capacity must allow, too. */

@@ -39,8 +39,7 @@ hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values);
 /* Six significant digits. Standard errors are far above 1e-6, and short numbers are readable. */
 double hk_fit_rounded(double value);
 
-/* -- table_fit_residuals.c ----------------------------------------------------------------------
- */
+/* -- table_fit_residuals.c --------------------------------------------------------------------- */
 
 /* ln(predicted / measured) of every residual for `variants` settings of the n parameters: from
  * values[v * n + j] to out[v * n_residuals + i]. */

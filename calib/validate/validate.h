@@ -35,8 +35,7 @@ typedef struct {
 } hk_validation;
 
 /* Simulates the plan and runs it. Errors of the engine are passed on; if a step fails, the error
- * names the operation and nothing is compared. Free with hk_validation_free, safe on a zeroed one.
- */
+ * names the operation and nothing is compared. Free with hk_validation_free (zeroed: no effect). */
 hk_status hk_validate_plan(const hk_plan *plan, const hk_machine *machine,
                            const hk_validate_options *options, hk_validation *out, hk_error *err);
 /* The predicted time of the update phase, as in hk_validate_plan. */
@@ -51,14 +50,12 @@ void hk_validation_free(hk_validation *validation);
 double hk_validation_median_ms(const hk_validation *validation);
 
 /* Checks that a profile document was calibrated on this machine. HK_INPUT if its fingerprint
- * differs (the error lists the differences) or is missing, or if `max_age_s` > 0 and it is older.
- */
+ * differs (the error lists how) or is missing, or if `max_age_s` > 0 and the profile is older. */
 hk_status hk_validate_profile(const cJSON *document, const hk_fingerprint *here, double max_age_s,
                               hk_error *err);
 
 /* Latency, time alone and copy engine of every operation of a graph. The copy engine is 0 on
- * machines whose copies_at_once is 2 or more: copies do not queue there. The caller frees *costs.
- */
+ * machines whose copies_at_once is 2 or more: copies do not queue. The caller frees *costs. */
 hk_status hk_op_costs(const hk_graph *graph, const hk_machine *machine, hk_op_cost **costs,
                       hk_error *err);
 
