@@ -103,7 +103,7 @@ static hk_status read_times(const cJSON *entry, hk_ranked_plan *out, hk_error *e
 
 static hk_status check_timeline(const hk_loaded_timeline *kept, const char *title, hk_error *err) {
   char own[sizeof((hk_ranked_plan *)0)->title];
-  hk_ranking_title(&kept->plan, own, sizeof own);
+  hk_ranked_plan_title(&kept->plan, own, sizeof own);
   if (kept->kept.measured && kept->kept.phases == HK_EXPAND_UPDATE && strcmp(own, title) == 0)
     return HK_OK;
   return hk_fail(
@@ -118,7 +118,7 @@ static hk_status predict(judging *j, const hk_loaded_timeline *kept, hk_ranked_p
   hk_validation v;
   HK_TRY(check_timeline(kept, out->title, err));
   HK_TRY(hk_validate_again(&kept->plan, &kept->timeline, &j->machine, &v, err));
-  hk_ranking_note(&kept->plan, &v, out);
+  hk_ranked_plan_fill(&kept->plan, &v, out);
   hk_validation_free(&v);
   return HK_OK;
 }
@@ -165,7 +165,7 @@ static hk_status gather(judging *j, size_t first, hk_error *err) {
       return hk_fail(err, HK_INPUT, "'%s' has more than %d runs", j->runs[i].title, HK_MOST_ROUNDS);
     same[n++] = j->runs[i];
   }
-  j->ranked[j->n++] = n == 1 ? same[0] : hk_ranking_median(same, n);
+  j->ranked[j->n++] = n == 1 ? same[0] : hk_ranked_plan_median(same, n);
   return HK_OK;
 }
 

@@ -59,17 +59,17 @@ static hk_status measure_one(ranking *r, const hk_validate_options *options, hk_
   const hk_plan *plan = &r->plans[number];
   hk_ranked_plan *runs = &r->runs[number * (size_t)r->rounds], *out = &runs[round];
   hk_validation v;
-  hk_ranking_title(plan, out->title, sizeof out->title);
+  hk_ranked_plan_title(plan, out->title, sizeof out->title);
   if (hk_validate_plan(plan, &r->profile.machine, options, &v, err) != HK_OK)
     return hk_fail_prefix(err, "plan %zu (%s)", number + 1, out->title);
-  hk_ranking_note(plan, &v, out);
+  hk_ranked_plan_fill(plan, &v, out);
   hk_engine_validation kept = {.plan = plan, .profile = &r->profile, .validation = &v};
   const hk_status status = hk_store_validation(r->store, &kept, err);
   hk_validation_free(&v);
   HK_TRY(status);
   out->predicted_id = kept.predicted_id;
   out->measured_id = kept.measured_id;
-  r->ranked[number] = hk_ranking_median(runs, (int)round + 1);
+  r->ranked[number] = hk_ranked_plan_median(runs, (int)round + 1);
   r->n_runs++;
   if (round == 0) r->n++;
   return HK_OK;
@@ -136,7 +136,8 @@ static hk_status choose_plans(ranking *r, hk_error *err) {
   const hk_available_memory memory = hk_available_memory_read("");
   const double share = args->backend == 0 ? ROOM_SHARE : HOST_ROOM_SHARE;
   const hk_bytes room = (hk_bytes)(share * (double)hk_available_memory_bytes(&memory));
-  return hk_ranking_plans(&r->model, &r->profile.machine, least, room, &r->plans, &r->n_plans, err);
+  return hk_ranked_plans_choose(&r->model, &r->profile.machine, least, room, &r->plans, &r->n_plans,
+                                err);
 }
 
 static hk_status answer(const ranking *r, hk_error *err) {

@@ -30,7 +30,7 @@ static void put_plan(const hk_ranked_plan *p, cJSON *object, bool *ok) {
   hk_put_number(object, "measured_timeline", (double)p->measured_id, ok);
 }
 
-static cJSON *json_of(const hk_measured_ranking *r, const hk_ranking_verdict *v, bool *ok) {
+static cJSON *json_of(const hk_measured_ranking *r, const hk_ranked_plans_verdict *v, bool *ok) {
   cJSON *root = hk_emit_begin("hocket.ranking/1", ok);
   hk_put_string(root, "model", r->model, ok);
   hk_put_string(root, "profile", r->profile, ok);
@@ -67,14 +67,14 @@ static cJSON *json_of(const hk_measured_ranking *r, const hk_ranking_verdict *v,
   return root;
 }
 
-static hk_status print_json(const hk_measured_ranking *r, const hk_ranking_verdict *v,
+static hk_status print_json(const hk_measured_ranking *r, const hk_ranked_plans_verdict *v,
                             hk_error *err) {
   bool ok = true;
   cJSON *root = json_of(r, v, &ok);
   return hk_emit_print(root, ok, err);
 }
 
-static void print_lanes(const hk_ranking_verdict *v) {
+static void print_lanes(const hk_ranked_plans_verdict *v) {
   if (isnan(v->median_lane_pct)) return;
   printf(
       "errors of lanes' busy times: %.1f %% (median), %.1f %% (worst), over lanes busy 1 %% or "
@@ -90,7 +90,7 @@ static void print_lanes(const hk_ranking_verdict *v) {
   puts("");
 }
 
-static hk_status print_text(const hk_measured_ranking *r, const hk_ranking_verdict *v,
+static hk_status print_text(const hk_measured_ranking *r, const hk_ranked_plans_verdict *v,
                             hk_error *err) {
   static const hk_column columns[] = {{"plan", HK_WRAP},
                                       {"predicted ms", HK_RIGHT},
@@ -129,7 +129,7 @@ static hk_status print_text(const hk_measured_ranking *r, const hk_ranking_verdi
 }
 
 static hk_status save(const hk_args *args, const char *command, const hk_measured_ranking *r,
-                      const hk_ranking_verdict *v, hk_error *err) {
+                      const hk_ranked_plans_verdict *v, hk_error *err) {
   bool ok = true;
   if (args->output == NULL) return HK_OK;
   cJSON *root = json_of(r, v, &ok);
@@ -144,8 +144,8 @@ static hk_status save(const hk_args *args, const char *command, const hk_measure
 
 hk_status hk_print_ranking(const hk_args *args, const char *command,
                            const hk_measured_ranking *ranked, hk_error *err) {
-  hk_ranking_verdict v;
-  HK_TRY(hk_ranking_judge(ranked->plans, ranked->n, &v, err));
+  hk_ranked_plans_verdict v;
+  HK_TRY(hk_ranked_plans_judge(ranked->plans, ranked->n, &v, err));
   HK_TRY(args->json ? print_json(ranked, &v, err) : print_text(ranked, &v, err));
   HK_TRY(hk_emit_flush(err));
   return save(args, command, ranked, &v, err);

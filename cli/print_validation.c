@@ -72,7 +72,7 @@ static void put_bytes(cJSON *object, const hk_pair *pair, bool *ok) {
 static void put_settings(const hk_args *args, const hk_engine_validation *v, cJSON *root,
                          bool *ok) {
   char title[160];
-  hk_put_string(root, "plan", hk_ranking_title(v->plan, title, sizeof title), ok);
+  hk_put_string(root, "plan", hk_ranked_plan_title(v->plan, title, sizeof title), ok);
   hk_put_string(root, "model", v->plan->model.name, ok);
   hk_put_string(root, "policy", v->plan->policy, ok);
   hk_put_string(root, "runtime", hk_runtime_name(v->plan->runtime), ok);
@@ -132,7 +132,7 @@ static void bytes_row(hk_table *table, const char *what, const hk_pair *pair) {
 static void print_heading(const hk_engine_validation *v) {
   char title[160];
   const hk_validation *r = v->validation;
-  printf("%s: %s\n", v->plan->model.name, hk_ranking_title(v->plan, title, sizeof title));
+  printf("%s: %s\n", v->plan->model.name, hk_ranked_plan_title(v->plan, title, sizeof title));
   printf("profile %s, calibrated %s; update %.3f ms (%.3f to %.3f) over %d steps\n\n",
          v->profile->machine.name, made_of(v)[0] != '\0' ? made_of(v) : "never",
          hk_validation_median_ms(r), r->update_ms[0], r->update_ms[r->steps - 1], r->steps);

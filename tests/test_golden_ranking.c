@@ -33,7 +33,7 @@ static choice choose(size_t n, hk_bytes host_bytes) {
   choice c = {0};
   must(hk_model_load(MODEL, &model, &err), &err);
   hk_machine machine = machine_of(CHOSEN_BY);
-  must(hk_ranking_plans(&model, &machine, n, host_bytes, &c.plans, &c.n, &err), &err);
+  must(hk_ranked_plans_choose(&model, &machine, n, host_bytes, &c.plans, &c.n, &err), &err);
   assert_int_equal(c.n, n);
   hk_machine_free(&machine);
   hk_model_free(&model);
@@ -41,8 +41,8 @@ static choice choose(size_t n, hk_bytes host_bytes) {
 }
 
 /* Of the plans that the file has, in its order. */
-static hk_ranking_verdict predicted_anew(const cJSON *measured, const choice *c,
-                                         const hk_machine *machine) {
+static hk_ranked_plans_verdict predicted_anew(const cJSON *measured, const choice *c,
+                                              const hk_machine *machine) {
   hk_error err = {0};
   hk_ranked_plan ranked[64] = {0};
   assert_true(c->n <= sizeof ranked / sizeof *ranked);
@@ -51,15 +51,15 @@ static hk_ranking_verdict predicted_anew(const cJSON *measured, const choice *c,
     const char *title = NULL;
     hk_ns update = 0;
     must(hk_json_string(entry, "plan", &title, &err), &err);
-    hk_ranking_title(&c->plans[i], ranked[i].title, sizeof ranked[i].title);
+    hk_ranked_plan_title(&c->plans[i], ranked[i].title, sizeof ranked[i].title);
     assert_string_equal(ranked[i].title, title);
     must(hk_json_double(entry, "measured_ms", 0, 1e6, &ranked[i].measured_ms, &err), &err);
     must(hk_validate_predict(&c->plans[i], machine, &update, &err), &err);
     ranked[i].predicted_ms = hk_ms(update);
     ranked[i].gpu_memory_error_pct = NAN;
   }
-  hk_ranking_verdict verdict;
-  must(hk_ranking_judge(ranked, c->n, &verdict, &err), &err);
+  hk_ranked_plans_verdict verdict;
+  must(hk_ranked_plans_judge(ranked, c->n, &verdict, &err), &err);
   return verdict;
 }
 
@@ -75,7 +75,7 @@ static void check(const char *ranking, const char *profile, limits limit) {
   must(hk_json_array(root, "plans", &plans, &err), &err);
   hk_machine machine = machine_of(profile);
   choice c = choose((size_t)cJSON_GetArraySize(plans), (hk_bytes)machine.host_memory.value);
-  const hk_ranking_verdict v = predicted_anew(plans, &c, &machine);
+  const hk_ranked_plans_verdict v = predicted_anew(plans, &c, &machine);
   print_message("%s: %.2f %% (median), %.2f %% (worst), tau %.3f, regret %.1f %%\n",
                 strrchr(ranking, '/') + 1, v.median_error_pct, v.worst_error_pct, v.tau,
                 v.regret_pct);

@@ -90,22 +90,22 @@ static void old_profiles_are_not_where_age_counts(void **state) {
 
 /* -- What a ranking is worth ------------------------------------------------------------------- */
 
-static hk_ranking_verdict judged(const double *predicted, const double *measured, size_t n) {
+static hk_ranked_plans_verdict judged(const double *predicted, const double *measured, size_t n) {
   hk_error err = {0};
   hk_ranked_plan plans[16] = {0};
-  hk_ranking_verdict verdict;
+  hk_ranked_plans_verdict verdict;
   for (size_t i = 0; i < n; i++) {
     plans[i].predicted_ms = predicted[i];
     plans[i].measured_ms = measured[i];
   }
-  must(hk_ranking_judge(plans, n, &verdict, &err), &err);
+  must(hk_ranked_plans_judge(plans, n, &verdict, &err), &err);
   return verdict;
 }
 
 static void rankings_are_judged(void **state) {
   (void)state;
   const double up[] = {1, 2, 3, 4}, down[] = {4, 3, 2, 1}, near[] = {1, 3, 2, 4};
-  hk_ranking_verdict v = judged(up, up, 4);
+  hk_ranked_plans_verdict v = judged(up, up, 4);
   assert_float_equal(v.tau, 1, 1e-12);
   assert_float_equal(v.regret_pct, 0, 1e-12);
   assert_float_equal(v.worst_error_pct, 0, 1e-12);
@@ -140,8 +140,8 @@ static void lanes_are_judged(void **state) {
       {.n_lanes = 1, .lanes = {{HK_LANE_CPU, -2}}},
   };
   for (size_t i = 0; i < 3; i++) plans[i].predicted_ms = plans[i].measured_ms = 1 + (double)i;
-  hk_ranking_verdict v;
-  must(hk_ranking_judge(plans, 3, &v, &err), &err);
+  hk_ranked_plans_verdict v;
+  must(hk_ranked_plans_judge(plans, 3, &v, &err), &err);
   assert_float_equal(v.lane_pct[HK_LANE_CPU], 2, 1e-12);
   assert_float_equal(v.lane_pct[HK_LANE_UP], 30, 1e-12);
   assert_true(isnan(v.lane_pct[HK_LANE_D2H]));
@@ -160,7 +160,7 @@ static hk_ranked_plan median_of(const double *times, int n) {
     runs[i].most_ms = times[i] + 2;
     runs[i].measured_id = i;
   }
-  const hk_ranked_plan median = hk_ranking_median(runs, n);
+  const hk_ranked_plan median = hk_ranked_plan_median(runs, n);
   assert_int_equal(median.rounds, n);
   for (int i = 0; i < n; i++) assert_true(median.round_ms[i] == times[i]);
   return median;
@@ -187,7 +187,7 @@ static void rounds_have_medians_of_lanes(void **state) {
       {.measured_ms = 7, .n_lanes = 2, .lanes = {{HK_LANE_CPU, -9}, {HK_LANE_UP, 4}}},
       {.measured_ms = 9, .n_lanes = 2, .lanes = {{HK_LANE_CPU, 3}, {HK_LANE_UP, 6}}},
       {.measured_ms = 6, .n_lanes = 1, .lanes = {{HK_LANE_CPU, 1}}}};
-  const hk_ranked_plan median = hk_ranking_median(runs, 3);
+  const hk_ranked_plan median = hk_ranked_plan_median(runs, 3);
   assert_true(median.measured_ms == 7);
   assert_int_equal(median.n_lanes, 2);
   assert_float_equal(median.lanes[0].error_pct, 1, 1e-12);
@@ -203,11 +203,11 @@ static void rounds_are_judged(void **state) {
                             {.rounds = 1, .round_ms = {7}},
                             {.rounds = 2, .round_ms = {3, 3}}};
   for (size_t i = 0; i < 4; i++) plans[i].predicted_ms = plans[i].measured_ms = 1 + (double)i;
-  hk_ranking_verdict v;
-  must(hk_ranking_judge(plans, 4, &v, &err), &err);
+  hk_ranked_plans_verdict v;
+  must(hk_ranked_plans_judge(plans, 4, &v, &err), &err);
   assert_float_equal(v.median_rounds_pct, 5, 1e-9);
   assert_float_equal(v.worst_rounds_pct, 10, 1e-9);
-  must(hk_ranking_judge(&plans[2], 1, &v, &err), &err);
+  must(hk_ranked_plans_judge(&plans[2], 1, &v, &err), &err);
   assert_true(isnan(v.median_rounds_pct) && isnan(v.worst_rounds_pct));
 }
 
@@ -216,9 +216,9 @@ static void what_cannot_be_judged(void **state) {
   hk_error err = {0};
   hk_ranked_plan plans[2] = {{.title = "a", .predicted_ms = 1, .measured_ms = 1},
                              {.title = "b", .predicted_ms = 1, .measured_ms = NAN}};
-  hk_ranking_verdict verdict;
-  assert_int_equal(hk_ranking_judge(plans, 0, &verdict, &err), HK_INPUT);
-  assert_int_equal(hk_ranking_judge(plans, 2, &verdict, &err), HK_INPUT);
+  hk_ranked_plans_verdict verdict;
+  assert_int_equal(hk_ranked_plans_judge(plans, 0, &verdict, &err), HK_INPUT);
+  assert_int_equal(hk_ranked_plans_judge(plans, 2, &verdict, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "(b)"));
 }
 
@@ -236,7 +236,7 @@ static choice chosen(const char *model, size_t least, hk_bytes host_bytes) {
   choice c = {0};
   must(hk_model_load(model, &c.model, &err), &err);
   must(hk_machine_load("h200-16c", &c.machine, &err), &err);
-  must(hk_ranking_plans(&c.model, &c.machine, least, host_bytes, &c.plans, &c.n, &err), &err);
+  must(hk_ranked_plans_choose(&c.model, &c.machine, least, host_bytes, &c.plans, &c.n, &err), &err);
   assert_true(c.n >= least);
   return c;
 }
@@ -335,7 +335,7 @@ static void plans_differ_and_fit(void **state) {
     must(hk_engine_measure(&c.plans[i], &options, &memory, &err), &err);
     assert_true(memory.host_pinned + memory.host_pageable <= room);
     assert_true((double)memory.device <= c.machine.gpu_memory.value);
-    hk_ranking_title(&c.plans[i], titles[i], sizeof titles[i]);
+    hk_ranked_plan_title(&c.plans[i], titles[i], sizeof titles[i]);
     for (size_t j = 0; j < i; j++) assert_string_not_equal(titles[i], titles[j]);
   }
   forget(&c);
@@ -364,7 +364,7 @@ static void too_few_fit(void **state) {
   size_t n = 1;
   must(hk_model_load("llama-2-7b", &model, &err), &err);
   must(hk_machine_load("h200-16c", &machine, &err), &err);
-  assert_int_equal(hk_ranking_plans(&model, &machine, 20, HK_GIB, &plans, &n, &err), HK_NO);
+  assert_int_equal(hk_ranked_plans_choose(&model, &machine, 20, HK_GIB, &plans, &n, &err), HK_NO);
   assert_non_null(strstr(err.message, "llama-2-7b"));
   assert_non_null(strstr(err.message, "of 20"));
   assert_null(plans);

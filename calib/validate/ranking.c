@@ -17,7 +17,7 @@ static int order_of(double a, double b) {
   return (a > b) - (a < b);
 }
 
-void hk_ranking_note(const hk_plan *plan, const hk_validation *v, hk_ranked_plan *out) {
+void hk_ranked_plan_fill(const hk_plan *plan, const hk_validation *v, hk_ranked_plan *out) {
   const hk_timeline_comparison *c = &v->comparison;
   out->predicted_ms = hk_ms(c->makespan.predicted);
   out->measured_ms = hk_validation_median_ms(v);
@@ -33,8 +33,8 @@ void hk_ranking_note(const hk_plan *plan, const hk_validation *v, hk_ranked_plan
   out->gpu_memory_error_pct = comparable ? v->gpu_memory.error_pct : NAN;
 }
 
-static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
-                             hk_error *err) {
+static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n,
+                             hk_ranked_plans_verdict *verdict, hk_error *err) {
   size_t lanes = 0;
   double *errors = malloc((n * HK_LANE_KIND_COUNT + 1) * sizeof *errors);
   if (errors == NULL) return hk_fail_memory(err, n * HK_LANE_KIND_COUNT * sizeof *errors, "lanes");
@@ -57,8 +57,8 @@ static hk_status judge_lanes(const hk_ranked_plan *plans, size_t n, hk_ranking_v
 }
 
 /* Spread of the rounds of one plan: the part of the error that no prediction can avoid. */
-static hk_status judge_rounds(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
-                              hk_error *err) {
+static hk_status judge_rounds(const hk_ranked_plan *plans, size_t n,
+                              hk_ranked_plans_verdict *verdict, hk_error *err) {
   size_t found = 0;
   double *spreads = malloc(n * sizeof *spreads);
   if (spreads == NULL) return hk_fail_memory(err, n * sizeof *spreads, "a ranking");
@@ -78,8 +78,8 @@ static hk_status judge_rounds(const hk_ranked_plan *plans, size_t n, hk_ranking_
   return HK_OK;
 }
 
-static hk_status judge_errors(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
-                              hk_error *err) {
+static hk_status judge_errors(const hk_ranked_plan *plans, size_t n,
+                              hk_ranked_plans_verdict *verdict, hk_error *err) {
   double *errors = malloc(n * sizeof *errors);
   if (errors == NULL) return hk_fail_memory(err, n * sizeof *errors, "a ranking");
   for (size_t i = 0; i < n; i++) {
@@ -115,7 +115,7 @@ static double median_of_lane(const hk_ranked_plan *runs, int n, hk_lane_kind kin
   return hk_median(errors, found);
 }
 
-hk_ranked_plan hk_ranking_median(const hk_ranked_plan *runs, int n) {
+hk_ranked_plan hk_ranked_plan_median(const hk_ranked_plan *runs, int n) {
   int median = 0;
   while (rank_of(runs, n, median) != (n - 1) / 2) median++;
   hk_ranked_plan out = runs[median];
@@ -130,9 +130,9 @@ hk_ranked_plan hk_ranking_median(const hk_ranked_plan *runs, int n) {
   return out;
 }
 
-hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
-                           hk_error *err) {
-  *verdict = (hk_ranking_verdict){0};
+hk_status hk_ranked_plans_judge(const hk_ranked_plan *plans, size_t n,
+                                hk_ranked_plans_verdict *verdict, hk_error *err) {
+  *verdict = (hk_ranked_plans_verdict){0};
   if (n == 0) return hk_fail(err, HK_INPUT, "there is no plan to rank");
   hk_tau_tally tally = {0};
   for (size_t i = 0; i < n; i++) {
@@ -323,8 +323,8 @@ static hk_status select_plans(const hk_model *model, const hk_machine *machine, 
                  least);
 }
 
-hk_status hk_ranking_plans(const hk_model *model, const hk_machine *machine, size_t least,
-                           hk_bytes host_bytes, hk_plan **plans, size_t *n, hk_error *err) {
+hk_status hk_ranked_plans_choose(const hk_model *model, const hk_machine *machine, size_t least,
+                                 hk_bytes host_bytes, hk_plan **plans, size_t *n, hk_error *err) {
   *n = 0;
   *plans = calloc(least + 1, sizeof **plans);
   if (*plans == NULL) return hk_fail_memory(err, least * sizeof **plans, "plans");
@@ -349,7 +349,7 @@ __attribute__((format(printf, 3, 4))) static void add(char *buffer, size_t size,
   va_end(values);
 }
 
-const char *hk_ranking_title(const hk_plan *plan, char *buffer, size_t size) {
+const char *hk_ranked_plan_title(const hk_plan *plan, char *buffer, size_t size) {
   int64_t totals[HK_ROUTE_COUNT], all = 0;
   hk_plan_route_totals(plan, totals);
   for (int r = 0; r < HK_ROUTE_COUNT; r++) all += totals[r];

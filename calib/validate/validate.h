@@ -69,7 +69,7 @@ typedef struct {
 } hk_lane_error;
 
 typedef struct {
-  char title[160];                  /* hk_ranking_title */
+  char title[160];                  /* hk_ranked_plan_title */
   double predicted_ms, measured_ms; /* medians of the update phase */
   double least_ms, most_ms;
   hk_lane_error lanes[HK_LANE_KIND_COUNT]; /* lanes busy for HK_BUSY_LANE of the makespan or more */
@@ -84,11 +84,11 @@ typedef struct {
  * such as barriers of 1 us, are not meaningful. */
 #define HK_BUSY_LANE 0.01
 /* Fills times, lanes and memory of a plan that was run; the caller sets title and ids. */
-void hk_ranking_note(const hk_plan *plan, const hk_validation *validation, hk_ranked_plan *out);
+void hk_ranked_plan_fill(const hk_plan *plan, const hk_validation *validation, hk_ranked_plan *out);
 /* Summary of n runs of one plan, 1 to HK_MOST_ROUNDS: the run with the median time, the lower one
  * if n is even. least_ms and most_ms cover all runs. Each lane's error is the median over the runs,
  * because a lane may be an outlier in the run with the median time. */
-hk_ranked_plan hk_ranking_median(const hk_ranked_plan *runs, int n);
+hk_ranked_plan hk_ranked_plan_median(const hk_ranked_plan *runs, int n);
 
 typedef struct {
   double tau;        /* Kendall's tau-b of predicted against measured */
@@ -101,18 +101,18 @@ typedef struct {
   double worst_gpu_memory_pct;                /* absolute; NAN: none is known */
   double median_rounds_pct, worst_rounds_pct; /* of 100 (slowest / fastest round of a plan - 1);
                                                  NAN: no plan was run twice */
-} hk_ranking_verdict;
+} hk_ranked_plans_verdict;
 
-hk_status hk_ranking_judge(const hk_ranked_plan *plans, size_t n, hk_ranking_verdict *verdict,
-                           hk_error *err);
+hk_status hk_ranked_plans_judge(const hk_ranked_plan *plans, size_t n,
+                                hk_ranked_plans_verdict *verdict, hk_error *err);
 
 /* `least` different plans for one GPU that fit on this machine and in `host_bytes` of host memory,
  * spread over policies, strides, ratios, buffers, subgroup and piece sizes and CPU threads.
  * Deterministic. The caller frees each with hk_plan_free and the array. HK_NO if fewer fit. */
-hk_status hk_ranking_plans(const hk_model *model, const hk_machine *machine, size_t least,
-                           hk_bytes host_bytes, hk_plan **plans, size_t *n, hk_error *err);
+hk_status hk_ranked_plans_choose(const hk_model *model, const hk_machine *machine, size_t least,
+                                 hk_bytes host_bytes, hk_plan **plans, size_t *n, hk_error *err);
 /* "interleave k=2 r=0.80, 64 x 105M, pieces 26M, 4 buffers, 12 threads": the settings in which the
  * plans of a ranking differ. Returns `buffer`. */
-const char *hk_ranking_title(const hk_plan *plan, char *buffer, size_t size);
+const char *hk_ranked_plan_title(const hk_plan *plan, char *buffer, size_t size);
 
 #endif
