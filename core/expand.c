@@ -226,6 +226,15 @@ static bool pulls_weights(const hk_plan *plan) {
   return plan->overlap == HK_OVERLAP_NONE || totals[HK_ROUTE_STAGED] > 0;
 }
 
+/* Whether a framework hands gradients over to the engine as it makes them: models that a document
+ * lists are trained so, and plans with an overlap. The framework then frees each at once; the
+ * engine keeps those of state on the GPU in an array, and sends the others through a few slots. */
+static bool hands_over(const hk_plan *plan, unsigned phases) {
+  const bool wanted = plan->overlap != HK_OVERLAP_NONE || plan->model.arch == HK_ARCH_LISTED;
+  return wanted && plan->runtime == HK_RUNTIME_HOCKET && hk_job_dp(&plan->job) == 1 &&
+         (phases & HK_EXPAND_TRAINING) != 0;
+}
+
 static hk_status build(const hk_plan *plan, unsigned phases, int iterations, bool folded,
                        hk_graph *graph, hk_error *err) {
   hk_error local = {0};
@@ -247,6 +256,7 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
                     .graph = graph,
                     .err = err,
                     .dp = hk_job_dp(job),
+                    .handed = hands_over(plan, phases),
                     .n_blocks = (int)plan->model.layers + 2};
   const size_t slots = (size_t)graph->ranks * HK_LANE_KIND_COUNT;
   x.blocks = calloc((size_t)x.n_blocks, sizeof *x.blocks);

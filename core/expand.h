@@ -51,6 +51,7 @@ typedef struct {
   hk_graph *graph;
   hk_error *err;
   int dp;
+  bool handed;           /* a framework hands gradients over as it makes them */
   hk_block_cost *blocks; /* layers + 2, in forward order */
   int n_blocks;
   hk_rank_memory *memory; /* [rank] */

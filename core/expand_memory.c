@@ -40,7 +40,8 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
     case HK_OP_BACKWARD:
       op->gpu_alloc = cost->workspace + cost->all_grad_bytes;
       op->gpu_free = cost->workspace + cost->activations + cost->gathered;
-      if (x->dp == 1) op->gpu_free += cost->all_grad_bytes - kept_grads(cost, op);
+      if (x->dp == 1) op->gpu_free += cost->all_grad_bytes;
+      if (x->dp == 1 && !x->handed) op->gpu_free -= kept_grads(cost, op);
       break;
     case HK_OP_REDUCE_SCATTER:
       op->gpu_free = cost->all_grad_bytes - kept_grads(cost, op);
@@ -49,7 +50,8 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
       op->gpu_alloc = cast;
       break;
     case HK_OP_GRAD_D2H:
-      op->gpu_free = cost->host_grad_bytes + cast;
+      op->gpu_free = cast;
+      if (!x->handed) op->gpu_free += cost->host_grad_bytes;
       break;
     default:
       break;
@@ -126,6 +128,8 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
     }
   } else if (training) {
     hocket_training(x, op);
+  } else if (x->handed) {
+    op->gpu_free = 0;
   } else if (op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED) {
     op->gpu_free = hk_expand_grads(x, op->subgroup, op->offset, op->work);
   } else if (op->kind == HK_OP_GRAD_D2H) {
@@ -179,11 +183,13 @@ static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
          HK_BYTES_STATE * hk_plan_ahead(plan);
 }
 
-/* Slots of GPU memory that gradients pass through where a framework hands them over: models that a
- * document lists are trained so, and plans with an overlap. */
-static hk_bytes slot_bytes(const hk_plan *plan, unsigned phases) {
-  const bool handed = plan->overlap != HK_OVERLAP_NONE || plan->model.arch == HK_ARCH_LISTED;
-  if (!handed || (phases & HK_EXPAND_TRAINING) == 0) return 0;
+/* GPU memory that the engine keeps for gradients that a framework hands over: the array and the
+ * slots. */
+static hk_bytes handed_bytes(const hk_expansion *x, const hk_sums *sums) {
+  const hk_plan *plan = x->plan;
+  if (!x->handed) return 0;
+  const hk_bytes array =
+      sums->grads[HK_ROUTE_STAGED] + sums->grads[HK_ROUTE_MAPPED] + sums->grads[HK_ROUTE_RESIDENT];
   int64_t pieces = 0, largest = 0;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
@@ -191,7 +197,7 @@ static hk_bytes slot_bytes(const hk_plan *plan, unsigned phases) {
     pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
     largest = hk_max(largest, hk_min(subgroup->numel, plan->piece_numel));
   }
-  return hk_grad_slots(pieces, HK_BYTES_BF16 * largest) * HK_BYTES_BF16 * largest;
+  return array + hk_grad_slots(pieces, HK_BYTES_BF16 * largest) * HK_BYTES_BF16 * largest;
 }
 
 /* Gradients on the GPU before the first operation, if backward is not in the graph. */
@@ -219,7 +225,7 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
     hk_expand_deepspeed_device(x);
   } else {
     host += hocket_host(plan, &sums);
-    graph->gpu_base += HK_BYTES_BF16 * hk_plan_early(plan) + slot_bytes(plan, phases);
+    graph->gpu_base += HK_BYTES_BF16 * hk_plan_early(plan) + handed_bytes(x, &sums);
     if (n[HK_ROUTE_STAGED] > 0)
       graph->gpu_base +=
           hk_whole_bytes((double)HK_BYTES_STATE * plan->buffers * (double)largest_piece(plan));
