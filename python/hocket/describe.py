@@ -269,6 +269,7 @@ class _Meter(TorchDispatchMode):
         self.saved = [0] * n_blocks
         self.peak = [0] * n_blocks
         self.live = 0
+        self.tail_peak = 0
         self._known: Dict[int, int] = {}
         self._saved: Dict[int, int] = {}
 
@@ -322,14 +323,38 @@ def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
         for fake in state.values():
             meter._known[fake.untyped_storage()._cdata] = 0
         with meter, torch.autograd.graph.saved_tensors_hooks(meter.save, lambda saved: saved):
-            meter.out = forward()  # type: ignore[attr-defined]
+            try:
+                scalar: Optional[Tensor] = _scalar(forward(), None)
+            except StopIteration:  # no tensor is returned
+                scalar = None
+        with meter:
+            meter.tail_peak = tail_peak(meter, scalar, state)
         return meter
+
+    def tail_peak(meter: _Meter, scalar: Optional[Tensor], state: Dict[str, Tensor]) -> int:
+        """Most bytes that live while the loss's gradient reaches the last block's parameters, those
+        gradients left out. Backward of other blocks may be recomputed, with parameters that the
+        fake mode does not have any more."""
+        if scalar is None:
+            return 0
+        last = len(blocks) - 1
+        tail = [state[name] for name in blocks[last].tensors if state[name].requires_grad]
+        before = (meter.peak[last], meter.flops[last])
+        meter.current, meter.peak[last] = last, 0
+        try:
+            torch.autograd.grad(scalar, tail, allow_unused=True)
+        except (RuntimeError, NotImplementedError):
+            meter.peak[last] = 0  # operations without a gradient
+        found = meter.peak[last] - sum(param.untyped_storage().nbytes() for param in tail)
+        meter.peak[last], meter.flops[last] = before
+        return max(0, found)
 
     meter: _Meter = on_fakes(model, batch, around)
     workspace, held = [], 0
     for number in range(len(blocks)):
         held += meter.saved[number]
         workspace.append(max(0, meter.peak[number] - held))
+    workspace[-1] = max(workspace[-1], meter.tail_peak - held)
     micro_batch, seq = batch_size(batch)
     return Costs(meter.flops, meter.saved, workspace, micro_batch, seq)
 
