@@ -307,6 +307,8 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
             if not issubclass(kind, rows.Hocket) or not kind.attached:
                 continue
             plan = kind.policy or settings.get("plan") or job.options.plan
+            if plan == "auto" and spec in job.plans:
+                continue  # the row runs the plan of the first micro-batch at all of them
             if plan == "none" and {"gpu_memory", "host_memory"} & set(settings):
                 continue  # the engine shares that out itself; the program has no such options
             threads = settings.get("cpu_threads") or job.options.cpu_threads
