@@ -104,7 +104,7 @@ plan mapped --policy mapped
 
 # Nothing is known of this node yet: it is calibrated first, which is said; then it is known.
 engine=(validate engine interleave.json --backend host --steps 3)
-ends 0 "calibrating it as 'this-node-host-quick'" "${engine[@]}" --budget 3 --memory 64M --json \
+ends 0 "calibrating 'this-node-host-quick'" "${engine[@]}" --budget 3 --memory 64M --json \
   --max-error 1000000 --timeline trace.json
 python3 check_engine.py out this-node-host-quick || fail "the JSON is not as promised"
 python3 "$checker" trace.json >checked || fail "the trace is not valid: $(cat checked)"
@@ -193,14 +193,14 @@ ends 0 "" "${again[@]}" second.json --json
 python3 check_ranking.py out 6 2 || fail "two files are not two rounds"
 ends 0 "of another machine: cpu: Difference Engine" validate again ranking.json --machine other.json \
   --force --json
-expect 2 "with --force it is taken" validate again ranking.json --machine other.json
+expect 2 "--force accepts it" validate again ranking.json --machine other.json
 expect 2 "--machine NAME[|]FILE is needed" validate again ranking.json
 expect 2 "no-such.json" validate again no-such.json --machine mine.json
 expect 2 "is not what 'validate ranking -o" validate again mine.json --machine mine.json
 HOCKET_STORE=$folder/no-store.db expect 2 "there are no timelines" \
   validate again ranking.json --machine mine.json
 sed -E 's/("measured_timeline":[[:space:]]*)[0-9]+/\11/' ranking.json >wrong.json
-expect 2 "HOCKET_STORE must name the store" validate again wrong.json --machine mine.json
+expect 2 "set HOCKET_STORE to the store" validate again wrong.json --machine mine.json
 sed -E 's/("measured_timeline":[[:space:]]*)[0-9]+/\1999999/' ranking.json >wrong.json
 expect 2 999999 validate again wrong.json --machine mine.json
 sed -E 's/"model":[[:space:]]*"[^"]*"/"model": "other"/' ranking.json >wrong.json
