@@ -55,9 +55,9 @@ class AdamW(Optimizer):
         cpu_threads: threads of the update; None: what the plan says, or the CPUs this process may
             use less one.
         host_memory: bytes that state and spares may take; None: what is available.
-        gpu_memory: bytes of GPU memory, with ``plan=None``, that weights which wait for the norm
-            (2 an element) and then fp32 state (14 an element with its gradient) may take;
-            None: none.
+        gpu_memory: bytes of GPU memory that weights which wait for the norm (2 an element) and
+            fp32 state (14 an element with its gradient) may take. With ``plan=None``: None takes
+            none. With ``plan="auto"``: None allows what activations leave. A plan file has chosen.
         accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
             None: in their own type, as autograd does.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
