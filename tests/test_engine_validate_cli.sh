@@ -214,13 +214,13 @@ expect 1 "plans of llama-3-70b fit" validate ranking --backend host --model llam
 # Ctrl-C: what has been measured is printed.
 interrupt 0.2 validate engine interleave.json --backend host --steps 100000 --json
 [[ ! -s out ]] || fail "an interrupted validation says: $(head -3 out)"
-interrupt 3 "${rank[@]}" --plans 300 --steps 3 --json
+interrupt 3 "${rank[@]}" --plans 300 --steps 60 --json
 measured=$(sed -nE 's/.*; ([0-9]+) of 300 plans had been measured/\1/p' err)
 if ((measured > 0)); then
   [[ $(get out complete) == false ]] || fail "interrupted, and complete?"
   [[ $(grep -c predicted_ms out) == "$measured" ]] || fail "not the $measured plans of: $(cat out)"
 fi
-interrupt 3 "${rank[@]}" --plans 3 --steps 200 --rounds 15 --json
+interrupt 3 "${rank[@]}" --plans 3 --steps 2000 --rounds 15 --json
 made=$(sed -nE 's/.*; ([0-9]+) of 45 runs had been made/\1/p' err)
 if ((made > 0)); then
   [[ $(get out complete) == false ]] || fail "interrupted, and complete?"

@@ -249,7 +249,7 @@ expect 2 "tp 8 does not divide the 12 attention heads of gpt2" \
   plan --model gpt2 --machine h200-16c --gpus 8 --tp 8
 expect 2 "seq 1025 is longer than the 1024 positions that gpt2" plan $settings --seq 1025
 for policy in interleave zero-offload; do
-  expect 2 "a subgroup size of 1 cuts .*: choose a size of at least 6427" \
+  expect 2 "a subgroup size of 1 divides .*: choose a size of at least 6427" \
     simulate --model llama-2-7b --machine h200-16c --gpus 1 --policy $policy --subgroup 1
 done
 expect 2 "policy 'streamed' takes no --ratio" simulate $settings --policy streamed --ratio 0.5

@@ -384,7 +384,7 @@ static void compare_with_the_best(bool priced, bool delayed, int most_over, doub
   hk_plan_subgroup subgroups[SUBGROUPS];
   int32_t order[SUBGROUPS];
   for (int i = 0; i < SUBGROUPS; i++) {
-    subgroups[i].numel = NUMEL;
+    subgroups[i] = (hk_plan_subgroup){.numel = NUMEL};
     order[i] = i;
   }
   hk_model model = tiny_model(1);
