@@ -20,7 +20,8 @@ set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_v
                  golden_published unit_fit unit_profile_fit)
 # ThreadSanitizer's runtime must be linked into the program, and not into a library that another
 # program loads. It also does not know the barriers of gcc's OpenMP, which fits use.
-set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
+# engine_recording replaces realloc, which its runtime calls before dlsym can.
+set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_recording engine_validate_cli)
 # engine_exact, engine_executor, engine_training and engine_run use the same threads.
 set(LONG_IN_TSAN engine_training_orders engine_training_faults engine_checkpoint_training engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
                  engine_stand engine_validate)
