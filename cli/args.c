@@ -20,7 +20,7 @@ static const hk_option options[] = {
 #undef ROW
 };
 
-_Static_assert(HK_OPT_COUNT <= 64, "hk_option_set has 64 bits");
+_Static_assert(HK_OPT_COUNT <= 128, "hk_option_set has 128 bits");
 
 const hk_option *hk_option_info(hk_option_id id) {
   return &options[id];

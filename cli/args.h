@@ -130,8 +130,8 @@ typedef enum {
       HK_OPT_COUNT
 } hk_option_id;
 
-/* A set of options: bit i is option i of hk_option_id. */
-typedef uint64_t hk_option_set;
+/* A set of at most 128 options: bit i is option i of hk_option_id. */
+__extension__ typedef unsigned __int128 hk_option_set;
 #define HK_OPTION(id) ((hk_option_set)1 << HK_OPT_##id)
 
 #define HK_STRIDE_AUTO   (-1)
