@@ -33,6 +33,10 @@ typedef struct {
  * Example: pcie.h2d_bytes_per_s = 55e9 and pcie.h2d_latency_ns = 5000: one copy of 16 MiB to the
  * GPU takes 5 us + 16.8e6 / 55e9 s = 310 us if nothing else runs.
  *
+ * Efficiencies are fractions of gpu.matmul_flops_per_s. It is the best rate of calibrate's matrix
+ * products: 795 to 835 TFLOP/s on four H200 nodes, whose data sheet says 989. A profile that is
+ * made from a data sheet multiplies the sheet's dense bf16 peak by 0.803, the least of these nodes.
+ *
  * The default of cpu.adamw_ahead_rate is the middle of what H200 nodes had on 2026-11-22, 0.82 to
  * 1.00 by number of threads (bench/results/training/adamw-out-of-place.txt). */
 #define HK_MACHINE_QUANTITIES(X)                                                                   \
@@ -46,7 +50,8 @@ typedef struct {
   X(gpu_reserved, "gpu.reserved_bytes", "B", 0, 1e12, 1.5e9,                                       \
     "GPU memory lost to workspaces and fragmentation")                                             \
   X(gpu_flops, "gpu.matmul_flops_per_s", "F/s", 1e9, 1e18, NAN,                                    \
-    "peak rate of dense bf16 matrix products")                                                     \
+    "rate of a large dense bf16 matrix product, as calibrate measures it; not a data sheet's "     \
+    "peak")                                                                                        \
   X(gpu_efficiency, "gpu.matmul_efficiency", "1", 1e-3, 1, 0.5,                                    \
     "fraction of gpu.matmul_flops_per_s that forward reaches")                                     \
   X(gpu_backward_efficiency, "gpu.backward_efficiency", "1", 1e-3, 1, 0.45,                        \

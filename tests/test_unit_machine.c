@@ -87,6 +87,36 @@ static void shipped_profiles_keep_to_their_sheets(void **state) {
   }
 }
 
+/* Efficiencies are fractions of what calibrate's matrix products reach, in profiles from a data
+ * sheet and in calibrated ones: with the same efficiencies, an H200 from its data sheet is within
+ * 10 % of the calibrated ones, and no H200 computes more slowly than an H100. */
+static void efficiency_means_the_same_in_every_profile(void **state) {
+  (void)state;
+  static const char *const h100s[] = {"dgx-h100-8x80gb", "jlse-h100-4x80gb"};
+  static const char *const h200s[] = {"h200-16c", "h200-node-16c", "h200-node-4x-64c"};
+  hk_machine sheet_h200;
+  load("h200-16c", &sheet_h200);
+  assert_int_equal(sheet_h200.gpu_flops.origin, HK_ORIGIN_DATA_SHEET);
+  for (size_t i = 0; i < sizeof h200s / sizeof *h200s; i++) {
+    hk_machine h200;
+    load(h200s[i], &h200);
+    const double forward = h200.gpu_flops.value * h200.gpu_efficiency.value;
+    const double backward = h200.gpu_flops.value * h200.gpu_backward_efficiency.value;
+    assert_in_range((int)(100 * sheet_h200.gpu_flops.value / h200.gpu_flops.value), 90, 110);
+    for (size_t k = 0; k < sizeof h100s / sizeof *h100s; k++) {
+      hk_machine h100;
+      load(h100s[k], &h100);
+      at_most(h100s[k], "rate of forward beside an H200's",
+              h100.gpu_flops.value * h100.gpu_efficiency.value, forward);
+      at_most(h100s[k], "rate of backward beside an H200's",
+              h100.gpu_flops.value * h100.gpu_backward_efficiency.value, backward);
+      hk_machine_free(&h100);
+    }
+    hk_machine_free(&h200);
+  }
+  hk_machine_free(&sheet_h200);
+}
+
 static void every_shipped_profile_is_complete_and_sane(void **state) {
   (void)state;
   char **names;
@@ -533,6 +563,7 @@ int main(void) {
   setenv("HOCKET_SHARE", HK_TEST_SHARE, 1);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shipped_profiles_keep_to_their_sheets),
+      cmocka_unit_test(efficiency_means_the_same_in_every_profile),
       cmocka_unit_test(every_shipped_profile_is_complete_and_sane),
       cmocka_unit_test(list_reaches_every_field),
       cmocka_unit_test(origins_have_names),

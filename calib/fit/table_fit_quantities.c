@@ -9,7 +9,7 @@
 #include "core/names.h"
 
 static const hk_fit_default defaults[] = {
-    {"gpu.matmul_efficiency", "no data sheet gives the share of the peak that a layer reaches"},
+    {"gpu.matmul_efficiency", "layers reach less than a large matrix product"},
     {"gpu.backward_efficiency", "the same in backward"},
     {"framework.layer_launch_ns", "the framework's Python on this CPU"},
     {"framework.report_ns", "the same between phases"},
