@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/json.h"
+#include "core/machine_error.h"
 #include "core/names.h"
 
 #define SCHEMA     "hocket.machine/1"
@@ -173,7 +174,8 @@ static hk_status read_quantity(const cJSON *object, const hk_quantity_info *info
                                hk_error *err) {
   HK_TRY(hk_json_double(object, "value", info->least, info->most, &out->value, err));
   HK_TRY(read_origin(object, &out->origin, err));
-  return read_source(object, out->origin, &out->source, err);
+  HK_TRY(read_source(object, out->origin, &out->source, err));
+  return hk_quantity_read_error(object, out, err);
 }
 
 /* -- Reading all of them ----------------------------------------------------------------------- */
@@ -215,8 +217,10 @@ static hk_status read_quantities(const cJSON *list, hk_machine *machine, hk_erro
       return hk_fail(err, HK_INPUT, "quantity '%s' (%s) is missing and has no default", info->key,
                      info->meaning);
     }
-    *out = (hk_quantity){info->fallback, HK_ORIGIN_DEFAULT,
-                         "hocket's guess for every machine; the profile does not say"};
+    *out =
+        (hk_quantity){.value = info->fallback,
+                      .origin = HK_ORIGIN_DEFAULT,
+                      .source = "hocket's guess for every machine; the profile does not say"};
   }
   return HK_OK;
 }
@@ -276,6 +280,7 @@ static hk_status read_document(const cJSON *root, hk_machine *machine, hk_error 
   const cJSON *list;
   HK_TRY(hk_json_object(root, "quantities", &list, err));
   HK_TRY(read_quantities(list, machine, err));
+  hk_machine_read_intervals(root, machine);
   return check_together(machine, err);
 }
 
@@ -314,6 +319,8 @@ static bool add_quantity(cJSON *list, const hk_quantity_info *info, const hk_qua
   return object && cJSON_AddNumberToObject(object, "value", quantity->value) &&
          cJSON_AddStringToObject(object, "origin", hk_origin_name(quantity->origin)) &&
          cJSON_AddStringToObject(object, "source", quantity->source) &&
+         hk_quantity_write_error(quantity, cJSON_GetObjectItemCaseSensitive(given, info->key),
+                                 object) &&
          pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "standard_error", object) &&
          pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "before_fit", object);
 }

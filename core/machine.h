@@ -22,6 +22,7 @@ typedef struct {
   double value;
   hk_origin origin;
   const char *source; /* one line: which probe, which rows, which data sheet; never NULL */
+  double error;       /* relative standard error of the value; 0: the profile states none */
 } hk_quantity;
 
 /* X(field, key in the file, unit, least, most, default or NAN if the file must give it, meaning)
@@ -223,7 +224,8 @@ const char *hk_origin_name(hk_origin origin);
 /* Reads NAME|FILE (see hk_share_resolve). The file:
  *   { "schema": "hocket.machine/1", "name": ..., "description": ...,
  *     "quantities": { "pcie.h2d_bytes_per_s": {"value": 55e9, "origin": "measured",
- *                                              "source": "..."}, ... } }
+ *                                              "source": "...", "error": 0.01}, ... } }
+ * "error" is optional: the relative standard error, as a share of the value (core/machine_error.h).
  * Unknown quantities are errors (with the nearest key), missing ones take their default or are
  * errors when they have none. Free with hk_machine_free, safe on a zeroed machine. */
 hk_status hk_machine_load(const char *name_or_file, hk_machine *machine, hk_error *err);

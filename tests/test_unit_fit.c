@@ -243,6 +243,7 @@ static void a_start_that_rows_refuse_is_left(void **state) {
  * changes nothing. */
 static void a_fitted_profile_is_fitted_afresh(void **state) {
   (void)state;
+  hk_error err = {0};
   hk_run_table t = published();
   hk_machine start = load(JLSE);
   thin_out(&t, 3);
@@ -253,7 +254,28 @@ static void a_fitted_profile_is_fitted_afresh(void **state) {
     assert_true(again.parameters[i].prior_factor == first.parameters[i].prior_factor);
     assert_true(again.parameters[i].value == first.parameters[i].value);
     assert_true(again.parameters[i].value != again.parameters[i].start);
+    /* The profile's relative error is that of this fit. */
+    const hk_fit_parameter *p = &first.parameters[i];
+    const double error = hk_machine_quantity_const(&first.machine, p->info)->error;
+    assert_true(fabs(error * p->value / p->standard_error - 1) < 1e-5);
   }
+  /* An error that the start had goes with the value that had it, and comes back with it. */
+  cJSON *root = hk_machine_to_json(&start), *item = NULL;
+  cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "quantities");
+  item = cJSON_GetObjectItemCaseSensitive(list, first.parameters[0].info->key);
+  cJSON_DeleteItemFromObjectCaseSensitive(item, "before_fit");
+  cJSON_DeleteItemFromObjectCaseSensitive(item, "standard_error");
+  assert_non_null(cJSON_AddNumberToObject(item, "error", 0.25));
+  hk_machine_free(&start);
+  must(hk_machine_from_json(root, &start, &err), &err);
+  cJSON_Delete(root);
+  hk_fit third = fitted(&t, &start, FEW);
+  list = cJSON_GetObjectItemCaseSensitive(third.machine.document, "quantities");
+  item = cJSON_GetObjectItemCaseSensitive(list, first.parameters[0].info->key);
+  assert_null(cJSON_GetObjectItemCaseSensitive(item, "error"));
+  item = cJSON_GetObjectItemCaseSensitive(item, "before_fit");
+  assert_true(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(item, "error")) == 0.25);
+  hk_fit_free(&third);
   hk_fit_free(&first);
   hk_fit_free(&again);
   hk_machine_free(&start);

@@ -221,6 +221,7 @@ static void assert_same(const hk_machine *a, const hk_machine *b) {
     assert_memory_equal(&x->value, &y->value, sizeof x->value);
     assert_int_equal(x->origin, y->origin);
     assert_string_equal(x->source, y->source);
+    assert_true(x->error == y->error);
   }
 }
 
@@ -271,6 +272,64 @@ static void awkward_values_round_trip(void **state) {
   m.dram.source = "quotes \" and \\ and \xC3\xA9";
   assert_round_trip(&m);
   hk_machine_free(&m);
+}
+
+/* -- Standard errors --------------------------------------------------------------------------- */
+
+static cJSON *quantity_of(cJSON *root, const char *key) {
+  return cJSON_GetObjectItemCaseSensitive(quantities_of(root), key);
+}
+
+/* The error of gpu.hbm_bytes_per_s (4.3e12) in `root`, which is freed. */
+static double error_in(cJSON *root) {
+  hk_machine m;
+  hk_error err = {0};
+  if (hk_machine_from_json(root, &m, &err) != HK_OK) fail_msg("%s", err.message);
+  const double error = m.gpu_hbm.error;
+  assert_round_trip(&m);
+  hk_machine_free(&m);
+  cJSON_Delete(root);
+  return error;
+}
+
+static cJSON *with(const char *error, const char *standard_error, const char *calibration) {
+  static const char key[] = "gpu.hbm_bytes_per_s";
+  cJSON *root = base_document();
+  if (error) put(quantity_of(root, key), "error", cJSON_Parse(error));
+  if (standard_error) put(quantity_of(root, key), "standard_error", cJSON_Parse(standard_error));
+  if (calibration) put(root, "calibration", cJSON_Parse(calibration));
+  return root;
+}
+
+#define INTERVAL(low, high) \
+  "{\"quantities\": {\"gpu.hbm_bytes_per_s\": {\"low\": " low ", \"high\": " high "}}}"
+
+/* The forms of core/machine_error.h; "error" counts before the others, the interval last. */
+static void errors_are_read(void **state) {
+  (void)state;
+  static const char interval[] = INTERVAL("4.0e12", "4.6e12");
+  assert_true(error_in(with(NULL, NULL, NULL)) == 0);
+  assert_true(error_in(with("0.014", NULL, NULL)) == 0.014);
+  assert_true(error_in(with(NULL, "43e9", NULL)) == 0.01);
+  assert_true(fabs(error_in(with(NULL, NULL, interval)) - log(4.6 / 4.0) / 3.92) < 1e-12);
+  assert_true(error_in(with("0.014", "43e9", interval)) == 0.014);
+  assert_true(error_in(with(NULL, "43e9", interval)) == 0.01);
+}
+
+/* What calibrate and fit wrote may have been edited by hand; "error" is refused if it is wrong. */
+static void damaged_errors(void **state) {
+  (void)state;
+  static const char *const forms[] = {"\"x\"", "null", "-1", "0", "[]"};
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    assert_true(error_in(with(NULL, forms[i], NULL)) == 0);
+    assert_refused(with(forms[i], NULL, NULL),
+                   (const char *[]){"gpu.hbm_bytes_per_s", "error", "1e-06 to 10"}, 3);
+  }
+  assert_true(error_in(with(NULL, NULL, "3")) == 0);
+  assert_true(error_in(with(NULL, NULL, "{\"quantities\": []}")) == 0);
+  assert_true(error_in(with(NULL, NULL, INTERVAL("5e12", "4e12"))) == 0);
+  assert_true(error_in(with(NULL, NULL, INTERVAL("null", "4e12"))) == 0);
+  assert_true(error_in(with(NULL, NULL, INTERVAL("-1", "4e12"))) == 0);
 }
 
 /* -- What is missing --------------------------------------------------------------------------- */
@@ -569,6 +628,8 @@ int main(void) {
       cmocka_unit_test(origins_have_names),
       cmocka_unit_test(shipped_profiles_round_trip),
       cmocka_unit_test(awkward_values_round_trip),
+      cmocka_unit_test(errors_are_read),
+      cmocka_unit_test(damaged_errors),
       cmocka_unit_test(missing_quantity_takes_its_default_or_is_named),
       cmocka_unit_test(default_needs_no_source),
       cmocka_unit_test(value_outside_its_range_is_named),

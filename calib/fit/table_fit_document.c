@@ -23,8 +23,10 @@ static bool replace(cJSON *object, const char *key, cJSON *item) {
 
 static const char BEFORE[] = "before_fit";
 static const char *const KEPT[] = {"value", "origin", "source"};
+static const char ERROR[] = "error"; /* relative; optional (core/machine_error.h) */
 
-/* A quantity's value, origin and source, as an object of their own. */
+/* A quantity's value, origin and source, and its error if there is one, as an object of their own.
+ */
 static cJSON *values_before(const cJSON *object) {
   cJSON *kept = cJSON_CreateObject();
   for (int i = 0; kept && i < 3; i++) {
@@ -33,7 +35,10 @@ static cJSON *values_before(const cJSON *object) {
     cJSON_Delete(kept);
     kept = NULL;
   }
-  return kept;
+  const cJSON *error = cJSON_GetObjectItemCaseSensitive(object, ERROR);
+  if (!kept || !error || replace(kept, ERROR, cJSON_Duplicate(error, true))) return kept;
+  cJSON_Delete(kept);
+  return NULL;
 }
 
 static hk_status restore(cJSON *object, const char *key, hk_error *err) {
@@ -45,6 +50,9 @@ static hk_status restore(cJSON *object, const char *key, hk_error *err) {
                      KEPT[i]);
     if (!replace(object, KEPT[i], cJSON_Duplicate(item, true))) return fail_memory(err);
   }
+  const cJSON *error = cJSON_GetObjectItemCaseSensitive(before, ERROR);
+  if (before) cJSON_DeleteItemFromObjectCaseSensitive(object, ERROR);
+  if (error && !replace(object, ERROR, cJSON_Duplicate(error, true))) return fail_memory(err);
   cJSON_DeleteItemFromObjectCaseSensitive(object, BEFORE);
   cJSON_DeleteItemFromObjectCaseSensitive(object, "standard_error");
   return HK_OK;
@@ -77,6 +85,7 @@ static hk_status write_fitted(cJSON *object, const hk_fit_parameter *p, double v
       replace(object, "origin", cJSON_CreateString(hk_origin_name(HK_ORIGIN_FITTED))) &&
       replace(object, "source", cJSON_CreateString(source)) &&
       replace(object, "standard_error", cJSON_CreateNumber(hk_fit_rounded(p->standard_error)));
+  cJSON_DeleteItemFromObjectCaseSensitive(object, ERROR); /* that of the value before */
   return good ? HK_OK : fail_memory(err);
 }
 

@@ -172,7 +172,8 @@ hk_machine hk_fuzz_machine(hk_fuzz_stream *stream) {
   const hk_quantity_info *info = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
     const double value = hk_fuzz_scale(stream, info[i].least, info[i].most);
-    *hk_machine_quantity(&m, &info[i]) = (hk_quantity){value, HK_ORIGIN_DEFAULT, "fuzz"};
+    *hk_machine_quantity(&m, &info[i]) =
+        (hk_quantity){.value = value, .origin = HK_ORIGIN_DEFAULT, .source = "fuzz"};
   }
   make_legal(&m);
   check_legal(&m);
