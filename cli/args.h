@@ -36,6 +36,8 @@
     "micro-steps per iteration (default 1)")                                                       \
   X(SEQ, "seq", 0, TOKENS, seq, "N", 1, HK_MOST_SEQ,                                               \
     "tokens per sequence, k for 1024 (default 2048, or the model's limit if lower)")               \
+  X(LOSS_CHUNKS, "loss-chunks", 0, WHOLE, loss_chunks, "N", 1, HK_MOST_LOSS_CHUNKS,                \
+    "the loss takes the tokens in N slices, one after the other (default 1)")                      \
   X(CHECKPOINT, "checkpoint-activations", 0, CHOICE, checkpoint, "yes|no", 0, 0,                   \
     "recompute activations in backward (default yes)")                                             \
   X(POLICY, "policy", 0, TEXT, policy, "NAME", 0, 0, "one of the policies listed below")           \
@@ -145,6 +147,7 @@ typedef struct {
   const char *free_list;
   int64_t gpus, seq; /* 0: not given */
   int64_t nodes, tp, micro_batch, grad_accum, subgroup;
+  int64_t loss_chunks;                  /* 0: not given */
   int64_t stride, buffers, cpu_threads; /* 0: not given */
   double ratio;                         /* negative: not given */
   int checkpoint;                       /* 0 yes, 1 no */

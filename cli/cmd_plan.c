@@ -141,6 +141,7 @@ static void put_job(const hk_job *job, cJSON *root, bool *ok) {
   hk_put_number(object, "grad_accum", job->grad_accum, ok);
   hk_put_number(object, "seq", job->seq, ok);
   hk_put_bool(object, "checkpoint_activations", job->checkpoint_activations, ok);
+  if (job->loss_chunks > 1) hk_put_number(object, "loss_chunks", job->loss_chunks, ok);
 }
 
 static hk_status fill_json(const hk_setup *setup, const hk_ranking *ranking, cJSON *root, bool *ok,

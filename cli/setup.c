@@ -50,7 +50,8 @@ static hk_job job_of(const hk_args *args, const hk_model *model, const hk_machin
                   .micro_batch = micro_batch_of(args, model),
                   .grad_accum = (int)args->grad_accum,
                   .seq = hk_setup_seq(args, model),
-                  .checkpoint_activations = args->checkpoint == 0};
+                  .checkpoint_activations = args->checkpoint == 0,
+                  .loss_chunks = (int)args->loss_chunks};
 }
 
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {

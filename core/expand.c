@@ -5,8 +5,11 @@
  * expand_sizes.c. */
 #include "core/expand.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/bytes.h"
 
 /* With an overlap, lanes flush, cpu and up take the block that forward needs first, not the
  * operation that was added first. */
@@ -111,6 +114,22 @@ static int64_t whole_flops(double flops) {
   return (int64_t)(flops < 0x1p62 ? flops : 0x1p62);
 }
 
+/* The loss in slices: logits of one slice exist at a time, and backward computes them again. Kept
+ * until backward without slices: fp32 logits, 4 bytes. Workspace of backward: their gradients, 2
+ * bytes (hk_model_activation_bytes). With slices both are workspace, of forward or of backward. */
+static void slice_loss(const hk_expansion *x, hk_block_cost *head) {
+  const hk_job *job = &x->plan->job;
+  if (job->loss_chunks <= 1) return;
+  const double tokens = (double)job->micro_batch * job->seq;
+  const double slice = ceil(tokens / job->loss_chunks);
+  const double vocab = (double)x->plan->model.vocab / job->tp; /* logits of a token */
+  head->activations -= hk_whole_bytes(ceil(HK_BYTES_FP32 * vocab * tokens));
+  head->workspace -= hk_whole_bytes(ceil(HK_BYTES_BF16 * vocab * tokens));
+  head->loss = hk_whole_bytes(ceil(HK_BYTES_FP32 * vocab * slice));
+  head->workspace += hk_whole_bytes(ceil((HK_BYTES_FP32 + HK_BYTES_BF16) * vocab * slice));
+  head->backward_flops = whole_flops((double)head->backward_flops + (double)head->forward_flops);
+}
+
 static void fill_costs(hk_expansion *x) {
   const hk_model *model = &x->plan->model;
   const hk_job *job = &x->plan->job;
@@ -148,6 +167,7 @@ static void fill_costs(hk_expansion *x) {
     cost->tp_forward = layer ? sent : 0;
     cost->tp_backward = layer ? (checkpoint ? 2 * sent : sent) : 0;
   }
+  slice_loss(x, &x->blocks[x->n_blocks - 1]);
   split_gradients(x);
   if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) hk_expand_deepspeed_sizes(x);
 }

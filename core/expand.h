@@ -12,7 +12,8 @@ typedef struct {
   hk_bytes weights;                      /* of the whole block on this tensor-parallel rank */
   hk_bytes gathered;                     /* of these, gathered by ZeRO-3: all, or 0 if dp = 1 */
   hk_bytes activations, workspace;
-  hk_bytes loss; /* DeepSpeed: temporary memory of the loss; 0 except in the head */
+  hk_bytes loss; /* temporary memory of the loss in forward (DeepSpeed, or a loss in slices); 0
+                    except in the head */
   /* DeepSpeed: gathered weights on the GPU after the block's forward, and after its backward */
   hk_bytes live_forward, live_backward;
   hk_bytes tp_forward, tp_backward; /* sent in tensor-parallel all-reduces */

@@ -34,8 +34,8 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
       op->gpu_alloc = cost->gathered;
       break;
     case HK_OP_FORWARD:
-      op->gpu_alloc = cost->activations;
-      op->gpu_free = cost->gathered;
+      op->gpu_alloc = cost->activations + cost->loss;
+      op->gpu_free = cost->gathered + cost->loss;
       break;
     case HK_OP_BACKWARD:
       op->gpu_alloc = cost->workspace + cost->all_grad_bytes;

@@ -24,6 +24,37 @@ int hk_job_dp(const hk_job *job) {
   return job->gpus * job->nodes / job->tp;
 }
 
+/* The table is a tensor of the embedding block, after the token embedding. OPT has two rows more
+ * than positions. */
+bool hk_model_has_position_table(const hk_model *model) {
+  const int64_t numel = model->max_positions * model->hidden;
+  if (numel <= 0) return false;
+  for (size_t i = 1; i < model->n_tensors && model->tensors[i].block == HK_BLOCK_EMBED; i++)
+    if (model->tensors[i].numel >= numel) return true;
+  return false;
+}
+
+static hk_status check_sequence(const hk_job *job, const hk_model *model, hk_error *err) {
+  if (model->max_positions > 0 && job->seq > model->max_positions &&
+      hk_model_has_position_table(model)) {
+    return hk_fail(err, HK_INPUT,
+                   "seq %d is longer than the %lld positions that %s was made for: its position "
+                   "embeddings are a table with a row for each",
+                   job->seq, (long long)model->max_positions, model->name);
+  }
+  if (job->loss_chunks < 0 || job->loss_chunks > HK_MOST_LOSS_CHUNKS) {
+    return hk_fail(err, HK_INPUT, "loss_chunks: expected a whole number from 1 to %d, got %d",
+                   HK_MOST_LOSS_CHUNKS, job->loss_chunks);
+  }
+  if (model->arch == HK_ARCH_LISTED && job->loss_chunks > 1) {
+    return hk_fail(err, HK_INPUT,
+                   "loss_chunks %d: %s is a list of tensors, which does not say how large its "
+                   "logits are; describe the model with a chunked loss instead",
+                   job->loss_chunks, model->name);
+  }
+  return HK_OK;
+}
+
 hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) {
   const struct {
     const char *name;
@@ -58,11 +89,7 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
     return hk_fail(err, HK_INPUT, "tp %d does not divide the %lld attention heads of %s", job->tp,
                    (long long)model->heads, model->name);
   }
-  if (model->max_positions > 0 && job->seq > model->max_positions) {
-    return hk_fail(err, HK_INPUT, "seq %d is longer than the %lld positions that %s was made for",
-                   job->seq, (long long)model->max_positions, model->name);
-  }
-  return HK_OK;
+  return check_sequence(job, model, err);
 }
 
 #define DEFAULT_BUFFERS 4
@@ -86,12 +113,22 @@ static int64_t default_piece(const hk_plan *plan) {
   return piece < plan->subgroup_numel ? piece : plan->subgroup_numel;
 }
 
-static hk_status check_runtime(hk_runtime runtime, const hk_model *model, hk_error *err) {
-  if (runtime != HK_RUNTIME_DEEPSPEED || model->arch != HK_ARCH_LISTED) return HK_OK;
-  return hk_fail(err, HK_INPUT,
-                 "%s is a list of tensors: hocket knows what DeepSpeed does for transformers "
-                 "only; use runtime hocket",
-                 model->name);
+static hk_status check_runtime(hk_runtime runtime, const hk_job *job, const hk_model *model,
+                               hk_error *err) {
+  if (runtime != HK_RUNTIME_DEEPSPEED) return HK_OK;
+  if (model->arch == HK_ARCH_LISTED) {
+    return hk_fail(err, HK_INPUT,
+                   "%s is a list of tensors: hocket knows what DeepSpeed does for transformers "
+                   "only; use runtime hocket",
+                   model->name);
+  }
+  if (job->loss_chunks > 1) {
+    return hk_fail(err, HK_INPUT,
+                   "loss_chunks %d: under DeepSpeed hocket knows Megatron's loss, which takes all "
+                   "tokens at once; use runtime hocket",
+                   job->loss_chunks);
+  }
+  return HK_OK;
 }
 
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
@@ -99,7 +136,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_error *err) {
   memset(plan, 0, sizeof *plan);
   HK_TRY(hk_job_check(job, model, err));
-  HK_TRY(check_runtime(runtime, model, err));
+  HK_TRY(check_runtime(runtime, job, model, err));
   hk_subgroup *subgroups = NULL;
   size_t n = 0;
   HK_TRY(hk_model_subgroups(model, job->tp, hk_job_dp(job), rule, subgroup_numel, &subgroups, &n,
@@ -231,7 +268,7 @@ static hk_status check_settings(const hk_plan *plan, hk_error *err) {
 
 hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
   HK_TRY(hk_job_check(&plan->job, &plan->model, err));
-  HK_TRY(check_runtime(plan->runtime, &plan->model, err));
+  HK_TRY(check_runtime(plan->runtime, &plan->job, &plan->model, err));
   HK_TRY(check_settings(plan, err));
 
   const int64_t end = hk_model_rank_parameters(&plan->model, plan->job.tp, hk_job_dp(&plan->job));

@@ -41,6 +41,7 @@ typedef enum {
 #define HK_MOST_MICRO_BATCH (1 << 20)
 #define HK_MOST_GRAD_ACCUM  4096
 #define HK_MOST_SEQ         (1 << 24)
+#define HK_MOST_LOSS_CHUNKS 65536
 #define HK_MOST_STRIDE      (1 << 20)
 #define HK_MOST_BUFFERS     1024
 #define HK_MOST_CPU_THREADS (1 << 16)
@@ -54,9 +55,15 @@ typedef struct {
   int grad_accum;
   int seq; /* tokens per sequence */
   bool checkpoint_activations;
+  int loss_chunks; /* the loss takes the tokens of a micro-step in this many equal slices, one after
+                      the other; 0 or 1: all at once */
 } hk_job;
 
 int hk_job_dp(const hk_job *job);
+
+/* Whether the model has a table with a row for each position (GPT-2). It cannot train on longer
+ * sequences; models with rotary positions can. */
+bool hk_model_has_position_table(const hk_model *model);
 
 typedef struct {
   int64_t numel;

@@ -26,12 +26,14 @@ static bool add_string(cJSON *object, const char *key, const char *value) {
   return cJSON_AddStringToObject(object, key, value) != NULL;
 }
 
+/* "loss_chunks" is written only if it is above 1. */
 static bool add_job(cJSON *root, const hk_job *job) {
   cJSON *o = cJSON_AddObjectToObject(root, "job");
   return o != NULL && add_number(o, "gpus", job->gpus) && add_number(o, "nodes", job->nodes) &&
          add_number(o, "tp", job->tp) && add_number(o, "micro_batch", job->micro_batch) &&
          add_number(o, "grad_accum", job->grad_accum) && add_number(o, "seq", job->seq) &&
-         cJSON_AddBoolToObject(o, "checkpoint_activations", job->checkpoint_activations) != NULL;
+         cJSON_AddBoolToObject(o, "checkpoint_activations", job->checkpoint_activations) != NULL &&
+         (job->loss_chunks <= 1 || add_number(o, "loss_chunks", job->loss_chunks));
 }
 
 static bool add_settings(cJSON *root, const hk_plan *plan) {
@@ -160,6 +162,8 @@ static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
   HK_TRY(read_int(o, "micro_batch", HK_MOST_MICRO_BATCH, &job->micro_batch, err));
   HK_TRY(read_int(o, "grad_accum", HK_MOST_GRAD_ACCUM, &job->grad_accum, err));
   HK_TRY(read_int(o, "seq", HK_MOST_SEQ, &job->seq, err));
+  if (cJSON_GetObjectItemCaseSensitive(o, "loss_chunks") != NULL)
+    HK_TRY(read_int(o, "loss_chunks", HK_MOST_LOSS_CHUNKS, &job->loss_chunks, err));
   return hk_json_bool(o, "checkpoint_activations", &job->checkpoint_activations, err);
 }
 
@@ -259,13 +263,14 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
   const size_t n_root = sizeof root_keys / sizeof *root_keys; /* "overlap", the last: plan/2 only */
   static const struct {
-    const char *object, *keys[7];
+    const char *object, *keys[8];
     size_t n;
   } objects[] = {
       {"model", {"name", "config"}, 2},
       {"job",
-       {"gpus", "nodes", "tp", "micro_batch", "grad_accum", "seq", "checkpoint_activations"},
-       7},
+       {"gpus", "nodes", "tp", "micro_batch", "grad_accum", "seq", "checkpoint_activations",
+        "loss_chunks"},
+       8},
       {"policy", {"name", "stride", "ratio"}, 3},
       {"flush", {"mode", "bytes_per_param"}, 2},
       {"staging", {"buffers", "piece_numel"}, 2},

@@ -122,16 +122,24 @@ static void list_policy(hk_candidates *c, const hk_ranking_options *options,
   }
 }
 
-/* DeepSpeed is left out for listed models (its behaviour is known for transformers only) and with
- * an overlap (it has none). */
+/* Whether DeepSpeed is left out: for listed models (its behaviour is known for transformers only),
+ * with an overlap, and with a loss in slices (it has neither). */
+static bool is_hocket_only(const hk_model *model, const hk_job *job,
+                           const hk_plan_settings *settings) {
+  return model->arch == HK_ARCH_LISTED || settings->overlap != HK_OVERLAP_NONE ||
+         job->loss_chunks > 1;
+}
+
 static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
-                            const hk_model *model, const hk_plan_settings *settings) {
+                            const hk_model *model, const hk_job *job,
+                            const hk_plan_settings *settings) {
   size_t n = 0;
   const hk_policy *const *policies = hk_policy_list(&n);
   for (int runtime = HK_RUNTIME_HOCKET; runtime <= HK_RUNTIME_DEEPSPEED; runtime++) {
     if (options->only_runtime != NULL && (int)*options->only_runtime != runtime) continue;
-    const bool hocket_only = model->arch == HK_ARCH_LISTED || settings->overlap != HK_OVERLAP_NONE;
-    if (options->only_runtime == NULL && runtime == HK_RUNTIME_DEEPSPEED && hocket_only) continue;
+    if (options->only_runtime == NULL && runtime == HK_RUNTIME_DEEPSPEED &&
+        is_hocket_only(model, job, settings))
+      continue;
     for (size_t i = 0; i < n; i++) {
       if (options->only_policy != NULL && options->only_policy != policies[i]) continue;
       list_policy(c, options, policies[i], (hk_runtime)runtime);
@@ -361,7 +369,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                   hk_ranking *ranking, hk_error *err) {
   memset(ranking, 0, sizeof *ranking);
   hk_candidates candidates = {.n = 0};
-  list_candidates(&candidates, options, model, settings);
+  list_candidates(&candidates, options, model, job, settings);
   if (candidates.n == 0) {
     return hk_fail(err, HK_INPUT,
                    "no policy takes these options together; --help says which takes "

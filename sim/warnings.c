@@ -171,6 +171,16 @@ static void warn_of_model(hk_warnings *w, const hk_model *model) {
          model->name);
 }
 
+/* Rotary positions have no end, but the model has not seen such distances. */
+static void warn_of_sequence(hk_warnings *w, const hk_plan *plan) {
+  const int64_t most = plan->model.max_positions;
+  if (most <= 0 || plan->job.seq <= most) return;
+  warn(w,
+       "sequences of %d tokens are beyond the %lld positions that %s was made for: memory and time "
+       "are right, but its positions must be scaled to train on them (rope_scaling)",
+       plan->job.seq, (long long)most, plan->model.name);
+}
+
 static void warn_of_label(hk_warnings *w, const hk_plan *plan) {
   char text[480];
   if (w->status != HK_OK) return;
@@ -200,6 +210,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   warn_of_calibration(&w, machine);
   warn_of_defaults(&w, plan, machine);
   warn_of_model(&w, &plan->model);
+  warn_of_sequence(&w, plan);
   warn_of_job(&w, plan, machine);
   warn_of_scaling(&w, plan);
   warn_of_label(&w, plan);

@@ -67,15 +67,20 @@ static const struct {
   int64_t subgroup_numel;
   bool folded, unbound;
 } jobs[] = {
-    {"llama-2-7b", "h200-16c", {1, 1, 1, 1, 1, 2048, true}, 100000000, true, false},
-    {"qwen3-8b", "workstation-rtx4090-ddr5", {1, 1, 1, 1, 2, 1024, false}, 100000000, true, false},
-    {"llama-2-13b", "polaris-a100-4x40gb", {4, 1, 1, 2, 1, 2048, true}, 100000000, true, false},
-    {"dos-20b", "jlse-h100-4x80gb", {4, 2, 1, 1, 1, 2048, true}, 200000000, true, false},
-    {"llama-3-70b", "dgx-h100-8x80gb", {8, 4, 2, 1, 1, 4096, true}, 100000000, true, false},
-    {"gpt2", "polaris-a100-4x40gb", {2, 1, 1, 1, 1, 1024, false}, 10000000, false, false},
-    {"llama-2-7b", "jlse-h100-4x80gb", {4, 1, 1, 1, 1, 2048, true}, 200000000, false, false},
-    {"llama-2-7b", "polaris-a100-4x40gb", {4, 1, 1, 1, 2, 2048, true}, 200000000, true, true},
-    {"llama-2-7b", "polaris-a100-4x40gb", {2, 2, 1, 1, 1, 2048, true}, 200000000, false, true},
+    {"llama-2-7b", "h200-16c", {1, 1, 1, 1, 1, 2048, true, 1}, 100000000, true, false},
+    {"qwen3-8b",
+     "workstation-rtx4090-ddr5",
+     {1, 1, 1, 1, 2, 1024, false, 1},
+     100000000,
+     true,
+     false},
+    {"llama-2-13b", "polaris-a100-4x40gb", {4, 1, 1, 2, 1, 2048, true, 1}, 100000000, true, false},
+    {"dos-20b", "jlse-h100-4x80gb", {4, 2, 1, 1, 1, 2048, true, 1}, 200000000, true, false},
+    {"llama-3-70b", "dgx-h100-8x80gb", {8, 4, 2, 1, 1, 4096, true, 1}, 100000000, true, false},
+    {"gpt2", "polaris-a100-4x40gb", {2, 1, 1, 1, 1, 1024, false, 1}, 10000000, false, false},
+    {"llama-2-7b", "jlse-h100-4x80gb", {4, 1, 1, 1, 1, 2048, true, 1}, 200000000, false, false},
+    {"llama-2-7b", "polaris-a100-4x40gb", {4, 1, 1, 1, 2, 2048, true, 1}, 200000000, true, true},
+    {"llama-2-7b", "polaris-a100-4x40gb", {2, 2, 1, 1, 1, 2048, true, 1}, 200000000, false, true},
 };
 
 static void compare_plan(size_t j, size_t p, const hk_model *model, const hk_machine *machine) {

@@ -86,7 +86,7 @@ static void default_pieces(void **state) {
     hk_error err = {0};
     hk_model model = {0};
     hk_plan plan;
-    const hk_job job = {cases[i].gpus, 1, 1, 1, 1, 1024, true};
+    const hk_job job = {cases[i].gpus, 1, 1, 1, 1, 1024, true, 1};
     must(hk_model_load(cases[i].model, &model, &err), &err);
     must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, cases[i].subgroup,
                         &plan, &err),
@@ -119,8 +119,8 @@ static void not_created(void **state) {
   refuse_create(job, 10000, "tp 3 does not divide the 4 GPUs");
   job.tp = 8, job.gpus = 8;
   refuse_create(job, 10000, "tp 8 does not divide the 4 attention heads of tiny");
-  job = JOB, job.seq = 4097;
-  refuse_create(job, 10000, "seq 4097 is longer than the 4096 positions");
+  job = JOB, job.loss_chunks = 65537;
+  refuse_create(job, 10000, "loss_chunks: expected a whole number from 1 to 65536, got 65537");
 }
 
 /* A field of a job: where, its name in messages, and the largest value. */
@@ -225,7 +225,7 @@ static void settings_out_of_range(void **state) {
   REFUSE_WITH(plan, piece_numel, INT64_MIN, "piece_numel: expected at least 1 parameter");
   REFUSE_WITH(plan, cpu_threads, 0, "cpu.threads: expected a whole number from 1 to 65536, got 0");
   REFUSE_WITH(plan, cpu_threads, 65537, "cpu.threads: expected a whole number from 1 to 65536");
-  REFUSE_WITH(plan, job.seq, 5000, "seq 5000 is longer than the 4096 positions");
+  REFUSE_WITH(plan, job.loss_chunks, -1, "loss_chunks: expected a whole number from 1 to 65536");
   REFUSE_WITH(plan, job.tp, 3, "tp 3 does not divide the 4 GPUs of a node");
   hk_error err = {0};
   must(hk_plan_check(&plan, &err), &err); /* all put back */
@@ -433,7 +433,7 @@ static void bad_values(void **state) {
       {"job.tp", "3", "tp 3 does not divide the 4 GPUs"},
       {"job.micro_batch", "1048577", "key 'micro_batch'"},
       {"job.grad_accum", "0", "grad_accum: expected"},
-      {"job.seq", "4097", "seq 4097 is longer"},
+      {"job.seq", "16777217", "key 'seq'"},
       {"job.checkpoint_activations", "1", "key 'checkpoint_activations'"},
       {"policy.name", "\"0123456789012345678901234567890123456789\"", "key 'name': longer than 31"},
       {"policy.stride", "-1", "key 'stride'"},
