@@ -10,29 +10,35 @@
 #include "calib/validate/runs.h"
 #include "tests/fixture.h"
 
-/* Of the absolute errors of a machine's rows, in per cent. */
+/* Of the errors of a machine's rows, in per cent. */
 typedef struct {
-  double median, worst; /* both 0: not looked at */
+  double median, worst; /* of absolute errors; both 0: not looked at */
+  double low;           /* most by which a prediction may fall short; 0: not looked at */
 } error_limit;
 
 static inline void check_figure(const hk_run_comparison *c, const char *machine,
                                 hk_run_figure figure, error_limit limit) {
   const char *column = hk_run_figure_column(figure);
   const double median = c->median_abs_error_pct[figure];
-  const hk_run_prediction *worst = &c->rows[0];
+  const hk_run_prediction *worst = &c->rows[0], *lowest = &c->rows[0];
   for (size_t i = 0; i < c->n; i++) {
-    const double error = fabs(c->rows[i].figures[figure].error_pct);
-    if (!(error <= fabs(worst->figures[figure].error_pct))) worst = &c->rows[i];
+    const double error = c->rows[i].figures[figure].error_pct;
+    if (!(fabs(error) <= fabs(worst->figures[figure].error_pct))) worst = &c->rows[i];
+    if (!(error >= lowest->figures[figure].error_pct)) lowest = &c->rows[i];
   }
   const double most = fabs(worst->figures[figure].error_pct);
-  print_message("%s, %-19s median %.2f %%, worst %.2f %% (line %d)\n", machine, column, median,
-                most, worst->run->line);
+  const double low = -lowest->figures[figure].error_pct;
+  print_message("%s, %-19s median %.2f %%, worst %.2f %% (line %d), too low by %.2f %% (line %d)\n",
+                machine, column, median, most, worst->run->line, low, lowest->run->line);
   if (!(median <= limit.median))
     fail_msg("%s, %s: off by %.2f %% in the median, more than %g %%", machine, column, median,
              limit.median);
   if (!(most <= limit.worst))
     fail_msg("%s, %s: off by %.2f %% on line %d, more than %g %%", machine, column, most,
              worst->run->line, limit.worst);
+  if (limit.low > 0 && !(low <= limit.low))
+    fail_msg("%s, %s: too low by %.2f %% on line %d, more than %g %%", machine, column, low,
+             lowest->run->line, limit.low);
 }
 
 /* As 'hocket validate runs published-runs.csv --machine MACHINE' has them; `rows` of the table are

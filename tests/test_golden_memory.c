@@ -10,18 +10,19 @@
 /* -- the allocator's figures ------------------------------------------------------------------- */
 
 /* docs/fidelity.md says that no figure is off by more than 4 %: the worst is the peak of line 15's
- * step, 3.6 %. */
+ * step, 3.6 % too high. Too low is the unsafe direction: a run would fail that was said to fit. No
+ * mark is too low by 2 %, and no peak by 2.4 %. */
 static void published_runs(void **state) {
   (void)state;
   static const error_limit polaris[HK_RUN_FIGURES] = {
-      [HK_RUN_before_fwd] = {0.06, 1.3}, [HK_RUN_after_fwd] = {0.07, 1.1},
-      [HK_RUN_after_bwd] = {0.05, 1.1},  [HK_RUN_peak_bwd] = {0.29, 2.5},
-      [HK_RUN_after_step] = {0.05, 1.3}, [HK_RUN_peak_step] = {0.05, 3.7},
+      [HK_RUN_before_fwd] = {0.06, 1.2, 1.2}, [HK_RUN_after_fwd] = {0.06, 1.1, 1.1},
+      [HK_RUN_after_bwd] = {0.04, 1.1, 1.1},  [HK_RUN_peak_bwd] = {0.28, 2.4, 2.4},
+      [HK_RUN_after_step] = {0.04, 1.2, 1.2}, [HK_RUN_peak_step] = {0.04, 3.7, 1.3},
   };
   static const error_limit jlse[HK_RUN_FIGURES] = {
-      [HK_RUN_before_fwd] = {0.68, 1.6}, [HK_RUN_after_fwd] = {0.48, 1.4},
-      [HK_RUN_after_bwd] = {0.51, 1.4},  [HK_RUN_peak_bwd] = {0.77, 2.5},
-      [HK_RUN_after_step] = {0.56, 1.6}, [HK_RUN_peak_step] = {0.51, 1.5},
+      [HK_RUN_before_fwd] = {0.5, 0.8, 0.8}, [HK_RUN_after_fwd] = {0.4, 0.5, 0.5},
+      [HK_RUN_after_bwd] = {0.4, 0.6, 0.6},  [HK_RUN_peak_bwd] = {0.7, 2, 2},
+      [HK_RUN_after_step] = {0.5, 0.6, 0.6}, [HK_RUN_peak_step] = {0.4, 0.6, 0.6},
   };
   check_shipped_profile("polaris-a100-4x40gb", 63, polaris, 0);
   check_shipped_profile("jlse-h100-4x80gb", 12, jlse, 0);
