@@ -9,6 +9,7 @@
 
 static const hk_command *const commands[] = {
     &hk_command_plan,
+    &hk_command_estimate,
     &hk_command_simulate,
     &hk_command_run,
     &hk_command_calibrate,

@@ -43,8 +43,8 @@ static int micro_batch_of(const hk_args *args, const hk_model *model) {
   return (int)(listed ? model->micro_batch : args->micro_batch);
 }
 
-static hk_job job_of(const hk_args *args, const hk_model *model, const hk_machine *machine) {
-  return (hk_job){.gpus = args->gpus > 0 ? (int)args->gpus : (int)machine->gpus.value,
+hk_job hk_setup_job(const hk_args *args, const hk_model *model, int gpus) {
+  return (hk_job){.gpus = args->gpus > 0 ? (int)args->gpus : gpus,
                   .nodes = (int)args->nodes,
                   .tp = (int)args->tp,
                   .micro_batch = micro_batch_of(args, model),
@@ -65,7 +65,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
   HK_TRY(hk_model_load(args->model, &setup->model, err));
   HK_TRY(load_machine(args, NULL, &setup->machine, err));
   HK_TRY(reserve_host(args, &setup->machine, err));
-  setup->job = job_of(args, &setup->model, &setup->machine);
+  setup->job = hk_setup_job(args, &setup->model, (int)setup->machine.gpus.value);
   setup->settings = (hk_plan_settings){
       .subgroup_numel = args->subgroup,
       .flush = args->given & HK_OPTION(FLUSH) ? &setup->flush : NULL,

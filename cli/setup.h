@@ -51,6 +51,9 @@ hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
                                                 const hk_machine *machine, hk_error *err),
                             hk_error *err);
 
+/* The job that the options describe; `gpus`: GPUs of a node without --gpus. */
+hk_job hk_setup_job(const hk_args *args, const hk_model *model, int gpus);
+
 /* Tokens per sequence: --seq, else the sequence length of a listed model's figures, else 2048 or
  * the model's limit if that is lower. */
 int hk_setup_seq(const hk_args *args, const hk_model *model);

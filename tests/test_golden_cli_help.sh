@@ -16,6 +16,7 @@ long an iteration takes, and whether it fits in memory.
 
 Commands:
   plan              Ranks the offload schedules of a model on a machine
+  estimate          Estimates the memory that a model needs, without a machine
   simulate          Simulates one iteration of a plan or of a policy
   run               Runs a plan's optimizer steps on real hardware, timed
   calibrate         Measures this machine and stores a profile of it
@@ -68,7 +69,7 @@ cp "$tests/data/published-runs.csv" .
 sed 's/"made-up-node"/"this-node"/' "$tests/data/calibrated-node.json" >this-node.json
 tiny_model
 commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
-[ "$(wc -l <<<"$commands")" -eq 23 ] || fail "expected 23 commands, got: $commands"
+[ "$(wc -l <<<"$commands")" -eq 24 ] || fail "expected 24 commands, got: $commands"
 while read -r command; do
   "$hocket" $command --help >out 2>err || fail "hocket $command --help: exit $?"
   "$hocket" help $command >other || fail "hocket help $command: exit $?"

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The memory of each way, from the task graphs of three policies on one rank and on N. */
+#include "sim/footprint.h"
+
+#include <string.h>
+
+#include "core/graph.h"
+#include "sim/policy.h"
+
+#define SUBGROUP 100000000 /* as in rankings (rank.c) */
+
+static const struct {
+  const char *name, *meaning;
+} ways_of[HK_WAY_COUNT] = {
+    [HK_WAY_GPU] = {"one GPU", "weights, gradients and state on the GPU"},
+    [HK_WAY_OFFLOAD] = {"one GPU, offload", "state on the host, updated by the CPU"},
+    [HK_WAY_STREAM] = {"one GPU, stream", "state on the host, updated on the GPU"},
+    [HK_WAY_ZERO1] = {"zero-1", "state divided over the GPUs"},
+    [HK_WAY_ZERO2] = {"zero-2", "state and gradients divided"},
+    [HK_WAY_ZERO3] = {"zero-3", "state, gradients and weights divided"},
+    [HK_WAY_ZERO3_OFFLOAD] = {"zero-3, offload", "divided, state on the host, CPU"},
+    [HK_WAY_ZERO3_STREAM] = {"zero-3, stream", "divided, state on the host, GPU"},
+};
+
+const char *hk_way_name(hk_way way) {
+  return ways_of[way].name;
+}
+
+const char *hk_way_meaning(hk_way way) {
+  return ways_of[way].meaning;
+}
+
+bool hk_way_is_divided(hk_way way) {
+  return way >= HK_WAY_ZERO1;
+}
+
+hk_activations hk_activations_of(const hk_model *model, const hk_job *job) {
+  hk_activations sum = {0};
+  const bool checkpoint = job->checkpoint_activations;
+  for (int block = HK_BLOCK_EMBED; block <= (int)model->layers; block++) {
+    const hk_bytes saved =
+        hk_model_activation_bytes(model, block, job->micro_batch, job->seq, job->tp, checkpoint);
+    const hk_bytes workspace = hk_model_backward_workspace_bytes(model, block, job->micro_batch,
+                                                                 job->seq, job->tp, checkpoint);
+    if (__builtin_add_overflow(sum.saved, saved, &sum.saved)) sum.saved = INT64_MAX;
+    sum.workspace = hk_max(sum.workspace, workspace);
+  }
+  return sum;
+}
+
+/* -- One plan ---------------------------------------------------------------------------------- */
+
+/* The next gather of weights in the pass that operation i belongs to; NULL: none. */
+static const hk_op *next_gather(const hk_graph *graph, size_t i) {
+  const hk_op *now = &graph->ops[i];
+  for (i++; i < graph->n_ops; i++) {
+    const hk_op *op = &graph->ops[i];
+    if (op->phase != now->phase || op->micro != now->micro) return NULL;
+    if (op->kind == HK_OP_ALL_GATHER && op->rank == now->rank) return op;
+  }
+  return NULL;
+}
+
+/* The peak of the first rank if its operations run one after another, the gather of the next
+ * block's weights before a block's computation. `waits`: gradients stay on the GPU until the end
+ * of backward. */
+static hk_bytes peak_of(const hk_graph *graph, bool waits) {
+  hk_bytes now = graph->gpu_base, peak = now, waiting = 0;
+  const hk_op *early = NULL; /* a gather that was made before its turn */
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    const hk_op *op = &graph->ops[i];
+    if (op->rank != 0) continue;
+    if (op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD) {
+      early = next_gather(graph, i);
+      if (early) now += early->gpu_alloc;
+    }
+    if (op->kind == HK_OP_BARRIER) now -= waiting;
+    if (op != early) now += op->gpu_alloc;
+    peak = hk_max(peak, now);
+    if (waits && op->kind == HK_OP_GRAD_D2H)
+      waiting += op->gpu_free;
+    else
+      now -= op->gpu_free;
+  }
+  return peak;
+}
+
+static hk_status plan_of(const hk_model *model, const hk_job *job, const hk_policy *policy,
+                         hk_plan *plan, hk_error *err) {
+  hk_model copy = {0};
+  HK_TRY(hk_model_copy(model, &copy, err));
+  hk_status status =
+      hk_plan_create(&copy, job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, SUBGROUP, plan, err);
+  hk_model_free(&copy);
+  HK_TRY(status);
+  status = hk_policy_apply(policy, &HK_POLICY_OPTIONS_NONE, NULL, plan, err);
+  if (status != HK_OK) hk_plan_free(plan);
+  return status;
+}
+
+/* One GPU for each tensor-parallel rank is a node: as many nodes as data-parallel ranks. The graph
+ * of such a job is small, and the memory of a rank does not depend on how nodes are formed. */
+static hk_status one_plan(const hk_model *model, const hk_job *job, int ranks,
+                          const hk_policy *policy, hk_footprint *out, hk_error *err) {
+  hk_job spread = *job;
+  hk_plan plan = {0};
+  hk_graph graph = {0};
+  spread.gpus = job->tp;
+  spread.nodes = ranks;
+  HK_TRY(plan_of(model, &spread, policy, &plan, err));
+  hk_status status = hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, err);
+  if (status == HK_OK) {
+    const int64_t n = hk_model_rank_parameters(model, job->tp, ranks);
+    *out = (hk_footprint){
+        .ranks = ranks,
+        .gpu = peak_of(&graph, true),
+        .gpu_least = peak_of(&graph, false),
+        .weights = hk_model_weight_bytes(model, job->tp, ranks, 0, n),
+        .host = graph.host_base * ranks,
+    };
+    if (policy == &hk_policy_gpu_only) {
+      out->optimizer = graph.gpu_base - out->weights;
+      out->gradients = hk_model_grad_bytes(model, job->tp, ranks, 0, n);
+    }
+    out->rest = out->gpu - out->weights - out->gradients - out->optimizer;
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+  return status;
+}
+
+/* -- ZeRO-1 and ZeRO-2 ------------------------------------------------------------------------- */
+
+static hk_bytes largest_block_grads(const hk_model *model, int tp) {
+  hk_bytes largest = 0;
+  for (int block = HK_BLOCK_EMBED; block <= (int)model->layers; block++) {
+    int64_t begin, end;
+    hk_model_block_interval(model, block, tp, 1, &begin, &end);
+    largest = hk_max(largest, hk_model_grad_bytes(model, tp, 1, begin, end));
+  }
+  return largest;
+}
+
+/* `whole` is the footprint of one rank, `shared` that of ZeRO-3, which has a rank's shares. */
+static void divide(const hk_model *model, const hk_job *job, const hk_footprint *whole,
+                   const hk_footprint *shared, hk_footprint ways[HK_WAY_COUNT]) {
+  hk_footprint first = *whole;
+  first.ranks = shared->ranks;
+  first.optimizer = shared->optimizer;
+  first.gpu_least = first.gpu -= whole->optimizer - shared->optimizer;
+  hk_footprint second = first;
+  const hk_bytes bucket = shared->ranks > 1 ? largest_block_grads(model, job->tp) : 0;
+  second.gradients = shared->gradients;
+  second.rest += bucket;
+  second.gpu_least = second.gpu += bucket - (whole->gradients - shared->gradients);
+  ways[HK_WAY_ZERO1] = first;
+  ways[HK_WAY_ZERO2] = second;
+}
+
+hk_status hk_footprint_make(const hk_model *model, const hk_job *job,
+                            hk_footprint ways[HK_WAY_COUNT], hk_error *err) {
+  static const struct {
+    hk_way alone, divided;
+    const hk_policy *policy;
+  } plans[] = {{HK_WAY_GPU, HK_WAY_ZERO3, &hk_policy_gpu_only},
+               {HK_WAY_OFFLOAD, HK_WAY_ZERO3_OFFLOAD, &hk_policy_zero_offload},
+               {HK_WAY_STREAM, HK_WAY_ZERO3_STREAM, &hk_policy_streamed}};
+  HK_TRY(hk_job_check(job, model, err));
+  for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+    HK_TRY(one_plan(model, job, 1, plans[i].policy, &ways[plans[i].alone], err));
+    HK_TRY(one_plan(model, job, hk_job_dp(job), plans[i].policy, &ways[plans[i].divided], err));
+  }
+  divide(model, job, &ways[HK_WAY_GPU], &ways[HK_WAY_ZERO3], ways);
+  return HK_OK;
+}
+
+/* -- GPUs on the market ------------------------------------------------------------------------ */
+
+/* CUDA context and the allocator's losses: 0.6 GB, which every shipped profile subtracts from the
+ * GPU's memory, and the default of gpu.reserved_bytes. */
+#define LOST 2100000000LL
+
+int hk_smallest_gpu(hk_bytes peak, const char **example) {
+  /* With bf16. Vendors' "GB" of GPU memory are GiB. */
+  static const struct {
+    int size;
+    const char *example;
+  } gpus[] = {{12, "RTX 3060"},
+              {16, "RTX 4080, A4000"},
+              {24, "RTX 4090, A10G, L4"},
+              {32, "RTX 5090"},
+              {40, "A100"},
+              {48, "A6000, L40S"},
+              {80, "A100, H100"},
+              {96, "GH200"},
+              {141, "H200"},
+              {180, "B200"},
+              {192, "MI300X"},
+              {256, "MI325X"}};
+  for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
+    if (peak + LOST > gpus[i].size * HK_GIB) continue;
+    *example = gpus[i].example;
+    return gpus[i].size;
+  }
+  *example = "";
+  return 0;
+}

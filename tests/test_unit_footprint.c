@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Memory without a machine: its parts add up, counts are exact, more tokens never need less, and
+ * the simulator's peaks on a machine with fast copies agree with it. */
+#include <stdio.h>
+
+#include "sim/footprint.h"
+#include "sim/forecast.h"
+#include "tests/fixture.h"
+
+static hk_model load(const char *name) {
+  hk_model model;
+  hk_error err = {0};
+  must(hk_model_load(name, &model, &err), &err);
+  return model;
+}
+
+static hk_job job_of(int gpus) {
+  return (hk_job){.gpus = gpus,
+                  .nodes = 1,
+                  .tp = 1,
+                  .micro_batch = 1,
+                  .grad_accum = 1,
+                  .seq = 1024,
+                  .checkpoint_activations = true};
+}
+
+static void make(const hk_model *model, const hk_job *job, hk_footprint *ways) {
+  hk_error err = {0};
+  must(hk_footprint_make(model, job, ways, &err), &err);
+  for (int way = 0; way < HK_WAY_COUNT; way++) {
+    const hk_footprint *f = &ways[way];
+    assert_true(f->rest > 0);
+    assert_int_equal(f->gpu, f->weights + f->gradients + f->optimizer + f->rest);
+    assert_int_equal(f->ranks, hk_way_is_divided((hk_way)way) ? hk_job_dp(job) : 1);
+  }
+}
+
+/* GPT-2 has 124,439,808 parameters: 2 bytes of weight, 2 of gradient, 12 of state each. */
+static void counts_are_exact(void **state) {
+  (void)state;
+  const int64_t n = 124439808;
+  hk_model model = load("gpt2");
+  hk_job job = job_of(4);
+  hk_footprint ways[HK_WAY_COUNT];
+  make(&model, &job, ways);
+  assert_int_equal(ways[HK_WAY_GPU].weights, 2 * n);
+  assert_int_equal(ways[HK_WAY_GPU].gradients, 2 * n);
+  assert_int_equal(ways[HK_WAY_GPU].optimizer, 12 * n);
+  assert_int_equal(ways[HK_WAY_GPU].host, 0);
+  /* State, gradients that arrive, and new weights. */
+  assert_int_equal(ways[HK_WAY_OFFLOAD].host, 16 * n);
+  assert_int_equal(ways[HK_WAY_OFFLOAD].weights, 2 * n);
+  assert_int_equal(ways[HK_WAY_OFFLOAD].optimizer + ways[HK_WAY_OFFLOAD].gradients, 0);
+  /* Shares are rounded up, tensor by tensor: at most a parameter of each of 148 tensors. */
+  const hk_bytes share = ways[HK_WAY_ZERO3].optimizer - 12 * n / 4;
+  assert_true(share >= 0 && share < 12 * 148);
+  assert_int_equal(ways[HK_WAY_ZERO1].weights, 2 * n);
+  assert_int_equal(ways[HK_WAY_ZERO1].gradients, 2 * n);
+  assert_int_equal(ways[HK_WAY_ZERO1].gpu,
+                   ways[HK_WAY_GPU].gpu - 12 * n + ways[HK_WAY_ZERO3].optimizer);
+  assert_int_equal(ways[HK_WAY_ZERO2].gradients, ways[HK_WAY_ZERO3].gradients);
+  hk_model_free(&model);
+}
+
+/* Two layers that keep their input (64 tokens x 64 x 2 bytes); the head keeps two such inputs and
+ * fp32 logits of a vocabulary of 256. */
+static void activations_by_hand(void **state) {
+  (void)state;
+  hk_model model = tiny_model(2);
+  hk_job job = job_of(1);
+  job.seq = 64;
+  const hk_activations a = hk_activations_of(&model, &job);
+  assert_int_equal(a.saved, 64 * (2 * 2 * 64 + 2 * 2 * 64 + 4 * 256));
+  assert_true(a.workspace > 0);
+  job.checkpoint_activations = false;
+  assert_true(hk_activations_of(&model, &job).saved > a.saved);
+  hk_model_free(&model);
+}
+
+static void dividing_more_needs_less(void **state) {
+  (void)state;
+  hk_model model = load("llama-2-7b");
+  hk_footprint ways[HK_WAY_COUNT], more[HK_WAY_COUNT];
+  hk_job job = job_of(8);
+  make(&model, &job, ways);
+  assert_true(ways[HK_WAY_GPU].gpu > ways[HK_WAY_ZERO1].gpu);
+  assert_true(ways[HK_WAY_ZERO1].gpu > ways[HK_WAY_ZERO2].gpu);
+  assert_true(ways[HK_WAY_ZERO2].gpu > ways[HK_WAY_ZERO3].gpu);
+  assert_true(ways[HK_WAY_ZERO3].gpu > ways[HK_WAY_ZERO3_OFFLOAD].gpu);
+  job.gpus = 16;
+  make(&model, &job, more);
+  for (int way = 0; way < HK_WAY_COUNT; way++) {
+    if (hk_way_is_divided((hk_way)way))
+      assert_true(more[way].gpu < ways[way].gpu);
+    else
+      assert_int_equal(more[way].gpu, ways[way].gpu);
+  }
+  /* One rank has nothing to divide. */
+  job.gpus = 1;
+  make(&model, &job, ways);
+  assert_int_equal(ways[HK_WAY_ZERO1].gpu, ways[HK_WAY_GPU].gpu);
+  assert_int_equal(ways[HK_WAY_ZERO2].gpu, ways[HK_WAY_GPU].gpu);
+  assert_int_equal(ways[HK_WAY_ZERO3].gpu, ways[HK_WAY_GPU].gpu);
+  hk_model_free(&model);
+}
+
+static void more_tokens_never_need_less(void **state) {
+  (void)state;
+  hk_model model = load("qwen2.5-7b");
+  hk_footprint last[HK_WAY_COUNT] = {0}, ways[HK_WAY_COUNT];
+  for (int micro_batch = 1; micro_batch <= 64; micro_batch *= 2) {
+    for (int seq = 512; seq <= 8192; seq *= 4) {
+      hk_job job = job_of(2);
+      job.micro_batch = micro_batch;
+      job.seq = seq;
+      make(&model, &job, ways);
+      for (int way = 0; way < HK_WAY_COUNT && seq > 512; way++)
+        assert_true(ways[way].gpu >= last[way].gpu && ways[way].host == last[way].host);
+      memcpy(last, ways, sizeof last);
+      job.checkpoint_activations = false;
+      make(&model, &job, ways);
+      for (int way = 0; way < HK_WAY_COUNT; way++) assert_true(ways[way].gpu >= last[way].gpu);
+    }
+  }
+  hk_model_free(&model);
+}
+
+static hk_memory_report simulated(const hk_model *model, const hk_machine *machine,
+                                  const hk_job *job, const hk_policy *policy) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_forecast forecast;
+  const hk_plan_settings settings = {0};
+  const hk_candidate candidate = {policy, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
+  must(hk_candidate_plan(&candidate, model, machine, job, &settings, &plan, &err), &err);
+  must(hk_forecast_make(&plan, machine, NULL, &forecast, &err), &err);
+  const hk_memory_report memory = forecast.result.memory;
+  hk_forecast_free(&forecast);
+  return memory;
+}
+
+static int64_t largest_block(const hk_model *model) {
+  int64_t largest = 0;
+  for (int block = HK_BLOCK_EMBED; block <= (int)model->layers; block++)
+    largest = hk_max(largest, hk_model_block_parameters(model, block, 1));
+  return largest;
+}
+
+/* Simulated on eight H100s: the same host memory; GPU peaks between the footprint's ends, the same
+ * on one GPU unless gradients leave it. A block may be gathered later than the footprint assumes.
+ */
+static void the_simulator_agrees(void **state) {
+  (void)state;
+  static const char *const names[] = {"gpt2", "llama-2-7b", "qwen2.5-7b", "dos-20b"};
+  static const struct {
+    const hk_policy *policy;
+    hk_way alone, divided;
+  } cases[] = {{&hk_policy_gpu_only, HK_WAY_GPU, HK_WAY_ZERO3},
+               {&hk_policy_zero_offload, HK_WAY_OFFLOAD, HK_WAY_ZERO3_OFFLOAD},
+               {&hk_policy_streamed, HK_WAY_STREAM, HK_WAY_ZERO3_STREAM}};
+  hk_error err = {0};
+  hk_machine machine;
+  must(hk_machine_load("dgx-h100-8x80gb", &machine, &err), &err);
+  for (size_t i = 0; i < 4 * 2 * 3; i++) {
+    hk_model model = load(names[i / 6]);
+    const int gpus = i / 3 % 2 ? 8 : 1;
+    hk_job job = job_of(gpus);
+    hk_footprint ways[HK_WAY_COUNT];
+    make(&model, &job, ways);
+    const hk_memory_report m = simulated(&model, &machine, &job, cases[i % 3].policy);
+    const hk_footprint *f = &ways[gpus > 1 ? cases[i % 3].divided : cases[i % 3].alone];
+    print_message("%s on %d, %s: %.2f to %.2f GiB, simulated %.2f\n", names[i / 6], gpus,
+                  cases[i % 3].policy->name, (double)f->gpu_least / 0x1p30, (double)f->gpu / 0x1p30,
+                  (double)m.peak / 0x1p30);
+    const hk_bytes early = gpus > 1 ? 2 * largest_block(&model) : 0;
+    assert_true(m.peak >= f->gpu_least - early && m.peak <= f->gpu);
+    assert_int_equal(f->host, m.host_peak);
+    if (gpus == 1 && i % 3 != 1) assert_int_equal(f->gpu, m.peak);
+    hk_model_free(&model);
+  }
+  hk_machine_free(&machine);
+}
+
+static void the_smallest_gpu(void **state) {
+  (void)state;
+  const char *example;
+  assert_int_equal(hk_smallest_gpu(0, &example), 12);
+  assert_int_equal(hk_smallest_gpu(21 * HK_GIB, &example), 24);
+  assert_string_equal(example, "RTX 4090, A10G, L4");
+  assert_int_equal(hk_smallest_gpu(23 * HK_GIB, &example), 32); /* 22.04 GiB are free of 24 */
+  assert_int_equal(hk_smallest_gpu(2000 * HK_GIB, &example), 0);
+  assert_string_equal(example, "");
+}
+
+int main(void) {
+  setenv("HOCKET_SHARE", HK_TEST_SHARE, 1);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(counts_are_exact),         cmocka_unit_test(activations_by_hand),
+      cmocka_unit_test(dividing_more_needs_less), cmocka_unit_test(more_tokens_never_need_less),
+      cmocka_unit_test(the_simulator_agrees),     cmocka_unit_test(the_smallest_gpu),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
