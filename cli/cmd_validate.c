@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calib/fit/table_fit.h"
 #include "calib/profiles/profiles.h"
 #include "calib/validate/runs.h"
 #include "cli/command.h"
@@ -104,7 +105,22 @@ static void put_order(const hk_run_order *order, cJSON *object, bool *ok) {
   hk_put_number(object, "pairs", (double)order->pairs, ok);
 }
 
-static hk_status print_json(const hk_run_comparison *c, const machines *m, hk_error *err) {
+static void put_medians(const double *medians, int n, const char *key, cJSON *object, bool *ok) {
+  cJSON *member = hk_put_object(object, key, ok);
+  for (int f = 0; f < n; f++)
+    hk_put_number(member, hk_run_figure_column((hk_run_figure)f), medians[f], ok);
+}
+
+static void put_flush_unknown(const hk_run_flush_unknown *unknown, cJSON *root, bool *ok) {
+  cJSON *object = hk_put_object(root, "flush_unknown", ok);
+  hk_put_number(object, "rows", (double)unknown->rows, ok);
+  if (unknown->rows == 0) return;
+  put_medians(unknown->asynchronous, HK_RUN_TIMES_END, "median_abs_error_pct_if_async", object, ok);
+  put_medians(unknown->blocking, HK_RUN_TIMES_END, "median_abs_error_pct_if_blocking", object, ok);
+}
+
+static hk_status print_json(const hk_run_comparison *c, const hk_run_order *unfitted,
+                            const machines *m, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.run_comparison/1", &ok);
   cJSON *names = hk_put_array(root, "machines", &ok);
@@ -112,10 +128,10 @@ static hk_status print_json(const hk_run_comparison *c, const machines *m, hk_er
   cJSON *rows = hk_put_array(root, "rows", &ok);
   for (size_t i = 0; i < c->n; i++) put_row(&c->rows[i], hk_put_element(rows, &ok), &ok);
   hk_put_number(root, "rows_left_out", (double)c->left_out, &ok);
-  cJSON *medians = hk_put_object(root, "median_abs_error_pct", &ok);
-  for (int f = 0; f < HK_RUN_FIGURES; f++)
-    hk_put_number(medians, hk_run_figure_column((hk_run_figure)f), c->median_abs_error_pct[f], &ok);
+  put_medians(c->median_abs_error_pct, HK_RUN_FIGURES, "median_abs_error_pct", root, &ok);
+  put_flush_unknown(&c->flush_unknown, root, &ok);
   put_order(&c->order, root, &ok);
+  hk_put_number(root, "kendall_tau_before_fit", unfitted->tau, &ok);
   cJSON *groups = hk_put_array(root, "groups", &ok);
   for (int g = 0; g < c->n_groups; g++) put_order(&c->groups[g], hk_put_element(groups, &ok), &ok);
   return hk_emit_print(root, ok, err);
@@ -164,7 +180,18 @@ static void print_medians(const hk_run_comparison *c) {
   putchar('\n');
 }
 
-static void print_order(const hk_run_comparison *c) {
+/* A flush changes backward, and with it the iteration. */
+static void print_flush_unknown(const hk_run_flush_unknown *u) {
+  if (u->rows == 0) return;
+  printf(
+      "%zu rows without flush_async are taken as asynchronous: bwd_ms %.1f %%, iter_ms %.1f %%; as "
+      "blocking: bwd_ms %.1f %%, iter_ms %.1f %%\n",
+      u->rows, u->asynchronous[HK_RUN_bwd], u->asynchronous[HK_RUN_iter], u->blocking[HK_RUN_bwd],
+      u->blocking[HK_RUN_iter]);
+}
+
+/* `unfitted`: of the same rows, predicted with the profiles as they were before any fit. */
+static void print_order(const hk_run_comparison *c, const hk_run_order *unfitted) {
   if (isnan(c->order.tau)) {
     puts("Kendall's tau of step_ms: not defined, no two rows differ only in policy settings");
     return;
@@ -173,9 +200,13 @@ static void print_order(const hk_run_comparison *c) {
       "Kendall's tau of step_ms: %.3f over %lld pairs of rows that differ only in policy "
       "settings\n",
       c->order.tau, (long long)c->order.pairs);
+  if (!isnan(unfitted->tau))
+    printf("baseline: tau %.3f with the profiles as they were before they were fitted\n",
+           unfitted->tau);
 }
 
-static hk_status print_text(const hk_run_comparison *c, hk_error *err) {
+static hk_status print_text(const hk_run_comparison *c, const hk_run_order *unfitted,
+                            hk_error *err) {
   static const hk_column columns[] = {{"line", HK_RIGHT},
                                       {"source", HK_LEFT | HK_SPARE(8)},
                                       {"model", HK_LEFT},
@@ -194,8 +225,39 @@ static hk_status print_text(const hk_run_comparison *c, hk_error *err) {
   HK_TRY(hk_table_print(&table, err));
   puts("\ntimes in ms: predicted/measured, error of the prediction");
   print_medians(c);
-  print_order(c);
+  print_flush_unknown(&c->flush_unknown);
+  print_order(c, unfitted);
   return HK_OK;
+}
+
+/* -- The order without a fit ------------------------------------------------------------------- */
+
+static bool is_fitted(const hk_machine *machine) {
+  return cJSON_GetObjectItemCaseSensitive(machine->document, "fitted_on") != NULL;
+}
+
+/* Kendall's tau of the profiles before they were fitted, the baseline of the fitted ones': most of
+ * an order follows from the schedules alone. NAN if none was fitted. */
+static hk_status order_before_fit(const hk_run_table *table, const machines *m, hk_run_order *order,
+                                  hk_error *err) {
+  machines before = {.n = 0};
+  hk_run_comparison comparison;
+  hk_status status = HK_OK;
+  bool fitted = false;
+  *order = (hk_run_order){.tau = NAN};
+  for (size_t i = 0; i < m->n; i++) fitted |= is_fitted(&m->list[i]);
+  if (!fitted) return HK_OK;
+  while (status == HK_OK && before.n < m->n) {
+    status = hk_fit_start(&m->list[before.n], &before.list[before.n], err);
+    if (status == HK_OK) before.n++;
+  }
+  if (status == HK_OK) status = hk_runs_compare(table, before.list, before.n, &comparison, err);
+  if (status == HK_OK) {
+    *order = comparison.order;
+    hk_run_comparison_free(&comparison);
+  }
+  for (size_t i = 0; i < before.n; i++) hk_machine_free(&before.list[i]);
+  return status;
 }
 
 /* -- The command ------------------------------------------------------------------------------- */
@@ -203,8 +265,11 @@ static hk_status print_text(const hk_run_comparison *c, hk_error *err) {
 static hk_status answer(const hk_args *args, const hk_run_table *table, const machines *m,
                         hk_error *err) {
   hk_run_comparison comparison;
+  hk_run_order unfitted;
+  HK_TRY(order_before_fit(table, m, &unfitted, err));
   HK_TRY(hk_runs_compare(table, m->list, m->n, &comparison, err));
-  hk_status status = args->json ? print_json(&comparison, m, err) : print_text(&comparison, err);
+  hk_status status = args->json ? print_json(&comparison, &unfitted, m, err)
+                                : print_text(&comparison, &unfitted, err);
   if (status == HK_OK) status = hk_emit_flush(err);
   if (status == HK_OK && comparison.left_out > 0 && !args->quiet)
     fprintf(stderr,
@@ -238,6 +303,8 @@ const hk_command hk_command_validate_runs = {
         "Prints predicted and measured times, the median absolute error of each column,\n"
         "and Kendall's tau-b of step_ms over pairs of rows that differ only in policy,\n"
         "ratio, stride and flush. Two rows whose measured ranges overlap count as a tie.\n"
+        "A fitted profile's tau stands beside that of the profile before its fit. Rows\n"
+        "without flush_async are taken as asynchronous; their errors are given both ways.\n"
         "--json adds GPU memory in GiB.",
     .example = "hocket validate runs published-runs.csv",
     .options = HK_OPTION(MACHINE) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),

@@ -73,6 +73,22 @@ done
 "$hocket" validate runs runs.csv --wide >out 2>err || fail "validate runs: $(cat err)"
 [ "$(grep -cE '^ *[0-9]+ +act-output' out)" -eq 75 ] || fail "validate runs: not 75 rows"
 tau 0.91
+grep -qE "^8 rows without flush_async are taken as asynchronous: bwd_ms [0-9.]+ %, iter_ms [0-9.]+ %; as blocking: bwd_ms [0-9.]+ %" out ||
+  fail "validate runs: does not say how rows without flush_async were predicted"
+grep -qE "^baseline: tau 0\.[0-9]+ with the profiles as they were before they were fitted" out ||
+  fail "validate runs: no tau of the profiles before their fit"
+"$hocket" validate runs runs.csv --json >out.json || fail "validate runs --json"
+! command -v python3 >/dev/null || python3 - out.json <<'END' || fail "validate runs --json: rows without flush_async"
+import json, sys
+r = json.load(open(sys.argv[1]))
+unknown = [x for x in r["rows"] if x["flush_async"] is None]
+u = r["flush_unknown"]
+errors = sorted(abs(x["bwd_ms"]["error_pct"]) for x in unknown)
+assert u["rows"] == len(unknown) == 8, u
+assert abs(u["median_abs_error_pct_if_async"]["bwd_ms"] - (errors[3] + errors[4]) / 2) < 1e-6, u
+assert u["median_abs_error_pct_if_blocking"]["bwd_ms"] > u["median_abs_error_pct_if_async"]["bwd_ms"]
+assert r["kendall_tau"] >= r["kendall_tau_before_fit"] > 0.8, r["kendall_tau_before_fit"]
+END
 medians polaris-a100-4x40gb 3.6 5.4 2.7 2.0
 tau 0.89
 medians jlse-h100-4x80gb 2.7 2.4 0.6 1.3

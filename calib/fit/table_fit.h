@@ -65,6 +65,10 @@ hk_status hk_fit_make(const hk_run_table *table, const hk_machine *start,
                       const hk_fit_options *options, hk_fit *fit, hk_error *err);
 void hk_fit_free(hk_fit *fit);
 
+/* A copy of the machine with the values from before its last fit: "before_fit" in its document. The
+ * same values if it was never fitted. The caller frees it. */
+hk_status hk_fit_start(const hk_machine *machine, hk_machine *start, hk_error *err);
+
 /* Candidates for free parameters where the caller names none, the most important first, each with
  * the reason why it is uncertain. The fit takes the first twelve that have an effect: moved by its
  * prior_factor either way, the parameter changes some time of some row by 1 % or more. A candidate

@@ -50,8 +50,6 @@ hk_status hk_fit_solve(hk_fit_problem *problem, hk_fit *fit);
 
 /* -- table_fit_document.c ---------------------------------------------------------------------- */
 
-/* A copy of the machine with the values from before its last fit. The caller owns it. */
-hk_status hk_fit_start(const hk_machine *machine, hk_machine *start, hk_error *err);
 /* Makes fit->machine from the start profile and fit->parameters. `table`: the path of the run
  * table; the profile names its last component. */
 hk_status hk_fit_profile(const hk_fit_problem *problem, const char *table, hk_fit *fit);

@@ -90,6 +90,13 @@ hk_run_order hk_tau(const hk_tau_tally *tally);
 /* -1, 0 or 1. 0 also for times that differ by a share of 1e-6 or less: rounding. */
 int hk_order_of_predictions(double a, double b);
 
+/* Rows whose table does not say how gradients were flushed. They are predicted as asynchronous, and
+ * for this comparison also as blocking. */
+typedef struct {
+  size_t rows;
+  double asynchronous[HK_RUN_TIMES_END], blocking[HK_RUN_TIMES_END]; /* medians as below */
+} hk_run_flush_unknown;
+
 typedef struct {
   const hk_run *run;
   hk_run_compared figures[HK_RUN_FIGURES];
@@ -101,8 +108,9 @@ typedef struct {
   hk_run_prediction *rows;                     /* those that name a machine, in the table's order */
   size_t n, left_out;                          /* rows; rows that name none of the machines */
   double median_abs_error_pct[HK_RUN_FIGURES]; /* NAN without a measurement */
-  hk_run_order order;                          /* pairs within groups, all groups pooled */
-  hk_run_order *groups;                        /* of each group alone */
+  hk_run_flush_unknown flush_unknown;
+  hk_run_order order;   /* pairs within groups, all groups pooled */
+  hk_run_order *groups; /* of each group alone */
   int n_groups;
 } hk_run_comparison;
 
