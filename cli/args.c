@@ -235,6 +235,13 @@ static hk_status keep_machine(hk_args *args, hk_error *err) {
   return HK_OK;
 }
 
+static hk_status keep_set(hk_args *args, hk_error *err) {
+  if (args->n_sets == HK_MOST_SETS)
+    return hk_fail(err, HK_INPUT, "option '--set' is given more than %d times", HK_MOST_SETS);
+  args->sets[args->n_sets++] = args->set;
+  return HK_OK;
+}
+
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err) {
   struct option longs[HK_OPT_COUNT + 1];
@@ -250,6 +257,7 @@ hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *
     int id = id_of(code);
     HK_TRY(read_value(&options[id], optarg, args, err));
     if (id == HK_OPT_MACHINE) HK_TRY(keep_machine(args, err));
+    if (id == HK_OPT_SET) HK_TRY(keep_set(args, err));
     args->given |= (hk_option_set)1 << id;
     if (args->help) return HK_OK;
   }

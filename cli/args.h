@@ -27,6 +27,9 @@
     "a preset ('hocket model list'), a config.json or its folder, or a model document")            \
   X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                       \
     "a profile ('hocket machine list') or a file of the same form")                                \
+  X(SET, "set", 0, TEXT, set, "KEY=VALUE", 0, 0,                                                   \
+    "change a quantity of the machine, as 'machine show' names it: dram=400G, pcie.h2d*=2; what "  \
+    "depends on it follows; repeatable")                                                           \
   X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS, "GPUs used on each node (default: all)")   \
   X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")                   \
   X(TP, "tp", 0, WHOLE, tp, "N", 1, HK_MOST_GPUS, "tensor-parallel degree (default 1)")            \
@@ -138,12 +141,16 @@ __extension__ typedef unsigned __int128 hk_option_set;
 
 #define HK_STRIDE_AUTO   (-1)
 #define HK_MOST_MACHINES 16 /* where --machine may be repeated */
+#define HK_MOST_SETS     64 /* --set */
 
 typedef struct {
   hk_option_set given;
   const char *model, *machine, *policy, *output; /* NULL: not given */
   const char *machines[HK_MOST_MACHINES];        /* every --machine; the last is `machine` */
   int n_machines;
+  const char *set;                /* the last --set */
+  const char *sets[HK_MOST_SETS]; /* every --set */
+  int n_sets;
   const char *free_list;
   int64_t gpus, seq; /* 0: not given */
   int64_t nodes, tp, micro_batch, grad_accum, subgroup;

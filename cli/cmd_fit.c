@@ -12,6 +12,7 @@
 #include "cli/emit.h"
 #include "cli/explain.h"
 #include "cli/screen.h"
+#include "cli/setup.h"
 #include "cli/table.h"
 #include "core/json.h"
 
@@ -269,6 +270,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
   hk_machine start = {0};
   HK_TRY(hk_run_table_load(args->operands[0], &table, err));
   hk_status status = hk_profiles_machine(args->machine, &start, err);
+  if (status == HK_OK) status = hk_setup_change(args, &start, err);
   if (status == HK_OK) status = hk_emit_check_output(args->output, err);
   if (status == HK_OK) status = fit_table(args, &table, &start, err);
   hk_machine_free(&start);
@@ -288,7 +290,7 @@ const hk_command hk_command_fit = {
         "their start value), and the errors before and after.",
     .example = "hocket fit published-runs.csv --machine jlse-h100-4x80gb -o fitted.json",
     .output = "write the fitted profile to a file, for --machine",
-    .options = HK_OPTION(MACHINE) | HK_OPTION(FREE) | HK_OPTION(CROSS_VALIDATE) |
+    .options = HK_OPTIONS_MACHINE | HK_OPTION(FREE) | HK_OPTION(CROSS_VALIDATE) |
                HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) |
                HK_OPTION(QUIET),
     .least_operands = 1,

@@ -11,6 +11,7 @@
 #include "cli/emit.h"
 #include "cli/explain.h"
 #include "cli/screen.h"
+#include "cli/setup.h"
 #include "cli/table.h"
 #include "core/names.h"
 
@@ -194,6 +195,7 @@ static hk_status show_text(const hk_machine *machine, hk_error *err) {
 static hk_status show(const hk_args *args, hk_error *err) {
   hk_machine machine = {0};
   hk_status status = hk_profiles_machine(args->operands[0], &machine, err);
+  if (status == HK_OK) status = hk_setup_change(args, &machine, err);
   if (status == HK_OK) status = args->json ? show_json(&machine, err) : show_text(&machine, err);
   hk_machine_free(&machine);
   return status;
@@ -218,13 +220,14 @@ const hk_command hk_command_machine_list = {
 const hk_command hk_command_machine_show = {
     .name = "machine show",
     .summary = "Shows every quantity of a machine profile and its origin",
-    .usage = "NAME|FILE [--wide] [--json]",
+    .usage = "NAME|FILE [--set KEY=VALUE]... [--wide] [--json]",
     .details =
-        "Origins: measured, fitted, data sheet, default. A calibrated profile also has 95\n"
-        "% intervals, the errors of the simulated probes, and a description of the\n"
-        "machine. With --json it prints a document that --machine reads.",
+        "Origins: measured, fitted, data sheet, default; with --set also set (given) and\n"
+        "derived (follows what is set). A calibrated profile also has 95 % intervals, the\n"
+        "errors of the simulated probes, and a description of the machine. With --json it\n"
+        "prints a document that --machine reads.",
     .example = "hocket machine show polaris-a100-4x40gb",
-    .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
+    .options = HK_OPTION(SET) | HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 1,
     .most_operands = 1,
     .run = show,

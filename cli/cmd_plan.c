@@ -177,6 +177,7 @@ static hk_status print_json(const hk_setup *setup, const hk_ranking *ranking, bo
     cJSON_Delete(root);
     return status;
   }
+  hk_explain_changes_json(&setup->machine, root, &ok);
   if (explain) hk_explain_json(&setup->machine, root, &ok);
   return hk_emit_print(root, ok, err);
 }
@@ -244,7 +245,7 @@ const hk_command hk_command_plan = {
         "Exit 1: no schedule fits.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
     .output = "write the best schedule as a plan file ('-': to stdout)",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) |
+    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) |
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,

@@ -39,6 +39,7 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
     return status;
   }
   if (kept) hk_put_number(root, "timeline", (double)kept, &ok);
+  hk_explain_changes_json(machine, root, &ok);
   if (args->explain) hk_explain_json(machine, root, &ok);
   return hk_emit_print(root, ok, err);
 }
@@ -89,7 +90,7 @@ const hk_command hk_command_simulate = {
         "hocket simulate --model llama-2-7b --machine polaris-a100-4x40gb --policy "
         "interleave --stride 2",
     .output = "write the simulated plan to a file ('-': to stdout)",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(KEEP) |
+    .options = HK_OPTIONS_PLAN | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) | HK_OPTION(KEEP) |
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
                HK_OPTION(CHECK),
     .most_operands = 1,

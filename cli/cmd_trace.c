@@ -171,7 +171,7 @@ static hk_status write_pair(const hk_args *args, const kept_pair *pair, hk_error
 }
 
 static hk_status export_kept(const hk_args *args, hk_error *err) {
-  const hk_option_set others = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(CHECK);
+  const hk_option_set others = HK_OPTIONS_PLAN | HK_OPTIONS_MACHINE | HK_OPTION(CHECK);
   for (int id = 0; id < HK_OPT_COUNT; id++)
     if (args->given & others & (hk_option_set)1 << id)
       return hk_fail(err, HK_INPUT,
@@ -217,7 +217,7 @@ const hk_command hk_command_trace_export = {
         "hocket trace export --model llama-2-7b --machine polaris-a100-4x40gb --policy "
         "streamed -o trace.json",
     .output = "the trace (Trace Event Format, JSON) or the CSV file",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(OUTPUT) | HK_OPTION(ALONE) |
+    .options = HK_OPTIONS_PLAN | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) | HK_OPTION(ALONE) |
                HK_OPTION(CSV) | HK_OPTION(JSON) | HK_OPTION(QUIET) | HK_OPTION(CHECK),
     .most_operands = 1,
     .dash = HK_DASH_INSTEAD,

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/node_profile.h"
+#include "cli/setup.h"
 #include "cli/table.h"
 
 typedef struct {
@@ -19,19 +20,22 @@ typedef struct {
 
 /* -- Machines ---------------------------------------------------------------------------------- */
 
-static hk_status add_machine(const char *name_or_file, machines *m, hk_error *err) {
+static hk_status add_machine(const hk_args *args, const char *name_or_file, machines *m,
+                             hk_error *err) {
   if (m->n == HK_MOST_MACHINES)
     return hk_fail(err, HK_INPUT, "the table names more than %d machines", HK_MOST_MACHINES);
   HK_TRY(hk_profiles_machine(name_or_file, &m->list[m->n], err));
-  const char *name = m->list[m->n++].name;
+  hk_machine *machine = &m->list[m->n++];
+  const char *name = machine->name;
   for (size_t i = 0; i + 1 < m->n; i++)
     if (strcmp(m->list[i].name, name) == 0)
       return hk_fail(err, HK_INPUT, "two profiles of machine '%s' are given", name);
-  return HK_OK;
+  return hk_setup_change(args, machine, err);
 }
 
 /* Loads the stored or shipped profile of each machine that a row names. */
-static hk_status add_named_by_rows(const hk_run_table *table, machines *m, hk_error *err) {
+static hk_status add_named_by_rows(const hk_args *args, const hk_run_table *table, machines *m,
+                                   hk_error *err) {
   for (size_t row = 0; row < table->n; row++) {
     const char *name = table->runs[row].machine;
     size_t i = 0;
@@ -40,7 +44,7 @@ static hk_status add_named_by_rows(const hk_run_table *table, machines *m, hk_er
     if (strchr(name, '/') || strstr(name, ".json"))
       return hk_fail(err, HK_INPUT, "%s: line %d: column 'machine': '%.80s' is not a name",
                      table->path, table->runs[row].line, name);
-    if (add_machine(name, m, err) != HK_OK)
+    if (add_machine(args, name, m, err) != HK_OK)
       return hk_fail_prefix(err, "%s: line %d: column 'machine'", table->path,
                             table->runs[row].line);
   }
@@ -49,8 +53,8 @@ static hk_status add_named_by_rows(const hk_run_table *table, machines *m, hk_er
 
 static hk_status load_machines(const hk_args *args, const hk_run_table *table, machines *m,
                                hk_error *err) {
-  if (args->n_machines == 0) return add_named_by_rows(table, m, err);
-  for (int i = 0; i < args->n_machines; i++) HK_TRY(add_machine(args->machines[i], m, err));
+  if (args->n_machines == 0) return add_named_by_rows(args, table, m, err);
+  for (int i = 0; i < args->n_machines; i++) HK_TRY(add_machine(args, args->machines[i], m, err));
   return HK_OK;
 }
 
@@ -307,7 +311,7 @@ const hk_command hk_command_validate_runs = {
         "without flush_async are taken as asynchronous; their errors are given both ways.\n"
         "--json adds GPU memory in GiB.",
     .example = "hocket validate runs published-runs.csv",
-    .options = HK_OPTION(MACHINE) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
+    .options = HK_OPTIONS_MACHINE | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

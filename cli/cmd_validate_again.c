@@ -10,6 +10,7 @@
 #include "cli/emit.h"
 #include "cli/node_profile.h"
 #include "cli/print_ranking.h"
+#include "cli/setup.h"
 #include "cli/stored_timeline.h"
 #include "core/json.h"
 
@@ -78,7 +79,8 @@ static hk_status load_profile(judging *j, hk_error *err) {
     snprintf(about, sizeof about, "%.1000s: ", j->args->operands[i]);
     HK_TRY(hk_node_profile_admit(j->args, NAME, about, j->document, &j->files[i].node, 0, err));
   }
-  return hk_machine_from_json(j->document, &j->machine, err);
+  HK_TRY(hk_machine_from_json(j->document, &j->machine, err));
+  return hk_setup_change(j->args, &j->machine, err);
 }
 
 /* -- Predicting -------------------------------------------------------------------------------- */
@@ -233,7 +235,7 @@ const hk_command hk_command_validate_again = {
         "--force.",
     .example = "hocket validate again ranking.json --machine this-node",
     .output = "also write the JSON object to a file",
-    .options = HK_OPTION(MACHINE) | HK_OPTION(FORCE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
+    .options = HK_OPTIONS_MACHINE | HK_OPTION(FORCE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
                HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = HK_MOST_ROUNDS,

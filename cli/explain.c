@@ -8,7 +8,9 @@
 
 #include "cli/calibration.h"
 #include "cli/emit.h"
+#include "cli/screen.h"
 #include "cli/table.h"
+#include "core/machine_set.h"
 
 const char *hk_format_quantity(double value, const char *unit, int digits, char *buffer,
                                size_t size) {
@@ -47,15 +49,96 @@ const char *hk_format_interval(double low, double high, const char *unit, char *
   return buffer;
 }
 
-/* Adds a cell with the quantity's interval. */
-static void interval_cell(hk_table *table, const cJSON *calibration, const hk_quantity_info *info) {
-  double low, high;
+/* Adds a cell with the quantity's interval, which a quantity that --set has changed no longer has.
+ */
+static void interval_cell(hk_table *table, const hk_machine *machine,
+                          const hk_quantity_info *info) {
+  double low, high, before;
   char text[80];
-  hk_calibration_interval(calibration, info->key, &low, &high);
+  hk_calibration_interval(hk_calibration_of(machine->document), info->key, &low, &high);
+  if (hk_machine_before_set(machine, info, &before)) low = high = NAN;
   hk_table_cell(table, "%s", hk_format_interval(low, high, info->unit, text, sizeof text));
 }
 
+/* -- Changes by --set -------------------------------------------------------------------------- */
+
+/* The next quantity from *at on that is set or follows, with its value before; NULL: no more. */
+static const hk_quantity_info *next_change(const hk_machine *machine, size_t *at, double *before) {
+  size_t n = 0;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  while (*at < n) {
+    const hk_quantity_info *info = &list[(*at)++];
+    if (hk_machine_before_set(machine, info, before)) return info;
+  }
+  return NULL;
+}
+
+void hk_explain_changes_text(const hk_machine *machine) {
+  char line[1024] = "", was[32], is[32];
+  size_t length = 0, at = 0;
+  int follow = 0;
+  double before;
+  for (const hk_quantity_info *info; (info = next_change(machine, &at, &before));) {
+    const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
+    if (quantity->origin == HK_ORIGIN_DERIVED) follow++;
+    if (quantity->origin == HK_ORIGIN_DERIVED || length >= sizeof line) continue;
+    length += (size_t)snprintf(line + length, sizeof line - length, "%s %s %s (was %s)",
+                               length > 0 ? "," : "", info->key,
+                               hk_format_quantity(quantity->value, info->unit, 4, is, sizeof is),
+                               hk_format_quantity(before, info->unit, 4, was, sizeof was));
+  }
+  if (length == 0) return;
+  char others[64] = "";
+  if (follow > 0)
+    snprintf(others, sizeof others, "; %d other quantit%s (--explain)", follow,
+             follow == 1 ? "y follows" : "ies follow");
+  hk_print_text(0, 0, "machine changed:%s%s", line, others);
+}
+
+void hk_explain_changes_json(const hk_machine *machine, cJSON *object, bool *ok) {
+  cJSON *array = NULL;
+  size_t at = 0;
+  double before;
+  for (const hk_quantity_info *info; (info = next_change(machine, &at, &before));) {
+    const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
+    if (array == NULL) array = hk_put_array(object, "machine_changes", ok);
+    cJSON *entry = hk_put_element(array, ok);
+    hk_put_string(entry, "quantity", info->key, ok);
+    hk_put_number(entry, "before", before, ok);
+    hk_put_number(entry, "value", quantity->value, ok);
+    hk_put_string(entry, "unit", info->unit, ok);
+    hk_put_string(entry, "origin", hk_origin_name(quantity->origin), ok);
+    hk_put_string(entry, "source", quantity->source, ok);
+  }
+}
+
+static hk_status print_changes(const hk_machine *machine, hk_error *err) {
+  static const hk_column columns[] = {
+      {"changed", HK_LEFT}, {"before", HK_RIGHT}, {"now", HK_RIGHT}, {"because", HK_WRAP}};
+  size_t at = 0;
+  double before;
+  const hk_quantity_info *info = next_change(machine, &at, &before);
+  if (!info) return HK_OK;
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  for (; info; info = next_change(machine, &at, &before)) {
+    const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
+    char was[32], is[32];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", info->key);
+    hk_table_cell(&table, "%s", hk_format_quantity(before, info->unit, 4, was, sizeof was));
+    hk_table_cell(&table, "%s", hk_format_quantity(quantity->value, info->unit, 4, is, sizeof is));
+    hk_table_cell(&table, "%.*s", (int)strcspn(quantity->source, ";"), quantity->source);
+  }
+  HK_TRY(hk_table_print(&table, err));
+  putchar('\n');
+  return HK_OK;
+}
+
+/* -- All quantities ---------------------------------------------------------------------------- */
+
 hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
+  HK_TRY(print_changes(machine, err));
   static const hk_column plain[] = {{"quantity", HK_LEFT},
                                     {"value", HK_RIGHT},
                                     {"origin", HK_LEFT},
@@ -76,7 +159,7 @@ hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
     hk_table_cell(&table, "%s", list[i].key);
     hk_table_cell(&table, "%s",
                   hk_format_quantity(quantity->value, list[i].unit, 6, value, sizeof value));
-    if (calibration) interval_cell(&table, calibration, &list[i]);
+    if (calibration) interval_cell(&table, machine, &list[i]);
     hk_table_cell(&table, "%s", hk_origin_name(quantity->origin));
     hk_table_cell(&table, "%s", list[i].meaning);
     hk_table_cell(&table, "%s", quantity->source);

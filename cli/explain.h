@@ -17,7 +17,14 @@ const char *hk_format_quantity(double value, const char *unit, int digits, char 
 const char *hk_format_interval(double low, double high, const char *unit, char *buffer,
                                size_t size);
 
-/* Prints a table: quantity, value, 95 % interval (if calibrated), origin, meaning, source. */
+/* What --set has changed. Text: one line that names the set quantities and counts those that
+ * follow; nothing without --set. JSON: "machine_changes": [{quantity, before, value, unit, origin,
+ * source}], set ones and derived ones; nothing without --set. */
+void hk_explain_changes_text(const hk_machine *machine);
+void hk_explain_changes_json(const hk_machine *machine, cJSON *object, bool *ok);
+
+/* Prints a table: quantity, value, 95 % interval (if calibrated), origin, meaning, source. With
+ * --set, a table of what has changed comes first. */
 hk_status hk_explain_text(const hk_machine *machine, hk_error *err);
 /* Adds "explain": {KEY: {value, unit, origin, source}} to `object`. */
 void hk_explain_json(const hk_machine *machine, cJSON *object, bool *ok);

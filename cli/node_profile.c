@@ -12,6 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/lock.h"
 #include "cli/screen.h"
+#include "cli/setup.h"
 #include "sim/forecast.h"
 
 #define DAY_S 86400.0
@@ -146,7 +147,12 @@ hk_status hk_node_profile_load(const hk_args *args, const char *command, hk_stor
   else
     HK_TRY(take_newest(store, days, profile, err));
   if (profile->document == NULL) HK_TRY(calibrate(args, command, store, days, profile, err));
-  return hk_machine_from_json(profile->document, &profile->machine, err);
+  HK_TRY(hk_machine_from_json(profile->document, &profile->machine, err));
+  HK_TRY(hk_setup_change(args, &profile->machine, err));
+  if (args->n_sets == 0) return HK_OK;
+  cJSON_Delete(profile->document);
+  profile->document = cJSON_Duplicate(profile->machine.document, true);
+  return profile->document ? HK_OK : hk_fail_memory(err, sizeof(cJSON), "a profile");
 }
 
 void hk_node_profile_free(hk_node_profile *profile) {

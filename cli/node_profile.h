@@ -10,9 +10,9 @@
 #define HK_PROFILE_DAYS 30
 
 /* Options of hk_node_profile_load, besides --backend, --device and --quiet. */
-#define HK_OPTIONS_PROFILE                                                          \
-  (HK_OPTION(MACHINE) | HK_OPTION(MAX_AGE) | HK_OPTION(FORCE) | HK_OPTION(BUDGET) | \
-   HK_OPTION(MEMORY))
+#define HK_OPTIONS_PROFILE                                                       \
+  (HK_OPTION(MACHINE) | HK_OPTION(SET) | HK_OPTION(MAX_AGE) | HK_OPTION(FORCE) | \
+   HK_OPTION(BUDGET) | HK_OPTION(MEMORY))
 
 typedef struct {
   hk_machine machine;

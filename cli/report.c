@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/explain.h"
 #include "cli/screen.h"
 #include "cli/table.h"
 
@@ -54,6 +55,7 @@ void hk_report_heading(const hk_model *model, const hk_machine *machine, const h
                 job->gpus, job->gpus == 1 ? "" : "s", job->tp, hk_job_dp(job), job->micro_batch,
                 job->grad_accum, job->seq, job->checkpoint_activations ? "checkpointed" : "kept",
                 loss);
+  hk_explain_changes_text(machine);
 }
 
 /* "DRAM-bound", "bound by the critical path". */

@@ -9,6 +9,11 @@
 #include "calib/profiles/profiles.h"
 #include "cli/calibration.h"
 #include "core/json.h"
+#include "core/machine_set.h"
+
+hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err) {
+  return hk_machine_set(machine, args->sets, (size_t)args->n_sets, err);
+}
 
 static hk_status load_machine(const hk_args *args, const char *fallback, hk_machine *machine,
                               hk_error *err) {
@@ -16,7 +21,8 @@ static hk_status load_machine(const hk_args *args, const char *fallback, hk_mach
   if (!name || !*name)
     return hk_fail(err, HK_INPUT,
                    "--machine NAME|FILE is needed; 'hocket machine list' lists the profiles");
-  return hk_profiles_machine(name, machine, err);
+  HK_TRY(hk_profiles_machine(name, machine, err));
+  return hk_setup_change(args, machine, err);
 }
 
 /* --host-memory: the rest of the machine's host memory counts as reserved. */
@@ -172,7 +178,7 @@ static hk_status read_plan(const hk_args *args, const cJSON *root, hk_plan *plan
   if (args->machine || !profile) return load_machine(args, plan->machine, machine, err);
   if (hk_machine_from_json(profile, machine, err) != HK_OK)
     return hk_fail_prefix(err, "%s: profile", path);
-  return HK_OK;
+  return hk_setup_change(args, machine, err);
 }
 
 static hk_status plan_from_file(const hk_args *args, hk_plan *plan, hk_machine *machine,

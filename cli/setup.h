@@ -13,6 +13,8 @@
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \
    HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS) | \
    HK_OPTION(UNBOUND) | HK_OPTION(OVERLAP) | HK_OPTION(HOST_MEMORY))
+/* Options that choose a machine and change it (hk_setup_change). */
+#define HK_OPTIONS_MACHINE (HK_OPTION(MACHINE) | HK_OPTION(SET))
 /* Options that a plan file replaces. */
 #define HK_OPTIONS_PLAN (HK_OPTION(MODEL) | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
 
@@ -31,6 +33,9 @@ typedef struct {
 /* Loads all of it by the options. Free with hk_setup_free, also on failure. */
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
 void hk_setup_free(hk_setup *setup);
+
+/* Applies every --set to a machine that has been loaded (core/machine_set.h). */
+hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err);
 
 /* Loads the plan file that the operand names, for `command` to run. Prints a note on stderr if the
  * plan's policy name contradicts its routes. */

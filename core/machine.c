@@ -38,10 +38,9 @@ static const struct {
 };
 
 static const char *const origins[] = {
-    [HK_ORIGIN_DEFAULT] = "default",
-    [HK_ORIGIN_DATA_SHEET] = "data sheet",
-    [HK_ORIGIN_FITTED] = "fitted",
-    [HK_ORIGIN_MEASURED] = "measured",
+    [HK_ORIGIN_DEFAULT] = "default", [HK_ORIGIN_DATA_SHEET] = "data sheet",
+    [HK_ORIGIN_FITTED] = "fitted",   [HK_ORIGIN_MEASURED] = "measured",
+    [HK_ORIGIN_SET] = "set",         [HK_ORIGIN_DERIVED] = "derived",
 };
 
 enum { ORIGINS = sizeof origins / sizeof *origins };
@@ -150,8 +149,8 @@ static hk_status read_origin(const cJSON *object, hk_origin *origin, hk_error *e
     return HK_OK;
   }
   return hk_fail(err, HK_INPUT,
-                 "key 'origin': expected \"measured\", \"fitted\", \"data sheet\" or \"default\", "
-                 "got \"%.60s\"",
+                 "key 'origin': expected \"measured\", \"fitted\", \"data sheet\", \"default\", "
+                 "\"set\" or \"derived\", got \"%.60s\"",
                  name);
 }
 
@@ -242,7 +241,7 @@ static hk_status check_room(const char *reserved_key, double reserved, const cha
                  reserved_key, reserved, memory_key, memory);
 }
 
-static hk_status check_together(const hk_machine *m, hk_error *err) {
+hk_status hk_machine_check(const hk_machine *m, hk_error *err) {
   HK_TRY(check_whole(KEY.gpus, m->gpus.value, err));
   HK_TRY(check_whole(KEY.cores, m->cores.value, err));
   HK_TRY(check_room(KEY.host_reserved, m->host_reserved.value, KEY.host_memory,
@@ -281,7 +280,7 @@ static hk_status read_document(const cJSON *root, hk_machine *machine, hk_error 
   HK_TRY(hk_json_object(root, "quantities", &list, err));
   HK_TRY(read_quantities(list, machine, err));
   hk_machine_read_intervals(root, machine);
-  return check_together(machine, err);
+  return hk_machine_check(machine, err);
 }
 
 hk_status hk_machine_from_json(const cJSON *root, hk_machine *machine, hk_error *err) {
@@ -322,7 +321,8 @@ static bool add_quantity(cJSON *list, const hk_quantity_info *info, const hk_qua
          hk_quantity_write_error(quantity, cJSON_GetObjectItemCaseSensitive(given, info->key),
                                  object) &&
          pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "standard_error", object) &&
-         pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "before_fit", object);
+         pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "before_fit", object) &&
+         pass_on(cJSON_GetObjectItemCaseSensitive(given, info->key), "before_set", object);
 }
 
 cJSON *hk_machine_to_json(const hk_machine *machine) {

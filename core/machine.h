@@ -16,6 +16,8 @@ typedef enum {
   HK_ORIGIN_DATA_SHEET, /* a vendor's figure, or derived from vendors' figures */
   HK_ORIGIN_FITTED,     /* adjusted until simulated runs matched measured ones */
   HK_ORIGIN_MEASURED,   /* measured by a probe of this machine */
+  HK_ORIGIN_SET,        /* given by the user for a what-if (core/machine_set.h) */
+  HK_ORIGIN_DERIVED,    /* follows from quantities that are set (core/machine_derive.h) */
 } hk_origin;
 
 typedef struct {
@@ -197,6 +199,10 @@ typedef struct {
   X(net_latency, "network.latency_ns", "ns", 0, 1e9, 20000,                                        \
     "latency of one step of a ring between nodes")
 
+#define HK_ONE(...) +1
+enum { HK_QUANTITY_COUNT = HK_MACHINE_QUANTITIES(HK_ONE) };
+#undef HK_ONE
+
 typedef struct {
   char name[96];
   char description[256];
@@ -218,7 +224,7 @@ hk_quantity *hk_machine_quantity(hk_machine *machine, const hk_quantity_info *in
 const hk_quantity *hk_machine_quantity_const(const hk_machine *machine,
                                              const hk_quantity_info *info);
 
-/* "measured", "fitted", "data sheet", "default". */
+/* "measured", "fitted", "data sheet", "default", "set", "derived". */
 const char *hk_origin_name(hk_origin origin);
 
 /* Reads NAME|FILE (see hk_share_resolve). The file:
@@ -257,5 +263,9 @@ double hk_cpu_start(const hk_machine *machine, double threads);
  * 1: otherwise weighted bytes are no bandwidth Example: with h2d and d2h of 55 GB/s each, duplex
  * may be 55 to 110 GB/s. */
 double hk_machine_limit(const hk_machine *machine, const hk_quantity *quantity);
+
+/* Checks what reading a profile checks beyond the range of each quantity: whole numbers, reserved
+ * memory, and those limits. HK_INPUT: the message names both quantities. */
+hk_status hk_machine_check(const hk_machine *machine, hk_error *err);
 
 #endif

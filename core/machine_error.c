@@ -42,6 +42,7 @@ void hk_machine_read_intervals(const cJSON *document, hk_machine *machine) {
     hk_quantity *quantity = hk_machine_quantity(machine, &info[i]);
     const cJSON *interval = cJSON_GetObjectItemCaseSensitive(list, info[i].key);
     const double low = number_of(interval, "low"), high = number_of(interval, "high");
+    if (quantity->origin == HK_ORIGIN_SET) continue; /* it no longer is the measured value */
     if (quantity->error == 0 && low > 0 && high > low)
       quantity->error = plausible(log(high / low) / 2 / HALF_INTERVAL);
   }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to machine.c: the standard errors of a profile's quantities (hk_quantity.error).
+/* Private to the files of machines: the standard errors of a profile's quantities
+ * (hk_quantity.error).
  *
  * A profile states the error of a quantity in one of three forms; the first that is present counts:
  *   "error": 0.014                           relative, in the quantity

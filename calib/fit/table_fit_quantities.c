@@ -47,7 +47,9 @@ static double prior_factor(hk_origin origin) {
       return 1.1;
     case HK_ORIGIN_DATA_SHEET:
     case HK_ORIGIN_FITTED:
+    case HK_ORIGIN_SET:
       return 2;
+    case HK_ORIGIN_DERIVED:
     case HK_ORIGIN_DEFAULT:
     default:
       return 3;
