@@ -94,7 +94,24 @@
     "half width of the 95 % interval that ends a probe, in % of the median (default 2, with "      \
     "--quick 5)")                                                                                  \
   X(MEMORY, "memory", 0, COUNT, memory, "BYTES", 1e6, 1e15,                                        \
-    "host memory used for measuring, with k, M or G (default 32G, at most a quarter)")             \
+    "host memory, with k, M or G; calibrate: used for measuring (default 32G, at most a quarter)") \
+  X(GPU, "gpu", 0, TEXT, gpu, "NAME", 0, 0, "a GPU ('hocket machine parts gpu')")                  \
+  X(PCIE, "pcie", 0, TEXT, pcie, "GENxLANES", 0, 0,                                                \
+    "the slot of each GPU, such as 4x16 (default: the slower of GPU and CPU)")                     \
+  X(DRAM, "dram", 0, TEXT, dram, "TYPExCHANNELS", 0, 0,                                            \
+    "host memory of the node, such as ddr4-3200x8 (default: all channels of the CPUs)")            \
+  X(CPU, "cpu", 0, TEXT, cpu, "NAME[:SOCKETS]", 0, 0, "a CPU ('hocket machine parts cpu')")        \
+  X(CORES, "cores", 0, WHOLE, cores, "N", 1, 4096,                                                 \
+    "physical cores of the node (default: the CPUs'); fewer: a part of a host")                    \
+  X(NVLINK, "nvlink", 0, TEXT, nvlink, "yes|no", 0, 0,                                             \
+    "whether GPUs are joined by NVLink (default: as sold, bridges not)")                           \
+  X(NETWORK, "network", 0, TEXT, network, "GBITxPORTS", 0, 0,                                      \
+    "network of the node, such as 400x8 (default: 100 Gb/s)")                                      \
+  X(NUMA, "numa", 0, WHOLE, numa, "N", 1, 64,                                                      \
+    "memory domains of the node (default: one a socket)")                                          \
+  X(WITHOUT, "without", 0, TEXT, without, "MACHINE", 0, 0,                                         \
+    "transfer nothing from this machine, to test the transfer on it")                              \
+  X(STORE, "store", 0, FLAG, store, NULL, 0, 0, "store the new profile")                           \
   X(DISK, "disk", 0, TEXT, disk, "FOLDER", 0, 0,                                                   \
     "also measure a disk: read and write a file in this folder")                                   \
   X(RESUME, "resume", 0, FLAG, resume, NULL, 0, 0, "continue the latest unfinished calibration")   \
@@ -167,13 +184,15 @@ typedef struct {
   double max_norm;                      /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name, *disk;
+  const char *gpu, *pcie, *dram, *cpu, *nvlink, *network, *without;
+  int64_t cores, numa;       /* 0: not given */
   double budget, target;     /* 0: not given; target in % */
   int64_t memory;            /* 0: not given */
   int64_t gpu_memory;        /* valid if in `given` */
   int64_t host_memory;       /* valid if in `given` */
   double max_age, max_error; /* days, %; valid if in `given` */
   int64_t plans, rounds;     /* 0: not given */
-  bool force, unfinished;
+  bool force, unfinished, store;
   bool keep, alone, csv;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
       help;

@@ -22,6 +22,8 @@ static const hk_command *const commands[] = {
     &hk_command_model_show,
     &hk_command_machine_list,
     &hk_command_machine_show,
+    &hk_command_machine_new,
+    &hk_command_machine_parts,
     &hk_command_machine_export,
     &hk_command_machine_import,
     &hk_command_machine_diff,

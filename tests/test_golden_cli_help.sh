@@ -29,6 +29,8 @@ Commands:
   model show        Shows a model's shape, parameters and cost per training step
   machine list      Lists the machine profiles: shipped, stored, unfinished
   machine show      Shows every quantity of a machine profile and its origin
+  machine new       Makes the profile of a machine from its parts
+  machine parts     Lists the GPUs, CPUs, memory and links of 'machine new'
   machine export    Writes a profile and its calibration as a JSON document
   machine import    Stores a profile from a file
   machine diff      Compares two calibrations: which quantities differ
@@ -69,7 +71,7 @@ cp "$tests/data/published-runs.csv" .
 sed 's/"made-up-node"/"this-node"/' "$tests/data/calibrated-node.json" >this-node.json
 tiny_model
 commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
-[ "$(wc -l <<<"$commands")" -eq 24 ] || fail "expected 24 commands, got: $commands"
+[ "$(wc -l <<<"$commands")" -eq 26 ] || fail "expected 26 commands, got: $commands"
 while read -r command; do
   "$hocket" $command --help >out 2>err || fail "hocket $command --help: exit $?"
   "$hocket" help $command >other || fail "hocket help $command: exit $?"
