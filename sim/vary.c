@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Errors of quantities, draws, and varied machines. */
+#include "sim/vary.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+/* -- Errors ------------------------------------------------------------------------------------ */
+
+static const char *const names[] = {[HK_ERROR_EXACT] = "exact",
+                                    [HK_ERROR_STATED] = "stated",
+                                    [HK_ERROR_SCATTER] = "scatter",
+                                    [HK_ERROR_UNKNOWN] = "unknown"};
+
+const char *hk_error_kind_name(hk_error_kind kind) {
+  return names[kind];
+}
+
+/* Counts and sizes. */
+static bool is_count(const hk_quantity_info *info) {
+  return strcmp(info->unit, "B") == 0 || strncmp(info->key, "node.", 5) == 0;
+}
+
+static bool says_no_effect(const hk_quantity_info *info, const hk_quantity *quantity) {
+  if (info->offset == offsetof(hk_machine, gpu_flops)) return true; /* see vary.h */
+  return quantity->value <= info->least || quantity->value >= info->most;
+}
+
+/* See vary.h. */
+static double scatter_of(const hk_quantity_info *info, hk_origin origin) {
+  const bool sheet = origin == HK_ORIGIN_DATA_SHEET;
+  if (strcmp(info->unit, "ns") == 0) return 1.1;
+  if (strcmp(info->unit, "1") == 0) return 0.3;
+  return sheet ? 0.3 : 0.4;
+}
+
+hk_error_kind hk_error_of(const hk_quantity_info *info, const hk_quantity *quantity,
+                          double *error) {
+  const hk_origin origin = quantity->origin;
+  *error = 0;
+  if (is_count(info)) return HK_ERROR_EXACT;
+  if (quantity->error > 0) {
+    *error = quantity->error;
+    return HK_ERROR_STATED;
+  }
+  if (origin == HK_ORIGIN_SET || quantity->value == 0) return HK_ERROR_EXACT;
+  if (origin == HK_ORIGIN_FITTED || origin == HK_ORIGIN_MEASURED) return HK_ERROR_UNKNOWN;
+  if (says_no_effect(info, quantity)) return HK_ERROR_EXACT;
+  *error = scatter_of(info, origin);
+  return HK_ERROR_SCATTER;
+}
+
+/* -- Draws ------------------------------------------------------------------------------------- */
+
+/* FNV-1a. */
+static uint64_t hash(uint64_t h, const char *text, size_t length) {
+  for (size_t i = 0; i < length; i++) h = (h ^ (unsigned char)text[i]) * 0x100000001b3u;
+  return h;
+}
+
+uint64_t hk_error_seed(const hk_quantity_info *info, const hk_quantity *quantity) {
+  const uint64_t begin = 0xcbf29ce484222325u;
+  double error;
+  if (hk_error_of(info, quantity, &error) != HK_ERROR_SCATTER)
+    return hash(begin, info->key, strlen(info->key));
+  const char *origin = hk_origin_name(quantity->origin);
+  const char *kind = strcmp(info->unit, "ns") == 0  ? "time"
+                     : strcmp(info->unit, "1") == 0 ? "fraction"
+                                                    : "rate";
+  const uint64_t h = hash(begin, info->key, strcspn(info->key, "."));
+  return hash(hash(h, origin, strlen(origin)), kind, strlen(kind));
+}
+
+/* Medians of the upper half's parts: the values below which a standard normal variable is with
+ * probability (12.5 + i) / 24. */
+static const double upper[HK_DRAWS / 2] = {0.052245180, 0.157310685, 0.264146977, 0.374095410,
+                                           0.488776411, 0.610294610, 0.741594044, 0.887146559,
+                                           1.054472452, 1.258161561, 1.534120544, 2.036834132};
+
+/* splitmix64: the next pseudo-random number. */
+static uint64_t next(uint64_t *state) {
+  uint64_t x = *state += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+void hk_draws_of(uint64_t seed, double z[HK_DRAWS]) {
+  for (int i = 0; i < HK_DRAWS / 2; i++) {
+    z[i] = upper[i];
+    z[HK_DRAWS - 1 - i] = -upper[i];
+  }
+  for (int i = HK_DRAWS - 1; i > 0; i--) {
+    const int other = (int)(next(&seed) % (uint64_t)(i + 1));
+    const double kept = z[i];
+    z[i] = z[other];
+    z[other] = kept;
+  }
+}
+
+/* -- Machines ---------------------------------------------------------------------------------- */
+
+void hk_machine_vary(const hk_machine *machine, const double *change, hk_machine *varied) {
+  size_t n = 0;
+  const hk_quantity_info *info = hk_quantity_list(&n);
+  *varied = *machine;
+  for (size_t i = 0; i < n; i++) {
+    hk_quantity *quantity = hk_machine_quantity(varied, &info[i]);
+    if (change[i] != 0)
+      quantity->value = fmin(fmax(quantity->value * exp(change[i]), info[i].least), info[i].most);
+  }
+  /* Limits depend on other quantities, of which one may be lowered in the first pass. */
+  for (int pass = 0; pass < 2; pass++) {
+    for (size_t i = 0; i < n; i++) {
+      hk_quantity *quantity = hk_machine_quantity(varied, &info[i]);
+      quantity->value = fmin(quantity->value, hk_machine_limit(varied, quantity));
+    }
+  }
+}
