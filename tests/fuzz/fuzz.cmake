@@ -3,7 +3,7 @@
 #   test_fuzz_READER  any compiler: runs the corpus once; one of the tests
 #   fuzz_READER       clang with HOCKET_FUZZ (preset fuzz): libFuzzer; scripts/fuzz runs them
 option(HOCKET_FUZZ "Build the libFuzzer targets" OFF)
-set(FUZZ_READERS model machine plan runs deepspeed checkpoint timeline store extremes)
+set(FUZZ_READERS model machine plan runs config deepspeed checkpoint timeline store extremes)
 add_library(hocket_fuzz STATIC fuzz/fuzz.c fuzz/simulate.c)
 target_link_libraries(hocket_fuzz PUBLIC hocket_calib hocket_engine hocket_sim hocket_traces
                                          PkgConfig::XXHASH)

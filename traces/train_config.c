@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What the configurations of all frameworks share: files, keys, notes, ratios. */
+#include "traces/train_config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/infile.h"
+#include "core/json.h"
+#include "core/names.h"
+#include "traces/plain_yaml.h"
+#include "traces/train_config_internal.h"
+
+#define MOST_BYTES (1 << 20) /* of a JSON file */
+#define MOST_YAML  (1 << 16)
+
+const char *const hk_framework_titles[HK_FRAMEWORK_COUNT] = {"DeepSpeed", "Accelerate", "FSDP"};
+
+hk_train_config hk_train_config_default(hk_framework framework) {
+  return (hk_train_config){.framework = framework,
+                           .pinned = true,
+                           .ratio = 1,
+                           .subgroup_numel = framework == HK_FRAMEWORK_FSDP ? 0 : 1000000000,
+                           .checkpoint = -1};
+}
+
+/* -- Keys and notes ---------------------------------------------------------------------------- */
+
+void hk_config_note(hk_train_config *config, const char *format, ...) {
+  if (config->n_notes == HK_MOST_CONFIG_NOTES) return;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(config->notes[config->n_notes++], sizeof config->notes[0], format, arguments);
+  va_end(arguments);
+}
+
+void hk_config_drop_auto(cJSON *object) {
+  cJSON *next = NULL;
+  for (cJSON *member = object ? object->child : NULL; member; member = next) {
+    next = member->next;
+    const bool is_auto = cJSON_IsString(member) && strcmp(member->valuestring, "auto") == 0;
+    if (is_auto || cJSON_IsNull(member)) cJSON_Delete(cJSON_DetachItemViaPointer(object, member));
+  }
+}
+
+/* A feature's value: false, 0, "", "none", {}, [] and {"enabled": false} mean that it is off. */
+static bool is_on(const cJSON *value) {
+  if (cJSON_IsBool(value)) return cJSON_IsTrue(value);
+  if (cJSON_IsNumber(value)) return value->valuedouble != 0;
+  if (cJSON_IsString(value))
+    return *value->valuestring != '\0' && strcmp(value->valuestring, "none") != 0;
+  if (!cJSON_IsObject(value)) return value->child != NULL;
+  const cJSON *enabled = cJSON_GetObjectItemCaseSensitive(value, "enabled");
+  return enabled ? is_on(enabled) : value->child != NULL;
+}
+
+#define MOST_KEYS 96
+
+static hk_status unknown_key(hk_train_config *config, const char *key, const char *where,
+                             const hk_config_key *keys, size_t n, bool strict, hk_error *err) {
+  const char *names[MOST_KEYS];
+  for (size_t i = 0; i < n; i++) names[i] = keys[i].name;
+  const char *near = hk_nearest(key, names, n), *in = *where ? " in " : "";
+  char instead[120] = "";
+  if (near) snprintf(instead, sizeof instead, "; did you mean '%s'?", near);
+  if (strict) return hk_fail(err, HK_INPUT, "key '%.80s' is not known%s", key, instead);
+  hk_config_note(config, "key '%.60s'%s%s is not known and was ignored%s", key, in, where, instead);
+  return HK_OK;
+}
+
+hk_status hk_config_check_keys(hk_train_config *config, const cJSON *object, const char *where,
+                               const hk_config_key *keys, size_t n, bool strict, hk_error *err) {
+  const cJSON *member = NULL;
+  cJSON_ArrayForEach(member, object) {
+    size_t i = 0;
+    while (i < n && strcmp(member->string, keys[i].name) != 0) i++;
+    if (i == n) {
+      HK_TRY(unknown_key(config, member->string, where, keys, n, strict, err));
+    } else if (keys[i].use == HK_KEY_NOTED && is_on(member)) {
+      hk_config_note(config, "%s%s%s is not simulated: %s", where, *where ? "." : "", keys[i].name,
+                     keys[i].note);
+    }
+  }
+  return HK_OK;
+}
+
+/* -- DeepSpeed's ratio ------------------------------------------------------------------------- */
+
+size_t hk_deepspeed_on_host(double ratio, size_t subgroups) {
+  /* The expression is DeepSpeed's, in the same floating-point type: 0.8 of 10 leaves 1, not 2, on
+   * the GPU. */
+  const double on_gpu = (1 - ratio) * (double)subgroups;
+  return subgroups - (size_t)fmin(fmax(on_gpu, 0), (double)subgroups);
+}
+
+double hk_deepspeed_ratio(size_t on_host, size_t subgroups) {
+  const size_t on_gpu = subgroups - on_host;
+  if (on_gpu == 0) return 1;
+  /* int((1 - r) n) is on_gpu for r between 1 - (on_gpu + 1) / n and 1 - on_gpu / n. */
+  const double middle = fmax(0, 1 - ((double)on_gpu + 0.5) / (double)subgroups);
+  for (double scale = 10; scale < 1e9; scale *= 10) {
+    const double ratio = round(middle * scale) / scale;
+    const double exact = (1 - ratio) * (double)subgroups - (double)on_gpu;
+    if (exact > 0.1 && exact < 0.9) return ratio;
+  }
+  return middle;
+}
+
+/* -- Files ------------------------------------------------------------------------------------- */
+
+static hk_status read_text(const char *path, char **text, size_t *length, hk_error *err) {
+  int fd = -1;
+  if (hk_infile_open(path, "a configuration file", &fd, err) != HK_OK)
+    return hk_fail_prefix(err, "%s", path);
+  hk_status status = HK_OK;
+  ssize_t n = 0;
+  *length = 0;
+  *text = malloc(MOST_BYTES + 1);
+  if (!*text) status = hk_fail_memory(err, MOST_BYTES, "a configuration file");
+  while (status == HK_OK && *length <= MOST_BYTES) {
+    n = read(fd, *text + *length, MOST_BYTES + 1 - *length);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    *length += (size_t)n;
+  }
+  if (n < 0) status = hk_infile_fail("cannot read it", err), hk_fail_prefix(err, "%s", path);
+  close(fd);
+  if (status == HK_OK && *length > MOST_BYTES)
+    status = hk_fail(err, HK_INPUT, "%s: longer than 1 MiB, which no configuration is", path);
+  return status;
+}
+
+static hk_status parse(const char *path, const char *text, size_t length, cJSON **root,
+                       hk_error *err) {
+  size_t blank = 0;
+  while (blank < length && strchr(" \t\r\n", text[blank]) && text[blank] != '\0') blank++;
+  if (blank == length) return hk_fail(err, HK_INPUT, "%s: empty", path);
+  if (text[blank] == '{') return hk_json_parse(text, length, path, root, err);
+  if (length > MOST_YAML)
+    return hk_fail(err, HK_INPUT, "%s: YAML of more than 64 KiB, which no configuration is", path);
+  return hk_plain_yaml_parse(text, length, path, root, err);
+}
+
+static hk_status load(const char *path, cJSON **root, hk_error *err) {
+  char *text = NULL;
+  size_t length = 0;
+  hk_status status = read_text(path, &text, &length, err);
+  if (status == HK_OK) status = parse(path, text, length, root, err);
+  free(text);
+  return status;
+}
+
+hk_status hk_train_config_from_json(cJSON *root, hk_train_config *config, hk_error *err) {
+  const bool accelerate = cJSON_GetObjectItemCaseSensitive(root, "distributed_type") ||
+                          cJSON_GetObjectItemCaseSensitive(root, "compute_environment");
+  return accelerate ? hk_config_read_accelerate(root, config, err)
+                    : hk_config_read_deepspeed(root, config, err);
+}
+
+/* Reads the DeepSpeed file that an Accelerate file names; what both give is DeepSpeed's. */
+static hk_status follow(hk_train_config *config, hk_error *err) {
+  const hk_train_config outer = *config;
+  cJSON *root = NULL;
+  HK_TRY(load(outer.file, &root, err));
+  const hk_status status = hk_config_read_deepspeed(root, config, err);
+  cJSON_Delete(root);
+  if (status != HK_OK) return hk_fail_prefix(err, "%s", outer.file);
+  config->framework = outer.framework;
+  config->gpus = outer.gpus;
+  config->nodes = outer.nodes;
+  snprintf(config->file, sizeof config->file, "%s", outer.file);
+  for (int i = 0; i < outer.n_notes; i++) hk_config_note(config, "%s", outer.notes[i]);
+  return HK_OK;
+}
+
+hk_status hk_train_config_load(const char *path, hk_train_config *config, hk_error *err) {
+  cJSON *root = NULL;
+  HK_TRY(load(path, &root, err));
+  hk_status status = hk_train_config_from_json(root, config, err);
+  cJSON_Delete(root);
+  if (status == HK_OK && *config->file) status = follow(config, err);
+  return status == HK_OK ? HK_OK : hk_fail_prefix(err, "%s", path);
+}
