@@ -128,6 +128,11 @@
   X(ROUNDS, "rounds", 0, WHOLE, rounds, "N", 1, 15,                                                \
     "runs of each plan, of which the median counts (default 1; 3 or more on a shared "             \
     "machine)")                                                                                    \
+  X(FROM, "from", 0, TEXT, from, "FILE", 0, 0,                                                     \
+    "plan what this configuration of DeepSpeed, Accelerate or FSDP runs, and what is better")      \
+  X(EMIT, "emit", 0, CHOICE, emit, "deepspeed|accelerate|fsdp", 0, 0,                              \
+    "write the configuration nearest to the best schedule that this framework runs")               \
+  X(ROW, "row", 0, WHOLE, row, "N", 1, 1000, "emit this row of the table instead")                 \
   X(KEEP, "keep", 0, FLAG, keep, NULL, 0, 0,                                                       \
     "store the timeline and print its id ('hocket trace list')")                                   \
   X(ALONE, "alone", 0, FLAG, alone, NULL, 0, 0, "only the named timeline, not its pair")           \
@@ -169,6 +174,7 @@ typedef struct {
   const char *sets[HK_MOST_SETS]; /* every --set */
   int n_sets;
   const char *free_list;
+  const char *from;  /* NULL: not given */
   int64_t gpus, seq; /* 0: not given */
   int64_t nodes, tp, micro_batch, grad_accum, subgroup;
   int64_t loss_chunks;                  /* 0: not given */
@@ -193,6 +199,8 @@ typedef struct {
   double max_age, max_error; /* days, %; valid if in `given` */
   int64_t plans, rounds;     /* 0: not given */
   bool force, unfinished, store;
+  int emit;    /* an hk_framework; valid if in `given` */
+  int64_t row; /* 0: not given */
   bool keep, alone, csv;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
       help;

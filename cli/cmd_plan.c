@@ -4,11 +4,21 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/emit_config.h"
 #include "cli/explain.h"
 #include "cli/report.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
+#include "cli/yours.h"
+#include "core/outfile.h"
+
+typedef struct {
+  hk_setup setup;
+  hk_ranking ranking;
+  hk_yours yours;
+  hk_emission emission;
+} hk_planning;
 
 /* -- Text ------------------------------------------------------------------------------------ */
 
@@ -47,7 +57,28 @@ static void limiter_cell(hk_table *table, const hk_forecast *forecast) {
   hk_table_cell(table, "%.0f %%", 100 * forecast->limiter_utilization);
 }
 
-static hk_status print_fitting(const hk_ranking *ranking, hk_error *err) {
+/* A row of the table of schedules that fit. "*": stock DeepSpeed runs it. */
+static void forecast_row(hk_table *table, const char *rank, const hk_forecast *forecast) {
+  char title[96];
+  const bool stock = hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &forecast->plan);
+  hk_table_row(table);
+  hk_table_cell(table, "%s", rank);
+  hk_table_cell(table, "%s%s", hk_forecast_title(forecast, title, sizeof title), stock ? "*" : "");
+  hk_table_cell(table, "%s", hk_runtime_name(forecast->plan.runtime));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->forward_ns));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->backward_ns));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->update_ns));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->iteration_ns));
+  hk_table_cell(table, "%.0f", forecast->tokens_per_s);
+  hk_table_cell(table, "%.2f", forecast->update_params_per_s / 1e9);
+  hk_table_cell(table, "%.2f", hk_report_bound_ratio(forecast));
+  hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.peak));
+  hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.host_peak));
+  limiter_cell(table, forecast);
+}
+
+static hk_status print_fitting(const hk_planning *p, hk_error *err) {
+  const hk_ranking *ranking = &p->ranking;
   static const hk_column columns[] = {{"rank", HK_RIGHT},
                                       {"policy", HK_WRAP},
                                       {"runtime", HK_LEFT},
@@ -64,25 +95,18 @@ static hk_status print_fitting(const hk_ranking *ranking, hk_error *err) {
                                       {"busy", HK_RIGHT | HK_SPARE(3)}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof columns[0]);
+  if (p->yours.path && p->yours.forecast.feasible)
+    forecast_row(&table, "yours", &p->yours.forecast);
   for (size_t i = 0; i < ranking->n_fit; i++) {
-    const hk_forecast *forecast = &ranking->forecasts[i];
-    char title[96];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%zu", i + 1);
-    hk_table_cell(&table, "%s", hk_forecast_title(forecast, title, sizeof title));
-    hk_table_cell(&table, "%s", hk_runtime_name(forecast->plan.runtime));
-    hk_table_cell(&table, "%.1f", hk_ms(forecast->forward_ns));
-    hk_table_cell(&table, "%.1f", hk_ms(forecast->backward_ns));
-    hk_table_cell(&table, "%.1f", hk_ms(forecast->update_ns));
-    hk_table_cell(&table, "%.1f", hk_ms(forecast->iteration_ns));
-    hk_table_cell(&table, "%.0f", forecast->tokens_per_s);
-    hk_table_cell(&table, "%.2f", forecast->update_params_per_s / 1e9);
-    hk_table_cell(&table, "%.2f", hk_report_bound_ratio(forecast));
-    hk_table_cell(&table, "%.1f", hk_gib(forecast->result.memory.peak));
-    hk_table_cell(&table, "%.1f", hk_gib(forecast->result.memory.host_peak));
-    limiter_cell(&table, forecast);
+    char rank[24];
+    snprintf(rank, sizeof rank, "%zu", i + 1);
+    forecast_row(&table, rank, &ranking->forecasts[i]);
   }
-  return hk_table_print(&table, err);
+  HK_TRY(hk_table_print(&table, err));
+  if (hk_best_stock(ranking, HK_FRAMEWORK_DEEPSPEED))
+    hk_print_text(0, 2,
+                  "* DeepSpeed as it ships runs this; --emit deepspeed writes its configuration");
+  return HK_OK;
 }
 
 static void missing_cell(hk_table *table, hk_bytes missing) {
@@ -113,15 +137,17 @@ static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
-static hk_status print_text(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
-                            hk_error *err) {
+static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const hk_ranking *ranking = &p->ranking;
   print_answer(ranking);
   putchar('\n');
   hk_report_heading(&setup->model, &setup->machine, &setup->job);
   print_why(ranking);
+  hk_yours_print(&p->yours, ranking, args->quiet);
   if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
   putchar('\n');
-  if (ranking->n_fit > 0) HK_TRY(print_fitting(ranking, err));
+  if (ranking->n_fit > 0) HK_TRY(print_fitting(p, err));
   if (ranking->n_fit > 0 && ranking->n_fit < ranking->n) putchar('\n');
   if (ranking->n_fit < ranking->n) HK_TRY(print_not_fitting(ranking, err));
   if (!args->explain) return HK_OK;
@@ -144,8 +170,9 @@ static void put_job(const hk_job *job, cJSON *root, bool *ok) {
   if (job->loss_chunks > 1) hk_put_number(object, "loss_chunks", job->loss_chunks, ok);
 }
 
-static hk_status fill_json(const hk_setup *setup, const hk_ranking *ranking, cJSON *root, bool *ok,
-                           hk_error *err) {
+static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const hk_ranking *ranking = &p->ranking;
   hk_put_string(root, "model", setup->model.name, ok);
   hk_put_number(root, "parameters", (double)setup->model.parameters, ok);
   hk_put_string(root, "machine", setup->machine.name, ok);
@@ -156,8 +183,12 @@ static hk_status fill_json(const hk_setup *setup, const hk_ranking *ranking, cJS
   for (size_t i = 0; i < ranking->n; i++) {
     cJSON *element = hk_put_element(schedules, ok);
     hk_put_string(element, "schema", "hocket.forecast/1", ok);
+    hk_put_bool(element, "stock_deepspeed",
+                hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &ranking->forecasts[i].plan), ok);
     HK_TRY(hk_report_json(&ranking->forecasts[i], &setup->machine, element, err));
   }
+  HK_TRY(hk_yours_json(&p->yours, &setup->machine, root, ok, err));
+  hk_emission_json(&p->emission, root, ok);
   if (ranking->simulations > 0) {
     cJSON *search = hk_put_object(root, "search", ok);
     hk_put_number(search, "simulations", ranking->simulations, ok);
@@ -168,17 +199,16 @@ static hk_status fill_json(const hk_setup *setup, const hk_ranking *ranking, cJS
   return hk_report_warnings_json(&ranking->forecasts[0].plan, &setup->machine, root, ok, err);
 }
 
-static hk_status print_json(const hk_setup *setup, const hk_ranking *ranking, bool explain,
-                            hk_error *err) {
+static hk_status print_json(const hk_planning *p, bool explain, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.plan_ranking/1", &ok);
-  hk_status status = fill_json(setup, ranking, root, &ok, err);
+  hk_status status = fill_json(p, root, &ok, err);
   if (status != HK_OK) {
     cJSON_Delete(root);
     return status;
   }
-  hk_explain_changes_json(&setup->machine, root, &ok);
-  if (explain) hk_explain_json(&setup->machine, root, &ok);
+  hk_explain_changes_json(&p->setup.machine, root, &ok);
+  if (explain) hk_explain_json(&p->setup.machine, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -207,25 +237,39 @@ static hk_status save_winner(const hk_args *args, const hk_setup *setup, const h
   return HK_OK;
 }
 
-static hk_status answer(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
-                        hk_error *err) {
+static hk_status answer(const hk_args *args, const hk_planning *p, hk_error *err) {
+  const hk_ranking *ranking = &p->ranking;
   if (!hk_emit_instead(args->output))
-    HK_TRY(args->json ? print_json(setup, ranking, args->explain, err)
-                      : print_text(args, setup, ranking, err));
+    HK_TRY(args->json ? print_json(p, args->explain, err) : print_text(args, p, err));
   const hk_forecast *best = &ranking->forecasts[0];
   if (ranking->n_fit == 0)
     return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);
-  return args->output ? save_winner(args, setup, best, err) : HK_OK;
+  if (!args->output) return HK_OK;
+  return p->emission.on ? hk_emission_write(&p->emission, args, err)
+                        : save_winner(args, &p->setup, best, err);
 }
 
-static hk_status run(const hk_args *args, hk_error *err) {
-  hk_setup setup = {0};
-  hk_ranking ranking = {0};
-  hk_status status = hk_setup_load(args, &setup, err);
-  if (status == HK_OK) status = rank(args, &setup, &ranking, err);
-  if (status == HK_OK) status = answer(args, &setup, &ranking, err);
-  hk_ranking_free(&ranking);
-  hk_setup_free(&setup);
+static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
+  if (args->row > 0 && !(args->given & HK_OPTION(EMIT)))
+    return hk_fail(err, HK_INPUT, "--row needs --emit");
+  /* Without -o the configuration takes the place of the report. */
+  if (args->given & HK_OPTION(EMIT) && !args->output && !args->json) args->output = HK_STDOUT;
+  HK_TRY(hk_yours_read(args, &p->yours, err));
+  HK_TRY(hk_setup_load(args, &p->setup, err));
+  HK_TRY(hk_yours_simulate(args, &p->setup, &p->yours, err));
+  HK_TRY(rank(args, &p->setup, &p->ranking, err));
+  return hk_emission_make(args, &p->setup, &p->ranking, &p->emission, err);
+}
+
+static hk_status run(const hk_args *given, hk_error *err) {
+  hk_args args = *given;
+  hk_planning p = {0};
+  hk_status status = make(&args, &p, err);
+  if (status == HK_OK) status = answer(&args, &p, err);
+  hk_emission_free(&p.emission);
+  hk_yours_free(&p.yours);
+  hk_ranking_free(&p.ranking);
+  hk_setup_free(&p.setup);
   return status;
 }
 
@@ -241,12 +285,15 @@ const hk_command hk_command_plan = {
         "adds the reasons).\n"
         "With --overlap it also searches some 64 plans that keep the state of the first\n"
         "blocks on the GPU or update some parameters before the gradient norm is known.\n"
+        "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
+        "schedule; --from reads one, and says how long it takes and what is better.\n"
         "OMP_NUM_THREADS sets the number of threads; the result does not depend on it.\n"
         "Exit 1: no schedule fits.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
-    .output = "write the best schedule as a plan file ('-': to stdout)",
+    .output = "write the best schedule as a plan file, or what --emit writes ('-': to stdout)",
     .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) |
-               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
+               HK_OPTION(FROM) | HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The configuration file becomes options, a candidate under runtime deepspeed, and a forecast. */
+#include "cli/yours.h"
+
+#include <stdio.h>
+
+#include "cli/emit.h"
+#include "cli/report.h"
+#include "cli/screen.h"
+
+hk_status hk_yours_read(hk_args *args, hk_yours *yours, hk_error *err) {
+  if (!args->from) return HK_OK;
+  hk_train_config *config = &yours->config;
+  HK_TRY(hk_train_config_load(args->from, config, err));
+  yours->path = args->from;
+  if (!(args->given & HK_OPTION(GPUS)) && config->gpus > 0) args->gpus = config->gpus;
+  if (!(args->given & HK_OPTION(NODES)) && config->nodes > 0) args->nodes = config->nodes;
+  if (!(args->given & HK_OPTION(TP)) && config->tp > 0) args->tp = config->tp;
+  if (!(args->given & HK_OPTION(CHECKPOINT)) && config->checkpoint >= 0)
+    args->checkpoint = config->checkpoint == 0;
+  if (!(args->given & HK_OPTION(MAX_NORM))) args->max_norm = config->max_norm;
+  return HK_OK;
+}
+
+/* -- The batch --------------------------------------------------------------------------------- */
+
+/* DeepSpeed: batch = micro-batch x accumulation x ranks. Any two give the third. */
+static hk_status settle_batch(const hk_train_config *config, int dp, int64_t *micro, int64_t *accum,
+                              hk_error *err) {
+  const int64_t batch = config->global_batch;
+  if (batch == 0) return HK_OK;
+  if (config->micro_batch == 0 && config->grad_accum == 0) *accum = 1;
+  if (config->micro_batch == 0) *micro = batch / dp / *accum;
+  if (config->micro_batch > 0 && config->grad_accum == 0) *accum = batch / dp / *micro;
+  if (*micro < 1 || *accum < 1 || *micro * *accum * dp != batch)
+    return hk_fail(err, HK_INPUT,
+                   "train_batch_size %lld is not micro-batch %lld x accumulation %lld x %d ranks; "
+                   "DeepSpeed refuses it, too",
+                   (long long)batch, (long long)hk_max(*micro, 1), (long long)hk_max(*accum, 1),
+                   dp);
+  if (*micro > HK_MOST_MICRO_BATCH || *accum > HK_MOST_GRAD_ACCUM)
+    return hk_fail(err, HK_INPUT,
+                   "train_batch_size %lld: the micro-batch is at most %d and the "
+                   "accumulation at most %d",
+                   (long long)batch, HK_MOST_MICRO_BATCH, HK_MOST_GRAD_ACCUM);
+  return HK_OK;
+}
+
+static hk_status set_batch(const hk_args *args, hk_setup *setup, const hk_yours *yours,
+                           hk_error *err) {
+  const hk_train_config *config = &yours->config;
+  hk_job *job = &setup->job;
+  const bool micro_given = args->given & HK_OPTION(MICRO_BATCH);
+  const bool accum_given = args->given & HK_OPTION(GRAD_ACCUM);
+  int64_t micro = config->micro_batch > 0 ? config->micro_batch : job->micro_batch;
+  int64_t accum = config->grad_accum > 0 ? config->grad_accum : job->grad_accum;
+  if (!micro_given && !accum_given &&
+      settle_batch(config, hk_job_dp(job), &micro, &accum, err) != HK_OK)
+    return hk_fail_prefix(err, "%s", yours->path);
+  if (!micro_given) job->micro_batch = (int)micro;
+  if (!accum_given) job->grad_accum = (int)accum;
+  return hk_job_check(job, &setup->model, err);
+}
+
+/* -- The forecast ------------------------------------------------------------------------------ */
+
+static hk_candidate candidate_of(const hk_train_config *config, double ratio) {
+  const hk_policy *policy = &hk_policy_zero_offload;
+  hk_policy_options options = HK_POLICY_OPTIONS_NONE;
+  if (!config->offload || ratio <= 0) {
+    policy = &hk_policy_gpu_only;
+  } else if (ratio < 1) {
+    policy = &hk_policy_twinflow;
+    options.ratio = ratio;
+  }
+  return (hk_candidate){policy, options, HK_RUNTIME_DEEPSPEED};
+}
+
+static hk_status plan_yours(const hk_setup *setup, const hk_train_config *config,
+                            const hk_flush *flush, double ratio, hk_plan *plan, hk_error *err) {
+  const hk_candidate candidate = candidate_of(config, ratio);
+  hk_plan_settings settings = setup->settings;
+  settings.overlap = HK_OVERLAP_NONE;
+  settings.subgroup_numel = config->subgroup_numel;
+  settings.flush = flush;
+  return hk_candidate_plan(&candidate, &setup->model, &setup->machine, &setup->job, &settings, plan,
+                           err);
+}
+
+static hk_status forecast(const hk_setup *setup, const hk_train_config *config, hk_flush flush,
+                          hk_forecast *out, hk_error *err) {
+  hk_plan plan = {0};
+  HK_TRY(plan_yours(setup, config, &flush, 1, &plan, err));
+  if (config->offload && config->ratio < 1) {
+    const size_t n = plan.n_subgroups, on_host = hk_deepspeed_on_host(config->ratio, n);
+    hk_plan_free(&plan);
+    HK_TRY(plan_yours(setup, config, &flush, (double)on_host / (double)n, &plan, err));
+  }
+  return hk_forecast_make(&plan, &setup->machine, NULL, out, err);
+}
+
+/* DeepSpeed rounds in favour of the host, so a ratio has no effect if subgroups are few. */
+static void note_idle_ratio(hk_train_config *config, size_t n) {
+  if (!config->offload || config->ratio >= 1 || hk_deepspeed_on_host(config->ratio, n) < n) return;
+  if (config->n_notes == HK_MOST_CONFIG_NOTES) return;
+  snprintf(config->notes[config->n_notes++], sizeof config->notes[0],
+           "ratio %g has no effect: DeepSpeed keeps int(%g x %zu) = 0 subgroups of %zu on the GPU; "
+           "sub_group_size below %lld makes more of them",
+           config->ratio, 1 - config->ratio, n, n, (long long)config->subgroup_numel);
+}
+
+hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *yours, hk_error *err) {
+  if (!yours->path) return HK_OK;
+  HK_TRY(set_batch(args, setup, yours, err));
+  const bool given = args->given & HK_OPTION(FLUSH);
+  const hk_flush flush = given                  ? setup->flush
+                         : yours->config.pinned ? HK_FLUSH_ASYNC
+                                                : HK_FLUSH_SYNC;
+  HK_TRY(forecast(setup, &yours->config, flush, &yours->forecast, err));
+  note_idle_ratio(&yours->config, yours->forecast.plan.n_subgroups);
+  if (given || flush == HK_FLUSH_SYNC || !yours->config.offload) return HK_OK;
+  hk_forecast sync = {0};
+  HK_TRY(forecast(setup, &yours->config, HK_FLUSH_SYNC, &sync, err));
+  yours->sync_ns = sync.iteration_ns;
+  hk_forecast_free(&sync);
+  return HK_OK;
+}
+
+void hk_yours_free(hk_yours *yours) {
+  if (yours->path) hk_forecast_free(&yours->forecast);
+}
+
+/* -- Printing ---------------------------------------------------------------------------------- */
+
+const hk_forecast *hk_best_stock(const hk_ranking *ranking, hk_framework framework) {
+  for (size_t i = 0; i < ranking->n_fit; i++)
+    if (hk_framework_runs(framework, &ranking->forecasts[i].plan)) return &ranking->forecasts[i];
+  return NULL;
+}
+
+/* "TITLE (RUNTIME) takes 854.3 ms/iteration, 4.40 x as fast as yours". */
+static void print_better(const char *what, const hk_forecast *other, const hk_yours *yours) {
+  char title[96], times[64] = "";
+  if (yours->forecast.feasible)
+    snprintf(times, sizeof times, ", %.2f x as fast as yours",
+             (double)yours->forecast.iteration_ns / (double)hk_max(1, other->iteration_ns));
+  hk_print_text(0, 2, "%s: %s (%s), %.1f ms/iteration%s", what,
+                hk_forecast_title(other, title, sizeof title), hk_runtime_name(other->plan.runtime),
+                hk_ms(other->iteration_ns), times);
+}
+
+void hk_yours_print(const hk_yours *yours, const hk_ranking *ranking, bool quiet) {
+  if (!yours->path) return;
+  const hk_forecast *own = &yours->forecast;
+  const hk_forecast *stock = hk_best_stock(ranking, yours->config.framework);
+  char title[96];
+  hk_forecast_title(own, title, sizeof title);
+  if (own->feasible)
+    hk_print_text(0, 2, "yours (%s): %s under %s, %.1f ms/iteration, %.0f tokens/s", yours->path,
+                  title, hk_framework_titles[yours->config.framework], hk_ms(own->iteration_ns),
+                  own->tokens_per_s);
+  else
+    hk_print_text(0, 2, "yours (%s): %s does not fit: %s", yours->path, title, own->problem);
+  if (yours->sync_ns > 0 && own->feasible)
+    hk_print_text(2, 0,
+                  "with DeepSpeed before 0.19.5, which copies gradients synchronously: %.1f ms",
+                  hk_ms(yours->sync_ns));
+  if (stock && (!own->feasible || stock->iteration_ns < own->iteration_ns))
+    print_better("better by configuration alone (--emit)", stock, yours);
+  if (ranking->n_fit > 0 && &ranking->forecasts[0] != stock)
+    print_better("best", &ranking->forecasts[0], yours);
+  for (int i = 0; i < yours->config.n_notes && !quiet; i++)
+    hk_print_text(0, 2, "note: %s: %s", yours->path, yours->config.notes[i]);
+}
+
+hk_status hk_yours_json(const hk_yours *yours, const hk_machine *machine, cJSON *root, bool *ok,
+                        hk_error *err) {
+  if (!yours->path) return HK_OK;
+  cJSON *object = hk_put_object(root, "yours", ok);
+  hk_put_string(object, "schema", "hocket.forecast/1", ok);
+  hk_put_string(object, "file", yours->path, ok);
+  hk_put_string(object, "framework", hk_framework_titles[yours->config.framework], ok);
+  HK_TRY(hk_report_json(&yours->forecast, machine, object, err));
+  if (yours->sync_ns > 0) hk_put_number(object, "sync_iteration_ms", hk_ms(yours->sync_ns), ok);
+  cJSON *notes = hk_put_array(object, "notes", ok);
+  for (int i = 0; i < yours->config.n_notes; i++)
+    hk_append_item(notes, cJSON_CreateString(yours->config.notes[i]), ok);
+  return HK_OK;
+}

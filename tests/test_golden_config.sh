@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# `plan --emit` and `plan --from`: what is written is read back as the row that was written, and
+# DeepSpeed's and Accelerate's own classes load it where a Python has them.
+# Usage: test_golden_config.sh HOCKET
+# HOCKET_TEST_PYTHON: a Python with deepspeed; by default .venv-torch's (scripts/test-python)
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+python=${HOCKET_TEST_PYTHON:-$tests/../.venv-torch/bin/python}
+
+# number KEY FILE: the first number of that key.
+number() { sed -nE "s/^[[:space:]]*\"$1\":[[:space:]]*([-0-9.e+]+),?\$/\1/p" "$2" | head -n 1; }
+
+# -- What is written -----------------------------------------------------------------------------
+
+a100="--model llama-2-7b --machine polaris-a100-4x40gb"
+"$hocket" plan $a100 --emit deepspeed --max-norm 0.5 >gpu.json 2>err || fail "--emit: $(cat err)"
+grep -qE "^hocket plan: wrote row [0-9]+ as a configuration of DeepSpeed: gpu-only, predicted" err ||
+  fail "--emit deepspeed: said '$(cat err)'"
+grep -q "cannot express: phases and subgroups" err || fail "--emit: said '$(cat err)'"
+grep -q "not *checkpointed" err && fail "--emit: said '$(cat err)'"
+[[ $(number stage gpu.json) == 3 && $(number gradient_clipping gpu.json) == 0.5 ]] ||
+  fail "--emit deepspeed: $(cat gpu.json)"
+
+# Each of these rows comes back from its file with the same time.
+while read -r name row arguments; do
+  "$hocket" plan $arguments --emit deepspeed $row -o "$name.json" --quiet --json >out.json 2>err ||
+    fail "$name: $(cat err)"
+  sed -n '/"emit":/,$p' out.json >emit.json
+  "$hocket" plan $arguments --from "$name.json" --json >from.json 2>err || fail "$name: $(cat err)"
+  sed -n '/"yours":/,$p' from.json >yours.json
+  wrote=$(number iteration_ms emit.json) read=$(number iteration_ms yours.json)
+  [[ -n $wrote && $wrote == "$read" ]] || fail "$name: wrote '$wrote' ms, read '$read' ms"
+done <<END
+zero --quiet $a100 --policy zero-offload
+part --quiet $a100 --policy twinflow --ratio 0.35 --subgroup 50M --grad-accum 2
+seventh --row=7 $a100
+staged --row=6 --model llama-3-8b --machine h200-node-16c --micro-batch 2
+END
+grep -qE '"ratio":[[:space:]]*0\.[0-9]+,?$' part.json || fail "no ratio: $(cat part.json)"
+grep -qE '"sub_group_size":[[:space:]]*50000000,' part.json || fail "subgroups: $(cat part.json)"
+
+# The table marks what stock DeepSpeed runs, and JSON does.
+"$hocket" plan $a100 --policy interleave --ratio 0.4 >out 2>err
+! grep -q 'interleave .*\* ' out || fail "interleave is marked: $(cat out)"
+"$hocket" plan $a100 --policy zero-offload --json >out
+[[ $(grep -c '"stock_deepspeed":[[:space:]]*true' out) == 1 ]] || fail "stock_deepspeed: not one"
+"$hocket" plan $a100 >out
+prints '^ *[0-9]+  zero-offload\* +deepspeed '
+prints '^\* DeepSpeed as it ships runs this'
+
+"$hocket" plan $a100 --emit accelerate -o acc.yaml >out 2>err || fail "accelerate: $(cat err)"
+grep -q "names ds_config.json, which the same command writes" err || fail "accelerate: $(cat err)"
+"$hocket" plan $a100 --emit fsdp --row 4 >fsdp.yaml 2>err || fail "fsdp: $(cat err)"
+grep -q "FSDP offloads all or none" err || fail "fsdp: $(cat err)"
+grep -q "fsdp_offload_params: true" fsdp.yaml || fail "fsdp: $(cat fsdp.yaml)"
+
+# -- What is read --------------------------------------------------------------------------------
+
+cat >mine.json <<'END'
+{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": "auto"},
+ "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+                       "offload_optimizer": {"device": "cpu", "ratio": 0.8}}}
+END
+"$hocket" plan $a100 --from mine.json >out 2>err || fail "--from: $(cat err)"
+prints 'micro-batch 4, grad-accum 2, '
+prints '^yours \(mine.json\): zero-offload under DeepSpeed, [0-9.]+ ms/iteration'
+prints '^  with DeepSpeed before 0.19.5, which copies gradients synchronously: [0-9.]+ ms'
+prints '^better by configuration alone \(--emit\): gpu-only \(deepspeed\), '
+prints '^best: gpu-only \(hocket\), [0-9.]+ ms/iteration, [0-9.]+ x as fast as'
+prints 'ratio 0.8 has no effect: '
+prints 'offload_param is not simulated'
+prints '^yours  zero-offload\* +deepspeed '
+"$hocket" plan $a100 --from fsdp.yaml >out 2>err || fail "--from fsdp.yaml: $(cat err)"
+prints '^yours \(fsdp.yaml\): zero-offload under FSDP'
+cp zero.json ds_config.json
+"$hocket" plan $a100 --from acc.yaml >out 2>err || fail "--from acc.yaml: $(cat err)"
+prints '^yours \(acc.yaml\): zero-offload under Accelerate'
+"$hocket" plan $a100 --micro-batch 64 --from zero.json --quiet >out 2>err
+[ $? -eq 1 ] || fail "--from, too large: exit is not 1"
+prints '^yours \(zero.json\): zero-offload does not fit: GPU memory: '
+
+expect 2 "^hocket plan: --row needs --emit" plan $a100 --row 3
+expect 2 "--row 500: the ranking has [0-9]+ rows" plan $a100 --row 500 --emit deepspeed
+expect 2 "train_batch_size 32 is not micro-batch 4 x accumulation 2 x 3 ranks" \
+  plan $a100 --gpus 3 --from mine.json
+echo '{"zero_optimization": {"stag": 3}}' >bad.json
+expect 2 "bad.json: zero_optimization: key 'stag' is not known; did you mean 'stage'" \
+  plan $a100 --from bad.json
+expect 2 "nowhere.json: " plan $a100 --from nowhere.json
+
+# -- The frameworks themselves -------------------------------------------------------------------
+
+((failures == 0)) || exit 1
+if ! "$python" -c 'import importlib.util as u; exit(u.find_spec("deepspeed") is None)' 2>err; then
+  echo "the configurations are as expected; whether DeepSpeed loads them: skipped, no deepspeed"
+  exit 77
+fi
+"$python" - >out 2>err <<'PROGRAM' || fail "DeepSpeed refuses: $(tail -n 3 err)"
+from accelerate.commands.config.config_args import load_config_from_file
+from deepspeed.runtime.config import DeepSpeedConfig
+
+for name in "gpu", "zero", "part", "seventh", "staged":
+    c = DeepSpeedConfig(name + ".json")
+    z = c.zero_config
+    o = z.offload_optimizer
+    assert z.stage == 3 and z.overlap_comm and c.bfloat16_config.enabled
+    assert o.device == ("none" if name == "gpu" else "cpu") and o.pin_memory
+    assert c.train_batch_size == c.train_micro_batch_size_per_gpu * c.gradient_accumulation_steps
+c = DeepSpeedConfig("part.json")
+assert c.gradient_accumulation_steps == 2 and c.zero_config.sub_group_size == 50_000_000
+assert 0 < c.zero_config.offload_optimizer.ratio < 1
+assert DeepSpeedConfig("gpu.json").gradient_clipping == 0.5
+assert DeepSpeedConfig("staged.json").train_micro_batch_size_per_gpu == 2
+a = load_config_from_file("acc.yaml")
+assert a.distributed_type == "DEEPSPEED" and a.num_processes == 4
+assert a.deepspeed_config["deepspeed_config_file"] == "ds_config.json"
+f = load_config_from_file("fsdp.yaml")
+assert f.distributed_type == "FSDP" and f.fsdp_config["fsdp_offload_params"] is True
+print("loaded")
+PROGRAM
+grep -q loaded out || fail "not loaded"
+finish "configurations of training frameworks"
