@@ -56,6 +56,9 @@
     "staging buffers on the GPU (default: the policy's)")                                          \
   X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                          \
     "copy gradients to the host during backward (async), or let backward wait (sync)")             \
+  X(STATE, "state", 0, CHOICE, state,                                                              \
+    "adamw32|adamw16|adam-bf16|adamw8bit|lion|sgd-momentum|muon|adafactor", 0, 0,                  \
+    "the optimizer, by its state (default adamw32, the one that 'run' implements)")                \
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
     "phases that run at the same time as the update (default none)")                               \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
@@ -184,6 +187,7 @@ typedef struct {
   int runtime;                          /* an hk_runtime */
   int flush;                            /* an hk_flush; valid if in `given` */
   int overlap;                          /* an hk_overlap */
+  int state;                            /* an hk_optimizer */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
   int64_t checkpoint_every;             /* 0: not given */

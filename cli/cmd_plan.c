@@ -7,6 +7,7 @@
 #include "cli/emit_config.h"
 #include "cli/explain.h"
 #include "cli/report.h"
+#include "cli/report_state.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
@@ -143,6 +144,7 @@ static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error 
   print_answer(ranking);
   putchar('\n');
   hk_report_heading(&setup->model, &setup->machine, &setup->job);
+  if (!args->explain) hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, false);
   print_why(ranking);
   hk_yours_print(&p->yours, ranking, args->quiet);
   if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
@@ -151,6 +153,8 @@ static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error 
   if (ranking->n_fit > 0 && ranking->n_fit < ranking->n) putchar('\n');
   if (ranking->n_fit < ranking->n) HK_TRY(print_not_fitting(ranking, err));
   if (!args->explain) return HK_OK;
+  putchar('\n');
+  hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, true);
   putchar('\n');
   return hk_explain_text(&setup->machine, err);
 }

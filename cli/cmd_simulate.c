@@ -6,6 +6,7 @@
 #include "cli/emit.h"
 #include "cli/explain.h"
 #include "cli/report.h"
+#include "cli/report_state.h"
 #include "cli/setup.h"
 #include "cli/stored_timeline.h"
 
@@ -49,6 +50,8 @@ static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
   HK_TRY(hk_report_text(forecast, machine, args->quiet, err));
   if (kept) printf("stored as timeline %lld\n", (long long)kept);
   if (!args->explain) return HK_OK;
+  putchar('\n');
+  hk_report_optimizer(&forecast->plan, machine, true);
   putchar('\n');
   return hk_explain_text(machine, err);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/explain.h"
+#include "cli/report_state.h"
 #include "cli/screen.h"
 #include "cli/table.h"
 
@@ -90,7 +91,7 @@ hk_status hk_report_warnings(const hk_plan *plan, const hk_machine *machine, hk_
 
 /* -- The report ------------------------------------------------------------------------------ */
 
-static void print_settings(const hk_forecast *forecast) {
+static void print_settings(const hk_forecast *forecast, const hk_machine *machine) {
   const hk_plan *plan = &forecast->plan;
   char title[96], count[32];
   printf("policy %s, runtime %s\n", hk_forecast_title(forecast, title, sizeof title),
@@ -103,6 +104,7 @@ static void print_settings(const hk_forecast *forecast) {
                 plan->flush == HK_FLUSH_ASYNC ? "async" : "sync", plan->flush_bytes_per_param);
   int64_t totals[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, totals);
+  hk_report_optimizer(plan, machine, false);
   printf("parameters per rank by route:");
   for (int route = 0; route < HK_ROUTE_COUNT; route++)
     if (totals[route] > 0)
@@ -197,7 +199,7 @@ static hk_status print_resources(const hk_forecast *forecast, const hk_machine *
 hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, bool quiet,
                          hk_error *err) {
   hk_report_heading(&forecast->plan.model, machine, &forecast->plan.job);
-  print_settings(forecast);
+  print_settings(forecast, machine);
   print_times(forecast);
   print_memory(&forecast->result.memory);
   HK_TRY(print_lanes(forecast, err));

@@ -2,6 +2,7 @@
 /* A forecast as a JSON object. Its keys are an interface: they may be added to, not renamed. */
 #include "cli/emit.h"
 #include "cli/report.h"
+#include "cli/report_state.h"
 
 /* Most points of the memory curve. */
 #define CURVE_POINTS 512
@@ -18,6 +19,7 @@ static void put_settings(const hk_plan *plan, cJSON *object, bool *ok) {
   hk_put_number(settings, "piece_numel", (double)plan->piece_numel, ok);
   hk_put_number(settings, "cpu_threads", plan->cpu_threads, ok);
   hk_put_string(settings, "overlap", hk_overlap_names[plan->overlap], ok);
+  hk_report_optimizer_json(plan, settings, ok);
 }
 
 /* GPU memory of the first rank over time; nothing if it was not sampled. */

@@ -12,7 +12,7 @@
 #define HK_OPTIONS_POLICY                                                                 \
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \
    HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS) | \
-   HK_OPTION(UNBOUND) | HK_OPTION(OVERLAP) | HK_OPTION(HOST_MEMORY))
+   HK_OPTION(UNBOUND) | HK_OPTION(STATE) | HK_OPTION(OVERLAP) | HK_OPTION(HOST_MEMORY))
 /* Options that choose a machine and change it (hk_setup_change). */
 #define HK_OPTIONS_MACHINE (HK_OPTION(MACHINE) | HK_OPTION(SET))
 /* Options that a plan file replaces. */

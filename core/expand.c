@@ -109,11 +109,6 @@ static void split_gradients(hk_expansion *x) {
   }
 }
 
-/* As hk_whole_bytes, for floating-point operations. */
-static int64_t whole_flops(double flops) {
-  return (int64_t)(flops < 0x1p62 ? flops : 0x1p62);
-}
-
 /* The loss in slices: logits of one slice exist at a time, and backward computes them again. Kept
  * until backward without slices: fp32 logits, 4 bytes. Workspace of backward: their gradients, 2
  * bytes (hk_model_activation_bytes). With slices both are workspace, of forward or of backward. */
@@ -127,7 +122,8 @@ static void slice_loss(const hk_expansion *x, hk_block_cost *head) {
   head->workspace -= hk_whole_bytes(ceil(HK_BYTES_BF16 * vocab * tokens));
   head->loss = hk_whole_bytes(ceil(HK_BYTES_FP32 * vocab * slice));
   head->workspace += hk_whole_bytes(ceil((HK_BYTES_FP32 + HK_BYTES_BF16) * vocab * slice));
-  head->backward_flops = whole_flops((double)head->backward_flops + (double)head->forward_flops);
+  head->backward_flops =
+      hk_expand_flops((double)head->backward_flops + (double)head->forward_flops);
 }
 
 static void fill_costs(hk_expansion *x) {
@@ -151,9 +147,10 @@ static void fill_costs(hk_expansion *x) {
     const int64_t batch = job->micro_batch, seq = job->seq;
     int64_t begin = 0, end = 0;
     hk_model_block_interval(model, cost->block, tp, 1, &begin, &end);
-    cost->forward_flops = whole_flops(hk_model_forward_flops(model, cost->block, batch, seq, tp));
+    cost->forward_flops =
+        hk_expand_flops(hk_model_forward_flops(model, cost->block, batch, seq, tp));
     cost->backward_flops =
-        whole_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
+        hk_expand_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
     cost->forward_ns = hk_model_measured_ns(model, cost->block, false, batch, seq);
     cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
     cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end);
@@ -268,6 +265,7 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   graph->tp = job->tp;
   graph->cores_unbound = !plan->cores_bound;
   graph->weights_pulled = pulls_weights(plan);
+  graph->optimizer = plan->optimizer;
   graph->grads_widened = plan->runtime == HK_RUNTIME_DEEPSPEED;
   graph->layers = (int32_t)plan->model.layers;
   graph->iterations = iterations;

@@ -88,6 +88,11 @@ static inline hk_bytes hk_whole_bytes(double bytes) {
   return (hk_bytes)(bytes < 0x1p48 ? bytes : 0x1p48);
 }
 
+/* The same for floating-point operations, at most 2^62. */
+static inline int64_t hk_expand_flops(double flops) {
+  return (int64_t)(flops < 0x1p62 ? flops : 0x1p62);
+}
+
 /* Whether the graph is the engine's part of an iteration with its flush (HK_EXPAND_ENGINE, with an
  * overlap): not if backward is in the graph. */
 static inline bool hk_expands_engine(const hk_plan *plan, unsigned phases) {

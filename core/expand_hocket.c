@@ -2,7 +2,6 @@
 /* The optimizer step as hocket's engine runs it. CPU team and GPU update their own subgroups at the
  * same time. Copies to the GPU, copies to the host, and updated weights have a lane each. An
  * operation waits for its data and, if staged, for a free staging buffer, and for nothing else. */
-#include "core/bytes.h"
 #include "core/expand.h"
 
 /* One piece of a subgroup on its way through the update. */
@@ -51,26 +50,40 @@ static void update_cpu(const hk_part *p) {
   note(p, x->pieces.written, up);
 }
 
-/* State to the GPU, AdamW, state back. *buffer: the write-back that last used the staging buffer.
+/* The update by the GPU of state in GPU memory, after operation `ready`; with Muon, behind its
+ * matrix products. */
+static int32_t update_gpu(const hk_part *p, int32_t ready) {
+  const hk_plan *plan = p->x->plan;
+  if (hk_optimizer_info_of(plan->optimizer)->orthogonal) {
+    const double flops = hk_model_newton_schulz_flops(&plan->model) * (double)p->n;
+    ready = add(p, HK_LANE_UPDATE, HK_OP_NEWTON_SCHULZ, hk_expand_flops(flops), ready, -1);
+  }
+  return add(p, HK_LANE_UPDATE, HK_OP_ADAMW_GPU, p->n, ready, -1);
+}
+
+/* State to the GPU, the update, state back. *buffer: the write-back that last used the staging
+ * buffer.
  */
 static void update_staged(const hk_part *p, int32_t *buffer) {
   hk_pieces *pieces = &p->x->pieces;
   int32_t deps[] = {p->barrier, *buffer, -1};
   if (pieces->returned != NULL) /* of the iteration before */
     deps[2] = *hk_piece_of(p->x, pieces->returned, p->rank, p->subgroup, p->piece);
-  const hk_op fetch = hk_expand_piece_op(p->x, HK_OP_STATE_H2D, HK_BYTES_STATE * p->n, p->subgroup,
-                                         p->piece, p->offset);
+  const hk_bytes state = hk_state_bytes(p->x->plan->optimizer, p->n);
+  const hk_op fetch =
+      hk_expand_piece_op(p->x, HK_OP_STATE_H2D, state, p->subgroup, p->piece, p->offset);
   const int32_t in = hk_expand_add(p->x, p->rank, HK_LANE_H2D, fetch, deps, 3);
-  const int32_t done = add(p, HK_LANE_UPDATE, HK_OP_ADAMW_GPU, p->n, in, -1);
-  *buffer = add(p, HK_LANE_D2H, HK_OP_STATE_D2H, HK_BYTES_STATE * p->n, done, -1);
+  const int32_t done = update_gpu(p, in);
+  *buffer = add(p, HK_LANE_D2H, HK_OP_STATE_D2H, state, done, -1);
   note(p, pieces->updated, done);
   note(p, pieces->written, done);
   note(p, pieces->returned, *buffer);
 }
 
-/* AdamW by the GPU in place: on state in GPU memory or in mapped host memory. */
-static void update_in_place(const hk_part *p, hk_op_kind kind) {
-  const int32_t done = add(p, HK_LANE_UPDATE, kind, p->n, p->barrier, -1);
+/* The update by the GPU in place: on state in GPU memory or in mapped host memory. */
+static void update_in_place(const hk_part *p, bool is_mapped) {
+  const int32_t done = is_mapped ? add(p, HK_LANE_UPDATE, HK_OP_ADAMW_MAPPED, p->n, p->barrier, -1)
+                                 : update_gpu(p, p->barrier);
   note(p, p->x->pieces.updated, done);
   note(p, p->x->pieces.written, done);
 }
@@ -95,11 +108,11 @@ void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
           next_buffer = (next_buffer + 1) % plan->buffers;
           break;
         case HK_ROUTE_MAPPED:
-          update_in_place(&part, HK_OP_ADAMW_MAPPED);
+          update_in_place(&part, true);
           break;
         case HK_ROUTE_RESIDENT:
         default:
-          update_in_place(&part, HK_OP_ADAMW_GPU);
+          update_in_place(&part, false);
           break;
       }
     }

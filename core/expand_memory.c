@@ -179,8 +179,9 @@ static hk_sums sums_of(const hk_expansion *x) {
  * old state survives a failed step. */
 static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
   return sums->grads[HK_ROUTE_CPU] + sums->host_weights +
-         HK_BYTES_STATE * (largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
-         HK_BYTES_STATE * hk_plan_ahead(plan);
+         hk_state_bytes(plan->optimizer,
+                        largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
+         hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
 }
 
 /* GPU memory that the engine keeps for gradients that a framework hands over: the array and the
@@ -216,8 +217,8 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
   const int64_t on_host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED];
-  graph->gpu_base = sums.weights + HK_BYTES_STATE * n[HK_ROUTE_RESIDENT];
-  hk_bytes host = HK_BYTES_STATE * on_host;
+  graph->gpu_base = sums.weights + hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]);
+  hk_bytes host = hk_state_bytes(plan->optimizer, on_host);
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
     /* fp32 gradients wherever the optimizer runs; on the host beside the bf16 ones that arrive. */
     host += (HK_BYTES_FP32 + HK_BYTES_BF16) * on_host;
@@ -227,8 +228,8 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
     host += hocket_host(plan, &sums);
     graph->gpu_base += HK_BYTES_BF16 * hk_plan_early(plan) + handed_bytes(x, &sums);
     if (n[HK_ROUTE_STAGED] > 0)
-      graph->gpu_base +=
-          hk_whole_bytes((double)HK_BYTES_STATE * plan->buffers * (double)largest_piece(plan));
+      graph->gpu_base += hk_whole_bytes(hk_state_per_param(plan->optimizer) * plan->buffers *
+                                        (double)largest_piece(plan));
   }
   graph->host_base = host * graph->ranks * graph->multiplicity;
   graph->gpu_base += waiting_grads(plan, &sums, phases);

@@ -47,6 +47,7 @@ const char *hk_phase_name(hk_phase phase); /* "forward" */
   X(WEIGHT_PLACE, "weight_place", "bytes", "early weights: spare GPU memory to tensors")         \
   X(STATE_H2D, "state_h2d", "bytes", "fp32 state to the GPU")                                    \
   X(STATE_D2H, "state_d2h", "bytes", "fp32 state to the host")                                   \
+  X(NEWTON_SCHULZ, "newton_schulz", "flops", "Muon: matrix products on a piece's momentum")      \
   X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                            \
   X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")
 
@@ -151,6 +152,7 @@ typedef struct {
   int tp;
   bool cores_unbound;      /* ranks are not bound to cores: their pages are on any memory domain */
   bool weights_pulled;     /* kernels fetch weights from host memory; else copy engines do */
+  hk_optimizer optimizer;  /* of every update */
   bool grads_widened;      /* updates on a GPU first convert their gradients to fp32 */
   bool weights_cold;       /* pageable weights were not just written: no CPU cache holds them */
   bool queues_throughout;  /* see hk_team_size */

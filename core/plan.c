@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
-
 const char *const hk_route_names[HK_ROUTE_COUNT] = {"cpu", "staged", "mapped", "resident"};
 const char *const hk_runtime_names[2] = {"hocket", "deepspeed"};
 
@@ -239,6 +237,33 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
   return HK_OK;
 }
 
+/* What an optimizer requires of a plan. */
+static hk_status check_optimizer(const hk_plan *plan, hk_error *err) {
+  const hk_optimizer_info *optimizer = hk_optimizer_info_of(plan->optimizer);
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED && plan->optimizer != HK_OPTIMIZER_ADAMW32) {
+    return hk_fail(err, HK_INPUT,
+                   "optimizer '%s': hocket knows DeepSpeed's passes of AdamW with fp32 state only; "
+                   "use runtime hocket",
+                   optimizer->name);
+  }
+  if (!optimizer->orthogonal) return HK_OK;
+  if (plan->model.arch == HK_ARCH_LISTED) {
+    return hk_fail(err, HK_INPUT,
+                   "optimizer '%s': %s is a list of tensors, which does not say which are matrices",
+                   optimizer->name, plan->model.name);
+  }
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    const hk_route route = plan->subgroups[i].route;
+    if (route == HK_ROUTE_STAGED || route == HK_ROUTE_RESIDENT) continue;
+    return hk_fail(err, HK_INPUT,
+                   "subgroups[%zu]: optimizer '%s' multiplies matrices, which needs route 'staged' "
+                   "or 'resident' (policy streamed, gpu-only, or interleave with stride 1), got "
+                   "'%s'",
+                   i, optimizer->name, hk_route_name(route));
+  }
+  return HK_OK;
+}
+
 static hk_status check_settings(const hk_plan *plan, hk_error *err) {
   if (!(plan->ratio >= 0 && plan->ratio <= 1)) {
     return hk_fail(err, HK_INPUT, "ratio: expected a number from 0 to 1, got %g", plan->ratio);
@@ -307,7 +332,8 @@ hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
     }
   }
   free(seen);
-  return status == HK_OK ? check_overlap(plan, err) : status;
+  if (status == HK_OK) status = check_overlap(plan, err);
+  return status == HK_OK ? check_optimizer(plan, err) : status;
 }
 
 void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last) {
@@ -366,7 +392,7 @@ void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest) {
   for (size_t s = deepest + 1; s-- > 0;) {
     hk_plan_subgroup *subgroup = &plan->subgroups[s];
     if (subgroup->route != HK_ROUTE_CPU) continue;
-    spares -= HK_BYTES_STATE * subgroup->numel;
+    spares -= hk_spare_bytes(plan->optimizer, subgroup->numel);
     if (spares < 0) return;
     subgroup->ahead = true;
   }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "core/model.h"
+#include "core/optimizer.h"
 
 typedef enum {
   HK_ROUTE_CPU,      /* updated by the CPU; state in host memory */
@@ -86,6 +87,7 @@ typedef struct {
   int flush_bytes_per_param; /* 2 (the gradient's own type) or 4 (fp32, cast on the GPU before the
                                 copy) */
   hk_overlap overlap;
+  hk_optimizer optimizer;
   int buffers;         /* staging buffers in flight, each of piece_numel parameters */
   int64_t piece_numel; /* largest piece, in parameters, of subgroups that are not resident */
   int cpu_threads;     /* of one rank's CPU team; see hk_team_size */
@@ -133,7 +135,7 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size);
 void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last);
 
 /* With overlap `both`: marks subgroups on route cpu `ahead`, beginning with subgroup `deepest` and
- * going towards the first, while their spares (12 bytes per parameter) fit in `spares` bytes of
+ * going towards the first, while their spares (hk_spare_bytes) fit in `spares` bytes of
  * host memory per rank. Clears all other marks. */
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 

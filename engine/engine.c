@@ -299,6 +299,11 @@ static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *opti
                               hk_engine **engine, hk_error *err) {
   HK_TRY(check_options(options, err));
   HK_TRY(hk_plan_check(plan, err));
+  if (!hk_optimizer_info_of(plan->optimizer)->engine)
+    return hk_fail(err, HK_INPUT,
+                   "the plan is for optimizer '%s', which is predicted only: the engine implements "
+                   "'%s'",
+                   hk_optimizer_names[plan->optimizer], hk_optimizer_names[HK_OPTIMIZER_ADAMW32]);
   hk_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "the engine");
   e->options = *options;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Which subgroups run ahead of the norm: as many as host memory has spares for. */
-#include "core/bytes.h"
 #include "sim/forecast.h"
 
 hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,
@@ -8,7 +7,8 @@ hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_byte
   hk_graph graph;
   HK_TRY(hk_graph_build(plan, HK_EXPAND_UPDATE, true, &graph, err));
   const double capacity = machine->host_memory.value - machine->host_reserved.value;
-  const hk_bytes base = graph.host_base - HK_BYTES_STATE * hk_plan_ahead(plan) * plan->job.gpus;
+  const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
+  const hk_bytes base = graph.host_base - spares * plan->job.gpus;
   *left = hk_max(0, ((hk_bytes)capacity - base) / plan->job.gpus);
   hk_graph_free(&graph);
   return HK_OK;

@@ -28,8 +28,10 @@ typedef struct {
 } hk_programme;
 
 /* The fields of a graph that hk_demand_of reads: one rank that represents those of its node. */
-static hk_graph node_of(const hk_job *job) {
+static hk_graph node_of(const hk_plan *plan) {
+  const hk_job *job = &plan->job;
   return (hk_graph){.ranks = 1,
+                    .optimizer = plan->optimizer,
                     .multiplicity = job->gpus,
                     .nodes = job->nodes,
                     .world = job->gpus * job->nodes,
@@ -39,8 +41,10 @@ static hk_graph node_of(const hk_job *job) {
 /* CPU kernels: the better of the two AdamWs. Few threads are the most efficient (n0 / rate core
  * seconds per parameter); all cores are the fastest for one rank. `ahead`: updates may run ahead of
  * the norm, at cpu.adamw_ahead_rate where that is above 1. */
-static void fill_cpu(hk_programme *lp, int ranks, bool ahead, const hk_machine *m) {
-  const double best = ahead ? m->cpu_adamw_ahead.value : 1;
+static void fill_cpu(hk_programme *lp, int ranks, bool ahead, hk_optimizer optimizer,
+                     const hk_machine *m) {
+  const double best = (ahead ? m->cpu_adamw_ahead.value : 1) *
+                      (optimizer == HK_OPTIMIZER_ADAMW32 ? 1 : hk_update_speed(optimizer));
   const hk_quantity *const rates[] = {&m->cpu_adamw, &m->cpu_adamw_fp32};
   const hk_quantity *const scales[] = {&m->cpu_adamw_threads, &m->cpu_adamw_fp32_threads};
   double core_seconds = INFINITY, fastest = 0;
@@ -55,19 +59,27 @@ static void fill_cpu(hk_programme *lp, int ranks, bool ahead, const hk_machine *
 /* Times per parameter and route, with the fewest bytes that any runtime moves. Fewer bytes would be
  * a different algorithm, not a better schedule. */
 static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
-  const hk_graph one = node_of(&plan->job);
+  const hk_graph one = node_of(plan);
   const bool ahead = plan->overlap == HK_OVERLAP_BOTH && m->cpu_adamw_ahead.value > 1;
+  const double state = hk_state_per_param(plan->optimizer);
+  const double products = hk_optimizer_info_of(plan->optimizer)->orthogonal
+                              ? hk_model_newton_schulz_flops(&plan->model)
+                              : 0;
   const struct {
     hk_route route;
     hk_op_kind kind;
-    int work; /* a parameter: parameters, or bytes */
+    double work; /* a parameter: parameters, bytes, or floating-point operations */
   } parts[] = {
+      {HK_ROUTE_CPU, HK_OP_NEWTON_SCHULZ, products},
       {HK_ROUTE_CPU, HK_OP_ADAMW_CPU, 1},
       {HK_ROUTE_CPU, HK_OP_WEIGHT_H2D, HK_BYTES_BF16},
-      {HK_ROUTE_STAGED, HK_OP_STATE_H2D, HK_BYTES_STATE},
+      {HK_ROUTE_STAGED, HK_OP_STATE_H2D, state},
+      {HK_ROUTE_STAGED, HK_OP_NEWTON_SCHULZ, products},
       {HK_ROUTE_STAGED, HK_OP_ADAMW_GPU, 1},
-      {HK_ROUTE_STAGED, HK_OP_STATE_D2H, HK_BYTES_STATE},
+      {HK_ROUTE_STAGED, HK_OP_STATE_D2H, state},
+      {HK_ROUTE_MAPPED, HK_OP_NEWTON_SCHULZ, products},
       {HK_ROUTE_MAPPED, HK_OP_ADAMW_MAPPED, 1},
+      {HK_ROUTE_RESIDENT, HK_OP_NEWTON_SCHULZ, products},
       {HK_ROUTE_RESIDENT, HK_OP_ADAMW_GPU, 1},
   };
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -81,15 +93,16 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
           1e9 * ranks * parts[i].work * d.uses[u].per_unit / hk_resource_capacity(m, r, false);
     }
   }
-  fill_cpu(lp, one.multiplicity, ahead, m);
-  lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * HK_BYTES_ROUND_TRIP / m->mapped.value;
+  fill_cpu(lp, one.multiplicity, ahead, plan->optimizer, m);
+  lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * 2 * state / m->mapped.value;
 }
 
 static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
   const double gpu = m->gpu_memory.value - m->gpu_reserved.value - HK_BYTES_BF16 * n;
   const double host = (m->host_memory.value - m->host_reserved.value) / plan->job.gpus;
-  lp->most_resident = fmin(1, fmax(0, gpu / (HK_BYTES_STATE * n)));
-  lp->least_resident = fmax(0, 1 - host / (HK_BYTES_STATE * n));
+  const double state = hk_state_per_param(plan->optimizer);
+  lp->most_resident = fmin(1, fmax(0, gpu / (state * n)));
+  lp->least_resident = fmax(0, 1 - host / (state * n));
 }
 
 /* -- GLPK --------------------------------------------------------------------------------- */
@@ -235,7 +248,7 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
 
   double y[ROW_COUNT] = {0};
   HK_TRY(solve(&lp, bound, y, err));
-  const hk_graph node = node_of(&plan->job);
+  const hk_graph node = node_of(plan);
   bound->update_ns = floor_ns(certify(&lp, y) * n);
   /* With an overlap the barrier is no part of the time in which updates run. */
   if (plan->overlap == HK_OVERLAP_NONE) bound->update_ns += barrier_ns(&node, machine);

@@ -186,8 +186,9 @@ static double pageable_rate(const hk_graph *graph, const hk_machine *m, double b
 }
 
 static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
-  hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / HK_BYTES_ROUND_TRIP);
-  use_pcie(&d, graph, m, HK_BYTES_STATE, HK_BYTES_STATE, 1);
+  const double state = hk_state_per_param(graph->optimizer);
+  hk_demand d = at_rate((hk_ns)m->gpu_launch.value, m->mapped.value / (2 * state));
+  use_pcie(&d, graph, m, state, state, 1);
   d.traffic |= HK_TRAFFIC_KERNEL_IN;
   d.fetched = true;
   return d;
@@ -232,11 +233,13 @@ static void scale_work(hk_demand *d, double rate) {
   for (int u = 0; u < d->n_uses; u++) d->uses[u].per_unit /= rate;
 }
 
-/* hocket's fused AdamW; the team may lend a thread to queueing. DeepSpeed's kernels never do. */
+/* hocket's fused update; the team may lend a thread to queueing. DeepSpeed's kernels never do. The
+ * rate of an optimizer other than AdamW is AdamW's, in proportion to memory traffic. */
 static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, const hk_op *op) {
   const int team = hk_team_size(graph, op->threads, (int)m->cores.value);
   hk_demand d = on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, HK_BYTES_ADAMW);
   if (op->ahead) scale_work(&d, m->cpu_adamw_ahead.value);
+  if (graph->optimizer != HK_OPTIMIZER_ADAMW32) scale_work(&d, hk_update_speed(graph->optimizer));
   return d;
 }
 
@@ -326,7 +329,10 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_STATE_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_ADAMW_GPU:
-      return update_on_gpu(m, graph->grads_widened ? HK_BYTES_ADAMW_WIDENED : HK_BYTES_ADAMW);
+      return update_on_gpu(
+          m, graph->grads_widened ? HK_BYTES_ADAMW_WIDENED : hk_update_traffic(graph->optimizer));
+    case HK_OP_NEWTON_SCHULZ:
+      return on_gpu(m, m->gpu_flops.value * m->gpu_efficiency.value, 0);
     case HK_OP_ADAMW_MAPPED:
       return mapped(graph, m);
     case HK_OP_KIND_COUNT:

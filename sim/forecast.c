@@ -131,7 +131,8 @@ static void advise(hk_forecast *f) {
     }
     if (n[HK_ROUTE_RESIDENT] > 0) {
       snprintf(text, sizeof text, "a larger offload --ratio (state on each GPU takes %s)",
-               hk_format_bytes(HK_BYTES_STATE * n[HK_ROUTE_RESIDENT], size, sizeof size));
+               hk_format_bytes(hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]), size,
+                               sizeof size));
       add_advice(f, text);
     }
   }

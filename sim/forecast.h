@@ -40,7 +40,8 @@ typedef struct {
   int cpu_threads;        /* 0: an equal share of the node's cores for each rank */
   bool cores_unbound;     /* ranks are not bound to cores: each team has a thread for every core */
   int64_t piece_numel;    /* 0: hk_plan_create's, about 1/256 of the rank's parameters */
-  hk_overlap overlap;     /* with an overlap the default leaves cores to the framework's threads */
+  hk_optimizer optimizer;
+  hk_overlap overlap; /* with an overlap the default leaves cores to the framework's threads */
   const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
 } hk_plan_settings;
 

@@ -24,9 +24,10 @@ typedef struct {
 
 /* The team's rate without other traffic: its own, or what host memory allows. */
 static double cpu_rate(const hk_plan *plan, const hk_machine *m) {
-  const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, plan->cpu_threads);
+  const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, plan->cpu_threads) *
+                       hk_update_speed(plan->optimizer);
   const double ranks = plan->job.gpus;
-  return fmin(alone, m->dram.value / HK_BYTES_ADAMW / ranks);
+  return fmin(alone, m->dram.value / hk_update_traffic(plan->optimizer) / ranks);
 }
 
 static void add_times(hk_form *form, const hk_graph *g, const hk_machine *machine) {

@@ -72,7 +72,8 @@ static hk_status run_ahead(const hk_search *s, hk_spec spec, hk_plan *plan, hk_e
 static hk_bytes resident_bytes(const hk_plan *plan) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
-  return (HK_BYTES_STATE + HK_BYTES_BF16) * n[HK_ROUTE_RESIDENT];
+  return hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]) +
+         HK_BYTES_BF16 * n[HK_ROUTE_RESIDENT];
 }
 
 /* What resident state leaves of the limit holds new weights until the norm is known: those of the
@@ -96,7 +97,7 @@ static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_err
   hk_status status = run_ahead(s, spec, plan, err);
   if (status == HK_OK && !spec.first && spec.stride > 0) {
     stage(plan, spec.stride);
-    status = run_ahead(s, spec, plan, err); /* staging freed 4 bytes per parameter for spares */
+    status = run_ahead(s, spec, plan, err); /* staging freed gradients and weights for spares */
   }
   if (status == HK_OK) send_early(s, plan);
   if (status != HK_OK) hk_plan_free(plan);
@@ -112,7 +113,7 @@ static hk_status forecast_of(const hk_search *s, hk_spec spec, hk_forecast *f, h
 static hk_bytes state_on_gpu(const hk_plan *plan) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
-  return HK_BYTES_STATE * n[HK_ROUTE_RESIDENT];
+  return hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]);
 }
 
 static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period, hk_error *err) {
@@ -161,7 +162,7 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
     if (errors[i].status == HK_OK) {
       int64_t totals[HK_ROUTE_COUNT];
       hk_plan_route_totals(&f.plan, totals);
-      trial->gpu_state = HK_BYTES_STATE * totals[HK_ROUTE_RESIDENT];
+      trial->gpu_state = hk_state_bytes(f.plan.optimizer, totals[HK_ROUTE_RESIDENT]);
       trial->all_ahead = hk_plan_ahead(&f.plan) == totals[HK_ROUTE_CPU];
       if (f.feasible) trial->period = f.iteration_ns;
     }
@@ -281,7 +282,8 @@ static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
   if (result->limit_given) s->gpu_limit = *settings->gpu_state;
   hk_bytes state = 0;
   for (size_t i = 0; i < s->start->n_subgroups; i++) {
-    state += (HK_BYTES_STATE + HK_BYTES_BF16) * s->start->subgroups[i].numel;
+    const int64_t n = s->start->subgroups[i].numel;
+    state += hk_state_bytes(s->start->optimizer, n) + HK_BYTES_BF16 * n;
     if (state > s->gpu_limit) break;
     s->most_resident++;
   }
@@ -364,9 +366,9 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machin
   buffer[0] = '\0';
   if (plan->overlap == HK_OVERLAP_BOTH) {
     const double ahead = (double)hk_plan_ahead(plan);
+    const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
     SAY("The CPU may update %.0f %% of its part ahead of the norm, into %s of spares",
-        cpu > 0 ? 100 * ahead / cpu : 0,
-        hk_format_bytes((hk_bytes)(HK_BYTES_STATE * ahead), a, sizeof a));
+        cpu > 0 ? 100 * ahead / cpu : 0, hk_format_bytes(spares, a, sizeof a));
     if (ahead < cpu)
       SAY(" (host memory has room for %s)", hk_format_bytes(r->spares_limit, b, sizeof b));
     SAY(". ");

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
 #include "sim/forecast.h"
 #include "sim/overlap.h"
 
@@ -52,6 +51,7 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
   if (settings->flush != NULL) plan->flush = *settings->flush;
   if (plan->flush == HK_FLUSH_SYNC) plan->flush_bytes_per_param = 2;
   if (settings->piece_numel > 0) plan->piece_numel = settings->piece_numel;
+  plan->optimizer = settings->optimizer;
   plan->cores_bound = !settings->cores_unbound;
   plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
                                                 : default_threads(settings, machine, job->gpus);
@@ -122,12 +122,23 @@ static void list_policy(hk_candidates *c, const hk_ranking_options *options,
   }
 }
 
+/* Muon's matrix products need routes staged and resident: policies that give no other. */
+static void list_orthogonal(hk_candidates *c, const hk_ranking_options *options,
+                            const hk_policy *policy) {
+  hk_ranking_options on_gpu = *options;
+  if (policy == &hk_policy_interleave && options->fixed.stride == 0 && !options->fixed.stride_auto)
+    on_gpu.fixed.stride = 1;
+  if (policy == &hk_policy_gpu_only || policy == &hk_policy_streamed ||
+      policy == &hk_policy_interleave || options->only_policy != NULL)
+    list_policy(c, &on_gpu, policy, HK_RUNTIME_HOCKET);
+}
+
 /* Whether DeepSpeed is left out: for listed models (its behaviour is known for transformers only),
- * with an overlap, and with a loss in slices (it has neither). */
+ * with an overlap, with a loss in slices, and with other optimizers. */
 static bool is_hocket_only(const hk_model *model, const hk_job *job,
                            const hk_plan_settings *settings) {
   return model->arch == HK_ARCH_LISTED || settings->overlap != HK_OVERLAP_NONE ||
-         job->loss_chunks > 1;
+         job->loss_chunks > 1 || settings->optimizer != HK_OPTIMIZER_ADAMW32;
 }
 
 static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
@@ -142,7 +153,10 @@ static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
       continue;
     for (size_t i = 0; i < n; i++) {
       if (options->only_policy != NULL && options->only_policy != policies[i]) continue;
-      list_policy(c, options, policies[i], (hk_runtime)runtime);
+      if (hk_optimizer_info_of(settings->optimizer)->orthogonal)
+        list_orthogonal(c, options, policies[i]);
+      else
+        list_policy(c, options, policies[i], (hk_runtime)runtime);
     }
   }
 }
@@ -321,6 +335,7 @@ static void say_why_not(hk_ranking *ranking) {
 static bool searches(const hk_plan_settings *settings, const hk_ranking_options *options) {
   const hk_policy_options *fixed = &options->fixed;
   return settings->overlap != HK_OVERLAP_NONE && options->only_policy == NULL &&
+         !hk_optimizer_info_of(settings->optimizer)->orthogonal &&
          (options->only_runtime == NULL || *options->only_runtime == HK_RUNTIME_HOCKET) &&
          fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
 }
@@ -352,13 +367,14 @@ static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
     hk_forecast *f = &ranking->forecasts[i];
     int64_t n[HK_ROUTE_COUNT];
     hk_plan_route_totals(&f->plan, n);
-    const hk_bytes over = HK_BYTES_STATE * n[HK_ROUTE_RESIDENT] - *settings->gpu_state;
+    const hk_bytes state = hk_state_bytes(f->plan.optimizer, n[HK_ROUTE_RESIDENT]);
+    const hk_bytes over = state - *settings->gpu_state;
     if (over <= 0) continue;
     char there[16], allowed[16];
     f->feasible = false;
     f->gpu_short = hk_max(f->gpu_short, over);
     snprintf(f->problem, sizeof f->problem, "keeps %s of state on each GPU, --gpu-memory allows %s",
-             hk_format_bytes(HK_BYTES_STATE * n[HK_ROUTE_RESIDENT], there, sizeof there),
+             hk_format_bytes(state, there, sizeof there),
              hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
     snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
   }

@@ -19,6 +19,7 @@ typedef struct {
   double cpu;               /* CPU kernels limited by host memory alone, parameters a second */
   double
       kernel_bytes; /* host memory traffic per parameter of a CPU update, without its weight copy */
+  double state;     /* bytes of state per parameter, copied in each direction */
   double streams;   /* concurrent state copies in one direction */
   bool one_way;     /* state is copied in one direction at a time (prototype) */
 } hk_side;
@@ -32,8 +33,10 @@ static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
                .both = fmin(m->duplex.value, m->fabric_duplex.value / ranks),
                .in_cost = m->h2d_cost.value,
                .out_cost = m->d2h_cost.value,
-               .cpu_wish = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, n),
-               .kernel_bytes = HK_BYTES_ADAMW,
+               .cpu_wish = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, n) *
+                           hk_update_speed(plan->optimizer),
+               .kernel_bytes = hk_update_traffic(plan->optimizer),
+               .state = hk_state_per_param(plan->optimizer),
                .streams = 1};
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
     /* Unscale, update and cast use the same cores one after the other; three streams copy. */
@@ -101,12 +104,12 @@ typedef struct {
 } hk_rates;
 
 /* Average rates of two situations that alternate, so that as much state goes in as comes out. */
-static hk_rates in_turn(const hk_flow *a, const hk_flow *b) {
+static hk_rates in_turn(const hk_side *s, const hk_flow *a, const hk_flow *b) {
   /* Fraction of time of situation a. */
   const double gain = a->out - a->in, loss = b->in - b->out;
   const double share = loss / (gain + loss);
   return (hk_rates){share * a->cpu + (1 - share) * b->cpu,
-                    (share * a->in + (1 - share) * b->in) / HK_BYTES_STATE};
+                    (share * a->in + (1 - share) * b->in) / s->state};
 }
 
 /* Steady rates of round trips, beside CPU updates or without (`cpu`: HK_TRAFFIC_CPU or 0). hocket
@@ -115,9 +118,9 @@ static hk_rates in_turn(const hk_flow *a, const hk_flow *b) {
 static hk_rates round_trips(const hk_side *s, unsigned cpu) {
   const hk_flow in = flow_of(s, cpu | HK_TRAFFIC_IN, HK_BYTES_BF16);
   const hk_flow out = flow_of(s, cpu | HK_TRAFFIC_OUT, HK_BYTES_BF16);
-  if (s->one_way) return in_turn(&in, &out);
+  if (s->one_way) return in_turn(s, &in, &out);
   const hk_flow both = flow_of(s, cpu | HK_TRAFFIC_IN | HK_TRAFFIC_OUT, HK_BYTES_BF16);
-  return in_turn(&both, both.in < both.out ? &in : &out);
+  return in_turn(s, &both, both.in < both.out ? &in : &out);
 }
 
 /* CPU updates without round trips: while a piece's weights are copied, the copy shares host memory

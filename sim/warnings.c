@@ -181,6 +181,17 @@ static void warn_of_sequence(hk_warnings *w, const hk_plan *plan) {
        plan->job.seq, (long long)most, plan->model.name);
 }
 
+static void warn_of_optimizer(hk_warnings *w, const hk_plan *plan) {
+  const hk_optimizer_info *o = hk_optimizer_info_of(plan->optimizer);
+  if (o->engine) return;
+  warn(
+      w,
+      "no update of %s was measured: its kernels count as AdamW's, by memory traffic (%.4g bytes a "
+      "parameter instead of 28)%s; the engine implements adamw32 only",
+      o->name, hk_update_traffic(plan->optimizer),
+      o->orthogonal ? ", and its matrix products as forward's" : "");
+}
+
 static void warn_of_label(hk_warnings *w, const hk_plan *plan) {
   char text[480];
   if (w->status != HK_OK) return;
@@ -211,6 +222,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   warn_of_defaults(&w, plan, machine);
   warn_of_model(&w, &plan->model);
   warn_of_sequence(&w, plan);
+  warn_of_optimizer(&w, plan);
   warn_of_job(&w, plan, machine);
   warn_of_scaling(&w, plan);
   warn_of_label(&w, plan);

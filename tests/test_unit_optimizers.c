@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Optimizers as bytes and passes a parameter: sizes, copies, times and memory by hand; what is
+ * refused; plan files. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/bytes.h"
+#include "engine/engine.h"
+#include "tests/fixture_graph.h"
+
+/* Bytes of state of 256 parameters, and memory traffic of an update in bytes a parameter: state
+ * twice, gradient, new weight, and the old weight if there is no master. */
+static const struct {
+  int64_t held;
+  double traffic;
+} by_hand[HK_OPTIMIZER_COUNT] = {
+    [HK_OPTIMIZER_ADAMW32] = {256 * 12, 2 * 12 + 2 + 2},
+    [HK_OPTIMIZER_ADAMW16] = {256 * 8, 2 * 8 + 2 + 2},
+    [HK_OPTIMIZER_ADAM_BF16] = {256 * 4, 2 * 4 + 2 + 2 + 2},
+    [HK_OPTIMIZER_ADAMW8BIT] = {256 * 2 + 8, 2 * 520.0 / 256 + 2 + 2 + 2},
+    [HK_OPTIMIZER_LION] = {256 * 8, 2 * 8 + 2 + 2},
+    [HK_OPTIMIZER_SGD_MOMENTUM] = {256 * 8, 2 * 8 + 2 + 2},
+    [HK_OPTIMIZER_MUON] = {256 * 8, 2 * 8 + 2 + 2},
+    [HK_OPTIMIZER_ADAFACTOR] = {256 * 4, 2 * 4 + 2 * 2 + 2},
+};
+
+static void sizes(void **state) {
+  (void)state;
+  for (int o = 0; o < HK_OPTIMIZER_COUNT; o++) {
+    const hk_optimizer optimizer = (hk_optimizer)o;
+    const int64_t held = by_hand[o].held;
+    assert_string_equal(hk_optimizer_info_of(optimizer)->name, hk_optimizer_names[o]);
+    assert_int_equal(hk_state_bytes(optimizer, 0), 0);
+    assert_int_equal(hk_state_bytes(optimizer, 1), (held + 255) / 256);
+    assert_int_equal(hk_state_bytes(optimizer, 1001), (1001 * held + 255) / 256);
+    /* n x held is beyond 2^63. */
+    assert_int_equal(hk_state_bytes(optimizer, 1LL << 52), (1LL << 44) * held);
+    assert_true(hk_update_traffic(optimizer) == by_hand[o].traffic);
+    assert_int_equal(hk_optimizer_info_of(optimizer)->engine, o == HK_OPTIMIZER_ADAMW32);
+  }
+  /* A new state without a master includes the new weights. */
+  assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_ADAMW32, 1000), 12000);
+  assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_ADAM_BF16, 1000), 6000);
+}
+
+static hk_plan plan_of(const hk_policy *policy, hk_optimizer optimizer, hk_overlap overlap) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(LAYERS);
+  hk_machine machine = ideal_machine();
+  hk_candidate candidate = {policy, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
+  if (policy == &hk_policy_interleave)
+    candidate.options.stride = hk_optimizer_info_of(optimizer)->orthogonal ? 1 : 2;
+  const hk_plan_settings settings = {
+      .subgroup_numel = 5000, .piece_numel = 2000, .optimizer = optimizer, .overlap = overlap};
+  must(hk_candidate_plan(&candidate, &model, &machine, &ALONE, &settings, &plan, &err), &err);
+  hk_model_free(&model);
+  return plan;
+}
+
+static const hk_op *first_of(const hk_graph *graph, hk_op_kind kind) {
+  for (size_t i = 0; i < graph->n_ops; i++)
+    if (graph->ops[i].kind == kind) return &graph->ops[i];
+  fail_msg("no operation '%s'", hk_op_kind_name(kind));
+  return NULL;
+}
+
+static double ns_of(const hk_graph *graph, hk_op_kind kind, const hk_machine *machine) {
+  hk_ns latency = 0, work = 0;
+  hk_time_alone(graph, first_of(graph, kind), machine, &latency, &work);
+  return (double)(latency + work);
+}
+
+/* PCIe 10 B/ns each way, mapped 12 B/ns, CPU 1 AdamW parameter/ns, GPU memory 280 B/ns. Pieces of
+ * 2,000 parameters. Rounded up to a nanosecond. */
+static void times(void **state) {
+  (void)state;
+  const hk_machine machine = schoolbook_machine();
+  for (int o = 0; o < HK_OPTIMIZER_COUNT; o++) {
+    const hk_optimizer optimizer = (hk_optimizer)o;
+    const double held = (double)hk_state_bytes(optimizer, 2000), traffic = by_hand[o].traffic;
+    hk_plan plan = plan_of(&hk_policy_streamed, optimizer, HK_OVERLAP_NONE);
+    hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+    assert_true(ns_of(&graph, HK_OP_STATE_H2D, &machine) == ceil(held / 10));
+    assert_true(ns_of(&graph, HK_OP_STATE_D2H, &machine) == ceil(held / 10));
+    assert_true(ns_of(&graph, HK_OP_ADAMW_GPU, &machine) == ceil(2000 * traffic / 280));
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+    if (optimizer == HK_OPTIMIZER_MUON) continue;
+
+    plan = plan_of(&hk_policy_zero_offload, optimizer, HK_OVERLAP_NONE);
+    graph = built(&plan, HK_EXPAND_UPDATE, true);
+    assert_true(ns_of(&graph, HK_OP_ADAMW_CPU, &machine) == ceil(2000 * traffic / 28));
+    assert_int_equal(first_of(&graph, HK_OP_WEIGHT_H2D)->work, 4000);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+
+    plan = plan_of(&hk_policy_mapped, optimizer, HK_OVERLAP_NONE);
+    graph = built(&plan, HK_EXPAND_UPDATE, true);
+    const double mapped = 2000 * 2 * (double)by_hand[o].held / 256 / 12;
+    assert_true(ns_of(&graph, HK_OP_ADAMW_MAPPED, &machine) == ceil(mapped - 0.001));
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
+/* tiny_model(3): 156,096 parameters. */
+static void memory(void **state) {
+  (void)state;
+  const int64_t n = 156096;
+  for (int o = 0; o < HK_OPTIMIZER_COUNT; o++) {
+    const hk_optimizer optimizer = (hk_optimizer)o;
+    const hk_bytes held = (n * by_hand[o].held + 255) / 256;
+    hk_plan plan = plan_of(&hk_policy_gpu_only, optimizer, HK_OVERLAP_NONE);
+    hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+    assert_int_equal(graph.gpu_base, 2 * n + held);
+    assert_int_equal(graph.host_base, 0);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+
+    plan = plan_of(&hk_policy_streamed, optimizer, HK_OVERLAP_NONE);
+    graph = built(&plan, HK_EXPAND_ALL, true);
+    const double buffers = 4 * 2000 * (double)by_hand[o].held / 256;
+    assert_int_equal(graph.gpu_base, 2 * n + (hk_bytes)buffers);
+    assert_int_equal(graph.host_base, held + hk_state_bytes(optimizer, 5000)); /* one spare */
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+    if (optimizer == HK_OPTIMIZER_MUON) continue;
+
+    plan = plan_of(&hk_policy_zero_offload, optimizer, HK_OVERLAP_NONE);
+    graph = built(&plan, HK_EXPAND_ALL, true);
+    assert_int_equal(graph.gpu_base, 2 * n);
+    assert_int_equal(graph.host_base, held + 2 * n + 2 * n); /* gradients, new weights */
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
+/* Every policy with every optimizer: the simulator's invariants, and no forecast below its bound.
+ */
+static void forecasts(void **state) {
+  (void)state;
+  const hk_machine machine = schoolbook_machine();
+  const hk_sim_options options = {.check = true};
+  size_t n = 0;
+  const hk_policy *const *policies = hk_policy_list(&n);
+  for (int o = 0; o < HK_OPTIMIZER_COUNT; o++) {
+    for (size_t p = 0; p < 2 * n; p++) {
+      hk_error err = {0};
+      hk_forecast forecast;
+      const hk_policy *policy = policies[p / 2];
+      const hk_overlap overlap = p % 2 ? HK_OVERLAP_BOTH : HK_OVERLAP_NONE;
+      if (o == HK_OPTIMIZER_MUON && policy != &hk_policy_gpu_only &&
+          policy != &hk_policy_streamed && policy != &hk_policy_interleave)
+        continue;
+      hk_plan plan = plan_of(policy, (hk_optimizer)o, overlap);
+      must(hk_forecast_make(&plan, &machine, &options, &forecast, &err), &err);
+      assert_true(forecast.physical.update_ns > 0);
+      hk_forecast_free(&forecast);
+    }
+  }
+}
+
+/* A layer of tiny_model: q, k, v and o of 64 x 64; gate, up and down of 64 x 128. */
+static void newton_schulz(void **state) {
+  (void)state;
+  hk_model model = tiny_model(LAYERS);
+  const double square = 5 * (2.0 + 2 + 2) * 64 * 64 * 64;
+  const double wide = 5 * (2.0 * 64 * 64 * 128 + 2.0 * 64 * 64 * 64 + 2.0 * 64 * 64 * 128);
+  assert_true(hk_newton_schulz_flops(64, 64) == square);
+  assert_true(hk_newton_schulz_flops(64, 128) == wide && hk_newton_schulz_flops(128, 64) == wide);
+  const double per_param = LAYERS * (4 * square + 3 * wide) / 156096;
+  assert_true(fabs(hk_model_newton_schulz_flops(&model) - per_param) < 1e-9 * per_param);
+  hk_model_free(&model);
+
+  hk_plan plan = plan_of(&hk_policy_streamed, HK_OPTIMIZER_MUON, HK_OVERLAP_NONE);
+  hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+  const hk_op *products = first_of(&graph, HK_OP_NEWTON_SCHULZ);
+  const hk_op *update = first_of(&graph, HK_OP_ADAMW_GPU);
+  assert_true(products < update && products->lane == update->lane);
+  assert_int_equal(products->work, (int64_t)(2000 * per_param));
+  hk_machine machine = schoolbook_machine();
+  machine.gpu_flops.value = 1e12; /* 1,000 a nanosecond at most, and half of it reached */
+  machine.gpu_efficiency.value = 0.5;
+  assert_true(ns_of(&graph, HK_OP_NEWTON_SCHULZ, &machine) == ceil((double)products->work / 500));
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
+static void refuse(hk_plan *plan, const char *message) {
+  hk_error err = {0};
+  assert_int_equal(hk_plan_check(plan, &err), HK_INPUT);
+  if (strstr(err.message, message) == NULL) fail_msg("%s", err.message);
+}
+
+static void refused(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_plan plan = plan_of(&hk_policy_zero_offload, HK_OPTIMIZER_LION, HK_OVERLAP_NONE);
+  const hk_adamw adamw = {.lr = 1e-3};
+  const hk_param_group group = {156096, adamw};
+  const hk_engine_options options = {0};
+  hk_engine *engine = NULL;
+  assert_int_equal(hk_engine_create(&plan, &group, 1, &options, &engine, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "optimizer 'lion', which is predicted only"));
+  plan.runtime = HK_RUNTIME_DEEPSPEED;
+  refuse(&plan, "optimizer 'lion': hocket knows DeepSpeed's passes of AdamW");
+  plan.runtime = HK_RUNTIME_HOCKET;
+  plan.optimizer = HK_OPTIMIZER_MUON;
+  refuse(&plan, "subgroups[0]: optimizer 'muon' multiplies matrices");
+  hk_plan_free(&plan);
+}
+
+/* Written only if it is not the default. */
+static void in_plan_files(void **state) {
+  (void)state;
+  for (int o = 0; o < HK_OPTIMIZER_COUNT; o++) {
+    hk_error err = {0};
+    hk_plan read, plan = plan_of(&hk_policy_streamed, (hk_optimizer)o, HK_OVERLAP_NONE);
+    cJSON *root = hk_plan_to_json(&plan);
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "optimizer");
+    if (o == HK_OPTIMIZER_ADAMW32) {
+      assert_null(item);
+    } else {
+      assert_string_equal(cJSON_GetStringValue(item), hk_optimizer_names[o]);
+    }
+    must(hk_plan_from_json(root, &read, &err), &err);
+    assert_int_equal(read.optimizer, o);
+    hk_plan_free(&read);
+    hk_plan_free(&plan);
+    if (item != NULL) {
+      cJSON_ReplaceItemInObject(root, "optimizer", cJSON_CreateString("lyon"));
+      assert_int_equal(hk_plan_from_json(root, &read, &err), HK_INPUT);
+      assert_non_null(strstr(err.message, "key 'optimizer': 'lyon' is not known"));
+    }
+    cJSON_Delete(root);
+  }
+}
+
+/* The ranking takes policies that Muon can use, and leaves DeepSpeed out. */
+static void ranked(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_model model = tiny_model(LAYERS);
+  const hk_machine machine = schoolbook_machine();
+  const hk_ranking_options all = {.fixed = HK_POLICY_OPTIONS_NONE};
+  for (int o = HK_OPTIMIZER_LION; o <= HK_OPTIMIZER_MUON;
+       o += HK_OPTIMIZER_MUON - HK_OPTIMIZER_LION) {
+    hk_ranking ranking;
+    const hk_plan_settings settings = {.subgroup_numel = 5000, .optimizer = (hk_optimizer)o};
+    must(hk_rank(&model, &machine, &ALONE, &settings, &all, &ranking, &err), &err);
+    assert_true(ranking.n_fit > 3);
+    for (size_t i = 0; i < ranking.n; i++) {
+      assert_int_equal(ranking.forecasts[i].plan.runtime, HK_RUNTIME_HOCKET);
+      assert_int_equal(ranking.forecasts[i].plan.optimizer, o);
+    }
+    hk_ranking_free(&ranking);
+  }
+  hk_model_free(&model);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sizes),     cmocka_unit_test(times),         cmocka_unit_test(memory),
+      cmocka_unit_test(forecasts), cmocka_unit_test(newton_schulz), cmocka_unit_test(refused),
+      cmocka_unit_test(ranked),    cmocka_unit_test(in_plan_files),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
