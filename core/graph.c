@@ -104,6 +104,10 @@ int hk_team_size(const hk_graph *graph, int threads, int cores) {
   return graph->queues_throughout && threads >= HK_LEAST_LENDER && fills ? threads - 1 : threads;
 }
 
+int hk_framework_cores(int share) {
+  return share / 4 < 3 ? share / 4 : 3;
+}
+
 void hk_graph_free(hk_graph *graph) {
   free(graph->ops);
   free(graph->deps);

@@ -42,18 +42,20 @@ typedef struct {
 } node_load;
 
 /* Collects the fluid operations in s->activities (*n of them) and sums up what they load: on each
- * GPU in s->traffic, s->readers and s->updating, on the node in the result. */
+ * GPU in s->traffic, s->readers, s->computing and s->updating, on the node in the result. */
 static node_load collect(hk_sim_state *s, int *n) {
   node_load load = {0};
   *n = 0;
   memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
   memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
+  memset(s->computing, 0, (size_t)s->graph->ranks * sizeof *s->computing);
   memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
   for (int i = 0; i < s->n_running; i++) {
     hk_active_op *active = &s->active[s->running[i]];
     if (!active->fluid) continue;
     s->activities[(*n)++] = &active->activity;
     const int32_t rank = s->graph->ops[active->op].rank;
+    if (active->computes) s->computing[rank] = true;
     if (active->updates) s->updating[rank] = true;
     if (active->traffic == 0) continue;
     unsigned *of_rank = &s->traffic[rank];
@@ -96,6 +98,7 @@ int hk_contend(hk_sim_state *s) {
     if (active->slowed) active->activity.cap *= gpu_update_kept(m, s->traffic[rank]);
     if (active->computes && s->updating[rank])
       active->activity.cap *= m->compute_beside_update.value;
+    if (s->computing[rank]) active->activity.cap *= active->beside_compute;
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(active, m, s->readers[rank]);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(m, HK_RES_DRAM, mixed);

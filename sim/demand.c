@@ -80,7 +80,8 @@ static void use(hk_demand *d, hk_resource resource, double per_unit) {
 }
 
 static hk_demand at_rate(hk_ns latency, double rate) {
-  return (hk_demand){.latency = latency, .cap = rate, .weight = rate, .weight_crowded = rate};
+  return (hk_demand){
+      .latency = latency, .beside_compute = 1, .cap = rate, .weight = rate, .weight_crowded = rate};
 }
 
 /* Host memory traffic: `bytes` per unit of work, weighted as `counted` on the resource that all
@@ -194,6 +195,19 @@ static hk_demand mapped(const hk_graph *graph, const hk_machine *m) {
   return d;
 }
 
+/* Share of its rate that a team keeps while the framework computes: that of a team which leaves
+ * hk_framework_cores cores free. Example: 15 threads on a rank's 16 cores run as 13 do. A team that
+ * is not bound to cores uses those of other ranks, too. */
+static double kept_beside_framework(const hk_graph *graph, const hk_machine *m,
+                                    const hk_quantity *scale, double threads) {
+  const int ranks = graph->cores_unbound ? 1 : graph->ranks * graph->multiplicity;
+  const int share = (int)m->cores.value / (ranks > 0 ? ranks : 1);
+  const double left = share - hk_framework_cores(share);
+  if (left < 1 || threads <= left) return 1;
+  const double n0 = hk_cpu_thread_scale(m, scale);
+  return expm1(-left / n0) / expm1(-threads / n0);
+}
+
 /* Much of the traffic of a team that is not bound to cores is remote, so its bytes count more. */
 static hk_demand on_cpu(const hk_graph *graph, const hk_machine *m, const hk_quantity *saturated,
                         const hk_quantity *scale, double threads, double bytes) {
@@ -201,6 +215,7 @@ static hk_demand on_cpu(const hk_graph *graph, const hk_machine *m, const hk_qua
   const double counted = graph->cores_unbound ? bytes / m->dram_unbound.value : bytes;
   hk_demand d = at_rate((hk_ns)hk_cpu_start(m, threads), rate);
   d.traffic = HK_TRAFFIC_CPU;
+  d.beside_compute = kept_beside_framework(graph, m, scale, threads);
   use(&d, HK_RES_CORES, threads / rate);
   use(&d, HK_RES_DRAM_CPU, counted);
   use_host(&d, graph, bytes, counted);
@@ -244,7 +259,8 @@ static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, const 
 }
 
 static hk_demand only_latency(double ns) {
-  return (hk_demand){.latency = (hk_ns)ns, .cap = INFINITY, .weight = 1, .weight_crowded = 1};
+  return (hk_demand){
+      .latency = (hk_ns)ns, .beside_compute = 1, .cap = INFINITY, .weight = 1, .weight_crowded = 1};
 }
 
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {

@@ -15,17 +15,14 @@ static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_set
   return candidate->runtime == HK_RUNTIME_DEEPSPEED ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT;
 }
 
-/* Default size of a CPU team: a rank's share of the cores. With an overlap the framework's threads
- * (main, autograd, driver) run at the same time. If the team had every core they would preempt
- * members, and a team waits for its last member. So up to 3 cores, but at most a quarter, are left
- * to them. (On one node a team on 14 of 16 cores ran at 0.58 of its rate.) */
+/* Default size of a CPU team: a rank's share of the cores, with an overlap less those that the
+ * framework's threads need at the same time. */
 static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
   const int cores = (int)machine->cores.value;
   if (settings->cores_unbound) return cores;
   const int share = cores > gpus ? cores / gpus : 1;
   if (settings->overlap == HK_OVERLAP_NONE) return share;
-  const int left = share / 4 < 3 ? share / 4 : 3;
-  return share - left;
+  return share - hk_framework_cores(share);
 }
 
 static hk_status set_overlap(hk_plan *plan, hk_overlap overlap, const hk_machine *machine,

@@ -85,11 +85,13 @@ static inline bool hk_both_read(unsigned traffic) {
 /* What one operation asks of the machine when it runs alone (sim/demand.c). */
 typedef struct {
   hk_ns latency;
-  bool fetched;  /* a single kernel launch, which link traffic delays (hk_launch_delay). False for
-                    forward and backward: their kernels are launched ahead */
-  bool slowed;   /* an update in GPU memory: its rate is lower beside copies of the same GPU */
-  double cap;    /* highest rate, in work units a second; INFINITY: only latency */
-  double weight; /* in work units a second, see sim/share.h */
+  bool fetched; /* a single kernel launch, which link traffic delays (hk_launch_delay). False for
+                   forward and backward: their kernels are launched ahead */
+  bool slowed;  /* an update in GPU memory: its rate is lower beside copies of the same GPU */
+  double
+      beside_compute; /* share of `cap` that is kept while forward or backward of the rank runs */
+  double cap;         /* highest rate, in work units a second; INFINITY: only latency */
+  double weight;      /* in work units a second, see sim/share.h */
   double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy */
   unsigned traffic;      /* HK_TRAFFIC_*; 0: none */
   unsigned engine;       /* HK_TRAFFIC_IN or _OUT: the copy engine at which it waits for its turn

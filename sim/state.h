@@ -28,6 +28,7 @@ typedef struct {
   bool slowed;              /* its rate is lower beside copies (hk_demand.slowed) */
   bool computes;            /* forward or backward */
   bool updates;             /* belongs to the update phase */
+  double beside_compute;    /* share of its cap that is kept while its rank computes */
   double host_wish; /* CPU kernel: host memory it would move at its cap, bytes/s; others: 0 */
   double cap, weight, weight_crowded;
   hk_share_use uses[HK_DEMAND_USES];
@@ -90,6 +91,7 @@ typedef struct {
   /* Scratch of hk_contend: the fluid operations of each rank. */
   unsigned *traffic; /* [rank] union of their HK_TRAFFIC_* */
   int *readers;      /* [rank] number of kernels that read host memory */
+  bool *computing;   /* [rank] forward or backward is in progress */
   bool *updating;    /* [rank] any of them belongs to the update */
 
   hk_activity **activities;         /* the fluid operations, for hk_share */

@@ -17,7 +17,9 @@
  * So nothing of hk_demand is left out. What differs is rounding: SimGrid's time is a double,
  * hocket's whole nanoseconds, rounded up once an operation. What the mapping cannot express it
  * refuses, with an error: uses of bytes that are not in ratios of small whole numbers, two
- * resources of time, weights or caps that change where copies and CPU kernels mix.
+ * resources of time, weights or caps that change where copies and CPU kernels mix. Callers must
+ * avoid teams that are slower beside forward and backward (hk_demand.beside_compute) in graphs
+ * where they meet: they show as a difference.
  *
  * SimGrid's model for just this, parallel tasks (ptask_L07), is of no use: it shares a resource's
  * capacity equally among tasks (its solvers are bottleneck-fair; it refuses the max-min solver),

@@ -127,13 +127,16 @@ static hk_graph random_graph(random_stream *r, const hk_machine *machine) {
   if (graph.ranks == 1) graph.multiplicity = pick(r, 1, 8);
   graph.world = graph.ranks * graph.multiplicity;
   graph.cores_unbound = pick(r, 0, 1);
+  /* A larger team is slower beside forward and backward, and a flow has one cap. */
+  const int share = (int)machine->cores.value / (graph.cores_unbound ? 1 : graph.world);
+  const int most = share - hk_framework_cores(share);
   const int n = pick(r, 20, 200), lanes = pick(r, 2, HK_LANE_KIND_COUNT);
   for (int i = 0; i < n; i++) {
     hk_op op = {.kind = (hk_op_kind)pick(r, 0, HK_OP_KIND_COUNT - 1),
                 .rank = pick(r, 0, graph.ranks - 1),
                 .subgroup = -1,
                 .piece = -1,
-                .threads = pick(r, 1, 32)};
+                .threads = pick(r, 1, most < 1 ? 32 : most)};
     op.lane = hk_graph_lane(&graph, (hk_lane_kind)pick(r, 0, lanes - 1), op.rank, &err);
     /* One lane of a rank has all kernels that read host memory; several leave a copy beside them
      * more than its weight, which a flow cannot. */

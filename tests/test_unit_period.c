@@ -173,6 +173,48 @@ static void computation_slows_beside_updates(void **state) {
   assert_ms(updates[HK_OVERLAP_FORWARD], 32);
 }
 
+/* A team of all 16 cores runs beside the framework as one of 13, and alone as one of 16. */
+static void framework_takes_cores_of_a_large_team(void **state) {
+  (void)state;
+  hk_machine machine = ideal_machine();
+  machine.cores.value = 16;
+  machine.cpu_adamw.value = 1e9;
+  machine.cpu_adamw_threads.value = 10;
+  const hk_graph one = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
+  for (int threads = 12; threads <= 16; threads++) {
+    const hk_op op = {.kind = HK_OP_ADAMW_CPU, .work = 1000, .threads = threads};
+    const hk_demand demand = hk_demand_of(&one, &op, &machine);
+    const double expected = threads <= 13 ? 1 : (1 - exp(-1.3)) / (1 - exp(-threads / 10.0));
+    assert_true(fabs(demand.beside_compute - expected) < 1e-12);
+  }
+  const hk_graph four = {.ranks = 1, .multiplicity = 4, .world = 4, .nodes = 1, .tp = 1};
+  const hk_op op = {.kind = HK_OP_ADAMW_CPU, .work = 1000, .threads = 4};
+  assert_true(fabs(hk_demand_of(&four, &op, &machine).beside_compute - expm1(-.3) / expm1(-.4)) <
+              1e-12);
+}
+
+/* Three equal blocks of 10 M parameters on the 16 threads of a machine of 16 cores, of which the
+ * framework takes 3. The team's rate alone is the one that it has in the other tests, 1e9/s; beside
+ * forward and backward it keeps 0.91 of it, (1 - exp(-1.3)) / (1 - exp(-1.6)). */
+static void a_large_team_is_slower_beside_computation(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.cores.value = 16;
+  machine.cpu_adamw_threads.value = 10;
+  hk_ns iterations[2];
+  for (int large = 0; large < 2; large++) {
+    const int threads = large ? 16 : 13;
+    machine.cpu_adamw.value = 1e9 / -expm1(-threads / 10.0);
+    hk_model model = equal_blocks(3, 10000000, 4, 8);
+    hk_plan plan = planned(&model, HK_OVERLAP_BOTH, 0, 10000000);
+    plan.cpu_threads = threads;
+    hk_forecast f = forecast_of(&plan, &machine);
+    iterations[large] = f.iteration_ns;
+    hk_forecast_free(&f);
+  }
+  assert_true(iterations[1] > iterations[0] + 1000000);
+}
+
 /* Without an overlap everything is exposed. */
 static void beside_nothing(void **state) {
   (void)state;
@@ -350,6 +392,8 @@ int main(void) {
       cmocka_unit_test(first_block_resident),
       cmocka_unit_test(beside_nothing),
       cmocka_unit_test(measured_blocks_are_not_launched_twice),
+      cmocka_unit_test(framework_takes_cores_of_a_large_team),
+      cmocka_unit_test(a_large_team_is_slower_beside_computation),
       cmocka_unit_test(computation_slows_beside_updates),
       cmocka_unit_test(host_memory_decides_what_runs_ahead),
       cmocka_unit_test(candidates_with_an_overlap),
