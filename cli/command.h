@@ -34,6 +34,14 @@ extern const hk_command hk_command_plan, hk_command_estimate, hk_command_simulat
 /* All subcommands, in the order of --help. */
 const hk_command *const *hk_command_list(size_t *n);
 
+/* What the program is for; what its exit status means. Several lines each. */
+extern const char hk_help_purpose[], hk_help_exit_status[];
+
+/* The man page, and completion for a shell (bash, zsh, fish), to stdout. Another shell or NULL:
+ * HK_INPUT. */
+void hk_help_man(void);
+hk_status hk_help_completion(const char *shell, hk_error *err);
+
 /* Help texts, to stdout. `group`: first word of two-word commands ("model"). */
 void hk_help_program(void);
 void hk_help_group(const char *group);

@@ -50,26 +50,29 @@ static void print_commands(const char *group) {
   }
 }
 
+const char hk_help_purpose[] =
+    "Plans, simulates and runs optimizer offloading for the training of large language\n"
+    "models: which parameters are updated on the CPU or the GPU, in which order, how\n"
+    "long an iteration takes, and whether it fits in memory.";
+
+const char hk_help_exit_status[] =
+    "0 success; 1 the answer is no (does not fit, validation failed);\n"
+    "2 wrong usage or input; 3 the environment (no GPU, no memory, disk full).";
+
 void hk_help_program(void) {
-  puts(
-      "Usage: hocket COMMAND [OPTIONS]\n"
-      "\n"
-      "Plans, simulates and runs optimizer offloading for the training of large language\n"
-      "models: which parameters are updated on the CPU or the GPU, in which order, how\n"
-      "long an iteration takes, and whether it fits in memory.\n"
-      "\n"
-      "Commands:");
+  printf("Usage: hocket COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", hk_help_purpose);
   print_commands(NULL);
-  puts(
+  printf(
       "\n"
       "  hocket help COMMAND   arguments, options and output of a command\n"
+      "  hocket help --man     the manual page; 'help --completion bash|zsh|fish'\n"
       "  hocket --version      the version\n"
       "\n"
       "Example:\n"
       "  hocket plan --model llama-2-7b --machine polaris-a100-4x40gb\n"
       "\n"
-      "Exit status: 0 success; 1 the answer is no (does not fit, validation failed);\n"
-      "2 wrong usage or input; 3 the environment (no GPU, no memory, disk full).");
+      "Exit status: %s\n",
+      hk_help_exit_status);
 }
 
 void hk_help_group(const char *group) {

@@ -73,8 +73,21 @@ static bool is_help(const char *word) {
   return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+/* hocket help --man | --completion SHELL */
+static hk_status help_format(int argc, char **argv, hk_error *err) {
+  const bool man = strcmp(argv[0], "--man") == 0;
+  if (argc > (man ? 1 : 2))
+    return hk_fail(err, HK_INPUT, "'help %s' takes nothing more, got '%s'", argv[0],
+                   argv[man ? 1 : 2]);
+  if (!man) return hk_help_completion(argc > 1 ? argv[1] : NULL, err);
+  hk_help_man();
+  return HK_OK;
+}
+
 /* hocket help [COMMAND] */
 static hk_status help(int argc, char **argv, hk_error *err) {
+  if (argc > 0 && (strcmp(argv[0], "--man") == 0 || strcmp(argv[0], "--completion") == 0))
+    return help_format(argc, argv, err);
   int words = 0;
   const hk_command *command = find_command(argc, argv, &words);
   if (argc == 0)

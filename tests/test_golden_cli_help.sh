@@ -43,6 +43,7 @@ Commands:
   trace import      Converts DeepSpeed and Megatron logs to a run table
 
   hocket help COMMAND   arguments, options and output of a command
+  hocket help --man     the manual page; 'help --completion bash|zsh|fish'
   hocket --version      the version
 
 Example:

@@ -1,0 +1,100 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# The man page and the completions contain every command and option of --help; the formatters and
+# shells that are installed accept them; bash completes.
+# Usage: test_golden_completion.sh HOCKET
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+
+ok help --man && cp out hocket.1
+for shell in bash zsh fish; do
+  ok help --completion $shell && cp out hocket.$shell
+done
+
+# -- Every command and option --------------------------------------------------------------------
+
+"$hocket" --help >out
+commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' out)
+[ "$(wc -l <<<"$commands")" -ge 24 ] || fail "commands of --help: $commands"
+fish=$(<hocket.fish)
+while read -r command; do
+  "$hocket" $command --help >out
+  options=$(sed -nE 's/^  (-[a-z], )?--([a-z-]+).*/\2/p' out)
+  [[ $options == *help ]] || fail "options of $command: $options"
+  man=$(sed -n "/^\.SS hocket ${command//-/\\\\-}\$/,/^\.S[SH]/p" hocket.1)
+  zsh=$(sed -n "/^    '$command')\$/,/;;\$/p" hocket.zsh)
+  [[ $command == *" "* ]] && pattern="\"$command\")" || pattern="\"$command \"\\*)"
+  bash=$(grep "^    $pattern" hocket.bash)
+  [[ $man && $zsh && $bash ]] || fail "no $command in man page '$man', zsh '$zsh' or bash '$bash'"
+  for option in $options; do
+    [[ $man == *"\\-\\-${option//-/\\-}\\fR"* ]] || fail "man page: $command has no --$option"
+    [[ $zsh == *"--$option["* ]] || fail "zsh: $command has no --$option"
+    [[ $bash == *"--$option "* ]] || fail "bash: $command has no --$option"
+    [[ $fish == *"'__hocket_is $command' -l $option "* ]] || fail "fish: $command has no --$option"
+  done
+done <<<"$commands"
+
+# -- Formatters and shells -----------------------------------------------------------------------
+
+warned() { # WHAT: the last command must have printed nothing to `err`
+  [ ! -s err ] || fail "$1: $(head -3 err)"
+}
+if command -v groff >/dev/null; then
+  groff -man -ww -Tascii hocket.1 >text 2>err || fail "groff: exit $?"
+  warned groff
+  grep -q "does not fit" text || fail "groff: no exit status"
+fi
+if command -v man >/dev/null && command -v groff >/dev/null; then
+  LC_ALL=C man --warnings -l hocket.1 >text 2>err || fail "man: exit $?"
+  warned "man --warnings"
+fi
+if command -v mandoc >/dev/null; then
+  mandoc -T lint -W warning hocket.1 | grep -v "missing date" >err # the version is there
+  warned mandoc
+fi
+for shell in zsh fish; do
+  command -v $shell >/dev/null || continue
+  $shell -n hocket.$shell >err 2>&1 || fail "$shell -n: exit $?"
+  warned "$shell -n"
+done
+
+# -- bash ------------------------------------------------------------------------------------------
+
+# shellcheck source=/dev/null
+. ./hocket.bash
+# completes EXPECTED WORDS...: EXPECTED is all that completes the last word.
+completes() {
+  local expected=$1
+  shift
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+  _hocket
+  [ "${COMPREPLY[*]}" = "$expected" ] || fail "$*: completes to '${COMPREPLY[*]}', not '$expected'"
+}
+mkdir empty && cd empty || exit 1
+completes plan "$hocket" pl
+completes "model machine" "$hocket" m
+completes "--model" "$hocket" plan --mo
+completes "" "$hocket" plan --tensors
+completes "--tensors" "$hocket" model show gpt2 --te
+completes "diff delete" "$hocket" machine d
+completes "hocket deepspeed" "$hocket" plan --runtime ""
+completes "interleave" "$hocket" simulate --policy int
+completes "gpt2" "$hocket" plan --model gpt
+completes "polaris-a100-4x40gb" "$hocket" simulate --machine pol
+completes "jlse-h100-4x80gb" "$hocket" machine show jl
+completes "--completion" "$hocket" help --c
+completes "bash zsh fish" "$hocket" help --completion ""
+completes "" "$hocket" plan --tp ""
+touch "a plan.json"
+completes "a plan.json" "$hocket" simulate a
+cd .. || exit 1
+[ "$(complete -p hocket)" = "complete -o filenames -F _hocket hocket" ] || fail "not registered"
+
+# -- Mistakes --------------------------------------------------------------------------------------
+
+expect 2 "expected bash, zsh or fish, got 'ksh'" help --completion ksh
+expect 2 "expected bash, zsh or fish, got nothing" help --completion
+expect 2 "'help --man' takes nothing more, got 'plan'" help --man plan
+expect 2 "'help --completion' takes nothing more, got 'x'" help --completion bash x
+
+finish "man page and completion"
