@@ -16,6 +16,7 @@ static void put_model(const hk_model *model, cJSON *entry, bool *ok) {
   hk_put_string(entry, "name", model->name, ok);
   hk_put_string(entry, "architecture", hk_arch_name(model->arch), ok);
   hk_put_number(entry, "parameters", (double)model->parameters, ok);
+  hk_put_number(entry, "active_parameters", (double)model->active, ok);
 }
 
 static void add_row(const hk_model *model, hk_table *table) {
@@ -24,6 +25,7 @@ static void add_row(const hk_model *model, hk_table *table) {
   hk_table_cell(table, "%s", model->name);
   hk_table_cell(table, "%s", hk_arch_name(model->arch));
   hk_table_cell(table, "%s", hk_format_count(model->parameters, count, sizeof count));
+  if (model->experts > 0) hk_table_cell(table, "%.1f G", (double)model->active / 1e9);
 }
 
 /* Adds every preset to the table or to the JSON array. */
@@ -54,10 +56,10 @@ static hk_status list_json(hk_error *err) {
 
 static hk_status list(const hk_args *args, hk_error *err) {
   static const hk_column columns[] = {
-      {"name", HK_LEFT}, {"architecture", HK_LEFT}, {"parameters", HK_RIGHT}};
+      {"name", HK_LEFT}, {"architecture", HK_LEFT}, {"parameters", HK_RIGHT}, {"active", HK_RIGHT}};
   if (args->json) return list_json(err);
   hk_table table;
-  hk_table_begin(&table, columns, 3);
+  hk_table_begin(&table, columns, 4);
   hk_status status = add_all(&table, NULL, NULL, err);
   if (status == HK_OK) return hk_table_print(&table, err);
   hk_table_drop(&table);
@@ -107,12 +109,29 @@ static void put_tensors(const hk_model *model, cJSON *root, bool *ok) {
   }
 }
 
+/* Layers that differ in tensors or attention. */
+static void put_kinds(const hk_model *model, cJSON *root, bool *ok) {
+  cJSON *array = hk_put_array(root, "layer_kinds", ok);
+  for (int k = 0; k < model->n_kinds; k++) {
+    const hk_block_kind *kind = &model->kinds[k];
+    cJSON *entry = hk_put_element(array, ok);
+    hk_put_number(entry, "layers", (double)kind->blocks, ok);
+    hk_put_number(entry, "first", (double)kind->first, ok);
+    hk_put_number(entry, "parameters", (double)kind->parameters, ok);
+    hk_put_number(entry, "active_parameters", (double)kind->active, ok);
+    hk_put_bool(entry, "experts", kind->sparse, ok);
+    hk_put_bool(entry, "cross_attention", kind->cross, ok);
+    hk_put_number(entry, "window", (double)kind->window, ok);
+  }
+}
+
 static hk_status show_json(const hk_model *model, const costs *cost, bool tensors, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.model/1", &ok);
   hk_put_string(root, "name", model->name, &ok);
   hk_put_string(root, "architecture", hk_arch_name(model->arch), &ok);
   hk_put_number(root, "parameters", (double)model->parameters, &ok);
+  hk_put_number(root, "active_parameters", (double)model->active, &ok);
   hk_put_number(root, "layers", (double)model->layers, &ok);
   hk_put_number(root, "hidden", (double)model->hidden, &ok);
   hk_put_number(root, "ffn", (double)model->ffn, &ok);
@@ -122,6 +141,11 @@ static hk_status show_json(const hk_model *model, const costs *cost, bool tensor
   hk_put_number(root, "vocab", (double)model->vocab, &ok);
   hk_put_number(root, "max_positions", (double)model->max_positions, &ok);
   hk_put_bool(root, "tied_embeddings", model->tied, &ok);
+  hk_put_number(root, "experts", (double)model->experts, &ok);
+  hk_put_number(root, "experts_per_token", (double)model->experts_per_token, &ok);
+  hk_put_number(root, "expert_ffn", (double)model->expert_ffn, &ok);
+  hk_put_number(root, "shared_ffn", (double)model->shared_ffn, &ok);
+  put_kinds(model, root, &ok);
   hk_put_number(root, "seq", cost->seq, &ok);
   hk_put_number(root, "forward_flops_per_token", cost->flops_per_token, &ok);
   cJSON *activations = hk_put_object(root, "activations", &ok);
@@ -131,6 +155,9 @@ static hk_status show_json(const hk_model *model, const costs *cost, bool tensor
   hk_put_number(subgroups, "numel", (double)cost->subgroup_numel, &ok);
   hk_put_number(subgroups, "exact", (double)cost->exact, &ok);
   hk_put_number(subgroups, "soft", (double)cost->soft, &ok);
+  cJSON *notes = hk_put_array(root, "notes", &ok);
+  for (int i = 0; i < model->n_notes; i++)
+    hk_append_item(notes, cJSON_CreateString(model->notes[i]), &ok);
   if (tensors) put_tensors(model, root, &ok);
   return hk_emit_print(root, ok, err);
 }
@@ -143,21 +170,56 @@ static void add_count(hk_table *table, const char *name, int64_t value, const ch
   hk_table_cell(table, "%s", note);
 }
 
+/* "58 with experts, 3 without"; "20 of 40 with a window of 4096 tokens" and so on. */
+static void describe_layers(const hk_model *model, char *text, size_t size) {
+  int64_t sparse = 0, cross = 0, windowed = 0, window = 0;
+  for (int k = 0; k < model->n_kinds; k++) {
+    const hk_block_kind *kind = &model->kinds[k];
+    if (kind->sparse) sparse += kind->blocks;
+    if (kind->cross) cross += kind->blocks;
+    if (kind->window > 0) windowed += kind->blocks, window = kind->window;
+  }
+  *text = '\0';
+  if (sparse > 0 && sparse < model->layers)
+    snprintf(text, size, "%lld with experts, %lld without", (long long)sparse,
+             (long long)(model->layers - sparse));
+  else if (cross > 0)
+    snprintf(text, size, "%lld with cross-attention", (long long)cross);
+  else if (windowed > 0)
+    snprintf(text, size, "%lld with a window of %lld tokens", (long long)windowed,
+             (long long)window);
+}
+
+static void add_experts(hk_table *table, const hk_model *model) {
+  char note[96], shared[48] = "";
+  if (model->experts == 0) return;
+  if (model->shared_ffn > 0)
+    snprintf(shared, sizeof shared, ", and shared ones of %lld", (long long)model->shared_ffn);
+  snprintf(note, sizeof note, "a token goes to %lld, each of width %lld%s",
+           (long long)model->experts_per_token, (long long)model->expert_ffn, shared);
+  add_count(table, "experts", model->experts, note);
+}
+
 static void add_shape(hk_table *table, const hk_model *model) {
+  char layers[96];
   add_count(table, "parameters", model->parameters,
             model->tied ? "output projection shares the embedding" : "");
+  if (model->experts > 0)
+    add_count(table, "active parameters", model->active, "that a token uses; all are updated");
   if (model->arch == HK_ARCH_LISTED) {
     add_count(table, "blocks", model->layers + 2, "");
     add_count(table, "tensors", (int64_t)model->n_tensors, "");
     return;
   }
-  add_count(table, "layers", model->layers, "");
+  describe_layers(model, layers, sizeof layers);
+  add_count(table, "layers", model->layers, layers);
   add_count(table, "hidden", model->hidden, "");
   add_count(table, "ffn", model->ffn, model->gated ? "gated" : "");
   add_count(table, "heads", model->heads, "");
   add_count(table, "kv heads", model->kv_heads, "");
   add_count(table, "head dim", model->head_dim, "");
-  add_count(table, "vocabulary", model->vocab, "");
+  add_experts(table, model);
+  if (model->vocab > 0) add_count(table, "vocabulary", model->vocab, "");
   add_count(table, "max positions", model->max_positions,
             model->max_positions == 0 ? "not stated" : "");
 }
@@ -200,6 +262,7 @@ static hk_status show_text(const hk_model *model, const costs *cost, bool tensor
   add_shape(&table, model);
   add_costs(&table, cost);
   HK_TRY(hk_table_print(&table, err));
+  for (int i = 0; i < model->n_notes; i++) hk_print_text(0, 0, "note: %s", model->notes[i]);
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
   if (given && !cJSON_IsNull(given))
     hk_print_text(0, 0,

@@ -56,17 +56,22 @@ static double gradients(const hk_expansion *x, int block) {
 /* In addition to what model_cost.c counts, a layer saves the softmax's output (flash attention
  * would not), rotated copies of queries and keys, and keys and values repeated for every query
  * head. */
-static hk_sizes sizes_of(const hk_expansion *x) {
+static void set_layer(hk_sizes *z, int layer) {
+  const hk_expansion *x = z->x;
   const hk_model *m = &x->plan->model;
   const hk_job *job = &x->plan->job;
-  hk_sizes z = {.x = x, .tokens = (double)job->micro_batch * job->seq};
   const double q = (double)(m->heads * m->head_dim), k = (double)(m->kv_heads * m->head_dim);
   const double copied = q + k + (m->kv_heads < m->heads ? 2 * q : 0);
-  z.scores = 2 * z.tokens * job->seq * (double)m->heads / job->tp;
-  z.mlp = (m->gated ? 8 : 4) * z.tokens * (double)m->ffn / job->tp;
-  z.input = activations(x, 0, true);
-  z.saved = activations(x, 0, false) - z.input + z.scores + 2 * z.tokens * copied / job->tp;
-  z.gradients = gradients(x, 0);
+  z->scores = 2 * z->tokens * job->seq * (double)m->heads / job->tp;
+  z->mlp = z->tokens * hk_model_block_kind(m, layer)->mlp_kept / job->tp;
+  z->input = activations(x, layer, true);
+  z->saved = activations(x, layer, false) - z->input + z->scores + 2 * z->tokens * copied / job->tp;
+  z->gradients = gradients(x, layer);
+}
+
+static hk_sizes sizes_of(const hk_expansion *x) {
+  hk_sizes z = {.x = x, .tokens = (double)x->plan->job.micro_batch * x->plan->job.seq};
+  set_layer(&z, 0);
   return z;
 }
 
@@ -148,18 +153,17 @@ static double edge_workspace(hk_sizes *z, int block, const hk_tensor *tensors, s
 static void fill_backward(hk_expansion *x) {
   const hk_model *m = &x->plan->model;
   hk_sizes z = sizes_of(x);
-  size_t end = m->n_tensors;
   for (int i = x->n_blocks - 1; i >= 0; i--) {
     hk_block_cost *cost = &x->blocks[i];
-    size_t begin = end;
-    while (begin > 0 && m->tensors[begin - 1].block == cost->block) begin--;
+    size_t begin = 0, end = 0;
+    hk_model_block_tensors(m, cost->block, &begin, &end);
     const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != (int)m->layers;
+    if (layer) set_layer(&z, cost->block);
     const hk_tensor *tensors = &m->tensors[begin];
     cost->workspace = hk_whole_bytes(layer ? layer_workspace(&z, tensors, end - begin)
                                            : edge_workspace(&z, cost->block, tensors, end - begin));
     if (layer && !x->plan->job.checkpoint_activations)
       cost->activations = hk_whole_bytes(z.input + z.saved);
-    end = begin;
   }
   /* The loss makes fp32 logits of bf16 ones and works on a copy (Megatron's cross entropy). */
   const double logits = z.tokens * (double)m->vocab / x->plan->job.tp;
@@ -182,10 +186,11 @@ static hk_bytes most_live(const hk_expansion *x, hk_bytes vocabulary) {
   const hk_bytes stop = HK_BYTES_BF16 * MAX_LIVE + vocabulary;
   hk_bytes live = block_weights(x, x->n_blocks - 1);
   for (int layer = (int)m->layers - 1; layer >= 0; layer--) {
-    const hk_tensor *tensors = &m->tensors[m->embed_tensors + (size_t)layer * m->layer_tensors];
-    for (size_t i = 0; i < m->layer_tensors; i++) {
+    size_t first = 0, end = 0;
+    hk_model_block_tensors(m, layer, &first, &end);
+    for (size_t i = first; i < end; i++) {
       if (live >= stop) return live;
-      live += HK_BYTES_BF16 * hk_tensor_share(&tensors[i], x->plan->job.tp, 1);
+      live += HK_BYTES_BF16 * hk_tensor_share(&m->tensors[i], x->plan->job.tp, 1);
     }
   }
   return live;
@@ -257,9 +262,11 @@ void hk_expand_deepspeed_sizes(hk_expansion *x) {
 
 static int64_t largest_matrix(const hk_model *m, int tp) {
   int64_t largest = 0;
-  for (size_t i = m->embed_tensors; i < m->embed_tensors + m->layer_tensors; i++) {
-    const int64_t numel = hk_tensor_share(&m->tensors[i], tp, 1);
-    if (numel > largest) largest = numel;
+  for (int k = 0; k < m->n_kinds; k++) {
+    size_t first = 0, end = 0;
+    hk_model_block_tensors(m, (int)m->kinds[k].first, &first, &end);
+    for (size_t i = first; i < end; i++)
+      largest = hk_max(largest, hk_tensor_share(&m->tensors[i], tp, 1));
   }
   return largest;
 }

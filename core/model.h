@@ -12,13 +12,33 @@
 #include "core/error.h"
 #include "core/units.h"
 
+/* Kinds of models, each a row of the table in model_families.c. */
 typedef enum {
-  HK_ARCH_LLAMA,   /* LlamaForCausalLM */
-  HK_ARCH_MISTRAL, /* MistralForCausalLM */
-  HK_ARCH_QWEN2,   /* Qwen2ForCausalLM: biases on q, k, v */
-  HK_ARCH_QWEN3,   /* Qwen3ForCausalLM: RMSNorm on q and k heads, no biases */
-  HK_ARCH_GPT2,    /* GPT2LMHeadModel: learned positions, LayerNorm, GELU, biases */
-  HK_ARCH_LISTED,  /* no shape: tensors and blocks are listed one by one */
+  HK_ARCH_LLAMA,
+  HK_ARCH_MISTRAL,
+  HK_ARCH_QWEN2,
+  HK_ARCH_QWEN3,
+  HK_ARCH_GEMMA,
+  HK_ARCH_GEMMA2,
+  HK_ARCH_GEMMA3, /* its text part */
+  HK_ARCH_PHI3,
+  HK_ARCH_PHI,
+  HK_ARCH_MIXTRAL,
+  HK_ARCH_QWEN2_MOE,
+  HK_ARCH_QWEN3_MOE,
+  HK_ARCH_DEEPSEEK_V2,
+  HK_ARCH_DEEPSEEK_V3,
+  HK_ARCH_GPT_OSS,
+  HK_ARCH_MLLAMA, /* Llama 3.2 vision's text part */
+  HK_ARCH_FALCON,
+  HK_ARCH_BLOOM,
+  HK_ARCH_OPT,
+  HK_ARCH_NEOX,
+  HK_ARCH_GPTJ,
+  HK_ARCH_GPT2,
+  HK_ARCH_T5,
+  HK_ARCH_VIT,
+  HK_ARCH_LISTED, /* no shape: tensors and blocks are listed one by one */
 } hk_arch;
 
 /* How a layer's matrices are stored as tensors. Decides where a DeepSpeed subgroup can end. */
@@ -35,6 +55,8 @@ typedef enum { HK_TP_REPLICATED, HK_TP_SPLIT } hk_tp_rule;
  * norm and output projection). A model has layers + 2 blocks, in forward order. A listed model of B
  * blocks is numbered alike, its block b (from 0) as b - 1: it has B - 2 "layers". */
 #define HK_BLOCK_EMBED (-1)
+
+#define HK_MODEL_MOST_NOTES 4
 
 /* Element types. */
 typedef enum { HK_DTYPE_BF16, HK_DTYPE_FP16, HK_DTYPE_FP32, HK_DTYPE_COUNT } hk_dtype;
@@ -64,26 +86,61 @@ typedef struct {
   int64_t begin, numel; /* in the flat order of a single rank */
 } hk_block;
 
+/* A quantity on a tensor-parallel rank: `whole`, and 1/tp of `split`. */
+typedef struct {
+  double whole, split;
+} hk_tp_amount;
+
+/* Layers with the same tensors and costs; the embedding and the head are kinds of their own. */
+typedef struct {
+  size_t n_tensors;
+  int64_t blocks, first; /* how many layers are of this kind, and the first of them */
+  int64_t parameters;
+  int64_t active;         /* without the experts that a token is not sent to */
+  bool sparse, cross;     /* has experts; attends to another sequence */
+  hk_tp_amount products;  /* parameters that multiply a token */
+  double other_products;  /* that multiply a token of the other sequence, split */
+  double attention_flops; /* of a query and a key of self-attention, split */
+  double cross_flops;     /* the same for cross-attention */
+  int64_t window;         /* keys that a query sees; 0: all */
+  hk_tp_amount kept;      /* bytes a token that forward leaves for backward */
+  double other_kept;      /* bytes a token of the other sequence, split */
+  double input;           /* of `kept` bytes a token: the layer's input */
+  double mlp_kept;        /* of `kept` bytes a token: the MLP's, split */
+  hk_tp_amount gradients; /* bytes a token: widest gradients alive at once */
+} hk_block_kind;
+
 typedef struct {
   char name[96];
   hk_arch arch;
   hk_layout layout;
-  int64_t layers, hidden, ffn, heads, kv_heads, head_dim, vocab;
+  int64_t layers, hidden, ffn, heads, kv_heads, head_dim, vocab; /* layers: encoder and decoder */
   int64_t max_positions; /* longest sequence the model was made for; 0: not stated */
-  bool tied;             /* output projection shares the embedding */
-  bool gated;            /* SwiGLU: three matrices in the MLP; else two */
-  bool qkv_bias, o_bias, mlp_bias;
+  int64_t experts, experts_per_token;
+  int64_t expert_ffn, shared_ffn; /* of one expert; of the experts that all tokens go to. 0: none */
+  bool tied;                      /* output projection shares the embedding */
+  bool gated;                     /* SwiGLU: three matrices in the MLP; else two */
+  bool once;                      /* the head works on one position of a sequence (ViT) */
   bool causal_half;   /* attention kernels skip the masked half; always false at present */
   hk_tensor *tensors; /* in registration order: embedding, layers, head */
   size_t n_tensors;
-  size_t embed_tensors, layer_tensors; /* every layer has as many, with the same sizes */
-  hk_block *blocks;                    /* of a listed model: layers + 2 of them; else NULL */
-  int64_t micro_batch, seq;            /* that the blocks' figures are for; listed models only */
-  bool mixed_types;                    /* some weights or gradients do not have two bytes */
-  int64_t parameters;                  /* sum over tensors; a tied output projection counts once */
+  hk_block_kind *kinds; /* n_kinds of layers, then the embedding's and the head's; NULL: listed */
+  int n_kinds;
+  uint8_t *kind_of;         /* of each layer */
+  size_t *first_tensor;     /* of each block, from the embedding on, and n_tensors */
+  int64_t other_tokens;     /* of another sequence that cross-attention reads (an image); 0: as many
+                               as `seq` */
+  hk_block *blocks;         /* of a listed model: layers + 2 of them; else NULL */
+  int64_t micro_batch, seq; /* that the blocks' figures are for; listed models only */
+  bool mixed_types;         /* some weights or gradients do not have two bytes */
+  int64_t parameters;       /* sum over tensors; a tied output projection counts once */
+  int64_t active;           /* parameters that a token uses: experts that are not chosen left out.
+                               All parameters are updated */
+  char *notes[HK_MODEL_MOST_NOTES]; /* sentences about what was assumed or not used */
+  int n_notes;
   cJSON *config; /* the config.json or document it came from, kept so that a plan is
                     self-contained */
-  struct hk_model_owners *owners; /* private: models that share tensors, blocks and config */
+  struct hk_model_owners *owners; /* private: models that share what the pointers lead to */
 } hk_model;
 
 /* Reads NAME|FILE (see hk_share_resolve); for a folder its config.json. `model` need not be
@@ -112,9 +169,6 @@ hk_status hk_model_from_tensors(const char *name, const hk_tensor *tensors, size
                                 hk_model *model, hk_error *err);
 
 extern const char *const hk_dtype_names[HK_DTYPE_COUNT]; /* "bf16", "fp16", "fp32" */
-/* Fills the tensors and the counts from the shape above them; what hk_model_from_config calls
- * last. HK_INPUT if the parameters reach 2^53, up to where a double counts them exactly. */
-hk_status hk_model_build_tensors(hk_model *model, hk_error *err);
 /* Prepares a model for hk_model_copy. The functions that create models call it last. */
 hk_status hk_model_own(hk_model *model, hk_error *err);
 void hk_model_free(hk_model *model);
@@ -124,6 +178,10 @@ hk_status hk_model_copy(const hk_model *from, hk_model *to, hk_error *err);
 
 const char *hk_arch_name(hk_arch arch); /* "LlamaForCausalLM" */
 
+/* Tensors *first .. *end - 1 of a block (block as in hk_tensor). */
+void hk_model_block_tensors(const hk_model *model, int block, size_t *first, size_t *end);
+/* Costs of a block of a model that is not listed. */
+const hk_block_kind *hk_model_block_kind(const hk_model *model, int block);
 /* Parameters of one block on one of `tp` tensor-parallel ranks (block as in hk_tensor). */
 int64_t hk_model_block_parameters(const hk_model *model, int block, int tp);
 /* Parameters of one of tp x dp ranks: the length of its flat order. With dp 1 the sum of the above;
@@ -135,11 +193,13 @@ int64_t hk_model_rank_parameters(const hk_model *model, int tp, int dp);
  * Floating-point operations of the forward pass of one block for `micro_batch` sequences of `seq`
  * tokens on one of `tp` ranks. A multiply-add is two operations; matrix products only, as in
  * Narayanan et al., arXiv 2104.04473, section 5.1 and appendix:
- *   projections  2 x b x s x (matrix parameters of the block)
+ *   projections  2 x b x s x (parameters of matrices; of experts those that a token is sent to)
  *   attention    4 x b x s^2 x heads x head_dim   (Q K^T and A V, full square: the kernels that
  *                                                  skip the masked half do half of it)
- * The embedding block costs nothing; the head 2 x b x s x h x V. Backward is twice forward, and
- * with activation checkpointing a layer's forward is run once more. */
+ *                4 x b x s x w x heads x head_dim in a layer with a window of w < s keys
+ * A look-up costs nothing; the head 2 x b x s x h x V. Backward is twice forward, and with
+ * activation checkpointing a layer's forward is run once more. An encoder and a decoder both work
+ * on s tokens. Cross-attention to images reads the tokens of one image a sequence. */
 double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                               int tp);
 
@@ -154,7 +214,7 @@ hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int6
 /* -- Activation memory -----------------------------------------------------------------------
  * Bytes that one block's forward leaves for its backward, bf16, on one rank: Korthikanti et al.,
  * arXiv 2205.05198, eq. 1 and 2 (34 s b h + 5 a s^2 b for GPT with dropout), re-derived per
- * tensor for the block at hand in model_cost.c (no dropout masks; SwiGLU; grouped queries;
+ * tensor for the block at hand in model_layers.c (no dropout masks; SwiGLU; grouped queries;
  * flash-style attention keeps no s^2 term). With `checkpoint` a layer keeps its input only,
  * 2 s b h. The head keeps the inputs of its norm and its projection, and the logits in fp32 for the
  * loss; the embedding keeps nothing. Sizes beyond 2^62 bytes are reported as 2^62. */

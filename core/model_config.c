@@ -1,56 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a model's shape from a Hugging Face config.json. Absent keys get the defaults of the
- * configuration class in `transformers` that belongs to the architecture. */
+/* Models from a Hugging Face config.json: which family it is, and what is said about it. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "core/json.h"
-#include "core/model.h"
+#include "core/model_shape.h"
 #include "core/names.h"
 
-/* Far above any existing model, and low enough that no product of two of them overflows. */
-#define MAX_LAYERS    10000
-#define MAX_HIDDEN    (1LL << 20)
-#define MAX_FFN       (1LL << 22)
-#define MAX_HEADS     (1LL << 14)
-#define MAX_HEAD_DIM  (1LL << 14)
-#define MAX_VOCAB     (1LL << 26)
-#define MAX_POSITIONS (1LL << 30)
+/* Tokens that an image of Llama 3.2 vision has where its vision_config does not say: 4 tiles of
+ * 560 x 560 pixels, patches of 14, and one token of the class for each tile. */
+#define IMAGE_SIDE  560
+#define IMAGE_PATCH 14
+#define IMAGE_TILES 4
 
-static const char *const ARCH_NAMES[] = {
-    [HK_ARCH_LLAMA] = "LlamaForCausalLM", [HK_ARCH_MISTRAL] = "MistralForCausalLM",
-    [HK_ARCH_QWEN2] = "Qwen2ForCausalLM", [HK_ARCH_QWEN3] = "Qwen3ForCausalLM",
-    [HK_ARCH_GPT2] = "GPT2LMHeadModel",   [HK_ARCH_LISTED] = "listed",
-};
-#define N_ARCHS HK_ARCH_LISTED /* that a config.json can name */
+/* -- Family ----------------------------------------------------------------------------------- */
 
-const char *hk_arch_name(hk_arch arch) {
-  return ARCH_NAMES[arch];
+static const char *text_of(const cJSON *config, const char *key) {
+  return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
 }
 
-static hk_status read_arch(const cJSON *config, hk_arch *arch, hk_error *err) {
-  const cJSON *list = NULL;
-  HK_TRY(hk_json_array(config, "architectures", &list, err));
-  const cJSON *first = cJSON_GetArrayItem(list, 0);
-  if (!cJSON_IsString(first))
+static const char *architecture_of(const cJSON *config) {
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+  return cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+}
+
+static hk_status fail_unknown(const char *type, const char *architecture, hk_error *err) {
+  size_t n = 0;
+  const char *const *types = hk_family_types(&n);
+  const char *near = type ? hk_nearest(type, types, n) : NULL;
+  char known[600], hint[80] = "";
+  if (near) snprintf(hint, sizeof hint, "; did you mean \"%s\"?", near);
+  return hk_fail(
+      err, HK_INPUT,
+      "%s \"%.80s\" is not a kind of model that hocket knows%s Known: %s. Any other model "
+      "can be given by its size: --params N --layers L --hidden H",
+      type ? "key 'model_type':" : "key 'architectures':", type ? type : architecture,
+      near ? hint : ".", hk_join(types, n, known, sizeof known));
+}
+
+/* The first of `architectures` decides; where hocket does not know it, or it is absent, the
+ * model_type. */
+static hk_status find_family(const cJSON *config, hk_model *model, hk_error *err) {
+  const char *architecture = architecture_of(config), *type = text_of(config, "model_type");
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+  if (!architecture && given && !cJSON_IsNull(given))
     return hk_fail(err, HK_INPUT,
-                   "key 'architectures': expected the name of an architecture in the list, such "
-                   "as [\"LlamaForCausalLM\"]");
-  for (size_t i = 0; i < N_ARCHS; i++) {
-    if (strcmp(first->valuestring, ARCH_NAMES[i]) != 0) continue;
-    *arch = (hk_arch)i;
-    return HK_OK;
-  }
-  return hk_fail(err, HK_INPUT,
-                 "key 'architectures': \"%s\" is not supported; expected one of %s, %s, %s, %s, %s",
-                 first->valuestring, ARCH_NAMES[0], ARCH_NAMES[1], ARCH_NAMES[2], ARCH_NAMES[3],
-                 ARCH_NAMES[4]);
+                   "key 'architectures': expected a list with the name of an architecture, such as "
+                   "[\"LlamaForCausalLM\"]");
+  if (!architecture && !type)
+    return hk_fail(
+        err, HK_INPUT,
+        "key 'architectures': missing, and 'model_type', too: one of them must name the "
+        "kind of model, such as \"llama\"; a model that is only known by its size can be "
+        "given by --params N --layers L --hidden H");
+  model->arch = hk_family_find(architecture, type);
+  if (model->arch == HK_ARCH_LISTED) return fail_unknown(type, architecture, err);
+  if (!architecture || strcmp(architecture, hk_arch_name(model->arch)) == 0) return HK_OK;
+  return hk_model_note(model, err, "its architecture %.80s is counted as %s", architecture,
+                       hk_arch_name(model->arch));
 }
+
+/* -- Layout ----------------------------------------------------------------------------------- */
 
 /* "hocket_layout" is ours: config.json does not say how a training framework stores a model. */
-static hk_status read_layout(const cJSON *config, hk_model *model, hk_error *err) {
+static hk_status read_layout(const cJSON *config, const hk_shape *shape, hk_model *model,
+                             hk_error *err) {
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(config, "hocket_layout");
+  const bool biases = shape->flags & (HK_QKV_BIAS | HK_MLP_BIAS);
   model->layout = HK_LAYOUT_HF;
   if (!given || cJSON_IsNull(given)) return HK_OK;
   const char *layout = NULL;
@@ -60,89 +77,58 @@ static hk_status read_layout(const cJSON *config, hk_model *model, hk_error *err
     return hk_fail(err, HK_INPUT,
                    "key 'hocket_layout': expected \"huggingface\" or \"megatron\", got \"%s\"",
                    layout);
-  if (model->arch != HK_ARCH_LLAMA || model->qkv_bias || model->mlp_bias)
+  if (model->arch != HK_ARCH_LLAMA || biases)
     return hk_fail(err, HK_INPUT,
                    "key 'hocket_layout': \"megatron\" is known for LlamaForCausalLM without "
                    "biases only; this is %s%s",
-                   hk_arch_name(model->arch),
-                   model->qkv_bias || model->mlp_bias ? " with biases" : "");
+                   hk_arch_name(model->arch), biases ? " with biases" : "");
   model->layout = HK_LAYOUT_MEGATRON;
   return HK_OK;
 }
 
-/* Sets the size of a head to hidden / heads, which must be a whole number. */
-static hk_status derive_head_dim(hk_model *model, const char *hidden_key, const char *heads_key,
-                                 const char *remedy, hk_error *err) {
-  if (model->hidden % model->heads != 0)
-    return hk_fail(err, HK_INPUT, "keys '%s' and '%s': %lld is not a multiple of %lld heads%s",
-                   hidden_key, heads_key, (long long)model->hidden, (long long)model->heads,
-                   remedy);
-  model->head_dim = model->hidden / model->heads;
-  return HK_OK;
-}
+/* -- Text parts ------------------------------------------------------------------------------- */
 
-static hk_status read_llama_heads(const cJSON *config, hk_model *model, hk_error *err) {
-  HK_TRY(hk_json_int(config, "num_attention_heads", 1, MAX_HEADS, &model->heads, err));
-  HK_TRY(hk_json_int_or(config, "num_key_value_heads", 1, MAX_HEADS, model->heads, &model->kv_heads,
-                        err));
-  if (model->heads % model->kv_heads != 0)
-    return hk_fail(err, HK_INPUT,
-                   "key 'num_key_value_heads': expected a divisor of 'num_attention_heads' (%lld), "
-                   "got %lld",
-                   (long long)model->heads, (long long)model->kv_heads);
-  /* Qwen3Config alone has a fixed default; the others divide (absent is 0 here). */
-  const int64_t fallback = model->arch == HK_ARCH_QWEN3 ? 128 : 0;
-  HK_TRY(hk_json_int_or(config, "head_dim", 1, MAX_HEAD_DIM, fallback, &model->head_dim, err));
-  if (model->head_dim > 0) return HK_OK;
-  return derive_head_dim(model, "hidden_size", "num_attention_heads", "; or give 'head_dim'", err);
-}
-
-/* Biases: Mistral has none, Qwen2 always has those of q, k and v. */
-static hk_status read_llama_biases(const cJSON *config, hk_model *model, hk_error *err) {
-  if (model->arch == HK_ARCH_LLAMA || model->arch == HK_ARCH_QWEN3) {
-    HK_TRY(hk_json_bool_or(config, "attention_bias", false, &model->qkv_bias, err));
-    model->o_bias = model->qkv_bias;
+static hk_status read_image(const cJSON *outer, hk_model *model, hk_error *err) {
+  const cJSON *vision = outer ? cJSON_GetObjectItemCaseSensitive(outer, "vision_config") : NULL;
+  int64_t side = IMAGE_SIDE, patch = IMAGE_PATCH, tiles = IMAGE_TILES;
+  if (cJSON_IsObject(vision)) {
+    HK_TRY(hk_json_int_or(vision, "image_size", 1, 1 << 16, side, &side, err));
+    HK_TRY(hk_json_int_or(vision, "patch_size", 1, 1 << 12, patch, &patch, err));
+    HK_TRY(hk_json_int_or(vision, "max_num_tiles", 1, 1 << 12, tiles, &tiles, err));
   }
-  if (model->arch == HK_ARCH_LLAMA)
-    HK_TRY(hk_json_bool_or(config, "mlp_bias", false, &model->mlp_bias, err));
-  if (model->arch == HK_ARCH_QWEN2) model->qkv_bias = true;
+  model->other_tokens = tiles * ((side / patch) * (side / patch) + 1);
   return HK_OK;
 }
 
-static hk_status read_llama(const cJSON *config, hk_model *model, hk_error *err) {
-  HK_TRY(hk_json_int(config, "num_hidden_layers", 1, MAX_LAYERS, &model->layers, err));
-  HK_TRY(hk_json_int(config, "hidden_size", 1, MAX_HIDDEN, &model->hidden, err));
-  HK_TRY(hk_json_int(config, "intermediate_size", 1, MAX_FFN, &model->ffn, err));
-  HK_TRY(hk_json_int(config, "vocab_size", 1, MAX_VOCAB, &model->vocab, err));
-  HK_TRY(read_llama_heads(config, model, err));
-  HK_TRY(hk_json_int_or(config, "max_position_embeddings", 1, MAX_POSITIONS, 0,
-                        &model->max_positions, err));
-  HK_TRY(hk_json_bool_or(config, "tie_word_embeddings", false, &model->tied, err));
-  model->gated = true;
-  return read_llama_biases(config, model, err);
+/* The part of a multi-modal config.json that describes its language model; else all of it. */
+static const cJSON *text_part(const cJSON *config) {
+  const cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
+  return cJSON_IsObject(text) ? text : config;
 }
 
-static hk_status read_gpt2(const cJSON *config, hk_model *model, hk_error *err) {
-  HK_TRY(hk_json_int(config, "n_layer", 1, MAX_LAYERS, &model->layers, err));
-  HK_TRY(hk_json_int(config, "n_embd", 1, MAX_HIDDEN, &model->hidden, err));
-  HK_TRY(hk_json_int(config, "n_head", 1, MAX_HEADS, &model->heads, err));
-  HK_TRY(hk_json_int_or(config, "n_inner", 1, MAX_FFN, 4 * model->hidden, &model->ffn, err));
-  HK_TRY(hk_json_int(config, "vocab_size", 1, MAX_VOCAB, &model->vocab, err));
-  HK_TRY(hk_json_int(config, "n_positions", 1, MAX_POSITIONS, &model->max_positions, err));
-  HK_TRY(hk_json_bool_or(config, "tie_word_embeddings", true, &model->tied, err));
-  model->kv_heads = model->heads;
-  model->qkv_bias = model->o_bias = model->mlp_bias = true;
-  return derive_head_dim(model, "n_embd", "n_head", "", err);
+/* -- A model ---------------------------------------------------------------------------------- */
+
+static hk_status read_parts(const cJSON *config, hk_model *model, hk_error *err) {
+  const cJSON *text = text_part(config), *outer = text == config ? NULL : config;
+  hk_shape shape;
+  hk_lists lists = {0};
+  if (outer)
+    HK_TRY(hk_model_note(model, err, "its text part alone is counted and trained (text_config)"));
+  HK_TRY(find_family(text, model, err));
+  const hk_family *family = hk_family_of(model->arch);
+  HK_TRY(hk_shape_read(text, outer, family, &shape, err));
+  HK_TRY(read_layout(text, &shape, model, err));
+  if (model->layout == HK_LAYOUT_MEGATRON) shape.family = &hk_family_megatron;
+  HK_TRY(hk_shape_read_lists(text, &shape, &lists, err));
+  if (model->arch == HK_ARCH_MLLAMA) HK_TRY(read_image(outer, model, err));
+  HK_TRY(hk_shape_note_unused(text, family, model, err));
+  return hk_model_build(model, &shape, &lists, err);
 }
 
 static hk_status read_model(const cJSON *config, hk_model *model, hk_error *err) {
   if (!cJSON_IsObject(config))
     return hk_fail(err, HK_INPUT, "expected a JSON object with the keys of a config.json");
-  HK_TRY(read_arch(config, &model->arch, err));
-  HK_TRY(model->arch == HK_ARCH_GPT2 ? read_gpt2(config, model, err)
-                                     : read_llama(config, model, err));
-  HK_TRY(read_layout(config, model, err));
-  HK_TRY(hk_model_build_tensors(model, err));
+  HK_TRY(read_parts(config, model, err));
   model->config = cJSON_Duplicate(config, true);
   if (!model->config) return hk_fail_memory(err, sizeof(cJSON), "a copy of the configuration");
   return hk_model_own(model, err);

@@ -73,7 +73,7 @@ static void find_tensors_of_blocks(hk_model *model) {
     block->end_tensor = at;
     block->numel = begin - block->begin;
   }
-  model->embed_tensors = model->blocks[0].end_tensor;
+  model->active = model->parameters;
 }
 
 /* -- From a document -------------------------------------------------------------------------- */

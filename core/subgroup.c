@@ -22,18 +22,16 @@ static int64_t tensors_share(const hk_model *model, size_t first, size_t end, in
   return sum;
 }
 
-/* All layers of a model that is not listed have the same tensors. */
+void hk_model_block_tensors(const hk_model *model, int block, size_t *first, size_t *end) {
+  const int b = block - HK_BLOCK_EMBED;
+  *first = model->blocks ? model->blocks[b].first_tensor : model->first_tensor[b];
+  *end = model->blocks ? model->blocks[b].end_tensor : model->first_tensor[b + 1];
+}
+
 static int64_t block_share(const hk_model *model, int block, int tp, int dp) {
-  if (model->blocks != NULL) {
-    const hk_block *listed = &model->blocks[block - HK_BLOCK_EMBED];
-    if (dp == 1) return listed->numel;
-    return tensors_share(model, listed->first_tensor, listed->end_tensor, tp, dp);
-  }
-  size_t first = 0, end = model->embed_tensors;
-  if (block >= 0) {
-    first = model->embed_tensors + (size_t)block * model->layer_tensors;
-    end = block < model->layers ? first + model->layer_tensors : model->n_tensors;
-  }
+  if (model->blocks != NULL && dp == 1) return model->blocks[block - HK_BLOCK_EMBED].numel;
+  size_t first = 0, end = 0;
+  hk_model_block_tensors(model, block, &first, &end);
   return tensors_share(model, first, end, tp, dp);
 }
 
@@ -41,10 +39,28 @@ int64_t hk_model_block_parameters(const hk_model *model, int block, int tp) {
   return block_share(model, block, tp, 1);
 }
 
+/* Layers of kind `kind` before layer `end`. */
+static int64_t count_before(const hk_model *model, int kind, int64_t end) {
+  if (model->n_kinds == 1 || end == 0) return end;
+  if (end == model->layers) return model->kinds[kind].blocks;
+  int64_t n = 0;
+  for (int64_t i = 0; i < end; i++) n += model->kind_of[i] == kind;
+  return n;
+}
+
+/* Share of the layers before layer `end`. Layers of a kind have the same tensors. */
+static int64_t layers_share(const hk_model *model, int64_t end, int tp, int dp) {
+  int64_t sum = 0;
+  for (int k = 0; k < model->n_kinds; k++) {
+    const int64_t n = count_before(model, k, end);
+    if (n > 0) sum += n * block_share(model, (int)model->kinds[k].first, tp, dp);
+  }
+  return sum;
+}
+
 int64_t hk_model_rank_parameters(const hk_model *model, int tp, int dp) {
   if (model->blocks != NULL) return tensors_share(model, 0, model->n_tensors, tp, dp);
-  return block_share(model, HK_BLOCK_EMBED, tp, dp) +
-         model->layers * block_share(model, 0, tp, dp) +
+  return block_share(model, HK_BLOCK_EMBED, tp, dp) + layers_share(model, model->layers, tp, dp) +
          block_share(model, (int)model->layers, tp, dp);
 }
 
@@ -56,7 +72,7 @@ void hk_model_block_interval(const hk_model *model, int block, int tp, int dp, i
   else if (model->blocks != NULL)
     *begin = tensors_share(model, 0, model->blocks[block - HK_BLOCK_EMBED].first_tensor, tp, dp);
   else if (block >= 0)
-    *begin = block_share(model, HK_BLOCK_EMBED, tp, dp) + block * block_share(model, 0, tp, dp);
+    *begin = block_share(model, HK_BLOCK_EMBED, tp, dp) + layers_share(model, block, tp, dp);
   *end = *begin + block_share(model, block, tp, dp);
 }
 

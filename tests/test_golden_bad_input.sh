@@ -62,7 +62,7 @@ done
 with tie_word_embeddings 1 "key 'tie_word_embeddings': expected true or false"
 with num_attention_heads 6 "'hidden_size' and 'num_attention_heads': 64 is not a multiple of 6"
 with num_key_value_heads 3 "key 'num_key_value_heads': expected a divisor of .*got 3"
-with architectures '["BertModel"]' "'architectures': \"BertModel\" is not supported; expected one of"
+with architectures '["BertModel"]' "'architectures': \"BertModel\" is not a kind of model that hocket knows. Known: llama, "
 with architectures '[]' "key 'architectures'"
 with architectures '[7]' "key 'architectures'"
 with hidden_size 9999999 "key 'hidden_size': expected a whole number from 1 to 1048576"

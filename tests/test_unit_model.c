@@ -64,16 +64,6 @@ static void preset_totals(void **state) {
   }
 }
 
-/* A preset that ships without a total above would go unchecked. */
-static void every_preset_has_a_total(void **state) {
-  (void)state;
-  char **names = NULL;
-  size_t n = 0;
-  assert_int_equal(hk_share_list("models", &names, &n, NULL), HK_OK);
-  assert_int_equal(n, N_PRESETS);
-  hk_names_free(names, n);
-}
-
 static int64_t numel_of(const hk_model *model, const char *name) {
   for (size_t i = 0; i < model->n_tensors; i++)
     if (strcmp(model->tensors[i].name, name) == 0) return model->tensors[i].numel;
@@ -465,7 +455,6 @@ static void config_is_kept(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(preset_totals),
-      cmocka_unit_test(every_preset_has_a_total),
       cmocka_unit_test(llama_tensors),
       cmocka_unit_test(gpt2_tensors),
       cmocka_unit_test(megatron_tensors),

@@ -22,6 +22,14 @@ static const char GPT2[] =
     "{\"architectures\": [\"GPT2LMHeadModel\"], \"n_layer\": 2, \"n_embd\": 64, \"n_head\": 4,"
     "\"n_positions\": 32, \"vocab_size\": 100}";
 
+static const char TYPED[] =
+    "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 64,"
+    "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 100}";
+static const char MIXTRAL[] =
+    "{\"model_type\": \"mixtral\", \"num_hidden_layers\": 2, \"hidden_size\": 64,"
+    "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 100,"
+    "\"num_local_experts\": 4, \"num_experts_per_tok\": 2}";
+
 /* `base` with `key` set to the JSON text `value`, or without it when that is NULL. The result goes
  * through text again, as from a file. */
 static hk_status load_with(const char *base, const char *key, const char *value, hk_model *model,
@@ -63,14 +71,26 @@ static void accept(const char *base, const char *key, const char *value) {
 static void bad_architecture(void **state) {
   (void)state;
   refuse(LLAMA, "architectures", NULL, "'architectures'");
+  refuse(LLAMA, "architectures", NULL, "'model_type'");
   refuse(LLAMA, "architectures", "\"LlamaForCausalLM\"", "'architectures'");
   refuse(LLAMA, "architectures", "[]", "'architectures'");
   refuse(LLAMA, "architectures", "[7]", "'architectures'");
-  const char *known[] = {"'architectures'",    "\"BertModel\"",    "LlamaForCausalLM",
-                         "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-                         "GPT2LMHeadModel"};
+  const char *known[] = {"'architectures'", "\"BertModel\"", "llama",   "mixtral",
+                         "deepseek_v3",     "gpt2",          "--params"};
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
     refuse(LLAMA, "architectures", "[\"BertModel\"]", known[i]);
+}
+
+/* The architecture decides, then the model_type; the nearest type is suggested. */
+static void model_types(void **state) {
+  (void)state;
+  accept(TYPED, "architectures", NULL);
+  accept(TYPED, "architectures", "[\"LlamaForSequenceClassification\"]");
+  refuse(TYPED, "model_type", "\"lama\"", "did you mean \"llama\"?");
+  refuse(TYPED, "model_type", "\"lama\"", "--params N --layers L --hidden H");
+  refuse(TYPED, "model_type", "\"qwen3_mo\"", "did you mean \"qwen3_moe\"?");
+  refuse(TYPED, "model_type", "\"zzzzzzzzzz\"",
+         "\"zzzzzzzzzz\" is not a kind of model that hocket");
 }
 
 static void bad_numbers(void **state) {
@@ -124,6 +144,86 @@ static void missing_keys(void **state) {
     snprintf(quoted, sizeof quoted, "'%s'", gpt2[i]);
     refuse(GPT2, gpt2[i], NULL, quoted);
   }
+}
+
+/* All that is missing is named at once. */
+static void missing_keys_together(void **state) {
+  (void)state;
+  const char *bare = "{\"model_type\": \"deepseek_v3\"}";
+  const char *names[] = {"missing; a config.json of model_type \"deepseek_v3\" needs them",
+                         "'num_hidden_layers'",
+                         "'hidden_size'",
+                         "'num_attention_heads'",
+                         "'vocab_size'",
+                         "'intermediate_size'",
+                         "'n_routed_experts'",
+                         "'num_experts_per_tok'",
+                         "'moe_intermediate_size'",
+                         "'n_shared_experts'",
+                         "'kv_lora_rank'",
+                         "'qk_nope_head_dim'",
+                         "'qk_rope_head_dim'",
+                         "'v_head_dim'"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    refuse(bare, "first_k_dense_replace", "3", names[i]);
+  refuse(MIXTRAL, "num_local_experts", NULL,
+         "key 'num_local_experts': missing; a config.json of model_type \"mixtral\" needs it");
+}
+
+static void impossible_experts(void **state) {
+  (void)state;
+  refuse(MIXTRAL, "num_experts_per_tok", "5",
+         "key 'num_experts_per_tok': a token is sent to 5 of 4 experts");
+  refuse(MIXTRAL, "num_local_experts", "0", "'num_local_experts'");
+}
+
+/* Lists that say which layers differ. */
+static void bad_lists(void **state) {
+  (void)state;
+  const char *gemma =
+      "{\"model_type\": \"gemma2\", \"num_hidden_layers\": 2, \"hidden_size\": 64,"
+      "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 100}";
+  accept(gemma, "layer_types", "[\"full_attention\", \"sliding_attention\"]");
+  refuse(gemma, "layer_types", "[\"full_attention\"]", "'layer_types': 1 entries for 2 layers");
+  refuse(gemma, "layer_types", "[1, 2]", "'layer_types': expected a list of strings");
+  refuse(gemma, "layer_types", "7", "'layer_types'");
+  const char *vit =
+      "{\"model_type\": \"vit\", \"num_hidden_layers\": 2, \"hidden_size\": 64, \"patch_size\": 16,"
+      "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"image_size\": 224}";
+  accept(vit, "num_labels", "10");
+  refuse(vit, "image_size", "230", "'image_size' and 'patch_size': 230 pixels");
+}
+
+/* -- What is said of a model that is let in --------------------------------------------------- */
+
+static void expect_note(const char *base, const char *key, const char *value, const char *note) {
+  hk_model model = {0};
+  hk_error err = {0};
+  assert_int_equal(load_with(base, key, value, &model, &err), HK_OK);
+  if (note == NULL && model.n_notes > 0) fail_msg("%s: '%s'", key, model.notes[0]);
+  if (note != NULL && (model.n_notes != 1 || !strstr(model.notes[0], note)))
+    fail_msg("%s: %d notes, '%s'", key, model.n_notes, model.n_notes ? model.notes[0] : "");
+  hk_model copy;
+  assert_int_equal(hk_model_copy(&model, &copy, &err), HK_OK);
+  hk_model_free(&model);
+  assert_int_equal(copy.n_notes, note != NULL);
+  hk_model_free(&copy);
+}
+
+static void keys_that_are_not_used(void **state) {
+  (void)state;
+  expect_note(LLAMA, "num_experts", "8", "not used: num_experts");
+  expect_note(LLAMA, "sliding_window", "4096", "not used: sliding_window");
+  expect_note(LLAMA, "my_shape", "[1]", "not used: my_shape");
+  expect_note(LLAMA, "num_experts", "0", NULL);
+  expect_note(LLAMA, "num_experts", "null", NULL);
+  expect_note(LLAMA, "rope_theta", "500000", NULL);
+  expect_note(LLAMA, "eos_token_id", "[1, 2]", NULL);
+  expect_note(LLAMA, "attention_dropout", "0.1", NULL);
+  expect_note(GPT2, "add_cross_attention", "true", "not used: add_cross_attention");
+  expect_note(GPT2, "add_cross_attention", "false", NULL);
+  expect_note(TYPED, "architectures", "[\"MyLlama\"]", "MyLlama is counted as LlamaForCausalLM");
+  expect_note("{\"vision_config\": {}}", "text_config", TYPED, "its text part alone");
 }
 
 static void bad_flags(void **state) {
@@ -212,7 +312,7 @@ static void messages_name_the_file(void **state) {
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/bad.json", folder);
   refuse_file(path, "{}", "'architectures'");
-  refuse_file(path, "{\"architectures\": [\"GPT2LMHeadModel\"]}", "'n_layer'");
+  refuse_file(path, "{\"architectures\": [\"GPT2LMHeadModel\"]}", "'n_layer', 'n_embd'");
   refuse_file(path, "{\"architectures\": [", ".json");
   refuse_file(path, "", ".json");
   assert_int_equal(rmdir(folder), 0);
@@ -231,11 +331,21 @@ static void unknown_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bad_architecture), cmocka_unit_test(bad_numbers),
-      cmocka_unit_test(not_a_number),     cmocka_unit_test(missing_keys),
-      cmocka_unit_test(bad_flags),        cmocka_unit_test(heads_that_do_not_divide),
-      cmocka_unit_test(bad_layout),       cmocka_unit_test(too_many_parameters),
-      cmocka_unit_test(not_an_object),    cmocka_unit_test(messages_name_the_file),
+      cmocka_unit_test(model_types),
+      cmocka_unit_test(missing_keys_together),
+      cmocka_unit_test(impossible_experts),
+      cmocka_unit_test(bad_lists),
+      cmocka_unit_test(keys_that_are_not_used),
+      cmocka_unit_test(bad_architecture),
+      cmocka_unit_test(bad_numbers),
+      cmocka_unit_test(not_a_number),
+      cmocka_unit_test(missing_keys),
+      cmocka_unit_test(bad_flags),
+      cmocka_unit_test(heads_that_do_not_divide),
+      cmocka_unit_test(bad_layout),
+      cmocka_unit_test(too_many_parameters),
+      cmocka_unit_test(not_an_object),
+      cmocka_unit_test(messages_name_the_file),
       cmocka_unit_test(unknown_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 /* Legal and absurd: machines whose quantities are at the ends of their ranges, models and jobs of
  * any size, every policy. What is not refused is simulated with every invariant checked. */
 #include <stdio.h>
+#include <string.h>
 
 #include "sim/forecast.h"
 #include "tests/fuzz/fuzz.h"
@@ -20,24 +21,33 @@ static hk_status make_listed(hk_fuzz_stream *in, hk_model *model, hk_error *err)
   return hk_model_from_tensors("fuzz", tensors, (size_t)n, blocks, model, err);
 }
 
+/* Shapes of a few kinds: alike layers, experts with shared ones and dense first layers, windows. */
 static hk_status make_shaped(hk_fuzz_stream *in, hk_model *model, hk_error *err) {
-  const int64_t heads = hk_fuzz_int(in, 1, 64);
-  *model = (hk_model){.name = "fuzz",
-                      .arch = (hk_arch)hk_fuzz_int(in, HK_ARCH_LLAMA, HK_ARCH_GPT2),
-                      .layout = (hk_layout)hk_fuzz_int(in, 0, 1),
-                      .layers = hk_fuzz_int(in, 1, 12),
-                      .heads = heads,
-                      .kv_heads = heads,
-                      .head_dim = 2 * hk_fuzz_int(in, 1, 128),
-                      .ffn = (int64_t)hk_fuzz_scale(in, 1, 1 << 20),
-                      .vocab = (int64_t)hk_fuzz_scale(in, 1, 1 << 24),
-                      .tied = hk_fuzz_byte(in) & 1,
-                      .gated = hk_fuzz_byte(in) & 1};
-  model->hidden = heads * model->head_dim;
-  model->config = cJSON_CreateObject();
-  hk_status status = hk_model_build_tensors(model, err);
-  if (status == HK_OK) status = hk_model_own(model, err);
-  if (status != HK_OK) hk_model_free(model);
+  static const char *const types[] = {"llama", "deepseek_v3", "gemma3_text", "falcon"};
+  const int64_t heads = hk_fuzz_int(in, 1, 64), head_dim = 2 * hk_fuzz_int(in, 1, 128);
+  const int64_t experts = hk_fuzz_int(in, 1, 300), layers = hk_fuzz_int(in, 1, 12);
+  const char *type = types[hk_fuzz_int(in, 0, 3)];
+  const bool megatron = (hk_fuzz_byte(in) & 1) && strcmp(type, "llama") == 0;
+  const long long ffn = (long long)hk_fuzz_scale(in, 1, 1 << 20);
+  const long long vocab = (long long)hk_fuzz_scale(in, 1, 1 << 24);
+  char text[1000];
+  snprintf(text, sizeof text,
+           "{\"model_type\": \"%s\", \"num_hidden_layers\": %lld, \"hidden_size\": %lld, "
+           "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, "
+           "\"intermediate_size\": %lld, \"vocab_size\": %lld, \"tie_word_embeddings\": %s, "
+           "\"n_routed_experts\": %lld, \"num_experts_per_tok\": %lld, "
+           "\"moe_intermediate_size\": %lld, \"n_shared_experts\": 1, "
+           "\"first_k_dense_replace\": 2, \"q_lora_rank\": 24, \"kv_lora_rank\": 8, "
+           "\"qk_nope_head_dim\": %lld, \"qk_rope_head_dim\": 4, \"v_head_dim\": 5, "
+           "\"hocket_layout\": \"%s\"}",
+           type, (long long)layers, (long long)(heads * head_dim), (long long)heads,
+           (long long)heads, (long long)head_dim, ffn, vocab,
+           hk_fuzz_byte(in) & 1 ? "true" : "false", (long long)experts,
+           (long long)((experts + 7) / 8), ffn, (long long)head_dim,
+           megatron ? "megatron" : "huggingface");
+  cJSON *config = cJSON_Parse(text);
+  const hk_status status = hk_model_from_config(config, "fuzz", model, err);
+  cJSON_Delete(config);
   return status;
 }
 
