@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket plan: ranks the schedules of a model on a machine. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/command.h"
 #include "cli/emit.h"
@@ -13,12 +14,14 @@
 #include "cli/table.h"
 #include "cli/yours.h"
 #include "core/outfile.h"
+#include "sim/advice.h"
 
 typedef struct {
   hk_setup setup;
   hk_ranking ranking;
   hk_yours yours;
   hk_emission emission;
+  hk_advice advice; /* empty with --quiet */
 } hk_planning;
 
 /* -- Text ------------------------------------------------------------------------------------ */
@@ -51,6 +54,12 @@ static void print_why(const hk_ranking *ranking) {
                   hk_gib(memory->host_peak), hk_gib(memory->host_capacity));
   }
   hk_report_bound_line(&best->physical);
+}
+
+static void print_advice(const hk_advice *advice) {
+  char text[256];
+  for (int i = 0; i < advice->n; i++)
+    hk_print_text(0, 2, "try %s", hk_alternative_text(&advice->list[i], text, sizeof text));
 }
 
 static void limiter_cell(hk_table *table, const hk_forecast *forecast) {
@@ -146,6 +155,7 @@ static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error 
   hk_report_heading(&setup->model, &setup->machine, &setup->job);
   if (!args->explain) hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, false);
   print_why(ranking);
+  if (ranking->n_fit > 0) print_advice(&p->advice);
   hk_yours_print(&p->yours, ranking, args->quiet);
   if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
   putchar('\n');
@@ -174,6 +184,22 @@ static void put_job(const hk_job *job, cJSON *root, bool *ok) {
   if (job->loss_chunks > 1) hk_put_number(object, "loss_chunks", job->loss_chunks, ok);
 }
 
+static void put_advice(const hk_advice *advice, cJSON *root, bool *ok) {
+  cJSON *array = hk_put_array(root, "advice", ok);
+  for (int i = 0; i < advice->n; i++) {
+    const hk_alternative *a = &advice->list[i];
+    cJSON *element = hk_put_element(array, ok);
+    hk_put_string(element, "options", a->options, ok);
+    hk_put_string(element, "policy", a->schedule, ok);
+    hk_put_string(element, "runtime", hk_runtime_name(a->runtime), ok);
+    hk_put_number(element, "batch_ratio", a->batch, ok);
+    hk_put_number(element, "iteration_ms", hk_ms(a->iteration_ns), ok);
+    hk_put_number(element, "tokens_per_s", a->tokens_per_s, ok);
+    hk_put_item(element, "gain", a->gain > 0 ? cJSON_CreateNumber(a->gain) : cJSON_CreateNull(),
+                ok);
+  }
+}
+
 static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error *err) {
   const hk_setup *setup = &p->setup;
   const hk_ranking *ranking = &p->ranking;
@@ -199,6 +225,7 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
     hk_put_number(search, "closed_form_ms", hk_ms(ranking->closed_form_ns), ok);
     hk_put_number(search, "gpu_state_limit_bytes", (double)ranking->gpu_limit, ok);
   }
+  put_advice(&p->advice, root, ok);
   hk_put_string(root, "reason", ranking->reason, ok);
   return hk_report_warnings_json(&ranking->forecasts[0].plan, &setup->machine, root, ok, err);
 }
@@ -218,15 +245,34 @@ static hk_status print_json(const hk_planning *p, bool explain, hk_error *err) {
 
 /* -- The command ----------------------------------------------------------------------------- */
 
-static hk_status rank(const hk_args *args, const hk_setup *setup, hk_ranking *ranking,
-                      hk_error *err) {
-  hk_ranking_options options = {
+/* Advice is not needed where only a file is written. */
+static hk_status advise(const hk_args *args, const hk_ranking_options *options, hk_planning *p,
+                        hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const bool fits = p->ranking.n_fit > 0;
+  if (args->quiet || (fits && hk_emit_instead(args->output))) return HK_OK;
+  HK_TRY(hk_advise(&setup->model, &setup->machine, &setup->job, &setup->settings, options,
+                   &p->ranking, &p->advice, err));
+  char all[512] = "", one[256];
+  for (int i = 0; i < p->advice.n; i++) {
+    const size_t used = strlen(all);
+    snprintf(all + used, sizeof all - used, "%s%s", i == 0 ? "try " : "; or ",
+             hk_alternative_text(&p->advice.list[i], one, sizeof one));
+  }
+  if (!fits && p->advice.n > 0) hk_ranking_set_advice(&p->ranking, all);
+  return HK_OK;
+}
+
+static hk_status rank(const hk_args *args, hk_planning *p, hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const hk_ranking_options options = {
       .only_policy = setup->policy,
       .only_runtime = args->given & HK_OPTION(RUNTIME) ? &setup->runtime : NULL,
       .fixed = setup->options,
   };
-  return hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options, ranking,
-                 err);
+  HK_TRY(hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options,
+                 &p->ranking, err));
+  return advise(args, &options, p, err);
 }
 
 static hk_status save_winner(const hk_args *args, const hk_setup *setup, const hk_forecast *winner,
@@ -261,7 +307,7 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
   HK_TRY(hk_yours_read(args, &p->yours, err));
   HK_TRY(hk_setup_load(args, &p->setup, err));
   HK_TRY(hk_yours_simulate(args, &p->setup, &p->yours, err));
-  HK_TRY(rank(args, &p->setup, &p->ranking, err));
+  HK_TRY(rank(args, p, err));
   return hk_emission_make(args, &p->setup, &p->ranking, &p->emission, err);
 }
 

@@ -104,6 +104,8 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                   const hk_plan_settings *settings, const hk_ranking_options *options,
                   hk_ranking *ranking, hk_error *err);
 void hk_ranking_free(hk_ranking *ranking);
+/* If nothing fits: replaces the advice of the nearest schedule, also in the reason. */
+void hk_ranking_set_advice(hk_ranking *ranking, const char *advice);
 
 /* Warnings about a forecast: a NULL-terminated list of sentences (defaults that matter, more GPUs
  * than the profile has, a job outside of what it was fitted on, ...). Free with hk_warnings_free.

@@ -426,6 +426,13 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   return HK_OK;
 }
 
+void hk_ranking_set_advice(hk_ranking *ranking, const char *advice) {
+  if (ranking->n_fit > 0) return;
+  snprintf(ranking->forecasts[0].advice, sizeof ranking->forecasts[0].advice, "%s", advice);
+  ranking->reason[0] = '\0';
+  say_why_not(ranking);
+}
+
 void hk_ranking_free(hk_ranking *ranking) {
   for (size_t i = 0; i < ranking->n; i++) hk_forecast_free(&ranking->forecasts[i]);
   free(ranking->forecasts);

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Jobs around a job, ranked one after the other. A budget in simulated operations bounds the work:
+ * the time of a ranking grows with the micro-steps of an iteration. */
+#include "sim/advice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAST_GAIN   1.02    /* of a move of the search */
+#define WORTH_SAYING 1.03    /* of a suggestion */
+#define MOST_VISITED 24      /* jobs that are ranked */
+#define MOST_OPS     1000000 /* that they may simulate beyond those of the first ranking */
+#define MOST_NODES   64      /* that are suggested */
+
+typedef struct {
+  hk_job job;
+  bool fits;
+  hk_alternative found;
+} visit;
+
+typedef struct {
+  const hk_model *model;
+  const hk_machine *machine;
+  const hk_job *job;
+  const hk_plan_settings *settings;
+  const hk_ranking_options *options;
+  double ops_per_step; /* operations of a ranking per micro-step */
+  double budget;
+  visit visited[MOST_VISITED];
+  int n;
+  hk_advice *advice;
+} search;
+
+static double batch_of(const hk_job *job) {
+  return (double)job->micro_batch * job->grad_accum * hk_job_dp(job);
+}
+
+static bool same_job(const hk_job *a, const hk_job *b) {
+  return a->gpus == b->gpus && a->nodes == b->nodes && a->tp == b->tp &&
+         a->micro_batch == b->micro_batch && a->grad_accum == b->grad_accum &&
+         a->checkpoint_activations == b->checkpoint_activations;
+}
+
+static double operations(const hk_ranking *ranking) {
+  double n = 0;
+  for (size_t i = 0; i < ranking->n; i++) n += (double)ranking->forecasts[i].graph.n_ops;
+  return n + (double)ranking->simulations * (double)ranking->forecasts[0].graph.n_ops;
+}
+
+/* -- Words ------------------------------------------------------------------------------------- */
+
+static void add_option(char *text, size_t size, const char *name, int value) {
+  const size_t used = strlen(text);
+  snprintf(text + used, size - used, "%s--%s %d", used > 0 ? " " : "", name, value);
+}
+
+/* The options that lead from one job to the other. */
+static void write_options(const hk_job *from, const hk_job *to, hk_overlap overlap,
+                          hk_overlap old_overlap, char *text, size_t size) {
+  text[0] = '\0';
+  if (to->checkpoint_activations != from->checkpoint_activations)
+    snprintf(text, size, "--checkpoint-activations %s", to->checkpoint_activations ? "yes" : "no");
+  if (to->gpus != from->gpus) add_option(text, size, "gpus", to->gpus);
+  if (to->nodes != from->nodes) add_option(text, size, "nodes", to->nodes);
+  if (to->tp != from->tp) add_option(text, size, "tp", to->tp);
+  if (to->micro_batch != from->micro_batch) add_option(text, size, "micro-batch", to->micro_batch);
+  if (to->grad_accum != from->grad_accum) add_option(text, size, "grad-accum", to->grad_accum);
+  if (overlap != old_overlap) {
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s--overlap %s", used > 0 ? " " : "",
+             hk_overlap_names[overlap]);
+  }
+}
+
+const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t size) {
+  char batch[64] = "", tokens[32], gain[48] = "";
+  if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
+  if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast", a->gain);
+  snprintf(buffer, size, "%s%s: %s tokens/s%s%s (%s)", a->options, batch,
+           hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain,
+           a->at_least ? " or more" : "", a->schedule);
+  return buffer;
+}
+
+/* -- Visits ------------------------------------------------------------------------------------ */
+
+static void describe(const search *s, const hk_job *job, hk_overlap overlap,
+                     const hk_forecast *best, hk_alternative *a) {
+  *a = (hk_alternative){.job = *job,
+                        .overlap = overlap,
+                        .runtime = best->plan.runtime,
+                        .batch = batch_of(job) / batch_of(s->job),
+                        .iteration_ns = best->iteration_ns,
+                        .tokens_per_s = best->tokens_per_s};
+  hk_forecast_title(best, a->schedule, sizeof a->schedule);
+  write_options(s->job, job, overlap, s->settings->overlap, a->options, sizeof a->options);
+}
+
+/* Ranks a job. `made` is NULL if that is impossible (a model that cannot be split so, say) or
+ * beyond the budget; else it says whether the job fits and how fast it is. */
+static hk_status rank(search *s, const hk_job *job, const visit **made, hk_error *err) {
+  *made = NULL;
+  for (int i = 0; i < s->n; i++) {
+    if (!same_job(&s->visited[i].job, job)) continue;
+    *made = &s->visited[i];
+    return HK_OK;
+  }
+  const double cost = s->ops_per_step * job->grad_accum;
+  hk_error problem = {0};
+  hk_ranking ranking = {0};
+  if (s->n == MOST_VISITED || cost > s->budget) return HK_OK;
+  if (hk_job_check(job, s->model, &problem) != HK_OK) return HK_OK;
+  s->budget -= cost;
+  const hk_status status =
+      hk_rank(s->model, s->machine, job, s->settings, s->options, &ranking, &problem);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  if (status != HK_OK) return HK_OK;
+  visit *v = &s->visited[s->n++];
+  *v = (visit){.job = *job, .fits = ranking.n_fit > 0};
+  describe(s, job, s->settings->overlap, &ranking.forecasts[0], &v->found);
+  hk_ranking_free(&ranking);
+  s->advice->rankings++;
+  *made = v;
+  return HK_OK;
+}
+
+/* Suggests an alternative; `now`: tokens per second of the job, 0 if it does not fit. */
+static void suggest(search *s, const hk_alternative *a, double now) {
+  hk_advice *advice = s->advice;
+  if (advice->n == HK_MOST_ADVICE) return;
+  for (int i = 0; i < advice->n; i++)
+    if (strcmp(advice->list[i].options, a->options) == 0) return;
+  advice->list[advice->n] = *a;
+  advice->list[advice->n++].gain = now > 0 ? a->tokens_per_s / now : 0;
+}
+
+/* -- Moves that keep the batch ------------------------------------------------------------------
+ */
+
+enum { TOGGLE_CHECKPOINT, MORE_MICRO, LESS_MICRO, MORE_TP, LESS_TP, N_MOVES };
+
+/* The same sequences in half as many ranks: twice the accumulation. In twice as many: half of the
+ * accumulation or of the micro-batch. */
+static bool move(hk_job *job, int which, int most_tp) {
+  switch (which) {
+    case TOGGLE_CHECKPOINT:
+      job->checkpoint_activations = !job->checkpoint_activations;
+      return true;
+    case MORE_MICRO:
+      if (job->grad_accum % 2 != 0) return false;
+      job->micro_batch *= 2;
+      job->grad_accum /= 2;
+      return true;
+    case LESS_MICRO:
+      if (job->micro_batch % 2 != 0 || 2 * job->grad_accum > HK_MOST_GRAD_ACCUM) return false;
+      job->micro_batch /= 2;
+      job->grad_accum *= 2;
+      return true;
+    case MORE_TP:
+      job->tp *= 2;
+      job->grad_accum *= 2;
+      return job->tp <= most_tp && job->gpus % job->tp == 0 &&
+             job->grad_accum <= HK_MOST_GRAD_ACCUM;
+    default:
+      if (job->tp % 2 != 0 || (job->grad_accum % 2 != 0 && job->micro_batch % 2 != 0)) return false;
+      job->tp /= 2;
+      if (job->grad_accum % 2 == 0)
+        job->grad_accum /= 2;
+      else
+        job->micro_batch /= 2;
+      return true;
+  }
+}
+
+/* The fastest neighbour that fits, among those with the same batch; NULL: none. */
+static hk_status fastest_neighbour(search *s, const hk_job *from, const visit **best,
+                                   hk_error *err) {
+  *best = NULL;
+  for (int which = 0; which < N_MOVES; which++) {
+    hk_job job = *from;
+    const visit *v = NULL;
+    if (!move(&job, which, (int)s->job->gpus)) continue;
+    HK_TRY(rank(s, &job, &v, err));
+    if (v && v->fits && (!*best || v->found.tokens_per_s > (*best)->found.tokens_per_s)) *best = v;
+  }
+  return HK_OK;
+}
+
+/* Climbs from *job; *tokens is its speed. Both become those of the place where it ends. */
+static hk_status climb(search *s, hk_job *job, double *tokens, hk_alternative *last,
+                       hk_error *err) {
+  for (;;) {
+    const visit *best;
+    HK_TRY(fastest_neighbour(s, job, &best, err));
+    if (!best || best->found.tokens_per_s < LEAST_GAIN * *tokens) return HK_OK;
+    *job = best->job;
+    *tokens = best->found.tokens_per_s;
+    *last = best->found;
+  }
+}
+
+/* -- A job that fits ----------------------------------------------------------------------------
+ */
+
+/* Twice the micro-batch, again and again, from where the climb ended. */
+static hk_status try_larger_batch(search *s, hk_job job, double tokens, double now, hk_error *err) {
+  const visit *best = NULL, *v = NULL;
+  for (int i = 0; i < 4 && job.micro_batch <= HK_MOST_MICRO_BATCH / 2; i++) {
+    job.micro_batch *= 2;
+    HK_TRY(rank(s, &job, &v, err));
+    if (!v || !v->fits || v->found.tokens_per_s < LEAST_GAIN * tokens) break;
+    tokens = v->found.tokens_per_s;
+    best = v;
+  }
+  if (best) suggest(s, &best->found, now);
+  return HK_OK;
+}
+
+/* Gradients that accumulate on the GPU take the place of state. */
+static hk_status try_no_accumulation(search *s, hk_job job, double tokens, double now,
+                                     hk_error *err) {
+  const visit *v = NULL;
+  if (job.grad_accum == 1) return HK_OK;
+  job.grad_accum = 1;
+  HK_TRY(rank(s, &job, &v, err));
+  if (v && v->fits && v->found.tokens_per_s > WORTH_SAYING * tokens) suggest(s, &v->found, now);
+  return HK_OK;
+}
+
+/* The best schedule of the job with overlap `both`: one simulation. The search of `plan --overlap
+ * both` can only find a better one. */
+static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) {
+  const hk_policy *policy = NULL;
+  const hk_runtime hocket = HK_RUNTIME_HOCKET;
+  hk_plan_settings settings = *s->settings;
+  hk_error problem = {0};
+  hk_ranking ranking = {0};
+  if (s->settings->overlap != HK_OVERLAP_NONE || best->plan.runtime != hocket) return HK_OK;
+  if (hk_policy_find(best->plan.policy, &policy, &problem) != HK_OK) return HK_OK;
+  if (s->ops_per_step * s->job->grad_accum > s->budget) return HK_OK;
+  hk_ranking_options options = {
+      .only_policy = policy, .only_runtime = &hocket, .fixed = s->options->fixed};
+  if (policy->takes & HK_TAKES_STRIDE && best->plan.stride > 0)
+    options.fixed.stride = best->plan.stride;
+  if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = best->plan.ratio;
+  settings.overlap = HK_OVERLAP_BOTH;
+  const hk_status status =
+      hk_rank(s->model, s->machine, s->job, &settings, &options, &ranking, &problem);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  if (status == HK_OK && ranking.n_fit > 0 &&
+      ranking.forecasts[0].tokens_per_s > WORTH_SAYING * best->tokens_per_s) {
+    hk_alternative found;
+    describe(s, s->job, HK_OVERLAP_BOTH, &ranking.forecasts[0], &found);
+    found.at_least = true;
+    suggest(s, &found, best->tokens_per_s);
+  }
+  if (status == HK_OK) s->advice->rankings++;
+  hk_ranking_free(&ranking);
+  return HK_OK;
+}
+
+static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err) {
+  const double now = best->tokens_per_s;
+  double tokens = now;
+  hk_job job = *s->job;
+  hk_alternative last = {0};
+  HK_TRY(climb(s, &job, &tokens, &last, err));
+  if (tokens > WORTH_SAYING * now) suggest(s, &last, now);
+  HK_TRY(try_overlap(s, best, err));
+  HK_TRY(try_larger_batch(s, job, tokens, now, err));
+  return try_no_accumulation(s, job, tokens, now, err);
+}
+
+/* -- A job that does not fit --------------------------------------------------------------------
+ */
+
+static void keep_faster(const visit *v, const visit **best) {
+  if (v && v->fits && (!*best || v->found.tokens_per_s > (*best)->found.tokens_per_s)) *best = v;
+}
+
+/* Recomputed activations, smaller micro-batches and tensor parallelism, with the same batch. */
+static hk_status try_same_batch(search *s, hk_error *err) {
+  const visit *best = NULL, *v = NULL;
+  for (int tp = s->job->tp; tp <= s->job->gpus; tp *= 2) {
+    hk_job job = *s->job;
+    job.checkpoint_activations = true;
+    while (job.tp < tp)
+      if (!move(&job, MORE_TP, tp)) return HK_OK;
+    do {
+      HK_TRY(rank(s, &job, &v, err));
+      keep_faster(v, &best);
+    } while (!(v && v->fits) && move(&job, LESS_MICRO, tp));
+  }
+  if (best) suggest(s, &best->found, 0);
+  return HK_OK;
+}
+
+static hk_status try_smaller_batch(search *s, hk_error *err) {
+  const visit *best = NULL, *v = NULL;
+  hk_job job = *s->job;
+  job.grad_accum = 1;
+  for (; job.micro_batch >= 1 && !best; job.micro_batch /= 2) {
+    HK_TRY(rank(s, &job, &v, err));
+    keep_faster(v, &best);
+  }
+  job.micro_batch = 1;
+  job.checkpoint_activations = true;
+  if (!best) HK_TRY(rank(s, &job, &v, err));
+  if (!best) keep_faster(v, &best);
+  if (best) suggest(s, &best->found, 0);
+  return HK_OK;
+}
+
+/* Twice the GPUs of the node as far as there are, then twice the nodes. */
+static hk_status try_more_gpus(search *s, hk_error *err) {
+  const visit *v = NULL;
+  hk_job job = *s->job;
+  while (!(v && v->fits) && 2 * job.nodes <= MOST_NODES) {
+    if (2 * job.gpus <= (int)s->machine->gpus.value)
+      job.gpus *= 2;
+    else
+      job.nodes *= 2;
+    HK_TRY(rank(s, &job, &v, err));
+  }
+  if (v && v->fits) suggest(s, &v->found, 0);
+  return HK_OK;
+}
+
+hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_job *job,
+                    const hk_plan_settings *settings, const hk_ranking_options *options,
+                    const hk_ranking *ranking, hk_advice *advice, hk_error *err) {
+  *advice = (hk_advice){0};
+  search *s = calloc(1, sizeof *s);
+  if (!s) return hk_fail_memory(err, sizeof *s, "advice");
+  const double first = operations(ranking);
+  *s = (search){.model = model,
+                .machine = machine,
+                .job = job,
+                .settings = settings,
+                .options = options,
+                .ops_per_step = first / job->grad_accum,
+                .budget = first + MOST_OPS,
+                .advice = advice};
+  visit *own = &s->visited[s->n++];
+  *own = (visit){.job = *job, .fits = ranking->n_fit > 0};
+  describe(s, job, settings->overlap, &ranking->forecasts[0], &own->found);
+  hk_status status = HK_OK;
+  if (ranking->n_fit > 0) {
+    status = advise_faster(s, &ranking->forecasts[0], err);
+  } else {
+    status = try_same_batch(s, err);
+    if (status == HK_OK) status = try_smaller_batch(s, err);
+    if (status == HK_OK) status = try_more_gpus(s, err);
+  }
+  free(s);
+  return status;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Advice: which changes of the job make a model fit or train faster, each simulated.
+ *
+ * If the job fits, the search climbs: it simulates the neighbours of the job (activations kept or
+ * recomputed; half or twice the micro-batch, the tensor-parallel degree), all with the same number
+ * of sequences per iteration, moves to the fastest while that gains 2 % or more, and suggests where
+ * it ends. Beyond that it suggests a larger batch, a smaller one if accumulation takes the memory
+ * that state could have, and the overlap of update and backward. If the job does not fit it
+ * suggests the fastest of the same batch that fits, a smaller batch, and the fewest GPUs. */
+#ifndef HK_SIM_ADVICE_H
+#define HK_SIM_ADVICE_H
+
+#include "sim/forecast.h"
+
+#define HK_MOST_ADVICE 5
+
+typedef struct {
+  hk_job job;
+  hk_overlap overlap;
+  char options[128]; /* what to type: "--micro-batch 4 --grad-accum 2" */
+  char schedule[96]; /* title of its best schedule */
+  hk_runtime runtime;
+  double batch; /* sequences per iteration / those of the job */
+  hk_ns iteration_ns;
+  double tokens_per_s;
+  bool at_least; /* a search that was not made can only find a better schedule */
+  double gain;   /* tokens per second / those of the job's best schedule; 0: the job does not fit */
+} hk_alternative;
+
+typedef struct {
+  hk_alternative list[HK_MOST_ADVICE]; /* the first is the most useful */
+  int n;
+  int rankings; /* that were made */
+} hk_advice;
+
+/* `ranking` is that of `job` with these settings and options. Deterministic. */
+hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_job *job,
+                    const hk_plan_settings *settings, const hk_ranking_options *options,
+                    const hk_ranking *ranking, hk_advice *advice, hk_error *err);
+
+/* "--micro-batch 4 --grad-accum 2 (the same batch): 57,886 tokens/s, 1.30 x as fast". Returns
+ * `buffer`; 256 bytes suffice. */
+const char *hk_alternative_text(const hk_alternative *alternative, char *buffer, size_t size);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Advice: what it promises is what a ranking of the suggested job gives, and it finds the changes
+ * that matter: recomputation that memory does not need, accumulation that memory cannot hold. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/advice.h"
+
+typedef struct {
+  hk_model model;
+  hk_machine machine;
+  hk_job job;
+  hk_plan_settings settings;
+  hk_ranking_options options;
+  hk_ranking ranking;
+  hk_advice advice;
+} world;
+
+static void rank_job(const world *w, const hk_job *job, hk_overlap overlap, hk_ranking *ranking) {
+  hk_error err = {0};
+  hk_plan_settings settings = w->settings;
+  settings.overlap = overlap;
+  if (hk_rank(&w->model, &w->machine, job, &settings, &w->options, ranking, &err) != HK_OK)
+    fail_msg("%s", err.message);
+}
+
+static void load(world *w, const char *model, const char *machine, int micro, int accum) {
+  hk_error err = {0};
+  char path[512];
+  memset(w, 0, sizeof *w);
+  snprintf(path, sizeof path, HK_TEST_SHARE "/models/%s.json", model);
+  if (hk_model_load(path, &w->model, &err) != HK_OK) fail_msg("%s", err.message);
+  snprintf(path, sizeof path, HK_TEST_SHARE "/machines/%s.json", machine);
+  if (hk_machine_load(path, &w->machine, &err) != HK_OK) fail_msg("%s", err.message);
+  w->options.fixed = HK_POLICY_OPTIONS_NONE;
+  w->job = (hk_job){.gpus = (int)w->machine.gpus.value,
+                    .nodes = 1,
+                    .tp = 1,
+                    .micro_batch = micro,
+                    .grad_accum = accum,
+                    .seq = 1024,
+                    .checkpoint_activations = true};
+}
+
+static void advise(world *w) {
+  hk_error err = {0};
+  rank_job(w, &w->job, w->settings.overlap, &w->ranking);
+  if (hk_advise(&w->model, &w->machine, &w->job, &w->settings, &w->options, &w->ranking, &w->advice,
+                &err) != HK_OK)
+    fail_msg("%s", err.message);
+}
+
+static void drop(world *w) {
+  hk_ranking_free(&w->ranking);
+  hk_model_free(&w->model);
+  hk_machine_free(&w->machine);
+}
+
+/* Every suggestion, ranked anew, fits and is as fast as was said. */
+static void check_promises(const world *w) {
+  const hk_advice *advice = &w->advice;
+  for (int i = 0; i < advice->n; i++) {
+    const hk_alternative *a = &advice->list[i];
+    hk_ranking again = {0};
+    char text[256];
+    rank_job(w, &a->job, a->overlap, &again);
+    assert_true(again.n_fit > 0);
+    if (a->at_least)
+      assert_true(again.forecasts[0].tokens_per_s >= 0.9999 * a->tokens_per_s);
+    else
+      assert_true(again.forecasts[0].tokens_per_s == a->tokens_per_s);
+    if (w->ranking.n_fit > 0) {
+      assert_true(a->gain >= 1.02);
+      assert_true(fabs(a->gain - a->tokens_per_s / w->ranking.forecasts[0].tokens_per_s) < 1e-9);
+    }
+    assert_non_null(strstr(hk_alternative_text(a, text, sizeof text), a->options));
+    hk_ranking_free(&again);
+  }
+}
+
+/* Memory has room for the activations, so recomputing them costs a third of the computation. */
+static void test_recomputation(void **state) {
+  (void)state;
+  world w;
+  load(&w, "qwen2.5-7b", "h200-node-16c", 1, 4);
+  advise(&w);
+  assert_true(w.advice.n > 0);
+  const hk_alternative *first = &w.advice.list[0];
+  assert_non_null(strstr(first->options, "--checkpoint-activations no"));
+  assert_true(first->batch == 1 && first->gain > 1.2);
+  assert_int_equal(first->job.micro_batch * first->job.grad_accum, 4);
+  check_promises(&w);
+  drop(&w);
+}
+
+/* More micro-steps than GPU memory can accumulate for: fewer, before more GPUs. */
+static void test_accumulation(void **state) {
+  (void)state;
+  world w;
+  load(&w, "llama-3-8b", "workstation-rtx4090-ddr5", 1, 8);
+  advise(&w);
+  if (w.ranking.n_fit > 0) { /* gradients accumulate elsewhere */
+    check_promises(&w);
+    drop(&w);
+    return;
+  }
+  assert_true(w.advice.n >= 1);
+  bool fewer = false;
+  for (int i = 0; i < w.advice.n; i++) {
+    if (strstr(w.advice.list[i].options, "--nodes")) break;
+    fewer = fewer || strcmp(w.advice.list[i].options, "--grad-accum 1") == 0;
+  }
+  assert_true(fewer);
+  check_promises(&w);
+  drop(&w);
+}
+
+/* State that GPUs cannot hold together: tensor parallelism does not help host memory, nodes do. */
+static void test_more_gpus(void **state) {
+  (void)state;
+  world w;
+  load(&w, "llama-2-13b", "workstation-rtx4090-ddr5", 1, 1);
+  advise(&w);
+  assert_int_equal(w.ranking.n_fit, 0);
+  assert_int_equal(w.advice.n, 1);
+  assert_int_equal(strncmp(w.advice.list[0].options, "--nodes ", 8), 0);
+  assert_true(w.advice.list[0].gain == 0);
+  check_promises(&w);
+  /* The sentence takes the place of the estimate that was not simulated. */
+  hk_ranking_set_advice(&w.ranking, "try this");
+  assert_non_null(strstr(w.ranking.reason, "; try this"));
+  assert_string_equal(w.ranking.forecasts[0].advice, "try this");
+  drop(&w);
+}
+
+static void test_batch(void **state) {
+  (void)state;
+  world w;
+  load(&w, "llama-2-7b", "polaris-a100-4x40gb", 1, 1);
+  w.settings.gpu_state = &(hk_bytes){0}; /* all state on the host: an update takes long */
+  advise(&w);
+  bool larger = false, overlap = false;
+  for (int i = 0; i < w.advice.n; i++) {
+    larger = larger || w.advice.list[i].batch > 1;
+    overlap = overlap || w.advice.list[i].overlap == HK_OVERLAP_BOTH;
+  }
+  assert_true(larger && overlap);
+  assert_true(w.advice.rankings > 3 && w.advice.rankings < 26);
+  check_promises(&w);
+  drop(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_recomputation),
+      cmocka_unit_test(test_accumulation),
+      cmocka_unit_test(test_more_gpus),
+      cmocka_unit_test(test_batch),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
