@@ -114,6 +114,8 @@
     "memory domains of the node (default: one a socket)")                                          \
   X(WITHOUT, "without", 0, TEXT, without, "MACHINE", 0, 0,                                         \
     "transfer nothing from this machine, to test the transfer on it")                              \
+  X(DESCRIPTION, "description", 0, TEXT, description, "TEXT", 0, 0,                                \
+    "one line about the new profile (default: its parts)")                                         \
   X(STORE, "store", 0, FLAG, store, NULL, 0, 0, "store the new profile")                           \
   X(DISK, "disk", 0, TEXT, disk, "FOLDER", 0, 0,                                                   \
     "also measure a disk: read and write a file in this folder")                                   \
@@ -194,7 +196,7 @@ typedef struct {
   double max_norm;                      /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name, *disk;
-  const char *gpu, *pcie, *dram, *cpu, *nvlink, *network, *without;
+  const char *gpu, *pcie, *dram, *cpu, *nvlink, *network, *without, *description;
   int64_t cores, numa;       /* 0: not given */
   double budget, target;     /* 0: not given; target in % */
   int64_t memory;            /* 0: not given */

@@ -16,6 +16,7 @@
 
 static hk_parts_request request_of(const hk_args *args) {
   return (hk_parts_request){.name = args->operands[0],
+                            .description = args->description,
                             .gpu = args->gpu,
                             .gpus = (int)args->gpus,
                             .pcie = args->pcie,
@@ -200,9 +201,9 @@ const hk_command hk_command_machine_new = {
     .output = "write the profile to a file",
     .options = HK_OPTION(GPU) | HK_OPTION(GPUS) | HK_OPTION(PCIE) | HK_OPTION(DRAM) |
                HK_OPTION(CPU) | HK_OPTION(CORES) | HK_OPTION(MEMORY) | HK_OPTION(NVLINK) |
-               HK_OPTION(NETWORK) | HK_OPTION(NUMA) | HK_OPTION(WITHOUT) | HK_OPTION(STORE) |
-               HK_OPTION(REPLACE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) |
-               HK_OPTION(QUIET),
+               HK_OPTION(NETWORK) | HK_OPTION(NUMA) | HK_OPTION(DESCRIPTION) | HK_OPTION(WITHOUT) |
+               HK_OPTION(STORE) | HK_OPTION(REPLACE) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
+               HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = new_machine,

@@ -16,9 +16,9 @@ value() {
 # -- simulate: the change is told, what follows with --explain and in JSON ---------------------
 
 ok simulate "${small[@]}" --set pcie.h2d*=2
-prints '^machine changed: pcie\.h2d_bytes_per_s 50 GB/s \(was 25 GB/s\); 7 other quantities'
+prints '^machine changed: pcie\.h2d_bytes_per_s 55\.26 GB/s \(was 27\.63 GB/s\); 9 other'
 ok simulate "${small[@]}" --set pcie.h2d*=2 --explain --wide
-prints '^pcie\.duplex_bytes_per_s +45 GB/s +90 GB/s +2 x, follows pcie\.h2d_bytes_per_s$'
+prints '^pcie\.duplex_bytes_per_s +49\.6[0-9]* GB/s +99\.[0-9]* GB/s +2 x, follows pcie\.h2d_bytes_per_s$'
 ok simulate "${small[@]}" --set dram*=2 --set gpu.launch=1us --json
 cp out doubled
 [ "$(value doubled '[c["value"] for c in d["machine_changes"] if c["quantity"] == "gpu.launch_ns"]')" \
@@ -35,9 +35,11 @@ cp out planned
 ok simulate plan.json --json
 [ "$(value planned 'd["schedules"][0]["iteration_ms"]')" = "$(value out 'd["iteration_ms"]')" ] ||
   fail "a plan under --set is simulated on another machine"
+ok machine show workstation-rtx4090-ddr5 --json
+profile=$(value out 'd["quantities"]["dram.bytes_per_s"]["value"]')
 ok simulate plan.json --set dram*=2 --json # twice as fast again
 [ "$(value out '[c["before"] for c in d["machine_changes"] if c["quantity"] == "dram.bytes_per_s"]')" \
-  = '[77000000000]' ] || fail "the profile's value before the first --set is lost"
+  = "[$profile]" ] || fail "the profile's value before the first --set is lost"
 ok simulate plan.json --machine workstation-rtx4090-ddr5 --json
 ! grep -q machine_changes out || fail "--machine does not replace the changed machine"
 

@@ -12,7 +12,7 @@
 # golden_config imports torch, which is installed while the sanitizers' tests run. golden_cli_help
 # runs the example of `hocket fit`. unit_hardening checks flags that only the release
 # build has.
-set(NEEDS_RELEASE golden_cli_help golden_config golden_fit golden_published golden_ranking golden_readme unit_fit
+set(NEEDS_RELEASE golden_cli_help golden_config golden_fit golden_parts golden_published golden_ranking golden_readme unit_fit
                   unit_hardening unit_profile_fit unit_profile_nodes)
 # These look for wrong use of memory after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_faults)

@@ -114,7 +114,8 @@ static void put(maker *m, const char *key, double value, hk_origin origin, doubl
   vsnprintf(source, sizeof source, format, args);
   va_end(args);
   cJSON *object = m->ok ? cJSON_AddObjectToObject(m->list, key) : NULL;
-  m->ok = object && cJSON_AddNumberToObject(object, "value", rounded(value)) &&
+  const bool exact = strncmp(key, "node.", 5) == 0; /* as stated */
+  m->ok = object && cJSON_AddNumberToObject(object, "value", exact ? value : rounded(value)) &&
           cJSON_AddStringToObject(object, "origin", hk_origin_name(origin)) &&
           cJSON_AddStringToObject(object, "source", source) &&
           (!(error > 0) || value == 0 || cJSON_AddNumberToObject(object, "error", rounded(error)));
@@ -271,10 +272,9 @@ static void put_node(maker *m) {
   put(m, "node.gpus", n->gpus, stated, 0, "%d x %s", n->gpus, n->gpu);
   put(m, "node.cores", n->cores, stated, 0, "%s", n->cpu.text);
   put(m, "node.memory_bytes", n->memory.value, stated, 0, "%s", n->memory.text);
-  put(m, "node.reserved_bytes", fmin(12e9 + 2.5e9 * n->gpus, n->memory.value / 4),
+  put(m, "node.reserved_bytes", floor(fmin(5e9 + 3e9 * n->gpus, 0.15 * n->memory.value)),
       HK_ORIGIN_DEFAULT, 0,
-      "hocket's guess: 12 GB for system and framework, 2.5 GB for each GPU's process, at most a "
-      "quarter");
+      "hocket's guess: 5 GB for the system, 3 GB for each GPU's process, at most 15 %%");
   if (n->multiprocessors > 0)
     put(m, "gpu.collective_share", fmin(1, 24 / n->multiprocessors), HK_ORIGIN_DEFAULT, 0.3,
         "hocket's guess: 24 channels of NCCL, one multiprocessor each, of %g", n->multiprocessors);
