@@ -76,7 +76,12 @@
   X(BACKEND, "backend", 0, CHOICE, backend, "cuda|host", 0, 0,                                     \
     "cuda: a GPU (default); host: a device made of host memory and threads")                       \
   X(DEVICE, "device", 0, WHOLE, device, "N", 0, 63, "index of the GPU (default 0)")                \
-  X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6, "optimizer steps (default: run 10, validate 7)") \
+  X(PRICE, "price", 0, TEXT, price, "N/h|N/gpu/h", 0, 0,                                           \
+    "price of a node, or of a GPU, per hour: adds the cost of a million tokens")                   \
+  X(TOKENS, "tokens", 0, COUNT, tokens, "N", 1, 1e15,                                              \
+    "length of the run, with k, M or G: adds its time, and with --price its cost")                 \
+  X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6,                                                  \
+    "optimizer steps (default: run 10, validate 7; plan: length of the run, as --tokens)")         \
   X(SEED, "seed", 0, WHOLE, seed, "N", 0, 1e15,                                                    \
     "seed of generated values and random orders (default 0)")                                      \
   X(MAX_NORM, "max-norm", 0, REAL, max_norm, "X", 0, 1e30,                                         \
@@ -192,6 +197,8 @@ typedef struct {
   int state;                            /* an hk_optimizer */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
+  const char *price;                    /* NULL: not given */
+  int64_t tokens;                       /* 0: not given */
   int64_t checkpoint_every;             /* 0: not given */
   double max_norm;                      /* 0: no clipping */
   const char *timeline, *checkpoint_file;

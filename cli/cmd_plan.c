@@ -7,8 +7,10 @@
 #include "cli/emit.h"
 #include "cli/emit_config.h"
 #include "cli/explain.h"
+#include "cli/price.h"
 #include "cli/report.h"
 #include "cli/report_state.h"
+#include "cli/report_uncertainty.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
@@ -19,32 +21,41 @@
 typedef struct {
   hk_setup setup;
   hk_ranking ranking;
+  hk_uncertainty uncertainty; /* empty if nothing fits */
+  hk_price price;
   hk_yours yours;
   hk_emission emission;
   hk_advice advice; /* empty with --quiet */
 } hk_planning;
 
+/* NULL: not evaluated. */
+static const hk_row_error *error_of(const hk_planning *p, size_t row) {
+  return row < p->uncertainty.n ? &p->uncertainty.rows[row] : NULL;
+}
+
 /* -- Text ------------------------------------------------------------------------------------ */
 
 /* The answer in one line: schedule, iteration time, update time / lower bound, busiest resource. */
-static void print_answer(const hk_ranking *ranking) {
+static void print_answer(const hk_planning *p) {
+  const hk_ranking *ranking = &p->ranking;
   const hk_forecast *best = &ranking->forecasts[0];
-  char title[96], ratio[48] = "";
+  char title[96], time[64], ratio[48] = "";
   if (ranking->n_fit == 0) {
     hk_print_text(0, 0, "%s", ranking->reason);
     return;
   }
   if (hk_report_bound_ratio(best) > 0)
     snprintf(ratio, sizeof ratio, ", %.2f x bound", hk_report_bound_ratio(best));
-  hk_print_text(0, 2, "%s%s fits: %.1f ms/iteration%s, %s %.0f %% busy",
+  hk_print_text(0, 2, "%s%s fits: %s ms/iteration%s, %s %.0f %% busy",
                 hk_forecast_title(best, title, sizeof title),
                 best->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "",
-                hk_ms(best->iteration_ns), ratio, hk_resource_name(best->limiter),
-                100 * best->limiter_utilization);
+                hk_format_ms(best->iteration_ns, &error_of(p, 0)->iteration, time, sizeof time),
+                ratio, hk_resource_name(best->limiter), 100 * best->limiter_utilization);
 }
 
 /* The reasons for the answer, memory, throughput, lower bound. */
-static void print_why(const hk_ranking *ranking) {
+static void print_why(const hk_planning *p, bool quiet) {
+  const hk_ranking *ranking = &p->ranking;
   const hk_forecast *best = &ranking->forecasts[0];
   const hk_memory_report *memory = &best->result.memory;
   if (ranking->n_fit > 0) {
@@ -52,6 +63,8 @@ static void print_why(const hk_ranking *ranking) {
     hk_print_text(0, 0, "%.0f tokens/s; GPU memory %.1f of %.1f GiB, host memory %.1f of %.1f GiB",
                   best->tokens_per_s, hk_gib(memory->peak), hk_gib(memory->capacity),
                   hk_gib(memory->host_peak), hk_gib(memory->host_capacity));
+    hk_price_print(&p->price, best);
+    if (!quiet) hk_report_uncertainty(&p->uncertainty);
   }
   hk_report_bound_line(&best->physical);
 }
@@ -67,9 +80,10 @@ static void limiter_cell(hk_table *table, const hk_forecast *forecast) {
   hk_table_cell(table, "%.0f %%", 100 * forecast->limiter_utilization);
 }
 
-/* A row of the table of schedules that fit. "*": stock DeepSpeed runs it. */
-static void forecast_row(hk_table *table, const char *rank, const hk_forecast *forecast) {
-  char title[96];
+/* A row of the table of schedules that fit. "*": stock DeepSpeed runs it. `row` may be NULL. */
+static void forecast_row(hk_table *table, const char *rank, const hk_forecast *forecast,
+                         const hk_row_error *row, const hk_price *price) {
+  char title[96], half[64], cost[48];
   const bool stock = hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &forecast->plan);
   hk_table_row(table);
   hk_table_cell(table, "%s", rank);
@@ -79,12 +93,24 @@ static void forecast_row(hk_table *table, const char *rank, const hk_forecast *f
   hk_table_cell(table, "%.1f", hk_ms(forecast->backward_ns));
   hk_table_cell(table, "%.1f", hk_ms(forecast->update_ns));
   hk_table_cell(table, "%.1f", hk_ms(forecast->iteration_ns));
+  hk_table_cell(table, "%s", hk_format_half_ms(row ? &row->iteration : NULL, half, sizeof half));
   hk_table_cell(table, "%.0f", forecast->tokens_per_s);
   hk_table_cell(table, "%.2f", forecast->update_params_per_s / 1e9);
   hk_table_cell(table, "%.2f", hk_report_bound_ratio(forecast));
   hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.peak));
   hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.host_peak));
   limiter_cell(table, forecast);
+  if (price->per_hour > 0)
+    hk_table_cell(table, "%s",
+                  hk_format_cost(1e6 * hk_price_per_token(price, forecast), cost, sizeof cost));
+}
+
+/* "3=": tied with others, see sim/uncertainty.h. */
+static const char *tell_rank(const hk_planning *p, size_t row, char *buffer, size_t size) {
+  const hk_row_error *error = error_of(p, row);
+  snprintf(buffer, size, "%d%s", error ? error->rank : (int)row + 1,
+           error && error->tied ? "=" : "");
+  return buffer;
 }
 
 static hk_status print_fitting(const hk_planning *p, hk_error *err) {
@@ -96,21 +122,25 @@ static hk_status print_fitting(const hk_planning *p, hk_error *err) {
                                       {"backward ms", HK_RIGHT | HK_SPARE(7)},
                                       {"update ms", HK_RIGHT},
                                       {"iter ms", HK_RIGHT},
+                                      {"+- ms", HK_RIGHT},
                                       {"tokens/s", HK_RIGHT | HK_SPARE(6)},
                                       {"Gparam/s", HK_RIGHT | HK_SPARE(9)},
                                       {"x bound", HK_RIGHT | HK_SPARE(2)},
                                       {"GPU GiB", HK_RIGHT | HK_SPARE(4)},
                                       {"host GiB", HK_RIGHT | HK_SPARE(5)},
                                       {"limited by", HK_LEFT | HK_SPARE(1)},
-                                      {"busy", HK_RIGHT | HK_SPARE(3)}};
+                                      {"busy", HK_RIGHT | HK_SPARE(3)},
+                                      {"cost/Mtok", HK_RIGHT}};
   hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof columns[0]);
+  /* Without a price the last column is left out. */
+  const size_t n = sizeof columns / sizeof columns[0];
+  hk_table_begin(&table, columns, p->price.per_hour > 0 ? n : n - 1);
   if (p->yours.path && p->yours.forecast.feasible)
-    forecast_row(&table, "yours", &p->yours.forecast);
+    forecast_row(&table, "yours", &p->yours.forecast, NULL, &p->price);
   for (size_t i = 0; i < ranking->n_fit; i++) {
     char rank[24];
-    snprintf(rank, sizeof rank, "%zu", i + 1);
-    forecast_row(&table, rank, &ranking->forecasts[i]);
+    forecast_row(&table, tell_rank(p, i, rank, sizeof rank), &ranking->forecasts[i], error_of(p, i),
+                 &p->price);
   }
   HK_TRY(hk_table_print(&table, err));
   if (hk_best_stock(ranking, HK_FRAMEWORK_DEEPSPEED))
@@ -150,11 +180,11 @@ static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
 static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error *err) {
   const hk_setup *setup = &p->setup;
   const hk_ranking *ranking = &p->ranking;
-  print_answer(ranking);
+  print_answer(p);
   putchar('\n');
   hk_report_heading(&setup->model, &setup->machine, &setup->job);
   if (!args->explain) hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, false);
-  print_why(ranking);
+  print_why(p, args->quiet);
   if (ranking->n_fit > 0) print_advice(&p->advice);
   hk_yours_print(&p->yours, ranking, args->quiet);
   if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
@@ -216,7 +246,12 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
     hk_put_bool(element, "stock_deepspeed",
                 hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &ranking->forecasts[i].plan), ok);
     HK_TRY(hk_report_json(&ranking->forecasts[i], &setup->machine, element, err));
+    hk_report_row_error_json(&p->uncertainty, error_of(p, i), &ranking->forecasts[i], true, element,
+                             ok);
+    if (ranking->forecasts[i].feasible)
+      hk_price_json(&p->price, &ranking->forecasts[i], element, ok);
   }
+  if (ranking->n_fit > 0) hk_report_uncertainty_json(&p->uncertainty, root, ok);
   HK_TRY(hk_yours_json(&p->yours, &setup->machine, root, ok, err));
   hk_emission_json(&p->emission, root, ok);
   if (ranking->simulations > 0) {
@@ -307,7 +342,11 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
   HK_TRY(hk_yours_read(args, &p->yours, err));
   HK_TRY(hk_setup_load(args, &p->setup, err));
   HK_TRY(hk_yours_simulate(args, &p->setup, &p->yours, err));
+  HK_TRY(hk_price_make(args, "", &p->setup.job, &p->price, err));
   HK_TRY(rank(args, p, err));
+  if (p->ranking.n_fit > 0 && !hk_emit_instead(args->output))
+    HK_TRY(hk_uncertainty_make(p->ranking.forecasts, p->ranking.n_fit, &p->setup.machine,
+                               &p->uncertainty, err));
   return hk_emission_make(args, &p->setup, &p->ranking, &p->emission, err);
 }
 
@@ -318,6 +357,7 @@ static hk_status run(const hk_args *given, hk_error *err) {
   if (status == HK_OK) status = answer(&args, &p, err);
   hk_emission_free(&p.emission);
   hk_yours_free(&p.yours);
+  hk_uncertainty_free(&p.uncertainty);
   hk_ranking_free(&p.ranking);
   hk_setup_free(&p.setup);
   return status;
@@ -332,7 +372,9 @@ const hk_command hk_command_plan = {
         "is the answer: the best schedule, its time per iteration, its update time in\n"
         "multiples of the lower bound, and the busiest resource. A table ranks the\n"
         "schedules by iteration time; a second one lists those that do not fit (--wide\n"
-        "adds the reasons).\n"
+        "adds the reasons). Column '+- ms' is half of the 95 % interval that the errors of\n"
+        "the machine's quantities give; schedules that it does not separate share a rank\n"
+        "(1=).\n"
         "With --overlap it also searches some 64 plans that keep the state of the first\n"
         "blocks on the GPU or update some parameters before the gradient norm is known.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
@@ -343,7 +385,8 @@ const hk_command hk_command_plan = {
     .output = "write the best schedule as a plan file, or what --emit writes ('-': to stdout)",
     .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) |
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
-               HK_OPTION(FROM) | HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM),
+               HK_OPTION(FROM) | HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM) |
+               HK_OPTION(PRICE) | HK_OPTION(TOKENS) | HK_OPTION(STEPS),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,

@@ -3,6 +3,7 @@
 #include "cli/screen.h"
 
 #include <errno.h>
+#include <langinfo.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -32,6 +33,10 @@ size_t hk_screen_width(void) {
 
 bool hk_screen_failed(void) {
   return has_failed;
+}
+
+const char *hk_plus_minus(void) {
+  return strcmp(nl_langinfo(CODESET), "UTF-8") == 0 ? "\u00b1" : "+-";
 }
 
 /* -- Text -------------------------------------------------------------------------------------- */

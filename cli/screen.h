@@ -19,6 +19,9 @@ void hk_screen_wide(bool wide);
 /* Line width in columns: the terminal's if stdout is one, else 80; SIZE_MAX with --wide. */
 size_t hk_screen_width(void);
 
+/* The sign of an interval, U+00B1, or "+-" if the locale has no such character. */
+const char *hk_plus_minus(void);
+
 /* Width in columns of the first `bytes` bytes of `text`, or of all of it if it is shorter. */
 size_t hk_text_width(const char *text, size_t bytes);
 /* Number of bytes of `text` that are put on a line of `width` columns: up to the last space that

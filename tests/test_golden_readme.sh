@@ -6,6 +6,7 @@
 # "hocket ..." must be in that command's help. And each link to a file must lead to one.
 # Usage: test_golden_readme.sh HOCKET [PAGE]...     the pages default to those of this repository
 set -u
+export LC_ALL=C.UTF-8 # pages have the sign of an interval
 hocket=$(realpath "$1")
 root=$(realpath "$(dirname "$0")/..")
 shift

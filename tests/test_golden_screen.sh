@@ -4,6 +4,7 @@
 # Usage: test_golden_screen.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
+export LC_ALL=C # the sign of an interval is then +-
 
 # fits WIDTH WHAT: every line of `out` has at most so many columns, and there are some.
 fits() {
@@ -42,10 +43,10 @@ done
 
 # The answer is in the first line: which, how fast, does it fit, how far from the limit, why.
 ok plan $seven
-head -n 1 out | grep -qxE "gpu-only fits: [0-9.]+ ms/iteration, [0-9.]+ x bound, [a-z0-9_]+ [0-9]+ % busy" ||
+head -n 1 out | grep -qxE "gpu-only fits: [0-9.]+ \+- [0-9.]+ ms/iteration, [0-9.]+ x bound, [a-z0-9_]+ [0-9]+ % busy" ||
   fail "plan: begins with '$(head -n 1 out)'"
 ok plan $seven --seq 4096 --micro-batch 16 --policy interleave --ratio 0.8
-head -n 1 out | grep -qxE "interleave k=[0-9] r=0\.80 fits: [0-9.]+ ms/iteration, .* busy" ||
+head -n 1 out | grep -qxE "interleave k=[0-9] r=0\.80 fits: [0-9.]+ \+- [0-9.]+ ms/iteration, .* [0-9]+ %( busy)?" ||
   fail "plan: begins with '$(head -n 1 out)'"
 "$hocket" plan --model llama-3-70b --machine polaris-a100-4x40gb >out 2>err
 head -n 1 out | grep -q "^does not fit: host memory: " || fail "plan: '$(head -n 1 out)'"
@@ -53,10 +54,10 @@ fits 80 "a plan that does not fit"
 
 # Columns that are left out are named; --wide has them, a row a line.
 ok plan $seven
-prints "^\(--wide also shows: forward ms, backward ms, tokens/s, Gparam/s, GPU GiB, host$"
-prints "^GiB, busy\)$"
+prints "^\(--wide also shows: forward ms, backward ms, tokens/s, Gparam/s, x bound, GPU$"
+prints "^GiB, host GiB, busy\)$"
 ok plan $seven --wide
-prints "^rank .* forward ms  backward ms  update ms  iter ms  tokens/s  Gparam/s  x bound  GPU GiB"
+prints "^rank .* forward ms  backward ms  update ms  iter ms  \+- ms  tokens/s  Gparam/s  x bound  GPU GiB"
 ! grep -q "also shows" out || fail "plan --wide leaves columns out"
 ok machine list --wide
 prints "^made-up-node +2 +import +2026-11-20 +1\.5 % +Two GPUs that nobody has.*for tests$"

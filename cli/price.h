@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* What training costs: --price, --tokens and --steps. Costs are in the currency of the price. */
+#ifndef HK_CLI_PRICE_H
+#define HK_CLI_PRICE_H
+
+#include <cjson/cJSON.h>
+
+#include "cli/args.h"
+#include "sim/forecast.h"
+
+typedef struct {
+  double per_hour; /* of the whole job; 0: no price is given */
+  double tokens;   /* of the run; 0: not given */
+} hk_price;
+
+/* Whether `text` is a price: a number, then "/h" or "/node/h" (of a node) or "/gpu/h". `per_gpu`:
+ * out. */
+bool hk_price_parse(const char *text, double *amount, bool *per_gpu);
+
+/* Splits "NAME=PRICE" into the name of a machine and a price. Without a price at the end `name` is
+ * the whole text and *price is "". HK_INPUT: the name is too long. */
+hk_status hk_price_split(const char *machine, char *name, size_t size, const char **price,
+                         hk_error *err);
+
+/* The price of a job. `price`: of its machine, "" for --price. `tokens_per_step`: of an iteration,
+ * for --steps. HK_INPUT: not a price; both --tokens and --steps. */
+hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *job, hk_price *out,
+                        hk_error *err);
+
+double hk_price_per_token(const hk_price *price, const hk_forecast *forecast);
+
+/* "0.412": four digits, with groups of thousands. Returns `buffer`; 48 bytes are enough. */
+const char *hk_format_cost(double cost, char *buffer, size_t size);
+
+/* "costs 0.412 per million tokens at 98 per hour; 15,000,000,000 tokens: 6,180 in 63.1 hours".
+ * Prints nothing without a price and a length of the run. */
+void hk_price_print(const hk_price *price, const hk_forecast *forecast);
+/* Adds "cost" to the object of a forecast; nothing without a price and a length. `low` and `high`:
+ * of the iteration's time, in ns. */
+void hk_price_json(const hk_price *price, const hk_forecast *forecast, cJSON *object, bool *ok);
+
+#endif

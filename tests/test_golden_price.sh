@@ -1,0 +1,95 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Intervals and prices of `plan`: what is printed, what is in the JSON, and mistakes.
+# Usage: test_golden_price.sh HOCKET
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+export LC_ALL=C # the sign of an interval is then +-
+
+seven="--model llama-2-7b --machine polaris-a100-4x40gb"
+
+# number KEY: the first value of the key in `out`.
+number() {
+  sed -nE "s/^[[:space:]]*\"$1\":[[:space:]]*([0-9.eE+-]+),?$/\1/p" out | head -n 1
+}
+# near A B: equal to 1e-9.
+near() {
+  awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(b != 0 && d * d <= 1e-18 * b * b) }'
+}
+
+# -- Intervals ------------------------------------------------------------------------------------
+
+ok plan $seven
+head -n 1 out | grep -qE "fits: [0-9.]+ \+- [0-9.]+ ms/iteration" || fail "plan: '$(head -n 1 out)'"
+prints "^rank .* iter ms +\+- ms"
+prints "^ +1=? +gpu-only +hocket .* \+-[0-9.]+ "
+prints "^\+-: half of the 95 % interval"
+prints "gpu.backward_efficiency \(fitted\) [0-9.]+ %"
+LC_ALL=C.UTF-8 ok plan $seven
+prints "fits: [0-9.]+ ± [0-9.]+ ms/iteration"
+ok plan $seven --quiet
+! grep -q "half of the" out || fail "--quiet prints the note"
+
+ok plan $seven --json
+for key in rank iteration_error_pct fwd_low_ms update_high_ms low_tokens_per_s level_pct draws \
+  stated scatter effect_pct; do
+  [[ $(number $key) ]] || fail "plan --json: no $key"
+done
+awk -v low="$(number iteration_low_ms)" -v ms="$(number iteration_ms)" \
+  -v high="$(number iteration_high_ms)" 'BEGIN { exit !(0 < low && low < ms && ms < high) }' ||
+  fail "the interval does not hold the time"
+grep -q '"tied":' out || fail "plan --json: no tied"
+cp out first
+ok plan $seven --json
+cmp -s out first || fail "the interval is not the same twice"
+
+# A profile that states an error of everything that matters needs no scatter; one of measured
+# quantities without errors has no interval.
+"$hocket" machine show polaris-a100-4x40gb --json |
+  sed -e 's/"origin":[[:space:]]*"[a-z ]*"/"origin": "measured"/' \
+    -e 's/^\([[:space:]]*\)"standard_error":.*/\1"x": 0,/' >unknown.json
+sed 's/^\([[:space:]]*\)"origin":.*/\1"origin": "measured", "error": 0.02,/' unknown.json >stated.json
+ok plan --model llama-2-7b --machine unknown.json
+prints "^gpu-only fits: [0-9.]+ ms/iteration"
+prints "^interval unknown: the profile states no errors; the time depends on"
+ok plan --model llama-2-7b --machine unknown.json --json
+grep -q '"uncertainty":[[:space:]]*null' out || fail "unknown interval: not null"
+ok plan --model llama-2-7b --machine stated.json
+prints "^\+-: half of the 95 % interval .*\([0-9]+ as$"
+! grep -q "scatter" out || fail "stated errors: $(grep scatter out)"
+
+# -- Prices ---------------------------------------------------------------------------------------
+
+# 10 an hour for the node: 10 / 3600 / tokens/s x 10^6 for a million tokens.
+ok plan $seven --price 2.5/gpu/h --tokens 3G --json
+tokens=$(number tokens_per_s)
+near "$(number cost_per_million_tokens)" "$(awk -v t="$tokens" 'BEGIN { printf "%.15g", 10 / 3600 / t * 1e6 }')" ||
+  fail "cost of a million tokens: $(number cost_per_million_tokens) at $tokens tokens/s"
+near "$(number run_cost)" "$(awk -v c="$(number cost_per_million_tokens)" 'BEGIN { printf "%.15g", c * 3000 }')" ||
+  fail "cost of the run: $(number run_cost)"
+near "$(number run_hours)" "$(awk -v t="$tokens" 'BEGIN { printf "%.15g", 3e9 / t / 3600 }')" ||
+  fail "hours of the run: $(number run_hours)"
+cp out gpu.json
+ok plan $seven --price 10/h --tokens 3G --json
+cmp -s out gpu.json || fail "10/h is not 4 x 2.5/gpu/h"
+ok plan $seven --price 5/node/h --nodes 2 --steps 100 --json
+near "$(number price_per_hour)" 10 || fail "two nodes: $(number price_per_hour) an hour"
+near "$(number run_tokens)" 1638400 || fail "100 steps of 8 x 2048: $(number run_tokens) tokens"
+ok plan $seven --price 10/h --tokens 3G
+prints "^costs 0\.[0-9]+ per million tokens at 10\.00 per hour; 3,000,000,000 tokens take"
+prints "^rank .*cost/Mtok$"
+awk 'length > 80 { exit 1 }' out || fail "wider than 80"
+ok plan $seven --tokens 3G
+prints "^3,000,000,000 tokens take [0-9.]+ (hours|days)$"
+! grep -q "cost" out || fail "a cost without a price"
+
+# -- Mistakes -------------------------------------------------------------------------------------
+
+for price in 2.5 2.5/ 2.5/d -1/h 0/h 1e3/h nan/h inf/h /h "2.5 /h" 2.5/h/gpu; do
+  expect 2 "option '--price': expected a price such as 2.5/h \(of a node\) or 2.5/gpu/h, got" \
+    plan $seven --price="$price"
+done
+expect 2 "--tokens and --steps both" plan $seven --tokens 1G --steps 10
+expect 2 "option '--tokens': expected a whole number" plan $seven --tokens 0
+
+finish "intervals and prices"
