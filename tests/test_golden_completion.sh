@@ -79,9 +79,9 @@ completes "--tensors" "$hocket" model show gpt2 --te
 completes "diff delete" "$hocket" machine d
 completes "hocket deepspeed" "$hocket" plan --runtime ""
 completes "interleave" "$hocket" simulate --policy int
-completes "gpt2" "$hocket" plan --model gpt
-completes "polaris-a100-4x40gb" "$hocket" simulate --machine pol
-completes "jlse-h100-4x80gb" "$hocket" machine show jl
+completes "dos-8.3b" "$hocket" plan --model dos-8.
+completes "polaris-a100-4x40gb" "$hocket" simulate --machine polaris-a100-4x4
+completes "jlse-h100-4x80gb" "$hocket" machine show jlse-h100-4x8
 completes "--completion" "$hocket" help --c
 completes "bash zsh fish" "$hocket" help --completion ""
 completes "" "$hocket" plan --tp ""
