@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,30 @@ static hk_status read_count(const hk_option *option, const char *text, int64_t *
 }
 
 /* "8k" is 8192. */
+/* "7G", "6.7G", "6.7B", "125M". Digits and point only: no sign, no exponent. */
+static hk_status read_amount(const hk_option *option, const char *text, int64_t *out,
+                             hk_error *err) {
+  const size_t digits = strspn(text, "0123456789.");
+  const char suffix = text[digits];
+  char *end = NULL;
+  const double value = digits > 0 ? strtod(text, &end) : 0;
+  const double factor = suffix == 'k'                    ? 1e3
+                        : suffix == 'M'                  ? 1e6
+                        : suffix == 'G' || suffix == 'B' ? 1e9
+                                                         : 1;
+  const double amount = round(value * factor);
+  const bool complete = end == text + digits && (suffix == '\0' || (factor > 1 && !end[1]));
+  const bool whole = fabs(amount - value * factor) < 1e-6;
+  if (complete && whole && amount >= option->least && amount <= option->most) {
+    *out = (int64_t)amount;
+    return HK_OK;
+  }
+  return hk_fail(
+      err, HK_INPUT,
+      "option '--%s': expected a number from %.0f to %.0f, such as 125M or 6.7G, got '%s'",
+      option->name, option->least, option->most, text);
+}
+
 static hk_status read_tokens(const hk_option *option, const char *text, int64_t *out,
                              hk_error *err) {
   char *end = NULL;
@@ -142,6 +167,8 @@ static hk_status read_value(const hk_option *option, const char *text, hk_args *
       return read_whole(option, text, field, err);
     case HK_COUNT:
       return read_count(option, text, field, err);
+    case HK_AMOUNT:
+      return read_amount(option, text, field, err);
     case HK_TOKENS:
       return read_tokens(option, text, field, err);
     case HK_REAL:
@@ -284,6 +311,7 @@ static void format_value(const hk_option *option, const hk_args *args, char *out
       return;
     case HK_WHOLE:
     case HK_COUNT:
+    case HK_AMOUNT:
     case HK_TOKENS:
     case HK_STRIDE:
       if (option->kind == HK_STRIDE && *(const int64_t *)field == HK_STRIDE_AUTO)

@@ -17,6 +17,7 @@
  *   TEXT    the text as typed
  *   WHOLE   a whole number
  *   COUNT   a whole number; a suffix k, M or G multiplies by 10^3, 10^6 or 10^9
+ *   AMOUNT  the same, and a number with a suffix may have a decimal point: 6.7G; B is G
  *   TOKENS  a whole number; a suffix k multiplies by 1024
  *   REAL    a number
  *   CHOICE  one of the words in the value column, stored as its index
@@ -25,6 +26,14 @@
 #define HK_CLI_OPTIONS(X)                                                                          \
   X(MODEL, "model", 0, TEXT, model, "NAME|FILE", 0, 0,                                             \
     "a preset ('hocket model list'), a config.json or its folder, or a model document")            \
+  X(PARAMS, "params", 0, AMOUNT, params, "N", 1e5, 1e14,                                           \
+    "instead of --model: a model of so many parameters (7G), shaped like Llama; needs --layers "   \
+    "and --hidden")                                                                                \
+  X(LAYERS, "layers", 0, WHOLE, layers, "N", 1, 10000, "its layers")                               \
+  X(HIDDEN, "hidden", 0, WHOLE, hidden, "N", 1, 1 << 20, "its hidden size")                        \
+  X(HEADS, "heads", 0, WHOLE, heads, "N", 1, 1 << 14,                                              \
+    "its attention heads (default: of 128, or of 64)")                                             \
+  X(VOCAB, "vocab", 0, COUNT, vocab, "N", 1, 1 << 26, "its vocabulary (default 32000)")            \
   X(MACHINE, "machine", 0, TEXT, machine, "NAME|FILE", 0, 0,                                       \
     "a profile ('hocket machine list') or a file of the same form")                                \
   X(SET, "set", 0, TEXT, set, "KEY=VALUE", 0, 0,                                                   \
@@ -184,8 +193,9 @@ typedef struct {
   const char *sets[HK_MOST_SETS]; /* every --set */
   int n_sets;
   const char *free_list;
-  const char *from;  /* NULL: not given */
-  int64_t gpus, seq; /* 0: not given */
+  const char *from;                             /* NULL: not given */
+  int64_t params, layers, hidden, heads, vocab; /* 0: not given */
+  int64_t gpus, seq;                            /* 0: not given */
   int64_t nodes, tp, micro_batch, grad_accum, subgroup;
   int64_t loss_chunks;                  /* 0: not given */
   int64_t stride, buffers, cpu_threads; /* 0: not given */
@@ -235,7 +245,17 @@ const char *hk_args_again(const hk_args *args, hk_option_set which, char *buffer
 typedef struct {
   const char *name;
   char letter; /* or 0 */
-  enum { HK_TEXT, HK_WHOLE, HK_COUNT, HK_TOKENS, HK_REAL, HK_CHOICE, HK_STRIDE, HK_FLAG } kind;
+  enum {
+    HK_TEXT,
+    HK_WHOLE,
+    HK_COUNT,
+    HK_AMOUNT,
+    HK_TOKENS,
+    HK_REAL,
+    HK_CHOICE,
+    HK_STRIDE,
+    HK_FLAG
+  } kind;
   size_t offset;     /* of the field in hk_args */
   const char *value; /* NULL for a flag */
   double least, most;

@@ -170,10 +170,7 @@ static hk_status print_json(const estimate *e, hk_error *err) {
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status make(const hk_args *args, estimate *e, hk_error *err) {
-  if (!args->model)
-    return hk_fail(err, HK_INPUT,
-                   "--model NAME|FILE is needed; 'hocket model list' lists the presets");
-  HK_TRY(hk_model_load(args->model, &e->model, err));
+  HK_TRY(hk_setup_model(args, &e->model, err));
   e->job = hk_setup_job(args, &e->model, DEFAULT_GPUS);
   return hk_footprint_make(&e->model, &e->job, e->ways, err);
 }
@@ -198,6 +195,6 @@ const hk_command hk_command_estimate = {
         "'offload' the CPU updates the parameters, with 'stream' the GPU does, after a\n"
         "round trip of the state.",
     .example = "hocket estimate --model llama-2-7b --micro-batch 4 --seq 4k",
-    .options = HK_OPTION(MODEL) | HK_OPTIONS_JOB | HK_OPTION(JSON) | HK_OPTION(WIDE),
+    .options = HK_OPTIONS_MODEL | HK_OPTIONS_JOB | HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = run,
 };

@@ -274,7 +274,14 @@ static hk_status show_text(const hk_model *model, const costs *cost, bool tensor
 static hk_status show(const hk_args *args, hk_error *err) {
   hk_model model = {0};
   costs model_costs;
-  hk_status status = hk_model_load(args->operands[0], &model, err);
+  hk_args chosen = *args;
+  if (args->n_operands > 0) chosen.model = args->operands[0];
+  if (!chosen.model && !(args->given & HK_OPTIONS_SIZE))
+    return hk_fail(err, HK_INPUT,
+                   "too few arguments; usage: hocket model show NAME|FILE ('hocket model list' "
+                   "lists the presets), or "
+                   "--params N --layers L --hidden H");
+  hk_status status = hk_setup_model(&chosen, &model, err);
   if (status == HK_OK) status = cost(&model, args, &model_costs, err);
   if (status == HK_OK)
     status = (args->json ? show_json : show_text)(&model, &model_costs, args->tensors, err);
@@ -297,14 +304,13 @@ const hk_command hk_command_model_list = {
 const hk_command hk_command_model_show = {
     .name = "model show",
     .summary = "Shows a model's shape, parameters and cost per training step",
-    .usage = "NAME|FILE [--tensors] [--seq N] [--subgroup NUMEL] [--wide] [--json]",
+    .usage = "NAME|FILE|--params N [--tensors] [--seq N] [--subgroup NUMEL] [--wide] [--json]",
     .details =
         "Activations and subgroups are those of one GPU that holds the whole model and\n"
         "trains one sequence.",
     .example = "hocket model show llama-2-7b --tensors",
-    .options = HK_OPTION(TENSORS) | HK_OPTION(SEQ) | HK_OPTION(SUBGROUP) | HK_OPTION(JSON) |
-               HK_OPTION(WIDE),
-    .least_operands = 1,
+    .options = HK_OPTIONS_SIZE | HK_OPTION(TENSORS) | HK_OPTION(SEQ) | HK_OPTION(SUBGROUP) |
+               HK_OPTION(JSON) | HK_OPTION(WIDE),
     .most_operands = 1,
     .run = show,
 };

@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/emit.h"
+#include "cli/setup.h"
 #include "core/json.h"
 #include "core/memory_text.h"
 #include "core/model.h"
@@ -30,9 +31,9 @@ typedef struct {
 
 /* -- Values from the command line -------------------------------------------------------------- */
 
-static hk_status fill_model(const char *name_or_file, hk_run *run, hk_error *err) {
+static hk_status fill_model(const hk_args *args, hk_run *run, hk_error *err) {
   hk_model model = {0};
-  HK_TRY(hk_model_load(name_or_file, &model, err));
+  HK_TRY(hk_setup_model(args, &model, err));
   run->layers = (double)model.layers;
   run->hidden = (double)model.hidden;
   run->ffn = (double)model.ffn;
@@ -52,7 +53,7 @@ static hk_status fill_defaults(const hk_args *args, hk_run *run, hk_error *err) 
   if (args->given & HK_OPTION(NODES)) run->nodes = (double)args->nodes;
   if (args->given & HK_OPTION(TP)) run->tp = (double)args->tp;
   if (args->given & HK_OPTION(SEQ)) run->seq = (double)args->seq;
-  hk_status status = args->model ? fill_model(args->model, run, err) : HK_OK;
+  hk_status status = args->given & HK_OPTIONS_MODEL ? fill_model(args, run, err) : HK_OK;
   if (status != HK_OK) hk_run_free(run);
   return status;
 }
@@ -226,7 +227,7 @@ const hk_command hk_command_trace_import = {
     .example = "hocket trace import deepspeed run.log --machine polaris-a100-4x40gb -o runs.csv",
     .output = "write the run table (CSV) to a file",
     .dash = HK_DASH_SAME,
-    .options = HK_OPTION(MACHINE) | HK_OPTION(MODEL) | HK_OPTION(NODES) | HK_OPTION(TP) |
+    .options = HK_OPTION(MACHINE) | HK_OPTIONS_MODEL | HK_OPTION(NODES) | HK_OPTION(TP) |
                HK_OPTION(SEQ) | HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(QUIET),
     .least_operands = 2,
     .most_operands = INT_MAX,

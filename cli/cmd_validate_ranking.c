@@ -12,6 +12,7 @@
 #include "cli/print_ranking.h"
 #include "cli/print_validation.h"
 #include "cli/screen.h"
+#include "cli/setup.h"
 #include "engine/available_memory.h"
 
 #define NAME          "validate ranking"
@@ -162,11 +163,8 @@ static hk_status answer(const ranking *r, hk_error *err) {
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status rank(ranking *r, hk_error *err) {
-  if (r->args->model == NULL)
-    return hk_fail(err, HK_INPUT,
-                   "--model NAME|FILE is needed; 'hocket model list' shows the presets");
   HK_TRY(hk_emit_check_output(r->args->output, err));
-  HK_TRY(hk_model_load(r->args->model, &r->model, err));
+  HK_TRY(hk_setup_model(r->args, &r->model, err));
   HK_TRY(hk_store_open(NULL, false, &r->store, err));
   HK_TRY(hk_node_profile_load(r->args, NAME, r->store, &r->profile, err));
   HK_TRY(choose_plans(r, err));
@@ -204,7 +202,7 @@ const hk_command hk_command_validate_ranking = {
         "'validate again' compares the file of -o with another profile.",
     .example = "hocket validate ranking --model gpt2 --backend host --plans 24",
     .output = "also write the JSON object to a file",
-    .options = HK_OPTIONS_PROFILE | HK_OPTION(MODEL) | HK_OPTION(PLANS) | HK_OPTION(ROUNDS) |
+    .options = HK_OPTIONS_PROFILE | HK_OPTIONS_MODEL | HK_OPTION(PLANS) | HK_OPTION(ROUNDS) |
                HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(STEPS) | HK_OPTION(SEED) |
                HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(QUIET),
     .run = run,

@@ -60,15 +60,41 @@ hk_job hk_setup_job(const hk_args *args, const hk_model *model, int gpus) {
                   .loss_chunks = (int)args->loss_chunks};
 }
 
+/* The first of the options that describe a model of --params. */
+static const char *first_of_size(const hk_args *args) {
+  for (int id = HK_OPT_PARAMS; id <= HK_OPT_VOCAB; id++)
+    if (args->given >> id & 1) return hk_option_info((hk_option_id)id)->name;
+  return NULL;
+}
+
+hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err) {
+  const char *sized = first_of_size(args);
+  if (args->model && sized)
+    return hk_fail(err, HK_INPUT, "--model and --%s: one of them describes the model, not both",
+                   sized);
+  if (args->model) return hk_model_load(args->model, model, err);
+  if (args->params > 0) {
+    const hk_model_size size = {.parameters = args->params,
+                                .layers = args->layers,
+                                .hidden = args->hidden,
+                                .heads = args->heads,
+                                .vocab = args->vocab};
+    return hk_model_from_size(&size, model, err);
+  }
+  if (sized)
+    return hk_fail(err, HK_INPUT, "--%s describes a model of --params N, which is missing", sized);
+  return hk_fail(
+      err, HK_INPUT,
+      "--model NAME|FILE is needed ('hocket model list' lists the presets), or --params N "
+      "--layers L --hidden H");
+}
+
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
   *setup = (hk_setup){.runtime = (hk_runtime)args->runtime,
                       .flush = (hk_flush)args->flush,
                       .gpu_state = args->gpu_memory};
-  if (!args->model)
-    return hk_fail(err, HK_INPUT,
-                   "--model NAME|FILE is needed; 'hocket model list' lists the presets");
   if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
-  HK_TRY(hk_model_load(args->model, &setup->model, err));
+  HK_TRY(hk_setup_model(args, &setup->model, err));
   HK_TRY(load_machine(args, NULL, &setup->machine, err));
   HK_TRY(reserve_host(args, &setup->machine, err));
   setup->job = hk_setup_job(args, &setup->model, (int)setup->machine.gpus.value);

@@ -13,10 +13,14 @@
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \
    HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS) | \
    HK_OPTION(UNBOUND) | HK_OPTION(STATE) | HK_OPTION(OVERLAP) | HK_OPTION(HOST_MEMORY))
+/* Options that choose a model (hk_setup_model). */
+#define HK_OPTIONS_SIZE \
+  (HK_OPTION(PARAMS) | HK_OPTION(LAYERS) | HK_OPTION(HIDDEN) | HK_OPTION(HEADS) | HK_OPTION(VOCAB))
+#define HK_OPTIONS_MODEL (HK_OPTION(MODEL) | HK_OPTIONS_SIZE)
 /* Options that choose a machine and change it (hk_setup_change). */
 #define HK_OPTIONS_MACHINE (HK_OPTION(MACHINE) | HK_OPTION(SET))
 /* Options that a plan file replaces. */
-#define HK_OPTIONS_PLAN (HK_OPTION(MODEL) | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
+#define HK_OPTIONS_PLAN (HK_OPTIONS_MODEL | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
 
 typedef struct {
   hk_model model;
@@ -33,6 +37,9 @@ typedef struct {
 /* Loads all of it by the options. Free with hk_setup_free, also on failure. */
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
 void hk_setup_free(hk_setup *setup);
+
+/* The model that --model names, or one of --params. HK_INPUT if neither or both are given. */
+hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err);
 
 /* Applies every --set to a machine that has been loaded (core/machine_set.h). */
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err);

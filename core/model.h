@@ -151,6 +151,14 @@ hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,
                                hk_error *err);
 
+/* A model known by its size only: as many layers and hidden as given, and an MLP as wide as the
+ * parameters leave it. heads and vocab: 0 for the usual. The model's note says what was assumed;
+ * HK_INPUT, with a shape that would do, if there is no such model. */
+typedef struct {
+  int64_t parameters, layers, hidden, heads, vocab;
+} hk_model_size;
+hk_status hk_model_from_size(const hk_model_size *size, hk_model *model, hk_error *err);
+
 /* The model document:
  *   { "schema": "hocket.model/1", "name": "mlp", "micro_batch": 4, "seq": 2048,
  *     "blocks":  [ {"name": "layer 0", "forward_flops": 1e12, "activation_bytes": 33554432,

@@ -122,6 +122,8 @@ static hk_status read_parts(const cJSON *config, hk_model *model, hk_error *err)
   HK_TRY(hk_shape_read_lists(text, &shape, &lists, err));
   if (model->arch == HK_ARCH_MLLAMA) HK_TRY(read_image(outer, model, err));
   HK_TRY(hk_shape_note_unused(text, family, model, err));
+  const char *note = text_of(config, "hocket_note"); /* hk_model_from_size writes one */
+  if (note) HK_TRY(hk_model_note(model, err, "%s", note));
   return hk_model_build(model, &shape, &lists, err);
 }
 

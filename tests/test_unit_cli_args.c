@@ -80,6 +80,36 @@ static void largest_counts_are_exact(void **state) {
   }
 }
 
+static void amounts(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    int64_t value; /* 0: refused */
+  } rows[] = {{"7G", 7000000000},
+              {"7B", 7000000000},
+              {"6.7G", 6700000000},
+              {"0.125G", 125000000},
+              {"300000", 300000},
+              {"300000.5", 0},
+              {"1.0000001M", 0},
+              {"7T", 0},
+              {"7e9", 0},
+              {"-7G", 0},
+              {".", 0},
+              {"1.2.3G", 0},
+              {"7GB", 0},
+              {"1k", 0},
+              {"nan", 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char line[64];
+    hk_args args;
+    snprintf(line, sizeof line, "plan --params %s", rows[i].text);
+    const hk_status status = parse(line, EVERYTHING, &args, NULL);
+    if (status != (rows[i].value > 0 ? HK_OK : HK_INPUT)) fail_msg("%s", rows[i].text);
+    if (status == HK_OK) assert_int_equal(args.params, rows[i].value);
+  }
+}
+
 static void values_out_of_range(void **state) {
   (void)state;
   static const char *const rows[] = {
@@ -174,6 +204,7 @@ int main(void) {
       cmocka_unit_test(defaults),
       cmocka_unit_test(values),
       cmocka_unit_test(largest_counts_are_exact),
+      cmocka_unit_test(amounts),
       cmocka_unit_test(values_out_of_range),
       cmocka_unit_test(last_one_wins),
       cmocka_unit_test(operands_stand_anywhere),
