@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/compare.h"
 #include "cli/emit.h"
 #include "cli/emit_config.h"
 #include "cli/explain.h"
@@ -19,6 +20,7 @@
 #include "sim/advice.h"
 
 typedef struct {
+  char machine[4096]; /* --machine without a price */
   hk_setup setup;
   hk_ranking ranking;
   hk_uncertainty uncertainty; /* empty if nothing fits */
@@ -339,10 +341,15 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
     return hk_fail(err, HK_INPUT, "--row needs --emit");
   /* Without -o the configuration takes the place of the report. */
   if (args->given & HK_OPTION(EMIT) && !args->output && !args->json) args->output = HK_STDOUT;
+  const char *price = "";
+  if (args->machine) {
+    HK_TRY(hk_price_split(args->machine, p->machine, sizeof p->machine, &price, err));
+    args->machine = p->machine;
+  }
   HK_TRY(hk_yours_read(args, &p->yours, err));
   HK_TRY(hk_setup_load(args, &p->setup, err));
   HK_TRY(hk_yours_simulate(args, &p->setup, &p->yours, err));
-  HK_TRY(hk_price_make(args, "", &p->setup.job, &p->price, err));
+  HK_TRY(hk_price_make(args, price, &p->setup.job, &p->price, err));
   HK_TRY(rank(args, p, err));
   if (p->ranking.n_fit > 0 && !hk_emit_instead(args->output))
     HK_TRY(hk_uncertainty_make(p->ranking.forecasts, p->ranking.n_fit, &p->setup.machine,
@@ -351,6 +358,7 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
 }
 
 static hk_status run(const hk_args *given, hk_error *err) {
+  if (given->n_machines > 1) return hk_compare_machines(given, err);
   hk_args args = *given;
   hk_planning p = {0};
   hk_status status = make(&args, &p, err);
@@ -379,6 +387,8 @@ const hk_command hk_command_plan = {
         "blocks on the GPU or update some parameters before the gradient norm is known.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
         "schedule; --from reads one, and says how long it takes and what is better.\n"
+        "With several --machine, each NAME or NAME=PRICE, it says on which training is\n"
+        "cheapest per token, or fastest if a price is missing.\n"
         "OMP_NUM_THREADS sets the number of threads; the result does not depend on it.\n"
         "Exit 1: no schedule fits.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",

@@ -83,12 +83,39 @@ ok plan $seven --tokens 3G
 prints "^3,000,000,000 tokens take [0-9.]+ (hours|days)$"
 ! grep -q "cost" out || fail "a cost without a price"
 
+# -- Several machines -----------------------------------------------------------------------------
+
+# The order follows the prices; a price with the machine counts before --price.
+several="--model llama-2-7b --machine polaris-a100-4x40gb=10/h --machine h200-16c"
+ok plan $several --price 1/h
+prints "^cheapest per token: h200-16c at [0-9.]+ per million tokens, [0-9]+ tokens/s with"
+prints "^machine .*cost/Mtok"
+ok plan $several --price 1000/h --json
+grep -m 1 '"machine":' out | grep -q polaris || fail "expected polaris-a100-4x40gb first"
+[ "$(grep -c '"cost_per_million_tokens":' out)" -eq 2 ] || fail "costs: $(grep cost_per out)"
+grep -q '"order":[[:space:]]*"cost_per_million_tokens"' out || fail "not in the order of cost"
+grep -qE '"separated_from_first":[[:space:]]*(true|false)' out || fail "no separated_from_first"
+ok plan $several
+prints "^fastest: polaris-a100-4x40gb, [0-9]+ tokens/s"
+ok plan $several --price 1/h --tokens 1G
+prints "^machine .*run hours +run cost"
+awk 'length > 80 { exit 1 }' out || fail "wider than 80"
+ok plan --model gpt2 --machine polaris-a100-4x40gb=10/h
+prints "^costs [0-9.]+ per million tokens at 10.00 per hour$"
+
+ok plan --model llama-2-13b --machine workstation-rtx4090-ddr5 --machine polaris-a100-4x40gb
+prints "^workstation-rtx4090-ddr5: does not fit: "
+"$hocket" plan --model llama-3-70b --machine workstation-rtx4090-ddr5 --machine h200-16c >out 2>err
+said 1 "does not fit on any of these machines; on " "two machines that are too small" $?
+
 # -- Mistakes -------------------------------------------------------------------------------------
 
 for price in 2.5 2.5/ 2.5/d -1/h 0/h 1e3/h nan/h inf/h /h "2.5 /h" 2.5/h/gpu; do
   expect 2 "option '--price': expected a price such as 2.5/h \(of a node\) or 2.5/gpu/h, got" \
     plan $seven --price="$price"
 done
+expect 2 "'--output' needs a single --machine" plan $several -o plan.json
+expect 2 "h201-16c.*h200-16c" plan $several --machine h201-16c=3/h
 expect 2 "--tokens and --steps both" plan $seven --tokens 1G --steps 10
 expect 2 "option '--tokens': expected a whole number" plan $seven --tokens 0
 

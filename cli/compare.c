@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Several machines, one row each ("hocket.plan_comparison/1"). */
+#include "cli/compare.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/emit.h"
+#include "cli/price.h"
+#include "cli/report.h"
+#include "cli/report_uncertainty.h"
+#include "cli/screen.h"
+#include "cli/setup.h"
+#include "cli/table.h"
+
+/* A machine, and the best schedule on it. */
+typedef struct {
+  char name[4096]; /* as typed, without the price */
+  hk_setup setup;
+  hk_ranking ranking;
+  hk_uncertainty uncertainty; /* of the best */
+  hk_price price;
+} contender;
+
+typedef struct {
+  contender *list;
+  size_t n, n_fit; /* those that fit are first */
+  bool priced;     /* all have a price */
+} comparison;
+
+static const hk_forecast *best_of(const contender *c) {
+  return &c->ranking.forecasts[0];
+}
+
+static bool fits(const contender *c) {
+  return c->ranking.n_fit > 0;
+}
+
+static int gpus_of(const contender *c) {
+  return c->setup.job.gpus * c->setup.job.nodes;
+}
+
+/* -- Making it --------------------------------------------------------------------------------- */
+
+static hk_status fill(const hk_args *given, const char *machine, contender *c, hk_error *err) {
+  hk_args args = *given;
+  const char *price;
+  HK_TRY(hk_price_split(machine, c->name, sizeof c->name, &price, err));
+  args.machine = c->name;
+  HK_TRY(hk_setup_load(&args, &c->setup, err));
+  HK_TRY(hk_price_make(&args, price, &c->setup.job, &c->price, err));
+  const hk_ranking_options options = {
+      .only_policy = c->setup.policy,
+      .only_runtime = args.given & HK_OPTION(RUNTIME) ? &c->setup.runtime : NULL,
+      .fixed = c->setup.options,
+  };
+  HK_TRY(hk_rank(&c->setup.model, &c->setup.machine, &c->setup.job, &c->setup.settings, &options,
+                 &c->ranking, err));
+  if (!fits(c)) return HK_OK;
+  return hk_uncertainty_make(best_of(c), 1, &c->setup.machine, &c->uncertainty, err);
+}
+
+/* The lower, the better. */
+static double score(const contender *c, bool priced) {
+  if (!fits(c)) return INFINITY;
+  return priced ? hk_price_per_token(&c->price, best_of(c)) : 1 / best_of(c)->tokens_per_s;
+}
+
+/* Sorts pointers to contenders, which cannot be moved: setups point into themselves. */
+static void sort(comparison *all, const contender **order) {
+  for (size_t i = 0; i < all->n; i++) {
+    size_t at = i;
+    for (; at > 0 && score(&all->list[i], all->priced) < score(order[at - 1], all->priced); at--)
+      order[at] = order[at - 1];
+    order[at] = &all->list[i];
+  }
+}
+
+static double error_of(const contender *c) {
+  return hk_uncertainty_known(&c->uncertainty) ? c->uncertainty.rows[0].iteration.error : 0;
+}
+
+/* Whether the intervals of two machines, whose errors are independent, leave no doubt which is
+ * better. */
+static bool is_separated(const contender *a, const contender *b, bool priced) {
+  return fabs(log(score(a, priced) / score(b, priced))) > 1.96 * hypot(error_of(a), error_of(b));
+}
+
+/* -- Text -------------------------------------------------------------------------------------- */
+
+static const char *tell_best(const contender *c, char *buffer, size_t size) {
+  char title[96];
+  snprintf(buffer, size, "%s%s", hk_forecast_title(best_of(c), title, sizeof title),
+           best_of(c)->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "");
+  return buffer;
+}
+
+/* "; NAME costs 1.25 x as much, which is within the errors" */
+static void tell_next(const comparison *all, const contender *const *order, char *text,
+                      size_t size) {
+  const double ratio = score(order[1], all->priced) / score(order[0], all->priced);
+  const bool separated = is_separated(order[0], order[1], all->priced);
+  snprintf(text, size, "; %.120s %s %.2f x as %s%s", order[1]->name,
+           all->priced ? "costs" : "takes", ratio, all->priced ? "much" : "long",
+           separated ? "" : ", which is within the errors");
+}
+
+static void print_answer(const comparison *all, const contender *const *order) {
+  const contender *first = order[0];
+  char cost[48], title[128], ahead[240] = "";
+  if (all->n_fit == 0) {
+    hk_print_text(0, 2, "does not fit on any of these machines");
+    return;
+  }
+  if (all->n_fit > 1) tell_next(all, order, ahead, sizeof ahead);
+  if (all->priced)
+    hk_print_text(0, 2, "cheapest per token: %s at %s per million tokens, %.0f tokens/s with %s%s",
+                  first->name, hk_format_cost(1e6 * score(first, true), cost, sizeof cost),
+                  best_of(first)->tokens_per_s, tell_best(first, title, sizeof title), ahead);
+  else
+    hk_print_text(0, 2, "fastest: %s, %.0f tokens/s with %s%s", first->name,
+                  best_of(first)->tokens_per_s, tell_best(first, title, sizeof title), ahead);
+}
+
+/* "12,345 ± 678": tokens/s and half of its interval. */
+static void speed_cells(hk_table *table, const contender *c) {
+  const double speed = best_of(c)->tokens_per_s, error = error_of(c);
+  hk_table_cell(table, "%.0f", speed);
+  if (error > 0)
+    hk_table_cell(table, "%s%.0f", hk_plus_minus(), speed * sinh(1.96 * error));
+  else
+    hk_table_cell(table, "-");
+}
+
+/* `columns`: 1 the cost of a million tokens, 3 also hours and cost of the run, 0 none. */
+static void cost_cells(hk_table *table, const contender *c, int columns) {
+  char text[48];
+  const bool priced = c->price.per_hour > 0;
+  const double hours = c->price.tokens / best_of(c)->tokens_per_s / 3600;
+  const double token = hk_price_per_token(&c->price, best_of(c));
+  if (columns > 0)
+    hk_table_cell(table, "%s", priced ? hk_format_cost(1e6 * token, text, sizeof text) : "-");
+  if (columns < 3) return;
+  hk_table_cell(table, "%.1f", hours);
+  hk_table_cell(table, "%s",
+                priced ? hk_format_cost(hours * c->price.per_hour, text, sizeof text) : "-");
+}
+
+static hk_status print_rows(const comparison *all, const contender *const *order, hk_error *err) {
+  static const hk_column columns[] = {{"machine", HK_WRAP},
+                                      {"GPUs", HK_RIGHT},
+                                      {"best schedule", HK_WRAP},
+                                      {"iter ms", HK_RIGHT | HK_SPARE(2)},
+                                      {"tokens/s", HK_RIGHT},
+                                      {"+-", HK_RIGHT | HK_SPARE(1)},
+                                      {"tokens/s/GPU", HK_RIGHT | HK_SPARE(3)},
+                                      {"cost/Mtok", HK_RIGHT},
+                                      {"run hours", HK_RIGHT},
+                                      {"run cost", HK_RIGHT}};
+  const bool runs = all->list[0].price.tokens > 0;
+  bool any_price = false;
+  for (size_t i = 0; i < all->n; i++) any_price |= all->list[i].price.per_hour > 0;
+  hk_table table;
+  const int costs = runs ? 3 : any_price ? 1 : 0;
+  hk_table_begin(&table, columns, (size_t)(7 + costs));
+  for (size_t i = 0; i < all->n_fit; i++) {
+    const contender *c = order[i];
+    char title[128];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", c->name);
+    hk_table_cell(&table, "%d", gpus_of(c));
+    hk_table_cell(&table, "%s", tell_best(c, title, sizeof title));
+    hk_table_cell(&table, "%.1f", hk_ms(best_of(c)->iteration_ns));
+    speed_cells(&table, c);
+    hk_table_cell(&table, "%.0f", best_of(c)->tokens_per_s / gpus_of(c));
+    cost_cells(&table, c, costs);
+  }
+  return hk_table_print(&table, err);
+}
+
+static hk_status print_text(const hk_args *args, const comparison *all,
+                            const contender *const *order, hk_error *err) {
+  char count[32];
+  const hk_setup *setup = &all->list[0].setup;
+  print_answer(all, order);
+  putchar('\n');
+  hk_print_text(0, 0,
+                "%s (%s parameters), seq %d, on all GPUs of each machine unless --gpus is given",
+                setup->model.name, hk_format_count(setup->model.parameters, count, sizeof count),
+                setup->job.seq);
+  putchar('\n');
+  if (all->n_fit > 0) HK_TRY(print_rows(all, order, err));
+  for (size_t i = all->n_fit; i < all->n; i++)
+    hk_print_text(0, 2, "%s: does not fit: %s", order[i]->name, best_of(order[i])->problem);
+  if (!args->quiet)
+    hk_print_text(0, 0,
+                  "Each machine's own errors are in +- (95 %%); 'hocket plan' on one of them says "
+                  "which matter.");
+  return HK_OK;
+}
+
+/* -- JSON -------------------------------------------------------------------------------------- */
+
+static hk_status put_contender(cJSON *array, const contender *c, const contender *first,
+                               bool priced, bool *ok, hk_error *err) {
+  cJSON *object = hk_put_element(array, ok);
+  hk_put_string(object, "machine", c->setup.machine.name, ok);
+  hk_put_number(object, "gpus", gpus_of(c), ok);
+  hk_put_bool(object, "fits", fits(c), ok);
+  cJSON *best = hk_put_object(object, "best", ok);
+  hk_put_string(best, "schema", "hocket.forecast/1", ok);
+  HK_TRY(hk_report_json(best_of(c), &c->setup.machine, best, err));
+  if (!fits(c)) return HK_OK;
+  if (c != first) hk_put_bool(object, "separated_from_first", is_separated(first, c, priced), ok);
+  hk_report_row_error_json(&c->uncertainty, &c->uncertainty.rows[0], best_of(c), false, best, ok);
+  hk_price_json(&c->price, best_of(c), object, ok);
+  return HK_OK;
+}
+
+static hk_status print_json(const comparison *all, const contender *const *order, hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.plan_comparison/1", &ok);
+  const hk_model *model = &all->list[0].setup.model;
+  hk_put_string(root, "model", model->name, &ok);
+  hk_put_number(root, "parameters", (double)model->parameters, &ok);
+  hk_put_string(root, "order", all->priced ? "cost_per_million_tokens" : "tokens_per_s", &ok);
+  cJSON *array = hk_put_array(root, "machines", &ok);
+  for (size_t i = 0; i < all->n; i++) {
+    const hk_status status = put_contender(array, order[i], order[0], all->priced, &ok, err);
+    if (status == HK_OK) continue;
+    cJSON_Delete(root);
+    return status;
+  }
+  return hk_emit_print(root, ok, err);
+}
+
+/* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status compare(const hk_args *args, comparison *all, hk_error *err) {
+  const contender *order[HK_MOST_MACHINES];
+  all->priced = true;
+  for (int i = 0; i < args->n_machines; i++) {
+    contender *c = &all->list[all->n++];
+    HK_TRY(fill(args, args->machines[i], c, err));
+    all->n_fit += fits(c);
+    all->priced &= c->price.per_hour > 0;
+  }
+  sort(all, order);
+  HK_TRY(args->json ? print_json(all, order, err) : print_text(args, all, order, err));
+  if (all->n_fit > 0) return HK_OK;
+  return hk_fail(err, HK_NO, "does not fit on any of these machines; on %s: %s; %s", order[0]->name,
+                 best_of(order[0])->problem, best_of(order[0])->advice);
+}
+
+hk_status hk_compare_machines(const hk_args *args, hk_error *err) {
+  static const hk_option_set not_here =
+      HK_OPTION(OUTPUT) | HK_OPTION(EMIT) | HK_OPTION(FROM) | HK_OPTION(ROW) | HK_OPTION(EXPLAIN);
+  for (int id = 0; id < HK_OPT_COUNT; id++)
+    if (args->given & not_here & (hk_option_set)1 << id)
+      return hk_fail(err, HK_INPUT, "'--%s' needs a single --machine",
+                     hk_option_info((hk_option_id)id)->name);
+  comparison all = {.list = calloc((size_t)args->n_machines, sizeof *all.list)};
+  if (!all.list) return hk_fail_memory(err, sizeof *all.list, "a comparison of machines");
+  const hk_status status = compare(args, &all, err);
+  for (size_t i = 0; i < all.n; i++) {
+    contender *c = &all.list[i];
+    hk_uncertainty_free(&c->uncertainty);
+    hk_ranking_free(&c->ranking);
+    hk_setup_free(&c->setup);
+  }
+  free(all.list);
+  return status;
+}
