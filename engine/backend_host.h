@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults injected into the host backend, for tests of how its users handle failures. */
+/* What the host backend has beyond the interface: injected faults, for tests of how its users
+ * handle failures, and a clock. */
 #ifndef HK_ENGINE_BACKEND_HOST_H
 #define HK_ENGINE_BACKEND_HOST_H
 
@@ -26,5 +27,10 @@ typedef enum {
 /* Injects one fault: the call of this kind fails that comes after `after` more successful ones.
  * Negative: none fails. `b` is a device of hk_backend_host. */
 void hk_backend_host_fail(hk_backend *b, hk_host_fault what, int64_t after);
+
+/* Processor time that threads have spent in kernels on adopted streams, and on checking their
+ * addresses, since the device was opened. A GPU does both itself. `b` is a device of
+ * hk_backend_host. */
+hk_ns hk_backend_host_callers_kernels(hk_backend *b);
 
 #endif

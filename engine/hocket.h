@@ -254,7 +254,9 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
 
 /* JSON text (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), and
  * `last_steps`: for each of the last 16 completed steps its `step` and `update_ms`, the time from
- * when the norm was known until all state and weights were in place. The text is the engine's,
+ * when the norm was known until all state and weights were in place. On the host backend also
+ * `callers_kernels_ms`, processor time that calls have spent on kernels that a GPU would run
+ * itself, such as the copying of gradients. The text is the engine's,
  * valid until the next call of hocket_report or hocket_destroy. NULL: out of memory. */
 HOCKET_API const char *hocket_report(hocket_engine *engine);
 /* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0) or backward (1)
@@ -270,6 +272,43 @@ HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
  * engine's, valid until the next call of hocket_timeline or hocket_destroy. NULL: nothing is
  * recorded, or out of memory. */
 HOCKET_API const char *hocket_timeline(hocket_engine *engine);
+
+/* -- For bindings of PyTorch ------------------------------------------------------------------- */
+
+/* Calls that look at many parameters of PyTorch at once, because a look at each from Python costs
+ * over a microsecond. They need no engine, and they call torch's own functions, which the binding
+ * finds in libc10 and libtorch_cpu at run time. `impl` is a c10::TensorImpl *, `tensor` an
+ * at::Tensor *, which is a pointer to a c10::TensorImpl * (torch's C interface calls it
+ * AtenTensorHandle). Functions of type int32_t return 0 for success. The caller must keep the
+ * tensors alive and unchanged during a call: in Python it holds the GIL. */
+typedef struct {
+  const void *(*grad)(const void *impl);                       /* c10::TensorImpl::grad() const */
+  int64_t (*version)(const void *tensor);                      /* at::TensorBase::_version() */
+  int32_t (*data_ptr)(const void *tensor, const void **data);  /* aoti_torch_get_data_ptr */
+  int32_t (*dtype)(const void *tensor, int32_t *dtype);        /* aoti_torch_get_dtype */
+  int32_t (*dim)(const void *tensor, int64_t *dim);            /* aoti_torch_get_dim */
+  int32_t (*sizes)(const void *tensor, const int64_t **sizes); /* aoti_torch_get_sizes */
+  int32_t (*strides)(const void *tensor, const int64_t **strides); /* aoti_torch_get_strides */
+  const void *undefined; /* the c10::TensorImpl of tensors that are not defined */
+} hocket_torch;
+
+/* 1 if the memory of each of n tensors begins at data[i] and its version is versions[i]; else 0. */
+HOCKET_API int32_t hocket_torch_unchanged(const hocket_torch *torch, const void *const *impls,
+                                          size_t n, const void *const *data,
+                                          const int64_t *versions);
+/* Reads the versions of n tensors. */
+HOCKET_API void hocket_torch_versions(const hocket_torch *torch, const void *const *impls, size_t n,
+                                      int64_t *versions);
+/* Makes the list for hocket_gradients of the gradients that n parameters have; `list` has room for
+ * n. numbers[i]: the engine's number of parameter i. held[i]: 1 if it has a gradient, else 0.
+ * grads[i]: at first NULL, then what this function wrote there the last time (used for
+ * prefetching). Returns the length of the list, or -1 if a gradient cannot be handed over as it is:
+ * its type is not dtypes[i] (torch's number), it does not have numel[i] elements, it is not
+ * contiguous, or it has no memory. */
+HOCKET_API int64_t hocket_torch_gradients(const hocket_torch *torch, const void *const *impls,
+                                          size_t n, const int64_t *numbers, const int32_t *dtypes,
+                                          const int64_t *numel, const void **grads,
+                                          hocket_gradient *list, uint8_t *held);
 
 #ifdef __cplusplus
 }

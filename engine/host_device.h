@@ -36,8 +36,9 @@ struct hk_host_device {
   hk_host_heap heap;
   atomic_bool failed;
   hk_error failure;
-  hk_team *team;         /* NULL: kernels run on the thread of their stream */
-  pthread_mutex_t turns; /* held while a kernel uses the team */
+  hk_team *team;              /* NULL: kernels run on the thread of their stream */
+  pthread_mutex_t turns;      /* held while a kernel uses the team */
+  _Atomic int64_t callers_ns; /* hk_backend_host_callers_kernels */
   _Atomic int64_t
       until_fault[HK_HOST_FAULTS]; /* number of calls that still succeed; negative: all */
 };

@@ -13,6 +13,7 @@
  * waits for ever. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/host_device.h"
 #include "engine/topology.h"
@@ -275,9 +276,21 @@ hk_status hk_host_copy(hk_stream *stream, void *to, const void *from, hk_bytes b
   return HK_OK;
 }
 
+/* Of the calling thread. */
+static hk_ns processor_time(void) {
+  struct timespec t = {0};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (hk_ns)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+hk_ns hk_backend_host_callers_kernels(hk_backend *b) {
+  return atomic_load(&((hk_host_device *)b)->callers_ns);
+}
+
 hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *err) {
   host_stream *s = (host_stream *)stream;
   hk_host_device *device = device_of(s);
+  const hk_ns began = s->immediate ? processor_time() : 0;
   HK_TRY(hk_host_check(device, err));
   HK_TRY(hk_host_kernel_check(device, kernel, err));
   if (hk_host_fault_due(device, HK_HOST_LAUNCH)) {
@@ -290,6 +303,7 @@ hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *e
   if (!segments) op.kernel.n_segments = 0;
   if (s->immediate) {
     run_kernel(device, &op);
+    atomic_fetch_add(&device->callers_ns, processor_time() - began);
     return HK_OK;
   }
   HK_TRY(keep_segments(&op.kernel, err));

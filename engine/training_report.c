@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hocket_report: plan, threads, memory and times of the last steps, as a JSON document. */
 #include "core/json.h"
+#include "engine/backend_host.h"
 #include "engine/training_private.h"
 
 static void put_number(cJSON *to, const char *key, double value, bool *ok) {
@@ -75,6 +76,9 @@ char *hk_training_describe(hk_engine *e) {
   put_routes(e, root, &ok);
   put_memory(e, root, &ok);
   put_times(e, root, &ok);
+  if (hk_training_is_host(e)) {
+    put_number(root, "callers_kernels_ms", hk_ms(hk_backend_host_callers_kernels(e->backend)), &ok);
+  }
   char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
   cJSON_Delete(root);
   return text;

@@ -77,6 +77,15 @@ class Gradient(ctypes.Structure):
     _fields_ = [("tensor", c_int64), ("data", c_void_p)]
 
 
+class Torch(ctypes.Structure):
+    """hocket_torch: addresses of torch's functions."""
+
+    _fields_ = [
+        (name, c_void_p)
+        for name in ("grad", "version", "data_ptr", "dtype", "dim", "sizes", "strides", "undefined")
+    ]
+
+
 class StepOptions(ctypes.Structure):
     """hocket_step_options."""
 
@@ -163,8 +172,19 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_record": (c_int, (_ENGINE, c_int32, c_char_p)),
     "hocket_timeline": (c_char_p, (_ENGINE,)),
 }
+_WALK = (POINTER(Torch), c_void_p, c_size_t)  # functions, tensors, number of tensors
+# These read Python's tensors, which must not change meanwhile: they are called with the GIL held.
+WITH_GIL: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
+    "hocket_torch_unchanged": (c_int32, (*_WALK, c_void_p, c_void_p)),
+    "hocket_torch_versions": (None, (*_WALK, c_void_p)),
+    "hocket_torch_gradients": (
+        c_int64,
+        (*_WALK, *[c_void_p] * 6),
+    ),
+}
 
 _library: Optional[ctypes.CDLL] = None
+_holding_gil: Optional[ctypes.PyDLL] = None
 
 
 def candidates() -> Sequence[str]:
@@ -185,6 +205,19 @@ def library() -> ctypes.CDLL:
     if _library is None:
         _library = _load()
     return _library
+
+
+def holding_gil() -> ctypes.PyDLL:
+    """The same library, for the calls of WITH_GIL."""
+    global _holding_gil
+    if _holding_gil is None:
+        loaded = library()
+        held = ctypes.PyDLL(loaded._name, handle=loaded._handle)
+        for function, (result, arguments) in WITH_GIL.items():
+            entry = getattr(held, function)
+            entry.restype, entry.argtypes = result, list(arguments)
+        _holding_gil = held
+    return _holding_gil
 
 
 def _load() -> ctypes.CDLL:
@@ -338,20 +371,13 @@ class Engine:
 
     # -- Gradients ----------------------------------------------------------------------------
 
-    def gradients(
-        self,
-        tensors: Sequence[int],
-        addresses: Sequence[int],
-        stream: int,
-        pairs: "Optional[array.array[int]]" = None,
-    ) -> None:
-        """Hands over gradients that lie, or will lie, at these addresses. `pairs`: a gradient_list
-        of these tensors, to be used again."""
-        if pairs is None:
-            pairs = gradient_list(tensors, addresses)
-        else:
-            pairs[1::2] = array.array("q", addresses)
-        self._call("hocket_gradients", pairs.buffer_info()[0], len(tensors), stream)
+    def gradients(self, tensors: Sequence[int], addresses: Sequence[int], stream: int) -> None:
+        """Hands over gradients that lie, or will lie, at these addresses."""
+        self.gradient_list(gradient_list(tensors, addresses), len(tensors), stream)
+
+    def gradient_list(self, pairs: "array.array[int]", n: int, stream: int) -> None:
+        """Hands over the first n gradients of a list."""
+        self._call("hocket_gradients", pairs.buffer_info()[0], n, stream)
 
     def flush(self) -> None:
         self._call("hocket_flush")

@@ -87,9 +87,11 @@ class Attachment:
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
         self._few_small = True
+        self._compiled = False
         self._ungated = bytearray()
         self.recording = False
         self._marked: Dict[int, bool] = {}
+        self._marks: Optional[Tuple[Dict[str, Set[int]], Dict[str, Set[int]]]] = None
         self.keep_call = optimizer._settings.plan == "auto"
         self._call: Optional[Call] = None
         outside = [
@@ -130,11 +132,23 @@ class Attachment:
                 gated.gates = (me,)
                 module.__dict__["_parameters"] = gated
 
+    def _ungate_parameters(self) -> None:
+        """Without overlap nobody ever waits, and a look-up in a plain dict takes half the time.
+        Compiled code would be compiled again, because it has checked the dict's type."""
+        for module in self.model.modules():
+            table = module.__dict__["_parameters"]
+            if isinstance(table, GatedParameters):
+                table.gates = tuple(gate for gate in table.gates if gate() not in (None, self))
+                if not table.gates:
+                    module.__dict__["_parameters"] = table.copy()
+
     def _gate_compiled(self, module: nn.Module) -> None:
         call = getattr(module, "_compiled_call_impl", None)
         if call is not None:
+            self._compiled = True
             module._compiled_call_impl = CompiledCall(self, call, module)  # type: ignore
         elif type(module).__name__ == "OptimizedModule":
+            self._compiled = True
             self._handles.append(module.register_forward_pre_hook(Hook(self, (-1,))))
 
     def detach(self) -> None:
@@ -206,18 +220,39 @@ class Attachment:
         for number, param in enumerate(binding.params):
             if id(param) not in self._hooked:
                 self._small.setdefault(binding.blocks[number], []).append(number)
-        gates: Dict[str, Set[int]] = {"": set()}
+        small = [number for numbers in self._small.values() for number in numbers]
+        self._few_small = len(small) <= SWEEP_MOST
+        hooked = len(small) < len(binding.params)
+        swept = hooked and (self._few_small or self.optimizer().runs_ahead)
+        self.optimizer().handover().leave_to_step([] if swept else small)
+        gates: Dict[str, Set[int]] = {}
         for number, block in enumerate(blocks):
             for module_name in block.modules:
                 gates.setdefault(module_name, set()).add(number)
-        self._hook_modules(gates, ("before", "after"))
         owners: Dict[str, Set[int]] = {}  # of what belongs to no list: for compiled code, and marks
         for number, block in enumerate(blocks):
             for name in () if block.modules else block.tensors:
                 owners.setdefault(name.rpartition(".")[0], set()).add(number)
-        if len(owners) <= MOST_OWNERS:
-            owners.pop("", None)
+        owners.pop("", None)
+        self._marks = (gates, owners if len(owners) <= MOST_OWNERS else {})
+        self._hook_modules({"": set()}, ("before",))
+        if self.recording or self.optimizer()._settings.overlap != "none":
+            self._hook_marks()
+
+    def _hook_marks(self) -> None:
+        """Hooks what waits before it computes, or is marked in the timeline: without overlap only
+        the latter, when something is recorded for the first time."""
+        if self._marks is not None:
+            gates, owners = self._marks
+            self._hook_modules(gates, ("before", "after"))
             self._hook_modules(owners, ("owner", "after"))
+            self._marks = None
+
+    def record(self, on: bool) -> None:
+        """Starts or ends the marks for the timeline."""
+        self.recording = on
+        if on:
+            self._hook_marks()
 
     def _hook_modules(self, gates: Dict[str, Set[int]], phases: Tuple[str, ...]) -> None:
         for name, numbers in gates.items():
@@ -246,6 +281,8 @@ class Attachment:
         self._hook_modules(gates, ("before",))
         self._tracer.remove()
         self._trace, self.busy = None, self.waits
+        if self.optimizer()._settings.overlap == "none" and not self._compiled:
+            self._ungate_parameters()
 
     # -- Gates --------------------------------------------------------------------------------
 

@@ -7,14 +7,16 @@ move models, change their types and load checkpoints.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import logging
+import operator
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from . import _abi
+from . import _abi, direct
 from .blocks import Block, is_dense
 from .errors import HocketError, HocketUsageError
 
@@ -25,6 +27,7 @@ TYPES: Dict[torch.dtype, int] = {
     torch.float16: _abi.FP16,
     torch.float32: _abi.FP32,
 }
+VERSION = operator.attrgetter("_version")
 HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay")
 BLOCK_NUMEL = 1 << 26
 """Elements of a block where no model says what a block is."""
@@ -125,6 +128,8 @@ class Binding:
         block_names: name of each block.
         device: the device of all parameters.
         addresses: where each parameter lay when it was bound.
+        versions: version of each parameter when read_versions() was called.
+        direct: looks at all parameters by one call; None: Python looks at each.
     """
 
     def __init__(
@@ -157,8 +162,10 @@ class Binding:
         self.addresses: List[int] = [param.data_ptr() for param in self.params]
         self.types: List[torch.dtype] = [param.dtype for param in self.params]
         self.contiguous: List[bool] = [param.is_contiguous() for param in self.params]
-        self.all_contiguous = all(self.contiguous)
         _check_apart(self.names, self.params, self.addresses)
+        self.direct = self.direct_of(range(len(self.params)))
+        self.versions = self.direct.versions if self.direct else array.array("q")
+        self.read_versions()
         self.hyper = [hyper(group) for group in param_groups]
         self.stream = self._stream_function()
         self.engine = _abi.Engine(plan, self._tensors(), self._groups(), self._options(settings))
@@ -219,6 +226,31 @@ class Binding:
     def forget_groups(self) -> None:
         """Passes all hyperparameters on at the next step, because a file has replaced them."""
         self.hyper = [(float("nan"),) * 5 for _ in self.hyper]
+
+    def direct_of(self, numbers: Sequence[int]) -> Optional[direct.Direct]:
+        """Looks at these parameters by one call; None if that is not possible."""
+        found = direct.functions()
+        params = [self.params[number] for number in numbers]
+        if found is None or not set(map(type, params)) <= {Tensor, torch.nn.Parameter}:
+            return None
+        types = [self.grad_types[number] for number in numbers]
+        return direct.Direct(found, params, numbers, types)
+
+    def read_versions(self) -> None:
+        """Reads the versions of all parameters."""
+        if self.direct is not None:
+            self.direct.update()
+        else:
+            self.versions = array.array("q", map(VERSION, self.params))
+
+    def unchanged(self) -> bool:
+        """Whether all parameters are where they were, and not written since read_versions()."""
+        if self.direct is not None:
+            return self.direct.unchanged()
+        return (
+            list(map(Tensor.data_ptr, self.params)) == self.addresses
+            and array.array("q", map(VERSION, self.params)) == self.versions
+        )
 
     def check_in_place(self) -> None:
         """HocketError where a parameter has moved, or changed its type, since it was bound."""

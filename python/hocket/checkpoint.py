@@ -196,7 +196,7 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     opt._has_state = bytearray(len(binding.params))
     opt.state = defaultdict(dict)
     write_state(binding, state)
-    opt._versions = [param._version for param in binding.params]
+    binding.read_versions()
     opt._views(binding)
 
 
@@ -288,7 +288,7 @@ def load(opt: "AdamW", path: str) -> None:
     binding.engine.load(path)
     binding.engine.weights_from_masters(-1, binding.stream())
     increment_versions(binding.params)
-    opt._versions = [param._version for param in binding.params]
+    binding.read_versions()
     opt._has_state = bytearray(len(binding.params))
     opt.state = defaultdict(dict)
     opt._views(binding)
@@ -356,6 +356,6 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     opt._binding = opt._handover = opt._attachment = None
     opt._last = opt._plan_answer = None
     opt._detached = False
-    opt._versions, opt._has_state = [], bytearray()
+    opt._has_state = bytearray()
     opt._count, opt._others = 0, []
     opt.state_in_file = False

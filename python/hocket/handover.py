@@ -16,8 +16,8 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
-from . import _abi
 from .binding import Binding
+from .direct import Direct
 from .errors import HocketUsageError
 from .handle import GradientHandle
 
@@ -35,11 +35,15 @@ class HandOver:
     def __init__(self, binding: Binding) -> None:
         n = len(binding.params)
         self.binding = binding
-        self.live = bytearray(n)
-        self.zeroed = bytearray(n)
+        self.live, self.zeroed = bytearray(n), bytearray(n)
+        # Written in place: allocating arrays of this size would make malloc join all the small
+        # blocks that backward has freed, which takes longer than everything else here.
+        self._views, self._none = (memoryview(self.live), memoryview(self.zeroed)), bytes(n)
         self.seconds = 0.0
         self._every = list(range(n))
-        self._pairs = _abi.gradient_list(self._every, self._every)
+        self._others: List[int] = []
+        self._direct: Optional[Direct] = None
+        self.leave_to_step(self._every)
         self._handles: Dict[int, GradientHandle] = {}
         self._factors: Dict[int, List[Number]] = {}
         # (id, version) of a factor -> the tensor and a copy of its value. The tensor is kept so
@@ -47,6 +51,16 @@ class HandOver:
         self._factor_cache: Dict[Tuple[int, int], Tuple[Tensor, Tensor]] = {}
         self._norms: Optional[Tensor] = None
         self._lock = threading.RLock()
+
+    def leave_to_step(self, numbers: Sequence[int]) -> None:
+        """Says whose gradients are handed over in ``step()`` only. They are found by one call."""
+        binding = self.binding
+        self._direct = None
+        if numbers and all(binding.contiguous[number] for number in numbers):
+            every = len(numbers) == len(self._every)
+            self._direct = binding.direct if every else binding.direct_of(numbers)
+        left = set(numbers) if self._direct is not None else set()
+        self._others = [number for number in self._every if number not in left]
 
     # -- During backward ----------------------------------------------------------------------
 
@@ -127,8 +141,7 @@ class HandOver:
             self._reset()
 
     def _reset(self) -> None:
-        n = len(self.live)
-        self.live, self.zeroed = bytearray(n), bytearray(n)
+        self._views[0][:] = self._views[1][:] = self._none
         self._factors.clear()
         self._factor_cache.clear()
         self._norms = None
@@ -210,60 +223,52 @@ class HandOver:
         A handle stands for what was handed over, a tensor for itself, None for no gradient.
         """
         began = time.perf_counter()
-        grads = [param.grad for param in self.binding.params]
         with self._lock:
-            fresh = self._all_plain(grads)
-            if fresh is None:
-                fresh, grads = self._sorted_out(grads)
+            found = self._find_directly()
+            fresh, grads = self._sorted_out(self._every if found is None else self._others)
             if fresh:
-                if len(fresh) < len(grads):
-                    grads = [grad for grad in grads if grad is not None]
-                addresses = list(map(Tensor.data_ptr, grads))  # type: ignore[arg-type]
-                pairs = self._pairs if fresh is self._every else None
-                self.binding.engine.gradients(fresh, addresses, self.binding.stream(), pairs)
-                if len(fresh) == len(self.live):
-                    self.live = bytearray(b"\1" * len(fresh))
-                for number in fresh if 0 in self.live else ():
+                addresses = [grad.data_ptr() for grad in grads]
+                self.binding.engine.gradients(fresh, addresses, self.binding.stream())
+                for number in fresh:
                     self.live[number] = 1
+            if found:
+                self._give_directly(found)
         self.seconds += time.perf_counter() - began
         if 0 not in self.live:
             return self._every
         return [number for number, held in enumerate(self.live) if held]
 
-    def _all_plain(self, grads: List[Optional[Tensor]]) -> Optional[List[int]]:
-        """The numbers of all tensors with gradients, if the engine holds none and all gradients can
-        be handed over unchanged; else None. Runs no line of Python for each tensor, because there
-        may be tens of thousands."""
-        kinds = set(map(type, grads))
-        if not kinds <= {Tensor, type(None)} or 1 in self.live or 1 in self.zeroed:
+    def _find_directly(self) -> Optional[int]:
+        """How many of the gradients that are left to step() there are. None if Python must look at
+        each: the engine holds one already, or one is not contiguous, or of another type."""
+        direct = self._direct
+        if direct is None:
             return None
-        numbers = self._every
-        types, given = self.binding.grad_types, grads
-        if type(None) in kinds:
-            numbers = [number for number in numbers if grads[number] is not None]
-            types = [types[number] for number in numbers]
-            given = [grads[number] for number in numbers]
-        found = [grad.dtype for grad in given]  # type: ignore[union-attr]
-        if not self.binding.all_contiguous or found != types:
-            return None
-        try:
-            plain = all(map(Tensor.is_contiguous, given))  # type: ignore[arg-type]
-        except RuntimeError:  # sparse
-            return None
-        return numbers if plain else None
+        live = self.live.count(1) - sum(self.live[number] for number in self._others)
+        zeroed = self.zeroed.count(1) - sum(self.zeroed[number] for number in self._others)
+        return direct.gradients() if live == zeroed == 0 else None
 
-    def _sorted_out(
-        self, given: List[Optional[Tensor]]
-    ) -> Tuple[List[int], List[Optional[Tensor]]]:
+    def _give_directly(self, found: int) -> None:
+        direct = self._direct
+        assert direct is not None
+        self.binding.engine.gradient_list(direct.pairs, found, self.binding.stream())
+        if not self._others:
+            self._views[0][:] = direct.held
+            return
+        for number, held in zip(direct.numbers, direct.held):
+            self.live[number] = held
+
+    def _sorted_out(self, numbers: Sequence[int]) -> Tuple[List[int], List[Tensor]]:
         """Makes the engine forget gradients that the program has dropped or replaced. Returns the
         numbers and the gradients to hand over instead."""
         params = self.binding.params
+        given = [params[number].grad for number in numbers]
         fresh: List[int] = []
-        grads: List[Optional[Tensor]] = []
+        grads: List[Tensor] = []
         if set(map(type, given)) == {type(None)} and 1 in self.live:
             self.binding.engine.discard(-1)
             self._reset()
-        for number, grad in enumerate(given):
+        for number, grad in zip(numbers, given):
             if grad is None:
                 if self.live[number] or self.zeroed[number]:
                     self._forget(number)

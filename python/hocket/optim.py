@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 from collections import defaultdict
@@ -23,7 +22,6 @@ from .plan import resolve_plan
 from .report import explain, stats
 
 Params = Iterable[Any]
-VERSION = operator.attrgetter("_version")
 
 
 class AdamW(Optimizer):
@@ -109,7 +107,6 @@ class AdamW(Optimizer):
         self._detached = False
         self._pending: Dict[Tensor, Dict[str, Any]] = {}
         self._awaited: Optional[int] = None
-        self._versions: List[int] = []
         self._count = 0
         self._others: List[Tensor] = []
         self._has_state = bytearray()
@@ -222,7 +219,7 @@ class AdamW(Optimizer):
         """State of a new engine: from the weights, and from what was loaded before."""
         binding.engine.masters(-1, binding.stream())
         self._has_state = bytearray(len(binding.params))
-        self._versions = [param._version for param in binding.params]
+        binding.read_versions()
         pending, self._pending = self._pending, {}
         self.state = defaultdict(dict)
         checkpoint.write_state(binding, pending)
@@ -357,7 +354,7 @@ class AdamW(Optimizer):
         increment_versions(
             params if len(held) == len(params) else [params[number] for number in held]
         )
-        self._versions = list(map(VERSION, params))
+        binding.read_versions()
         if 0 in self._has_state:
             for number in held:
                 if not self._has_state[number]:
@@ -385,19 +382,20 @@ class AdamW(Optimizer):
                     "require one at the first step: make a new hocket.AdamW after unfreezing and "
                     "load this one's state_dict() into it"
                 )
-        binding.check_in_place()
-        self.follow_weights()
+        if not binding.unchanged():
+            binding.check_in_place()
+            self.follow_weights()
 
     def follow_weights(self) -> None:
         """Masters follow weights that the program has written since the last step: where a master
         does not round to its weight any more, it becomes the weight."""
         binding = self.binding()
-        if list(map(VERSION, binding.params)) == self._versions:
+        if binding.unchanged():
             return
         for number, param in enumerate(binding.params):
-            if param._version != self._versions[number]:
+            if param._version != binding.versions[number]:
                 binding.refresh_master(number)
-                self._versions[number] = param._version
+                binding.versions[number] = param._version
 
     def before_backward(self) -> None:
         """A backward of the attached model begins. What updates that run ahead assume must be as
@@ -473,7 +471,7 @@ class AdamW(Optimizer):
         self.bind()
         self.binding().engine.record(on)
         if self._attachment is not None:
-            self._attachment.recording = on
+            self._attachment.record(on)
 
     def timeline(self) -> Dict[str, Any]:
         """What was recorded (schema hocket.spans/1)."""
