@@ -65,6 +65,8 @@
     "staging buffers on the GPU (default: the policy's)")                                          \
   X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                          \
     "copy gradients to the host during backward (async), or let backward wait (sync)")             \
+  X(ACCUMULATE, "accumulate", 0, CHOICE, accumulate, "gpu|host|cpu", 0, 0,                         \
+    "sums of several micro-steps' gradients: where, and who adds (default gpu; 'plan': the best)") \
   X(STATE, "state", 0, CHOICE, state,                                                              \
     "adamw32|adamw16|adam-bf16|adamw8bit|lion|sgd-momentum|muon|adafactor", 0, 0,                  \
     "the optimizer, by its state (default adamw32, the one that 'run' implements)")                \
@@ -205,6 +207,7 @@ typedef struct {
   int flush;                            /* an hk_flush; valid if in `given` */
   int overlap;                          /* an hk_overlap */
   int state;                            /* an hk_optimizer */
+  int accumulate;                       /* an hk_accumulate; valid if in `given` */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
   const char *price;                    /* NULL: not given */

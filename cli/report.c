@@ -105,6 +105,7 @@ static void print_settings(const hk_forecast *forecast, const hk_machine *machin
   int64_t totals[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, totals);
   hk_report_optimizer(plan, machine, false);
+  hk_report_sums(plan);
   printf("parameters per rank by route:");
   for (int route = 0; route < HK_ROUTE_COUNT; route++)
     if (totals[route] > 0)

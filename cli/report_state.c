@@ -25,6 +25,16 @@ void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool ex
                   hk_model_newton_schulz_flops(&plan->model));
 }
 
+void hk_report_sums(const hk_plan *plan) {
+  static const char *const ways[] = {
+      "on the GPU",
+      "in host memory: the GPU adds, after a copy of the sums to it, in each micro-step",
+      "in host memory, by the CPU; the engine cannot"};
+  if (plan->job.grad_accum > 1)
+    hk_print_text(0, 0, "gradients of %d micro-steps are summed %s", plan->job.grad_accum,
+                  ways[hk_plan_accumulates(plan)]);
+}
+
 void hk_report_optimizer_json(const hk_plan *plan, cJSON *object, bool *ok) {
   const hk_optimizer_info *o = hk_optimizer_info_of(plan->optimizer);
   cJSON *optimizer = hk_put_object(object, "optimizer", ok);
@@ -32,4 +42,6 @@ void hk_report_optimizer_json(const hk_plan *plan, cJSON *object, bool *ok) {
   hk_put_number(optimizer, "state_bytes_per_param", hk_state_per_param(plan->optimizer), ok);
   hk_put_number(optimizer, "traffic_bytes_per_param", hk_update_traffic(plan->optimizer), ok);
   hk_put_bool(optimizer, "engine", o->engine, ok);
+  if (plan->job.grad_accum > 1)
+    hk_put_string(object, "accumulate", hk_accumulate_names[hk_plan_accumulates(plan)], ok);
 }

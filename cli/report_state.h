@@ -11,7 +11,10 @@
  * the rate at which the CPU updates, where that comes from, and whether the engine implements it.
  */
 void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool explain);
-/* Adds "optimizer": {name, state_bytes_per_param, traffic_bytes_per_param, engine}. */
+/* Prints where the gradients of several micro-steps are summed; nothing for one micro-step. */
+void hk_report_sums(const hk_plan *plan);
+/* Adds "optimizer": {name, state_bytes_per_param, traffic_bytes_per_param, engine}, and with several micro-steps
+ * "accumulate". */
 void hk_report_optimizer_json(const hk_plan *plan, cJSON *object, bool *ok);
 
 #endif

@@ -92,6 +92,7 @@ hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err) {
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
   *setup = (hk_setup){.runtime = (hk_runtime)args->runtime,
                       .flush = (hk_flush)args->flush,
+                      .accumulate = (hk_accumulate)args->accumulate,
                       .gpu_state = args->gpu_memory};
   if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
   HK_TRY(hk_setup_model(args, &setup->model, err));
@@ -105,6 +106,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
       .cores_unbound = args->unbound,
       .overlap = (hk_overlap)args->overlap,
       .optimizer = (hk_optimizer)args->state,
+      .accumulate = args->given & HK_OPTION(ACCUMULATE) ? &setup->accumulate : NULL,
       .gpu_state = args->given & HK_OPTION(GPU_MEMORY) ? &setup->gpu_state : NULL,
   };
   setup->options = (hk_policy_options){

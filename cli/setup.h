@@ -12,7 +12,8 @@
 #define HK_OPTIONS_POLICY                                                                 \
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \
    HK_OPTION(SUBGROUP) | HK_OPTION(BUFFERS) | HK_OPTION(FLUSH) | HK_OPTION(CPU_THREADS) | \
-   HK_OPTION(UNBOUND) | HK_OPTION(STATE) | HK_OPTION(OVERLAP) | HK_OPTION(HOST_MEMORY))
+   HK_OPTION(UNBOUND) | HK_OPTION(STATE) | HK_OPTION(ACCUMULATE) | HK_OPTION(OVERLAP) |   \
+   HK_OPTION(HOST_MEMORY))
 /* Options that choose a model (hk_setup_model). */
 #define HK_OPTIONS_SIZE \
   (HK_OPTION(PARAMS) | HK_OPTION(LAYERS) | HK_OPTION(HIDDEN) | HK_OPTION(HEADS) | HK_OPTION(VOCAB))
@@ -28,6 +29,7 @@ typedef struct {
   hk_job job;
   hk_plan_settings settings; /* points into this struct, which must not be copied */
   hk_flush flush;
+  hk_accumulate accumulate;
   hk_bytes gpu_state;
   hk_policy_options options;
   const hk_policy *policy; /* NULL: not given */

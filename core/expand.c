@@ -180,6 +180,8 @@ static void expand_flush(hk_expansion *x) {
 
 static hk_status expand(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
+  const size_t sums = (size_t)x->graph->ranks * HK_SUMS_IN_FLIGHT;
+  memset(x->summed, -1, sums * sizeof *x->summed);
   if (hk_expands_engine(plan, phases)) expand_flush(x);
   if (phases & HK_EXPAND_TRAINING) {
     x->phase = HK_PHASE_FORWARD;
@@ -243,15 +245,6 @@ static bool pulls_weights(const hk_plan *plan) {
   return plan->overlap == HK_OVERLAP_NONE || totals[HK_ROUTE_STAGED] > 0;
 }
 
-/* Whether a framework hands gradients over to the engine as it makes them: models that a document
- * lists are trained so, and plans with an overlap. The framework then frees each at once; the
- * engine keeps those of state on the GPU in an array, and sends the others through a few slots. */
-static bool hands_over(const hk_plan *plan, unsigned phases) {
-  const bool wanted = plan->overlap != HK_OVERLAP_NONE || plan->model.arch == HK_ARCH_LISTED;
-  return wanted && plan->runtime == HK_RUNTIME_HOCKET && hk_job_dp(&plan->job) == 1 &&
-         (phases & HK_EXPAND_TRAINING) != 0;
-}
-
 static hk_status build(const hk_plan *plan, unsigned phases, int iterations, bool folded,
                        hk_graph *graph, hk_error *err) {
   hk_error local = {0};
@@ -274,7 +267,8 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
                     .graph = graph,
                     .err = err,
                     .dp = hk_job_dp(job),
-                    .handed = hands_over(plan, phases),
+                    .handed = hk_plan_hands_over(plan) && (phases & HK_EXPAND_TRAINING) != 0,
+                    .accumulate = hk_plan_accumulates(plan),
                     .n_blocks = (int)plan->model.layers + 2};
   const size_t slots = (size_t)graph->ranks * HK_LANE_KIND_COUNT;
   x.blocks = calloc((size_t)x.n_blocks, sizeof *x.blocks);
@@ -284,9 +278,11 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   const size_t buffers = (size_t)graph->ranks * (size_t)plan->buffers;
   x.buffers = malloc(buffers * sizeof *x.buffers);
   x.begin = calloc(plan->n_subgroups + 1, sizeof *x.begin);
+  const size_t sums = (size_t)graph->ranks * HK_SUMS_IN_FLIGHT;
+  x.summed = malloc(sums * sizeof *x.summed);
   hk_status status;
   if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL ||
-      x.begin == NULL || x.buffers == NULL) {
+      x.begin == NULL || x.buffers == NULL || x.summed == NULL) {
     status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
   } else {
     memset(x.lanes, -1, slots * sizeof *x.lanes);
@@ -297,6 +293,7 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   hk_expand_pieces_close(&x);
   free(x.begin);
   free(x.buffers);
+  free(x.summed);
   free(x.blocks);
   free(x.lanes);
   free(x.last);

@@ -55,15 +55,22 @@ typedef struct {
   bool handed;           /* a framework hands gradients over as it makes them */
   hk_block_cost *blocks; /* layers + 2, in forward order */
   int n_blocks;
-  hk_rank_memory *memory; /* [rank] */
-  int64_t *begin;         /* [subgroup] its first parameter, in the rank's flat order */
-  int32_t *buffers;       /* [rank][plan->buffers] the write-back that last used a staging buffer */
-  hk_pieces pieces;       /* zero without an overlap */
-  int32_t *lanes;         /* [rank][lane kind] index of the lane; -1: none yet */
-  int32_t *last;          /* [rank][lane kind] last operation on it; -1: none */
-  hk_phase phase;         /* of every operation that is added now */
-  hk_status status;       /* first failure; later adds do nothing and return -1 */
+  hk_rank_memory *memory;   /* [rank] */
+  int64_t *begin;           /* [subgroup] its first parameter, in the rank's flat order */
+  hk_accumulate accumulate; /* hk_plan_accumulates */
+  int32_t
+      *summed; /* [rank][HK_SUMS_IN_FLIGHT] of the latest blocks of this iteration whose gradients
+                  went to sums in host memory, the last operation for that; -1: none */
+  int32_t *buffers; /* [rank][plan->buffers] the write-back that last used a staging buffer */
+  hk_pieces pieces; /* zero without an overlap */
+  int32_t *lanes;   /* [rank][lane kind] index of the lane; -1: none yet */
+  int32_t *last;    /* [rank][lane kind] last operation on it; -1: none */
+  hk_phase phase;   /* of every operation that is added now */
+  hk_status status; /* first failure; later adds do nothing and return -1 */
 } hk_expansion;
+
+/* Blocks whose gradients wait at the same time for their addition to sums in host memory. */
+#define HK_SUMS_IN_FLIGHT 2
 
 /* Most dependencies of an operation besides those on pieces and ranks. */
 #define HK_EXPAND_DEPS 8

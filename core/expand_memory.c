@@ -17,12 +17,32 @@ static hk_route route_of(const hk_expansion *x, const hk_op *op) {
   return x->plan->subgroups[op->subgroup].route;
 }
 
-/* -- hocket: gradients accumulate in bf16 on the GPU; the last micro-step flushes them --------- */
+/* -- hocket: gradients accumulate in their own type on the GPU, and the last micro-step flushes
+ * them; or in host memory --------------------------------------------------------------------- */
 
 /* New gradient memory after a block's reduction: this rank's share in the first micro-step; later
- * ones add to the same memory. */
-static hk_bytes kept_grads(const hk_block_cost *cost, const hk_op *op) {
-  return op->micro == 0 ? cost->host_grad_bytes + cost->gpu_grad_bytes : 0;
+ * ones add to the same memory. If sums are in host memory, gradients of route cpu leave in each
+ * micro-step. */
+static hk_bytes kept_grads(const hk_expansion *x, const hk_block_cost *cost, const hk_op *op) {
+  const bool leave = x->accumulate != HK_ACCUMULATE_GPU;
+  return (op->micro == 0 || leave ? cost->host_grad_bytes : 0) +
+         (op->micro == 0 ? cost->gpu_grad_bytes : 0);
+}
+
+/* Sums that came back to the GPU and leave with a copy of `bytes` of gradients. */
+static hk_bytes returned_sums(const hk_expansion *x, const hk_op *op, hk_bytes bytes) {
+  return x->accumulate == HK_ACCUMULATE_HOST && op->micro > 0 ? bytes : 0;
+}
+
+/* Host memory for gradients until the CPU has added them. */
+static void landing(const hk_expansion *x, hk_op *op) {
+  if (x->accumulate != HK_ACCUMULATE_CPU || op->micro <= 0) return;
+  if (op->kind != HK_OP_GRAD_ADD_CPU)
+    op->host_alloc = op->work;
+  else if (op->subgroup >= 0)
+    op->host_free = hk_expand_grads(x, op->subgroup, op->offset, op->work);
+  else
+    op->host_free = block_of(x, op)->host_grad_bytes;
 }
 
 static void hocket_training(const hk_expansion *x, hk_op *op) {
@@ -41,17 +61,24 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
       op->gpu_alloc = cost->workspace + cost->all_grad_bytes;
       op->gpu_free = cost->workspace + cost->activations + cost->gathered;
       if (x->dp == 1) op->gpu_free += cost->all_grad_bytes;
-      if (x->dp == 1 && !x->handed) op->gpu_free -= kept_grads(cost, op);
+      if (x->dp == 1 && !x->handed) op->gpu_free -= kept_grads(x, cost, op);
       break;
     case HK_OP_REDUCE_SCATTER:
-      op->gpu_free = cost->all_grad_bytes - kept_grads(cost, op);
+      op->gpu_free = cost->all_grad_bytes - kept_grads(x, cost, op);
       break;
     case HK_OP_GRAD_CAST_GPU:
       op->gpu_alloc = cast;
       break;
+    case HK_OP_GRAD_SUM_H2D:
+      if (!x->handed) op->gpu_alloc = op->work;
+      break;
+    case HK_OP_GRAD_SUM_D2H:
+      if (!x->handed) op->gpu_free = op->work + returned_sums(x, op, op->work);
+      break;
     case HK_OP_GRAD_D2H:
       op->gpu_free = cast;
-      if (!x->handed) op->gpu_free += cost->host_grad_bytes;
+      if (!x->handed)
+        op->gpu_free += cost->host_grad_bytes + returned_sums(x, op, cost->host_grad_bytes);
       break;
     default:
       break;
@@ -126,14 +153,19 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
     } else {
       deepspeed_update(x, rank, op);
     }
-  } else if (training) {
+    return;
+  }
+  if (op->kind == HK_OP_GRAD_SUM_D2H || op->kind == HK_OP_GRAD_D2H ||
+      op->kind == HK_OP_GRAD_ADD_CPU)
+    landing(x, op);
+  if (training) {
     hocket_training(x, op);
   } else if (x->handed) {
     op->gpu_free = 0;
   } else if (op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED) {
     op->gpu_free = hk_expand_grads(x, op->subgroup, op->offset, op->work);
   } else if (op->kind == HK_OP_GRAD_D2H) {
-    op->gpu_free = op->work;
+    op->gpu_free = op->work + returned_sums(x, op, op->work);
   }
 }
 

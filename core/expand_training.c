@@ -45,6 +45,7 @@ static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t
 /* Per rank, the operations of one pass (forward or backward) for which later blocks wait. */
 typedef struct {
   int32_t launched[HK_MOST_GPUS], gathered[HK_MOST_GPUS], computed[HK_MOST_GPUS];
+  int32_t summing[HK_MOST_GPUS];            /* copy of sums to the GPU, see sum_on_gpu */
   int32_t reduced[HK_MOST_GPUS];            /* tensor-parallel reduction of activations */
   int32_t previous[HK_MOST_GPUS][PREFETCH]; /* computation of earlier blocks, latest first */
 } hk_pass;
@@ -82,9 +83,12 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
   const int ranks = x->graph->ranks;
   for (int r = 0; r < ranks; r++) {
     for (int p = PREFETCH - 1; p > 0; p--) pass->previous[r][p] = pass->previous[r][p - 1];
+    const int32_t *summed = &x->summed[r * HK_SUMS_IN_FLIGHT];
+    const bool backward = op.kind == HK_OP_BACKWARD;
     const int32_t deps[] = {pass->launched[r], cost->gathered > 0 ? pass->gathered[r] : -1,
-                            pass->reduced[r]};
-    pass->computed[r] = hk_expand_add_carried(x, r, HK_LANE_GPU, op, deps, 3,
+                            pass->reduced[r], backward ? pass->summing[r] : -1,
+                            backward ? summed[HK_SUMS_IN_FLIGHT - 1] : -1};
+    pass->computed[r] = hk_expand_add_carried(x, r, HK_LANE_GPU, op, deps, 5,
                                               cost->gathered > 0 ? NULL : x->pieces.written, false);
     pass->previous[r][0] = pass->computed[r];
   }
@@ -157,27 +161,87 @@ static void flush_subgroups(hk_expansion *x, int rank, const hk_block_cost *cost
   }
 }
 
-static void flush(hk_expansion *x, int rank, const hk_block_cost *cost, int micro, int32_t after) {
+static void flush_last(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
+                       int32_t after) {
   const hk_plan *plan = x->plan;
-  if (plan->runtime == HK_RUNTIME_DEEPSPEED)
-    after = exchange_with_host(x, rank, cost, micro, after);
-  if (cost->host_grads == 0 || micro < plan->job.grad_accum - 1) return;
   if (plan->overlap != HK_OVERLAP_NONE) {
     flush_subgroups(x, rank, cost, after);
-    return;
-  }
-  if (plan->flush == HK_FLUSH_SYNC) {
+  } else if (plan->flush == HK_FLUSH_SYNC) {
     flush_blocking(x, rank, cost, micro, after);
   } else {
     flush_pinned(x, rank, cost, micro, plan->flush_bytes_per_param, after);
   }
 }
 
+/* -- sums in host memory ----------------------------------------------------------------------- */
+
+/* What the block's gradients or sums wait for: backward of a later block must not fill GPU memory
+ * with more gradients than HK_SUMS_IN_FLIGHT blocks have. */
+static void note_summed(hk_expansion *x, int rank, int32_t op) {
+  int32_t *summed = &x->summed[rank * HK_SUMS_IN_FLIGHT];
+  memmove(summed + 1, summed, (HK_SUMS_IN_FLIGHT - 1) * sizeof *summed);
+  summed[0] = op;
+}
+
+/* The GPU adds: the block's sums come back, and leave with the new gradients in them. The engine's
+ * caller cannot go on before the sums have come (hk_handover), so the next block waits for that. */
+static void sum_on_gpu(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost *cost,
+                       int micro, int32_t after) {
+  const bool last = micro == x->plan->job.grad_accum - 1;
+  if (micro > 0) {
+    after = HK_ADD(x, rank, HK_LANE_FLUSH,
+                   block_op(HK_OP_GRAD_SUM_H2D, cost->host_grad_bytes, cost, micro), after);
+    pass->summing[rank] = after;
+  }
+  if (last) {
+    flush_last(x, rank, cost, micro, after);
+  } else {
+    HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, cost->host_grad_bytes, cost, micro),
+           after);
+  }
+  note_summed(x, rank, last_on(x, rank, HK_LANE_FLUSH));
+}
+
+/* The CPU adds: gradients leave in each micro-step, the first time to where the sums will be. With
+ * an overlap the last micro-step's are added piece by piece (hk_expand_flush_subgroup). */
+static void sum_on_cpu(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
+                       int32_t after) {
+  if (micro == x->plan->job.grad_accum - 1) {
+    flush_last(x, rank, cost, micro, after);
+  } else {
+    HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, cost->host_grad_bytes, cost, micro),
+           after);
+  }
+  int32_t done = last_on(x, rank, HK_LANE_FLUSH);
+  if (micro > 0 && x->pieces.flushed != NULL && micro == x->plan->job.grad_accum - 1) {
+    done = last_on(x, rank, HK_LANE_CPU);
+  } else if (micro > 0) {
+    hk_op add = block_op(HK_OP_GRAD_ADD_CPU, cost->host_grads, cost, micro);
+    add.threads = x->plan->cpu_threads;
+    done = HK_ADD(x, rank, HK_LANE_CPU, add, done);
+  }
+  note_summed(x, rank, done);
+}
+
+static void flush(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost *cost, int micro,
+                  int32_t after) {
+  const bool deepspeed = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
+  if (deepspeed) after = exchange_with_host(x, rank, cost, micro, after);
+  if (cost->host_grads == 0) return;
+  if (!deepspeed && x->accumulate == HK_ACCUMULATE_HOST) {
+    sum_on_gpu(x, pass, rank, cost, micro, after);
+  } else if (!deepspeed && x->accumulate == HK_ACCUMULATE_CPU) {
+    sum_on_cpu(x, rank, cost, micro, after);
+  } else if (micro == x->plan->job.grad_accum - 1) {
+    flush_last(x, rank, cost, micro, after);
+  }
+}
+
 /* -- backward ---------------------------------------------------------------------------------- */
 
 /* Reduces and flushes the gradients of a block. `computed`: its backward on each rank. */
-static void reduce_and_flush(hk_expansion *x, const int32_t *computed, const hk_block_cost *cost,
-                             int micro) {
+static void reduce_and_flush(hk_expansion *x, hk_pass *pass, const int32_t *computed,
+                             const hk_block_cost *cost, int micro) {
   const int ranks = x->graph->ranks;
   const hk_bytes grads = cost->all_grad_bytes;
   int32_t ready[HK_MOST_GPUS];
@@ -195,7 +259,7 @@ static void reduce_and_flush(hk_expansion *x, const int32_t *computed, const hk_
       const hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
       reduced = add_collective(x, r, reduce, ready, -1);
     }
-    flush(x, r, cost, micro, reduced);
+    flush(x, pass, r, cost, micro, reduced);
   }
 }
 
@@ -226,20 +290,20 @@ void hk_expand_backward(hk_expansion *x, int micro) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro, backward_launches(x, cost));
     if (blocking && behind != NULL) {
-      reduce_and_flush(x, behind_computed, behind, micro);
+      reduce_and_flush(x, &pass, behind_computed, behind, micro);
       for (int r = 0; r < ranks; r++) pass.launched[r] = last_on(x, r, HK_LANE_HOST);
     }
     compute(x, &pass,
             measured_op(HK_OP_BACKWARD, cost->backward_flops, cost->backward_ns, cost, micro),
             cost->tp_backward, cost, micro);
 
-    if (!blocking && behind != NULL) reduce_and_flush(x, behind_computed, behind, micro);
+    if (!blocking && behind != NULL) reduce_and_flush(x, &pass, behind_computed, behind, micro);
     if (late) {
       behind = cost;
       memcpy(behind_computed, pass.computed, sizeof behind_computed);
     } else {
-      reduce_and_flush(x, pass.computed, cost, micro);
+      reduce_and_flush(x, &pass, pass.computed, cost, micro);
     }
   }
-  if (behind != NULL) reduce_and_flush(x, behind_computed, behind, micro);
+  if (behind != NULL) reduce_and_flush(x, &pass, behind_computed, behind, micro);
 }

@@ -18,37 +18,38 @@ typedef enum { HK_PHASE_FORWARD, HK_PHASE_BACKWARD, HK_PHASE_UPDATE, HK_PHASE_CO
 const char *hk_phase_name(hk_phase phase); /* "forward" */
 
 /* What an operation does, and the unit of its `work`. */
-#define HK_OP_KINDS(X)                                                                           \
-  X(MEMORY_REPORT, "memory_report", "none", "between phases: garbage collection, memory report") \
-  X(CACHE_RELEASE, "cache_release", "none", "between iterations: cached GPU memory is released") \
-  X(LAUNCH, "launch", "layers", "host thread launches a layer")                                  \
-  X(ALL_GATHER, "all_gather", "bytes", "ZeRO-3 gather of a block's weights, bytes received")     \
-  X(FORWARD, "forward", "flops", "forward of a block")                                           \
-  X(BACKWARD, "backward", "flops", "backward of a block, recomputation included")                \
-  X(TP_ALL_REDUCE, "tp_all_reduce", "bytes", "tensor-parallel reduction, bytes sent")            \
-  X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block, bytes sent")      \
-  X(GRAD_BUCKET, "grad_bucket", "params", "gradients of a block into the reduction bucket")      \
-  X(GRAD_SUM_D2H, "grad_sum_d2h", "bytes", "DeepSpeed: bf16 gradients to their host sum")        \
-  X(GRAD_SUM_H2D, "grad_sum_h2d", "bytes", "DeepSpeed: the same back, for norm or next sum")     \
-  X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush")   \
-  X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                            \
-  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "gradients to pageable host memory")        \
-  X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")    \
-  X(BARRIER, "barrier", "none", "all lanes meet; the gradient norm is known")                    \
-  X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                              \
-  X(STEP_OVERHEAD, "step_overhead", "none", "DeepSpeed: step outside its loop over subgroups")   \
-  X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed: bookkeeping")               \
-  X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale and clip pass, fp32 gradient")       \
-  X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")                 \
-  X(CAST_CPU, "cast_cpu", "params", "separate pass, fp32 weight to bf16")                        \
-  X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")          \
-  X(WEIGHT_H2D, "weight_h2d", "bytes", "updated weights to the GPU, pinned")                     \
-  X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "updated weights to the GPU, pageable") \
-  X(WEIGHT_PLACE, "weight_place", "bytes", "early weights: spare GPU memory to tensors")         \
-  X(STATE_H2D, "state_h2d", "bytes", "fp32 state to the GPU")                                    \
-  X(STATE_D2H, "state_d2h", "bytes", "fp32 state to the host")                                   \
-  X(NEWTON_SCHULZ, "newton_schulz", "flops", "Muon: matrix products on a piece's momentum")      \
-  X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                            \
+#define HK_OP_KINDS(X)                                                                            \
+  X(MEMORY_REPORT, "memory_report", "none", "between phases: garbage collection, memory report")  \
+  X(CACHE_RELEASE, "cache_release", "none", "between iterations: cached GPU memory is released")  \
+  X(LAUNCH, "launch", "layers", "host thread launches a layer")                                   \
+  X(ALL_GATHER, "all_gather", "bytes", "ZeRO-3 gather of a block's weights, bytes received")      \
+  X(FORWARD, "forward", "flops", "forward of a block")                                            \
+  X(BACKWARD, "backward", "flops", "backward of a block, recomputation included")                 \
+  X(TP_ALL_REDUCE, "tp_all_reduce", "bytes", "tensor-parallel reduction, bytes sent")             \
+  X(REDUCE_SCATTER, "reduce_scatter", "bytes", "gradient reduction of a block, bytes sent")       \
+  X(GRAD_BUCKET, "grad_bucket", "params", "gradients of a block into the reduction bucket")       \
+  X(GRAD_SUM_D2H, "grad_sum_d2h", "bytes", "gradients of a block, or sums, to host memory")       \
+  X(GRAD_SUM_H2D, "grad_sum_h2d", "bytes", "sums back to the GPU (DeepSpeed: also for the norm)") \
+  X(GRAD_CAST_GPU, "grad_cast_gpu", "params", "bf16 to fp32 on the GPU before a 4-byte flush")    \
+  X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                             \
+  X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "gradients to pageable host memory")         \
+  X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")     \
+  X(GRAD_ADD_CPU, "grad_add_cpu", "params", "gradients added to their sums by the CPU")           \
+  X(BARRIER, "barrier", "none", "all lanes meet; the gradient norm is known")                     \
+  X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                               \
+  X(STEP_OVERHEAD, "step_overhead", "none", "DeepSpeed: step outside its loop over subgroups")    \
+  X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed: bookkeeping")                \
+  X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale and clip pass, fp32 gradient")        \
+  X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")                  \
+  X(CAST_CPU, "cast_cpu", "params", "separate pass, fp32 weight to bf16")                         \
+  X(ADAMW_CPU, "adamw_cpu", "params", "fused AdamW: bf16 gradient in, bf16 weight out")           \
+  X(WEIGHT_H2D, "weight_h2d", "bytes", "updated weights to the GPU, pinned")                      \
+  X(WEIGHT_H2D_PAGEABLE, "weight_h2d_pageable", "bytes", "updated weights to the GPU, pageable")  \
+  X(WEIGHT_PLACE, "weight_place", "bytes", "early weights: spare GPU memory to tensors")          \
+  X(STATE_H2D, "state_h2d", "bytes", "fp32 state to the GPU")                                     \
+  X(STATE_D2H, "state_d2h", "bytes", "fp32 state to the host")                                    \
+  X(NEWTON_SCHULZ, "newton_schulz", "flops", "Muon: matrix products on a piece's momentum")       \
+  X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                             \
   X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")
 
 typedef enum {

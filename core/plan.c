@@ -11,6 +11,8 @@ const char *const hk_runtime_names[2] = {"hocket", "deepspeed"};
 
 const char *const hk_overlap_names[HK_OVERLAP_COUNT] = {"none", "forward", "both"};
 
+const char *const hk_accumulate_names[HK_ACCUMULATE_COUNT] = {"gpu", "host", "cpu"};
+
 const char *hk_route_name(hk_route route) {
   return hk_route_names[route];
 }
@@ -272,6 +274,12 @@ static hk_status check_settings(const hk_plan *plan, hk_error *err) {
     return hk_fail(err, HK_INPUT, "flush.bytes_per_param: expected 2 (bf16) or 4 (fp32), got %d",
                    plan->flush_bytes_per_param);
   }
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED && plan->accumulate != HK_ACCUMULATE_GPU) {
+    return hk_fail(err, HK_INPUT,
+                   "accumulate '%s': DeepSpeed sums gradients in host memory in its own way; use "
+                   "runtime hocket",
+                   hk_accumulate_names[plan->accumulate]);
+  }
   if (plan->stride < 0 || plan->stride > HK_MOST_STRIDE) {
     return hk_fail(err, HK_INPUT, "stride: expected a whole number from 0 to %d, got %d",
                    HK_MOST_STRIDE, plan->stride);
@@ -398,13 +406,27 @@ void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest) {
   }
 }
 
+bool hk_plan_hands_over(const hk_plan *plan) {
+  const bool wanted = plan->overlap != HK_OVERLAP_NONE || plan->model.arch == HK_ARCH_LISTED;
+  return wanted && plan->runtime == HK_RUNTIME_HOCKET && hk_job_dp(&plan->job) == 1;
+}
+
+hk_accumulate hk_plan_accumulates(const hk_plan *plan) {
+  if (plan->job.grad_accum <= 1) return HK_ACCUMULATE_GPU;
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED) return HK_ACCUMULATE_HOST;
+  if (plan->accumulate == HK_ACCUMULATE_GPU && hk_plan_hands_over(plan)) return HK_ACCUMULATE_HOST;
+  return plan->accumulate;
+}
+
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
-  char stride[24] = "", ratio[24] = "", overlap[24] = "";
+  char stride[24] = "", ratio[24] = "", overlap[24] = "", sums[24] = "";
   if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
   if (plan->ratio > 0 && plan->ratio < 1) snprintf(ratio, sizeof ratio, " r=%.2f", plan->ratio);
   if (plan->overlap != HK_OVERLAP_NONE)
     snprintf(overlap, sizeof overlap, " overlap %s", hk_overlap_names[plan->overlap]);
-  snprintf(buffer, size, "%s%s%s%s", plan->policy, stride, ratio, overlap);
+  if (plan->accumulate != HK_ACCUMULATE_GPU && plan->job.grad_accum > 1)
+    snprintf(sums, sizeof sums, " sums %s", hk_accumulate_names[plan->accumulate]);
+  snprintf(buffer, size, "%s%s%s%s%s", plan->policy, stride, ratio, overlap, sums);
   return buffer;
 }
 

@@ -36,6 +36,16 @@ typedef enum {
   HK_OVERLAP_COUNT
 } hk_overlap;
 
+/* Where gradients of several micro-steps are summed. It matters for route cpu: the sums of other
+ * routes stay on the GPU, where they are used. */
+typedef enum {
+  HK_ACCUMULATE_GPU,  /* sums stay in GPU memory, in the gradient's own type */
+  HK_ACCUMULATE_HOST, /* sums are in host memory; each micro-step after the first copies them to the
+                         GPU, which adds, and back: the engine and ZeRO-Offload do so */
+  HK_ACCUMULATE_CPU,  /* sums are in host memory, and the CPU adds to them; the engine cannot */
+  HK_ACCUMULATE_COUNT
+} hk_accumulate;
+
 /* Upper limits of a job's and a plan's fields: for checks, plan files and the command line. */
 #define HK_MOST_GPUS        64 /* of a node; also of a tensor-parallel group */
 #define HK_MOST_NODES       65536
@@ -88,10 +98,11 @@ typedef struct {
                                 copy) */
   hk_overlap overlap;
   hk_optimizer optimizer;
-  int buffers;         /* staging buffers in flight, each of piece_numel parameters */
-  int64_t piece_numel; /* largest piece, in parameters, of subgroups that are not resident */
-  int cpu_threads;     /* of one rank's CPU team; see hk_team_size */
-  bool cores_bound;    /* each rank is bound to its own cores; if not, its team runs on any core */
+  hk_accumulate accumulate; /* as chosen; see hk_plan_accumulates */
+  int buffers;              /* staging buffers in flight, each of piece_numel parameters */
+  int64_t piece_numel;      /* largest piece, in parameters, of subgroups that are not resident */
+  int cpu_threads;          /* of one rank's CPU team; see hk_team_size */
+  bool cores_bound; /* each rank is bound to its own cores; if not, its team runs on any core */
   hk_subgroup_rule subgroup_rule;
   int64_t subgroup_numel;      /* requested size */
   hk_plan_subgroup *subgroups; /* in the rank's flat parameter order */
@@ -101,9 +112,10 @@ typedef struct {
 
 extern const char *const hk_route_names[HK_ROUTE_COUNT];
 extern const char *const hk_runtime_names[2];
-extern const char *const hk_overlap_names[HK_OVERLAP_COUNT]; /* "none", "forward", "both" */
-const char *hk_route_name(hk_route route);                   /* "cpu" ... */
-const char *hk_runtime_name(hk_runtime runtime);             /* "hocket", "deepspeed" */
+extern const char *const hk_overlap_names[HK_OVERLAP_COUNT];       /* "none", "forward", "both" */
+extern const char *const hk_accumulate_names[HK_ACCUMULATE_COUNT]; /* "gpu", "host", "cpu" */
+const char *hk_route_name(hk_route route);                         /* "cpu" ... */
+const char *hk_runtime_name(hk_runtime runtime);                   /* "hocket", "deepspeed" */
 
 /* A plan that updates everything on the CPU, for a policy to change: subgroups by `rule`, all on
  * route cpu, in stored order; ratio 1, asynchronous flush (2 bytes per gradient, 4 under
@@ -148,6 +160,15 @@ int64_t hk_plan_early(const hk_plan *plan);
  * a piece of a subgroup each. How many slots `pieces` of at most `largest` bytes have: as many as
  * 512 MiB hold, at least 2 and at most 8, and no more than pieces. */
 int64_t hk_grad_slots(int64_t pieces, hk_bytes largest);
+
+/* Whether a framework hands gradients over to the engine as it makes them: models that a document
+ * lists are trained so, and plans with an overlap, on one GPU. The framework then frees each at
+ * once; the engine keeps those of state on the GPU in an array, and sends the others through a few
+ * slots. */
+bool hk_plan_hands_over(const hk_plan *plan);
+/* Where gradients of route cpu are summed. HK_ACCUMULATE_GPU if there is one micro-step; in the
+ * host's memory if gradients are handed over, or under DeepSpeed. */
+hk_accumulate hk_plan_accumulates(const hk_plan *plan);
 
 /* Parameters of one rank on each route. */
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);

@@ -36,7 +36,7 @@ static bool add_job(cJSON *root, const hk_job *job) {
          (job->loss_chunks <= 1 || add_number(o, "loss_chunks", job->loss_chunks));
 }
 
-/* "optimizer" is written only if it is not adamw32. */
+/* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu. */
 static bool add_settings(cJSON *root, const hk_plan *plan) {
   cJSON *policy = cJSON_AddObjectToObject(root, "policy");
   if (policy == NULL || !add_string(policy, "name", plan->policy) ||
@@ -46,6 +46,9 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
   if (!add_string(root, "runtime", hk_runtime_name(plan->runtime))) return false;
   if (plan->optimizer != HK_OPTIMIZER_ADAMW32 &&
       !add_string(root, "optimizer", hk_optimizer_names[plan->optimizer]))
+    return false;
+  if (plan->accumulate != HK_ACCUMULATE_GPU &&
+      !add_string(root, "accumulate", hk_accumulate_names[plan->accumulate]))
     return false;
   cJSON *flush = cJSON_AddObjectToObject(root, "flush");
   if (flush == NULL || !add_string(flush, "mode", flush_names[plan->flush]) ||
@@ -184,6 +187,10 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
     HK_TRY(read_name(root, "optimizer", hk_optimizer_names, HK_OPTIMIZER_COUNT, &choice, err));
     plan->optimizer = (hk_optimizer)choice;
   }
+  if (cJSON_GetObjectItemCaseSensitive(root, "accumulate") != NULL) {
+    HK_TRY(read_name(root, "accumulate", hk_accumulate_names, HK_ACCUMULATE_COUNT, &choice, err));
+    plan->accumulate = (hk_accumulate)choice;
+  }
   HK_TRY(hk_json_object(root, "flush", &o, err));
   HK_TRY(read_name(o, "mode", flush_names, 2, &choice, err));
   plan->flush = (hk_flush)choice;
@@ -266,8 +273,8 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
  * The model's config is not checked, because its format is not hocket's. */
 static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
-      "schema",  "model", "machine",  "profile",   "job",   "policy",    "runtime", "flush",
-      "staging", "cpu",   "subgroup", "subgroups", "order", "optimizer", "overlap"};
+      "schema",  "model", "machine",  "profile",   "job",   "policy",    "runtime",    "flush",
+      "staging", "cpu",   "subgroup", "subgroups", "order", "optimizer", "accumulate", "overlap"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
   const size_t n_root = sizeof root_keys / sizeof *root_keys; /* "overlap", the last: plan/2 only */
   static const struct {

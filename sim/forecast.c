@@ -104,7 +104,9 @@ static int nodes_needed(const hk_forecast *f) {
   int64_t n[HK_ROUTE_COUNT], gradients = 0;
   hk_plan_route_totals(&f->plan, n);
   for (int r = 0; r < HK_ROUTE_COUNT; r++) {
-    if (r != HK_ROUTE_CPU || f->plan.job.grad_accum > 1) gradients += HK_BYTES_BF16 * n[r];
+    const bool stay =
+        f->plan.job.grad_accum > 1 && hk_plan_accumulates(&f->plan) == HK_ACCUMULATE_GPU;
+    if (r != HK_ROUTE_CPU || stay) gradients += HK_BYTES_BF16 * n[r];
   }
   const double shared = (double)(f->graph.gpu_base + gradients);
   const double room = (double)m->capacity - fmax(0, (double)m->peak - shared);

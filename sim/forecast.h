@@ -23,6 +23,13 @@ typedef struct {
   hk_ns begin_ns;               /* where the reported iteration begins in the timeline */
   hk_ns unsteady_ns;            /* difference of the last two periods */
   hk_period_bound period_bound; /* with an overlap */
+  /* In a ranking with several micro-steps: the same plan with gradients summed elsewhere, whose best
+   * this is. */
+  struct {
+    bool tried, fits;
+    hk_ns iteration_ns;
+    hk_bytes gpu_short, host_short;
+  } sums[HK_ACCUMULATE_COUNT];
   double tokens_per_s, update_params_per_s; /* of the whole job */
   hk_bytes gpu_short, host_short;           /* missing bytes of one GPU, of a node; 0: it fits */
   hk_resource limiter;                      /* busiest resource of the update; with an overlap, of
@@ -41,6 +48,7 @@ typedef struct {
   bool cores_unbound;     /* ranks are not bound to cores: each team has a thread for every core */
   int64_t piece_numel;    /* 0: hk_plan_create's, about 1/256 of the rank's parameters */
   hk_optimizer optimizer;
+  const hk_accumulate *accumulate; /* NULL: the engine's; a ranking tries all */
   hk_overlap overlap; /* with an overlap the default leaves cores to the framework's threads */
   const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
 } hk_plan_settings;

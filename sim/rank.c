@@ -7,6 +7,7 @@
 
 #include "sim/forecast.h"
 #include "sim/overlap.h"
+#include "sim/sums.h"
 
 #define DEFAULT_SUBGROUP 100000000
 
@@ -33,6 +34,20 @@ static hk_status set_overlap(hk_plan *plan, hk_overlap overlap, const hk_machine
   return hk_plan_run_ahead(plan, machine, err);
 }
 
+/* Gradients that are handed over have no sums on the GPU. */
+static hk_status check_accumulate(const hk_plan *plan, const hk_plan_settings *settings,
+                                  hk_error *err) {
+  if (settings->accumulate == NULL || hk_plan_accumulates(plan) == *settings->accumulate ||
+      plan->job.grad_accum == 1)
+    return HK_OK;
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED)
+    return hk_fail(err, HK_INPUT, "--accumulate needs runtime hocket: DeepSpeed has its own sums");
+  return hk_fail(err, HK_INPUT,
+                 "accumulate '%s': the engine takes gradients as backward makes them and keeps "
+                 "their sums in host memory; use 'host'",
+                 hk_accumulate_names[*settings->accumulate]);
+}
+
 hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
                             const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, hk_plan *plan, hk_error *err) {
@@ -49,11 +64,13 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
   if (plan->flush == HK_FLUSH_SYNC) plan->flush_bytes_per_param = 2;
   if (settings->piece_numel > 0) plan->piece_numel = settings->piece_numel;
   plan->optimizer = settings->optimizer;
+  if (settings->accumulate != NULL) plan->accumulate = *settings->accumulate;
   plan->cores_bound = !settings->cores_unbound;
   plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
                                                 : default_threads(settings, machine, job->gpus);
   status = hk_policy_apply(candidate->policy, &candidate->options, machine, plan, err);
   if (status == HK_OK) status = set_overlap(plan, settings->overlap, machine, err);
+  if (status == HK_OK) status = check_accumulate(plan, settings, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
 }
@@ -131,11 +148,13 @@ static void list_orthogonal(hk_candidates *c, const hk_ranking_options *options,
 }
 
 /* Whether DeepSpeed is left out: for listed models (its behaviour is known for transformers only),
- * with an overlap, with a loss in slices, and with other optimizers. */
+ * with an overlap, with a loss in slices, with a choice of where gradients are summed, and with
+ * other optimizers. */
 static bool is_hocket_only(const hk_model *model, const hk_job *job,
                            const hk_plan_settings *settings) {
   return model->arch == HK_ARCH_LISTED || settings->overlap != HK_OVERLAP_NONE ||
-         job->loss_chunks > 1 || settings->optimizer != HK_OPTIMIZER_ADAMW32;
+         job->loss_chunks > 1 || settings->accumulate != NULL ||
+         settings->optimizer != HK_OPTIMIZER_ADAMW32;
 }
 
 static void list_candidates(hk_candidates *c, const hk_ranking_options *options,
@@ -170,7 +189,7 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
         a->subgroups[i].ahead != b->subgroups[i].ahead)
       return false;
   }
-  return true;
+  return a->accumulate == b->accumulate;
 }
 
 /* Removes plans with the schedule of an earlier one. Different settings can give the same schedule:
@@ -290,6 +309,8 @@ static void say_why(hk_ranking *ranking, const char *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
   say_shares(ranking, best);
+  char sums[700];
+  if (*hk_sums_reason(best, sums, sizeof sums)) say(ranking, sums);
   if (best->plan.overlap != HK_OVERLAP_NONE) {
     say_why_overlapped(ranking, searched);
     return;
@@ -388,28 +409,36 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                    "no policy takes these options together; --help says which takes "
                    "what");
   }
-  const size_t most = (size_t)candidates.n;
+  const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
   char searched[1000] = "";
   hk_plan *plans = calloc(most, sizeof *plans);
   ranking->forecasts = calloc(most + 1, sizeof *ranking->forecasts);
-  if (plans == NULL || ranking->forecasts == NULL) {
+  size_t *origin = calloc(most, sizeof *origin);
+  if (plans == NULL || ranking->forecasts == NULL || origin == NULL) {
     free(plans);
+    free(origin);
     hk_ranking_free(ranking);
     return hk_fail_memory(err, most * sizeof *ranking->forecasts, "a ranking");
   }
   hk_status status = HK_OK;
-  for (size_t i = 0; i < most && status == HK_OK; i++) {
+  for (size_t i = 0; i < listed && status == HK_OK; i++) {
     status = hk_candidate_plan(&candidates.list[i], model, machine, job, settings, &plans[i], err);
   }
   if (status == HK_OK) {
-    ranking->n = drop_twins(plans, most);
-    status = forecast_all(plans, ranking->n, machine, ranking->forecasts, err);
+    const size_t n = drop_twins(plans, listed);
+    status = hk_sums_add(plans, n, settings, origin, &ranking->n, err);
+    if (status == HK_OK) status = forecast_all(plans, ranking->n, machine, ranking->forecasts, err);
+    if (status == HK_OK) {
+      hk_sums_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
+      ranking->n = n;
+    }
   }
   if (status == HK_OK && searches(settings, options)) {
     status = add_searched(ranking, model, machine, job, settings, searched, sizeof searched, err);
   }
   for (size_t i = 0; i < most; i++) hk_plan_free(&plans[i]);
   free(plans);
+  free(origin);
   if (status != HK_OK) {
     hk_ranking_free(ranking);
     return status;

@@ -157,7 +157,8 @@ static void blocks_wait_for_their_own_weights(void **state) {
   }
 }
 
-/* A subgroup's gradients leave when backward has been through all its blocks. */
+/* A subgroup's gradients leave when backward has been through all its blocks, and when their sums
+ * of the first micro-step are back. */
 static void gradients_leave_piece_by_piece(void **state) {
   (void)state;
   for (int c = 0; c < 2; c++) {
@@ -175,7 +176,10 @@ static void gradients_leave_piece_by_piece(void **state) {
       if (op->kind != HK_OP_GRAD_D2H) continue;
       flushed += op->work / 2;
       assert_int_equal(op->deps_end - op->deps_begin, 1);
-      const hk_op *after = &graph.ops[graph.deps[op->deps_begin]];
+      const hk_op *sums = &graph.ops[graph.deps[op->deps_begin]];
+      assert_int_equal(sums->kind, HK_OP_GRAD_SUM_H2D);
+      assert_int_equal(sums->deps_end - sums->deps_begin, 1);
+      const hk_op *after = &graph.ops[graph.deps[sums->deps_begin]];
       assert_int_equal(after->kind, HK_OP_BACKWARD);
       assert_int_equal(after->micro, 1);
       assert_int_equal(after->block - HK_BLOCK_EMBED, first[op->subgroup]);

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "sim/sums.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool has_cpu_route(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  return n[HK_ROUTE_CPU] > 0;
+}
+
+hk_status hk_sums_add(hk_plan *plans, size_t n, const hk_plan_settings *settings, size_t *origin,
+                      size_t *all, hk_error *err) {
+  *all = n;
+  for (size_t i = 0; i < n; i++) {
+    origin[i] = i;
+    if (settings->accumulate != NULL || plans[i].job.grad_accum == 1 ||
+        plans[i].runtime != HK_RUNTIME_HOCKET || !has_cpu_route(&plans[i]))
+      continue;
+    for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
+      if (a == HK_ACCUMULATE_GPU || a == (int)hk_plan_accumulates(&plans[i])) continue;
+      HK_TRY(hk_plan_copy(&plans[i], &plans[*all], err));
+      plans[*all].accumulate = (hk_accumulate)a;
+      origin[(*all)++] = i;
+    }
+  }
+  return HK_OK;
+}
+
+void hk_sums_keep_best(hk_forecast *forecasts, size_t n, size_t all, const size_t *origin,
+                       int (*compare)(const void *, const void *)) {
+  for (size_t i = 0; i < all; i++) {
+    hk_forecast *first = &forecasts[origin[i]], *f = &forecasts[i];
+    const hk_accumulate how = hk_plan_accumulates(&f->plan);
+    const bool better = i >= n && how != HK_ACCUMULATE_CPU && compare(f, first) < 0;
+    __typeof__(f->sums) sums;
+    memcpy(sums, first->sums, sizeof sums);
+    sums[how].tried = true;
+    sums[how].fits = f->feasible;
+    sums[how].iteration_ns = f->iteration_ns;
+    sums[how].gpu_short = f->gpu_short;
+    sums[how].host_short = f->host_short;
+    if (better) {
+      hk_forecast_free(first);
+      *first = *f;
+      memset(f, 0, sizeof *f);
+    } else if (i >= n) {
+      hk_forecast_free(f);
+    }
+    memcpy(first->sums, sums, sizeof sums);
+  }
+}
+
+const char *hk_sums_reason(const hk_forecast *best, char *text, size_t size) {
+  static const char *const ways[] = {"on the GPU", "in host memory, where the GPU adds to them",
+                                     "in host memory by the CPU"};
+  const hk_accumulate how = hk_plan_accumulates(&best->plan);
+  int tried = 0;
+  text[0] = '\0';
+  for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) tried += best->sums[a].tried;
+  if (tried < 2) return text;
+  size_t used = (size_t)snprintf(text, size, "Gradients of %d micro-steps are summed %s%s",
+                                 best->plan.job.grad_accum, ways[how],
+                                 how == HK_ACCUMULATE_CPU ? " (which the engine cannot)" : "");
+  for (int a = 0; a < HK_ACCUMULATE_COUNT && used < size; a++) {
+    const hk_bytes gpu = best->sums[a].gpu_short, host = best->sums[a].host_short;
+    char missing[16];
+    if (!best->sums[a].tried || a == (int)how) continue;
+    if (best->sums[a].fits)
+      used += (size_t)snprintf(
+          text + used, size - used, "; %s: %.2f x the time of an iteration", ways[a],
+          (double)best->sums[a].iteration_ns / (double)hk_max(1, best->iteration_ns));
+    else
+      used += (size_t)snprintf(
+          text + used, size - used, "; %s: %s of %s memory are missing", ways[a],
+          hk_format_bytes(gpu > 0 ? gpu : host, missing, sizeof missing), gpu > 0 ? "GPU" : "host");
+  }
+  if (used < size) snprintf(text + used, size - used, ".");
+  return text;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Where gradients of several micro-steps are summed: operations, bytes, memory and times by hand;
+ * the ranking; plan files; what the engine refuses. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/bytes.h"
+#include "tests/fixture_graph.h"
+
+#define MICROS 3
+
+/* Parameters of the blocks of tiny_model(LAYERS): embedding, layers, head. */
+#define EMBEDDING (256 * 64)
+#define LAYER     (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64)
+#define HEAD      (256 * 64 + 64)
+#define ALL       (EMBEDDING + LAYERS * LAYER + HEAD)
+
+static hk_plan plan_of(hk_accumulate accumulate, hk_overlap overlap) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(LAYERS);
+  const hk_machine machine = ideal_machine();
+  const hk_candidate candidate = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE,
+                                  HK_RUNTIME_HOCKET};
+  const hk_plan_settings settings = {
+      .subgroup_numel = 5000, .piece_numel = 2000, .overlap = overlap, .accumulate = &accumulate};
+  hk_job job = ALONE;
+  job.grad_accum = MICROS;
+  must(hk_candidate_plan(&candidate, &model, &machine, &job, &settings, &plan, &err), &err);
+  hk_model_free(&model);
+  return plan;
+}
+
+static size_t count(const hk_graph *graph, hk_op_kind kind, int64_t *work) {
+  size_t n = 0;
+  *work = 0;
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    if (graph->ops[i].kind != kind) continue;
+    *work += graph->ops[i].work;
+    n++;
+  }
+  return n;
+}
+
+/* Each block's sums: out after every micro-step, back before every one but the first. */
+static void operations(void **state) {
+  (void)state;
+  int64_t work = 0;
+  for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
+    hk_plan plan = plan_of((hk_accumulate)a, HK_OVERLAP_NONE);
+    assert_int_equal(hk_plan_accumulates(&plan), a);
+    hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+    const size_t sums = a == HK_ACCUMULATE_GPU ? 0 : (MICROS - 1) * BLOCKS;
+    assert_int_equal(count(&graph, HK_OP_GRAD_SUM_D2H, &work), sums);
+    assert_int_equal(work, sums == 0 ? 0 : (MICROS - 1) * 2 * ALL);
+    assert_int_equal(count(&graph, HK_OP_GRAD_SUM_H2D, &work), a == HK_ACCUMULATE_HOST ? sums : 0);
+    assert_int_equal(work, a == HK_ACCUMULATE_HOST ? (MICROS - 1) * 2 * ALL : 0);
+    assert_int_equal(count(&graph, HK_OP_GRAD_ADD_CPU, &work), a == HK_ACCUMULATE_CPU ? sums : 0);
+    assert_int_equal(work, a == HK_ACCUMULATE_CPU ? (MICROS - 1) * ALL : 0);
+    assert_int_equal(count(&graph, HK_OP_GRAD_D2H, &work), BLOCKS); /* the last micro-step's */
+    assert_int_equal(work, 2 * ALL);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
+static hk_forecast forecast_of(hk_accumulate accumulate, hk_overlap overlap, hk_machine machine) {
+  hk_error err = {0};
+  hk_forecast forecast;
+  const hk_sim_options options = {.check = true};
+  hk_plan plan = plan_of(accumulate, overlap);
+  must(hk_forecast_make(&plan, &machine, &options, &forecast, &err), &err);
+  return forecast;
+}
+
+/* The whole gradient array is on the GPU from the first micro-step on, or two blocks' gradients at
+ * a time. Backward is slow, and copies take no time: 1 ns. */
+static void gpu_memory(void **state) {
+  (void)state;
+  hk_machine machine = ideal_machine();
+  machine.gpu_flops.value = 1e12;
+  hk_bytes peak[HK_ACCUMULATE_COUNT];
+  for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
+    hk_forecast f = forecast_of((hk_accumulate)a, HK_OVERLAP_NONE, machine);
+    peak[a] = f.result.memory.peak;
+    assert_int_equal(f.result.memory.before_forward, 2 * ALL);
+    assert_int_equal(f.result.memory.after_update, 2 * ALL);
+    hk_forecast_free(&f);
+  }
+  /* 64 tokens. A layer keeps 16 x 64 + 8 x 128 + 4 x 4 bytes a token, the head 4 x 64 + 4 x 256.
+   * Backward's workspace: in the head 2 x 64 + 2 x 256, in a layer 2 x 64 + 6 x 128. */
+  const hk_bytes layers = 64 * LAYERS * (16 * 64 + 8 * 128 + 4 * 4);
+  const hk_bytes in_head = 64 * (4 * 64 + 4 * 256 + 2 * 64 + 2 * 256) + 2 * HEAD;
+  const hk_bytes in_layer = 64 * (2 * 64 + 6 * 128) + 2 * LAYER;
+  /* All sums, beside the head's backward; or, beside the last layer's, the gradients of the head
+   * that are leaving, and its sums. */
+  assert_int_equal(peak[HK_ACCUMULATE_GPU], 2 * ALL + layers + in_head + 2 * ALL);
+  assert_int_equal(peak[HK_ACCUMULATE_CPU], 2 * ALL + layers + in_layer + 2 * HEAD);
+  assert_int_equal(peak[HK_ACCUMULATE_HOST], 2 * ALL + layers + in_layer + 2 * 2 * HEAD);
+}
+
+/* The CPU's way needs memory for gradients that it has not added: at most those of a layer, while
+ * those of the embedding arrive, whose backward takes no time. */
+static void host_memory(void **state) {
+  (void)state;
+  hk_machine machine = ideal_machine();
+  machine.gpu_flops.value = 1e12;
+  const hk_bytes rest = (12 + 2 + 2) * ALL; /* state, sums, new weights */
+  for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
+    hk_forecast f = forecast_of((hk_accumulate)a, HK_OVERLAP_NONE, machine);
+    assert_int_equal(f.result.memory.host_peak,
+                     rest + (a == HK_ACCUMULATE_CPU ? 2 * (LAYER + EMBEDDING) : 0));
+    hk_forecast_free(&f);
+  }
+}
+
+/* PCIe 10 B/ns each way; all else takes no time, but 1 ns each. If the GPU adds, 2 bytes go each
+ * way, one after the other, and backward waits: 2 x 2 / 10 ns a parameter and micro-step. */
+static void times(void **state) {
+  (void)state;
+  hk_machine machine = ideal_machine();
+  machine.h2d.value = machine.d2h.value = machine.duplex.value = 10e9;
+  const double each = 2.0 * ALL / 10;
+  const double copies[] = {
+      [HK_ACCUMULATE_GPU] = 1, [HK_ACCUMULATE_HOST] = 2 * MICROS - 1, [HK_ACCUMULATE_CPU] = MICROS};
+  for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
+    hk_forecast f = forecast_of((hk_accumulate)a, HK_OVERLAP_NONE, machine);
+    const double before = (double)(f.iteration_ns - f.update_ns);
+    assert_true(fabs(before - copies[a] * each) < 200);
+    hk_forecast_free(&f);
+  }
+  /* The CPU reads and writes 6 bytes where AdamW has 28: at 1 AdamW parameter/ns 28 / 6. */
+  machine = ideal_machine();
+  machine.cpu_adamw.value = 1e9;
+  hk_forecast f = forecast_of(HK_ACCUMULATE_CPU, HK_OVERLAP_NONE, machine);
+  const double before = (double)(f.iteration_ns - f.update_ns);
+  assert_true(fabs(before - (MICROS - 1) * ALL * 6.0 / 28) < 200);
+  hk_forecast_free(&f);
+}
+
+/* With an overlap gradients are handed over, and sums are in host memory. */
+static void handed_over(void **state) {
+  (void)state;
+  hk_error err = {0};
+  for (int a = HK_ACCUMULATE_HOST; a <= HK_ACCUMULATE_CPU; a++) {
+    hk_forecast f = forecast_of((hk_accumulate)a, HK_OVERLAP_BOTH, schoolbook_machine());
+    assert_true(hk_plan_hands_over(&f.plan));
+    int64_t work = 0;
+    count(&f.graph, a == HK_ACCUMULATE_HOST ? HK_OP_GRAD_SUM_H2D : HK_OP_GRAD_ADD_CPU, &work);
+    const int64_t bytes = a == HK_ACCUMULATE_HOST ? 2 : 1;
+    assert_int_equal(work, f.graph.iterations * (MICROS - 1) * bytes * ALL);
+    hk_forecast_free(&f);
+  }
+  hk_plan plan = plan_of(HK_ACCUMULATE_HOST, HK_OVERLAP_FORWARD);
+  plan.accumulate = HK_ACCUMULATE_GPU; /* as a plan file without the key */
+  assert_int_equal(hk_plan_accumulates(&plan), HK_ACCUMULATE_HOST);
+  plan.job.grad_accum = 1;
+  assert_int_equal(hk_plan_accumulates(&plan), HK_ACCUMULATE_GPU);
+  hk_plan_free(&plan);
+
+  const hk_accumulate on_gpu = HK_ACCUMULATE_GPU;
+  const hk_plan_settings settings = {.overlap = HK_OVERLAP_BOTH, .accumulate = &on_gpu};
+  const hk_candidate candidate = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE,
+                                  HK_RUNTIME_HOCKET};
+  hk_model model = tiny_model(LAYERS);
+  const hk_machine machine = ideal_machine();
+  hk_job job = ALONE;
+  job.grad_accum = 2;
+  assert_int_equal(hk_candidate_plan(&candidate, &model, &machine, &job, &settings, &plan, &err),
+                   HK_INPUT);
+  assert_non_null(strstr(err.message, "accumulate 'gpu': the engine takes gradients as"));
+  hk_model_free(&model);
+}
+
+/* GPU memory for the weights, activations and little more: only sums in host memory fit. */
+static void ranked(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_model model = tiny_model(LAYERS);
+  hk_machine machine = schoolbook_machine();
+  hk_job job = ALONE;
+  job.grad_accum = 8;
+  const hk_plan_settings settings = {.subgroup_numel = 5000, .piece_numel = 2000};
+  const hk_runtime hocket = HK_RUNTIME_HOCKET;
+  const hk_ranking_options options = {.only_policy = &hk_policy_zero_offload,
+                                      .only_runtime = &hocket,
+                                      .fixed = HK_POLICY_OPTIONS_NONE};
+  for (int small = 0; small < 2; small++) {
+    hk_ranking ranking;
+    machine.gpu_memory.value = small ? 1.1e6 : 1e15;
+    must(hk_rank(&model, &machine, &job, &settings, &options, &ranking, &err), &err);
+    assert_int_equal(ranking.n, 1);
+    assert_int_equal(ranking.n_fit, 1);
+    const hk_forecast *f = &ranking.forecasts[0];
+    assert_int_equal(f->plan.accumulate, small ? HK_ACCUMULATE_HOST : HK_ACCUMULATE_GPU);
+    assert_true(f->sums[HK_ACCUMULATE_GPU].tried && f->sums[HK_ACCUMULATE_CPU].tried);
+    assert_int_equal(f->sums[HK_ACCUMULATE_GPU].fits, !small);
+    assert_non_null(strstr(ranking.reason, small ? "summed in host memory, where the GPU adds"
+                                                 : "8 micro-steps are summed on the GPU;"));
+    if (small) assert_non_null(strstr(ranking.reason, "on the GPU: "));
+    hk_ranking_free(&ranking);
+  }
+  hk_model_free(&model);
+}
+
+static void in_plan_files(void **state) {
+  (void)state;
+  for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
+    hk_error err = {0};
+    hk_plan read, plan = plan_of((hk_accumulate)a, HK_OVERLAP_NONE);
+    cJSON *root = hk_plan_to_json(&plan);
+    assert_int_equal(cJSON_HasObjectItem(root, "accumulate"), a != HK_ACCUMULATE_GPU);
+    must(hk_plan_from_json(root, &read, &err), &err);
+    assert_int_equal(read.accumulate, a);
+    hk_plan_free(&read);
+    if (a != HK_ACCUMULATE_GPU) {
+      plan.runtime = HK_RUNTIME_DEEPSPEED;
+      assert_int_equal(hk_plan_check(&plan, &err), HK_INPUT);
+      assert_non_null(strstr(err.message, "DeepSpeed sums gradients in host memory in its own"));
+    }
+    hk_plan_free(&plan);
+    cJSON_Delete(root);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(operations),  cmocka_unit_test(gpu_memory), cmocka_unit_test(host_memory),
+      cmocka_unit_test(times),       cmocka_unit_test(ranked),     cmocka_unit_test(in_plan_files),
+      cmocka_unit_test(handed_over),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
