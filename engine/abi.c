@@ -161,6 +161,7 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   const hk_overlap overlap = (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
   if (text != NULL && plan->overlap == overlap) return HK_OK;
   plan->overlap = overlap;
+  if (text == NULL && o->cpu_threads == 0) plan->cpu_threads = hk_default_threads(overlap);
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     plan->subgroups[s].ahead = plan->subgroups[s].early = false;
   }

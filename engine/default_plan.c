@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/bytes.h"
+#include "core/graph.h"
 
 /* Most parameters of a subgroup; larger blocks are cut. */
 #define SUBGROUP_NUMEL ((int64_t)1 << 30)
@@ -72,13 +73,15 @@ int hk_cpu_quota(const char *root) {
   }
 }
 
-int hk_default_threads(void) {
+int hk_default_threads(hk_overlap overlap) {
   cpu_set_t allowed;
   int cpus = 1;
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cpus = CPU_COUNT(&allowed);
   const int quota = hk_cpu_quota("");
   if (quota > 0 && quota < cpus) cpus = quota;
-  return cpus > FRAMEWORK_THREADS ? cpus - FRAMEWORK_THREADS : 1;
+  const int beside = overlap == HK_OVERLAP_BOTH ? hk_framework_cores(cpus) : 0;
+  const int left = beside > FRAMEWORK_THREADS ? beside : FRAMEWORK_THREADS;
+  return cpus > left ? cpus - left : 1;
 }
 
 /* -- The plan ---------------------------------------------------------------------------------- */
@@ -143,7 +146,7 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
   if (status != HK_OK) return status;
   plan->piece_numel = even_piece(plan);
   snprintf(plan->policy, sizeof plan->policy, "zero-offload");
-  plan->cpu_threads = threads > 0 ? threads : hk_default_threads();
+  plan->cpu_threads = threads > 0 ? threads : hk_default_threads(HK_OVERLAP_NONE);
   return HK_OK;
 }
 

@@ -6,8 +6,8 @@
 #include "core/plan.h"
 #include "engine/engine.h"
 
-/* Makes a plan for these tensors. `threads`: size of the CPU team; 0: hk_default_threads(). Free
- * *plan with hk_plan_free. */
+/* Makes a plan for these tensors. `threads`: size of the CPU team; 0: hk_default_threads of
+ * overlap none. Free *plan with hk_plan_free. */
 hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan *plan,
                           hk_error *err);
 /* Decides how memory is used to shorten an iteration. `host_memory`: bytes for all that the engine
@@ -21,9 +21,10 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
  * have another number of elements than the plan. */
 hk_status hk_choose_routes(hk_plan *plan, const hk_param *params, size_t n_params,
                            hk_bytes host_memory, hk_bytes gpu_memory, hk_error *err);
-/* Number of CPUs that this process may use (affinity and control group's quota), less one for the
- * framework; at least 1. */
-int hk_default_threads(void);
+/* Size of the CPU team if nobody says it: the CPUs that this process may use (affinity and control
+ * group's quota), less those that the framework needs, at least 1. The framework has one CPU, and
+ * with overlap `both`, where most of the update runs beside its threads, hk_framework_cores. */
+int hk_default_threads(hk_overlap overlap);
 /* The smallest CPU quota of this process's control group and its ancestors, in CPUs, rounded up; 0:
  * there is none. `root` is put before /proc and /sys: "", except in tests. */
 int hk_cpu_quota(const char *root);

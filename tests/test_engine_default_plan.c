@@ -70,13 +70,15 @@ static void threads_by_affinity(void **unused) {
   assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
   const int quota = hk_cpu_quota(""), cpus = CPU_COUNT(&all);
   const int least = quota > 0 && quota < cpus ? quota : cpus;
-  assert_int_equal(hk_default_threads(), least > 1 ? least - 1 : 1);
+  assert_int_equal(hk_default_threads(HK_OVERLAP_NONE), least > 1 ? least - 1 : 1);
+  const int beside = hk_framework_cores(least) > 1 ? hk_framework_cores(least) : 1;
+  assert_int_equal(hk_default_threads(HK_OVERLAP_BOTH), least > beside ? least - beside : 1);
   size_t first = 0;
   while (!CPU_ISSET(first, &all)) first++;
   CPU_ZERO(&one);
   CPU_SET(first, &one);
   assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-  assert_int_equal(hk_default_threads(), 1);
+  assert_int_equal(hk_default_threads(HK_OVERLAP_NONE), 1);
   assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
@@ -116,7 +118,8 @@ static void subgroups_end_with_their_block(void **unused) {
     for (size_t p = 0; p < n; p++) numel += params[p].numel;
     must(hk_default_plan(params, n, (int)number % 5, &plan, &err), &err);
     must(hk_plan_check(&plan, &err), &err);
-    assert_int_equal(plan.cpu_threads, number % 5 > 0 ? (int)number % 5 : hk_default_threads());
+    assert_int_equal(plan.cpu_threads,
+                     number % 5 > 0 ? (int)number % 5 : hk_default_threads(HK_OVERLAP_NONE));
     assert_int_equal(plan.overlap, HK_OVERLAP_NONE);
     for (size_t s = 0; s < plan.n_subgroups; s++) {
       const hk_plan_subgroup *sub = &plan.subgroups[s];

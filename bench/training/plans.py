@@ -99,7 +99,9 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
         memory: bytes that the row may take, "gpu_memory" and "host_memory".
     """
     chosen: Optional[str] = None
-    threads = cpu_threads or default_threads()
+    threads = cpu_threads
+    if plan == "none" and not threads:
+        threads = default_threads(overlap)
     with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
         if plan == "auto":
             model = os.path.join(folder, "model.json")
@@ -111,7 +113,9 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
                 given += ["--overlap", overlap]
             for name, limit in memory.items():
                 given += ["--" + name.replace("_", "-"), str(limit)]
-            run([*given, "--cpu-threads", str(threads)])
+            if threads:
+                given += ["--cpu-threads", str(threads)]
+            run(given)
             answer = run(["simulate", out])
             with open(out, encoding="utf-8") as file:
                 chosen = file.read()
@@ -127,9 +131,12 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
     return found, chosen
 
 
-def default_threads() -> int:
-    """Threads of the engine's team where nobody says how many (hk_default_threads)."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+def default_threads(overlap: str) -> int:
+    """Threads of the engine's team where neither a plan nor the caller says how many
+    (hk_default_threads)."""
+    cpus = len(os.sched_getaffinity(0))
+    left = max(1, min(3, cpus // 4)) if overlap == "both" else 1
+    return max(1, cpus - left)
 
 
 def run_plan(plan: str, backend: str, max_norm: float, steps: int,

@@ -281,7 +281,7 @@ def program_run(job: rows.Job, spec: str, reporter: Reporter, deadline: float) -
     with torch.device("meta"):
         model = workload.build(job.shape, torch.device("meta"), job.checkpointing)
     plan = plans.written(settings.get("plan") or options.plan, hocket.describe(model), job, "none",
-                         int(threads) if threads else plans.default_threads())
+                         int(threads) if threads else plans.default_threads("none"))
     answer = plans.run_plan(plan, "cuda" if job.device.type == "cuda" else "host",
                             workload.MAX_NORM, options.update_iterations + 1,
                             deadline - time.time())

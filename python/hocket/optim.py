@@ -50,8 +50,9 @@ class AdamW(Optimizer):
         plan: None updates everything on the CPU; a path, or JSON text, of a plan that
             ``hocket plan -o`` wrote for this model; "auto" plans for this model on this machine.
         backend: "cuda" or "host"; None: as the parameters' device says.
-        cpu_threads: threads of the update; None: what the plan says, or the CPUs this process may
-            use less one.
+        cpu_threads: threads of the update; None: what the plan says; without a plan, the CPUs that
+            this process may use less one, or with ``overlap="both"`` less three (a quarter of
+            them if that is less), which the framework's threads need.
         host_memory: bytes that state and spares may take; None: what is available.
         gpu_memory: bytes of GPU memory that weights which wait for the norm (2 an element) and
             fp32 state (14 an element with its gradient) may take. With ``plan=None``: None takes
