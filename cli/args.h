@@ -87,6 +87,8 @@
   X(BACKEND, "backend", 0, CHOICE, backend, "cuda|host", 0, 0,                                     \
     "cuda: a GPU (default); host: a device made of host memory and threads")                       \
   X(DEVICE, "device", 0, WHOLE, device, "N", 0, 63, "index of the GPU (default 0)")                \
+  X(LARGEST, "largest", 0, CHOICE, largest, "batch|seq|model", 0, 0,                               \
+    "find the largest micro-batch, sequence or model of the family that fits")                     \
   X(PRICE, "price", 0, TEXT, price, "N/h|N/gpu/h", 0, 0,                                           \
     "price of a node, or of a GPU, per hour: adds the cost of a million tokens")                   \
   X(TOKENS, "tokens", 0, COUNT, tokens, "N", 1, 1e15,                                              \
@@ -210,6 +212,7 @@ typedef struct {
   int accumulate;                       /* an hk_accumulate; valid if in `given` */
   int backend;                          /* 0 cuda, 1 host */
   int64_t device, steps, seed;          /* steps 0: not given */
+  int largest;                          /* an hk_largest_what; valid if in `given` */
   const char *price;                    /* NULL: not given */
   int64_t tokens;                       /* 0: not given */
   int64_t checkpoint_every;             /* 0: not given */

@@ -8,6 +8,7 @@
 #include "cli/emit.h"
 #include "cli/emit_config.h"
 #include "cli/explain.h"
+#include "cli/largest.h"
 #include "cli/price.h"
 #include "cli/report.h"
 #include "cli/report_state.h"
@@ -358,6 +359,11 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
 }
 
 static hk_status run(const hk_args *given, hk_error *err) {
+  if (given->given & HK_OPTION(LARGEST)) {
+    if (given->n_machines > 1)
+      return hk_fail(err, HK_INPUT, "'--largest' needs a single --machine");
+    return hk_largest_plan(given, err);
+  }
   if (given->n_machines > 1) return hk_compare_machines(given, err);
   hk_args args = *given;
   hk_planning p = {0};
@@ -387,6 +393,8 @@ const hk_command hk_command_plan = {
         "blocks on the GPU or update some parameters before the gradient norm is known.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
         "schedule; --from reads one, and says how long it takes and what is better.\n"
+        "--largest finds the largest micro-batch, sequence or model that fits, with the\n"
+        "speed of every size that it tried.\n"
         "With several --machine, each NAME or NAME=PRICE, it says on which training is\n"
         "cheapest per token, or fastest if a price is missing.\n"
         "OMP_NUM_THREADS sets the number of threads; the result does not depend on it.\n"
@@ -396,7 +404,7 @@ const hk_command hk_command_plan = {
     .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) |
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
                HK_OPTION(FROM) | HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM) |
-               HK_OPTION(PRICE) | HK_OPTION(TOKENS) | HK_OPTION(STEPS),
+               HK_OPTION(LARGEST) | HK_OPTION(PRICE) | HK_OPTION(TOKENS) | HK_OPTION(STEPS),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,

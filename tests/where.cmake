@@ -12,12 +12,12 @@
 # golden_config imports torch, which is installed while the sanitizers' tests run. golden_cli_help
 # runs the example of `hocket fit`. unit_hardening checks flags that only the release
 # build has.
-set(NEEDS_RELEASE golden_cli_help golden_config golden_fit golden_parts golden_published golden_ranking golden_readme unit_fit
+set(NEEDS_RELEASE golden_cli_help golden_completion golden_largest golden_price golden_config golden_fit golden_parts golden_published golden_ranking golden_readme unit_fit
                   unit_hardening unit_profile_fit unit_profile_nodes)
 # These look for wrong use of memory after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_faults)
 # Their code runs under ASan in unit_profile_nodes (fits), engine_calibrate and engine_validate.
-set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli golden_cli_help golden_fit
+set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli golden_cli_help golden_completion golden_fit golden_largest golden_price
                  golden_published unit_fit unit_profile_fit)
 # ThreadSanitizer's runtime must be linked into the program, and not into a library that another
 # program loads. It also does not know the barriers of gcc's OpenMP, which fits use.
