@@ -61,6 +61,7 @@ static void check_again(const hk_model *model) {
 static void check_model(const hk_model *model) {
   FUZZ_MUST(model->parameters > 0 && model->parameters < (int64_t)1 << 53);
   FUZZ_MUST(hk_model_rank_parameters(model, 1, 1) == model->parameters);
+  FUZZ_MUST(model->active > 0 && model->active <= model->parameters);
   check_blocks(model);
   check_subgroups(model);
   check_again(model);
