@@ -310,10 +310,12 @@ static const hk_row MEGATRON_HEAD[] = {
 #define QWEN_WINDOWS                                                                 \
   FLAG("use_sliding_window", HK_HAS_WINDOW, 0), KEY("sliding_window", HK_WINDOW, 0), \
       KEY("max_window_layers", HK_WINDOW_FROM, 28), LIST("layer_types")
-#define SPARSE_KEYS(experts) \
-  KEY(experts, HK_EXPERTS, HK_NEEDED), KEY("num_experts_per_tok", HK_CHOSEN, HK_NEEDED)
-#define QWEN_MOE_KEYS                                                                 \
-  SPARSE_KEYS("num_experts"), KEY("moe_intermediate_size", HK_EXPERT_FFN, HK_NEEDED), \
+/* transformers saves Qwen's num_experts under the other name. */
+#define SPARSE_KEYS(experts, alias) \
+  KEY_OR(experts, alias, HK_EXPERTS, HK_NEEDED), KEY("num_experts_per_tok", HK_CHOSEN, HK_NEEDED)
+#define QWEN_MOE_KEYS                                         \
+  SPARSE_KEYS("num_experts", "num_local_experts"),            \
+      KEY("moe_intermediate_size", HK_EXPERT_FFN, HK_NEEDED), \
       KEY("decoder_sparse_step", HK_SPARSE_STEP, 1), LIST("mlp_only_layers")
 
 static const hk_key LLAMA_KEYS[] = {
@@ -365,7 +367,7 @@ static const hk_key PHI_KEYS[] = {COMMON_KEYS(0), KEY("num_key_value_heads", HK_
 static const hk_key MIXTRAL_KEYS[] = {COMMON_KEYS(0),
                                       GQA_KEYS(0),
                                       FFN_KEY,
-                                      SPARSE_KEYS("num_local_experts"),
+                                      SPARSE_KEYS("num_local_experts", "num_experts"),
                                       KEY("sliding_window", HK_WINDOW, 0),
                                       LAST_KEY};
 static const hk_key QWEN2_MOE_KEYS[] = {
@@ -384,7 +386,7 @@ static const hk_key QWEN3_MOE_KEYS[] = {
 static const hk_key DEEPSEEK_KEYS[] = {
     COMMON_KEYS(0),
     FFN_KEY,
-    SPARSE_KEYS("n_routed_experts"),
+    SPARSE_KEYS("n_routed_experts", "num_local_experts"),
     KEY("moe_intermediate_size", HK_EXPERT_FFN, HK_NEEDED),
     KEY("n_shared_experts", HK_SHARED, HK_NEEDED),
     KEY("first_k_dense_replace", HK_FIRST_DENSE, 0),
@@ -397,11 +399,13 @@ static const hk_key DEEPSEEK_KEYS[] = {
     FIXED("moe_layer_freq", 1),
     FIXED("num_nextn_predict_layers", 0),
     LIST("num_key_value_heads"), /* all heads have keys and values of their own */
+    LIST("head_dim"),            /* derived: qk_nope_head_dim + qk_rope_head_dim */
+    LIST("qk_head_dim"),
     LAST_KEY};
 static const hk_key GPT_OSS_KEYS[] = {COMMON_KEYS(0),
                                       GQA_KEYS(64),
                                       FFN_KEY,
-                                      SPARSE_KEYS("num_local_experts"),
+                                      SPARSE_KEYS("num_local_experts", "num_experts"),
                                       FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 1),
                                       KEY("sliding_window", HK_WINDOW, 128),
                                       CONSTANT(HK_WINDOW_EVERY, 2),

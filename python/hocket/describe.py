@@ -303,6 +303,9 @@ class _Meter(TorchDispatchMode):
         counter = self.registry.get(func._overloadpacket)
         if counter is not None:
             self.flops[self.current] += counter(*args, **kwargs, out_val=out)
+        elif "grouped_mm" in func._overloadpacket.__name__ and isinstance(out, Tensor):
+            # Products of experts, which PyTorch's registry lacks: rows sorted by expert.
+            self.flops[self.current] += 2.0 * args[0].numel() * out.size(-1)
         for value in _tensors(out):
             self.watch(value.untyped_storage())
         return out

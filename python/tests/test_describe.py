@@ -81,6 +81,54 @@ def test_transformers_models_are_described():
     assert document["seq"] == 16 and document["blocks"][4]["forward_flops"] == 2 * 32 * 64 * 128
 
 
+def shown(path, seq):
+    """What ``hocket model show`` says of a file."""
+    done = subprocess.run(
+        [plan.program(), "model", "show", path, "--seq", str(seq), "--json"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+SHAPE = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+OF_EXPERTS = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("llama", {}),
+        ("gemma2", {"head_dim": 16, "pad_token_id": 0}),
+        ("mixtral", {"num_local_experts": 4}),
+        ("qwen3_moe", OF_EXPERTS),
+        ("qwen2_moe", {**OF_EXPERTS, "shared_expert_intermediate_size": 48}),
+        ("gpt_neox", {}),
+    ],
+)
+def test_a_document_and_the_config_agree(kind, more, tmp_path):
+    """The program counts the same parameters and FLOPs from config.json as torch's counter did."""
+    transformers = pytest.importorskip("transformers", minversion="5")
+    config = transformers.AutoConfig.for_model(kind, **SHAPE, **more)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config).bfloat16()
+        ids = torch.zeros(1, 32, dtype=torch.long)
+    config.save_pretrained(tmp_path)
+    document = tmp_path / "document.json"
+    document.write_text(json.dumps(hocket.describe(model, {"input_ids": ids, "labels": ids})))
+    listed, read = shown(document, 32), shown(tmp_path, 32)
+    assert listed["parameters"] == read["parameters"]
+    assert listed["forward_flops_per_token"] == pytest.approx(read["forward_flops_per_token"])
+
+
 def test_a_forward_that_looks_at_values_is_said():
     class Looks(nn.Linear):
         def forward(self, x):
