@@ -32,7 +32,10 @@ static hk_status simulate(const hk_setup *setup, hk_emission *e, hk_error *err) 
   hk_plan_settings settings = setup->settings;
   hk_policy_options options = HK_POLICY_OPTIONS_NONE;
   hk_plan plan = {0};
+  hk_job job = setup->job;
   settings.overlap = HK_OVERLAP_NONE;
+  settings.optimizer = HK_OPTIMIZER_ADAMW32;
+  job.loss_chunks = 1;
   settings.subgroup_numel = row->subgroup_numel;
   const bool part = config->offload && config->ratio < 1;
   if (part) {
@@ -45,8 +48,8 @@ static hk_status simulate(const hk_setup *setup, hk_emission *e, hk_error *err) 
                                   : config->offload ? &hk_policy_zero_offload
                                                     : &hk_policy_gpu_only,
                                   options, HK_RUNTIME_DEEPSPEED};
-  HK_TRY(hk_candidate_plan(&candidate, &setup->model, &setup->machine, &setup->job, &settings,
-                           &plan, err));
+  HK_TRY(
+      hk_candidate_plan(&candidate, &setup->model, &setup->machine, &job, &settings, &plan, err));
   HK_TRY(hk_forecast_make(&plan, &setup->machine, NULL, &e->own, err));
   e->has_own = true;
   /* Subgroups are cut otherwise than in the row, and the ratio counts subgroups. */

@@ -80,11 +80,14 @@ static hk_status plan_yours(const hk_setup *setup, const hk_train_config *config
                             const hk_flush *flush, double ratio, hk_plan *plan, hk_error *err) {
   const hk_candidate candidate = candidate_of(config, ratio);
   hk_plan_settings settings = setup->settings;
+  hk_job job = setup->job;
+  /* What runtime deepspeed has not; the other rows have it. */
   settings.overlap = HK_OVERLAP_NONE;
+  settings.optimizer = HK_OPTIMIZER_ADAMW32;
+  job.loss_chunks = 1;
   settings.subgroup_numel = config->subgroup_numel;
   settings.flush = flush;
-  return hk_candidate_plan(&candidate, &setup->model, &setup->machine, &setup->job, &settings, plan,
-                           err);
+  return hk_candidate_plan(&candidate, &setup->model, &setup->machine, &job, &settings, plan, err);
 }
 
 static hk_status forecast(const hk_setup *setup, const hk_train_config *config, hk_flush flush,
@@ -97,6 +100,16 @@ static hk_status forecast(const hk_setup *setup, const hk_train_config *config, 
     HK_TRY(plan_yours(setup, config, &flush, (double)on_host / (double)n, &plan, err));
   }
   return hk_forecast_make(&plan, &setup->machine, NULL, out, err);
+}
+
+/* Options of the other rows. */
+static void note_options(const hk_setup *setup, hk_train_config *config) {
+  const bool optimizer = setup->settings.optimizer != HK_OPTIMIZER_ADAMW32;
+  if ((!optimizer && setup->job.loss_chunks <= 1) || config->n_notes == HK_MOST_CONFIG_NOTES)
+    return;
+  snprintf(config->notes[config->n_notes++], sizeof config->notes[0],
+           "%s does not hold for yours: it is planned with AdamW in fp32 and an undivided loss",
+           optimizer ? "--state" : "--loss-chunks");
 }
 
 /* DeepSpeed rounds in favour of the host, so a ratio has no effect if subgroups are few. */
@@ -118,6 +131,7 @@ hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *your
                                                 : HK_FLUSH_SYNC;
   HK_TRY(forecast(setup, &yours->config, flush, &yours->forecast, err));
   note_idle_ratio(&yours->config, yours->forecast.plan.n_subgroups);
+  note_options(setup, &yours->config);
   if (given || flush == HK_FLUSH_SYNC || !yours->config.offload) return HK_OK;
   hk_forecast sync = {0};
   HK_TRY(forecast(setup, &yours->config, HK_FLUSH_SYNC, &sync, err));

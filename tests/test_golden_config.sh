@@ -55,6 +55,14 @@ grep -q "names ds_config.json, which the same command writes" err || fail "accel
 grep -q "FSDP offloads all or none" err || fail "fsdp: $(cat err)"
 grep -q "fsdp_offload_params: true" fsdp.yaml || fail "fsdp: $(cat fsdp.yaml)"
 
+# The configuration of a row that DeepSpeed does not run is simulated as what it becomes.
+"$hocket" plan $a100 --state lion --loss-chunks 4 --emit deepspeed >lion.json 2>err ||
+  fail "--state lion: $(cat err)"
+grep -q "cannot express: optimizer lion" err || fail "--state lion: $(cat err)"
+grep -q "cannot express: a loss in 4 slices" err || fail "--loss-chunks: $(cat err)"
+"$hocket" plan $a100 --overlap both --emit deepspeed >both.json 2>err || fail "both: $(cat err)"
+grep -q "cannot express: an update that overlaps" err || fail "--overlap both: $(cat err)"
+
 # -- What is read --------------------------------------------------------------------------------
 
 cat >mine.json <<'END'
@@ -76,6 +84,8 @@ prints '^yours \(fsdp.yaml\): zero-offload under FSDP'
 cp zero.json ds_config.json
 "$hocket" plan $a100 --from acc.yaml >out 2>err || fail "--from acc.yaml: $(cat err)"
 prints '^yours \(acc.yaml\): zero-offload under Accelerate'
+"$hocket" plan $a100 --state lion --from zero.json >out 2>err || fail "--from, lion: $(cat err)"
+prints 'note: zero.json: --state does not hold for yours'
 "$hocket" plan $a100 --micro-batch 64 --from zero.json --quiet >out 2>err
 [ $? -eq 1 ] || fail "--from, too large: exit is not 1"
 prints '^yours \(zero.json\): zero-offload does not fit: GPU memory: '

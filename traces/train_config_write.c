@@ -54,6 +54,10 @@ int hk_train_config_lost(hk_framework framework, const hk_plan *plan, char lost[
   if (n[HK_ROUTE_MAPPED] > 0)
     LOSE("updating %.0f %% of the parameters by the GPU in host memory",
          percent * (double)n[HK_ROUTE_MAPPED]);
+  if (plan->optimizer != HK_OPTIMIZER_ADAMW32)
+    LOSE("optimizer %s: the configuration is for AdamW with fp32 state",
+         hk_optimizer_info_of(plan->optimizer)->name);
+  if (plan->job.loss_chunks > 1) LOSE("a loss in %d slices", plan->job.loss_chunks);
   if (plan->overlap != HK_OVERLAP_NONE)
     LOSE("an update that overlaps with %s",
          plan->overlap == HK_OVERLAP_BOTH ? "forward and backward" : "forward");
