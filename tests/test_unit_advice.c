@@ -101,6 +101,26 @@ static void test_recomputation(void **state) {
   drop(&w);
 }
 
+/* Kept activations would be faster, but memory has no room for them. */
+static void test_room(void **state) {
+  (void)state;
+  world w;
+  load(&w, "qwen2.5-7b", "h200-node-16c", 32, 1);
+  w.options.only_policy = &hk_policy_zero_offload;
+  w.machine.host_memory.value = 512e9;
+  advise(&w);
+  assert_true(w.ranking.n_fit > 0);
+  hk_ranking kept = {0};
+  hk_job job = w.job;
+  job.checkpoint_activations = false;
+  rank_job(&w, &job, HK_OVERLAP_NONE, &kept);
+  assert_true(kept.n_fit == 0);
+  assert_true(kept.forecasts[0].tokens_per_s > 1.05 * w.ranking.forecasts[0].tokens_per_s);
+  hk_ranking_free(&kept);
+  check_promises(&w);
+  drop(&w);
+}
+
 /* More micro-steps than GPU memory can accumulate for: fewer, before more GPUs. */
 static void test_accumulation(void **state) {
   (void)state;
@@ -160,9 +180,8 @@ static void test_batch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_recomputation),
-      cmocka_unit_test(test_accumulation),
-      cmocka_unit_test(test_more_gpus),
+      cmocka_unit_test(test_recomputation), cmocka_unit_test(test_room),
+      cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_more_gpus),
       cmocka_unit_test(test_batch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
