@@ -111,11 +111,11 @@ static hk_status rank(search *s, const hk_job *job, const visit **made, hk_error
   hk_ranking ranking = {0};
   if (s->n == MOST_VISITED || cost > s->budget) return HK_OK;
   if (hk_job_check(job, s->model, &problem) != HK_OK) return HK_OK;
-  s->budget -= cost;
   const hk_status status =
       hk_rank(s->model, s->machine, job, s->settings, s->options, &ranking, &problem);
   if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
   if (status != HK_OK) return HK_OK;
+  s->budget -= operations(&ranking);
   visit *v = &s->visited[s->n++];
   *v = (visit){.job = *job, .fits = ranking.n_fit > 0};
   describe(s, job, s->settings->overlap, &ranking.forecasts[0], &v->found);
@@ -312,17 +312,30 @@ static hk_status try_smaller_batch(search *s, hk_error *err) {
   return HK_OK;
 }
 
+static void double_gpus(const search *s, hk_job *job) {
+  if (2 * job->gpus <= (int)s->machine->gpus.value)
+    job->gpus *= 2;
+  else
+    job->nodes *= 2;
+}
+
+/* Whether a job lacks memory for what does not depend on the batch: the state in host memory, which
+ * nodes share, and what lies in GPU memory before forward, which ranks share. */
+static bool lacks_memory(const search *s, const hk_job *job, const hk_forecast *nearest) {
+  const hk_memory_report *m = &nearest->result.memory;
+  const double ranks = (double)s->job->gpus * s->job->nodes;
+  return (double)m->host_peak * s->job->nodes > (double)m->host_capacity * job->nodes ||
+         (double)m->before_forward * ranks > (double)m->capacity * job->gpus * job->nodes;
+}
+
 /* Twice the GPUs of the node as far as there are, then twice the nodes. */
-static hk_status try_more_gpus(search *s, hk_error *err) {
+static hk_status try_more_gpus(search *s, const hk_forecast *nearest, hk_error *err) {
   const visit *v = NULL;
   hk_job job = *s->job;
-  while (!(v && v->fits) && 2 * job.nodes <= MOST_NODES) {
-    if (2 * job.gpus <= (int)s->machine->gpus.value)
-      job.gpus *= 2;
-    else
-      job.nodes *= 2;
+  double_gpus(s, &job);
+  while (lacks_memory(s, &job, nearest) && job.nodes <= MOST_NODES) double_gpus(s, &job);
+  for (; !(v && v->fits) && job.nodes <= MOST_NODES; double_gpus(s, &job))
     HK_TRY(rank(s, &job, &v, err));
-  }
   if (v && v->fits) suggest(s, &v->found, 0);
   return HK_OK;
 }
@@ -351,7 +364,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
   } else {
     status = try_same_batch(s, err);
     if (status == HK_OK) status = try_smaller_batch(s, err);
-    if (status == HK_OK) status = try_more_gpus(s, err);
+    if (status == HK_OK) status = try_more_gpus(s, &ranking->forecasts[0], err);
   }
   free(s);
   return status;
