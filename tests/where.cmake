@@ -12,13 +12,15 @@
 # golden_config imports torch, which is installed while the sanitizers' tests run. golden_cli_help
 # runs the example of `hocket fit`. unit_hardening checks flags that only the release
 # build has.
-set(NEEDS_RELEASE golden_cli_help golden_completion golden_largest golden_price golden_config golden_fit golden_parts golden_published golden_ranking golden_readme unit_fit
+set(NEEDS_RELEASE golden_cli_help golden_completion golden_config golden_fit golden_largest golden_parts
+                  golden_price golden_published golden_questions golden_ranking golden_readme unit_fit
                   unit_hardening unit_profile_fit unit_profile_nodes)
 # These look for wrong use of memory after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_faults)
 # Their code runs under ASan in unit_profile_nodes (fits), engine_calibrate and engine_validate.
-set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli golden_cli_help golden_completion golden_fit golden_largest golden_price
-                 golden_published unit_fit unit_profile_fit)
+set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli
+                 golden_cli_help golden_completion golden_config golden_fit golden_largest
+                 golden_price golden_published golden_questions unit_fit unit_profile_fit)
 # ThreadSanitizer's runtime must be linked into the program, and not into a library that another
 # program loads. It also does not know the barriers of gcc's OpenMP, which fits use.
 # engine_recording replaces realloc, which its runtime calls before dlsym can.
@@ -34,7 +36,7 @@ set(COSTS engine_training_orders 60 unit_profile_fit 30 engine_calibrate_cli 20 
           unit_profile_nodes 10 unit_policy 10 engine_faults 9 engine_validate_cli 9
           engine_training_faults 8 golden_fit 8 golden_cli_help 8 engine_abi 8 engine_segments 8
           engine_checkpoint 7 engine_squares 6 engine_adamw 6 unit_replay_inputs 6 engine_stand 5
-          engine_validate 5 golden_import 5 unit_import_deepspeed 4)
+          engine_validate 5 golden_import 5 golden_questions 5 unit_import_deepspeed 4)
 
 function(add_labels_to name sort)
   set_tests_properties(${name} PROPERTIES LABELS "${sort};${ARGN}")
