@@ -35,6 +35,7 @@ static hk_status simulate(const hk_setup *setup, hk_emission *e, hk_error *err) 
   hk_job job = setup->job;
   settings.overlap = HK_OVERLAP_NONE;
   settings.optimizer = HK_OPTIMIZER_ADAMW32;
+  settings.accumulate = NULL;
   job.loss_chunks = 1;
   settings.subgroup_numel = row->subgroup_numel;
   const bool part = config->offload && config->ratio < 1;

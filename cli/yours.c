@@ -84,6 +84,7 @@ static hk_status plan_yours(const hk_setup *setup, const hk_train_config *config
   /* What runtime deepspeed has not; the other rows have it. */
   settings.overlap = HK_OVERLAP_NONE;
   settings.optimizer = HK_OPTIMIZER_ADAMW32;
+  settings.accumulate = NULL;
   job.loss_chunks = 1;
   settings.subgroup_numel = config->subgroup_numel;
   settings.flush = flush;

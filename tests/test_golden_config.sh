@@ -60,6 +60,9 @@ grep -q "fsdp_offload_params: true" fsdp.yaml || fail "fsdp: $(cat fsdp.yaml)"
   fail "--state lion: $(cat err)"
 grep -q "cannot express: optimizer lion" err || fail "--state lion: $(cat err)"
 grep -q "cannot express: a loss in 4 slices" err || fail "--loss-chunks: $(cat err)"
+"$hocket" plan $a100 --grad-accum 4 --accumulate host --emit deepspeed >host.json 2>err ||
+  fail "--accumulate host: $(cat err)"
+grep -q "cannot express: gradients of micro-steps" err || fail "--accumulate: $(cat err)"
 "$hocket" plan $a100 --overlap both --emit deepspeed >both.json 2>err || fail "both: $(cat err)"
 grep -q "cannot express: an update that overlaps" err || fail "--overlap both: $(cat err)"
 
@@ -84,7 +87,7 @@ prints '^yours \(fsdp.yaml\): zero-offload under FSDP'
 cp zero.json ds_config.json
 "$hocket" plan $a100 --from acc.yaml >out 2>err || fail "--from acc.yaml: $(cat err)"
 prints '^yours \(acc.yaml\): zero-offload under Accelerate'
-"$hocket" plan $a100 --state lion --from zero.json >out 2>err || fail "--from, lion: $(cat err)"
+"$hocket" plan $a100 --state lion --grad-accum 2 --accumulate host --from zero.json >out 2>err || fail "--from, lion: $(cat err)"
 prints 'note: zero.json: --state does not hold for yours'
 "$hocket" plan $a100 --micro-batch 64 --from zero.json --quiet >out 2>err
 [ $? -eq 1 ] || fail "--from, too large: exit is not 1"
