@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/residuals.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
@@ -189,6 +190,7 @@ static hk_status show_text(const hk_machine *machine, hk_error *err) {
   hk_print_text(0, 0, "%s: %s", machine->name, machine->description);
   if (calibration) hk_print_calibration_summary(calibration);
   putchar('\n');
+  HK_TRY(hk_print_residuals(machine->document, err));
   return hk_explain_text(machine, err);
 }
 

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/residuals.h"
 #include "cli/screen.h"
 #include "cli/table.h"
 #include "core/json.h"
@@ -46,6 +47,7 @@ static hk_status print_profile(const hk_args *args, const hk_machine *machine,
   for (int i = 0; i < notes->n && !args->quiet; i++)
     hk_print_text(0, 2, "note: %s", notes->lines[i]);
   putchar('\n');
+  HK_TRY(hk_print_residuals(machine->document, err));
   return hk_explain_text(machine, err);
 }
 

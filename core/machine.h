@@ -232,6 +232,10 @@ const char *hk_origin_name(hk_origin origin);
  *     "quantities": { "pcie.h2d_bytes_per_s": {"value": 55e9, "origin": "measured",
  *                                              "source": "...", "error": 0.01}, ... } }
  * "error" is optional: the relative standard error, as a share of the value (core/machine_error.h).
+ * So is a member "residuals" beside "quantities", which is passed on as it is: what predictions of
+ * the profile were compared with.
+ *   [ {"against": "24 plans on node 27", "figure": "update", "median_pct": 9.7, "worst_pct": 17.3,
+ *      "held_out": true}, ... ]
  * Unknown quantities are errors (with the nearest key), missing ones take their default or are
  * errors when they have none. Free with hk_machine_free, safe on a zeroed machine. */
 hk_status hk_machine_load(const char *name_or_file, hk_machine *machine, hk_error *err);

@@ -50,6 +50,28 @@ static hk_machine make(const hk_parts_request *request, bool face_value) {
   return machine;
 }
 
+/* What share/parts/transfer.json says that profiles from parts reach is what they reach. */
+static void check_stated(const char *machine, const char *figure, double reached) {
+  hk_parts parts;
+  hk_error err = {0};
+  const cJSON *entry = NULL;
+  int n = 0;
+  must(hk_parts_load(&parts, &err), &err);
+  cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(parts.transfer, "residuals")) {
+    const char *against = NULL, *of = NULL;
+    double median;
+    must(hk_json_string(entry, "against", &against, &err), &err);
+    must(hk_json_string(entry, "figure", &of, &err), &err);
+    must(hk_json_double(entry, "median_pct", 0, 100, &median, &err), &err);
+    if (!strstr(against, machine) || strcmp(of, figure) != 0) continue;
+    if (!(fabs(median - reached) <= fmax(0.3, 0.1 * reached)))
+      fail_msg("transfer.json, %s, %s: %g %%, reached %.2f %%", machine, figure, median, reached);
+    n++;
+  }
+  assert_int_equal(n, 1);
+  hk_parts_free(&parts);
+}
+
 /* -- Published runs of DeepSpeed --------------------------------------------------------------- */
 
 typedef struct {
@@ -77,7 +99,8 @@ static outcome predicted_runs(const hk_parts_request *request, bool face_value, 
   return out;
 }
 
-static void check_runs(const hk_parts_request *request, size_t rows, const outcome *limit) {
+static void check_runs(const hk_parts_request *request, size_t rows, const outcome *limit,
+                       const char *node) {
   const outcome parts = predicted_runs(request, false, rows);
   const outcome sheets = predicted_runs(request, true, rows);
   for (int f = 0; f < HK_RUN_TIMES_END; f++)
@@ -86,6 +109,8 @@ static void check_runs(const hk_parts_request *request, size_t rows, const outco
                hk_run_figure_column((hk_run_figure)f), parts.medians[f], limit->medians[f]);
   assert_true(parts.tau >= limit->tau);
   assert_true(parts.medians[HK_RUN_iter] < 0.7 * sheets.medians[HK_RUN_iter]);
+  check_stated(node, "update", parts.medians[HK_RUN_step]);
+  check_stated(node, "iteration", parts.medians[HK_RUN_iter]);
 }
 
 static void polaris_from_its_parts(void **state) {
@@ -101,7 +126,7 @@ static void polaris_from_its_parts(void **state) {
   const outcome limit = {
       .medians = {[HK_RUN_fwd] = 7, [HK_RUN_bwd] = 8.5, [HK_RUN_step] = 14, [HK_RUN_iter] = 5.5},
       .tau = 0.75};
-  check_runs(&request, 63, &limit);
+  check_runs(&request, 63, &limit, "A100 node");
 }
 
 /* Forward is far off: one sequence a GPU leaves DeepSpeed's Python the limit, at 4 ms a layer;
@@ -117,7 +142,7 @@ static void jlse_from_its_parts(void **state) {
   const outcome limit = {
       .medians = {[HK_RUN_fwd] = 40, [HK_RUN_bwd] = 11, [HK_RUN_step] = 12, [HK_RUN_iter] = 12.5},
       .tau = 0.99};
-  check_runs(&request, 12, &limit);
+  check_runs(&request, 12, &limit, "H100 node");
 }
 
 /* -- Rankings of hocket's engine --------------------------------------------------------------- */
@@ -145,6 +170,7 @@ static void h200_nodes_from_their_parts(void **state) {
     assert_true(v.tau >= nodes[i].tau);
     assert_true(v.regret_pct <= 0);
     assert_true(v.median_error_pct < 0.7 * other.median_error_pct);
+    check_stated(i == 0 ? "node 27" : "node 28", "update", v.median_error_pct);
   }
   hk_machine_free(&parts);
   hk_machine_free(&sheets);

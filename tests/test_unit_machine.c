@@ -121,6 +121,21 @@ static void efficiency_means_the_same_in_every_profile(void **state) {
   hk_machine_free(&sheet_h200);
 }
 
+/* Each profile says how far its predictions were off; test_golden_residuals.c checks the figures. */
+static void check_residuals(const char *name, const cJSON *document) {
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(document, "residuals"), *entry = NULL;
+  if (cJSON_GetArraySize(list) < 1) fail_msg("%s has no residuals", name);
+  cJSON_ArrayForEach(entry, list) {
+    const char *against = NULL;
+    double median;
+    bool held_out;
+    hk_error err = {0};
+    assert_int_equal(hk_json_string(entry, "against", &against, &err), HK_OK);
+    assert_int_equal(hk_json_double(entry, "median_pct", 0, 100, &median, &err), HK_OK);
+    assert_int_equal(hk_json_bool(entry, "held_out", &held_out, &err), HK_OK);
+  }
+}
+
 static void every_shipped_profile_is_complete_and_sane(void **state) {
   (void)state;
   char **names;
@@ -134,6 +149,7 @@ static void every_shipped_profile_is_complete_and_sane(void **state) {
     assert_string_equal(m.name, names[i]);
     assert_true(strlen(m.description) > 0);
     check_physics(names[i], &m);
+    check_residuals(names[i], m.document);
 
     size_t count;
     const hk_quantity_info *list = hk_quantity_list(&count);

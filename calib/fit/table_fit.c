@@ -65,7 +65,9 @@ static void close_problem(hk_fit_problem *p) {
 
 /* -- Median errors ----------------------------------------------------------------------------- */
 
-static hk_status find_medians(hk_fit_problem *p, double medians[HK_RUN_TIMES_END]) {
+/* Of the absolute errors, in %. `worst` may be NULL. */
+static hk_status find_medians(hk_fit_problem *p, double medians[HK_RUN_TIMES_END],
+                              double worst[HK_RUN_TIMES_END]) {
   const size_t n = p->n_residuals;
   double values[HK_FIT_MOST_FREE], *r = malloc(2 * n * sizeof *r);
   if (!r) return hk_fail_memory(p->err, 2 * n * sizeof *r, "the residuals of a fit");
@@ -76,6 +78,7 @@ static hk_status find_medians(hk_fit_problem *p, double medians[HK_RUN_TIMES_END
     for (size_t i = 0; i < n; i++)
       if (p->residuals[i].figure == (hk_run_figure)f) r[n + count++] = fabs(expm1(r[i])) * 100;
     medians[f] = hk_median(r + n, count);
+    for (size_t i = 0; worst && i < count; i++) worst[f] = fmax(worst[f], r[n + i]);
   }
   free(r);
   return status;
@@ -90,9 +93,9 @@ static hk_status fit_problem(hk_fit_problem *p, const hk_run *const *runs, size_
   HK_TRY(hk_fit_choose(p, fit));
   p->parameters = fit->parameters;
   p->n = fit->n;
-  HK_TRY(find_medians(p, fit->median_before));
+  HK_TRY(find_medians(p, fit->median_before, NULL));
   HK_TRY(hk_fit_solve(p, fit));
-  HK_TRY(find_medians(p, fit->median_after));
+  HK_TRY(find_medians(p, fit->median_after, fit->worst_after));
   HK_TRY(hk_fit_profile(p, table, fit));
   fit->rows = p->n_cases;
   fit->residuals = p->n_residuals;

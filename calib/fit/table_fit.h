@@ -54,6 +54,7 @@ typedef struct {
   size_t residuals, outliers; /* outliers: residuals above 2.69 s, which weigh less than half */
   double scatter;             /* s, as a share: 0.02 is 2 % */
   double median_before[HK_RUN_TIMES_END], median_after[HK_RUN_TIMES_END]; /* absolute errors, % */
+  double worst_after[HK_RUN_TIMES_END];                                   /* the same */
   int64_t simulations;
   hk_machine machine; /* the fitted profile, owned */
 } hk_fit;

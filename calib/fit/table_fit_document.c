@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Writes the fitted profile: the document of the start profile with the new values, the table that
- * each was fitted to, and the range of the fit ("fitted_on"). */
+ * each was fitted to, the errors that are left ("residuals"), and the range of the fit
+ * ("fitted_on"). */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -131,12 +133,13 @@ static hk_status write_quantities(const hk_fit_problem *p, const char *table, co
 
 /* -- "fitted_on" ------------------------------------------------------------------------------- */
 
+static const char *const names[] = {[HK_RUN_fwd] = "forward",
+                                    [HK_RUN_bwd] = "backward",
+                                    [HK_RUN_step] = "update",
+                                    [HK_RUN_iter] = "iteration"};
+
 /* Names of the phases whose times at least one row has. */
 static hk_status add_phases(const hk_fit_problem *p, cJSON *fitted_on, hk_error *err) {
-  static const char *const names[] = {[HK_RUN_fwd] = "forward",
-                                      [HK_RUN_bwd] = "backward",
-                                      [HK_RUN_step] = "update",
-                                      [HK_RUN_iter] = "iteration"};
   for (int f = 0; f < HK_RUN_TIMES_END; f++)
     for (size_t i = 0; i < p->n_residuals; i++)
       if (p->residuals[i].figure == (hk_run_figure)f)
@@ -159,12 +162,35 @@ static hk_status add_coverage(const hk_fit_problem *p, const char *table, cJSON 
   return add_phases(p, fitted_on, err);
 }
 
+/* -- "residuals" ------------------------------------------------------------------------------- */
+
+/* What the profile was checked against (core/machine.h). A fit's rows are in-sample. */
+static hk_status add_residuals(const hk_fit_problem *p, const char *table, const hk_fit *fit,
+                               cJSON *root, hk_error *err) {
+  char against[200];
+  cJSON *list = cJSON_CreateArray();
+  snprintf(against, sizeof against, "%zu rows of %.120s", p->n_cases, table);
+  if (!replace(root, "residuals", list)) return fail_memory(err);
+  for (int f = 0; f < HK_RUN_TIMES_END; f++) {
+    if (isnan(fit->median_after[f])) continue; /* no row has it */
+    cJSON *entry = cJSON_CreateObject();
+    if (!cJSON_AddItemToArray(list, entry) || !cJSON_AddStringToObject(entry, "against", against) ||
+        !cJSON_AddStringToObject(entry, "figure", names[f]) ||
+        !cJSON_AddNumberToObject(entry, "median_pct", hk_fit_rounded(fit->median_after[f])) ||
+        !cJSON_AddNumberToObject(entry, "worst_pct", hk_fit_rounded(fit->worst_after[f])) ||
+        !cJSON_AddBoolToObject(entry, "held_out", false))
+      return fail_memory(err);
+  }
+  return HK_OK;
+}
+
 static hk_status fill(const hk_fit_problem *p, const char *table, const hk_fit *fit, cJSON *root,
                       hk_error *err) {
   const char *slash = strrchr(table, '/'); /* the file's name only: profiles are shared */
   const char *name = slash ? slash + 1 : table;
   cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "quantities");
   HK_TRY(write_quantities(p, name, fit, list, err));
+  HK_TRY(add_residuals(p, name, fit, root, err));
   return add_coverage(p, name, root, err);
 }
 

@@ -293,18 +293,26 @@ static hk_status put_defaults(maker *m, hk_error *err) {
   return HK_OK;
 }
 
+/* Takes over `item`, which may be NULL. */
+static bool add_item(cJSON *object, const char *key, cJSON *item) {
+  if (item && cJSON_AddItemToObject(object, key, item)) return true;
+  cJSON_Delete(item);
+  return false;
+}
+
 /* In the order of hk_quantity_list. */
 static hk_status sort_quantities(cJSON *root, maker *m, hk_error *err) {
   size_t n;
   const hk_quantity_info *list = hk_quantity_list(&n);
   cJSON *sorted = cJSON_CreateObject();
-  for (size_t i = 0; sorted && i < n; i++) {
+  bool ok = sorted != NULL;
+  for (size_t i = 0; ok && i < n; i++) {
     cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(m->list, list[i].key);
-    if (item) cJSON_AddItemToObject(sorted, list[i].key, item);
+    if (item) ok = add_item(sorted, list[i].key, item);
   }
-  if (!sorted || !cJSON_ReplaceItemInObjectCaseSensitive(root, "quantities", sorted))
-    return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
-  return HK_OK;
+  if (ok && cJSON_ReplaceItemInObjectCaseSensitive(root, "quantities", sorted)) return HK_OK;
+  cJSON_Delete(sorted);
+  return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
 }
 
 static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error *err) {
@@ -315,6 +323,8 @@ static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error 
     if (put_entry(m, entries, entry, err) != HK_OK)
       return hk_fail_prefix(err, "share/parts/transfer.json: '%.80s'", entry->string);
   HK_TRY(put_defaults(m, err));
+  const cJSON *residuals = cJSON_GetObjectItemCaseSensitive(parts->transfer, "residuals");
+  m->ok = m->ok && (!residuals || add_item(root, "residuals", cJSON_Duplicate(residuals, true)));
   if (!m->ok) return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
   return sort_quantities(root, m, err);
 }

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The residuals that shipped profiles state are those that predictions have: a change that moves a
+ * prediction must state the new figure, or be mended. */
+#include "tests/fixture_ranking.h"
+
+#include "calib/validate/runs.h"
+
+/* How far a stated figure may be from the one reached: 0.3 %, or a tenth of it. */
+#define TOLERANCE 0.3
+
+static double stated(const cJSON *entry, const char *key) {
+  hk_error err = {0};
+  double value;
+  must(hk_json_double(entry, key, 0, 1000, &value, &err), &err);
+  return value;
+}
+
+static void same(const char *machine, const cJSON *entry, const char *key, double reached) {
+  const double value = stated(entry, key);
+  if (!(fabs(value - reached) <= fmax(TOLERANCE, 0.1 * reached)))
+    fail_msg("%s, '%s', %s: the profile says %g %%, predictions have %.3f %%", machine,
+             cJSON_GetStringValue(cJSON_GetObjectItem(entry, "against")), key, value, reached);
+}
+
+static const cJSON *residuals_of(const hk_machine *machine) {
+  hk_error err = {0};
+  const cJSON *list;
+  must(hk_json_array(machine->document, "residuals", &list, &err), &err);
+  return list;
+}
+
+/* -- Rankings ---------------------------------------------------------------------------------- */
+
+static void check_ranked(const char *name) {
+  static const struct {
+    const char *node, *ranking;
+  } rankings[] = {{"node 27", RANKINGS "node-27.json"}, {"node 28", RANKINGS "node-28.json"}};
+  const hk_bytes memory = 549755813888; /* of both nodes */
+  hk_machine machine = machine_of(name);
+  const cJSON *entry = NULL;
+  int n = 0;
+  cJSON_ArrayForEach(entry, residuals_of(&machine)) {
+    const char *against = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "against"));
+    for (int i = 0; i < 2; i++) {
+      if (!strstr(against, rankings[i].node)) continue;
+      const hk_ranked_plans_verdict v = verdict_of(rankings[i].ranking, &machine, memory);
+      same(name, entry, "median_pct", v.median_error_pct);
+      same(name, entry, "worst_pct", v.worst_error_pct);
+      n++;
+    }
+  }
+  assert_int_equal(n, 2);
+  hk_machine_free(&machine);
+}
+
+static void profiles_of_h200_nodes(void **state) {
+  (void)state;
+  check_ranked("h200-16c");
+  check_ranked("h200-node-16c");
+  check_ranked("h200-node-4x-64c");
+}
+
+/* -- Published runs ---------------------------------------------------------------------------- */
+
+static hk_run_figure figure_of(const char *name) {
+  static const char *const names[] = {[HK_RUN_fwd] = "forward",
+                                      [HK_RUN_bwd] = "backward",
+                                      [HK_RUN_step] = "update",
+                                      [HK_RUN_iter] = "iteration"};
+  int f = 0;
+  while (f < HK_RUN_TIMES_END && strcmp(names[f], name) != 0) f++;
+  assert_true(f < HK_RUN_TIMES_END);
+  return (hk_run_figure)f;
+}
+
+static void check_fitted(const char *name) {
+  hk_error err = {0};
+  hk_run_table table = {0};
+  hk_run_comparison c;
+  hk_machine machine = machine_of(name);
+  must(hk_run_table_load(HK_TEST_DATA "/published-runs.csv", &table, &err), &err);
+  must(hk_runs_compare(&table, &machine, 1, &c, &err), &err);
+  const cJSON *entry = NULL;
+  cJSON_ArrayForEach(entry, residuals_of(&machine)) {
+    const hk_run_figure f = figure_of(cJSON_GetStringValue(cJSON_GetObjectItem(entry, "figure")));
+    double worst = 0;
+    for (size_t i = 0; i < c.n; i++) worst = fmax(worst, fabs(c.rows[i].figures[f].error_pct));
+    same(name, entry, "median_pct", c.median_abs_error_pct[f]);
+    same(name, entry, "worst_pct", worst);
+  }
+  hk_run_comparison_free(&c);
+  hk_run_table_free(&table);
+  hk_machine_free(&machine);
+}
+
+static void fitted_profiles(void **state) {
+  (void)state;
+  check_fitted("polaris-a100-4x40gb");
+  check_fitted("jlse-h100-4x80gb");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(profiles_of_h200_nodes),
+                                     cmocka_unit_test(fitted_profiles)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
