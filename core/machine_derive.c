@@ -200,11 +200,26 @@ static void derive_fabrics(derivation *d) {
   follow_limited(d, AT(fabric_duplex), d->now->fabric_duplex.value, AT(fabric_h2d));
 }
 
+/* -- Arbitration ------------------------------------------------------------------------------- */
+
+/* Where host memory is saturated, each operation gets a part in proportion to weight x its rate
+ * alone (docs/simulator.md). The products stay as they were measured: a faster link or faster
+ * kernels ask for more, but the memory controller does not treat them differently. */
+static void derive_weights(derivation *d) {
+  const hk_machine *was = d->was;
+  const double in = growth(d, AT(h2d)), out = growth(d, AT(d2h));
+  const double kernels = is_given(d, AT(cpu_adamw)) ? growth(d, AT(cpu_adamw)) : 1;
+  const size_t base = in != 1 ? AT(h2d) : AT(cpu_adamw);
+  if (kernels != in) follow(d, AT(dma_weight), was->dma_weight.value * kernels / in, base);
+  if (in != out) follow(d, AT(d2h_priority), was->d2h_priority.value * in / out, AT(d2h));
+}
+
 size_t hk_machine_derive(hk_machine *machine, const hk_machine *before_it, const bool *given,
                          hk_derived *out) {
   derivation d = {.now = machine, .was = before_it, .given = given, .out = out};
   derive_host_memory(&d);
   derive_link(&d);
   derive_fabrics(&d);
+  derive_weights(&d);
   return d.n;
 }

@@ -16,7 +16,7 @@ value() {
 # -- simulate: the change is told, what follows with --explain and in JSON ---------------------
 
 ok simulate "${small[@]}" --set pcie.h2d*=2
-prints '^machine changed: pcie\.h2d_bytes_per_s 55\.26 GB/s \(was 27\.63 GB/s\); 9 other'
+prints '^machine changed: pcie\.h2d_bytes_per_s 55\.26 GB/s \(was 27\.63 GB/s\); 10 other'
 ok simulate "${small[@]}" --set pcie.h2d*=2 --explain --wide
 prints '^pcie\.duplex_bytes_per_s +49\.6[0-9]* GB/s +99\.[0-9]* GB/s +2 x, follows pcie\.h2d_bytes_per_s$'
 ok simulate "${small[@]}" --set dram*=2 --set gpu.launch=1us --json

@@ -149,6 +149,26 @@ static void a_given_quantity_does_not_follow(void **state) {
   hk_machine_free(&b);
 }
 
+/* The parts of saturated memory that kernels, copies in and copies out get stay as measured. */
+static void weights_stay_what_they_were(void **state) {
+  (void)state;
+  hk_machine a = load(H200), b = changed(H200, "pcie.h2d*=2");
+  near(b.dma_weight.value * b.h2d.value, a.dma_weight.value * a.h2d.value);
+  near(b.d2h_priority.value, a.d2h_priority.value);
+  hk_machine_free(&b);
+  b = changed(H200, "pcie.d2h*=1.5");
+  near(b.dma_weight.value, a.dma_weight.value);
+  near(b.d2h_priority.value * b.d2h.value, a.d2h_priority.value * a.d2h.value);
+  hk_machine_free(&b);
+  b = changed(H200, "cpu.adamw*=3");
+  near(b.dma_weight.value / b.cpu_adamw.value, a.dma_weight.value / a.cpu_adamw.value);
+  hk_machine_free(&b);
+  b = changed(H200, "dram*=2"); /* kernels take the part that their new rate gives them */
+  near(b.dma_weight.value, a.dma_weight.value);
+  hk_machine_free(&a);
+  hk_machine_free(&b);
+}
+
 static void gpus_without_nvlink_speak_over_the_link(void **state) {
   (void)state;
   hk_machine a = load("workstation-rtx4090-ddr5");
@@ -275,6 +295,7 @@ int main(void) {
       cmocka_unit_test(a_wrong_text_is_refused_with_a_sentence),
       cmocka_unit_test(the_link_takes_its_directions_along),
       cmocka_unit_test(a_given_quantity_does_not_follow),
+      cmocka_unit_test(weights_stay_what_they_were),
       cmocka_unit_test(gpus_without_nvlink_speak_over_the_link),
       cmocka_unit_test(a_fabric_follows_what_limits_it),
       cmocka_unit_test(cpu_kernels_follow_memory_as_far_as_it_limits_them),
