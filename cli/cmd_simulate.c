@@ -7,6 +7,7 @@
 #include "cli/explain.h"
 #include "cli/report.h"
 #include "cli/report_state.h"
+#include "cli/report_uncertainty.h"
 #include "cli/setup.h"
 #include "cli/stored_timeline.h"
 
@@ -31,7 +32,8 @@ static hk_status keep(const hk_args *args, const hk_forecast *forecast, const hk
 }
 
 static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
-                            const hk_machine *machine, int64_t kept, hk_error *err) {
+                            const hk_machine *machine, const hk_uncertainty *uncertainty,
+                            int64_t kept, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.forecast/1", &ok);
   hk_status status = hk_report_json(forecast, machine, root, err);
@@ -39,6 +41,7 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
     cJSON_Delete(root);
     return status;
   }
+  hk_report_forecast_error_json(uncertainty, forecast, root, &ok);
   if (kept) hk_put_number(root, "timeline", (double)kept, &ok);
   hk_explain_changes_json(machine, root, &ok);
   if (args->explain) hk_explain_json(machine, root, &ok);
@@ -46,8 +49,9 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
 }
 
 static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
-                            const hk_machine *machine, int64_t kept, hk_error *err) {
-  HK_TRY(hk_report_text(forecast, machine, args->quiet, err));
+                            const hk_machine *machine, const hk_uncertainty *uncertainty,
+                            int64_t kept, hk_error *err) {
+  HK_TRY(hk_report_text(forecast, machine, uncertainty, args->quiet, err));
   if (kept) printf("stored as timeline %lld\n", (long long)kept);
   if (!args->explain) return HK_OK;
   putchar('\n');
@@ -56,13 +60,21 @@ static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
   return hk_explain_text(machine, err);
 }
 
+static hk_status print_report(const hk_args *args, const hk_forecast *forecast,
+                              const hk_machine *machine, int64_t kept, hk_error *err) {
+  hk_uncertainty uncertainty;
+  HK_TRY(hk_uncertainty_make(forecast, 1, machine, &uncertainty, err));
+  const hk_status status =
+      (args->json ? print_json : print_text)(args, forecast, machine, &uncertainty, kept, err);
+  hk_uncertainty_free(&uncertainty);
+  return status;
+}
+
 static hk_status answer(const hk_args *args, const hk_forecast *forecast, const hk_machine *machine,
                         hk_error *err) {
   int64_t kept;
   HK_TRY(keep(args, forecast, machine, &kept, err));
-  if (!hk_emit_instead(args->output))
-    HK_TRY(args->json ? print_json(args, forecast, machine, kept, err)
-                      : print_text(args, forecast, machine, kept, err));
+  if (!hk_emit_instead(args->output)) HK_TRY(print_report(args, forecast, machine, kept, err));
   if (args->output) {
     HK_TRY(hk_emit_flush(err));
     HK_TRY(hk_setup_save_plan(&forecast->plan, machine, args->output, err));

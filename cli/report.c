@@ -8,6 +8,7 @@
 
 #include "cli/explain.h"
 #include "cli/report_state.h"
+#include "cli/report_uncertainty.h"
 #include "cli/screen.h"
 #include "cli/table.h"
 
@@ -130,17 +131,28 @@ static void print_period(const hk_forecast *forecast) {
                 tell_binding(forecast->period_bound.binding, binding, sizeof binding));
 }
 
-static void print_times(const hk_forecast *forecast) {
-  printf("forward    %10.1f ms\n", hk_ms(forecast->forward_ns));
-  printf("backward   %10.1f ms\n", hk_ms(forecast->backward_ns));
-  char ratio[48] = "";
+/* "forward         224.4 ms +-4.2", then `rest` unless it is empty. */
+static void print_time(const char *name, hk_ns t, const hk_interval *interval, const char *rest) {
+  char half[64];
+  hk_format_half_ms(interval, half, sizeof half);
+  if (*rest != '\0')
+    hk_print_text(0, 27, "%-10s %10.1f ms %-7s %s", name, hk_ms(t), half, rest);
+  else
+    hk_print_text(0, 27, "%-10s %10.1f ms%s%s", name, hk_ms(t), *half != '\0' ? " " : "", half);
+}
+
+static void print_times(const hk_forecast *forecast, const hk_row_error *row) {
+  char text[160], ratio[48] = "";
+  print_time("forward", forecast->forward_ns, &row->forward, "");
+  print_time("backward", forecast->backward_ns, &row->backward, "");
   if (hk_report_bound_ratio(forecast) > 0)
-    snprintf(ratio, sizeof ratio, ", %.2f x the lower bound", hk_report_bound_ratio(forecast));
-  hk_print_text(0, 27, "update     %10.1f ms   %.2f Gparam/s%s; %s %.0f %% busy",
-                hk_ms(forecast->update_ns), forecast->update_params_per_s / 1e9, ratio,
-                hk_resource_name(forecast->limiter), 100 * forecast->limiter_utilization);
-  printf("iteration  %10.1f ms   %.0f tokens/s\n", hk_ms(forecast->iteration_ns),
-         forecast->tokens_per_s);
+    snprintf(ratio, sizeof ratio, ", %.2f x bound", hk_report_bound_ratio(forecast));
+  snprintf(text, sizeof text, "%.2f Gparam/s%s; %s %.0f %% busy",
+           forecast->update_params_per_s / 1e9, ratio, hk_resource_name(forecast->limiter),
+           100 * forecast->limiter_utilization);
+  print_time("update", forecast->update_ns, &row->update, text);
+  snprintf(text, sizeof text, "%.0f tokens/s", forecast->tokens_per_s);
+  print_time("iteration", forecast->iteration_ns, &row->iteration, text);
   if (forecast->plan.overlap != HK_OVERLAP_NONE) print_period(forecast);
   hk_report_bound_line(&forecast->physical);
   char binding[64];
@@ -197,11 +209,15 @@ static hk_status print_resources(const hk_forecast *forecast, const hk_machine *
   return hk_table_print(&table, err);
 }
 
-hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, bool quiet,
-                         hk_error *err) {
+hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine,
+                         const hk_uncertainty *uncertainty, bool quiet, hk_error *err) {
   hk_report_heading(&forecast->plan.model, machine, &forecast->plan.job);
   print_settings(forecast, machine);
-  print_times(forecast);
+  print_times(forecast, &uncertainty->rows[0]);
+  if (!quiet) {
+    hk_report_uncertainty(uncertainty);
+    putchar('\n');
+  }
   print_memory(&forecast->result.memory);
   HK_TRY(print_lanes(forecast, err));
   HK_TRY(print_resources(forecast, machine, err));

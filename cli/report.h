@@ -5,7 +5,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "sim/forecast.h"
+#include "sim/uncertainty.h"
 
 /* Adds the members of "hocket.forecast/1", except the schema. */
 hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine, cJSON *object,
@@ -16,9 +16,10 @@ void hk_report_bound_json(const hk_forecast *forecast, cJSON *object, bool *ok);
 hk_status hk_report_warnings_json(const hk_plan *plan, const hk_machine *machine, cJSON *object,
                                   bool *ok, hk_error *err);
 
-/* Prints the whole report to stdout; `quiet`: without warnings. */
-hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine, bool quiet,
-                         hk_error *err);
+/* Prints the whole report to stdout, with the intervals of the first row of `uncertainty`; `quiet`:
+ * without warnings and notes. */
+hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine,
+                         const hk_uncertainty *uncertainty, bool quiet, hk_error *err);
 /* "MODEL (N parameters) on MACHINE: 4 GPUs, ..." */
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job);
 /* "lower bound of the update: 812.4 ms, DRAM-bound (linear programme + dual certificate)" */

@@ -13,8 +13,8 @@
 void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool explain);
 /* Prints where the gradients of several micro-steps are summed; nothing for one micro-step. */
 void hk_report_sums(const hk_plan *plan);
-/* Adds "optimizer": {name, state_bytes_per_param, traffic_bytes_per_param, engine}, and with several micro-steps
- * "accumulate". */
+/* Adds "optimizer": {name, state_bytes_per_param, traffic_bytes_per_param, engine}, and with
+ * several micro-steps "accumulate". */
 void hk_report_optimizer_json(const hk_plan *plan, cJSON *object, bool *ok);
 
 #endif

@@ -112,14 +112,7 @@ void hk_report_row_error_json(const hk_uncertainty *u, const hk_row_error *row,
   hk_put_number(errors, "high_tokens_per_s", work / hk_s(hk_max(1, row->iteration.low)), ok);
 }
 
-void hk_report_uncertainty_json(const hk_uncertainty *u, cJSON *root, bool *ok) {
-  cJSON *object = hk_put_object(root, "uncertainty", ok);
-  hk_put_bool(object, "known", hk_uncertainty_known(u), ok);
-  hk_put_number(object, "level_pct", 95, ok);
-  hk_put_number(object, "draws", HK_DRAWS, ok);
-  hk_put_number(object, "stated", (double)u->n_stated, ok);
-  hk_put_number(object, "scatter", (double)u->n_scatter, ok);
-  hk_put_number(object, "unknown", (double)u->n_unknown, ok);
+static void put_quantities(const hk_uncertainty *u, cJSON *object, bool *ok) {
   cJSON *quantities = hk_put_array(object, "quantities", ok);
   for (size_t i = 0; i < u->n_parts; i++) {
     const hk_error_part *part = &u->parts[i];
@@ -133,4 +126,22 @@ void hk_report_uncertainty_json(const hk_uncertainty *u, cJSON *root, bool *ok) 
         ok);
     hk_put_number(entry, "effect_pct", 100 * part->effect, ok);
   }
+}
+
+void hk_report_uncertainty_json(const hk_uncertainty *u, cJSON *root, bool *ok) {
+  cJSON *object = hk_put_object(root, "uncertainty", ok);
+  hk_put_bool(object, "known", hk_uncertainty_known(u), ok);
+  hk_put_number(object, "level_pct", 95, ok);
+  hk_put_number(object, "draws", HK_DRAWS, ok);
+  hk_put_number(object, "stated", (double)u->n_stated, ok);
+  hk_put_number(object, "scatter", (double)u->n_scatter, ok);
+  hk_put_number(object, "unknown", (double)u->n_unknown, ok);
+  put_quantities(u, object, ok);
+}
+
+void hk_report_forecast_error_json(const hk_uncertainty *u, const hk_forecast *forecast,
+                                   cJSON *root, bool *ok) {
+  hk_report_row_error_json(u, &u->rows[0], forecast, false, root, ok);
+  cJSON *object = cJSON_GetObjectItemCaseSensitive(root, "uncertainty");
+  if (cJSON_IsObject(object)) put_quantities(u, object, ok);
 }

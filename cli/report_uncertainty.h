@@ -22,4 +22,8 @@ void hk_report_row_error_json(const hk_uncertainty *uncertainty, const hk_row_er
 /* Adds "uncertainty" to the object of a report: level, draws, and the quantities that matter. */
 void hk_report_uncertainty_json(const hk_uncertainty *uncertainty, cJSON *root, bool *ok);
 
+/* The same for a report on one forecast: its "uncertainty" holds intervals and quantities. */
+void hk_report_forecast_error_json(const hk_uncertainty *uncertainty, const hk_forecast *forecast,
+                                   cJSON *root, bool *ok);
+
 #endif

@@ -43,6 +43,15 @@ cp out first
 ok plan $seven --json
 cmp -s out first || fail "the interval is not the same twice"
 
+ok simulate $seven --policy zero-offload
+prints "^iteration +[0-9.]+ ms \\+-[0-9.]+ +[0-9]+ tokens/s$"
+prints "^forward +[0-9.]+ ms \\+-[0-9.]+$"
+prints "^\\+-: half of the 95 % interval"
+ok simulate $seven --policy zero-offload --json
+for key in fwd_low_ms update_high_ms iteration_error_pct effect_pct; do
+  [[ $(number $key) ]] || fail "simulate --json: no $key"
+done
+
 # A profile that states an error of everything that matters needs no scatter; one of measured
 # quantities without errors has no interval.
 "$hocket" machine show polaris-a100-4x40gb --json |
