@@ -193,6 +193,24 @@ static void warn_of_optimizer(hk_warnings *w, const hk_plan *plan) {
       o->orthogonal ? ", and its matrix products as forward's" : "");
 }
 
+/* Rows of an expert's products from which the GPU's efficiency is assumed to be that of large ones.
+ */
+#define MANY_ROWS 1024
+
+/* The profile's efficiency is that of large products; those of experts have fewer rows. */
+static void warn_of_experts(hk_warnings *w, const hk_plan *plan) {
+  const hk_model *m = &plan->model;
+  if (m->experts == 0) return;
+  const double rows = (double)plan->job.micro_batch * plan->job.seq * (double)m->experts_per_token /
+                      (double)m->experts;
+  if (rows >= MANY_ROWS) return;
+  warn(w,
+       "an expert of %s gets about %.0f tokens a micro-step: its products are smaller than those "
+       "that the GPU's efficiency was measured with, and forward and backward take longer than "
+       "predicted; a larger --micro-batch helps",
+       m->name, rows);
+}
+
 static void warn_of_label(hk_warnings *w, const hk_plan *plan) {
   char text[480];
   if (w->status != HK_OK) return;
@@ -222,6 +240,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   warn_of_calibration(&w, machine);
   warn_of_defaults(&w, plan, machine);
   warn_of_model(&w, &plan->model);
+  warn_of_experts(&w, plan);
   warn_of_sequence(&w, plan);
   warn_of_optimizer(&w, plan);
   warn_of_job(&w, plan, machine);

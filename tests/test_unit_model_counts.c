@@ -7,6 +7,7 @@
 
 #include "core/model.h"
 #include "core/names.h"
+#include "sim/forecast.h"
 #include "tests/fixture.h"
 
 #define TABLE   HK_TEST_DATA "/model-counts.csv"
@@ -96,6 +97,29 @@ static void counts_are_those_of_transformers(void **state) {
   }
   fclose(file);
   assert_true(n >= 60);
+}
+
+/* Each count is in the page that people read. */
+static void page_has_the_table(void **state) {
+  (void)state;
+  row r;
+  FILE *file = fopen(ROOT "/docs/models.md", "r");
+  assert_non_null(file);
+  char *page = calloc(1, 100000);
+  assert_non_null(page);
+  assert_true(fread(page, 1, 99999, file) > 0);
+  fclose(file);
+  file = open_table();
+  while (read_row(file, &r)) {
+    char line[200], parameters[32], active[32] = "";
+    if (strcmp(r.cell[ACTIVE], r.cell[PARAMETERS]) != 0)
+      hk_format_count(atoll(r.cell[ACTIVE]), active, sizeof active);
+    snprintf(line, sizeof line, "| %s | %s | %s |\n", r.cell[MODEL],
+             hk_format_count(atoll(r.cell[PARAMETERS]), parameters, sizeof parameters), active);
+    if (!strstr(page, line)) fail_msg("docs/models.md lacks: %s", line);
+  }
+  fclose(file);
+  free(page);
 }
 
 static bool is_in_table(const char *name) {
@@ -285,19 +309,43 @@ static void costs_are_monotonic(void **state) {
   fclose(file);
 }
 
+/* -- What a forecast says --------------------------------------------------------------------- */
+
+static bool is_warned(hk_model *m, int seq, const char *text) {
+  const hk_machine machine = ideal_machine();
+  const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = seq};
+  hk_error err = {0};
+  hk_plan plan;
+  char **warnings = NULL;
+  bool found = false;
+  must(hk_plan_create(m, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1000000000, &plan, &err),
+       &err);
+  must(hk_forecast_warnings(&plan, &machine, &warnings, &err), &err);
+  for (size_t i = 0; warnings[i]; i++) found = found || strstr(warnings[i], text);
+  hk_warnings_free(warnings);
+  hk_plan_free(&plan);
+  return found;
+}
+
+/* 2048 tokens, each sent to 2 of 8 experts; and 8192. */
+static void experts_of_few_tokens_are_said(void **state) {
+  (void)state;
+  hk_model few = load("mixtral-8x7b"), many = load("mixtral-8x7b"), none = load("mistral-7b");
+  assert_true(is_warned(&few, 2048, "an expert of mixtral-8x7b gets about 512 tokens"));
+  assert_false(is_warned(&many, 8192, "an expert"));
+  assert_false(is_warned(&none, 2048, "an expert"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(counts_are_those_of_transformers),
-      cmocka_unit_test(every_preset_is_in_the_table),
-      cmocka_unit_test(shares_add_up),
-      cmocka_unit_test(experts_compute_what_is_active),
-      cmocka_unit_test(latent_attention),
-      cmocka_unit_test(windows_limit_attention),
-      cmocka_unit_test(encoder_and_decoder),
-      cmocka_unit_test(cross_attention_reads_the_image),
-      cmocka_unit_test(vision_transformer),
-      cmocka_unit_test(activations_of_other_layers),
-      cmocka_unit_test(costs_are_monotonic),
+      cmocka_unit_test(counts_are_those_of_transformers), cmocka_unit_test(page_has_the_table),
+      cmocka_unit_test(every_preset_is_in_the_table),     cmocka_unit_test(shares_add_up),
+      cmocka_unit_test(experts_compute_what_is_active),   cmocka_unit_test(latent_attention),
+      cmocka_unit_test(windows_limit_attention),          cmocka_unit_test(encoder_and_decoder),
+      cmocka_unit_test(cross_attention_reads_the_image),  cmocka_unit_test(vision_transformer),
+      cmocka_unit_test(activations_of_other_layers),      cmocka_unit_test(costs_are_monotonic),
+      cmocka_unit_test(experts_of_few_tokens_are_said),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
