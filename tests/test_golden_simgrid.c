@@ -83,21 +83,6 @@ static const struct {
     {"llama-2-7b", "polaris-a100-4x40gb", {2, 2, 1, 1, 1, 2048, true, 1}, 200000000, false, true},
 };
 
-/* Switches off what SimGrid has no word for: rates that depend on what runs beside an operation, and
- * weights that depend on the direction. */
-static void leave_out_what_simgrid_lacks(hk_machine *m) {
-  m->cpu_beside_h2d.value = m->cpu_beside_d2h.value = 1;
-  m->h2d_loaded.value = 0;
-  m->d2h_priority.value = 1;
-  m->h2d_beside_reads.value = m->d2h_beside_reads.value = m->shared_reads.value = 1;
-  m->h2d_cost.value = m->d2h_cost.value = 1;
-  m->gpu_hop.value = 0;
-  m->launch_beside_copies.value = m->launch_beside_pulls.value = m->launch_beside_reads.value = 0;
-  m->gpu_beside_h2d.value = m->gpu_beside_d2h.value = m->compute_beside_update.value = 1;
-  m->copies_at_once.value = 1e6;
-  m->dram_with_dma.value = fmin(m->dram_with_dma.value, m->dram.value);
-}
-
 static void compare_plan(size_t j, size_t p, const hk_model *model, const hk_machine *machine) {
   hk_error err = {0};
   hk_plan plan = {0};
@@ -124,7 +109,7 @@ static void test_plans(void **state) {
     must(hk_model_load(jobs[j].model, &model, &err), &err);
     must(hk_machine_load(jobs[j].machine, &machine, &err), &err);
     machine.dram_unbound.value = WHOLE_RATIO;
-    leave_out_what_simgrid_lacks(&machine);
+    hk_referee_leave_out(&machine);
     for (size_t p = 0; p < sizeof policies / sizeof policies[0]; p++) {
       compare_plan(j, p, &model, &machine);
     }
