@@ -61,19 +61,25 @@ def table(entries: Iterable[Dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+LEAK_KEYS = ("rss", "used", "pinned", "torch_pinned", "engine_pinned", "gpu_used", "gpu_allocated",
+             "engine_gpu")
+"""Host memory of the process and of the machine, pinned memory, GPU memory."""
+
+
 def _leaks(entries: Iterable[Dict[str, Any]]) -> List[str]:
     lines = []
     for entry in entries:
         if "leak" not in entry:
             continue
-        samples, grown = entry["leak"]["samples"], entry["leak"]["grown"]
-        kept = [key for key in ("rss", "pinned", "torch_pinned", "used", "gpu_used",
-                                "gpu_allocated") if key in grown]
-        lines.append(f"{entry['row']} at {entry['micro_batch']}: GiB at step "
-                     f"{samples[min(1, len(samples) - 1)]['step']} and growth until step "
-                     f"{samples[-1]['step']}: " + ", ".join(
-                         f"{key} {samples[min(1, len(samples) - 1)][key]:.2f} {grown[key]:+.3f}"
-                         for key in kept))
+        samples = entry["leak"]["samples"]
+        begin = min(1, len(samples) - 1)
+        shown = [samples[begin], samples[(begin + len(samples) - 1) // 2], samples[-1]]
+        lines.append(f"{entry['row']} at {entry['micro_batch']}: GiB at steps "
+                     + ", ".join(str(sample["step"]) for sample in shown) + ", and growth:")
+        for key in LEAK_KEYS:
+            if key in shown[0]:
+                lines.append(f"  {key:15s}" + "".join(f"{sample[key]:9.3f}" for sample in shown)
+                             + f" {shown[-1][key] - shown[0][key]:+9.3f}")
     return lines
 
 

@@ -140,6 +140,15 @@ def weights_hash(model: Any) -> str:
     return digest.hexdigest()[:32]
 
 
+def engine_memory(row: rows.Row) -> Dict[str, float]:
+    """GiB that hocket's engine says it holds; nothing for other rows."""
+    if not isinstance(row, rows.Hocket):
+        return {}
+    memory = row.optimizer.stats()["memory"]
+    return {"engine_pinned": round(memory["host_pinned_bytes"] / GIB, 3),
+            "engine_gpu": round(memory["device_bytes"] / GIB, 3)}
+
+
 def leak(row: rows.Row, job: rows.Job, micro_batch: int, steps: int,
          memory: Memory, deadline: float) -> Dict[str, Any]:
     """Memory every few steps: GiB since before the row."""
@@ -155,7 +164,7 @@ def leak(row: rows.Row, job: rows.Job, micro_batch: int, steps: int,
         if (number + 1) % every == 0:
             row.drain()
             losses.append(round(float(loss) / factor, 5))
-            samples.append({"step": number + 1, **memory.since()})
+            samples.append({"step": number + 1, **memory.since(), **engine_memory(row)})
             if time.time() > deadline:
                 break
         del loss

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by all tests: where things are, and the same arithmetic on every run."""
 
+import os
 import pathlib
 import sys
 
@@ -17,6 +18,18 @@ except ImportError:
 
 
 torch.set_num_threads(1)  # the same sums everywhere, and tests beside each other
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: takes long; runs if HOCKET_TEST_FULL is set, only")
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("HOCKET_TEST_FULL"):
+        return
+    left = [item for item in items if item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(autouse=True)
