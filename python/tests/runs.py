@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import subprocess
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
+import pytest
 import torch
 
 import hocket
@@ -28,6 +30,17 @@ MAX_NORM = {
 def shape(step: int) -> float:
     """A schedule: warm-up, then decay."""
     return (step + 1) / 5 if step < 5 else 1.0 / (1 + 0.1 * (step - 5))
+
+
+def spread(keep: Callable[..., bool], *axes: Sequence[Any]) -> List[Any]:
+    """Every combination of values, one from each axis; tuples are spread out. Combinations that
+    `keep`, called with the places on the axes, does not choose are marked as full."""
+    found = []
+    for chosen in itertools.product(*map(enumerate, axes)):
+        values = [part for _, v in chosen for part in (v if isinstance(v, tuple) else (v,))]
+        marks = () if keep(*(place for place, _ in chosen)) else (pytest.mark.full,)
+        found.append(pytest.param(*values, marks=marks))
+    return found
 
 
 class Case(NamedTuple):
@@ -129,4 +142,4 @@ def plan_file(model, policy: List[str], path, overlap: str = "none") -> str:
     return out
 
 
-__all__ = ["Case", "compare", "continue_run", "plan_file", "reference", "same_bits", "train"]
+__all__ = ["Case", "compare", "continue_run", "plan_file", "reference", "same_bits", "spread", "train"]

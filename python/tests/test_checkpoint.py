@@ -242,6 +242,7 @@ def test_resume_under_another_plan(tmp_path):
         finish(case, model, opt, schedule, 5)
 
 
+@pytest.mark.full
 def test_a_kill_in_a_save_leaves_the_old_file(tmp_path):
     path = tmp_path / "state"
     program = f"""

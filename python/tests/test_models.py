@@ -57,7 +57,9 @@ class Race(nn.Module):
         return self.last(self.frozen(self.first(x).relu())).square().mean()
 
 
-@OVERLAPS
+@pytest.mark.parametrize(
+    "overlap", [pytest.param(o, marks=pytest.mark.full) for o in ("none", "forward")] + ["both"]
+)
 def test_race_of_a_large_layer(overlap):
     torch.manual_seed(1)
     mine = Race(65536)
@@ -332,6 +334,7 @@ def test_nothing_changes_before_step(overlap):
         assert not same_bits(before["tokens.weight"], mine.tokens.weight)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("overlap", ["forward", "both"])
 @pytest.mark.parametrize(
     "how",
@@ -387,6 +390,7 @@ def test_compiled_models(overlap, how):
     torch._dynamo.reset()
 
 
+@pytest.mark.full
 def test_code_that_was_compiled_outside_the_model_is_right_or_found_out():
     """The compiled module is not what is attached: its code is made anew, because tables of
     parameters have changed, and has gates then. Or else the gradients' hooks raise."""

@@ -19,6 +19,7 @@ from runs import Case, compare
 N = 20000
 
 
+@pytest.mark.full
 def test_a_model_of_20000_small_tensors_is_handed_over_cheaply(monkeypatch):
     """Hand-over takes at most 1 % of an iteration (forward, backward, step, zero_grad).
 

@@ -40,7 +40,7 @@ def example(root, name, *arguments):
     return done.stdout
 
 
-@pytest.mark.parametrize("overlap", ["none", "both"])
+@pytest.mark.parametrize("overlap", [pytest.param("none", marks=pytest.mark.full), "both"])
 def test_the_plain_loop_learns(root, tmp_path, overlap):
     out = example(
         root,
@@ -77,6 +77,7 @@ def finetune(root, out, *arguments):
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6),
     reason="transformers loads no checkpoints with torch before 2.6",
 )
+@pytest.mark.full
 @pytest.mark.parametrize("clip,workers,accumulate", [(1.0, 0, 1), (0, 4, 2)])
 def test_the_trainer_resumes_to_the_bit(root, tmp_path, clip, workers, accumulate):
     options = [
