@@ -24,8 +24,8 @@ typedef struct {
 
 extern const hk_command hk_command_plan, hk_command_estimate, hk_command_simulate, hk_command_run,
     hk_command_calibrate, hk_command_fit, hk_command_validate_runs, hk_command_validate_engine,
-    hk_command_validate_ranking, hk_command_validate_again, hk_command_model_list,
-    hk_command_model_show, hk_command_machine_list, hk_command_machine_show,
+    hk_command_validate_ranking, hk_command_validate_again, hk_command_validate_training,
+    hk_command_model_list, hk_command_model_show, hk_command_machine_list, hk_command_machine_show,
     hk_command_machine_export, hk_command_machine_import, hk_command_machine_new,
     hk_command_machine_parts, hk_command_machine_diff, hk_command_machine_delete,
     hk_command_trace_list, hk_command_trace_show, hk_command_trace_export, hk_command_trace_diff,

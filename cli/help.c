@@ -18,6 +18,7 @@ static const hk_command *const commands[] = {
     &hk_command_validate_engine,
     &hk_command_validate_ranking,
     &hk_command_validate_again,
+    &hk_command_validate_training,
     &hk_command_model_list,
     &hk_command_model_show,
     &hk_command_machine_list,
@@ -46,7 +47,7 @@ static void print_commands(const char *group) {
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
     const char *name = commands[i]->name;
     if (group && (strncmp(name, group, length) != 0 || name[length] != ' ')) continue;
-    printf("  %-16s  %s\n", name, commands[i]->summary);
+    printf("  %-17s %s\n", name, commands[i]->summary);
   }
 }
 

@@ -268,8 +268,9 @@ HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, 
  * A recording for which memory is too short is dropped, and the report's notes say so. Blocks until
  * the step under way is complete. */
 HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
-/* JSON text of the recording so far (schema hocket.spans/1): name, lane, step, start_ms and end_ms
- * (CLOCK_MONOTONIC) of each operation. Blocks until the step under way is complete. The text is the
+/* JSON text of the recording so far (schema hocket.spans/1): the plan, and name, lane, step,
+ * start_ms and end_ms (CLOCK_MONOTONIC) of each operation. `hocket validate training` compares it
+ * with a prediction. Blocks until the step under way is complete. The text is the
  * engine's, valid until the next call of hocket_timeline or hocket_destroy. NULL: nothing is
  * recorded, or out of memory. */
 HOCKET_API const char *hocket_timeline(hocket_engine *engine);

@@ -219,6 +219,7 @@ char *hk_training_timeline(hk_engine *e) {
   ok = cJSON_AddStringToObject(root, "schema", "hocket.spans/1") != NULL;
   cJSON *spans = cJSON_AddArrayToObject(root, "spans");
   ok = ok && spans != NULL;
+  ok = ok && cJSON_AddItemToObject(root, "plan", hk_plan_to_json(&e->plan));
   if (ok) add_operations(e, spans, &ok);
   if (ok) add_marks(e, spans, &ok);
   char *text = ok ? cJSON_PrintUnformatted(root) : NULL;

@@ -25,6 +25,7 @@ Commands:
   validate engine   Predicts a plan's update, runs it, explains the difference
   validate ranking  Runs many plans and compares their order with the prediction
   validate again    Compares stored measurements with another profile or version
+  validate training Compares a training run's iteration with its prediction
   model list        Lists the model presets that ship with hocket
   model show        Shows a model's shape, parameters and cost per training step
   machine list      Lists the machine profiles: shipped, stored, unfinished

@@ -62,7 +62,7 @@ ok validate runs runs.csv --set dram*=2 --json
   1.2 * json.load(open('out'))['rows'][0]['step_ms']['predicted']")" = True ] ||
   fail "validate runs does not predict with the changed machine"
 for name in plan simulate fit "machine show" "validate runs" "validate engine" "validate ranking" \
-  "validate again" "trace export"; do
+  "validate again" "validate training" "trace export"; do
   # shellcheck disable=SC2086
   "$hocket" help $name >help
   grep -q -- '--set KEY=VALUE' help || fail "no --set in the help of $name"

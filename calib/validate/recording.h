@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* A recording of a training run (schema hocket.spans/1): what hocket_timeline of libhocket and
+ * AdamW.timeline() of the Python package return. */
+#ifndef HK_CALIB_VALIDATE_RECORDING_H
+#define HK_CALIB_VALIDATE_RECORDING_H
+
+#include <cjson/cJSON.h>
+
+#include "core/graph.h"
+
+typedef struct {
+  hk_op_kind kind;
+  int32_t subgroup, piece; /* -1: none */
+  int32_t block, micro;    /* of forward and backward: block from 0, number of the pass; else -1 */
+  int64_t step;
+  hk_ns start, end;
+  bool joined; /* hk_recorded_find has found it */
+} hk_recorded_op;
+
+typedef struct {
+  hk_recorded_op *ops; /* sorted by step, kind, place in the model, and time */
+  size_t n;
+} hk_recorded;
+
+/* Free both, also on failure. */
+hk_status hk_recorded_read(const cJSON *root, hk_recorded *out, hk_plan *plan, hk_error *err);
+void hk_recorded_free(hk_recorded *recorded);
+
+/* The recorded operation that `op` of an iteration's graph stands for, in this step, or NULL. */
+const hk_recorded_op *hk_recorded_find(const hk_recorded *recorded, const hk_op *op, int64_t step);
+/* End of a step's iteration: of its backward, or with `overlapped` false of its last operation. -1:
+ * not recorded. */
+hk_ns hk_recorded_end(const hk_recorded *recorded, int64_t step, bool overlapped);
+/* Lengths of the iterations of which the end and the end before are recorded; HK_INPUT: none. The
+ * caller frees *periods and *steps, also on failure. */
+hk_status hk_recorded_periods(const hk_recorded *recorded, bool overlapped, hk_ns **periods,
+                              int64_t **steps, size_t *n, hk_error *err);
+/* Median duration of a block's passes of this kind, in milliseconds; 0: none is recorded. */
+hk_status hk_recorded_block_ms(const hk_recorded *recorded, hk_op_kind kind, int32_t block,
+                               double *ms, hk_error *err);
+
+#endif

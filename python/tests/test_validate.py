@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hocket validate training: a run of the toy model, recorded and predicted."""
+
+import json
+import subprocess
+
+import pytest
+
+import hocket
+from hocket import attach
+from hocket.plan import program
+from models import batches, make
+
+
+def recorded(overlap, path, steps=8):
+    model = make("llama")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap=overlap)
+    opt.attach(model)
+    for step, batch in enumerate(batches(steps)):
+        if step == 2:
+            opt.record()
+        model(batch).backward()
+        opt.step()
+        opt.zero_grad()
+    timeline = opt.timeline()
+    path.write_text(json.dumps(timeline))
+    return timeline
+
+
+def validate(path, *options):
+    command = [program(), "validate", "training", str(path), "--machine", "h200-16c", *options]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def iterations(timeline, overlap):
+    """Lengths of the iterations by their steps."""
+    ends = {}
+    for span in timeline["spans"]:
+        if overlap == "none" or span["name"].startswith("backward"):
+            ends[span["step"]] = max(ends.get(span["step"], 0.0), span["end_ms"])
+    return {step: ends[step] - ends[step - 1] for step in ends if step - 1 in ends}
+
+
+@pytest.mark.parametrize("overlap", ["none", "both"])
+def test_a_recorded_run_is_compared_with_its_prediction(overlap, monkeypatch, tmp_path):
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
+    path = tmp_path / "timeline.json"
+    timeline = recorded(overlap, path)
+    done = validate(path, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["schema"] == "hocket.training_validation/1" and found["overlap"] == overlap
+
+    lengths = iterations(timeline, overlap)
+    iteration = found["iteration"]
+    assert iteration["measured_ms"] == pytest.approx(lengths[iteration["step"]], abs=1e-3)
+    assert iteration["measured_ms"] == pytest.approx(
+        sorted(lengths.values())[(len(lengths) - 1) // 2], abs=1e-3
+    )
+    assert iteration["recorded"] == len(lengths) and iteration["predicted_ms"] > 0
+    assert found["makespan"]["measured_ms"] == iteration["measured_ms"]
+
+    causes = found["attribution"]
+    parts = sum(causes[f"{c}_ms"] for c in ("rate", "latency", "contention", "dependency", "host"))
+    difference = iteration["measured_ms"] - iteration["predicted_ms"]
+    assert parts == pytest.approx(difference, abs=1e-3) == causes["sum_ms"]
+
+    operations = found["operations"]
+    assert operations["forward"]["count"] == 5 and operations["backward"]["count"] >= 3
+    assert operations["adamw_cpu"]["count"] >= 5
+    assert {"forward", "backward", "update"} <= set(found["phases"])
+    assert 0 < len(found["differences"]) <= 10
+    assert {"rate", "latency", "contention", "dependency", "host", "wait"} >= {
+        item["cause"] for item in found["differences"]
+    }
+    assert found["block_times"] == "recording" and not found["not_predicted"]
+
+    text = validate(path, "--max-error", "0.0001")
+    assert text.stdout.startswith("iteration: predicted ") and "measured" in text.stdout
+    assert "differs most" in text.stdout and text.returncode == 1
+    assert "more than --max-error 0.0001" in text.stderr
+
+
+def test_what_is_no_recording_is_refused(tmp_path):
+    path = tmp_path / "timeline.json"
+    path.write_text('{"schema": "hocket.spans/1", "spans": []}')
+    done = validate(path)
+    assert done.returncode == 2 and "plan" in done.stderr and "timeline.json" in done.stderr
