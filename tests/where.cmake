@@ -15,8 +15,9 @@
 set(NEEDS_RELEASE golden_cli_help golden_completion golden_config golden_fit golden_largest golden_parts
                   golden_price golden_published golden_questions golden_ranking golden_readme unit_fit
                   unit_hardening unit_profile_fit unit_profile_nodes)
-# These look for wrong use of memory after a failure, which the sanitizers detect.
-set(NOT_IN_RELEASE engine_calibrate engine_faults)
+# These look for wrong use of memory, often after a failure, which the sanitizers detect.
+set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard engine_faults engine_run
+                   engine_stand engine_training_faults)
 # Their code runs under ASan in unit_profile_nodes (fits), engine_calibrate and engine_validate.
 set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli
                  golden_cli_help golden_completion golden_config golden_fit golden_largest
@@ -25,8 +26,8 @@ set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_v
 # program loads. It also does not know the barriers of gcc's OpenMP, which fits use.
 # engine_recording replaces realloc, which its runtime calls before dlsym can.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_recording engine_validate_cli)
-# engine_exact, engine_executor, engine_training and engine_run use the same threads.
-set(LONG_IN_TSAN engine_training_orders engine_training_faults engine_checkpoint_training engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
+# engine_exact, engine_executor, engine_segments and engine_training use the same threads.
+set(LONG_IN_TSAN engine_run engine_squares engine_training_orders engine_training_faults engine_checkpoint_training engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
                  engine_stand engine_validate)
 
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
