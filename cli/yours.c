@@ -182,8 +182,8 @@ void hk_yours_print(const hk_yours *yours, const hk_ranking *ranking, bool quiet
                   hk_ms(yours->sync_ns));
   if (stock && (!own->feasible || stock->iteration_ns < own->iteration_ns))
     print_better("better by configuration alone (--emit)", stock, yours);
-  if (ranking->n_fit > 0 && &ranking->forecasts[0] != stock)
-    print_better("best", &ranking->forecasts[0], yours);
+  const hk_forecast *best = ranking->n_fit > 0 ? ranking->forecasts : NULL;
+  if (best && best != stock) print_better("best", best, yours);
   for (int i = 0; i < yours->config.n_notes && !quiet; i++)
     hk_print_text(0, 2, "note: %s: %s", yours->path, yours->config.notes[i]);
 }

@@ -144,7 +144,7 @@ static hk_status split(const reader *r, char *text, char **value) {
 
 static hk_status read_line(reader *r, char *text) {
   const int indent = (int)strspn(text, " ");
-  char *at = text + indent, *value_text = NULL;
+  char *at = text + indent, *value_text = at;
   trim(at);
   if (*at == '\0' || (strcmp(at, "---") == 0 && r->open[0].indent < 0)) return HK_OK;
   if (*at == '\t') return WRONG(r, "indented with a tab");

@@ -31,11 +31,13 @@ hk_train_config hk_train_config_default(hk_framework framework) {
 /* -- Keys and notes ---------------------------------------------------------------------------- */
 
 void hk_config_note(hk_train_config *config, const char *format, ...) {
-  if (config->n_notes == HK_MOST_CONFIG_NOTES) return;
+  char text[sizeof config->notes[0]];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(config->notes[config->n_notes++], sizeof config->notes[0], format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  if (config->n_notes < HK_MOST_CONFIG_NOTES)
+    memcpy(config->notes[config->n_notes++], text, sizeof text);
 }
 
 void hk_config_drop_auto(cJSON *object) {
@@ -102,7 +104,9 @@ double hk_deepspeed_ratio(size_t on_host, size_t subgroups) {
   if (on_gpu == 0) return 1;
   /* int((1 - r) n) is on_gpu for r between 1 - (on_gpu + 1) / n and 1 - on_gpu / n. */
   const double middle = fmax(0, 1 - ((double)on_gpu + 0.5) / (double)subgroups);
-  for (double scale = 10; scale < 1e9; scale *= 10) {
+  double scale = 1;
+  for (int digits = 1; digits < 10; digits++) {
+    scale *= 10;
     const double ratio = round(middle * scale) / scale;
     const double exact = (1 - ratio) * (double)subgroups - (double)on_gpu;
     if (exact > 0.1 && exact < 0.9) return ratio;

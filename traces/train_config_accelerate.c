@@ -95,8 +95,9 @@ static hk_status read_strategy(const cJSON *object, hk_train_config *config, hk_
   int which = 0;
   if (!value && cJSON_IsBool(reshard)) which = cJSON_IsFalse(reshard);
   if (!value && cJSON_IsString(reshard)) value = reshard;
-  if (cJSON_IsNumber(value)) which = value->valuedouble >= 1 ? (int)(value->valuedouble - 1) : -1;
-  if (cJSON_IsString(value))
+  if (value && cJSON_IsNumber(value))
+    which = value->valuedouble >= 1 ? (int)(value->valuedouble - 1) : -1;
+  if (value && cJSON_IsString(value))
     for (which = 0; which < 5 && strcmp(value->valuestring, names[which]) != 0;) which++;
   if (which < 0 || which > 4) {
     char known[120];
