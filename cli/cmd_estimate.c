@@ -8,6 +8,7 @@
 #include "cli/report.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
+#include "cli/smallest_gpu.h"
 #include "cli/table.h"
 #include "sim/footprint.h"
 
@@ -16,23 +17,14 @@
 typedef struct {
   hk_model model;
   hk_job job;
+  hk_optimizer optimizer;
   hk_footprint ways[HK_WAY_COUNT];
+  hk_smallest_gpu gpus[HK_WAY_COUNT];
 } estimate;
 
 /* With one data-parallel rank the divided ways are those of one GPU. */
 static bool is_shown(const estimate *e, hk_way way) {
-  return hk_job_dp(&e->job) > 1 || !hk_way_is_divided(way);
-}
-
-/* "24 GB (RTX 4090, A10G, L4)" */
-static const char *tell_gpu(hk_bytes peak, char *buffer, size_t size) {
-  const char *example;
-  const int smallest = hk_smallest_gpu(peak, &example);
-  if (smallest > 0)
-    snprintf(buffer, size, "%d GB (%s)", smallest, example);
-  else
-    snprintf(buffer, size, "none");
-  return buffer;
+  return e->ways[way].ranks > 0 && (hk_job_dp(&e->job) > 1 || !hk_way_is_divided(way));
 }
 
 /* -- Text -------------------------------------------------------------------------------------- */
@@ -48,26 +40,30 @@ static const char *tell_peak(const hk_footprint *f, const char *to, char *buffer
 }
 
 static void print_answer(const estimate *e) {
-  const hk_footprint *all = &e->ways[HK_WAY_GPU], *offload = &e->ways[HK_WAY_OFFLOAD];
-  char alone[64], offloaded[64], peak[64], each[40] = "one GPU";
+  const hk_way way = e->ways[HK_WAY_OFFLOAD].ranks > 0 ? HK_WAY_OFFLOAD : HK_WAY_STREAM;
+  const hk_footprint *all = &e->ways[HK_WAY_GPU], *offload = &e->ways[way];
+  char alone[128], offloaded[128], peak[64], each[40] = "one GPU";
   if (e->job.tp > 1) snprintf(each, sizeof each, "each of %d GPUs (tp)", e->job.tp);
   hk_print_text(0, 2,
                 "needs %.1f GiB on %s; %s GiB GPU + %.1f GiB host with offload; smallest GPU: %s; "
                 "with offload: %s",
                 hk_gib(all->gpu), each, tell_peak(offload, " to ", peak, sizeof peak),
-                hk_gib(offload->host), tell_gpu(all->gpu, alone, sizeof alone),
-                tell_gpu(offload->gpu, offloaded, sizeof offloaded));
+                hk_gib(offload->host),
+                hk_smallest_gpu_text(&e->gpus[HK_WAY_GPU], alone, sizeof alone),
+                hk_smallest_gpu_text(&e->gpus[way], offloaded, sizeof offloaded));
 }
 
 static void print_heading(const estimate *e) {
   char count[32];
   const hk_job *job = &e->job;
-  hk_print_text(0, 0,
-                "%s: %s parameters; micro-batch %d, seq %d, activations %s, grad-accum %d, tp %d, "
-                "%d data-parallel rank%s",
-                e->model.name, hk_format_count(e->model.parameters, count, sizeof count),
-                job->micro_batch, job->seq, job->checkpoint_activations ? "checkpointed" : "kept",
-                job->grad_accum, job->tp, hk_job_dp(job), hk_job_dp(job) == 1 ? "" : "s");
+  hk_print_text(
+      0, 0,
+      "%s: %s parameters, %s; micro-batch %d, seq %d, activations %s, grad-accum %d, tp %d, "
+      "%d data-parallel rank%s",
+      e->model.name, hk_format_count(e->model.parameters, count, sizeof count),
+      hk_optimizer_names[e->optimizer], job->micro_batch, job->seq,
+      job->checkpoint_activations ? "checkpointed" : "kept", job->grad_accum, job->tp,
+      hk_job_dp(job), hk_job_dp(job) == 1 ? "" : "s");
   const hk_activations a = hk_activations_of(&e->model, job);
   hk_print_text(0, 0,
                 "activations of a rank: %.1f GiB saved by forward, up to %.1f GiB of temporary "
@@ -90,8 +86,7 @@ static hk_status print_ways(const estimate *e, hk_error *err) {
   for (int way = 0; way < HK_WAY_COUNT; way++) {
     const hk_footprint *f = &e->ways[way];
     char peak[64];
-    const char *example;
-    const int smallest = hk_smallest_gpu(f->gpu, &example);
+    const double smallest = e->gpus[way].gib;
     if (!is_shown(e, (hk_way)way)) continue;
     hk_table_row(&table);
     hk_table_cell(&table, "%s", hk_way_name((hk_way)way));
@@ -102,7 +97,7 @@ static hk_status print_ways(const estimate *e, hk_error *err) {
     hk_table_cell(&table, "%.1f", hk_gib(f->optimizer));
     hk_table_cell(&table, "%.1f", hk_gib(f->rest));
     if (smallest > 0)
-      hk_table_cell(&table, "%d GB", smallest);
+      hk_table_cell(&table, "%g GB", smallest);
     else
       hk_table_cell(&table, "-");
     hk_table_cell(&table, "%s", hk_way_meaning((hk_way)way));
@@ -120,7 +115,7 @@ static hk_status print_text(const estimate *e, hk_error *err) {
                 "GPU GiB: peak of each GPU; of a range the end if gradients leave it more slowly "
                 "than backward makes them, and wait. Host memory: of all GPUs together. rest: "
                 "activations, workspaces, gathered weights, staging buffers, waiting gradients. "
-                "fits on: the smallest GPU.");
+                "fits on: the smallest GPU of 'hocket machine parts gpu' with bf16.");
   return HK_OK;
 }
 
@@ -128,8 +123,7 @@ static hk_status print_text(const estimate *e, hk_error *err) {
 
 static void put_way(cJSON *array, const estimate *e, hk_way way, bool *ok) {
   const hk_footprint *f = &e->ways[way];
-  const char *example;
-  const int smallest = hk_smallest_gpu(f->gpu, &example);
+  const double smallest = e->gpus[way].gib;
   cJSON *object = hk_put_element(array, ok);
   hk_put_string(object, "way", hk_way_name(way), ok);
   hk_put_string(object, "meaning", hk_way_meaning(way), ok);
@@ -150,6 +144,7 @@ static hk_status print_json(const estimate *e, hk_error *err) {
   cJSON *root = hk_emit_begin("hocket.estimate/1", &ok);
   hk_put_string(root, "model", e->model.name, &ok);
   hk_put_number(root, "parameters", (double)e->model.parameters, &ok);
+  hk_put_string(root, "optimizer", hk_optimizer_names[e->optimizer], &ok);
   cJSON *job = hk_put_object(root, "job", &ok);
   hk_put_number(job, "tp", e->job.tp, &ok);
   hk_put_number(job, "dp", hk_job_dp(&e->job), &ok);
@@ -172,7 +167,15 @@ static hk_status print_json(const estimate *e, hk_error *err) {
 static hk_status make(const hk_args *args, estimate *e, hk_error *err) {
   HK_TRY(hk_setup_model(args, &e->model, err));
   e->job = hk_setup_job(args, &e->model, DEFAULT_GPUS);
-  return hk_footprint_make(&e->model, &e->job, e->ways, err);
+  e->optimizer = (hk_optimizer)args->state;
+  HK_TRY(hk_footprint_make(&e->model, &e->job, e->optimizer, e->ways, err));
+  hk_parts parts;
+  HK_TRY(hk_parts_load(&parts, err));
+  hk_status status = HK_OK;
+  for (int way = 0; way < HK_WAY_COUNT && status == HK_OK; way++)
+    status = hk_smallest_gpu_find(&parts, e->ways[way].gpu, &e->gpus[way], err);
+  hk_parts_free(&parts);
+  return status;
 }
 
 static hk_status run(const hk_args *args, hk_error *err) {
@@ -195,6 +198,7 @@ const hk_command hk_command_estimate = {
         "'offload' the CPU updates the parameters, with 'stream' the GPU does, after a\n"
         "round trip of the state.",
     .example = "hocket estimate --model llama-2-7b --micro-batch 4 --seq 4k",
-    .options = HK_OPTIONS_MODEL | HK_OPTIONS_JOB | HK_OPTION(JSON) | HK_OPTION(WIDE),
+    .options =
+        HK_OPTIONS_MODEL | HK_OPTIONS_JOB | HK_OPTION(STATE) | HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = run,
 };

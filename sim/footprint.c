@@ -85,14 +85,15 @@ static hk_bytes peak_of(const hk_graph *graph, bool waits) {
   return peak;
 }
 
-static hk_status plan_of(const hk_model *model, const hk_job *job, const hk_policy *policy,
-                         hk_plan *plan, hk_error *err) {
+static hk_status plan_of(const hk_model *model, const hk_job *job, hk_optimizer optimizer,
+                         const hk_policy *policy, hk_plan *plan, hk_error *err) {
   hk_model copy = {0};
   HK_TRY(hk_model_copy(model, &copy, err));
   hk_status status =
       hk_plan_create(&copy, job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, SUBGROUP, plan, err);
   hk_model_free(&copy);
   HK_TRY(status);
+  plan->optimizer = optimizer;
   status = hk_policy_apply(policy, &HK_POLICY_OPTIONS_NONE, NULL, plan, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
@@ -101,13 +102,14 @@ static hk_status plan_of(const hk_model *model, const hk_job *job, const hk_poli
 /* One GPU for each tensor-parallel rank is a node: as many nodes as data-parallel ranks. The graph
  * of such a job is small, and the memory of a rank does not depend on how nodes are formed. */
 static hk_status one_plan(const hk_model *model, const hk_job *job, int ranks,
-                          const hk_policy *policy, hk_footprint *out, hk_error *err) {
+                          hk_optimizer optimizer, const hk_policy *policy, hk_footprint *out,
+                          hk_error *err) {
   hk_job spread = *job;
   hk_plan plan = {0};
   hk_graph graph = {0};
   spread.gpus = job->tp;
   spread.nodes = ranks;
-  HK_TRY(plan_of(model, &spread, policy, &plan, err));
+  HK_TRY(plan_of(model, &spread, optimizer, policy, &plan, err));
   hk_status status = hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, err);
   if (status == HK_OK) {
     const int64_t n = hk_model_rank_parameters(model, job->tp, ranks);
@@ -157,7 +159,7 @@ static void divide(const hk_model *model, const hk_job *job, const hk_footprint 
   ways[HK_WAY_ZERO2] = second;
 }
 
-hk_status hk_footprint_make(const hk_model *model, const hk_job *job,
+hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimizer optimizer,
                             hk_footprint ways[HK_WAY_COUNT], hk_error *err) {
   static const struct {
     hk_way alone, divided;
@@ -166,42 +168,13 @@ hk_status hk_footprint_make(const hk_model *model, const hk_job *job,
                {HK_WAY_OFFLOAD, HK_WAY_ZERO3_OFFLOAD, &hk_policy_zero_offload},
                {HK_WAY_STREAM, HK_WAY_ZERO3_STREAM, &hk_policy_streamed}};
   HK_TRY(hk_job_check(job, model, err));
+  memset(ways, 0, HK_WAY_COUNT * sizeof *ways);
   for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-    HK_TRY(one_plan(model, job, 1, plans[i].policy, &ways[plans[i].alone], err));
-    HK_TRY(one_plan(model, job, hk_job_dp(job), plans[i].policy, &ways[plans[i].divided], err));
+    const hk_policy *policy = plans[i].policy;
+    if (policy == &hk_policy_zero_offload && hk_optimizer_info_of(optimizer)->orthogonal) continue;
+    HK_TRY(one_plan(model, job, 1, optimizer, policy, &ways[plans[i].alone], err));
+    HK_TRY(one_plan(model, job, hk_job_dp(job), optimizer, policy, &ways[plans[i].divided], err));
   }
   divide(model, job, &ways[HK_WAY_GPU], &ways[HK_WAY_ZERO3], ways);
   return HK_OK;
-}
-
-/* -- GPUs on the market ------------------------------------------------------------------------ */
-
-/* CUDA context and the allocator's losses: 0.6 GB, which every shipped profile subtracts from the
- * GPU's memory, and the default of gpu.reserved_bytes. */
-#define LOST 2100000000LL
-
-int hk_smallest_gpu(hk_bytes peak, const char **example) {
-  /* With bf16. Vendors' "GB" of GPU memory are GiB. */
-  static const struct {
-    int size;
-    const char *example;
-  } gpus[] = {{12, "RTX 3060"},
-              {16, "RTX 4080, A4000"},
-              {24, "RTX 4090, A10G, L4"},
-              {32, "RTX 5090"},
-              {40, "A100"},
-              {48, "A6000, L40S"},
-              {80, "A100, H100"},
-              {96, "GH200"},
-              {141, "H200"},
-              {180, "B200"},
-              {192, "MI300X"},
-              {256, "MI325X"}};
-  for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
-    if (peak + LOST > gpus[i].size * HK_GIB) continue;
-    *example = gpus[i].example;
-    return gpus[i].size;
-  }
-  *example = "";
-  return 0;
 }

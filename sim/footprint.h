@@ -54,13 +54,10 @@ typedef struct {
 } hk_activations;
 hk_activations hk_activations_of(const hk_model *model, const hk_job *job);
 
-/* All ways. The number of data-parallel ranks N is hk_job_dp(job); with N = 1 the divided ways are
- * those of one rank. HK_INPUT: the job is not possible (hk_job_check). */
-hk_status hk_footprint_make(const hk_model *model, const hk_job *job,
+/* All ways, with the state of an optimizer. A way that the optimizer does not allow (muon on the
+ * CPU) has ranks 0. The number of data-parallel ranks N is hk_job_dp(job); with N = 1 the divided
+ * ways are those of one rank. HK_INPUT: the job is not possible (hk_job_check). */
+hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimizer optimizer,
                             hk_footprint ways[HK_WAY_COUNT], hk_error *err);
-
-/* Memory of the smallest GPU on the market (16, 24, 32, ... GB, as vendors name it) on which `peak`
- * fits beside the CUDA context and the allocator's losses; 0: none. *example: GPUs that have it. */
-int hk_smallest_gpu(hk_bytes peak, const char **example);
 
 #endif

@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# hocket estimate: the answer, the table, the JSON, and mistakes.
+# Usage: test_golden_estimate.sh HOCKET
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+export LC_ALL=C
+
+# 6,738,415,616 parameters: 16 bytes each are 100.4 GiB, and the least that one GPU needs.
+ok estimate --model llama-2-7b
+head -n 1 out | grep -qE "^needs 100\.[4-9] GiB on one GPU; [0-9.]+ to [0-9.]+ GiB GPU \+ 100\.4 GiB host" ||
+  fail "begins with '$(head -n 1 out)'"
+prints "^  smallest GPU: 141 GB .h200-sxm, h200-nvl.; with offload: 32 GB .rtx-5090.$"
+prints "^zero-3 +[0-9.]+ +0\.0 +1\.6 +1\.6 +9\.4 "
+awk 'length > 80 { exit 1 }' out || fail "wider than 80"
+ok estimate --model llama-2-7b --gpus 1
+! grep -q "zero-3" out || fail "ZeRO on one GPU"
+
+ok estimate --model llama-2-7b --gpus 4 --nodes 2 --json
+for key in '"schema":[[:space:]]*"hocket.estimate/1"' '"parameters":[[:space:]]*6738415616' \
+  '"dp":[[:space:]]*8' '"optimizer_bytes":[[:space:]]*80860987392' \
+  '"weights_bytes":[[:space:]]*13476831232' '"optimizer":[[:space:]]*"adamw32"'; do
+  grep -q "$key" out || fail "estimate --json: no $key"
+done
+[ "$(grep -c '"gpu_least_bytes":' out)" -eq 8 ] || fail "ways: $(grep '"way":' out)"
+ok estimate --model llama-2-7b --state lion --json
+grep -q '"optimizer_bytes":[[:space:]]*53907324928' out || fail "lion: not 8 bytes a parameter"
+ok estimate --model llama-2-7b --state muon
+! grep -q "offload " out || fail "muon on the CPU: $(grep "offload " out)"
+ok estimate --params 7G --layers 32 --hidden 4096
+prints "^needs 10[0-9]\.[0-9] GiB on one GPU"
+ok estimate --model deepseek-v3
+prints "smallest GPU: none|GPU: none"
+
+expect 2 "--model NAME\|FILE is needed" estimate
+expect 2 "tp 3 does not divide" estimate --model gpt2 --tp 3
+expect 2 "'--machine' is not an option of this command" estimate --model gpt2 --machine h200-16c
+
+finish "estimate"
