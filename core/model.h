@@ -66,7 +66,8 @@ static inline int hk_dtype_bytes(hk_dtype type) {
 }
 
 typedef struct {
-  char name[160]; /* as in the Hugging Face checkpoint: "model.layers.3.mlp.up_proj.weight" */
+  char name[160]; /* as named_parameters() of `transformers` 5 has it:
+                     "model.layers.3.mlp.up_proj.weight" */
   int64_t numel;  /* of the whole tensor, before any split */
   int block;      /* see HK_BLOCK_EMBED */
   hk_tp_rule tp;

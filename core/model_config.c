@@ -100,6 +100,18 @@ static hk_status read_image(const cJSON *outer, hk_model *model, hk_error *err) 
   return HK_OK;
 }
 
+/* What the tokens of a sequence stand for where it is not plain. */
+static hk_status note_assumptions(hk_model *model, hk_error *err) {
+  if (model->arch == HK_ARCH_T5)
+    return hk_model_note(model, err,
+                         "assumed: its decoder has as many tokens as its encoder (--seq)");
+  if (model->arch == HK_ARCH_MLLAMA)
+    return hk_model_note(
+        model, err, "assumed: one image of %lld tokens a sequence; the vision tower is left out",
+        (long long)model->other_tokens);
+  return HK_OK;
+}
+
 /* The part of a multi-modal config.json that describes its language model; else all of it. */
 static const cJSON *text_part(const cJSON *config) {
   const cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
@@ -122,6 +134,7 @@ static hk_status read_parts(const cJSON *config, hk_model *model, hk_error *err)
   HK_TRY(hk_shape_read_lists(text, &shape, &lists, err));
   if (model->arch == HK_ARCH_MLLAMA) HK_TRY(read_image(outer, model, err));
   HK_TRY(hk_shape_note_unused(text, family, model, err));
+  HK_TRY(note_assumptions(model, err));
   const char *note = text_of(config, "hocket_note"); /* hk_model_from_size writes one */
   if (note) HK_TRY(hk_model_note(model, err, "%s", note));
   return hk_model_build(model, &shape, &lists, err);
