@@ -34,6 +34,14 @@ typedef struct {
 static hk_status fill_model(const hk_args *args, hk_run *run, hk_error *err) {
   hk_model model = {0};
   HK_TRY(hk_setup_model(args, &model, err));
+  if (model.n_kinds != 1 || model.experts > 0) {
+    const hk_status status = hk_fail(err, HK_INPUT,
+                                     "--model %s: a run table describes models shaped like Llama, "
+                                     "whose layers are all alike and have no experts",
+                                     model.name);
+    hk_model_free(&model);
+    return status;
+  }
   run->layers = (double)model.layers;
   run->hidden = (double)model.hidden;
   run->ffn = (double)model.ffn;

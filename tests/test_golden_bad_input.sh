@@ -214,6 +214,8 @@ expect 2 "schema is 'hocket.machine/1'" simulate machine.json
 expect 2 "unexpected argument 'plan\.json'" simulate plan.json plan.json
 expect 2 "unexpected argument 'good\.json'" model show gpt2 good.json
 expect 2 "'--params': expected a number from 100000 to .*6\.7G, got '7e9'" model show --params 7e9
+expect 2 "--model mixtral-8x7b: a run table describes models shaped like Llama" \
+  trace import deepspeed --model mixtral-8x7b good.json
 expect 2 "--model and --params: one of them" plan --model gpt2 --params 7G --machine h200-16c
 expect 2 "--layers describes a model of --params N" plan --layers 7 --machine h200-16c
 expect 2 "--params needs --layers and --hidden.*typical shape" estimate --params 7G
