@@ -139,7 +139,7 @@ static hk_status print_fitting(const hk_planning *p, hk_error *err) {
   const size_t n = sizeof columns / sizeof columns[0];
   hk_table_begin(&table, columns, p->price.per_hour > 0 ? n : n - 1);
   if (p->yours.path && p->yours.forecast.feasible)
-    forecast_row(&table, "yours", &p->yours.forecast, NULL, &p->price);
+    forecast_row(&table, "yours", &p->yours.forecast, hk_yours_error(&p->yours), &p->price);
   for (size_t i = 0; i < ranking->n_fit; i++) {
     char rank[24];
     forecast_row(&table, tell_rank(p, i, rank, sizeof rank), &ranking->forecasts[i], error_of(p, i),

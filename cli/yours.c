@@ -6,6 +6,7 @@
 
 #include "cli/emit.h"
 #include "cli/report.h"
+#include "cli/report_uncertainty.h"
 #include "cli/screen.h"
 
 hk_status hk_yours_read(hk_args *args, hk_yours *yours, hk_error *err) {
@@ -133,6 +134,8 @@ hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *your
   HK_TRY(forecast(setup, &yours->config, flush, &yours->forecast, err));
   note_idle_ratio(&yours->config, yours->forecast.plan.n_subgroups);
   note_options(setup, &yours->config);
+  if (yours->forecast.feasible)
+    HK_TRY(hk_uncertainty_make(&yours->forecast, 1, &setup->machine, &yours->uncertainty, err));
   if (given || flush == HK_FLUSH_SYNC || !yours->config.offload) return HK_OK;
   hk_forecast sync = {0};
   HK_TRY(forecast(setup, &yours->config, HK_FLUSH_SYNC, &sync, err));
@@ -142,7 +145,12 @@ hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *your
 }
 
 void hk_yours_free(hk_yours *yours) {
+  hk_uncertainty_free(&yours->uncertainty);
   if (yours->path) hk_forecast_free(&yours->forecast);
+}
+
+const hk_row_error *hk_yours_error(const hk_yours *yours) {
+  return yours->uncertainty.n > 0 ? yours->uncertainty.rows : NULL;
 }
 
 /* -- Printing ---------------------------------------------------------------------------------- */
@@ -168,12 +176,13 @@ void hk_yours_print(const hk_yours *yours, const hk_ranking *ranking, bool quiet
   if (!yours->path) return;
   const hk_forecast *own = &yours->forecast;
   const hk_forecast *stock = hk_best_stock(ranking, yours->config.framework);
-  char title[96];
+  const hk_row_error *error = hk_yours_error(yours);
+  char title[96], time[64];
   hk_forecast_title(own, title, sizeof title);
+  hk_format_ms(own->iteration_ns, error ? &error->iteration : NULL, time, sizeof time);
   if (own->feasible)
-    hk_print_text(0, 2, "yours (%s): %s under %s, %.1f ms/iteration, %.0f tokens/s", yours->path,
-                  title, hk_framework_titles[yours->config.framework], hk_ms(own->iteration_ns),
-                  own->tokens_per_s);
+    hk_print_text(0, 2, "yours (%s): %s under %s, %s ms/iteration, %.0f tokens/s", yours->path,
+                  title, hk_framework_titles[yours->config.framework], time, own->tokens_per_s);
   else
     hk_print_text(0, 2, "yours (%s): %s does not fit: %s", yours->path, title, own->problem);
   if (yours->sync_ns > 0 && own->feasible)
@@ -196,6 +205,7 @@ hk_status hk_yours_json(const hk_yours *yours, const hk_machine *machine, cJSON 
   hk_put_string(object, "file", yours->path, ok);
   hk_put_string(object, "framework", hk_framework_titles[yours->config.framework], ok);
   HK_TRY(hk_report_json(&yours->forecast, machine, object, err));
+  hk_report_forecast_error_json(&yours->uncertainty, &yours->forecast, object, ok);
   if (yours->sync_ns > 0) hk_put_number(object, "sync_iteration_ms", hk_ms(yours->sync_ns), ok);
   cJSON *notes = hk_put_array(object, "notes", ok);
   for (int i = 0; i < yours->config.n_notes; i++)

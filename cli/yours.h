@@ -7,12 +7,14 @@
 #include <cjson/cJSON.h>
 
 #include "cli/setup.h"
+#include "sim/uncertainty.h"
 #include "traces/train_config.h"
 
 typedef struct {
   const char *path; /* NULL: no --from; the rest is then empty */
   hk_train_config config;
   hk_forecast forecast;
+  hk_uncertainty uncertainty; /* of the forecast, if it fits */
   hk_ns sync_ns; /* iteration time if gradients are copied synchronously; 0: not simulated */
 } hk_yours;
 
@@ -22,6 +24,9 @@ hk_status hk_yours_read(hk_args *args, hk_yours *yours, hk_error *err);
 /* Sets micro-batch and accumulation in `setup`, and simulates. */
 hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *yours, hk_error *err);
 void hk_yours_free(hk_yours *yours);
+
+/* The interval of the forecast; NULL: not known. */
+const hk_row_error *hk_yours_error(const hk_yours *yours);
 
 /* Prints how yours compares with the best row that stock DeepSpeed runs and with the best, and the
  * notes of the file. Prints nothing without --from. */
