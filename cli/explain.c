@@ -49,15 +49,29 @@ const char *hk_format_interval(double low, double high, const char *unit, char *
   return buffer;
 }
 
-/* Adds a cell with the quantity's interval, which a quantity that --set has changed no longer has.
- */
+/* Adds a cell with the quantity's interval: the calibration's, which a quantity that --set has
+ * changed no longer has, or 1.96 standard errors to both sides. */
 static void interval_cell(hk_table *table, const hk_machine *machine,
                           const hk_quantity_info *info) {
+  const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
   double low, high, before;
   char text[80];
   hk_calibration_interval(hk_calibration_of(machine->document), info->key, &low, &high);
-  if (hk_machine_before_set(machine, info, &before)) low = high = NAN;
+  const bool changed = hk_machine_before_set(machine, info, &before);
+  if (changed || !isfinite(low) || !isfinite(high)) {
+    low = quantity->error > 0 ? quantity->value * exp(-1.96 * quantity->error) : NAN;
+    high = quantity->error > 0 ? quantity->value * exp(1.96 * quantity->error) : NAN;
+  }
   hk_table_cell(table, "%s", hk_format_interval(low, high, info->unit, text, sizeof text));
+}
+
+/* Whether the profile says of any quantity how well it is known. */
+static bool has_intervals(const hk_machine *machine) {
+  size_t n = 0;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++)
+    if (hk_machine_quantity_const(machine, &list[i])->error > 0) return true;
+  return hk_calibration_of(machine->document) != NULL;
 }
 
 /* -- Changes by --set -------------------------------------------------------------------------- */
@@ -109,6 +123,7 @@ void hk_explain_changes_json(const hk_machine *machine, cJSON *object, bool *ok)
     hk_put_string(entry, "unit", info->unit, ok);
     hk_put_string(entry, "origin", hk_origin_name(quantity->origin), ok);
     hk_put_string(entry, "source", quantity->source, ok);
+    if (quantity->error > 0) hk_put_number(entry, "error", quantity->error, ok);
   }
 }
 
@@ -144,12 +159,12 @@ hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
                                     {"origin", HK_LEFT},
                                     {"meaning", HK_BELOW},
                                     {"source", HK_BELOW}};
-  static const hk_column calibrated[] = {{"quantity", HK_LEFT},      {"value", HK_RIGHT},
-                                         {"95 % interval", HK_LEFT}, {"origin", HK_LEFT},
-                                         {"meaning", HK_BELOW},      {"source", HK_BELOW}};
-  const cJSON *calibration = hk_calibration_of(machine->document);
+  static const hk_column known[] = {{"quantity", HK_LEFT},      {"value", HK_RIGHT},
+                                    {"95 % interval", HK_LEFT}, {"origin", HK_LEFT},
+                                    {"meaning", HK_BELOW},      {"source", HK_BELOW}};
+  const bool intervals = has_intervals(machine);
   hk_table table;
-  hk_table_begin(&table, calibration ? calibrated : plain, calibration ? 6 : 5);
+  hk_table_begin(&table, intervals ? known : plain, intervals ? 6 : 5);
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
@@ -159,7 +174,7 @@ hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
     hk_table_cell(&table, "%s", list[i].key);
     hk_table_cell(&table, "%s",
                   hk_format_quantity(quantity->value, list[i].unit, 6, value, sizeof value));
-    if (calibration) interval_cell(&table, machine, &list[i]);
+    if (intervals) interval_cell(&table, machine, &list[i]);
     hk_table_cell(&table, "%s", hk_origin_name(quantity->origin));
     hk_table_cell(&table, "%s", list[i].meaning);
     hk_table_cell(&table, "%s", quantity->source);
@@ -178,5 +193,6 @@ void hk_explain_json(const hk_machine *machine, cJSON *object, bool *ok) {
     hk_put_string(entry, "unit", list[i].unit, ok);
     hk_put_string(entry, "origin", hk_origin_name(quantity->origin), ok);
     hk_put_string(entry, "source", quantity->source, ok);
+    if (quantity->error > 0) hk_put_number(entry, "error", quantity->error, ok);
   }
 }

@@ -52,6 +52,12 @@ for key in fwd_low_ms update_high_ms iteration_error_pct effect_pct; do
   [[ $(number $key) ]] || fail "simulate --json: no $key"
 done
 
+# 'machine show' has the intervals.
+ok machine show polaris-a100-4x40gb
+prints "^quantity +value +95 % interval +origin"
+prints "^gpu.matmul_efficiency +[0-9.]+ +[0-9.]+ to [0-9.]+ +fitted"
+prints "^gpu.hbm_bytes_per_s +[0-9.]+ TB/s +- +data sheet"
+
 # A profile that states an error of everything that matters needs no scatter; one of measured
 # quantities without errors has no interval.
 "$hocket" machine show polaris-a100-4x40gb --json |
