@@ -116,6 +116,18 @@ static int nodes_needed(const hk_forecast *f) {
   return nodes <= 65536 ? (int)nodes : 0;
 }
 
+/* Sums of several micro-steps' gradients that GPU memory holds for updates by the CPU. */
+static void advise_sums(hk_forecast *f, int64_t updated_by_cpu) {
+  const hk_plan *plan = &f->plan;
+  char text[128], size[16];
+  if (plan->job.grad_accum == 1 || updated_by_cpu == 0) return;
+  if (hk_plan_accumulates(plan) != HK_ACCUMULATE_GPU) return;
+  snprintf(text, sizeof text, "%s--grad-accum 1 (sums of gradients take %s)",
+           plan->runtime == HK_RUNTIME_HOCKET ? "--accumulate host or " : "",
+           hk_format_bytes(HK_BYTES_BF16 * updated_by_cpu, size, sizeof size));
+  add_advice(f, text);
+}
+
 /* Advice for a plan that does not fit. Each suggestion is about memory that the plan uses. */
 static void advise(hk_forecast *f) {
   const hk_plan *plan = &f->plan;
@@ -131,6 +143,9 @@ static void advise(hk_forecast *f) {
                hk_format_bytes(moving, size, sizeof size));
       add_advice(f, text);
     }
+    advise_sums(f, n[HK_ROUTE_CPU]);
+    if (plan->job.tp < plan->job.gpus && moving > 0)
+      add_advice(f, "a larger --tp (GPUs share the weights and activations of a layer)");
     if (n[HK_ROUTE_RESIDENT] > 0) {
       snprintf(text, sizeof text, "a larger offload --ratio (state on each GPU takes %s)",
                hk_format_bytes(hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]), size,

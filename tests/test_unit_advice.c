@@ -130,6 +130,8 @@ static void test_accumulation(void **state) {
   w.settings.accumulate = &on_gpu;
   advise(&w);
   assert_int_equal(w.ranking.n_fit, 0);
+  assert_non_null(strstr(w.ranking.forecasts[0].advice,
+                         "--accumulate host or --grad-accum 1 (sums of gradients take 15.0 GiB)"));
   bool fewer = false;
   for (int i = 0; i < w.advice.n; i++) {
     if (strstr(w.advice.list[i].options, "--nodes")) break;
