@@ -65,6 +65,7 @@ static const void *memory_of(const hocket_torch *torch, const void *tensor, int3
                              int64_t numel) {
   int32_t dtype = -1;
   const void *data = NULL;
+  if (torch->requires_grad(*(const void *const *)tensor)) return NULL;
   if (torch->dtype(tensor, &dtype) != 0 || dtype != wanted) return NULL;
   if (!is_contiguous(torch, tensor, numel) || torch->data_ptr(tensor, &data) != 0) return NULL;
   return data;
@@ -82,14 +83,15 @@ static void fetch_next_grads(const void *const *impls, const void **grads, size_
 
 int64_t hocket_torch_gradients(const hocket_torch *torch, const void *const *impls, size_t n,
                                const int64_t *numbers, const int32_t *dtypes, const int64_t *numel,
-                               const void **grads, hocket_gradient *list, uint8_t *held) {
+                               const void *const *handles, const void **grads,
+                               hocket_gradient *list, uint8_t *held) {
   int64_t found = 0;
   for (size_t i = 0; i < n + BATCH; i++) {
     if (i < n) { /* the gradient of parameter i, which is looked at BATCH parameters later */
       if (i % BATCH == 0) fetch_next_grads(impls, grads, i, n);
       grads[i] = torch->grad(impls[i]);
       const void *impl = *(const void *const *)grads[i];
-      held[i] = impl != torch->undefined;
+      held[i] = impl != torch->undefined && impl != handles[i];
       if (held[i]) fetch(impl);
     }
     const size_t then = i - BATCH;

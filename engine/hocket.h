@@ -285,6 +285,7 @@ HOCKET_API const char *hocket_timeline(hocket_engine *engine);
  * tensors alive and unchanged during a call: in Python it holds the GIL. */
 typedef struct {
   const void *(*grad)(const void *impl);                       /* c10::TensorImpl::grad() const */
+  unsigned char (*requires_grad)(const void *impl);            /* ::requires_grad() const */
   int64_t (*version)(const void *tensor);                      /* at::TensorBase::_version() */
   int32_t (*data_ptr)(const void *tensor, const void **data);  /* aoti_torch_get_data_ptr */
   int32_t (*dtype)(const void *tensor, int32_t *dtype);        /* aoti_torch_get_dtype */
@@ -303,14 +304,15 @@ HOCKET_API void hocket_torch_versions(const hocket_torch *torch, const void *con
                                       int64_t *versions);
 /* Makes the list for hocket_gradients of the gradients that n parameters have; `list` has room for
  * n. numbers[i]: the engine's number of parameter i. held[i]: 1 if it has a gradient, else 0.
+ * A gradient whose impl is handles[i] does not count: it stands for one that was handed over.
  * grads[i]: at first NULL, then what this function wrote there the last time (used for
  * prefetching). Returns the length of the list, or -1 if a gradient cannot be handed over as it is:
  * its type is not dtypes[i] (torch's number), it does not have numel[i] elements, it is not
- * contiguous, or it has no memory. */
+ * contiguous, it has no memory, or it requires a gradient itself. */
 HOCKET_API int64_t hocket_torch_gradients(const hocket_torch *torch, const void *const *impls,
                                           size_t n, const int64_t *numbers, const int32_t *dtypes,
-                                          const int64_t *numel, const void **grads,
-                                          hocket_gradient *list, uint8_t *held);
+                                          const int64_t *numel, const void *const *handles,
+                                          const void **grads, hocket_gradient *list, uint8_t *held);
 
 #ifdef __cplusplus
 }

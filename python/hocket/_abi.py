@@ -82,7 +82,17 @@ class Torch(ctypes.Structure):
 
     _fields_ = [
         (name, c_void_p)
-        for name in ("grad", "version", "data_ptr", "dtype", "dim", "sizes", "strides", "undefined")
+        for name in (
+            "grad",
+            "requires_grad",
+            "version",
+            "data_ptr",
+            "dtype",
+            "dim",
+            "sizes",
+            "strides",
+            "undefined",
+        )
     ]
 
 
@@ -179,7 +189,7 @@ WITH_GIL: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_torch_versions": (None, (*_WALK, c_void_p)),
     "hocket_torch_gradients": (
         c_int64,
-        (*_WALK, *[c_void_p] * 6),
+        (*_WALK, *[c_void_p] * 7),
     ),
 }
 

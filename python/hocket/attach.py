@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from . import _abi
 from .blocks import Block, find_blocks
 from .describe import Call, Costs, measure
+from .direct import Direct
 from .errors import HocketUsageError
 from .gates import Arrival, CompiledCall, GatedParameters, Hook
 from .handle import GradientHandle
@@ -86,6 +87,7 @@ class Attachment:
         self._sweeping: Optional[int] = None
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
+        self._sets: Dict[int, Optional[Direct]] = {}
         self._few_small = True
         self._compiled = False
         self._ungated = bytearray()
@@ -386,7 +388,7 @@ class Attachment:
     def backward_over(self) -> None:
         """Called when a backward ends. Hands over the small gradients that are left."""
         self._backward, self._sweeping = -1, None
-        if self._few_small:
+        if self._few_small and not self._sweep_set(-1):
             for block in self._small:
                 self.sweep(block)
         self.optimizer().binding().engine.flush()
@@ -407,6 +409,8 @@ class Attachment:
 
     def sweep(self, block: int) -> None:
         """Hands over the small gradients of a block whose backward is over."""
+        if self._sweep_set(block):
+            return
         params = self.optimizer().binding().params
         numbers: List[int] = []
         grads: List[Tensor] = []
@@ -418,6 +422,18 @@ class Attachment:
         if numbers:
             self.check_gated(numbers)
             self.optimizer().handover().take(numbers, grads)
+
+    def _sweep_set(self, block: int) -> bool:
+        """sweep() of a block, or of all (-1), by one call; False if that is not possible now."""
+        if self.waits and 1 in self._ungated:
+            return False
+        if block not in self._sets:
+            binding = self.optimizer().binding()
+            numbers = self._small.get(block, []) if block >= 0 else sum(self._small.values(), [])
+            plain = numbers and all(binding.contiguous[number] for number in numbers)
+            self._sets[block] = binding.direct_of(numbers) if plain else None
+        found = self._sets[block]
+        return found is not None and self.optimizer().handover().take_set(found)
 
     # -- Marks for the timeline ---------------------------------------------------------------
 

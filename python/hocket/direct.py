@@ -15,16 +15,20 @@ import ctypes
 import functools
 import pathlib
 import weakref
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from . import _abi
 
-# Function: the library that has it, and its name there. The first two have C++ names.
+if TYPE_CHECKING:
+    from .handle import GradientHandle
+
+# Function: the library that has it, and its name there. The first three have C++ names.
 FUNCTIONS = {
     "grad": ("c10", "_ZNK3c1010TensorImpl4gradEv"),
+    "requires_grad": ("c10", "_ZNK3c1010TensorImpl13requires_gradEv"),
     "version": ("torch_cpu", "_ZNK2at10TensorBase8_versionEv"),
     "data_ptr": ("torch_cpu", "aoti_torch_get_data_ptr"),
     "dtype": ("torch_cpu", "aoti_torch_get_dtype"),
@@ -91,16 +95,23 @@ def _answers(found: Functions) -> bool:
     with torch.no_grad():
         params[2].add_(1).add_(1)
     types = [torch.float32] * 3
-    direct = Direct(found, params, range(3), types)
+    direct = Direct(found, params[:3], range(3), types)
     plain = Direct(found, [params[0], params[2]], (4, 7), types)
+    handled = Direct(found, [params[0]], (0,), types)
+    handled.handles[0] = params[0].grad._cdata
+    params.append(torch.zeros(1, requires_grad=True))
+    params[3].grad = torch.ones(1, requires_grad=True)
+    graph = Direct(found, params[3:], (0,), types)
     other = Direct(found, [params[0]], (0,), [torch.bfloat16])
-    versions = direct.unchanged() and list(direct.versions) == [p._version for p in params]
+    versions = direct.unchanged() and list(direct.versions) == [p._version for p in params[:3]]
     params[2].data = torch.zeros(3, 5)
     return (
         versions
         and not direct.unchanged()
         and direct.gradients() is None
         and other.gradients() is None
+        and graph.gradients() is None
+        and handled.gradients() == 0
         and plain.gradients() == 1
         and plain.held == b"\1\0"
         and plain.pairs[:2].tolist() == [4, params[0].grad.data_ptr()]
@@ -111,9 +122,11 @@ class Direct:
     """A set of parameters.
 
     Attributes:
-        numbers: the engine's number of each.
+        params, numbers: the parameters, and the engine's number of each.
         held: after gradients(), 1 for each that has one.
         pairs: after gradients(), a hocket_gradient array of those that have one.
+        handle_of, handles: each one's handle, or None, and its impl (``_cdata``), or 0; it counts as
+            no gradient.
         versions: version of each when update() was called.
     """
 
@@ -127,7 +140,8 @@ class Direct:
         n = len(params)
         self._lib = _abi.holding_gil()
         self._torch = ctypes.byref(found.table)
-        self.numbers = array.array("q", numbers)
+        self.params, self.numbers = list(params), array.array("q", numbers)
+        self.handle_of: List[Optional["GradientHandle"]] = [None] * n
         self.held = bytearray(n)
         self.pairs = array.array("q", bytes(16 * n))
         self.versions = array.array("q", bytes(8 * n))
@@ -140,12 +154,13 @@ class Direct:
             "q", [ctypes.c_void_p.from_address(tensor).value or 0 for tensor in tensors]
         )
         self._few = (self._torch, _address(self._impls), n)
-        self._grads = array.array("q", bytes(8 * n))
+        self._grads, self.handles = array.array("q", bytes(8 * n)), array.array("q", bytes(8 * n))
         held = (ctypes.c_char * n).from_buffer(self.held)
         self._many: Tuple[Any, ...] = (
             _address(self.numbers),
             _address(self._dtypes),
             _address(self._numel),
+            _address(self.handles),
             _address(self._grads),
             _address(self.pairs),
             ctypes.addressof(held),

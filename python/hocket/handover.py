@@ -8,6 +8,7 @@ neither (there is none since the last step).
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -85,6 +86,32 @@ class HandOver:
             for number in numbers:
                 self.binding.params[number].grad = self.handle(number)
         self.seconds += time.perf_counter() - began
+
+    def take_set(self, direct: Direct) -> bool:
+        """As take(), for the tensors of a set that have new gradients. False: Python must look at
+        each, because a gradient cannot be handed over as it is."""
+        began = time.perf_counter()
+        with self._lock:
+            found = direct.gradients()
+            if found:
+                places = list(itertools.compress(range(len(direct.held)), direct.held))
+                numbers = [direct.numbers[place] for place in places]
+                for number in filter(self.live.__getitem__, numbers):
+                    self._forget(number)
+                self.binding.engine.gradient_list(direct.pairs, found, self.binding.stream())
+                for place, number in zip(places, numbers):
+                    self.live[number], self.zeroed[number] = 1, 0
+                    direct.params[place].grad = self._handle_of(direct, place)
+                self._norms = None
+        self.seconds += time.perf_counter() - began
+        return found is not None
+
+    def _handle_of(self, direct: Direct, place: int) -> GradientHandle:
+        handle = direct.handle_of[place]
+        if handle is None:
+            handle = direct.handle_of[place] = self.handle(direct.numbers[place])
+            direct.handles[place] = handle._cdata
+        return handle
 
     def accumulate(self, number: int, grad: Tensor) -> None:
         """Carries out ``p.grad += grad`` where p.grad is a handle."""
