@@ -266,11 +266,13 @@ class Turn:
 
 
 def timeline(row: rows.Hocket, job: rows.Job, micro_batch: int) -> Dict[str, Any]:
-    """Spans of two iterations."""
+    """Spans of three iterations, clipped as the command says: after two clipped steps nothing runs
+    ahead of the norm any more."""
     batches = job.batches(micro_batch)
     row.optimizer.record(True)
     for number in range(3):
-        row.backward(row.forward(batches[number], 1.0))
+        factor = workload.loss_factor(job.options.clip, number)
+        row.backward(row.forward(batches[number], factor))
         row.step()
     spans: Dict[str, Any] = row.optimizer.timeline()
     row.optimizer.record(False)
