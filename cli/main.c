@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket: finds the subcommand, runs it, prints the message of a failure. Only main exits. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <locale.h>
 #include <stdio.h>
@@ -194,6 +195,13 @@ static void correct_exit_status(int status, void *unused) {
   _exit(HK_ENVIRONMENT);
 }
 
+/* Ends the program where the CUDA driver is loaded, without the exit handlers and destructors of
+ * CUDA's libraries. All files are closed by now. (Once on an H200 node `calibrate` wrote its
+ * profile and then ended with SIGSEGV; a crash there would replace an answer by status 139.) */
+static void skip_destructors_of_cuda(int status) {
+  if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) != NULL) _exit(status);
+}
+
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* for widths of table cells; numbers stay in the C locale */
   hk_error err = {0}, late = {0};
@@ -207,5 +215,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "hocket%s%s: %s\n", name ? " " : "", name ? name : "", err.message);
   if (lost) fprintf(stderr, "hocket: %s\n", late.message);
   has_answer = true;
-  return (int)(lost ? late.status : status);
+  const int answer = (int)(lost ? late.status : status);
+  skip_destructors_of_cuda(answer);
+  return answer;
 }
