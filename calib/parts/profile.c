@@ -285,7 +285,7 @@ static hk_status put_defaults(maker *m, hk_error *err) {
   size_t n;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
-    if (quantity_put(m, list[i].key)) continue;
+    if (!m->ok || quantity_put(m, list[i].key)) continue;
     if (isnan(list[i].fallback))
       return hk_fail(err, HK_INPUT, "'efficiencies' has no entry '%s'", list[i].key);
     put(m, list[i].key, list[i].fallback, HK_ORIGIN_DEFAULT, 0, "hocket's guess for every machine");
@@ -319,10 +319,10 @@ static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error 
   const cJSON *entries;
   put_node(m);
   HK_TRY(hk_json_object(parts->transfer, "efficiencies", &entries, err));
-  for (const cJSON *entry = entries->child; entry; entry = entry->next)
+  for (const cJSON *entry = entries->child; m->ok && entry; entry = entry->next)
     if (put_entry(m, entries, entry, err) != HK_OK)
       return hk_fail_prefix(err, "share/parts/transfer.json: '%.80s'", entry->string);
-  HK_TRY(put_defaults(m, err));
+  if (m->ok) HK_TRY(put_defaults(m, err));
   const cJSON *residuals = cJSON_GetObjectItemCaseSensitive(parts->transfer, "residuals");
   m->ok = m->ok && (!residuals || add_item(root, "residuals", cJSON_Duplicate(residuals, true)));
   if (!m->ok) return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
