@@ -67,6 +67,14 @@
     "copy gradients to the host during backward (async), or let backward wait (sync)")             \
   X(ACCUMULATE, "accumulate", 0, CHOICE, accumulate, "gpu|host|cpu", 0, 0,                         \
     "sums of several micro-steps' gradients: where, and who adds (default gpu; 'plan': the best)") \
+  X(TRAINABLE, "trainable", 0, REAL, trainable, "X", 1e-9, 1,                                      \
+    "train this share of every tensor; the rest is frozen")                                        \
+  X(LORA, "lora", 0, WHOLE, lora, "RANK", 1, 65536,                                                \
+    "train adapters of this rank; the model is frozen")                                            \
+  X(LORA_TARGETS, "lora-targets", 0, TEXT, lora_targets, "NAME,NAME...", 0, 0,                     \
+    "matrices with adapters, as q_proj,v_proj (default: all of the layers but experts)")           \
+  X(FROZEN_BYTES, "frozen-bytes", 0, REAL, frozen_bytes, "X", 0.125, 4,                            \
+    "bytes of a frozen weight (default 2; 0.5 for 4 bits)")                                        \
   X(STATE, "state", 0, CHOICE, state,                                                              \
     "adamw32|adamw16|adam-bf16|adamw8bit|lion|sgd-momentum|muon|adafactor", 0, 0,                  \
     "the optimizer, by its state (default adamw32, the one that 'run' implements)")                \
@@ -208,6 +216,9 @@ typedef struct {
   int runtime;                          /* an hk_runtime */
   int flush;                            /* an hk_flush; valid if in `given` */
   int overlap;                          /* an hk_overlap */
+  double trainable, frozen_bytes;       /* 0: not given */
+  int64_t lora;                         /* 0: not given */
+  const char *lora_targets;             /* NULL: not given */
   int state;                            /* an hk_optimizer */
   int accumulate;                       /* an hk_accumulate; valid if in `given` */
   int backend;                          /* 0 cuda, 1 host */

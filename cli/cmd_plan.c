@@ -239,6 +239,8 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
   hk_put_string(root, "model", setup->model.name, ok);
   hk_put_number(root, "parameters", (double)setup->model.parameters, ok);
   hk_put_number(root, "active_parameters", (double)setup->model.active, ok);
+  if (setup->model.frozen_parameters > 0)
+    hk_put_number(root, "frozen_parameters", (double)setup->model.frozen_parameters, ok);
   hk_put_string(root, "machine", setup->machine.name, ok);
   put_job(&setup->job, root, ok);
   hk_report_bound_json(&ranking->forecasts[0], root, ok);

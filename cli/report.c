@@ -47,16 +47,19 @@ double hk_report_utilization(const hk_forecast *forecast, const hk_machine *mach
 /* -- Lines ----------------------------------------------------------------------------------- */
 
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job) {
-  char count[32], used[32], nodes[32] = "", loss[40] = "", active[64] = "";
+  char count[32], used[32], nodes[32] = "", loss[40] = "", part[64] = "";
   if (job->nodes > 1) snprintf(nodes, sizeof nodes, "%d nodes of ", job->nodes);
-  if (model->experts > 0)
-    snprintf(active, sizeof active, ", %s of them active",
+  if (model->frozen_parameters > 0)
+    snprintf(part, sizeof part, " trained, %s frozen",
+             hk_format_count(model->frozen_parameters, used, sizeof used));
+  else if (model->experts > 0)
+    snprintf(part, sizeof part, ", %s of them active",
              hk_format_count(model->active, used, sizeof used));
   if (job->loss_chunks > 1) snprintf(loss, sizeof loss, ", loss in %d slices", job->loss_chunks);
   hk_print_text(0, 0,
                 "%s (%s parameters%s) on %s: %s%d GPU%s, tp %d, dp %d, micro-batch %d, grad-accum "
                 "%d, seq %d, activations %s%s",
-                model->name, hk_format_count(model->parameters, count, 32), active, machine->name,
+                model->name, hk_format_count(model->parameters, count, 32), part, machine->name,
                 nodes, job->gpus, job->gpus == 1 ? "" : "s", job->tp, hk_job_dp(job),
                 job->micro_batch, job->grad_accum, job->seq,
                 job->checkpoint_activations ? "checkpointed" : "kept", loss);

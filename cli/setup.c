@@ -89,6 +89,22 @@ hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err) {
       "--layers L --hidden H");
 }
 
+/* --trainable, --lora. */
+static hk_status freeze(const hk_args *args, hk_model *model, hk_error *err) {
+  const bool share = args->given & HK_OPTION(TRAINABLE), lora = args->given & HK_OPTION(LORA);
+  const hk_frozen_spec spec = {
+      .share = share ? args->trainable : 0,
+      .rank = lora ? args->lora : 0,
+      .targets = args->lora_targets,
+      .bytes = args->given & HK_OPTION(FROZEN_BYTES) ? args->frozen_bytes : 2};
+  if (share && lora)
+    return hk_fail(err, HK_INPUT, "--trainable and --lora: one of them says what is trained");
+  if (spec.targets && !lora) return hk_fail(err, HK_INPUT, "--lora-targets needs --lora RANK");
+  if (share || lora) return hk_model_freeze(model, &spec, err);
+  if (!(args->given & HK_OPTION(FROZEN_BYTES))) return HK_OK;
+  return hk_fail(err, HK_INPUT, "--frozen-bytes needs --lora RANK or --trainable X");
+}
+
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
   *setup = (hk_setup){.runtime = (hk_runtime)args->runtime,
                       .flush = (hk_flush)args->flush,
@@ -96,6 +112,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
                       .gpu_state = args->gpu_memory};
   if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
   HK_TRY(hk_setup_model(args, &setup->model, err));
+  HK_TRY(freeze(args, &setup->model, err));
   HK_TRY(load_machine(args, NULL, &setup->machine, err));
   HK_TRY(reserve_host(args, &setup->machine, err));
   setup->job = hk_setup_job(args, &setup->model, (int)setup->machine.gpus.value);

@@ -18,10 +18,13 @@
 #define HK_OPTIONS_SIZE \
   (HK_OPTION(PARAMS) | HK_OPTION(LAYERS) | HK_OPTION(HIDDEN) | HK_OPTION(HEADS) | HK_OPTION(VOCAB))
 #define HK_OPTIONS_MODEL (HK_OPTION(MODEL) | HK_OPTIONS_SIZE)
+/* Options that freeze a part of the model. */
+#define HK_OPTIONS_FROZEN \
+  (HK_OPTION(TRAINABLE) | HK_OPTION(LORA) | HK_OPTION(LORA_TARGETS) | HK_OPTION(FROZEN_BYTES))
 /* Options that choose a machine and change it (hk_setup_change). */
 #define HK_OPTIONS_MACHINE (HK_OPTION(MACHINE) | HK_OPTION(SET))
 /* Options that a plan file replaces. */
-#define HK_OPTIONS_PLAN (HK_OPTIONS_MODEL | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
+#define HK_OPTIONS_PLAN (HK_OPTIONS_MODEL | HK_OPTIONS_FROZEN | HK_OPTIONS_JOB | HK_OPTIONS_POLICY)
 
 typedef struct {
   hk_model model;

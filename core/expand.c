@@ -134,7 +134,11 @@ static void fill_costs(hk_expansion *x) {
   const int last = (int)model->layers;
   /* Token embedding, the first tensor of every model. Learned positions are not tied to the head.
    */
-  const hk_bytes embedding = 2 * hk_tensor_share(&model->tensors[0], tp, 1);
+  const hk_tensor table = {.numel = model->vocab * model->hidden, .tp = HK_TP_SPLIT};
+  const hk_bytes embedding =
+      model->frozen != NULL
+          ? hk_whole_bytes(ceil(model->frozen_bytes * (double)hk_tensor_share(&table, tp, 1)))
+          : 2 * hk_tensor_share(&model->tensors[0], tp, 1);
   /* A ring all-reduce of a layer's output sends 2 (tp - 1) / tp of its bytes. A layer has two in
    * forward and two in backward (Megatron-LM); recomputation repeats those of forward. */
   const double output = 2.0 * job->micro_batch * job->seq * (double)model->hidden;
@@ -153,7 +157,8 @@ static void fill_costs(hk_expansion *x) {
         hk_expand_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
     cost->forward_ns = hk_model_measured_ns(model, cost->block, false, batch, seq);
     cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
-    cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end);
+    cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end) +
+                    hk_model_frozen_bytes(model, cost->block, tp, 1);
     cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);
     if (model->tied && cost->block == last) cost->weights += embedding;
     cost->gathered = x->dp > 1 ? cost->weights : 0;

@@ -249,7 +249,8 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
   const int64_t on_host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED];
-  graph->gpu_base = sums.weights + hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]);
+  graph->gpu_base = sums.weights + hk_model_all_frozen_bytes(&plan->model, plan->job.tp, x->dp) +
+                    hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]);
   hk_bytes host = hk_state_bytes(plan->optimizer, on_host);
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
     /* fp32 gradients wherever the optimizer runs; on the host beside the bf16 ones that arrive. */

@@ -20,6 +20,8 @@ typedef struct {
   char name[72];
   int64_t numel;
   hk_tp_rule tp;
+  int64_t in, matrices;
+  bool row_parallel;
 } part;
 
 typedef struct {
@@ -47,6 +49,12 @@ static void add_row(const hk_shape *shape, const hk_row *row, part_list *parts) 
   const double active = experts ? (double)shape->size[HK_CHOSEN] / (double)times : 1;
   const bool plain = experts || row->kind == HK_ROW_TABLE; /* the name is the tensor's */
   add_part(parts, row, plain ? "" : ".weight", times * in * out, row->split != HK_WHOLE, active);
+  if (experts || row->kind == HK_ROW_LINEAR || row->kind == HK_ROW_OTHER) {
+    part *matrix = &parts->items[parts->n - 1];
+    matrix->in = in;
+    matrix->matrices = times;
+    matrix->row_parallel = row->split == HK_ROW;
+  }
   if ((row->bias & shape->flags) == 0) return;
   add_part(parts, row, plain ? "_bias" : ".bias", times * (norm ? in : out),
            row->split == HK_COLUMN, active);
@@ -130,6 +138,9 @@ static void append(hk_model *model, size_t *n, const part_list *parts, const cha
     snprintf(tensor->name, sizeof tensor->name, "%s%s", absolute ? "" : prefix, name + absolute);
     tensor->numel = parts->items[i].numel;
     tensor->tp = parts->items[i].tp;
+    tensor->in = parts->items[i].in;
+    tensor->matrices = parts->items[i].matrices;
+    tensor->row_parallel = parts->items[i].row_parallel;
     tensor->block = block;
   }
 }
@@ -238,6 +249,7 @@ void hk_model_free(hk_model *model) {
   if (!model->owners || atomic_fetch_sub(&model->owners->n, 1) == 1) {
     free(model->tensors);
     free(model->kinds);
+    free(model->frozen);
     free(model->kind_of);
     free(model->first_tensor);
     free(model->blocks);

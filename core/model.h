@@ -72,6 +72,9 @@ typedef struct {
   int block;      /* see HK_BLOCK_EMBED */
   hk_tp_rule tp;
   hk_dtype weight_type, grad_type; /* on the GPU */
+  int64_t in;        /* a matrix that multiplies tokens has `in` columns for its inputs; else 0 */
+  int64_t matrices;  /* of in x out in the tensor: experts, or 1; 0 if `in` is 0 */
+  bool row_parallel; /* a split matrix: its inputs are split, not its outputs */
 } hk_tensor;
 
 /* A block of a listed model. Its costs are for one micro-step with the model's micro_batch and seq;
@@ -82,6 +85,7 @@ typedef struct {
                                          */
   hk_bytes activations;                 /* saved by forward for backward */
   hk_bytes workspace;                   /* temporary memory of backward */
+  hk_bytes frozen_bytes;                /* weights that are not trained */
   double forward_ms, backward_ms;       /* measured; 0: not measured, FLOPs are used */
   size_t first_tensor, end_tensor;
   int64_t begin, numel; /* in the flat order of a single rank */
@@ -111,6 +115,13 @@ typedef struct {
   hk_tp_amount gradients; /* bytes a token: widest gradients alive at once */
 } hk_block_kind;
 
+/* Frozen parameters of one block of a kind. */
+typedef struct {
+  int64_t split, whole;  /* parameters; split: 1/tp of them on each tensor-parallel rank */
+  hk_tp_amount products; /* of hk_block_kind.products, those of frozen weights */
+  double other_products;
+} hk_frozen_kind;
+
 typedef struct {
   char name[96];
   hk_arch arch;
@@ -123,7 +134,7 @@ typedef struct {
   bool gated;                     /* SwiGLU: three matrices in the MLP; else two */
   bool once;                      /* the head works on one position of a sequence (ViT) */
   bool causal_half;   /* attention kernels skip the masked half; always false at present */
-  hk_tensor *tensors; /* in registration order: embedding, layers, head */
+  hk_tensor *tensors; /* that are trained, in registration order: embedding, layers, head */
   size_t n_tensors;
   hk_block_kind *kinds; /* n_kinds of layers, then the embedding's and the head's; NULL: listed */
   int n_kinds;
@@ -135,8 +146,12 @@ typedef struct {
   int64_t micro_batch, seq; /* that the blocks' figures are for; listed models only */
   bool mixed_types;         /* some weights or gradients do not have two bytes */
   int64_t parameters;       /* sum over tensors; a tied output projection counts once */
-  int64_t active;           /* parameters that a token uses: experts that are not chosen left out.
-                               All parameters are updated */
+  int64_t frozen_parameters;
+  hk_frozen_kind *frozen; /* of each of `kinds`; NULL: all parameters are trained */
+  double frozen_bytes;    /* of a frozen parameter on the GPU */
+  bool position_table;    /* see hk_model_has_position_table; set if parameters are frozen */
+  int64_t active;         /* parameters that a token uses: experts that are not chosen left out.
+                             All parameters are updated */
   char *notes[HK_MODEL_MOST_NOTES]; /* sentences about what was assumed or not used */
   int n_notes;
   cJSON *config; /* the config.json or document it came from, kept so that a plan is
@@ -160,6 +175,27 @@ typedef struct {
 } hk_model_size;
 hk_status hk_model_from_size(const hk_model_size *size, hk_model *model, hk_error *err);
 
+/* Part of a model is trained: `share` of every tensor, or LoRA adapters of `rank` beside matrices
+ * of the layers. Frozen weights stay on the GPU, with `bytes` each (2; 0.5 with 4 bits), and have
+ * no gradients and no state. Backward computes gradients of activations through them. */
+typedef struct {
+  double share;        /* above 0, at most 1; 0: LoRA */
+  int64_t rank;        /* 0: a share */
+  const char *targets; /* LoRA: names of matrices, "q_proj,v_proj"; NULL: all but experts */
+  double bytes;
+} hk_frozen_spec;
+/* Applies to a model that was just read, not to a copy. Its config then says so, and with it plan
+ * files. HK_INPUT for listed models: they list what is trained. */
+hk_status hk_model_freeze(hk_model *model, const hk_frozen_spec *spec, hk_error *err);
+/* Private to core/model*.c: freezes what the model's config says. */
+hk_status hk_model_read_frozen(hk_model *model, hk_error *err);
+/* Bytes of frozen weights of a block, and of all blocks, on one rank. */
+hk_bytes hk_model_frozen_bytes(const hk_model *model, int block, int tp, int dp);
+hk_bytes hk_model_all_frozen_bytes(const hk_model *model, int tp, int dp);
+/* Whether the model has a table with a row for each position (GPT-2). It cannot train on longer
+ * sequences; models with rotary positions can. */
+bool hk_model_has_position_table(const hk_model *model);
+
 /* The model document:
  *   { "schema": "hocket.model/1", "name": "mlp", "micro_batch": 4, "seq": 2048,
  *     "blocks":  [ {"name": "layer 0", "forward_flops": 1e12, "activation_bytes": 33554432,
@@ -167,7 +203,8 @@ hk_status hk_model_from_size(const hk_model_size *size, hk_model *model, hk_erro
  *     "tensors": [ {"name": "fc.weight", "numel": 4096, "block": 0, "weight_type": "bf16",
  *                   "grad_type": "bf16"}, ... ] }
  * Blocks in forward order, numbered from 0; tensors in the order of their blocks. A block may have
- * no tensors, and also "backward_flops" and measured "forward_ms" and "backward_ms". The types
+ * no tensors, and also "backward_flops", "frozen_bytes" (weights that are not trained) and measured
+ * "forward_ms" and "backward_ms". The types
  * default to bf16, seq to 1. Sizes are one rank's, before data parallelism. */
 bool hk_model_is_document(const cJSON *config);
 hk_status hk_model_from_document(const cJSON *document, const char *name, hk_model *model,
@@ -213,7 +250,7 @@ double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_ba
                               int tp);
 
 /* Backward of one block: as a listed model states it, else 2 x forward, or 3 x forward for a layer
- * with `checkpoint`. */
+ * with `checkpoint`; less the products of frozen weights, whose gradients are not computed. */
 double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                                int tp, bool checkpoint);
 /* Measured time of one block's forward or backward, scaled by the job's tokens; 0: not measured. */

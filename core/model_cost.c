@@ -2,6 +2,7 @@
 /* The cost of a training step in arithmetic and activation memory: what model_layers.c says of each
  * kind of block, for the tokens of a job. */
 #include <math.h>
+#include <stddef.h>
 
 #include "core/model.h"
 
@@ -66,12 +67,24 @@ double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_ba
   return 2 * tokens * kind->products.whole + split / tp;
 }
 
+/* Gradients of frozen weights, which backward leaves out: as many as forward's products with them.
+ */
+static double left_out(const hk_model *model, int block, int64_t micro_batch, int64_t seq, int tp) {
+  if (model->frozen == NULL) return 0;
+  const ptrdiff_t kind = hk_model_block_kind(model, block) - model->kinds;
+  const hk_frozen_kind *frozen = &model->frozen[kind];
+  const double tokens = tokens_of(model, block, micro_batch, seq);
+  return 2 * tokens * (frozen->products.whole + frozen->products.split / tp) +
+         2 * other_tokens(model, micro_batch, seq) * frozen->other_products / tp;
+}
+
 double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                                int tp, bool checkpoint) {
   if (model->blocks != NULL && listed(model, block)->backward_flops > 0)
     return listed(model, block)->backward_flops * in_proportion(model, micro_batch, seq);
   return hk_model_forward_flops(model, block, micro_batch, seq, tp) *
-         (is_layer(model, block) && checkpoint ? 3 : 2);
+             (is_layer(model, block) && checkpoint ? 3 : 2) -
+         left_out(model, block, micro_batch, seq, tp);
 }
 
 /* -- Activation memory ------------------------------------------------------------------------ */

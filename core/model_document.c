@@ -110,6 +110,7 @@ static hk_status read_block(const cJSON *item, hk_block *block, hk_error *err) {
   HK_TRY(hk_json_double_or(item, "backward_flops", 0, MOST_FLOPS, 0, &block->backward_flops, err));
   HK_TRY(hk_json_int(item, "activation_bytes", 0, MOST_BYTES, &block->activations, err));
   HK_TRY(hk_json_int(item, "workspace_bytes", 0, MOST_BYTES, &block->workspace, err));
+  HK_TRY(hk_json_int_or(item, "frozen_bytes", 0, MOST_BYTES, 0, &block->frozen_bytes, err));
   HK_TRY(hk_json_double_or(item, "forward_ms", 0, MOST_BLOCK_MS, 0, &block->forward_ms, err));
   return hk_json_double_or(item, "backward_ms", 0, MOST_BLOCK_MS, 0, &block->backward_ms, err);
 }

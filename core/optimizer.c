@@ -111,9 +111,9 @@ double hk_model_newton_schulz_flops(const hk_model *model) {
   double flops = 0;
   for (size_t i = 0; i < model->n_tensors; i++) {
     const hk_tensor *tensor = &model->tensors[i];
-    if (tensor->block < 0 || tensor->block >= model->layers || model->hidden < 1) continue;
-    if (tensor->numel % model->hidden != 0 || tensor->numel == model->hidden) continue;
-    flops += hk_newton_schulz_flops(model->hidden, tensor->numel / model->hidden);
+    if (tensor->block < 0 || tensor->block >= model->layers || tensor->in < 1) continue;
+    const int64_t out = tensor->numel / (tensor->in * tensor->matrices);
+    flops += (double)tensor->matrices * hk_newton_schulz_flops(tensor->in, out);
   }
   return flops / (double)model->parameters;
 }

@@ -56,8 +56,7 @@ double hk_update_speed(hk_optimizer optimizer);
  * the smaller and n the larger side, an iteration has products of 2 m^2 n, 2 m^3 and 2 m^2 n
  * floating-point operations. */
 double hk_newton_schulz_flops(int64_t rows, int64_t columns);
-/* The same for all matrices of a model's layers, divided by its parameters. A tensor of a layer
- * counts as a matrix of hidden x (numel / hidden). */
+/* The same for all matrices of a model's layers, divided by its parameters. */
 double hk_model_newton_schulz_flops(const hk_model *model);
 
 #endif

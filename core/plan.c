@@ -28,7 +28,7 @@ int hk_job_dp(const hk_job *job) {
  * than positions. */
 bool hk_model_has_position_table(const hk_model *model) {
   const int64_t numel = model->max_positions * model->hidden;
-  if (numel <= 0) return false;
+  if (numel <= 0 || model->position_table) return model->position_table;
   for (size_t i = 1; i < model->n_tensors && model->tensors[i].block == HK_BLOCK_EMBED; i++)
     if (model->tensors[i].numel >= numel) return true;
   return false;
@@ -120,6 +120,12 @@ static hk_status check_runtime(hk_runtime runtime, const hk_job *job, const hk_m
     return hk_fail(err, HK_INPUT,
                    "%s is a list of tensors: hocket knows what DeepSpeed does for transformers "
                    "only; use runtime hocket",
+                   model->name);
+  }
+  if (model->frozen != NULL) {
+    return hk_fail(err, HK_INPUT,
+                   "%s has frozen parameters: hocket knows what DeepSpeed does if all are trained; "
+                   "use runtime hocket",
                    model->name);
   }
   if (job->loss_chunks > 1) {

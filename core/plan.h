@@ -72,10 +72,6 @@ typedef struct {
 
 int hk_job_dp(const hk_job *job);
 
-/* Whether the model has a table with a row for each position (GPT-2). It cannot train on longer
- * sequences; models with rotary positions can. */
-bool hk_model_has_position_table(const hk_model *model);
-
 typedef struct {
   int64_t numel;
   hk_route route;

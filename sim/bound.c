@@ -98,7 +98,9 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
 }
 
 static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
-  const double gpu = m->gpu_memory.value - m->gpu_reserved.value - HK_BYTES_BF16 * n;
+  const double gpu =
+      m->gpu_memory.value - m->gpu_reserved.value - HK_BYTES_BF16 * n -
+      (double)hk_model_all_frozen_bytes(&plan->model, plan->job.tp, hk_job_dp(&plan->job));
   const double host = (m->host_memory.value - m->host_reserved.value) / plan->job.gpus;
   const double state = hk_state_per_param(plan->optimizer);
   lp->most_resident = fmin(1, fmax(0, gpu / (state * n)));
