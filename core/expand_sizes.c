@@ -102,12 +102,19 @@ static double put_in_bucket(hk_sizes *z, const hk_tensor *tensor) {
 /* Backward reaches the matrices of a layer in this order, whatever order they are registered in. */
 typedef enum { OF_MLP, OF_OUTPUT, OF_INPUT, ATTENTION_AND_MLP } hk_matrix;
 
+static bool contains_any(const char *name, const char *const *words, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (strstr(name, words[i]) != NULL) return true;
+  return false;
+}
+
 static hk_matrix matrix_of(const hk_tensor *tensor) {
-  static const char *const outputs[] = {"self_attention.dense", "o_proj", "attn.c_proj"};
-  if (strstr(tensor->name, "mlp.") != NULL) return OF_MLP;
-  for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
-    if (strstr(tensor->name, outputs[i]) != NULL) return OF_OUTPUT;
-  return OF_INPUT;
+  static const char *const mlps[] = {"mlp.", ".fc", "DenseReluDense"}; /* OPT's, T5's */
+  static const char *const outputs[] = {"attention.dense", "attn.dense",  "o_proj",
+                                        "out_proj",        "attn.c_proj", "Attention.o"};
+  if (contains_any(tensor->name, mlps, sizeof mlps / sizeof *mlps)) return OF_MLP;
+  return contains_any(tensor->name, outputs, sizeof outputs / sizeof *outputs) ? OF_OUTPUT
+                                                                               : OF_INPUT;
 }
 
 /* Saved activations and gradients of a layer that are still allocated when the gradient of one of

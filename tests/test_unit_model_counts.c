@@ -312,6 +312,40 @@ static void costs_are_monotonic(void **state) {
   fclose(file);
 }
 
+/* Memory that backward of layer 1 takes under DeepSpeed. */
+static hk_bytes deepspeed_workspace(const char *config) {
+  const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 16};
+  hk_model m = model_of(config, "test");
+  hk_error err = {0};
+  hk_plan plan;
+  hk_graph graph;
+  hk_bytes bytes = -1;
+  must(hk_plan_create(&m, &job, HK_RUNTIME_DEEPSPEED, HK_SUBGROUP_SOFT, 1000000, &plan, &err),
+       &err);
+  must(hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, &err), &err);
+  for (size_t i = 0; i < graph.n_ops; i++)
+    if (graph.ops[i].kind == HK_OP_BACKWARD && graph.ops[i].block == 1)
+      bytes = graph.ops[i].gpu_alloc;
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+  return bytes;
+}
+
+/* With few tokens the MLP's last matrix is gathered while all that the layer saved is there,
+ * whatever its name is. */
+static void matrices_of_any_name(void **state) {
+  (void)state;
+  const hk_bytes bloom = deepspeed_workspace(
+      "{\"model_type\": \"bloom\", \"n_layer\": 2, \"hidden_size\": 256, \"n_head\": 4, "
+      "\"vocab_size\": 100}");
+  const hk_bytes opt = deepspeed_workspace(
+      "{\"model_type\": \"opt\", \"num_hidden_layers\": 2, \"hidden_size\": 256, "
+      "\"num_attention_heads\": 4, \"ffn_dim\": 1024, \"max_position_embeddings\": 64, "
+      "\"vocab_size\": 100}");
+  assert_true(bloom > 2 * 256 * 1024);
+  assert_int_equal(opt, bloom);
+}
+
 /* -- What a forecast says --------------------------------------------------------------------- */
 
 static bool is_warned(hk_model *m, int seq, const char *text) {
@@ -342,12 +376,19 @@ static void experts_of_few_tokens_are_said(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(counts_are_those_of_transformers), cmocka_unit_test(page_has_the_table),
-      cmocka_unit_test(every_preset_is_in_the_table),     cmocka_unit_test(shares_add_up),
-      cmocka_unit_test(experts_compute_what_is_active),   cmocka_unit_test(latent_attention),
-      cmocka_unit_test(windows_limit_attention),          cmocka_unit_test(encoder_and_decoder),
-      cmocka_unit_test(cross_attention_reads_the_image),  cmocka_unit_test(vision_transformer),
-      cmocka_unit_test(activations_of_other_layers),      cmocka_unit_test(costs_are_monotonic),
+      cmocka_unit_test(counts_are_those_of_transformers),
+      cmocka_unit_test(page_has_the_table),
+      cmocka_unit_test(every_preset_is_in_the_table),
+      cmocka_unit_test(shares_add_up),
+      cmocka_unit_test(experts_compute_what_is_active),
+      cmocka_unit_test(latent_attention),
+      cmocka_unit_test(windows_limit_attention),
+      cmocka_unit_test(encoder_and_decoder),
+      cmocka_unit_test(cross_attention_reads_the_image),
+      cmocka_unit_test(vision_transformer),
+      cmocka_unit_test(activations_of_other_layers),
+      cmocka_unit_test(costs_are_monotonic),
+      cmocka_unit_test(matrices_of_any_name),
       cmocka_unit_test(experts_of_few_tokens_are_said),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
