@@ -164,7 +164,7 @@ static hk_status print_rows(const comparison *all, const contender *const *order
   for (size_t i = 0; i < all->n; i++) any_price |= all->list[i].price.per_hour > 0;
   hk_table table;
   const int costs = runs ? 3 : any_price ? 1 : 0;
-  hk_table_begin(&table, columns, (size_t)(7 + costs));
+  hk_table_begin(&table, columns, 7 + (size_t)costs);
   for (size_t i = 0; i < all->n_fit; i++) {
     const contender *c = order[i];
     char title[128];
@@ -240,6 +240,7 @@ static hk_status print_json(const comparison *all, const contender *const *order
 
 static hk_status compare(const hk_args *args, comparison *all, hk_error *err) {
   const contender *order[HK_MOST_MACHINES];
+  for (int i = 0; i < HK_MOST_MACHINES; i++) order[i] = all->list;
   all->priced = true;
   for (int i = 0; i < args->n_machines; i++) {
     contender *c = &all->list[all->n++];

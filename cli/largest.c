@@ -147,7 +147,7 @@ static hk_status load_family(hk_largest_job *l, hk_error *err) {
     l->n_family += status == HK_OK;
   }
   hk_names_free(names, n);
-  if (l->n_family > 0) qsort(l->family, l->n_family, sizeof *l->family, by_parameters);
+  if (l->family && l->n_family > 0) qsort(l->family, l->n_family, sizeof *l->family, by_parameters);
   return status;
 }
 

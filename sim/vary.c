@@ -61,8 +61,7 @@ static uint64_t hash(uint64_t h, const char *text, size_t length) {
 
 uint64_t hk_error_seed(const hk_quantity_info *info, const hk_quantity *quantity) {
   const uint64_t begin = 0xcbf29ce484222325u;
-  double error;
-  if (hk_error_of(info, quantity, &error) != HK_ERROR_SCATTER)
+  if (quantity->origin == HK_ORIGIN_MEASURED || quantity->origin == HK_ORIGIN_FITTED)
     return hash(begin, info->key, strlen(info->key));
   const char *origin = hk_origin_name(quantity->origin);
   const char *kind = strcmp(info->unit, "ns") == 0  ? "time"

@@ -20,8 +20,8 @@
  *   fractions              0.30   0.06 0.20 -0.08 -0.38 -0.43 (collective_share 1.44)
  *   times                  1.10   1.81 0.35 1.39 -0.01 1.11
  * One z is common to quantities of one origin and one of these kinds whose keys begin with the same
- * word (pcie, dram, ...): the figures of one link are wrong together. Stated errors are
- * independent. */
+ * word (pcie, dram, ...): the figures of one link are wrong together. Measured and fitted
+ * quantities have a z each. */
 #ifndef HK_SIM_VARY_H
 #define HK_SIM_VARY_H
 

@@ -90,7 +90,8 @@ static void errors_of_quantities(void **state) {
                HK_ERROR_SCATTER, 1.1);
 }
 
-/* What is guessed about one link is wrong together; what is stated is not. */
+/* What a data sheet says about one link is wrong together, whether or not its error is stated; what
+ * was measured is not. */
 static void seeds_group_guesses(void **state) {
   (void)state;
   const hk_quantity sheet = {.value = 5e9, .origin = HK_ORIGIN_DATA_SHEET};
@@ -100,8 +101,11 @@ static void seeds_group_guesses(void **state) {
   const hk_quantity_info *dram = info_of("dram.bytes_per_s");
   assert_true(hk_error_seed(h2d, &sheet) == hk_error_seed(d2h, &sheet));
   assert_true(hk_error_seed(h2d, &sheet) != hk_error_seed(dram, &sheet));
-  assert_true(hk_error_seed(h2d, &stated) != hk_error_seed(d2h, &stated));
-  assert_true(hk_error_seed(h2d, &stated) == hk_error_seed(h2d, &stated));
+  assert_true(hk_error_seed(h2d, &stated) == hk_error_seed(d2h, &sheet));
+  const hk_quantity measured = {.value = 5e9, .origin = HK_ORIGIN_MEASURED, .error = 0.1};
+  assert_true(hk_error_seed(h2d, &measured) != hk_error_seed(d2h, &measured));
+  assert_true(hk_error_seed(h2d, &measured) != hk_error_seed(h2d, &stated));
+  assert_true(hk_error_seed(h2d, &measured) == hk_error_seed(h2d, &measured));
 }
 
 static const char *const shipped[] = {"polaris-a100-4x40gb", "jlse-h100-4x80gb", "h200-16c",
