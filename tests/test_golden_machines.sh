@@ -22,4 +22,27 @@ update() {
 }
 [ "$(update aws-p5e.48xlarge)" -le "$(update aws-p4d.24xlarge)" ] ||
   fail "an update on p5e takes longer than on p4d"
+# -- machine new: to a file, to the store, as JSON; what is refused -----------------------------
+
+desk=(machine new desk --gpu a6000 --gpus 2 --pcie 4x16 --dram ddr4-3200x8 --cores 32)
+ok "${desk[@]}" -o desk.json --quiet
+ok machine show ./desk.json --json
+cp out shown
+ok "${desk[@]}" --json
+cmp -s out desk.json || fail "--json prints another profile than -o writes"
+cmp -s out shown || fail "machine show reads another profile than machine new writes"
+ok "${desk[@]}" --store
+ok simulate --model gpt2 --machine desk --gpus 1 --policy zero-offload --subgroup 10M --quiet
+expect 2 "there is a profile 'desk'|already" "${desk[@]}" --store
+ok "${desk[@]}" --store --replace
+expect 2 "missing: --gpu NAME .*--dram .*--cores N; --cpu NAME" machine new m
+expect 2 "--gpu: gpu 'a600' is not known; did you mean 'a6000'\?" machine new m --gpu a600 --cpu grace
+expect 2 "8 memory channels, not 16" machine new m --gpu l4 --cpu epyc-7543p --dram ddr4-3200x16
+expect 2 "no parts of the kind 'disk'; the kinds are gpu, cpu" machine parts disk
+ok machine parts --json
+python3 -c 'import json, sys
+parts = json.load(open(sys.argv[1]))
+assert len(parts["gpu"]) >= 20 and all("sheet" in p for kind in ("gpu", "cpu", "memory", "link")
+                                       for p in parts[kind].values())' out || fail "machine parts --json"
+
 finish "machines from parts"
