@@ -13,8 +13,10 @@ enum {
   TENSOR_BYTES = 192 /* size of a c10::TensorImpl, about; used for fetching only */
 };
 
+/* The lines need not belong to an object: prefetching never fails. */
 static void fetch(const void *impl) {
-  for (int at = 0; at < TENSOR_BYTES; at += LINE) __builtin_prefetch((const char *)impl + at);
+  for (uintptr_t at = 0; at < TENSOR_BYTES; at += LINE)
+    __builtin_prefetch((const void *)((uintptr_t)impl + at));
 }
 
 static size_t batch_end(size_t from, size_t n) {
@@ -77,7 +79,7 @@ static void fetch_next_grads(const void *const *impls, const void **grads, size_
   for (size_t i = next; i < batch_end(next, n); i++) {
     __builtin_prefetch(impls[i]);
     __builtin_prefetch(grads[i]);
-    __builtin_prefetch((const char *)grads[i] - LINE); /* the object that it belongs to */
+    __builtin_prefetch((const void *)((uintptr_t)grads[i] - LINE)); /* what it belongs to */
   }
 }
 
