@@ -25,8 +25,9 @@ static hk_status choose_row(const hk_args *args, const hk_ranking *ranking, hk_e
   return HK_OK;
 }
 
-/* Simulates the configuration under runtime deepspeed. */
-static hk_status simulate(const hk_setup *setup, hk_emission *e, hk_error *err) {
+/* Simulates the configuration under runtime deepspeed. `none_fits`: no row of the ranking that the
+ * framework runs fits. */
+static hk_status simulate(const hk_setup *setup, bool none_fits, hk_emission *e, hk_error *err) {
   const hk_plan *row = &e->row->plan;
   const hk_train_config *config = &e->config;
   hk_plan_settings settings = setup->settings;
@@ -57,11 +58,12 @@ static hk_status simulate(const hk_setup *setup, hk_emission *e, hk_error *err) 
   e->config = hk_train_config_of(config->framework, &e->own.plan);
   if (e->own.feasible) return HK_OK;
   char title[96];
-  return hk_fail(err, HK_NO,
-                 "--emit: row %zu as a configuration of %s is %s, which does not fit: "
-                 "%.400s",
-                 e->rank, hk_framework_titles[config->framework],
-                 hk_forecast_title(&e->own, title, sizeof title), e->own.problem);
+  return hk_fail(
+      err, HK_NO,
+      "--emit: %srow %zu as a configuration of %s is %s, which does not fit: %.300s; %.300s",
+      none_fits ? "no row that it runs fits; " : "", e->rank,
+      hk_framework_titles[config->framework], hk_forecast_title(&e->own, title, sizeof title),
+      e->own.problem, e->own.advice);
 }
 
 hk_status hk_emission_make(const hk_args *args, const hk_setup *setup, const hk_ranking *ranking,
@@ -73,7 +75,8 @@ hk_status hk_emission_make(const hk_args *args, const hk_setup *setup, const hk_
   e->config = hk_train_config_of((hk_framework)args->emit, &e->row->plan);
   e->n_lost = hk_train_config_lost(e->config.framework,
                                    args->row > 0 ? &e->row->plan : &e->best->plan, e->lost);
-  if (!hk_framework_runs(e->config.framework, &e->row->plan)) HK_TRY(simulate(setup, e, err));
+  if (!hk_framework_runs(e->config.framework, &e->row->plan))
+    HK_TRY(simulate(setup, args->row == 0, e, err));
   e->config.max_norm = args->max_norm;
   snprintf(e->config.file, sizeof e->config.file, DEEPSPEED_FILE);
   return HK_OK;

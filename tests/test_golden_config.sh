@@ -93,6 +93,8 @@ prints 'note: zero.json: --state does not hold for yours'
 [ $? -eq 1 ] || fail "--from, too large: exit is not 1"
 prints '^yours \(zero.json\): zero-offload does not fit: GPU memory: '
 
+expect 1 "no row that it runs fits; row 1 as a configuration of DeepSpeed is twinflow .*; try " \
+  plan --model llama-2-13b --machine aws-g5.12xlarge --emit deepspeed
 expect 2 "^hocket plan: --row needs --emit" plan $a100 --row 3
 expect 2 "--row 500: the ranking has [0-9]+ rows" plan $a100 --row 500 --emit deepspeed
 expect 2 "train_batch_size 32 is not micro-batch 4 x accumulation 2 x 3 ranks" \
