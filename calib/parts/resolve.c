@@ -68,7 +68,7 @@ static hk_status check_complete(const hk_parts_request *r, hk_error *err) {
 
 static hk_status resolve_gpu(const cJSON *part, hk_node_parts *node, hk_error *err) {
   const char *type, *sheet;
-  double flops, hbm, gib, ecc;
+  double flops = 0, hbm = 0, gib = 0, ecc = 0;
   HK_TRY(hk_json_string(part, "name", &node->gpu, err));
   HK_TRY(hk_json_string(part, "type", &type, err));
   HK_TRY(hk_json_string(part, "sheet", &sheet, err));
@@ -86,7 +86,7 @@ static hk_status resolve_gpu(const cJSON *part, hk_node_parts *node, hk_error *e
 
 static hk_status resolve_nvlink(const hk_parts_request *r, const cJSON *part, hk_node_parts *node,
                                 hk_parts_notes *notes, hk_error *err) {
-  double rate, most;
+  double rate = 0, most = 0;
   bool optional;
   HK_TRY(hk_json_double_or(part, "nvlink_bytes_per_s", 1e6, 1e15, 0, &rate, err));
   HK_TRY(hk_json_double_or(part, "nvlink_gpus", 1, 1e4, 1, &most, err));
@@ -125,7 +125,7 @@ static hk_status resolve_link(const hk_parts *parts, const char *typed, const ch
                               link_figure *out, hk_error *err) {
   char name[64];
   int lanes = 0;
-  double lane, most;
+  double lane = 0, most = 0;
   const cJSON *part;
   if (split(typed, 'x', 64, name + 5, sizeof name - 5, &lanes) && strlen(name + 5) == 1) {
     memcpy(name, "pcie-", 5);
@@ -156,7 +156,7 @@ static hk_status resolve_links(const hk_parts *parts, const hk_parts_request *r,
                                const cJSON *cpu, hk_node_parts *node, hk_parts_notes *notes,
                                hk_error *err) {
   const char *text;
-  link_figure own, other, least;
+  link_figure own = {0}, other = {0}, least;
   HK_TRY(hk_json_string(gpu, "link", &text, err));
   HK_TRY(resolve_link(parts, text, "link of the GPU", &own, err));
   least = own;
@@ -186,7 +186,7 @@ static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, c
                              hk_node_parts *node, hk_error *err) {
   char name[80];
   const char *full, *sheet, *isa;
-  double cores;
+  double cores = 0;
   node->sockets = 1;
   if (!split(r->cpu, ':', 16, name, sizeof name, &node->sockets))
     snprintf(name, sizeof name, "%s", r->cpu);
@@ -209,8 +209,8 @@ static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, c
 static hk_status resolve_dram(const hk_parts *parts, const hk_parts_request *r, const cJSON *cpu,
                               hk_node_parts *node, hk_parts_notes *notes, hk_error *err) {
   char type[80] = "";
-  const char *sheet, *fastest;
-  double rate, most, limit;
+  const char *sheet = "", *fastest = "";
+  double rate = 0, most = 0, limit = 0;
   const cJSON *part, *cpu_memory;
   if (r->dram && !split(r->dram, 'x', 1024, type, sizeof type, &node->channels))
     return hk_fail(err, HK_INPUT, "--dram '%.60s': expected TYPExCHANNELS, such as ddr4-3200x8",
