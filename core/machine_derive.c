@@ -202,14 +202,23 @@ static void derive_fabrics(derivation *d) {
 
 /* -- Arbitration ------------------------------------------------------------------------------- */
 
+/* How AdamW's rate on one GPU's share of the cores grows with the cores. */
+static double team_growth(const derivation *d) {
+  const hk_machine *m = d->was;
+  const double gpus = m->gpus.value, before_it = m->cores.value / gpus;
+  return hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, d->now->cores.value / gpus) /
+         hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, before_it);
+}
+
 /* Where host memory is saturated, each operation gets a part in proportion to weight x its rate
  * alone (docs/simulator.md). The products stay as they were measured: a faster link or faster
  * kernels ask for more, but the memory controller does not treat them differently. */
 static void derive_weights(derivation *d) {
   const hk_machine *was = d->was;
   const double in = growth(d, AT(h2d)), out = growth(d, AT(d2h));
-  const double kernels = is_given(d, AT(cpu_adamw)) ? growth(d, AT(cpu_adamw)) : 1;
-  const size_t base = in != 1 ? AT(h2d) : AT(cpu_adamw);
+  double kernels = is_given(d, AT(cpu_adamw)) ? growth(d, AT(cpu_adamw)) : 1;
+  if (is_given(d, AT(cores))) kernels *= team_growth(d);
+  const size_t base = in != 1 ? AT(h2d) : is_given(d, AT(cores)) ? AT(cores) : AT(cpu_adamw);
   if (kernels != in) follow(d, AT(dma_weight), was->dma_weight.value * kernels / in, base);
   if (in != out) follow(d, AT(d2h_priority), was->d2h_priority.value * in / out, AT(d2h));
 }

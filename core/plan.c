@@ -432,7 +432,9 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
     snprintf(overlap, sizeof overlap, " overlap %s", hk_overlap_names[plan->overlap]);
   if (plan->accumulate != HK_ACCUMULATE_GPU && plan->job.grad_accum > 1)
     snprintf(sums, sizeof sums, " sums %s", hk_accumulate_names[plan->accumulate]);
-  snprintf(buffer, size, "%s%s%s%s%s", plan->policy, stride, ratio, overlap, sums);
+  const bool waits = plan->runtime == HK_RUNTIME_HOCKET && plan->flush == HK_FLUSH_SYNC;
+  snprintf(buffer, size, "%s%s%s%s%s%s", plan->policy, stride, ratio, overlap, sums,
+           waits ? " flush sync" : "");
   return buffer;
 }
 

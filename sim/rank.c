@@ -378,6 +378,31 @@ static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const 
   return HK_OK;
 }
 
+/* -- gradients that wait on the GPU ------------------------------------------------------- */
+
+/* With an asynchronous flush gradients wait on the GPU for their copies, the more the faster
+ * backward is. Where they do not fit, backward waits for them instead, if then all fits. */
+static hk_status wait_for_flush(hk_forecast *forecast, const hk_machine *machine, hk_error *err) {
+  const hk_plan *plan = &forecast->plan;
+  hk_plan waiting;
+  hk_forecast other;
+  if (forecast->feasible || forecast->gpu_short == 0 || forecast->host_short > 0 ||
+      plan->runtime != HK_RUNTIME_HOCKET || plan->flush != HK_FLUSH_ASYNC ||
+      plan->overlap != HK_OVERLAP_NONE)
+    return HK_OK;
+  HK_TRY(hk_plan_copy(plan, &waiting, err));
+  waiting.flush = HK_FLUSH_SYNC;
+  waiting.flush_bytes_per_param = 2;
+  HK_TRY(hk_forecast_make(&waiting, machine, NULL, &other, err));
+  if (other.feasible) {
+    const hk_forecast unfit = *forecast;
+    *forecast = other;
+    other = unfit;
+  }
+  hk_forecast_free(&other);
+  return HK_OK;
+}
+
 /* Marks plans that keep more state on a GPU than the user allows as not fitting. */
 static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
   if (settings->gpu_state == NULL) return;
@@ -432,6 +457,8 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
       hk_sums_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
       ranking->n = n;
     }
+    for (size_t i = 0; i < ranking->n && status == HK_OK && settings->flush == NULL; i++)
+      status = wait_for_flush(&ranking->forecasts[i], machine, err);
   }
   if (status == HK_OK && searches(settings, options)) {
     status = add_searched(ranking, model, machine, job, settings, searched, sizeof searched, err);

@@ -163,6 +163,10 @@ static void weights_stay_what_they_were(void **state) {
   b = changed(H200, "cpu.adamw*=3");
   near(b.dma_weight.value / b.cpu_adamw.value, a.dma_weight.value / a.cpu_adamw.value);
   hk_machine_free(&b);
+  b = changed(H200, "node.cores*=2");
+  near(b.dma_weight.value / hk_cpu_rate(&b, &b.cpu_adamw, &b.cpu_adamw_threads, 32),
+       a.dma_weight.value / hk_cpu_rate(&a, &a.cpu_adamw, &a.cpu_adamw_threads, 16));
+  hk_machine_free(&b);
   b = changed(H200, "dram*=2"); /* kernels take the part that their new rate gives them */
   near(b.dma_weight.value, a.dma_weight.value);
   hk_machine_free(&a);

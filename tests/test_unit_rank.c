@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "core/machine_set.h"
 #include "sim/forecast.h"
 
 /* A tiny model on the schoolbook machine, in subgroups of `numel`. */
@@ -79,11 +80,59 @@ static void what_is_fixed_holds_for_all(void **state) {
   hk_ranking_free(&r);
 }
 
+/* The plan of one policy for llama-2-7b on a GPU whose backward makes gradients faster than its
+ * link takes them. `flush` NULL: not given. */
+static hk_ranking flooded(const hk_flush *flush) {
+  static const hk_job job = {.gpus = 1,
+                             .nodes = 1,
+                             .tp = 1,
+                             .micro_batch = 2,
+                             .grad_accum = 1,
+                             .seq = 2048,
+                             .checkpoint_activations = true};
+  static const char *const set[] = {"gpu.matmul*=8", "pcie.d2h=5G", "gpu.memory=20G"};
+  const hk_runtime hocket = HK_RUNTIME_HOCKET;
+  const hk_ranking_options options = {.only_policy = &hk_policy_zero_offload,
+                                      .only_runtime = &hocket,
+                                      .fixed = HK_POLICY_OPTIONS_NONE};
+  const hk_plan_settings settings = {.flush = flush};
+  hk_error err = {0};
+  hk_machine machine;
+  hk_model model;
+  hk_ranking ranking;
+  must(hk_machine_load("workstation-rtx4090-ddr5", &machine, &err), &err);
+  must(hk_machine_set(&machine, set, sizeof set / sizeof *set, &err), &err);
+  must(hk_model_load("llama-2-7b", &model, &err), &err);
+  must(hk_rank(&model, &machine, &job, &settings, &options, &ranking, &err), &err);
+  hk_machine_free(&machine);
+  hk_model_free(&model);
+  return ranking;
+}
+
+/* Where gradients that wait for their copies do not fit, backward waits, unless the user wants the
+ * asynchronous flush. */
+static void backward_waits_where_gradients_do_not_fit(void **state) {
+  (void)state;
+  const hk_flush async = HK_FLUSH_ASYNC;
+  char title[96];
+  hk_ranking r = flooded(&async);
+  assert_int_equal(r.n_fit, 0);
+  assert_true(r.forecasts[0].gpu_short > 0);
+  hk_ranking_free(&r);
+  r = flooded(NULL);
+  assert_int_equal(r.n_fit, 1);
+  assert_int_equal(r.forecasts[0].plan.flush, HK_FLUSH_SYNC);
+  assert_string_equal(hk_forecast_title(&r.forecasts[0], title, sizeof title),
+                      "zero-offload flush sync");
+  hk_ranking_free(&r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_schedule_is_ranked_twice),
       cmocka_unit_test(the_quickest_comes_first),
       cmocka_unit_test(what_is_fixed_holds_for_all),
+      cmocka_unit_test(backward_waits_where_gradients_do_not_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
