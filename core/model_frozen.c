@@ -169,6 +169,22 @@ static hk_status check_targets(const hk_model *model, const hk_frozen_spec *spec
   return HK_OK;
 }
 
+/* Adapters may be larger than their matrices: in floating point, as their number may be too large
+ * for int64. */
+static hk_status check_adapters(const hk_model *model, const hk_frozen_spec *spec, hk_error *err) {
+  double parameters = 0;
+  for (size_t i = 0; i < model->n_tensors; i++) {
+    const hk_tensor *tensor = &model->tensors[i];
+    if (tensor->in == 0) continue;
+    const double inputs = (double)tensor->in * (double)tensor->matrices;
+    parameters += (double)spec->rank * (inputs + (double)tensor->numel / (double)tensor->in);
+  }
+  if (parameters < 0x1p53) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "adapters of rank %lld beside the matrices of %s: 2^53 or more parameters",
+                 (long long)spec->rank, model->name);
+}
+
 static hk_status check_spec(const hk_model *model, const hk_frozen_spec *spec, hk_error *err) {
   if (model->blocks != NULL)
     return hk_fail(err, HK_INPUT,
@@ -183,6 +199,7 @@ static hk_status check_spec(const hk_model *model, const hk_frozen_spec *spec, h
   if (!(spec->bytes >= 0.125 && spec->bytes <= 4))
     return hk_fail(err, HK_INPUT, "frozen_bytes: expected a number from 0.125 to 4, got %g",
                    spec->bytes);
+  HK_TRY(check_adapters(model, spec, err));
   return check_targets(model, spec, err);
 }
 

@@ -254,6 +254,12 @@ static void refused(void **state) {
          "either a share or a rank");
   refuse(tiny_model(1), (hk_frozen_spec){.bytes = 2}, "either a share or a rank");
   refuse(tiny_model(1), (hk_frozen_spec){.rank = 4, .bytes = 8}, "frozen_bytes: expected");
+  /* 65536 x (3 x 2^22 + 4 x 2^20) x 10,000 layers are more than 2^53. */
+  refuse(model_of("{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 10000, "
+                  "\"hidden_size\": 64, \"intermediate_size\": 4194304, \"head_dim\": 16384, "
+                  "\"num_attention_heads\": 64, \"num_key_value_heads\": 64, \"vocab_size\": 256}",
+                  "wide"),
+         (hk_frozen_spec){.rank = 65536, .bytes = 2}, "2^53 or more parameters");
   refuse(frozen(LORA), LORA, "has 'hocket_trainable' already");
 
   hk_error err = {0};
