@@ -48,7 +48,8 @@ def describe(
     tensors, so a model of any size on any device will do, "meta" included.
 
     Args:
-        model: the model. Parameters that do not require gradients are left out.
+        model: the model. Parameters that do not require gradients count as "frozen_bytes" of their
+            blocks only.
         batch: what one forward gets: a dict (keyword arguments), a tuple or list (positional), or
             one tensor. None: tensors and blocks only, no FLOPs and activations.
         accumulate: as of hocket.AdamW.
@@ -73,7 +74,27 @@ def describe(
     blocks = find_blocks(model, names, order)
     if batch is not None:
         costs = measure(model, batch, blocks)
-    return document(type(model).__name__, named, blocks, costs, accumulate)
+    described = document(type(model).__name__, named, blocks, costs, accumulate)
+    for number, size in enumerate(frozen_bytes(model, blocks)):
+        if size:
+            described["blocks"][number]["frozen_bytes"] = size
+    return described
+
+
+def frozen_bytes(model: nn.Module, blocks: Sequence[Block]) -> List[int]:
+    """Bytes of parameters that do not require gradients, by block. Those of modules that belong to
+    no block are the first block's."""
+    sizes = [0] * len(blocks)
+    for name, param in model.named_parameters():
+        if param.requires_grad:
+            continue
+        owners = (
+            number
+            for number, block in enumerate(blocks)
+            if any(name.startswith(module + ".") for module in block.modules)
+        )
+        sizes[next(owners, 0)] += param.numel() * param.element_size()
+    return sizes
 
 
 def document(

@@ -57,6 +57,20 @@ def test_describing_computes_nothing_and_takes_meta_models_and_no_batch():
     assert "positions.weight" not in {t["name"] for t in bare["tensors"]}
 
 
+def test_frozen_weights_are_bytes_of_their_blocks():
+    model = make("llama")
+    whole = hocket.describe(model)
+    assert not any("frozen_bytes" in block for block in whole["blocks"])
+    model.tokens.weight.requires_grad_(False)
+    model.layers[1].up.weight.requires_grad_(False)
+    document = hocket.describe(model)
+    frozen = {b["name"]: b["frozen_bytes"] for b in document["blocks"] if "frozen_bytes" in b}
+    first = document["blocks"][0]["name"]
+    assert frozen[first] >= 2 * model.tokens.weight.numel() and len(frozen) == 2
+    assert frozen["layers.1"] == 2 * model.layers[1].up.weight.numel()
+    assert "layers.1.up.weight" not in {t["name"] for t in document["tensors"]}
+
+
 def test_transformers_models_are_described():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
