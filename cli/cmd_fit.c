@@ -57,6 +57,9 @@ static void put_parameter(const hk_fit_parameter *p, cJSON *object, bool *ok) {
   hk_put_number(object, "prior_factor", p->prior_factor, ok);
   hk_put_number(object, "value", p->value, ok);
   hk_put_number(object, "standard_error", p->standard_error, ok);
+  hk_put_number(object, "low", p->low, ok);
+  hk_put_number(object, "high", p->high, ok);
+  hk_put_bool(object, "flat", p->flat, ok);
   hk_put_number(object, "kept_of_prior", p->kept, ok);
   hk_put_bool(object, "determined", p->determined, ok);
   hk_put_bool(object, "one_sided", p->one_sided, ok);
@@ -111,8 +114,12 @@ static hk_status print_json(const hk_args *args, const hk_fit *fit,
 
 /* -- Text -------------------------------------------------------------------------------------- */
 
-static const char *verdict(const hk_fit_parameter *p) {
+static const char *verdict(const hk_fit_parameter *p, char *text, size_t size) {
   if (!p->determined) return "not determined by the runs: start value";
+  if (p->flat) {
+    snprintf(text, size, "hardly determined: %.3g to %.3g fit as well", p->low, p->high);
+    return text;
+  }
   if (p->one_sided) return "determined on one side only";
   return p->at_bound ? "at the limit of its range" : "";
 }
@@ -125,6 +132,7 @@ static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < fit->n; i++) {
     const hk_fit_parameter *p = &fit->parameters[i];
+    char text[96];
     hk_table_row(&table);
     hk_table_cell(&table, "%s", p->info->key);
     hk_table_cell(&table, "%s", p->info->unit);
@@ -134,7 +142,7 @@ static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
       hk_table_cell(&table, "%.2g %%", 100 * p->standard_error / p->value);
     else
       hk_table_cell(&table, "-");
-    hk_table_cell(&table, "%s", verdict(p));
+    hk_table_cell(&table, "%s", verdict(p, text, sizeof text));
   }
   return hk_table_print(&table, err);
 }
@@ -242,8 +250,11 @@ static hk_status fit_table(const hk_args *args, const hk_run_table *table, const
   struct tm day;
   if (gmtime_r(&seconds, &day)) strftime(date, sizeof date, "%Y-%m-%d", &day);
   progress p;
-  const hk_fit_options options = {
-      .free_list = args->free_list, .date = date, .progress = show_progress, .context = &p};
+  const hk_fit_options options = {.free_list = args->free_list,
+                                  .date = date,
+                                  .intervals = true,
+                                  .progress = show_progress,
+                                  .context = &p};
   hk_fit fit = {0};
   hk_cross_validation cross = {0};
   begin_progress(&p, "fitting", args->quiet);

@@ -152,6 +152,75 @@ static void a_start_that_data_refuse_is_left(void **state) {
   assert_true(!u.one_sided && !u.determined && u.value == u.start);
 }
 
+/* -- Errors ------------------------------------------------------------------------------------ */
+
+/* Eight measurements, in clusters of `size` equal ones. */
+static hk_unknown known_to(size_t size, bool intervals) {
+  hk_error err = {0};
+  double measured[8];
+  size_t clusters[8];
+  for (size_t i = 0; i < 8; i++) {
+    clusters[i] = i / size;
+    measured[i] = 10 * exp(clusters[i] % 2 == 0 ? 0.01 : -0.01);
+  }
+  line l = {8, measured};
+  hk_unknown u = {.start = 9, .least = 1, .most = 100, .width = log(3)};
+  hk_solve_problem problem = problem_of(&l, &u, &err);
+  problem.rule = HK_SCALE_BY_SUM;
+  problem.intervals = intervals;
+  problem.clusters = clusters;
+  must(hk_solve(&problem), &err);
+  assert_true(u.determined && !u.flat && u.low < u.value && u.value < u.high);
+  return u;
+}
+
+/* Where the model is linear, profile likelihood and linear theory agree. Four equal residuals of a
+ * cluster carry no more than one. */
+static void intervals_know_of_clusters(void **state) {
+  (void)state;
+  const double linear = known_to(1, false).error;
+  check_near(known_to(1, true).error, linear, 0.02);
+  check_near(known_to(2, true).error, sqrt(2) * linear, 0.02);
+  const hk_unknown u = known_to(4, true);
+  check_near(u.error, 2 * linear, 0.02);
+  check_near(u.high, u.value * exp(u.error), 0.002);
+}
+
+/* The greater of the unknown and another limit of 10, as where two resources can bind. */
+static hk_status off_kink(void *context, const double *values, size_t variants, double *out,
+                          hk_error *err) {
+  (void)context;
+  (void)err;
+  for (size_t v = 0; v < variants; v++)
+    for (int i = 0; i < 4; i++) out[4 * v + (size_t)i] = log(fmax(values[v], 10) / 10);
+  return HK_OK;
+}
+
+/* Linear theory has the slope above 10 and claims a small error; below 10 any value fits as well.
+ */
+static void intervals_see_beyond_a_kink(void **state) {
+  (void)state;
+  for (int intervals = 0; intervals < 2; intervals++) {
+    hk_error err = {0};
+    hk_unknown u = {.start = 40, .least = 1, .most = 100, .width = log(3)};
+    hk_solve_problem problem = {.unknowns = &u,
+                                .n = 1,
+                                .n_residuals = 4,
+                                .residuals = off_kink,
+                                .scale = 0.05,
+                                .noise = 0.05,
+                                .intervals = intervals,
+                                .err = &err};
+    must(hk_solve(&problem), &err);
+    assert_true(u.determined && u.value > 10 && u.value < 11);
+    if (intervals) {
+      assert_true(u.error > 0.1 && u.low < 8 && u.high < 11);
+    } else {
+      assert_true(u.error < 0.06);
+    }
+  }
+}
+
 /* A step: no slope anywhere, so that only scouts and the grid find the lower side. */
 static hk_status off_step(void *context, const double *values, size_t variants, double *out,
                           hk_error *err) {
@@ -235,6 +304,8 @@ int main(void) {
       cmocka_unit_test(odd_measurements_count_little),
       cmocka_unit_test(bounds_hold),
       cmocka_unit_test(a_start_that_data_refuse_is_left),
+      cmocka_unit_test(intervals_know_of_clusters),
+      cmocka_unit_test(intervals_see_beyond_a_kink),
       cmocka_unit_test(scouts_find_what_has_no_slope),
       cmocka_unit_test(failures_are_passed_on),
       cmocka_unit_test(no_failure_is_passed_over),

@@ -10,36 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calib/fit/solver_parts.h"
 #include "calib/statistics.h"
 
-#define HUBER_K         1.345 /* from here on the loss is linear */
-#define DIFFERENCE_STEP 1e-3  /* of central differences, in logarithms */
-#define BOUND_MARGIN    1e-3  /* least distance of a start from a bound, as a share of the range */
-#define ITERATIONS      30    /* at most, of one trust-region descent */
-#define SCOUT_REACH     2     /* most distance of a scout from the start, in widths of the prior */
-#define STARTS          4     /* points to descend from: the start and the best scouts */
-#define GRID_ROUNDS     2     /* times that each unknown is moved over its grid */
-#define GRID            11    /* points of the grid of one unknown */
-#define SCALE_PASSES    8     /* at most, of adapting the scale */
-#define SCALE_TOLERANCE 0.01  /* relative change of the scale that ends the passes */
-#define RESTART_FACTOR  2     /* change of the scale from which the search starts anew */
-#define POLISH_CYCLES   4     /* at most, of simplex and trust region in turn */
-#define LEAST_GAIN      0.01  /* relative gain of a cycle below which no other follows */
-#define SIMPLEX_STEPS   300   /* at most, in one cycle */
-#define SIMPLEX_FIRST   0.1   /* size of the simplex at first, in logarithms */
-#define SIMPLEX_LAST    1e-4  /* size at which the simplex ends */
-#define MOST_KEPT       0.5   /* of a determined unknown: standard error in widths of its prior */
-#define REJECTION_RISE  1     /* of the minimum: above it, the data contradict an unknown's start */
+#define DIFFERENCE_STEP 1e-3 /* of central differences, in logarithms */
+#define BOUND_MARGIN    1e-3 /* least distance of a start from a bound, as a share of the range */
+#define ITERATIONS      30   /* at most, of one trust-region descent */
+#define SCOUT_REACH     2    /* most distance of a scout from the start, in widths of the prior */
+#define STARTS          4    /* points to descend from: the start and the best scouts */
+#define GRID_ROUNDS     2    /* times that each unknown is moved over its grid */
+#define GRID            11   /* points of the grid of one unknown */
+#define SCALE_PASSES    8    /* at most, of adapting the scale */
+#define SCALE_TOLERANCE 0.01 /* relative change of the scale that ends the passes */
+#define RESTART_FACTOR  2    /* change of the scale from which the search starts anew */
+#define POLISH_CYCLES   4    /* at most, of simplex and trust region in turn */
+#define LEAST_GAIN      0.01 /* relative gain of a cycle below which no other follows */
+#define SIMPLEX_STEPS   300  /* at most, in one cycle */
+#define SIMPLEX_FIRST   0.1  /* size of the simplex at first, in logarithms */
+#define SIMPLEX_LAST    1e-4 /* size at which the simplex ends */
+#define REJECTION_RISE  1    /* of the minimum: above it, the data contradict an unknown's start */
 
-typedef double vector[HK_MOST_UNKNOWNS]; /* natural logarithms, of all unknowns */
-
-typedef struct {
-  hk_solve_problem *of;
-  vector x;
-  double scale;
-  size_t active[HK_MOST_UNKNOWNS], n_active; /* unknowns that are not held at their start */
-  hk_status status;                          /* of the last failure inside a callback of GSL */
-} solver;
+typedef hk_solver_vector vector;
+typedef hk_solver solver;
 
 static hk_status fail_gsl(hk_error *err, int code) {
   if (code == GSL_ENOMEM) return hk_fail_memory(err, 0, "a fit");
@@ -59,10 +51,10 @@ static double off_prior(const hk_unknown *u, double x) {
 /* sqrt(rho(r)) with the sign of r: GSL minimises the sum of squares. */
 static double huber(double r) {
   const double a = fabs(r);
-  return a <= HUBER_K ? r : copysign(sqrt(HUBER_K * (2 * a - HUBER_K)), r);
+  return a <= HK_HUBER ? r : copysign(sqrt(HK_HUBER * (2 * a - HK_HUBER)), r);
 }
 
-static hk_status unweighted(const solver *s, const vector *points, size_t variants, double *out) {
+hk_status hk_solver_residuals(const solver *s, const vector *points, size_t variants, double *out) {
   const hk_solve_problem *p = s->of;
   double values[HK_MOST_VARIANTS * HK_MOST_UNKNOWNS];
   values[0] = 0; /* a fit without unknowns passes none */
@@ -73,7 +65,7 @@ static hk_status unweighted(const solver *s, const vector *points, size_t varian
 
 /* huber(residual / scale) of every residual. */
 static hk_status weighted(const solver *s, const vector *points, size_t variants, double *out) {
-  HK_TRY(unweighted(s, points, variants, out));
+  HK_TRY(hk_solver_residuals(s, points, variants, out));
   for (size_t i = 0; i < variants * s->of->n_residuals; i++) out[i] = huber(out[i] / s->scale);
   return HK_OK;
 }
@@ -86,7 +78,8 @@ static double total(const solver *s, const double *point, const double *f) {
 }
 
 /* The objective at each of the points. */
-static hk_status objectives(const solver *s, const vector *points, size_t variants, double *sums) {
+hk_status hk_solver_objectives(const solver *s, const vector *points, size_t variants,
+                               double *sums) {
   const size_t n = s->of->n_residuals;
   double *f = malloc((variants * n + 1) * sizeof *f);
   if (!f) return hk_fail_memory(s->of->err, variants * n * sizeof *f, "a fit");
@@ -212,7 +205,7 @@ static int run_trust_region(solver *s, gsl_multifit_nlinear_workspace *w, size_t
 }
 
 /* Moves s->x to a point with a smaller objective, or leaves it unchanged. */
-static hk_status descend(solver *s, size_t iterations) {
+hk_status hk_solver_descend(solver *s, size_t iterations) {
   if (s->n_active == 0) return HK_OK;
   vector points[2];
   double sums[2] = {0};
@@ -225,7 +218,7 @@ static hk_status descend(solver *s, size_t iterations) {
   gsl_multifit_nlinear_free(w);
   if (s->status != HK_OK) return s->status;
   if (code != GSL_SUCCESS) return fail_gsl(s->of->err, code);
-  HK_TRY(objectives(s, points, 2, sums));
+  HK_TRY(hk_solver_objectives(s, points, 2, sums));
   if (sums[1] < sums[0]) memcpy(s->x, points[1], sizeof s->x);
   return HK_OK;
 }
@@ -243,7 +236,7 @@ static double total_at(const gsl_vector *u, void *data) {
   vector x;
   double sum = INFINITY;
   spread_logarithms(s, u, x);
-  const hk_status status = objectives(s, &x, 1, &sum);
+  const hk_status status = hk_solver_objectives(s, &x, 1, &sum);
   if (status != HK_OK) s->status = status;
   return sum;
 }
@@ -282,15 +275,15 @@ static hk_status run_simplex(solver *s) {
 /* Moves s->x to the local minimum near it: trust region, then simplex and trust region in turn. */
 static hk_status minimise(solver *s) {
   double before = 0, after = 0;
-  HK_TRY(descend(s, ITERATIONS));
+  HK_TRY(hk_solver_descend(s, ITERATIONS));
   if (!s->of->polish || s->n_active == 0) return HK_OK;
-  HK_TRY(objectives(s, &s->x, 1, &after));
+  HK_TRY(hk_solver_objectives(s, &s->x, 1, &after));
   for (int cycle = 0; cycle < POLISH_CYCLES && !(after > (1 - LEAST_GAIN) * before && cycle > 0);
        cycle++) {
     before = after;
     HK_TRY(run_simplex(s));
-    HK_TRY(descend(s, ITERATIONS));
-    HK_TRY(objectives(s, &s->x, 1, &after));
+    HK_TRY(hk_solver_descend(s, ITERATIONS));
+    HK_TRY(hk_solver_objectives(s, &s->x, 1, &after));
   }
   return HK_OK;
 }
@@ -306,7 +299,7 @@ static double scout_place(const hk_unknown *u, double share) {
 /* Sorts points[fixed .. n - 1] so far that the `wanted` with the least objective come first. */
 static hk_status pick_best(const solver *s, vector *points, size_t n, size_t fixed, size_t wanted) {
   double sums[HK_MOST_VARIANTS] = {0};
-  HK_TRY(objectives(s, points, n, sums));
+  HK_TRY(hk_solver_objectives(s, points, n, sums));
   for (size_t place = fixed; place < fixed + wanted; place++) {
     size_t best = place;
     for (size_t i = place; i < n; i++)
@@ -360,8 +353,8 @@ static hk_status search(solver *s) {
   for (int i = 0; i < STARTS; i++) {
     memcpy(s->x, points[i], sizeof s->x);
     HK_TRY(move_one_at_a_time(s));
-    HK_TRY(descend(s, ITERATIONS / 3));
-    HK_TRY(objectives(s, &s->x, 1, &sum));
+    HK_TRY(hk_solver_descend(s, ITERATIONS / 3));
+    HK_TRY(hk_solver_objectives(s, &s->x, 1, &sum));
     if (sum >= least) continue;
     least = sum;
     memcpy(best, s->x, sizeof best);
@@ -393,12 +386,12 @@ static hk_status measure_scatter(const solver *s, double *scatter) {
   hk_solve_problem *p = s->of;
   double *r = malloc((p->n_residuals + 1) * sizeof *r);
   if (!r) return fail_gsl(p->err, GSL_ENOMEM);
-  const hk_status status = unweighted(s, &s->x, 1, r);
+  const hk_status status = hk_solver_residuals(s, &s->x, 1, r);
   p->squares = 0;
   p->outliers = 0;
   for (size_t i = 0; status == HK_OK && i < p->n_residuals; i++) {
     p->squares += r[i] * r[i];
-    p->outliers += fabs(r[i]) > 2 * HUBER_K * s->scale;
+    p->outliers += fabs(r[i]) > 2 * HK_HUBER * s->scale;
   }
   if (status == HK_OK) *scatter = p->rule == HK_SCALE_BY_MEDIAN ? by_median(s, r) : by_sum(s, r);
   free(r);
@@ -436,10 +429,11 @@ static hk_status find_covariance(const solver *s, gsl_matrix **out) {
   return status;
 }
 
-/* The active unknown with the largest `kept`, if that is above MOST_KEPT; n_active if none is. */
+/* The active unknown with the largest `kept`, if that is above HK_MOST_KEPT; n_active if none is.
+ */
 static size_t least_known(const solver *s, const gsl_matrix *covariance) {
   size_t worst = s->n_active;
-  double most = MOST_KEPT;
+  double most = HK_MOST_KEPT;
   for (size_t a = 0; a < s->n_active; a++) {
     hk_unknown *u = &s->of->unknowns[s->active[a]];
     u->kept = sqrt(gsl_matrix_get(covariance, a, a)) / u->width;
@@ -456,12 +450,12 @@ static hk_status hold_at_start(solver *s, size_t a) {
   const solver before = *s;
   const size_t j = s->active[a];
   double with = 0, without = 0;
-  HK_TRY(objectives(s, &s->x, 1, &with));
+  HK_TRY(hk_solver_objectives(s, &s->x, 1, &with));
   s->x[j] = log(s->of->unknowns[j].start);
   s->n_active--;
   memmove(&s->active[a], &s->active[a + 1], (s->n_active - a) * sizeof s->active[a]);
   HK_TRY(minimise(s));
-  HK_TRY(objectives(s, &s->x, 1, &without));
+  HK_TRY(hk_solver_objectives(s, &s->x, 1, &without));
   if (without <= with + REJECTION_RISE) return HK_OK;
   *s = before;
   s->of->unknowns[j].one_sided = true;
@@ -483,6 +477,8 @@ static hk_status record(const solver *s, const gsl_matrix *covariance) {
     u->determined = true;
     u->value = clamped(u, s->x[s->active[a]]);
     u->error = fmin(u->width, sqrt(variance) * factor);
+    u->low = u->value * exp(-u->error);
+    u->high = u->value * exp(u->error);
     for (size_t b = 0; b < s->n_active; b++)
       p->correlation[s->active[a]][s->active[b]] =
           gsl_matrix_get(covariance, a, b) / sqrt(variance * gsl_matrix_get(covariance, b, b));
@@ -499,6 +495,7 @@ static hk_status solve(solver *s) {
     const size_t a = status == HK_OK ? least_known(s, covariance) : 0;
     const bool done = a == s->n_active;
     if (status == HK_OK) status = done ? record(s, covariance) : hold_at_start(s, a);
+    if (status == HK_OK && done && s->of->intervals) status = hk_solver_intervals(s, covariance);
     gsl_matrix_free(covariance);
     if (done || status != HK_OK) return status;
   }
@@ -510,7 +507,7 @@ hk_status hk_solve(hk_solve_problem *problem) {
   for (size_t j = 0; j < problem->n; j++) {
     hk_unknown *u = &problem->unknowns[j];
     u->error = u->kept = 0;
-    u->determined = u->one_sided = false;
+    u->determined = u->one_sided = u->flat = false;
     s.x[j] = log(u->start);
     if (u->least < u->most) s.active[s.n_active++] = j;
   }

@@ -32,6 +32,14 @@
  * standard error), the parameter stays where it was: the data know on which side of the start it
  * is, but not how far (`one_sided`).
  *
+ * Errors. By the linear theory the standard error of ln v_j is sqrt(C_jj). Where the model has
+ * kinks the derivatives at the minimum say little of what happens beside it, so `intervals` asks
+ * for the profile likelihood: v_j is moved away from the minimum and held, the others are fitted
+ * again, until the minimum has risen by D. The error is half the distance between the two ends. D
+ * is 1 for independent residuals. If those of a cluster (runs of one configuration) have errors in
+ * common, D is the sum of squares of the clusters' sums over the sum of squares of the residuals:
+ * with four equal residuals in a cluster, D = 4, and the errors are twice as large.
+ *
  * Example. A kernel was measured at 4, 8, 12 and 16 threads with 41, 64, 76 and 83 G parameters/s.
  * The model is rate = v0 (1 - exp(-threads / v1)) with guesses v0 = 92 G/s (width ln 10) and v1 =
  * 6.7 threads (width ln 3); scale and noise are 0.01. The minimum is at v0 = 91.4 G/s and v1 = 6.70
@@ -58,8 +66,11 @@ typedef struct {
   double value; /* out */
   double error; /* out: standard error of ln(value), prior included; 0 if not determined */
   double kept;  /* out: share of the prior's width that the data left, 0 to 1 */
-  bool determined; /* out; false: value is start */
-  bool one_sided;  /* out: the data refuse the start, but do not say how far away the value is */
+  double low, high; /* out: ends of the interval of one standard error; unset if not determined */
+  bool determined;  /* out; false: value is start */
+  bool one_sided;   /* out: the data refuse the start, but do not say how far away the value is */
+  bool flat; /* out, with `intervals`: values from low to high fit as well, and one of the two is
+                more than half the prior's width away */
 } hk_unknown;
 
 /* How the scale follows the residuals. */
@@ -84,8 +95,10 @@ typedef struct {
   double scale; /* s at first: expected size of residuals */
   double noise; /* least scatter that is believed: errors of the measurements themselves */
   hk_scale_rule rule;
-  int scouts;  /* starts tried beside the guess, at most HK_MOST_SCOUTS; 0: the guess alone */
-  bool polish; /* follow the trust region with a simplex */
+  int scouts;     /* starts tried beside the guess, at most HK_MOST_SCOUTS; 0: the guess alone */
+  bool polish;    /* follow the trust region with a simplex */
+  bool intervals; /* find errors by profile likelihood, not by the linear theory */
+  const size_t *clusters; /* [n_residuals] of each residual, below n_residuals; NULL: independent */
   hk_error *err;
 
   double scatter;  /* out: s at the end */

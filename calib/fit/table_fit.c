@@ -40,15 +40,25 @@ static hk_status make_cases(hk_fit_problem *p, const hk_run *const *runs, size_t
   return HK_OK;
 }
 
+/* The first case that differs from case i at most in policy settings. */
+static size_t cluster_of(const hk_fit_problem *p, size_t i) {
+  size_t first = 0;
+  while (!hk_run_same_but_policy(p->cases[first].run, p->cases[i].run)) first++;
+  return first;
+}
+
 static hk_status make_residuals(hk_fit_problem *p) {
   const size_t most = p->n_cases * HK_RUN_TIMES_END;
   p->residuals = malloc(most * sizeof *p->residuals);
-  if (!p->residuals)
+  p->clusters = malloc(most * sizeof *p->clusters);
+  if (!p->residuals || !p->clusters)
     return hk_fail_memory(p->err, most * sizeof *p->residuals, "the residuals of a fit");
   for (size_t i = 0; i < p->n_cases; i++) {
+    const size_t cluster = cluster_of(p, i);
     for (int f = 0; f < HK_RUN_TIMES_END; f++) {
       const double measured = hk_run_measured(p->cases[i].run, (hk_run_figure)f);
       if (isnan(measured)) continue;
+      p->clusters[p->n_residuals] = cluster;
       p->residuals[p->n_residuals++] = (hk_fit_residual){i, (hk_run_figure)f, measured};
     }
   }
@@ -61,6 +71,7 @@ static void close_problem(hk_fit_problem *p) {
   for (size_t i = 0; i < p->n_cases; i++) hk_run_case_free(&p->cases[i]);
   free(p->cases);
   free(p->residuals);
+  free(p->clusters);
 }
 
 /* -- Median errors ----------------------------------------------------------------------------- */

@@ -14,8 +14,10 @@
  * A profile that was fitted before keeps the older values as "before_fit", and a new fit starts
  * there. Otherwise rows would count twice, and leaving a source out would not remove its influence.
  *
- * Standard errors include the prior. The four times of a row count as independent, which makes the
- * errors somewhat too small.
+ * Standard errors include the prior. With `intervals` they are profile likelihoods, for which rows
+ * of one configuration (same but for policy settings) and their times are a cluster with errors in
+ * common (solver.h). Without, they are those of the linear theory: several times too small where a
+ * row's time has another limit on either side of the minimum.
  *
  * Example. gpu.matmul_efficiency starts at 0.5 (default, factor 3). Six rows whose forward is 40 %
  * slower than simulated move it to 0.36; with a scatter of 3 % in six times, its standard error is
@@ -32,15 +34,19 @@ typedef struct {
   double start, least, most;    /* most: never above a data sheet's bandwidth */
   double prior_factor;          /* exp(w) */
   double value, standard_error; /* in the quantity's unit; the error NAN when not determined */
+  double low, high;             /* ends of the interval of one standard error; NAN likewise */
   double kept;     /* standard error in widths of the prior: 0 known, 1 nothing learnt */
   bool determined; /* false: value is start */
   bool one_sided;  /* the data contradict the start, but leave the value uncertain */
+  bool flat;       /* with `intervals`: any value from low to high fits as well */
   bool at_bound;   /* within 1 % of least or most, in logarithms */
 } hk_fit_parameter;
 
 typedef struct {
   const char *free_list; /* "KEY,KEY,..."; NULL: see hk_fit_defaults */
   const char *date;      /* "2026-11-21", for the profile; never NULL */
+  bool intervals;        /* errors by profile likelihood, which takes about as long as the fit; else
+                            by the linear theory, which is too sure of itself */
   /* From 0 to 1 as the fit goes on; NULL: nobody listens. */
   void (*progress)(void *context, double share);
   void *context;

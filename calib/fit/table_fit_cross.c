@@ -56,6 +56,7 @@ static hk_status fit_without(crossing *c, const char *source, hk_fit *fit) {
   for (size_t i = 0; i < c->n; i++)
     if (strcmp(c->runs[i]->source, source) != 0) rest[n++] = c->runs[i];
   hk_fit_options options = *c->options;
+  options.intervals = false; /* only predictions are asked for */
   options.progress = report_progress;
   options.context = c;
   const hk_status status = hk_fit_rows(rest, n, c->table, c->start, &options, fit, c->err);

@@ -79,8 +79,9 @@ hk_status hk_fit_start(const hk_machine *machine, hk_machine *start, hk_error *e
 static hk_status write_fitted(cJSON *object, const hk_fit_parameter *p, double value, size_t rows,
                               const char *table, hk_error *err) {
   char source[300];
-  snprintf(source, sizeof source, "hocket fit to %zu rows of %.120s: standard error %.2g %%%s",
-           rows, table, 100 * p->standard_error / p->value, p->at_bound ? ", at its bound" : "");
+  snprintf(source, sizeof source, "hocket fit to %zu rows of %.120s: %s%.3g to %.3g%s%s", rows,
+           table, p->flat ? "hardly determined, " : "one standard error ", p->low, p->high,
+           p->flat ? " fit as well" : "", p->at_bound ? ", at its bound" : "");
   const bool good =
       replace(object, BEFORE, values_before(object)) &&
       replace(object, "value", cJSON_CreateNumber(value)) &&

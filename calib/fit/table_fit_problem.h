@@ -22,6 +22,7 @@ typedef struct {
   hk_run_case *cases;
   size_t n_cases;
   hk_fit_residual *residuals;
+  size_t *clusters; /* of each residual: the first case with the same configuration */
   size_t n_residuals;
 
   int64_t simulations; /* so far */

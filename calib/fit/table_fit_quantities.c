@@ -83,6 +83,8 @@ static hk_status add_parameter(const hk_quantity_info *info, const hk_machine *s
                           .start = quantity->value,
                           .value = quantity->value,
                           .standard_error = NAN,
+                          .low = NAN,
+                          .high = NAN,
                           .prior_factor = prior_factor(quantity->origin)};
   set_bounds(p, quantity->origin);
   return HK_OK;

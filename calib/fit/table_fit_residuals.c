@@ -79,6 +79,8 @@ static void record(const hk_solve_problem *solved, hk_fit *fit) {
     hk_fit_parameter *p = &fit->parameters[i];
     p->determined = u->determined;
     p->one_sided = u->one_sided;
+    p->flat = u->flat;
+    p->low = p->high = NAN;
     p->kept = u->kept;
     for (size_t j = 0; j < fit->n; j++) fit->correlation[i][j] = solved->correlation[i][j];
     if (!u->determined) continue;
@@ -86,6 +88,8 @@ static void record(const hk_solve_problem *solved, hk_fit *fit) {
     p->at_bound = at < 0.01 || at > 0.99;
     p->value = fmin(fmax(hk_fit_rounded(u->value), p->least), p->most);
     p->standard_error = p->value * u->error;
+    p->low = u->low;
+    p->high = u->high;
   }
   fit->scatter = solved->scatter;
   fit->outliers = solved->outliers;
@@ -107,6 +111,8 @@ hk_status hk_fit_solve(hk_fit_problem *problem, hk_fit *fit) {
                              .noise = LEAST_SCATTER,
                              .rule = HK_SCALE_BY_MEDIAN,
                              .scouts = SCOUTS,
+                             .intervals = problem->options->intervals,
+                             .clusters = problem->clusters,
                              .err = problem->err};
   HK_TRY(hk_solve(&solved));
   record(&solved, fit);

@@ -52,6 +52,10 @@ void hk_run_case_free(hk_run_case *made);
 hk_status hk_run_case_predict(const hk_run_case *made, const hk_machine *machine,
                               double figures[HK_RUN_FIGURES], hk_error *err);
 
+/* Whether two runs differ at most in policy settings: offload_ratio, interleave, stride,
+ * flush_async. */
+bool hk_run_same_but_policy(const hk_run *a, const hk_run *b);
+
 /* -- A table ----------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -118,9 +118,7 @@ static bool same(double a, double b) {
   return a == b || (isnan(a) && isnan(b));
 }
 
-/* Whether two runs differ at most in policy settings: offload_ratio, interleave, stride,
- * flush_async. */
-static bool same_but_policy(const hk_run *a, const hk_run *b) {
+bool hk_run_same_but_policy(const hk_run *a, const hk_run *b) {
   return strcmp(a->machine, b->machine) == 0 && strcmp(a->source, b->source) == 0 &&
          strcmp(a->model, b->model) == 0 && strcmp(a->build, b->build) == 0 &&
          same(a->layers, b->layers) && same(a->hidden, b->hidden) && same(a->ffn, b->ffn) &&
@@ -134,7 +132,7 @@ static bool same_but_policy(const hk_run *a, const hk_run *b) {
 static void find_groups(hk_run_comparison *c) {
   for (size_t i = 0; i < c->n; i++) {
     size_t j = 0;
-    while (j < i && !same_but_policy(c->rows[i].run, c->rows[j].run)) j++;
+    while (j < i && !hk_run_same_but_policy(c->rows[i].run, c->rows[j].run)) j++;
     c->rows[i].group = j < i ? c->rows[j].group : c->n_groups++;
   }
 }
