@@ -216,10 +216,9 @@ static hk_status read_quantities(const cJSON *list, hk_machine *machine, hk_erro
       return hk_fail(err, HK_INPUT, "quantity '%s' (%s) is missing and has no default", info->key,
                      info->meaning);
     }
-    *out =
-        (hk_quantity){.value = info->fallback,
-                      .origin = HK_ORIGIN_DEFAULT,
-                      .source = "hocket's guess for every machine; the profile does not say"};
+    *out = (hk_quantity){.value = info->fallback,
+                         .origin = HK_ORIGIN_DEFAULT,
+                         .source = "hocket's guess for every machine; the profile does not say"};
   }
   return HK_OK;
 }

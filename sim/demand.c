@@ -260,8 +260,7 @@ static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, const 
 
 /* Gradients added to their sums: AdamW's rate, in proportion to memory traffic. */
 static hk_demand add_on_cpu(const hk_graph *graph, const hk_machine *m, const hk_op *op) {
-  hk_demand d =
-      on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, op->threads, HK_BYTES_ADAMW);
+  hk_demand d = on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, op->threads, HK_BYTES_ADAMW);
   scale_work(&d, (double)HK_BYTES_ADAMW / HK_BYTES_GRAD_ADD);
   return d;
 }

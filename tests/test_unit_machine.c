@@ -121,7 +121,8 @@ static void efficiency_means_the_same_in_every_profile(void **state) {
   hk_machine_free(&sheet_h200);
 }
 
-/* Each profile says how far its predictions were off; test_golden_residuals.c checks the figures. */
+/* Each profile says how far its predictions were off; test_golden_residuals.c checks the figures.
+ */
 static void check_residuals(const char *name, const cJSON *document) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(document, "residuals"), *entry = NULL;
   if (cJSON_GetArraySize(list) < 1) fail_msg("%s has no residuals", name);
