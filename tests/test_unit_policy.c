@@ -7,6 +7,7 @@
 
 #include "sim/policy.h"
 #include "sim/sim.h"
+#include "tests/fixture.h"
 #include "tests/random.h"
 
 #define NONE HK_POLICY_OPTIONS_NONE
@@ -390,7 +391,8 @@ static void compare_with_the_best(bool priced, bool delayed, int most_over, doub
   hk_model model = tiny_model(1);
   int over = 0;
   int chosen[4] = {0}; /* 1, 2 to 12, more, never */
-  for (uint64_t seed = 0; seed < 200; seed++) {
+  for (uint64_t seed = 0;
+       seed < case_count((case_counts){200, 80, 80}, (case_counts){200, 200, 200}); seed++) {
     random_stream r = {seed};
     hk_machine m = random_node(&r);
     if (priced) price_copies(&r, &m);
@@ -449,7 +451,8 @@ static void auto_is_so_where_host_memory_is_no_plain_bandwidth(void **state) {
 static void a_faster_cpu_never_lowers_the_stride(void **state) {
   (void)state;
   int rises = 0;
-  for (uint64_t seed = 0; seed < 500; seed++) {
+  for (uint64_t seed = 0;
+       seed < case_count((case_counts){500, 200, 200}, (case_counts){500, 500, 500}); seed++) {
     random_stream r = {seed};
     hk_machine m = random_node(&r);
     const hk_plan plan = stride_plan((int)m.gpus.value, HK_RUNTIME_HOCKET);

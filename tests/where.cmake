@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Assigns each test to builds, as additional ctest labels. For each label there is a target, tests_
 # and the label, that builds the tests and the programs that they run:
-#   release    needs -O3: measures times, uses vector kernels, or fits, which is too slow without
+#   release    measures times, uses vector kernels, or is too slow without -O3: fits, scripts
 #   asan       AddressSanitizer and UndefinedBehaviourSanitizer: nearly all tests
 #   tsan       ThreadSanitizer: tests of the engine
 #   asan_full  the same two builds; long tests that only `scripts/test --full` runs
 #   tsan_full
 # In the release build, --full runs all other tests, too. A test that no list names runs under ASan.
 
+# Scripts that run the program many times: under ASan they take three to five times as long. There
+# the readers' code runs in the fuzz targets' corpora, the rest in the unit tests.
+set(SCRIPTS golden_bad_input golden_cli_help golden_completion golden_config golden_deterministic
+            golden_estimate golden_fit golden_import golden_largest golden_machine_store
+            golden_machines golden_overlap golden_price golden_questions golden_readme golden_screen
+            golden_set golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
-# golden_config imports torch, which is installed while the sanitizers' tests run. golden_cli_help
-# runs the example of `hocket fit`. unit_hardening checks flags that only the release
-# build has.
-set(NEEDS_RELEASE golden_cli_help golden_completion golden_config golden_fit golden_largest golden_parts
-                  golden_price golden_published golden_questions golden_ranking golden_readme unit_fit
-                  unit_hardening unit_profile_fit unit_profile_nodes)
+# unit_hardening checks flags that only the release build has.
+set(NEEDS_RELEASE ${SCRIPTS} golden_parts golden_published golden_ranking unit_fit unit_hardening
+                  unit_profile_fit unit_profile_nodes)
 # These look for wrong use of memory, often after a failure, which the sanitizers detect.
-set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard engine_faults engine_run
-                   engine_stand engine_training_faults)
-# Their code runs under ASan in unit_profile_nodes (fits), engine_calibrate and engine_validate.
-set(LONG_IN_ASAN engine_abi engine_training_orders engine_calibrate_cli engine_validate_cli
-                 golden_cli_help golden_completion golden_config golden_fit golden_largest
-                 golden_price golden_published golden_questions unit_fit unit_profile_fit)
+set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard
+                   engine_faults engine_run engine_stand engine_training_faults)
+# Their code runs under ASan in engine_calibrate (fits of probes), engine_validate, engine_training
+# and engine_executor.
+set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_training_orders
+                 engine_validate_cli golden_published unit_fit unit_profile_fit unit_profile_nodes)
 # ThreadSanitizer's runtime must be linked into the program, and not into a library that another
 # program loads. It also does not know the barriers of gcc's OpenMP, which fits use.
 # engine_recording replaces realloc, which its runtime calls before dlsym can.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_recording engine_validate_cli)
 # engine_exact, engine_executor, engine_segments and engine_training use the same threads.
-set(LONG_IN_TSAN engine_run engine_squares engine_training_orders engine_training_faults engine_checkpoint_training engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint engine_checksum
-                 engine_stand engine_validate)
+set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
+                 engine_checkpoint_training engine_checksum engine_run engine_squares engine_stand
+                 engine_training_faults engine_training_orders engine_validate)
 
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
 # less than 4. ctest starts the longest first, so that no processor waits for one at the end.
