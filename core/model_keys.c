@@ -124,7 +124,7 @@ static hk_status derive_heads(hk_shape *shape, hk_error *err) {
   if (size[HK_KV_HEADS] == 0) size[HK_KV_HEADS] = size[HK_HEADS];
   if (family == hk_family_of(HK_ARCH_FALCON) && !(shape->flags & HK_NEW_DECODER))
     size[HK_KV_HEADS] = shape->flags & HK_MULTI_QUERY ? 1 : size[HK_HEADS];
-  if (size[HK_HEADS] % size[HK_KV_HEADS] != 0)
+  if (size[HK_HEADS] < 1 || size[HK_KV_HEADS] < 1 || size[HK_HEADS] % size[HK_KV_HEADS] != 0)
     return hk_fail(err, HK_INPUT, "key '%s': expected a divisor of '%s' (%lld), got %lld",
                    key_of(family, HK_KV_HEADS), key_of(family, HK_HEADS), (long long)size[HK_HEADS],
                    (long long)size[HK_KV_HEADS]);

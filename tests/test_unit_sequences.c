@@ -17,7 +17,7 @@ static char *warning_of(const hk_plan *plan) {
   const hk_machine machine = ideal_machine();
   must(hk_forecast_warnings(plan, &machine, &warnings, &err), &err);
   for (size_t i = 0; warnings[i] != NULL; i++)
-    if (strstr(warnings[i], "positions") != NULL) found = strdup(warnings[i]);
+    if (found == NULL && strstr(warnings[i], "positions") != NULL) found = strdup(warnings[i]);
   hk_warnings_free(warnings);
   return found;
 }

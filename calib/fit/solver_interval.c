@@ -77,9 +77,9 @@ static hk_status find_end(const walk *w, double *end) {
   const double most = room(w);
   double distance = FIRST_DISTANCE * sqrt(gsl_matrix_get(w->covariance, w->a, w->a) * w->rise);
   double inside = 0, low = 0;
-  for (int i = 0; i < DISTANCES && inside < most; i++, distance *= 2) {
+  for (int i = 0; i < DISTANCES && inside < most; i++) {
     double rise = 0;
-    distance = fmin(distance, most);
+    distance = fmin(i > 0 ? 2 * distance : distance, most);
     HK_TRY(rise_at(w, distance, &rise));
     rise = fmax(rise, 0);
     if (rise > w->rise) {

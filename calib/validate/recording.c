@@ -32,6 +32,15 @@ static int by_identity_and_time(const void *left, const void *right) {
   return order != 0 ? order : compare_int(a->start, b->start);
 }
 
+/* The number at *text, which then points behind it; -1 if there is none or none that is valid. */
+static int32_t read_number(const char **text) {
+  char *end;
+  if (**text < '0' || **text > '9') return -1;
+  const long number = strtol(*text, &end, 10);
+  *text = end;
+  return number < INT32_MAX ? (int32_t)number : -1;
+}
+
 /* -- Reading ----------------------------------------------------------------------------------- */
 
 static hk_status read_name(const char *name, hk_recorded_op *op, hk_error *err) {
@@ -44,10 +53,13 @@ static hk_status read_name(const char *name, hk_recorded_op *op, hk_error *err) 
     return hk_fail(err, HK_INPUT, "key 'name': '%.60s' is no operation of a task graph", name);
   op->kind = (hk_op_kind)kind;
   op->subgroup = op->piece = op->block = op->micro = -1;
-  int subgroup = -1, piece = -1;
-  const int found = sscanf(name + length, " sg%d.%d", &subgroup, &piece);
-  if (found >= 1) op->subgroup = subgroup;
-  if (found == 2) op->piece = piece;
+  if (strncmp(name + length, " sg", 3) != 0) return HK_OK;
+  const char *rest = name + length + 3;
+  op->subgroup = read_number(&rest);
+  if (op->subgroup >= 0 && *rest == '.') {
+    rest++;
+    op->piece = read_number(&rest);
+  }
   return HK_OK;
 }
 
