@@ -248,8 +248,9 @@ int fsync(int fd) {
   return (int)syscall(SYS_fsync, fd);
 }
 
+/* clang-tidy knows only functions of the C standard. */
 static void remove_and_die(int number) {
-  hk_outfile_remove_unfinished();
+  hk_outfile_remove_unfinished(); /* NOLINT(bugprone-signal-handler): it is async-signal-safe */
   signal(number, SIG_DFL);
   raise(number);
 }
