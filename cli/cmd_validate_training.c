@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket validate training: the recorded iteration of a training run against its prediction. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,22 +21,8 @@ static const char *const block_times[] = {
     [HK_BLOCKS_RECORDED] = "from this recording, with what the update beside them cost",
 };
 
-static hk_comparison_input compared_of(const hk_training_validation *v) {
-  return (hk_comparison_input){.graph = &v->graph,
-                               .a = &v->predicted,
-                               .b = &v->measured,
-                               .comparison = &v->comparison,
-                               .a_name = "predicted",
-                               .b_name = "measured"};
-}
-
 static const char *difference_cause(const hk_op_difference *d) {
   return d->waits ? "wait" : hk_cause_name(d->cause);
-}
-
-static bool passes(const hk_args *args, const hk_training_validation *v) {
-  return !(args->given & HK_OPTION(MAX_ERROR)) ||
-         fabs(v->comparison.makespan.error_pct) <= args->max_error;
 }
 
 static void range_of(const hk_training_validation *v, hk_ns *least, hk_ns *most) {
@@ -82,7 +67,8 @@ static hk_status print_json(const hk_args *args, const hk_training_validation *v
                             const hk_machine *machine, hk_error *err) {
   bool ok = true;
   hk_ns least, most;
-  const hk_comparison_input compared = compared_of(v);
+  const hk_comparison_input compared =
+      hk_prediction_and_measurement(&v->graph, &v->predicted, &v->measured, &v->comparison);
   range_of(v, &least, &most);
   cJSON *root = hk_emit_begin("hocket.training_validation/1", &ok);
   char title[160];
@@ -105,7 +91,7 @@ static hk_status print_json(const hk_args *args, const hk_training_validation *v
   put_uncompared(v->unpredicted, hk_put_object(root, "not_predicted", &ok), &ok);
   if (args->given & HK_OPTION(MAX_ERROR))
     hk_put_number(root, "max_error_pct", args->max_error, &ok);
-  hk_put_bool(root, "passed", passes(args, v), &ok);
+  hk_put_bool(root, "passed", hk_comparison_passes(args, &v->comparison), &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -163,7 +149,8 @@ static void print_uncompared(const char *what, const hk_uncompared *list) {
 static hk_status print_text(const hk_args *args, const hk_training_validation *v,
                             const hk_machine *machine, hk_error *err) {
   char summary[512];
-  const hk_comparison_input compared = compared_of(v);
+  const hk_comparison_input compared =
+      hk_prediction_and_measurement(&v->graph, &v->predicted, &v->measured, &v->comparison);
   print_heading(v, machine);
   HK_TRY(hk_print_comparison_tables(&compared, err));
   putchar('\n');
@@ -172,7 +159,8 @@ static hk_status print_text(const hk_args *args, const hk_training_validation *v
   print_uncompared("recorded, not predicted", v->unpredicted);
   printf("\n%s\n", hk_comparison_summary(&compared, summary, sizeof summary));
   if (args->given & HK_OPTION(MAX_ERROR))
-    printf("error of the predicted iteration: %s\n", passes(args, v) ? "passed" : "failed");
+    printf("error of the predicted iteration: %s\n",
+           hk_comparison_passes(args, &v->comparison) ? "passed" : "failed");
   if (!args->explain) return HK_OK;
   putchar('\n');
   return hk_explain_text(machine, err);
@@ -184,7 +172,7 @@ static hk_status answer(const hk_args *args, const hk_training_validation *v,
                         const hk_machine *machine, hk_error *err) {
   HK_TRY(args->json ? print_json(args, v, machine, err) : print_text(args, v, machine, err));
   HK_TRY(hk_emit_flush(err));
-  if (passes(args, v)) return HK_OK;
+  if (hk_comparison_passes(args, &v->comparison)) return HK_OK;
   return hk_fail(err, HK_NO,
                  "the error of the predicted iteration is %+.1f %%, more than --max-error %g",
                  v->comparison.makespan.error_pct, args->max_error);

@@ -18,6 +18,23 @@ static hk_ns makespan_difference(const hk_comparison_input *c) {
   return c->comparison->makespan.measured - c->comparison->makespan.predicted;
 }
 
+hk_comparison_input hk_prediction_and_measurement(const hk_graph *graph,
+                                                  const hk_timeline *predicted,
+                                                  const hk_timeline *measured,
+                                                  const hk_timeline_comparison *comparison) {
+  return (hk_comparison_input){.graph = graph,
+                               .a = predicted,
+                               .b = measured,
+                               .comparison = comparison,
+                               .a_name = "predicted",
+                               .b_name = "measured"};
+}
+
+bool hk_comparison_passes(const hk_args *args, const hk_timeline_comparison *comparison) {
+  return !(args->given & HK_OPTION(MAX_ERROR)) ||
+         fabs(comparison->makespan.error_pct) <= args->max_error;
+}
+
 /* -- The sentence ------------------------------------------------------------------------------ */
 
 /* "starts 1.2 ms later and takes 40 us less". */

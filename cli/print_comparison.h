@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "cli/args.h"
 #include "traces/compare.h"
 
 typedef struct {
@@ -13,6 +14,14 @@ typedef struct {
   const hk_timeline_comparison *comparison;
   const char *a_name, *b_name; /* names in text and, followed by "_ms", keys of JSON */
 } hk_comparison_input;
+
+/* The input that compares a prediction with its measurement; it keeps all four pointers. */
+hk_comparison_input hk_prediction_and_measurement(const hk_graph *graph,
+                                                  const hk_timeline *predicted,
+                                                  const hk_timeline *measured,
+                                                  const hk_timeline_comparison *comparison);
+/* Whether the makespan's error is at most --max-error; true without that option. */
+bool hk_comparison_passes(const hk_args *args, const hk_timeline_comparison *comparison);
 
 /* Adds "makespan", "phases", "lanes", "operations", "attribution", "parts_at" and "summary". */
 void hk_put_comparison(const hk_comparison_input *compared, cJSON *root, bool *ok);

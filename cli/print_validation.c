@@ -47,20 +47,6 @@ static const char *made_of(const hk_engine_validation *v) {
   return summary.made;
 }
 
-static bool passes(const hk_args *args, const hk_engine_validation *v) {
-  return !(args->given & HK_OPTION(MAX_ERROR)) ||
-         fabs(v->validation->comparison.makespan.error_pct) <= args->max_error;
-}
-
-static hk_comparison_input compared_of(const hk_validation *v) {
-  return (hk_comparison_input){.graph = &v->graph,
-                               .a = &v->predicted,
-                               .b = &v->measured,
-                               .comparison = &v->comparison,
-                               .a_name = "predicted",
-                               .b_name = "measured"};
-}
-
 /* -- JSON -------------------------------------------------------------------------------------- */
 
 static void put_bytes(cJSON *object, const hk_pair *pair, bool *ok) {
@@ -96,7 +82,8 @@ hk_status hk_print_validation_json(const hk_args *args, const hk_engine_validati
                                    hk_error *err) {
   bool ok = true;
   const hk_validation *result = v->validation;
-  const hk_comparison_input compared = compared_of(result);
+  const hk_comparison_input compared = hk_prediction_and_measurement(
+      &result->graph, &result->predicted, &result->measured, &result->comparison);
   cJSON *root = hk_emit_begin("hocket.engine_validation/1", &ok);
   put_settings(args, v, root, &ok);
   put_steps(result, root, &ok);
@@ -110,7 +97,7 @@ hk_status hk_print_validation_json(const hk_args *args, const hk_engine_validati
   hk_put_string(root, "checksum", result->checksum, &ok);
   if (args->given & HK_OPTION(MAX_ERROR))
     hk_put_number(root, "max_error_pct", args->max_error, &ok);
-  hk_put_bool(root, "passed", passes(args, v), &ok);
+  hk_put_bool(root, "passed", hk_comparison_passes(args, &v->validation->comparison), &ok);
   if (args->explain) hk_explain_json(&v->profile->machine, root, &ok);
   return hk_emit_print(root, ok, err);
 }
@@ -154,9 +141,9 @@ static void print_verdict(const hk_args *args, const hk_engine_validation *v,
   char summary[512];
   printf("\n%s\n", hk_comparison_summary(compared, summary, sizeof summary));
   printf("error of the predicted makespan: %+.1f %%%s\n", r->comparison.makespan.error_pct,
-         !(args->given & HK_OPTION(MAX_ERROR)) ? ""
-         : passes(args, v)                     ? ": passed"
-                                               : ": failed");
+         !(args->given & HK_OPTION(MAX_ERROR))                    ? ""
+         : hk_comparison_passes(args, &v->validation->comparison) ? ": passed"
+                                                                  : ": failed");
   printf(
       "checksum %s; stored as timelines %lld (predicted) and %lld (measured): hocket trace diff "
       "%lld %lld\n",
@@ -166,7 +153,9 @@ static void print_verdict(const hk_args *args, const hk_engine_validation *v,
 
 hk_status hk_print_validation_text(const hk_args *args, const hk_engine_validation *v,
                                    hk_error *err) {
-  const hk_comparison_input compared = compared_of(v->validation);
+  const hk_comparison_input compared =
+      hk_prediction_and_measurement(&v->validation->graph, &v->validation->predicted,
+                                    &v->validation->measured, &v->validation->comparison);
   print_heading(v);
   HK_TRY(hk_print_comparison_tables(&compared, err));
   putchar('\n');
@@ -178,7 +167,7 @@ hk_status hk_print_validation_text(const hk_args *args, const hk_engine_validati
 }
 
 hk_status hk_judge_validation(const hk_args *args, const hk_engine_validation *v, hk_error *err) {
-  if (passes(args, v)) return HK_OK;
+  if (hk_comparison_passes(args, &v->validation->comparison)) return HK_OK;
   return hk_fail(err, HK_NO,
                  "the error of the predicted makespan is %+.1f %%, more than --max-error %g",
                  v->validation->comparison.makespan.error_pct, args->max_error);
