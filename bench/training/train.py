@@ -167,7 +167,9 @@ def main(arguments: List[str]) -> int:
     entries = run.entries()
     text = table(entries)
     commit = os.environ.get("HOCKET_COMMIT", "")
-    document = {"schema": "hocket.training-bench/1", "options": vars(given), "commit": commit,
+    # Where the results lie is no setting of the run.
+    settings = {name: value for name, value in vars(given).items() if name != "out"}
+    document = {"schema": "hocket.training-bench/1", "options": settings, "commit": commit,
                 "seconds": round(time.time() - begin, 1), "entries": entries}
     (run.out / "results.json").write_text(json.dumps(document) + "\n")
     head = (f"{given.size}, clip {given.clip}, plan {given.plan}, {given.device}; ms an iteration, "
