@@ -174,53 +174,141 @@ hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
 
 /* -- Checksum ---------------------------------------------------------------------------------- */
 
-/* The checksum is the hash of the hashes of blocks, in flat order, part after part. A team can
- * compute blocks in parallel, and the result does not depend on the plan. */
+/* The checksum is the hash of the hashes of blocks, part after part. A block does not depend on the
+ * plan, and a team can hash several in parallel. A flat engine is cut into blocks from its first
+ * parameter on. With tensors, each tensor is cut by itself, and the hashes are in the order of the
+ * tensors' keys if all tensors have keys that occur once, else in flat order. */
 #define BLOCK ((int64_t)1 << 17)
-/* Number of parameters of a part that are copied from the device at a time. */
+/* Most parameters of a part that are copied from the device at a time. */
 #define SPAN (64 * BLOCK)
 
 typedef struct {
-  transfer span; /* `outside` holds what was copied from the device */
-  XXH128_hash_t *blocks;
-  XXH3_state_t **states; /* [team threads] */
+  int64_t begin, end;
+  size_t place; /* of its hash among those of a part */
+} hash_block;
+
+typedef struct {
+  transfer span;            /* `outside` holds what was copied from the device */
+  const hash_block *blocks; /* of the span */
+  XXH128_hash_t *hashes;    /* of the part */
+  XXH3_state_t **states;    /* [team threads] */
 } hashing;
 
 /* Parameters in host memory are hashed in place. */
-static void hash_block(void *arg, int64_t b, int thread) {
+static void hash_one(void *arg, int64_t b, int thread) {
   const hashing *h = arg;
   const transfer *t = &h->span;
-  const int64_t begin = t->begin + b * BLOCK, end = hk_min(begin + BLOCK, t->end);
+  const hash_block *block = &h->blocks[b];
   XXH3_128bits_reset(h->states[thread]);
-  for (int64_t at = begin; at < end;) {
-    const state_run run = run_at(t->e, t->part, at, end);
+  for (int64_t at = block->begin; at < block->end;) {
+    const state_run run = run_at(t->e, t->part, at, block->end);
     const char *fetched = t->outside + size_of(t->part) * (at - t->begin);
     XXH3_128bits_update(h->states[thread], run.on_device ? fetched : run.data,
                         (size_t)(size_of(t->part) * run.n));
     at += run.n;
   }
-  h->blocks[b] = XXH3_128bits_digest(h->states[thread]);
+  h->hashes[block->place] = XXH3_128bits_digest(h->states[thread]);
 }
 
-/* `blocks` moves on to its end. */
-static hk_status hash_blocks(hashing *h, hk_error *err) {
+/* Number of the first block that does not fit into a span that begins with block `first`. */
+static size_t span_end(const hash_block *blocks, size_t n, size_t first) {
+  size_t end = first + 1;
+  while (end < n && blocks[end].end - blocks[first].begin <= SPAN) end++;
+  return end;
+}
+
+static hk_status hash_parts(hashing *h, const hash_block *blocks, size_t n, hk_error *err) {
   static const hk_state_part parts[] = {HK_STATE_P, HK_STATE_M, HK_STATE_V, HK_STATE_W};
   hk_engine *e = h->span.e;
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     /* The weights of a training engine belong to the caller. */
     if (parts[i] == HK_STATE_W && e->training != NULL) continue;
     h->span.part = parts[i];
-    for (int64_t at = 0; at < e->state.numel; at = h->span.end) {
-      h->span.begin = at;
-      h->span.end = hk_min(at + SPAN, e->state.numel);
+    for (size_t first = 0, end; first < n; first = end) {
+      end = span_end(blocks, n, first);
+      h->blocks = blocks + first;
+      h->span.begin = blocks[first].begin;
+      h->span.end = blocks[end - 1].end;
       HK_TRY(carry_out(&h->span, false, err));
-      const int64_t n = (h->span.end - at + BLOCK - 1) / BLOCK;
-      hk_team_run(e->team, n, hash_block, h);
-      h->blocks += n;
+      hk_team_run(e->team, (int64_t)(end - first), hash_one, h);
     }
+    h->hashes += n;
   }
   return HK_OK;
 }
+
+/* -- Blocks of a checksum ---------------------------------------------------------------------- */
+
+typedef struct {
+  uint64_t key;
+  size_t param;
+} keyed_param;
+
+static int by_key(const void *a, const void *b) {
+  const keyed_param *one = a, *other = b;
+  if (one->key != other->key) return one->key < other->key ? -1 : 1;
+  return one->param < other->param ? -1 : one->param > other->param;
+}
+
+/* Number of blocks of the parameters begin .. end - 1. */
+static size_t count_blocks(int64_t begin, int64_t end) {
+  return (size_t)((end - begin + BLOCK - 1) / BLOCK);
+}
+
+static int64_t tensor_begin(const hk_engine *e, size_t param) {
+  return param > 0 ? e->param_end[param - 1] : 0;
+}
+
+/* Sets the place of each tensor's first block. */
+static hk_status order_tensors(const hk_engine *e, size_t *places, hk_error *err) {
+  const size_t n = e->n_params;
+  keyed_param *list = calloc(n, sizeof *list);
+  if (list == NULL) return hk_fail_memory(err, n * sizeof *list, "tensors' keys");
+  for (size_t p = 0; p < n; p++) list[p] = (keyed_param){e->params[p].key, p};
+  qsort(list, n, sizeof *list, by_key);
+  bool distinct = list[0].key != 0;
+  for (size_t i = 1; i < n; i++) distinct = distinct && list[i].key != list[i - 1].key;
+  size_t place = 0;
+  for (size_t i = 0; i < n; i++) {
+    const size_t p = distinct ? list[i].param : i;
+    places[p] = place;
+    place += count_blocks(tensor_begin(e, p), e->param_end[p]);
+  }
+  free(list);
+  return HK_OK;
+}
+
+static size_t cut(hash_block *out, int64_t begin, int64_t end, size_t place) {
+  const size_t n = count_blocks(begin, end);
+  for (size_t i = 0; i < n; i++) {
+    const int64_t at = begin + (int64_t)i * BLOCK;
+    out[i] = (hash_block){at, hk_min(at + BLOCK, end), place + i};
+  }
+  return n;
+}
+
+/* The blocks of one part, in flat order. The caller frees them. */
+static hk_status list_blocks(const hk_engine *e, hash_block **out, size_t *n, hk_error *err) {
+  const size_t tensors = e->training != NULL ? e->n_params : 0;
+  const size_t most = count_blocks(0, e->state.numel) + tensors;
+  hash_block *blocks = calloc(most, sizeof *blocks);
+  size_t *places = calloc(tensors + 1, sizeof *places);
+  hk_status status = blocks != NULL && places != NULL
+                         ? HK_OK
+                         : hk_fail_memory(err, most * sizeof *blocks, "a checksum's blocks");
+  if (status == HK_OK && tensors > 0) status = order_tensors(e, places, err);
+  *n = 0;
+  if (status == HK_OK && tensors == 0) *n = cut(blocks, 0, e->state.numel, 0);
+  for (size_t p = 0; p < tensors && status == HK_OK; p++) {
+    *n += cut(blocks + *n, tensor_begin(e, p), e->param_end[p], places[p]);
+  }
+  free(places);
+  if (status != HK_OK) free(blocks);
+  *out = status == HK_OK ? blocks : NULL;
+  return status;
+}
+
+/* -- The checksum of all blocks ---------------------------------------------------------------- */
 
 static void free_states(XXH3_state_t **states, int n) {
   for (int i = 0; states != NULL && i < n; i++) XXH3_freeState(states[i]);
@@ -239,32 +327,35 @@ static XXH3_state_t **new_states(int n) {
 }
 
 /* Uses a pinned buffer, because copies from a GPU to pageable memory take several times as long. */
-static hk_status hash_state(hk_engine *e, XXH3_state_t **states, XXH128_hash_t *blocks,
-                            hk_error *err) {
+static hk_status hash_state(hashing *h, const hash_block *blocks, size_t n, hk_error *err) {
+  hk_engine *e = h->span.e;
   hk_arena buffer;
   HK_TRY(hk_arena_open(4 * hk_min(SPAN, e->state.numel), e->team, e->info.pci, &buffer, err));
-  hashing h = {.span = {.e = e, .outside = buffer.base}, .blocks = blocks, .states = states};
+  h->span.outside = buffer.base;
   hk_status status = hk_arena_register(&buffer, e->backend, err);
-  if (status == HK_OK) status = hash_blocks(&h, err);
+  if (status == HK_OK) status = hash_parts(h, blocks, n, err);
   hk_arena_close(&buffer);
   return status;
 }
 
 hk_status hk_engine_checksum(hk_engine *e, char hex[33], hk_error *err) {
+  hash_block *blocks = NULL;
+  size_t n = 0;
+  HK_TRY(list_blocks(e, &blocks, &n, err));
   const size_t parts = e->training != NULL ? 3 : 4;
-  const size_t bytes =
-      parts * (size_t)((e->state.numel + BLOCK - 1) / BLOCK) * sizeof(XXH128_hash_t);
+  const size_t bytes = parts * n * sizeof(XXH128_hash_t);
   const int threads = hk_team_threads(e->team);
-  XXH128_hash_t *blocks = malloc(bytes);
-  XXH3_state_t **states = new_states(threads);
-  hk_status status = blocks != NULL && states != NULL ? hash_state(e, states, blocks, err)
-                                                      : hk_fail_memory(err, bytes, "a checksum");
+  XXH128_hash_t *hashes = malloc(bytes);
+  hashing h = {.span = {.e = e}, .hashes = hashes, .states = new_states(threads)};
+  hk_status status = hashes != NULL && h.states != NULL ? hash_state(&h, blocks, n, err)
+                                                        : hk_fail_memory(err, bytes, "a checksum");
   if (status == HK_OK) {
     XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(blocks, bytes));
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(hashes, bytes));
     for (int i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", canonical.digest[i]);
   }
-  free_states(states, threads);
+  free_states(h.states, threads);
+  free(hashes);
   free(blocks);
   return status;
 }

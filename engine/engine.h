@@ -152,8 +152,9 @@ hk_status hk_engine_step(hk_engine *engine, const hk_step_options *options, hk_s
 /* Number of the step whose state a subgroup holds, also after a failure; -1: the state is lost. */
 int64_t hk_engine_subgroup_step(const hk_engine *engine, size_t subgroup);
 
-/* Checksum of p, m, v and w in flat order (XXH3, 128 bits, in hexadecimal). Equal state gives equal
- * checksums, whatever the plan. */
+/* Checksum of p, m and v, and of w if the engine has no tensors (XXH3, 128 bits, in hexadecimal).
+ * Equal state gives equal checksums, whatever the plan, and whatever the order of tensors if all
+ * have keys that occur once. */
 hk_status hk_engine_checksum(hk_engine *engine, char hex[33], hk_error *err);
 
 /* Checkpoints (checkpoint.c) hold all that a step depends on except the plan: state, step counts

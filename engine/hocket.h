@@ -248,7 +248,7 @@ HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int6
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
 /* Checksum of all state: 32 hexadecimal digits and a NUL. Equal p, m and v give equal checksums,
- * whatever the plan. */
+ * whatever the plan. If all tensors have names, each of them once, their order does not matter. */
 HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *message);
 
 /* -- What happened ----------------------------------------------------------------------------- */

@@ -260,6 +260,10 @@ static void names_find_tensors_in_another_order(void **unused) {
   reverse(&w, &other);
   must(hk_engine_load(other.engine, path, NULL, NULL, &err), &err);
   for (size_t i = 0; i < NAMED; i++) assert_is(other.engine, NAMED - 1 - i, &w.tensors[i]);
+  char mine[33], its[33];
+  must(hk_engine_checksum(w.engine, mine, &err), &err);
+  must(hk_engine_checksum(other.engine, its, &err), &err);
+  assert_string_equal(mine, its);
   hk_engine_destroy(other.engine);
 
   w.params[2].key = 99;

@@ -2,6 +2,7 @@
 /* The checksum: equal for equal state under any subgroups, routes, runtime and thread count, and
  * different after any bit of any part has changed. The model is large enough for blocks that
  * span subgroups, slabs and transfers from the device. */
+#include "engine/default_plan.h"
 #include "engine/trial.h"
 #include "tests/fixture_engine.h"
 
@@ -103,9 +104,83 @@ static void the_plan_does_not_count_and_every_bit_does(void **unused) {
   }
 }
 
+/* -- Engines of tensors ------------------------------------------------------------------------ */
+
+/* Of less than a block, of a whole block, of several; together more than a slab. */
+static const int64_t numels[] = {7, (int64_t)1 << 17, 300001, 1, 900000};
+enum { TENSORS = sizeof numels / sizeof numels[0] };
+static const uint64_t keys[TENSORS] = {30, 10, 40, 11, 50};
+
+/* Tensors in the order i, i + by, i + 2 by, ... modulo their number, with values that depend on the
+ * tensor alone. Every other subgroup lies on the device. */
+static hk_engine *engine_of_tensors(size_t first, size_t by, bool named) {
+  hk_error err = {0};
+  hk_param params[TENSORS] = {0};
+  for (size_t i = 0; i < TENSORS; i++) {
+    const size_t t = (first + i * by) % TENSORS;
+    params[i] = (hk_param){.numel = numels[t],
+                           .block = (int32_t)i,
+                           .weight_type = HK_GRAD_BF16,
+                           .grad_type = HK_GRAD_BF16,
+                           .key = named ? keys[t] : 0};
+  }
+  const hk_adamw group = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+  const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  hk_plan plan = {0};
+  hk_engine *engine = NULL;
+  must(hk_default_plan(params, TENSORS, 2, &plan, &err), &err);
+  plan.piece_numel = 100003;
+  for (size_t s = first % 2; s < plan.n_subgroups; s += 2) {
+    plan.subgroups[s].route = HK_ROUTE_RESIDENT;
+  }
+  must(hk_engine_create_for(&plan, params, TENSORS, &group, 1, &options, &engine, &err), &err);
+  hk_plan_free(&plan);
+  float *values = must_have(900000, 4);
+  for (size_t i = 0; i < TENSORS; i++) {
+    int64_t begin = 0;
+    random_stream r = {7 + (first + i * by) % TENSORS};
+    hk_engine_param(engine, i, &begin);
+    for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+      for (int64_t k = 0; k < params[i].numel; k++) values[k] = (float)uniform(&r);
+      must(hk_engine_write(engine, (hk_state_part)part, begin, params[i].numel, values, &err),
+           &err);
+    }
+  }
+  free(values);
+  return engine;
+}
+
+static void the_order_of_named_tensors_does_not_count(void **unused) {
+  (void)unused;
+  char first[33], hex[33];
+  hk_engine *engine = engine_of_tensors(0, 1, true);
+  take_checksum(engine, first);
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    const int64_t places[] = {0, 6, 7, hk_engine_numel(engine) - 1};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+      turn_bit(engine, (hk_state_part)part, places[i]);
+      take_checksum(engine, hex);
+      assert_string_not_equal(hex, first);
+      turn_bit(engine, (hk_state_part)part, places[i]);
+    }
+  }
+  hk_engine_destroy(engine);
+  for (size_t by = 1; by < TENSORS; by++) {
+    engine = engine_of_tensors(by, by, true);
+    take_checksum(engine, hex);
+    assert_string_equal(hex, first);
+    hk_engine_destroy(engine);
+    engine = engine_of_tensors(by, by, false);
+    take_checksum(engine, hex);
+    assert_string_not_equal(hex, first);
+    hk_engine_destroy(engine);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_plan_does_not_count_and_every_bit_does),
+      cmocka_unit_test(the_order_of_named_tensors_does_not_count),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,7 +121,7 @@ def update_alone(row: rows.Hocket, job: rows.Job, micro_batch: int, count: int,
 
 def state_hash(optimizer: Any) -> str:
     """Hash of steps, masters, momentum and variance, in the order of the param groups. (The
-    engine's checksum depends on the order of its tensors, which attach takes from forward.)"""
+    engine's checksum leaves out steps.)"""
     digest = hashlib.sha256()
     for group in optimizer.param_groups:
         for param in group["params"]:

@@ -480,7 +480,8 @@ class AdamW(Optimizer):
         return self.binding().engine.timeline()
 
     def checksum(self) -> str:
-        """32 hexadecimal digits, equal for equal state."""
+        """32 hexadecimal digits, equal for equal master weights, momentum and variance of the same
+        parameters and param groups, attached or not."""
         self.bind()
         self.follow_weights()
         return self.binding().engine.checksum()

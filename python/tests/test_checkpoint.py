@@ -213,7 +213,7 @@ def test_files_of_attached_runs_resume_in_a_drop_in_and_vice_versa(
         CASE, attached, steps=6, overlap=overlap if attached else "none"
     )
     opt.save(tmp_path / "state")
-    names, saved = opt.binding().names, schedule.state_dict()
+    names, saved, checksum = opt.binding().names, schedule.state_dict(), opt.checksum()
     shapes = [p.shape for p in opt.binding().params]
     sidecar = json.loads((tmp_path / "state.json").read_text())
     assert sidecar["tensors"] == names
@@ -225,6 +225,7 @@ def test_files_of_attached_runs_resume_in_a_drop_in_and_vice_versa(
     opt.load(tmp_path / "state")
     schedule.load_state_dict(saved)
     assert shapes != [p.shape for p in opt.binding().params]
+    assert opt.checksum() == checksum
     finish(CASE, model, opt, schedule, 6)
 
 
