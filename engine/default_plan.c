@@ -5,10 +5,10 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/bytes.h"
 #include "core/graph.h"
+#include "engine/cpu_quota.h"
 
 /* Most parameters of a subgroup; larger blocks are cut. */
 #define SUBGROUP_NUMEL ((int64_t)1 << 30)
@@ -28,50 +28,6 @@
 #define FRAMEWORK_THREADS 1
 
 /* -- Threads ----------------------------------------------------------------------------------- */
-
-/* cpu.max holds "QUOTA PERIOD" or "max PERIOD", in microseconds. */
-static int read_quota(const char *root, const char *folder) {
-  char path[4096], line[96] = "", *rest = line;
-  snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/cpu.max", root, folder);
-  FILE *file = fopen(path, "r");
-  if (file == NULL) return 0;
-  const bool read = fgets(line, sizeof line, file) != NULL;
-  fclose(file);
-  const long long wanted = read ? strtoll(line, &rest, 10) : 0; /* "max": 0 */
-  const long long period = wanted > 0 ? strtoll(rest, NULL, 10) : 0;
-  if (wanted <= 0 || period <= 0) return 0;
-  const long long cpus = (wanted + period - 1) / period;
-  return cpus < 1 << 16 ? (int)cpus : 0;
-}
-
-/* Path of this process's control group (version 2); "": the root. */
-static void find_group(const char *root, char *folder, size_t size) {
-  char path[4096], line[4096];
-  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-  folder[0] = '\0';
-  FILE *file = fopen(path, "r");
-  if (file == NULL) return;
-  while (fgets(line, sizeof line, file) != NULL) {
-    if (strncmp(line, "0::/", 4) != 0) continue;
-    line[strcspn(line, "\n")] = '\0';
-    const char *name = strcmp(line + 3, "/") == 0 ? "" : line + 3;
-    if (strlen(name) < size) memcpy(folder, name, strlen(name) + 1);
-  }
-  fclose(file);
-}
-
-int hk_cpu_quota(const char *root) {
-  char folder[2048];
-  int least = 0;
-  find_group(root, folder, sizeof folder);
-  for (;;) {
-    const int quota = read_quota(root, folder);
-    if (quota > 0 && (least == 0 || quota < least)) least = quota;
-    char *last = strrchr(folder, '/');
-    if (last == NULL) return least;
-    *last = '\0';
-  }
-}
 
 int hk_default_threads(hk_overlap overlap) {
   cpu_set_t allowed;

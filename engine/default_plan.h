@@ -25,8 +25,5 @@ hk_status hk_choose_routes(hk_plan *plan, const hk_param *params, size_t n_param
  * group's quota), less those that the framework needs, at least 1. The framework has one CPU, and
  * with overlap `both`, where most of the update runs beside its threads, hk_framework_cores. */
 int hk_default_threads(hk_overlap overlap);
-/* The smallest CPU quota of this process's control group and its ancestors, in CPUs, rounded up; 0:
- * there is none. `root` is put before /proc and /sys: "", except in tests. */
-int hk_cpu_quota(const char *root);
 
 #endif

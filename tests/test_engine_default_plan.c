@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/cpu_quota.h"
 #include "tests/fixture_engine.h"
 
 /* -- Threads ----------------------------------------------------------------------------------- */
@@ -60,6 +61,58 @@ static void quotas(void **unused) {
       fail_msg("case %zu: %d CPUs, expected %d", i, hk_cpu_quota(root), cases[i].cpus);
     }
   }
+  snprintf(command, sizeof command, "rm -r %s", root);
+  assert_int_equal(system(command), 0);
+}
+
+/* Version 1: two files a group, below the controllers' names. */
+static void quotas_of_version_1(void **unused) {
+  (void)unused;
+  static const struct {
+    const char *cgroup, *mount;
+    const char *above_quota, *above_period, *own_quota, *own_period;
+    int cpus;
+  } cases[] = {
+      {"4:cpu,cpuacct:/a/b\n", "cpu", "-1\n", "100000\n", "400000\n", "100000\n", 4},
+      {"4:cpuacct,cpu:/a/b\n", "cpuacct,cpu", "-1\n", "100000\n", "250000\n", "100000\n", 3},
+      {"4:cpu:/a/b\n", "cpu", "200000\n", "100000\n", "400000\n", "100000\n", 2},
+      {"4:cpu:/a/b\n", "cpu", "800000\n", "100000\n", "-1\n", "100000\n", 8},
+      {"4:cpu:/a/b\n", "cpu", "-1\n", "100000\n", "-1\n", "100000\n", 0},
+      {"4:cpu:/a/b\n", "cpu", NULL, NULL, "10000\n", "50000\n", 1},
+      {"4:cpu:/a/b\n", "cpu", NULL, NULL, "400000\n", NULL, 0}, /* nonsense is no quota */
+      {"4:cpu:/a/b\n", "cpu", NULL, NULL, "400000\n", "0\n", 0},
+      {"4:cpu:/docker/0123\n", "cpu", NULL, NULL, "400000\n", "100000\n", 0}, /* another's */
+      {"4:cpuset:/a/b\n3:cpuacct:/a/b\n", "cpu", NULL, NULL, "400000\n", "100000\n", 0},
+      {"5:memory:/a\n4:cpu:/a\n0::/\n", "cpu", "600000\n", "100000\n", "1\n", "1\n", 6},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char root[] = "/tmp/hocket-quota-XXXXXX", command[64], name[128];
+    assert_non_null(mkdtemp(root));
+    put_file(root, "/proc/self/cgroup", cases[i].cgroup);
+    const char *texts[] = {cases[i].above_quota, cases[i].above_period, cases[i].own_quota,
+                           cases[i].own_period};
+    for (int k = 0; k < 4; k++) {
+      snprintf(name, sizeof name, "/sys/fs/cgroup/%s/a%s/cpu.cfs_%s_us", cases[i].mount,
+               k < 2 ? "" : "/b", k % 2 == 0 ? "quota" : "period");
+      put_file(root, name, texts[k]);
+    }
+    if (hk_cpu_quota(root) != cases[i].cpus) {
+      fail_msg("case %zu: %d CPUs, expected %d", i, hk_cpu_quota(root), cases[i].cpus);
+    }
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+  }
+}
+
+/* In a container the path is the host's, and the container's own group is the mount. */
+static void quota_of_a_container_of_version_1(void **unused) {
+  (void)unused;
+  char root[] = "/tmp/hocket-quota-XXXXXX", command[64];
+  assert_non_null(mkdtemp(root));
+  put_file(root, "/proc/self/cgroup", "4:cpu,cpuacct:/docker/0123\n");
+  put_file(root, "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "350000\n");
+  put_file(root, "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  assert_int_equal(hk_cpu_quota(root), 4);
   snprintf(command, sizeof command, "rm -r %s", root);
   assert_int_equal(system(command), 0);
 }
@@ -274,6 +327,8 @@ static void gpu_memory_is_kept_to(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(quotas),
+      cmocka_unit_test(quotas_of_version_1),
+      cmocka_unit_test(quota_of_a_container_of_version_1),
       cmocka_unit_test(threads_by_affinity),
       cmocka_unit_test(subgroups_end_with_their_block),
       cmocka_unit_test(small_blocks_are_merged),
