@@ -18,6 +18,7 @@ typedef struct {
   hk_model model;
   hk_job job;
   hk_optimizer optimizer;
+  hk_accumulate accumulate; /* of ways with offload */
   hk_footprint ways[HK_WAY_COUNT];
   hk_smallest_gpu gpus[HK_WAY_COUNT];
 } estimate;
@@ -54,15 +55,21 @@ static void print_answer(const estimate *e) {
 }
 
 static void print_heading(const estimate *e) {
-  char count[32];
+  char count[32], other[32], frozen[64] = "", sums[48] = "";
   const hk_job *job = &e->job;
+  if (e->model.frozen_parameters > 0)
+    snprintf(frozen, sizeof frozen, " trained, %s frozen",
+             hk_format_count(e->model.frozen_parameters, other, sizeof other));
+  if (job->grad_accum > 1)
+    snprintf(sums, sizeof sums, " (with offload summed in %s memory)",
+             e->accumulate == HK_ACCUMULATE_GPU ? "GPU" : "host");
   hk_print_text(
       0, 0,
-      "%s: %s parameters, %s; micro-batch %d, seq %d, activations %s, grad-accum %d, tp %d, "
+      "%s: %s parameters%s, %s; micro-batch %d, seq %d, activations %s, grad-accum %d%s, tp %d, "
       "%d data-parallel rank%s",
-      e->model.name, hk_format_count(e->model.parameters, count, sizeof count),
+      e->model.name, hk_format_count(e->model.parameters, count, sizeof count), frozen,
       hk_optimizer_names[e->optimizer], job->micro_batch, job->seq,
-      job->checkpoint_activations ? "checkpointed" : "kept", job->grad_accum, job->tp,
+      job->checkpoint_activations ? "checkpointed" : "kept", job->grad_accum, sums, job->tp,
       hk_job_dp(job), hk_job_dp(job) == 1 ? "" : "s");
   const hk_activations a = hk_activations_of(&e->model, job);
   hk_print_text(0, 0,
@@ -144,6 +151,8 @@ static hk_status print_json(const estimate *e, hk_error *err) {
   cJSON *root = hk_emit_begin("hocket.estimate/1", &ok);
   hk_put_string(root, "model", e->model.name, &ok);
   hk_put_number(root, "parameters", (double)e->model.parameters, &ok);
+  if (e->model.frozen_parameters > 0)
+    hk_put_number(root, "frozen_parameters", (double)e->model.frozen_parameters, &ok);
   hk_put_string(root, "optimizer", hk_optimizer_names[e->optimizer], &ok);
   cJSON *job = hk_put_object(root, "job", &ok);
   hk_put_number(job, "tp", e->job.tp, &ok);
@@ -152,6 +161,8 @@ static hk_status print_json(const estimate *e, hk_error *err) {
   hk_put_number(job, "grad_accum", e->job.grad_accum, &ok);
   hk_put_number(job, "seq", e->job.seq, &ok);
   hk_put_bool(job, "checkpoint_activations", e->job.checkpoint_activations, &ok);
+  if (e->job.grad_accum > 1)
+    hk_put_string(job, "accumulate", hk_accumulate_names[e->accumulate], &ok);
   const hk_activations a = hk_activations_of(&e->model, &e->job);
   cJSON *activations = hk_put_object(root, "activations", &ok);
   hk_put_number(activations, "saved_bytes", (double)a.saved, &ok);
@@ -166,9 +177,13 @@ static hk_status print_json(const estimate *e, hk_error *err) {
 
 static hk_status make(const hk_args *args, estimate *e, hk_error *err) {
   HK_TRY(hk_setup_model(args, &e->model, err));
+  HK_TRY(hk_setup_freeze(args, &e->model, err));
   e->job = hk_setup_job(args, &e->model, DEFAULT_GPUS);
   e->optimizer = (hk_optimizer)args->state;
-  HK_TRY(hk_footprint_make(&e->model, &e->job, e->optimizer, e->ways, err));
+  /* In host memory unless told: it needs the least of the GPU, and `plan` tries it, too. */
+  e->accumulate =
+      args->given & HK_OPTION(ACCUMULATE) ? (hk_accumulate)args->accumulate : HK_ACCUMULATE_HOST;
+  HK_TRY(hk_footprint_make(&e->model, &e->job, e->optimizer, e->accumulate, e->ways, err));
   hk_parts parts;
   HK_TRY(hk_parts_load(&parts, err));
   hk_status status = HK_OK;
@@ -198,7 +213,7 @@ const hk_command hk_command_estimate = {
         "'offload' the CPU updates the parameters, with 'stream' the GPU does, after a\n"
         "round trip of the state.",
     .example = "hocket estimate --model llama-2-7b --micro-batch 4 --seq 4k",
-    .options =
-        HK_OPTIONS_MODEL | HK_OPTIONS_JOB | HK_OPTION(STATE) | HK_OPTION(JSON) | HK_OPTION(WIDE),
+    .options = HK_OPTIONS_MODEL | HK_OPTIONS_FROZEN | HK_OPTIONS_JOB | HK_OPTION(STATE) |
+               HK_OPTION(ACCUMULATE) | HK_OPTION(JSON) | HK_OPTION(WIDE),
     .run = run,
 };

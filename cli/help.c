@@ -86,7 +86,7 @@ void hk_help_group(const char *group) {
 }
 
 static void print_option(const hk_option *option, const char *help) {
-  char left[64], letter[8] = "";
+  char left[128], letter[8] = "";
   if (option->letter) snprintf(letter, sizeof letter, "-%c, ", option->letter);
   snprintf(left, sizeof left, "%s--%s%s%s", letter, option->name, option->value ? " " : "",
            option->value ? option->value : "");

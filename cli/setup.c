@@ -89,8 +89,7 @@ hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err) {
       "--layers L --hidden H");
 }
 
-/* --trainable, --lora. */
-static hk_status freeze(const hk_args *args, hk_model *model, hk_error *err) {
+hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
   const bool share = args->given & HK_OPTION(TRAINABLE), lora = args->given & HK_OPTION(LORA);
   const hk_frozen_spec spec = {
       .share = share ? args->trainable : 0,
@@ -112,7 +111,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
                       .gpu_state = args->gpu_memory};
   if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
   HK_TRY(hk_setup_model(args, &setup->model, err));
-  HK_TRY(freeze(args, &setup->model, err));
+  HK_TRY(hk_setup_freeze(args, &setup->model, err));
   HK_TRY(load_machine(args, NULL, &setup->machine, err));
   HK_TRY(reserve_host(args, &setup->machine, err));
   setup->job = hk_setup_job(args, &setup->model, (int)setup->machine.gpus.value);

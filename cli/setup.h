@@ -46,6 +46,9 @@ void hk_setup_free(hk_setup *setup);
 /* The model that --model names, or one of --params. HK_INPUT if neither or both are given. */
 hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err);
 
+/* Freezes what --trainable, --lora and --frozen-bytes say. Without them it does nothing. */
+hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err);
+
 /* Applies every --set to a machine that has been loaded (core/machine_set.h). */
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err);
 

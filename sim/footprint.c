@@ -61,11 +61,32 @@ static const hk_op *next_gather(const hk_graph *graph, size_t i) {
   return NULL;
 }
 
+/* Blocks whose gradients, with the sums that they are added to, wait in GPU memory for their copy
+ * while another block computes. */
+typedef enum {
+  WAITING_NONE,
+  WAITING_ONE, /* sums in host memory: a block's backward waits for the copy of the second block
+                  behind it (HK_SUMS_IN_FLIGHT in core/expand.h) */
+  WAITING_ALL  /* until the barrier at the end of backward */
+} hk_waiting;
+
+/* A copy that frees `bytes` is queued behind copies that free `*queued`. Returns the bytes of those
+ * that have ended by then. */
+static hk_bytes queue_copy(hk_waiting waiting, hk_bytes bytes, hk_bytes *queued) {
+  if (waiting == WAITING_NONE) return bytes;
+  const hk_bytes ended = waiting == WAITING_ONE ? *queued : 0;
+  *queued += bytes - ended;
+  return ended;
+}
+
+static bool is_gradient_copy(const hk_op *op) {
+  return op->kind == HK_OP_GRAD_D2H || op->kind == HK_OP_GRAD_SUM_D2H;
+}
+
 /* The peak of the first rank if its operations run one after another, the gather of the next
- * block's weights before a block's computation. `waits`: gradients stay on the GPU until the end
- * of backward. */
-static hk_bytes peak_of(const hk_graph *graph, bool waits) {
-  hk_bytes now = graph->gpu_base, peak = now, waiting = 0;
+ * block's weights before a block's computation. */
+static hk_bytes peak_of(const hk_graph *graph, hk_waiting waiting) {
+  hk_bytes now = graph->gpu_base, peak = now, queued = 0;
   const hk_op *early = NULL; /* a gather that was made before its turn */
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_op *op = &graph->ops[i];
@@ -74,26 +95,36 @@ static hk_bytes peak_of(const hk_graph *graph, bool waits) {
       early = next_gather(graph, i);
       if (early) now += early->gpu_alloc;
     }
-    if (op->kind == HK_OP_BARRIER) now -= waiting;
+    if (op->kind == HK_OP_BARRIER) now -= queued;
     if (op != early) now += op->gpu_alloc;
     peak = hk_max(peak, now);
-    if (waits && op->kind == HK_OP_GRAD_D2H)
-      waiting += op->gpu_free;
-    else
-      now -= op->gpu_free;
+    now -= is_gradient_copy(op) ? queue_copy(waiting, op->gpu_free, &queued) : op->gpu_free;
   }
   return peak;
 }
 
-static hk_status plan_of(const hk_model *model, const hk_job *job, hk_optimizer optimizer,
-                         const hk_policy *policy, hk_plan *plan, hk_error *err) {
+static hk_waiting most_waiting(const hk_plan *plan) {
+  return hk_plan_accumulates(plan) == HK_ACCUMULATE_GPU ? WAITING_ALL : WAITING_ONE;
+}
+
+/* What all ways have in common. */
+typedef struct {
+  const hk_model *model;
+  const hk_job *job;
+  hk_optimizer optimizer;
+  hk_accumulate accumulate;
+} hk_training;
+
+static hk_status plan_of(const hk_training *t, const hk_job *job, const hk_policy *policy,
+                         hk_plan *plan, hk_error *err) {
   hk_model copy = {0};
-  HK_TRY(hk_model_copy(model, &copy, err));
+  HK_TRY(hk_model_copy(t->model, &copy, err));
   hk_status status =
       hk_plan_create(&copy, job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, SUBGROUP, plan, err);
   hk_model_free(&copy);
   HK_TRY(status);
-  plan->optimizer = optimizer;
+  plan->optimizer = t->optimizer;
+  if (policy == &hk_policy_zero_offload) plan->accumulate = t->accumulate;
   status = hk_policy_apply(policy, &HK_POLICY_OPTIONS_NONE, NULL, plan, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
@@ -101,28 +132,30 @@ static hk_status plan_of(const hk_model *model, const hk_job *job, hk_optimizer 
 
 /* One GPU for each tensor-parallel rank is a node: as many nodes as data-parallel ranks. The graph
  * of such a job is small, and the memory of a rank does not depend on how nodes are formed. */
-static hk_status one_plan(const hk_model *model, const hk_job *job, int ranks,
-                          hk_optimizer optimizer, const hk_policy *policy, hk_footprint *out,
-                          hk_error *err) {
-  hk_job spread = *job;
+static hk_status one_plan(const hk_training *t, int ranks, const hk_policy *policy,
+                          hk_footprint *out, hk_error *err) {
+  const hk_model *model = t->model;
+  const int tp = t->job->tp;
+  hk_job spread = *t->job;
   hk_plan plan = {0};
   hk_graph graph = {0};
-  spread.gpus = job->tp;
+  spread.gpus = tp;
   spread.nodes = ranks;
-  HK_TRY(plan_of(model, &spread, optimizer, policy, &plan, err));
+  HK_TRY(plan_of(t, &spread, policy, &plan, err));
   hk_status status = hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, err);
   if (status == HK_OK) {
-    const int64_t n = hk_model_rank_parameters(model, job->tp, ranks);
+    const int64_t n = hk_model_rank_parameters(model, tp, ranks);
     *out = (hk_footprint){
         .ranks = ranks,
-        .gpu = peak_of(&graph, true),
-        .gpu_least = peak_of(&graph, false),
-        .weights = hk_model_weight_bytes(model, job->tp, ranks, 0, n),
+        .gpu = peak_of(&graph, most_waiting(&plan)),
+        .gpu_least = peak_of(&graph, WAITING_NONE),
+        .weights = hk_model_weight_bytes(model, tp, ranks, 0, n) +
+                   hk_model_all_frozen_bytes(model, tp, ranks),
         .host = graph.host_base * ranks,
     };
     if (policy == &hk_policy_gpu_only) {
       out->optimizer = graph.gpu_base - out->weights;
-      out->gradients = hk_model_grad_bytes(model, job->tp, ranks, 0, n);
+      out->gradients = hk_model_grad_bytes(model, tp, ranks, 0, n);
     }
     out->rest = out->gpu - out->weights - out->gradients - out->optimizer;
   }
@@ -160,7 +193,9 @@ static void divide(const hk_model *model, const hk_job *job, const hk_footprint 
 }
 
 hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimizer optimizer,
-                            hk_footprint ways[HK_WAY_COUNT], hk_error *err) {
+                            hk_accumulate accumulate, hk_footprint ways[HK_WAY_COUNT],
+                            hk_error *err) {
+  const hk_training training = {model, job, optimizer, accumulate};
   static const struct {
     hk_way alone, divided;
     const hk_policy *policy;
@@ -172,8 +207,8 @@ hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimiz
   for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
     const hk_policy *policy = plans[i].policy;
     if (policy == &hk_policy_zero_offload && hk_optimizer_info_of(optimizer)->orthogonal) continue;
-    HK_TRY(one_plan(model, job, 1, optimizer, policy, &ways[plans[i].alone], err));
-    HK_TRY(one_plan(model, job, hk_job_dp(job), optimizer, policy, &ways[plans[i].divided], err));
+    HK_TRY(one_plan(&training, 1, policy, &ways[plans[i].alone], err));
+    HK_TRY(one_plan(&training, hk_job_dp(job), policy, &ways[plans[i].divided], err));
   }
   divide(model, job, &ways[HK_WAY_GPU], &ways[HK_WAY_ZERO3], ways);
   return HK_OK;

@@ -36,9 +36,9 @@ const char *hk_way_name(hk_way way);    /* "zero-3", ... */
 const char *hk_way_meaning(hk_way way); /* one line */
 bool hk_way_is_divided(hk_way way);     /* over N ranks */
 
-/* Bytes. On a GPU: weights, gradients and optimizer that stay there, and the rest of the peak:
- * activations, temporary memory, gathered weights, gradients on their way, staging buffers. Their
- * sum is `gpu`. */
+/* Bytes. On a GPU: weights (frozen ones, too), gradients and optimizer that stay there, and the
+ * rest of the peak: activations, temporary memory, gathered weights, gradients on their way,
+ * staging buffers. Their sum is `gpu`. */
 typedef struct {
   int ranks;          /* data-parallel: 1, or N */
   hk_bytes gpu;       /* peak of each GPU, at most */
@@ -54,10 +54,13 @@ typedef struct {
 } hk_activations;
 hk_activations hk_activations_of(const hk_model *model, const hk_job *job);
 
-/* All ways, with the state of an optimizer. A way that the optimizer does not allow (muon on the
- * CPU) has ranks 0. The number of data-parallel ranks N is hk_job_dp(job); with N = 1 the divided
- * ways are those of one rank. HK_INPUT: the job is not possible (hk_job_check). */
+/* All ways, with the state of an optimizer. `accumulate`: where the gradients of several
+ * micro-steps are summed if the state is on the host (core/plan.h). A way that the optimizer does
+ * not allow (muon on the CPU) has ranks 0. The number of data-parallel ranks N is hk_job_dp(job);
+ * with N = 1 the divided ways are those of one rank. HK_INPUT: the job is not possible
+ * (hk_job_check). */
 hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimizer optimizer,
-                            hk_footprint ways[HK_WAY_COUNT], hk_error *err);
+                            hk_accumulate accumulate, hk_footprint ways[HK_WAY_COUNT],
+                            hk_error *err);
 
 #endif

@@ -32,6 +32,22 @@ prints "^needs 10[0-9]\.[0-9] GiB on one GPU"
 ok estimate --model deepseek-v3
 prints "smallest GPU: none|GPU: none"
 
+# Sums of eight micro-steps are in host memory unless told: 16 GB of gradients stay off the GPU.
+ok estimate --model llama-3-8b --grad-accum 8
+prints "grad-accum 8 \(with offload summed in host memory\)"
+prints "with offload: 24 GB "
+ok estimate --model llama-3-8b --grad-accum 8 --accumulate gpu
+prints "with offload: 40 GB "
+
+# 207,093,760 trained parameters x 2 bytes and 70,553,706,496 frozen ones x 0.52 are 34.6 GiB.
+ok estimate --model llama-3-70b --lora 16 --frozen-bytes 0.52 --gpus 2
+prints "207,093,760 parameters trained, 70,553,706,496 frozen, adamw32"
+prints "^one GPU +[0-9.]+ +0\.0 +34\.6 +0\.4 +2\.3 "
+ok estimate --model llama-3-70b --lora 16 --json
+grep -q '"frozen_parameters":[[:space:]]*70553706496' out || fail "--lora --json: no frozen ones"
+ok estimate --model llama-2-7b --trainable 0.5
+expect 2 "--frozen-bytes needs --lora RANK or --trainable X" estimate --model gpt2 --frozen-bytes 1
+expect 2 "one of them says what is trained" estimate --model gpt2 --lora 8 --trainable 0.1
 expect 2 "--model NAME\|FILE is needed" estimate
 expect 2 "tp 3 does not divide" estimate --model gpt2 --tp 3
 expect 2 "'--machine' is not an option of this command" estimate --model gpt2 --machine h200-16c

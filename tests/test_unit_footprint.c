@@ -26,7 +26,7 @@ static hk_job job_of(int gpus) {
 
 static void make(const hk_model *model, const hk_job *job, hk_footprint *ways) {
   hk_error err = {0};
-  must(hk_footprint_make(model, job, HK_OPTIMIZER_ADAMW32, ways, &err), &err);
+  must(hk_footprint_make(model, job, HK_OPTIMIZER_ADAMW32, HK_ACCUMULATE_GPU, ways, &err), &err);
   for (int way = 0; way < HK_WAY_COUNT; way++) {
     const hk_footprint *f = &ways[way];
     assert_true(f->rest > 0);
@@ -125,18 +125,24 @@ static void more_tokens_never_need_less(void **state) {
   hk_model_free(&model);
 }
 
-static hk_memory_report simulated(const hk_model *model, const hk_machine *machine,
-                                  const hk_job *job, const hk_policy *policy) {
+static hk_memory_report simulated_with(const hk_model *model, const hk_machine *machine,
+                                       const hk_job *job, const hk_policy *policy,
+                                       const hk_accumulate *accumulate) {
   hk_error err = {0};
   hk_plan plan;
   hk_forecast forecast;
-  const hk_plan_settings settings = {0};
+  const hk_plan_settings settings = {.accumulate = accumulate};
   const hk_candidate candidate = {policy, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
   must(hk_candidate_plan(&candidate, model, machine, job, &settings, &plan, &err), &err);
   must(hk_forecast_make(&plan, machine, NULL, &forecast, &err), &err);
   const hk_memory_report memory = forecast.result.memory;
   hk_forecast_free(&forecast);
   return memory;
+}
+
+static hk_memory_report simulated(const hk_model *model, const hk_machine *machine,
+                                  const hk_job *job, const hk_policy *policy) {
+  return simulated_with(model, machine, job, policy, NULL);
 }
 
 static int64_t largest_block(const hk_model *model) {
@@ -181,6 +187,56 @@ static void the_simulator_agrees(void **state) {
   hk_machine_free(&machine);
 }
 
+/* Four micro-steps on one GPU: with sums in host memory one block's gradients and sums wait while
+ * another block computes, so the GPU needs less than with sums on the GPU. The simulator agrees. */
+static void sums_in_host_memory(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine;
+  hk_model model = load("llama-2-7b");
+  hk_job job = job_of(1);
+  hk_footprint gpu[HK_WAY_COUNT], host[HK_WAY_COUNT];
+  job.grad_accum = 4;
+  must(hk_machine_load("dgx-h100-8x80gb", &machine, &err), &err);
+  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_ADAMW32, HK_ACCUMULATE_GPU, gpu, &err), &err);
+  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_ADAMW32, HK_ACCUMULATE_HOST, host, &err), &err);
+  const hk_footprint *f = &host[HK_WAY_OFFLOAD];
+  const hk_accumulate sums = HK_ACCUMULATE_HOST;
+  const hk_memory_report m = simulated_with(&model, &machine, &job, &hk_policy_zero_offload, &sums);
+  const hk_bytes all = 2 * model.parameters, block = 2 * 2 * largest_block(&model);
+  assert_true(f->gpu < gpu[HK_WAY_OFFLOAD].gpu - all / 2);
+  assert_true(f->gpu > f->gpu_least && f->gpu <= f->gpu_least + block);
+  assert_true(m.peak >= f->gpu_least && m.peak <= f->gpu);
+  assert_int_equal(m.host_peak, f->host);
+  /* Only route cpu sums in host memory. */
+  assert_int_equal(host[HK_WAY_GPU].gpu, gpu[HK_WAY_GPU].gpu);
+  assert_int_equal(host[HK_WAY_STREAM].gpu, gpu[HK_WAY_STREAM].gpu);
+  hk_machine_free(&machine);
+  hk_model_free(&model);
+}
+
+/* LoRA of rank 16: 39,976,960 parameters with 12 bytes of state each; the 6,738,415,616 frozen ones
+ * have only their weight, of half a byte. Frozen weights are divided with ZeRO-3 alone. */
+static void frozen_weights(void **state) {
+  (void)state;
+  const int64_t trained = 39976960, frozen = 6738415616;
+  hk_error err = {0};
+  hk_model model = load("llama-2-7b");
+  const hk_frozen_spec spec = {.rank = 16, .bytes = 0.5};
+  hk_job job = job_of(4);
+  hk_footprint ways[HK_WAY_COUNT];
+  must(hk_model_freeze(&model, &spec, &err), &err);
+  make(&model, &job, ways);
+  assert_int_equal(ways[HK_WAY_GPU].weights, 2 * trained + frozen / 2);
+  assert_int_equal(ways[HK_WAY_GPU].gradients, 2 * trained);
+  assert_int_equal(ways[HK_WAY_GPU].optimizer, 12 * trained);
+  assert_int_equal(ways[HK_WAY_ZERO1].weights, ways[HK_WAY_GPU].weights);
+  assert_in_range(ways[HK_WAY_ZERO3].weights, (2 * trained + frozen / 2) / 4,
+                  (2 * trained + frozen / 2) / 4 + 4096);
+  assert_int_equal(ways[HK_WAY_OFFLOAD].host, 16 * trained);
+  hk_model_free(&model);
+}
+
 /* Lion: 8 bytes of state. Muon's matrices are updated on GPUs alone. */
 static void other_optimizers(void **state) {
   (void)state;
@@ -188,10 +244,10 @@ static void other_optimizers(void **state) {
   hk_model model = load("gpt2");
   const hk_job job = job_of(1);
   hk_footprint ways[HK_WAY_COUNT];
-  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_LION, ways, &err), &err);
+  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_LION, HK_ACCUMULATE_GPU, ways, &err), &err);
   assert_int_equal(ways[HK_WAY_GPU].optimizer, 8 * model.parameters);
   assert_int_equal(ways[HK_WAY_OFFLOAD].host, 12 * model.parameters);
-  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_MUON, ways, &err), &err);
+  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_MUON, HK_ACCUMULATE_GPU, ways, &err), &err);
   assert_int_equal(ways[HK_WAY_OFFLOAD].ranks, 0);
   assert_int_equal(ways[HK_WAY_ZERO3_OFFLOAD].ranks, 0);
   assert_int_equal(ways[HK_WAY_STREAM].ranks, 1);
@@ -204,6 +260,7 @@ int main(void) {
       cmocka_unit_test(counts_are_exact),         cmocka_unit_test(activations_by_hand),
       cmocka_unit_test(dividing_more_needs_less), cmocka_unit_test(more_tokens_never_need_less),
       cmocka_unit_test(the_simulator_agrees),     cmocka_unit_test(other_optimizers),
+      cmocka_unit_test(sums_in_host_memory),      cmocka_unit_test(frozen_weights),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
