@@ -69,6 +69,29 @@ typedef struct {
   hk_status status; /* first failure; later adds do nothing and return -1 */
 } hk_expansion;
 
+/* DeepSpeed's documented default of stage3_prefetch_bucket_size, in parameters: a gather of several
+ * tensors ends with the first that reaches it. */
+#define HK_PREFETCH_BUCKET 50000000LL
+
+/* DeepSpeed: weights that a rank keeps gathered for coming blocks, in backward. */
+typedef struct {
+  const hk_expansion *x;
+  hk_bytes live, stop; /* gathered; from here on no further tensor is fetched */
+  int block;           /* of the tensor that is fetched next */
+  size_t next, end;    /* its number, and the end of its block */
+} hk_window;
+
+/* Sets live_forward of all blocks, and *window to what forward leaves to backward. Without data
+ * parallelism nothing is gathered: the window is empty and stays so. */
+void hk_window_after_forward(hk_expansion *x, hk_window *window);
+/* Backward of a block begins with all its weights gathered: a layer repeats its forward. */
+void hk_window_recompute(hk_window *window, int block);
+/* Before backward of a matrix: fetches further tensors until `stop` is reached or the prefetch
+ * bucket is full. Both are checked before a tensor, so the window can exceed them by one tensor. */
+void hk_window_fetch(hk_window *window);
+/* After backward of a matrix. */
+void hk_window_release(hk_window *window, hk_bytes bytes);
+
 /* Blocks whose gradients wait at the same time for their addition to sums in host memory. */
 #define HK_SUMS_IN_FLIGHT 2
 

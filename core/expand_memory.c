@@ -107,10 +107,8 @@ static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_o
        * for resident ones it is added to the fp32 gradient that is there. */
       if (op->micro == x->plan->job.grad_accum - 1)
         op->gpu_alloc += HK_BYTES_BF16 * cost->staged_grads;
-      if (cost->live_backward < rank->live) {
-        op->gpu_free += rank->live - cost->live_backward;
-        rank->live = cost->live_backward;
-      }
+      op->gpu_free += rank->live - cost->live_backward;
+      rank->live = cost->live_backward;
       break;
     default: /* gradients are in the bucket; temporary memory of a flush is in the workspace */
       break;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPU memory under DeepSpeed ZeRO-3 (stage3.py, partition_parameters.py,
  * partitioned_param_coordinator.py of DeepSpeed 0.13) running Megatron-DeepSpeed's GPT without
- * flash attention: weights that stay gathered, the workspace of a block's backward, and what
- * remains between iterations. Sizes follow from that code, unless a comment says that they are
- * derived from published figures. */
+ * flash attention: the workspace of a block's backward, and what remains between iterations;
+ * weights that stay gathered are in expand_window.c. Sizes follow from that code, unless a comment
+ * says that they are derived from published figures. */
 #include <math.h>
 #include <string.h>
 
@@ -11,10 +11,8 @@
 #include "core/expand.h"
 
 /* DeepSpeed's documented defaults (deepspeed.ai/docs/config-json), which the published runs' logs
- * print: reduce_bucket_size, stage3_max_live_parameters and stage3_param_persistence_threshold, in
- * parameters. */
+ * print: reduce_bucket_size and stage3_param_persistence_threshold, in parameters. */
 #define REDUCE_BUCKET         500000000LL
-#define MAX_LIVE              1000000000LL
 #define PERSISTENCE_THRESHOLD 100000LL
 
 /* The norm of a gradient is computed in double precision, this many elements at a time
@@ -39,6 +37,7 @@ typedef struct {
   double gradients;         /* bytes: gradients of a layer's widest intermediates */
   /* Gradients that wait for reduction: parameters, those of the largest partition, tensors. */
   int64_t bucket, bucket_largest, tensors;
+  hk_window window;
 } hk_sizes;
 
 static double activations(const hk_expansion *x, int block, bool checkpoint) {
@@ -118,36 +117,55 @@ static hk_matrix matrix_of(const hk_tensor *tensor) {
 }
 
 /* Saved activations and gradients of a layer that are still allocated when the gradient of one of
- * its matrices is ready:
+ * its matrices is ready, in the order of backward:
  *   MLP's last matrix         everything that the layer saved
  *   MLP's others              everything but the MLP's part
+ *   MLP's first matrix        without the MLP's input, either: no other matrix needs it
  *   attention's output        the same
  *   queries, keys and values  gradients of the layer's width only */
-static double left_at(const hk_sizes *z, hk_matrix matrix, bool last_of_mlp) {
+static double left_at(const hk_sizes *z, hk_matrix matrix, bool last_of_mlp, bool first_of_mlp) {
   if (last_of_mlp) return z->saved + z->input;
-  return matrix == OF_INPUT ? 3 * z->input : z->saved - z->mlp + 2 * z->input;
+  if (matrix == OF_INPUT) return 3 * z->input;
+  return z->saved - z->mlp + (matrix == OF_MLP && !first_of_mlp ? 2 : 1) * z->input;
 }
 
-static double layer_workspace(hk_sizes *z, const hk_tensor *tensors, size_t n) {
+/* The matrix that backward of the MLP comes to last; n if there is none. */
+static size_t first_of_mlp(const hk_tensor *tensors, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (tensors[i].numel > PERSISTENCE_THRESHOLD && matrix_of(&tensors[i]) == OF_MLP) return i;
+  return n;
+}
+
+/* `begin`: gathered weights when backward of the layer begins. */
+static double layer_workspace(hk_sizes *z, hk_bytes begin, const hk_tensor *tensors, size_t n) {
   const double in_attention = z->saved - z->mlp + z->scores + 2 * z->input;
-  double most = fmax(z->saved + z->gradients, in_attention);
+  const size_t first = first_of_mlp(tensors, n);
   bool last_of_mlp = true;
+  double most = (double)(z->window.live - begin) + fmax(z->saved + z->gradients, in_attention);
   for (hk_matrix at = OF_MLP; at < ATTENTION_AND_MLP; at++) {
     for (size_t i = n; i-- > 0;) {
       const hk_tensor *tensor = &tensors[i];
       if (matrix_of(tensor) != at) continue;
-      if (tensor->numel <= PERSISTENCE_THRESHOLD) continue; /* never partitioned: norms, biases */
-      const double matrix = 2.0 * (double)hk_tensor_share(tensor, z->x->plan->job.tp, 1);
-      const double left = left_at(z, at, at == OF_MLP && last_of_mlp);
+      if (tensor->numel <= PERSISTENCE_THRESHOLD) continue; /* never partitioned */
+      const hk_bytes matrix = HK_BYTES_BF16 * hk_tensor_share(tensor, z->x->plan->job.tp, 1);
+      hk_window_fetch(&z->window);
+      const double gathered = (double)(z->window.live - begin);
+      const double left = left_at(z, at, at == OF_MLP && last_of_mlp, i == first);
       last_of_mlp = false;
-      most = fmax(most, left + matrix + put_in_bucket(z, tensor));
+      most = fmax(most, gathered + left + (double)matrix + put_in_bucket(z, tensor));
+      hk_window_release(&z->window, matrix);
     }
   }
+  for (size_t i = 0; i < n; i++)
+    if (tensors[i].numel <= PERSISTENCE_THRESHOLD)
+      hk_window_release(&z->window,
+                        HK_BYTES_BF16 * hk_tensor_share(&tensors[i], z->x->plan->job.tp, 1));
   return z->x->plan->job.checkpoint_activations ? most : fmax(most - z->saved, 0);
 }
 
-static double edge_workspace(hk_sizes *z, int block, const hk_tensor *tensors, size_t n) {
-  const double least = gradients(z->x, block);
+static double edge_workspace(hk_sizes *z, hk_bytes begin, int block, const hk_tensor *tensors,
+                             size_t n) {
+  const double least = (double)(z->window.live - begin) + gradients(z->x, block);
   double most = least;
   for (size_t i = n; i-- > 0;) {
     if (tensors[i].numel <= PERSISTENCE_THRESHOLD) continue;
@@ -160,6 +178,7 @@ static double edge_workspace(hk_sizes *z, int block, const hk_tensor *tensors, s
 static void fill_backward(hk_expansion *x) {
   const hk_model *m = &x->plan->model;
   hk_sizes z = sizes_of(x);
+  hk_window_after_forward(x, &z.window);
   for (int i = x->n_blocks - 1; i >= 0; i--) {
     hk_block_cost *cost = &x->blocks[i];
     size_t begin = 0, end = 0;
@@ -167,59 +186,18 @@ static void fill_backward(hk_expansion *x) {
     const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != (int)m->layers;
     if (layer) set_layer(&z, cost->block);
     const hk_tensor *tensors = &m->tensors[begin];
-    cost->workspace = hk_whole_bytes(layer ? layer_workspace(&z, tensors, end - begin)
-                                           : edge_workspace(&z, cost->block, tensors, end - begin));
+    const hk_bytes live = z.window.live;
+    hk_window_recompute(&z.window, cost->block);
+    cost->workspace =
+        hk_whole_bytes(layer ? layer_workspace(&z, live, tensors, end - begin)
+                             : edge_workspace(&z, live, cost->block, tensors, end - begin));
+    cost->live_backward = z.window.live;
     if (layer && !x->plan->job.checkpoint_activations)
       cost->activations = hk_whole_bytes(z.input + z.saved);
   }
   /* The loss makes fp32 logits of bf16 ones and works on a copy (Megatron's cross entropy). */
   const double logits = z.tokens * (double)m->vocab / x->plan->job.tp;
   x->blocks[x->n_blocks - 1].loss = hk_whole_bytes((4 + 2) * logits);
-}
-
-/* -- gathered weights -------------------------------------------------------------------------- */
-
-static hk_bytes block_weights(const hk_expansion *x, int i) {
-  return HK_BYTES_BF16 *
-         hk_model_block_parameters(&x->plan->model, x->blocks[i].block, x->plan->job.tp);
-}
-
-/* Most gathered weights, in bytes. Prefetching stops at the first tensor with which the live
- * parameters reach MAX_LIVE. In every published run with dp > 1 the limit was MAX_LIVE plus the two
- * vocabulary matrices, counted from the head down through the layers. Reason: embedding and output
- * projection are used outside the modules that own them, so the coordinator does not count them. */
-static hk_bytes most_live(const hk_expansion *x, hk_bytes vocabulary) {
-  const hk_model *m = &x->plan->model;
-  const hk_bytes stop = HK_BYTES_BF16 * MAX_LIVE + vocabulary;
-  hk_bytes live = block_weights(x, x->n_blocks - 1);
-  for (int layer = (int)m->layers - 1; layer >= 0; layer--) {
-    size_t first = 0, end = 0;
-    hk_model_block_tensors(m, layer, &first, &end);
-    for (size_t i = first; i < end; i++) {
-      if (live >= stop) return live;
-      live += HK_BYTES_BF16 * hk_tensor_share(&m->tensors[i], x->plan->job.tp, 1);
-    }
-  }
-  return live;
-}
-
-/* Gathered weights after each block. Forward fills the window of most_live and leaves it to
- * backward. Backward moves the window down to the first layer and ends with the vocabulary matrices
- * still gathered; the step frees them. */
-static void fill_live(hk_expansion *x) {
-  const int last = x->n_blocks - 1;
-  const hk_bytes head = block_weights(x, last);
-  const hk_bytes vocabulary = block_weights(x, 0) + head;
-  const hk_bytes most = most_live(x, vocabulary);
-  hk_bytes below = 0; /* weights of the blocks before this one */
-  for (int i = 0; i <= last; i++) {
-    hk_block_cost *cost = &x->blocks[i];
-    const hk_bytes here = block_weights(x, i);
-    const hk_bytes ahead = i == 0 ? vocabulary : head + below;
-    cost->live_forward = below + here < most ? below + here : most;
-    cost->live_backward = ahead < most ? ahead : most;
-    below += here;
-  }
 }
 
 /* -- between iterations ------------------------------------------------------------------------ */
@@ -263,7 +241,6 @@ hk_bytes hk_expand_deepspeed_base(hk_expansion *x) {
 
 void hk_expand_deepspeed_sizes(hk_expansion *x) {
   fill_backward(x);
-  if (x->dp > 1) fill_live(x);
   for (int rank = 0; rank < x->graph->ranks; rank++) x->memory[rank].staged = last_numel(x->plan);
 }
 
@@ -281,6 +258,8 @@ static int64_t largest_matrix(const hk_model *m, int tp) {
 /* Memory that the allocator holds and cannot use:
  *   - one bucket, even after the cache is emptied (0.92 GiB in the log of the 20B run);
  *   - the flat copy of a bucket, which belongs to the reduction stream;
+ *   - in forward and backward, the flat buffer of a gather of several tensors, which belongs to the
+ *     gathering stream: at most the prefetch bucket and the largest matrix;
  *   - with interleaving, for every subgroup whose gradient stays on the GPU, the rest of a block to
  *     which a layer's largest matrix had been gathered: the gradient is in that block, so the rest
  *     cannot be returned;
@@ -289,6 +268,7 @@ void hk_expand_deepspeed_device(hk_expansion *x) {
   const hk_plan *plan = x->plan;
   const hk_bytes bucket = HK_BYTES_BF16 * REDUCE_BUCKET;
   const hk_bytes block = HK_BYTES_BF16 * largest_matrix(&plan->model, plan->job.tp);
+  const hk_bytes gather = x->dp > 1 ? HK_BYTES_BF16 * HK_PREFETCH_BUCKET + block : 0;
   hk_bytes blocks = 0, kept = 0, buffers = 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[i];
@@ -300,7 +280,7 @@ void hk_expand_deepspeed_device(hk_expansion *x) {
   const hk_bytes broken = blocks > kept ? blocks - kept : 0;
   x->graph->device = (hk_device_memory){
       .outside = OUTSIDE + (blocks > 0 ? OUTSIDE_PROTOTYPE : 0),
-      .at_peak = {bucket, 2 * bucket + blocks, bucket + broken + buffers},
+      .at_peak = {bucket + gather, 2 * bucket + gather + blocks, bucket + broken + buffers},
       .emptied = {bucket, bucket + broken, bucket},
   };
 }

@@ -159,6 +159,89 @@ static void bucket_flush(void **state) {
   hk_plan_free(&plan);
 }
 
+/* Megatron's layout: q, k and v are one matrix, gate and up another. */
+static hk_graph megatron_graph(const char *shape, int gpus) {
+  char text[400];
+  snprintf(text, sizeof text,
+           "{\"architectures\": [\"LlamaForCausalLM\"], \"hocket_layout\": \"megatron\", "
+           "\"hidden_size\": 8192, \"num_attention_heads\": 64, "
+           "\"max_position_embeddings\": 4096, %s}",
+           shape);
+  hk_error err = {0};
+  cJSON *config = NULL;
+  hk_model model = {0};
+  hk_plan plan;
+  must(hk_json_parse(text, strlen(text), "wide", &config, &err), &err);
+  must(hk_model_from_config(config, "wide", &model, &err), &err);
+  cJSON_Delete(config);
+  hk_job job = ALONE;
+  job.gpus = gpus;
+  job.seq = 1;
+  job.checkpoint_activations = true;
+  must(hk_plan_create(&model, &job, HK_RUNTIME_DEEPSPEED, HK_SUBGROUP_SOFT, 100000000, &plan, &err),
+       &err);
+  hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+  hk_plan_free(&plan);
+  return graph;
+}
+
+static const hk_op *backward_of(const hk_graph *graph, int block) {
+  for (size_t i = 0; i < graph->n_ops; i++)
+    if (graph->ops[i].kind == HK_OP_BACKWARD && graph->ops[i].block == block) return &graph->ops[i];
+  fail_msg("no backward of block %d", block);
+  return NULL;
+}
+
+/* GPU memory after backward of a layer, less that before it. */
+static hk_bytes grown(const hk_graph *graph, int layer) {
+  const hk_op *op = backward_of(graph, layer);
+  return op->gpu_alloc - op->gpu_free;
+}
+
+/* One layer and one GPU, with u = 2^26 parameters: the head has 2 u, the MLP's matrices 4 u (gate
+ * and up) and 2 u, so gate and up do not fit behind the other two. When their gradient is ready,
+ * the second norm's output is gone, which only they need. */
+static void input_of_the_mlp_is_freed(void **state) {
+  (void)state;
+  hk_graph graph = megatron_graph(
+      "\"num_hidden_layers\": 1, \"intermediate_size\": 16384, \"num_key_value_heads\": 8, "
+      "\"vocab_size\": 16384",
+      1);
+  const int64_t h = 8192, k = h / 8, u = 1LL << 26;
+  /* norm, q, k, v, rotated q and k, k and v for every head of q, output, the second norm's input */
+  const hk_bytes saved = 2 * (h + (h + 2 * k) + (h + k) + 2 * h + h + h) + 64 * (2 + 4);
+  const hk_bytes gradients = 2 * h + 2 * h; /* of the layer's output and of the MLP's input */
+  const hk_bytes flush = 2 * (2 + 2) * u + 2 * 2 * u + 8 * 2 * u;
+  assert_int_equal(backward_of(&graph, 0)->gpu_alloc, saved + gradients + 2 * 4 * u + flush);
+  hk_graph_free(&graph);
+}
+
+/* Four layers on two GPUs. With u as above, the matrices of a layer are attention's output (1 u),
+ * q, k and v (3 u), gate and up (2 u) and the MLP's last (1 u), a vocabulary matrix is u / 8, and
+ * the limit for layers 10^9 parameters + u / 8 = 15.03 u. Forward leaves 18 u: layers 3 and 2, and
+ * the first two matrices of layer 1. Backward of layer 3 frees 7 u and fetches 2 u when 15 u are
+ * left. Layer 2 begins with 13 u, and fetches 1 u before the gradient of its first matrix. Layer 1
+ * begins with 13 u and ends with layer 0 and the embedding. */
+static void window_of_gathered_weights(void **state) {
+  (void)state;
+  hk_graph graph = megatron_graph(
+      "\"num_hidden_layers\": 4, \"intermediate_size\": 8192, \"num_key_value_heads\": 64, "
+      "\"vocab_size\": 1024",
+      2);
+  const int64_t h = 8192, u = 1LL << 26;
+  const hk_bytes input = 2 * h, norm = 2 * h; /* layer 3 frees two norms and fetches one */
+  assert_int_equal(grown(&graph, 3), (13 - 18) * 2 * u - norm - input);
+  assert_int_equal(grown(&graph, 2), -input);
+  assert_int_equal(grown(&graph, 1), (7 - 13) * 2 * u + u / 4 - 2 * norm - input);
+  /* All that the layer saved: norm, q, k, v, rotated q and k, output, the second norm's input and
+   * output, four of the MLP's width; and its output's gradient. */
+  const hk_bytes left = 2 * h * (1 + 3 + 2 + 1 + 2 + 4) + 64 * (2 + 4) + input;
+  /* The bucket is full with head and layer 3; a rank's largest part is half of q, k and v. */
+  const hk_bytes flush = 2 * (u / 8 + 7 * u) + (2 + 8) * (3 * u / 2);
+  assert_int_equal(backward_of(&graph, 2)->gpu_alloc, left + 2 * u + 2 * u + flush);
+  hk_graph_free(&graph);
+}
+
 /* What the device shows beside the allocator's figure, and nothing of the kind under hocket. */
 static void device_shows_more(void **state) {
   (void)state;
@@ -268,6 +351,8 @@ int main(void) {
       cmocka_unit_test(resident_state),
       cmocka_unit_test(interleaved),
       cmocka_unit_test(bucket_flush),
+      cmocka_unit_test(input_of_the_mlp_is_freed),
+      cmocka_unit_test(window_of_gathered_weights),
       cmocka_unit_test(device_shows_more),
       cmocka_unit_test(curve_keeps_extremes),
       cmocka_unit_test(advised_nodes_are_the_fewest_that_do),
