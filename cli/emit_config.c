@@ -44,7 +44,7 @@ static hk_status simulate(const hk_setup *setup, bool none_fits, hk_emission *e,
     size_t on_host = 0;
     for (size_t i = 0; i < row->n_subgroups; i++)
       on_host += row->subgroups[i].route != HK_ROUTE_RESIDENT;
-    options.ratio = (double)on_host / (double)row->n_subgroups;
+    options.ratio = hk_deepspeed_ratio(on_host, row->n_subgroups);
   }
   const hk_candidate candidate = {part              ? &hk_policy_twinflow
                                   : config->offload ? &hk_policy_zero_offload

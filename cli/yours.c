@@ -96,10 +96,9 @@ static hk_status forecast(const hk_setup *setup, const hk_train_config *config, 
                           hk_forecast *out, hk_error *err) {
   hk_plan plan = {0};
   HK_TRY(plan_yours(setup, config, &flush, 1, &plan, err));
-  if (config->offload && config->ratio < 1) {
-    const size_t n = plan.n_subgroups, on_host = hk_deepspeed_on_host(config->ratio, n);
+  if (config->offload && hk_deepspeed_on_host(config->ratio, plan.n_subgroups) < plan.n_subgroups) {
     hk_plan_free(&plan);
-    HK_TRY(plan_yours(setup, config, &flush, (double)on_host / (double)n, &plan, err));
+    HK_TRY(plan_yours(setup, config, &flush, config->ratio, &plan, err));
   }
   return hk_forecast_make(&plan, &setup->machine, NULL, out, err);
 }

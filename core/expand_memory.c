@@ -87,13 +87,23 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
 
 /* -- DeepSpeed --------------------------------------------------------------------------------- */
 
+/* Gathered weights after the block's forward. In later micro-steps the output projection is there
+ * from the beginning (stays_gathered in expand_training.c). */
+static hk_bytes live_forward(const hk_expansion *x, const hk_block_cost *cost, int micro) {
+  const hk_block_cost *head = &x->blocks[x->n_blocks - 1];
+  if (micro == 0 || cost == head) return cost->live_forward;
+  return hk_min(cost->live_forward + head->weights, head->live_forward);
+}
+
 static void deepspeed_training(const hk_expansion *x, hk_rank_memory *rank, hk_op *op) {
   const hk_block_cost *cost = block_of(x, op);
+  hk_bytes live = 0;
   switch (op->kind) {
     case HK_OP_ALL_GATHER:
-      if (cost->live_forward > rank->live && op->phase == HK_PHASE_FORWARD) {
-        op->gpu_alloc = cost->live_forward - rank->live;
-        rank->live = cost->live_forward;
+      if (op->phase == HK_PHASE_FORWARD) live = live_forward(x, cost, op->micro);
+      if (live > rank->live) {
+        op->gpu_alloc = live - rank->live;
+        rank->live = live;
       }
       break;
     case HK_OP_FORWARD:

@@ -291,6 +291,10 @@ typedef enum {
  * split), divided by `dp` and rounded up again. */
 int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp);
 
+/* Subgroups with state on the host under DeepSpeed's offload_optimizer.ratio (TwinFlow):
+ * subgroups - int((1 - ratio) x subgroups). */
+size_t hk_deepspeed_on_host(double ratio, size_t subgroups);
+
 /* Bytes of weights, or of gradients, of parameters begin .. end - 1 of a rank's flat order. */
 hk_bytes hk_model_weight_bytes(const hk_model *model, int tp, int dp, int64_t begin, int64_t end);
 hk_bytes hk_model_grad_bytes(const hk_model *model, int tp, int dp, int64_t begin, int64_t end);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's parameters in flat order: the shares of tensors and blocks, the interval of a block,
  * and the division into subgroups. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/model.h"
@@ -178,4 +179,11 @@ hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_
         rule == HK_SUBGROUP_SOFT ? cut_soft(model, tp, dp, size, cut) : cut_exact(total, size, cut);
   *out = cut;
   return HK_OK;
+}
+
+size_t hk_deepspeed_on_host(double ratio, size_t subgroups) {
+  /* The expression is DeepSpeed's, in the same floating-point type: 0.8 of 10 leaves 1, not 2, on
+   * the GPU. */
+  const double on_gpu = (1 - ratio) * (double)subgroups;
+  return subgroups - (size_t)fmin(fmax(on_gpu, 0), (double)subgroups);
 }

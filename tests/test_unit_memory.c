@@ -68,6 +68,29 @@ static void zero_offload(void **state) {
   assert_int_equal(two.peak_of[HK_PHASE_UPDATE], two.after_backward);
 }
 
+/* Three micro-steps on two ranks: the second forward begins with both vocabulary matrices gathered,
+ * and they are not gathered again; the marks and the peak are those of a single micro-step. */
+static void vocabulary_stays_gathered(void **state) {
+  (void)state;
+  hk_memory_report m[2];
+  for (int i = 0; i < 2; i++) {
+    hk_job job = ALONE;
+    job.gpus = 2;
+    job.checkpoint_activations = true;
+    job.grad_accum = i == 0 ? 1 : 3;
+    hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_DEEPSPEED,
+                           &job, HK_FLUSH_ASYNC);
+    hk_graph graph;
+    m[i] = simulated(&plan, &graph);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+  assert_int_equal(m[1].before_forward, m[0].before_forward);
+  assert_int_equal(m[1].after_forward, m[0].after_forward);
+  assert_int_equal(m[1].after_backward, m[0].after_backward);
+  assert_int_equal(m[1].peak, m[0].peak);
+}
+
 /* Resident state: master weight, momentum, variance and gradient, all fp32, for good. */
 static void resident_state(void **state) {
   (void)state;
@@ -348,6 +371,7 @@ static void advised_nodes_are_the_fewest_that_do(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(zero_offload),
+      cmocka_unit_test(vocabulary_stays_gathered),
       cmocka_unit_test(resident_state),
       cmocka_unit_test(interleaved),
       cmocka_unit_test(bucket_flush),

@@ -92,13 +92,6 @@ hk_status hk_config_check_keys(hk_train_config *config, const cJSON *object, con
 
 /* -- DeepSpeed's ratio ------------------------------------------------------------------------- */
 
-size_t hk_deepspeed_on_host(double ratio, size_t subgroups) {
-  /* The expression is DeepSpeed's, in the same floating-point type: 0.8 of 10 leaves 1, not 2, on
-   * the GPU. */
-  const double on_gpu = (1 - ratio) * (double)subgroups;
-  return subgroups - (size_t)fmin(fmax(on_gpu, 0), (double)subgroups);
-}
-
 double hk_deepspeed_ratio(size_t on_host, size_t subgroups) {
   const size_t on_gpu = subgroups - on_host;
   if (on_gpu == 0) return 1;

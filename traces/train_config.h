@@ -50,10 +50,9 @@ hk_status hk_train_config_load(const char *path, hk_train_config *config, hk_err
 /* From a document that has been parsed. Values "auto" are removed from `root`. Reads no file. */
 hk_status hk_train_config_from_json(cJSON *root, hk_train_config *config, hk_error *err);
 
-/* DeepSpeed keeps int((1 - ratio) x subgroups) subgroups on the GPU. These two convert between that
- * ratio and the number of subgroups whose state is on the host. The ratio has as few digits as
- * decide the number, whatever the rounding of floating-point numbers. */
-size_t hk_deepspeed_on_host(double ratio, size_t subgroups);
+/* The ratio with which DeepSpeed leaves the state of `on_host` subgroups on the host
+ * (hk_deepspeed_on_host). It has as few digits as decide the number, whatever the rounding of
+ * floating-point numbers. */
 double hk_deepspeed_ratio(size_t on_host, size_t subgroups);
 
 /* Whether a framework as its authors ship it can run this plan. FSDP can if all state is in one

@@ -9,8 +9,11 @@ static hk_status assign(const hk_policy_options *options, const hk_machine *mach
                         hk_error *err) {
   (void)machine, (void)err;
   plan->ratio = options->ratio >= 0 ? options->ratio : DEFAULT_RATIO;
-  const size_t on_host = hk_policy_keep_resident(plan, plan->ratio);
-  for (size_t i = 0; i < on_host; i++) plan->subgroups[i].route = HK_ROUTE_CPU;
+  for (size_t i = 0; i < plan->n_subgroups; i++) plan->subgroups[i].route = HK_ROUTE_CPU;
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED && !options->prototype)
+    hk_policy_keep_first(plan, plan->ratio);
+  else
+    hk_policy_keep_resident(plan, plan->ratio);
   return HK_OK;
 }
 
