@@ -177,10 +177,14 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
   return HK_OK;
 }
 
+static void clear_marks(hk_plan_subgroup *subgroup) {
+  subgroup->ahead = subgroup->early = subgroup->lent = false;
+}
+
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
   plan->overlap = overlap;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
-    plan->subgroups[i].ahead = plan->subgroups[i].early = false;
+    clear_marks(&plan->subgroups[i]);
     if (overlap != HK_OVERLAP_NONE) plan->order[i] = (int32_t)i;
   }
 }
@@ -223,6 +227,11 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
     if (subgroup->early && !subgroup->ahead) {
       return hk_fail(err, HK_INPUT,
                      "subgroups[%zu]: its weights are early, but it does not run ahead of the norm",
+                     i);
+    }
+    if (subgroup->lent && !subgroup->early) {
+      return hk_fail(err, HK_INPUT,
+                     "subgroups[%zu]: memory is lent for its early weights, but they are not early",
                      i);
     }
     if (plan->overlap != HK_OVERLAP_NONE && plan->order[i] != (int32_t)i) {
@@ -373,13 +382,29 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
   }
 }
 
-int64_t hk_plan_early(const hk_plan *plan) {
+static int64_t early_numel(const hk_plan *plan, bool lent) {
   int64_t sum = 0;
   if (plan->overlap != HK_OVERLAP_BOTH) return 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
-    if (plan->subgroups[i].early) sum += plan->subgroups[i].numel;
+    const hk_plan_subgroup *subgroup = &plan->subgroups[i];
+    if (subgroup->early && subgroup->lent == lent) sum += subgroup->numel;
   }
   return sum;
+}
+
+int64_t hk_plan_early(const hk_plan *plan) {
+  return early_numel(plan, false);
+}
+
+int64_t hk_plan_lent(const hk_plan *plan) {
+  return early_numel(plan, true);
+}
+
+void hk_plan_lend(hk_plan *plan) {
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    if (subgroup->ahead && !subgroup->early) subgroup->early = subgroup->lent = true;
+  }
 }
 
 int64_t hk_grad_slots(int64_t pieces, hk_bytes largest) {
@@ -400,7 +425,7 @@ int64_t hk_plan_ahead(const hk_plan *plan) {
 
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest) {
   for (size_t s = 0; s < plan->n_subgroups; s++) {
-    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
+    clear_marks(&plan->subgroups[s]);
   }
   if (plan->overlap != HK_OVERLAP_BOTH) return;
   for (size_t s = deepest + 1; s-- > 0;) {

@@ -79,6 +79,8 @@ typedef struct {
                  memory; only with overlap `both` and on route cpu */
   bool early; /* its new weights are also copied before the norm is known, into 2 spare bytes per
                  parameter of GPU memory; only with `ahead` */
+  bool lent;  /* with `early`: that memory is lent by the framework, iteration by iteration, out of
+                 what backward has freed. Weights for which none is lent go up after the norm */
 } hk_plan_subgroup;
 
 typedef struct {
@@ -119,8 +121,8 @@ const char *hk_runtime_name(hk_runtime runtime);                   /* "hocket", 
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
                          hk_error *err);
-/* Sets the overlap. With an overlap subgroups are updated in forward order. Clears every `ahead`
- * and `early`. */
+/* Sets the overlap. With an overlap subgroups are updated in forward order. Clears every `ahead`,
+ * `early` and `lent`. */
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap);
 /* A copy that can be changed independently. Both share what the model points to (hk_model_copy). */
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err);
@@ -147,10 +149,14 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
  * host memory per rank. Clears all other marks. */
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 
-/* Parameters of one rank in subgroups that are `ahead`, and in those that are `early`; 0 without
- * overlap `both`. */
+/* Makes every subgroup that is `ahead`, but not `early`, early and lent. */
+void hk_plan_lend(hk_plan *plan);
+
+/* Parameters of one rank in subgroups that are `ahead`, in those that are `early` but not `lent`,
+ * and in those that are `lent`; 0 without overlap `both`. */
 int64_t hk_plan_ahead(const hk_plan *plan);
 int64_t hk_plan_early(const hk_plan *plan);
+int64_t hk_plan_lent(const hk_plan *plan);
 
 /* Gradients that a framework hands over pass through slots of GPU memory on their way to the host,
  * a piece of a subgroup each. How many slots `pieces` of at most `largest` bytes have: as many as

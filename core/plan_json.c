@@ -70,12 +70,13 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
 }
 
-/* "ahead" is written with an overlap only, "early" only if it is true. */
+/* "ahead" is written with an overlap only, "early" and "lent" only if they are true. */
 static bool add_ahead(cJSON *item, const hk_plan *plan, size_t i) {
   const hk_plan_subgroup *s = &plan->subgroups[i];
   return plan->overlap == HK_OVERLAP_NONE ||
          (cJSON_AddBoolToObject(item, "ahead", s->ahead) != NULL &&
-          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL));
+          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL) &&
+          (!s->lent || cJSON_AddBoolToObject(item, "lent", true) != NULL));
 }
 
 static bool add_subgroups(cJSON *root, const hk_plan *plan) {
@@ -241,6 +242,8 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
       status = hk_json_bool(item, "ahead", &plan->subgroups[i].ahead, err);
     if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "early") != NULL)
       status = hk_json_bool(item, "early", &plan->subgroups[i].early, err);
+    if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "lent") != NULL)
+      status = hk_json_bool(item, "lent", &plan->subgroups[i].lent, err);
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     plan->subgroups[i++].route = (hk_route)route;
   }
@@ -275,7 +278,7 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
       "schema",  "model", "machine",  "profile",   "job",   "policy",    "runtime",    "flush",
       "staging", "cpu",   "subgroup", "subgroups", "order", "optimizer", "accumulate", "overlap"};
-  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
+  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early", "lent"};
   const size_t n_root = sizeof root_keys / sizeof *root_keys; /* "overlap", the last: plan/2 only */
   static const struct {
     const char *object, *keys[8];
@@ -298,7 +301,7 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
                          objects[i].object, objects[i].keys, objects[i].n, err));
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "subgroups"))
-      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 4 : 2, err));
+      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 5 : 2, err));
   return HK_OK;
 }
 

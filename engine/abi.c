@@ -157,13 +157,20 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   HK_TRY(text != NULL ? load_plan(text, plan, err)
                       : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
   if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
+  return HK_OK;
+}
+
+/* Sets the overlap that the options name, and chooses what follows from it. */
+static hk_status choose_overlap(const char *text, const hk_param *params, size_t n,
+                                const hocket_options *o, hk_plan *plan, hk_error *err) {
   if (o->overlap == HOCKET_OVERLAP_PLAN) return HK_OK;
   const hk_overlap overlap = (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
   if (text != NULL && plan->overlap == overlap) return HK_OK;
   plan->overlap = overlap;
   if (text == NULL && o->cpu_threads == 0) plan->cpu_threads = hk_default_threads(overlap);
   for (size_t s = 0; s < plan->n_subgroups; s++) {
-    plan->subgroups[s].ahead = plan->subgroups[s].early = false;
+    hk_plan_subgroup *sub = &plan->subgroups[s];
+    sub->ahead = sub->early = sub->lent = false;
   }
   const hk_bytes most =
       o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory) : hocket_host_memory();
@@ -201,6 +208,8 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
+  if (status == HK_OK) status = choose_overlap(text, params, n, o, &plan, err);
+  if (status == HK_OK && o->lent != 0) hk_plan_lend(&plan);
   if (status == HK_OK) status = check_host_memory(&plan, params, n, o->host_memory, err);
   if (status == HK_OK) {
     status = hk_engine_create_for(&plan, params, n, groups, n_groups, &inner, engine, err);
@@ -439,6 +448,41 @@ int hocket_set_group(hocket_engine *h, size_t group, const hocket_group *hyper, 
 
 int64_t hocket_step_number(const hocket_engine *h) {
   return h != NULL ? hk_training_step_number(h->engine) : 0;
+}
+
+/* -- Lent memory ------------------------------------------------------------------------------- */
+
+int hocket_lending(hocket_engine *h, hocket_lent *lent, char *message) {
+  hk_error err = {0};
+  hk_status status = check_owner(h, &err);
+  if (status == HK_OK) status = check_given(lent, "the place for the answer", &err);
+  if (status == HK_OK) {
+    hk_lending found;
+    hk_training_lending(h->engine, &found);
+    *lent = (hocket_lent){.wanted = found.wanted,
+                          .piece = found.piece,
+                          .lent = found.lent,
+                          .used = found.used,
+                          .most_lent = found.most_lent,
+                          .most_used = found.most_used};
+  }
+  return answer(status, &err, message);
+}
+
+int hocket_lend(hocket_engine *h, void *memory, int64_t bytes, void *stream, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_lend(h->engine, memory, bytes, stream, &err);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_reclaim(hocket_engine *h, void *stream, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_reclaim(h->engine, stream, &err);
+  return leave(&in, status, &err, message);
 }
 
 /* -- State ------------------------------------------------------------------------------------- */

@@ -255,6 +255,7 @@ typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
   int64_t values;
+  bool lent; /* hk_kernel.lent */
 } scatter_batch;
 
 static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_stream *stream,
@@ -263,7 +264,8 @@ static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_str
                              .n = b->values,
                              .segments = b->segments,
                              .n_segments = b->n,
-                             .mapped = mapped};
+                             .mapped = mapped,
+                             .lent = b->lent};
   const bool any = b->n > 0;
   b->n = 0;
   b->values = 0;
@@ -307,31 +309,40 @@ static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
   return e->early + subgroup_of(e, op)->early_at + op->offset;
 }
 
-/* Copies the bf16 weights of a whole piece to device memory. Those of tensors of other types are
- * meaningless and are not used. Always a copy: most early weights go up during backward, when no
- * state is copied. */
-static hk_status send_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
-  return e->backend->ops->copy(stream, early_weights(e, op), host_weights(e, op),
+/* Copies the bf16 weights of a whole piece to device memory, if there is some for it. Those of
+ * tensors of other types are meaningless and are not used. Always a copy: most early weights go up
+ * during backward, when no state is copied. */
+static hk_status send_early(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  void *to = early_weights(e, op);
+  if (subgroup_of(e, op)->lent) HK_TRY(hk_lent_take(e, id, stream, &to, err));
+  if (to == NULL) return HK_OK;
+  return e->backend->ops->copy(stream, to, host_weights(e, op),
                                HK_BYTES_BF16 * hk_engine_op_numel(e, op), err);
 }
 
-/* Writes the new weights of a piece of route cpu to the tensors. bf16 weights come from the host's
- * array, where AdamW has written them, or, if early, from device memory. Weights of other types are
- * rounded from the master weights. */
-static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+/* Which of a piece's weights are written to the tensors. */
+typedef enum { WEIGHTS_ALL, WEIGHTS_BF16, WEIGHTS_NOT_BF16 } weights_part;
+
+/* Writes new weights of a piece of route cpu to the tensors. bf16 weights come from `weights`, in
+ * registered host memory if `mapped`, else in device memory. Weights of other types are rounded
+ * from the master weights. */
+static hk_status scatter_from(hk_engine *e, const hk_op *op, weights_part which,
+                              const uint16_t *weights, bool mapped, hk_stream *stream,
+                              hk_error *err) {
   const hk_state_subgroup *sub = subgroup_of(e, op);
-  const uint16_t *weights = sub->early ? early_weights(e, op) : host_weights(e, op);
-  const bool mapped = !sub->early;
   const int64_t begin = sub->offset + op->offset, end = begin + hk_engine_op_numel(e, op);
   void *const *slabs = sub->ahead ? e->state.other : e->state.home;
-  scatter_batch batch = {.n = 0}, masters = {.n = 0};
+  scatter_batch batch = {.lent = which == WEIGHTS_BF16}, masters = {.n = 0};
   for (int64_t at = begin; at < end;) {
     const param_run r = param_run_at(e, at, end);
     const int32_t param = r.segment->param;
     const int64_t from = at;
     at += r.n;
+    const bool bf16 = r.param->weight_type == HK_GRAD_BF16;
     if (!e->active[param] || r.param->weight == NULL) continue;
-    if (r.param->weight_type != HK_GRAD_BF16) {
+    if (which == (bf16 ? WEIGHTS_NOT_BF16 : WEIGHTS_BF16)) continue;
+    if (!bf16) {
       HK_TRY(scatter_masters(e, &masters, param, (size_t)op->subgroup, from, r.n, slabs, true,
                              stream, err));
       continue;
@@ -349,12 +360,29 @@ static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *strea
   return scatter_now(e, &batch, mapped, stream, err);
 }
 
+/* New weights come from the host's array, where AdamW has written them, or, if early, from device
+ * memory. */
+static hk_status scatter_weights(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  const hk_state_subgroup *sub = subgroup_of(e, op);
+  if (sub->early && !sub->lent) {
+    return scatter_from(e, op, WEIGHTS_ALL, early_weights(e, op), false, stream, err);
+  }
+  const bool placed = sub->lent && hk_lent_has(e, op); /* hk_engine_place_lent has written them */
+  return scatter_from(e, op, placed ? WEIGHTS_NOT_BF16 : WEIGHTS_ALL, host_weights(e, op), true,
+                      stream, err);
+}
+
+hk_status hk_engine_place_lent(hk_engine *e, const hk_op *op, const void *weights,
+                               hk_stream *stream, hk_error *err) {
+  return scatter_from(e, op, WEIGHTS_BF16, weights, false, stream, err);
+}
+
 /* hocket's runtime uses a kernel, unless graph.weights_pulled is false. A copy would wait behind
  * all state copies queued for the copy engine, so that the last weights would arrive after
  * everything else. */
 static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
-  if (e->training != NULL && subgroup_of(e, op)->early) return send_early(e, op, stream, err);
+  if (e->training != NULL && subgroup_of(e, op)->early) return send_early(e, id, stream, err);
   if (e->training != NULL) return scatter_weights(e, op, stream, err);
   const hk_state_subgroup *sub = subgroup_of(e, op);
   const uint16_t *from = e->weights != NULL ? host_weights(e, op) : e->pageable;

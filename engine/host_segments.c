@@ -14,10 +14,11 @@ static hk_status check_gather(hk_host_device *device, const hk_segment *s, hk_er
                              err);
 }
 
-static hk_status check_scatter(hk_host_device *device, const hk_segment *s, bool mapped,
+static hk_status check_scatter(hk_host_device *device, const hk_segment *s, const hk_kernel *k,
                                hk_error *err) {
-  HK_TRY(hk_host_check_range(device, "new weights", s->from,
-                             s->n * (hk_bytes)hk_grad_size(s->from_type), mapped, err));
+  const hk_bytes from = s->n * (hk_bytes)hk_grad_size(s->from_type);
+  HK_TRY(k->lent ? hk_host_check_end(device, "new weights", s->from, from, err)
+                 : hk_host_check_range(device, "new weights", s->from, from, k->mapped, err));
   return hk_host_check_end(device, "a place for weights", s->to,
                            s->n * (hk_bytes)hk_grad_size(s->to_type), err);
 }
@@ -28,7 +29,7 @@ hk_status hk_host_segments_check(hk_host_device *device, const hk_kernel *k, hk_
     const hk_segment *s = &k->segments[i];
     if (s->n == 0) continue;
     const hk_status status = k->kind == HK_KERNEL_GATHER ? check_gather(device, s, err)
-                                                         : check_scatter(device, s, k->mapped, err);
+                                                         : check_scatter(device, s, k, err);
     if (status != HK_OK) return hk_fail_prefix(err, "segment %d", i);
   }
   return HK_OK;

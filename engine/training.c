@@ -36,6 +36,7 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   struct hk_training *t = calloc(1, sizeof *t);
   if (t == NULL) return hk_fail_memory(err, sizeof *t, "training");
   pthread_mutex_init(&t->lock, NULL);
+  pthread_mutex_init(&t->lent.lock, NULL);
   pthread_rwlock_init(&t->waiters, NULL);
   t->factor = 1;
   t->gate = -1;
@@ -123,6 +124,7 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
   }
   HK_TRY(ops->event_open(e->backend, false, &t->stepped, err));
   HK_TRY(list_blocks(e, err));
+  HK_TRY(hk_lent_open(e, err));
   return hk_handover_open(e, err);
 }
 
@@ -135,9 +137,11 @@ void hk_training_close(hk_engine *e) {
   if (e->executor != NULL) end_run(e, &ignored);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
   hk_recording_close(e);
+  hk_lent_close(e);
   hk_handover_close(e);
   if (t->stepped != NULL) e->backend->ops->event_close(t->stepped);
   pthread_rwlock_destroy(&t->waiters);
+  pthread_mutex_destroy(&t->lent.lock);
   pthread_mutex_destroy(&t->lock);
   free(t->given);
   free(t->expected);
@@ -211,6 +215,7 @@ static void assume(hk_engine *e) {
 static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
   struct hk_training *t = e->training;
   t->timed = t->recording != NULL;
+  hk_lent_begin(e, overlaps(e) && !hold);
   return hk_executor_begin(e->executor, t->timed, hold, err);
 }
 
@@ -231,6 +236,11 @@ hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
   e->training->hold = true;
   HK_TRY(begin_run(e, true, err));
   return hk_handover_issue_again(e, err);
+}
+
+void hk_training_end_begun(hk_engine *e) {
+  hk_error ignored = {0};
+  end_run(e, &ignored);
 }
 
 /* Updates that run ahead use the state and the team, which the caller is going to use. */
@@ -296,10 +306,11 @@ static int64_t count_ahead(const hk_engine *e) {
 
 /* Releases the updates that wait for the norm. Lanes that write weights first wait for the work
  * that the caller has queued on `stream`. */
-static hk_status open_gate(hk_engine *e, hk_stream *stream, hk_error *err) {
+static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
-  HK_TRY(ops->record(stream, t->stepped, err));
+  HK_TRY(hk_lent_place(e, stream, err));
+  HK_TRY(ops->record(stream->stream, t->stepped, err));
   HK_TRY(hk_engine_send_ticket(e, err));
   hk_state_relocate(&e->plan, &e->state);
   t->stepping = e->step + 1;
@@ -339,7 +350,7 @@ static void remember(hk_engine *e, const hk_training_step_options *o,
 
 /* Takes the step. At least one tensor has a gradient. */
 static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
-                           hk_training_step_report *r, hk_stream *stream, hk_error *err) {
+                           hk_training_step_report *r, hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   hk_squares sum;
   HK_TRY(hk_handover_leave(e, true, err));
@@ -396,9 +407,12 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
     status = hk_handover_stream(e, native, &stream, err);
     if (status == HK_OK) status = hk_training_begin(e, err);
     t->stepping = e->step + 1;
-    if (status == HK_OK) status = take_step(e, options, report, stream->stream, err);
+    if (status == HK_OK) status = take_step(e, options, report, stream, err);
     if (status != HK_OK) status = fail_step(e, err);
     if (status == HK_OK && !overlaps(e)) status = settle_alone(e, err);
+  } else if (status == HK_OK && state_of(e) == HK_BEGUN) {
+    status = hk_lent_return(e, native, err);
+    if (status != HK_OK) e->failed = true;
   }
   t->factor = 1;
   pthread_mutex_unlock(&t->lock);

@@ -83,6 +83,7 @@ static void send_early(const hk_search *s, hk_plan *plan) {
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     hk_plan_subgroup *subgroup = &plan->subgroups[i];
     const hk_bytes weights = HK_BYTES_BF16 * subgroup->numel;
+    subgroup->lent = false;
     subgroup->early = subgroup->ahead && weights <= left;
     if (subgroup->early) left -= weights;
   }

@@ -27,8 +27,15 @@ typedef struct {
   int64_t step;
 } tensor;
 
+enum { MOST_LENT = 64 };
+
 typedef struct {
   random_stream r;
+  random_stream lender; /* dice of their own for what is lent */
+  void *lent[MOST_LENT];
+  size_t lent_bytes[MOST_LENT];
+  int n_lent;
+  hk_bytes weights_in_lent; /* the most bytes of weights that lent memory has held */
   tensor tensors[MOST_TENSORS];
   hk_param params[MOST_TENSORS];
   size_t n;
@@ -123,6 +130,11 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
                               plan.subgroups[s].route == HK_ROUTE_CPU && pick(&w->r, 0, 3) > 0;
     plan.subgroups[s].early = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
   }
+  w->lender.state = w->r.state ^ 0x1e47;
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].lent = plan.subgroups[s].early && pick(&w->lender, 0, 3) > 0;
+  }
+  if (pick(&w->lender, 0, 1) > 0) hk_plan_lend(&plan);
   const hk_engine_options options = {
       .backend = backend, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
   must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
@@ -134,6 +146,7 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
 
 static inline void unmake(world *w) {
   hk_engine_destroy(w->engine);
+  for (int i = 0; i < w->n_lent; i++) free(w->lent[i]);
   for (size_t i = 0; i < w->n; i++) {
     tensor *t = &w->tensors[i];
     void *all[] = {t->p, t->m, t->v, t->weight, t->expected, t->grad, t->handed};
@@ -184,6 +197,43 @@ static inline void forward(world *w) {
   }
 }
 
+/* Lends, by the dice, memory of any size on `stream`, which must be kept until `reclaim`. */
+static inline void lend(world *w, void *stream) {
+  hk_error err = {0};
+  hk_lending found;
+  hk_training_lending(w->engine, &found);
+  assert_true(found.used <= found.lent && found.wanted >= 0);
+  if (w->n_lent == MOST_LENT || found.wanted == 0 || pick(&w->lender, 0, 1) == 0) return;
+  const int pieces = pick(&w->lender, 0, 3);
+  const size_t bytes =
+      pieces > 0 ? (size_t)(pieces * found.piece) : (size_t)pick(&w->lender, 1, 4096);
+  void *memory = aligned_alloc(16, (bytes + 15) / 16 * 16);
+  assert_non_null(memory);
+  must(hk_training_lend(w->engine, memory, (hk_bytes)bytes, stream, &err), &err);
+  w->lent[w->n_lent] = memory;
+  w->lent_bytes[w->n_lent++] = bytes;
+}
+
+/* The lent memory is the caller's again: something else is written there. */
+static inline void overwrite_lent(world *w) {
+  hk_lending found;
+  hk_training_lending(w->engine, &found);
+  w->weights_in_lent = found.most_used;
+  for (int i = 0; i < w->n_lent; i++) {
+    memset(w->lent[i], 0xee, w->lent_bytes[i]);
+    free(w->lent[i]);
+  }
+  w->n_lent = 0;
+}
+
+/* Now and then memory is taken back before the step. */
+static inline void reclaim(world *w) {
+  hk_error err = {0};
+  if (pick(&w->lender, 0, 19) > 0) return;
+  must(hk_training_reclaim(w->engine, NULL, &err), &err);
+  overwrite_lent(w);
+}
+
 static inline void hand_over(world *w, size_t i, bool finite) {
   hk_error err = {0};
   tensor *t = &w->tensors[i];
@@ -201,6 +251,8 @@ static inline void hand_over(world *w, size_t i, bool finite) {
   const hk_handed_gradient gradient = {(int64_t)i, t->handed};
   must(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), &err);
   memset(t->handed, 0xee, 4 * (size_t)t->param.numel);
+  lend(w, NULL);
+  reclaim(w);
 }
 
 /* Deep tensors first, some out of turn, some twice, some not at all. */
@@ -251,6 +303,7 @@ static inline void step(world *w, bool finite) {
   for (size_t i = 0; i < w->n; i++) given += w->tensors[i].given > 0;
   const double squares = plain_squares(w);
   must(hk_training_step(w->engine, &options, &report, NULL, &err), &err);
+  overwrite_lent(w);
   assert_int_equal(report.params, given);
   const double loss_scale = options.loss_scale > 0 ? options.loss_scale : 1;
   if (given > 0 && finite) {

@@ -23,6 +23,7 @@ static void iterate(world *w, int disorder) {
   }
   if (disorder > 0 && pick(&w->r, 0, 9) == 0) {
     must(hk_training_discard(w->engine, -1, &err), &err);
+    overwrite_lent(w);
     for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
     return;
   }
@@ -54,18 +55,20 @@ static void disorderly_training_is_plain_adamw(void **unused) {
   for (uint64_t number = 0; number < cases(); number++) run_case(1000 + number, 1);
 }
 
-/* Without clipping, and with it where it never acts, updates that ran ahead are kept. */
+/* Without clipping, and with it where it never acts, updates that ran ahead are kept, and some of
+ * their weights have waited in lent memory. */
 static void what_ran_ahead_is_kept(void **unused) {
   (void)unused;
   hk_error err = {0};
-  int64_t ahead = 0;
+  int64_t ahead = 0, in_lent = 0;
   for (uint64_t number = 0; number < 10; number++) {
-    world w = {.r = {number + 5}};
+    world w = {.r = {number + 5}, .lender = {number + 99}};
     make_model(&w);
     hk_plan plan = {0};
     must(hk_default_plan(w.params, w.n, 1, &plan, &err), &err);
     plan.overlap = HK_OVERLAP_BOTH;
     for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].ahead = true;
+    hk_plan_lend(&plan);
     const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
     must(
         hk_engine_create_for(&plan, w.params, w.n, w.groups, w.n_groups, &options, &w.engine, &err),
@@ -80,16 +83,18 @@ static void what_ran_ahead_is_kept(void **unused) {
       nanosleep(&moment, NULL);
       const double squares = plain_squares(&w);
       must(hk_training_step(w.engine, &step_options, &report, NULL, &err), &err);
+      overwrite_lent(&w);
       plain_update(&w, hk_grad_scale(squares, 1e9, 1));
       for (size_t k = 0; k < w.n; k++) w.tensors[k].given = 0;
       ahead += report.ahead;
       if (i == 0) assert_int_equal(report.ahead, 0);
     }
     assert_state(&w);
+    in_lent += w.weights_in_lent;
     hk_plan_free(&plan);
     unmake(&w);
   }
-  assert_true(ahead > 0);
+  assert_true(ahead > 0 && in_lent > 0);
 }
 
 int main(void) {

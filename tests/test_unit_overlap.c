@@ -65,6 +65,7 @@ static void documents_keep_the_overlap(void **state) {
   for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
     hk_plan plan = planned((hk_overlap)overlap, MIXED, N(MIXED));
     cJSON *document = NULL, *same = NULL;
+    if (overlap == HK_OVERLAP_BOTH) hk_plan_lend(&plan);
     hk_plan again = read_again(&plan, &document);
     assert_int_equal(again.overlap, overlap);
     assert_int_equal(again.subgroup_rule, HK_SUBGROUP_BLOCKS);
@@ -72,6 +73,8 @@ static void documents_keep_the_overlap(void **state) {
       assert_int_equal(again.subgroups[i].ahead, plan.subgroups[i].ahead);
     assert_int_equal(hk_plan_ahead(&again), hk_plan_ahead(&plan));
     assert_true((hk_plan_ahead(&plan) > 0) == (overlap == HK_OVERLAP_BOTH));
+    assert_int_equal(hk_plan_early(&again), 0);
+    assert_int_equal(hk_plan_lent(&again), hk_plan_ahead(&plan));
     hk_plan third = read_again(&again, &same);
     assert_true(cJSON_Compare(document, same, true));
     assert_string_equal(schema_of(document), overlap ? "hocket.plan/2" : "hocket.plan/1");
@@ -98,6 +101,9 @@ static void what_cannot_overlap_is_refused(void **state) {
   plan.subgroups[1].route = HK_ROUTE_STAGED;
   refuse(&plan, "subgroups[1]: runs ahead of the norm, which needs overlap 'both' and route 'cpu'");
   plan.subgroups[1].route = HK_ROUTE_CPU;
+  plan.subgroups[1].lent = true;
+  refuse(&plan, "subgroups[1]: memory is lent for its early weights, but they are not early");
+  plan.subgroups[1].lent = false;
   plan.overlap = HK_OVERLAP_FORWARD;
   refuse(&plan, "overlap 'forward' and route 'cpu'");
   plan.overlap = HK_OVERLAP_BOTH;

@@ -213,6 +213,7 @@ class Binding:
             0,
             settings.host_memory or 0,
             settings.gpu_memory or 0,
+            0,
         )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:

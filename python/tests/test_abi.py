@@ -17,6 +17,7 @@ STRUCTURES = {
     "hocket_gradient": _abi.Gradient,
     "hocket_step_options": _abi.StepOptions,
     "hocket_step_info": _abi.StepInfo,
+    "hocket_lent": _abi.Lent,
     "hocket_torch": _abi.Torch,
 }
 CONSTANTS = {
@@ -133,5 +134,5 @@ def test_another_abi_is_refused(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(_abi, "_library", None)
     monkeypatch.setenv("HOCKET_LIBRARY", str(library))
-    with pytest.raises(_abi.HocketError, match=r"has ABI 1, but this package needs 2"):
+    with pytest.raises(_abi.HocketError, match=r"has ABI 1, but this package needs 3"):
         _abi.library()
