@@ -31,7 +31,8 @@ static void set_message(hk_error *err, const char *text) {
   memcpy(err->message + length, tail, strlen(tail) + 1);
 }
 
-hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...) {
+/* The parentheses keep the macros of error.h away. */
+hk_status(hk_fail)(hk_error *err, hk_status status, const char *format, ...) {
   if (!err) return status;
   /* Formatted in a buffer of its own, because an argument may be the old message. The buffer has
    * one byte more than the message, so that set_message notices one that is too long. */
@@ -45,7 +46,7 @@ hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...) {
   return status;
 }
 
-hk_status hk_fail_prefix(hk_error *err, const char *format, ...) {
+hk_status(hk_fail_prefix)(hk_error *err, const char *format, ...) {
   /* Without an hk_error there is no status to forward; nearly all prefixed messages are HK_INPUT.
    */
   if (!err) return HK_INPUT;
@@ -60,6 +61,6 @@ hk_status hk_fail_prefix(hk_error *err, const char *format, ...) {
   return err->status;
 }
 
-hk_status hk_fail_memory(hk_error *err, unsigned long long bytes, const char *what) {
+hk_status(hk_fail_memory)(hk_error *err, unsigned long long bytes, const char *what) {
   return hk_fail(err, HK_ENVIRONMENT, "out of memory (%llu bytes for %s)", bytes, what);
 }

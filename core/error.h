@@ -35,6 +35,14 @@ hk_status hk_fail_prefix(hk_error *err, const char *format, ...)
 /* "out of memory (N bytes for WHAT)", HK_ENVIRONMENT. */
 hk_status hk_fail_memory(hk_error *err, unsigned long long bytes, const char *what);
 
+/* clang's analyzer does not see what functions of other files return, and would follow a failure as
+ * if it were HK_OK. (HK_INPUT stands for whatever failure hk_fail_prefix forwards.) */
+#ifdef __clang_analyzer__
+#define hk_fail(err, status, ...)        ((void)hk_fail(err, status, __VA_ARGS__), (status))
+#define hk_fail_prefix(...)              ((void)hk_fail_prefix(__VA_ARGS__), HK_INPUT)
+#define hk_fail_memory(err, bytes, what) ((void)hk_fail_memory(err, bytes, what), HK_ENVIRONMENT)
+#endif
+
 /* Forwards a failure. */
 #define HK_TRY(expression)                              \
   do {                                                  \
