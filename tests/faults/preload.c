@@ -235,22 +235,33 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 
 /* -- Beginning and end ------------------------------------------------------------------------- */
 
-/* The program comes first. */
-static int find_place(struct dl_phdr_info *info, size_t size, void *count) {
+/* The program and its libraries as they are before main; the program comes first. */
+static struct {
+  const char *name; /* the program's is empty */
+  uintptr_t begin, end;
+} objects[64];
+static int n_objects;
+
+static int find_object(struct dl_phdr_info *info, size_t size, void *unused) {
   (void)size;
-  int *n = count;
-  const int place = *n == 0 ? 0 : strstr(info->dlpi_name, "libcjson") ? 1 : -1;
-  (*n)++;
-  if (place < 0) return 0;
-  places[place].base = info->dlpi_addr;
-  places[place].begin = UINTPTR_MAX;
+  (void)unused;
+  const int n = n_objects;
+  if (n == sizeof objects / sizeof *objects) return 1;
+  objects[n].name = info->dlpi_name;
+  objects[n].begin = UINTPTR_MAX;
   for (int i = 0; i < info->dlpi_phnum; i++) {
     const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
     const uintptr_t begin = info->dlpi_addr + segment->p_vaddr, end = begin + segment->p_memsz;
     if (segment->p_type != PT_LOAD) continue;
-    if (begin < places[place].begin) places[place].begin = begin;
-    if (end > places[place].end) places[place].end = end;
+    if (begin < objects[n].begin) objects[n].begin = begin;
+    if (end > objects[n].end) objects[n].end = end;
   }
+  n_objects++;
+  const int place = n == 0 ? 0 : strstr(info->dlpi_name, "libcjson") ? 1 : -1;
+  if (place < 0) return 0;
+  places[place].base = info->dlpi_addr;
+  places[place].begin = objects[n].begin;
+  places[place].end = objects[n].end;
   return 0;
 }
 
@@ -274,27 +285,57 @@ static void read_wishes(void) {
   kills = getenv("FAULT_KILLS") != NULL;
 }
 
+/* For the handler of a crash: getenv, dlsym and dladdr may take locks, so their answers are kept.
+ */
+static const char *report_path;
+static int (*real_open)(const char *, int, ...);
+static ssize_t (*real_write)(int, const void *, size_t);
+
+/* NULL: loaded after main began. */
+static const char *object_of(const void *address) {
+  const uintptr_t place = (uintptr_t)address;
+  for (int i = 0; i < n_objects; i++)
+    if (place >= objects[i].begin && place < objects[i].end) return objects[i].name;
+  return NULL;
+}
+
+static void put(int fd, const char *text) {
+  for (size_t left = strlen(text); left > 0;) {
+    const ssize_t wrote = real_write(fd, text, left);
+    if (wrote <= 0) return;
+    text += wrote;
+    left -= (size_t)wrote;
+  }
+}
+
 static void note_crash(int number) {
   void *frames[64];
-  const char *path = getenv("FAULT_REPORT"), *where = "the program";
-  Dl_info info;
+  const char *where = "the program";
   armed = false;
-  const int n = backtrace(frames, 64);
+  const int n = backtrace(frames, 64); /* NOLINT(bugprone-signal-handler): loaded before main */
   for (int i = 1; i < n; i++) {
-    if (!dladdr(frames[i], &info) || !info.dli_fname) continue;
-    if (strstr(info.dli_fname, "faults") || strstr(info.dli_fname, "libc.so")) continue;
-    if (strstr(info.dli_fname, "/lib")) where = strrchr(info.dli_fname, '/') + 1;
+    const char *name = object_of(frames[i]);
+    if (name == NULL || strstr(name, "faults") || strstr(name, "libc.so")) continue;
+    if (strstr(name, "/lib")) where = strrchr(name, '/') + 1;
     break;
   }
-  const int fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
-  if (fd >= 0) dprintf(fd, "crashed in %s\n", where);
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+  const int fd = report_path ? real_open(report_path, flags, 0600) : -1;
+  if (fd >= 0) {
+    put(fd, "crashed in ");
+    put(fd, where);
+    put(fd, "\n");
+  }
   signal(number, SIG_DFL);
   raise(number);
 }
 
 static void watch_for_crashes(void) {
   void *frame[1];
-  backtrace(frame, 1); /* loads what it needs */
+  backtrace(frame, 1); /* the first call loads libgcc; later ones allocate nothing */
+  report_path = getenv("FAULT_REPORT");
+  real_open = REAL(open);
+  real_write = REAL(write);
   signal(SIGSEGV, note_crash);
   signal(SIGABRT, note_crash);
 }
@@ -302,9 +343,8 @@ static void watch_for_crashes(void) {
 static int (*program)(int, char **, char **);
 
 static int armed_main(int argc, char **argv, char **environment) {
-  int objects = 0;
   read_wishes();
-  dl_iterate_phdr(find_place, &objects);
+  dl_iterate_phdr(find_object, NULL);
   FILE *out = fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_out});
   if (out) stdout = out;
   watch_for_crashes();
@@ -336,9 +376,9 @@ static void report_left(int fd) {
 }
 
 __attribute__((destructor)) static void report(void) {
-  const char *path = getenv("FAULT_REPORT");
   armed = false;
-  const int fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
+  const int fd =
+      report_path ? open(report_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
   if (fd < 0) return;
   for (int k = 0; k < KINDS; k++) dprintf(fd, "calls %s %lu\n", names[k], atomic_load(&calls[k]));
   dprintf(fd, "failed %lu\n", atomic_load(&failed));
