@@ -136,8 +136,9 @@ static void replace_all(hk_freezing *f) {
     const int64_t before = m->parameters;
     const hk_tensor *added = f->added;
     f->kind = &m->frozen[kind];
-    f->cost = is_first(m, kind, block) ? &m->kinds[kind] : NULL;
-    if (f->cost != NULL) count_products(f, kind);
+    const bool first = is_first(m, kind, block);
+    f->cost = first ? &m->kinds[kind] : NULL;
+    if (first) count_products(f, kind);
     for (size_t i = begin; i < end; i++) replace(f, &m->tensors[i]);
     m->first_tensor[block - HK_BLOCK_EMBED] = (size_t)(added - f->tensors);
     m->kinds[kind].n_tensors = (size_t)(f->added - added);

@@ -170,6 +170,8 @@ hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_
         "most %lld are supported: choose a size of at least %lld",
         (long long)size, (long long)total, (long long)most, MAX_SUBGROUPS,
         (long long)divide_up(total, MAX_SUBGROUPS));
+  /* Never 0 bytes, for which calloc may return NULL. */
+  most = hk_max(most, 1);
   hk_subgroup *cut = calloc((size_t)most, sizeof *cut);
   if (!cut) return hk_fail_memory(err, (size_t)most * sizeof *cut, "the subgroups");
   if (rule == HK_SUBGROUP_BLOCKS)

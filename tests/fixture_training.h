@@ -137,9 +137,11 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
   if (pick(&w->lender, 0, 1) > 0) hk_plan_lend(&plan);
   const hk_engine_options options = {
       .backend = backend, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
-  must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
-                            &err),
-       &err);
+  hk_engine *engine = NULL;
+  must(
+      hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &engine, &err),
+      &err);
+  w->engine = engine;
   must(hk_training_masters(w->engine, -1, NULL, &err), &err);
   hk_plan_free(&plan);
 }
