@@ -136,7 +136,12 @@ static hk_status load_pair(const hk_args *args, kept_pair *pair, hk_error *err) 
   snprintf(operand, sizeof operand, "%lld", (long long)other);
   HK_TRY(hk_stored_timeline_load(operand, &pair->timelines[1], err));
   pair->n = 2;
-  return HK_OK;
+  const hk_stored_timeline *one = &pair->timelines[0].kept, *two = &pair->timelines[1].kept;
+  if (one->measured != two->measured) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT,
+                 "timelines %lld and %lld are stored as a pair, but both are %s; --alone exports "
+                 "one of them",
+                 (long long)one->id, (long long)two->id, hk_stored_timeline_kind(one));
 }
 
 static hk_status print_kept(const hk_args *args, const kept_pair *pair, hk_error *err) {
@@ -153,18 +158,21 @@ static hk_status print_kept(const hk_args *args, const kept_pair *pair, hk_error
   return hk_emit_print(root, ok, err);
 }
 
+static hk_chrome_layer layer_of(const hk_loaded_timeline *t) {
+  return (hk_chrome_layer){hk_stored_timeline_kind(&t->kept), &t->timeline};
+}
+
+/* Of a pair the prediction is the first layer. */
 static hk_status write_pair(const hk_args *args, const kept_pair *pair, hk_error *err) {
-  const hk_loaded_timeline *first = &pair->timelines[0];
-  hk_chrome_layer layers[2] = {{NULL, NULL}};
+  const hk_loaded_timeline *first = &pair->timelines[0], *second = &pair->timelines[1];
+  const size_t n = pair->n > 1 ? 2 : 1;
+  const bool swapped = n == 2 && first->kept.measured;
+  const hk_chrome_layer layers[2] = {layer_of(swapped ? second : first),
+                                     layer_of(swapped ? first : second)};
   char title[320];
-  for (size_t i = 0; i < pair->n; i++) {
-    const hk_loaded_timeline *t = &pair->timelines[i];
-    const size_t place = pair->n > 1 && t->kept.measured ? 1 : 0;
-    layers[place] = (hk_chrome_layer){hk_stored_timeline_kind(&t->kept), &t->timeline};
-  }
   snprintf(title, sizeof title, "%s%s%s", first->kept.label, *first->kept.machine ? " on " : "",
            first->kept.machine);
-  HK_TRY(write_layers(args, &first->graph, layers, pair->n, title, err));
+  HK_TRY(write_layers(args, &first->graph, layers, n, title, err));
   if (args->json) HK_TRY(print_kept(args, pair, err));
   tell_written(args, &first->graph, first->kept.makespan);
   return hk_emit_flush(err);

@@ -150,6 +150,14 @@ END
   prints "; its measured pair is timeline 4$"
   ok trace list --wide
   prints "^ *4 +3 "
+  # A pair of two measurements, which an edited store can have.
+  cp "$HOCKET_STORE" alike.db
+  python3 -c 'import sqlite3
+with sqlite3.connect("alike.db") as store:
+    store.execute("UPDATE timeline SET measured = 1 WHERE id = 3")'
+  HOCKET_STORE=$folder/alike.db expect 3 \
+    "timelines 3 and 4 are stored as a pair, but both are measured; --alone" trace export 3 -o a.json
+  HOCKET_STORE=$folder/alike.db ok trace export 3 --alone -o a.json
 fi
 
 # -- Diff ----------------------------------------------------------------------------------------
