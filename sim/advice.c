@@ -3,6 +3,7 @@
  * the time of a ranking grows with the micro-steps of an iteration. */
 #include "sim/advice.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,7 @@ static void describe(const search *s, const hk_job *job, hk_overlap overlap,
                      const hk_forecast *best, hk_alternative *a) {
   *a = (hk_alternative){.job = *job,
                         .overlap = overlap,
+                        .ratio = -1,
                         .runtime = best->plan.runtime,
                         .batch = batch_of(job) / batch_of(s->job),
                         .iteration_ns = best->iteration_ns,
@@ -260,6 +262,57 @@ static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) 
   return HK_OK;
 }
 
+/* Ranks the job with the best row's policy, runtime and stride, and another ratio. *found is left
+ * as it is if that does not fit or is not faster. */
+static hk_status rank_ratio(search *s, const hk_forecast *best, const hk_policy *policy,
+                            double ratio, hk_alternative *found, bool *faster, hk_error *err) {
+  const hk_runtime runtime = best->plan.runtime;
+  hk_ranking_options options = {
+      .only_policy = policy, .only_runtime = &runtime, .fixed = s->options->fixed};
+  hk_error problem = {0};
+  hk_ranking ranking = {0};
+  options.fixed.ratio = ratio;
+  if (policy->takes & HK_TAKES_STRIDE && best->plan.stride > 0)
+    options.fixed.stride = best->plan.stride;
+  const hk_status status =
+      hk_rank(s->model, s->machine, s->job, s->settings, &options, &ranking, &problem);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  *faster = status == HK_OK && ranking.n_fit > 0 &&
+            ranking.forecasts[0].tokens_per_s > found->tokens_per_s;
+  if (*faster) {
+    describe(s, s->job, s->settings->overlap, &ranking.forecasts[0], found);
+    found->ratio = ratio;
+    found->at_least = true; /* other strides may be faster at this ratio */
+    snprintf(found->options, sizeof found->options, "--ratio %.2f", ratio);
+  }
+  if (status == HK_OK) s->budget -= operations(&ranking), s->advice->rankings++;
+  hk_ranking_free(&ranking);
+  return HK_OK;
+}
+
+/* A ranking tries a few ratios. Between the best and the next lower one there may be another that
+ * keeps more state on the GPU and fits: found by bisection, to a hundredth. */
+static hk_status try_ratio(search *s, const hk_forecast *best, hk_error *err) {
+  const hk_policy *policy = NULL;
+  hk_error problem = {0};
+  hk_alternative found = {.tokens_per_s = best->tokens_per_s};
+  if (s->options->fixed.ratio >= 0 || s->settings->overlap != HK_OVERLAP_NONE ||
+      best->plan.ratio <= 0)
+    return HK_OK;
+  if (hk_policy_find(best->plan.policy, &policy, &problem) != HK_OK) return HK_OK;
+  if (!(policy->takes & HK_TAKES_RATIO)) return HK_OK;
+  int most = (int)lround(100 * best->plan.ratio), least = most > 20 ? most - 20 : 0;
+  while (most - least > 1 && s->ops_per_step * s->job->grad_accum <= s->budget) {
+    const int middle = (least + most) / 2;
+    bool faster = false;
+    HK_TRY(rank_ratio(s, best, policy, middle / 100.0, &found, &faster, err));
+    *(faster ? &most : &least) = middle;
+  }
+  if (found.tokens_per_s > WORTH_SAYING * best->tokens_per_s)
+    suggest(s, &found, best->tokens_per_s);
+  return HK_OK;
+}
+
 static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err) {
   const double now = best->tokens_per_s;
   double tokens = now;
@@ -267,6 +320,7 @@ static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err
   hk_alternative last = {0};
   HK_TRY(climb(s, &job, &tokens, &last, err));
   if (tokens > WORTH_SAYING * now) suggest(s, &last, now);
+  HK_TRY(try_ratio(s, best, err));
   HK_TRY(try_overlap(s, best, err));
   HK_TRY(try_larger_batch(s, job, tokens, now, err));
   return try_no_accumulation(s, job, tokens, now, err);

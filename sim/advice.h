@@ -4,8 +4,9 @@
  * If the job fits, the search climbs: it simulates the neighbours of the job (activations kept or
  * recomputed; half or twice the micro-batch, the tensor-parallel degree), all with the same number
  * of sequences per iteration, moves to the fastest while that gains 2 % or more, and suggests where
- * it ends. Beyond that it suggests a larger batch, a smaller one if accumulation takes the memory
- * that state could have, and the overlap of update and backward. If the job does not fit it
+ * it ends. Beyond that it suggests a ratio between those of the ranking, a larger batch, a smaller
+ * one if accumulation takes the memory that state could have, and the overlap of update and
+ * backward. If the job does not fit it
  * suggests the fastest of the same batch that fits, a smaller batch, and the fewest GPUs. */
 #ifndef HK_SIM_ADVICE_H
 #define HK_SIM_ADVICE_H
@@ -17,6 +18,7 @@
 typedef struct {
   hk_job job;
   hk_overlap overlap;
+  double ratio;      /* < 0: as in the job's ranking */
   char options[128]; /* what to type: "--micro-batch 4 --grad-accum 2" */
   char schedule[96]; /* title of its best schedule */
   hk_runtime runtime;
