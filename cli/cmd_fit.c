@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/explain.h"
+#include "cli/print_flush.h"
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
@@ -103,10 +104,12 @@ static void put_cross(const hk_cross_validation *cross, cJSON *root, bool *ok) {
 }
 
 static hk_status print_json(const hk_args *args, const hk_fit *fit,
-                            const hk_cross_validation *cross, hk_error *err) {
+                            const hk_cross_validation *cross, const hk_run_flush_unknown *unknown,
+                            hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.fit/1", &ok);
   put_fit(fit, root, &ok);
+  hk_put_flush_unknown(unknown, root, &ok);
   if (args->cross_validate) put_cross(cross, root, &ok);
   if (args->explain) hk_explain_json(&fit->machine, root, &ok);
   return hk_emit_print(root, ok, err);
@@ -205,7 +208,8 @@ static hk_status print_defaults(hk_error *err) {
 }
 
 static hk_status print_text(const hk_args *args, const hk_fit *fit,
-                            const hk_cross_validation *cross, hk_error *err) {
+                            const hk_cross_validation *cross, const hk_run_flush_unknown *unknown,
+                            hk_error *err) {
   printf("%s: %zu rows of %s, %zu times, scatter %.1f %%, %zu outliers, %lld simulations\n\n",
          fit->machine.name, fit->rows, args->operands[0], fit->residuals, 100 * fit->scatter,
          fit->outliers, (long long)fit->simulations);
@@ -213,6 +217,8 @@ static hk_status print_text(const hk_args *args, const hk_fit *fit,
   print_correlations(fit);
   putchar('\n');
   HK_TRY(print_errors(fit, cross, err));
+  if (unknown->rows > 0) putchar('\n');
+  hk_print_flush_unknown(unknown);
   if (!args->explain) return HK_OK;
   putchar('\n');
   HK_TRY(print_defaults(err));
@@ -232,9 +238,22 @@ static hk_status save(const hk_args *args, const hk_machine *machine, hk_error *
   return HK_OK;
 }
 
-static hk_status answer(const hk_args *args, const hk_fit *fit, const hk_cross_validation *cross,
-                        hk_error *err) {
-  HK_TRY(args->json ? print_json(args, fit, cross, err) : print_text(args, fit, cross, err));
+/* Rows that the fit took as asynchronous because the table does not say. */
+static hk_status find_flush_unknown(const hk_run_table *table, const hk_fit *fit,
+                                    hk_run_flush_unknown *unknown, hk_error *err) {
+  hk_run_comparison comparison;
+  HK_TRY(hk_runs_compare(table, &fit->machine, 1, &comparison, err));
+  *unknown = comparison.flush_unknown;
+  hk_run_comparison_free(&comparison);
+  return HK_OK;
+}
+
+static hk_status answer(const hk_args *args, const hk_run_table *table, const hk_fit *fit,
+                        const hk_cross_validation *cross, hk_error *err) {
+  hk_run_flush_unknown unknown;
+  HK_TRY(find_flush_unknown(table, fit, &unknown, err));
+  HK_TRY(args->json ? print_json(args, fit, cross, &unknown, err)
+                    : print_text(args, fit, cross, &unknown, err));
   HK_TRY(hk_emit_flush(err));
   if (fit->rows_elsewhere > 0 && !args->quiet)
     fprintf(stderr,
@@ -265,7 +284,7 @@ static hk_status fit_table(const hk_args *args, const hk_run_table *table, const
     status = hk_fit_cross_validate(table, start, &options, &cross, err);
     end_progress(&p);
   }
-  if (status == HK_OK) status = answer(args, &fit, &cross, err);
+  if (status == HK_OK) status = answer(args, table, &fit, &cross, err);
   hk_cross_validation_free(&cross);
   hk_fit_free(&fit);
   return status;
@@ -298,7 +317,8 @@ const hk_command hk_command_fit = {
         "name its machine: robust non-linear least squares in logarithms, with a penalty\n"
         "for leaving the start value that depends on the quantity's origin. Prints fitted\n"
         "values, standard errors, which quantities the runs do not determine (they keep\n"
-        "their start value), and the errors before and after.",
+        "their start value), and the errors before and after. Rows without flush_async\n"
+        "are taken as asynchronous, which is said, with the errors under either flush.",
     .example = "hocket fit published-runs.csv --machine jlse-h100-4x80gb -o fitted.json",
     .output = "write the fitted profile to a file, for --machine",
     .options = HK_OPTIONS_MACHINE | HK_OPTION(FREE) | HK_OPTION(CROSS_VALIDATE) |

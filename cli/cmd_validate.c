@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/node_profile.h"
+#include "cli/print_flush.h"
 #include "cli/setup.h"
 #include "cli/table.h"
 
@@ -115,14 +116,6 @@ static void put_medians(const double *medians, int n, const char *key, cJSON *ob
     hk_put_number(member, hk_run_figure_column((hk_run_figure)f), medians[f], ok);
 }
 
-static void put_flush_unknown(const hk_run_flush_unknown *unknown, cJSON *root, bool *ok) {
-  cJSON *object = hk_put_object(root, "flush_unknown", ok);
-  hk_put_number(object, "rows", (double)unknown->rows, ok);
-  if (unknown->rows == 0) return;
-  put_medians(unknown->asynchronous, HK_RUN_TIMES_END, "median_abs_error_pct_if_async", object, ok);
-  put_medians(unknown->blocking, HK_RUN_TIMES_END, "median_abs_error_pct_if_blocking", object, ok);
-}
-
 static hk_status print_json(const hk_run_comparison *c, const hk_run_order *unfitted,
                             const machines *m, hk_error *err) {
   bool ok = true;
@@ -133,7 +126,7 @@ static hk_status print_json(const hk_run_comparison *c, const hk_run_order *unfi
   for (size_t i = 0; i < c->n; i++) put_row(&c->rows[i], hk_put_element(rows, &ok), &ok);
   hk_put_number(root, "rows_left_out", (double)c->left_out, &ok);
   put_medians(c->median_abs_error_pct, HK_RUN_FIGURES, "median_abs_error_pct", root, &ok);
-  put_flush_unknown(&c->flush_unknown, root, &ok);
+  hk_put_flush_unknown(&c->flush_unknown, root, &ok);
   put_order(&c->order, root, &ok);
   hk_put_number(root, "kendall_tau_before_fit", unfitted->tau, &ok);
   cJSON *groups = hk_put_array(root, "groups", &ok);
@@ -184,16 +177,6 @@ static void print_medians(const hk_run_comparison *c) {
   putchar('\n');
 }
 
-/* A flush changes backward, and with it the iteration. */
-static void print_flush_unknown(const hk_run_flush_unknown *u) {
-  if (u->rows == 0) return;
-  printf(
-      "%zu rows without flush_async are taken as asynchronous: bwd_ms %.1f %%, iter_ms %.1f %%; as "
-      "blocking: bwd_ms %.1f %%, iter_ms %.1f %%\n",
-      u->rows, u->asynchronous[HK_RUN_bwd], u->asynchronous[HK_RUN_iter], u->blocking[HK_RUN_bwd],
-      u->blocking[HK_RUN_iter]);
-}
-
 /* `unfitted`: of the same rows, predicted with the profiles as they were before any fit. */
 static void print_order(const hk_run_comparison *c, const hk_run_order *unfitted) {
   if (isnan(c->order.tau)) {
@@ -229,7 +212,7 @@ static hk_status print_text(const hk_run_comparison *c, const hk_run_order *unfi
   HK_TRY(hk_table_print(&table, err));
   puts("\ntimes in ms: predicted/measured, error of the prediction");
   print_medians(c);
-  print_flush_unknown(&c->flush_unknown);
+  hk_print_flush_unknown(&c->flush_unknown);
   print_order(c, unfitted);
   return HK_OK;
 }

@@ -70,6 +70,16 @@ for key in schema machine rows scatter_pct parameters correlation profile median
   grep -q "\"$key\":" fit.json || fail "fit --json: no $key"
 done
 
+grep -qE '"flush_unknown":' fit.json || fail "fit --json: no flush_unknown"
+
+# Two rows without flush_async: the fit says what it took them for, and the errors under either.
+awk -F, -v OFS=, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "flush_async") c = i }
+  NR == 1 || (/^jlse/ && n++ < 2) { if (NR > 1) $c = ""; print }' runs.csv >unknown.csv
+"$hocket" fit unknown.csv --machine jlse-h100-4x80gb --free gpu.matmul_efficiency --wide >out 2>err ||
+  fail "fit without flush_async: $(cat err)"
+grep -qE "^2 rows without flush_async are taken as asynchronous: bwd_ms [0-9.]+ %, iter_ms [0-9.]+ %; as blocking: bwd_ms [0-9.]+ %" out ||
+  fail "fit: silent about rows without flush_async"
+
 "$hocket" validate runs runs.csv --wide >out 2>err || fail "validate runs: $(cat err)"
 [ "$(grep -cE '^ *[0-9]+ +act-output' out)" -eq 75 ] || fail "validate runs: not 75 rows"
 tau 0.91
