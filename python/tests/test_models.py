@@ -27,10 +27,11 @@ def optimizers(mine, other, overlap="forward", **options):
 
 
 def run_both(mine, other, iterate, steps=5, overlap="forward", each=None, **options):
-    """Trains a model and its copy; iterate(model, step) computes a loss."""
+    """Trains a model, then its copy; iterate(model, step) computes a loss. Nothing comes between a
+    step and the next forward, so that weights are read as early as they can be."""
     opt, expected = optimizers(mine, other, overlap, **options)
-    for step in range(steps):
-        for model, o in ((mine, opt), (other, expected)):
+    for model, o in ((mine, opt), (other, expected)):
+        for step in range(steps):
             torch.manual_seed(step)
             iterate(model, step).backward()
             o.step()
@@ -64,6 +65,22 @@ def test_race_of_a_large_layer(overlap):
     torch.manual_seed(1)
     mine = Race(65536)
     run_both(mine, copy.deepcopy(mine), lambda m, s: m(torch.randn(2, 32)), 4, overlap)
+
+
+@pytest.mark.full
+@OVERLAPS
+def test_race_of_torchao(overlap):
+    """Its test of offloaded optimizers: 32 -> 131072 -> 64, the first layer frozen."""
+    torch.manual_seed(1)
+    mine = nn.Sequential(nn.Linear(32, 131072), nn.Linear(131072, 64), nn.Linear(64, 64))
+    mine[0].requires_grad_(False)
+    run_both(
+        mine,
+        copy.deepcopy(mine),
+        lambda m, s: m(torch.randn(2, 32)).square().mean(),
+        3,
+        overlap,
+    )
 
 
 @OVERLAPS
