@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "calib/parts/parts.h"
 
@@ -75,6 +76,56 @@ static void the_tables_have_what_people_rent(void **state) {
       must(hk_json_string(part, "sheet", &sheet, &err), &err);
       assert_true(strlen(sheet) > 5);
     }
+  }
+  hk_parts_free(&parts);
+}
+
+/* A transfer rate times the width of a channel: 8 bytes, of LPDDR 4. Names round rates such as
+ * 2133.33 MT/s down. */
+static void memory_rates_are_those_of_the_names(void **state) {
+  (void)state;
+  hk_parts parts = tables();
+  const cJSON *part;
+  cJSON_ArrayForEach(part, hk_parts_of(&parts, HK_PART_MEMORY)) {
+    hk_error err = {0};
+    const double transfers = strtod(strrchr(part->string, '-') + 1, NULL) * 1e6;
+    const double expected = transfers * (strncmp(part->string, "lpddr", 5) == 0 ? 4 : 8);
+    double rate = 0;
+    must(hk_json_double(part, "bytes_per_s", 1e9, 1e12, &rate, &err), &err);
+    if (!(rate >= expected && rate < 1.0005 * expected))
+      fail_msg("%s: %g bytes/s, the name says %g", part->string, rate, expected);
+  }
+  hk_parts_free(&parts);
+}
+
+/* Bytes/s of all channels of a CPU, in the fastest memory that it takes. */
+static double memory_rate_of(const hk_parts *parts, const char *name) {
+  hk_parts_notes notes;
+  hk_machine m = make(parts, &(hk_parts_request){.name = "m", .gpu = "l4", .cpu = name}, &notes);
+  const double rate = m.dram.value / 0.7004;
+  hk_machine_free(&m);
+  return rate;
+}
+
+/* Figures that were wrong before somebody compared them with documents. */
+static void figures_are_those_of_the_documents(void **state) {
+  (void)state;
+  static const struct {
+    const char *cpu;
+    double cores, bytes_per_s;
+  } cpus[] = {{"epyc-7v12", 64, 204.8e9},
+              {"xeon-e5-2686v4", 18, 76.8e9},
+              {"grace", 72, 512e9},
+              {"grace-480gb", 72, 384e9}};
+  hk_parts parts = tables();
+  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++) {
+    hk_error err = {0};
+    const cJSON *part;
+    double cores = 0;
+    must(hk_part_find(&parts, HK_PART_CPU, cpus[i].cpu, &part, &err), &err);
+    must(hk_json_double(part, "cores", 1, 4096, &cores, &err), &err);
+    assert_true(cores == cpus[i].cores);
+    assert_true(fabs(memory_rate_of(&parts, cpus[i].cpu) / cpus[i].bytes_per_s - 1) < 1e-3);
   }
   hk_parts_free(&parts);
 }
@@ -266,6 +317,8 @@ static void bad_requests_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_tables_have_what_people_rent),
+      cmocka_unit_test(memory_rates_are_those_of_the_names),
+      cmocka_unit_test(figures_are_those_of_the_documents),
       cmocka_unit_test(every_gpu_makes_a_machine),
       cmocka_unit_test(quantities_are_sheet_times_share),
       cmocka_unit_test(links_of_several_gpus_share_the_host),
