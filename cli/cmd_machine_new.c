@@ -130,6 +130,21 @@ static void cpu_row(hk_table *table, const cJSON *part) {
   hk_table_cell(table, "%s", text_of(part, "isa"));
 }
 
+/* "NVIDIA A40 data sheet (copy; not checked: ecc_share)". */
+static const char *document_of(const cJSON *part, char *buffer, size_t size) {
+  const char *way = text_of(part, "checked");
+  const cJSON *member = NULL;
+  size_t n = (size_t)snprintf(buffer, size, "%s (%s", text_of(part, "sheet"),
+                              strcmp(way, "no") == 0 ? "not checked" : way);
+  const char *before = "; not checked: ";
+  cJSON_ArrayForEach(member, cJSON_GetObjectItemCaseSensitive(part, "unchecked")) {
+    if (n < size) n += (size_t)snprintf(buffer + n, size - n, "%s%s", before, member->valuestring);
+    before = ", ";
+  }
+  if (n < size) snprintf(buffer + n, size - n, ")");
+  return buffer;
+}
+
 static hk_status parts_text(const hk_parts *parts, hk_part_kind kind, hk_error *err) {
   static const hk_column gpu[] = {{"gpu", HK_LEFT},        {"matrix products", HK_RIGHT},
                                   {"memory", HK_RIGHT},    {"size", HK_RIGHT},
@@ -152,14 +167,14 @@ static hk_status parts_text(const hk_parts *parts, hk_part_kind kind, hk_error *
   hk_table table;
   hk_table_begin(&table, layouts[kind].columns, layouts[kind].n);
   for (const cJSON *part = hk_parts_of(parts, kind)->child; part; part = part->next) {
-    char rate[32];
+    char rate[32], document[512];
     hk_table_row(&table);
     hk_table_cell(&table, "%s", part->string);
     if (kind == HK_PART_GPU) gpu_row(&table, part);
     if (kind == HK_PART_CPU) cpu_row(&table, part);
     if (kind == HK_PART_MEMORY || kind == HK_PART_LINK)
       hk_table_cell(&table, "%s", rate_of(part, "bytes_per_s", "B/s", rate, sizeof rate));
-    hk_table_cell(&table, "%s", text_of(part, "sheet"));
+    hk_table_cell(&table, "%s", document_of(part, document, sizeof document));
   }
   return hk_table_print(&table, err);
 }
@@ -217,7 +232,9 @@ const hk_command hk_command_machine_parts = {
     .usage = "[gpu|cpu|memory|link] [--wide] [--json]",
     .details =
         "Figures are those of data sheets; what machines reach of them is in\n"
-        "share/parts/transfer.json.",
+        "share/parts/transfer.json. In parentheses: how the figures were compared with the\n"
+        "data sheet (its own text, a copy of it, a quotation, a formula), and which were not.\n"
+        "--json also has the address of what was read.",
     .example = "hocket machine parts gpu",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .most_operands = 1,

@@ -42,7 +42,28 @@ expect 2 "no parts of the kind 'disk'; the kinds are gpu, cpu" machine parts dis
 ok machine parts --json
 python3 -c 'import json, sys
 parts = json.load(open(sys.argv[1]))
-assert len(parts["gpu"]) >= 20 and all("sheet" in p for kind in ("gpu", "cpu", "memory", "link")
+ways = {"document", "copy", "quotation", "formula", "no"}
+assert len(parts["gpu"]) >= 20 and all("sheet" in p and p["checked"] in ways
+                                       for kind in ("gpu", "cpu", "memory", "link")
                                        for p in parts[kind].values())' out || fail "machine parts --json"
+
+# -- How figures were checked: shown, and tables that do not say so are refused ------------------
+
+ok machine parts gpu --wide
+grep -q "A40 data sheet (copy; not checked: ecc_share)" out || fail "machine parts: $(grep A40 out)"
+grep -q "Ada GPU architecture white paper (not checked)" out || fail "machine parts: rtx-4080"
+# broken FILE PATTERN REPLACEMENT MESSAGE: a table that says something else.
+broken() {
+  rm -rf bad
+  mkdir bad
+  cp -r "$share/../parts" bad/parts
+  sed -i "s|$2|$3|" "bad/parts/$1.json"
+  HOCKET_SHARE=$PWD/bad expect 2 "$4" machine parts gpu
+}
+broken gpus '"checked": "copy"' '"checked": "maybe"' \
+  "parts/gpus.json: 'a40': key 'checked': 'maybe' is not document, copy, quotation, formula or no"
+broken links '"checked": "no"' '"seen": "no"' "parts/links.json: 'pcie-6': .*checked"
+broken gpus '\["ecc_share"\]' '["ecc"]' \
+  "parts/gpus.json: 'a40': key 'unchecked': 'ecc' is no member of the part"
 
 finish "machines from parts"

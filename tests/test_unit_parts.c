@@ -130,6 +130,38 @@ static void figures_are_those_of_the_documents(void **state) {
   hk_parts_free(&parts);
 }
 
+static void check_source(const char *source, const char *text, bool expected) {
+  if (!!strstr(source, text) != expected)
+    fail_msg("'%s' in '%s': expected %s", text, source, expected ? "yes" : "no");
+}
+
+/* A quantity says if its figure was not compared with the data sheet. */
+static void sources_say_what_was_not_checked(void **state) {
+  (void)state;
+  hk_parts parts = tables();
+  hk_parts_notes notes;
+  hk_parts_request r = {.name = "m", .gpu = "rtx-4080", .dram = "ddr5-4800x2", .cores = 16};
+  hk_machine m = make(&parts, &r, &notes);
+  check_source(m.gpu_flops.source, ", not checked)", true);
+  check_source(m.gpu_hbm.source, ", not checked)", true);
+  check_source(m.h2d.source, "the GPU's link is not checked", true);
+  check_source(m.dram.source, "not checked", false);
+  hk_machine_free(&m);
+  r.gpu = "a40";
+  r.pcie = "4x16";
+  m = make(&parts, &r, &notes);
+  check_source(m.gpu_flops.source, "not checked", false);
+  check_source(m.h2d.source, "not checked", false);
+  check_source(m.gpu_memory.source, "ECC (share not checked)", true);
+  hk_machine_free(&m);
+  r = (hk_parts_request){.name = "m", .gpu = "l40s", .cpu = "epyc-9755"};
+  m = make(&parts, &r, &notes);
+  check_source(m.cores.source, ", not checked)", true);
+  check_source(m.dram.source, "the CPU's memory is not checked", true);
+  hk_machine_free(&m);
+  hk_parts_free(&parts);
+}
+
 /* Every part can be used, and every quantity says where it is from. */
 static void every_gpu_makes_a_machine(void **state) {
   (void)state;
@@ -319,6 +351,7 @@ int main(void) {
       cmocka_unit_test(the_tables_have_what_people_rent),
       cmocka_unit_test(memory_rates_are_those_of_the_names),
       cmocka_unit_test(figures_are_those_of_the_documents),
+      cmocka_unit_test(sources_say_what_was_not_checked),
       cmocka_unit_test(every_gpu_makes_a_machine),
       cmocka_unit_test(quantities_are_sheet_times_share),
       cmocka_unit_test(links_of_several_gpus_share_the_host),

@@ -27,7 +27,7 @@ const char *hk_part_kind_name(hk_part_kind kind); /* "gpu", "cpu", "memory", "li
 /* HK_INPUT: no such kind; the message lists them. */
 hk_status hk_part_kind_of(const char *name, hk_part_kind *kind, hk_error *err);
 
-/* The tables of share/parts. */
+/* The tables of share/parts. Each part says how its figures were checked ("checked"). */
 typedef struct {
   cJSON *tables[HK_PART_KINDS];
   cJSON *transfer;
@@ -43,6 +43,12 @@ const cJSON *hk_parts_of(const hk_parts *parts, hk_part_kind kind);
 /* A part by name or alias; its `string` is the name. HK_INPUT suggests the nearest name. */
 hk_status hk_part_find(const hk_parts *parts, hk_part_kind kind, const char *name,
                        const cJSON **part, hk_error *err);
+
+/* Whether the document that the part's "sheet" names, or a copy or a quotation of it, was compared
+ * with this member of the part. */
+bool hk_part_checked(const cJSON *part, const char *member);
+/* The part's sheet, and ", not checked" if the member was not compared with it. */
+const char *hk_part_cite(const cJSON *part, const char *member, char *buffer, size_t size);
 
 /* What the user states. Zero or NULL: not given. */
 typedef struct {

@@ -5,7 +5,7 @@
 
 #include "calib/parts/parts.h"
 
-#define HK_TEXT_OF_PART 200
+#define HK_TEXT_OF_PART 320
 
 /* A figure of data sheets: what it is, and which sheet says so. */
 typedef struct {

@@ -11,7 +11,7 @@
 #include "core/json.h"
 
 #define HOST_SUFFIX   " of a part of a host"
-#define MOST_SOURCE   400
+#define MOST_SOURCE   700
 #define GPUS_TOGETHER 4 /* GPUs of the node whose shared links were measured */
 
 /* -- transfer.json ----------------------------------------------------------------------------- */

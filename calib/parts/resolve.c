@@ -67,26 +67,33 @@ static hk_status check_complete(const hk_parts_request *r, hk_error *err) {
 /* -- GPU --------------------------------------------------------------------------------------- */
 
 static hk_status resolve_gpu(const cJSON *part, hk_node_parts *node, hk_error *err) {
-  const char *type, *sheet;
+  const char *type;
+  char sheet[HK_TEXT_OF_PART];
   double flops = 0, hbm = 0, gib = 0, ecc = 0;
   HK_TRY(hk_json_string(part, "name", &node->gpu, err));
   HK_TRY(hk_json_string(part, "type", &type, err));
-  HK_TRY(hk_json_string(part, "sheet", &sheet, err));
   HK_TRY(hk_json_double(part, "matmul_flops_per_s", 1e9, 1e18, &flops, err));
   HK_TRY(hk_json_double(part, "memory_bytes_per_s", 1e9, 1e15, &hbm, err));
   HK_TRY(hk_json_double(part, "memory_gib", 1, 1e4, &gib, err));
   HK_TRY(hk_json_double_or(part, "ecc_share", 0, 0.5, 0, &ecc, err));
   HK_TRY(hk_json_double_or(part, "multiprocessors", 1, 1e4, 0, &node->multiprocessors, err));
-  figure(&node->peak, flops, "dense %s (%s)", type, sheet);
-  figure(&node->hbm, hbm, "GPU memory (%s)", sheet);
-  figure(&node->gpu_memory, gib * GIB * (1 - ecc), "%g GiB%s (%s)", gib,
-         ecc > 0 ? " less 1/16 for ECC" : "", sheet);
+  figure(&node->peak, flops, "dense %s (%s)", type,
+         hk_part_cite(part, "matmul_flops_per_s", sheet, sizeof sheet));
+  figure(&node->hbm, hbm, "GPU memory (%s)",
+         hk_part_cite(part, "memory_bytes_per_s", sheet, sizeof sheet));
+  hk_part_cite(part, "memory_gib", sheet, sizeof sheet);
+  if (ecc > 0)
+    figure(&node->gpu_memory, gib * GIB * (1 - ecc), "%g GiB less 1/%g for ECC%s (%s)", gib,
+           1 / ecc, hk_part_checked(part, "ecc_share") ? "" : " (share not checked)", sheet);
+  else
+    figure(&node->gpu_memory, gib * GIB, "%g GiB (%s)", gib, sheet);
   return HK_OK;
 }
 
 static hk_status resolve_nvlink(const hk_parts_request *r, const cJSON *part, hk_node_parts *node,
                                 hk_parts_notes *notes, hk_error *err) {
   double rate = 0, most = 0;
+  char sheet[HK_TEXT_OF_PART];
   bool optional;
   HK_TRY(hk_json_double_or(part, "nvlink_bytes_per_s", 1e6, 1e15, 0, &rate, err));
   HK_TRY(hk_json_double_or(part, "nvlink_gpus", 1, 1e4, 1, &most, err));
@@ -108,7 +115,7 @@ static hk_status resolve_nvlink(const hk_parts_request *r, const cJSON *part, hk
     return HK_OK;
   }
   figure(&node->nvlink, rate, "links between GPUs (%s)",
-         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "sheet")));
+         hk_part_cite(part, "nvlink_bytes_per_s", sheet, sizeof sheet));
   return HK_OK;
 }
 
@@ -116,8 +123,7 @@ static hk_status resolve_nvlink(const hk_parts_request *r, const cJSON *part, hk
 
 typedef struct {
   double rate; /* bytes/s of one direction */
-  char name[80];
-  const char *sheet;
+  char name[80], sheet[HK_TEXT_OF_PART];
 } link_figure;
 
 /* "4x16", "pcie-4" (all its lanes) or a chip-to-chip link. `what` names the option or the part. */
@@ -137,7 +143,7 @@ static hk_status resolve_link(const hk_parts *parts, const char *typed, const ch
     return hk_fail_prefix(err, "%s '%.40s', expected GENERATIONxLANES, such as 4x16", what, typed);
   HK_TRY(hk_json_double(part, "bytes_per_s", 1e6, 1e15, &lane, err));
   HK_TRY(hk_json_double(part, "lanes", 1, 64, &most, err));
-  HK_TRY(hk_json_string(part, "sheet", &out->sheet, err));
+  hk_part_cite(part, "bytes_per_s", out->sheet, sizeof out->sheet);
   if (lanes > most || (lanes & (lanes - 1)))
     return hk_fail(err, HK_INPUT, "%s '%.40s': a link has 1, 2, 4, 8 or 16 lanes, not %d", what,
                    typed, lanes);
@@ -176,7 +182,9 @@ static hk_status resolve_links(const hk_parts *parts, const hk_parts_request *r,
                     other.name);
     }
   }
-  figure(&node->link, least.rate, "%s (%s)", least.name, least.sheet);
+  const bool from_gpu = strcmp(least.name, own.name) == 0 && !r->pcie;
+  figure(&node->link, least.rate, "%s (%s)%s", least.name, least.sheet,
+         from_gpu && !hk_part_checked(gpu, "link") ? "; the GPU's link is not checked" : "");
   return HK_OK;
 }
 
@@ -184,15 +192,14 @@ static hk_status resolve_links(const hk_parts *parts, const hk_parts_request *r,
 
 static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, const cJSON **part,
                              hk_node_parts *node, hk_error *err) {
-  char name[80];
-  const char *full, *sheet, *isa;
+  char name[80], sheet[HK_TEXT_OF_PART];
+  const char *full, *isa;
   double cores = 0;
   node->sockets = 1;
   if (!split(r->cpu, ':', 16, name, sizeof name, &node->sockets))
     snprintf(name, sizeof name, "%s", r->cpu);
   HK_TRY(hk_part_find(parts, HK_PART_CPU, name, part, err));
   HK_TRY(hk_json_string(*part, "name", &full, err));
-  HK_TRY(hk_json_string(*part, "sheet", &sheet, err));
   HK_TRY(hk_json_string(*part, "isa", &isa, err));
   HK_TRY(hk_json_double(*part, "cores", 1, 4096, &cores, err));
   cores *= node->sockets;
@@ -202,14 +209,19 @@ static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, c
   node->part_of_host = r->cores && r->cores < cores;
   node->cores = r->cores ? r->cores : (int)cores;
   figure(&node->cpu, node->cores, "%s%d x %s, %g cores, %s (%s)",
-         node->part_of_host ? "a part of " : "", node->sockets, full, cores, isa, sheet);
+         node->part_of_host ? "a part of " : "", node->sockets, full, cores, isa,
+         hk_part_cite(*part, "cores", sheet, sizeof sheet));
   return HK_OK;
+}
+
+static bool memory_checked(const cJSON *cpu) {
+  return hk_part_checked(cpu, "memory") && hk_part_checked(cpu, "channels");
 }
 
 static hk_status resolve_dram(const hk_parts *parts, const hk_parts_request *r, const cJSON *cpu,
                               hk_node_parts *node, hk_parts_notes *notes, hk_error *err) {
-  char type[80] = "";
-  const char *sheet = "", *fastest = "";
+  char type[80] = "", sheet[HK_TEXT_OF_PART];
+  const char *fastest = "";
   double rate = 0, most = 0, limit = 0;
   const cJSON *part, *cpu_memory;
   if (r->dram && !split(r->dram, 'x', 1024, type, sizeof type, &node->channels))
@@ -240,8 +252,9 @@ static hk_status resolve_dram(const hk_parts *parts, const hk_parts_request *r, 
       hk_parts_note(notes, "%s is faster than the CPU's sheet (%s): overclocked", part->string,
                     fastest);
   }
-  HK_TRY(hk_json_string(part, "sheet", &sheet, err));
-  figure(&node->dram, rate * node->channels, "%d x %s (%s)", node->channels, part->string, sheet);
+  figure(&node->dram, rate * node->channels, "%d x %s (%s)%s", node->channels, part->string,
+         hk_part_cite(part, "bytes_per_s", sheet, sizeof sheet),
+         r->dram || memory_checked(cpu) ? "" : "; the CPU's memory is not checked");
   return HK_OK;
 }
 

@@ -37,6 +37,41 @@ hk_status hk_part_kind_of(const char *name, hk_part_kind *kind, hk_error *err) {
                  name);
 }
 
+/* How the figures of a part were compared with its document; the tables' "fields" explain them. */
+static const char *const ways[] = {"document", "copy", "quotation", "formula", "no"};
+
+static hk_status check_way(const char *way, hk_error *err) {
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+    if (strcmp(way, ways[i]) == 0) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "key 'checked': '%.40s' is not document, copy, quotation, formula or no", way);
+}
+
+/* A part names its document, says how it was compared, and names own members as not compared. */
+static hk_status check_part(const cJSON *part, hk_error *err) {
+  const char *sheet, *way;
+  const cJSON *member = NULL;
+  HK_TRY(hk_json_string(part, "sheet", &sheet, err));
+  HK_TRY(hk_json_string(part, "checked", &way, err));
+  HK_TRY(check_way(way, err));
+  cJSON_ArrayForEach(member, cJSON_GetObjectItemCaseSensitive(part, "unchecked")) {
+    const char *name = cJSON_GetStringValue(member);
+    if (!name || !cJSON_GetObjectItemCaseSensitive(part, name))
+      return hk_fail(err, HK_INPUT, "key 'unchecked': '%.60s' is no member of the part",
+                     name ? name : "");
+  }
+  return HK_OK;
+}
+
+static hk_status check_parts(const cJSON *root, const char *file, hk_error *err) {
+  const cJSON *part = NULL;
+  cJSON_ArrayForEach(part, cJSON_GetObjectItemCaseSensitive(root, "parts")) {
+    if (check_part(part, err) != HK_OK)
+      return hk_fail_prefix(err, "parts/%s.json: '%.60s'", file, part->string);
+  }
+  return HK_OK;
+}
+
 static hk_status load(const char *file, const char *schema, const char *member, cJSON **root,
                       hk_error *err) {
   char path[4096];
@@ -59,8 +94,10 @@ static hk_status load(const char *file, const char *schema, const char *member, 
 hk_status hk_parts_load(hk_parts *parts, hk_error *err) {
   *parts = (hk_parts){0};
   hk_status status = load("transfer", TRANSFER_SCHEMA, "efficiencies", &parts->transfer, err);
-  for (int i = 0; status == HK_OK && i < HK_PART_KINDS; i++)
+  for (int i = 0; status == HK_OK && i < HK_PART_KINDS; i++) {
     status = load(kinds[i].file, PARTS_SCHEMA, "parts", &parts->tables[i], err);
+    if (status == HK_OK) status = check_parts(parts->tables[i], kinds[i].file, err);
+  }
   if (status != HK_OK) hk_parts_free(parts);
   return status;
 }
@@ -119,4 +156,22 @@ hk_status hk_part_find(const hk_parts *parts, hk_part_kind kind, const char *nam
                  "%s '%.60s' is not known; 'hocket machine parts %s' lists those that "
                  "are",
                  kinds[kind].name, name, kinds[kind].name);
+}
+
+bool hk_part_checked(const cJSON *part, const char *member) {
+  const char *way = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "checked"));
+  const cJSON *other = NULL;
+  if (!way || strcmp(way, "no") == 0) return false;
+  cJSON_ArrayForEach(other, cJSON_GetObjectItemCaseSensitive(part, "unchecked")) {
+    const char *name = cJSON_GetStringValue(other);
+    if (name && strcmp(name, member) == 0) return false;
+  }
+  return true;
+}
+
+const char *hk_part_cite(const cJSON *part, const char *member, char *buffer, size_t size) {
+  const char *sheet = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "sheet"));
+  snprintf(buffer, size, "%s%s", sheet ? sheet : "no data sheet",
+           hk_part_checked(part, member) ? "" : ", not checked");
+  return buffer;
 }
