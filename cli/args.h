@@ -115,7 +115,7 @@
   X(CHECKPOINT_EVERY, "checkpoint-every", 0, WHOLE, checkpoint_every, "STEPS", 1, 1e6,             \
     "also save after every so many steps (default: every ten minutes)")                            \
   X(NAME, "name", 0, TEXT, name, "NAME", 0, 0,                                                     \
-    "name of the new profile (default: from GPU and number of cores)")                             \
+    "name of the new profile (calibrate: by default from GPU and number of cores)")                \
   X(QUICK, "quick", 0, FLAG, quick, NULL, 0, 0,                                                    \
     "only the most important probes, less than a minute")                                          \
   X(BUDGET, "budget", 0, REAL, budget, "SECONDS", 1, 86400,                                        \

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/emit.h"
 #include "cli/lock.h"
+#include "cli/setup.h"
 #include "core/json.h"
 
 static const char *name_of(const cJSON *document) {
@@ -22,9 +23,31 @@ static hk_status write_document(const hk_args *args, const cJSON *document, hk_e
   return HK_OK;
 }
 
+/* The profile under --set. It has another name, and none of the profile's residuals and
+ * measurements, which are not the changed machine's. */
+static hk_status change_document(const hk_args *args, cJSON **document, hk_error *err) {
+  hk_machine machine = {0};
+  if (!args->name)
+    return hk_fail(err, HK_INPUT, "--set makes another machine: --name NAME is needed");
+  HK_TRY(hk_profile_check_name(args->name, err));
+  HK_TRY(hk_profiles_machine(args->operands[0], &machine, err));
+  hk_status status = hk_setup_change(args, &machine, err);
+  if (status == HK_OK) {
+    snprintf(machine.name, sizeof machine.name, "%s", args->name);
+    *document = hk_machine_to_json(&machine);
+    if (!*document) status = hk_fail_memory(err, sizeof(cJSON), "a profile");
+    cJSON_DeleteItemFromObjectCaseSensitive(*document, "residuals");
+  }
+  hk_machine_free(&machine);
+  return status;
+}
+
 static hk_status export(const hk_args *args, hk_error *err) {
   cJSON *document = NULL;
-  HK_TRY(hk_profiles_load_document(args->operands[0], &document, err));
+  if (args->name && args->n_sets == 0)
+    return hk_fail(err, HK_INPUT, "--name needs --set: it names the changed machine");
+  HK_TRY(args->n_sets > 0 ? change_document(args, &document, err)
+                          : hk_profiles_load_document(args->operands[0], &document, err));
   hk_status status = write_document(args, document, err);
   cJSON_Delete(document);
   return status;
@@ -116,14 +139,15 @@ static hk_status delete (const hk_args *args, hk_error *err) {
 const hk_command hk_command_machine_export = {
     .name = "machine export",
     .summary = "Writes a profile and its calibration as a JSON document",
-    .usage = "NAME|FILE [-o FILE]",
+    .usage = "NAME|FILE [--set KEY=VALUE --name NAME] [-o FILE]",
     .details =
         "The document (hocket.machine/1) goes to standard output or to FILE. --machine\n"
-        "and 'hocket machine import' read it.",
-    .example = "hocket machine export h200-16c -o h200-16c.json",
+        "and 'hocket machine import' read it. With --set it is another machine, without\n"
+        "the calibration and the residuals of the profile, and needs --name.",
+    .example = "hocket machine export h200-16c --set dram*=2 --name fast-dram -o fast-dram.json",
     .output = "write it to a file",
     .dash = HK_DASH_SAME,
-    .options = HK_OPTION(OUTPUT),
+    .options = HK_OPTION(SET) | HK_OPTION(NAME) | HK_OPTION(OUTPUT),
     .least_operands = 1,
     .most_operands = 1,
     .run = export,

@@ -80,4 +80,21 @@ many=()
 for i in {1..65}; do many+=(--set "dram=${i}G"); done
 expect 2 "'--set' is given more than 64 times" machine show h200-16c "${many[@]}"
 
+# -- machine export: the changed machine as a profile of its own -------------------------------
+
+ok machine export workstation-rtx4090-ddr5 --set dram*=2 --name twice -o twice.json
+ok simulate "${small[@]}" --set dram*=2 --json
+cp out set.json
+ok simulate --model gpt2 --machine twice.json --policy zero-offload --subgroup 10M --json
+[ "$(value set.json 'd["iteration_ms"]')" = "$(value out 'd["iteration_ms"]')" ] ||
+  fail "the exported machine is not the one under --set"
+ok machine show twice.json
+prints '^twice: '
+prints '^dram\.bytes_per_s +67\.24 GB/s +134\.5 GB/s +--set dram\*=2$'
+! grep -q '^compared with' out || fail "a changed machine has the residuals of the profile"
+expect 2 "--set makes another machine: --name NAME is needed" machine export h200-16c --set dram*=2
+expect 2 "--name needs --set" machine export h200-16c --name other
+expect 2 "'dgx-h100-8x80gb' ships with hocket" \
+  machine export h200-16c --set dram*=2 --name dgx-h100-8x80gb
+
 finish "--set"

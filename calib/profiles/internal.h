@@ -10,9 +10,6 @@
 
 /* The current time, UTC: "2026-11-21T09:30:00Z". */
 void hk_profile_now(char text[32]);
-/* HK_INPUT for a name that --machine takes for a file or for a profile that ships with hocket, and
- * for one that is empty, too long or not printable. */
-hk_status hk_profile_check_name(const char *name, hk_error *err);
 
 /* -- document.c -------------------------------------------------------------------------------- */
 

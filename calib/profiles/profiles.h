@@ -64,6 +64,10 @@ typedef struct {
  * and `replace` is false. */
 hk_status hk_profiles_save(hk_store *store, const hk_profile_fit *fit, const hk_campaign *campaign,
                            const hk_fingerprint *f, int64_t run, bool replace, hk_error *err);
+/* HK_INPUT for a name that --machine takes for a file or for a profile that ships with hocket, and
+ * for one that is empty, too long or not printable. */
+hk_status hk_profile_check_name(const char *name, hk_error *err);
+
 /* Saves a profile document from a file, with its calibration if it has one. `name` receives its
  * name. */
 hk_status hk_profiles_import(hk_store *store, const cJSON *document, bool replace, char *name,
