@@ -30,7 +30,11 @@ const char *hk_format_ms(hk_ns t, const hk_interval *interval, char *buffer, siz
   }
   const double half = half_ms(interval);
   const int digits = digits_of(half);
-  snprintf(buffer, size, "%.*f %s %.*f", digits, hk_ms(t), hk_plus_minus(), digits, half);
+  if (interval->high > 2 * t) /* t - half would be far from its lower end, or negative */
+    snprintf(buffer, size, "%.*f (%.*f to %.*f)", digits, hk_ms(t), digits, hk_ms(interval->low),
+             digits, hk_ms(interval->high));
+  else
+    snprintf(buffer, size, "%.*f %s %.*f", digits, hk_ms(t), hk_plus_minus(), digits, half);
   return buffer;
 }
 

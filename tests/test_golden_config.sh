@@ -43,6 +43,12 @@ grep -qE '"sub_group_size":[[:space:]]*50000000,' part.json || fail "subgroups: 
 # The table marks what stock DeepSpeed runs, and JSON does.
 "$hocket" plan $a100 --policy interleave --ratio 0.4 >out 2>err
 ! grep -q 'interleave .*\* ' out || fail "interleave is marked: $(cat out)"
+# Four subgroups, of which a stride and a ratio may leave none to the GPU: still the prototype's.
+"$hocket" plan --model vit-large --machine aws-g5.2xlarge --quiet >out 2>err
+prints '^ *[0-9]+  interleave k=2 r=0\.40 +deepspeed '
+! grep -q 'interleave .*\* ' out || fail "interleave without a staged subgroup is marked"
+# An interval of more than the time itself has two ends instead of ±.
+prints '^gpu-only fits: [0-9]+ \([0-9]+ to [0-9]+\) ms/iteration, '
 "$hocket" plan $a100 --policy zero-offload --json >out
 [[ $(grep -c '"stock_deepspeed":[[:space:]]*true' out) == 1 ]] || fail "stock_deepspeed: not one"
 "$hocket" plan $a100 >out

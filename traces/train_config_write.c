@@ -16,6 +16,7 @@ static size_t on_host(const hk_plan *plan) {
 
 bool hk_framework_runs(hk_framework framework, const hk_plan *plan) {
   if (plan->runtime != HK_RUNTIME_DEEPSPEED || plan->overlap != HK_OVERLAP_NONE) return false;
+  if (hk_plan_interleaves(plan)) return false; /* the prototype's step, whatever the routes */
   for (size_t i = 0; i < plan->n_subgroups; i++)
     if (plan->subgroups[i].route == HK_ROUTE_STAGED || plan->subgroups[i].route == HK_ROUTE_MAPPED)
       return false;
