@@ -137,8 +137,9 @@ static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *
     const int32_t types[2] = {tensors[t].weight_type, tensors[t].grad_type};
     for (int i = 0; i < 2; i++) {
       if (types[i] >= HOCKET_BF16 && types[i] <= HOCKET_FP32) continue;
-      return hk_fail(err, HK_INPUT, "tensor %zu %s: no type %d; 0 is bf16, 1 fp16, 2 fp32", t, name,
-                     (int)types[i]);
+      return hk_fail(err, HK_INPUT,
+                     "tensor %zu %s: type %d is not known: expected 0 (bf16), 1 (fp16) or 2 (fp32)",
+                     t, name, (int)types[i]);
     }
   }
   return HK_OK;
@@ -147,8 +148,10 @@ static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *
 static hk_status find_plan(const char *text, const hk_param *params, size_t n,
                            const hocket_options *o, hk_plan *plan, hk_error *err) {
   if (o->overlap < HOCKET_OVERLAP_PLAN || o->overlap > HOCKET_OVERLAP_BOTH) {
-    return hk_fail(err, HK_INPUT, "no overlap %d: 0 is the plan's, 1 none, 2 forward, 3 both",
-                   (int)o->overlap);
+    return hk_fail(
+        err, HK_INPUT,
+        "overlap %d is not known: expected 0 (the plan's), 1 (none), 2 (forward) or 3 (both)",
+        (int)o->overlap);
   }
   if (o->cpu_threads < 0 || o->cpu_threads > HK_MOST_CPU_THREADS) {
     return hk_fail(err, HK_INPUT, "cpu_threads: from 0 (as planned) to %d, got %d",
@@ -492,15 +495,16 @@ static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offse
                         int64_t *at, hk_error *err) {
   HK_TRY(check_tensor(h, tensor, err));
   if (part < HOCKET_P || part > HOCKET_V) {
-    return hk_fail(err, HK_INPUT, "no part %d of the state: 0 is p, 1 m, 2 v", part);
+    return hk_fail(err, HK_INPUT,
+                   "part %d of the state is not known: expected 0 (p), 1 (m) or 2 (v)", part);
   }
   int64_t begin = 0;
   const hk_param *p = hk_engine_param(h->engine, tensor, &begin);
   if (offset < 0 || n < 0 || n > p->numel - offset) {
-    return hk_fail(
-        err, HK_INPUT,
-        "%lld elements from number %lld on of tensor %zu, which has %lld, counted from 0",
-        (long long)n, (long long)offset, tensor, (long long)p->numel);
+    return hk_fail(err, HK_INPUT,
+                   "tensor %zu: %lld elements from element %lld on are outside it: it has %lld, "
+                   "counted from 0",
+                   tensor, (long long)n, (long long)offset, (long long)p->numel);
   }
   *at = begin + offset;
   return hk_training_quiet(h->engine, err);

@@ -12,9 +12,10 @@
 
 static hk_status check_range(const hk_engine *e, int64_t offset, int64_t n, hk_error *err) {
   if (offset >= 0 && n >= 0 && n <= e->state.numel - offset) return HK_OK;
-  return hk_fail(err, HK_INPUT,
-                 "state of %lld parameters from number %lld on: the engine has %lld parameters",
-                 (long long)n, (long long)offset, (long long)e->state.numel);
+  return hk_fail(
+      err, HK_INPUT,
+      "state of %lld parameters from parameter %lld on: the engine has %lld, counted from 0",
+      (long long)n, (long long)offset, (long long)e->state.numel);
 }
 
 static int64_t size_of(hk_state_part part) {

@@ -18,7 +18,7 @@ hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error
 
 hk_status hk_event_check_awaited(const hk_event *e, hk_error *err) {
   if (e->awaited) return HK_OK;
-  return hk_fail(err, HK_INPUT, "a thread waits for an event that was not opened to be awaited");
+  return hk_fail(err, HK_INPUT, "a thread waits for an event that was opened for streams only");
 }
 
 static bool is_whole(const void *array, hk_grad_type type) {
@@ -28,7 +28,8 @@ static bool is_whole(const void *array, hk_grad_type type) {
 static hk_status check_segment(const hk_segment *s, bool gather, hk_error *err) {
   if (s->n < 0 || s->n > INT64_MAX / 1024 || (unsigned)s->from_type >= HK_GRAD_TYPES ||
       (unsigned)s->to_type >= HK_GRAD_TYPES) {
-    return hk_fail(err, HK_INPUT, "%lld values of type %d to type %d make no sense",
+    return hk_fail(err, HK_INPUT,
+                   "%lld values of type %d to type %d: the number or a type is out of range",
                    (long long)s->n, (int)s->from_type, (int)s->to_type);
   }
   const bool same = s->from_type == s->to_type;
@@ -38,7 +39,8 @@ static hk_status check_segment(const hk_segment *s, bool gather, hk_error *err) 
                    gather ? "a gather keeps the type" : "only fp32 is rounded to bf16 or fp16");
   }
   if (!gather && (s->add || s->bins != NULL)) {
-    return hk_fail(err, HK_INPUT, "a scatter neither adds nor squares");
+    return hk_fail(err, HK_INPUT,
+                   "a scatter with an addition or a sum of squares: only a gather has these");
   }
   if (s->bins != NULL && s->n > HK_SQUARES_MOST) {
     return hk_fail(err, HK_INPUT, "squares of %lld gradients at once: bins take at most %lld",
@@ -46,7 +48,7 @@ static hk_status check_segment(const hk_segment *s, bool gather, hk_error *err) 
   }
   if (!is_whole(s->from, s->from_type) || !is_whole(s->to, s->to_type) ||
       (uintptr_t)s->bins % sizeof *s->bins != 0) {
-    return hk_fail(err, HK_INPUT, "an array begins in the middle of an element");
+    return hk_fail(err, HK_INPUT, "an array's address is not a multiple of its elements' size");
   }
   return HK_OK;
 }
@@ -64,8 +66,8 @@ hk_status hk_segments_check(const hk_kernel *k, hk_error *err) {
     n += k->segments[i].n;
   }
   if (n == k->n) return HK_OK;
-  return hk_fail(err, HK_INPUT, "a kernel on %lld values, whose segments have %lld",
-                 (long long)k->n, (long long)n);
+  return hk_fail(err, HK_INPUT, "a kernel on %lld values: its segments have %lld", (long long)k->n,
+                 (long long)n);
 }
 
 static bool is_size(int64_t n) {
@@ -75,6 +77,6 @@ static bool is_size(int64_t n) {
 hk_status hk_matmul_check_sizes(const hk_kernel *k, hk_error *err) {
   if (is_size(k->rows) && is_size(k->columns) && is_size(k->depth)) return HK_OK;
   return hk_fail(err, HK_INPUT,
-                 "a matrix product of %lld rows, %lld columns and depth %lld: each is from 1 to %d",
+                 "a matrix product of %lld rows, %lld columns and depth %lld: each must be 1 to %d",
                  (long long)k->rows, (long long)k->columns, (long long)k->depth, INT_MAX);
 }

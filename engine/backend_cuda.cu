@@ -502,7 +502,9 @@ static hk_status get_event_time(hk_event *e, hk_ns *time, hk_error *err) {
   const cudaError_t code = aligned ? cudaEventElapsedTime(&ms, b->base, event_of(e)) : cudaSuccess;
   *time = b->base_time + (hk_ns)((double)ms * 1e6);
   pthread_mutex_unlock(&b->lock);
-  if (!aligned) return hk_fail(err, HK_INPUT, "an event's time without an aligned clock");
+  if (!aligned)
+    return hk_fail(err, HK_INPUT,
+                   "an event has no time before the device's clock is aligned with the host's");
   return check(code, err, "cudaEventElapsedTime", "");
 }
 

@@ -109,8 +109,7 @@ static hk_status host_register(hk_backend *b, void *memory, hk_bytes bytes, hk_e
                    (long long)bytes, memory);
   }
   if (hk_host_fault_due(device, HK_HOST_REGISTER)) {
-    return hk_fail(err, HK_ENVIRONMENT,
-                   "host memory is not registered: a fault that was asked for");
+    return hk_fail(err, HK_ENVIRONMENT, "host memory is not registered: an injected fault");
   }
   registration *new = malloc(sizeof *new);
   if (new == NULL) return hk_fail_memory(err, sizeof *new, "a registration of host memory");
@@ -159,7 +158,7 @@ static hk_status alloc(hk_backend *b, hk_bytes bytes, void **out, hk_error *err)
   if (bytes == 0) return HK_OK;
   if (hk_host_fault_due(device, HK_HOST_ALLOC)) {
     return hk_fail(err, HK_ENVIRONMENT,
-                   "out of device memory: %lld bytes asked for; a fault that was asked for",
+                   "out of device memory: %lld bytes asked for; an injected fault",
                    (long long)bytes);
   }
   pthread_mutex_lock(&device->lock);
@@ -183,7 +182,7 @@ hk_status hk_host_check_range(hk_host_device *device, const char *what, const vo
   const bool covered = hk_host_heap_covers(&device->heap, memory, bytes);
   pthread_mutex_unlock(&device->lock);
   if (covered || (mapped && is_registered(memory, bytes))) return HK_OK;
-  return hk_fail(err, HK_INPUT, "%s at %p (%lld bytes) %s", what, memory, (long long)bytes,
+  return hk_fail(err, HK_INPUT, "%s at %p: its %lld bytes %s", what, memory, (long long)bytes,
                  mapped ? "are neither one piece of device memory in use nor registered host memory"
                         : "are not one piece of device memory in use");
 }

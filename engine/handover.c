@@ -523,7 +523,8 @@ hk_status hk_training_read_gradient(hk_engine *e, size_t param, void *data, hk_e
   struct hk_training *t = e->training;
   HK_TRY(hk_engine_refuse_failed(e, err));
   if (param >= e->n_params || t->given[param] == 0) {
-    return hk_fail(err, HK_INPUT, "tensor %zu has no gradient since the last step", param);
+    return hk_fail(err, HK_INPUT, "tensor %zu has been given no gradient since the last step",
+                   param);
   }
   pthread_mutex_lock(&t->lock);
   hk_status status = await_streams(e, err);

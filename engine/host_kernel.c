@@ -35,10 +35,11 @@ static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_erro
   const hk_slab_shape *shape = &k->shape;
   if (shape->numel < 1 || k->first < 0 || shape->m < 4 * shape->numel ||
       shape->v < 4 * shape->numel || shape->bytes < 12 * shape->numel) {
-    return hk_fail(err, HK_INPUT,
-                   "AdamW on slabs of %lld parameters from parameter %lld makes no "
-                   "sense",
-                   (long long)shape->numel, (long long)k->first);
+    return hk_fail(
+        err, HK_INPUT,
+        "AdamW on slabs of %lld parameters from parameter %lld: the shape of the slabs or "
+        "the first parameter is out of range",
+        (long long)shape->numel, (long long)k->first);
   }
   HK_TRY(check_slabs(device, k, "AdamW's state to read", k->from, err));
   HK_TRY(check_slabs(device, k, "AdamW's state to write", k->to, err));
@@ -49,13 +50,13 @@ static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_erro
 
 static hk_status check_sign(hk_host_device *device, const hk_kernel *k, hk_error *err) {
   if (k->n != 1) {
-    return hk_fail(err, HK_INPUT, "%lld signs at once make no sense", (long long)k->n);
+    return hk_fail(err, HK_INPUT, "a kernel on %lld signs: it writes exactly 1", (long long)k->n);
   }
   if ((uintptr_t)k->from % sizeof(int64_t) != 0 || (uintptr_t)k->to % sizeof(int64_t) != 0) {
-    return hk_fail(err, HK_INPUT, "a sign begins in the middle of a word");
+    return hk_fail(err, HK_INPUT, "a sign's address is not a multiple of 8 bytes");
   }
   HK_TRY(hk_host_check_range(device, "a sign", k->from, sizeof(int64_t), false, err));
-  return hk_host_check_range(device, "a sign's place", k->to, sizeof(int64_t), true, err);
+  return hk_host_check_range(device, "the target of a sign", k->to, sizeof(int64_t), true, err);
 }
 
 hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_error *err) {
@@ -64,7 +65,8 @@ hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *k, hk_er
     return hk_host_segments_check(device, k, err);
   }
   if (k->n < 0 || k->n > INT64_MAX / 16 || (unsigned)k->type >= HK_GRAD_TYPES) {
-    return hk_fail(err, HK_INPUT, "a kernel on %lld gradients of type %d makes no sense",
+    return hk_fail(err, HK_INPUT,
+                   "a kernel on %lld gradients of type %d: the number or the type is out of range",
                    (long long)k->n, (int)k->type);
   }
   if (k->kind != HK_KERNEL_ADAMW && k->type == HK_GRAD_FP32) {

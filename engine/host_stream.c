@@ -102,7 +102,7 @@ static uint64_t last_record(host_event *e) {
 
 static hk_status check_open(hk_host_device *device, const char *what, hk_error *err) {
   if (!hk_host_fault_due(device, HK_HOST_OPEN)) return HK_OK;
-  return hk_fail(err, HK_ENVIRONMENT, "%s cannot be opened: a fault that was asked for", what);
+  return hk_fail(err, HK_ENVIRONMENT, "%s cannot be opened: an injected fault", what);
 }
 
 hk_status hk_host_event_open(hk_backend *b, bool awaited, hk_event **out, hk_error *err) {
@@ -148,8 +148,8 @@ hk_status hk_host_event_time(hk_event *event, hk_ns *time, hk_error *err) {
   *time = e->time;
   pthread_mutex_unlock(&e->lock);
   if (!never && done) return HK_OK;
-  return hk_fail(err, HK_INPUT, "the time of an event was asked for that %s",
-                 never ? "was never recorded" : "has not happened yet");
+  return hk_fail(err, HK_INPUT, "an event has no time yet: it %s",
+                 never ? "was never recorded" : "has not happened");
 }
 
 /* -- What a stream's thread does --------------------------------------------------------------- */
@@ -159,7 +159,7 @@ static void run_copy(hk_host_device *device, const operation *op) {
   const hk_bytes bytes = fault ? op->copy.bytes / 2 : op->copy.bytes;
   memcpy(op->copy.to, op->copy.from, (size_t)bytes);
   if (!fault) return;
-  hk_host_break(device, "copy of %lld bytes from %p to %p: a fault that was asked for",
+  hk_host_break(device, "copy of %lld bytes from %p to %p: an injected fault",
                 (long long)op->copy.bytes, op->copy.from, op->copy.to);
 }
 
@@ -170,8 +170,7 @@ static void run_kernel(hk_host_device *device, const operation *op) {
   hk_host_kernel_run(device, &kernel);
   if (!fault) return;
   const bool matmul = kernel.kind == HK_KERNEL_MATMUL;
-  hk_host_break(device, "kernel %s on %lld %s: a fault that was asked for",
-                hk_host_kernel_name(kernel.kind),
+  hk_host_break(device, "kernel %s on %lld %s: an injected fault", hk_host_kernel_name(kernel.kind),
                 (long long)(matmul ? op->kernel.rows : op->kernel.n), matmul ? "rows" : "elements");
 }
 
@@ -250,7 +249,8 @@ static void push(host_stream *s, const operation *op) {
 
 static hk_status check_copy(hk_host_device *device, const void *to, const void *from,
                             hk_bytes bytes, hk_error *err) {
-  if (bytes < 0) return hk_fail(err, HK_INPUT, "a copy of %lld bytes", (long long)bytes);
+  if (bytes < 0)
+    return hk_fail(err, HK_INPUT, "a copy of %lld bytes: expected 0 or more", (long long)bytes);
   if (bytes == 0) return HK_OK;
   HK_TRY(hk_host_check_end(device, "a copy's target", to, bytes, err));
   HK_TRY(hk_host_check_end(device, "a copy's source", from, bytes, err));
@@ -267,8 +267,8 @@ hk_status hk_host_copy(hk_stream *stream, void *to, const void *from, hk_bytes b
   HK_TRY(hk_host_check(device, err));
   HK_TRY(check_copy(device, to, from, bytes, err));
   if (hk_host_fault_due(device, HK_HOST_COPY)) {
-    return hk_fail(err, HK_ENVIRONMENT,
-                   "a copy of %lld bytes is refused: a fault that was asked for", (long long)bytes);
+    return hk_fail(err, HK_ENVIRONMENT, "a copy of %lld bytes is refused: an injected fault",
+                   (long long)bytes);
   }
   if (bytes > 0) {
     push(s, &(operation){.kind = COPY, .copy = {.to = to, .from = from, .bytes = bytes}});
@@ -294,7 +294,7 @@ hk_status hk_host_launch(hk_stream *stream, const hk_kernel *kernel, hk_error *e
   HK_TRY(hk_host_check(device, err));
   HK_TRY(hk_host_kernel_check(device, kernel, err));
   if (hk_host_fault_due(device, HK_HOST_LAUNCH)) {
-    return hk_fail(err, HK_ENVIRONMENT, "kernel %s is refused: a fault that was asked for",
+    return hk_fail(err, HK_ENVIRONMENT, "kernel %s is refused: an injected fault",
                    hk_host_kernel_name(kernel->kind));
   }
   if (kernel->n <= 0 && kernel->kind != HK_KERNEL_MATMUL) return HK_OK;
@@ -315,11 +315,12 @@ hk_status hk_host_zero(hk_stream *stream, void *memory, hk_bytes bytes, hk_error
   host_stream *s = (host_stream *)stream;
   hk_host_device *device = device_of(s);
   HK_TRY(hk_host_check(device, err));
-  if (bytes < 0) return hk_fail(err, HK_INPUT, "%lld bytes are to be zeroed", (long long)bytes);
+  if (bytes < 0)
+    return hk_fail(err, HK_INPUT, "zeroing of %lld bytes: expected 0 or more", (long long)bytes);
   if (bytes == 0) return HK_OK;
-  HK_TRY(hk_host_check_range(device, "what is to be zeroed", memory, bytes, false, err));
+  HK_TRY(hk_host_check_range(device, "memory to set to zero", memory, bytes, false, err));
   if (hk_host_fault_due(device, HK_HOST_LAUNCH)) {
-    return hk_fail(err, HK_ENVIRONMENT, "zeroing is refused: a fault that was asked for");
+    return hk_fail(err, HK_ENVIRONMENT, "setting memory to zero is refused: an injected fault");
   }
   push(s, &(operation){.kind = ZERO, .zero = {memory, bytes}});
   return HK_OK;
@@ -329,7 +330,7 @@ hk_status hk_host_record(hk_stream *stream, hk_event *event, hk_error *err) {
   host_event *e = (host_event *)event;
   HK_TRY(hk_host_check((hk_host_device *)stream->backend, err));
   if (hk_host_fault_due((hk_host_device *)stream->backend, HK_HOST_RECORD)) {
-    return hk_fail(err, HK_ENVIRONMENT, "an event's record is refused: a fault that was asked for");
+    return hk_fail(err, HK_ENVIRONMENT, "an event's record is refused: an injected fault");
   }
   pthread_mutex_lock(&e->lock);
   const uint64_t number = ++e->recorded;
@@ -344,10 +345,10 @@ hk_status hk_host_wait(hk_stream *stream, hk_event *event, hk_error *err) {
   HK_TRY(hk_host_check((hk_host_device *)stream->backend, err));
   const uint64_t number = last_record(e);
   if (number == 0) {
-    return hk_fail(err, HK_INPUT, "a stream was told to wait for an event never recorded");
+    return hk_fail(err, HK_INPUT, "a stream cannot wait for an event that was never recorded");
   }
   if (hk_host_fault_due((hk_host_device *)stream->backend, HK_HOST_WAIT)) {
-    return hk_fail(err, HK_ENVIRONMENT, "a stream's wait is refused: a fault that was asked for");
+    return hk_fail(err, HK_ENVIRONMENT, "a stream's wait is refused: an injected fault");
   }
   atomic_fetch_add(&e->owners, 1);
   push((host_stream *)stream, &(operation){.kind = WAIT, .mark = {e, number}});

@@ -467,10 +467,11 @@ static cudaError_t launch_squares(const launch *l) {
 static hk_status check_adamw(const hk_kernel *k, hk_error *err) {
   const hk_slab_shape *s = &k->shape;
   if (s->numel < 1 || k->first < 0) {
-    return hk_fail(err, HK_INPUT,
-                   "an AdamW kernel on slabs of %lld parameters from parameter %lld: slabs hold at "
-                   "least one, and counting starts at 0",
-                   (long long)s->numel, (long long)k->first);
+    return hk_fail(
+        err, HK_INPUT,
+        "an AdamW kernel on slabs of %lld parameters from parameter %lld: expected at least "
+        "1 and at least 0",
+        (long long)s->numel, (long long)k->first);
   }
   if (s->bytes % 16 == 0 && s->m % 16 == 0 && s->v % 16 == 0 && aligned(k->from, 16) &&
       aligned(k->to, 16)) {
@@ -478,7 +479,7 @@ static hk_status check_adamw(const hk_kernel *k, hk_error *err) {
   }
   return hk_fail(err, HK_INPUT,
                  "an AdamW kernel from slabs at %p to slabs at %p, %lld bytes apart, m at %lld and "
-                 "v at %lld: all must be multiples of 16 bytes",
+                 "v at %lld: each address and offset must be a multiple of 16 bytes",
                  k->from, k->to, (long long)s->bytes, (long long)s->m, (long long)s->v);
 }
 
@@ -500,10 +501,11 @@ static hk_status check_kernel(const hk_kernel *k, hk_error *err) {
                    (long long)k->n, (long long)HK_SQUARES_MOST);
   }
   if (k->kind == HK_KERNEL_SIGN && k->n > 1) {
-    return hk_fail(err, HK_INPUT, "%lld signs at once make no sense", (long long)k->n);
+    return hk_fail(err, HK_INPUT, "a kernel on %lld signs: it writes at most 1", (long long)k->n);
   }
   if (odd_elements(k)) {
-    return hk_fail(err, HK_INPUT, "a kernel's array begins in the middle of an element");
+    return hk_fail(err, HK_INPUT,
+                   "the address of a kernel's array is not a multiple of its elements' size");
   }
   return k->kind == HK_KERNEL_ADAMW ? check_adamw(k, err) : HK_OK;
 }

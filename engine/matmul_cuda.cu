@@ -123,7 +123,8 @@ hk_status hk_cuda_matmul_queue(hk_cuda_matmul *m, const hk_kernel *k, hk_error *
   HK_TRY(hk_matmul_check_sizes(k, err));
   if (k->a == NULL || k->b == NULL || k->w == NULL ||
       ((uintptr_t)k->a | (uintptr_t)k->b | (uintptr_t)k->w) % sizeof *k->w != 0) {
-    return hk_fail(err, HK_INPUT, "a matrix product of %p and %p to %p: no arrays of bf16",
+    return hk_fail(err, HK_INPUT,
+                   "a matrix product of %p and %p to %p: expected three aligned arrays of bf16",
                    (const void *)k->a, (const void *)k->b, (void *)k->w);
   }
   /* cuBLAS is column-major: it sees the transposes of all three matrices, and w' = b' a'. */

@@ -148,22 +148,24 @@ hk_status hk_engine_gradients(hk_engine *e, int64_t offset, int64_t n, const voi
                               bool on_device, bool wait, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   if (offset < 0 || n < 0 || n > e->state.numel - offset) {
-    return hk_fail(err, HK_INPUT,
-                   "gradients of %lld parameters from number %lld on: the engine has %lld "
-                   "parameters",
-                   (long long)n, (long long)offset, (long long)e->state.numel);
+    return hk_fail(
+        err, HK_INPUT,
+        "gradients of %lld parameters from parameter %lld on: the engine has %lld, counted "
+        "from 0",
+        (long long)n, (long long)offset, (long long)e->state.numel);
   }
   int64_t first = 0;
   if (hk_ranges_meet(&e->given, offset, offset + n, &first)) {
-    return hk_fail(err, HK_INPUT,
-                   "gradients of %lld parameters from number %lld on: parameter %lld has its "
-                   "gradient; each is given once a step",
-                   (long long)n, (long long)offset, (long long)first);
+    return hk_fail(
+        err, HK_INPUT,
+        "gradients of %lld parameters from parameter %lld on: parameter %lld has been given "
+        "its gradient; each is given once a step",
+        (long long)n, (long long)offset, (long long)first);
   }
   HK_TRY(hk_ranges_add(&e->given, offset, offset + n, err));
   if (take_gradients(e, offset, n, grad, on_device, wait, err) == HK_OK) return HK_OK;
   e->failed = true; /* it is unknown which of them are in the sum of squares */
-  return hk_fail_prefix(err, "gradients of %lld parameters from number %lld on", (long long)n,
+  return hk_fail_prefix(err, "gradients of %lld parameters from parameter %lld on", (long long)n,
                         (long long)offset);
 }
 

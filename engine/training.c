@@ -385,8 +385,8 @@ static hk_status check_step(const hk_training_step_options *o, hk_error *err) {
       o->max_norm >= 0 && o->loss_scale >= 0 && isfinite(o->loss_scale) && !(o->sum_of_squares < 0);
   if (right) return HK_OK;
   return hk_fail(err, HK_INPUT,
-                 "a step with max_norm %g, loss_scale %g, sum_of_squares %g: none may be negative, "
-                 "and 0 stands for no clipping, 1, and this engine's own",
+                 "a step with max_norm %g, loss_scale %g, sum_of_squares %g: none may be "
+                 "negative; 0 means no clipping, a loss scale of 1, this engine's own sum",
                  o->max_norm, o->loss_scale, o->sum_of_squares);
 }
 

@@ -315,7 +315,7 @@ static inline void check_refused_segments(void) {
   k.n_segments = HK_SEGMENTS_MOST + 1;
   refuse_segments(&k, "1 to 64");
   k.n_segments = 2;
-  refuse_segments(&k, "whose segments have 16");
+  refuse_segments(&k, "its segments have 16");
   k.n = 16;
   s[1].n = -1;
   refuse_segments(&k, "segment 1");
@@ -323,10 +323,10 @@ static inline void check_refused_segments(void) {
   s[1].to_type = HK_GRAD_FP32;
   refuse_segments(&k, "keeps the type");
   s[1].to_type = HK_GRAD_TYPES;
-  refuse_segments(&k, "make no sense");
+  refuse_segments(&k, "is out of range");
   s[1] = good;
   s[1].from = memory + 1;
-  refuse_segments(&k, "middle of an element");
+  refuse_segments(&k, "not a multiple of its elements' size");
   s[1] = good;
   s[1].n = HK_SQUARES_MOST + 1;
   s[1].bins = (uint64_t *)(void *)memory;
@@ -337,7 +337,7 @@ static inline void check_refused_segments(void) {
   refuse_segments(&k, "only fp32");
   s[1] = good;
   s[1].add = true;
-  refuse_segments(&k, "neither adds");
+  refuse_segments(&k, "only a gather");
   s[1] = good;
   s[0].n = s[1].n = k.n = 0; /* nothing is touched */
   must(ops->launch(stream, &k, &err), &err);

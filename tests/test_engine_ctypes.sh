@@ -204,7 +204,7 @@ assert first.checksum() == before
 # What is wrong is said in a sentence, with the exit status of the command line.
 with open("text", "w", encoding="utf-8") as file:
     file.write("no checkpoint, but long enough to be one")
-refused(lib.hocket_read(first.engine, 7, 0, 0, 1, message, message), 2, "no part 7")
+refused(lib.hocket_read(first.engine, 7, 0, 0, 1, message, message), 2, "part 7")
 refused(lib.hocket_discard(first.engine, 2, message), 2, "no tensor 2")
 refused(lib.hocket_load(first.engine, b"text", message), 2, "text", "not a checkpoint")
 refused(lib.hocket_save(first.engine, b"no/such/folder/x", message), 2, "no/such/folder")

@@ -279,7 +279,7 @@ static hk_status note_done(hk_event *e, hk_error *err) {
   }
   const bool fails = own && until_failure > 0 && --until_failure == 0;
   pthread_mutex_unlock(&counts);
-  return fails ? hk_fail(err, HK_ENVIRONMENT, "a fault that was asked for") : HK_OK;
+  return fails ? hk_fail(err, HK_ENVIRONMENT, "an injected fault") : HK_OK;
 }
 
 static hk_plan plan_of_many(void) {
@@ -324,7 +324,7 @@ static void waits_for_room_that_fail_end_the_step(void **state) {
     count_anew();
     until_failure = n;
     assert_int_equal(step_through(&plan, &counting, &err), HK_ENVIRONMENT);
-    assert_non_null(strstr(err.message, "a fault that was asked for"));
+    assert_non_null(strstr(err.message, "an injected fault"));
     assert_int_equal(until_failure, 0);
   }
 }

@@ -242,7 +242,7 @@ static bool fail_step(void *arg, hk_host_fault what, int64_t n) {
   } else {
     assert_int_equal(status, HK_ENVIRONMENT);
     assert_non_null(strstr(err.message, "step 2 failed"));
-    assert_non_null(strstr(err.message, "a fault that was asked for"));
+    assert_non_null(strstr(err.message, "an injected fault"));
     assert_sound(s, engine, err.message);
   }
   hk_engine_destroy(engine);
@@ -365,11 +365,11 @@ static void gradients_are_given_once_and_in_range(void **unused) {
   assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "gradients for 0 of"));
   must(hk_engine_gradients(engine, 100, n - 200, grad + 100, false, true, &err), &err);
-  refuse_gradients(engine, 100, 1, grad, "parameter 100 has its gradient");
-  refuse_gradients(engine, 0, 101, grad, "parameter 100 has its gradient");
-  refuse_gradients(engine, n - 101, 101, grad, "has its gradient");
-  refuse_gradients(engine, 0, n, grad, "parameter 100 has its gradient");
-  refuse_gradients(engine, -1, 1, grad, "from number -1 on");
+  refuse_gradients(engine, 100, 1, grad, "parameter 100 has been given its gradient");
+  refuse_gradients(engine, 0, 101, grad, "parameter 100 has been given its gradient");
+  refuse_gradients(engine, n - 101, 101, grad, "has been given its gradient");
+  refuse_gradients(engine, 0, n, grad, "parameter 100 has been given its gradient");
+  refuse_gradients(engine, -1, 1, grad, "from parameter -1 on");
   refuse_gradients(engine, 0, -1, grad, "-1 parameters");
   refuse_gradients(engine, n, 1, grad, "the engine has");
   refuse_gradients(engine, n - 100, 101, grad, "the engine has");
@@ -378,7 +378,7 @@ static void gradients_are_given_once_and_in_range(void **unused) {
   must(hk_engine_gradients(engine, 50, 50, grad + 50, false, true, &err), &err);
   must(hk_engine_gradients(engine, 7, 0, NULL, false, true, &err), &err);
   /* If some gradients could be given twice, the count would now equal the number of parameters. */
-  refuse_gradients(engine, 50, 50, grad, "parameter 50 has its gradient");
+  refuse_gradients(engine, 50, 50, grad, "parameter 50 has been given its gradient");
   assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "the first that has none is 0"));
   must(hk_engine_gradients(engine, 0, 50, grad, false, true, &err), &err);

@@ -257,9 +257,9 @@ static void test_wrong_kernels(void **state) {
   refuse(s, &k, "nor registered host memory");
   k = good;
   k.shape.m = 4;
-  refuse(s, &k, "makes no sense");
+  refuse(s, &k, "out of range");
   k.n = -1;
-  refuse(s, &k, "makes no sense");
+  refuse(s, &k, "out of range");
   k = (hk_kernel){.kind = HK_KERNEL_SQUARES, .type = HK_GRAD_FP32, .n = 1, .grad = grad};
   refuse(s, &k, "not fp32");
   k.type = HK_GRAD_BF16;
@@ -267,7 +267,7 @@ static void test_wrong_kernels(void **state) {
   k.kind = HK_KERNEL_CAST_UP;
   refuse(s, &k, "fp32 gradients");
   k = (hk_kernel){.kind = HK_KERNEL_SIGN, .n = 1, .from = slab, .to = host};
-  refuse(s, &k, "a sign's place");
+  refuse(s, &k, "the target of a sign");
   k.from = host;
   refuse(s, &k, "a sign");
   k.n = 2;
@@ -284,7 +284,7 @@ static void test_wrong_kernels(void **state) {
   refuse(s, &k, "depth 0");
   k.depth = 4;
   k.columns = (int64_t)1 << 40;
-  refuse(s, &k, "each is from 1 to");
+  refuse(s, &k, "each must be 1 to");
   k = good;
   k.kind = (hk_kernel_kind)9;
   refuse(s, &k, "kind 9");

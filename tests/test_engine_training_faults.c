@@ -239,7 +239,7 @@ static bool fail_nth(void *arg, hk_host_fault what, int64_t n) {
     assert_state(&s->w);
   } else {
     assert_int_equal(status, HK_ENVIRONMENT);
-    if (strstr(err.message, "a fault that was asked for") == NULL) fail_msg("'%s'", err.message);
+    if (strstr(err.message, "an injected fault") == NULL) fail_msg("'%s'", err.message);
     assert_sound(s);
   }
   forget(s);

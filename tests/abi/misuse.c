@@ -108,15 +108,15 @@ static void creation(void) {
     spoil change;
     int code;
     const char *word;
-  } list[] = {{no_elements, 2, "tensor 3"},       {too_many_elements, 2, "tensor 3"},
-              {earlier_block, 2, "named"},        {negative_block, 2, "tensor 0"},
-              {far_block, 2, "tensor 7"},         {wrong_group, 2, "tensor 2"},
-              {negative_group, 2, "tensor 2"},    {wrong_weight_type, 2, "no type 3"},
-              {wrong_grad_type, 2, "no type -1"}, {wrong_beta, 2, "group 1"},
-              {no_number, 2, "group 0"},          {wrong_backend, 2, "abacus"},
-              {wrong_device, 2, "9999"},          {negative_device, 2, "-1"},
-              {wrong_overlap, 2, "no overlap 4"}, {negative_threads, 2, "cpu_threads"},
-              {negative_core, 2, "first core"},   {negative_memory, 2, "host_memory"},
+  } list[] = {{no_elements, 2, "tensor 3"},     {too_many_elements, 2, "tensor 3"},
+              {earlier_block, 2, "named"},      {negative_block, 2, "tensor 0"},
+              {far_block, 2, "tensor 7"},       {wrong_group, 2, "tensor 2"},
+              {negative_group, 2, "tensor 2"},  {wrong_weight_type, 2, "type 3"},
+              {wrong_grad_type, 2, "type -1"},  {wrong_beta, 2, "group 1"},
+              {no_number, 2, "group 0"},        {wrong_backend, 2, "abacus"},
+              {wrong_device, 2, "9999"},        {negative_device, 2, "-1"},
+              {wrong_overlap, 2, "overlap 4"},  {negative_threads, 2, "cpu_threads"},
+              {negative_core, 2, "first core"}, {negative_memory, 2, "host_memory"},
               {little_memory, 1, "host_memory"}};
   world w;
   open_model(&w, 31, total);
@@ -246,8 +246,8 @@ static void wrong_state(world *w) {
   float *x = w->tensors[0].handed;
   const int64_t n = w->tensors[0].t.numel;
   char hex[33];
-  REFUSED(hocket_read(e, 3, 0, 0, 1, x, message), 2, "no part 3");
-  REFUSED(hocket_write(e, -1, 0, 0, 1, x, message), 2, "no part -1");
+  REFUSED(hocket_read(e, 3, 0, 0, 1, x, message), 2, "part 3");
+  REFUSED(hocket_write(e, -1, 0, 0, 1, x, message), 2, "part -1");
   REFUSED(hocket_read(e, HOCKET_P, 8, 0, 1, x, message), 2, "no tensor 8");
   REFUSED(hocket_read(e, HOCKET_P, 0, -1, 1, x, message), 2, "tensor 0");
   REFUSED(hocket_read(e, HOCKET_P, 0, 1, n, x, message), 2, "tensor 0");
