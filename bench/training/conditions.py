@@ -472,6 +472,53 @@ def second_gpu(given: argparse.Namespace) -> str:
     return torch.cuda.get_device_name(1)
 
 
+TAKER = """
+import sys, torch
+free = torch.cuda.mem_get_info()[0]
+held = torch.empty(free - (64 << 20), dtype=torch.uint8, device="cuda")
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def memory_taken(given: argparse.Namespace) -> str:
+    """Another process takes all free GPU memory between two steps. The next forward ends with
+    torch's out-of-memory error, the state can be saved, and training resumes from it to the same
+    bits."""
+    need_cuda(given)
+    world = World(given)
+    torch, half = world.torch, STEPS // 2
+    for _ in range(half):
+        world.step()
+    world.opt.synchronize()
+    torch.cuda.empty_cache()
+    other = subprocess.Popen([sys.executable, "-c", TAKER], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    said = ""
+    try:
+        expect(other.stdout.readline() == "taken\n", "the other process could not take memory")
+        try:
+            wide = torch.cat([world.data[half]] * 16)
+            world.model(wide).backward()
+        except torch.cuda.OutOfMemoryError as error:
+            said = str(error)
+        expect("out of memory" in said, f"no out-of-memory error, but '{said[:80]}'")
+        world.opt.zero_grad()
+        checkpoint = pathlib.Path(given.out) / "memory-taken.ck"
+        world.opt.save(checkpoint)
+    finally:
+        other.communicate("")
+    losses = world.losses
+    world = World(given)
+    world.opt.load(checkpoint)
+    checkpoint.unlink()
+    world.losses = losses
+    for _ in range(STEPS - half):
+        world.step()
+    world.compare()
+    return f"saved after step {half}, resumed; torch said: {said.split('. ')[0]}"
+
+
 def run_example(name: str, arguments: List[str]) -> str:
     """What an example prints when it is run with these arguments."""
     import importlib
@@ -531,6 +578,8 @@ class Case(NamedTuple):
     """Its exit status; None: any, if it ends."""
     alone: bool = False
     """Whether it needs no answer of `plain`."""
+    exclusive: bool = False
+    """Whether no other case may run beside it."""
 
 
 CASES: Dict[str, Case] = {
@@ -548,6 +597,7 @@ CASES: Dict[str, Case] = {
     "device-fails": Case(device_fails, status=None),
     "64-streams": Case(streams),
     "second-gpu": Case(second_gpu),
+    "memory-taken": Case(memory_taken, exclusive=True),
 }
 
 
@@ -629,6 +679,9 @@ def run_all(given: argparse.Namespace, names: List[str]) -> List[Dict[str, Any]]
     while waiting or running:
         there = "plain" not in names or any(entry["case"] == "plain" for entry in results)
         for name in list(waiting):
+            exclusive = CASES[name].exclusive or any(started.case.exclusive for started in running)
+            if running and exclusive:
+                continue
             if len(running) < given.jobs and (there or CASES[name].alone):
                 waiting.remove(name)
                 running.append(Started(name, given))
