@@ -168,6 +168,9 @@ class Binding:
         self.read_versions()
         self.hyper = [hyper(group) for group in param_groups]
         self.stream = self._stream_function()
+        if self.device.type == "cuda":
+            # The engine cannot take memory that torch's allocator keeps for later.
+            torch.cuda.empty_cache()
         self.engine = _abi.Engine(plan, self._tensors(), self._groups(), self._options(settings))
 
     @property

@@ -307,12 +307,16 @@ class _Meter(TorchDispatchMode):
         self.live -= self._known.pop(key, 0)
 
     def save(self, tensor: Tensor) -> Tensor:
-        """A saved_tensors hook: a block keeps what its operations save, each storage once."""
+        """A saved_tensors hook: a block keeps what its operations save, each storage once.
+
+        Returns a detached tensor: an operation that saves its own output would otherwise hold
+        itself, and the garbage collector does not see such a cycle.
+        """
         storage = tensor.untyped_storage()
         if storage._cdata not in self._saved and self._known.get(storage._cdata):
             self._saved[storage._cdata] = self.current
             self.saved[self.current] += storage.nbytes()
-        return tensor
+        return tensor.detach()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

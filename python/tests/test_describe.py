@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model documents, plans made from them, and what the optimizer says of itself."""
 
+import gc
 import json
 import subprocess
 import time
+import weakref
 
 import pytest
 import torch
@@ -169,6 +171,22 @@ def test_profile_adds_times_and_leaves_the_model_alone():
     assert sum(b["forward_ms"] + b["backward_ms"] for b in document["blocks"]) > 0.1
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
     assert model.head.weight.grad is marker and model.tokens.weight.grad is None
+
+
+def test_a_described_model_with_checkpointing_can_be_freed():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, vocab_size=32, use_cache=False,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    weights = [weakref.ref(param) for param in model.parameters()]
+    tokens = torch.zeros(1, 8, dtype=torch.long)
+    hocket.describe(model, {"input_ids": tokens, "labels": tokens, "use_cache": False})
+    del model
+    gc.collect()
+    assert not any(weight() is not None for weight in weights)
 
 
 def test_the_program_plans_with_the_document(tmp_path):
