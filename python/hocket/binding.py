@@ -44,6 +44,7 @@ class Settings(NamedTuple):
     host_memory: Optional[int]
     gpu_memory: Optional[int]
     accumulate: Optional[torch.dtype]
+    borrow: bool = False
 
 
 class Entry(NamedTuple):
@@ -216,7 +217,7 @@ class Binding:
             0,
             settings.host_memory or 0,
             settings.gpu_memory or 0,
-            0,
+            int(settings.borrow),
         )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:

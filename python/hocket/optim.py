@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _abi, checkpoint
+from . import _abi, borrow, checkpoint
 from .attach import Attachment, refuse_ranks
 from .binding import Binding, Settings, hyper, trainable
+from .borrow import Borrower
 from .errors import HocketUsageError
 from .handle import GradientHandle
 from .handover import HandOver
@@ -57,6 +58,8 @@ class AdamW(Optimizer):
         gpu_memory: bytes of GPU memory that weights which wait for the norm (2 an element) and
             fp32 state (14 an element with its gradient) may take. With ``plan=None``: None takes
             none. With ``plan="auto"``: None allows what activations leave. A plan file has chosen.
+        borrow: with ``overlap="both"`` on CUDA, lets new weights that wait for the norm use memory
+            that activations have freed in backward. No more is allocated than without.
         accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
             None: in their own type, as autograd does.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
@@ -84,6 +87,7 @@ class AdamW(Optimizer):
         cpu_threads: Optional[int] = None,
         host_memory: Optional[int] = None,
         gpu_memory: Optional[int] = None,
+        borrow: bool = False,
         accumulate: Optional[torch.dtype] = None,
         maximize: bool = False,
         foreach: Optional[bool] = None,
@@ -100,11 +104,13 @@ class AdamW(Optimizer):
             host_memory,
             gpu_memory,
             accumulate,
+            borrow,
         )
         _check_settings(self._settings)
         self._binding: Optional[Binding] = None
         self._handover: Optional[HandOver] = None
         self._attachment: Optional[Attachment] = None
+        self.borrower: Optional[Borrower] = None
         self._detached = False
         self._pending: Dict[Tensor, Dict[str, Any]] = {}
         self._awaited: Optional[int] = None
@@ -202,6 +208,11 @@ class AdamW(Optimizer):
         self._handover = HandOver(binding)
         if attachment is not None and blocks is not None:
             attachment.bound(blocks)
+            memory = (
+                borrow.memory_of(binding.device) if settings.borrow and self.runs_ahead else None
+            )
+            if memory is not None:
+                self.borrower = Borrower(binding, memory)
 
     def _drop_in(self, settings: Settings) -> Settings:
         if settings.accumulate is not None:
@@ -299,6 +310,13 @@ class AdamW(Optimizer):
             HocketError: a parameter that has moved or was added, a gradient that cannot be used,
                 or (code 3) a failure of the machine.
         """
+        try:
+            self._step(closure)
+        finally:
+            if self.borrower is not None:
+                self.borrower.step_over()
+
+    def _step(self, closure: Optional[Callable[[], Any]]) -> None:
         if closure is not None:
             raise HocketUsageError(
                 "step(closure) is not supported: compute loss and gradients before step()"
@@ -409,6 +427,7 @@ class AdamW(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
         if set_to_none:
+            self._give_back()
             if self._handover is not None:
                 self._handover.discard_all()
             for group in self.param_groups:
@@ -433,9 +452,15 @@ class AdamW(Optimizer):
             HocketError: the step has failed.
         """
         if self._binding is not None:
+            self._give_back()
             self._binding.engine.drain()
             if self._attachment is not None:
                 self._attachment.complete()
+
+    def _give_back(self) -> None:
+        """Memory that the engine has borrowed until the step."""
+        if self.borrower is not None:
+            self.borrower.release()
 
     def read_gradient(self, param: Tensor) -> Optional[Tensor]:
         """A parameter's gradient as it stands, in its own type, on its device; None if it has
@@ -562,6 +587,8 @@ def _check_settings(settings: Settings) -> None:
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "
             "own type"
         )
+    if not isinstance(settings.borrow, bool):
+        raise HocketUsageError(f"borrow={settings.borrow!r}: it is True or False")
     for name in ("cpu_threads", "host_memory", "gpu_memory"):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or value < 1):

@@ -17,6 +17,8 @@ def stats(optimizer: "AdamW") -> Dict[str, Any]:
     report: Dict[str, Any] = dict(binding.engine.report())
     last = optimizer.last_step
     report["last_step"] = last._asdict() if last is not None else None
+    if optimizer.borrower is not None:
+        report["borrowed"] = optimizer.borrower.stats()
     report["python"] = {
         "hand_over_s": optimizer.handover().seconds,
         "tensors": len(binding.params),

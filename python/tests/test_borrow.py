@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""borrow=True: weights that wait for the norm in memory that backward has freed. Every bit is the
+same, no more is allocated at a time than without, and what cannot be had is done without."""
+
+import time
+
+import pytest
+import torch
+
+import hocket
+from accounts import Accounts
+from hocket import attach, borrow
+from models import VOCABULARY, make, two_groups
+from reference import ReferenceAdamW, assert_same
+
+LENGTH = 12
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 512)
+    monkeypatch.setattr(borrow, "BLOCK", 1)
+
+
+def batch(number, rows=16):
+    generator = torch.Generator().manual_seed(100 + number)
+    return torch.randint(0, VOCABULARY, (rows, LENGTH), generator=generator)
+
+
+class Run:
+    """One model trained with hocket, with the accounts of what was allocated, and a second one with
+    the reference."""
+
+    def __init__(self, monkeypatch, lends=True, refuse=None, **options):
+        self.accounts = Accounts(refuse)
+        monkeypatch.setattr(borrow, "memory_of", lambda device: self.accounts)
+        self.model, self.other = make("gpt", layers=3), make("gpt", layers=3)
+        self.opt = hocket.AdamW(
+            two_groups(self.model), lr=2e-3, cpu_threads=2, overlap="both", borrow=lends, **options
+        )
+        self.opt.attach(self.model)
+        self.reference = ReferenceAdamW(two_groups(self.other), lr=2e-3, **options)
+        over = attach.Attachment.backward_over
+
+        def unhurried(attachment):  # a GPU takes longer than the update of a few tensors
+            time.sleep(0.01)
+            over(attachment)
+
+        monkeypatch.setattr(attach.Attachment, "backward_over", unhurried)
+
+    def passes(self, number, rows=16, count=1):
+        for _ in range(count):
+            with self.accounts:
+                self.model(batch(number, rows)).backward()
+            self.other(batch(number, rows)).backward()
+
+    def settle(self):
+        self.opt.step()
+        self.accounts.now()
+        self.reference.step()
+        self.opt.zero_grad()
+        self.reference.zero_grad()
+
+    def steps(self, *numbers):
+        for number in numbers:
+            self.passes(number)
+            self.settle()
+        return self
+
+    def lends(self):
+        """Whether memory is borrowed now."""
+        return bool(self.opt.borrower._blocks)
+
+    def check(self):
+        """Returns stats(); what is borrowed counts as allocated until it has been given back."""
+        assert not self.opt.borrower or not self.lends()
+        assert_same(self.opt, self.model, self.reference, self.other)
+        return self.opt.stats()
+
+
+def test_weights_are_in_borrowed_memory_and_the_peak_is_that_without(monkeypatch):
+    plain = Run(monkeypatch, lends=False).steps(*range(6))
+    lending = Run(monkeypatch).steps(*range(6))
+    assert "borrowed" not in plain.check() and plain.check()["memory"]["lent_bytes"] == 0
+    found = lending.check()
+    assert found["borrowed"]["peak_bytes"] > 0 and found["borrowed"]["off"] is None
+    assert found["memory"]["lent_used_bytes"] > 0
+    assert found["borrowed"]["peak_bytes"] == found["memory"]["lent_bytes"]
+    assert lending.accounts.most == plain.accounts.most
+
+
+@pytest.mark.parametrize("limit", [1e-3, 10.5], ids=["always", "sometimes"])
+def test_clipped_steps(monkeypatch, limit):
+    run = Run(monkeypatch, max_norm=limit).steps(*range(7))
+    found = run.check()
+    assert limit < 1 or found["borrowed"]["peak_bytes"] > 0
+
+
+def test_several_backwards_a_step(monkeypatch):
+    """Nothing is borrowed while another forward is to come. One pass more than in the measured
+    iteration: all is given back when its forward begins."""
+    run = Run(monkeypatch)
+    for number, count in enumerate((2, 2, 2, 2, 3, 2, 2, 1, 2)):
+        run.passes(number, count=count)
+        run.settle()
+    most = run.accounts.most
+    found = run.check()["borrowed"]
+    assert found["peak_bytes"] > 0 and found["given_back_early"] > 0
+    assert most == found["allocated_peak_bytes"]
+
+
+def test_gradients_that_are_forgotten_and_steps_that_fail(monkeypatch):
+    run = Run(monkeypatch).steps(0, 1)
+    for number, forget in enumerate(
+        (
+            run.opt.zero_grad,
+            lambda: run.opt.step(lambda: 0.0),
+            lambda: run.model(batch(0)),
+            run.opt.synchronize,
+        )
+    ):
+        run.steps(2 + 3 * number, 3 + 3 * number)
+        run.passes(4 + 3 * number)
+        assert run.lends()
+        if number == 1:
+            with pytest.raises(hocket.HocketUsageError):
+                forget()
+        else:
+            forget()
+        assert not run.lends()
+        if number == 0:
+            run.reference.zero_grad()
+        else:
+            run.settle()
+    run.check()
+
+
+def test_larger_batches_are_measured_again(monkeypatch):
+    run = Run(monkeypatch).steps(0, 1, 2)
+    assert run.opt.stats()["borrowed"]["peak_bytes"] > 0
+    run.passes(3, rows=8)  # smaller: as before
+    assert run.lends()
+    run.settle()
+    run.passes(4, rows=40)
+    assert not run.lends() and run.opt.stats()["borrowed"]["given_back_early"] == 1
+    run.settle()
+    run.passes(5, rows=40)
+    assert not run.lends()
+    run.settle()
+    run.passes(6, rows=40)
+    assert run.lends()
+    run.settle()
+    assert run.check()["borrowed"]["allocated_peak_bytes"] == run.accounts.most
+
+
+def test_memory_that_cannot_be_had(monkeypatch):
+    run = Run(monkeypatch, refuse=3).steps(*range(6))
+    found = run.check()
+    assert found["borrowed"]["refused"] == 1 and run.accounts.calls > 3
+    free = Run(monkeypatch).steps(*range(6)).check()["borrowed"]["peak_bytes"]
+    assert 0 < found["borrowed"]["peak_bytes"] < free
+
+
+def test_an_allocator_that_has_to_ask_the_driver(monkeypatch):
+    """Fragments: first no memory that the driver could give instead, then a cache that grows, then
+    one that had to be freed."""
+    run = Run(monkeypatch).steps(0, 1)
+    run.accounts.free = 0
+    run.steps(2)
+    little = run.opt.stats()["borrowed"]["peak_bytes"]
+    run.accounts.free = 1 << 30
+    run.passes(3)
+    most = run.opt.stats()["borrowed"]["peak_bytes"]
+    assert run.lends() and most > little
+    run.accounts.extra = 1
+    run.settle()
+    run.passes(4)
+    assert run.lends() and run.opt.borrower._sizes <= most // 2
+    run.accounts.retries = 1
+    run.settle()
+    run.steps(5, 6)
+    assert run.accounts.calls and not run.lends()
+    assert "free its cache" in run.check()["borrowed"]["off"]
+
+
+def test_a_cpu_has_no_allocator_to_borrow_from_and_the_setting_is_checked():
+    model = make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap="both", borrow=True)
+    opt.attach(model)
+    model(batch(0)).backward()
+    opt.step()
+    assert "borrowed" not in opt.stats()
+    with pytest.raises(hocket.HocketUsageError, match="borrow='auto'"):
+        hocket.AdamW(model.parameters(), borrow="auto")
