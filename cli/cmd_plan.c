@@ -66,7 +66,7 @@ static void print_why(const hk_planning *p, bool quiet) {
     hk_print_text(0, 0, "%.0f tokens/s; GPU memory %.1f of %.1f GiB, host memory %.1f of %.1f GiB",
                   best->tokens_per_s, hk_gib(memory->peak), hk_gib(memory->capacity),
                   hk_gib(memory->host_peak), hk_gib(memory->host_capacity));
-    hk_price_print(&p->price, best);
+    hk_price_print(&p->price, best, &error_of(p, 0)->iteration);
     if (!quiet) hk_report_uncertainty(&p->uncertainty);
   }
   hk_report_bound_line(&best->physical);

@@ -86,7 +86,15 @@ const char *hk_format_cost(double cost, char *buffer, size_t size) {
   return buffer;
 }
 
-void hk_price_print(const hk_price *price, const hk_forecast *forecast) {
+static void print_interval(const hk_forecast *forecast, const hk_interval *iteration) {
+  if (iteration == NULL || iteration->error <= 0) return;
+  const double t = (double)forecast->iteration_ns;
+  hk_print_text(0, 0, "95 %% interval: %.2f to %.2f times that", (double)iteration->low / t,
+                (double)iteration->high / t);
+}
+
+void hk_price_print(const hk_price *price, const hk_forecast *forecast,
+                    const hk_interval *iteration) {
   char a[48], b[48], c[48], run[160] = "";
   if (price->tokens > 0) {
     const double hours = hours_of(price, forecast);
@@ -97,6 +105,7 @@ void hk_price_print(const hk_price *price, const hk_forecast *forecast) {
   }
   if (price->per_hour <= 0) {
     if (*run) hk_print_text(0, 0, "%s", run);
+    if (*run) print_interval(forecast, iteration);
     return;
   }
   const double token = hk_price_per_token(price, forecast);
@@ -108,6 +117,7 @@ void hk_price_print(const hk_price *price, const hk_forecast *forecast) {
   hk_print_text(0, 0, "costs %s per million tokens at %s per hour%s%s",
                 hk_format_cost(1e6 * token, a, sizeof a),
                 hk_format_cost(price->per_hour, b, sizeof b), *run ? "; " : "", run);
+  print_interval(forecast, iteration);
 }
 
 void hk_price_json(const hk_price *price, const hk_forecast *forecast, cJSON *object, bool *ok) {

@@ -7,6 +7,7 @@
 
 #include "cli/args.h"
 #include "sim/forecast.h"
+#include "sim/uncertainty.h"
 
 typedef struct {
   double per_hour; /* of the whole job; 0: no price is given */
@@ -32,11 +33,12 @@ double hk_price_per_token(const hk_price *price, const hk_forecast *forecast);
 /* "0.412": four digits, with groups of thousands. Returns `buffer`; 48 bytes are enough. */
 const char *hk_format_cost(double cost, char *buffer, size_t size);
 
-/* "costs 0.412 per million tokens at 98 per hour; 15,000,000,000 tokens: 6,180 in 63.1 hours".
- * Prints nothing without a price and a length of the run. */
-void hk_price_print(const hk_price *price, const hk_forecast *forecast);
-/* Adds "cost" to the object of a forecast; nothing without a price and a length. `low` and `high`:
- * of the iteration's time, in ns. */
+/* "costs 0.412 per million tokens at 98 per hour; 15,000,000,000 tokens take 63.1 hours and cost
+ * 6,180", then "95 % interval: 0.81 to 1.24 times that", from the interval of the iteration, if it
+ * is known (NULL: not). Prints nothing without a price and a length of the run. */
+void hk_price_print(const hk_price *price, const hk_forecast *forecast,
+                    const hk_interval *iteration);
+/* Adds "cost" to the object of a forecast; nothing without a price and a length. */
 void hk_price_json(const hk_price *price, const hk_forecast *forecast, cJSON *object, bool *ok);
 
 #endif

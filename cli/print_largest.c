@@ -100,7 +100,7 @@ static void print_why(const hk_largest_job *l) {
                 hk_gib(m->capacity), hk_gib(m->host_peak), hk_gib(m->host_capacity));
   print_limit(l);
   print_fastest(l);
-  hk_price_print(&l->price, f);
+  hk_price_print(&l->price, f, &l->uncertainty.rows[0].iteration);
   if (!l->args->quiet) hk_report_uncertainty(&l->uncertainty);
 }
 

@@ -92,6 +92,7 @@ near "$(number price_per_hour)" 10 || fail "two nodes: $(number price_per_hour) 
 near "$(number run_tokens)" 1638400 || fail "100 steps of 8 x 2048: $(number run_tokens) tokens"
 ok plan $seven --price 10/h --tokens 3G
 prints "^costs 0\.[0-9]+ per million tokens at 10\.00 per hour; 3,000,000,000 tokens take"
+prints "^95 % interval: 0\.[0-9]+ to [1-9]\.[0-9]+ times that$"
 prints "^rank .*cost/Mtok$"
 awk 'length > 80 { exit 1 }' out || fail "wider than 80"
 ok plan $seven --tokens 3G
