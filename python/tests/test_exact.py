@@ -6,7 +6,7 @@ import torch
 
 import hocket
 from hocket import attach
-from runs import Case, compare, plan_file, reference, spread
+from runs import Case, compare, plan_file, reference, spread, train
 from models import make
 
 WAYS = [(False, "none"), (True, "none"), (True, "forward"), (True, "both")]
@@ -66,6 +66,25 @@ def test_every_policy(case, policy, attached, overlap, tmp_path):
     plan = plan_file(make(CASES[case].model), POLICIES[policy], tmp_path)
     _, opt = compare(CASES[case], attached, overlap=overlap, plan=plan)
     assert opt.stats()["policy"] == POLICIES[policy][0]
+
+
+@pytest.mark.parametrize(
+    "overlap,gpu_memory",
+    # Room for new weights that wait for the norm, and for state of the first blocks, too: each of
+    # these takes 12 MiB more than its elements.
+    [("both", 60_000), ("both", 30_000_000), ("forward", 30_000_000), ("none", 30_000_000)],
+)
+def test_memory_on_the_gpu(overlap, gpu_memory):
+    case = Case("gpt", "sometimes", 2)
+    _, opt = compare(case, True, overlap=overlap, gpu_memory=gpu_memory)
+    _, bare, _, _ = train(case, True, 1, overlap=overlap)
+    parameters = opt.stats()["parameters"]
+    more = opt.stats()["memory"]["device_bytes"] - bare.stats()["memory"]["device_bytes"]
+    if gpu_memory > 12 << 20:
+        assert parameters["resident"] > 0 and more > 12 * parameters["resident"]
+    else:
+        assert parameters["resident"] == 0 and 0 < more <= gpu_memory
+    assert parameters["resident"] + parameters["cpu"] == opt.stats()["python"]["elements"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
