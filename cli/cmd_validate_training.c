@@ -13,6 +13,7 @@
 #include "cli/setup.h"
 #include "cli/table.h"
 #include "core/json.h"
+#include "traces/chrome.h"
 
 #define NAME "validate training"
 
@@ -168,8 +169,19 @@ static hk_status print_text(const hk_args *args, const hk_training_validation *v
 
 /* -- The command ------------------------------------------------------------------------------- */
 
+static hk_status write_trace(const hk_args *args, const hk_training_validation *v, hk_error *err) {
+  const hk_chrome_layer layers[] = {{"predicted", &v->predicted}, {"measured", &v->measured}};
+  if (args->timeline == NULL) return HK_OK;
+  HK_TRY(hk_chrome_write_layers(&v->graph, layers, 2, "hocket " NAME, args->timeline, err));
+  if (!args->quiet)
+    fprintf(stderr, "hocket " NAME ": wrote both iterations to %s; open it in ui.perfetto.dev\n",
+            args->timeline);
+  return HK_OK;
+}
+
 static hk_status answer(const hk_args *args, const hk_training_validation *v,
                         const hk_machine *machine, hk_error *err) {
+  HK_TRY(write_trace(args, v, err));
   HK_TRY(args->json ? print_json(args, v, machine, err) : print_text(args, v, machine, err));
   HK_TRY(hk_emit_flush(err));
   if (hk_comparison_passes(args, &v->comparison)) return HK_OK;
@@ -216,11 +228,12 @@ const hk_command hk_command_validate_training = {
         "none, with those of the recording), and compares the steady iteration with the\n"
         "recorded one of median length: phases (time in which each runs), lanes, kinds\n"
         "of operation, and the operations that differ most. The error is divided among\n"
-        "causes that add up to it. Nothing is run.\n"
+        "causes that add up to it. --timeline writes both iterations as one trace for\n"
+        "Perfetto. Nothing is run.\n"
         "Exit 1: the error exceeds --max-error.",
     .example = "hocket validate training timeline.json --machine this-node --max-error 8",
-    .options = HK_OPTIONS_MACHINE | HK_OPTION(MAX_ERROR) | HK_OPTION(JSON) | HK_OPTION(WIDE) |
-               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .options = HK_OPTIONS_MACHINE | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) | HK_OPTION(JSON) |
+               HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

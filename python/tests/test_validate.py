@@ -41,13 +41,29 @@ def iterations(timeline, overlap):
     return {step: ends[step] - ends[step - 1] for step in ends if step - 1 in ends}
 
 
+KINDS = {"forward", "backward", "grad_d2h", "adamw_cpu", "weight_h2d"}
+
+
+def in_perfetto(path):
+    """Kinds of operation in a Chrome trace, for each of its timelines."""
+    found = {}
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["ph"] == "X":
+            found.setdefault(event["args"]["timeline"], set()).add(event["name"].split()[0])
+    return found
+
+
 @pytest.mark.parametrize("overlap", ["none", "both"])
 def test_a_recorded_run_is_compared_with_its_prediction(overlap, monkeypatch, tmp_path):
     monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
     path = tmp_path / "timeline.json"
     timeline = recorded(overlap, path)
-    done = validate(path, "--json")
+    done = validate(path, "--json", "--timeline", str(tmp_path / "trace.json"))
     assert done.returncode == 0, done.stderr
+    shown = in_perfetto(tmp_path / "trace.json")
+    # Without overlap the engine's recording has no copies of gradients.
+    kinds = KINDS - {"grad_d2h"} if overlap == "none" else KINDS
+    assert set(shown) == {"predicted", "measured"} and all(kinds <= k for k in shown.values())
     found = json.loads(done.stdout)
     assert found["schema"] == "hocket.training_validation/1" and found["overlap"] == overlap
 
