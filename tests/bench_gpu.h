@@ -26,7 +26,7 @@ static inline hk_bytes bench_device_bytes(void) {
   return (12 + 4 + 4) * BENCH_STATE;
 }
 
-/* Does it once and says how long that took. */
+/* Runs the operation once and returns its duration. */
 typedef hk_status (*bench_work)(bench *b, hk_error *err);
 
 static inline hk_status bench_once(bench *b, bench_work work, hk_ns *took, hk_error *err) {

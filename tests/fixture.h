@@ -64,8 +64,8 @@ static inline hk_model tiny_model(int layers) {
   return model_of(text, "tiny");
 }
 
-/* Everything at once and infinitely much of it, until a test says otherwise: no latencies, rates
- * and capacities of 1e15 a second. One thread is as good as many. */
+/* A machine without limits, until a test sets some: no latencies; rates and capacities of 1e15 a
+ * second. One thread reaches the full CPU rate. */
 static inline hk_machine ideal_machine(void) {
   hk_machine m = {0};
   size_t n = 0;

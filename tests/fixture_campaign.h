@@ -26,7 +26,7 @@ static inline double noise(random_stream *r) {
   return sum;
 }
 
-/* What loads that the simulator does not know give. */
+/* Values of loads that the simulator has no operation for. */
 static inline double direct(const hk_machine *m, hk_load_kind kind) {
   switch (kind) {
     case HK_LOAD_MEMORY:
@@ -126,7 +126,7 @@ static inline hk_machine h200(void) {
   hk_machine m;
   hk_error err = {0};
   must(hk_machine_load(HK_TEST_DATA "/probed-node.json", &m, &err), &err);
-  m.dram.value = 140e9; /* that all 16 cores do not get past */
+  m.dram.value = 140e9; /* a limit that all 16 cores together do not exceed */
   m.dram_with_dma.value = 165e9;
   m.h2d_loaded.value = 24e9;
   m.h2d_load_from.value = 0.35;

@@ -19,8 +19,8 @@ static inline void *must_have(size_t n, size_t size) {
 static const hk_job one_gpu = {
     .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
 
-/* Of a model wide enough for pieces of more than a slab (2^20 parameters) and more than one span of
- * a trial. */
+/* For a model with pieces of more than a slab (2^20 parameters) and more than one span of a trial.
+ */
 static inline hk_plan wide_plan(hk_runtime runtime, int64_t subgroup) {
   hk_error err = {0};
   hk_plan plan;

@@ -43,8 +43,8 @@ static inline void tally_add(fault_tally *to, const fault_tally *from) {
 
 /* -- Every call fails once --------------------------------------------------------------------- */
 
-/* Runs the scene with the n-th call (from 0) of kind `what` failing; false: there are fewer, and
- * all went well. */
+/* Runs the scene while call n (from 0) of kind `what` fails. Returns false if there are fewer such
+ * calls, so that none failed. */
 typedef bool (*fault_attempt)(void *scene, hk_host_fault what, int64_t n);
 
 /* Fails call 0, apart, 2 apart, ... of each kind, until there are no more. Each kind must occur. */

@@ -97,7 +97,8 @@ static inline hk_status compare(hk_stream *s, const char *what, const void *memo
   return status;
 }
 
-/* A parameter, momentum or variance (part 0, 1, 2); some are what arithmetic may stumble over. */
+/* A parameter, momentum or variance (part 0, 1, 2); some are subnormal, infinite, NaN, huge or
+ * tiny. */
 static inline float state_value(random_stream *r, int part) {
   static const uint32_t odd[] = {0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff,
                                  0x00800000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,

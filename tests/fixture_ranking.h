@@ -40,7 +40,7 @@ static inline choice choose(size_t n, hk_bytes host_bytes) {
   return c;
 }
 
-/* Of the plans that the file has, in its order. */
+/* One entry for each plan of the file, in its order. */
 static inline hk_ranked_plans_verdict predicted_anew(const cJSON *measured, const choice *c,
                                                      const hk_machine *machine) {
   hk_error err = {0};
@@ -63,7 +63,8 @@ static inline hk_ranked_plans_verdict predicted_anew(const cJSON *measured, cons
   return verdict;
 }
 
-/* Of a ranking's file, on a machine. `memory`: host memory of the node whose plans they are. */
+/* Predicts the plans of a ranking's file on a machine. `memory`: bytes of host memory of the node
+ * that ran them. */
 static inline hk_ranked_plans_verdict verdict_of(const char *ranking, const hk_machine *machine,
                                                  hk_bytes memory) {
   hk_error err = {0};

@@ -10,10 +10,10 @@
 #include "calib/validate/runs.h"
 #include "tests/fixture.h"
 
-/* Of the errors of a machine's rows, in per cent. */
+/* Limits on the errors of a machine's rows, in per cent. */
 typedef struct {
-  double median, worst; /* of absolute errors; both 0: not looked at */
-  double low;           /* most by which a prediction may fall short; 0: not looked at */
+  double median, worst; /* of absolute errors; both 0: not checked */
+  double low;           /* largest error of a prediction that is too low; 0: not checked */
 } error_limit;
 
 static inline void check_figure(const hk_run_comparison *c, const char *machine,

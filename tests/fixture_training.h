@@ -31,7 +31,7 @@ enum { MOST_LENT = 64 };
 
 typedef struct {
   random_stream r;
-  random_stream lender; /* dice of their own for what is lent */
+  random_stream lender; /* random numbers of their own for the lent memory */
   void *lent[MOST_LENT];
   size_t lent_bytes[MOST_LENT];
   int n_lent;
@@ -115,7 +115,7 @@ static inline void make_model(world *w) {
   w->blocks = w->params[w->n - 1].block + 1;
 }
 
-/* Routes and who runs ahead by the dice. */
+/* Random routes; a random set of subgroups runs ahead. */
 static inline void make_engine(world *w, const hk_backend_ops *backend) {
   hk_error err = {0};
   hk_plan plan = {0};
@@ -199,7 +199,7 @@ static inline void forward(world *w) {
   }
 }
 
-/* Lends, by the dice, memory of any size on `stream`, which must be kept until `reclaim`. */
+/* Lends memory of a random size on `stream`, or none. The caller keeps it until `reclaim`. */
 static inline void lend(world *w, void *stream) {
   hk_error err = {0};
   hk_lending found;
@@ -216,7 +216,7 @@ static inline void lend(world *w, void *stream) {
   w->lent_bytes[w->n_lent++] = bytes;
 }
 
-/* The lent memory is the caller's again: something else is written there. */
+/* Takes the lent memory back and overwrites it. */
 static inline void overwrite_lent(world *w) {
   hk_lending found;
   hk_training_lending(w->engine, &found);
@@ -228,7 +228,7 @@ static inline void overwrite_lent(world *w) {
   w->n_lent = 0;
 }
 
-/* Now and then memory is taken back before the step. */
+/* Sometimes takes the memory back before the step. */
 static inline void reclaim(world *w) {
   hk_error err = {0};
   if (pick(&w->lender, 0, 19) > 0) return;

@@ -34,9 +34,9 @@ static inline double scale(random_stream *r, double least, double most) {
   return least * pow(most / least, uniform(r));
 }
 
-/* Nodes of 1, 2, 4 or 8 GPUs between a desktop and the best that can be bought: PCIe 6 to 60 GB/s,
- * more or less lopsided and duplex, a fabric that may be too narrow for all links, host memory of
- * 40 to 600 GB/s, CPUs from far slower than the link to faster. */
+/* Nodes of 1, 2, 4 or 8 GPUs, from a desktop to the fastest servers: PCIe of 6 to 60 GB/s with
+ * different rates each way and any share of full duplex; a fabric that may be slower than all links
+ * together; host memory of 40 to 600 GB/s; CPUs from far slower than the link to faster. */
 static inline hk_machine random_node(random_stream *r) {
   hk_machine m = ideal_machine();
   const int gpus = 1 << pick(r, 0, 3);
@@ -58,8 +58,8 @@ static inline hk_machine random_node(random_stream *r) {
   return m;
 }
 
-/* Makes copied bytes of a node cost host memory more or less than a kernel's, as where DMA waits
- * for memory: what both have together is then more than there is memory bandwidth. */
+/* Makes a copied byte use more or less host memory bandwidth than a kernel's byte. The bytes of
+ * copies and kernels together can then exceed the memory bandwidth. */
 static inline void price_copies(random_stream *r, hk_machine *m) {
   m->h2d_cost.value = scale(r, 0.8, 10);
   m->d2h_cost.value = scale(r, 0.5, 2);
@@ -68,9 +68,9 @@ static inline void price_copies(random_stream *r, hk_machine *m) {
   m->dram_with_dma.value += fmax(0, m->h2d_cost.value - 1) * in * scale(r, 0.4, 1);
 }
 
-/* Makes the host memory of a node answer later under load: CPU kernels keep half to all of their
- * rate beside the copies of all GPUs, copies to GPUs a fifth to all beside kernels, and come last,
- * as where reads by DMA have to wait, or first, or between. */
+/* Makes the host memory of a node slower under load: CPU kernels keep 1/2 to all of their rate
+ * beside the copies of all GPUs; copies to GPUs keep 1/5 to all of theirs beside kernels. Copies to
+ * GPUs have the lowest priority, the highest or one between. */
 static inline void delay_memory(random_stream *r, hk_machine *m) {
   m->cpu_beside_h2d.value = pow(scale(r, 0.5, 1), 1 / m->gpus.value);
   m->cpu_beside_d2h.value = pow(scale(r, 0.5, 1), 1 / m->gpus.value);

@@ -52,7 +52,7 @@ static void test_exhaustion(void **state) {
   must(ops->alloc(b, 0, &more, &err), &err);
   ops->release(b, more);
   ops->release(b, rest);
-  ops->release(b, device_memory(b, HK_MIB)); /* the holes have become one again */
+  ops->release(b, device_memory(b, HK_MIB)); /* the free blocks have been merged */
   ops->close(b);
 }
 
@@ -111,7 +111,7 @@ static void test_data_is_copied(void **state) {
   free(out);
 }
 
-/* Far more than the queue holds, each needing the one before it. */
+/* Many more operations than the queue holds. Each depends on the one before it. */
 static void test_a_stream_keeps_its_order(void **state) {
   (void)state;
   enum { N = 20000 };
@@ -131,7 +131,8 @@ static void test_a_stream_keeps_its_order(void **state) {
   free(numbers);
 }
 
-/* A token goes round between two streams through one cell each; any haste would show. */
+/* Two streams pass a token to each other through one cell each. A stream that does not wait breaks
+ * the sequence. */
 static void test_streams_wait_for_events(void **state) {
   (void)state;
   enum { ROUNDS = 3000 };
@@ -231,8 +232,7 @@ static void test_events_not_yet(void **state) {
   assert_int_equal(ops->wait(s, e, &err), HK_INPUT);
   char *host = host_memory(BYTES), *device = device_memory(b, BYTES);
   hk_status status = HK_OK;
-  for (int i = 0; i < 100 && status == HK_OK;
-       i++) { /* should this thread be late, it tries again */
+  for (int i = 0; i < 100 && status == HK_OK; i++) { /* repeated if this thread was too late */
     sync_stream(s);
     for (int j = 0; j < 4; j++) copy(s, device, host, BYTES);
     record(s, e);
@@ -421,7 +421,7 @@ static void test_peers(void **state) {
   copy(s, out, here + 1, N - 1);
   sync_stream(s);
   assert_memory_equal(out, in, N - 1);
-  /* One way only, and only what is in use. */
+  /* A peer gives access in one direction only, and only to memory in use. */
   assert_int_equal(ops->copy(back, there, here, 1, &err), HK_INPUT);
   assert_int_equal(ops->copy(s, here, there + 512, N, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "not one piece of device memory in use"));

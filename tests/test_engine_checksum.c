@@ -9,7 +9,7 @@
 typedef struct {
   hk_runtime runtime;
   int64_t subgroup, piece;
-  int routes; /* how many of them it goes round in */
+  int routes; /* number of them in a cycle */
   hk_route route[HK_ROUTE_COUNT];
   int threads;
 } variant;
@@ -36,7 +36,7 @@ static hk_plan plan_of(const variant *v) {
   return plan;
 }
 
-/* After one step of a trial, which gives any plan the same. */
+/* The checksum after one step of a trial. Every plan has the same state then. */
 static hk_engine *engine_of(const variant *v) {
   hk_error err = {0};
   hk_plan plan = plan_of(v);
@@ -63,7 +63,7 @@ static void turn_bit(hk_engine *engine, hk_state_part part, int64_t at) {
   hk_error err = {0};
   uint32_t bits = 0;
   float value = 0;
-  if (part == HK_STATE_W) { /* nobody writes them but through p; the host's device can be reached */
+  if (part == HK_STATE_W) { /* written from p only; memory of the host device can be accessed */
     ((uint16_t *)hk_engine_device_weights(engine))[at] ^= 1;
     return;
   }
@@ -106,7 +106,7 @@ static void the_plan_does_not_count_and_every_bit_does(void **unused) {
 
 /* -- Engines of tensors ------------------------------------------------------------------------ */
 
-/* Of less than a block, of a whole block, of several; together more than a slab. */
+/* Tensors of less than a block, of one block, of several blocks; together more than a slab. */
 static const int64_t numels[] = {7, (int64_t)1 << 17, 300001, 1, 900000};
 enum { TENSORS = sizeof numels / sizeof numels[0] };
 static const uint64_t keys[TENSORS] = {30, 10, 40, 11, 50};

@@ -214,7 +214,7 @@ static void small_blocks_are_merged(void **unused) {
   free(params);
 }
 
-/* What an engine of this plan takes of the host's memory. */
+/* Bytes of host memory that an engine of this plan takes. */
 static hk_bytes host_bytes(const hk_plan *plan, const hk_param *params, size_t n) {
   hk_error err = {0};
   hk_engine_memory memory;
@@ -222,7 +222,7 @@ static hk_bytes host_bytes(const hk_plan *plan, const hk_param *params, size_t n
   return memory.host_pinned + memory.host_pageable;
 }
 
-/* Deep subgroups run ahead, as many as fit, and what was chosen fits. */
+/* As many deep subgroups run ahead as memory allows, and the chosen plan fits. */
 static void check_ahead(hk_grad_type type) {
   hk_error err = {0};
   hk_param params[20];
@@ -256,7 +256,7 @@ static void memory_decides_what_runs_ahead(void **unused) {
   for (hk_grad_type type = 0; type < HK_GRAD_TYPES; type++) check_ahead(type);
 }
 
-/* A model of fp32 gradients takes as much memory as was foreseen, an engine of it too. */
+/* A model with fp32 gradients and its engine take as much memory as predicted. */
 static void measured_memory_is_what_an_engine_takes(void **unused) {
   (void)unused;
   hk_error err = {0};

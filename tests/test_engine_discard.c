@@ -44,7 +44,7 @@ static void discarded_gradients_do_not_count(void **unused) {
   }
 }
 
-/* Neither a copy nor a kernel nor a wait: each of these fails from now on. */
+/* Discarding one tensor queues no copy, no kernel and no wait: each of these would fail. */
 static void discarding_one_uses_no_device_operation(void **unused) {
   (void)unused;
   static const hk_host_fault faults[] = {HK_HOST_COPY,   HK_HOST_COPYING, HK_HOST_LAUNCH,
@@ -55,7 +55,7 @@ static void discarding_one_uses_no_device_operation(void **unused) {
     make_model(&w);
     make_engine(&w, &hk_backend_host);
     for (size_t k = w.n; k-- > 0;) hand_over(&w, k, true);
-    /* Copies of gradients to the host go on after the call that gave them. */
+    /* The call that hands gradients over returns before their copies to the host end. */
     must(w.engine->backend->ops->stream_sync(w.engine->training->flush, &err), &err);
     hk_backend_host_fail(w.engine->backend, faults[f], 0);
     discard(&w, w.n / 2);

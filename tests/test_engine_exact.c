@@ -84,7 +84,8 @@ static void equal_state_has_an_equal_checksum(void **unused) {
   plain_stop(&plain);
 }
 
-/* Engine after engine in one piece of memory, which is as good as their own. */
+/* Engines created one after the other in the same caller-given memory give the same bits as engines
+ * with their own. */
 static void engines_in_borrowed_memory(void **unused) {
   (void)unused;
   hk_error err = {0};
@@ -123,7 +124,7 @@ static void gradients_that_are_not_finite_change_nothing(void **unused) {
   assert_int_equal(report.nonfinite, 2);
   assert_int_equal(report.step, 0);
   assert_same_bits(engine, &plain);
-  /* The next step is as if nothing had been. */
+  /* The next step gives the bits of plain AdamW. */
   plain_gradients(&plain, &r);
   give_gradients(engine, &plain, &r);
   plain_step(&plain, 1);
@@ -315,7 +316,7 @@ static void few_events_interrupt(void **state) {
   assert_in_range(n_awaited, 1, n_recorded / 32);
 }
 
-/* Nobody waits for what comes no more. */
+/* After a failure no thread waits for operations that will not run. */
 static void waits_for_room_that_fail_end_the_step(void **state) {
   (void)state;
   for (int n = 1; n <= 13; n += 4) {

@@ -211,7 +211,8 @@ static int team_size(hk_runtime runtime, hk_route route, int64_t piece, int thre
   return size;
 }
 
-/* A member is given up for queueing where that goes on all through the step and no core is left. */
+/* The team has one thread fewer if operations are queued throughout the step and no core is free
+ * for that. */
 static void test_a_core_for_queueing(void **state) {
   (void)state;
   const hk_runtime ours = HK_RUNTIME_HOCKET;

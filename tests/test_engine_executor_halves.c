@@ -164,8 +164,8 @@ static void shallow_blocks_go_first(void **unused) {
 
 /* -- Waits ------------------------------------------------------------------------------------- */
 
-/* Takes the place of libc's for this program: once set back, the wall clock was an hour ahead of
- * what the kernel, which ends waits, goes by. */
+/* Replaces libc's clock_gettime in this program. Its wall clock can be set an hour ahead of the
+ * kernel's clock, by which waits end. */
 static atomic_bool set_back;
 int clock_gettime(clockid_t clock, struct timespec *time) {
   const int code = (int)syscall(SYS_clock_gettime, clock, time);

@@ -254,7 +254,7 @@ static bool fail_step(void *arg, hk_host_fault what, int64_t n) {
   return status != HK_OK;
 }
 
-/* One more plan of `runtime`, all faults; adds to what was seen. */
+/* Runs one more plan of `runtime` with every fault and adds the outcomes to the counts. */
 static void fail_everywhere(uint64_t number, bool deepspeed, fault_tally *seen) {
   scene s = {0};
   open_scene(&s, number, deepspeed);

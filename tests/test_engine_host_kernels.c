@@ -243,7 +243,7 @@ static void test_wrong_kernels(void **state) {
   k.grad = grad + 512 - 2 * N + 2; /* runs over the block's end */
   refuse(s, &k, "gradients");
   k = good;
-  k.first = 1; /* the last parameter is in a second slab, which is not there */
+  k.first = 1; /* the last parameter is in a second slab, which was not allocated */
   refuse(s, &k, "state to read");
   k = good;
   k.to = NULL;

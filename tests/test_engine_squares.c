@@ -15,7 +15,7 @@
 
 #include "engine/squares.h"
 
-/* The largest square, shifted as far as it goes, fits so many times. */
+/* A word of 64 bits holds the sum of 2^28 of the largest squares at the largest shift. */
 _Static_assert((uint64_t)2047 * 2047 << 14 <= UINT64_MAX >> 28, "fp16");
 _Static_assert((uint64_t)255 * 255 << 14 <= UINT64_MAX >> 28, "bf16");
 
@@ -300,7 +300,7 @@ static double rounded(const hk_squares *sum) {
   return strtod(text, NULL);
 }
 
-/* Numbers whose bits are dense, sparse, or a double and a half unit, and a little more or less. */
+/* Random numbers with dense bits, with sparse bits, or near the midpoint of two doubles. */
 static void random_sum(hk_squares *sum) {
   memset(sum, 0, sizeof *sum);
   const int length = 1 + (int)(next() % DIGITS), kind = (int)(next() % 4);

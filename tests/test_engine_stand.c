@@ -126,7 +126,7 @@ static void test_product_beside_copies(void **state) {
   hk_stand_close(stand);
 }
 
-/* What is there, all of it, however much of it the stand has itself. */
+/* The GPU memory that can be allocated includes the memory that the stand holds. */
 static void test_memory(void **state) {
   (void)state;
   const hk_stand_options options = small();
@@ -196,7 +196,7 @@ static hk_stand *open_altered(int gpus) {
 
 /* -- A device that errs ------------------------------------------------------------------------ */
 
-/* What it does wrong from now on; everything else is the host backend's. */
+/* The error that the backend makes from now on. All other calls go to the host backend. */
 static struct {
   bool short_copies, lost_copies, wrong_step, short_kernels, wrong_factor, lost_weights;
 } ill;
@@ -260,7 +260,8 @@ static void test_wrong_kernels(void **state) {
   for (int i = 0; i < 3; i++) {
     check_noticed(stand, updates[i], &ill.wrong_step, "AdamW of parameter ");
     check_noticed(stand, updates[i], &ill.short_kernels, "AdamW of parameter 99999 gave p ");
-    /* What was there before is what it would have written: one step changes few weights' bits. */
+    /* The kernel does not write. The old weights are close to the right result, because one step
+     * changes few of their bits. */
     check_noticed(stand, updates[i], &ill.lost_weights, "AdamW of parameter ");
   }
   const hk_load pull = {.kind = HK_LOAD_PULL, .chunk = HK_MIB};

@@ -212,7 +212,7 @@ static void test_updates_without_rests(void **state) {
   hk_stand_close(stand);
 }
 
-/* What the chain's own operations take does not count, what lies between two does. */
+/* The time between two operations of the chain counts, not their durations. */
 static void test_hops(void **state) {
   (void)state;
   hk_stand *stand = open_clock();

@@ -58,7 +58,7 @@ static void assert_routes(const hk_state *state) {
     for (int64_t k = sub->first; k < sub->first + sub->slabs; k++) {
       const bool device = is_slab(state, state->home[k], DEVICE, state->device_slabs);
       assert_int_equal(device, sub->route == HK_ROUTE_RESIDENT);
-      /* Kernels take what lies on the device as one piece. */
+      /* Kernels treat state on the device as one piece. */
       if (device && k > sub->first) {
         assert_ptr_equal(state->home[k], (char *)state->home[k - 1] + state->shape.bytes);
       }
@@ -159,7 +159,7 @@ static void assert_safe_targets(const hk_plan *plan, const hk_state *state) {
       for (int64_t k = from->first; k < from->first + from->slabs && !gone; k++) {
         assert_false(within(state->home + other->first, other->slabs, state->next[k]));
       }
-      /* What others wrote into and have not left: nobody else's target. */
+      /* Two subgroups never have the same slab as their next target. */
       for (int64_t k = from->first; k < from->first + from->slabs && j != i; k++) {
         assert_false(within(state->next + other->first, other->slabs, state->next[k]));
       }

@@ -105,7 +105,7 @@ static hk_status lend_all(world *w, hk_error *err) {
   return hk_training_lend(w->engine, lent_memory, sizeof lent_memory, NULL, err);
 }
 
-/* An iteration with gradients that are known beforehand, as far as it goes. */
+/* An iteration with given gradients, up to the first failure. */
 static hk_status try_iteration(world *w, hk_error *err) {
   hk_training_step_report report;
   bool there = false;
@@ -151,7 +151,8 @@ static void assert_no_more_steps(world *w) {
   assert_int_equal(hk_engine_load(w->engine, "not-even-there", NULL, NULL, &err), HK_ENVIRONMENT);
 }
 
-/* Tensor i's elements of one subgroup are those of the step that it says. */
+/* Tensor i's elements in one subgroup have the values of the step that the engine reports for it.
+ */
 static void assert_tensor(scene *s, size_t i, const hk_state_subgroup *sub) {
   const tensor *t = &s->w.tensors[i];
   int64_t begin = 0;

@@ -56,7 +56,7 @@ static int64_t work_of(const hk_graph *graph, hk_op_kind kind) {
   return work;
 }
 
-/* Every operation ran once, after what it depends on, and did what its route says. */
+/* Every operation ran once, after its dependencies, as its route requires. */
 static void assert_operations(const hk_plan *plan, const hk_validation *v) {
   const hk_graph *g = &v->graph;
   size_t n = 0;

@@ -50,7 +50,7 @@ static hk_machine make(const hk_parts_request *request, bool face_value) {
   return machine;
 }
 
-/* What share/parts/transfer.json says that profiles from parts reach is what they reach. */
+/* Profiles from parts reach the accuracy that share/parts/transfer.json states. */
 static void check_stated(const char *machine, const char *figure, double reached) {
   hk_parts parts;
   hk_error err = {0};

@@ -125,7 +125,8 @@ static void unseen_runs_are_predicted(void **state) {
 
 /* -- The shipped profiles ---------------------------------------------------------------------- */
 
-/* What is fitted says from what, and how sure it is; nothing was fitted to a fit. */
+/* Each fitted quantity names its source and its error, and no fit used another fit's result as
+ * data. */
 static size_t count_fitted(const cJSON *quantities) {
   size_t fitted = 0;
   const cJSON *quantity = NULL;

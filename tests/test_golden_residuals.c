@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The residuals that shipped profiles state are those that predictions have: a change that moves a
- * prediction must state the new figure, or be mended. */
+/* Predictions have the residuals that shipped profiles state. A change that alters a prediction
+ * must state the new figure. */
 #include "tests/fixture_ranking.h"
 
 #include "calib/validate/runs.h"

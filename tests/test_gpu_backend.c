@@ -146,7 +146,7 @@ static hk_status launch_and_compare(const adamw_case *c, const hk_adamw_step *st
                             .w = c->no_weights ? NULL : (uint16_t *)d->at_w + c->w_at,
                             .mapped = c->mapped};
   HK_TRY(ops->launch(s, &kernel, err));
-  HK_TRY(ops->stream_sync(s, err)); /* what is copied must stay until then */
+  HK_TRY(ops->stream_sync(s, err)); /* the source of the copy must stay unchanged until then */
   update_expected(c, step, d);
   if (!c->in_place) HK_TRY(compare(s, "old state", d->at_from, d->from, d->state_bytes, err));
   HK_TRY(compare(s, "state", d->at_to, d->to, d->state_bytes, err));

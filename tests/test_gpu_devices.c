@@ -129,7 +129,7 @@ static void check_adopted(void *native) {
 static void adopted_streams(void **state) {
   (void)state;
   check_adopted(NULL);
-  /* A stream of CUDA's own: what is behind the part that all backends' streams have. */
+  /* The CUDA stream, which follows the members common to all backends' streams. */
   hk_error err = {0};
   hk_stream *own = NULL;
   must(ops->stream_open(gpu, true, &own, &err), &err);

@@ -17,7 +17,7 @@
 #define MOST_SLOWER 0.002 /* share of the cases that may be */
 #define MUCH_SLOWER 0.05  /* none may be */
 
-/* What is made better, and by which factor. */
+/* The quantity that is improved, and the factor. */
 static const struct {
   size_t offset;
   double factor;
@@ -117,7 +117,7 @@ static hk_ns best_of(const hk_question *q, const hk_model *model, const hk_machi
   return time;
 }
 
-/* Makes one quantity better, chosen by the dice. False: that machine cannot be. */
+/* Improves one random quantity. Returns false if no machine can have that value. */
 static bool improve(random_stream *r, const hk_machine *m, hk_machine *out, const char **key) {
   bool given[HK_QUANTITY_COUNT] = {0};
   hk_derived derived[HK_QUANTITY_COUNT];

@@ -90,13 +90,13 @@ static hk_machine random_machine(random_stream *r) {
   m.nvlink_latency.value = pick(r, 0, 20000);
   m.net.value = scale(r, 1e9, 1e11);
   m.net_latency.value = pick(r, 0, 50000);
-  /* Often too small: what does not fit must be simulated soundly, too. */
+  /* Often too small: plans that do not fit must keep the invariants, too. */
   m.gpu_memory.value = scale(r, 1e6, 1e9);
   m.host_memory.value = scale(r, 1e6, 1e9);
   return m;
 }
 
-/* A random plan: sometimes a policy's, sometimes routes by the dice. */
+/* A random plan: a policy's, or one with random routes. */
 static hk_plan random_plan(random_stream *r, const hk_machine *m) {
   hk_error err = {0};
   hk_model model = tiny_model(pick(r, 1, 6));

@@ -24,7 +24,8 @@ static hk_bound physical(const hk_machine *m, int gpus) {
   return bound;
 }
 
-/* GPU memory for the weights and no state; CPU and mapped access so slow that all goes round. */
+/* GPU memory for the weights but no state; CPU and mapped access so slow that all subgroups are
+ * staged. */
 static hk_machine only_staged(void) {
   hk_machine m = ideal_machine();
   m.gpu_memory.value = 2.0 * PARAMETERS;
@@ -79,7 +80,8 @@ static void each_resource_binds(void **state) {
   }
 }
 
-/* What is lost while copies and kernels mix is not lost by every schedule: no part of the bound. */
+/* A schedule can avoid running copies beside kernels, so their contention is no part of the bound.
+ */
 static void mixed_traffic_is_no_part(void **state) {
   (void)state;
   hk_machine m = only_staged();

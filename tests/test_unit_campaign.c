@@ -11,7 +11,7 @@
 #define PROBES   4
 #define MOST_LOG 4096
 
-/* What the bench does, and what it saw. */
+/* What the bench is to do, and the calls that it received. */
 typedef struct {
   double noise[PROBES]; /* relative, from end to end */
   double slow_after_s;  /* the machine gets slower by a fifth then; 0: never */
@@ -377,7 +377,7 @@ static void check_same(const hk_campaign *a, const hk_campaign *b) {
   }
 }
 
-/* Another process goes on with what the one that was stopped had kept. */
+/* Another process continues with the samples that a stopped one stored. */
 static hk_campaign resume(bench *b) {
   hk_campaign c = open_campaign();
   hk_error err = {0};
@@ -409,7 +409,7 @@ static void test_interrupted_and_resumed(void **state) {
     run(&second, &options);
     assert_false(second.interrupted);
     check_same(&expected, &second);
-    for (int p = 0; p < PROBES; p++) { /* whoever ran again warmed up again */
+    for (int p = 0; p < PROBES; p++) { /* each probe that ran again was warmed up again */
       const int again = b.runs_of[p] - warm[p];
       assert_true(again == 0 || again >= 2);
     }

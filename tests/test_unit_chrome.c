@@ -201,7 +201,7 @@ static void test_operations_become_slices(void **state) {
   assert_true(number(args_of(operation(root, ADAMW_CPU)), "threads") == 8);
   assert_true(number(args_of(operation(root, NEXT_IN)), "wait_ns") == 700);
   assert_true(number(args_of(operation(root, ADAMW_GPU)), "wait_ns") == 0);
-  /* Since the last of its dependencies ended, which is the second of NEXT_IN's, the first here. */
+  /* Waiting begins when the last dependency ends: the second of NEXT_IN's, the first here. */
   assert_true(number(args_of(operation(root, BARRIER)), "wait_ns") == 0);
   cJSON_Delete(root);
   free_fixture(&f);

@@ -165,7 +165,7 @@ static void only_accepted_options_are_taken(void **state) {
   assert_int_equal(parse(letter, HK_OPTION(JSON), &args, &err), HK_INPUT);
 }
 
-/* What is typed again means the same again. */
+/* Arguments that are printed and typed again have the same meaning. */
 static void typed_again(void **state) {
   (void)state;
   char line[] =

@@ -106,8 +106,8 @@ static void drop(subject *s) {
   free(s->costs);
 }
 
-/* What is done to operations: how long each takes, a gap before it, and another operation, with a
- * smaller id, that it is made to wait for (-1: none). */
+/* Changes to an operation: its duration, a gap before it, and another operation with a smaller id
+ * that it waits for (-1: none). */
 typedef struct {
   hk_ns *duration, *gap;
   int32_t *waits_for;
@@ -175,7 +175,7 @@ static void assert_sound(const subject *s, const hk_timeline *measured,
     assert_true(measured->spans[c->path[i]].start >= measured->spans[c->path[i - 1]].end);
   assert_int_equal(measured->spans[c->path[c->n_path - 1]].end, c->makespan.measured);
 
-  hk_ns busy = 0, work = 0; /* whoever has started is at work, or queues for it */
+  hk_ns busy = 0, work = 0; /* an operation that has started is busy or queued */
   size_t n = 0;
   for (size_t l = 0; l < c->n_lanes; l++) {
     busy += c->lanes[l].busy.measured + c->lanes[l].queued.measured;
@@ -321,8 +321,8 @@ static void late_copies_are_the_host(void **state) {
   }
 }
 
-/* Gaps between queues that the prediction has, too, are no cause; what they are longer is the
- * host's. */
+/* A gap between queues that the prediction also has is charged to no cause. Its excess over the
+ * predicted gap is charged to HOST. */
 static void foreseen_gaps_are_no_cause(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -444,7 +444,7 @@ static void figures_of_a_small_one(void **state) {
   hk_graph_free(&graph);
 }
 
-/* What was predicted to take no time at all has nothing but latency. */
+/* An operation with a predicted duration of 0 has latency only. */
 static void time_from_nothing_is_latency(void **state) {
   (void)state;
   hk_error err = {0};
@@ -514,8 +514,8 @@ static void any_two_add_up(void **state) {
   }
 }
 
-/* Costs are what the simulator takes when nothing runs beside an operation, to the nanosecond, and
- * never more than what it takes in company. */
+/* An operation's cost is the time that the simulator takes for it alone, to the nanosecond. Beside
+ * other operations it takes at least as long. */
 static void costs_are_the_simulators(void **state) {
   (void)state;
   int alone = 0;

@@ -57,8 +57,9 @@ static void turns_are_no_work(void **state) {
   hk_graph_free(&graph);
 }
 
-/* A lane's copy out behind its copy in first waits at the engine for copies in, where other lanes'
- * came before it; a copy in that comes later is none of its business. */
+/* A lane's copy out that follows its copy in first waits in the queue of the H2D copy engine,
+ * behind copies of other lanes that arrived earlier. Copies in that arrive later do not delay it.
+ */
 static void first_turns_are_no_work(void **state) {
   (void)state;
   hk_error err = {0};

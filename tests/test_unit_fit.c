@@ -15,7 +15,7 @@
 #define JLSE    "jlse-h100-4x80gb"
 #define FEW     "gpu.matmul_efficiency,framework.layer_launch_ns"
 
-/* Those that take long to simulate, many micro-steps or many subgroups, are not needed. */
+/* Leaves out rows that take long to simulate (many micro-steps or subgroups). */
 static bool is_long(const hk_run *run) {
   return run->grad_accum > 1 || run->subgroup_numel < 100e6;
 }
@@ -52,7 +52,7 @@ static hk_machine load(const char *name) {
   return m;
 }
 
-/* Tests of what comes back from where must not depend on the figures that ship. */
+/* Tests that recover known values must not depend on the shipped figures. */
 static hk_machine round_numbers(void) {
   hk_machine m = load(POLARIS);
   m.gpu_efficiency.value = m.gpu_backward_efficiency.value = 0.5;
@@ -259,7 +259,7 @@ static void a_fitted_profile_is_fitted_afresh(void **state) {
     const double error = hk_machine_quantity_const(&first.machine, p->info)->error;
     assert_true(fabs(error * p->value / p->standard_error - 1) < 1e-5);
   }
-  /* An error that the start had goes with the value that had it, and comes back with it. */
+  /* The error of a starting value is removed together with the value, and restored with it. */
   cJSON *root = hk_machine_to_json(&start), *item = NULL;
   cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "quantities");
   item = cJSON_GetObjectItemCaseSensitive(list, first.parameters[0].info->key);
@@ -549,7 +549,7 @@ static void sources_predict_each_other(void **state) {
   assert_int_equal(cross.rows, 12);
   assert_string_equal(cross.folds[0].source, "act-output-20B-scale-twinflow");
   assert_int_equal(cross.folds[0].rows, 6);
-  /* What is free here decides forward; backward and step wait for what is not. */
+  /* The free quantities determine forward. Backward and step depend on fixed ones. */
   assert_true(cross.median_abs_error_pct[HK_RUN_fwd] < 15);
   for (int f = 0; f < HK_RUN_TIMES_END; f++) assert_true(cross.median_abs_error_pct[f] > 0);
   /* 7B's forward is what 13B and 20B say least of: 6 % off when all are fitted to, a third here. */

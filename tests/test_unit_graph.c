@@ -291,7 +291,7 @@ static void check_plan(const hk_plan *plan) {
   hk_graph_free(&graph);
 }
 
-/* As the policy comes, and with each setting that it takes. */
+/* Each policy with its defaults, and with each of its settings. */
 static void check_policy(const hk_policy *policy, hk_runtime runtime, const hk_job *job,
                          hk_flush flush) {
   hk_policy_options options[] = {HK_POLICY_OPTIONS_NONE, HK_POLICY_OPTIONS_NONE,

@@ -29,7 +29,8 @@ static listing list_kind(const hk_graph *graph, hk_op_kind kind, int rank) {
 
 /* -- Order inside hocket's update -------------------------------------------------------------- */
 
-/* With B buffers the i-th piece comes in when piece i - B has gone back, and not later. */
+/* With B buffers the copy in of piece i waits for the copy out of piece i - B, and for no later
+ * one. */
 static void staging_buffers_limit(void **state) {
   (void)state;
   const int counts[] = {1, 2, 3, 7, 1000};
@@ -181,7 +182,8 @@ static void weights_go_up_alone(void **state) {
   hk_plan_free(&plan);
 }
 
-/* A stride makes the prototype, even when no subgroup's turn for the GPU comes. */
+/* A plan with a stride has the prototype's operations, even if the stride sends no subgroup to the
+ * GPU. */
 static void a_long_stride_blocks_nothing(void **state) {
   (void)state;
   hk_plan plan = prototype(1000);
@@ -269,7 +271,7 @@ static void barrier_waits_for_all(void **state) {
   hk_plan_free(&plan);
 }
 
-/* A memory report waits for all that went before, and all that comes waits for it. */
+/* A memory report depends on every earlier operation, and every later one depends on it. */
 static void reports_stand_alone(void **state) {
   (void)state;
   hk_job job = ALONE;

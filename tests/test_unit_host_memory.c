@@ -126,7 +126,7 @@ static void test_kernels_keep_a_share(void **state) {
                    500 + 700);
   /* Beside the copy out alone it keeps 1/2: 125 of the 1000. */
   assert_int_equal(at_once(&m, 1, (const lane_job[]){CPU(1000), OUT(2500)}, 2).end[0], 250 + 875);
-  /* Copies beside nothing but copies are nobody's burden. */
+  /* Copies that run beside copies only slow down no kernel. */
   assert_int_equal(at_once(&m, 1, (const lane_job[]){IN(5000), OUT(2500)}, 2).end[0], 500);
 }
 

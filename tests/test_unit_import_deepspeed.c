@@ -370,7 +370,7 @@ static void test_plain_deepspeed(void **state) {
   drop(&r);
 }
 
-/* Somebody kept the lines of micro-steps only: two make an iteration. */
+/* A log with the lines of micro-steps only: two make an iteration. */
 static void test_micro_steps_only(void **state) {
   (void)state;
   char text[2048] = "[config.py:1:print]   gradient_accumulation_steps .. 2\n";

@@ -60,7 +60,7 @@ static void assert_same_op(const hk_op *a, const hk_op *b) {
   assert_memory_equal(left, right, sizeof left);
 }
 
-/* What the template waits for; anything more lies in the iteration before. */
+/* Dependencies of the template. All others lie in the iteration before. */
 static int check_deps(const hk_graph *graph, const hk_graph *once, int32_t id) {
   const int32_t each = (int32_t)once->n_ops, iteration = id / each;
   const hk_op *op = &graph->ops[id], *template = &once->ops[id % each];

@@ -74,7 +74,7 @@ static void put_value(cJSON *root, const char *key, double value) {
       cJSON_CreateNumber(value));
 }
 
-/* Frees `root`, of which every one of `words` must appear in the message. */
+/* Reads `root`, which must be refused with all of `words` in the message. Frees `root`. */
 static void assert_refused(cJSON *root, const char *const words[], size_t n) {
   hk_machine m;
   hk_error err = {0};

@@ -140,7 +140,7 @@ static void plans_are_self_contained(void **state) {
   hk_plan_free(&copy);
 }
 
-/* Copies share what they have and outlive each other; a transformer's, too. */
+/* Copies share tensors and blocks and outlive each other; so do copies of a transformer. */
 static void copies_outlive_each_other(void **state) {
   (void)state;
   hk_error err = {0};

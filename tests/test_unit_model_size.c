@@ -59,7 +59,7 @@ static void sizes_are_met(void **state) {
   }
 }
 
-/* A plan file keeps the shape and says again what was assumed. */
+/* A plan file keeps the shape, and reading it repeats the notes on assumed values. */
 static void kept_by_a_plan(void **state) {
   (void)state;
   hk_model m =

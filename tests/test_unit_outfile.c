@@ -98,7 +98,7 @@ static void test_new_file_appears_at_close(void **state) {
   assert_int_equal(unlink("a.json"), 0);
 }
 
-/* Its permissions, too, those that the umask (022) denies to new files among them. */
+/* The file keeps its permissions, including those that the umask (022) denies to new files. */
 static void test_replacement_keeps_the_old_until_close(void **state) {
   (void)state;
   hk_error err = {0};

@@ -37,7 +37,8 @@ static hk_overlap_search_result searched(const hk_model *model, const hk_machine
 
 /* -- The closed form -------------------------------------------------------------------------- */
 
-/* Where host memory is no limit and blocks are many, it is as good as docs/overlap.md says. */
+/* If host memory is no limit and the model has many blocks, the plan reaches the figure of
+ * docs/overlap.md. */
 static void closed_form_is_close(void **state) {
   (void)state;
   double worst = 0;

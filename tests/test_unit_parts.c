@@ -107,7 +107,7 @@ static double memory_rate_of(const hk_parts *parts, const char *name) {
   return rate;
 }
 
-/* Figures that were wrong before somebody compared them with documents. */
+/* Figures that were corrected after comparison with the vendors' documents. */
 static void figures_are_those_of_the_documents(void **state) {
   (void)state;
   static const struct {

@@ -351,7 +351,7 @@ static cJSON *member(cJSON *root, const char *path) {
   return root;
 }
 
-/* What holds the member at `path`; *key becomes the path's last word. */
+/* Returns the object that has the member at `path`; *key is set to the path's last word. */
 static cJSON *parent(cJSON *root, const char *path, const char **key) {
   char copy[64];
   const char *dot = strrchr(path, '.');

@@ -278,7 +278,7 @@ static void test_quick_suffices(void **state) {
   free(probes);
 }
 
-/* Of AdamW's, at so many threads and the usual chunk, the smallest first. */
+/* AdamW's probes at so many threads with the default chunk, smallest piece first. */
 static size_t pieces_of(const hk_probe *probes, size_t n, int threads, int64_t pieces[8]) {
   size_t found = 0;
   for (size_t i = 0; i < n; i++) {

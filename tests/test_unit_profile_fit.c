@@ -218,7 +218,7 @@ static void test_newer_probes(void **state) {
   hk_machine_free(&truth);
 }
 
-/* The measured share of four, and what is made of it. */
+/* A measured share of four copies, and the quantity fitted to it. */
 static void test_turns(void **state) {
   (void)state;
   static const double seen[][2] = {{0.97, 1}, {1.45, 1}, {1.6, 2}, {2.9, 3}, {4, 1e6}, {3.1, 1e6}};
@@ -352,7 +352,7 @@ static void test_missing(void **state) {
   hk_machine_free(&truth);
 }
 
-/* Those that have a default may be missing. */
+/* Probes of quantities with a default may be missing. */
 static void test_optional(void **state) {
   (void)state;
   hk_machine truth = h200();

@@ -17,7 +17,7 @@ typedef struct {
   double h2d, d2h, duplex; /* GB/s of the link */
   const beside *rows;
   size_t n;
-  double alone[17]; /* GB/s of CPU traffic at so many threads; 0: not probed */
+  double alone[17]; /* GB/s of CPU traffic by number of threads; 0: not probed */
 } measured_node;
 
 /* bench/results/engine/README.md. */

@@ -357,8 +357,8 @@ static void documents_keep_their_calibration(void **state) {
   assert_null(document);
 }
 
-/* Whoever asks for what ships needs no home, and no store that is sound; other names might be in
- * it. */
+/* A shipped profile is found without a home folder and with a damaged store. Other names are looked
+ * up in the store. */
 static void what_ships_needs_no_store(void **state) {
   (void)state;
   hk_error err = {0};

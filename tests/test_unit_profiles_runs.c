@@ -150,7 +150,8 @@ static void a_killed_process_loses_no_sample(void **state) {
     hk_calibration_run run;
     hk_fingerprint f;
     must(hk_calibration_run_unfinished(store, "killed", &run, &f, &err), &err);
-    /* All that were acknowledged; perhaps one more, whole, whose word did not get through. */
+    /* The store has all acknowledged samples, and at most one more, complete, whose acknowledgement
+     * was lost. */
     assert_in_range(run.samples, round + 1, round + 2);
     assert_int_equal(number(store, "SELECT count(*) % 2 FROM sample"), 0);
     hk_store_close(store);

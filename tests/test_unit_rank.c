@@ -21,7 +21,7 @@ static hk_ranking ranked(int64_t numel, const hk_ranking_options *options) {
   return ranking;
 }
 
-/* Where each subgroup goes and when, under which runtime, with how many buffers. */
+/* Identity of a plan: route and order of each subgroup, runtime, number of buffers. */
 static bool same_work(const hk_plan *a, const hk_plan *b) {
   if (a->runtime != b->runtime || a->buffers != b->buffers || a->n_subgroups != b->n_subgroups)
     return false;

@@ -74,7 +74,8 @@ static void test_bad_guess(void **state) {
   }
 }
 
-/* Large copies fill the sum of both directions, each in proportion to what it could have. */
+/* Large copies in both directions reach the duplex limit together, each in proportion to its rate
+ * alone. */
 static void test_duplex(void **state) {
   (void)state;
   const hk_machine m = node();

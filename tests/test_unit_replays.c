@@ -30,8 +30,8 @@ static void set(hk_machine *m, size_t offset, double value) {
   ((hk_quantity *)((char *)m + offset))->value = value;
 }
 
-/* Few values of each, so that settings meet those of calls before; more sets of three of them than
- * are remembered. */
+/* Each setting has few values, so that calls repeat earlier settings. There are more combinations
+ * than the cache holds. */
 static void choose(hk_machine *machines, const hk_machine *like, random_stream *r) {
   for (size_t v = 0; v < HK_MOST_VARIANTS; v++) {
     machines[v] = *like;

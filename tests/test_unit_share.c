@@ -62,7 +62,7 @@ static void test_weights_share_in_proportion(void **state) {
   NEAR(a[1].rate, 2.5);
 }
 
-/* What a capped activity leaves goes to the other: work-conserving. */
+/* Capacity that a capped activity leaves goes to the other (work-conserving). */
 static void test_leftover_goes_to_the_others(void **state) {
   (void)state;
   hk_activity a[] = {{.cap = 2, .weight = 1, .uses = first, .n_uses = 1},
@@ -87,8 +87,8 @@ static void test_line_network(void **state) {
   NEAR(used[1], 20);
 }
 
-/* Nobody starves: a weight of a millionth gets its millionth where all want everything, and what
- * the others leave where they stop. */
+/* No activity starves. A weight of 1e-6 gets a share of 1e-6 while all activities are unlimited,
+ * and the remaining capacity where the others reach their caps. */
 static void test_a_tiny_weight(void **state) {
   (void)state;
   hk_activity a[] = {{.cap = 100, .weight = 1, .uses = first, .n_uses = 1},
@@ -132,7 +132,8 @@ static void test_order_does_not_matter(void **state) {
 
 /* -- Weights of all magnitudes ----------------------------------------------------------------- */
 
-/* Nobody over its cap, no resource over its capacity, everybody at a cap or on a full resource. */
+/* No activity exceeds its cap and no resource its capacity. Each activity is at its cap or uses a
+ * full resource. */
 static void must_be_fair(const hk_activity *list, int n, const double *capacity, int n_resources,
                          const double *carried) {
   for (int r = 0; r < n_resources; r++) assert_true(carried[r] <= capacity[r] * (1 + 1e-9));
@@ -149,8 +150,9 @@ static void must_be_fair(const hk_activity *list, int n, const double *capacity,
   }
 }
 
-/* As a machine asked for it whose host memory prefers copies a thousandfold, twice: when the great
- * weights have stopped, their rounding is more than what is left, and was negative. */
+/* Weights that differ by 1e6, as of a machine whose host memory prefers copies. After the large
+ * ones have reached their caps, rounding errors of their use exceed the capacity left, which then
+ * was negative. */
 static void test_weights_that_cancel(void **state) {
   (void)state;
   static const hk_share_use cpu[] = {{8, 640}, {7, 640}, {6, 28}};

@@ -271,7 +271,7 @@ static hk_status fail_once(void *context, const double *values, size_t variants,
   return off_curve(&f->curve, values, variants, out, err);
 }
 
-/* Wherever in the search it is: a slope that could not be had is no slope of 0. */
+/* A failed evaluation anywhere in the search is reported, and never used as a slope of 0. */
 static void no_failure_is_passed_over(void **state) {
   (void)state;
   failing f = {.curve = EXAMPLE, .fails_at = 1};

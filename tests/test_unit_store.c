@@ -322,7 +322,7 @@ static void a_writer_waits_and_then_says_so(void **state) {
   hk_store_close(first);
 }
 
-/* A file in which another process is just making something: read, but not to be written. */
+/* A store in which another process has a transaction open can be read but not written. */
 static void a_new_store_waits_for_its_maker(void **state) {
   (void)state;
   sqlite3 *maker = NULL;
@@ -479,7 +479,7 @@ static void enter_read_only(void) {
   skip();
 }
 
-/* A store on a file system that is mounted read-only, or of somebody else. */
+/* A store on a read-only file system, or of another user. */
 static void a_read_only_one_is_read(void **state) {
   (void)state;
   hk_error err = {0};
@@ -502,11 +502,11 @@ static void a_read_only_one_is_read(void **state) {
   assert_int_equal(runs, 1);
   assert_int_equal(written, HK_ENVIRONMENT);
   says(&err, "cannot be opened or written");
-  assert_int_equal(created, HK_ENVIRONMENT); /* who wants to write is told at once */
+  assert_int_equal(created, HK_ENVIRONMENT); /* a writer gets an error at once */
   assert_true(access(path, F_OK) == 0);
 }
 
-/* Names that a URI has other uses for. */
+/* File names with characters that have a meaning in a URI. */
 static void a_read_only_one_of_any_name_is_read(void **state) {
   (void)state;
   hk_error err = {0};

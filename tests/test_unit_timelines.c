@@ -312,7 +312,7 @@ static void damage_names_the_timeline(void **state) {
   hk_store_close(store);
 }
 
-/* One bit anywhere, or an end anywhere. */
+/* A flipped bit at any position, or a cut at any position. */
 static void no_change_of_the_bytes_goes_unseen(void **state) {
   (void)state;
   hk_error err = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Configurations of DeepSpeed, Accelerate and FSDP: what is read from them, what is refused and in
- * which words, DeepSpeed's ratio, and that what is written is read back. */
+/* Configurations of DeepSpeed, Accelerate and FSDP: the values read, refusals and their messages,
+ * DeepSpeed's ratio; written configurations are read back unchanged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -75,9 +75,9 @@ static void test_one_at_a_time(void **state) {
   for (int i = 0; i < 3; i++) assert_int_equal(turns.start[i], 0);
 }
 
-/* Who is first of those that come at once is left open, so the first place goes round: p, m, v,
- * then m, v, p, then v, p, m. 100 ns a copy; kernels that depend on the last of them bring all
- * together again. */
+/* The order of copies that arrive at the same instant is unspecified, so the first place rotates:
+ * p, m, v, then m, v, p, then v, p, m. 100 ns a copy; kernels that depend on the last copy make the
+ * next ones arrive together. */
 static void test_first_place_goes_round(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -101,8 +101,8 @@ static void test_two_at_a_time(void **state) {
   assert_ends(&o, (const hk_ns[]){400, 800, 800}, 3);
 }
 
-/* Turns are what lets the prototype copy both ways at once: p is back, and the next p under way,
- * while m and v are still going out. 10 B/ns each way. */
+/* Because copies take turns, the prototype copies both ways at once: p has been copied out, and the
+ * next p is being copied in, while m and v are still copied out. 10 B/ns each way. */
 static void test_directions_apart(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -117,8 +117,8 @@ static void test_directions_apart(void **state) {
   assert_ends(&shared, (const hk_ns[]){1200, 1200, 1200, 2400, 2400, 2400}, 6);
 }
 
-/* P's wait for its way out stands behind the weights in the engine for copies in; a lane that
- * copies out only does not. 10 B/ns each way. */
+/* The copy out of p waits behind the weights in the H2D engine's queue, because its lane also
+ * copies in. A lane that only copies out does not wait there. 10 B/ns each way. */
 static void test_turning_round(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -261,8 +261,8 @@ static void test_hops_add_up(void **state) {
   for (int i = 0; i < 4; i++) assert_int_equal(none.start[i], none.ready[i]);
 }
 
-/* Word of the copy's end at 200 is on its way while the lane is at something else: until 300, 210
- * or 200. Only what is left of the 20 ns is waited for. */
+/* The copy ends at 200, and the lane is busy until 300, 210 or 200. Only the rest of the 20 ns
+ * between queues is waited for. */
 static void test_hops_beside_work(void **state) {
   (void)state;
   const hk_machine m = hopping_machine();
@@ -306,8 +306,8 @@ static void test_starts_beside_reads(void **state) {
   }
 }
 
-/* What ends as the update starts holds nothing up, what then starts does; so in either order of
- * their lanes. */
+/* A copy that ends at the instant of the launch does not delay it; one that starts then does, in
+ * either order of their lanes. */
 static void test_starts_beside_what_comes(void **state) {
   (void)state;
   const hk_machine m = fetching_machine();
@@ -322,7 +322,7 @@ static void test_starts_beside_what_comes(void **state) {
   assert_ends(&queued, (const hk_ns[]){230, 200, 240}, 3);
 }
 
-/* The CPU's ends and starts have no queue to hop to: a thread queues, or waits. */
+/* Operations of the CPU have no latency between queues: a thread queues them, or waits for them. */
 static void test_no_hops_of_the_cpu(void **state) {
   (void)state;
   const hk_machine m = hopping_machine();
@@ -336,8 +336,8 @@ static void test_no_hops_of_the_cpu(void **state) {
   assert_ends(&o, (const hk_ns[]){100, 200, 200, 300, 400, 500}, 6);
 }
 
-/* An operation that stands by is in no copy engine's way, nor is its lane's turning round
- * forgotten: P's way out, heard of at 130, waits behind the weights until 300. */
+/* A waiting operation does not block a copy engine, and its lane's change of direction still
+ * counts: the copy out of p, known at 130, waits behind the weights until 300. */
 static void test_standing_by(void **state) {
   (void)state;
   hk_machine m = hopping_machine();

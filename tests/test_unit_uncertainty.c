@@ -90,8 +90,8 @@ static void errors_of_quantities(void **state) {
                HK_ERROR_SCATTER, 1.1);
 }
 
-/* What a data sheet says about one link is wrong together, whether or not its error is stated; what
- * was measured is not. */
+/* Figures of one link from a data sheet have a common error, stated or not. Measured figures have
+ * independent errors. */
 static void seeds_group_guesses(void **state) {
   (void)state;
   const hk_quantity sheet = {.value = 5e9, .origin = HK_ORIGIN_DATA_SHEET};
@@ -111,7 +111,7 @@ static void seeds_group_guesses(void **state) {
 static const char *const shipped[] = {"polaris-a100-4x40gb", "jlse-h100-4x80gb", "h200-16c",
                                       "dgx-h100-8x80gb", "workstation-rtx4090-ddr5"};
 
-/* Quantities that limit each other still do, however far each is moved. */
+/* Quantities with a relation (one at most another) keep it after any variation. */
 static void varied_machines_are_possible(void **state) {
   (void)state;
   size_t n = 0;

@@ -166,7 +166,7 @@ static hk_ranked_plan median_of(const double *times, int n) {
   return median;
 }
 
-/* One run, all that is known of it, and how far the others went. */
+/* The median of rounds has the median time, and the least and the most of all rounds. */
 static void rounds_have_a_median(void **state) {
   (void)state;
   hk_ranked_plan one = median_of((double[]){7}, 1);
@@ -180,7 +180,7 @@ static void rounds_have_a_median(void **state) {
   assert_int_equal(one.measured_id, 2);
 }
 
-/* Lane by lane, whichever run has the median time; of the runs that have it. */
+/* Each lane's median over the runs that have that lane. */
 static void rounds_have_medians_of_lanes(void **state) {
   (void)state;
   const hk_ranked_plan runs[] = {
@@ -303,7 +303,7 @@ static void plans_are_spread(void **state) {
   forget(&c);
 }
 
-/* What few plans have is judged by more than one, too. */
+/* Every lane is in at least three of the chosen plans. */
 static void lanes_are_in_several_plans(void **state) {
   (void)state;
   hk_error err = {0};

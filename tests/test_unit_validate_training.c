@@ -30,8 +30,8 @@ static hk_forecast three_blocks(hk_overlap overlap, const hk_machine *machine) {
 
 /* -- Recordings -------------------------------------------------------------------------------- */
 
-/* What happens to the recorded times: operations that the filter finds take `longer` more, or start
- * `later`, and so does everything behind their start; or they are left out. */
+/* A change to the recorded times: operations that match take `longer` more or start `later`, and
+ * everything that begins after them is delayed as much; or they are left out. */
 typedef struct {
   const char *name;  /* begins the label of the operation; NULL: nothing is changed */
   int32_t iteration; /* counted from the last, which is 0 */

@@ -22,7 +22,7 @@ typedef struct {
   int number, iterations;
 } helper;
 
-/* MUST's `message` is everybody's; a helper has its own. */
+/* MUST uses the global `message`; each helper thread has its own. */
 static void must_alone(int code, const char *own) {
   if (code == 0) return;
   fprintf(stderr, "a helper: %d, '%s'\n", code, own);
@@ -44,7 +44,7 @@ static void *help(void *argument) {
       must_alone(code, own);
       check_weights(w, block);
     }
-    pthread_barrier_wait(h->line); /* nobody looks at weights any more */
+    pthread_barrier_wait(h->line); /* no thread reads weights any more */
     pthread_barrier_wait(h->line); /* gradients have been made */
     for (size_t k = w->n; k-- > 0;) {
       if ((int)k % HELPERS != h->number) continue;
@@ -106,7 +106,7 @@ static void waits(int overlap) {
   for (int i = 0; i < 4 || (overlap != HOCKET_OVERLAP_NONE && agains == 0 && i < 100); i++) {
     int code;
     backward(&w);
-    /* Of the step before nothing is pending any more. */
+    /* No work of the step before is pending. */
     MUST(hocket_wait_weights(w.engine, -1, NULL, 0, message));
     MUST(hocket_step(w.engine, NULL, NULL, NULL, message));
     for (size_t k = 0; k < w.n; k++) w.tensors[k].given = 0;

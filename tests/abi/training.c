@@ -32,8 +32,9 @@ static void plain_iterations(const char *plan, int overlap) {
   close_world(&w);
 }
 
-/* Lends memory for half of what is wanted, or for a piece, and now and then takes it back. Tensors
- * are handed over deep ones first, so that early weights are on their way when others come. */
+/* Lends memory for half of the wanted bytes, or for one piece, and sometimes takes it back before
+ * the step. Deep tensors are handed over first, so that early weights are copied while other
+ * gradients arrive. */
 static void lend_some(world *w, char **lent, int *n) {
   hocket_lent found;
   MUST(hocket_lending(w->engine, &found, message));
@@ -138,7 +139,7 @@ static void discarding(const char *plan, int overlap) {
     take_step(&w, NULL, 1);
   }
   check_all(&w);
-  /* All of them one by one, then a step that is none. */
+  /* Discards all gradients one by one. The step after that does nothing. */
   backward(&w);
   for (size_t k = 0; k < w.n; k++) {
     MUST(hocket_discard(w.engine, (int64_t)k, message));
@@ -243,7 +244,7 @@ static void check_gradients(world *w) {
   }
 }
 
-/* Gradients as the engine has them; state read, written and counted between two gradients. */
+/* Reads gradients back from the engine; reads, writes and counts state between two gradients. */
 static void looking(const char *plan, int overlap) {
   world w;
   open_world(&w, 17, total, plan, overlap, 2);
@@ -332,7 +333,8 @@ static void load_into(world *to, const world *from, const char *path) {
   to->steps = from->steps;
 }
 
-/* From every plan and overlap to the next one; groups and the steps of tensors go along. */
+/* A checkpoint of every plan and overlap is loaded under the next one, with parameter groups and
+ * the steps of tensors. */
 static void checkpoints(const char *plan, int overlap) {
   static const char path[] = "abi.ck";
   world w, other;
@@ -366,7 +368,7 @@ static void checkpoints(const char *plan, int overlap) {
   CHECK(remove(path) == 0);
 }
 
-/* A child saves without end and is killed: the file that it leaves is whole. */
+/* A child process saves in an endless loop and is killed: the file that it leaves is complete. */
 static void a_kill_while_saving(void) {
   static const char path[] = "killed.ck";
   world w;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Configurations of training frameworks, as JSON and as YAML. One that was let in is within its
- * limits, and what is written of it as DeepSpeed's is read back. Files that a configuration names
+/* Configurations of training frameworks, as JSON and as YAML. An accepted one is within its limits,
+ * and is read back unchanged after it was written as DeepSpeed's. Files that a configuration names
  * are not opened. */
 #include <string.h>
 

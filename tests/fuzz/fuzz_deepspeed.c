@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Logs of DeepSpeed. Whatever a log holds, its counts add up, and a row that comes of it can be
- * written. */
+/* Logs of DeepSpeed. For any input the counts add up, and a row made of it can be written. */
 #include <stdio.h>
 #include <string.h>
 

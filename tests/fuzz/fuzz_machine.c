@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Machine profiles. One that was let in is within its ranges, has its rates, prints the same again,
+/* Machine profiles. An accepted one is within its ranges, gives rates, is printed as it was read,
  * and can be compared with another. */
 #include <math.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static void check_again(const hk_machine *machine) {
   hk_machine_free(&again);
 }
 
-/* What commands read of a document besides: the calibration and what it was fitted on. */
+/* Other parts of a document that commands read: the calibration and the runs it was fitted to. */
 static void check_document(const hk_machine *machine) {
   hk_error err = {0};
   hk_profile_diff diff = {0};

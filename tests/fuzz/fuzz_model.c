@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Models: a config.json of Hugging Face or a document of ours. One that was let in has sizes and
- * costs, can be copied, cut into subgroups, and read again from what it keeps. */
+/* Models: a config.json of Hugging Face or a document of hocket. An accepted one has sizes and
+ * costs, can be copied and cut into subgroups, and can be read again from the configuration that it
+ * keeps. */
 #include <math.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Plans. One that was let in passes its own check, prints the same again, and can be expanded and
+/* Plans. An accepted one passes hk_plan_check and is printed as it was read. It can be expanded and
  * simulated with every invariant checked, on a machine whose quantities the plan's own bytes
  * choose. */
 #include <string.h>
@@ -23,7 +23,7 @@ static void check_again(const hk_plan *plan) {
   hk_plan_free(&again);
 }
 
-/* Cuts the same model again and lets all that may run ahead. */
+/* Cuts the same model again; every subgroup that may run ahead does. */
 static void check_new(const hk_plan *plan) {
   hk_error err = {0};
   hk_model model = {0};

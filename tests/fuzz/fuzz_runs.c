@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Run tables. One that was let in is written and read again with the same values, and each row is a
- * plan or has a reason why not. */
+/* Run tables. An accepted one is written and read again with the same values, and each row gives a
+ * plan or the reason why it has none. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

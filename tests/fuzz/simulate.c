@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* For fuzz targets: a plan that was let in can be simulated, with every invariant checked. */
+/* For fuzz targets: simulates an accepted plan and checks every invariant. */
 #include <stdio.h>
 #include <string.h>
 
