@@ -152,7 +152,7 @@ const hk_command hk_command_machine_diff = {
         "overlap.\n"
         "Exit 0: at least 90 % of the quantities with two intervals agree, or there are\n"
         "none. Exit 1: fewer agree.",
-    .example = "hocket machine diff h200-16c h200-16c.json",
+    .example = "hocket machine diff h200-16c fast-dram.json",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 2,
     .most_operands = 2,
