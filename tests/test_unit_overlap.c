@@ -293,6 +293,32 @@ static void memory_of_the_engines_part(void **state) {
   hk_plan_free(&both);
 }
 
+/* Early weights have memory of their own, or memory that is lent from copy to placing. */
+static void memory_of_early_weights(void **state) {
+  (void)state;
+  hk_plan own = planned(HK_OVERLAP_BOTH, ALL_CPU, 1), lent = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);
+  hk_plan_lend(&lent);
+  for (size_t s = 0; s < own.n_subgroups; s++) own.subgroups[s].early = own.subgroups[s].ahead;
+  hk_graph a = built(&own, HK_EXPAND_ENGINE), b = built(&lent, HK_EXPAND_ENGINE);
+  const hk_bytes bytes = 2 * hk_plan_early(&own);
+  hk_bytes taken = 0, given_back = 0;
+  assert_true(bytes > 0 && hk_plan_lent(&own) == 0 && hk_plan_early(&lent) == 0);
+  assert_int_equal(2 * hk_plan_lent(&lent), bytes);
+  assert_int_equal(a.gpu_base, b.gpu_base + bytes);
+  assert_int_equal(a.n_ops, b.n_ops);
+  for (size_t i = 0; i < b.n_ops; i++) {
+    const hk_op *op = &b.ops[i];
+    assert_int_equal(op->kind, a.ops[i].kind);
+    if (op->kind == HK_OP_WEIGHT_H2D) taken += op->gpu_alloc - a.ops[i].gpu_alloc;
+    if (op->kind == HK_OP_WEIGHT_PLACE) given_back += op->gpu_free - a.ops[i].gpu_free;
+  }
+  assert_true(taken == bytes && given_back == bytes);
+  hk_graph_free(&a);
+  hk_graph_free(&b);
+  hk_plan_free(&own);
+  hk_plan_free(&lent);
+}
+
 /* Of the update alone, everything begins with the barrier. */
 static void update_alone_runs_nothing_ahead(void **state) {
   (void)state;
@@ -368,6 +394,7 @@ int main(void) {
       cmocka_unit_test(blocks_of_subgroups_that_span),
       cmocka_unit_test(engines_part),
       cmocka_unit_test(memory_of_the_engines_part),
+      cmocka_unit_test(memory_of_early_weights),
       cmocka_unit_test(update_alone_runs_nothing_ahead),
       cmocka_unit_test(whole_iterations_flush_once),
       cmocka_unit_test(pieces_without_end_are_refused),
