@@ -123,6 +123,17 @@ static void note_idle_ratio(hk_train_config *config, size_t n) {
            config->ratio, 1 - config->ratio, n, n, (long long)config->subgroup_numel);
 }
 
+/* DeepSpeed before 0.18 (hk_policy_keep_resident). */
+static void note_old_placement(hk_train_config *config, size_t n) {
+  const size_t on_gpu = n - hk_deepspeed_on_host(config->ratio, n);
+  const size_t before = n - (size_t)(config->ratio * (double)n);
+  if (!config->offload || config->ratio >= 1 || before == on_gpu) return;
+  if (config->n_notes == HK_MOST_CONFIG_NOTES) return;
+  snprintf(config->notes[config->n_notes++], sizeof config->notes[0],
+           "ratio %g keeps %zu of %zu subgroups on the GPU; DeepSpeed before 0.18 keeps %zu",
+           config->ratio, on_gpu, n, before);
+}
+
 hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *yours, hk_error *err) {
   if (!yours->path) return HK_OK;
   HK_TRY(set_batch(args, setup, yours, err));
@@ -132,6 +143,7 @@ hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *your
                                                 : HK_FLUSH_SYNC;
   HK_TRY(forecast(setup, &yours->config, flush, &yours->forecast, err));
   note_idle_ratio(&yours->config, yours->forecast.plan.n_subgroups);
+  note_old_placement(&yours->config, yours->forecast.plan.n_subgroups);
   note_options(setup, &yours->config);
   if (yours->forecast.feasible)
     HK_TRY(hk_uncertainty_make(&yours->forecast, 1, &setup->machine, &yours->uncertainty, err));

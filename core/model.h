@@ -291,7 +291,7 @@ typedef enum {
  * split), divided by `dp` and rounded up again. */
 int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp);
 
-/* Subgroups with state on the host under DeepSpeed's offload_optimizer.ratio (TwinFlow):
+/* Subgroups with state on the host under DeepSpeed's offload_optimizer.ratio (TwinFlow) since 0.18:
  * subgroups - int((1 - ratio) x subgroups). */
 size_t hk_deepspeed_on_host(double ratio, size_t subgroups);
 

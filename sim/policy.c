@@ -81,10 +81,10 @@ static bool same_routes(const hk_plan *a, const hk_plan *b) {
 }
 
 /* Gives `plan` the routes of its label. */
-static hk_status assign_label(const hk_policy *policy, bool prototype, hk_plan *plan,
+static hk_status assign_label(const hk_policy *policy, bool before_0_18, hk_plan *plan,
                               hk_error *err) {
   hk_policy_options options = HK_POLICY_OPTIONS_NONE;
-  options.prototype = prototype;
+  options.before_0_18 = before_0_18;
   options.stride = plan->stride > 0 ? plan->stride : 1;
   if (policy->takes & HK_TAKES_RATIO) options.ratio = plan->ratio;
   for (size_t i = 0; i < plan->n_subgroups; i++) plan->subgroups[i].route = HK_ROUTE_CPU;
@@ -100,7 +100,7 @@ hk_status hk_policy_check_label(const hk_plan *plan, char *text, size_t size, hk
     if (strcmp(plan->policy, policies[i]->name) == 0) policy = policies[i];
   if (policy == NULL) return HK_OK;
   HK_TRY(hk_plan_copy(plan, &other, err));
-  /* Plans of published runs are the prototype's. */
+  /* Plans of published runs are those of DeepSpeed before 0.18. */
   hk_status status = assign_label(policy, true, &other, err);
   if (status == HK_OK && !same_routes(plan, &other))
     status = assign_label(policy, false, &other, err);

@@ -13,8 +13,8 @@ typedef struct {
   bool stride_auto; /* `--stride auto`: by hk_stride_balance */
   double ratio;     /* 0 to 1, fraction of subgroups with state on the host; < 0: not given */
   int buffers;      /* >= 1; 0: not given */
-  bool prototype;   /* twinflow under runtime deepspeed: subgroups are placed as by the published
-                       prototype, not as by DeepSpeed (hk_policy_keep_first) */
+  bool before_0_18; /* twinflow under runtime deepspeed: subgroups are placed as by DeepSpeed before
+                       0.18, which made the published runs (hk_policy_keep_first) */
 } hk_policy_options;
 #define HK_POLICY_OPTIONS_NONE ((hk_policy_options){.ratio = -1})
 
@@ -50,13 +50,15 @@ hk_status hk_policy_apply(const hk_policy *policy, const hk_policy_options *opti
 hk_status hk_policy_check_label(const hk_plan *plan, char *text, size_t size, hk_error *err);
 
 /* For policies: routes the last subgroups to `resident`, so that floor(ratio x subgroups) keep
- * their state on the host, and returns that number. The published prototype does so (its stage3.py:
- * subgroup i is on the host if i < int(ratio * n)), and hocket's engine. */
+ * their state on the host, and returns that number. DeepSpeed 0.12 to 0.17 and the published
+ * prototype do so (stage3.py: subgroup i is on the host if i < int(ratio * n)), and hocket's
+ * engine.
+ */
 size_t hk_policy_keep_resident(hk_plan *plan, double ratio);
-/* The same as DeepSpeed does it since TwinFlow came (0.12 to 0.19, stage3.py): subgroup i is on the
- * host if i >= int((1 - ratio) * n). So the first subgroups are resident, and a ratio whose product
+/* The same as DeepSpeed does it since 0.18 (stage3.py): subgroup i is on the host if
+ * i >= int((1 - ratio) * n). So the first subgroups are resident, and a ratio whose product
  * is not a whole number keeps one subgroup more on the host. Returns how many are resident.
- * Example: of 17 subgroups and ratio 0.8 three are resident; the prototype has four. */
+ * Example: of 17 subgroups and ratio 0.8 three are resident; before, four. */
 size_t hk_policy_keep_first(hk_plan *plan, double ratio);
 
 /* The stride k at which CPU and GPU finish at the same time (docs/stride.md): one round trip to the

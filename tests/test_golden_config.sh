@@ -72,6 +72,16 @@ grep -q "cannot express: gradients of micro-steps" err || fail "--accumulate: $(
 "$hocket" plan $a100 --overlap both --emit deepspeed >both.json 2>err || fail "both: $(cat err)"
 grep -q "cannot express: an update that overlaps" err || fail "--overlap both: $(cat err)"
 
+# 17 subgroups: int(0.2 x 17) = 3 on the GPU, and 17 - int(0.8 x 17) = 4 before 0.18.
+cat >rounds.json <<'END'
+{"zero_optimization": {"stage": 3, "sub_group_size": 100000000,
+                       "offload_optimizer": {"device": "cpu", "ratio": 0.8}},
+ "bf16": {"enabled": true}}
+END
+"$hocket" plan $a100 --from rounds.json >out 2>err || fail "rounds: $(cat err)"
+prints '^note: rounds.json: ratio 0.8 keeps 3 of 17 subgroups on the GPU; '
+prints '^yours \(rounds.json\): twinflow r=0.80 under DeepSpeed, '
+
 # -- What is read --------------------------------------------------------------------------------
 
 cat >mine.json <<'END'

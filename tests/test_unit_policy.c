@@ -85,23 +85,23 @@ static void ratios_round_down(void **state) {
 }
 
 /* DeepSpeed keeps int((1 - ratio) x subgroups) on the GPU, the first ones: 1 - 0.8 is a bit less
- * than 0.2, so one of ten; 0.65 of ten are 3.5, so three. The prototype of the published runs keeps
- * the last ones, and rounds in favour of the GPU. */
-static void deepspeed_and_prototype(void **state) {
+ * than 0.2, so one of ten; 0.65 of ten are 3.5, so three. Before 0.18 it kept the last ones, and
+ * rounded in favour of the GPU. */
+static void deepspeed_before_and_since_0_18(void **state) {
   (void)state;
   static const struct {
     double ratio;
-    const char *deepspeed, *prototype;
+    const char *since, *before;
   } cases[] = {{0, "RRRRRRRRRR", "RRRRRRRRRR"},    {0.05, "RRRRRRRRRC", "RRRRRRRRRR"},
                {0.35, "RRRRRRCCCC", "CCCRRRRRRR"}, {0.5, "RRRRRCCCCC", "CCCCCRRRRR"},
                {0.65, "RRRCCCCCCC", "CCCCCCRRRR"}, {0.8, "RCCCCCCCCC", "CCCCCCCCRR"},
                {1, "CCCCCCCCCC", "CCCCCCCCCC"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const double ratio = cases[i].ratio;
-    const hk_policy_options theirs = {.ratio = ratio, .prototype = true};
-    expect("twinflow", (hk_policy_options){.ratio = ratio}, HK_RUNTIME_DEEPSPEED,
-           cases[i].deepspeed, 0, ratio);
-    expect("twinflow", theirs, HK_RUNTIME_DEEPSPEED, cases[i].prototype, 0, ratio);
+    const hk_policy_options old = {.ratio = ratio, .before_0_18 = true};
+    expect("twinflow", (hk_policy_options){.ratio = ratio}, HK_RUNTIME_DEEPSPEED, cases[i].since, 0,
+           ratio);
+    expect("twinflow", old, HK_RUNTIME_DEEPSPEED, cases[i].before, 0, ratio);
   }
 }
 
@@ -502,7 +502,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(routes_of_each_policy),
       cmocka_unit_test(ratios_round_down),
-      cmocka_unit_test(deepspeed_and_prototype),
+      cmocka_unit_test(deepspeed_before_and_since_0_18),
       cmocka_unit_test(buffers_are_passed_on),
       cmocka_unit_test(options_that_a_policy_does_not_take),
       cmocka_unit_test(values_out_of_range),

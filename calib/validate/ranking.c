@@ -255,7 +255,7 @@ static hk_status make_plan(const schedule *s, int turn, const hk_model *model,
                             .options = HK_POLICY_OPTIONS_NONE,
                             .runtime = s->runtime};
   if (s->policy != NULL) candidate.options.ratio = s->ratio;
-  candidate.options.prototype = true; /* as in the rankings of record */
+  candidate.options.before_0_18 = true; /* as in the rankings of record */
   candidate.options.stride_auto = s->stride < 0;
   if (s->stride > 0) candidate.options.stride = s->stride;
   HK_TRY(hk_candidate_plan(&candidate, model, machine, &job, &settings, plan, err));

@@ -100,7 +100,7 @@ static hk_status candidate_of(const hk_run *run, hk_candidate *candidate, hk_err
                    "column 'offload_ratio': expected a number from 0 to 1, got %.15g",
                    run->offload_ratio);
   *candidate = (hk_candidate){.runtime = HK_RUNTIME_DEEPSPEED, .options = HK_POLICY_OPTIONS_NONE};
-  candidate->options.prototype = true; /* the published runs of TwinFlow were made with it */
+  candidate->options.before_0_18 = true; /* as the published runs: 0.13 */
   candidate->policy = interleaved              ? &hk_policy_interleave
                       : run->offload_ratio < 1 ? &hk_policy_twinflow
                                                : &hk_policy_zero_offload;

@@ -10,7 +10,7 @@ static hk_status assign(const hk_policy_options *options, const hk_machine *mach
   (void)machine, (void)err;
   plan->ratio = options->ratio >= 0 ? options->ratio : DEFAULT_RATIO;
   for (size_t i = 0; i < plan->n_subgroups; i++) plan->subgroups[i].route = HK_ROUTE_CPU;
-  if (plan->runtime == HK_RUNTIME_DEEPSPEED && !options->prototype)
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED && !options->before_0_18)
     hk_policy_keep_first(plan, plan->ratio);
   else
     hk_policy_keep_resident(plan, plan->ratio);
