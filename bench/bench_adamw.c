@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/sorted.h"
 #include "core/units.h"
 #include "engine/arena.h"
 #include "engine/team.h"
@@ -263,17 +264,12 @@ static void run_round(const options *o, hk_team **teams, int round, uint64_t *se
   }
 }
 
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static void summarize(const options *o) {
   for (int i = 0; i < o->n_chunks * o->n_threads * CASES; i++) {
     result *r = &results[i / CASES / o->n_threads][i / CASES % o->n_threads][i % CASES];
-    const size_t n = (size_t)o->rounds;
-    qsort(r->seconds, n, sizeof r->seconds[0], ascending);
-    r->median = n % 2 != 0 ? r->seconds[n / 2] : (r->seconds[n / 2 - 1] + r->seconds[n / 2]) / 2;
+    const int n = (int)o->rounds;
+    sort_ascending(r->seconds, n);
+    r->median = median_of_sorted(r->seconds, n);
     r->least = r->seconds[0];
     r->most = r->seconds[n - 1];
   }

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "bench/ceilings.h"
+#include "bench/sorted.h"
 #include "core/json.h"
 #include "engine/engine.h"
 #include "engine/trial.h"
@@ -144,22 +145,12 @@ static double take_step(subject *s) {
   return (double)report.update / 1e9;
 }
 
-static int by_value(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* Sorts them. */
-static double median_of(double *values, int n) {
-  qsort(values, (size_t)n, sizeof *values, by_value);
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
 static void summarise(subject *s) {
   double sorted[MOST_REPS];
   memcpy(sorted, s->seconds, (size_t)s->n * sizeof *sorted);
+  sort_ascending(sorted, s->n);
   const double g = (double)numel / 1e9;
-  s->median = g / median_of(sorted, s->n);
+  s->median = g / median_of_sorted(sorted, s->n);
   s->least = g / sorted[s->n - 1];
   s->most = g / sorted[0];
 }
@@ -268,7 +259,8 @@ static void measure_recording(subject *s, int reps, recording *out) {
   }
   hk_timeline_free(&timeline);
   stop(s);
-  out->median = median_of(ratios, reps);
+  sort_ascending(ratios, reps);
+  out->median = median_of_sorted(ratios, reps);
   const int rank = (int)floor((reps + 1) / 2. - 0.98 * sqrt(reps)); /* from either end */
   out->low = ratios[rank > 1 ? rank - 1 : 0];
   out->high = ratios[rank > 1 ? reps - rank : reps - 1];
@@ -307,7 +299,8 @@ static void measure_ceilings(void) {
   for (int i = 0; i < MIXES; i++) {
     double rates[5];
     run_unhindered(c, i, 5, rates);
-    limits.unhindered[i] = median_of(rates, 5);
+    sort_ascending(rates, 5);
+    limits.unhindered[i] = median_of_sorted(rates, 5);
   }
   close_ceilings(c, backend);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "bench/sorted.h"
 #include "engine/backend.h"
 
 enum { MOST_REPEATS = 101, LAUNCHES = 10 /* of small arrays, timed together */, SHAPES = 3 };
@@ -131,11 +132,6 @@ static hk_status measure(const bench *b, const bench_case *c, const hk_kernel *k
   return HK_OK;
 }
 
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* Bytes a value that count. */
 static double traffic(const bench_case *c) {
   const double from = (double)hk_grad_size(c->from_type), to = (double)hk_grad_size(c->to_type);
@@ -150,8 +146,8 @@ static hk_status run_case(const bench *b, const bench_case *c, shape s, hk_error
   for (int i = -2; i < b->repeats; i++) { /* the first two warm up */
     HK_TRY(measure(b, c, &k, launches, &ns[i < 0 ? 0 : i], err));
   }
-  qsort(ns, (size_t)b->repeats, sizeof *ns, ascending);
-  const double median = ns[b->repeats / 2];
+  sort_ascending(ns, b->repeats);
+  const double median = median_of_sorted(ns, b->repeats);
   printf("| %s | %d x %lld | %.1f | %.1f | %.1f - %.1f |\n", c->name, s.n, (long long)s.values,
          traffic(c) * (double)k.n / median, median / 1e3, ns[0] / 1e3, ns[b->repeats - 1] / 1e3);
   fflush(stdout);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bench/sorted.h"
 #include "sim/forecast.h"
 #include "sim/state.h"
 
@@ -165,11 +166,6 @@ static const struct {
     {"sharing among 80 activities", "call", share_80},
 };
 
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 int main(void) {
   setting s = {0};
   set_up(&s);
@@ -182,8 +178,8 @@ int main(void) {
       benches[i].once(&s);
       ms[r] = hk_ms(hk_now() - begin);
     }
-    qsort(ms, REPETITIONS, sizeof ms[0], ascending);
-    const double median = ms[REPETITIONS / 2];
+    sort_ascending(ms, REPETITIONS);
+    const double median = median_of_sorted(ms, REPETITIONS);
     printf("| %s | %.3f | %.3f - %.3f | %.0f %ss | %.3g |\n", benches[i].what, median, ms[0],
            ms[REPETITIONS - 1], n, benches[i].each, n / median * 1e3);
   }

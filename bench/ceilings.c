@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/sorted.h"
 #include "engine/arena.h"
 
 #define MOST_ROUNDS 64
@@ -26,14 +27,9 @@ struct ceilings {
   hk_event *in_marks[SEGMENTS + 1], *out_marks[SEGMENTS + 1];
 };
 
-static int by_value(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static ceiling summarise(double *rates, int n) {
-  qsort(rates, (size_t)n, sizeof *rates, by_value);
-  return (ceiling){(rates[(n - 1) / 2] + rates[n / 2]) / 2, rates[0], rates[n - 1]};
+  sort_ascending(rates, n);
+  return (ceiling){median_of_sorted(rates, n), rates[0], rates[n - 1]};
 }
 
 /* -- Opening ----------------------------------------------------------------------------------- */
