@@ -61,31 +61,31 @@ typedef enum {
 } hk_size;
 
 /* Properties of a model, then of one of its layers. */
-#define HK_TIED         0x1ULL
-#define HK_QKV_BIAS     0x2ULL
-#define HK_O_BIAS       0x4ULL
-#define HK_MLP_BIAS     0x8ULL
-#define HK_QK_NORM      0x10ULL
-#define HK_GATED        0x20ULL
-#define HK_PARALLEL     0x40ULL  /* attention and MLP read the same input */
-#define HK_TWO_NORMS    0x80ULL  /* ... each through a norm of its own */
-#define HK_SANDWICH     0x100ULL /* norms also after attention and MLP (Gemma 2) */
-#define HK_POST_NORM    0x200ULL /* no norm after the last layer */
-#define HK_Q_LORA       0x400ULL
-#define HK_LATENT       0x800ULL /* multi-head latent attention */
-#define HK_PROJECTED    0x1000ULL
-#define HK_ONCE         0x2000ULL /* the head works on one position of a sequence */
-#define HK_HAS_WINDOW   0x4000ULL /* a key says whether windows are used, and it says so */
-#define HK_NEW_DECODER  0x8000ULL
-#define HK_MULTI_QUERY  0x10000ULL
-#define HK_BIAS         0x20000ULL /* of norms and heads that may have none */
-#define HK_ALWAYS       0x80000ULL /* in every shape */
-#define HK_WINDOWED     0x100000ULL
-#define HK_SPARSE       0x200000ULL /* experts instead of one MLP */
-#define HK_CROSS        0x400000ULL /* cross-attention instead of self-attention */
-#define HK_DECODER      0x800000ULL /* cross-attention in addition */
-#define HK_FIRST        0x1000000ULL
-#define HK_LAST_ENCODER 0x2000000ULL
+#define HK_TIED         0x1ULL       /* the output projection is the embedding's matrix */
+#define HK_QKV_BIAS     0x2ULL       /* projections to queries, keys and values have biases */
+#define HK_O_BIAS       0x4ULL       /* attention's output projection has a bias */
+#define HK_MLP_BIAS     0x8ULL       /* the MLP's projections have biases */
+#define HK_QK_NORM      0x10ULL      /* queries and keys are normalised */
+#define HK_GATED        0x20ULL      /* gated MLP: gate, up and down (SwiGLU, GeGLU) */
+#define HK_PARALLEL     0x40ULL      /* attention and MLP read the same input */
+#define HK_TWO_NORMS    0x80ULL      /* with HK_PARALLEL: each has a norm of its own before it */
+#define HK_SANDWICH     0x100ULL     /* a norm before and after attention and MLP (Gemma 2) */
+#define HK_POST_NORM    0x200ULL     /* no norm after the last layer */
+#define HK_Q_LORA       0x400ULL     /* queries by two projections, through HK_Q_RANK values */
+#define HK_LATENT       0x800ULL     /* multi-head latent attention */
+#define HK_PROJECTED    0x1000ULL    /* embedding and hidden width differ: projections between */
+#define HK_ONCE         0x2000ULL    /* the head works on one position of a sequence */
+#define HK_HAS_WINDOW   0x4000ULL    /* the config turns its sliding window on */
+#define HK_NEW_DECODER  0x8000ULL    /* Falcon's new_decoder_architecture */
+#define HK_MULTI_QUERY  0x10000ULL   /* Falcon's multi_query: one head of keys and values */
+#define HK_BIAS         0x20000ULL   /* Falcon, OPT: projections (OPT: norms, too) have biases */
+#define HK_ALWAYS       0x80000ULL   /* set in every shape */
+#define HK_WINDOWED     0x100000ULL  /* layer: attention within a sliding window */
+#define HK_SPARSE       0x200000ULL  /* layer: experts instead of one MLP */
+#define HK_CROSS        0x400000ULL  /* layer: cross-attention instead of self-attention */
+#define HK_DECODER      0x800000ULL  /* layer: cross-attention in addition */
+#define HK_FIRST        0x1000000ULL /* the first layer of the encoder or decoder */
+#define HK_LAST_ENCODER 0x2000000ULL /* the last layer of the encoder */
 
 typedef enum {
   HK_ROW_END,

@@ -411,9 +411,6 @@ hk_engine_memory hk_engine_memory_taken(const hk_engine *e) {
 void *hk_engine_device_weights(const hk_engine *e) {
   return e->device_weights;
 }
-size_t hk_engine_groups(const hk_engine *e) {
-  return e->n_groups;
-}
 int64_t hk_engine_subgroup_step(const hk_engine *e, size_t subgroup) {
   return e->state.subgroups[subgroup].step;
 }

@@ -91,7 +91,6 @@ hk_status hk_engine_set_group(hk_engine *engine, size_t group, const hk_adamw *h
                               hk_error *err);
 hk_status hk_engine_get_group(const hk_engine *engine, size_t group, hk_param_group *out,
                               hk_error *err);
-size_t hk_engine_groups(const hk_engine *engine);
 
 typedef enum {
   HK_STATE_P, /* fp32 master weights */

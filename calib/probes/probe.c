@@ -2,7 +2,6 @@
 /* Names and traits of loads, and rates from stretches of work. */
 #include "calib/probes/probe.h"
 
-#include <string.h>
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
@@ -44,23 +43,9 @@ bool hk_load_is(hk_load_kind kind, unsigned traits) {
   return (info_of(kind)->traits & traits) == traits;
 }
 
-hk_load_kind hk_load_find(const char *name) {
-  int kind = 0;
-  while (kind < HK_LOAD_KINDS && strcmp(infos[kind].name, name) != 0) kind++;
-  return (hk_load_kind)kind;
-}
-
 int64_t hk_load_operation(const hk_load *load) {
   if (!hk_load_is(load->kind, HK_TRAIT_CPU)) return load->chunk;
   return load->piece > 0 ? load->piece : HK_PROBE_CPU_PIECE;
-}
-
-const char *hk_probe_group_name(hk_probe_group group) {
-  static const char *const names[] = {[HK_PROBE_ALONE] = "alone",
-                                      [HK_PROBE_DUPLEX] = "duplex",
-                                      [HK_PROBE_FABRIC] = "fabric",
-                                      [HK_PROBE_CONTENTION] = "contention"};
-  return (unsigned)group < sizeof names / sizeof *names ? names[group] : "unknown";
 }
 
 /* ---- Rates ----------------------------------------------------------------------------------- */

@@ -105,8 +105,6 @@ const char *hk_load_unit(hk_load_kind kind); /* "P/s" */
 const char *hk_load_meaning(hk_load_kind kind);
 hk_op_kind hk_load_op(hk_load_kind kind);            /* HK_OP_KIND_COUNT: not simulated */
 bool hk_load_is(hk_load_kind kind, unsigned traits); /* has all of these HK_TRAIT_* */
-/* HK_LOAD_KINDS if no load has that name. */
-hk_load_kind hk_load_find(const char *name);
 
 typedef struct {
   hk_load_kind kind;
@@ -141,8 +139,6 @@ typedef enum {
   HK_PROBE_FABRIC,     /* several GPUs */
   HK_PROBE_CONTENTION, /* copies or GPU kernels beside the CPU or each other */
 } hk_probe_group;
-
-const char *hk_probe_group_name(hk_probe_group group);
 
 typedef struct {
   /* Describes the whole probe. Unique in a campaign and the same in every campaign: "h2d 64 KiB",

@@ -5,6 +5,7 @@
 
 #include "calib/stand/private.h"
 #include "calib/statistics.h"
+#include "core/bytes.h"
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
@@ -28,8 +29,9 @@ static void lay_out(hk_stand_gpu *gpu) {
   gpu->out = gpu->block + gpu->quarter;
   gpu->state = gpu->block + 2 * gpu->quarter;
   const int64_t n = gpu->params = 2 * gpu->quarter / 16 / 128 * 128;
-  gpu->shape = (hk_slab_shape){.numel = n, .bytes = 12 * n, .m = 4 * n, .v = 8 * n};
-  gpu->grad = (uint16_t *)(void *)(gpu->state + 12 * n);
+  gpu->shape = (hk_slab_shape){
+      .numel = n, .bytes = HK_BYTES_STATE * n, .m = HK_BYTES_FP32 * n, .v = 2 * HK_BYTES_FP32 * n};
+  gpu->grad = (uint16_t *)(void *)(gpu->state + HK_BYTES_STATE * n);
   gpu->w = gpu->grad + n;
 }
 

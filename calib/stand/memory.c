@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "calib/stand/private.h"
+#include "core/bytes.h"
 
 #define FILL_CHUNK HK_MIB
 /* Bytes between arrays. Without them a parameter has the same offset in a page in every array, and
@@ -111,7 +112,8 @@ static void lay_out(hk_stand *stand) {
   lay_out_arrays(&stand->cpu, base + 2 * quarter, stand->out, quarter);
   stand->mapped = base + 3 * quarter;
   const int64_t n = stand->mapped_params = quarter / 12 / 32 * 32;
-  stand->mapped_shape = (hk_slab_shape){.numel = n, .bytes = 12 * n, .m = 4 * n, .v = 8 * n};
+  stand->mapped_shape = (hk_slab_shape){
+      .numel = n, .bytes = HK_BYTES_STATE * n, .m = HK_BYTES_FP32 * n, .v = 2 * HK_BYTES_FP32 * n};
 }
 
 hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *err) {
