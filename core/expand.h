@@ -23,7 +23,8 @@ typedef struct {
   int64_t staged_grads;                     /* route staged; part of gpu_grads */
   hk_bytes host_grad_bytes, gpu_grad_bytes; /* bytes of host_grads and gpu_grads */
   hk_bytes all_grad_bytes;                  /* of the whole block, before the reduction */
-  hk_ns forward_ns, backward_ns;            /* measured, or 0 */
+  hk_bytes need; /* most that blocks before this one need in backward (expand_lent.c) */
+  hk_ns forward_ns, backward_ns; /* measured, or 0 */
 } hk_block_cost;
 
 /* DeepSpeed: memory of a rank's GPU after the operations that have been added so far. */
@@ -39,6 +40,7 @@ typedef struct {
   int32_t *block_begin, *block_end; /* [block] subgroups with parameters of the block */
   int32_t *piece_begin;             /* [subgroup] its first piece; n_subgroups + 1 entries */
   int32_t n_pieces;
+  int32_t *roomy; /* [subgroup] 1: its early weights find room (hk_expand_lend); else 0 */
   /* [rank][piece] the latest operation after which ...; -1: none yet */
   int32_t *flushed;  /* its gradients are in host memory */
   int32_t *updated;  /* its new weights exist, on CPU or GPU */
@@ -153,6 +155,8 @@ static inline int64_t hk_expand_piece(const hk_plan *plan, int32_t subgroup) {
  * before the first operation. */
 void hk_expand_memory(hk_expansion *x, hk_op *op);
 void hk_expand_base_memory(hk_expansion *x, unsigned phases);
+/* Determines which early weights find room (expand_lent.c). */
+void hk_expand_lend(hk_expansion *x, unsigned phases);
 /* DeepSpeed: sets the sizes of each block that depend on the runtime; returns the GPU memory in use
  * before the first operation besides weights and state; sets graph->device. */
 void hk_expand_deepspeed_sizes(hk_expansion *x);

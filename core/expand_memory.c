@@ -155,6 +155,7 @@ static void deepspeed_update(const hk_expansion *x, hk_rank_memory *rank, hk_op 
 /* Lent memory holds early weights from the start of their copy until they have been placed. */
 static void lent_weights(const hk_expansion *x, hk_op *op) {
   if (op->subgroup < 0 || !x->plan->subgroups[op->subgroup].lent) return;
+  if (x->pieces.roomy[op->subgroup] == 0) return;
   if (op->kind == HK_OP_WEIGHT_H2D) op->gpu_alloc = op->work;
   if (op->kind == HK_OP_WEIGHT_PLACE) op->gpu_free = op->work;
 }

@@ -72,6 +72,52 @@ static void closed_form_is_close(void **state) {
   print_message("the closed form is off by at most %.1f %%\n", 100 * worst);
 }
 
+/* -- Lent memory ------------------------------------------------------------------------------ */
+
+/* 12 blocks of 100 M parameters and 400 MB of activations, all of which run ahead. */
+static hk_forecast with_early_weights(const hk_machine *m, bool early, bool lent) {
+  hk_error err = {0};
+  const int tokens = 400000;
+  const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = tokens, .grad_accum = 1, .seq = 1};
+  const hk_plan_settings settings = {.overlap = HK_OVERLAP_BOTH};
+  const hk_candidate all_cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
+  hk_model model = equal_blocks(12, 100000000, 6.0 / tokens, 13.0 / tokens);
+  hk_plan plan;
+  hk_forecast f;
+  must(hk_candidate_plan(&all_cpu, &model, m, &job, &settings, &plan, &err), &err);
+  hk_plan_run_ahead_within(&plan, INT64_MAX / 2, plan.n_subgroups - 1);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].early = early;
+    plan.subgroups[s].lent = lent;
+  }
+  must(hk_forecast_make(&plan, m, NULL, &f, &err), &err);
+  hk_model_free(&model);
+  return f;
+}
+
+/* Early weights in lent memory are as good as those in memory of their own where there is room, and
+ * do not raise the peak. */
+static void lent_memory_stays_below_the_peak(void **state) {
+  (void)state;
+  hk_machine m = node(1e12);
+  m.h2d.value = 20e9; /* 10 ms a block, longer than its forward */
+  m.cpu_adamw.value = 2e10;
+  hk_forecast late = with_early_weights(&m, false, false);
+  hk_forecast lent = with_early_weights(&m, true, true);
+  hk_forecast own = with_early_weights(&m, true, false);
+  const hk_bytes weights = 2 * 1200000000LL;
+  assert_int_equal(lent.result.memory.peak, late.result.memory.peak);
+  assert_int_equal(lent.result.memory.after_forward, late.result.memory.after_forward);
+  assert_int_equal(own.result.memory.peak, late.result.memory.peak + weights);
+  assert_true(lent.result.memory.after_backward > late.result.memory.after_backward);
+  assert_true(own.iteration_ns < late.iteration_ns);
+  assert_true(lent.iteration_ns < late.iteration_ns && own.iteration_ns <= lent.iteration_ns);
+  hk_forecast_free(&late);
+  hk_forecast_free(&lent);
+  hk_forecast_free(&own);
+}
+
 /* -- Against everything ----------------------------------------------------------------------- */
 
 /* The best period over all numbers of resident subgroups and places to begin running ahead. */
@@ -189,6 +235,7 @@ static void threads_change_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(closed_form_is_close),
+      cmocka_unit_test(lent_memory_stays_below_the_peak),
       cmocka_unit_test(as_good_as_trying_everything),
       cmocka_unit_test(takes_no_more_memory_than_helps),
       cmocka_unit_test(memory_limits_the_limit),
