@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The host arena: it is aligned and touched. A request that is larger than the available memory
  * is refused with a message. */
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -39,6 +40,25 @@ static void check_memory(const hk_arena *arena, hk_bytes asked) {
     assert_int_equal(((char *)arena->base)[at], 0);
   }
   memset(arena->base, 1, (size_t)arena->bytes);
+}
+
+/* A forked child has no arena, so that the parent's writes copy no page. */
+static void test_a_forked_child_does_not_inherit_it(void **state) {
+  (void)state;
+  hk_arena arena = open_arena(3 * HUGE_PAGE, NULL);
+  memset(arena.base, 7, (size_t)arena.bytes);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    for (hk_bytes at = 0; at < arena.bytes; at += HUGE_PAGE) {
+      if (msync((char *)arena.base + at, 1, MS_ASYNC) == 0 || errno != ENOMEM) _exit(1);
+    }
+    _exit(0);
+  }
+  int status = -1;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  hk_arena_close(&arena);
 }
 
 static void test_aligned_and_touched(void **state) {
@@ -311,6 +331,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_limit_on_addresses), /* before the parent has threads */
       cmocka_unit_test(test_aligned_and_touched),
+      cmocka_unit_test(test_a_forked_child_does_not_inherit_it),
       cmocka_unit_test(test_empty),
       cmocka_unit_test(test_take),
       cmocka_unit_test(test_borrowing),
