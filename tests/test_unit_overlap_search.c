@@ -146,9 +146,12 @@ static hk_ns best_of_all(const hk_model *model, const hk_machine *machine, int m
   return best;
 }
 
+/* Plans with staged subgroups run 1.15 to 1.20 times as long as predicted: they are chosen if they
+ * are predicted to be faster by more than 1.17. */
 static void as_good_as_trying_everything(void **state) {
   (void)state;
   double worst = 0;
+  int staged = 0;
   for (uint64_t seed = 1; seed <= 12; seed++) {
     random_stream r = {seed * 977};
     /* 1.2 G parameters take 19.2 GB of host memory; up to as much again is left for spares. */
@@ -158,13 +161,20 @@ static void as_good_as_trying_everything(void **state) {
     const hk_bytes limit = 1200000000LL * pick(&r, 0, 6);
     hk_overlap_search_result found = searched(&model, &m, HK_OVERLAP_BOTH, &limit);
     assert_true(found.best.feasible && found.gpu_state <= limit && found.limit_given);
-    const hk_ns best = best_of_all(&model, &m, (int)(limit / 1200000000LL));
-    worst = fmax(worst, (double)found.best.iteration_ns / (double)best - 1);
+    /* 12 bytes of state and 2 of gradients a parameter. */
+    const hk_ns best = best_of_all(&model, &m, (int)(limit / 1400000000LL));
+    const double ratio = (double)found.best.iteration_ns / (double)best;
+    if (found.best.plan.stride > 0) {
+      staged++;
+      assert_true(1.17 * ratio < 1.005);
+    }
+    worst = fmax(worst, ratio - 1);
     hk_forecast_free(&found.best);
     hk_model_free(&model);
   }
   print_message("at most %.2f %% over the best of all\n", 100 * worst);
-  assert_true(worst <= 0.02);
+  assert_true(worst <= 0.006);
+  assert_true(staged > 0);
 }
 
 /* -- What it must respect --------------------------------------------------------------------- */
