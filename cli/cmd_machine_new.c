@@ -207,11 +207,11 @@ const hk_command hk_command_machine_new = {
     .summary = "Makes the profile of a machine from its parts",
     .usage = "NAME --gpu NAME (--cpu NAME | --dram TYPExCHANNELS --cores N) [OPTIONS]",
     .details =
-        "Every quantity is a data sheet's figure times what calibrated machines reach of\n"
-        "theirs; its source names both, and its error is the spread between machines. See\n"
-        "docs/machines.md for how far such profiles are off. Prints the profile, or writes\n"
-        "it to FILE, which --machine reads, or stores it under NAME. The slower of two\n"
-        "links counts, and a note says so.",
+        "Every quantity is a data sheet's figure times the share of it that calibrated\n"
+        "machines reach. Its source names both; its error is the spread between\n"
+        "machines. docs/machines.md says how far such profiles are off. Prints the\n"
+        "profile, or writes it to FILE, which --machine reads, or stores it under NAME.\n"
+        "The slowest link of GPU, slot and CPU counts, and a note says so.",
     .example =
         "hocket machine new desk --gpu a6000 --gpus 2 --pcie 4x16 --dram ddr4-3200x8 "
         "--cores 32 -o desk.json",
