@@ -188,14 +188,14 @@ static void test_ratio(void **state) {
   load(&w, "gpt-oss-120b", "azure-nd96isr-mi300x-v5", 1, 1);
   advise(&w);
   check_promises(&w);
-  const hk_alternative *found = NULL;
+  hk_alternative found = {.ratio = -1};
   for (int i = 0; i < w.advice.n; i++)
-    if (w.advice.list[i].ratio >= 0) found = &w.advice.list[i];
-  assert_non_null(found);
-  assert_true(found->gain > 1.2 && found->ratio < w.ranking.forecasts[0].plan.ratio);
+    if (w.advice.list[i].ratio >= 0) found = w.advice.list[i];
+  assert_true(found.ratio >= 0);
+  assert_true(found.gain > 1.2 && found.ratio < w.ranking.forecasts[0].plan.ratio);
   hk_ranking less = {0};
-  rank_job(&w, &w.job, w.settings.overlap, found->ratio - 0.01, &less);
-  assert_true(less.n_fit == 0 || less.forecasts[0].tokens_per_s <= found->tokens_per_s);
+  rank_job(&w, &w.job, w.settings.overlap, found.ratio - 0.01, &less);
+  assert_true(less.n_fit == 0 || less.forecasts[0].tokens_per_s <= found.tokens_per_s);
   hk_ranking_free(&less);
   drop(&w);
   /* A ratio that the user gives is kept. */
