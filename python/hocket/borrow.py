@@ -14,11 +14,13 @@ back, and the next iteration is measured.
 
 *Fragments*: a block of borrowed memory can lie in the middle of a segment that the framework then
 cannot use in one piece. Without expandable segments, memory is therefore borrowed only while the
-driver has as much free as backward may still allocate, N - what is allocated now. If the allocator
-asks the driver for memory to serve a borrowed block, the block is given back, and no more is
-borrowed in future than was then. If it asks for other memory while something is borrowed, half as
-much is borrowed in future. If it frees its cache for want of memory (num_alloc_retries), nothing
-is borrowed any more.
+driver has as much free as backward may still allocate, N - what is allocated now, and as a block
+needs: else a block that the cache cannot serve would make the allocator free its cache.
+
+*Requests to the driver.* If the allocator asks the driver for memory to serve a borrowed block, the
+block is given back, and no more is borrowed in future than was then. If it asks for other memory
+while something is borrowed, half as much is borrowed in future. If it frees its cache for want of
+memory (num_alloc_retries), nothing is borrowed any more.
 """
 
 from __future__ import annotations
@@ -173,7 +175,9 @@ class Borrower:
             return
         while room > 0:
             size = self._size(room)
-            if size == 0 or not self._borrow_block(size):
+            if size == 0 or (unreserved is not None and unreserved < size):
+                return
+            if not self._borrow_block(size):
                 return
             room -= size + self._memory.overhead
 
