@@ -187,6 +187,7 @@ static hk_status expand(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
   const size_t sums = (size_t)x->graph->ranks * HK_SUMS_IN_FLIGHT;
   memset(x->summed, -1, sums * sizeof *x->summed);
+  memset(x->n_flushed, 0, sizeof x->n_flushed);
   if (hk_expands_engine(plan, phases)) expand_flush(x);
   if (phases & HK_EXPAND_TRAINING) {
     x->phase = HK_PHASE_FORWARD;
@@ -265,6 +266,7 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   graph->cores_unbound = !plan->cores_bound;
   graph->weights_pulled = pulls_weights(plan);
   graph->optimizer = plan->optimizer;
+  graph->pace = plan->pace;
   graph->grads_widened = plan->runtime == HK_RUNTIME_DEEPSPEED;
   graph->layers = (int32_t)plan->model.layers;
   graph->iterations = iterations;
@@ -286,9 +288,10 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   x.begin = calloc(plan->n_subgroups + 1, sizeof *x.begin);
   const size_t sums = (size_t)graph->ranks * HK_SUMS_IN_FLIGHT;
   x.summed = malloc(sums * sizeof *x.summed);
+  x.flushed = malloc((size_t)graph->ranks * (size_t)x.n_blocks * sizeof *x.flushed);
   hk_status status;
   if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL ||
-      x.begin == NULL || x.buffers == NULL || x.summed == NULL) {
+      x.begin == NULL || x.buffers == NULL || x.summed == NULL || x.flushed == NULL) {
     status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
   } else {
     memset(x.lanes, -1, slots * sizeof *x.lanes);
@@ -300,6 +303,7 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   free(x.begin);
   free(x.buffers);
   free(x.summed);
+  free(x.flushed);
   free(x.blocks);
   free(x.lanes);
   free(x.last);

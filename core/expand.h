@@ -63,6 +63,9 @@ typedef struct {
   int32_t
       *summed; /* [rank][HK_SUMS_IN_FLIGHT] of the latest blocks of this iteration whose gradients
                   went to sums in host memory, the last operation for that; -1: none */
+  int32_t *flushed; /* [rank][n_blocks] of this iteration's last micro-step, the latest copies of a
+                       block's gradients to the host, in order; used if plan->pace.flush > 0 */
+  int32_t n_flushed[HK_MOST_GPUS];
   int32_t *buffers; /* [rank][plan->buffers] the write-back that last used a staging buffer */
   hk_pieces pieces; /* zero without an overlap */
   int32_t *lanes;   /* [rank][lane kind] index of the lane; -1: none yet */

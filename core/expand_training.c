@@ -89,6 +89,14 @@ static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cos
   }
 }
 
+/* The flush for which backward of the next block waits: with pace.flush = n, gradients of at most
+ * n - 1 earlier blocks are still on the GPU when it begins. -1: none. */
+static int32_t flush_before(const hk_expansion *x, int rank) {
+  const int32_t behind = x->n_flushed[rank] - x->plan->pace.flush;
+  const bool waits = x->plan->pace.flush > 0 && behind >= 0;
+  return waits ? x->flushed[(size_t)rank * (size_t)x->n_blocks + (size_t)behind] : -1;
+}
+
 /* The computation, then its tensor-parallel all-reduce, for which the next block waits. */
 static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
                     const hk_block_cost *cost, int micro) {
@@ -97,10 +105,13 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
     for (int p = PREFETCH - 1; p > 0; p--) pass->previous[r][p] = pass->previous[r][p - 1];
     const int32_t *summed = &x->summed[r * HK_SUMS_IN_FLIGHT];
     const bool backward = op.kind == HK_OP_BACKWARD;
-    const int32_t deps[] = {pass->launched[r], cost->gathered > 0 ? pass->gathered[r] : -1,
-                            pass->reduced[r], backward ? pass->summing[r] : -1,
-                            backward ? summed[HK_SUMS_IN_FLIGHT - 1] : -1};
-    pass->computed[r] = hk_expand_add_carried(x, r, HK_LANE_GPU, op, deps, 5,
+    const int32_t deps[] = {pass->launched[r],
+                            cost->gathered > 0 ? pass->gathered[r] : -1,
+                            pass->reduced[r],
+                            backward ? pass->summing[r] : -1,
+                            backward ? summed[HK_SUMS_IN_FLIGHT - 1] : -1,
+                            backward ? flush_before(x, r) : -1};
+    pass->computed[r] = hk_expand_add_carried(x, r, HK_LANE_GPU, op, deps, 6,
                                               cost->gathered > 0 ? NULL : x->pieces.written, false);
     pass->previous[r][0] = pass->computed[r];
   }
@@ -182,6 +193,8 @@ static void flush_last(hk_expansion *x, int rank, const hk_block_cost *cost, int
     flush_blocking(x, rank, cost, micro, after);
   } else {
     flush_pinned(x, rank, cost, micro, plan->flush_bytes_per_param, after);
+    const size_t slot = (size_t)rank * (size_t)x->n_blocks + (size_t)x->n_flushed[rank]++;
+    x->flushed[slot] = last_on(x, rank, HK_LANE_FLUSH);
   }
 }
 

@@ -154,6 +154,7 @@ typedef struct {
   bool cores_unbound;      /* ranks are not bound to cores: their pages are on any memory domain */
   bool weights_pulled;     /* kernels fetch weights from host memory; else copy engines do */
   hk_optimizer optimizer;  /* of every update */
+  hk_pace pace;            /* of each rank */
   bool grads_widened;      /* updates on a GPU first convert their gradients to fp32 */
   bool weights_cold;       /* pageable weights were not just written: no CPU cache holds them */
   bool queues_throughout;  /* see hk_team_size */
@@ -226,6 +227,12 @@ int hk_team_size(const hk_graph *graph, int threads, int cores);
  * cores (bench/results/training): 15 threads took 600 ms of CPU lane an iteration beside forward
  * and backward, 13 took 567; with the GPU idle, 15 took 540. */
 int hk_framework_cores(int share);
+
+/* The plan's limit to the bytes a second that lane `kind` moves; 0: none. */
+static inline double hk_lane_pace(const hk_graph *graph, hk_lane_kind kind) {
+  if (kind == HK_LANE_H2D || kind == HK_LANE_UP) return graph->pace.in;
+  return kind == HK_LANE_D2H ? graph->pace.out : 0;
+}
 
 /* Adds one operation; for the expansion and for tests. Returns its id, or -1 with err set. Entries
  * of `deps` are smaller than the new id, or -1 (ignored). */

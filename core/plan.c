@@ -281,6 +281,34 @@ static hk_status check_optimizer(const hk_plan *plan, hk_error *err) {
   return HK_OK;
 }
 
+static hk_status check_rate(const char *key, double rate, hk_error *err) {
+  if (rate == 0 || (rate >= HK_LEAST_PACE && rate <= HK_MOST_PACE)) return HK_OK;
+  return hk_fail(err, HK_INPUT, "%s: expected a number from %g to %g, got %g", key, HK_LEAST_PACE,
+                 HK_MOST_PACE, rate);
+}
+
+static hk_status check_pace(const hk_plan *plan, hk_error *err) {
+  const hk_pace *p = &plan->pace;
+  HK_TRY(check_rate("pace.h2d_bytes_per_s", p->in, err));
+  HK_TRY(check_rate("pace.d2h_bytes_per_s", p->out, err));
+  HK_TRY(check_rate("pace.cpu_params_per_s", p->cpu, err));
+  if (p->flush < 0 || p->flush > HK_MOST_FLUSH)
+    return hk_fail(err, HK_INPUT, "pace.flush_blocks: expected a whole number from 1 to %d, got %d",
+                   HK_MOST_FLUSH, p->flush);
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED && hk_is_paced(p))
+    return hk_fail(err, HK_INPUT, "pace: DeepSpeed does not pace its update; use runtime hocket");
+  for (size_t i = 0; i < plan->n_subgroups && (p->in > 0 || p->out > 0); i++)
+    if (plan->subgroups[i].route == HK_ROUTE_MAPPED)
+      return hk_fail(err, HK_INPUT,
+                     "pace: subgroup %zu has route mapped, whose kernels cannot be paced; leave "
+                     "h2d_bytes_per_s and d2h_bytes_per_s out",
+                     i);
+  if (p->flush > 0 && (plan->flush != HK_FLUSH_ASYNC || plan->overlap != HK_OVERLAP_NONE))
+    return hk_fail(err, HK_INPUT,
+                   "pace.flush_blocks: needs flush mode async and no overlap of updates");
+  return HK_OK;
+}
+
 static hk_status check_settings(const hk_plan *plan, hk_error *err) {
   if (!(plan->ratio >= 0 && plan->ratio <= 1)) {
     return hk_fail(err, HK_INPUT, "ratio: expected a number from 0 to 1, got %g", plan->ratio);
@@ -311,7 +339,7 @@ static hk_status check_settings(const hk_plan *plan, hk_error *err) {
     return hk_fail(err, HK_INPUT, "cpu.threads: expected a whole number from 1 to %d, got %d",
                    HK_MOST_CPU_THREADS, plan->cpu_threads);
   }
-  return HK_OK;
+  return check_pace(plan, err);
 }
 
 hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
@@ -449,6 +477,15 @@ hk_accumulate hk_plan_accumulates(const hk_plan *plan) {
   return plan->accumulate;
 }
 
+/* " paced flush 5": whether the plan limits its rates, and the blocks whose gradients may wait. */
+static const char *title_pace(const hk_pace *pace, char *buffer, size_t size) {
+  char flush[24] = "";
+  if (pace->flush > 0) snprintf(flush, sizeof flush, " flush %d", pace->flush);
+  const bool paced = pace->in > 0 || pace->out > 0 || pace->cpu > 0;
+  snprintf(buffer, size, "%s%s", paced ? " paced" : "", flush);
+  return buffer;
+}
+
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
   char stride[24] = "", ratio[24] = "", overlap[24] = "", sums[24] = "";
   if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
@@ -458,8 +495,9 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
   if (plan->accumulate != HK_ACCUMULATE_GPU && plan->job.grad_accum > 1)
     snprintf(sums, sizeof sums, " sums %s", hk_accumulate_names[plan->accumulate]);
   const bool waits = plan->runtime == HK_RUNTIME_HOCKET && plan->flush == HK_FLUSH_SYNC;
-  snprintf(buffer, size, "%s%s%s%s%s%s", plan->policy, stride, ratio, overlap, sums,
-           waits ? " flush sync" : "");
+  char pace[40];
+  snprintf(buffer, size, "%s%s%s%s%s%s%s", plan->policy, stride, ratio, overlap, sums,
+           waits ? " flush sync" : "", title_pace(&plan->pace, pace, sizeof pace));
   return buffer;
 }
 

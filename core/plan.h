@@ -46,6 +46,19 @@ typedef enum {
   HK_ACCUMULATE_COUNT
 } hk_accumulate;
 
+/* Limits that a plan sets itself, so that one side of the update leaves host memory or its link to
+ * the other. Of one rank; 0: no limit. */
+typedef struct {
+  double in;  /* bytes a second to the GPU in the update: state and new weights together */
+  double out; /* bytes of state a second from the GPU */
+  double cpu; /* parameters a second of the CPU team (adamw_cpu) */
+  int flush;  /* blocks whose gradients may wait on the GPU for their copies to the host */
+} hk_pace;
+
+static inline bool hk_is_paced(const hk_pace *p) {
+  return p->in > 0 || p->out > 0 || p->cpu > 0 || p->flush > 0;
+}
+
 /* Upper limits of a job's and a plan's fields: for checks, plan files and the command line. */
 #define HK_MOST_GPUS        64 /* of a node; also of a tensor-parallel group */
 #define HK_MOST_NODES       65536
@@ -56,6 +69,9 @@ typedef enum {
 #define HK_MOST_STRIDE      (1 << 20)
 #define HK_MOST_BUFFERS     1024
 #define HK_MOST_CPU_THREADS (1 << 16)
+#define HK_LEAST_PACE       1e6 /* bytes or parameters a second */
+#define HK_MOST_PACE        1e15
+#define HK_MOST_FLUSH       (1 << 20)
 
 /* What is trained and on how many GPUs. World size = gpus x nodes; dp = world / tp. */
 typedef struct {
@@ -95,6 +111,7 @@ typedef struct {
   int flush_bytes_per_param; /* 2 (the gradient's own type) or 4 (fp32, cast on the GPU before the
                                 copy) */
   hk_overlap overlap;
+  hk_pace pace;
   hk_optimizer optimizer;
   hk_accumulate accumulate; /* as chosen; see hk_plan_accumulates */
   int buffers;              /* staging buffers in flight, each of piece_numel parameters */

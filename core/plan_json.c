@@ -36,6 +36,16 @@ static bool add_job(cJSON *root, const hk_job *job) {
          (job->loss_chunks <= 1 || add_number(o, "loss_chunks", job->loss_chunks));
 }
 
+/* "pace" and each of its members are written only if they set a limit. */
+static bool add_pace(cJSON *root, const hk_pace *pace) {
+  if (!hk_is_paced(pace)) return true;
+  cJSON *o = cJSON_AddObjectToObject(root, "pace");
+  return o != NULL && (pace->in == 0 || add_number(o, "h2d_bytes_per_s", pace->in)) &&
+         (pace->out == 0 || add_number(o, "d2h_bytes_per_s", pace->out)) &&
+         (pace->cpu == 0 || add_number(o, "cpu_params_per_s", pace->cpu)) &&
+         (pace->flush == 0 || add_number(o, "flush_blocks", pace->flush));
+}
+
 /* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu. */
 static bool add_settings(cJSON *root, const hk_plan *plan) {
   cJSON *policy = cJSON_AddObjectToObject(root, "policy");
@@ -65,6 +75,7 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
       cJSON_AddBoolToObject(cpu, "cores_bound", plan->cores_bound) == NULL) {
     return false;
   }
+  if (!add_pace(root, &plan->pace)) return false;
   cJSON *subgroup = cJSON_AddObjectToObject(root, "subgroup");
   return subgroup != NULL && add_string(subgroup, "rule", rule_names[plan->subgroup_rule]) &&
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
@@ -175,6 +186,25 @@ static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
   return hk_json_bool(o, "checkpoint_activations", &job->checkpoint_activations, err);
 }
 
+static hk_status read_rate(const cJSON *object, const char *key, double *out, hk_error *err) {
+  if (cJSON_GetObjectItemCaseSensitive(object, key) == NULL) return HK_OK;
+  return hk_json_double(object, key, HK_LEAST_PACE, HK_MOST_PACE, out, err);
+}
+
+static hk_status read_pace(const cJSON *root, hk_pace *pace, hk_error *err) {
+  const cJSON *o = NULL;
+  if (cJSON_GetObjectItemCaseSensitive(root, "pace") == NULL) return HK_OK;
+  HK_TRY(hk_json_object(root, "pace", &o, err));
+  HK_TRY(read_rate(o, "h2d_bytes_per_s", &pace->in, err));
+  HK_TRY(read_rate(o, "d2h_bytes_per_s", &pace->out, err));
+  HK_TRY(read_rate(o, "cpu_params_per_s", &pace->cpu, err));
+  if (cJSON_GetObjectItemCaseSensitive(o, "flush_blocks") == NULL) return HK_OK;
+  int64_t flush = 0;
+  HK_TRY(hk_json_int(o, "flush_blocks", 1, HK_MOST_FLUSH, &flush, err));
+  pace->flush = (int)flush;
+  return HK_OK;
+}
+
 static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) {
   const cJSON *o = NULL;
   int choice = 0;
@@ -202,6 +232,7 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
   HK_TRY(hk_json_object(root, "cpu", &o, err));
   HK_TRY(read_int(o, "threads", HK_MOST_CPU_THREADS, &plan->cpu_threads, err));
   HK_TRY(hk_json_bool(o, "cores_bound", &plan->cores_bound, err));
+  HK_TRY(read_pace(root, &plan->pace, err));
   HK_TRY(hk_json_object(root, "subgroup", &o, err));
   HK_TRY(read_name(o, "rule", rule_names, 3, &choice, err));
   plan->subgroup_rule = (hk_subgroup_rule)choice;
@@ -276,8 +307,9 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
  * The model's config is not checked, because its format is not hocket's. */
 static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
-      "schema",  "model", "machine",  "profile",   "job",   "policy",    "runtime",    "flush",
-      "staging", "cpu",   "subgroup", "subgroups", "order", "optimizer", "accumulate", "overlap"};
+      "schema",  "model",     "machine",    "profile", "job",      "policy",
+      "runtime", "flush",     "staging",    "cpu",     "subgroup", "subgroups",
+      "order",   "optimizer", "accumulate", "pace",    "overlap"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early", "lent"};
   const size_t n_root = sizeof root_keys / sizeof *root_keys; /* "overlap", the last: plan/2 only */
   static const struct {
@@ -293,6 +325,7 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
       {"flush", {"mode", "bytes_per_param"}, 2},
       {"staging", {"buffers", "piece_numel"}, 2},
       {"cpu", {"threads", "cores_bound"}, 2},
+      {"pace", {"h2d_bytes_per_s", "d2h_bytes_per_s", "cpu_params_per_s", "flush_blocks"}, 4},
       {"subgroup", {"rule", "numel"}, 2},
   };
   HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 1, err));

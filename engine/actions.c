@@ -63,14 +63,18 @@ struct team_work {
   int64_t begin; /* inside the subgroup; no piece's end lies inside the work */
   hk_chunks chunks;
   const hk_adamw_step *steps;
-  uint16_t *to; /* weights of parameters `begin` and on; NULL: none */
+  uint16_t *to;  /* weights of parameters `begin` and on; NULL: none */
+  double rate;   /* most parameters a second; 0: no limit */
+  hk_ns started; /* with a limit: parameter `begin` + i is not begun before started + i / rate */
 };
 
 static void chunk_by_runs(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const team_work *w = arg;
+  const int64_t first = hk_chunk_begin(&w->chunks, chunk);
   const int64_t end = w->begin + hk_chunk_begin(&w->chunks, chunk + 1);
-  for (int64_t at = w->begin + hk_chunk_begin(&w->chunks, chunk); at < end;) {
+  if (w->rate > 0) hk_engine_sleep_until(w->e, w->started + (hk_ns)((double)first / w->rate * 1e9));
+  for (int64_t at = w->begin + first; at < end;) {
     const hk_slab_run run = hk_state_run(&w->e->state, w->s, at, end);
     w->work(w, &run);
     at += run.n;
@@ -149,7 +153,9 @@ static void share_out(hk_engine *e, const hk_op *op, run_work work, const hk_ada
                  .begin = op->offset,
                  .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
                  .steps = steps,
-                 .to = to};
+                 .to = to,
+                 .rate = work == adamw_run ? e->plan.pace.cpu : 0};
+  if (w.rate > 0) w.started = hk_engine_reserve(&e->paced_cpu, w.rate, op->work);
   hk_team_run(e->team, w.chunks.count, chunk_by_runs, &w);
 }
 
@@ -216,8 +222,8 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, int part, bool 
       const hk_bytes at = t == 0 ? 0 : t == 1 ? shape->m : shape->v;
       const hk_bytes bytes = whole ? row * shape->bytes : 4 * run.n;
       char *slab = (char *)slabs[run.slab] + at;
-      HK_TRY(in ? e->backend->ops->copy(stream, staging + at, slab, bytes, err)
-                : e->backend->ops->copy(stream, slab, staging + at, bytes, err));
+      HK_TRY(hk_engine_copy_paced(e, stream, in ? staging + at : slab, in ? slab : staging + at,
+                                  bytes, in, err));
     }
     staging += row * shape->bytes;
     offset += whole ? row * shape->numel : run.n;
@@ -250,7 +256,8 @@ static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
   return op->offset + n == subgroup_of(e, op)->numel;
 }
 
-/* Segments for one launch of HK_KERNEL_SCATTER. */
+/* Segments for one launch of HK_KERNEL_SCATTER. Those that read host memory (`mapped`) are cut into
+ * parts if the plan limits copies to the device. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
@@ -267,6 +274,7 @@ static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_str
                              .mapped = mapped,
                              .lent = b->lent};
   const bool any = b->n > 0;
+  if (any && mapped) hk_engine_pace(e, HK_BYTES_BF16 * b->values, true);
   b->n = 0;
   b->values = 0;
   return any ? e->backend->ops->launch(stream, &scatter, err) : HK_OK;
@@ -274,9 +282,18 @@ static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_str
 
 static hk_status scatter_add(hk_engine *e, scatter_batch *b, const hk_segment *segment, bool mapped,
                              hk_stream *stream, hk_error *err) {
-  if (b->n == HK_SEGMENTS_MOST) HK_TRY(scatter_now(e, b, mapped, stream, err));
-  b->segments[b->n++] = *segment;
-  b->values += segment->n;
+  const int64_t most = mapped ? hk_engine_paced_part(e, true) / (hk_bytes)HK_BYTES_BF16 : INT64_MAX;
+  for (int64_t done = 0, n; done < segment->n; done += n) {
+    n = hk_min(segment->n - done, most);
+    if (b->n == HK_SEGMENTS_MOST || (b->n > 0 && b->values > most - n))
+      HK_TRY(scatter_now(e, b, mapped, stream, err));
+    hk_segment *part = &b->segments[b->n++];
+    *part = *segment;
+    part->from = (const char *)segment->from + (size_t)done * hk_grad_size(segment->from_type);
+    part->to = (char *)segment->to + (size_t)done * hk_grad_size(segment->to_type);
+    part->n = n;
+    b->values += n;
+  }
   return HK_OK;
 }
 
@@ -317,8 +334,8 @@ static hk_status send_early(hk_engine *e, int32_t id, hk_stream *stream, hk_erro
   void *to = early_weights(e, op);
   if (subgroup_of(e, op)->lent) HK_TRY(hk_lent_take(e, id, stream, &to, err));
   if (to == NULL) return HK_OK;
-  return e->backend->ops->copy(stream, to, host_weights(e, op),
-                               HK_BYTES_BF16 * hk_engine_op_numel(e, op), err);
+  return hk_engine_copy_paced(e, stream, to, host_weights(e, op),
+                              HK_BYTES_BF16 * hk_engine_op_numel(e, op), true, err);
 }
 
 /* Which of a piece's weights are written to the tensors. */
@@ -351,7 +368,7 @@ static hk_status scatter_from(hk_engine *e, const hk_op *op, weights_part which,
         .from = weights + (from - begin), .to = hk_engine_weight_at(e, param, from), .n = r.n};
     const hk_bytes bytes = HK_BYTES_BF16 * r.n;
     if (mapped && !e->graph.weights_pulled && bytes >= LEAST_COPY) {
-      HK_TRY(e->backend->ops->copy(stream, segment.to, segment.from, bytes, err));
+      HK_TRY(hk_engine_copy_paced(e, stream, segment.to, segment.from, bytes, true, err));
     } else {
       HK_TRY(scatter_add(e, &batch, &segment, mapped, stream, err));
     }
@@ -390,9 +407,18 @@ static hk_status send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_er
   if (e->plan.runtime == HK_RUNTIME_DEEPSPEED) {
     return e->backend->ops->copy(stream, to, from, op->work, err);
   }
-  const hk_kernel pull = {
-      .kind = HK_KERNEL_PULL, .type = HK_GRAD_BF16, .n = op->work / 2, .grad = from, .w = to};
-  return e->backend->ops->launch(stream, &pull, err);
+  const int64_t n = op->work / 2, most = hk_engine_paced_part(e, true) / 2;
+  for (int64_t done = 0, part; done < n; done += part) {
+    part = hk_min(n - done, most);
+    const hk_kernel pull = {.kind = HK_KERNEL_PULL,
+                            .type = HK_GRAD_BF16,
+                            .n = part,
+                            .grad = from + done,
+                            .w = to + done};
+    hk_engine_pace(e, 2 * part, true);
+    HK_TRY(e->backend->ops->launch(stream, &pull, err));
+  }
+  return HK_OK;
 }
 
 /* -- Kernels ----------------------------------------------------------------------------------- */

@@ -68,6 +68,8 @@ void hk_executor_done_outside(hk_executor *executor, int32_t op);
 /* Queues an operation of an external device lane on the lane's stream. Once a run for each
  * operation; calls for one lane must not overlap. */
 hk_status hk_executor_issue(hk_executor *executor, int32_t op, hk_error *err);
+/* Whether the run under way has failed or was cancelled. For actions that wait. */
+bool hk_executor_is_stopped(hk_executor *executor);
 /* The stream of a device lane; NULL: the graph has no lane of this kind. */
 hk_stream *hk_executor_stream(const hk_executor *executor, hk_lane_kind lane);
 /* Waits until all operations of the external device lanes of this kind have ended. */

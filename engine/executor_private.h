@@ -3,7 +3,8 @@
  * executor_workers.c holds what its threads do, executor.c starts runs and waits for them.
  *
  * A worker is a thread that serves one or more lanes. Each CPU lane, each lane that waits for the
- * CPU, each external device lane and each lane that picks has a worker of its own. One further
+ * CPU, each external device lane, each paced lane, each lane that waits for one, and each lane that
+ * picks has a worker of its own. One further
  * worker serves all remaining device lanes, in the graph's order: when the CPU team keeps every
  * core busy, a thread may wait milliseconds for a core, and separate workers that wait for each
  * other would pay that wait once an operation. */
@@ -24,7 +25,9 @@ typedef struct hk_exec_worker hk_exec_worker;
 
 typedef struct {
   bool on_cpu;
-  bool external;     /* its operations are executed by the caller */
+  bool external; /* its operations are executed by the caller */
+  bool paced;    /* its worker issues copies over time (hk_lane_pace), so it waits itself for what
+                    other streams would wait for */
   hk_stream *stream; /* device lanes; NULL for CPU lanes */
   hk_exec_worker *worker;
   int32_t *ops; /* [n] ids of its operations, in the graph's order */

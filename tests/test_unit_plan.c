@@ -227,6 +227,14 @@ static void settings_out_of_range(void **state) {
   REFUSE_WITH(plan, cpu_threads, 65537, "cpu.threads: expected a whole number from 1 to 65536");
   REFUSE_WITH(plan, job.loss_chunks, -1, "loss_chunks: expected a whole number from 1 to 65536");
   REFUSE_WITH(plan, job.tp, 3, "tp 3 does not divide the 4 GPUs of a node");
+  REFUSE_WITH(plan, pace.in, 1.0, "pace.h2d_bytes_per_s: expected a number from 1e+06 to 1e+15");
+  REFUSE_WITH(plan, pace.out, (double)NAN, "pace.d2h_bytes_per_s: expected a number from 1e+06");
+  REFUSE_WITH(plan, pace.cpu, -1.0, "pace.cpu_params_per_s: expected a number from 1e+06");
+  REFUSE_WITH(plan, pace.flush, -1, "pace.flush_blocks: expected a whole number from 1 to 1048576");
+  plan.pace = (hk_pace){.in = 1e9, .flush = 3};
+  REFUSE_WITH(plan, flush, HK_FLUSH_SYNC, "pace.flush_blocks: needs flush mode async");
+  REFUSE_WITH(plan, subgroups[1].route, HK_ROUTE_MAPPED, "pace: subgroup 1 has route mapped");
+  REFUSE_WITH(plan, runtime, HK_RUNTIME_DEEPSPEED, "pace: DeepSpeed does not pace its update");
   hk_error err = {0};
   must(hk_plan_check(&plan, &err), &err); /* all put back */
   hk_plan_free(&plan);
@@ -308,6 +316,8 @@ static void round_trips(void **state) {
     for (size_t s = 0; s < plan.n_subgroups; s++) { /* back to front */
       plan.order[s] = (int32_t)(plan.n_subgroups - 1 - s);
     }
+    if (candidate.policy == &hk_policy_interleave && candidate.runtime == HK_RUNTIME_HOCKET)
+      plan.pace = (hk_pace){1.25e9, 1e10 / 3, 2.5e9, plan.flush == HK_FLUSH_ASYNC ? 7 : 0};
     assert_round_trip(&plan, path);
     hk_plan_free(&plan);
   }
