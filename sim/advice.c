@@ -113,8 +113,10 @@ static hk_status rank(search *s, const hk_job *job, const visit **made, hk_error
   hk_ranking ranking = {0};
   if (s->n == MOST_VISITED || cost > s->budget) return HK_OK;
   if (hk_job_check(job, s->model, &problem) != HK_OK) return HK_OK;
+  hk_ranking_options options = *s->options;
+  options.unpaced = true;
   const hk_status status =
-      hk_rank(s->model, s->machine, job, s->settings, s->options, &ranking, &problem);
+      hk_rank(s->model, s->machine, job, s->settings, &options, &ranking, &problem);
   if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
   if (status != HK_OK) return HK_OK;
   s->budget -= operations(&ranking);

@@ -100,12 +100,14 @@ int hk_contend(hk_sim_state *s) {
       active->activity.cap *= m->compute_beside_update.value;
     if (s->computing[rank]) active->activity.cap *= active->beside_compute;
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(active, m, s->readers[rank]);
+    active->activity.cap = fmin(active->activity.cap, active->most);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(m, HK_RES_DRAM, mixed);
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     const bool shared = load.kernels > 0 && hk_both_read(s->traffic[rank]);
-    s->capacity[hk_slot(rank, HK_RES_H2D)] =
-        kept_in * m->h2d.value * (shared ? m->shared_reads.value : 1);
+    double link = kept_in * m->h2d.value * (shared ? m->shared_reads.value : 1);
+    if (s->graph->pace.in > 0 && s->updating[rank]) link = fmin(link, s->graph->pace.in);
+    s->capacity[hk_slot(rank, HK_RES_H2D)] = link;
   }
   return n;
 }

@@ -80,8 +80,12 @@ static void use(hk_demand *d, hk_resource resource, double per_unit) {
 }
 
 static hk_demand at_rate(hk_ns latency, double rate) {
-  return (hk_demand){
-      .latency = latency, .beside_compute = 1, .cap = rate, .weight = rate, .weight_crowded = rate};
+  return (hk_demand){.latency = latency,
+                     .beside_compute = 1,
+                     .cap = rate,
+                     .most = INFINITY,
+                     .weight = rate,
+                     .weight_crowded = rate};
 }
 
 /* Host memory traffic: `bytes` per unit of work, weighted as `counted` on the resource that all
@@ -266,8 +270,18 @@ static hk_demand add_on_cpu(const hk_graph *graph, const hk_machine *m, const hk
 }
 
 static hk_demand only_latency(double ns) {
-  return (hk_demand){
-      .latency = (hk_ns)ns, .beside_compute = 1, .cap = INFINITY, .weight = 1, .weight_crowded = 1};
+  return (hk_demand){.latency = (hk_ns)ns,
+                     .beside_compute = 1,
+                     .cap = INFINITY,
+                     .most = INFINITY,
+                     .weight = 1,
+                     .weight_crowded = 1};
+}
+
+/* A limit that the plan sets; 0: none. */
+static hk_demand paced(hk_demand d, double most) {
+  if (most > 0) d.most = most;
+  return d;
 }
 
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
@@ -340,7 +354,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_GRAD_ADD_CPU:
       return add_on_cpu(graph, m, op);
     case HK_OP_ADAMW_CPU:
-      return adamw_on_cpu(graph, m, op);
+      return paced(adamw_on_cpu(graph, m, op), graph->pace.cpu);
     case HK_OP_WEIGHT_H2D:
       return graph->weights_pulled ? pulled(graph, m) : copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_GRAD_SUM_H2D:
@@ -352,7 +366,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
           copy_in(graph, m, fmin(m->h2d.value, pageable_rate(graph, m, (double)op->work)), 1),
           &m->h2d_pageable_latency);
     case HK_OP_STATE_D2H:
-      return copy_out(graph, m, m->d2h.value, 1);
+      return paced(copy_out(graph, m, m->d2h.value, 1), graph->pace.out);
     case HK_OP_ADAMW_GPU:
       return update_on_gpu(
           m, graph->grads_widened ? HK_BYTES_ADAMW_WIDENED : hk_update_traffic(graph->optimizer));

@@ -7,6 +7,7 @@
 
 #include "sim/forecast.h"
 #include "sim/overlap.h"
+#include "sim/pace.h"
 #include "sim/sums.h"
 
 #define DEFAULT_SUBGROUP 100000000
@@ -189,7 +190,8 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
         a->subgroups[i].ahead != b->subgroups[i].ahead)
       return false;
   }
-  return a->accumulate == b->accumulate;
+  return a->accumulate == b->accumulate && a->pace.in == b->pace.in && a->pace.out == b->pace.out &&
+         a->pace.cpu == b->pace.cpu && a->pace.flush == b->pace.flush;
 }
 
 /* Removes plans with the schedule of an earlier one. Different settings can give the same schedule:
@@ -286,6 +288,27 @@ static void say_shares(hk_ranking *ranking, const hk_forecast *best) {
   say(ranking, text);
 }
 
+static void say_pace(hk_ranking *ranking, const hk_pace *pace) {
+  char text[320] = "It limits";
+  const struct {
+    double rate;
+    const char *what, *unit;
+  } limits[] = {{pace->in, "copies to the GPU to", "GB/s"},
+                {pace->out, "copies of state from the GPU to", "GB/s"},
+                {pace->cpu, "each CPU team to", "G parameters/s"}};
+  bool any = false;
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    const size_t used = strlen(text);
+    if (limits[i].rate == 0) continue;
+    snprintf(text + used, sizeof text - used, "%s %s %.3g %s", any ? "," : "", limits[i].what,
+             limits[i].rate / 1e9, limits[i].unit);
+    any = true;
+  }
+  const size_t used = strlen(text);
+  snprintf(text + used, sizeof text - used, ".");
+  if (any) say(ranking, text);
+}
+
 /* With an overlap: reasons about the iteration instead of the update. */
 static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
@@ -309,6 +332,7 @@ static void say_why(hk_ranking *ranking, const char *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
   say_shares(ranking, best);
+  say_pace(ranking, &best->plan.pace);
   char sums[700];
   if (*hk_sums_reason(best, sums, sizeof sums)) say(ranking, sums);
   if (best->plan.overlap != HK_OVERLAP_NONE) {
@@ -378,31 +402,6 @@ static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const 
   return HK_OK;
 }
 
-/* -- gradients that wait on the GPU ------------------------------------------------------- */
-
-/* With an asynchronous flush gradients wait on the GPU for their copies, the more the faster
- * backward is. Where they do not fit, backward waits for them instead, if then all fits. */
-static hk_status wait_for_flush(hk_forecast *forecast, const hk_machine *machine, hk_error *err) {
-  const hk_plan *plan = &forecast->plan;
-  hk_plan waiting;
-  hk_forecast other;
-  if (forecast->feasible || forecast->gpu_short == 0 || forecast->host_short > 0 ||
-      plan->runtime != HK_RUNTIME_HOCKET || plan->flush != HK_FLUSH_ASYNC ||
-      plan->overlap != HK_OVERLAP_NONE)
-    return HK_OK;
-  HK_TRY(hk_plan_copy(plan, &waiting, err));
-  waiting.flush = HK_FLUSH_SYNC;
-  waiting.flush_bytes_per_param = 2;
-  HK_TRY(hk_forecast_make(&waiting, machine, NULL, &other, err));
-  if (other.feasible) {
-    const hk_forecast unfit = *forecast;
-    *forecast = other;
-    other = unfit;
-  }
-  hk_forecast_free(&other);
-  return HK_OK;
-}
-
 /* Marks plans that keep more state on a GPU than the user allows as not fitting. */
 static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
   if (settings->gpu_state == NULL) return;
@@ -421,6 +420,32 @@ static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
              hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
     snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
   }
+}
+
+static void sort(hk_ranking *ranking) {
+  qsort(ranking->forecasts, ranking->n, sizeof *ranking->forecasts, compare);
+  ranking->n_fit = 0;
+  while (ranking->n_fit < ranking->n && ranking->forecasts[ranking->n_fit].feasible)
+    ranking->n_fit++;
+}
+
+/* Whether hk_pace_search runs: without an overlap, unless the user fixed a policy or an option. */
+static bool paces(const hk_plan_settings *settings, const hk_ranking_options *options) {
+  const hk_policy_options *fixed = &options->fixed;
+  return !options->unpaced && settings->overlap == HK_OVERLAP_NONE && settings->gpu_state == NULL &&
+         settings->flush == NULL && options->only_policy == NULL &&
+         !hk_optimizer_info_of(settings->optimizer)->orthogonal && fixed->stride == 0 &&
+         !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
+}
+
+/* Adds the plan of hk_pace_search if there is one, in front. */
+static hk_status add_paced(hk_ranking *ranking, const hk_machine *machine, hk_error *err) {
+  hk_forecast found;
+  HK_TRY(hk_pace_search(ranking->forecasts, ranking->n_fit, machine, &found, err));
+  if (found.plan.subgroups == NULL) return HK_OK;
+  ranking->forecasts[ranking->n++] = found;
+  sort(ranking);
+  return HK_OK;
 }
 
 hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
@@ -458,7 +483,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
       ranking->n = n;
     }
     for (size_t i = 0; i < ranking->n && status == HK_OK && settings->flush == NULL; i++)
-      status = wait_for_flush(&ranking->forecasts[i], machine, err);
+      status = hk_pace_flush(&ranking->forecasts[i], machine, err);
   }
   if (status == HK_OK && searches(settings, options)) {
     status = add_searched(ranking, model, machine, job, settings, searched, sizeof searched, err);
@@ -471,9 +496,13 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
     return status;
   }
   apply_limit(ranking, settings);
-  const size_t n = ranking->n;
-  qsort(ranking->forecasts, n, sizeof *ranking->forecasts, compare);
-  while (ranking->n_fit < n && ranking->forecasts[ranking->n_fit].feasible) ranking->n_fit++;
+  sort(ranking);
+  if (paces(settings, options)) {
+    if ((status = add_paced(ranking, machine, err)) != HK_OK) {
+      hk_ranking_free(ranking);
+      return status;
+    }
+  }
   if (ranking->n_fit > 0) {
     say_why(ranking, searched);
   } else {

@@ -91,6 +91,8 @@ typedef struct {
   double
       beside_compute; /* share of `cap` that is kept while forward or backward of the rank runs */
   double cap;         /* highest rate, in work units a second; INFINITY: only latency */
+  double most;        /* limit of the rate beside others that the plan sets (hk_pace), in work
+                         units a second; INFINITY: none. It changes neither `cap` nor the weights */
   double weight;      /* in work units a second, see sim/share.h */
   double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy */
   unsigned traffic;      /* HK_TRAFFIC_*; 0: none */

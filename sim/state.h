@@ -30,7 +30,7 @@ typedef struct {
   bool updates;             /* belongs to the update phase */
   double beside_compute;    /* share of its cap that is kept while its rank computes */
   double host_wish; /* CPU kernel: host memory it would move at its cap, bytes/s; others: 0 */
-  double cap, weight, weight_crowded;
+  double cap, most, weight, weight_crowded;
   hk_share_use uses[HK_DEMAND_USES];
 
   bool fetched; /* latency part only: the delay of its start is still to be added */

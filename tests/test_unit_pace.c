@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Plans that pace themselves (hk_pace), in the simulator: each limit holds, a limit that is not
+ * reached changes nothing, backward waits for as many flushes as it must, and a faster link does as
+ * well as a slower one if its plan limits it. */
+#include <math.h>
+#include <stdio.h>
+
+#include "sim/pace.h"
+#include "tests/fixture.h"
+
+static const hk_job JOB = {.gpus = 1,
+                           .nodes = 1,
+                           .tp = 1,
+                           .micro_batch = 1,
+                           .grad_accum = 1,
+                           .seq = 64,
+                           .checkpoint_activations = true};
+
+static hk_plan plan_of(const hk_machine *machine, const hk_policy *policy) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_model model = tiny_model(3);
+  const hk_plan_settings settings = {.subgroup_numel = 10000, .piece_numel = 2000};
+  const hk_candidate candidate = {policy, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
+  must(hk_candidate_plan(&candidate, &model, machine, &JOB, &settings, &plan, &err), &err);
+  hk_model_free(&model);
+  return plan;
+}
+
+/* Simulates a copy of the plan, with every invariant checked. */
+static hk_forecast forecast_of(const hk_plan *plan, const hk_machine *machine) {
+  const hk_sim_options check = {.check = true};
+  hk_error err = {0};
+  hk_plan copy;
+  hk_forecast forecast;
+  must(hk_plan_copy(plan, &copy, &err), &err);
+  must(hk_forecast_make(&copy, machine, &check, &forecast, &err), &err);
+  return forecast;
+}
+
+static double update_of(const hk_plan *plan, const hk_machine *machine) {
+  hk_forecast forecast = forecast_of(plan, machine);
+  const double seconds = (double)forecast.update_ns / 1e9;
+  hk_forecast_free(&forecast);
+  return seconds;
+}
+
+/* `work` at `rate` takes nearly the whole update; at a rate that is not reached nothing changes. */
+static void assert_limit(hk_plan *plan, const hk_machine *machine, double *limit, double work) {
+  const double free = update_of(plan, machine);
+  *limit = work / free / 4;
+  const double seconds = update_of(plan, machine);
+  assert_true(seconds >= 4 * free && seconds <= 5 * free + 1e-3);
+  *limit = HK_MOST_PACE;
+  assert_true(update_of(plan, machine) == free);
+  *limit = 0;
+}
+
+static void limits_hold(void **state) {
+  (void)state;
+  const hk_machine machine = schoolbook_machine();
+  hk_plan staged = plan_of(&machine, &hk_policy_streamed);
+  hk_plan cpu = plan_of(&machine, &hk_policy_zero_offload);
+  const double n = (double)staged.model.parameters;
+  assert_limit(&staged, &machine, &staged.pace.in, 12 * n);
+  assert_limit(&staged, &machine, &staged.pace.out, 12 * n);
+  assert_limit(&cpu, &machine, &cpu.pace.in, 2 * n);
+  assert_limit(&cpu, &machine, &cpu.pace.cpu, n);
+  hk_plan_free(&staged);
+  hk_plan_free(&cpu);
+}
+
+/* The fewer blocks may wait, the less memory and the longer backward takes, down to the flush that
+ * blocks. With as many as there are nothing changes. */
+static void backward_waits_for_flushes(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.d2h.value = machine.duplex.value = machine.h2d.value = 1e6;
+  machine.mapped.value = machine.fabric_d2h.value = 1e6;
+  hk_plan plan = plan_of(&machine, &hk_policy_zero_offload);
+  hk_forecast free = forecast_of(&plan, &machine);
+  hk_ns last = INT64_MAX;
+  hk_bytes peak = 0;
+  for (int blocks = 1; blocks <= 5; blocks++) {
+    plan.pace.flush = blocks;
+    hk_forecast waits = forecast_of(&plan, &machine);
+    assert_true(waits.backward_ns <= last && waits.backward_ns >= free.backward_ns);
+    assert_true(waits.result.memory.peak_of[HK_PHASE_BACKWARD] >= peak);
+    last = waits.backward_ns;
+    peak = waits.result.memory.peak_of[HK_PHASE_BACKWARD];
+    hk_forecast_free(&waits);
+  }
+  assert_int_equal(last, free.backward_ns);
+  assert_int_equal(peak, free.result.memory.peak_of[HK_PHASE_BACKWARD]);
+  plan.pace.flush = 1;
+  hk_forecast one = forecast_of(&plan, &machine);
+  assert_true(one.result.memory.peak_of[HK_PHASE_BACKWARD] < peak);
+  hk_forecast_free(&one);
+  hk_forecast_free(&free);
+  hk_plan_free(&plan);
+}
+
+/* What does not fit with all gradients waiting fits with the most that the memory allows. */
+static void as_many_wait_as_fit(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine = schoolbook_machine();
+  machine.d2h.value = machine.duplex.value = machine.h2d.value = 1e6;
+  machine.mapped.value = machine.fabric_d2h.value = 1e6;
+  hk_plan plan = plan_of(&machine, &hk_policy_zero_offload);
+  plan.pace.flush = 2;
+  hk_forecast two = forecast_of(&plan, &machine);
+  plan.pace.flush = 0;
+  machine.gpu_memory.value = (double)two.result.memory.peak + machine.gpu_reserved.value;
+  hk_forecast f = forecast_of(&plan, &machine);
+  assert_false(f.feasible);
+  must(hk_pace_flush(&f, &machine, &err), &err);
+  assert_true(f.feasible);
+  assert_int_equal(f.plan.flush, HK_FLUSH_ASYNC);
+  assert_int_equal(f.plan.pace.flush, 2);
+  hk_forecast_free(&two);
+  hk_forecast_free(&f);
+  hk_plan_free(&plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(limits_hold),
+      cmocka_unit_test(backward_waits_for_flushes),
+      cmocka_unit_test(as_many_wait_as_fit),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
