@@ -2,9 +2,10 @@
 /* More never hurts: of random machines and jobs, a machine that is better in one quantity, with
  * what follows from it (core/machine_derive.h), has a best plan that is predicted no slower.
  *
- * Exceptions are few and small. A best plan is the best of a finite list, and operations are
- * whole, so a schedule can become longer where one of its operations becomes shorter (Graham,
- * 1969). Of 4,221 pairs in a full run 4 are slower by more than 0.5 %, the worst by 4.7 %. */
+ * Where a faster part of a machine takes host memory or the link from another one, the best plan
+ * limits it (sim/pace.h). What remains is numerical: the search for limits ends at some step, a
+ * best plan is the best of a finite list, and operations are whole, so a schedule can become longer
+ * where one of its operations becomes shorter (Graham, 1969). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +14,12 @@
 #include "sim/forecast.h"
 #include "tests/random.h"
 
-#define SLOWER      0.005 /* counts as slower */
-#define MOST_SLOWER 0.002 /* share of the cases that may be */
-#define MUCH_SLOWER 0.05  /* none may be */
+#define SLOWER 0.005 /* none may be slower by more */
+#define NOISE  0.001 /* slower by more is counted */
+
+/* Cases in which plans without limits, with fewer strides or with a blocking flush were slower by
+ * 0.3 to 6 %. */
+static const uint64_t known[] = {439, 577, 1575, 2468, 1119, 5420, 5579, 6335};
 
 /* The quantity that is improved, and the factor. */
 static const struct {
@@ -148,11 +152,25 @@ static double slowdown(uint64_t seed, const hk_model *model, bool *counts) {
   *counts = slow > 0;
   if (slow == 0) return 0;
   const double more = fast > 0 ? (double)fast / (double)slow - 1 : INFINITY;
-  if (more > SLOWER)
+  if (more > NOISE)
     print_message("seed %llu: %s better: %.3f ms (%s) becomes %.3f ms (%s), %+.2f %%\n",
                   (unsigned long long)seed, key, hk_ms(slow), before, hk_ms(fast), after,
                   100 * more);
   return more;
+}
+
+typedef struct {
+  uint64_t compared, slower, noise;
+  double worst;
+} tally;
+
+static void count(tally *t, uint64_t seed, const hk_model *model) {
+  bool counts;
+  const double more = slowdown(seed, model, &counts);
+  t->compared += counts;
+  t->slower += more > SLOWER;
+  t->noise += more > NOISE;
+  t->worst = fmax(t->worst, more);
 }
 
 static void a_better_machine_is_never_slower(void **state) {
@@ -160,22 +178,18 @@ static void a_better_machine_is_never_slower(void **state) {
   hk_model model;
   hk_error err = {0};
   must(hk_model_load("llama-2-7b", &model, &err), &err);
-  const uint64_t n = case_count((case_counts){200, 10, 4}, (case_counts){5000, 100, 20});
-  uint64_t compared = 0, slower = 0;
-  double worst = 0;
-  for (uint64_t seed = 1; seed <= n; seed++) {
-    bool counts;
-    const double more = slowdown(seed, &model, &counts);
-    compared += counts;
-    slower += more > SLOWER;
-    worst = fmax(worst, more);
-  }
+  const uint64_t n = case_count((case_counts){8, 2, 1}, (case_counts){5000, 100, 20});
+  const size_t n_known = n < 8 ? 1 : sizeof known / sizeof *known;
+  tally t = {0};
+  for (size_t i = 0; i < n_known; i++) count(&t, known[i], &model);
+  for (uint64_t seed = 1; seed <= n; seed++) count(&t, seed, &model);
   print_message(
-      "%llu of %llu better machines are slower by more than %g %%; the worst by %.2f %%\n",
-      (unsigned long long)slower, (unsigned long long)compared, 100 * SLOWER, 100 * worst);
-  assert_true(compared > n / 2);
-  assert_true((double)slower <= fmax(1, MOST_SLOWER * (double)compared));
-  assert_true(worst <= MUCH_SLOWER);
+      "of %llu better machines %llu are slower by more than %g %%, %llu by more than "
+      "%g %%; the worst by %.2f %%\n",
+      (unsigned long long)t.compared, (unsigned long long)t.noise, 100 * NOISE,
+      (unsigned long long)t.slower, 100 * SLOWER, 100 * t.worst);
+  assert_true(2 * t.compared > n);
+  assert_int_equal(t.slower, 0);
   hk_model_free(&model);
 }
 

@@ -31,6 +31,7 @@ static void rank_job(const world *w, const hk_job *job, hk_overlap overlap, doub
   hk_ranking_options options = w->options;
   settings.overlap = overlap;
   options.fixed.ratio = ratio;
+  options.unpaced = true; /* advice makes no search for limits */
   if (hk_rank(&w->model, &w->machine, job, &settings, &options, ranking, &err) != HK_OK)
     fail_msg("%s", err.message);
 }
@@ -67,7 +68,7 @@ static void drop(world *w) {
   hk_machine_free(&w->machine);
 }
 
-/* Every suggestion, ranked anew, fits and is as fast as was said. */
+/* Every suggestion, ranked anew without limits, fits and is as fast as was said. */
 static void check_promises(const world *w) {
   const hk_advice *advice = &w->advice;
   for (int i = 0; i < advice->n; i++) {
