@@ -153,6 +153,28 @@ def test_loading_the_optimizer_only_leaves_weights_and_warns():
     assert all(same_bits(p, before[n]) for n, p in model.named_parameters())
 
 
+def test_masters_become_weights_that_differ_and_keep_their_low_bits_elsewhere():
+    model, opt, _, _ = train(CASE, True, steps=3)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict())
+    again, opt2, _ = fresh()
+    again.load_state_dict(weights)
+    with torch.no_grad():
+        again.layers[1].up.weight[3:7, ::2] += 1.0
+    opt2.load_state_dict(state)
+    with pytest.warns(UserWarning, match="hocket: 64 loaded master weights do not round"):
+        opt2.bind()
+    low_bits = 0
+    for number, p in enumerate(p for group in opt2.param_groups for p in group["params"]):
+        if p not in opt2.state:
+            continue
+        saved, weight = state["state"][number]["master_weight"], p.detach()
+        found = opt2.state[p]["master_weight"]
+        rounds = saved.to(p.dtype) == weight
+        assert same_bits(found, torch.where(rounds, saved, weight.float()))
+        low_bits += int((found != weight.float()).sum())
+    assert low_bits > 10000
+
+
 def test_refused_state():
     _, opt, _ = fresh()
     for make_bad, message in (
