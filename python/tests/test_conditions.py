@@ -13,7 +13,12 @@ CASES = "plain,launch-blocking,one-connection-queued-launches,interrupt,device-f
 
 @pytest.mark.full
 def test_interrupts_failures_and_queues_on_the_host(root, tmp_path):
-    command = [sys.executable, str(root / "bench" / "training" / "conditions.py"), "--out", tmp_path]
+    command = [
+        sys.executable,
+        str(root / "bench" / "training" / "conditions.py"),
+        "--out",
+        tmp_path,
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [*command, "--device", "cpu", "--cases", CASES, "--budget", "500"],

@@ -72,7 +72,12 @@ def test_every_policy(case, policy, attached, overlap, tmp_path):
     "overlap,gpu_memory",
     # Room for new weights that wait for the norm, and for state of the first blocks, too: each of
     # these takes 12 MiB more than its elements.
-    [("both", 60_000), ("both", 30_000_000), ("forward", 30_000_000), ("none", 30_000_000)],
+    [
+        ("both", 60_000),
+        ("both", 30_000_000),
+        ("forward", 30_000_000),
+        pytest.param("none", 30_000_000, marks=pytest.mark.full),
+    ],
 )
 def test_memory_on_the_gpu(overlap, gpu_memory):
     case = Case("gpt", "sometimes", 2)
