@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Iterations of training: begin and end of the graph's runs, steps, and waits for weights.
- * handover.c takes gradients. */
+ * handover.c takes gradients; training_calls.c has what a caller may ask between them. */
 #include "engine/training.h"
 
 #include <math.h>
@@ -11,10 +11,6 @@
 
 static bool overlaps(const hk_engine *e) {
   return e->plan.overlap != HK_OVERLAP_NONE;
-}
-
-static hk_training_state state_of(const hk_engine *e) {
-  return (hk_training_state)atomic_load_explicit(&e->training->state, memory_order_acquire);
 }
 
 static void set_state(hk_engine *e, hk_training_state state) {
@@ -128,13 +124,11 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
   return hk_handover_open(e, err);
 }
 
-static hk_status end_run(hk_engine *e, hk_error *err);
-
 void hk_training_close(hk_engine *e) {
   struct hk_training *t = e->training;
   hk_error ignored = {0};
   if (t == NULL) return;
-  if (e->executor != NULL) end_run(e, &ignored);
+  if (e->executor != NULL) hk_training_end_run(e, &ignored);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
   hk_recording_close(e);
   hk_lent_close(e);
@@ -161,7 +155,7 @@ void hk_training_close(hk_engine *e) {
  * caller holds t->lock and, for writing, t->waiters. */
 static hk_status settle(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
-  const hk_training_state state = state_of(e);
+  const hk_training_state state = hk_training_state_of(e);
   if (state != HK_STEPPED) return HK_OK;
   const hk_status status = hk_executor_finish(e->executor, NULL, err);
   set_state(e, HK_IDLE);
@@ -175,20 +169,19 @@ static hk_status settle(hk_engine *e, hk_error *err) {
 
 /* The same for a caller that holds t->lock only. */
 static hk_status settle_alone(hk_engine *e, hk_error *err) {
-  if (state_of(e) != HK_STEPPED) return hk_engine_refuse_failed(e, err);
+  if (hk_training_state_of(e) != HK_STEPPED) return hk_engine_refuse_failed(e, err);
   pthread_rwlock_wrlock(&e->training->waiters);
   const hk_status status = settle(e, err);
   pthread_rwlock_unlock(&e->training->waiters);
   return status;
 }
 
-/* Cancels the run if it is BEGUN, completes it if it is STEPPED. */
-static hk_status end_run(hk_engine *e, hk_error *err) {
-  if (state_of(e) == HK_BEGUN) {
+hk_status hk_training_end_run(hk_engine *e, hk_error *err) {
+  if (hk_training_state_of(e) == HK_BEGUN) {
     hk_executor_cancel(e->executor);
     set_state(e, HK_IDLE);
   }
-  return state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
+  return hk_training_state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
 }
 
 /* After CLIPPED_MOST clipped steps in a row nothing runs ahead, because what is assumed would be
@@ -221,7 +214,7 @@ static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
 
 hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
-  if (state_of(e) == HK_BEGUN) return HK_OK;
+  if (hk_training_state_of(e) == HK_BEGUN) return HK_OK;
   HK_TRY(settle_alone(e, err));
   if (!overlaps(e)) return HK_OK;
   t->hold = !may_run_ahead(e);
@@ -240,7 +233,7 @@ hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
 
 void hk_training_end_begun(hk_engine *e) {
   hk_error ignored = {0};
-  end_run(e, &ignored);
+  hk_training_end_run(e, &ignored);
 }
 
 /* Updates that run ahead use the state and the team, which the caller is going to use. */
@@ -248,9 +241,9 @@ hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   pthread_mutex_lock(&t->lock);
   hk_status status = HK_OK;
-  if (state_of(e) == HK_STEPPED) status = settle_alone(e, err);
-  if (state_of(e) == HK_BEGUN && e->failed) status = end_run(e, err);
-  if (state_of(e) == HK_BEGUN && !t->hold) {
+  if (hk_training_state_of(e) == HK_STEPPED) status = settle_alone(e, err);
+  if (hk_training_state_of(e) == HK_BEGUN && e->failed) status = hk_training_end_run(e, err);
+  if (hk_training_state_of(e) == HK_BEGUN && !t->hold) {
     status = hk_training_begin_again(e, err);
     if (status != HK_OK) e->failed = true;
   }
@@ -336,7 +329,7 @@ static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_error *er
 
 /* Ends the iteration without a step, because gradients are infinite or NaN. */
 static hk_status skip(hk_engine *e, hk_error *err) {
-  HK_TRY(end_run(e, err));
+  HK_TRY(hk_training_end_run(e, err));
   return hk_handover_reset(e, err);
 }
 
@@ -371,9 +364,9 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
 
 /* Accounts for a failure during the step. In state BEGUN only spare memory has been written. */
 static hk_status fail_step(hk_engine *e, hk_error *err) {
-  const bool begun = state_of(e) == HK_STEPPED;
+  const bool begun = hk_training_state_of(e) == HK_STEPPED;
   hk_error ended = {0};
-  if (end_run(e, &ended) != HK_OK) { /* it has accounted for the failure */
+  if (hk_training_end_run(e, &ended) != HK_OK) { /* it has accounted for the failure */
     *err = ended;
     return err->status;
   }
@@ -410,7 +403,7 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
     if (status == HK_OK) status = take_step(e, options, report, stream, err);
     if (status != HK_OK) status = fail_step(e, err);
     if (status == HK_OK && !overlaps(e)) status = settle_alone(e, err);
-  } else if (status == HK_OK && state_of(e) == HK_BEGUN) {
+  } else if (status == HK_OK && hk_training_state_of(e) == HK_BEGUN) {
     status = hk_lent_return(e, native, err);
     if (status != HK_OK) e->failed = true;
   }
@@ -452,7 +445,7 @@ static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk
 static hk_status account(hk_engine *e, hk_error *err) {
   hk_error full = {0};
   pthread_mutex_lock(&e->training->lock);
-  if (state_of(e) == HK_STEPPED && settle_alone(e, &full) != HK_OK) *err = full;
+  if (hk_training_state_of(e) == HK_STEPPED && settle_alone(e, &full) != HK_OK) *err = full;
   /* Also if the step is well: a stream that could not be told to wait may read weights too early.
    */
   e->failed = true;
@@ -470,14 +463,14 @@ hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, in
     return hk_fail(err, HK_INPUT, "no block %d: there are %d, counted from 0", (int)block,
                    (int)t->n_blocks);
   }
-  if (state_of(e) != HK_STEPPED) return HK_OK;
+  if (hk_training_state_of(e) != HK_STEPPED) return HK_OK;
   hk_callers_stream *s = NULL;
   hk_stream *stream = NULL;
   pthread_mutex_lock(&t->lock);
   hk_status status = hk_handover_stream(e, native, &s, err);
   if (status == HK_OK) stream = s->stream; /* without the lock, the array that has s may move */
   pthread_rwlock_rdlock(&t->waiters);
-  const bool pending = state_of(e) == HK_STEPPED;
+  const bool pending = hk_training_state_of(e) == HK_STEPPED;
   pthread_mutex_unlock(&t->lock);
   const int32_t first = block < 0 ? 0 : block, last = block < 0 ? t->n_blocks - 1 : block;
   for (int32_t b = first; pending && status == HK_OK && *there && b <= last; b++) {
@@ -493,10 +486,10 @@ hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, in
 hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_error *err) {
   struct hk_training *t = e->training;
   *there = true;
-  if (state_of(e) == HK_STEPPED) {
+  if (hk_training_state_of(e) == HK_STEPPED) {
     hk_error failed = {0}; /* settle_alone reports the failure in full */
     pthread_rwlock_rdlock(&t->waiters);
-    const hk_status status = state_of(e) == HK_STEPPED
+    const hk_status status = hk_training_state_of(e) == HK_STEPPED
                                  ? hk_executor_await_all(e->executor, timeout_ms, there, &failed)
                                  : HK_OK;
     pthread_rwlock_unlock(&t->waiters);
@@ -506,105 +499,4 @@ hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_er
   const hk_status status = settle_alone(e, err);
   pthread_mutex_unlock(&t->lock);
   return status;
-}
-
-/* -- Smaller calls ----------------------------------------------------------------------------- */
-
-/* After a device failure it is unknown which gradients have been taken: the engine has failed. */
-static hk_status note_failure(hk_engine *e, hk_status status) {
-  if (status == HK_ENVIRONMENT) e->failed = true;
-  return status;
-}
-
-hk_status hk_training_flush(hk_engine *e, hk_error *err) {
-  HK_TRY(hk_engine_refuse_failed(e, err));
-  pthread_mutex_lock(&e->training->lock);
-  const hk_status status = note_failure(e, hk_handover_leave(e, false, err));
-  pthread_mutex_unlock(&e->training->lock);
-  return status;
-}
-
-static hk_status check_param(const hk_engine *e, int64_t param, hk_error *err) {
-  if (param >= -1 && param < (int64_t)e->n_params) return HK_OK;
-  return hk_fail(err, HK_INPUT, "no tensor %lld: there are %zu, counted from 0", (long long)param,
-                 e->n_params);
-}
-
-/* Forgets one tensor's gradient. Nothing is queued: a tensor without a gradient is neither updated
- * nor in the norm, and its bins are zeroed before its next gradient is gathered. */
-static void forget_one(hk_engine *e, int64_t param) {
-  struct hk_training *t = e->training;
-  if (t->given[param] == 0) return;
-  t->violated = true;
-  const bool complete = t->expected[param] > 0 && t->given[param] >= t->expected[param];
-  for (int32_t s = t->segments[param]; complete && s < t->segments[param + 1]; s++) {
-    t->images[e->state.segments[s].image].missing++;
-  }
-  t->discarded[param] = true;
-  t->given[param] = 0;
-  t->n_given--;
-}
-
-hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
-  struct hk_training *t = e->training;
-  HK_TRY(hk_engine_refuse_failed(e, err));
-  HK_TRY(check_param(e, param, err));
-  pthread_mutex_lock(&t->lock);
-  hk_status status = HK_OK;
-  if (param >= 0) {
-    forget_one(e, param);
-  } else {
-    const bool begun = state_of(e) == HK_BEGUN;
-    if (begun) status = end_run(e, err);
-    if (status == HK_OK && (begun || t->n_given > 0)) status = hk_handover_reset(e, err);
-    t->factor = 1;
-  }
-  note_failure(e, status);
-  pthread_mutex_unlock(&t->lock);
-  return status;
-}
-
-hk_status hk_training_scale(hk_engine *e, double factor, hk_error *err) {
-  if (!(factor > 0) || !isfinite(factor)) {
-    return hk_fail(err, HK_INPUT, "gradients times %g: the factor must be positive and finite",
-                   factor);
-  }
-  pthread_mutex_lock(&e->training->lock);
-  e->training->factor *= factor;
-  pthread_mutex_unlock(&e->training->lock);
-  return HK_OK;
-}
-
-hk_status hk_training_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err) {
-  HK_TRY(hk_engine_refuse_failed(e, err));
-  HK_TRY(check_param(e, param, err));
-  pthread_mutex_lock(&e->training->lock);
-  const hk_status status = note_failure(e, hk_handover_squares(e, param, sum, err));
-  pthread_mutex_unlock(&e->training->lock);
-  return status;
-}
-
-hk_status hk_training_set_weight(hk_engine *e, size_t param, void *weight, hk_error *err) {
-  bool there = false;
-  HK_TRY(check_param(e, (int64_t)param, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
-  e->params[param].weight = weight;
-  return HK_OK;
-}
-
-int64_t hk_training_step_number(const hk_engine *e) {
-  return state_of(e) == HK_STEPPED ? e->training->stepping : e->step;
-}
-
-int64_t hk_training_param_step(const hk_engine *e, size_t param) {
-  return e->param_step[param];
-}
-
-hk_status hk_training_set_param_step(hk_engine *e, size_t param, int64_t step, hk_error *err) {
-  bool there = false;
-  HK_TRY(check_param(e, (int64_t)param, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
-  if (step < 0) return hk_fail(err, HK_INPUT, "steps count from 0, got %lld", (long long)step);
-  e->param_step[param] = step;
-  return HK_OK;
 }

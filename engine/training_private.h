@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by training.c (iterations, steps, waits), handover.c (gradients), masters.c (weights) and
- * recording.c (timelines). */
+/* Shared by training.c (iterations, steps, waits), training_calls.c (calls between them),
+ * handover.c (gradients), masters.c (weights) and recording.c (timelines). */
 #ifndef HK_ENGINE_TRAINING_PRIVATE_H
 #define HK_ENGINE_TRAINING_PRIVATE_H
 
@@ -171,8 +171,13 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err);
 /* Cancels the run with all that has run ahead, and begins another in which all updates wait for the
  * gate. */
 hk_status hk_training_begin_again(hk_engine *e, hk_error *err);
+/* Cancels the run if it is BEGUN, completes it if it is STEPPED. */
+hk_status hk_training_end_run(hk_engine *e, hk_error *err);
 /* Cancels the run of an engine that has failed before the step. */
 void hk_training_end_begun(hk_engine *e);
+static inline hk_training_state hk_training_state_of(const hk_engine *e) {
+  return (hk_training_state)atomic_load_explicit(&e->training->state, memory_order_acquire);
+}
 static inline bool hk_training_is_host(const hk_engine *e) {
   return e->backend->ops == &hk_backend_host;
 }
