@@ -2,15 +2,12 @@
 /* The C ABI: implements hocket.h with engine.h and training.h. */
 #include "engine/hocket.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "core/json.h"
+#include "engine/abi_private.h"
 #include "engine/available_memory.h"
-#include "engine/default_plan.h"
 #include "engine/training.h"
 
 struct hocket_engine {
@@ -71,195 +68,26 @@ static hk_status check_tensor(const hocket_engine *h, size_t tensor, hk_error *e
   return hk_fail(err, HK_INPUT, "no tensor %zu: the engine has %zu, counted from 0", tensor, n);
 }
 
-static hk_status check_given(const void *pointer, const char *what, hk_error *err) {
+hk_status hk_abi_given(const void *pointer, const char *what, hk_error *err) {
   if (pointer != NULL) return HK_OK;
   return hk_fail(err, HK_INPUT, "%s: the pointer is NULL", what);
 }
 
 /* -- Creating ---------------------------------------------------------------------------------- */
 
-static hk_status load_plan(const char *plan, hk_plan *out, hk_error *err) {
-  if (plan[0] != '{') return hk_plan_load(plan, out, err);
-  cJSON *root = NULL;
-  HK_TRY(hk_json_parse(plan, strlen(plan), "plan", &root, err));
-  const hk_status status = hk_plan_from_json(root, out, err);
-  cJSON_Delete(root);
-  return status;
-}
-
-/* The named backend, else CUDA where it has a device. */
-static hk_status choose_backend(const char *name, const hk_backend_ops **backend, hk_error *err) {
-  if (name != NULL) return hk_backend_find(name, backend, err);
-  int devices = 0;
-  const bool cuda = hk_backend_cuda.count(&devices, NULL) == HK_OK && devices > 0;
-  *backend = cuda ? &hk_backend_cuda : &hk_backend_host;
-  return HK_OK;
-}
-
-static hk_adamw hyper_of(const hocket_group *g) {
-  return (hk_adamw){.lr = g->lr,
-                    .beta1 = g->beta1,
-                    .beta2 = g->beta2,
-                    .eps = g->eps,
-                    .weight_decay = g->weight_decay};
-}
-
-static hk_param param_of(const hocket_tensor *t) {
-  return (hk_param){.numel = t->numel,
-                    .group = t->group,
-                    .block = t->block,
-                    .weight_type = (hk_grad_type)t->weight_type,
-                    .grad_type = (hk_grad_type)t->grad_type,
-                    .weight = t->weight,
-                    .key = t->name != NULL ? hk_checkpoint_key(t->name) : 0};
-}
-
-static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *err) {
-  int32_t block = 0;
-  HK_TRY(check_given(tensors, "tensors", err));
-  if (n < 1 || n > INT32_MAX / 2) {
-    return hk_fail(err, HK_INPUT, "an engine takes at least one tensor, and at most %d; got %zu",
-                   INT32_MAX / 2, n);
-  }
-  for (size_t t = 0; t < n; t++) {
-    const char *name = tensors[t].name != NULL ? tensors[t].name : "";
-    if (tensors[t].numel < 1 || tensors[t].numel > INT64_MAX / 16) {
-      return hk_fail(err, HK_INPUT, "tensor %zu %s has %lld elements; at least 1 is needed", t,
-                     name, (long long)tensors[t].numel);
-    }
-    if (tensors[t].block < block || tensors[t].block > 1 << 20) {
-      return hk_fail(err, HK_INPUT,
-                     "tensor %zu %s is of block %d, after one of block %d: tensors come in the "
-                     "order of their blocks, which count from 0 to %d",
-                     t, name, (int)tensors[t].block, (int)block, 1 << 20);
-    }
-    block = tensors[t].block;
-    const int32_t types[2] = {tensors[t].weight_type, tensors[t].grad_type};
-    for (int i = 0; i < 2; i++) {
-      if (types[i] >= HOCKET_BF16 && types[i] <= HOCKET_FP32) continue;
-      return hk_fail(err, HK_INPUT,
-                     "tensor %zu %s: type %d is not known: expected 0 (bf16), 1 (fp16) or 2 (fp32)",
-                     t, name, (int)types[i]);
-    }
-  }
-  return HK_OK;
-}
-
-static hk_status find_plan(const char *text, const hk_param *params, size_t n,
-                           const hocket_options *o, hk_plan *plan, hk_error *err) {
-  if (o->overlap < HOCKET_OVERLAP_PLAN || o->overlap > HOCKET_OVERLAP_BOTH) {
-    return hk_fail(
-        err, HK_INPUT,
-        "overlap %d is not known: expected 0 (the plan's), 1 (none), 2 (forward) or 3 (both)",
-        (int)o->overlap);
-  }
-  if (o->cpu_threads < 0 || o->cpu_threads > HK_MOST_CPU_THREADS) {
-    return hk_fail(err, HK_INPUT, "cpu_threads: from 0 (as planned) to %d, got %d",
-                   HK_MOST_CPU_THREADS, (int)o->cpu_threads);
-  }
-  HK_TRY(text != NULL ? load_plan(text, plan, err)
-                      : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
-  if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
-  return HK_OK;
-}
-
-/* Sets the overlap that the options name, and chooses what follows from it. */
-static hk_status choose_overlap(const char *text, const hk_param *params, size_t n,
-                                const hocket_options *o, hk_plan *plan, hk_error *err) {
-  if (o->overlap == HOCKET_OVERLAP_PLAN) return HK_OK;
-  const hk_overlap overlap = (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
-  if (text != NULL && plan->overlap == overlap) return HK_OK;
-  plan->overlap = overlap;
-  if (text == NULL && o->cpu_threads == 0) plan->cpu_threads = hk_default_threads(overlap);
-  for (size_t s = 0; s < plan->n_subgroups; s++) {
-    hk_plan_subgroup *sub = &plan->subgroups[s];
-    sub->ahead = sub->early = sub->lent = false;
-  }
-  const hk_bytes most =
-      o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory) : hocket_host_memory();
-  /* A plan given by the caller has already chosen what stays on the GPU. */
-  return hk_choose_routes(plan, params, n, most, text == NULL ? o->gpu_memory : 0, err);
-}
-
-/* Fails if the engine needs more host memory than `most` bytes; 0: no limit. */
-static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, size_t n,
-                                   hk_bytes most, hk_error *err) {
-  hk_engine_memory memory;
-  char needs[32], has[32];
-  if (most < 0) {
-    return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
-                   (long long)most);
-  }
-  if (most == 0) return HK_OK;
-  HK_TRY(hk_engine_measure_for(plan, params, n, &memory, err));
-  if (memory.host_pinned <= most) return HK_OK;
-  return hk_fail(
-      err, HK_NO,
-      "the optimizer's state needs %s of host memory, host_memory allows %s: allow more, "
-      "or let more of it stay on the GPU (gpu_memory)",
-      hk_format_bytes(memory.host_pinned, needs, sizeof needs),
-      hk_format_bytes(most, has, sizeof has));
-}
-
-static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,
-                        size_t n_groups, const hocket_options *o, hk_engine **engine,
-                        hk_error *err) {
-  hk_engine_options inner = {.device = o->device,
-                             .grad_type = HK_GRAD_BF16,
-                             .no_pin_threads = o->pin_threads == 0,
-                             .first_core = o->first_core};
-  hk_plan plan = {0};
-  HK_TRY(choose_backend(o->backend, &inner.backend, err));
-  hk_status status = find_plan(text, params, n, o, &plan, err);
-  if (status == HK_OK) status = choose_overlap(text, params, n, o, &plan, err);
-  if (status == HK_OK && o->lent != 0) hk_plan_lend(&plan);
-  if (status == HK_OK) status = check_host_memory(&plan, params, n, o->host_memory, err);
-  if (status == HK_OK) {
-    status = hk_engine_create_for(&plan, params, n, groups, n_groups, &inner, engine, err);
-  }
-  hk_plan_free(&plan);
-  return status;
-}
-
-/* Converts the ABI's types to the engine's, and creates the engine. */
-static hk_status convert_and_create(const char *plan, const hocket_tensor *tensors, size_t n,
-                                    const hocket_group *groups, size_t n_groups,
-                                    const hocket_options *options, hk_engine **engine,
-                                    hk_error *err) {
-  HK_TRY(check_counts(tensors, n, err));
-  HK_TRY(check_given(groups, "groups", err));
-  if (n_groups < 1 || n_groups > HK_MOST_PARAM_GROUPS) {
-    return hk_fail(err, HK_INPUT, "an engine takes 1 to %d parameter groups, got %zu",
-                   HK_MOST_PARAM_GROUPS, n_groups);
-  }
-  hk_param *params = calloc(n, sizeof *params);
-  hk_adamw *hyper = calloc(n_groups + 1, sizeof *hyper);
-  hk_status status = params != NULL && hyper != NULL
-                         ? HK_OK
-                         : hk_fail_memory(err, n * sizeof *params, "tensors and groups");
-  for (size_t t = 0; params != NULL && t < n; t++) params[t] = param_of(&tensors[t]);
-  for (size_t g = 0; hyper != NULL && g < n_groups; g++) hyper[g] = hyper_of(&groups[g]);
-  if (status == HK_OK) {
-    status = create(plan, params, n, hyper, n_groups, options, engine, err);
-  }
-  free(params);
-  free(hyper);
-  return status;
-}
-
 int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tensors,
                   const hocket_group *groups, size_t n_groups, const hocket_options *options,
                   hocket_engine **engine, char *message) {
   static const hocket_options none = {0};
   hk_error err = {0};
-  hk_status status = check_given(engine, "the place for the engine", &err);
+  hk_status status = hk_abi_given(engine, "the place for the engine", &err);
   if (status != HK_OK) return answer(status, &err, message);
   *engine = NULL;
   hocket_engine *h = calloc(1, sizeof *h);
   if (h == NULL) return answer(hk_fail_memory(&err, sizeof *h, "an engine"), &err, message);
   h->owner = getpid();
-  status = convert_and_create(plan, tensors, n_tensors, groups, n_groups,
-                              options != NULL ? options : &none, &h->engine, &err);
+  status = hk_abi_open(plan, tensors, n_tensors, groups, n_groups,
+                       options != NULL ? options : &none, &h->engine, &err);
   if (status == HK_OK) {
     *engine = h;
   } else {
@@ -355,7 +183,7 @@ int hocket_gradients(hocket_engine *h, const hocket_gradient *list, size_t n, vo
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK && n > 0) status = check_given(list, "the list of gradients", &err);
+  if (status == HK_OK && n > 0) status = hk_abi_given(list, "the list of gradients", &err);
   if (status == HK_OK && n > 0) {
     status = hk_training_gradients(h->engine, (const hk_handed_gradient *)(const void *)list, n,
                                    stream, &err);
@@ -404,7 +232,7 @@ int hocket_read_gradient(hocket_engine *h, size_t tensor, void *data, char *mess
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
-  if (status == HK_OK) status = check_given(data, "the place for the gradient", &err);
+  if (status == HK_OK) status = hk_abi_given(data, "the place for the gradient", &err);
   if (status == HK_OK) status = hk_training_read_gradient(h->engine, tensor, data, &err);
   return leave(&in, status, &err, message);
 }
@@ -441,9 +269,9 @@ int hocket_set_group(hocket_engine *h, size_t group, const hocket_group *hyper, 
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = check_given(hyper, "the group", &err);
+  if (status == HK_OK) status = hk_abi_given(hyper, "the group", &err);
   if (status == HK_OK) {
-    const hk_adamw inner = hyper_of(hyper);
+    const hk_adamw inner = hk_abi_hyper(hyper);
     status = hk_engine_set_group(h->engine, group, &inner, &err);
   }
   return leave(&in, status, &err, message);
@@ -458,7 +286,7 @@ int64_t hocket_step_number(const hocket_engine *h) {
 int hocket_lending(hocket_engine *h, hocket_lent *lent, char *message) {
   hk_error err = {0};
   hk_status status = check_owner(h, &err);
-  if (status == HK_OK) status = check_given(lent, "the place for the answer", &err);
+  if (status == HK_OK) status = hk_abi_given(lent, "the place for the answer", &err);
   if (status == HK_OK) {
     hk_lending found;
     hk_training_lending(h->engine, &found);
@@ -517,7 +345,7 @@ int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int6
   int64_t at = 0;
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &err);
-  if (status == HK_OK && n > 0) status = check_given(data, "the state to write", &err);
+  if (status == HK_OK && n > 0) status = hk_abi_given(data, "the state to write", &err);
   if (status == HK_OK) {
     status = hk_engine_write(h->engine, (hk_state_part)part, at, n, data, &err);
   }
@@ -531,7 +359,7 @@ int hocket_read(hocket_engine *h, int part, size_t tensor, int64_t offset, int64
   int64_t at = 0;
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = locate(h, part, tensor, offset, n, &at, &err);
-  if (status == HK_OK && n > 0) status = check_given(data, "the place for state", &err);
+  if (status == HK_OK && n > 0) status = hk_abi_given(data, "the place for state", &err);
   if (status == HK_OK) {
     status = hk_engine_read(h->engine, (hk_state_part)part, at, n, data, &err);
   }
@@ -543,7 +371,7 @@ int hocket_get_tensor_step(hocket_engine *h, size_t tensor, int64_t *step, char 
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
-  if (status == HK_OK) status = check_given(step, "the place for the step", &err);
+  if (status == HK_OK) status = hk_abi_given(step, "the place for the step", &err);
   if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) *step = hk_training_param_step(h->engine, tensor);
   return leave(&in, status, &err, message);
@@ -562,7 +390,7 @@ int hocket_save(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = check_given(path, "the file's name", &err);
+  if (status == HK_OK) status = hk_abi_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_save(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
@@ -572,7 +400,7 @@ int hocket_load(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = check_given(path, "the file's name", &err);
+  if (status == HK_OK) status = hk_abi_given(path, "the file's name", &err);
   if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_load(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
@@ -582,7 +410,7 @@ int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = check_given(hex, "the place for the checksum", &err);
+  if (status == HK_OK) status = hk_abi_given(hex, "the place for the checksum", &err);
   if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_checksum(h->engine, hex, &err);
   return leave(&in, status, &err, message);

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the C ABI share. */
+#ifndef HK_ENGINE_ABI_PRIVATE_H
+#define HK_ENGINE_ABI_PRIVATE_H
+
+#include "core/error.h"
+#include "engine/engine.h"
+#include "engine/hocket.h"
+
+/* HK_INPUT if `pointer` is NULL; `what` names the argument. */
+hk_status hk_abi_given(const void *pointer, const char *what, hk_error *err);
+
+/* A group's hyperparameters as AdamW's. */
+hk_adamw hk_abi_hyper(const hocket_group *g);
+
+/* Checks the arguments of hocket_create, converts them and opens the engine. *engine is the
+ * caller's (hk_engine_destroy); it is set only if the result is HK_OK. HK_INPUT: an argument or the
+ * plan is refused. */
+hk_status hk_abi_open(const char *plan, const hocket_tensor *tensors, size_t n,
+                      const hocket_group *groups, size_t n_groups, const hocket_options *options,
+                      hk_engine **engine, hk_error *err);
+
+#endif
