@@ -432,3 +432,12 @@ def _check_apart(names: Sequence[str], params: Sequence[Tensor], addresses: Sequ
 
 
 __all__ = ["Binding", "Entry", "Settings", "HocketError", "hyper", "trainable", "check_tensor"]
+
+
+def increment_versions(tensors: List[Tensor]) -> None:
+    """As if each had been written in place, so that autograd sees it."""
+    try:
+        torch.autograd.graph.increment_version(tensors)
+    except (RuntimeError, TypeError):  # torch 2.4 takes one tensor
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)

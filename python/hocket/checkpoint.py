@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import _abi
-from .binding import Binding
+from .binding import Binding, increment_versions
+from .checks import check_group
 from .errors import NO, HocketError, HocketUsageError
 
 if TYPE_CHECKING:
@@ -151,8 +152,6 @@ def load_state_dict(opt: "AdamW", given: Mapping[str, Any]) -> None:
 
 
 def _load_groups(opt: "AdamW", groups: List[Dict[str, Any]]) -> None:
-    from .optim import check_group
-
     for mine, its in zip(opt.param_groups, groups):
         merged = {**mine, **its, "params": mine["params"]}
         if "param_names" in mine:
@@ -275,8 +274,6 @@ def save(opt: "AdamW", path: str) -> None:
 
 def load(opt: "AdamW", path: str) -> None:
     """See AdamW.load."""
-    from .optim import increment_versions
-
     sidecar = _read_sidecar(path + ".json")
     opt._pending = {}  # the file counts
     if opt._attachment is not None:

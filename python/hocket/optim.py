@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 
 from . import _abi, borrow, checkpoint
 from .attach import Attachment, refuse_ranks
-from .binding import Binding, Settings, hyper, trainable
+from .binding import Binding, Settings, increment_versions, trainable
 from .borrow import Borrower
+from .checks import check_group, check_settings
 from .errors import HocketUsageError
 from .handle import GradientHandle
 from .handover import HandOver
@@ -106,7 +107,7 @@ class AdamW(Optimizer):
             accumulate,
             borrow,
         )
-        _check_settings(self._settings)
+        check_settings(self._settings)
         self._binding: Optional[Binding] = None
         self._handover: Optional[HandOver] = None
         self._attachment: Optional[Attachment] = None
@@ -562,54 +563,3 @@ class AdamW(Optimizer):
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         checkpoint.unpickle(self, state)
-
-
-def increment_versions(tensors: List[Tensor]) -> None:
-    """As if each had been written in place, so that autograd sees it."""
-    try:
-        torch.autograd.graph.increment_version(tensors)
-    except (RuntimeError, TypeError):  # torch 2.4 takes one tensor
-        for tensor in tensors:
-            torch.autograd.graph.increment_version(tensor)
-
-
-def _check_settings(settings: Settings) -> None:
-    if settings.overlap not in _abi.OVERLAPS:
-        raise HocketUsageError(f"overlap={settings.overlap!r}: it is 'none', 'forward' or 'both'")
-    if settings.backend not in (None, "cuda", "host"):
-        raise HocketUsageError(f"backend={settings.backend!r}: it is 'cuda', 'host' or None")
-    if settings.max_norm is not None and not settings.max_norm > 0:
-        raise HocketUsageError(
-            f"max_norm={settings.max_norm}: it is above 0, or None for no clipping"
-        )
-    if settings.accumulate not in (None, torch.float32):
-        raise HocketUsageError(
-            f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "
-            "own type"
-        )
-    if not isinstance(settings.borrow, bool):
-        raise HocketUsageError(f"borrow={settings.borrow!r}: it is True or False")
-    for name in ("cpu_threads", "host_memory", "gpu_memory"):
-        value = getattr(settings, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise HocketUsageError(f"{name}={value!r}: it is a whole number from 1, or None")
-
-
-def check_group(group: Mapping[str, Any]) -> None:
-    """Refuses what a param group must not ask for, by name."""
-    for option in ("amsgrad", "maximize", "capturable", "differentiable"):
-        if group.get(option):
-            raise HocketUsageError(f"{option}=True is not supported by hocket.AdamW: leave it out")
-    lr, beta1, beta2, eps, weight_decay = hyper(group)
-    for name, value, low, high in (
-        ("lr", lr, 0.0, float("inf")),
-        ("eps", eps, 0.0, float("inf")),
-        ("weight_decay", weight_decay, 0.0, float("inf")),
-        ("betas[0]", beta1, 0.0, 1.0),
-        ("betas[1]", beta2, 0.0, 1.0),
-    ):
-        if not low <= value < high:
-            raise HocketUsageError(f"{name}={value}: it is at least {low:g}, and below {high:g}")
-    for param in group["params"]:
-        if param.is_complex():
-            raise HocketUsageError("a complex parameter: hocket.AdamW takes real ones only")
