@@ -35,6 +35,7 @@ typedef struct {
   void *lent[MOST_LENT];
   size_t lent_bytes[MOST_LENT];
   int n_lent;
+  bool lends_nothing;
   hk_bytes weights_in_lent; /* the most bytes of weights that lent memory has held */
   tensor tensors[MOST_TENSORS];
   hk_param params[MOST_TENSORS];
@@ -205,7 +206,9 @@ static inline void lend(world *w, void *stream) {
   hk_lending found;
   hk_training_lending(w->engine, &found);
   assert_true(found.used <= found.lent && found.wanted >= 0);
-  if (w->n_lent == MOST_LENT || found.wanted == 0 || pick(&w->lender, 0, 1) == 0) return;
+  if (w->lends_nothing || w->n_lent == MOST_LENT || found.wanted == 0 ||
+      pick(&w->lender, 0, 1) == 0)
+    return;
   const int pieces = pick(&w->lender, 0, 3);
   const size_t bytes =
       pieces > 0 ? (size_t)(pieces * found.piece) : (size_t)pick(&w->lender, 1, 4096);

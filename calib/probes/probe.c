@@ -2,7 +2,6 @@
 /* Names and traits of loads, and rates from stretches of work. */
 #include "calib/probes/probe.h"
 
-
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 typedef struct {
