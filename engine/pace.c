@@ -8,7 +8,7 @@
 
 /* A paced copy is cut into parts that last so long at its rate, but not into smaller ones than
  * LEAST_PART, which take about as long to start as to copy. */
-#define PART_NS    (HK_NS_PER_S / 2000)
+#define PART_NS    500000 /* 0.5 ms */
 #define LEAST_PART (256 * HK_KIB)
 /* Longest sleep before the thread looks whether the run was stopped. */
 #define MOST_SLEEP (HK_NS_PER_S / 100)
