@@ -169,16 +169,16 @@ static void shipped_profiles_are_fits_to_all_rows(void **state) {
 static void shipped_profiles_predict_their_rows(void **state) {
   (void)state;
   static const error_limit polaris[HK_RUN_FIGURES] = {
-      [HK_RUN_fwd] = {3.6, 13.5},
-      [HK_RUN_bwd] = {5.4, 43},
-      [HK_RUN_step] = {2.7, 15.8},
-      [HK_RUN_iter] = {2.0, 19},
+      [HK_RUN_fwd] = {3.6, 13.5, 0},
+      [HK_RUN_bwd] = {5.4, 43, 0},
+      [HK_RUN_step] = {2.7, 15.8, 0},
+      [HK_RUN_iter] = {2.0, 19, 0},
   };
   static const error_limit jlse[HK_RUN_FIGURES] = {
-      [HK_RUN_fwd] = {2.7, 31},
-      [HK_RUN_bwd] = {2.4, 5.5},
-      [HK_RUN_step] = {0.6, 4.3},
-      [HK_RUN_iter] = {1.3, 5.4},
+      [HK_RUN_fwd] = {2.7, 31, 0},
+      [HK_RUN_bwd] = {2.4, 5.5, 0},
+      [HK_RUN_step] = {0.6, 4.3, 0},
+      [HK_RUN_iter] = {1.3, 5.4, 0},
   };
   check_shipped_profile("polaris-a100-4x40gb", 63, polaris, 0.89);
   check_shipped_profile(MACHINE, 12, jlse, 0.999);
