@@ -56,8 +56,8 @@ def train(given: argparse.Namespace, layers: int, limit: float, what: str) -> Di
         if entry["event"] in ("failed", "killed", "skipped"):
             found["why"] = entry["why"]
         if entry.get("wall_ms"):
-            found.update({key: entry[key] for key in ("wall_ms", "memory", "predicted", "losses")
-                          if key in entry})
+            found.update({key: entry[key] for key in
+                          ("wall_ms", "memory_gib", "predicted", "losses") if key in entry})
     if "wall_ms" not in found:
         found.setdefault("why", "no result")
     return found
@@ -68,7 +68,7 @@ def line(entry: Dict[str, Any]) -> str:
     head = f"{entry['layers']:6d} layers {entry['seconds']:6.0f} s  "
     if "wall_ms" not in entry:
         return head + "not trained: " + entry["why"][:300]
-    memory, predicted = entry.get("memory", {}), entry.get("predicted", {})
+    memory, predicted = entry["memory_gib"], entry.get("predicted", {})
     text = f"trained: {entry['wall_ms']:.0f} ms"
     if predicted.get("period_ms"):
         text += f" (predicted {predicted['period_ms']:.0f})"
@@ -81,15 +81,13 @@ def line(entry: Dict[str, Any]) -> str:
 def refusals(given: argparse.Namespace, layers: int) -> List[str]:
     """What `hocket plan` says of so many layers."""
     import plans
+    import workload
 
-    shape = json.loads(subprocess.run(
-        [plans.program(), "model", "show", PRESETS[given.shape], "--json"],
-        capture_output=True, text=True, check=True).stdout)
-    hidden = shape.get("hidden") or shape["config"]["hidden"]
+    shape = workload.SHAPES[given.shape]
     done = subprocess.run(
-        [plans.program(), "plan", "--params", f"{layers / 32 * 6.7:.3f}G", "--layers", str(layers),
-         "--hidden", str(hidden), "--machine", plans.machine(), "--gpus", "1", "--overlap",
-         given.overlap, "--quiet"], capture_output=True, text=True, check=False)
+        [plans.program(), "plan", "--params", f"{layers / shape.layers * 6.7:.3f}G", "--layers",
+         str(layers), "--hidden", str(shape.hidden), "--machine", plans.machine(), "--gpus", "1",
+         "--overlap", given.overlap, "--quiet"], capture_output=True, text=True, check=False)
     return [f"hocket plan, {layers} layers: exit {done.returncode}: "
             + " ".join((done.stdout + done.stderr).split())[:300]]
 
