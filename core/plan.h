@@ -59,6 +59,10 @@ static inline bool hk_is_paced(const hk_pace *p) {
   return p->in > 0 || p->out > 0 || p->cpu > 0 || p->flush > 0;
 }
 
+static inline bool hk_same_pace(const hk_pace *a, const hk_pace *b) {
+  return a->in == b->in && a->out == b->out && a->cpu == b->cpu && a->flush == b->flush;
+}
+
 /* Upper limits of a job's and a plan's fields: for checks, plan files and the command line. */
 #define HK_MOST_GPUS        64 /* of a node; also of a tensor-parallel group */
 #define HK_MOST_NODES       65536

@@ -346,8 +346,7 @@ static hk_status drop_limits(pace_search *s, const hk_forecast *found) {
     hk_ns time;
     HK_TRY(hk_plan_copy(&found->plan, &plan, s->err));
     knobs[i](&plan, 0);
-    const hk_pace *was = &found->plan.pace, *now = &plan.pace;
-    const bool changes = was->in != now->in || was->out != now->out || was->cpu != now->cpu;
+    const bool changes = !hk_same_pace(&found->plan.pace, &plan.pace);
     s->time = 1 + (hk_ns)((double)found->iteration_ns * (1 + HK_PACE_GAIN / 5));
     const hk_status status = changes ? try_plan(s, &plan, &time) : HK_OK;
     hk_plan_free(&plan);

@@ -190,8 +190,7 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
         a->subgroups[i].ahead != b->subgroups[i].ahead)
       return false;
   }
-  return a->accumulate == b->accumulate && a->pace.in == b->pace.in && a->pace.out == b->pace.out &&
-         a->pace.cpu == b->pace.cpu && a->pace.flush == b->pace.flush;
+  return a->accumulate == b->accumulate && hk_same_pace(&a->pace, &b->pace);
 }
 
 /* Removes plans with the schedule of an earlier one. Different settings can give the same schedule:
