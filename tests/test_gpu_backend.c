@@ -566,7 +566,7 @@ static void refuses(void **state) {
     assert_non_null(strstr(err.message, "at most"));
     kernel = (hk_kernel){.n = 1, .shape = {.numel = 8, .bytes = 384, .m = 120, .v = 256}};
     assert_int_equal(ops->launch(stream, &kernel, &err), HK_INPUT);
-    assert_non_null(strstr(err.message, "multiples of 16"));
+    assert_non_null(strstr(err.message, "multiple of 16"));
   }
   /* None of that was a failure of the device. */
   check_copy(DEVICE, PINNED, 1000);
