@@ -13,7 +13,7 @@ check() {
 
 check "$tests/.." || fail "this tree: $(cat out err)"
 
-# A tree in which all is right; each case below makes one thing wrong and has it found.
+# A tree without violations; each case below adds one, which check_docs.py must find.
 small_tree() {
   rm -rf tree && mkdir -p tree/core tree/docs/notes
   printf '/* docs/page.md says why. */\nvoid hk_plan_free(void);\n' >tree/core/plan.h
@@ -42,7 +42,7 @@ finds() {
 }
 
 small_tree
-check tree || fail "a tree in which all is right: $(cat out err)"
+check tree || fail "a tree without violations: $(cat out err)"
 prints '^3 pages, 3 links, 7 quoted names, 1 paths in other files$'
 
 page() {
@@ -71,5 +71,7 @@ echo '/* see DESIGN.md */' >>tree/core/plan.h
 finds 'core/plan.h: refers to DESIGN.md, which'
 echo '# as core/gone.h has it' >tree/core/run.sh
 finds 'core/run.sh: refers to core/gone.h, which'
-check || [[ $? -eq 2 ]] || fail "without a tree"
+status=0
+check || status=$?
+[[ $status -eq 2 ]] || fail "without a tree: exit $status, expected 2"
 finish "links, paths and names in docs"

@@ -58,8 +58,8 @@ static void staging_buffers_limit(void **state) {
   }
 }
 
-/* The pieces of a subgroup follow one another from its first parameter to its last; what stays on
- * the GPU is one piece. */
+/* The pieces of a subgroup cover it from its first parameter to its last without gaps. A resident
+ * subgroup is one piece. */
 static void pieces_cover_subgroups(void **state) {
   (void)state;
   const hk_policy *const policies[] = {&hk_policy_streamed, &hk_policy_mapped,
@@ -93,7 +93,8 @@ static void pieces_cover_subgroups(void **state) {
   }
 }
 
-/* The lane has the plan's order, and a weight is copied up when its own piece is updated. */
+/* The CPU lane has the plan's order (here: reversed), and a copy of weights to the GPU depends on
+ * the update of its own piece. */
 static void updates_follow_the_order(void **state) {
   (void)state;
   for (int runtime = 0; runtime < 2; runtime++) {
@@ -130,7 +131,7 @@ static hk_plan prototype(int stride) {
   return planned(&hk_policy_interleave, options, HK_RUNTIME_DEEPSPEED, &ALONE, HK_FLUSH_ASYNC);
 }
 
-/* On each of the three streams: in, back, in, back, of one staged subgroup after the other. */
+/* Each of the three streams (p, m, v) copies a staged subgroup in, then out, then the next one. */
 static void streams_alternate(void **state) {
   (void)state;
   const hk_lane_kind streams[] = {HK_LANE_STREAM_P, HK_LANE_STREAM_M, HK_LANE_STREAM_V};
@@ -164,8 +165,9 @@ static void streams_alternate(void **state) {
   hk_plan_free(&plan);
 }
 
-/* The prototype sends a subgroup's weights up as they are, and nothing waits for them. */
-static void weights_go_up_alone(void **state) {
+/* The prototype copies a subgroup's fp32 weights to the GPU after its update; no operation waits
+ * for that copy. */
+static void nothing_waits_for_weights(void **state) {
   (void)state;
   hk_plan plan = prototype(3);
   hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
@@ -196,7 +198,7 @@ static void a_long_stride_blocks_nothing(void **state) {
   hk_plan_free(&plan);
 }
 
-/* Without interleaving the walk waits for each subgroup's weights before it begins the next. */
+/* Without interleaving the update waits for each subgroup's weights before it begins the next. */
 static void blocking_walk(void **state) {
   (void)state;
   hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_DEEPSPEED,
@@ -221,7 +223,8 @@ static void blocking_walk(void **state) {
 
 /* -- Order of training ------------------------------------------------------------------------- */
 
-/* A collective waits for every rank of the node, and gathers two blocks ahead at most. */
+/* A collective waits for every rank of the node. A gather runs at most two blocks ahead of forward.
+ */
 static void collectives_meet(void **state) {
   (void)state;
   hk_job job = ALONE;
@@ -271,7 +274,26 @@ static void barrier_waits_for_all(void **state) {
   hk_plan_free(&plan);
 }
 
-/* A memory report depends on every earlier operation, and every later one depends on it. */
+/* Whether the operations after `op` of its rank depend on it, directly, through others or by the
+ * order of a lane. */
+static void check_later_ones_follow(const hk_graph *graph, int32_t op) {
+  bool *follows = calloc(graph->n_ops, sizeof *follows);
+  int32_t before[HK_LANE_KIND_COUNT * 2];
+  assert_non_null(follows);
+  memset(before, -1, sizeof before);
+  for (int32_t o = 0; o < (int32_t)graph->n_ops; o++) {
+    const hk_op *it = &graph->ops[o];
+    follows[o] = o == op || (before[it->lane] >= 0 && follows[before[it->lane]]);
+    for (int32_t d = it->deps_begin; d < it->deps_end; d++)
+      follows[o] = follows[o] || follows[graph->deps[d]];
+    before[it->lane] = o;
+    if (o > op && it->rank == graph->ops[op].rank) assert_true(follows[o]);
+  }
+  free(follows);
+}
+
+/* A memory report depends on every earlier operation, and every later one of its rank depends on
+ * it. */
 static void reports_stand_alone(void **state) {
   (void)state;
   hk_job job = ALONE;
@@ -287,11 +309,12 @@ static void reports_stand_alone(void **state) {
       int32_t last[HK_LANE_KIND_COUNT * 2];
       memset(last, -1, sizeof last);
       for (int32_t o = 0; o < report.id[i]; o++) {
-        if (o < report.id[i] - rank) last[graph.ops[o].lane] = o; /* but not the other's report */
+        if (o < report.id[i] - rank) last[graph.ops[o].lane] = o; /* without rank 0's report */
       }
       for (size_t l = 0; l < graph.n_lanes; l++) {
         if (last[l] >= 0) assert_true(depends(&graph, report.id[i], last[l]));
       }
+      check_later_ones_follow(&graph, report.id[i]);
     }
   }
   hk_graph_free(&graph);
@@ -323,7 +346,7 @@ static void operations_and_lanes(void **state) {
   assert_int_equal(graph.ops[third].deps_end - graph.ops[third].deps_begin, 1);
 
   const size_t n = graph.n_ops;
-  graph.n_ops = 1 << 30; /* as if it were full */
+  graph.n_ops = 1 << 30; /* more than a graph may have */
   assert_int_equal(hk_graph_add(&graph, &op, NULL, 0, &err), -1);
   assert_non_null(strstr(err.message, "the plan expands to more than"));
   graph.n_ops = n;
@@ -365,12 +388,12 @@ static void labels_read_well(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(staging_buffers_limit),    cmocka_unit_test(pieces_cover_subgroups),
-      cmocka_unit_test(updates_follow_the_order), cmocka_unit_test(streams_alternate),
-      cmocka_unit_test(weights_go_up_alone),      cmocka_unit_test(a_long_stride_blocks_nothing),
-      cmocka_unit_test(reports_stand_alone),      cmocka_unit_test(blocking_walk),
-      cmocka_unit_test(collectives_meet),         cmocka_unit_test(barrier_waits_for_all),
-      cmocka_unit_test(operations_and_lanes),     cmocka_unit_test(labels_read_well),
+      cmocka_unit_test(staging_buffers_limit),     cmocka_unit_test(pieces_cover_subgroups),
+      cmocka_unit_test(updates_follow_the_order),  cmocka_unit_test(streams_alternate),
+      cmocka_unit_test(nothing_waits_for_weights), cmocka_unit_test(a_long_stride_blocks_nothing),
+      cmocka_unit_test(reports_stand_alone),       cmocka_unit_test(blocking_walk),
+      cmocka_unit_test(collectives_meet),          cmocka_unit_test(barrier_waits_for_all),
+      cmocka_unit_test(operations_and_lanes),      cmocka_unit_test(labels_read_well),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
