@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Where gradients of several micro-steps are summed: operations, bytes, memory and times by hand;
- * the ranking; plan files; what the engine refuses. */
+/* Where gradients of several micro-steps are summed: operations, bytes, memory and times by hand,
+ * the ranking's choice, plan files, refused plans. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -42,7 +42,8 @@ static size_t count(const hk_graph *graph, hk_op_kind kind, int64_t *work) {
   return n;
 }
 
-/* Each block's sums: out after every micro-step, back before every one but the first. */
+/* Sums in host memory: each block's sums leave the GPU after every micro-step but the last, and
+ * return (host) or are added by the CPU (cpu) as often. */
 static void operations(void **state) {
   (void)state;
   int64_t work = 0;
@@ -73,8 +74,8 @@ static hk_forecast forecast_of(hk_accumulate accumulate, hk_overlap overlap, hk_
   return forecast;
 }
 
-/* The whole gradient array is on the GPU from the first micro-step on, or two blocks' gradients at
- * a time. Backward is slow, and copies take no time: 1 ns. */
+/* Sums on the GPU keep the whole gradient array there. Sums in host memory keep gradients of two
+ * blocks: one computes, one leaves. Backward is slow and each copy takes 1 ns. */
 static void gpu_memory(void **state) {
   (void)state;
   hk_machine machine = ideal_machine();
@@ -92,15 +93,15 @@ static void gpu_memory(void **state) {
   const hk_bytes layers = 64 * LAYERS * (16 * 64 + 8 * 128 + 4 * 4);
   const hk_bytes in_head = 64 * (4 * 64 + 4 * 256 + 2 * 64 + 2 * 256) + 2 * HEAD;
   const hk_bytes in_layer = 64 * (2 * 64 + 6 * 128) + 2 * LAYER;
-  /* All sums, beside the head's backward; or, beside the last layer's, the gradients of the head
-   * that are leaving, and its sums. */
+  /* gpu: the peak is in the head's backward, beside all sums. cpu, host: it is in the last layer's
+   * backward, beside the head's gradients that leave and, for host, the head's sums. */
   assert_int_equal(peak[HK_ACCUMULATE_GPU], 2 * ALL + layers + in_head + 2 * ALL);
   assert_int_equal(peak[HK_ACCUMULATE_CPU], 2 * ALL + layers + in_layer + 2 * HEAD);
   assert_int_equal(peak[HK_ACCUMULATE_HOST], 2 * ALL + layers + in_layer + 2 * 2 * HEAD);
 }
 
-/* The CPU's way needs memory for gradients that it has not added: at most those of a layer, while
- * those of the embedding arrive, whose backward takes no time. */
+/* cpu also needs host memory for gradients that are not added yet: at most one layer's, while the
+ * embedding's arrive (its backward takes no time). */
 static void host_memory(void **state) {
   (void)state;
   hk_machine machine = ideal_machine();
@@ -114,8 +115,9 @@ static void host_memory(void **state) {
   }
 }
 
-/* PCIe 10 B/ns each way; all else takes no time, but 1 ns each. If the GPU adds, 2 bytes go each
- * way, one after the other, and backward waits: 2 x 2 / 10 ns a parameter and micro-step. */
+/* PCIe has 10 B/ns in both directions together; every other operation takes 1 ns. A pass of all
+ * gradients over the link takes 2 / 10 ns a parameter. Passes of 3 micro-steps: gpu 1 (the sum
+ * leaves), cpu 3 (each leaves), host 5 (each leaves, and 2 return). */
 static void times(void **state) {
   (void)state;
   hk_machine machine = ideal_machine();
@@ -129,7 +131,8 @@ static void times(void **state) {
     assert_true(fabs(before - copies[a] * each) < 200);
     hk_forecast_free(&f);
   }
-  /* The CPU reads and writes 6 bytes where AdamW has 28: at 1 AdamW parameter/ns 28 / 6. */
+  /* The CPU's addition moves 6 bytes a parameter, AdamW 28. At 1 AdamW parameter/ns an addition
+   * takes 6 / 28 ns a parameter. */
   machine = ideal_machine();
   machine.cpu_adamw.value = 1e9;
   hk_forecast f = forecast_of(HK_ACCUMULATE_CPU, HK_OVERLAP_NONE, machine);
@@ -138,7 +141,7 @@ static void times(void **state) {
   hk_forecast_free(&f);
 }
 
-/* With an overlap gradients are handed over, and sums are in host memory. */
+/* With an overlap the framework hands gradients over, so sums are always in host memory. */
 static void handed_over(void **state) {
   (void)state;
   hk_error err = {0};
@@ -152,7 +155,7 @@ static void handed_over(void **state) {
     hk_forecast_free(&f);
   }
   hk_plan plan = plan_of(HK_ACCUMULATE_HOST, HK_OVERLAP_FORWARD);
-  plan.accumulate = HK_ACCUMULATE_GPU; /* as a plan file without the key */
+  plan.accumulate = HK_ACCUMULATE_GPU; /* as read from a plan file without the key */
   assert_int_equal(hk_plan_accumulates(&plan), HK_ACCUMULATE_HOST);
   plan.job.grad_accum = 1;
   assert_int_equal(hk_plan_accumulates(&plan), HK_ACCUMULATE_GPU);
@@ -172,7 +175,8 @@ static void handed_over(void **state) {
   hk_model_free(&model);
 }
 
-/* GPU memory for the weights, activations and little more: only sums in host memory fit. */
+/* GPU memory of 1.1 MB holds weights and activations but not all sums, so the ranking chooses sums
+ * in host memory. With 1e15 bytes it chooses sums on the GPU. */
 static void ranked(void **state) {
   (void)state;
   hk_error err = {0};

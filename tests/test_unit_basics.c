@@ -24,7 +24,7 @@ static void test_error_long_message_is_cut(void **state) {
   assert_int_equal(strlen(err.message), sizeof err.message - 1);
   assert_string_equal(err.message + sizeof err.message - 5, "x...");
 
-  /* Just fitting is not cut; a prefix then pushes the end out. */
+  /* A message of the maximum length is kept whole; with a prefix, its end is cut. */
   text[sizeof err.message - 1] = '\0';
   hk_fail(&err, HK_NO, "%s", text);
   assert_string_equal(err.message, text);

@@ -10,7 +10,7 @@
 
 /* -- By hand ----------------------------------------------------------------------------------- */
 
-/* A billion parameters a rank, so that nanoseconds a parameter are seconds. */
+/* 1e9 parameters a rank: 1 ns a parameter is 1 s an update. */
 #define PARAMETERS 1000000000LL
 
 static hk_bound physical(const hk_machine *m, int gpus) {
@@ -38,7 +38,7 @@ static void expect(const hk_machine *m, int gpus, double seconds, const char *bi
   const hk_bound b = physical(m, gpus);
   assert_true(b.feasible);
   assert_string_equal(b.binding, binding);
-  /* Below: rounding, and what the nearly idle routes carry. */
+  /* The bound may be 1e-5 below: rounding, and the small share of the slow routes. */
   if (!((double)b.update_ns <= seconds * 1e9 && (double)b.update_ns >= seconds * 1e9 * 0.99999)) {
     fail_msg("%.9f s, by hand %.9f", (double)b.update_ns / 1e9, seconds);
   }
@@ -65,12 +65,12 @@ static void each_resource_binds(void **state) {
       {AT(d2h), 6e9, 1, 2, "d2h"},
       {AT(duplex), 12e9, 1, 2, "pcie"},
       {AT(dram), 48e9, 1, 0.5, "dram"},
-      /* Of the node: all its ranks together. */
+      /* Resources of the node: all ranks share them. */
       {AT(dram), 48e9, 4, 2, "dram"},
       {AT(fabric_h2d), 24e9, 2, 1, "fabric_h2d"},
       {AT(fabric_d2h), 24e9, 8, 4, "fabric_d2h"},
       {AT(fabric_duplex), 24e9, 2, 2, "fabric"},
-      /* Each rank has its own link: the number of ranks is nothing to it. */
+      /* Each rank has its own link, so four ranks take as long as one. */
       {AT(duplex), 12e9, 4, 2, "pcie"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -80,8 +80,8 @@ static void each_resource_binds(void **state) {
   }
 }
 
-/* A schedule can avoid running copies beside kernels, so their contention is no part of the bound.
- */
+/* A schedule need not run copies beside kernels, so the bound uses the larger of
+ * dram.bytes_per_s and dram.with_dma_bytes_per_s. */
 static void mixed_traffic_is_no_part(void **state) {
   (void)state;
   hk_machine m = only_staged();
@@ -90,8 +90,9 @@ static void mixed_traffic_is_no_part(void **state) {
   expect(&m, 1, 0.5, "dram");
 }
 
-/* What copied bytes cost is: 12 in at 3 and 12 out at 1, of the most that host memory ever has. CPU
- * kernels have their own limit: what copies may count for is not theirs. */
+/* A staged parameter costs 12 x 3 bytes of host memory traffic in (h2d_cost 3) and 12 x 1 out. The
+ * limit is the larger of the two memory bandwidths. CPU kernels are limited by dram.bytes_per_s
+ * alone ("dram_cpu"): 28 bytes. */
 static void copies_at_their_costs(void **state) {
   (void)state;
   hk_machine m = only_staged();
@@ -108,12 +109,13 @@ static void copies_at_their_costs(void **state) {
   m.dram_with_dma.value = 1e15;
   expect(&m, 1, 2, "dram_cpu");
   expect(&m, 2, 4, "dram_cpu");
-  /* Half of it beside the weights' 2 bytes at 3: 28 + 6 of 17. */
+  /* A CPU parameter's whole traffic is 28 + 2 x 3 (its weight on its way up) at 17 B/ns. */
   m.dram_with_dma.value = 17e9;
   expect(&m, 1, 2, "dram");
 }
 
-/* All resident: 28 bytes of GPU memory traffic. The lane's time share says the same: either. */
+/* All updates run on the GPU: 28 bytes of GPU memory traffic a parameter. The GPU lane's time gives
+ * the same bound, so either name is right. */
 static void gpu_memory_bandwidth(void **state) {
   (void)state;
   hk_machine m = ideal_machine();
@@ -128,8 +130,9 @@ static void gpu_memory_bandwidth(void **state) {
 static void cpu(void **state) {
   (void)state;
   hk_machine m = only_staged();
-  /* c on the CPU at 1 a ns, the rest over 4 B/ns: c = 0.5 c + 3 (1 - c), c = 6/7. The prices p of
-   * the CPU and q of the link make both routes cost the same: p + 0.5 q = 3 q. */
+  /* A share c on the CPU takes c ns a parameter. The link of 4 B/ns carries 2 c + 12 (1 - c) bytes.
+   * Both end together: c = 0.5 c + 3 (1 - c), c = 6/7. The dual prices p of the CPU and q of the
+   * link sum to 1 and make both routes cost the same: p + 0.5 q = 3 q. */
   m.cpu_adamw.value = 1e9;
   m.h2d.value = 4e9;
   expect(&m, 1, 6.0 / 7, "cpu kernel");
@@ -141,9 +144,9 @@ static void cpu(void **state) {
   m.cpu_adamw.value = 5e8;
   m.cpu_adamw_fp32.value = 1e9;
   expect(&m, 1, 6.0 / 7, "cpu kernel");
-  /* Four teams on 16 cores: a core does 1 of 8 G/s divided by n0 = 8, so 16 do 16 G/s at most,
-   * however the threads are spread; one team of 16 would do 8 (1 - exp(-2)). No way back from the
-   * GPU. */
+  /* A team of n threads does 8 (1 - exp(-n / 8)) G/s, at most 1 G/s a thread. Four teams share 16
+   * cores: at most 16 G/s however the threads are divided. One team of 16 threads does
+   * 8 (1 - exp(-2)). d2h = 1 B/s rules out staging. */
   m.cpu_adamw.value = 8e9;
   m.cpu_adamw_threads.value = 8;
   m.cores.value = 16;
@@ -151,13 +154,14 @@ static void cpu(void **state) {
   m.d2h.value = 1;
   expect(&m, 4, 4 / 16.0, "cores");
   expect(&m, 1, 1 / (8 * (1 - exp(-2))), "cpu kernel");
-  /* A thread scale of its own: the slower kernel is then the one with fewer core seconds. */
+  /* The fp32 kernel has half the peak rate but, with a thread scale of 2, does 2 G/s a thread: with
+   * two threads a team it is the better one. */
   m.cpu_adamw_fp32.value = 4e9;
   m.cpu_adamw_fp32_threads.value = 2;
   expect(&m, 8, 8 / 32.0, "cores");
   m.cpu_adamw_fp32.value = 1e9;
   m.cpu_adamw_fp32_threads.value = 0;
-  /* Host memory: 28 bytes and 2 for the weights on their way up. */
+  /* Host memory traffic: 28 bytes of the kernel and 2 of the weight on its way up. */
   m.dram.value = 15e9;
   expect(&m, 1, 2, "dram");
 }
@@ -180,12 +184,12 @@ static void what_fits_on_the_gpu_stays(void **state) {
   expect(&m, 1, 0.5, "h2d");
   const hk_bound b = physical(&m, 1);
   assert_true(fabs(b.share[HK_ROUTE_RESIDENT] - 0.5) < 1e-6);
-  /* What the system and the workspaces keep is not there. */
+  /* Reserved GPU memory is not available: 3 GB of state fit, a quarter. */
   m.gpu_reserved.value = 3e9;
   expect(&m, 1, 0.75, "h2d");
 }
 
-/* Room for half the state on the host: the other half must be where updates are slow. */
+/* The host has room for half the state, so half must be updated on the GPU, at 1 ns a parameter. */
 static void what_does_not_fit_on_the_host_must_stay(void **state) {
   (void)state;
   hk_machine m = ideal_machine();
@@ -196,7 +200,7 @@ static void what_does_not_fit_on_the_host_must_stay(void **state) {
   const hk_bound b = physical(&m, 1);
   assert_true(b.feasible);
   assert_true(b.update_ns <= 500000000 && b.update_ns >= 499990000);
-  /* Of two ranks half as much. */
+  /* Two ranks share the host: a quarter of each rank's state fits, three quarters do not. */
   assert_true(physical(&m, 2).update_ns <= 750000000 && physical(&m, 2).update_ns >= 749990000);
 }
 
@@ -209,12 +213,12 @@ static void memory_that_does_not_suffice(void **state) {
   assert_int_equal(physical(&m, 1).update_ns, 0);
   m.gpu_memory.value = (2 + 6.1) * 1e9; /* and a little over a half */
   assert_true(physical(&m, 1).feasible);
-  assert_false(physical(&m, 2).feasible); /* two ranks, one host */
+  assert_false(physical(&m, 2).feasible); /* two ranks share the host's 6 GB */
   m.host_memory.value = 12e9;
   assert_true(physical(&m, 2).feasible);
 }
 
-/* Every update waits for the gradient norm. */
+/* Every update waits for the gradient norm: one kernel launch. */
 static void the_barrier_comes_first(void **state) {
   (void)state;
   hk_machine m = only_staged();
@@ -271,7 +275,8 @@ static double best_on_grid(const hk_machine *m, int least_resident, int most_res
   return best;
 }
 
-/* Some point of the grid is within a step of the optimum in every share that is not zero there. */
+/* Upper limit of (best grid point - bound): a grid point exists that differs from the optimum by at
+ * most one step in each share that is not zero in the optimum. */
 static double a_step(const hk_machine *m, const hk_bound *b) {
   double sum = 0;
   for (int j = 0; j < HK_ROUTE_COUNT; j++) {
@@ -292,7 +297,7 @@ static void no_point_of_a_grid_is_better(void **state) {
     m.cpu_adamw_threads.value = scale(&r, 1, 40);
     m.cores.value = pick(&r, 4, 128);
     if (seed % 2 == 0) price_copies(&r, &m);
-    /* Memory limits that fall on the grid. */
+    /* Memory limits at grid points, so that the grid's optimum can be at the limit. */
     const int least = pick(&r, 0, STEPS / 4), most = pick(&r, least, STEPS);
     m.host_memory.value = m.gpus.value * 12 * PARAMETERS * (1 - (double)least / STEPS);
     m.gpu_memory.value = 2 * PARAMETERS + 12 * PARAMETERS * ((double)most / STEPS);
@@ -359,7 +364,7 @@ static void below_every_policy(void **state) {
                  (long long)f.graph_bound.update_ns, f.graph_bound.binding, (long long)f.update_ns);
       }
       if (f.feasible) {
-        /* Two sums of the same things may round to neighbouring nanoseconds. */
+        /* Both bounds sum the same terms and may round to neighbouring nanoseconds. */
         if (!f.physical.feasible || f.physical.update_ns > f.graph_bound.update_ns + 1) {
           fail_msg("seed %d, %s: physical bound %lld ns, of the graph %lld", (int)seed,
                    policy->name, (long long)f.physical.update_ns,
@@ -373,7 +378,7 @@ static void below_every_policy(void **state) {
   }
   hk_model_free(&model);
   assert_true(fitting > 1000);
-  assert_true(tight > 30); /* with a policy that happens to suit the machine */
+  assert_true(tight > 30); /* cases in which a policy is within 10 % of the physical bound */
 }
 
 static size_t used(void) {
@@ -393,11 +398,11 @@ static void glpk_without_memory(void **state) {
                         .n_subgroups = 1};
   const hk_machine m = ideal_machine();
   glp_mem_limit(1);                    /* MiB, of this thread's environment */
-  assert_non_null(glp_alloc(1000, 1)); /* so that there is one */
+  assert_non_null(glp_alloc(1000, 1)); /* creates the environment */
   while (used() < (1 << 20) - 2000) glp_alloc(1000, 1);
   assert_int_equal(hk_bound_physical(&plan, &m, &bound, &err), HK_ENVIRONMENT);
   assert_non_null(strstr(err.message, "out of memory"));
-  must(hk_bound_physical(&plan, &m, &bound, &err), &err); /* with an environment that is new */
+  must(hk_bound_physical(&plan, &m, &bound, &err), &err); /* in a new environment */
 }
 
 int main(void) {

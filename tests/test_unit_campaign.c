@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Campaigns on a simulated stand. It answers at once. Its clock advances one second a run. */
+/* Campaigns on a simulated stand, whose clock advances one second a run. */
 #include "calib/probes/campaign.h"
 
 #include <math.h>
@@ -11,14 +11,14 @@
 #define PROBES   4
 #define MOST_LOG 4096
 
-/* What the bench is to do, and the calls that it received. */
+/* The simulated stand: its settings, and the calls that it received. */
 typedef struct {
-  double noise[PROBES]; /* relative, from end to end */
-  double slow_after_s;  /* the machine gets slower by a fifth then; 0: never */
+  double noise[PROBES]; /* (largest - smallest) / mean of a probe's values */
+  double slow_after_s;  /* from then on values are 0.8 of those before; 0: never */
   hk_status failure[PROBES];
   int fails_at[PROBES]; /* run, from 1; 0: never */
-  bool gives_bad;       /* probe 0 does at its third run... */
-  double bad_value;     /* ...this */
+  bool gives_bad;       /* probe 0's third run gives bad_value */
+  double bad_value;
   hk_ns cost, time;
   int backwards_at; /* run at which the clock goes back by an hour; 0: never */
   int stop_after, keep_fails_at;
@@ -146,7 +146,7 @@ static void test_narrow_stops_early(void **state) {
   for (int p = 0; p < PROBES; p++) {
     const hk_series *s = &c.series[p];
     assert_true(s->narrow && s->rounds == 6 && s->summary[0].n == 6);
-    assert_int_equal(b.runs_of[p], 7); /* one of them to warm up, and not kept */
+    assert_int_equal(b.runs_of[p], 7); /* one warm-up, which is not kept */
     assert_int_equal(b.kept[p], 6);
     assert_int_equal(b.verified[p], 2); /* the warm-up and the last */
   }
@@ -159,7 +159,8 @@ static void test_narrow_stops_early(void **state) {
   hk_campaign_free(&c);
 }
 
-/* 190 % from end to end never gets within 2 %; 7 % does at some time; others wait for neither. */
+/* Target spread 2 %. Noise of 190 % never reaches it and ends after 20 rounds, 7 % reaches it after
+ * more than 6. Probes without noise end after 6. */
 static void test_noisy_goes_on(void **state) {
   (void)state;
   bench b = {.noise = {0, 1.9, 0.07, 0}};
@@ -173,7 +174,7 @@ static void test_noisy_goes_on(void **state) {
   hk_campaign_free(&c);
 }
 
-/* One noisy load is enough for a probe to go on, and all of them have their rounds. */
+/* One noisy load keeps its probe running; all loads of the probe get the same number of rounds. */
 static void test_every_load_counts(void **state) {
   (void)state;
   bench b = {.noise = {0, 0, 0, 1.9}};
@@ -203,8 +204,8 @@ static void test_drift_widens_all(void **state) {
 
 /* -- Time -------------------------------------------------------------------------------------- */
 
-/* 8 runs of the first visits, then 4 a round: five rounds fit into 25 s, with a second left over
- * that would not do for a round. */
+/* 1 s a run: 8 s for the first round with its warm-ups, then 4 s a round. Five rounds take 24 s of
+ * the 25 s budget; a sixth would exceed it. */
 static void test_budget(void **state) {
   (void)state;
   bench b = {.noise = {1, 1, 1, 1}};
@@ -218,7 +219,7 @@ static void test_budget(void **state) {
   hk_campaign_free(&c);
 }
 
-/* Nothing is known of the first round, which must not outlast the budget either. */
+/* The duration of the first round is unknown in advance; it must still end within the budget. */
 static void test_budget_ends_in_a_round(void **state) {
   (void)state;
   bench b = {0};
@@ -232,7 +233,7 @@ static void test_budget_ends_in_a_round(void **state) {
   hk_campaign_free(&c);
 }
 
-/* What earlier sittings took counts. */
+/* Seconds of earlier runs of the campaign count. */
 static void test_budget_in_all(void **state) {
   (void)state;
   bench b = {0};
@@ -276,7 +277,7 @@ static void test_real_clock(void **state) {
 
 /* -- Order ------------------------------------------------------------------------------------- */
 
-/* Each round is a permutation; which one is up to the seed, and nothing else. */
+/* Each round visits every probe once, in an order that depends on the seed alone. */
 static void test_order(void **state) {
   (void)state;
   enum { ROUNDS = 200 };
@@ -296,7 +297,7 @@ static void test_order(void **state) {
   assert_memory_equal(benches[0].log, benches[1].log, sizeof benches[0].log);
   assert_memory_not_equal(benches[0].log, benches[2].log, sizeof benches[0].log);
   int place[PROBES][PROBES] = {{0}};
-  for (int round = 1; round < ROUNDS; round++) { /* after the one of warm-ups */
+  for (int round = 1; round < ROUNDS; round++) { /* round 0 also has the warm-ups */
     const int *visited = benches[0].log + PROBES * (round + 1);
     int seen = 0;
     for (int k = 0; k < PROBES; k++) {
@@ -305,7 +306,7 @@ static void test_order(void **state) {
     }
     assert_int_equal(seen, (1 << PROBES) - 1);
   }
-  /* A quarter of 199, give or take four standard deviations of a binomial. */
+  /* 199 / 4 plus or minus four standard deviations of the binomial distribution (6.1). */
   for (int p = 0; p < PROBES; p++)
     for (int k = 0; k < PROBES; k++) assert_in_range(place[p][k], 50 - 25, 50 + 25);
 }
@@ -377,7 +378,7 @@ static void check_same(const hk_campaign *a, const hk_campaign *b) {
   }
 }
 
-/* Another process continues with the samples that a stopped one stored. */
+/* A new campaign with the samples that an interrupted one stored, as a second process has it. */
 static hk_campaign resume(bench *b) {
   hk_campaign c = open_campaign();
   hk_error err = {0};
@@ -389,6 +390,7 @@ static hk_campaign resume(bench *b) {
   return c;
 }
 
+/* Interrupted after any run and resumed, a campaign ends with the samples of one that was not. */
 static void test_interrupted_and_resumed(void **state) {
   (void)state;
   const bench start = {.noise = {0, 0.1, 0.05, 0.08}};
@@ -418,7 +420,7 @@ static void test_interrupted_and_resumed(void **state) {
   hk_campaign_free(&expected);
 }
 
-/* A signal in the very last run has nothing left to stop. */
+/* A signal during the last run does not count as an interruption. */
 static void test_stop_at_the_end(void **state) {
   (void)state;
   bench b = {.stop_after = 7 * PROBES};

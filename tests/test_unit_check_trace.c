@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* check_trace.py, which checks traces, is run on traces with known faults. */
+/* check_trace.py finds each kind of fault in a trace, and none in correct traces. */
 #include "tests/fixture_trace.h"
 
 #define META(what, key, pid, tid, value)                                                           \
@@ -85,7 +85,7 @@ static void check_sample(const char *header, const char *events, const char *com
   if (!as_expected) fail_msg("%s: exit %d, %s", events, code, output);
 }
 
-static void test_the_checker_finds_what_is_wrong(void **state) {
+static void test_each_fault_is_found(void **state) {
   (void)state;
   if (!have_python()) skip();
   for (size_t i = 0; i < sizeof samples / sizeof *samples; i++)
@@ -98,7 +98,7 @@ static void test_the_checker_finds_what_is_wrong(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_checker_finds_what_is_wrong),
+      cmocka_unit_test(test_each_fault_is_found),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

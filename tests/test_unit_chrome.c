@@ -29,7 +29,7 @@ static int32_t add(fixture *f, hk_lane_kind lane, int rank, hk_op op, const int3
   return id;
 }
 
-/* Two ranks: a staged subgroup and a CPU subgroup meet in a barrier, which takes no time. */
+/* Two ranks: a staged subgroup and a CPU subgroup, then a barrier of duration 0. */
 enum { STATE_IN, ADAMW_GPU, STATE_OUT, ADAMW_CPU, NEXT_IN, WEIGHT_UP, BARRIER, BLOCK, N_OPS };
 
 static void make_example(fixture *f) {
@@ -135,7 +135,7 @@ static const cJSON *operation(const cJSON *root, int id) {
   return NULL;
 }
 
-/* What the metadata `name` says of the track that `event` is on. */
+/* Arguments of the metadata `name` of the track on which event `of` lies. */
 static const cJSON *metadata(const cJSON *root, const char *name, const cJSON *of) {
   const cJSON *item = NULL;
   for (int i = 0; (item = event(root, "M", i)) != NULL; i++) {
@@ -201,7 +201,8 @@ static void test_operations_become_slices(void **state) {
   assert_true(number(args_of(operation(root, ADAMW_CPU)), "threads") == 8);
   assert_true(number(args_of(operation(root, NEXT_IN)), "wait_ns") == 700);
   assert_true(number(args_of(operation(root, ADAMW_GPU)), "wait_ns") == 0);
-  /* Waiting begins when the last dependency ends: the second of NEXT_IN's, the first here. */
+  /* A wait begins when the last dependency ends. NEXT_IN's is its second one, BARRIER's its first.
+   */
   assert_true(number(args_of(operation(root, BARRIER)), "wait_ns") == 0);
   cJSON_Delete(root);
   free_fixture(&f);
@@ -353,7 +354,8 @@ static void test_empty_graph(void **state) {
   cJSON_Delete(root);
 }
 
-static void test_refuses_a_timeline_that_is_none(void **state) {
+/* A refused timeline leaves the file of that name as it was. */
+static void test_refuses_an_invalid_timeline(void **state) {
   (void)state;
   hk_error err = {0};
   fixture f;
@@ -386,7 +388,7 @@ static void test_refuses_a_timeline_that_is_none(void **state) {
   free_fixture(&f);
 }
 
-/* -- By chance: ordinary list scheduling over random lanes, dependencies and durations ---------*/
+/* -- Random graphs: list scheduling over random lanes, dependencies and durations --------------*/
 
 typedef struct {
   int slices, instants, arrows;
@@ -455,7 +457,7 @@ static void test_random_graphs_pass_the_checker(void **state) {
 
 /* -- Several timelines -------------------------------------------------------------------------*/
 
-/* The example, and all of it 1 us later and with 2 us more for NEXT_IN. */
+/* The example, and the same 1 us later with NEXT_IN 2 us longer. */
 static void make_layers(fixture *f, fixture *later, hk_chrome_layer layers[2]) {
   make_example(f);
   make_example(later);
@@ -553,7 +555,7 @@ static void test_random_layers_pass_the_checker(void **state) {
   hk_graph_free(&f.graph);
 }
 
-/* Few operations: the disk is full when the file is closed. Many: while it is written. */
+/* One operation: writing fails when the file is closed. 20,000: while it is written. */
 static void test_full_disk(void **state) {
   (void)state;
   if (access("/dev/full", W_OK) != 0) skip();
@@ -584,7 +586,7 @@ int main(void) {
       cmocka_unit_test(test_counters),
       cmocka_unit_test(test_any_name_is_valid_json),
       cmocka_unit_test(test_empty_graph),
-      cmocka_unit_test(test_refuses_a_timeline_that_is_none),
+      cmocka_unit_test(test_refuses_an_invalid_timeline),
       cmocka_unit_test(test_random_graphs_pass_the_checker),
       cmocka_unit_test(test_timelines_lie_one_under_the_other),
       cmocka_unit_test(test_every_timeline_is_checked),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Command lines are parsed into the intended values. test_golden_cli_help.sh has refused ones
- * and their messages, with the whole program. */
+/* Values parsed from command lines. test_golden_cli_help.sh tests refused command lines and their
+ * messages with the whole program. */
 #include "cli/args.c"
 
 #include <setjmp.h>
@@ -165,8 +165,7 @@ static void only_accepted_options_are_taken(void **state) {
   assert_int_equal(parse(letter, HK_OPTION(JSON), &args, &err), HK_INPUT);
 }
 
-/* Arguments that are printed and typed again have the same meaning. */
-static void typed_again(void **state) {
+static void printed_arguments_parse_to_the_same(void **state) {
   (void)state;
   char line[] =
       "calibrate --quick --backend host --memory 256M --target 0.5 --name here --json --seed 0 "
@@ -190,7 +189,7 @@ static void typed_again(void **state) {
   assert_string_equal(hk_args_again(&args, which, short_text, sizeof short_text), " --backend ");
 }
 
-static void typed_again_for_a_shell(void **state) {
+static void printed_arguments_are_quoted_for_a_shell(void **state) {
   (void)state;
   const hk_args args = {
       .given = HK_OPTION(DISK) | HK_OPTION(STRIDE), .disk = "/my disk", .stride = HK_STRIDE_AUTO};
@@ -210,8 +209,8 @@ int main(void) {
       cmocka_unit_test(operands_stand_anywhere),
       cmocka_unit_test(help_ends_reading),
       cmocka_unit_test(only_accepted_options_are_taken),
-      cmocka_unit_test(typed_again),
-      cmocka_unit_test(typed_again_for_a_shell),
+      cmocka_unit_test(printed_arguments_parse_to_the_same),
+      cmocka_unit_test(printed_arguments_are_quoted_for_a_shell),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

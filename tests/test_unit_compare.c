@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Comparison of two timelines of one graph: the parts add up to the difference, and an
- * introduced delay is charged to its cause. */
+/* Comparison of two timelines of one graph: causes add up to the difference of the makespans, and
+ * an introduced delay is charged to its cause. */
 #include "traces/compare.h"
 
 #include <math.h>
@@ -37,8 +37,8 @@ static hk_machine node(void) {
   return m;
 }
 
-/* Subgroups, each one piece, of many sizes, so that what an operation costs tells a latency from a
- * rate; after each that is staged come `others` of the CPU's. */
+/* Subgroups of one piece and of many sizes: durations that depend on the size separate a latency
+ * from a rate. After each staged subgroup come `others` CPU subgroups. */
 static hk_plan uneven_plan(random_stream *r, size_t others) {
   static const hk_job job = {
       .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
@@ -55,7 +55,7 @@ static hk_plan uneven_plan(random_stream *r, size_t others) {
     plan.subgroups[i + 1].numel += moved;
   }
   for (size_t i = 0; i < plan.n_subgroups; i += 1 + others)
-    plan.subgroups[i].route = HK_ROUTE_STAGED; /* the others are the CPU's already */
+    plan.subgroups[i].route = HK_ROUTE_STAGED; /* the default is CPU */
   for (size_t i = 1; i < plan.n_subgroups; i++) {
     const size_t other = next(r) % (i + 1);
     const int32_t swap = plan.order[i];
@@ -73,7 +73,7 @@ static hk_timeline simulated(const hk_graph *graph, const hk_machine *machine) {
   return result.timeline;
 }
 
-/* What a comparison needs: a plan's update, predicted on a machine. */
+/* A plan's update predicted on a machine: the input of a comparison. */
 typedef struct {
   hk_plan plan;
   hk_graph graph;
@@ -113,7 +113,7 @@ typedef struct {
   int32_t *waits_for;
 } retiming;
 
-/* As predicted, until a test says otherwise. */
+/* No changes. */
 static retiming as_predicted(const subject *s) {
   const size_t n = s->graph.n_ops;
   retiming t = {calloc(n, sizeof *t.duration), calloc(n, sizeof *t.gap),
@@ -126,7 +126,8 @@ static retiming as_predicted(const subject *s) {
   return t;
 }
 
-/* Operations in the order of the graph, each as early as it may; frees `t`. */
+/* The timeline with these changes: operations in the order of the graph, each as early as possible.
+ * Frees `t`. */
 static hk_timeline replayed(const subject *s, retiming *t) {
   hk_error err = {0};
   hk_timeline out;
@@ -155,7 +156,8 @@ static hk_timeline replayed(const subject *s, retiming *t) {
 
 /* -- Sums -------------------------------------------------------------------------------------- */
 
-/* Whatever the timelines are: parts add up to the whole, and the path holds together. */
+/* Holds for any two timelines: causes add up to the difference of the makespans, operations of the
+ * path follow each other in time, busy and queued times add up to the durations. */
 static void assert_sound(const subject *s, const hk_timeline *measured,
                          const hk_timeline_comparison *c) {
   hk_ns all = 0, of_kinds = 0;
@@ -168,14 +170,14 @@ static void assert_sound(const subject *s, const hk_timeline *measured,
     assert_true(llabs(c->causes[cause]) <= llabs(c->causes[c->main_cause]));
   }
   assert_int_equal(all, c->makespan.measured - c->makespan.predicted);
-  assert_true(of_kinds >= all); /* what kinds do not have is the slack of the path */
+  assert_true(of_kinds >= all); /* the slack of the path (<= 0) belongs to no kind */
 
   assert_true(c->n_path > 0);
   for (size_t i = 1; i < c->n_path; i++)
     assert_true(measured->spans[c->path[i]].start >= measured->spans[c->path[i - 1]].end);
   assert_int_equal(measured->spans[c->path[c->n_path - 1]].end, c->makespan.measured);
 
-  hk_ns busy = 0, work = 0; /* an operation that has started is busy or queued */
+  hk_ns busy = 0, work = 0;
   size_t n = 0;
   for (size_t l = 0; l < c->n_lanes; l++) {
     busy += c->lanes[l].busy.measured + c->lanes[l].queued.measured;
@@ -218,7 +220,7 @@ static void assert_cause(const subject *s, hk_timeline *measured, hk_cause wante
 
 #define SEEDS 12
 
-/* -- A machine that is not as predicted -------------------------------------------------------- */
+/* -- Measured on a machine with another rate or latency ---------------------------------------- */
 
 static void a_slower_link_is_a_rate(void **state) {
   (void)state;
@@ -249,7 +251,7 @@ static void a_slower_kernel_is_a_rate(void **state) {
   }
 }
 
-/* Without a machine that could explain it, and without costs. */
+/* Only durations change, and the comparison gets no costs. */
 static void a_slowed_lane_is_a_rate(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -260,7 +262,7 @@ static void a_slowed_lane_is_a_rate(void **state) {
     free(s.costs);
     s.costs = NULL;
     hk_timeline measured = replayed(&s, &t);
-    assert_cause(&s, &measured, HK_CAUSE_RATE, "the CPU's lane at two thirds of its pace");
+    assert_cause(&s, &measured, HK_CAUSE_RATE, "CPU kernels 1.5 times as long");
     drop(&s);
   }
 }
@@ -277,7 +279,8 @@ static void a_longer_latency_is_a_latency(void **state) {
   }
 }
 
-/* Operations that nothing runs beside are as fast as ever. */
+/* Less memory bandwidth while kernels and copies run together; each alone is as fast as predicted.
+ */
 static void scarcer_memory_is_contention(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -285,12 +288,12 @@ static void scarcer_memory_is_contention(void **state) {
     hk_machine other = s.machine;
     other.dram_with_dma.value *= 0.8;
     hk_timeline measured = simulated(&s.graph, &other);
-    assert_cause(&s, &measured, HK_CAUSE_CONTENTION, "0.8 of the memory bandwidth in company");
+    assert_cause(&s, &measured, HK_CAUSE_CONTENTION, "0.8 of dram.with_dma");
     drop(&s);
   }
 }
 
-/* -- A runner that does not do as the graph says ----------------------------------------------- */
+/* -- Measured with gaps or waits that the graph does not have ---------------------------------- */
 
 static void an_added_gap_is_the_host(void **state) {
   (void)state;
@@ -306,7 +309,7 @@ static void an_added_gap_is_the_host(void **state) {
   }
 }
 
-/* ... and so it is where copies follow each other without a pause. */
+/* The same for copies in, which are predicted without gaps. */
 static void late_copies_are_the_host(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -342,7 +345,7 @@ static void foreseen_gaps_are_no_cause(void **state) {
   }
 }
 
-/* Copies in that wait until the last copy out is over: half duplex. */
+/* Each copy in waits for the copy out before it: half duplex. */
 static void a_lost_overlap_is_a_dependency(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -359,7 +362,7 @@ static void a_lost_overlap_is_a_dependency(void **state) {
   }
 }
 
-/* CPU and GPU in turns: kernels that wait for copies out, copies in that wait for kernels. */
+/* CPU kernels wait for copies out and copies in wait for CPU kernels. */
 static void taking_turns_is_a_dependency(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -381,7 +384,7 @@ static void taking_turns_is_a_dependency(void **state) {
 
 /* -- Figures ----------------------------------------------------------------------------------- */
 
-static void nothing_parts_equal_timelines(void **state) {
+static void equal_timelines_have_no_causes(void **state) {
   (void)state;
   subject s = uneven(1, 1);
   retiming t = as_predicted(&s);
@@ -401,8 +404,9 @@ static void nothing_parts_equal_timelines(void **state) {
   drop(&s);
 }
 
-/* Two copies in, of which the second is late and long, and the operations that depend on it. */
-static void figures_of_a_small_one(void **state) {
+/* Two copies in and a CPU kernel after each. The second copy starts 600 ns late (HOST) and takes
+ * 600 ns longer. */
+static void figures_of_four_operations(void **state) {
   (void)state;
   hk_error err = {0};
   hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
@@ -445,7 +449,7 @@ static void figures_of_a_small_one(void **state) {
 }
 
 /* An operation with a predicted duration of 0 has latency only. */
-static void time_from_nothing_is_latency(void **state) {
+static void error_of_a_duration_0_is_latency(void **state) {
   (void)state;
   hk_error err = {0};
   hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
@@ -463,7 +467,7 @@ static void time_from_nothing_is_latency(void **state) {
   hk_graph_free(&graph);
 }
 
-/* -- Any two ----------------------------------------------------------------------------------- */
+/* -- Random timelines -------------------------------------------------------------------------- */
 
 static hk_plan random_plan(random_stream *r) {
   static const hk_job job = {
@@ -487,7 +491,7 @@ static hk_plan random_plan(random_stream *r) {
   return plan;
 }
 
-/* Some operations longer or shorter, some late, some behind others: in any mixture. */
+/* Random mixture: some operations longer or shorter, some late, some behind others. */
 static hk_timeline disturbed(random_stream *r, const subject *s) {
   retiming t = as_predicted(s);
   const double slow = uniform(r), late = uniform(r) * 0.5, behind = uniform(r) * 0.2;
@@ -499,7 +503,7 @@ static hk_timeline disturbed(random_stream *r, const subject *s) {
   return replayed(s, &t);
 }
 
-static void any_two_add_up(void **state) {
+static void causes_of_any_two_timelines_add_up(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 300; seed++) {
     random_stream r = {seed * 6700417};
@@ -541,7 +545,7 @@ static void costs_are_the_simulators(void **state) {
   assert_true(alone > 100);
 }
 
-/* -- What cannot be compared ------------------------------------------------------------------- */
+/* -- Refused timelines ------------------------------------------------------------------------- */
 
 static void assert_refused(const subject *s, const hk_timeline *measured, const char *why) {
   hk_error err = {0};
@@ -552,7 +556,7 @@ static void assert_refused(const subject *s, const hk_timeline *measured, const 
   assert_null(c.path);
 }
 
-static void what_cannot_be_compared(void **state) {
+static void other_graphs_and_overlaps_are_refused(void **state) {
   (void)state;
   subject s = uneven(1, 1);
   subject other = uneven(1, 2);
@@ -584,12 +588,12 @@ int main(void) {
       cmocka_unit_test(foreseen_gaps_are_no_cause),
       cmocka_unit_test(a_lost_overlap_is_a_dependency),
       cmocka_unit_test(taking_turns_is_a_dependency),
-      cmocka_unit_test(nothing_parts_equal_timelines),
-      cmocka_unit_test(figures_of_a_small_one),
-      cmocka_unit_test(time_from_nothing_is_latency),
-      cmocka_unit_test(any_two_add_up),
+      cmocka_unit_test(equal_timelines_have_no_causes),
+      cmocka_unit_test(figures_of_four_operations),
+      cmocka_unit_test(error_of_a_duration_0_is_latency),
+      cmocka_unit_test(causes_of_any_two_timelines_add_up),
       cmocka_unit_test(costs_are_the_simulators),
-      cmocka_unit_test(what_cannot_be_compared),
+      cmocka_unit_test(other_graphs_and_overlaps_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What lanes are busy with when two timelines are compared: a copy that waits for its engine
- * does not count as running. */
+/* Comparison of timelines on machines with few copy engines: a copy that waits for its engine
+ * counts as queued, not as busy. */
 #include <stdlib.h>
 
 #include "calib/validate/validate.h"
@@ -18,9 +18,10 @@ static void add_copy(hk_graph *graph, hk_lane_kind lane, hk_op_kind kind) {
   assert_true(hk_graph_add(graph, &op, NULL, 0, &err) >= 0);
 }
 
-/* Two lanes' copies take turns at one engine, and it was the other's first: what each has had of
- * the engine is as predicted, what each stood in its queue is not. */
-static void turns_are_no_work(void **state) {
+/* Two lanes' copies start at 0 and share one engine. Predicted: P runs first, then M. Measured: M
+ * runs first. The time on the engine is nearly the same, the time in its queue is not. With two
+ * engines both copies are busy all the time. */
+static void waiting_for_an_engine_is_queued(void **state) {
   (void)state;
   hk_error err = {0};
   hk_graph graph = {.ranks = 1, .multiplicity = 1, .nodes = 1, .world = 1, .tp = 1};
@@ -57,10 +58,11 @@ static void turns_are_no_work(void **state) {
   hk_graph_free(&graph);
 }
 
-/* A lane's copy out that follows its copy in first waits in the queue of the H2D copy engine,
- * behind copies of other lanes that arrived earlier. Copies in that arrive later do not delay it.
- */
-static void first_turns_are_no_work(void **state) {
+/* A lane's copy out that follows its copy in first passes the queue of the H2D engine, behind
+ * copies of other lanes that arrived earlier. Copies in that arrive later do not delay it.
+ * Predicted: lane P's copy out is queued until 180. Measured: it starts at 180, so the wait is idle
+ * time of the lane. */
+static void waiting_for_the_first_engine_is_queued(void **state) {
   (void)state;
   hk_error err = {0};
   hk_graph graph = {.ranks = 1, .multiplicity = 1, .nodes = 1, .world = 1, .tp = 1};
@@ -73,7 +75,7 @@ static void first_turns_are_no_work(void **state) {
   must(hk_timeline_init(&graph, &measured, &err), &err);
   const hk_span spans[] = {{0, 0, 100}, {100, 100, 280}, {0, 50, 180}, {180, 180, 300}};
   for (int i = 0; i < 4; i++) predicted.spans[i] = measured.spans[i] = spans[i];
-  measured.spans[1] = (hk_span){100, 180, 280}; /* here the wait lies before it */
+  measured.spans[1] = (hk_span){100, 180, 280};
   hk_timeline_phases(&graph, &predicted);
   hk_timeline_phases(&graph, &measured);
   hk_machine m = schoolbook_machine();
@@ -98,8 +100,8 @@ static void first_turns_are_no_work(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(turns_are_no_work),
-      cmocka_unit_test(first_turns_are_no_work),
+      cmocka_unit_test(waiting_for_an_engine_is_queued),
+      cmocka_unit_test(waiting_for_the_first_engine_is_queued),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Fingerprints: read from the files of made-up machines, written to JSON and read back, and
- * compared. */
+/* Fingerprints: read from made-up /proc and /sys files, written to JSON and read back, compared. */
 #include "calib/stand/fingerprint.c"
 
 #include <setjmp.h>
@@ -100,7 +99,7 @@ static void missing_files_are_unknown(void **state) {
   assert_int_equal(hk_fingerprint_compare(&f, &nothing, text, sizeof text), 0);
 }
 
-static void nonsense_is_unknown(void **state) {
+static void damaged_files_are_unknown(void **state) {
   (void)state;
   static const char *const lists[] = {"", "x", "0-", "3-1", "0,", "0;1", "-"};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -206,7 +205,7 @@ static void json_both_ways(void **state) {
   HK_FINGERPRINT_NUMBERS(SAME_NUMBER)
 }
 
-static void json_that_lacks_members(void **state) {
+static void json_without_members_is_unknown(void **state) {
   (void)state;
   hk_fingerprint f;
   hk_error err = {0};
@@ -292,12 +291,12 @@ int main(void) {
       on_files(files_are_read),
       on_files(a_control_group_limits_memory),
       on_files(missing_files_are_unknown),
-      on_files(nonsense_is_unknown),
+      on_files(damaged_files_are_unknown),
       on_files(hyperthreads_are_not_cores),
       cmocka_unit_test(this_machine),
       cmocka_unit_test(links_are_named),
       cmocka_unit_test(json_both_ways),
-      cmocka_unit_test(json_that_lacks_members),
+      cmocka_unit_test(json_without_members_is_unknown),
       cmocka_unit_test(wrong_json_is_refused),
       cmocka_unit_test(differences_are_named),
       cmocka_unit_test(memory_may_differ_a_little),

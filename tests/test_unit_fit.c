@@ -15,7 +15,7 @@
 #define JLSE    "jlse-h100-4x80gb"
 #define FEW     "gpu.matmul_efficiency,framework.layer_launch_ns"
 
-/* Leaves out rows that take long to simulate (many micro-steps or subgroups). */
+/* Rows that take long to simulate: many micro-steps or subgroups. */
 static bool is_long(const hk_run *run) {
   return run->grad_accum > 1 || run->subgroup_numel < 100e6;
 }
@@ -36,7 +36,7 @@ static hk_run_table published(void) {
   return table;
 }
 
-/* Leaves one of `of` rows of each machine to it. */
+/* Keeps every `of`-th row of each machine; renames the machine of the others. */
 static void thin_out(hk_run_table *t, size_t of) {
   size_t polaris = 0, jlse = 0;
   for (size_t i = 0; i < t->n; i++) {
@@ -52,7 +52,7 @@ static hk_machine load(const char *name) {
   return m;
 }
 
-/* Tests that recover known values must not depend on the shipped figures. */
+/* Round figures, so that tests which recover known values do not depend on shipped ones. */
 static hk_machine round_numbers(void) {
   hk_machine m = load(POLARIS);
   m.gpu_efficiency.value = m.gpu_backward_efficiency.value = 0.5;
@@ -75,7 +75,7 @@ static hk_machine round_numbers(void) {
     q->origin = HK_ORIGIN_DEFAULT;
     q->source = "test";
   }
-  /* As a document, so that nothing of the shipped one is left. */
+  /* Drops the shipped document's own record of its fit. */
   cJSON_DeleteItemFromObjectCaseSensitive(m.document, "fitted_on");
   cJSON_DeleteItemFromObjectCaseSensitive(m.document, "quantities");
   return m;
@@ -107,15 +107,15 @@ static const hk_fit_parameter *parameter(const hk_fit *fit, const char *key) {
 
 /* -- Known truth ------------------------------------------------------------------------------- */
 
-/* About normal, by the central limit. */
+/* Approximately standard normal: a sum of 12 uniform numbers, less 6. */
 static double noise(random_stream *r) {
   double sum = -6;
   for (int i = 0; i < 12; i++) sum += uniform(r);
   return sum;
 }
 
-/* The rows with the times that `truth` would give, `scatter` off; every `odd`-th is 60 % too slow
- * in its step, as if something else had run beside it. */
+/* Replaces the rows' times by those that `truth` predicts, with a relative scatter of `scatter`.
+ * Every `odd`-th row's step time is 1.6 times as long: an outlier. */
 static void remeasure(hk_run_table *t, const hk_machine *truth, double scatter, size_t odd) {
   hk_error err = {0};
   random_stream r = {20};
@@ -189,8 +189,9 @@ static void known_parameters_come_back(void **state) {
   hk_run_table_free(&t);
 }
 
-/* The kernel of hocket's own engine does not run under DeepSpeed, and one node has no network. */
-static void what_rows_cannot_tell_is_left_at_its_start(void **state) {
+/* No row of one node under DeepSpeed depends on hocket's CPU kernel, mapped access or the network.
+ */
+static void undetermined_parameters_keep_their_start(void **state) {
   (void)state;
   hk_run_table t = published();
   hk_machine start = round_numbers();
@@ -219,9 +220,9 @@ static void what_rows_cannot_tell_is_left_at_its_start(void **state) {
   hk_run_table_free(&t);
 }
 
-/* Truth: the copies are so fast that they never bind, and no row can say how fast. Start: so slow
- * that they would. The rows refuse the start, and that is all they do. */
-static void a_start_that_rows_refuse_is_left(void **state) {
+/* In truth pageable copies in are so fast that they never limit, so rows give only a lower limit of
+ * their rate. The start, 2 GB/s, would limit and contradicts the rows: the fit must leave it. */
+static void a_contradicted_start_is_left(void **state) {
   (void)state;
   static const char key[] = "pcie.h2d_pageable_bytes_per_s";
   hk_run_table t = published();
@@ -333,7 +334,7 @@ static void check_sane(const hk_fit *fit) {
   assert_true(m->d2h_pageable.value <= m->d2h.value);
 }
 
-/* A few of them: sanity must not hang on plenty of data. */
+/* Every third row only: plausible rates must not need many rows. */
 static void published_rows_give_a_sane_profile(void **state) {
   (void)state;
   static const char *const names[] = {POLARIS, JLSE};
@@ -367,7 +368,7 @@ static void default_parameters_exist(void **state) {
   hk_machine_free(&m);
 }
 
-/* -- What a fitted profile says of itself ------------------------------------------------------ */
+/* -- Warnings of a forecast -------------------------------------------------------------------- */
 
 static bool warned(const hk_plan *plan, const hk_machine *machine, const char *text) {
   char **warnings = NULL;
@@ -379,8 +380,9 @@ static bool warned(const hk_plan *plan, const hk_machine *machine, const char *t
   return found;
 }
 
-/* Small pieces beside a small team that has every core, and nothing else. */
-static void crowded_cores_are_said(void **state) {
+/* The warning appears only if all hold: staged pieces of 500,000 parameters, a CPU team on all of
+ * 7 cores, hocket's runtime. A team of 16 lends a core. */
+static void teams_on_every_core_are_warned_of(void **state) {
   (void)state;
   hk_error err = {0};
   hk_machine machine;
@@ -396,7 +398,7 @@ static void crowded_cores_are_said(void **state) {
   plan.subgroups[0].route = HK_ROUTE_STAGED;
   plan.piece_numel = 500000;
   plan.cpu_threads = 16;
-  assert_false(warned(&plan, &machine, text)); /* it lends one */
+  assert_false(warned(&plan, &machine, text));
   machine.cores.value = plan.cpu_threads = 7;
   assert_true(warned(&plan, &machine, text));
   plan.cpu_threads = 6;
@@ -414,7 +416,7 @@ static void crowded_cores_are_said(void **state) {
   hk_machine_free(&machine);
 }
 
-static void extrapolation_is_said(void **state) {
+static void extrapolation_is_warned_of(void **state) {
   (void)state;
   hk_error err = {0};
   hk_run_table t = published();
@@ -422,7 +424,7 @@ static void extrapolation_is_said(void **state) {
   for (size_t i = 0; i < t.n; i++) t.runs[i].fwd_ms = NAN;
   hk_fit fit = fitted(&t, &start, "dram.process_bytes_per_s");
 
-  /* Kept by writing and reading. */
+  /* What the profile was fitted on survives writing and reading. */
   cJSON *root = hk_machine_to_json(&fit.machine);
   must(hk_machine_from_json(root, &again, &err), &err);
   cJSON_Delete(root);
@@ -467,7 +469,7 @@ static void extrapolation_is_said(void **state) {
   hk_run_table_free(&t);
 }
 
-static void a_spoilt_fitted_on_is_refused(void **state) {
+static void an_invalid_fitted_on_is_refused(void **state) {
   (void)state;
   static const char *const spoilt[] = {"[]",
                                        "{\"dp\": 4}",
@@ -552,7 +554,7 @@ static void sources_predict_each_other(void **state) {
   /* The free quantities determine forward. Backward and step depend on fixed ones. */
   assert_true(cross.median_abs_error_pct[HK_RUN_fwd] < 15);
   for (int f = 0; f < HK_RUN_TIMES_END; f++) assert_true(cross.median_abs_error_pct[f] > 0);
-  /* 7B's forward is what 13B and 20B say least of: 6 % off when all are fitted to, a third here. */
+  /* 7B's forward is predicted worst from 13B and 20B: about 33 % off, 6 % if fitted to all. */
   assert_true(cross.folds[2].median_abs_error_pct[HK_RUN_fwd] > 20);
   hk_cross_validation_free(&cross);
 
@@ -566,15 +568,15 @@ static void sources_predict_each_other(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_parameters_come_back),
-      cmocka_unit_test(what_rows_cannot_tell_is_left_at_its_start),
-      cmocka_unit_test(a_start_that_rows_refuse_is_left),
+      cmocka_unit_test(undetermined_parameters_keep_their_start),
+      cmocka_unit_test(a_contradicted_start_is_left),
       cmocka_unit_test(a_fitted_profile_is_fitted_afresh),
       cmocka_unit_test(threads_do_not_change_the_fit),
       cmocka_unit_test(published_rows_give_a_sane_profile),
       cmocka_unit_test(default_parameters_exist),
-      cmocka_unit_test(crowded_cores_are_said),
-      cmocka_unit_test(extrapolation_is_said),
-      cmocka_unit_test(a_spoilt_fitted_on_is_refused),
+      cmocka_unit_test(teams_on_every_core_are_warned_of),
+      cmocka_unit_test(extrapolation_is_warned_of),
+      cmocka_unit_test(an_invalid_fitted_on_is_refused),
       cmocka_unit_test(bad_input_is_refused),
       cmocka_unit_test(sources_predict_each_other),
   };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Memory without a machine: its parts add up, counts are exact, more tokens never need less, and
- * the simulator's peaks on a machine with fast copies agree with it. */
+/* Memory footprint of a job without a machine: parts add up, counts are exact, more tokens never
+ * need less, and the simulator's peaks lie within the footprint's range. */
 #include <stdio.h>
 
 #include "sim/footprint.h"
@@ -62,8 +62,8 @@ static void counts_are_exact(void **state) {
   hk_model_free(&model);
 }
 
-/* Two layers that keep their input (64 tokens x 64 x 2 bytes); the head keeps two such inputs and
- * fp32 logits of a vocabulary of 256. */
+/* 64 tokens: two layers keep their input of 64 values of 2 bytes; the head keeps two such inputs
+ * and fp32 logits of a vocabulary of 256. */
 static void activations_by_hand(void **state) {
   (void)state;
   hk_model model = tiny_model(2);
@@ -152,9 +152,9 @@ static int64_t largest_block(const hk_model *model) {
   return largest;
 }
 
-/* Simulated on eight H100s: the same host memory; GPU peaks between the footprint's ends, the same
- * on one GPU unless gradients leave it. A block may be gathered later than the footprint assumes.
- */
+/* Simulated on one and eight H100s: equal host memory, GPU peaks within the footprint's range. On
+ * one GPU whose gradients stay (gpu-only, streamed) the peak equals the upper end. On eight, a
+ * block may be gathered later than the footprint's lower end assumes. */
 static void the_simulator_agrees(void **state) {
   (void)state;
   static const char *const names[] = {"gpt2", "llama-2-7b", "qwen2.5-7b", "dos-20b"};
@@ -215,8 +215,8 @@ static void sums_in_host_memory(void **state) {
   hk_model_free(&model);
 }
 
-/* LoRA of rank 16: 39,976,960 parameters with 12 bytes of state each; the 6,738,415,616 frozen ones
- * have only their weight, of half a byte. Frozen weights are divided with ZeRO-3 alone. */
+/* LoRA of rank 16: 39,976,960 trained parameters with 12 bytes of state each; 6,738,415,616 frozen
+ * ones with a weight of half a byte. Of the ways to divide, only ZeRO-3 divides frozen weights. */
 static void frozen_weights(void **state) {
   (void)state;
   const int64_t trained = 39976960, frozen = 6738415616;

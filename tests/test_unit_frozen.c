@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Models of which only a part is trained: counts, arithmetic, memory and copies by hand; plan
- * files; what is refused. */
+/* Models of which only a part is trained: counts, FLOPs, memory and copies by hand; plan files;
+ * refused settings. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -47,8 +47,8 @@ static int64_t work_of(const hk_graph *graph, hk_op_kind kind, int block) {
   return work;
 }
 
-/* What peft's print_trainable_parameters() says of LoraConfig(r=16) on Llama-2-7B: 39,976,960 with
- * target_modules "all-linear", 8,388,608 with q_proj and v_proj. */
+/* peft's print_trainable_parameters() with LoraConfig(r=16) on Llama-2-7B prints 39,976,960 for
+ * target_modules "all-linear" and 8,388,608 for q_proj and v_proj. */
 static void published_counts(void **state) {
   (void)state;
   static const struct {
@@ -82,8 +82,8 @@ static void tensors(void **state) {
   assert_int_equal(hk_model_block_parameters(&model, HK_BLOCK_EMBED, 1), 0);
   assert_int_equal(hk_model_block_parameters(&model, 1, 1), ADAPTERS);
   assert_int_equal(hk_model_block_parameters(&model, LAYERS, 1), 0);
-  /* Two ranks: A of q, k, v, gate and up is whole, B is split; A of o and down is split, B whole.
-   */
+  /* Two tensor-parallel ranks. q, k, v, gate, up: A is whole, B is split. o, down: A is split, B is
+   * whole. */
   const int64_t columns = 3 * (4 * 64 + 4 * 64 / 2) + 2 * (4 * 64 + 4 * 128 / 2);
   const int64_t rows = 4 * 64 / 2 + 4 * 64 + 4 * 128 / 2 + 4 * 64;
   assert_int_equal(hk_model_block_parameters(&model, 1, 2), columns + rows);
@@ -96,14 +96,14 @@ static void tensors(void **state) {
   hk_model_free(&model);
 }
 
-/* 64 tokens. Backward: the gradients of activations, as many products as forward; those of trained
- * weights; attention, whose two products have two gradients each. */
+/* 64 tokens. Backward computes the gradients of activations (as many FLOPs as forward), those of
+ * trained weights, and two products for each of attention's two. */
 static void arithmetic(void **state) {
   (void)state;
   const int64_t attention = 4 * 64 * 64 * 64, head = 2 * 64 * 64 * 256;
   const struct {
     hk_frozen_spec spec;
-    int64_t adapters, weights; /* of a layer; `weights`: trained of those that multiply */
+    int64_t adapters, weights; /* parameters a layer; `weights`: trained ones of matrices */
     int64_t head_weights;
   } cases[] = {{LORA, ADAPTERS, ADAPTERS, 0},
                {{.rank = 4, .targets = "k_proj", .bytes = 2}, 4 * 128, 4 * 128, 0},
@@ -171,6 +171,7 @@ static void divided(void **state) {
   hk_plan_free(&plan);
 }
 
+/* The simulator's invariants hold for frozen models with an overlap and two micro-steps. */
 static void overlapped(void **state) {
   (void)state;
   for (int overlap = HK_OVERLAP_FORWARD; overlap <= HK_OVERLAP_BOTH; overlap++) {
@@ -186,7 +187,7 @@ static void overlapped(void **state) {
   }
 }
 
-/* A plan file holds what is trained, in the model's config. */
+/* A plan file keeps the settings in the model's config: the graph of the read plan is the same. */
 static void in_plan_files(void **state) {
   (void)state;
   const hk_frozen_spec specs[] = {{.rank = 4, .targets = "q_proj,down_proj", .bytes = 0.5},
@@ -199,7 +200,7 @@ static void in_plan_files(void **state) {
     assert_int_equal(read.model.parameters, plan.model.parameters);
     assert_int_equal(read.model.frozen_parameters, plan.model.frozen_parameters);
     assert_true(read.model.frozen_bytes == specs[i].bytes);
-    assert_int_equal(read.model.n_notes, plan.model.n_notes); /* none about the key */
+    assert_int_equal(read.model.n_notes, plan.model.n_notes); /* the key is known */
     hk_graph a = built(&plan, HK_EXPAND_ALL, true), b = built(&read, HK_EXPAND_ALL, true);
     assert_int_equal(a.n_ops, b.n_ops);
     for (size_t o = 0; o < a.n_ops; o++) {

@@ -46,7 +46,7 @@ static void check_order(const hk_graph *graph) {
   int32_t deps = 0;
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_op *op = &graph->ops[i];
-    assert_int_equal(op->deps_begin, deps); /* one list after the other */
+    assert_int_equal(op->deps_begin, deps); /* lists follow each other without a gap */
     assert_true(op->deps_end >= op->deps_begin);
     deps = op->deps_end;
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
@@ -74,7 +74,8 @@ static void check_labels(const hk_graph *graph) {
   }
   qsort(labels, graph->n_ops, sizeof *labels, compare_text);
   for (size_t i = 1; i < graph->n_ops; i++) {
-    if (strcmp(labels[i - 1], labels[i]) == 0) fail_msg("twice on one lane: '%s'", labels[i]);
+    if (strcmp(labels[i - 1], labels[i]) == 0)
+      fail_msg("two operations of a lane have the label '%s'", labels[i]);
   }
   free(labels);
 }
@@ -115,7 +116,7 @@ static void check_update(const hk_plan *plan, const tally *t) {
   for (int kind = 0; kind < HK_OP_BARRIER; kind++) assert_int_equal(work[kind], 0);
 }
 
-/* Gradients on their way to the host. */
+/* Copies of gradients between GPU and host. */
 static void check_flush(const hk_plan *plan, const tally *t) {
   const int64_t *work = t->work[HK_PHASE_BACKWARD];
   int64_t n[HK_ROUTE_COUNT];
@@ -123,8 +124,8 @@ static void check_flush(const hk_plan *plan, const tally *t) {
   const int64_t cpu = n[HK_ROUTE_CPU];
   const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
   const bool sync = plan->flush == HK_FLUSH_SYNC;
-  /* DeepSpeed keeps its bf16 gradients on the host, wherever they are needed: each micro-step's go
-   * out and come in once. hocket sends only the sum, and only what the CPU needs. */
+  /* DeepSpeed sums its bf16 gradients on the host: each micro-step's leave the GPU and come back
+   * once. hocket sends the sum once, and only of subgroups on the CPU's route. */
   const int64_t all = weights_of(&plan->job) / hk_job_dp(&plan->job);
   const int64_t summed = deepspeed ? 2 * all * plan->job.grad_accum : 0;
   const int64_t last = plan->flush_bytes_per_param * cpu;
@@ -196,7 +197,7 @@ static void check_memory(const hk_plan *plan, const hk_graph *graph, const tally
   const int64_t host_share =
       deepspeed ? (12 + 4 + 2) * on_host : 12 * on_host + 4 * n[HK_ROUTE_CPU] + spare;
   const int64_t base = 2 * all + (deepspeed ? 16 : 12) * n[HK_ROUTE_RESIDENT] + staging;
-  if (deepspeed) /* and what test_unit_memory.c has by hand */
+  if (deepspeed) /* plus fixed buffers, which test_unit_memory.c checks */
     assert_true(graph->gpu_base > base);
   else
     assert_int_equal(graph->gpu_base, base);
@@ -208,7 +209,7 @@ static void check_memory(const hk_plan *plan, const hk_graph *graph, const tally
 
 /* -- Other forms of the same graph ------------------------------------------------------------- */
 
-/* Every rank does what the folded one does; the barrier is common. */
+/* Each rank has the folded graph's operations; the barrier is common to all ranks. */
 static void check_unfolded(const hk_plan *plan, const hk_graph *folded) {
   hk_graph graph = built(plan, HK_EXPAND_ALL, false);
   const int ranks = plan->job.gpus;
@@ -233,7 +234,8 @@ static void check_unfolded(const hk_plan *plan, const hk_graph *folded) {
   hk_graph_free(&graph);
 }
 
-/* The update alone: the same work, from nothing, with the gradients already where they belong. */
+/* The update alone: the same work as in the whole iteration. It starts with the barrier and holds
+ * the gradients from the start. */
 static void check_update_alone(const hk_plan *plan, const tally *whole) {
   hk_graph graph = built(plan, HK_EXPAND_UPDATE, true);
   const tally t = tally_of(&graph, 0);
@@ -243,7 +245,7 @@ static void check_update_alone(const hk_plan *plan, const tally *whole) {
   for (size_t i = 0; i < graph.n_ops; i++) {
     assert_int_equal(graph.ops[i].phase, HK_PHASE_UPDATE);
     if (i > 0 && graph.ops[i].deps_begin == graph.ops[i].deps_end) {
-      assert_true(plan->runtime == HK_RUNTIME_DEEPSPEED); /* behind another of its lane */
+      assert_true(plan->runtime == HK_RUNTIME_DEEPSPEED); /* ordered by its lane alone */
     }
   }
   assert_memory_equal(t.work[HK_PHASE_UPDATE], whole->work[HK_PHASE_UPDATE],
@@ -334,13 +336,14 @@ static void closed_forms(void **state) {
   }
 }
 
-/* GPT-2's output projection is its embedding: gathered with the head, updated and reduced once. */
+/* GPT-2's output projection is its embedding: gathered for both blocks, but updated and reduced
+ * once. */
 static void tied_embedding(void **state) {
   (void)state;
   static const char TEXT[] =
       "{\"architectures\": [\"GPT2LMHeadModel\"], \"n_layer\": 2, \"n_embd\": 64, \"n_head\": 4,"
       "\"n_positions\": 128, \"vocab_size\": 256, \"tie_word_embeddings\": %s}";
-  const int64_t tokens = 256 * 64; /* parameters that are shared, or not */
+  const int64_t tokens = 256 * 64; /* parameters of the tied matrix */
   int64_t updated[2], gathered[2], reduced[2];
   for (int tied = 0; tied < 2; tied++) {
     char text[256];
@@ -367,7 +370,7 @@ static void tied_embedding(void **state) {
     hk_plan_free(&plan);
   }
   assert_int_equal(updated[0] - updated[1], tokens);
-  assert_int_equal(gathered[0], gathered[1]); /* but not the positions */
+  assert_int_equal(gathered[0], gathered[1]);
   assert_int_equal(reduced[0] - reduced[1], 2 * tokens / 4 * 3);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Contention for host memory between CPU kernels and copies: small mixtures by hand, and
- * measured ones. */
+/* Contention for host memory between CPU kernels and copies: small mixtures by hand, and mixtures
+ * measured on two nodes. Units of the comments: B/ns = GB/s. */
 #include "tests/fixture.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ typedef struct {
   int64_t work;
 } lane_job;
 
-/* When each of `jobs` ended, and what each resource first carried. */
+/* When each of `jobs` ended (ns), and what each resource carried at first (B/s). */
 typedef struct {
   hk_ns end[3];
   double first[HK_RES_COUNT];
@@ -56,9 +56,10 @@ static outcome at_once(const hk_machine *m, int threads, const lane_job *jobs, i
 #define OUT(work) \
   { HK_OP_STATE_D2H, HK_LANE_D2H, work }
 
-/* Wishes of 28 B/ns at 1 (CPU), 10 at 2 (in) and 10 at 1 (out), which weighs double: at level f
- * 28 f + 20 f + 10 min(1, 2 f) = 34, f = 1/2. So all that is planned for 2000 ns takes them; out's
- * last 10,000 B have the link for themselves. */
+/* Demands: kernel 28 B/ns at cost 1, copy in 10 at cost 2, copy out 10 at cost 1 with double
+ * weight. Of a capacity of 34 each gets the fraction f of its demand, the copy out min(1, 2 f):
+ * 28 f + 20 f + 10 min(1, 2 f) = 34, f = 1/2. Kernel and copy in take 2000 ns. The copy out moves
+ * 20,000 B meanwhile and its last 10,000 B in 1000 ns more. */
 static void test_costs_and_priority(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -73,10 +74,10 @@ static void test_costs_and_priority(void **state) {
   assert_int_equal(o.end[2], 3000);
 }
 
-/* With one GPU and no CPU kernels neither direction comes first: 8 B/ns each. Beside a kernel,
- * which is in nobody's way, or another GPU's copies, out would have two thirds of 16, but the link
- * has 10: 6 are left for in. */
-static void test_priority_is_for_crowds(void **state) {
+/* The priority of copies out applies only beside a CPU kernel or another GPU's copies. Without
+ * them both directions get half of the link's 16 B/ns. With them a copy out would get 2/3 of 16 but
+ * is limited to 10 by its direction, which leaves 6 for the copy in. */
+static void test_when_priority_applies(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
   m.d2h_priority.value = 2;
@@ -92,8 +93,8 @@ static void test_priority_is_for_crowds(void **state) {
   assert_int_equal(two.end[1], 2000);
 }
 
-/* What copies may count for is no bandwidth for kernels: 14 of 28 B/ns. And copies alone have the
- * larger of the two capacities: 34 at 4 a byte. */
+/* Kernels are limited by dram.bytes_per_s: 14 of the 28 B/ns that they could use. Copies alone are
+ * limited by the larger of the two capacities: 34 B/ns at cost 4. */
 static void test_each_alone(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -102,20 +103,21 @@ static void test_each_alone(void **state) {
   m.h2d_cost.value = 4;
   assert_int_equal(at_once(&m, 1, (const lane_job[]){CPU(1000)}, 1).end[0], 2000);
   assert_int_equal(at_once(&m, 1, (const lane_job[]){IN(17000)}, 1).end[0], 2000);
-  /* To a pageable buffer a byte goes three times through host memory. */
+  /* A byte to a pageable buffer passes host memory three times: 3 x 4/3 x 17,000 B at 34 B/ns. */
   const lane_job pageable[] = {{HK_OP_GRAD_D2H_PAGEABLE, HK_LANE_FLUSH, 17000}};
   m.d2h_cost.value = 4.0 / 3;
   assert_int_equal(at_once(&m, 1, pageable, 1).end[0], 2000);
   m.d2h_cost.value = 1;
-  /* 12 bytes in at 4 and 12 out at 1 are 60: 34 B/ns let 0.57 parameters through a ns, more than
-   * the mapped kernel's 0.5; 15 B/ns 0.25. */
+  /* A mapped parameter costs 12 x 4 + 12 x 1 = 60 B. 34 B/ns would allow 0.57 parameters/ns, more
+   * than the mapped kernel's own 0.5; 15 B/ns allow 0.25. */
   const lane_job mapped[] = {{HK_OP_ADAMW_MAPPED, HK_LANE_GPU, 1000}};
   assert_int_equal(at_once(&m, 1, mapped, 1).end[0], 2000);
   m.dram_with_dma.value = 15e9;
   assert_int_equal(at_once(&m, 1, mapped, 1).end[0], 4000);
 }
 
-/* 250 ns both ways at 1/2 x 4/5, 250 beside the copy in at 4/5: 300 of the 1000; 700 are left. */
+/* Beside a copy in a kernel keeps 4/5 of its rate, beside a copy out 1/2. 250 ns beside both:
+ * 250 x 1/2 x 4/5 = 100 parameters; 250 ns beside the copy in: 200; the other 700 take 700 ns. */
 static void test_kernels_keep_a_share(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -124,15 +126,16 @@ static void test_kernels_keep_a_share(void **state) {
   m.cpu_beside_d2h.value = 0.5;
   assert_int_equal(at_once(&m, 1, (const lane_job[]){CPU(1000), IN(5000), OUT(2500)}, 3).end[0],
                    500 + 700);
-  /* Beside the copy out alone it keeps 1/2: 125 of the 1000. */
+  /* Beside the copy out alone: 250 ns at 1/2 are 125 of the 1000. */
   assert_int_equal(at_once(&m, 1, (const lane_job[]){CPU(1000), OUT(2500)}, 2).end[0], 250 + 875);
   /* Copies that run beside copies only slow down no kernel. */
   assert_int_equal(at_once(&m, 1, (const lane_job[]){IN(5000), OUT(2500)}, 2).end[0], 500);
 }
 
-/* 19 B/ns for wishes of 28 and 10 B/ns, each of which would get half. What a kernel keeps is no
- * wish but a limit: 3/4 is more than it gets, 2/5 leaves the copy 19 - 11.2. */
-static void test_what_is_kept_is_a_limit(void **state) {
+/* Demands of 28 and 10 B/ns share 19: each gets half. cpu.beside_h2d limits the kernel's rate but
+ * does not reduce its demand. 3/4 is above the half that it gets and changes nothing. 2/5 limits it
+ * to 11.2 and leaves 7.8 for the copy. */
+static void test_a_kept_share_is_a_limit(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
   m.dram.value = 28e9;
@@ -147,10 +150,10 @@ static void test_what_is_kept_is_a_limit(void **state) {
   assert_int_equal(at_once(&m, 1, uneven, 2).end[0], 1000 + 600);
 }
 
-/* Kernels and copies out come first: the CPU has 11.2 of 21.2 B/ns at 2/5, the copy out the 8 of
- * its link, and the copy in what is left, 2, for all its weight of a fiftieth. Where that is what
- * counts, as nothing stops the kernel at 2/5, 28 f + 10 f / 50 + 8 x 2 f = 21.2. */
-static void test_who_comes_last_gets_the_rest(void **state) {
+/* Weights: kernel 1, copy in 1/50, copy out 100/50 = 2. The kernel is limited to 0.8 x 0.5 = 2/5 of
+ * its 28 B/ns: 11.2. The copy out gets its direction's 8. The copy in gets the rest of 21.2: 2.
+ * Without the kernel's limit the weights decide: 28 f + 10 f / 50 + 8 x 2 f = 21.2. */
+static void test_copies_in_get_the_rest(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
   m.d2h.value = 8e9;
@@ -170,8 +173,9 @@ static void test_who_comes_last_gets_the_rest(void **state) {
   assert_true(fabs(weighed.first[HK_RES_H2D] / (0.2e9 * level) - 1) < 1e-9);
 }
 
-/* Kernels wish for half of what they can have: a third of the way from 1/4, where a copy in has 10
- * B/ns, to all, where it has 4. It has 8, at whatever the kernel gets; copies out do not care. */
+/* The kernel's demand is 28 of 56 B/ns: a load of 1/2. The limit of copies in falls linearly from
+ * 10 B/ns at load 1/4 (dram.h2d_load_from) to 4 at load 1, so it is 8. Copies out are not limited.
+ */
 static void test_copies_in_under_load(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -181,23 +185,23 @@ static void test_copies_in_under_load(void **state) {
   m.h2d_load_from.value = 0.25;
   const outcome loaded = at_once(&m, 1, (const lane_job[]){CPU(1000), IN(8000), OUT(10000)}, 3);
   for (int i = 0; i < 3; i++) assert_int_equal(loaded.end[i], 1000);
-  /* Pageable copies in suffer in proportion: 4 of 5 B/ns. */
+  /* The same factor applies to pageable copies in: 4 of 5 B/ns. */
   m.h2d_pageable.value = 5e9;
   const lane_job pageable[] = {CPU(1000), {HK_OP_WEIGHT_H2D_PAGEABLE, HK_LANE_H2D, 4000}};
   assert_int_equal(at_once(&m, 1, pageable, 2).end[1], 1000);
-  /* A kernel that keeps half beside the copy loads memory less: 1/4, from where it matters. */
+  /* A kernel limited to half by the copy is a load of 1/4: copies in keep 10 B/ns. */
   m.cpu_beside_h2d.value = 0.5;
   const outcome less = at_once(&m, 1, (const lane_job[]){CPU(1000), IN(10000)}, 2);
   assert_int_equal(less.end[1], 1000);
   assert_int_equal(less.end[0], 1500);
-  /* All of it, and more wished for than there is. */
+  /* A demand above the bandwidth is a load of 1. */
   m.cpu_beside_h2d.value = 1;
   m.cpu_adamw.value = 4e9;
   m.dram_with_dma.value = 1e15;
   assert_int_equal(at_once(&m, 1, (const lane_job[]){CPU(4000), IN(4000)}, 2).end[1], 1000);
 }
 
-/* A pageable copy waits longer than a pinned one before its first byte, by a figure of each way. */
+/* A pageable copy has an additional latency, one figure for each direction. */
 static void test_pageable_latencies(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -218,7 +222,7 @@ static void test_pageable_latencies(void **state) {
   assert_int_equal(pinned.end[1], 20 + 500);
 }
 
-/* -- measured ---------------------------------------------------------------------------------- */
+/* -- Measured mixtures ------------------------------------------------------------------------- */
 
 static void expect_near(const char *what, int threads, double got, double measured,
                         double tolerance) {
@@ -227,7 +231,7 @@ static void expect_near(const char *what, int threads, double got, double measur
   }
 }
 
-/* GB/s; 0: not under way. */
+/* Expected rates in GB/s; 0: no such copy runs. */
 static void expect_mixture(const outcome *o, int threads, double cpu, double in, double out,
                            double tolerance) {
   expect_near("kernels", threads, o->first[HK_RES_DRAM_CPU] / 1e9, cpu, tolerance);
@@ -235,8 +239,8 @@ static void expect_mixture(const outcome *o, int threads, double cpu, double in,
   if (out > 0) expect_near("out", threads, o->first[HK_RES_D2H] / 1e9, out, tolerance);
 }
 
-/* bench/results/engine/README.md, first node: CPU AdamW and copies both ways, GB/s. The
- * costs are read off the table, weights and threads' saturation off its first and last row. */
+/* bench/results/engine/README.md, first node: CPU AdamW and copies both ways, GB/s. Costs come from
+ * the whole table, weights and the thread scale from its first and last row. */
 static void test_measured_mixtures(void **state) {
   (void)state;
   static const struct {
@@ -269,9 +273,9 @@ static void test_measured_mixtures(void **state) {
   assert_true(alone.first[HK_RES_DRAM_CPU] > 185.1e9 && alone.first[HK_RES_DRAM_CPU] < 185.3e9);
 }
 
-/* The calibration of an H200 node on 2026-11-21 (docs/notes/): AdamW in G params/s alone,
- * beside copies in, out and both ways, copies in GB/s. Kernels lose a constant share beside copies,
- * also at 4 threads, which leave host memory with room; copies in get the rest of it. */
+/* Calibration of an H200 node on 2026-11-21 (docs/notes/): AdamW in G params/s alone and beside
+ * copies in, out and both ways; copies in GB/s. Beside copies kernels lose a constant share, also
+ * at 4 threads, which do not saturate host memory. Copies in get the remaining bandwidth. */
 static void test_calibrated_node(void **state) {
   (void)state;
   static const struct {
@@ -314,11 +318,11 @@ static void test_calibrated_node(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_costs_and_priority),
-      cmocka_unit_test(test_priority_is_for_crowds),
+      cmocka_unit_test(test_when_priority_applies),
       cmocka_unit_test(test_each_alone),
       cmocka_unit_test(test_kernels_keep_a_share),
-      cmocka_unit_test(test_what_is_kept_is_a_limit),
-      cmocka_unit_test(test_who_comes_last_gets_the_rest),
+      cmocka_unit_test(test_a_kept_share_is_a_limit),
+      cmocka_unit_test(test_copies_in_get_the_rest),
       cmocka_unit_test(test_copies_in_under_load),
       cmocka_unit_test(test_pageable_latencies),
       cmocka_unit_test(test_measured_mixtures),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Import of DeepSpeed logs: the rows of two published logs, number formats of several countries,
- * and a made-up log with equal iterations, of which any part must give the same row or none. */
+/* Import of DeepSpeed logs: two published logs give their published rows; number formats of several
+ * countries; any prefix or suffix of a log with equal iterations gives the same values or none. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -306,9 +306,9 @@ static void test_made_up(void **state) {
   free(text);
 }
 
-/* Values from a part of the log equal those from the whole log, or are unknown. Returns whether
- * there is a row. */
-static bool is_part_of(const hk_run *whole, const char *text, size_t n, int *iterations) {
+/* Imports a part of the log and checks that each value equals the whole log's or is unknown.
+ * Returns whether there is a row. */
+static bool check_part(const hk_run *whole, const char *text, size_t n, int *iterations) {
   put(text, n);
   result r = import_file(path, 0);
   *iterations = r.report.iterations;
@@ -333,21 +333,22 @@ static void test_cut_everywhere(void **state) {
   assert_int_equal(whole.report.iterations, 2);
   int before = 0, iterations, rows = 0;
   for (size_t n = 0; n <= length; n++) {
-    rows += is_part_of(whole.row, text, n, &iterations);
+    rows += check_part(whole.row, text, n, &iterations);
     assert_true(iterations >= before);
     before = iterations;
   }
   assert_int_equal(before, 2);
   assert_true(rows > 1000);
   for (size_t from = 0; from < length; from++)
-    is_part_of(whole.row, text + from, length - from, &iterations);
+    check_part(whole.row, text + from, length - from, &iterations);
   drop(&whole);
   free(text);
 }
 
 /* -- Other forms ------------------------------------------------------------------------------- */
 
-/* Names before 0.9, another rank's lines, and no iteration times but the log's own clock. */
+/* Phase names of DeepSpeed before 0.9, lines of another rank, and iteration times from the log's
+ * time stamps alone. */
 static void test_plain_deepspeed(void **state) {
   (void)state;
   char text[2048] = "";
@@ -370,7 +371,7 @@ static void test_plain_deepspeed(void **state) {
   drop(&r);
 }
 
-/* A log with the lines of micro-steps only: two make an iteration. */
+/* A log with lines of micro-steps only, two of which are an iteration. */
 static void test_micro_steps_only(void **state) {
   (void)state;
   char text[2048] = "[config.py:1:print]   gradient_accumulation_steps .. 2\n";
@@ -421,7 +422,7 @@ static void test_megatron_timers(void **state) {
   drop(&r);
 }
 
-/* Another rank's output in the middle of a number: the line's rest is not used. */
+/* Another rank's output cuts a number: the rest of the line is not used. */
 static void test_torn_lines(void **state) {
   (void)state;
   result r = import_text(
@@ -473,7 +474,7 @@ static void test_failed_runs(void **state) {
                       "RuntimeError: CUDA error: an illegal memory access was encountered");
   drop(&r);
   free(text);
-  /* An error that the run survived is none. */
+  /* An error before iterations is not a failure: the run continued. */
   assert_true(asprintf(&text, "%s%s", trace, first) > 0);
   r = import_text(text, 2);
   assert_false(r.report.failed);

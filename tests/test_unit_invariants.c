@@ -85,12 +85,12 @@ static void sound_rates_pass(void **state) {
   sharing s;
   begin_sharing(&s);
   must(hk_check_rates(&s.state, 2), &s.err);
-  /* At its cap, an operation needs no full resource. */
+  /* An operation at its cap need not fill a resource. */
   s.capacity[H2D_OF_RANK_1] = 21;
   s.used[H2D_OF_RANK_1] = 20;
   s.active[0].activity.rate = s.active[1].activity.rate = 10;
   must(hk_check_rates(&s.state, 2), &s.err);
-  /* In its latency, it has no rate yet. */
+  /* An operation in its latency has no rate. */
   s.active[1].fluid = false;
   s.active[1].activity.rate = 0;
   must(hk_check_rates(&s.state, 1), &s.err);
@@ -240,7 +240,7 @@ static void operations_out_of_order(void **state) {
   }
 }
 
-/* From one queue of the GPU to another word of an end takes 50 ns, here not waited for. */
+/* gpu.hop_ns is 50, but the run was simulated with 0: operations start 50 ns too early. */
 static void a_hop_left_out(void **state) {
   (void)state;
   finished f = finish(1, 0);
@@ -265,7 +265,7 @@ static void bytes_lost_on_the_way(void **state) {
                        "invariant broken: dram carried 36000, the operations had 144000 to move");
 }
 
-/* Of every resource that carried something, a tenth too little and a tenth too much. */
+/* Each resource that carried something: 10 % too little and 10 % too much are found. */
 static void every_resource_is_accounted_for(void **state) {
   (void)state;
   int resources = 0;
@@ -284,7 +284,8 @@ static void every_resource_is_accounted_for(void **state) {
       release(&f);
     }
   }
-  assert_int_equal(resources, 2 * 9); /* gpu, hbm, h2d, d2h, pcie, dram, fabric: each way, both */
+  /* gpu, hbm, h2d, d2h, pcie, dram, and the fabric's two directions and sum */
+  assert_int_equal(resources, 2 * 9);
 }
 
 static void memory_that_does_not_add_up(void **state) {
@@ -323,9 +324,9 @@ static void shorter_than_the_critical_path(void **state) {
   expect_broken_result(&f, message);
 }
 
-/* -- That they are asked ----------------------------------------------------------------------- */
+/* -- Simulation calls the checks --------------------------------------------------------------- */
 
-/* A machine file may not say so: a GPU of negative speed. */
+/* A negative matrix rate, which no machine file may have. */
 static void simulating_checks_rates(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -342,14 +343,14 @@ static void simulating_checks_rates(void **state) {
   hk_graph_free(&graph);
 }
 
-/* Nor this: CPU kernels that copies make twice as fast. 1000 parameters alone take 1000 ns, beside
- * the copy, which takes 1200, 500. */
+/* CPU kernels twice as fast beside copies as alone, which no machine file may have either. */
 static hk_machine accelerated_by_copies(void) {
   hk_machine m = schoolbook_machine();
   m.cpu_beside_h2d.value = 2;
   return m;
 }
 
+/* 1000 parameters take 1000 ns alone (the critical path) and 500 ns beside the copy of 600 ns. */
 static void simulating_checks_the_result(void **state) {
   (void)state;
   const hk_machine m = accelerated_by_copies();
@@ -386,7 +387,7 @@ static hk_status forecast_of(const hk_machine *machine, const hk_policy *policy,
   return status;
 }
 
-/* "... the update takes 2775 ns, its lower bound (dram) is 2800 ns": the times must be so, too. */
+/* The message names `binding`, and the update time in it is below the bound in it. */
 static void expect_below_bound(const hk_error *err, const char *binding) {
   long long update = 0, bound = 0;
   char got[32] = "";
@@ -399,7 +400,7 @@ static void expect_below_bound(const hk_error *err, const char *binding) {
   assert_true(update < bound);
 }
 
-/* Faster than the operations of its own graph one after the other. */
+/* Kernels that copies accelerate are faster than the critical path of their own graph. */
 static void a_forecast_below_the_bound_of_its_graph(void **state) {
   (void)state;
   hk_error err = {0};
@@ -410,9 +411,8 @@ static void a_forecast_below_the_bound_of_its_graph(void **state) {
   expect_below_bound(&err, "critical path");
 }
 
-/* Teams on all cores whose bytes count a hundredth. The plan is faster than any plan can be on
- * the machine, but obeys the bound of its own operations, which count their bytes in the same
- * way. */
+/* Teams that are not bound to cores, with dram.unbound = 100: their bytes count a hundredth. The
+ * bound of the graph counts them the same way and holds; the bound of the machine does not. */
 static void a_forecast_below_the_physical_bound(void **state) {
   (void)state;
   hk_error err = {0};

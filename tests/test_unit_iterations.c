@@ -23,7 +23,7 @@ static hk_job job_of(int gpus, int grad_accum) {
                   .checkpoint_activations = true};
 }
 
-/* `rule` blocks or exact: subgroups that span blocks are in order, too. */
+/* With `rule` exact, subgroups may span blocks. */
 static hk_plan planned(const hk_job *job, hk_overlap overlap, hk_subgroup_rule rule) {
   hk_error err = {0};
   hk_plan plan;
@@ -60,7 +60,8 @@ static void assert_same_op(const hk_op *a, const hk_op *b) {
   assert_memory_equal(left, right, sizeof left);
 }
 
-/* Dependencies of the template. All others lie in the iteration before. */
+/* Each dependency of operation `id` is the template's or lies in the iteration before. Returns the
+ * number of the latter (carried dependencies). */
 static int check_deps(const hk_graph *graph, const hk_graph *once, int32_t id) {
   const int32_t each = (int32_t)once->n_ops, iteration = id / each;
   const hk_op *op = &graph->ops[id], *template = &once->ops[id % each];
@@ -157,8 +158,8 @@ static void blocks_wait_for_their_own_weights(void **state) {
   }
 }
 
-/* A subgroup's gradients leave when backward has been through all its blocks, and when their sums
- * of the first micro-step are back. */
+/* A subgroup's gradients leave after backward of all its blocks and after the first micro-step's
+ * sums have come back to the GPU. */
 static void gradients_leave_piece_by_piece(void **state) {
   (void)state;
   for (int c = 0; c < 2; c++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* JSON: hostile texts are refused with a message that says where and why, valid ones survive a
- * round trip, and a failed allocation at any point gives an error and leaks nothing. */
+/* JSON: invalid texts are refused with a message that names place and reason, valid ones survive a
+ * round trip, and a failed allocation at any point is an error without a leak. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@ static hk_status parse(const char *text, cJSON **root, hk_error *err) {
 }
 
 static void assert_refused(const char *text, size_t length, const char *message) {
-  /* A copy of just that size, so that a sanitizer sees reading beyond it. */
+  /* A copy of exactly that size: AddressSanitizer sees a read beyond it. */
   char *copy = malloc(length ? length : 1);
   assert_non_null(copy);
   memcpy(copy, text, length);
@@ -121,7 +121,7 @@ static void test_parse_refuses(void **state) {
   assert_refused("{}\0", 3, "T: line 1, column 3: a NUL byte; this is not a text file");
 }
 
-/* Whatever prefix of a good text remains, it is refused: as empty or as truncated. */
+/* Every prefix of a valid text is refused as empty or truncated. */
 static void test_parse_refuses_every_prefix(void **state) {
   (void)state;
   static const char text[] = "{\"a\": [true, null, -1.5e+3, {}], \"b\": \"x\\u00e9\\n\"}";
@@ -184,8 +184,8 @@ static void test_parse_accepts(void **state) {
   cJSON_Delete(root);
 }
 
-/* A million keys, the last a duplicate: found, and in time that a quadratic search would not
- * keep by far (the limit of the test run is minutes). */
+/* A million keys, the last one a duplicate. A quadratic search would exceed the test's time limit.
+ */
 static void test_parse_finds_a_duplicate_among_many(void **state) {
   (void)state;
   const size_t n = 1000000;
@@ -220,7 +220,7 @@ static void counting_free(void *block) {
   free(block);
 }
 
-/* cJSON is refused its first allocation, then its second, ... until the parse goes through. */
+/* The n-th allocation of cJSON fails, for n = 1, 2, ... until parsing succeeds. */
 static void test_parse_without_memory(void **state) {
   (void)state;
   static const char text[] =
@@ -372,7 +372,7 @@ static void test_getters_with_defaults(void **state) {
   assert_true(number == 0.5);
   assert_int_equal(hk_json_bool_or(root, "no", true, &flag, NULL), HK_OK);
   assert_false(flag);
-  /* There but wrong is an error, not the default. */
+  /* A present key of the wrong type is an error; the default does not apply. */
   assert_int_equal(hk_json_int_or(root, "s", 0, 1, 55, &whole, NULL), HK_INPUT);
   assert_int_equal(hk_json_double_or(root, "s", 0, 1, 5.5, &number, NULL), HK_INPUT);
   assert_int_equal(hk_json_bool_or(root, "four", true, &flag, NULL), HK_INPUT);
@@ -416,7 +416,7 @@ static void test_load(void **state) {
     assert_int_equal(chmod(path, 0600), 0);
   }
 
-  /* Just the limit is read, one byte more is not. */
+  /* A file of 64 MiB is read, one of a byte more is refused. */
   size_t limit = (size_t)(64 * HK_MIB);
   char *text = malloc(limit + 1);
   assert_non_null(text);
@@ -466,7 +466,8 @@ static void test_write_string_is_read_back(void **state) {
   free(text);
 }
 
-/* A value takes some 100 bytes of memory: 60 MiB of "0," were 3.3 GB, and accepted. */
+/* cJSON needs some 100 bytes a value, so the number of values is limited: 60 MiB of "0," would take
+ * 3.3 GB. */
 static void test_parse_bounds_values(void **state) {
   (void)state;
   static const char head[] = "{\"a\":[0", tail[] = "]}";
@@ -488,7 +489,7 @@ static void test_parse_bounds_values(void **state) {
   free(text);
 }
 
-/* What could not be read again is not written. */
+/* A document over 64 MiB, which could not be read back, is not written. */
 static void test_save_bounds_bytes(void **state) {
   (void)state;
   char folder[] = "hk-json-XXXXXX", path[64];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The largest number that fits: exact for every limit, few attempts, and not fooled by a gap. And
- * what it relies on: memory grows with micro-batch, sequence and layers. */
+/* Search for the largest number that fits: exact for every limit, few attempts, not ended by one
+ * number that does not fit. It relies on memory that grows with micro-batch, sequence
+ * (test_unit_footprint.c) and layers. */
 #include "sim/largest.h"
 
 #include "sim/footprint.h"
@@ -54,7 +55,8 @@ static void every_limit_is_found(void **state) {
   assert_true(many.attempts <= 2 * 17 + 3);
 }
 
-/* The bisection from 16 on ends below the gap at 9; one of the larger numbers is above it. */
+/* 1 to 1000 fit, except 16. Doubling stops at 16 and bisection ends at 15; the numbers that are
+ * tried above (18, 25, 50) fit, so the search goes on to 1000. */
 static void a_gap_does_not_end_the_search(void **state) {
   (void)state;
   numbers all = {.limit = 1000, .gap = 16};

@@ -21,7 +21,7 @@ source_file() {
   printf '/* SPDX-%s: %s */\n%s\n' License-Identifier "$2" "${3-}" >"tree/$1"
 }
 
-# A tree without violations; each case below makes one and has it found.
+# A tree without violations; each case below adds one, which check_licences.py must find.
 small_tree() {
   rm -rf tree && mkdir -p tree/core tree/sim tree/LICENSES
   cp "$tests/../LICENSE" tree && cp "$tests"/../LICENSES/*.txt tree/LICENSES

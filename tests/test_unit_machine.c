@@ -16,7 +16,7 @@
 
 #include "core/json.h"
 
-#define BASE HK_TEST_DATA "/probed-node.json" /* round numbers, few effects */
+#define BASE HK_TEST_DATA "/probed-node.json" /* round numbers, few contention effects */
 
 static void load(const char *name, hk_machine *m) {
   hk_error err = {0};
@@ -126,7 +126,7 @@ static void shipped_profiles_round_trip(void **state) {
     cJSON *root = hk_machine_to_json(&m);
     assert_true(cJSON_Compare(root, m.document, true));
 
-    /* And through text, as `fit` and a person's editor take it. */
+    /* And through JSON text, as in a file. */
     char *text = cJSON_Print(root);
     cJSON *parsed;
     hk_machine again;
@@ -197,7 +197,8 @@ static void errors_are_read(void **state) {
   assert_true(error_in(with(NULL, "43e9", interval)) == 0.01);
 }
 
-/* What calibrate and fit wrote may have been edited by hand; "error" is refused if it is wrong. */
+/* An invalid standard_error or interval, which calibrate and fit write, counts as absent. An
+ * invalid "error", which a person writes, is refused. */
 static void damaged_errors(void **state) {
   (void)state;
   static const char *const forms[] = {"\"x\"", "null", "-1", "0", "[]"};
@@ -403,8 +404,8 @@ static void equal_is_allowed(void **state) {
   cJSON_Delete(root);
 }
 
-/* Bytes at their costs are no traffic: together they may be more than memory alone carries. */
-static void what_copies_cost_lifts_the_limit(void **state) {
+/* With a cost other than 1, dram.with_dma counts weighted bytes and may exceed dram.bytes_per_s. */
+static void costs_lift_the_limit_of_with_dma(void **state) {
   (void)state;
   static const char *const costs[] = {"dram.h2d_cost", "dram.d2h_cost"};
   for (int i = 0; i < 2; i++) {
@@ -454,7 +455,7 @@ static void cpu_rate_fits_the_probe(void **state) {
     double rate = hk_cpu_rate(&m, &m.cpu_adamw, &m.cpu_adamw_threads, probe[i][0]);
     assert_true(fabs(rate / probe[i][1] - 1) < 0.03);
   }
-  /* DeepSpeedCPUAdam alone 3.9, with a cast before and after it 2.3. */
+  /* DeepSpeedCPUAdam: 3.9 G params/s alone, 2.3 with a cast before and one after it. */
   double adam = hk_cpu_rate(&m, &m.cpu_adamw_fp32, &m.cpu_adamw_fp32_threads, 16);
   double cast = hk_cpu_rate(&m, &m.cpu_cast, &m.cpu_cast_threads, 16);
   assert_true(fabs(adam / 3.9e9 - 1) < 0.03);
@@ -478,7 +479,7 @@ static void cpu_rate_is_monotone_and_bounded(void **state) {
   assert_true(hk_cpu_rate(&m, &six, scale, 1e9) == 6e9);
 }
 
-/* Zero stands for AdamW's threads; a scale of its own is its own. */
+/* A thread scale of 0 stands for AdamW's. */
 static void cpu_kernels_may_have_thread_scales_of_their_own(void **state) {
   (void)state;
   const hk_machine m = {.cpu_adamw_threads = {.value = 8}};
@@ -515,7 +516,7 @@ int main(void) {
       cmocka_unit_test(lengths_are_limited),
       cmocka_unit_test(contradictions_are_named),
       cmocka_unit_test(equal_is_allowed),
-      cmocka_unit_test(what_copies_cost_lifts_the_limit),
+      cmocka_unit_test(costs_lift_the_limit_of_with_dma),
       cmocka_unit_test(load_names_the_file),
       cmocka_unit_test(cpu_rate_fits_the_probe),
       cmocka_unit_test(cpu_rate_is_monotone_and_bounded),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* --set: what a text may say, what follows from it, and what the document keeps. */
+/* --set: syntax, derived quantities, and the values that the document keeps. */
 #include "core/machine_set.h"
 
 #include <math.h>
@@ -114,9 +114,9 @@ static void a_wrong_text_is_refused_with_a_sentence(void **state) {
   }
 }
 
-/* -- What follows ------------------------------------------------------------------------------ */
+/* -- Derived quantities ------------------------------------------------------------------------ */
 
-static void the_link_takes_its_directions_along(void **state) {
+static void h2d_derives_the_rest_of_the_link(void **state) {
   (void)state;
   hk_machine a = load(POLARIS), b = changed(POLARIS, "pcie.h2d*=2");
   near(b.d2h.value, 2 * a.d2h.value);
@@ -124,8 +124,8 @@ static void the_link_takes_its_directions_along(void **state) {
   near(b.mapped.value, 2 * a.mapped.value);
   near(b.fabric_h2d.value, 2 * a.fabric_h2d.value);
   near(b.fabric_duplex.value, 2 * a.fabric_duplex.value);
-  near(b.h2d_pageable.value, 2 * a.h2d_pageable.value); /* as fast as the link */
-  near(b.d2h_pageable.value, a.d2h_pageable.value);     /* one thread limits it */
+  near(b.h2d_pageable.value, 2 * a.h2d_pageable.value); /* limited by the link */
+  near(b.d2h_pageable.value, a.d2h_pageable.value);     /* limited by one CPU thread */
   near(b.nvlink.value, a.nvlink.value);
   assert_int_equal(b.duplex.origin, HK_ORIGIN_DERIVED);
   assert_string_equal(b.duplex.source,
@@ -142,14 +142,15 @@ static void a_given_quantity_does_not_follow(void **state) {
   near(b.duplex.value, 2 * a.h2d.value + a.d2h.value);
   near(b.mapped.value, 40e9);
   hk_machine_free(&b);
-  b = changed(POLARIS, "pcie.h2d*=2 pcie.duplex=60G"); /* d2h would be 35, and stays possible */
+  b = changed(POLARIS, "pcie.h2d*=2 pcie.duplex=60G"); /* d2h still doubles, to below 60 */
   near(b.duplex.value, 60e9);
   near(b.d2h.value, 2 * a.d2h.value);
   hk_machine_free(&a);
   hk_machine_free(&b);
 }
 
-/* The parts of saturated memory that kernels, copies in and copies out get stay as measured. */
+/* The shares of saturated memory that kernels, copies in and copies out get stay as measured:
+ * weights change inversely to demands. */
 static void weights_stay_what_they_were(void **state) {
   (void)state;
   hk_machine a = load(H200), b = changed(H200, "pcie.h2d*=2");
@@ -167,13 +168,14 @@ static void weights_stay_what_they_were(void **state) {
   near(b.dma_weight.value / hk_cpu_rate(&b, &b.cpu_adamw, &b.cpu_adamw_threads, 32),
        a.dma_weight.value / hk_cpu_rate(&a, &a.cpu_adamw, &a.cpu_adamw_threads, 16));
   hk_machine_free(&b);
-  b = changed(H200, "dram*=2"); /* kernels take the part that their new rate gives them */
+  b = changed(H200, "dram*=2");
   near(b.dma_weight.value, a.dma_weight.value);
   hk_machine_free(&a);
   hk_machine_free(&b);
 }
 
-static void gpus_without_nvlink_speak_over_the_link(void **state) {
+/* Without NVLink, GPUs communicate over PCIe, so nvlink follows pcie.h2d. */
+static void nvlink_of_gpus_without_it_follows_pcie(void **state) {
   (void)state;
   hk_machine a = load("workstation-rtx4090-ddr5");
   hk_machine b = changed("workstation-rtx4090-ddr5", "pcie.h2d*=2");
@@ -188,11 +190,11 @@ static void a_fabric_follows_what_limits_it(void **state) {
   (void)state;
   hk_machine a = load(H200_4), link = changed(H200_4, "pcie.h2d*=2");
   near(link.fabric_h2d.value, a.fabric_h2d.value);
-  near(link.fabric_duplex.value, link.duplex.value); /* one GPU's link is more than before */
+  near(link.fabric_duplex.value, link.duplex.value); /* at least one GPU's link */
   hk_machine memory = changed(H200_4, "dram*=1.5");
   near(memory.fabric_h2d.value, a.fabric_h2d.value);
   near(memory.fabric_d2h.value, 1.5 * a.fabric_d2h.value);
-  hk_machine gpus = changed(H200, "node.gpus=4"); /* its fabric is the one GPU's link */
+  hk_machine gpus = changed(H200, "node.gpus=4"); /* with one GPU the fabric was its link */
   near(gpus.fabric_h2d.value, 4 * gpus.h2d.value);
   hk_machine_free(&a);
   hk_machine_free(&link);
@@ -205,11 +207,11 @@ static void cpu_kernels_follow_memory_as_far_as_it_limits_them(void **state) {
   hk_machine a = load(POLARIS), b = changed(POLARIS, "dram*=2");
   near(b.dram_with_dma.value, 2 * a.dram_with_dma.value);
   near(b.dram_process.value, 2 * a.dram_process.value);
-  near(b.cpu_adamw.value, 2 * a.cpu_adamw.value); /* 28 bytes x 6.2 G/s: more than memory has */
+  near(b.cpu_adamw.value, 2 * a.cpu_adamw.value); /* 28 B x 6.2 G/s exceed dram.bytes_per_s */
   near(b.cpu_adamw_threads.value, 2 * a.cpu_adamw_threads.value);
   const double share = a.cpu_cast.value * HK_BYTES_CAST / a.dram.value;
   near(b.cpu_cast.value, a.cpu_cast.value / (1 - share + share / 2));
-  /* A thread alone is as fast as before. */
+  /* One thread does not reach the memory's limit: its rate is unchanged. */
   near(hk_cpu_rate(&b, &b.cpu_cast, &b.cpu_cast_threads, 1e-12),
        hk_cpu_rate(&a, &a.cpu_cast, &a.cpu_cast_threads, 1e-12));
   assert_true(hk_cpu_rate(&b, &b.cpu_adamw, &b.cpu_adamw_threads, 16) >
@@ -223,9 +225,9 @@ static void cpu_kernels_follow_memory_as_far_as_it_limits_them(void **state) {
   hk_machine_free(&b);
 }
 
-/* Every quantity of every machine: halved, unchanged, doubled and ten-fold, what follows is within
- * its range and agrees with the rest. */
-static void whatever_is_set_alone_leads_to_a_machine_that_can_be(void **state) {
+/* Five rates of four machines, times 0.1 to 10: --set accepts them, and reading the result's
+ * document finds every quantity within its range and no contradiction. */
+static void any_rate_may_change_tenfold(void **state) {
   (void)state;
   static const char *const names[] = {POLARIS, H200, H200_4, "workstation-rtx4090-ddr5"};
   static const char *const keys[] = {"dram", "pcie.h2d", "gpu.hbm", "nvlink", "network"};
@@ -297,13 +299,13 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_text_has_a_key_an_operation_and_a_value),
       cmocka_unit_test(a_wrong_text_is_refused_with_a_sentence),
-      cmocka_unit_test(the_link_takes_its_directions_along),
+      cmocka_unit_test(h2d_derives_the_rest_of_the_link),
       cmocka_unit_test(a_given_quantity_does_not_follow),
       cmocka_unit_test(weights_stay_what_they_were),
-      cmocka_unit_test(gpus_without_nvlink_speak_over_the_link),
+      cmocka_unit_test(nvlink_of_gpus_without_it_follows_pcie),
       cmocka_unit_test(a_fabric_follows_what_limits_it),
       cmocka_unit_test(cpu_kernels_follow_memory_as_far_as_it_limits_them),
-      cmocka_unit_test(whatever_is_set_alone_leads_to_a_machine_that_can_be),
+      cmocka_unit_test(any_rate_may_change_tenfold),
       cmocka_unit_test(a_document_keeps_what_was_before_the_first_set),
       cmocka_unit_test(a_given_value_is_exact_and_a_multiple_is_not),
   };

@@ -11,7 +11,7 @@ static void load(const char *name, hk_machine *m) {
   must(hk_machine_load(name, m, &err), &err);
 }
 
-/* What the vendors' sheets allow: `link` is PCIe x16 after 128b/130b coding, one direction. */
+/* Limits of the vendors' data sheets. `link`: one direction of PCIe x16 after 128b/130b coding. */
 typedef struct {
   const char *name;
   double gpus, cores, host_memory, gpu_memory, flops, hbm, link, dram, nvlink, net;
@@ -60,7 +60,7 @@ static void check_physics(const char *name, const hk_machine *m) {
   at_most(name, "one GPU's link beside the fabric, D2H", m->d2h.value, m->fabric_d2h.value);
   at_most(name, "PCIe beside HBM", m->duplex.value, m->gpu_hbm.value);
   at_most(name, "host memory beside HBM", m->dram.value, m->gpu_hbm.value * m->gpus.value);
-  /* Copies out are posted and wait for no answer: kernels do not push them aside. */
+  /* PCIe writes are posted: they wait for no answer, so kernels displace them at most by half. */
   assert_true(m->dma_weight.value * m->d2h_priority.value >= 0.5);
   assert_true(m->gpu_reserved.value < 0.1 * m->gpu_memory.value);
   assert_true(m->host_reserved.value < 0.2 * m->host_memory.value);
@@ -106,8 +106,7 @@ static void efficiency_means_the_same_in_every_profile(void **state) {
   hk_machine_free(&sheet_h200);
 }
 
-/* Each profile says how far its predictions were off; test_golden_residuals.c checks the figures.
- */
+/* Each profile records errors of its predictions; test_golden_residuals.c checks the figures. */
 static void check_residuals(const char *name, const cJSON *document) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(document, "residuals"), *entry = NULL;
   if (cJSON_GetArraySize(list) < 1) fail_msg("%s has no residuals", name);

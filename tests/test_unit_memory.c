@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* GPU memory under DeepSpeed, against values by hand for small models; and the curve of memory
- * over time. */
+/* GPU memory under DeepSpeed against values by hand for small models; the curve of memory over
+ * time; advice on what does not fit. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "tests/fixture_graph.h"
 
-/* Reduction bucket of 500 M bf16, cuBLAS workspaces of 8.125 MiB, an attention matrix of 4 heads
- * and 64 x 64 tokens: there whatever the model's size. */
+/* Independent of the model's size: a reduction bucket of 500 M bf16, two cuBLAS workspaces of 8.125
+ * MiB, an attention matrix of 4 heads and 64 x 64 tokens. */
 #define BUCKET 1000000000LL
 #define FIXED  (BUCKET + 2 * 8320 * 1024LL + 2 * 4 * 64 * 64)
 
@@ -54,12 +54,12 @@ static void zero_offload(void **state) {
   assert_int_equal(one.before_forward, WEIGHTS + FIXED);
   assert_int_equal(one.after_forward, one.before_forward + ACTIVATIONS);
   assert_int_equal(one.after_backward, one.before_forward);
-  /* The loss has logits in bf16 and once more in fp32. */
+  /* The loss holds the logits in bf16 (2 bytes) and once more in fp32 (4 bytes). */
   assert_int_equal(one.peak_of[HK_PHASE_FORWARD], one.after_forward + 64 * 6 * 256);
   assert_int_equal(one.peak_of[HK_PHASE_UPDATE], one.before_forward);
 
-  /* Two ranks: all but the embedding is gathered at the end of forward, far below the limit of what
-   * is live, and both vocabulary matrices at the end of backward. */
+  /* Two ranks: at the end of forward all but the embedding is gathered (far below DeepSpeed's limit
+   * of live parameters), at the end of backward both vocabulary matrices are. */
   const hk_memory_report two = marks(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, 2, &plan);
   hk_plan_free(&plan);
   assert_int_equal(two.before_forward, WEIGHTS / 2 + FIXED);
@@ -141,8 +141,9 @@ static void interleaved(void **state) {
   hk_plan_free(&plan);
 }
 
-/* One layer of 16384-wide matrices, each 2^28 parameters, one token. Backward comes to up with head
- * and down in the bucket (2^24 + 2^28), where there is no room for 2^28 more. */
+/* One layer of 16384 x 16384 matrices, each 2^28 parameters, one token. When backward reaches the
+ * up matrix, the bucket of 500 M holds head and down (2^24 + 2^28) and has no room for 2^28 more.
+ */
 static void bucket_flush(void **state) {
   (void)state;
   static const char TEXT[] =
@@ -221,9 +222,9 @@ static hk_bytes grown(const hk_graph *graph, int layer) {
   return op->gpu_alloc - op->gpu_free;
 }
 
-/* One layer and one GPU, with u = 2^26 parameters: the head has 2 u, the MLP's matrices 4 u (gate
- * and up) and 2 u, so gate and up do not fit behind the other two. When their gradient is ready,
- * the second norm's output is gone, which only they need. */
+/* One layer and one GPU, with u = 2^26 parameters: the head has 2 u, gate and up together 4 u, down
+ * 2 u, so gate and up do not fit into the bucket behind head and down. When their gradient is ready
+ * the second norm's output, which only they need, is already freed. */
 static void input_of_the_mlp_is_freed(void **state) {
   (void)state;
   hk_graph graph = megatron_graph(
@@ -265,7 +266,7 @@ static void window_of_gathered_weights(void **state) {
   hk_graph_free(&graph);
 }
 
-/* What the device shows beside the allocator's figure, and nothing of the kind under hocket. */
+/* Under DeepSpeed the device's figure exceeds the allocator's. Under hocket it is not reported. */
 static void device_shows_more(void **state) {
   (void)state;
   hk_plan plan;
@@ -323,9 +324,9 @@ static void curve_keeps_extremes(void **state) {
   hk_timeline_free(&timeline);
 }
 
-/* -- What does not fit ------------------------------------------------------------------------- */
+/* -- Advice on nodes --------------------------------------------------------------------------- */
 
-/* zero-offload of 70B on so many nodes; whether it fits. `advised`: how many the advice names. */
+/* Whether 70B with zero-offload fits on `nodes` nodes. *advised: number of nodes in the advice. */
 static bool fits_on(const hk_model *model, const hk_machine *machine, int nodes, int *advised) {
   hk_error err = {0};
   hk_plan plan;
@@ -349,8 +350,8 @@ static bool fits_on(const hk_model *model, const hk_machine *machine, int nodes,
   return fits;
 }
 
-/* On one node and on two host memory is short; three are named, and three do. */
-static void advised_nodes_are_the_fewest_that_do(void **state) {
+/* Host memory does not suffice on one and two nodes; advice names three, and three suffice. */
+static void advised_nodes_are_the_fewest_that_suffice(void **state) {
   (void)state;
   hk_error err = {0};
   hk_model model = {0};
@@ -379,7 +380,7 @@ int main(void) {
       cmocka_unit_test(window_of_gathered_weights),
       cmocka_unit_test(device_shows_more),
       cmocka_unit_test(curve_keeps_extremes),
-      cmocka_unit_test(advised_nodes_are_the_fewest_that_do),
+      cmocka_unit_test(advised_nodes_are_the_fewest_that_suffice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,8 @@ static void fail_at(int call) {
   calls = 0;
 }
 
-/* Calls `work` until it does with all its memory: before that it says HK_ENVIRONMENT. */
+/* Calls `work` with its n-th realloc failing, for n = 1, 2, ... until no call is left to fail. Each
+ * call returns HK_OK or HK_ENVIRONMENT with "out of memory". */
 static void at_every_call(hk_status (*work)(hk_error *err)) {
   int call = 1;
   for (; call < 1000; call++) {

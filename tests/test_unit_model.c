@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Shapes, parameter counts, and what a step costs: against published totals and against closed
- * forms worked out here. */
+/* Shapes, parameter counts, FLOPs and activations against published totals and closed forms. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -134,14 +133,14 @@ static void megatron_tensors(void **state) {
   assert_int_equal(numel_of(&model, "layers.0.self_attention.query_key_value.weight"), 8 * 16);
   assert_int_equal(numel_of(&model, "layers.0.mlp.dense_h_to_4h.weight"), 2 * 8 * 20);
   hk_model plain = parse("{\"architectures\": [\"LlamaForCausalLM\"], " LLAMA_LIKE "}");
-  assert_int_equal(model.parameters, plain.parameters); /* the layout moves, it does not add */
+  assert_int_equal(model.parameters, plain.parameters); /* a layout only fuses tensors */
   hk_model_free(&plain);
   hk_model_free(&model);
 }
 
-/* What each architecture and key adds to the plain Llama of the same shape (h 8, q 8, kv 4, f 20,
- * head_dim 2, one layer). */
-static void what_a_key_adds(void **state) {
+/* Parameters that each architecture and key adds to the plain Llama of the same shape (h 8, q 8,
+ * kv 4, f 20, head_dim 2, one layer). */
+static void parameters_of_each_key(void **state) {
   (void)state;
   const struct {
     const char *config;
@@ -204,7 +203,7 @@ static void tied_head_is_its_norm(void **state) {
 
 /* -- Tensor parallelism ----------------------------------------------------------------------- */
 
-/* Llama-2-7B: everything but the norms is divided. */
+/* Llama-2-7B: every rank has all norms; all else is divided. */
 static void split_of_llama(void **state) {
   (void)state;
   hk_model model = load("llama-2-7b");
@@ -215,8 +214,8 @@ static void split_of_llama(void **state) {
   hk_model_free(&model);
 }
 
-/* GPT-2 also keeps whole: learned positions and the biases of row-parallel projections. Its
- * vocabulary is odd, so the embedding rounds up. */
+/* GPT-2 also keeps learned positions and the biases of row-parallel projections whole on every
+ * rank. A share of an odd number of values rounds up. */
 static void split_of_gpt2(void **state) {
   (void)state;
   hk_model model = load("gpt2");
@@ -255,15 +254,15 @@ static double step_flops(const hk_model *model, int64_t micro_batch, int64_t seq
   return sum;
 }
 
-/* 6 N tokens, exactly, once the parameters that multiply nothing (embedding, norms) are taken out
- * and attention, 12 b s^2 (heads x head_dim) a layer for forward and backward, is added. */
+/* A step takes exactly 6 N b s + 12 b s^2 (heads x head_dim) layers FLOPs, with N the parameters of
+ * matrices: without embedding and norms. */
 static void six_n_and_attention(void **state) {
   (void)state;
   hk_model model = load("llama-3-8b");
   const double b = 3, s = 4096, h = 4096, layers = 32, vocab = 128256;
   const double matrices = 8030261248.0 - vocab * h - (2 * layers + 1) * h;
   const double expected = 6 * matrices * b * s + 12 * b * s * s * h * layers;
-  assert_true(step_flops(&model, 3, 4096, 1) == expected); /* all integers below 2^53 x 2^k */
+  assert_true(step_flops(&model, 3, 4096, 1) == expected); /* every sum is exact in a double */
   assert_true(fabs(step_flops(&model, 3, 4096, 8) * 8 - expected) < 1e-9 * expected);
   assert_true(hk_model_forward_flops(&model, HK_BLOCK_EMBED, 3, 4096, 1) == 0);
   assert_true(hk_model_forward_flops(&model, 32, 3, 4096, 1) == 2 * b * s * h * vocab);
@@ -295,8 +294,8 @@ static void causal_half_halves_attention(void **state) {
 
 /* -- Activations ------------------------------------------------------------------------------ */
 
-/* Korthikanti eq. 1 without its attention matrix is 34 s b h; two one-byte dropout masks (after
- * attention's output and after the MLP) are gone, one fp32 statistic a head and token is there. */
+/* Korthikanti et al., arXiv 2205.05198, eq. 1 without its attention matrix is 34 s b h. hocket has
+ * no dropout masks (two of one byte) and one fp32 softmax statistic a head and token. */
 static void korthikanti_gpt_block(void **state) {
   (void)state;
   hk_model model = load("gpt2");
@@ -318,7 +317,7 @@ static void gated_block(void **state) {
   assert_int_equal(hk_model_activation_bytes(&model, 0, 2, 8192, 1, false), tokens * bytes);
   hk_model_free(&model);
 
-  model = load("qwen3-8b"); /* keeps q and k before their norms as well */
+  model = load("qwen3-8b"); /* also keeps q and k before their norms */
   const hk_bytes qwen =
       4 * 2 * 4096 + 2 * (2 * 4096 + 3 * 1024) + 2 * 4096 + 4 * 32 + 4 * 2 * 12288;
   assert_int_equal(hk_model_activation_bytes(&model, 0, 2, 8192, 1, false), tokens * qwen);
@@ -329,7 +328,7 @@ static void checkpoint_keeps_the_input(void **state) {
   (void)state;
   for (size_t i = 0; i < N_PRESETS; i++) {
     hk_model model = load(PRESETS[i].name);
-    for (int tp = 1; tp <= 4; tp *= 2) /* not divided: the input is whole on every rank */
+    for (int tp = 1; tp <= 4; tp *= 2) /* every tensor-parallel rank has the whole input */
       assert_int_equal(hk_model_activation_bytes(&model, 3, 2, 1024, tp, true),
                        2 * 1024 * 2 * model.hidden);
     assert_int_equal(hk_model_activation_bytes(&model, HK_BLOCK_EMBED, 2, 1024, 1, true), 0);
@@ -406,7 +405,7 @@ static void costs_are_monotonic(void **state) {
   }
 }
 
-/* Absurd sizes saturate instead of overflowing (undefined, and negative in practice). */
+/* Huge sizes saturate at 2^62: signed overflow would be undefined. */
 static void absurd_sizes_saturate(void **state) {
   (void)state;
   hk_model model = load("llama-2-7b");
@@ -418,7 +417,7 @@ static void absurd_sizes_saturate(void **state) {
 
 /* -- Files ------------------------------------------------------------------------------------ */
 
-/* The name is the file's, or the folder's when the file is the usual config.json. */
+/* A model is named after its file, or after the folder if the file is config.json. */
 static void names_from_paths(void **state) {
   (void)state;
   char folder[] = "hk_model_XXXXXX", path[64];
@@ -439,7 +438,7 @@ static void names_from_paths(void **state) {
   assert_int_equal(rmdir(folder), 0);
 }
 
-/* The configuration is a copy, and enough to build the same model again. */
+/* A model keeps a copy of its configuration, from which the same model can be built. */
 static void config_is_kept(void **state) {
   (void)state;
   hk_model model = load("dos-20b"), again;
@@ -458,7 +457,7 @@ int main(void) {
       cmocka_unit_test(llama_tensors),
       cmocka_unit_test(gpt2_tensors),
       cmocka_unit_test(megatron_tensors),
-      cmocka_unit_test(what_a_key_adds),
+      cmocka_unit_test(parameters_of_each_key),
       cmocka_unit_test(kv_heads_default_to_heads),
       cmocka_unit_test(tied_head_is_its_norm),
       cmocka_unit_test(split_of_llama),

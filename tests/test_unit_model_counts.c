@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Published models: hocket's counts against those of `transformers` (tests/data/model-counts.csv,
- * which scripts/check_model_counts writes), and their costs against closed forms. */
+ * written by scripts/check_model_counts); FLOPs and activations against closed forms. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static void counts_are_those_of_transformers(void **state) {
   assert_true(n >= 60);
 }
 
-/* Each count is in the page that people read. */
+/* docs/models.md has each count. */
 static void page_has_the_table(void **state) {
   (void)state;
   row r;
@@ -131,8 +131,8 @@ static bool is_in_table(const char *name) {
   return found;
 }
 
-/* A preset that ships and is not in the table would go unchecked. Those in Megatron's layout are
- * not models of transformers; test_unit_model.c has their totals. */
+/* Every shipped preset is in the table, so that its counts are checked. Presets in Megatron's
+ * layout are not models of transformers; test_unit_model.c has their totals. */
 static void every_preset_is_in_the_table(void **state) {
   (void)state;
   char **names = NULL;
@@ -148,8 +148,8 @@ static void every_preset_is_in_the_table(void **state) {
   hk_names_free(names, n);
 }
 
-/* Shares on tensor- and data-parallel ranks add up to blocks and to the whole for layers of any
- * kind. */
+/* A rank's shares of the tensors add up to its intervals of blocks, and these to its whole share.
+ */
 static void shares_add_up(void **state) {
   (void)state;
   const char *names[] = {"deepseek-v2-lite", "gemma-2-2b", "flan-t5-xl",
@@ -184,7 +184,8 @@ static double forward(const hk_model *m, int64_t seq) {
   return sum;
 }
 
-/* Two operations for each active parameter of a matrix, and 4 s^2 (heads x head_dim) a layer. */
+/* Forward: two FLOPs a token and active parameter of a matrix, and 4 s^2 (heads x head_dim) a
+ * layer. */
 static void experts_compute_what_is_active(void **state) {
   (void)state;
   hk_model m = load("mixtral-8x7b");
@@ -210,7 +211,8 @@ static void latent_attention(void **state) {
   hk_model_free(&m);
 }
 
-/* Below the window every layer costs the same; above it every second one stays in proportion. */
+/* Up to 4096 tokens all layers cost the same. Above, a layer with a window attends s x 4096 pairs,
+ * one without s x s. */
 static void windows_limit_attention(void **state) {
   (void)state;
   hk_model m = load("gemma-2-9b"); /* windows of 4096 in layers 0, 2, 4, ... */
@@ -223,8 +225,7 @@ static void windows_limit_attention(void **state) {
   hk_model_free(&m);
 }
 
-/* A layer of T5's decoder attends twice; its cross-attention has as many keys as the encoder has
- * tokens. */
+/* A layer of T5's decoder has a second attention, over as many keys as the encoder has tokens. */
 static void encoder_and_decoder(void **state) {
   (void)state;
   hk_model m = load("flan-t5-xl");
@@ -240,7 +241,7 @@ static void encoder_and_decoder(void **state) {
   hk_model_free(&m);
 }
 
-/* 6404 image tokens a sequence: keys and values are made from them. */
+/* Cross-attention computes keys and values from 6404 image tokens a sequence. */
 static void cross_attention_reads_the_image(void **state) {
   (void)state;
   hk_model m = load("llama-3.2-11b-vision-text");
@@ -254,7 +255,7 @@ static void cross_attention_reads_the_image(void **state) {
   hk_model_free(&m);
 }
 
-/* A classifier looks at one position; the embedding multiplies patches. */
+/* The classifier computes one position of a sequence; the embedding is a matrix over patches. */
 static void vision_transformer(void **state) {
   (void)state;
   hk_model m = load("vit-base");
@@ -312,7 +313,7 @@ static void costs_are_monotonic(void **state) {
   fclose(file);
 }
 
-/* Memory that backward of layer 1 takes under DeepSpeed. */
+/* GPU bytes that backward of layer 1 allocates under DeepSpeed. */
 static hk_bytes deepspeed_workspace(const char *config) {
   const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 16};
   hk_model m = model_of(config, "test");
@@ -331,8 +332,8 @@ static hk_bytes deepspeed_workspace(const char *config) {
   return bytes;
 }
 
-/* With few tokens the MLP's last matrix is gathered while all that the layer saved is there,
- * whatever its name is. */
+/* The MLP's last matrix is recognized whatever its name is: BLOOM and OPT of the same shape need
+ * the same memory, more than that matrix. */
 static void matrices_of_any_name(void **state) {
   (void)state;
   const hk_bytes bloom = deepspeed_workspace(
@@ -365,8 +366,8 @@ static bool is_warned(hk_model *m, int seq, const char *text) {
   return found;
 }
 
-/* 2048 tokens, each sent to 2 of 8 experts; and 8192. */
-static void experts_of_few_tokens_are_said(void **state) {
+/* 2048 tokens, each sent to 2 of 8 experts: 512 an expert. No warning at 8192 tokens. */
+static void experts_of_few_tokens_are_warned_of(void **state) {
   (void)state;
   hk_model few = load("mixtral-8x7b"), many = load("mixtral-8x7b"), none = load("mistral-7b");
   assert_true(is_warned(&few, 2048, "an expert of mixtral-8x7b gets about 512 tokens"));
@@ -389,7 +390,7 @@ int main(void) {
       cmocka_unit_test(activations_of_other_layers),
       cmocka_unit_test(costs_are_monotonic),
       cmocka_unit_test(matrices_of_any_name),
-      cmocka_unit_test(experts_of_few_tokens_are_said),
+      cmocka_unit_test(experts_of_few_tokens_are_warned_of),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

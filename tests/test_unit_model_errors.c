@@ -30,8 +30,8 @@ static const char MIXTRAL[] =
     "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 100,"
     "\"num_local_experts\": 4, \"num_experts_per_tok\": 2}";
 
-/* `base` with `key` set to the JSON text `value`, or without it when that is NULL. The result goes
- * through text again, as from a file. */
+/* Loads `base` with `key` set to the JSON text `value`; NULL removes the key. The result is printed
+ * and parsed, as if read from a file. */
 static hk_status load_with(const char *base, const char *key, const char *value, hk_model *model,
                            hk_error *err) {
   cJSON *config = NULL;
@@ -81,7 +81,8 @@ static void bad_architecture(void **state) {
     refuse(LLAMA, "architectures", "[\"BertModel\"]", known[i]);
 }
 
-/* The architecture decides, then the model_type; the nearest type is suggested. */
+/* The architecture decides; an unknown one leaves it to the model_type. A misspelt type gets the
+ * nearest one as a suggestion. */
 static void model_types(void **state) {
   (void)state;
   accept(TYPED, "architectures", NULL);
@@ -146,7 +147,7 @@ static void missing_keys(void **state) {
   }
 }
 
-/* All that is missing is named at once. */
+/* One message names all missing keys. */
 static void missing_keys_together(void **state) {
   (void)state;
   const char *bare = "{\"model_type\": \"deepseek_v3\"}";
@@ -177,7 +178,7 @@ static void impossible_experts(void **state) {
   refuse(MIXTRAL, "num_local_experts", "0", "'num_local_experts'");
 }
 
-/* Lists that say which layers differ. */
+/* Lists with an entry for each layer. */
 static void bad_lists(void **state) {
   (void)state;
   const char *gemma =
@@ -194,7 +195,7 @@ static void bad_lists(void **state) {
   refuse(vit, "image_size", "230", "'image_size' and 'patch_size': 230 pixels");
 }
 
-/* -- What is said of a model that is let in --------------------------------------------------- */
+/* -- Notes on accepted models ----------------------------------------------------------------- */
 
 static void expect_note(const char *base, const char *key, const char *value, const char *note) {
   hk_model model = {0};
@@ -262,7 +263,7 @@ static void bad_layout(void **state) {
   refuse(biased, "hocket_layout", "\"megatron\"", "with biases");
 }
 
-/* Each size is allowed alone, but not all at once. */
+/* Each size is at its limit, which is allowed; together they exceed 2^53 parameters. */
 static void too_many_parameters(void **state) {
   (void)state;
   const char *huge =

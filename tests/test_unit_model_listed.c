@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Models given as lists of tensors and blocks: from a document and from arrays, their costs, and
- * each way in which a document is refused. */
+/* Models given as lists of tensors and blocks, from a document or from arrays: sizes, FLOPs and
+ * bytes, and each way in which a document is refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "core/graph.h"
 #include "tests/fixture.h"
 
-/* Three blocks: two tensors; none; one of fp32. */
+/* Three blocks: one with two tensors, one without, one with an fp32 tensor. */
 static const char DOCUMENT[] =
     "{\"schema\": \"hocket.model/1\", \"name\": \"odd\", \"micro_batch\": 2, \"seq\": 8,"
     " \"blocks\": ["
@@ -42,7 +42,7 @@ static hk_model read_document(void) {
   return model;
 }
 
-/* -- What it says ----------------------------------------------------------------------------- */
+/* -- Contents of a document ------------------------------------------------------------------- */
 
 static void tensors_and_blocks(void **state) {
   (void)state;
@@ -59,7 +59,7 @@ static void tensors_and_blocks(void **state) {
   assert_int_equal(hk_model_block_parameters(&m, 1, 1), 37);
   assert_int_equal(hk_model_rank_parameters(&m, 1, 1), 1039);
   int64_t begin, end;
-  hk_model_block_interval(&m, 1, 1, 2, &begin, &end); /* 501 + 1, nothing, 19 */
+  hk_model_block_interval(&m, 1, 1, 2, &begin, &end); /* of two ranks: 501 + 1, 0 and 19 */
   assert_int_equal(begin, 502);
   assert_int_equal(end, 521);
   hk_model_free(&m);
@@ -93,7 +93,7 @@ static void bytes_follow_the_types(void **state) {
   hk_model_free(&m);
 }
 
-/* From weights and gradients of two and four bytes to the graph. */
+/* The graph's copies have the bytes of each tensor's own types. */
 static void graph_of_mixed_types(void **state) {
   (void)state;
   hk_error err = {0};
@@ -240,7 +240,7 @@ static void wrong_arrays_are_refused(void **state) {
   assert_int_equal(hk_model_from_tensors("x", back, 2, 0, &m, &err), HK_INPUT);
 }
 
-/* -- What is refused -------------------------------------------------------------------------- */
+/* -- Refused documents ------------------------------------------------------------------------ */
 
 static void refuse(const char *from, const char *to, const char *says) {
   char text[2 * sizeof DOCUMENT];
@@ -275,7 +275,7 @@ static void wrong_documents_are_refused(void **state) {
   refuse("\"name\": \"v\", ", "", "tensors[2]: key 'name'");
 }
 
-static void jobs_that_a_list_cannot_have(void **state) {
+static void tensor_parallelism_and_deepspeed_are_refused(void **state) {
   (void)state;
   hk_error err = {0};
   hk_model m = read_document();
@@ -304,7 +304,7 @@ int main(void) {
       cmocka_unit_test(arrays_make_the_same_as_documents),
       cmocka_unit_test(wrong_arrays_are_refused),
       cmocka_unit_test(wrong_documents_are_refused),
-      cmocka_unit_test(jobs_that_a_list_cannot_have),
+      cmocka_unit_test(tensor_parallelism_and_deepspeed_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

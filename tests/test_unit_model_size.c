@@ -21,7 +21,7 @@ static void refuse(hk_model_size size, const char *says) {
   assert_null(model.tensors);
 }
 
-/* The shapes of published models lead back to them. */
+/* Size, layers and hidden width of published models give their MLP width, heads and vocabulary. */
 static void published_shapes(void **state) {
   (void)state;
   hk_model m = make(
@@ -40,7 +40,7 @@ static void published_shapes(void **state) {
   hk_model_free(&m);
 }
 
-/* Sizes that no MLP of a multiple of 16 meets are met to 0.1 %, tiny ones by any width. */
+/* The MLP's width is a multiple of 16 (any number for tiny models); parameters are within 0.1 %. */
 static void sizes_are_met(void **state) {
   (void)state;
   const hk_model_size sizes[] = {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# scripts/mutate on a project of one line: each result that it prints, its exit status, that it
-# changes only build/, and that it does not repeat earlier verdicts.
+# scripts/mutate on a project of one line: each verdict, its exit status, that it changes only
+# build/, and that it does not repeat earlier verdicts.
 # Usage: test_unit_mutate.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
@@ -64,7 +64,7 @@ mutate() {
 # shows NAME RESULT
 shows() { grep -qE "^$1 +$2 +[0-9]+ " ../out || fail "$1 is not '$2' in: $(cat ../out)"; }
 
-# -- What it says -----------------------------------------------------------------------------------
+# -- Verdicts ---------------------------------------------------------------------------------------
 
 before=$(git status --porcelain && cat answer.c)
 mutate 1
@@ -93,22 +93,22 @@ mutate 2 nothing
 grep -q 'no such mutation: nothing' ../err || fail "unknown name: $(cat ../err)"
 mutate 2 --no-such-option
 
-# -- What it remembers ------------------------------------------------------------------------------
+# -- Remembered verdicts ----------------------------------------------------------------------------
 
 judged() { grep -c '^== caught$' build/mutate/mutate.log; }
 mutate 0 caught
-[ "$(judged)" -eq 0 ] || fail "judged again what had not changed"
+[ "$(judged)" -eq 0 ] || fail "an unchanged mutation was tested again"
 mutate 0 --fresh caught
 [ "$(judged)" -eq 1 ] || fail "--fresh: not judged again"
 echo '/* changed, and not committed */' >>answer.c
 mutation caught test_right 42 45
-mutate 1 caught # the patch wants a file of one line
+mutate 1 caught # the patch applies to a file of one line only
 shows caught STALE
 echo 'int answer(void) { return 42; }' >answer.c
 # An interrupted run leaves its copy patched.
 echo 'int answer(void) { return 45; }' >build/mutate/tree/answer.c
 touch build/mutate/tree/gone.c
 mutate 0 --fresh caught
-[ ! -e build/mutate/tree/gone.c ] || fail "what is not in the tree stays in the copy"
+[ ! -e build/mutate/tree/gone.c ] || fail "a file that the tree does not have stays in the copy"
 
 finish "mutate"

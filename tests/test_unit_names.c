@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The nearest name to a misspelt one, and presets in a share folder made for the test. */
+/* Suggestions for misspelt names; presets in a share folder that the test makes. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,12 +34,12 @@ static void test_nearest(void **state) {
       {"gpt", "gpt2"},             /* beginning */
       {"16core", "h200-16core"},   /* part, too far by distance */
       {"mistral", "mistral-7b"},   /* beginning, distance 3 */
-      {"llama-2-7", "llama-2-7b"}, /* the nearer of two that it begins */
+      {"llama-2-7", "llama-2-7b"}, /* beginning of two names: the nearer one */
       {"qwen25-05b", "qwen2.5-0.5b"},
-      {"h200", "h200-16core"}, /* a part, though "h100" is but one letter away */
+      {"h200", "h200-16core"}, /* a part goes before a distance of 1 ("h100") */
       {"bert-large", NULL},
       {"x", NULL},
-      {"gp", NULL}, /* two letters away, as everything short is */
+      {"gp", NULL}, /* distance 2 is too far for two letters */
       {"", NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -54,7 +54,8 @@ static void test_nearest(void **state) {
   assert_null(hk_nearest("gpt2", NULL, 0));
 }
 
-static void test_nearest_bears_long_names(void **state) {
+/* Names of up to 96 characters are compared; longer ones, as typed or listed, never match. */
+static void test_nearest_ignores_names_over_96_characters(void **state) {
   (void)state;
   char longest[97], longer[98];
   memset(longest, 'a', 96);
@@ -182,7 +183,7 @@ static void test_resolve_refuses(void **state) {
   memset(name, 'a', sizeof name - 1);
   name[sizeof name - 1] = '\0';
   assert_unresolved(name, "model name of 4999 characters: too long for a path");
-  name[1000] = '\0'; /* fits a path, but no file system has such names */
+  name[1000] = '\0'; /* fits into a path, but exceeds NAME_MAX */
   char path[4096];
   hk_error err = {0};
   assert_int_equal(hk_share_resolve("models", name, path, sizeof path, &err), HK_INPUT);
@@ -191,8 +192,8 @@ static void test_resolve_refuses(void **state) {
 
 static void test_share_without_variable(void **state) {
   (void)state;
-  /* Found once, by climbing from this program or as installed: the same answer every time, and
-   * an empty variable counts as none. */
+  /* The folder is searched for once, in the program's parents and where hocket is installed, and
+   * kept. An empty variable counts as unset. */
   assert_int_equal(unsetenv("HOCKET_SHARE"), 0);
   const char *found = hk_share_dir();
   assert_non_null(found);
@@ -212,7 +213,7 @@ static void test_share_without_variable(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nearest),
-      cmocka_unit_test(test_nearest_bears_long_names),
+      cmocka_unit_test(test_nearest_ignores_names_over_96_characters),
       cmocka_unit_test(test_list),
       cmocka_unit_test(test_resolve),
       cmocka_unit_test(test_resolve_refuses),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Optimizers as bytes and passes a parameter: sizes, copies, times and memory by hand; what is
- * refused; plan files. */
+/* Optimizers as bytes of state and memory traffic a parameter: sizes, copies, times and memory by
+ * hand; refused plans; plan files. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,8 +8,8 @@
 #include "engine/engine.h"
 #include "tests/fixture_graph.h"
 
-/* Bytes of state of 256 parameters, and memory traffic of an update in bytes a parameter: state
- * twice, gradient, new weight, and the old weight if there is no master. */
+/* Bytes of state of 256 parameters; memory traffic of an update in bytes a parameter: state read
+ * and written, gradient, new weight, and the old weight if there is no master weight. */
 static const struct {
   int64_t held;
   double traffic;
@@ -38,7 +38,7 @@ static void sizes(void **state) {
     assert_true(hk_update_traffic(optimizer) == by_hand[o].traffic);
     assert_int_equal(hk_optimizer_info_of(optimizer)->engine, o == HK_OPTIMIZER_ADAMW32);
   }
-  /* A new state without a master includes the new weights. */
+  /* Without a master weight the spare copy of the state includes the new weights. */
   assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_ADAMW32, 1000), 12000);
   assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_ADAM_BF16, 1000), 6000);
 }
@@ -71,8 +71,8 @@ static double ns_of(const hk_graph *graph, hk_op_kind kind, const hk_machine *ma
   return (double)(latency + work);
 }
 
-/* PCIe 10 B/ns each way, mapped 12 B/ns, CPU 1 AdamW parameter/ns, GPU memory 280 B/ns. Pieces of
- * 2,000 parameters. Rounded up to a nanosecond. */
+/* Pieces of 2,000 parameters; PCIe 10 B/ns each way, mapped 12 B/ns, CPU 1 AdamW parameter/ns of 28
+ * bytes, GPU memory 280 B/ns. Times are rounded up to a nanosecond. */
 static void times(void **state) {
   (void)state;
   const hk_machine machine = schoolbook_machine();
@@ -136,8 +136,8 @@ static void memory(void **state) {
   }
 }
 
-/* Every policy with every optimizer: the simulator's invariants, and no forecast below its bound.
- */
+/* Every policy with every optimizer: hk_forecast_make fails if an invariant is broken or the update
+ * is below its bound. */
 static void forecasts(void **state) {
   (void)state;
   const hk_machine machine = schoolbook_machine();
@@ -180,7 +180,7 @@ static void newton_schulz(void **state) {
   assert_true(products < update && products->lane == update->lane);
   assert_int_equal(products->work, (int64_t)(2000 * per_param));
   hk_machine machine = schoolbook_machine();
-  machine.gpu_flops.value = 1e12; /* 1,000 a nanosecond at most, and half of it reached */
+  machine.gpu_flops.value = 1e12; /* 1,000 FLOP/ns, half of it reached */
   machine.gpu_efficiency.value = 0.5;
   assert_true(ns_of(&graph, HK_OP_NEWTON_SCHULZ, &machine) == ceil((double)products->work / 500));
   hk_graph_free(&graph);
@@ -211,7 +211,7 @@ static void refused(void **state) {
   hk_plan_free(&plan);
 }
 
-/* Written only if it is not the default. */
+/* The key is written only if the optimizer is not the default. */
 static void in_plan_files(void **state) {
   (void)state;
   for (int o = 0; o < HK_OPTIMIZER_COUNT; o++) {
@@ -237,7 +237,7 @@ static void in_plan_files(void **state) {
   }
 }
 
-/* The ranking takes policies that Muon can use, and leaves DeepSpeed out. */
+/* Rankings for Lion and Muon have only plans of that optimizer under hocket's runtime. */
 static void ranked(void **state) {
   (void)state;
   hk_error err = {0};

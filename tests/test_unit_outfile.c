@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Output files appear complete or not at all: whatever fails or kills the process, the old content
- * stays, no temporary file is left and the message says why. */
+/* Output files appear complete or not at all: after any failure or kill the old content is there,
+ * no temporary file is left, and the message names the reason. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ static int enter_folder(void **state) {
   return !mkdtemp(folder) || chdir(folder) != 0 ? -1 : 0;
 }
 
-/* Fails when a test left more than what it removed itself. */
+/* Fails if the test has left a file. */
 static int leave_folder(void **state) {
   (void)state;
   return chdir("..") != 0 || rmdir(folder) != 0 ? -1 : 0;
@@ -79,7 +79,7 @@ static hk_status write_text(const char *path, const char *text, hk_error *err) {
   return hk_outfile_close(out, err);
 }
 
-/* -- What works ------------------------------------------------------------------------------ */
+/* -- Successful writes ----------------------------------------------------------------------- */
 
 static void test_new_file_appears_at_close(void **state) {
   (void)state;
@@ -223,8 +223,9 @@ static void test_abort_sends_nothing_to_a_pipe(void **state) {
 
 /* -- Kills ----------------------------------------------------------------------------------- */
 
-/* The library's calls of open and fsync come here: the program's symbols precede libc's. */
-static bool without_tmpfile; /* as on a file system that has no O_TMPFILE */
+/* Replacements of open and fsync: the library calls these, since the program's symbols precede
+ * libc's. */
+static bool without_tmpfile; /* O_TMPFILE fails, as on some file systems */
 static mode_t widest_mode;   /* union of the modes that regular files were made with */
 static int synced_folders;
 
@@ -259,7 +260,7 @@ static void prepare_sigterm(void) {
   signal(SIGTERM, remove_and_die);
 }
 
-/* A process that is killed while it writes `path`. */
+/* Forks a process that is killed by signal `number` while it writes `path`. */
 static void die_writing(const char *path, int number) {
   const pid_t child = fork();
   assert_true(child >= 0);
@@ -340,7 +341,7 @@ static void test_folder_is_synced(void **state) {
   assert_int_equal(unlink("a.json"), 0);
 }
 
-/* -- What cannot be -------------------------------------------------------------------------- */
+/* -- Refused paths --------------------------------------------------------------------------- */
 
 static void assert_unopened(const char *path, const char *message) {
   hk_error err = {0};
@@ -350,7 +351,7 @@ static void assert_unopened(const char *path, const char *message) {
   assert_string_equal(err.message, message);
 }
 
-static void test_paths_that_cannot_be(void **state) {
+static void test_impossible_paths(void **state) {
   (void)state;
   put("file", "x");
   assert_int_equal(symlink("nowhere", "dangling"), 0);
@@ -369,7 +370,7 @@ static void test_paths_that_cannot_be(void **state) {
 
 static void test_permission_denied(void **state) {
   (void)state;
-  if (geteuid() == 0) skip(); /* root may do anything */
+  if (geteuid() == 0) skip(); /* permissions do not apply to root */
   assert_int_equal(mkdir("locked", 0500), 0);
   assert_unopened("locked/a",
                   "cannot write 'locked/a': Permission denied; nothing was written "
@@ -381,7 +382,7 @@ static void test_permission_denied(void **state) {
   assert_int_equal(unlink("file") | rmdir("locked"), 0);
 }
 
-/* -- What breaks while writing --------------------------------------------------------------- */
+/* -- Failures while writing ------------------------------------------------------------------ */
 
 static void test_full_device(void **state) {
   (void)state;
@@ -398,7 +399,7 @@ static void test_full_device(void **state) {
   cJSON_Delete(root);
 }
 
-/* Writes more than the file size limit allows, early on and then never again. */
+/* Writes more than the file size limit allows; then clears the stream's error. */
 static hk_status write_beyond_limit(const char *path, hk_error *err) {
   hk_outfile *out;
   HK_TRY(hk_outfile_open(path, &out, err));
@@ -487,7 +488,7 @@ static void test_json_save(void **state) {
   assert_true(cJSON_GetObjectItem(again, "parameters")->valuedouble == 6738415616.0);
   cJSON_Delete(again);
 
-  /* No memory to print it: the file that is there stays. */
+  /* Out of memory while printing: the old file stays. */
   cJSON_Hooks hooks = {.malloc_fn = refuse, .free_fn = free};
   cJSON_InitHooks(&hooks);
   assert_int_equal(hk_json_save(root, "a.json", &err), HK_ENVIRONMENT);
@@ -518,7 +519,7 @@ int main(void) {
       IN_FOLDER(test_stale_files_are_swept),
       IN_FOLDER(test_private_file_stays_private),
       IN_FOLDER(test_folder_is_synced),
-      IN_FOLDER(test_paths_that_cannot_be),
+      IN_FOLDER(test_impossible_paths),
       IN_FOLDER(test_permission_denied),
       IN_FOLDER(test_full_device),
       IN_FOLDER(test_file_size_limit),

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Plans whose update overlaps with computation: their documents, refused ones, and their
- * operations in the graph. A plan without an overlap has the same document and graph as before
- * overlaps existed. */
+/* Plans whose update overlaps with computation: documents, refused plans, operations in the graph.
+ * A plan without an overlap is written with schema hocket.plan/1 and none of the new keys. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,8 +13,8 @@
 static const hk_job ALONE = {
     .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
 
-/* Of tiny_model: blocks of 16,384, three of 41,088 and one of 16,448 parameters, in subgroups of at
- * most 16,000; the routes go round by `routes`. */
+/* tiny_model has blocks of 16,384, three times 41,088, and 16,448 parameters. Subgroups have at
+ * most 16,000, and subgroup i has routes[i % n_routes]. */
 static hk_plan planned(hk_overlap overlap, const hk_route *routes, size_t n_routes) {
   hk_error err = {0};
   hk_plan plan;
@@ -95,7 +94,7 @@ static void refuse(const hk_plan *plan, const char *says) {
   if (strstr(err.message, says) == NULL) fail_msg("'%s' does not say '%s'", err.message, says);
 }
 
-static void what_cannot_overlap_is_refused(void **state) {
+static void contradicting_settings_are_refused(void **state) {
   (void)state;
   hk_plan plan = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);
   plan.subgroups[1].route = HK_ROUTE_STAGED;
@@ -121,7 +120,7 @@ static void what_cannot_overlap_is_refused(void **state) {
   hk_plan_free(&plan);
 }
 
-static void schemas_of_others_are_refused(void **state) {
+static void invalid_documents_are_refused(void **state) {
   (void)state;
   hk_error err = {0};
   hk_plan plan = planned(HK_OVERLAP_BOTH, ALL_CPU, 1), again;
@@ -277,7 +276,8 @@ static void engines_part(void **state) {
   }
 }
 
-/* The flush has every gradient to give back, the spares are host memory. */
+/* GPU: weights and gradients. Host: state, gradients and new weights, and spare state of subgroups
+ * that run ahead. */
 static void memory_of_the_engines_part(void **state) {
   (void)state;
   hk_plan forward = planned(HK_OVERLAP_FORWARD, ALL_CPU, 1);
@@ -293,7 +293,8 @@ static void memory_of_the_engines_part(void **state) {
   hk_plan_free(&both);
 }
 
-/* Early weights have memory of their own, or memory that is lent from copy to placing. */
+/* Early weights have GPU memory of their own for good, or lent memory from their copy to the GPU
+ * until they are placed. */
 static void memory_of_early_weights(void **state) {
   (void)state;
   hk_plan own = planned(HK_OVERLAP_BOTH, ALL_CPU, 1), lent = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);
@@ -319,7 +320,7 @@ static void memory_of_early_weights(void **state) {
   hk_plan_free(&lent);
 }
 
-/* Of the update alone, everything begins with the barrier. */
+/* In a graph of the update alone every update waits for the barrier. */
 static void update_alone_runs_nothing_ahead(void **state) {
   (void)state;
   hk_plan plan = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);
@@ -334,7 +335,7 @@ static void update_alone_runs_nothing_ahead(void **state) {
   hk_plan_free(&plan);
 }
 
-/* Where backward is in the graph it flushes by itself. */
+/* A graph of the training and engine parts is that of the whole iteration: gradients leave once. */
 static void whole_iterations_flush_once(void **state) {
   (void)state;
   hk_plan plan = planned(HK_OVERLAP_BOTH, MIXED, N(MIXED));
@@ -349,15 +350,13 @@ static void whole_iterations_flush_once(void **state) {
   hk_plan_free(&plan);
 }
 
-static void pieces_without_end_are_refused(void **state) {
+/* 2^23 pieces of one parameter exceed the largest number of operations. */
+static void too_many_pieces_are_refused(void **state) {
   (void)state;
   hk_error err = {0};
   hk_graph graph;
-  hk_plan plan = planned(HK_OVERLAP_FORWARD, ALL_CPU, 1);
-  plan.piece_numel = 1;
+  hk_plan plan;
   const hk_tensor large = {.name = "w", .numel = 1 << 23};
-  hk_model_free(&plan.model);
-  hk_plan_free(&plan);
   hk_model model;
   must(hk_model_from_tensors("large", &large, 1, 1, &model, &err), &err);
   must(hk_plan_create(&model, &ALONE, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1 << 23, &plan, &err),
@@ -369,9 +368,10 @@ static void pieces_without_end_are_refused(void **state) {
   hk_plan_free(&plan);
 }
 
-/* -- Without an overlap nothing has changed --------------------------------------------------- */
+/* -- Without an overlap ----------------------------------------------------------------------- */
 
-static void no_overlap_no_change(void **state) {
+/* The engine's part is the update, and lanes run in the order of the graph. */
+static void without_overlap_the_engine_runs_the_update(void **state) {
   (void)state;
   hk_plan plan = planned(HK_OVERLAP_NONE, MIXED, N(MIXED));
   hk_graph update = built(&plan, HK_EXPAND_UPDATE), engine = built(&plan, HK_EXPAND_ENGINE);
@@ -388,8 +388,8 @@ static void no_overlap_no_change(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(documents_keep_the_overlap),
-      cmocka_unit_test(what_cannot_overlap_is_refused),
-      cmocka_unit_test(schemas_of_others_are_refused),
+      cmocka_unit_test(contradicting_settings_are_refused),
+      cmocka_unit_test(invalid_documents_are_refused),
       cmocka_unit_test(subgroups_do_not_span_blocks),
       cmocka_unit_test(blocks_of_subgroups_that_span),
       cmocka_unit_test(engines_part),
@@ -397,8 +397,8 @@ int main(void) {
       cmocka_unit_test(memory_of_early_weights),
       cmocka_unit_test(update_alone_runs_nothing_ahead),
       cmocka_unit_test(whole_iterations_flush_once),
-      cmocka_unit_test(pieces_without_end_are_refused),
-      cmocka_unit_test(no_overlap_no_change),
+      cmocka_unit_test(too_many_pieces_are_refused),
+      cmocka_unit_test(without_overlap_the_engine_runs_the_update),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

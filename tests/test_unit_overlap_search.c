@@ -10,8 +10,7 @@
 #include "tests/fixture_blocks.h"
 #include "tests/random.h"
 
-/* A node as an H200's: copies at 55 GB/s, AdamW at 5.5 G parameters/s, GPU memory for everything.
- */
+/* Like an H200 node: copies at 55 GB/s, AdamW at 5.5 G parameters/s, GPU memory for all state. */
 static hk_machine node(double host_bytes) {
   hk_machine m = ideal_machine();
   m.cores.value = 16;
@@ -37,8 +36,8 @@ static hk_overlap_search_result searched(const hk_model *model, const hk_machine
 
 /* -- The closed form -------------------------------------------------------------------------- */
 
-/* If host memory is no limit and the model has many blocks, the plan reaches the figure of
- * docs/overlap.md. */
+/* With unlimited host memory and 30 blocks the simulated iteration is within 4 % of the closed form
+ * of docs/overlap.md. */
 static void closed_form_is_close(void **state) {
   (void)state;
   double worst = 0;
@@ -74,7 +73,7 @@ static void closed_form_is_close(void **state) {
 
 /* -- Lent memory ------------------------------------------------------------------------------ */
 
-/* 12 blocks of 100 M parameters and 400 MB of activations, all of which run ahead. */
+/* Forecast of 12 blocks of 100 M parameters and 400 MB of activations, all of which run ahead. */
 static hk_forecast with_early_weights(const hk_machine *m, bool early, bool lent) {
   hk_error err = {0};
   const int tokens = 400000;
@@ -96,8 +95,8 @@ static hk_forecast with_early_weights(const hk_machine *m, bool early, bool lent
   return f;
 }
 
-/* Early weights in lent memory are as good as those in memory of their own where there is room, and
- * do not raise the peak. */
+/* Early weights in lent memory make the iteration shorter and do not raise the peak. In memory of
+ * their own they raise it by their bytes and are at least as fast. */
 static void lent_memory_stays_below_the_peak(void **state) {
   (void)state;
   hk_machine m = node(1e12);
@@ -118,9 +117,9 @@ static void lent_memory_stays_below_the_peak(void **state) {
   hk_forecast_free(&own);
 }
 
-/* -- Against everything ----------------------------------------------------------------------- */
+/* -- Against all candidates ------------------------------------------------------------------- */
 
-/* The best period over all numbers of resident subgroups and places to begin running ahead. */
+/* The shortest iteration over all numbers of resident subgroups and of subgroups that run ahead. */
 static hk_ns best_of_all(const hk_model *model, const hk_machine *machine, int most_resident) {
   hk_error err = {0};
   hk_ns best = INT64_MAX;
@@ -146,9 +145,10 @@ static hk_ns best_of_all(const hk_model *model, const hk_machine *machine, int m
   return best;
 }
 
-/* Plans with staged subgroups run 1.15 to 1.20 times as long as predicted: they are chosen if they
- * are predicted to be faster by more than 1.17. */
-static void as_good_as_trying_everything(void **state) {
+/* The search's plan is at most 0.6 % slower than the best of all candidates without staged
+ * subgroups. The engine runs plans with staged subgroups 1.15 to 1.20 times as long as predicted,
+ * so the search chooses one only if it is predicted to be faster by a factor of 1.17. */
+static void nearly_as_good_as_all_candidates(void **state) {
   (void)state;
   double worst = 0;
   int staged = 0;
@@ -161,7 +161,7 @@ static void as_good_as_trying_everything(void **state) {
     const hk_bytes limit = 1200000000LL * pick(&r, 0, 6);
     hk_overlap_search_result found = searched(&model, &m, HK_OVERLAP_BOTH, &limit);
     assert_true(found.best.feasible && found.gpu_state <= limit && found.limit_given);
-    /* 12 bytes of state and 2 of gradients a parameter. */
+    /* A resident subgroup takes 12 bytes of state and 2 of gradients a parameter. */
     const hk_ns best = best_of_all(&model, &m, (int)(limit / 1400000000LL));
     const double ratio = (double)found.best.iteration_ns / (double)best;
     if (found.best.plan.stride > 0) {
@@ -177,9 +177,9 @@ static void as_good_as_trying_everything(void **state) {
   assert_true(staged > 0);
 }
 
-/* -- What it must respect --------------------------------------------------------------------- */
+/* -- Limits ----------------------------------------------------------------------------------- */
 
-/* An update that hides by itself needs no GPU memory. */
+/* An update that is hidden behind computation gets no GPU memory for state. */
 static void takes_no_more_memory_than_helps(void **state) {
   (void)state;
   const hk_machine m = node(1e12);
@@ -193,8 +193,8 @@ static void takes_no_more_memory_than_helps(void **state) {
   hk_model_free(&model);
 }
 
-/* What activations leave is less than the user allows: then that is the limit. */
-static void memory_limits_the_limit(void **state) {
+/* GPU memory beside activations is less than the user allows, so it is the limit. */
+static void free_gpu_memory_is_the_limit(void **state) {
   (void)state;
   hk_machine m = node(1e12);
   m.gpu_memory.value =
@@ -210,7 +210,7 @@ static void memory_limits_the_limit(void **state) {
   hk_model_free(&model);
 }
 
-static void what_never_fits_says_so(void **state) {
+static void too_little_host_memory_is_named(void **state) {
   (void)state;
   const hk_machine m = node(1e9);
   hk_model model = equal_blocks(3, 100000000, 1, 2);
@@ -246,10 +246,10 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(closed_form_is_close),
       cmocka_unit_test(lent_memory_stays_below_the_peak),
-      cmocka_unit_test(as_good_as_trying_everything),
+      cmocka_unit_test(nearly_as_good_as_all_candidates),
       cmocka_unit_test(takes_no_more_memory_than_helps),
-      cmocka_unit_test(memory_limits_the_limit),
-      cmocka_unit_test(what_never_fits_says_so),
+      cmocka_unit_test(free_gpu_memory_is_the_limit),
+      cmocka_unit_test(too_little_host_memory_is_named),
       cmocka_unit_test(threads_change_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

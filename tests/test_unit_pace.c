@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Plans that pace themselves (hk_pace), in the simulator: each limit holds, a limit that is not
- * reached changes nothing, backward waits for as many flushes as it must, and a faster link does as
- * well as a slower one if its plan limits it. */
+/* Plans with paces (hk_pace) in the simulator: each limit holds, a limit that is not reached
+ * changes nothing, and backward waits for flushes as the plan or the GPU memory demands. */
 #include <math.h>
 #include <stdio.h>
 
@@ -45,7 +44,8 @@ static double update_of(const hk_plan *plan, const hk_machine *machine) {
   return seconds;
 }
 
-/* `work` at `rate` takes nearly the whole update; at a rate that is not reached nothing changes. */
+/* With *limit = a quarter of (work / unlimited update time) the update takes 4 to 5 times as long.
+ * A limit above every rate changes nothing. */
 static void assert_limit(hk_plan *plan, const hk_machine *machine, double *limit, double work) {
   const double free = update_of(plan, machine);
   *limit = work / free / 4;
@@ -70,8 +70,8 @@ static void limits_hold(void **state) {
   hk_plan_free(&cpu);
 }
 
-/* The fewer blocks may wait, the less memory and the longer backward takes, down to the flush that
- * blocks. With as many as there are nothing changes. */
+/* With fewer blocks whose gradients may wait, backward takes less memory and not less time. With
+ * all 5 blocks it is as without a limit. */
 static void backward_waits_for_flushes(void **state) {
   (void)state;
   hk_machine machine = schoolbook_machine();
@@ -100,7 +100,7 @@ static void backward_waits_for_flushes(void **state) {
   hk_plan_free(&plan);
 }
 
-/* What does not fit with all gradients waiting fits with the most that the memory allows. */
+/* GPU memory holds gradients of two waiting blocks: hk_pace_flush finds the limit 2. */
 static void as_many_wait_as_fit(void **state) {
   (void)state;
   hk_error err = {0};
