@@ -2,7 +2,7 @@
 /* The task graph: one iteration as operations on lanes. A plan expands into it in one place
  * (expand*.c). The simulator runs it in virtual time, the engine on real lanes. It holds amounts of
  * work but no rates: the simulator knows how long an operation takes (sim/demand.c), the engine
- * what it does (engine/actions.c). */
+ * what it does (engine/actions*.c). */
 #ifndef HK_CORE_GRAPH_H
 #define HK_CORE_GRAPH_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the engine's files: engine.c creates and destroys engines, engine_memory.c computes
- * sizes and places, actions.c executes operations, pace.c spreads them over time, step.c takes a
+ * sizes and places, actions*.c execute operations, pace.c spreads them over time, step.c takes a
  * flat engine's gradients and steps, access.c reads and writes state. */
 #ifndef HK_ENGINE_PRIVATE_H
 #define HK_ENGINE_PRIVATE_H
