@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hand-over of gradients: from the framework's tensors to where the update reads them. Terms:
  *
- *   image    consecutive gradients in memory: of one piece of a subgroup on route cpu, or of a
- * whole subgroup on another route segment  the part of one tensor in one image. It has its own bins
- * of squares: when another gradient is added to it, the squares of the sum replace the old squares
- *   slot     device memory for one image on its way to the host
+ * Image: consecutive gradients in memory, those of one piece of a subgroup on route cpu, or those
+ * of a whole subgroup on another route.
+ *
+ * Segment: the part of one tensor in one image. It has its own bins of squares. When another
+ * gradient is added to it, the squares of the sum replace the old squares.
+ *
+ * Slot: device memory for one image on its way to the host (handover_slots.c).
  *
  * A kernel on the caller's stream gathers tensors into images and sums the squares of the values
  * that it writes. Images of subgroups that the device updates have memory of their own on the
@@ -20,8 +23,6 @@
 
 #include "engine/training_private.h"
 
-/* -- Sizes ------------------------------------------------------------------------------------- */
-
 hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params) {
   hk_bytes bytes = 0;
   for (int32_t s = 0; s < state->n_segments; s++) {
@@ -31,59 +32,7 @@ hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params) {
   return bytes;
 }
 
-static hk_bytes largest_image(const hk_state *state) {
-  hk_bytes bytes = 0;
-  for (int32_t i = 0; i < state->n_images; i++) {
-    const hk_grad_image *image = &state->images[i];
-    if (!image->on_device && image->bytes > bytes) bytes = image->bytes;
-  }
-  return (bytes + 511) / 512 * 512;
-}
-
-static int32_t count_slots(const hk_state *state) {
-  int32_t images = 0;
-  for (int32_t i = 0; i < state->n_images; i++) images += !state->images[i].on_device;
-  return (int32_t)hk_grad_slots(images, largest_image(state));
-}
-
-hk_bytes hk_training_slot_bytes(const hk_state *state) {
-  return count_slots(state) * largest_image(state);
-}
-
 /* -- Opening and closing ----------------------------------------------------------------------- */
-
-static hk_status open_slots(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
-  const hk_backend_ops *ops = e->backend->ops;
-  t->slot_bytes = largest_image(&e->state);
-  const int32_t n = count_slots(&e->state);
-  t->slots = calloc((size_t)n + 1, sizeof *t->slots);
-  if (t->slots == NULL) return hk_fail_memory(err, (size_t)n * sizeof *t->slots, "slots");
-  t->n_slots = n;
-  for (int32_t i = 0; i < n; i++) {
-    t->slots[i].image = -1;
-    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].written, err));
-    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].loaded, err));
-    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].left, err));
-  }
-  return HK_OK;
-}
-
-/* Finds the operation GRAD_D2H of each image; -1: it has none. */
-static void find_ops(hk_engine *e) {
-  struct hk_training *t = e->training;
-  const hk_state *state = &e->state;
-  for (int32_t i = 0; i < state->n_images; i++) {
-    t->images[i] = (hk_image_state){.slot = -1, .op = -1};
-  }
-  for (size_t o = 0; o < e->graph.n_ops; o++) {
-    const hk_op *op = &e->graph.ops[o];
-    if (op->kind != HK_OP_GRAD_D2H) continue;
-    const int64_t flat = state->subgroups[op->subgroup].offset + op->offset;
-    const int32_t segment = hk_state_segment(state, flat);
-    t->images[state->segments[segment].image].op = (int32_t)o;
-  }
-}
 
 hk_status hk_handover_open(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
@@ -102,25 +51,19 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
     t->bins_at[s + 1] = t->bins_at[s] + hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
     t->segments[e->state.segments[s].param + 1] = (int32_t)s + 1;
   }
-  find_ops(e);
-  HK_TRY(open_slots(e, err));
+  HK_TRY(hk_handover_open_slots(e, err));
   hk_handover_expect(e);
   return HK_OK;
 }
 
 void hk_handover_close(hk_engine *e) {
   struct hk_training *t = e->training;
+  hk_handover_close_slots(e);
   const hk_backend_ops *ops = e->backend != NULL ? e->backend->ops : NULL;
-  for (int32_t i = 0; ops != NULL && t->slots != NULL && i < t->n_slots; i++) {
-    if (t->slots[i].written != NULL) ops->event_close(t->slots[i].written);
-    if (t->slots[i].loaded != NULL) ops->event_close(t->slots[i].loaded);
-    if (t->slots[i].left != NULL) ops->event_close(t->slots[i].left);
-  }
   for (size_t i = 0; ops != NULL && i < t->n_streams; i++) {
     if (t->streams[i].last != NULL) ops->event_close(t->streams[i].last);
     if (t->streams[i].stream != NULL) ops->stream_close(t->streams[i].stream);
   }
-  free(t->slots);
   free(t->streams);
   free(t->images);
   free(t->bins_at);
@@ -159,131 +102,6 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
   return HK_OK;
 }
 
-/* -- Slots ------------------------------------------------------------------------------------- */
-
-static char *slot_memory(const hk_engine *e, int32_t slot) {
-  return e->slots + slot * e->training->slot_bytes;
-}
-
-/* Queues the copy of an image out of its slot to the host, or back into it. */
-static hk_status copy_image(hk_engine *e, int32_t image, bool out, hk_stream *stream,
-                            hk_error *err) {
-  const hk_grad_image *i = &e->state.images[image];
-  char *host = (char *)e->grads + i->at;
-  char *slot = slot_memory(e, e->training->images[image].slot);
-  return out ? e->backend->ops->copy(stream, host, slot, i->bytes, err)
-             : e->backend->ops->copy(stream, slot, host, i->bytes, err);
-}
-
-/* If the image has no slot, it has already been copied, on the same stream; the operation then only
- * records its end event. */
-hk_status hk_training_flush_op(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
-  const hk_op *op = &e->graph.ops[id];
-  const int64_t flat = e->state.subgroups[op->subgroup].offset + op->offset;
-  const int32_t image = e->state.segments[hk_state_segment(&e->state, flat)].image;
-  if (e->training->images[image].slot < 0) return HK_OK;
-  return copy_image(e, image, true, stream, err);
-}
-
-/* Queues the image's operation GRAD_D2H; if it has none, or it has been queued in this run, queues
- * a copy outside the graph. */
-static hk_status send_image(hk_engine *e, int32_t image, bool as_operation, hk_error *err) {
-  struct hk_training *t = e->training;
-  hk_image_state *state = &t->images[image];
-  if (as_operation && state->op >= 0 && !state->issued && atomic_load(&t->state) == HK_BEGUN) {
-    state->issued = true;
-    return hk_executor_issue(e->executor, state->op, err);
-  }
-  return state->slot >= 0 ? copy_image(e, image, true, t->flush, err) : HK_OK;
-}
-
-/* Copies the image in the slot to the host and frees the slot. */
-static hk_status leave(hk_engine *e, int32_t slot, bool as_operation, hk_error *err) {
-  struct hk_training *t = e->training;
-  const hk_backend_ops *ops = e->backend->ops;
-  hk_slot *s = &t->slots[slot];
-  hk_image_state *image = &t->images[s->image];
-  HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
-  HK_TRY(ops->wait(t->flush, s->written, err));
-  HK_TRY(send_image(e, s->image, as_operation, err));
-  HK_TRY(ops->record(t->flush, s->left, err));
-  s->has_left = true;
-  image->on_host = true;
-  image->slot = -1;
-  s->image = -1;
-  return HK_OK;
-}
-
-/* *out: the free slot that was taken longest ago; if none is free, the slot that was taken longest
- * ago, whose image leaves. */
-static hk_status find_slot(hk_engine *e, int32_t *out, hk_error *err) {
-  struct hk_training *t = e->training;
-  int32_t free_slot = -1, oldest = 0;
-  for (int32_t i = 0; i < t->n_slots; i++) {
-    if (t->slots[i].age < t->slots[oldest].age) oldest = i;
-    if (t->slots[i].image >= 0) continue;
-    if (free_slot < 0 || t->slots[i].age < t->slots[free_slot].age) free_slot = i;
-  }
-  *out = free_slot >= 0 ? free_slot : oldest;
-  return free_slot >= 0 ? HK_OK : leave(e, oldest, false, err);
-}
-
-/* Makes stream `own` wait for what another stream has written to the slot. */
-static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err) {
-  struct hk_training *t = e->training;
-  if (s->stream == own) return HK_OK;
-  HK_TRY(e->backend->ops->record(t->streams[s->stream].stream, s->written, err));
-  HK_TRY(e->backend->ops->wait(t->streams[own].stream, s->written, err));
-  s->stream = own;
-  return HK_OK;
-}
-
-/* Gives the image a slot that stream `own` may write to, and copies earlier gradients back into it.
- */
-static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err) {
-  struct hk_training *t = e->training;
-  const hk_backend_ops *ops = e->backend->ops;
-  hk_image_state *state = &t->images[image];
-  if (state->slot >= 0) return take_over(e, &t->slots[state->slot], own, err);
-  /* An update that runs ahead may be reading the host's copy, which lacks the new gradient. */
-  if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
-  int32_t slot = 0;
-  HK_TRY(find_slot(e, &slot, err));
-  hk_slot *s = &t->slots[slot];
-  hk_stream *stream = t->streams[own].stream;
-  if (s->has_left) HK_TRY(ops->wait(stream, s->left, err));
-  s->image = image;
-  s->stream = own;
-  s->age = ++t->clock;
-  state->slot = slot;
-  if (!state->on_host) return HK_OK;
-  HK_TRY(copy_image(e, image, false, t->flush, err));
-  HK_TRY(ops->record(t->flush, s->loaded, err));
-  return ops->wait(stream, s->loaded, err);
-}
-
-hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err) {
-  struct hk_training *t = e->training;
-  for (int32_t i = 0; i < t->n_slots; i++) {
-    if (t->slots[i].image >= 0) HK_TRY(leave(e, i, all, err));
-  }
-  for (int32_t i = 0; all && i < e->state.n_images; i++) {
-    if (t->images[i].op >= 0 && !t->images[i].issued) HK_TRY(send_image(e, i, true, err));
-  }
-  return HK_OK;
-}
-
-/* Images that are in a slot again will queue their operation when they leave it. */
-hk_status hk_handover_issue_again(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
-  for (int32_t i = 0; i < e->state.n_images; i++) {
-    const bool again = t->images[i].issued && t->images[i].slot < 0;
-    t->images[i].issued = false;
-    if (again) HK_TRY(send_image(e, i, true, err));
-  }
-  return HK_OK;
-}
-
 /* -- Handing over ------------------------------------------------------------------------------ */
 
 /* Segments to be gathered by one launch. */
@@ -317,8 +135,8 @@ static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int3
     HK_TRY(gather_now(e, b, err));
   char *to = hk_engine_segment_grads(e, s);
   if (!image->on_device) {
-    HK_TRY(enter_slot(e, s->image, own, err));
-    to = slot_memory(e, t->images[s->image].slot) + (s->at - image->at);
+    HK_TRY(hk_handover_enter_slot(e, s->image, own, err));
+    to = hk_handover_slot_memory(e, t->images[s->image].slot) + (s->at - image->at);
   }
   uint64_t *bins = (uint64_t *)(void *)((char *)e->device_bins + t->bins_at[number]);
   if (add || t->discarded[s->param]) {
@@ -348,7 +166,7 @@ static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, hk_er
     const int32_t image = e->state.segments[s].image;
     if (--t->images[image].missing > 0 || t->images[image].slot < 0) continue;
     HK_TRY(gather_now(e, b, err));
-    HK_TRY(leave(e, t->images[image].slot, true, err));
+    HK_TRY(hk_handover_leave_slot(e, t->images[image].slot, true, err));
   }
   return HK_OK;
 }
@@ -510,7 +328,8 @@ static hk_status read_segment(hk_engine *e, int32_t number, char *to, hk_error *
   const hk_bytes bytes = s->n * (hk_bytes)hk_grad_size(e->params[s->param].grad_type);
   const char *from = hk_engine_segment_grads(e, s);
   if (t->images[s->image].slot >= 0) {
-    from = slot_memory(e, t->images[s->image].slot) + (s->at - e->state.images[s->image].at);
+    from = hk_handover_slot_memory(e, t->images[s->image].slot) +
+           (s->at - e->state.images[s->image].at);
   } else if (!e->state.images[s->image].on_device) {
     memcpy(to, from, (size_t)bytes);
     return HK_OK;

@@ -24,7 +24,7 @@ typedef struct {
   hk_bytes bins;    /* bins of squares (squares.h): one set, for training one set a segment */
   hk_bytes ticket;  /* number of the attempt under way */
   hk_bytes early;   /* training: new weights that wait for the norm */
-  hk_bytes slots;   /* training: gradients on their way to the host (handover.c) */
+  hk_bytes slots;   /* training: gradients on their way to the host (handover_slots.c) */
   hk_bytes all;
 } hk_device_layout;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by training.c (iterations, steps, waits), training_calls.c (calls between them),
- * handover.c (gradients), masters.c (weights) and recording.c (timelines). */
+ * handover*.c (gradients), masters.c (weights) and recording.c (timelines). */
 #ifndef HK_ENGINE_TRAINING_PRIVATE_H
 #define HK_ENGINE_TRAINING_PRIVATE_H
 
@@ -18,8 +18,8 @@ typedef struct {
   bool dirty;     /* gradients were gathered on it that the engine's stream has not waited for */
 } hk_callers_stream;
 
-/* Device memory for one image (handover.c) from its first gradient until it has been copied to the
- * host. */
+/* Device memory for one image (handover_slots.c) from its first gradient until it has been copied
+ * to the host. */
 typedef struct {
   int32_t image;     /* -1: none; its last image may still be being copied to the host */
   int32_t stream;    /* index of the caller's stream that wrote to it last */
@@ -132,18 +132,32 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err);
 void hk_handover_close(hk_engine *e);
 /* Finds or adopts a stream of the caller's; *out is valid until the next call. */
 hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err);
-/* Copies every image that is in a slot to the host. With `all`, also queues the operation GRAD_D2H
- * of each other image, whether or not it has received gradients. */
-hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err);
-/* After hk_training_begin_again: queues again the operations that were queued in the cancelled run.
- */
-hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
 /* Exact sum of squares of one tensor's gradient (-1: of all tensors'); waits until it is there. */
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
 /* Forgets all gradients: counts, bins and images. */
 hk_status hk_handover_reset(hk_engine *e, hk_error *err);
 /* Sets all images to their state at the beginning of a run. */
 void hk_handover_expect(hk_engine *e);
+
+/* -- handover_slots.c -------------------------------------------------------------------------- */
+
+/* Finds each image's operation and opens the slots. t->images must have been allocated. */
+hk_status hk_handover_open_slots(hk_engine *e, hk_error *err);
+void hk_handover_close_slots(hk_engine *e);
+/* Device memory of a slot. */
+char *hk_handover_slot_memory(const hk_engine *e, int32_t slot);
+/* Gives the image a slot that the caller's stream of index `own` may write to, and copies earlier
+ * gradients back into it. */
+hk_status hk_handover_enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err);
+/* Copies the image in the slot to the host and frees the slot. With `as_operation` the copy is the
+ * image's operation GRAD_D2H, unless that has been queued in this run. */
+hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, bool as_operation, hk_error *err);
+/* Copies every image that is in a slot to the host. With `all`, also queues the operation GRAD_D2H
+ * of each other image, whether or not it has received gradients. */
+hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err);
+/* After hk_training_begin_again: queues again the operations that were queued in the cancelled run.
+ */
+hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
 
 /* -- lent.c ------------------------------------------------------------------------------------ */
 

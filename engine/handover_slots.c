@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots: device memory for gradients of route cpu on their way to the host. handover.c defines the
+ * terms and writes to the slots; here images take slots, leave them for the host, and come back. */
+#include <stdlib.h>
+
+#include "engine/training_private.h"
+
+static hk_bytes largest_image(const hk_state *state) {
+  hk_bytes bytes = 0;
+  for (int32_t i = 0; i < state->n_images; i++) {
+    const hk_grad_image *image = &state->images[i];
+    if (!image->on_device && image->bytes > bytes) bytes = image->bytes;
+  }
+  return (bytes + 511) / 512 * 512;
+}
+
+static int32_t count_slots(const hk_state *state) {
+  int32_t images = 0;
+  for (int32_t i = 0; i < state->n_images; i++) images += !state->images[i].on_device;
+  return (int32_t)hk_grad_slots(images, largest_image(state));
+}
+
+hk_bytes hk_training_slot_bytes(const hk_state *state) {
+  return count_slots(state) * largest_image(state);
+}
+
+/* Finds the operation GRAD_D2H of each image; -1: it has none. */
+static void find_ops(hk_engine *e) {
+  struct hk_training *t = e->training;
+  const hk_state *state = &e->state;
+  for (int32_t i = 0; i < state->n_images; i++) {
+    t->images[i] = (hk_image_state){.slot = -1, .op = -1};
+  }
+  for (size_t o = 0; o < e->graph.n_ops; o++) {
+    const hk_op *op = &e->graph.ops[o];
+    if (op->kind != HK_OP_GRAD_D2H) continue;
+    const int64_t flat = state->subgroups[op->subgroup].offset + op->offset;
+    const int32_t segment = hk_state_segment(state, flat);
+    t->images[state->segments[segment].image].op = (int32_t)o;
+  }
+}
+
+hk_status hk_handover_open_slots(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  find_ops(e);
+  t->slot_bytes = largest_image(&e->state);
+  const int32_t n = count_slots(&e->state);
+  t->slots = calloc((size_t)n + 1, sizeof *t->slots);
+  if (t->slots == NULL) return hk_fail_memory(err, (size_t)n * sizeof *t->slots, "slots");
+  t->n_slots = n;
+  for (int32_t i = 0; i < n; i++) {
+    t->slots[i].image = -1;
+    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].written, err));
+    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].loaded, err));
+    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].left, err));
+  }
+  return HK_OK;
+}
+
+void hk_handover_close_slots(hk_engine *e) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend != NULL ? e->backend->ops : NULL;
+  for (int32_t i = 0; ops != NULL && t->slots != NULL && i < t->n_slots; i++) {
+    if (t->slots[i].written != NULL) ops->event_close(t->slots[i].written);
+    if (t->slots[i].loaded != NULL) ops->event_close(t->slots[i].loaded);
+    if (t->slots[i].left != NULL) ops->event_close(t->slots[i].left);
+  }
+  free(t->slots);
+}
+
+char *hk_handover_slot_memory(const hk_engine *e, int32_t slot) {
+  return e->slots + slot * e->training->slot_bytes;
+}
+
+/* Queues the copy of an image out of its slot to the host, or back into it. */
+static hk_status copy_image(hk_engine *e, int32_t image, bool out, hk_stream *stream,
+                            hk_error *err) {
+  const hk_grad_image *i = &e->state.images[image];
+  char *host = (char *)e->grads + i->at;
+  char *slot = hk_handover_slot_memory(e, e->training->images[image].slot);
+  return out ? e->backend->ops->copy(stream, host, slot, i->bytes, err)
+             : e->backend->ops->copy(stream, slot, host, i->bytes, err);
+}
+
+/* If the image has no slot, it has already been copied, on the same stream; the operation then only
+ * records its end event. */
+hk_status hk_training_flush_op(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  const int64_t flat = e->state.subgroups[op->subgroup].offset + op->offset;
+  const int32_t image = e->state.segments[hk_state_segment(&e->state, flat)].image;
+  if (e->training->images[image].slot < 0) return HK_OK;
+  return copy_image(e, image, true, stream, err);
+}
+
+/* Queues the image's operation GRAD_D2H; if it has none, or it has been queued in this run, queues
+ * a copy outside the graph. */
+static hk_status send_image(hk_engine *e, int32_t image, bool as_operation, hk_error *err) {
+  struct hk_training *t = e->training;
+  hk_image_state *state = &t->images[image];
+  if (as_operation && state->op >= 0 && !state->issued && atomic_load(&t->state) == HK_BEGUN) {
+    state->issued = true;
+    return hk_executor_issue(e->executor, state->op, err);
+  }
+  return state->slot >= 0 ? copy_image(e, image, true, t->flush, err) : HK_OK;
+}
+
+hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, bool as_operation, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  hk_slot *s = &t->slots[slot];
+  hk_image_state *image = &t->images[s->image];
+  HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
+  HK_TRY(ops->wait(t->flush, s->written, err));
+  HK_TRY(send_image(e, s->image, as_operation, err));
+  HK_TRY(ops->record(t->flush, s->left, err));
+  s->has_left = true;
+  image->on_host = true;
+  image->slot = -1;
+  s->image = -1;
+  return HK_OK;
+}
+
+/* *out: the free slot that was taken longest ago; if none is free, the slot that was taken longest
+ * ago, whose image leaves. */
+static hk_status find_slot(hk_engine *e, int32_t *out, hk_error *err) {
+  struct hk_training *t = e->training;
+  int32_t free_slot = -1, oldest = 0;
+  for (int32_t i = 0; i < t->n_slots; i++) {
+    if (t->slots[i].age < t->slots[oldest].age) oldest = i;
+    if (t->slots[i].image >= 0) continue;
+    if (free_slot < 0 || t->slots[i].age < t->slots[free_slot].age) free_slot = i;
+  }
+  *out = free_slot >= 0 ? free_slot : oldest;
+  return free_slot >= 0 ? HK_OK : hk_handover_leave_slot(e, oldest, false, err);
+}
+
+/* Makes stream `own` wait for what another stream has written to the slot. */
+static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  if (s->stream == own) return HK_OK;
+  HK_TRY(e->backend->ops->record(t->streams[s->stream].stream, s->written, err));
+  HK_TRY(e->backend->ops->wait(t->streams[own].stream, s->written, err));
+  s->stream = own;
+  return HK_OK;
+}
+
+hk_status hk_handover_enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  hk_image_state *state = &t->images[image];
+  if (state->slot >= 0) return take_over(e, &t->slots[state->slot], own, err);
+  /* An update that runs ahead may be reading the host's copy, which lacks the new gradient. */
+  if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
+  int32_t slot = 0;
+  HK_TRY(find_slot(e, &slot, err));
+  hk_slot *s = &t->slots[slot];
+  hk_stream *stream = t->streams[own].stream;
+  if (s->has_left) HK_TRY(ops->wait(stream, s->left, err));
+  s->image = image;
+  s->stream = own;
+  s->age = ++t->clock;
+  state->slot = slot;
+  if (!state->on_host) return HK_OK;
+  HK_TRY(copy_image(e, image, false, t->flush, err));
+  HK_TRY(ops->record(t->flush, s->loaded, err));
+  return ops->wait(stream, s->loaded, err);
+}
+
+hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < t->n_slots; i++) {
+    if (t->slots[i].image >= 0) HK_TRY(hk_handover_leave_slot(e, i, all, err));
+  }
+  for (int32_t i = 0; all && i < e->state.n_images; i++) {
+    if (t->images[i].op >= 0 && !t->images[i].issued) HK_TRY(send_image(e, i, true, err));
+  }
+  return HK_OK;
+}
+
+/* Images that are in a slot again will queue their operation when they leave it. */
+hk_status hk_handover_issue_again(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    const bool again = t->images[i].issued && t->images[i].slot < 0;
+    t->images[i].issued = false;
+    if (again) HK_TRY(send_image(e, i, true, err));
+  }
+  return HK_OK;
+}
