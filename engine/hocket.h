@@ -32,7 +32,7 @@
  * Exactness: from the same gradients follow the same bits of state and weights, whatever the plan,
  * backend, overlap, number of threads and order of hand-over. hocket_step gives the formula.
  *
- * Errors: a call returns 0 for success, 1 (the answer is no: memory that was allowed is too small),
+ * Errors: a call returns 0 for success, 1 (the answer is no: memory is too small, or not allowed),
  * 2 (wrong input), 3 (the machine failed), or HOCKET_AGAIN where stated. If it returns another
  * value than 0, it writes one sentence to `message` (HOCKET_MESSAGE bytes; may be NULL). A call
  * that returns 2 has changed nothing, and the engine stays usable. After a 3 the engine takes no
@@ -239,6 +239,8 @@ HOCKET_API int hocket_lending(hocket_engine *engine, hocket_lent *lent, char *me
  * or until hocket_reclaim. The engine writes to it after the work that was queued on `stream`
  * before the call, on streams of its own. On the host backend it is ordinary memory, and threads of
  * the engine write to it. Allowed between the first gradient of an iteration and its step (else 2).
+ * 1: the engine lacks memory for its own records. The memory has not been lent, and the engine goes
+ * on.
  *
  * Work that is queued after hocket_step on its `stream`, or on the stream on which memory was lent,
  * may use the memory. After hocket_discard of all tensors, and after a call that reads, writes,

@@ -175,22 +175,31 @@ hk_status hk_lent_return(hk_engine *e, void *native, hk_error *err) {
 
 /* -- Calls ------------------------------------------------------------------------------------- */
 
-static hk_status add_span(hk_engine *e, void *memory, hk_bytes bytes, void *native, hk_error *err) {
+/* Makes room for one more span and opens its event. If that fails, nothing has changed. */
+static hk_status make_room(hk_engine *e, hk_error *err) {
+  hk_lent *l = &e->training->lent;
+  if (l->n_spans < l->n_events) return HK_OK;
+  pthread_mutex_lock(&l->lock); /* a worker may be reading the array */
+  hk_lent_span *more = realloc(l->spans, (l->n_events + 1) * sizeof *more);
+  if (more != NULL) l->spans = more;
+  pthread_mutex_unlock(&l->lock);
+  if (more == NULL) return hk_fail_memory(err, sizeof *more, "a span of lent memory");
+  HK_TRY(e->backend->ops->event_open(e->backend, false, &more[l->n_events].ready, err));
+  l->n_events++;
+  return HK_OK;
+}
+
+/* Adds a span for which there is room. A failure of the device ends the engine. */
+static hk_status add_span(hk_engine *e, void *memory, hk_bytes bytes,
+                          const hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   hk_lent *l = &t->lent;
-  hk_callers_stream *stream = NULL;
-  HK_TRY(hk_handover_stream(e, native, &stream, err));
-  if (l->n_spans == l->n_events) {
-    pthread_mutex_lock(&l->lock); /* a worker may be reading the array */
-    hk_lent_span *more = realloc(l->spans, (l->n_events + 1) * sizeof *more);
-    if (more != NULL) l->spans = more;
-    pthread_mutex_unlock(&l->lock);
-    if (more == NULL) return hk_fail_memory(err, sizeof *more, "a span of lent memory");
-    HK_TRY(e->backend->ops->event_open(e->backend, false, &more[l->n_events].ready, err));
-    l->n_events++;
-  }
   hk_event *ready = l->spans[l->n_spans].ready;
-  HK_TRY(e->backend->ops->record(stream->stream, ready, err));
+  const hk_status status = e->backend->ops->record(stream->stream, ready, err);
+  if (status != HK_OK) {
+    e->failed = true;
+    return status;
+  }
   pthread_mutex_lock(&l->lock);
   l->spans[l->n_spans++] = (hk_lent_span){
       .memory = memory, .bytes = bytes, .stream = (int32_t)(stream - t->streams), .ready = ready};
@@ -198,6 +207,15 @@ static hk_status add_span(hk_engine *e, void *memory, hk_bytes bytes, void *nati
   l->most_lent = hk_max(l->most_lent, l->lent);
   pthread_mutex_unlock(&l->lock);
   return HK_OK;
+}
+
+static hk_status lend(hk_engine *e, void *memory, hk_bytes bytes, void *native, hk_error *err) {
+  hk_callers_stream *stream = NULL;
+  hk_error why = {0};
+  hk_status status = hk_handover_stream(e, native, &stream, &why);
+  if (status == HK_OK) status = make_room(e, &why);
+  if (status != HK_OK) return hk_fail(err, HK_NO, "no memory has been lent: %s", why.message);
+  return add_span(e, memory, bytes, stream, err);
 }
 
 hk_status hk_training_lend(hk_engine *e, void *memory, hk_bytes bytes, void *native,
@@ -217,8 +235,7 @@ hk_status hk_training_lend(hk_engine *e, void *memory, hk_bytes bytes, void *nat
                      "memory is lent between the first gradient of an iteration and its step, with "
                      "overlap 'both'");
   } else if (t->lent.n_pieces > 0) {
-    status = add_span(e, memory, bytes, native, err);
-    if (status != HK_OK) e->failed = true;
+    status = lend(e, memory, bytes, native, err);
   }
   pthread_mutex_unlock(&t->lock);
   return status;

@@ -286,6 +286,49 @@ static void all_kinds_of_ends_were_seen(void **unused) {
   assert_true(seen.mixtures > 0 && seen.whole_old > 0 && seen.whole_new > 0 && seen.lost > 0);
 }
 
+/* -- Lending ----------------------------------------------------------------------------------- */
+
+/* Linked in place of realloc (tests/CMakeLists.txt). */
+static bool no_more_memory;
+void *__real_realloc(void *block, size_t size);  /* NOLINT: the linker chooses these names */
+void *__wrap_realloc(void *block, size_t size);  /* NOLINT */
+void *__wrap_realloc(void *block, size_t size) { /* NOLINT */
+  return no_more_memory ? NULL : __real_realloc(block, size);
+}
+
+/* A span, or its event, cannot be had: the call is refused, and the iteration goes on. */
+static void a_refused_span_ends_nothing(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  hk_lending found;
+  world w;
+  n_routes = 0;
+  small_model(&w, 79);
+  must(create(&w, HK_OVERLAP_BOTH, &hk_backend_host, &err), &err);
+  must(hk_training_masters(w.engine, -1, NULL, &err), &err);
+  w.lends_nothing = true;
+  for (int i = 0; i < 2; i++) good_iteration(&w);
+  foresee(&w);
+  const hk_handed_gradient first = {(int64_t)w.n - 1, w.tensors[w.n - 1].grad};
+  must(hk_training_gradients(w.engine, &first, 1, NULL, &err), &err);
+  no_more_memory = true;
+  assert_int_equal(lend_all(&w, &err), HK_NO);
+  no_more_memory = false;
+  assert_non_null(strstr(err.message, "no memory has been lent: out of memory"));
+  hk_backend_host_fail(w.engine->backend, HK_HOST_OPEN, 0);
+  assert_int_equal(lend_all(&w, &err), HK_NO);
+  hk_backend_host_fail(w.engine->backend, HK_HOST_OPEN, -1);
+  assert_non_null(strstr(err.message, "an injected fault"));
+  hk_training_lending(w.engine, &found);
+  assert_true(found.lent == 0 && found.most_lent == 0 && found.wanted > 0);
+  must(hk_training_discard(w.engine, -1, &err), &err);
+  must(try_iteration(&w, &err), &err);
+  hk_training_lending(w.engine, &found);
+  assert_int_equal(found.most_lent, sizeof lent_memory);
+  assert_state(&w);
+  unmake(&w);
+}
+
 /* -- Making an engine -------------------------------------------------------------------------- */
 
 static hk_status make_world(const hk_backend_ops *ops, void *unused, hk_error *err) {
@@ -317,6 +360,7 @@ int main(void) {
       cmocka_unit_test(beside_forward),
       cmocka_unit_test(ahead_of_the_norm),
       cmocka_unit_test(all_kinds_of_ends_were_seen),
+      cmocka_unit_test(a_refused_span_ends_nothing),
       cmocka_unit_test(an_engine_is_made_whole_or_not_at_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch
 
+from .errors import NO, HocketError
+
 if TYPE_CHECKING:
     from .binding import Binding
 
@@ -203,12 +205,19 @@ class Borrower:
             self._reserved += after[2] - before[2]
             return False
         stream = self._binding.stream()
+        try:
+            self._binding.engine.lend(block.data_ptr(), size, stream)
+        except HocketError as error:
+            if error.code != NO:
+                raise
+            self.refused += 1
+            self._idle = True
+            return False
         self._blocks.append(block)
         self._sizes += after[0] - before[0]
         self._charged += after[0] - before[0] + self._memory.overhead
         self._stream = stream
         self.most = max(self.most, self._sizes)
-        self._binding.engine.lend(block.data_ptr(), size, stream)
         return True
 
     # -- Giving back --------------------------------------------------------------------------

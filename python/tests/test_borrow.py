@@ -9,7 +9,8 @@ import torch
 
 import hocket
 from accounts import Accounts
-from hocket import attach, borrow
+from hocket import _abi, attach, borrow
+from hocket.errors import NO, HocketError
 from models import VOCABULARY, make, two_groups
 from reference import ReferenceAdamW, assert_same
 
@@ -161,6 +162,21 @@ def test_memory_that_cannot_be_had(monkeypatch):
     assert found["borrowed"]["refused"] == 1 and run.accounts.calls > 3
     free = Run(monkeypatch).steps(*range(6)).check()["borrowed"]["peak_bytes"]
     assert 0 < found["borrowed"]["peak_bytes"] < free
+
+
+def test_an_engine_that_takes_no_memory(monkeypatch):
+    """hocket_lend is refused: the block goes back at once, and the step is as without."""
+
+    def refuse(engine, address, size, stream):
+        raise HocketError("no memory has been lent", NO)
+
+    run = Run(monkeypatch).steps(0, 1)
+    monkeypatch.setattr(_abi.Engine, "lend", refuse)
+    run.passes(2)
+    assert not run.lends() and run.accounts.calls == 1
+    run.settle()
+    found = run.steps(3).check()["borrowed"]
+    assert found["peak_bytes"] == 0 and found["refused"] == 2 and found["off"] is None
 
 
 def test_an_allocator_that_has_to_ask_the_driver(monkeypatch):
