@@ -30,7 +30,8 @@ class HandOver:
 
     Attributes:
         live: 1 for each tensor whose gradient the engine holds.
-        seconds: time spent in hooks and in collecting, since the optimizer was bound.
+        seconds: wall time spent in hooks and in collecting, waits included, since the optimizer
+            was bound.
     """
 
     def __init__(self, binding: Binding) -> None:
