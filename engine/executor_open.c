@@ -15,6 +15,13 @@ static hk_status open_list(int32_t n, int32_t **ops, hk_error *err) {
   return *ops != NULL ? HK_OK : hk_fail_memory(err, bytes, "lists of operations");
 }
 
+/* How far a device lane is queued ahead. Updates on the GPU keep the larger limit: one thread
+ * queues them and copies of state in the graph's order, so copies would wait for room for the
+ * updates of state that is on the GPU. */
+static int32_t most_ahead(const hk_executor *x, hk_lane_kind kind) {
+  return x->actions.external != 0 && kind != HK_LANE_UPDATE ? HK_MOST_BESIDE : HK_MOST_AHEAD;
+}
+
 static hk_status open_lanes(hk_executor *x, hk_error *err) {
   const hk_graph *graph = x->graph;
   x->lanes = calloc(graph->n_lanes, sizeof *x->lanes);
@@ -25,6 +32,7 @@ static hk_status open_lanes(hk_executor *x, hk_error *err) {
     l->on_cpu = hk_lane_on_cpu(graph->lanes[i].kind);
     l->external = x->actions.external & 1u << graph->lanes[i].kind;
     l->paced = !l->on_cpu && hk_lane_pace(graph, graph->lanes[i].kind) > 0;
+    l->most = most_ahead(x, graph->lanes[i].kind);
     HK_TRY(open_list(l->n, &l->ops, err));
     l->n = 0;
     /* The next forward waits for the weights that this lane uploads. */
@@ -193,7 +201,7 @@ static void find_awaited(const hk_executor *x, bool *awaited) {
     if (own->on_cpu) continue;
     /* The order of a picking lane is known only when it runs: any of its operations may be awaited.
      */
-    const int32_t step = own->external || graph->lanes[l].picks ? 1 : HK_MOST_AHEAD / 2;
+    const int32_t step = own->external || graph->lanes[l].picks ? 1 : own->most / 2;
     for (int32_t i = 0; i < own->n; i += step) {
       awaited[own->ops[i]] = true;
     }

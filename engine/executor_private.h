@@ -33,6 +33,7 @@ typedef struct {
   int32_t *ops; /* [n] ids of its operations, in the graph's order */
   int32_t n;
   int32_t queued; /* device lanes: operations queued so far in this run */
+  int32_t most;   /* device lanes: most operations that are queued ahead of the device */
 } hk_exec_lane;
 
 struct hk_exec_worker {

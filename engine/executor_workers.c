@@ -151,14 +151,14 @@ static bool await_dependencies(hk_exec_worker *w, int32_t id, hk_error *err) {
   return true;
 }
 
-/* Called before a lane's next operation is queued: keeps the lane at most HK_MOST_AHEAD operations
- * ahead of the device. CUDA accepts about 1000 commands a stream; queueing one more blocks the
- * calling thread and every other thread that queues. The thread waits once for every half of
- * HK_MOST_AHEAD operations, while the other half keeps the device busy. An operation is about four
- * commands; an update of a mapped piece with many slabs is more, but it also runs longer. */
+/* Called before a lane's next operation is queued: keeps the lane at most `most` operations ahead
+ * of the device. CUDA accepts a limited number of commands a stream; queueing one more blocks the
+ * calling thread and every other thread that queues. The thread waits once for every half of `most`
+ * operations, while the other half keeps the device busy. An operation is about four commands; an
+ * update of a mapped piece with many slabs is more, but it also runs longer. */
 static hk_status wait_for_room(const hk_executor *x, const hk_exec_lane *l, hk_error *err) {
-  const int32_t half = HK_MOST_AHEAD / 2;
-  if (l->queued < HK_MOST_AHEAD || l->queued % half != 0) return HK_OK;
+  const int32_t half = l->most / 2;
+  if (l->queued < l->most || l->queued % half != 0) return HK_OK;
   /* A picking lane starts operations in its own order, which its worker writes into `ops`. */
   const int32_t *order = l->worker->picks ? l->worker->ops : l->ops;
   return x->backend->ops->event_sync(x->end[order[l->queued - half]], err);
@@ -167,7 +167,7 @@ static hk_status wait_for_room(const hk_executor *x, const hk_exec_lane *l, hk_e
 static hk_status queue_on_stream(hk_executor *x, int32_t id, hk_error *err) {
   const hk_backend_ops *ops = x->backend->ops;
   hk_exec_lane *l = hk_exec_lane_of(x, id);
-  HK_TRY(wait_for_room(x, l, err));
+  if (!l->worker->picks) HK_TRY(wait_for_room(x, l, err)); /* wait_to_pick has waited */
   l->queued++;
   if (x->timed) HK_TRY(ops->record(l->stream, x->start[id], err));
   HK_TRY(x->actions.run(x->actions.arg, id, l->stream, err));
@@ -220,8 +220,20 @@ static int32_t pick(hk_exec_worker *w, int32_t last) {
   return id;
 }
 
+/* Waits for room before the next operation is picked, so that none that becomes ready meanwhile is
+ * passed over. `last`: the operation before it, or -1. */
+static bool wait_to_pick(hk_exec_worker *w, int32_t last) {
+  hk_executor *x = w->executor;
+  hk_error err = {0};
+  if (w->on_cpu || last < 0 || wait_for_room(x, hk_exec_lane_of(x, last), &err) == HK_OK)
+    return true;
+  fail(x, last, &err);
+  return false;
+}
+
 static void pick_all(hk_exec_worker *w) {
   for (int32_t i = 0, last = -1; i < w->n; i++) {
+    if (!wait_to_pick(w, last)) return;
     const int32_t id = pick(w, last);
     if (id < 0) return;
     last = w->ops[i] = id;

@@ -26,12 +26,31 @@ typedef struct {
   int n;
   int32_t gate;
   atomic_int slow_ms; /* that an operation of the CPU's takes */
+  bool stalled;       /* see uploads_leave_room_for_shallow_blocks */
+  int32_t uploads[MOST];
+  atomic_int n_uploads;
 } run;
+
+static void pause_ms(int ms) {
+  const struct timespec moment = {.tv_nsec = ms * 1000000L};
+  nanosleep(&moment, NULL);
+}
+
+/* Waits, for at most ten seconds, until *count has reached `least`. */
+static void await_count(atomic_int *count, int least) {
+  for (int i = 0; i < 10000 && atomic_load(count) < least; i++) pause_ms(1);
+}
 
 static hk_status act(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
   (void)err;
   run *r = arg;
-  if (stream != NULL) return HK_OK;
+  if (stream != NULL) {
+    if (r->graph.lanes[r->graph.ops[op].lane].kind != HK_LANE_UP) return HK_OK;
+    r->uploads[atomic_load(&r->n_uploads)] = op;
+    atomic_fetch_add(&r->n_uploads, 1);
+    return HK_OK;
+  }
+  if (r->stalled && r->graph.ops[op].subgroup == 0) await_count(&r->n_uploads, HK_MOST_BESIDE);
   const int ms = atomic_load(&r->slow_ms);
   const struct timespec moment = {.tv_nsec = ms * 1000000L};
   if (ms > 0) nanosleep(&moment, NULL);
@@ -97,11 +116,6 @@ static void arrive(run *r, int32_t first, int32_t last) {
   }
 }
 
-static void pause_ms(int ms) {
-  const struct timespec moment = {.tv_nsec = ms * 1000000L};
-  nanosleep(&moment, NULL);
-}
-
 static void finish(run *r) {
   hk_error err = {0};
   must(hk_executor_await_lane(r->executor, HK_LANE_FLUSH, &err), &err);
@@ -158,6 +172,49 @@ static void shallow_blocks_go_first(void **unused) {
     for (int i = 1; i < r.n; i++)
       assert_true(hk_picks_before(&r.graph, r.order[i - 1], r.order[i]));
     for (int i = 0; i < r.n; i++) assert_int_equal(r.graph.ops[r.order[i]].subgroup, i / 2);
+  }
+  close_run(&r);
+}
+
+/* -- Uploads ----------------------------------------------------------------------------------- */
+
+static run *stalled_run;
+static atomic_int awaited; /* waits for room in the lane of uploads */
+
+/* The device is so slow that an upload ends only after the CPU has updated everything. */
+static hk_status sync_late(hk_event *event, hk_error *err) {
+  atomic_fetch_add(&awaited, 1);
+  for (int i = 0; i < 10000 && done_so_far(stalled_run) < 2 * PARTS; i++) pause_ms(1);
+  return hk_backend_host.event_sync(event, err);
+}
+
+/* When the gate opens, uploads of five blocks are ready and the device does none of them. They must
+ * not all be queued, because the first block's, which forward needs first, become ready later. */
+static void uploads_leave_room_for_shallow_blocks(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  bool there = false;
+  run r;
+  open_run(&r, PARTS - 1);
+  must(hk_executor_begin(r.executor, false, false, &err), &err);
+  arrive(&r, PARTS - 1, 0);
+  must(hk_executor_await_lane(r.executor, HK_LANE_FLUSH, &err), &err);
+  for (int s = 1; s < PARTS; s++) {
+    must(hk_executor_await(r.executor, find(&r, HK_OP_ADAMW_CPU, s, 100), -1, &there, &err), &err);
+  }
+  hk_backend_ops slow = hk_backend_host;
+  slow.event_sync = sync_late;
+  stalled_run = &r;
+  r.stalled = true;
+  r.device->ops = &slow;
+  finish(&r);
+  r.device->ops = ops;
+  assert_int_equal(atomic_load(&r.n_uploads), 2 * PARTS);
+  assert_true(atomic_load(&awaited) > 0);
+  for (int i = 0; i < 2 * PARTS; i++) {
+    const int32_t s = r.graph.ops[r.uploads[i]].subgroup;
+    const int before = HK_MOST_BESIDE; /* uploads that were queued before */
+    assert_int_equal(s, i < before ? 1 + i / 2 : i < before + 2 ? 0 : i / 2);
   }
   close_run(&r);
 }
@@ -263,6 +320,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_may_runs_ahead_of_the_gate),
       cmocka_unit_test(shallow_blocks_go_first),
+      cmocka_unit_test(uploads_leave_room_for_shallow_blocks),
       cmocka_unit_test(waits_keep_to_their_time),
       cmocka_unit_test(waits_do_not_depend_on_the_wall_clock),
       cmocka_unit_test(a_run_is_given_up),
