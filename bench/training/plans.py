@@ -91,23 +91,24 @@ FORECAST = ("period_ms", "iteration_ms", "fwd_ms", "bwd_ms", "update_ms", "expos
 def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             cpu_threads: Optional[int],
             memory: Dict[str, int]) -> Tuple[Dict[str, Any], Optional[str]]:
-    """What the simulator says of a row before it runs, and the plan (JSON text) that it chose.
+    """What the simulator says of a row before it runs, and the plan (JSON text) that it simulated;
+    None where the plan is a file.
 
     Args:
         plan: as of resolve; "auto" is chosen by the hocket program here, too.
         profiled: what hocket.profile has measured.
         memory: bytes that the row may take, "gpu_memory" and "host_memory".
     """
-    chosen: Optional[str] = None
+    simulated: Optional[str] = None
     threads = cpu_threads
     if plan == "none" and not threads:
         threads = default_threads(overlap)
     with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        out = os.path.join(folder, "plan.json")
         if plan == "auto":
             model = os.path.join(folder, "model.json")
             with open(model, "w", encoding="utf-8") as file:
                 json.dump(profiled, file)
-            out = os.path.join(folder, "plan.json")
             given = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
             if overlap != "none":
                 given += ["--overlap", overlap]
@@ -117,18 +118,25 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
                 given += ["--cpu-threads", str(threads)]
             run(given)
             answer = run(["simulate", out])
-            with open(out, encoding="utf-8") as file:
-                chosen = file.read()
         elif _split(plan)[0] in POLICIES:
-            answer = _simulate(plan, profiled, folder, job, overlap, threads, [])
+            answer = _simulate(plan, profiled, folder, job, overlap, threads, ["-o", out])
         else:
             answer = run(["simulate", plan])
+        if os.path.exists(out):
+            with open(out, encoding="utf-8") as file:
+                simulated = file.read()
     found = {key: answer[key] for key in FORECAST if key in answer}
     memory = answer.get("gpu_memory", {})
     found["gpu_peak_bytes"] = memory.get("peak_bytes")
     found["gpu_memory"] = {key: value for key, value in memory.items() if key.endswith("_bytes")}
     found["policy"], found["machine"] = answer.get("policy"), machine()
-    return found, chosen
+    return found, simulated
+
+
+def period_on(plan: str, name: str) -> float:
+    """Milliseconds an iteration of the plan in a file, by another profile."""
+    answer = run(["simulate", plan, "--machine", name])
+    return float(answer.get("period_ms") or answer["iteration_ms"])
 
 
 def default_threads(overlap: str) -> int:

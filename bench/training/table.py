@@ -51,6 +51,7 @@ def table(entries: Iterable[Dict[str, Any]]) -> str:
     lines.extend(_bits(measured))
     lines.extend(_state(measured))
     lines.extend(_predictions(measured))
+    lines.extend(_drift(entries))
     lines.extend(_updates(entries))
     lines.extend(_curves(measured))
     lines.extend(judge(measured, entries))
@@ -147,6 +148,17 @@ def _predictions(measured: List[Dict[str, Any]]) -> List[str]:
                                       held + other, 2))
         lines.append(f"{entry['row']} at {entry['micro_batch']}, predicted/measured: "
                      + "; ".join(parts))
+    return lines
+
+
+def _drift(entries: List[Dict[str, Any]]) -> List[str]:
+    """Predictions of the same plans with the profiles calibrated before and after the rows."""
+    lines = [f"calibration '{entry['row']}': some probes were noisy"
+             for entry in entries if entry["event"] == "calibrated" and entry["status"]]
+    for entry in entries:
+        if entry["event"] == "drift":
+            lines.append(f"{entry['row']} at {entry['micro_batch']}, predicted after/before: "
+                         + _against("iteration", entry["after_ms"], entry["before_ms"]))
     return lines
 
 

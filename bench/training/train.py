@@ -19,6 +19,7 @@ from typing import Any, Dict, List
 HERE = pathlib.Path(__file__).resolve().parent
 ROWS = ("model-only", "gpu", "hocket-none", "hocket-forward", "hocket-both", "hocket-dropin",
         "hocket-gpu", "hocket-run", "torchao", "deepspeed-2", "deepspeed-3")
+BEFORE, AFTER = "bench-before", "bench-after"  # profiles of --calibrate
 ALONE = ("torchao", "deepspeed-2", "deepspeed-3")
 GROUPS = {
     "all": [name for name in ROWS if name not in ("hocket-dropin", "hocket-gpu", "hocket-run")],
@@ -49,6 +50,9 @@ def options(arguments: List[str]) -> argparse.Namespace:
     add("--leak", type=int, default=0, help="take so many steps and watch memory instead")
     add("--bits", action="store_true", help="deterministic; compare state, weights and losses")
     add("--predict", action="store_true", help="profile the model, predict hocket's rows first")
+    add("--calibrate", type=float, default=0, metavar="SECONDS", help="calibrate for so long before "
+        "the first row, use that profile, calibrate again after the last one, and say how far the "
+        "predictions of both profiles differ")
     add("--timeline", action="store_true", help="record operations of hocket's rows")
     add("--no-yardstick", action="store_true", help="no computation alone between rows")
     add("--device", default=None, help="cuda or cpu")
@@ -155,15 +159,69 @@ class Run:
         return f"its process ended with {status} (log.txt)"
 
 
+def calibrate(run: Run, name: str, limit: float) -> bool:
+    """Measures this machine and stores the profile under the name. False if there is no profile."""
+    import plans
+
+    seconds = run.given.calibrate
+    backend = "cuda" if run.given.device.startswith("cuda") else "host"
+    begin = time.time()
+    (run.out / f"{name}.json").unlink(missing_ok=True)
+    try:
+        with open(run.out / "log.txt", "ab") as log:
+            done = subprocess.run(
+                [plans.program(), "calibrate", "--backend", backend, "--name", name, "--budget",
+                 str(seconds), "-o", str(run.out / f"{name}.json")], stdout=log, stderr=log,
+                check=False, timeout=limit)
+    except subprocess.TimeoutExpired:
+        run.say(event="failed", row=name, why=f"calibration took more than {limit:.0f} s")
+        return False
+    if not (run.out / f"{name}.json").exists():
+        run.say(event="failed", row=name, why="calibration gave no profile (log.txt); take more "
+                f"than {seconds:g} s")
+        return False
+    # 1: stored, but some probes were noisy.
+    run.say(event="calibrated", row=name, status=done.returncode,
+            seconds=round(time.time() - begin, 1))
+    return True
+
+
+def drift(run: Run) -> None:
+    """Simulates the plans of the predictions with the profile that was made after the rows."""
+    import plans
+
+    for entry in run.entries():
+        if entry["event"] != "predicted" or not entry.get("file"):
+            continue
+        try:
+            period = plans.period_on(str(run.out / "plans" / entry["file"]), AFTER)
+        except (RuntimeError, ValueError, OSError, KeyError) as error:
+            run.say(event="failed", row=entry["row"], why=f"prediction after: {error}"[:400])
+            continue
+        run.say(event="drift", row=entry["row"], micro_batch=entry["micro_batch"],
+                before_ms=entry.get("period_ms") or entry.get("iteration_ms"), after_ms=period)
+
+
 def main(arguments: List[str]) -> int:
     """Runs; prints the table last."""
     given = options(arguments)
     begin = time.time()
     run = Run(given)
-    run.all()
     sys.path.insert(0, str(HERE))
     from table import table
 
+    if given.calibrate:
+        os.environ["HOCKET_MACHINE"] = BEFORE
+        os.environ["HOCKET_STORE"] = str(run.out.resolve() / "store.db")
+        if not calibrate(run, BEFORE, given.budget / 2):
+            print((run.out / "log.txt").read_text(errors="replace") + run.entries()[-1]["why"])
+            return 1
+        # The second calibration takes as long as the first.
+        run.deadline -= time.time() - begin
+    run.all()
+    if given.calibrate and given.predict:
+        if calibrate(run, AFTER, begin + given.budget + 60 - time.time()):
+            drift(run)
     entries = run.entries()
     text = table(entries)
     commit = os.environ.get("HOCKET_COMMIT", "")

@@ -9,6 +9,7 @@ import faulthandler
 import hashlib
 import json
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -327,16 +328,29 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
                       if key in ("gpu_memory", "host_memory")}
             memory.setdefault("host_memory", hocket._abi.host_memory())
             try:
-                found, chosen = plans.predict(plan, profiled, job, kind.overlap,
-                                              int(threads) if threads else None, memory)
+                found, simulated = plans.predict(plan, profiled, job, kind.overlap,
+                                                 int(threads) if threads else None, memory)
             except (RuntimeError, ValueError, OSError) as error:
                 reporter.say(event="failed", row=spec, micro_batch=micro_batch,
                              why=f"prediction: {error}"[:400])
                 continue
             job.predictions[(spec, micro_batch)] = found
-            if chosen is not None:
-                job.plans.setdefault(spec, chosen)
-            reporter.say(event="predicted", row=spec, micro_batch=micro_batch, **found)
+            if plan == "auto" and simulated is not None:
+                job.plans.setdefault(spec, simulated)
+            reporter.say(event="predicted", row=spec, micro_batch=micro_batch,
+                         file=keep_plan(job, simulated), **found)
+
+
+def keep_plan(job: rows.Job, simulated: Optional[str]) -> Optional[str]:
+    """Writes a plan that was simulated into the folder of results, so that it can be simulated
+    again with a later profile. Returns the file's name."""
+    if simulated is None:
+        return None
+    folder = pathlib.Path(job.options.out) / "plans"
+    folder.mkdir(exist_ok=True)
+    name = f"{len(job.predictions)}.json"
+    (folder / name).write_text(simulated)
+    return name
 
 
 def machine(job: rows.Job) -> Dict[str, Any]:
