@@ -89,10 +89,24 @@ static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cos
   }
 }
 
+/* Whether a block's gradients are reduced one block late: the gather of the next block precedes the
+ * reduction on the collectives stream, and so does its computation, unless the flush blocks the
+ * host thread. DeepSpeed reduces a bucket when the next gradient does not fit. Under hocket the
+ * framework gathers ahead in backward, as FSDP does (BackwardPrefetch.BACKWARD_PRE): collectives
+ * run in the order in which they are issued, so a reduction that is issued first would delay the
+ * next block's weights, and no block would compute beside a collective. A plan that lets no
+ * gradients wait reduces at once: the gradients of one block less are on the GPU. */
+static bool reduces_late(const hk_expansion *x) {
+  const hk_plan *plan = x->plan;
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED) return true;
+  return x->dp > 1 && plan->flush == HK_FLUSH_ASYNC && plan->pace.flush != 1;
+}
+
 /* The flush for which backward of the next block waits: with pace.flush = n, gradients of at most
- * n - 1 earlier blocks are still on the GPU when it begins. -1: none. */
+ * n - 1 earlier blocks are still on the GPU when it begins. If reductions are late, one of these is
+ * not reduced yet, so its flush is not in the graph. -1: none. */
 static int32_t flush_before(const hk_expansion *x, int rank) {
-  const int32_t behind = x->n_flushed[rank] - x->plan->pace.flush;
+  const int32_t behind = x->n_flushed[rank] - x->plan->pace.flush + reduces_late(x);
   const bool waits = x->plan->pace.flush > 0 && behind >= 0;
   return waits ? x->flushed[(size_t)rank * (size_t)x->n_blocks + (size_t)behind] : -1;
 }
@@ -105,11 +119,12 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
     for (int p = PREFETCH - 1; p > 0; p--) pass->previous[r][p] = pass->previous[r][p - 1];
     const int32_t *summed = &x->summed[r * HK_SUMS_IN_FLIGHT];
     const bool backward = op.kind == HK_OP_BACKWARD;
+    const int latest = HK_SUMS_IN_FLIGHT - 1 - reduces_late(x); /* that may be under way no more */
     const int32_t deps[] = {pass->launched[r],
                             cost->gathered > 0 ? pass->gathered[r] : -1,
                             pass->reduced[r],
                             backward ? pass->summing[r] : -1,
-                            backward ? summed[HK_SUMS_IN_FLIGHT - 1] : -1,
+                            backward ? summed[latest] : -1,
                             backward ? flush_before(x, r) : -1};
     pass->computed[r] = hk_expand_add_carried(x, r, HK_LANE_GPU, op, deps, 6,
                                               cost->gathered > 0 ? NULL : x->pieces.written, false);
@@ -301,10 +316,7 @@ static int backward_launches(const hk_expansion *x, const hk_block_cost *cost) {
 void hk_expand_backward(hk_expansion *x, int micro) {
   hk_pass pass;
   const int ranks = x->graph->ranks;
-  /* DeepSpeed reduces a bucket when the next gradient does not fit, that is, one block late: the
-   * gather of the next block precedes the reduction, and so does its computation, unless the flush
-   * blocks the host thread. */
-  const bool late = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
+  const bool late = reduces_late(x);
   const bool blocking =
       late && x->plan->flush == HK_FLUSH_SYNC && micro == x->plan->job.grad_accum - 1;
   const hk_block_cost *behind = NULL;

@@ -52,7 +52,7 @@ typedef struct {
   double in;  /* bytes a second to the GPU in the update: state and new weights together */
   double out; /* bytes of state a second from the GPU */
   double cpu; /* parameters a second of the CPU team (adamw_cpu) */
-  int flush;  /* blocks whose gradients may wait on the GPU for their copies to the host */
+  int flush;  /* blocks whose gradients may be on the GPU, to be reduced or copied to the host */
 } hk_pace;
 
 static inline bool hk_is_paced(const hk_pace *p) {

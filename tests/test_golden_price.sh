@@ -24,7 +24,7 @@ head -n 1 out | grep -qE "fits: [0-9.]+ \+- [0-9.]+ ms/iteration" || fail "plan:
 prints "^rank .* iter ms +\+- ms"
 prints "^ +1=? +gpu-only +hocket .* \+-[0-9.]+ "
 prints "^\+-: half of the 95 % interval"
-prints "gpu.backward_efficiency \(fitted\) [0-9.]+ %"
+prints "gpu.collective_share \(fitted\) [0-9.]+ %"
 LC_ALL=C.UTF-8 ok plan $seven
 prints "fits: [0-9.]+ ± [0-9.]+ ms/iteration"
 ok plan $seven --quiet

@@ -253,6 +253,68 @@ static void collectives_meet(void **state) {
   hk_plan_free(&plan);
 }
 
+/* Two nodes of one GPU and a network of 1 B/ns. Every block's weights cross it twice and its
+ * gradients once, 2 bytes a parameter, of which a ring of two moves half: a nanosecond a parameter
+ * and collective. A layer's backward computes for 12.6 us, the smallest collective takes 16.4 us,
+ * so a network that is never idle hides all computation: gather head, gather L2, reduce head,
+ * gather L1, reduce L2, ..., reduce L0, reduce embedding. A plan that lets no gradients wait
+ * reduces before it gathers: each block's backward comes between the two. */
+static void reductions_leave_the_network_busy(void **state) {
+  (void)state;
+  enum { EMBED = 256 * 64, HEAD = EMBED + 64, LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 };
+  const hk_ns bytes = 3 * (EMBED + LAYERS * LAYER + HEAD);
+  /* Flops of 64 tokens at 1,000 a nanosecond, rounded up: backward of three layers, and the head's.
+   */
+  const hk_ns layer = 2 * (2 * 64 * (LAYER - 2 * 64) + 4 * 64 * 64 * 64) / 1000 + 1;
+  const hk_ns backward = LAYERS * layer + 2 * (2 * 64 * EMBED) / 1000 + 1;
+  hk_error err = {0};
+  hk_machine machine = ideal_machine();
+  hk_job job = ALONE;
+  machine.net.value = 1e9;
+  machine.gpu_flops.value = 1e12;
+  machine.collective_share.value = 0;
+  job.nodes = 2;
+  hk_plan plan =
+      planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job, HK_FLUSH_ASYNC);
+  for (int waiting = 0; waiting < 4; waiting++) { /* 0: no limit */
+    hk_result result;
+    plan.pace.flush = waiting;
+    hk_graph graph = built(&plan, HK_EXPAND_TRAINING, true);
+    must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
+    const hk_ns expected = bytes + (waiting == 1 ? backward : 0);
+    assert_in_range(result.timeline.makespan, expected, expected + 2);
+    hk_result_free(&result);
+    hk_graph_free(&graph);
+  }
+  hk_plan_free(&plan);
+}
+
+/* With several ranks the gradients of a block are reduced behind the next block's backward, so they
+ * count among those that wait: with pace.flush = n backward of a block waits for the flush of the
+ * n-th block behind it and for no later one, with sums in host memory for that of the second. */
+static void late_gradients_count_as_waiting(void **state) {
+  (void)state;
+  for (int blocks = 1; blocks <= 5; blocks++) { /* 5: sums in host memory */
+    hk_job job = ALONE;
+    job.gpus = 2, job.grad_accum = blocks < 5 ? 1 : 2;
+    hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job,
+                           HK_FLUSH_ASYNC);
+    plan.pace.flush = blocks < 5 ? blocks : 0;
+    plan.accumulate = blocks < 5 ? HK_ACCUMULATE_GPU : HK_ACCUMULATE_HOST;
+    hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
+    const listing backward = list_kind(&graph, HK_OP_BACKWARD, 0);
+    const listing copy = list_kind(&graph, HK_OP_GRAD_D2H, 0);
+    const int first = backward.n - BLOCKS, behind = blocks < 5 ? blocks : 2;
+    assert_int_equal(copy.n, BLOCKS);
+    for (int i = 0; i < BLOCKS; i++) {
+      for (int j = 0; j < i; j++)
+        assert_int_equal(depends(&graph, backward.id[first + i], copy.id[j]), j == i - behind);
+    }
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
 /* The barrier comes after the last operation of every lane. */
 static void barrier_waits_for_all(void **state) {
   (void)state;
@@ -388,12 +450,20 @@ static void labels_read_well(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(staging_buffers_limit),     cmocka_unit_test(pieces_cover_subgroups),
-      cmocka_unit_test(updates_follow_the_order),  cmocka_unit_test(streams_alternate),
-      cmocka_unit_test(nothing_waits_for_weights), cmocka_unit_test(a_long_stride_blocks_nothing),
-      cmocka_unit_test(reports_stand_alone),       cmocka_unit_test(blocking_walk),
-      cmocka_unit_test(collectives_meet),          cmocka_unit_test(barrier_waits_for_all),
-      cmocka_unit_test(operations_and_lanes),      cmocka_unit_test(labels_read_well),
+      cmocka_unit_test(staging_buffers_limit),
+      cmocka_unit_test(pieces_cover_subgroups),
+      cmocka_unit_test(updates_follow_the_order),
+      cmocka_unit_test(streams_alternate),
+      cmocka_unit_test(nothing_waits_for_weights),
+      cmocka_unit_test(a_long_stride_blocks_nothing),
+      cmocka_unit_test(reports_stand_alone),
+      cmocka_unit_test(blocking_walk),
+      cmocka_unit_test(collectives_meet),
+      cmocka_unit_test(barrier_waits_for_all),
+      cmocka_unit_test(reductions_leave_the_network_busy),
+      cmocka_unit_test(late_gradients_count_as_waiting),
+      cmocka_unit_test(operations_and_lanes),
+      cmocka_unit_test(labels_read_well),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
