@@ -94,12 +94,14 @@ static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cos
  * host thread. DeepSpeed reduces a bucket when the next gradient does not fit. Under hocket the
  * framework gathers ahead in backward, as FSDP does (BackwardPrefetch.BACKWARD_PRE): collectives
  * run in the order in which they are issued, so a reduction that is issued first would delay the
- * next block's weights, and no block would compute beside a collective. A plan that lets no
- * gradients wait reduces at once: the gradients of one block less are on the GPU. */
+ * next block's weights, and no block would compute beside a collective. In that order,
+ * pace.reduce_first, and where no gradients may wait, gradients of one block less are on the GPU.
+ */
 static bool reduces_late(const hk_expansion *x) {
   const hk_plan *plan = x->plan;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) return true;
-  return x->dp > 1 && plan->flush == HK_FLUSH_ASYNC && plan->pace.flush != 1;
+  return x->dp > 1 && plan->flush == HK_FLUSH_ASYNC && plan->pace.flush != 1 &&
+         !plan->pace.reduce_first;
 }
 
 /* The flush for which backward of the next block waits: with pace.flush = n, gradients of at most

@@ -477,12 +477,14 @@ hk_accumulate hk_plan_accumulates(const hk_plan *plan) {
   return plan->accumulate;
 }
 
-/* " paced flush 5": whether the plan limits its rates, and the blocks whose gradients may wait. */
+/* " paced flush 5 reduce first": whether the plan limits its rates, the blocks whose gradients may
+ * wait, and the order of collectives. */
 static const char *title_pace(const hk_pace *pace, char *buffer, size_t size) {
   char flush[24] = "";
+  const char *first = pace->reduce_first ? " reduce first" : "";
   if (pace->flush > 0) snprintf(flush, sizeof flush, " flush %d", pace->flush);
   const bool paced = pace->in > 0 || pace->out > 0 || pace->cpu > 0;
-  snprintf(buffer, size, "%s%s", paced ? " paced" : "", flush);
+  snprintf(buffer, size, "%s%s%s", paced ? " paced" : "", flush, first);
   return buffer;
 }
 

@@ -53,14 +53,16 @@ typedef struct {
   double out; /* bytes of state a second from the GPU */
   double cpu; /* parameters a second of the CPU team (adamw_cpu) */
   int flush;  /* blocks whose gradients may be on the GPU, to be reduced or copied to the host */
+  bool reduce_first; /* backward: a block's gradients are reduced before weights are gathered */
 } hk_pace;
 
 static inline bool hk_is_paced(const hk_pace *p) {
-  return p->in > 0 || p->out > 0 || p->cpu > 0 || p->flush > 0;
+  return p->in > 0 || p->out > 0 || p->cpu > 0 || p->flush > 0 || p->reduce_first;
 }
 
 static inline bool hk_same_pace(const hk_pace *a, const hk_pace *b) {
-  return a->in == b->in && a->out == b->out && a->cpu == b->cpu && a->flush == b->flush;
+  return a->in == b->in && a->out == b->out && a->cpu == b->cpu && a->flush == b->flush &&
+         a->reduce_first == b->reduce_first;
 }
 
 /* Upper limits of a job's and a plan's fields: for checks, plan files and the command line. */

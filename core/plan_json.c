@@ -43,7 +43,8 @@ static bool add_pace(cJSON *root, const hk_pace *pace) {
   return o != NULL && (pace->in == 0 || add_number(o, "h2d_bytes_per_s", pace->in)) &&
          (pace->out == 0 || add_number(o, "d2h_bytes_per_s", pace->out)) &&
          (pace->cpu == 0 || add_number(o, "cpu_params_per_s", pace->cpu)) &&
-         (pace->flush == 0 || add_number(o, "flush_blocks", pace->flush));
+         (pace->flush == 0 || add_number(o, "flush_blocks", pace->flush)) &&
+         (!pace->reduce_first || cJSON_AddBoolToObject(o, "reduce_first", true) != NULL);
 }
 
 /* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu. */
@@ -198,6 +199,8 @@ static hk_status read_pace(const cJSON *root, hk_pace *pace, hk_error *err) {
   HK_TRY(read_rate(o, "h2d_bytes_per_s", &pace->in, err));
   HK_TRY(read_rate(o, "d2h_bytes_per_s", &pace->out, err));
   HK_TRY(read_rate(o, "cpu_params_per_s", &pace->cpu, err));
+  if (cJSON_GetObjectItemCaseSensitive(o, "reduce_first") != NULL)
+    HK_TRY(hk_json_bool(o, "reduce_first", &pace->reduce_first, err));
   if (cJSON_GetObjectItemCaseSensitive(o, "flush_blocks") == NULL) return HK_OK;
   int64_t flush = 0;
   HK_TRY(hk_json_int(o, "flush_blocks", 1, HK_MOST_FLUSH, &flush, err));

@@ -6,10 +6,13 @@
 
 #include "sim/forecast.h"
 
-/* If *forecast does not fit because gradients wait on the GPU for an asynchronous flush: replaces
- * it by the same plan with the largest pace.flush that fits, if there is one, or else with a
- * blocking flush, if that fits. */
-hk_status hk_pace_flush(hk_forecast *forecast, const hk_machine *machine, hk_error *err);
+/* If *forecast does not fit because gradients wait on the GPU, for their reduction or for an
+ * asynchronous flush: replaces it by the faster of these plans that fit: the largest pace.flush,
+ * and with several ranks pace.reduce_first, alone or with the largest pace.flush. If none fits: by
+ * a blocking flush, if that fits. `may_wait`: backward may wait for flushes; if not, only
+ * pace.reduce_first is tried. With an overlap of updates backward never waits. */
+hk_status hk_pace_flush(hk_forecast *forecast, bool may_wait, const hk_machine *machine,
+                        hk_error *err);
 
 /* Looks for a plan that is faster than the first of the `n` sorted forecasts, which fit. Starts
  * from the fastest of them under runtime hocket and changes their stride, then their pace. *found

@@ -481,8 +481,8 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
       hk_sums_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
       ranking->n = n;
     }
-    for (size_t i = 0; i < ranking->n && status == HK_OK && settings->flush == NULL; i++)
-      status = hk_pace_flush(&ranking->forecasts[i], machine, err);
+    for (size_t i = 0; i < ranking->n && status == HK_OK; i++)
+      status = hk_pace_flush(&ranking->forecasts[i], settings->flush == NULL, machine, err);
   }
   if (status == HK_OK && searches(settings, options)) {
     status = add_searched(ranking, model, machine, job, settings, searched, sizeof searched, err);

@@ -257,8 +257,8 @@ static void collectives_meet(void **state) {
  * gradients once, 2 bytes a parameter, of which a ring of two moves half: a nanosecond a parameter
  * and collective. A layer's backward computes for 12.6 us, the smallest collective takes 16.4 us,
  * so a network that is never idle hides all computation: gather head, gather L2, reduce head,
- * gather L1, reduce L2, ..., reduce L0, reduce embedding. A plan that lets no gradients wait
- * reduces before it gathers: each block's backward comes between the two. */
+ * gather L1, reduce L2, ..., reduce L0, reduce embedding. A plan that lets no gradients wait, or
+ * says so, reduces before it gathers: each block's backward comes between the two. */
 static void reductions_leave_the_network_busy(void **state) {
   (void)state;
   enum { EMBED = 256 * 64, HEAD = EMBED + 64, LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 };
@@ -276,12 +276,13 @@ static void reductions_leave_the_network_busy(void **state) {
   job.nodes = 2;
   hk_plan plan =
       planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job, HK_FLUSH_ASYNC);
-  for (int waiting = 0; waiting < 4; waiting++) { /* 0: no limit */
+  for (int waiting = 0; waiting < 6; waiting++) { /* 0: no limit */
     hk_result result;
-    plan.pace.flush = waiting;
+    plan.pace.flush = waiting % 4;
+    plan.pace.reduce_first = waiting >= 4;
     hk_graph graph = built(&plan, HK_EXPAND_TRAINING, true);
     must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
-    const hk_ns expected = bytes + (waiting == 1 ? backward : 0);
+    const hk_ns expected = bytes + (waiting == 1 || waiting >= 4 ? backward : 0);
     assert_in_range(result.timeline.makespan, expected, expected + 2);
     hk_result_free(&result);
     hk_graph_free(&graph);
@@ -291,24 +292,27 @@ static void reductions_leave_the_network_busy(void **state) {
 
 /* With several ranks the gradients of a block are reduced behind the next block's backward, so they
  * count among those that wait: with pace.flush = n backward of a block waits for the flush of the
- * n-th block behind it and for no later one, with sums in host memory for that of the second. */
+ * n-th block behind it and for no later one, with sums in host memory for that of the second. The
+ * same if they are reduced first. */
 static void late_gradients_count_as_waiting(void **state) {
   (void)state;
-  for (int blocks = 1; blocks <= 5; blocks++) { /* 5: sums in host memory */
+  for (int i = 2; i <= 11; i++) { /* each number twice; 5: sums in host memory */
+    const int blocks = i / 2;
     hk_job job = ALONE;
     job.gpus = 2, job.grad_accum = blocks < 5 ? 1 : 2;
     hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job,
                            HK_FLUSH_ASYNC);
     plan.pace.flush = blocks < 5 ? blocks : 0;
+    plan.pace.reduce_first = i % 2;
     plan.accumulate = blocks < 5 ? HK_ACCUMULATE_GPU : HK_ACCUMULATE_HOST;
     hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
     const listing backward = list_kind(&graph, HK_OP_BACKWARD, 0);
     const listing copy = list_kind(&graph, HK_OP_GRAD_D2H, 0);
     const int first = backward.n - BLOCKS, behind = blocks < 5 ? blocks : 2;
     assert_int_equal(copy.n, BLOCKS);
-    for (int i = 0; i < BLOCKS; i++) {
-      for (int j = 0; j < i; j++)
-        assert_int_equal(depends(&graph, backward.id[first + i], copy.id[j]), j == i - behind);
+    for (int b = 0; b < BLOCKS; b++) {
+      for (int c = 0; c < b; c++)
+        assert_int_equal(depends(&graph, backward.id[first + b], copy.id[c]), c == b - behind);
     }
     hk_graph_free(&graph);
     hk_plan_free(&plan);

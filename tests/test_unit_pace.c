@@ -114,7 +114,7 @@ static void as_many_wait_as_fit(void **state) {
   machine.gpu_memory.value = (double)two.result.memory.peak + machine.gpu_reserved.value;
   hk_forecast f = forecast_of(&plan, &machine);
   assert_false(f.feasible);
-  must(hk_pace_flush(&f, &machine, &err), &err);
+  must(hk_pace_flush(&f, true, &machine, &err), &err);
   assert_true(f.feasible);
   assert_int_equal(f.plan.flush, HK_FLUSH_ASYNC);
   assert_int_equal(f.plan.pace.flush, 2);
@@ -123,11 +123,52 @@ static void as_many_wait_as_fit(void **state) {
   hk_plan_free(&plan);
 }
 
+/* With several ranks gradients of one more block are on the GPU while a block computes. Where they
+ * do not fit, gradients are reduced before the next block's weights are gathered, or
+ * backward waits for flushes, whichever is faster. If the user wants the asynchronous flush, only
+ * the order is changed. */
+static void gradients_that_do_not_fit_are_reduced_first(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  hk_error err = {0};
+  machine.gpu_flops.value = 1e12;
+  machine.nvlink.value = 2e9;
+  machine.collective_share.value = 0;
+  hk_plan plan;
+  hk_model model = tiny_model(3);
+  hk_job job = JOB;
+  job.gpus = 2;
+  const hk_plan_settings settings = {.subgroup_numel = 10000, .piece_numel = 2000};
+  const hk_candidate candidate = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE,
+                                  HK_RUNTIME_HOCKET};
+  must(hk_candidate_plan(&candidate, &model, &machine, &job, &settings, &plan, &err), &err);
+  hk_forecast late = forecast_of(&plan, &machine);
+  plan.pace.reduce_first = true;
+  hk_forecast first = forecast_of(&plan, &machine);
+  plan.pace.reduce_first = false;
+  assert_true(first.backward_ns > late.backward_ns);
+  assert_true(first.result.memory.peak < late.result.memory.peak);
+  machine.gpu_memory.value = (double)first.result.memory.peak + machine.gpu_reserved.value;
+  for (int may_wait = 0; may_wait < 2; may_wait++) {
+    hk_forecast f = forecast_of(&plan, &machine);
+    assert_false(f.feasible);
+    must(hk_pace_flush(&f, may_wait, &machine, &err), &err);
+    assert_true(f.feasible && f.iteration_ns <= first.iteration_ns);
+    assert_true(may_wait || (f.plan.pace.reduce_first && f.plan.pace.flush == 0));
+    hk_forecast_free(&f);
+  }
+  hk_forecast_free(&late);
+  hk_forecast_free(&first);
+  hk_plan_free(&plan);
+  hk_model_free(&model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(limits_hold),
       cmocka_unit_test(backward_waits_for_flushes),
       cmocka_unit_test(as_many_wait_as_fit),
+      cmocka_unit_test(gradients_that_do_not_fit_are_reduced_first),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
