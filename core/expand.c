@@ -126,6 +126,25 @@ static void slice_loss(const hk_expansion *x, hk_block_cost *head) {
       hk_expand_flops((double)head->backward_flops + (double)head->forward_flops);
 }
 
+static int32_t handed_alone(const hk_model *model, int block) {
+  size_t first = 0, end = 0;
+  int32_t n = 0;
+  hk_model_block_tensors(model, block, &first, &end);
+  for (size_t i = first; i < end; i++) n += model->tensors[i].numel >= HK_HANDED_ALONE;
+  return n;
+}
+
+/* What was measured of the block. */
+static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
+  const hk_model *model = &x->plan->model;
+  const int64_t batch = x->plan->job.micro_batch, seq = x->plan->job.seq;
+  cost->forward_ns = hk_model_measured_ns(model, cost->block, false, batch, seq);
+  cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
+  cost->forward_launch = hk_model_launch_ns(model, cost->block, false);
+  cost->backward_launch = hk_model_launch_ns(model, cost->block, true);
+  if (x->handed && cost->backward_launch > 0) cost->handed = handed_alone(model, cost->block);
+}
+
 static void fill_costs(hk_expansion *x) {
   const hk_model *model = &x->plan->model;
   const hk_job *job = &x->plan->job;
@@ -155,8 +174,7 @@ static void fill_costs(hk_expansion *x) {
         hk_expand_flops(hk_model_forward_flops(model, cost->block, batch, seq, tp));
     cost->backward_flops =
         hk_expand_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
-    cost->forward_ns = hk_model_measured_ns(model, cost->block, false, batch, seq);
-    cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
+    fill_times(x, cost);
     cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end) +
                     hk_model_frozen_bytes(model, cost->block, tp, 1);
     cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);

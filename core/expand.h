@@ -24,7 +24,9 @@ typedef struct {
   hk_bytes host_grad_bytes, gpu_grad_bytes; /* bytes of host_grads and gpu_grads */
   hk_bytes all_grad_bytes;                  /* of the whole block, before the reduction */
   hk_bytes need; /* most that blocks before this one need in backward (expand_lent.c) */
-  hk_ns forward_ns, backward_ns; /* measured, or 0 */
+  hk_ns forward_ns, backward_ns;         /* measured, or 0 */
+  hk_ns forward_launch, backward_launch; /* the host's time to queue the kernels, or 0 */
+  int32_t handed; /* gradients that are handed over one by one; 0 if backward_launch is not known */
 } hk_block_cost;
 
 /* DeepSpeed: memory of a rank's GPU after the operations that have been added so far. */
@@ -96,6 +98,10 @@ void hk_window_recompute(hk_window *window, int block);
 void hk_window_fetch(hk_window *window);
 /* After backward of a matrix. */
 void hk_window_release(hk_window *window, hk_bytes bytes);
+
+/* Parameters of the smallest tensor whose gradient is handed over by itself (HOOK_NUMEL of
+ * python/hocket/attach.py). Those of smaller tensors leave together. */
+#define HK_HANDED_ALONE (1LL << 15)
 
 /* Blocks whose gradients wait at the same time for their addition to sums in host memory. */
 #define HK_SUMS_IN_FLIGHT 2

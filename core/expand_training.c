@@ -17,11 +17,17 @@ static hk_op block_op(hk_op_kind kind, int64_t work, const hk_block_cost *cost, 
   return op;
 }
 
-/* If its time was measured, the number of floating-point operations does not matter. */
-static hk_op measured_op(hk_op_kind kind, int64_t flops, hk_ns measured, const hk_block_cost *cost,
-                         int micro) {
-  hk_op op = block_op(kind, measured > 0 && flops == 0 ? 1 : flops, cost, micro);
+/* Forward or backward. If its time was measured, the number of floating-point operations does not
+ * matter. */
+static hk_op pass_op(hk_op_kind kind, const hk_block_cost *cost, int micro) {
+  const bool backward = kind == HK_OP_BACKWARD;
+  const int64_t flops = backward ? cost->backward_flops : cost->forward_flops;
+  const hk_ns measured = backward ? cost->backward_ns : cost->forward_ns;
+  const hk_ns launch = backward ? cost->backward_launch : cost->forward_launch;
+  hk_op op = block_op(kind, measured + launch > 0 && flops == 0 ? 1 : flops, cost, micro);
   op.measured = measured;
+  op.launch = launch;
+  op.handed = backward ? cost->handed : 0;
   return op;
 }
 
@@ -54,10 +60,11 @@ static void begin_pass(hk_pass *pass) {
   memset(pass, -1, sizeof *pass);
 }
 
-/* A measured time of computation includes its launches. */
+/* A measured time of computation includes its launches, or they are in hk_op.launch. */
 static hk_op launch_op(const hk_expansion *x, const hk_block_cost *cost, int micro, int launches) {
-  const bool measured = (x->phase == HK_PHASE_FORWARD ? cost->forward_ns : cost->backward_ns) > 0;
-  return block_op(HK_OP_LAUNCH, measured ? 0 : launches, cost, micro);
+  const bool known = x->phase == HK_PHASE_FORWARD ? cost->forward_ns + cost->forward_launch > 0
+                                                  : cost->backward_ns + cost->backward_launch > 0;
+  return block_op(HK_OP_LAUNCH, known ? 0 : launches, cost, micro);
 }
 
 /* Under DeepSpeed the weights of the embedding and the output projection stay gathered from one
@@ -146,9 +153,7 @@ void hk_expand_forward(hk_expansion *x, int micro) {
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro, 1);
-    compute(x, &pass,
-            measured_op(HK_OP_FORWARD, cost->forward_flops, cost->forward_ns, cost, micro),
-            cost->tp_forward, cost, micro);
+    compute(x, &pass, pass_op(HK_OP_FORWARD, cost, micro), cost->tp_forward, cost, micro);
   }
 }
 
@@ -332,9 +337,7 @@ void hk_expand_backward(hk_expansion *x, int micro) {
       reduce_and_flush(x, &pass, behind_computed, behind, micro);
       for (int r = 0; r < ranks; r++) pass.launched[r] = last_on(x, r, HK_LANE_HOST);
     }
-    compute(x, &pass,
-            measured_op(HK_OP_BACKWARD, cost->backward_flops, cost->backward_ns, cost, micro),
-            cost->tp_backward, cost, micro);
+    compute(x, &pass, pass_op(HK_OP_BACKWARD, cost, micro), cost->tp_backward, cost, micro);
 
     if (!blocking && behind != NULL) reduce_and_flush(x, &pass, behind_computed, behind, micro);
     if (late) {

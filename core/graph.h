@@ -126,6 +126,9 @@ typedef struct {
   hk_bytes host_alloc, host_free;
   int32_t priority; /* on lanes that pick: smaller first */
   hk_ns measured;   /* forward and backward: measured time when alone; 0: not measured */
+  hk_ns launch;     /* forward and backward: the host's time to queue their kernels; 0: not known,
+                       `measured` includes it */
+  int32_t handed;   /* backward: gradients that the host hands over one by one meanwhile */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
 } hk_op;
 

@@ -87,6 +87,8 @@ typedef struct {
   hk_bytes workspace;                   /* temporary memory of backward */
   hk_bytes frozen_bytes;                /* weights that are not trained */
   double forward_ms, backward_ms;       /* measured; 0: not measured, FLOPs are used */
+  double forward_launch_ms, backward_launch_ms; /* the host's time to queue the kernels, whatever
+                                                   the job; 0: not known, forward_ms includes it */
   size_t first_tensor, end_tensor;
   int64_t begin, numel; /* in the flat order of a single rank */
 } hk_block;
@@ -204,8 +206,9 @@ bool hk_model_has_position_table(const hk_model *model);
  *                   "grad_type": "bf16"}, ... ] }
  * Blocks in forward order, numbered from 0; tensors in the order of their blocks. A block may have
  * no tensors, and also "backward_flops", "frozen_bytes" (weights that are not trained) and measured
- * "forward_ms" and "backward_ms". The types
- * default to bf16, seq to 1. Sizes are one rank's, before data parallelism. */
+ * "forward_ms" and "backward_ms". With "forward_launch_ms" or "backward_launch_ms", the host's time
+ * to queue a block's kernels, these are the GPU's times, and a block takes the longer of both. The
+ * types default to bf16, seq to 1. Sizes are one rank's, before data parallelism. */
 bool hk_model_is_document(const cJSON *config);
 hk_status hk_model_from_document(const cJSON *document, const char *name, hk_model *model,
                                  hk_error *err);
@@ -256,6 +259,9 @@ double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_b
 /* Measured time of one block's forward or backward, scaled by the job's tokens; 0: not measured. */
 hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int64_t micro_batch,
                            int64_t seq);
+/* The host's time to queue the kernels of one block's forward or backward; 0: not known. It does
+ * not depend on the number of tokens. */
+hk_ns hk_model_launch_ns(const hk_model *model, int block, bool backward);
 
 /* -- Activation memory -----------------------------------------------------------------------
  * Bytes that one block's forward leaves for its backward, bf16, on one rank: Korthikanti et al.,

@@ -25,6 +25,12 @@ hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int6
   return (hk_ns)(fmin(ns * in_proportion(model, micro_batch, seq), 0x1p60) + 0.5);
 }
 
+hk_ns hk_model_launch_ns(const hk_model *model, int block, bool backward) {
+  if (model->blocks == NULL) return 0;
+  const hk_block *b = listed(model, block);
+  return (hk_ns)(1e6 * (backward ? b->backward_launch_ms : b->forward_launch_ms) + 0.5);
+}
+
 /* -- Arithmetic ------------------------------------------------------------------------------- */
 
 const hk_block_kind *hk_model_block_kind(const hk_model *model, int block) {

@@ -112,7 +112,11 @@ static hk_status read_block(const cJSON *item, hk_block *block, hk_error *err) {
   HK_TRY(hk_json_int(item, "workspace_bytes", 0, MOST_BYTES, &block->workspace, err));
   HK_TRY(hk_json_int_or(item, "frozen_bytes", 0, MOST_BYTES, 0, &block->frozen_bytes, err));
   HK_TRY(hk_json_double_or(item, "forward_ms", 0, MOST_BLOCK_MS, 0, &block->forward_ms, err));
-  return hk_json_double_or(item, "backward_ms", 0, MOST_BLOCK_MS, 0, &block->backward_ms, err);
+  HK_TRY(hk_json_double_or(item, "backward_ms", 0, MOST_BLOCK_MS, 0, &block->backward_ms, err));
+  HK_TRY(hk_json_double_or(item, "forward_launch_ms", 0, MOST_BLOCK_MS, 0,
+                           &block->forward_launch_ms, err));
+  return hk_json_double_or(item, "backward_launch_ms", 0, MOST_BLOCK_MS, 0,
+                           &block->backward_launch_ms, err);
 }
 
 static hk_status read_tensor(const cJSON *item, hk_model *model, hk_error *err) {

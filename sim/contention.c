@@ -80,10 +80,46 @@ static void adapt_to_reads(hk_active_op *active, const hk_machine *m, int reader
   }
 }
 
+/* Collects what the host threads of each rank do, in s->host. */
+static void collect_host(hk_sim_state *s) {
+  for (int r = 0; r < s->graph->ranks; r++) s->host[r] = (hk_host_use){.launching = -1};
+  for (int i = 0; i < s->n_running; i++) {
+    const hk_active_op *active = &s->active[s->running[i]];
+    if (!active->fluid) continue;
+    hk_host_use *host = &s->host[s->graph->ops[active->op].rank];
+    if (active->updates && (active->traffic & HK_TRAFFIC_CPU) != 0) {
+      host->team = true;
+      host->full = host->full || active->beside_compute < 1;
+    }
+    if (active->computes && isfinite(active->launched))
+      host->launching = fmin(1, active->computed / active->launched);
+  }
+}
+
+/* Forward or backward beside the update of its rank. */
+static double pass_cap(const hk_active_op *active, const hk_machine *m, const hk_host_use *host,
+                       bool updating) {
+  const double kept = updating ? m->compute_beside_update.value : 1;
+  if (!isfinite(active->launched)) return kept * active->cap;
+  double launched = active->launched;
+  if (host->team) launched *= m->launch_beside_update.value;
+  if (host->full) launched *= m->beside_full_team.value;
+  return fmin(kept * active->computed, launched);
+}
+
+/* Share of its cap that an operation keeps while its rank computes. A team that leaves the
+ * framework too few cores shares one with the host thread while that launches. */
+static double kept_beside_pass(const hk_active_op *active, const hk_machine *m,
+                               const hk_host_use *host) {
+  if (active->beside_compute >= 1 || host->launching < 0) return active->beside_compute;
+  return 1 - host->launching * (1 - m->beside_full_team.value);
+}
+
 int hk_contend(hk_sim_state *s) {
   const hk_machine *m = s->machine;
   int n;
   const node_load load = collect(s, &n);
+  collect_host(s);
   const double kept = load.kernels > 0 ? hk_cpu_kept(m, load.gpus_in, load.gpus_out) : 1;
   const double kept_in = hk_h2d_kept(m, kept * load.kernels);
   const bool mixed = load.kernels > 0 && load.gpus_in + load.gpus_out > 0;
@@ -96,9 +132,9 @@ int hk_contend(hk_sim_state *s) {
     if ((active->traffic & HK_TRAFFIC_IN) != 0) active->activity.cap *= kept_in;
     const int32_t rank = s->graph->ops[active->op].rank;
     if (active->slowed) active->activity.cap *= gpu_update_kept(m, s->traffic[rank]);
-    if (active->computes && s->updating[rank])
-      active->activity.cap *= m->compute_beside_update.value;
-    if (s->computing[rank]) active->activity.cap *= active->beside_compute;
+    if (active->computes)
+      active->activity.cap = pass_cap(active, m, &s->host[rank], s->updating[rank]);
+    if (s->computing[rank]) active->activity.cap *= kept_beside_pass(active, m, &s->host[rank]);
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(active, m, s->readers[rank]);
     active->activity.cap = fmin(active->activity.cap, active->most);
   }

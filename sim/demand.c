@@ -83,6 +83,7 @@ static hk_demand at_rate(hk_ns latency, double rate) {
   return (hk_demand){.latency = latency,
                      .beside_compute = 1,
                      .cap = rate,
+                     .launched = INFINITY,
                      .most = INFINITY,
                      .weight = rate,
                      .weight_crowded = rate};
@@ -124,11 +125,24 @@ static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
   return d;
 }
 
-/* Computation with a measured time, which includes its launches. */
+/* Computation with a measured time, which includes its launches if they were not measured. */
 static hk_demand measured(const hk_op *op) {
   const double cap = (double)op->work / ((double)op->measured / 1e9);
   hk_demand d = at_rate(0, cap);
   use(&d, HK_RES_GPU, 1 / cap);
+  return d;
+}
+
+/* Forward or backward. The host queues a block's kernels, and hands gradients over, while the GPU
+ * computes, so the block takes the longer of both. Example: 3 ms of the GPU, 2.5 ms of launches and
+ * 7 gradients of 0.1 ms: 3.2 ms. */
+static hk_demand pass(const hk_op *op, const hk_machine *m, double efficiency) {
+  hk_demand d = op->measured > 0 ? measured(op) : on_gpu(m, m->gpu_flops.value * efficiency, 0);
+  if (op->launch <= 0) return d;
+  const double ns = (double)op->launch + op->handed * m->handover.value;
+  d.computed = d.cap;
+  d.launched = (double)op->work / (ns / 1e9);
+  d.cap = d.weight = d.weight_crowded = fmin(d.computed, d.launched);
   return d;
 }
 
@@ -273,6 +287,7 @@ static hk_demand only_latency(double ns) {
   return (hk_demand){.latency = (hk_ns)ns,
                      .beside_compute = 1,
                      .cap = INFINITY,
+                     .launched = INFINITY,
                      .most = INFINITY,
                      .weight = 1,
                      .weight_crowded = 1};
@@ -286,7 +301,8 @@ static hk_demand paced(hk_demand d, double most) {
 
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
   return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
-         a->measured == b->measured && a->ahead == b->ahead;
+         a->measured == b->measured && a->launch == b->launch && a->handed == b->handed &&
+         a->ahead == b->ahead;
 }
 
 hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to) {
@@ -314,11 +330,9 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_TP_ALL_REDUCE:
       return collective(graph, m, graph->tp, graph->tp, 2);
     case HK_OP_FORWARD:
-      if (op->measured > 0) return measured(op);
-      return on_gpu(m, m->gpu_flops.value * m->gpu_efficiency.value, 0);
+      return pass(op, m, m->gpu_efficiency.value);
     case HK_OP_BACKWARD:
-      if (op->measured > 0) return measured(op);
-      return on_gpu(m, m->gpu_flops.value * m->gpu_backward_efficiency.value, 0);
+      return pass(op, m, m->gpu_backward_efficiency.value);
     case HK_OP_GRAD_BUCKET:
       return on_gpu(m, m->gpu_hbm.value / HK_BYTES_GRAD_BUCKET, HK_BYTES_GRAD_BUCKET);
     case HK_OP_GRAD_CAST_GPU:

@@ -143,6 +143,8 @@ static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
   active->slowed = d.slowed;
   active->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
   active->beside_compute = d.beside_compute;
+  active->launched = d.launched;
+  active->computed = d.computed;
   active->updates = op->phase == HK_PHASE_UPDATE;
   active->traffic = d.traffic;
   active->engine = hk_turns_engine(s, d.engine);

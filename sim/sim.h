@@ -91,9 +91,12 @@ typedef struct {
   double
       beside_compute; /* share of `cap` that is kept while forward or backward of the rank runs */
   double cap;         /* highest rate, in work units a second; INFINITY: only latency */
-  double most;        /* limit of the rate beside others that the plan sets (hk_pace), in work
-                         units a second; INFINITY: none. It changes neither `cap` nor the weights */
-  double weight;      /* in work units a second, see sim/share.h */
+  double launched; /* forward and backward: rate at which the host queues its kernels, work units a
+                      second; INFINITY: not known. `cap` is not higher */
+  double computed; /* the same for the GPU alone, if `launched` is known */
+  double most;     /* limit of the rate beside others that the plan sets (hk_pace), in work
+                      units a second; INFINITY: none. It changes neither `cap` nor the weights */
+  double weight;   /* in work units a second, see sim/share.h */
   double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy */
   unsigned traffic;      /* HK_TRAFFIC_*; 0: none */
   unsigned engine;       /* HK_TRAFFIC_IN or _OUT: the copy engine at which it waits for its turn

@@ -23,12 +23,13 @@ typedef struct {
   /* Demand (hk_demand_of), kept for the next operation of the lane if that has the same. */
   int32_t demanded; /* 1 + the operation whose demand this is; 0: none */
   hk_ns latency;
-  unsigned traffic, engine; /* HK_TRAFFIC_* */
-  bool fetches;             /* its start is delayed by traffic on the link (hk_demand.fetched) */
-  bool slowed;              /* its rate is lower beside copies (hk_demand.slowed) */
-  bool computes;            /* forward or backward */
-  bool updates;             /* belongs to the update phase */
-  double beside_compute;    /* share of its cap that is kept while its rank computes */
+  unsigned traffic, engine;  /* HK_TRAFFIC_* */
+  bool fetches;              /* its start is delayed by traffic on the link (hk_demand.fetched) */
+  bool slowed;               /* its rate is lower beside copies (hk_demand.slowed) */
+  bool computes;             /* forward or backward */
+  bool updates;              /* belongs to the update phase */
+  double beside_compute;     /* share of its cap that is kept while its rank computes */
+  double launched, computed; /* see hk_demand */
   double host_wish; /* CPU kernel: host memory it would move at its cap, bytes/s; others: 0 */
   double cap, most, weight, weight_crowded;
   hk_share_use uses[HK_DEMAND_USES];
@@ -45,6 +46,13 @@ typedef struct {
   hk_ns came;   /* when the group of copies came from which it chose last; -1: none yet */
   int32_t lead; /* lane whose copy was first in that group; -1: none yet */
 } hk_copy_engine;
+
+/* The framework's host thread and the CPU team of a rank, at one moment. */
+typedef struct {
+  bool team;        /* the team updates */
+  bool full;        /* and leaves the framework too few cores */
+  double launching; /* share of time in which the host thread launches; < 0: not known */
+} hk_host_use;
 
 /* Rates of an earlier moment at which the same operations were fluid (sim/recall.c). */
 #define HK_RECALL_LANES 8  /* sets of more operations are not remembered */
@@ -93,6 +101,7 @@ typedef struct {
   int *readers;      /* [rank] number of kernels that read host memory */
   bool *computing;   /* [rank] forward or backward is in progress */
   bool *updating;    /* [rank] any of them belongs to the update */
+  hk_host_use *host; /* [rank] */
 
   hk_activity **activities;         /* the fluid operations, for hk_share */
   int32_t *open;                    /* scratch of hk_share */

@@ -37,6 +37,7 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
   const bool known = op->lane >= 0 && (size_t)op->lane < graph->n_lanes;
   if (known && graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
   if (op->measured != 0) ADD_NUMBERS(hash, op->measured);
+  if (op->launch != 0) ADD_NUMBERS(hash, op->launch, op->handed);
 }
 
 void hk_graph_hash(const hk_graph *graph, char hex[17]) {

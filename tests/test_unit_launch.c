@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Computation that is limited by the host thread's launches, against sums by hand. Three blocks of
+ * 10 M parameters, a tensor and a piece each, on the machine of test_unit_period.c: CPU AdamW
+ * 1 parameter/ns, copies 10 B/ns, so 10 ms to update a block and 2 ms each way. */
+#include <math.h>
+#include <stdio.h>
+
+#include "sim/forecast.h"
+#include "tests/fixture_blocks.h"
+
+typedef struct {
+  double forward, forward_launch, backward, backward_launch; /* ms a block */
+} block_times;
+
+static hk_machine machine_without_factors(void) {
+  hk_machine machine = schoolbook_machine();
+  machine.handover.value = 0;
+  machine.launch_beside_update.value = 1;
+  machine.beside_full_team.value = 1;
+  return machine;
+}
+
+static hk_forecast forecast_of(const block_times *times, hk_overlap overlap, int threads,
+                               const hk_machine *machine) {
+  hk_error err = {0};
+  hk_plan plan;
+  hk_forecast f;
+  hk_model model = equal_blocks(3, 10000000, times->forward, times->backward);
+  for (int b = 0; b < 3; b++) {
+    model.blocks[b].forward_launch_ms = times->forward_launch;
+    model.blocks[b].backward_launch_ms = times->backward_launch;
+  }
+  must(hk_plan_create(&model, &ONE_RANK, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan,
+                      &err),
+       &err);
+  plan.piece_numel = 10000000;
+  plan.cpu_threads = threads;
+  hk_plan_set_overlap(&plan, overlap);
+  for (size_t s = 0; s < plan.n_subgroups; s++)
+    plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH;
+  must(hk_forecast_make(&plan, machine, &(hk_sim_options){.check = true}, &f, &err), &err);
+  return f;
+}
+
+static void assert_ms(hk_ns ns, double ms) {
+  if (fabs(hk_ms(ns) - ms) > 0.001) fail_msg("%.3f ms, expected %.3f", hk_ms(ns), ms);
+}
+
+/* A block takes the longer of the GPU's time and its launches: forward 6 instead of 4, backward 8.
+ * The last block's gradients, of 2 ms, leave after that; update and upload take 32. */
+static void the_longer_of_both(void **state) {
+  (void)state;
+  const hk_machine machine = machine_without_factors();
+  hk_forecast f = forecast_of(&(block_times){4, 6, 8, 5}, HK_OVERLAP_NONE, 1, &machine);
+  assert_ms(f.forward_ns, 3 * 6);
+  assert_ms(f.backward_ns, 3 * 8 + 2);
+  assert_ms(f.iteration_ns, 18 + 26 + 32);
+  hk_forecast_free(&f);
+}
+
+/* Launches do not depend on the number of tokens, the GPU's time does. */
+static void launches_are_not_scaled(void **state) {
+  (void)state;
+  hk_model model = equal_blocks(3, 10000000, 4, 8);
+  model.blocks[1].forward_launch_ms = 6;
+  assert_int_equal(hk_model_measured_ns(&model, 0, false, 2, 1), 8000000);
+  assert_int_equal(hk_model_launch_ns(&model, 0, false), 6000000);
+  assert_int_equal(hk_model_launch_ns(&model, 0, true), 0);
+  hk_model_free(&model);
+}
+
+/* Handing a block's one gradient over takes the host 4 ms: 5 + 4 > 8. */
+static void the_host_hands_gradients_over(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.handover.value = 4e6;
+  hk_forecast f = forecast_of(&(block_times){4, 3, 8, 5}, HK_OVERLAP_FORWARD, 1, &machine);
+  assert_ms(f.backward_ns, 3 * 9);
+  hk_forecast_free(&f);
+  const hk_graph one = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
+  hk_op op = {.kind = HK_OP_BACKWARD, .work = 1, .measured = 8000000, .launch = 5000000};
+  hk_ns latency, work;
+  for (op.handed = 0; op.handed < 3; op.handed++) {
+    hk_time_alone(&one, &op, &machine, &latency, &work);
+    assert_int_equal(work, (op.handed == 0 ? 8 : 5 + 4 * op.handed) * 1000000);
+  }
+}
+
+/* Launches at half their rate beside the team, 6 ms instead of 3. Backward ends at 0, updates end
+ * at 12, 22 and 32, and weights are up at 14, 24 and 34. Forward of the first two blocks runs from
+ * 14 to 20 and from 24 to 30. The third runs beside nothing from 34 to 38: the GPU's 4 ms. */
+static void launches_slow_beside_the_team(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.launch_beside_update.value = 0.5;
+  hk_forecast f = forecast_of(&(block_times){4, 3, 8, 5}, HK_OVERLAP_FORWARD, 1, &machine);
+  assert_ms(f.iteration_ns, 38 + 24);
+  assert_ms(f.forward_ns, 6 + 6 + 4);
+  hk_forecast_free(&f);
+}
+
+/* 16 threads on 16 cores leave the framework none, so a member and the host thread share a core:
+ * each keeps 0.5 of its rate while the host launches, which it does for half of forward (2 of 4 ms
+ * alone). The team keeps 1 - 0.5 x 0.5 = 0.75 of its rate beside forward. The launches take 4 ms
+ * beside it, which the GPU takes, too.
+ *
+ * Backward ends at 0 and the norm is known at 2. The first update ends at 12, its weights are up at
+ * 14. Forward 14 to 18: the second update does 2 of its 10 ms until 14, 3 until 18, the rest until
+ * 23, weights up at 25. Forward 25 to 29: the third does 2 until 25, 3 until 29, the rest until 34,
+ * weights up at 36. Forward 36 to 40, backward to 64. */
+static void a_full_team_shares_a_core(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.cores.value = 16;
+  machine.cpu_adamw_threads.value = 10;
+  machine.cpu_adamw.value = 1e9 / -expm1(-1.6);
+  machine.beside_full_team.value = 0.5;
+  hk_forecast f = forecast_of(&(block_times){4, 2, 8, 5}, HK_OVERLAP_FORWARD, 16, &machine);
+  assert_ms(f.iteration_ns, 64);
+  assert_ms(f.forward_ns, 12);
+  hk_forecast_free(&f);
+  /* 13 threads leave it three cores: nobody is slower. */
+  machine.cpu_adamw.value = 1e9 / -expm1(-1.3);
+  f = forecast_of(&(block_times){4, 2, 8, 5}, HK_OVERLAP_FORWARD, 13, &machine);
+  assert_ms(f.iteration_ns, 62);
+  hk_forecast_free(&f);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_longer_of_both),
+      cmocka_unit_test(launches_are_not_scaled),
+      cmocka_unit_test(the_host_hands_gradients_over),
+      cmocka_unit_test(launches_slow_beside_the_team),
+      cmocka_unit_test(a_full_team_shares_a_core),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
