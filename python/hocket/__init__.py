@@ -18,10 +18,11 @@ Writing to ``p.data`` behind autograd's back cannot be seen: write to ``p`` unde
 
 from typing import TYPE_CHECKING, Any
 
-from .describe import describe, profile
+from .describe import describe
 from .errors import HocketError, HocketUsageError
 from .handle import GradientHandle
 from .optim import AdamW
+from .profiling import profile
 
 if TYPE_CHECKING:
     from .trainer import TrainerCallback

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 import weakref
 from typing import (
     Any,
@@ -244,22 +242,22 @@ class _Order(TorchDispatchMode):
         self.order: Dict[str, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in _tensors((args, kwargs)):
+        for value in tensors_in((args, kwargs)):
             name = self.watched.get(id(value))
             if name is not None:
                 self.order.setdefault(name, len(self.order))
         return func(*args, **(kwargs or {}))
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
 def trace_order(model: nn.Module, batch: Any) -> Dict[str, int]:
@@ -320,7 +318,7 @@ class _Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for value in _tensors((args, kwargs)):
+        for value in tensors_in((args, kwargs)):
             block = self.block_of.get(id(value))
             if block is not None and block > self.current:
                 self.current = block
@@ -331,7 +329,7 @@ class _Meter(TorchDispatchMode):
         elif "grouped_mm" in func._overloadpacket.__name__ and isinstance(out, Tensor):
             # Products of experts, which PyTorch's registry lacks: rows sorted by expert.
             self.flops[self.current] += 2.0 * args[0].numel() * out.size(-1)
-        for value in _tensors(out):
+        for value in tensors_in(out):
             self.watch(value.untyped_storage())
         return out
 
@@ -352,7 +350,7 @@ def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
             meter._known[fake.untyped_storage()._cdata] = 0
         with meter, torch.autograd.graph.saved_tensors_hooks(meter.save, lambda saved: saved):
             try:
-                scalar: Optional[Tensor] = _scalar(forward(), None)
+                scalar: Optional[Tensor] = scalar_of(forward(), None)
             except StopIteration:  # no tensor is returned
                 scalar = None
         with meter:
@@ -387,93 +385,9 @@ def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
     return Costs(meter.flops, meter.saved, workspace, micro_batch, seq)
 
 
-# -- Times --------------------------------------------------------------------------------------
-
-
-def profile(
-    model: nn.Module,
-    batch: Any,
-    *,
-    loss: Optional[Callable[[Any], Any]] = None,
-    steps: int = 5,
-    accumulate: Optional[torch.dtype] = None,
-) -> Dict[str, Any]:
-    """describe(), with measured block times: runs forward and backward of the model as it is.
-
-    Gradients are dropped, weights stay as they are. On CUDA times are of the GPU, from events on
-    the current stream.
-
-    Args:
-        model: the model, on its device, in the mode it will be trained in.
-        batch: as of describe, on the model's device.
-        loss: makes a scalar of what the model returns; None: its ``loss``, or the sum of its first
-            tensor.
-        steps: iterations that are timed, after one that is not; the median counts.
-        accumulate: as of hocket.AdamW.
-
-    Returns:
-        describe's dict; blocks have ``forward_ms`` and ``backward_ms``, too.
-    """
-    out = describe(model, batch, accumulate=accumulate)
-    names = [tensor["name"] for tensor in out["tensors"]]
-    blocks = find_blocks(
-        model,
-        [n for n, p in model.named_parameters() if p.requires_grad and p.numel()],
-        trace_order(model, batch),
-    )
-    assert len(names) == sum(len(block.tensors) for block in blocks)
-    forwards: List[List[float]] = []
-    backwards: List[List[float]] = []
-    grads = [param.grad for param in model.parameters()]
-    for step in range(steps + 1):
-        for param in model.parameters():
-            param.grad = None
-        forward, backward = _timed(model, batch, loss, blocks)
-        if step:
-            forwards.append(forward)
-            backwards.append(backward)
-    whole = _whole(model, batch, loss, steps)
-    for param, grad in zip(model.parameters(), grads):
-        param.grad = grad
-    for number, block in enumerate(out["blocks"]):
-        block["forward_ms"] = statistics.median(times[number] for times in forwards)
-        block["backward_ms"] = statistics.median(times[number] for times in backwards)
-    _scale(out["blocks"], whole)
-    return out
-
-
-def _whole(
-    model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]], steps: int
-) -> Tuple[float, float]:
-    """Milliseconds of forward and of backward: medians of `steps` iterations without observers,
-    queued one after the other without a wait, as in training."""
-    args, kwargs = arguments(batch)
-    clock = _Clock(next(model.parameters()).device)
-    marks: List[Tuple[Any, Any, Any]] = []
-    for _ in range(steps):
-        for param in model.parameters():
-            param.grad = None
-        begin = clock.now()
-        scalar = _scalar(model(*args, **kwargs), loss)
-        middle = clock.now()
-        scalar.backward()
-        marks.append((begin, middle, clock.now()))
-    return (
-        statistics.median(clock.ms(begin, middle) for begin, middle, _ in marks),
-        statistics.median(clock.ms(middle, end) for _, middle, end in marks),
-    )
-
-
-def _scale(blocks: List[Dict[str, Any]], whole: Tuple[float, float]) -> None:
-    """Makes the blocks' times add up to those of whole passes: telling blocks apart slows the host
-    down, and small kernels wait for their launches."""
-    for key, total in zip(("forward_ms", "backward_ms"), whole):
-        parts = sum(block[key] for block in blocks)
-        for block in blocks:
-            block[key] *= total / parts if parts > 0 else 1.0
-
-
-def _scalar(value: Any, loss: Optional[Callable[[Any], Any]]) -> Tensor:
+def scalar_of(value: Any, loss: Optional[Callable[[Any], Any]]) -> Tensor:
+    """The scalar to begin a backward with: `loss` of what a model returned; None: its ``loss``, or
+    the sum of its first tensor."""
     if loss is not None:
         scalar: Tensor = loss(value)
         return scalar
@@ -481,89 +395,4 @@ def _scalar(value: Any, loss: Optional[Callable[[Any], Any]]) -> Tensor:
     if isinstance(given, Tensor):
         return given
     values = list(value.values()) if isinstance(value, Mapping) else value
-    return next(_tensors(values)).float().sum()
-
-
-class _Clock:
-    """Takes times on a stream, or on the host."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda"
-        self.device = device
-
-    def now(self) -> Any:
-        if not self.cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        return event
-
-    def ms(self, begin: Any, end: Any) -> float:
-        if not self.cuda:
-            return float(end - begin) * 1e3
-        torch.cuda.synchronize(self.device)
-        elapsed: float = begin.elapsed_time(end)
-        return elapsed
-
-
-class _Uses(TorchDispatchMode):
-    """Records when each block's first parameter is used."""
-
-    def __init__(self, block_of: Mapping[int, int], clock: _Clock) -> None:
-        super().__init__()
-        self.block_of, self.clock = block_of, clock
-        self.first: Dict[int, Any] = {}
-        self.current = -1
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in _tensors((args, kwargs)):
-            block = self.block_of.get(id(value))
-            if block is not None and block > self.current:
-                self.current = block
-                self.first[block] = self.clock.now()
-        return func(*args, **(kwargs or {}))
-
-
-def _timed(
-    model: nn.Module, batch: Any, loss: Optional[Callable[[Any], Any]], blocks: Sequence[Block]
-) -> Tuple[List[float], List[float]]:
-    """Milliseconds of each block's forward and backward, once.
-
-    Forward of a block lasts from the first use of its parameters to the next block's; backward
-    until the last of its gradients is there.
-    """
-    params = dict(model.named_parameters())
-    clock = _Clock(next(iter(params.values())).device)
-    block_of = {id(params[name]): n for n, block in enumerate(blocks) for name in block.tensors}
-    args, kwargs = arguments(batch)
-    uses = _Uses(block_of, clock)
-    with uses:
-        scalar = _scalar(model(*args, **kwargs), loss)
-    forward_end = clock.now()
-    last: Dict[int, Any] = {}
-
-    def arrived(param: Tensor) -> None:
-        last[block_of[id(param)]] = clock.now()
-
-    hooks = [
-        params[name].register_post_accumulate_grad_hook(arrived)
-        for block in blocks
-        for name in block.tensors
-    ]
-    backward_begin = clock.now()
-    scalar.backward()
-    for hook in hooks:
-        hook.remove()
-    n = len(blocks)
-    marks = [uses.first.get(number) for number in range(n)] + [forward_end]
-    forward, later = [0.0] * n, marks[n]
-    for number in reversed(range(n)):
-        if marks[number] is not None:
-            forward[number] = clock.ms(marks[number], later)
-            later = marks[number]
-    backward, earlier = [0.0] * n, backward_begin
-    for number in reversed(range(n)):
-        if number in last:
-            backward[number] = max(0.0, clock.ms(earlier, last[number]))
-            earlier = last[number]
-    return forward, backward
+    return next(tensors_in(values)).float().sum()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of blocks, with a device and a clock that are simulated: the expected times are exact."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import profiling
+from hocket.blocks import find_blocks
+from hocket.describe import trace_order
+
+PARTS = 4  # kernels of a block
+
+
+class Device:
+    """A host's clock and a device that works through a queue, in seconds."""
+
+    def __init__(self):
+        self.host = self.idle = 0.0
+        self.slow = lambda now: 1.0
+
+    def launch(self, host_ms, device_ms):
+        for _ in range(PARTS):
+            self.host += host_ms / PARTS / 1e3 * self.slow(self.host)
+            self.idle = max(self.idle, self.host) + device_ms / PARTS / 1e3
+
+    def perf_counter(self):
+        return self.host
+
+    # profiling.Gpu
+    def wait(self):
+        self.host = max(self.host, self.idle)
+
+    def now(self):
+        return max(self.host, self.idle)
+
+    def ms(self, begin, end):
+        return (end - begin) * 1e3
+
+    def pause(self, ms):
+        self.idle = self.now() + ms / 1e3
+
+
+class Work(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, block):
+        ctx.block = block
+        block.device[0].launch(*block.forward_ms)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.block.device[0].launch(*ctx.block.backward_ms)
+        return grad, grad.sum(), None
+
+
+class Block(nn.Module):
+    """Takes the host and the device so many ms forward, and backward."""
+
+    def __init__(self, device, forward_ms, backward_ms):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.device, self.forward_ms, self.backward_ms = [device], forward_ms, backward_ms
+
+    def forward(self, x):
+        return Work.apply(x, self.weight * 1, self)
+
+
+@pytest.fixture(name="device")
+def _device(monkeypatch):
+    device = Device()
+    monkeypatch.setattr(profiling, "time", SimpleNamespace(perf_counter=device.perf_counter))
+    return device
+
+
+def measured(device, *times, steps=3, seconds=0.5):
+    model = nn.ModuleList(Block(device, *of) for of in times)
+    layers = nn.Sequential(*model)
+    x = torch.ones(2, requires_grad=True)
+    device.host += 1  # describing the model
+    names = [name for name, _ in layers.named_parameters()]
+    blocks = find_blocks(layers, names, trace_order(layers, x))
+    assert len(blocks) == len(times)
+    device.host = device.idle = 0.0
+    run = profiling._Run(layers, x, None, blocks)
+    return profiling._on_gpu(run, device, steps, seconds)
+
+
+def longer(found, key):
+    return sum(map(max, found.blocks[f"{key}_ms"], found.blocks[f"{key}_launch_ms"]))
+
+
+@pytest.mark.parametrize("times", [((4, 1), (8, 2)), ((1, 5), (2, 9)), ((3, 2.9), (6, 5.9))])
+def test_host_and_device_are_told_apart(device, times):
+    """Limited by the host, by the device, and by both."""
+    found = measured(device, *[times] * 4)
+    for key, (launch, kernel) in zip(("forward", "backward"), times):
+        # Each is scaled by what the first launch, or the last kernel, adds to the whole pass.
+        assert found.blocks[f"{key}_launch_ms"] == pytest.approx([launch] * 4, rel=0.07)
+        assert found.blocks[f"{key}_ms"] == pytest.approx([kernel] * 4, rel=0.07)
+        assert longer(found, key) == pytest.approx(found.quartiles[f"{key}_ms"][0], rel=0.03)
+
+
+def test_blocks_that_differ(device):
+    """The second block's kernels are queued while the first is still computed."""
+    found = measured(device, ((1, 6), (4, 2)), ((4, 4), (2, 7)))
+    assert found.quartiles["forward_ms"][0] == pytest.approx(10, rel=0.03)
+    assert found.blocks["forward_ms"] == pytest.approx([6, 4], rel=0.03)
+    assert found.blocks["backward_ms"] == pytest.approx([2, 7], rel=0.03)
+    assert longer(found, "backward") == pytest.approx(9, rel=0.07)
+
+
+def test_a_slow_moment_of_the_host_does_not_count(device):
+    """For the first two seconds the host is three times as slow."""
+    device.slow = lambda now: 3.0 if now < 2 else 1.0
+    found = measured(device, *[((4, 1), (8, 2))] * 4, steps=2, seconds=2)
+    low, middle, high = found.quartiles["forward_ms"]
+    assert (low, middle) == pytest.approx((16.25, 16.25)) and high > 24
+    assert found.blocks["forward_launch_ms"] == pytest.approx([4] * 4, rel=0.03)
+    assert found.blocks["backward_launch_ms"] == pytest.approx([8] * 4, rel=0.03)
+    assert found.blocks["forward_ms"] == pytest.approx([1] * 4, rel=1e-6)
+
+
+def test_blocks_agree_with_whole_passes():
+    # Observed launches of 6 ms in all were 4.5 without observers; they take 5 in a whole pass.
+    kernels, launches = profiling.reconcile([1, 1, 1], [2, 2, 2], 5, 4.5)
+    assert kernels == [1, 1, 1] and launches == pytest.approx([5 / 3] * 3)
+    # The device limits: 0.5 ms more than its blocks, whatever the host's time in a full queue.
+    kernels, launches = profiling.reconcile([4, 4, 2], [1, 1, 1], 10.5, 9)
+    assert kernels == pytest.approx([4.2, 4.2, 2.1]) and launches == [1, 1, 1]
+    # The host queues ahead: max(3, 2 x) + max(1, 2 x) = 1.03 * 4.
+    kernels, launches = profiling.reconcile([3, 1], [2, 2], 4, 4)
+    assert kernels == pytest.approx([3, 1]) and launches == pytest.approx([1.12, 1.12])
+    # The device was faster in the whole pass.
+    kernels, launches = profiling.reconcile([3, 3], [1, 1], 5, 2)
+    assert kernels == pytest.approx([2.575, 2.575]) and launches == pytest.approx([0.5, 0.5])
+    assert profiling.reconcile([0, 0], [0, 0], 0, 0) == ([0, 0], [0, 0])
+
+
+def test_quartiles():
+    assert profiling.quartiles([5.0]) == [5.0, 5.0, 5.0]
+    assert profiling.quartiles([4, 1, 3, 2, 5]) == [2, 3, 4]
