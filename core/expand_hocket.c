@@ -63,7 +63,8 @@ static int32_t update_gpu(const hk_part *p, int32_t ready) {
 }
 
 /* State to the GPU, the update, state back. *buffer: the write-back that last used the staging
- * buffer.
+ * buffer. With an overlap state goes up on the lane of new weights, which takes the copies of
+ * shallow blocks first: the GPU has one copy engine for both.
  */
 static void update_staged(const hk_part *p, int32_t *buffer) {
   hk_pieces *pieces = &p->x->pieces;
@@ -73,7 +74,8 @@ static void update_staged(const hk_part *p, int32_t *buffer) {
   const hk_bytes state = hk_state_bytes(p->x->plan->optimizer, p->n);
   const hk_op fetch =
       hk_expand_piece_op(p->x, HK_OP_STATE_H2D, state, p->subgroup, p->piece, p->offset);
-  const int32_t in = hk_expand_add(p->x, p->rank, HK_LANE_H2D, fetch, deps, 3);
+  const hk_lane_kind lane = p->x->plan->overlap == HK_OVERLAP_NONE ? HK_LANE_H2D : HK_LANE_UP;
+  const int32_t in = hk_expand_add(p->x, p->rank, lane, fetch, deps, 3);
   const int32_t done = update_gpu(p, in);
   *buffer = add(p, HK_LANE_D2H, HK_OP_STATE_D2H, state, done, -1);
   note(p, pieces->updated, done);

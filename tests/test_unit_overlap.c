@@ -236,6 +236,8 @@ static void check_update(const hk_graph *graph, const hk_plan *plan, const hk_op
              plan->subgroups[op->subgroup].route == HK_ROUTE_RESIDENT) {
     assert_true(depends(graph, op, barrier));
   }
+  if (op->kind == HK_OP_STATE_H2D) /* with new weights, in the order of blocks */
+    assert_int_equal(graph->lanes[op->lane].kind, HK_LANE_UP);
 }
 
 static void engines_part(void **state) {
@@ -243,6 +245,7 @@ static void engines_part(void **state) {
   for (int overlap = HK_OVERLAP_FORWARD; overlap <= HK_OVERLAP_BOTH; overlap++) {
     hk_plan plan = planned((hk_overlap)overlap, MIXED, N(MIXED));
     hk_graph graph = built(&plan, HK_EXPAND_ENGINE);
+    assert_false(graph.weights_pulled);
     int32_t first[64], last[64];
     int64_t flushed = 0, updated = 0, totals[HK_ROUTE_COUNT];
     hk_plan_subgroup_blocks(&plan, first, last);

@@ -128,6 +128,28 @@ static void the_rate_holds_where_memory_limits(void **state) {
   }
 }
 
+/* The second block is staged, and pieces have 5 M parameters: 5 ms to update one, 1 ms to copy its
+ * weights, 6 ms to copy its state. Weights and state go up one after the other, those of shallow
+ * blocks first. The norm is known at 2. State of the first piece goes up from 2 to 8. Then the
+ * first block's weights, ready since 7, go before the state of the second piece, ready since 2:
+ * from 8 to 9. That state follows until 15, the rest of the first block's weights until 16. Forward
+ * then does not wait: the second block's update ends at 15.5, the third one's weights are up at 23.
+ */
+static void state_goes_up_in_the_order_of_blocks(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.duplex.value = 20e9; /* copies out do not slow copies in */
+  hk_model model = equal_blocks(3, 10000000, 4, 8);
+  hk_plan plan = planned(&model, HK_OVERLAP_FORWARD, 0, 5000000);
+  plan.subgroups[1].route = HK_ROUTE_STAGED;
+  plan.buffers = 2;
+  hk_forecast f = forecast_of(&plan, &machine);
+  assert_ms(f.iteration_ns, 16 + 12 + 24);
+  assert_ms(f.exposed_update_ns, 16);
+  assert_ms(f.forward_ns, 12);
+  hk_forecast_free(&f);
+}
+
 /* The first block is updated on the GPU at 10 parameters/ns as soon as the norm is known: at 2 - 2,
  * as the second block's gradients are there at -6. Forward of it runs from 1 to 5; the second
  * block's weights are up at 8. */
@@ -389,6 +411,7 @@ int main(void) {
       cmocka_unit_test(updates_ahead_have_a_rate_of_their_own),
       cmocka_unit_test(held_updates_are_in_place),
       cmocka_unit_test(the_rate_holds_where_memory_limits),
+      cmocka_unit_test(state_goes_up_in_the_order_of_blocks),
       cmocka_unit_test(first_block_resident),
       cmocka_unit_test(beside_nothing),
       cmocka_unit_test(measured_blocks_are_not_launched_twice),
