@@ -27,7 +27,9 @@ typedef struct {
 
 static bool has_block_times(const hk_model *model) {
   for (int64_t b = 0; model->blocks != NULL && b < model->layers + 2; b++) {
-    if (model->blocks[b].forward_ms > 0 || model->blocks[b].backward_ms > 0) return true;
+    const hk_block *block = &model->blocks[b];
+    if (block->forward_ms > 0 || block->backward_ms > 0) return true;
+    if (block->forward_launch_ms > 0 || block->backward_launch_ms > 0) return true;
   }
   return false;
 }
