@@ -326,12 +326,27 @@ class _Meter(TorchDispatchMode):
         counter = self.registry.get(func._overloadpacket)
         if counter is not None:
             self.flops[self.current] += counter(*args, **kwargs, out_val=out)
-        elif "grouped_mm" in func._overloadpacket.__name__ and isinstance(out, Tensor):
-            # Products of experts, which PyTorch's registry lacks: rows sorted by expert.
-            self.flops[self.current] += 2.0 * args[0].numel() * out.size(-1)
+        else:
+            name = func._overloadpacket.__name__
+            self.flops[self.current] += _unregistered_flops(name, args, out)
         for value in tensors_in(out):
             self.watch(value.untyped_storage())
         return out
+
+
+def _unregistered_flops(name: str, args: Any, out: Any) -> float:
+    """FLOPs of a forward operation that torch's registry may lack; 0 for all others."""
+    if name.startswith("_scaled_dot_product_") and not name.endswith("_backward"):
+        # Attention: query times key, then weights times value. torch 2.4 has no counter for cuDNN's
+        # operation and none for the CPU's, to which a model without memory is dispatched.
+        query, key, value = args[:3]
+        size: int = query.size(-1) + value.size(-1)
+        rows: int = query.numel() // query.size(-1) * key.size(-2)
+        return 2.0 * rows * size
+    if "grouped_mm" in name and isinstance(out, Tensor):  # products of experts, rows by expert
+        numel: int = args[0].numel() * out.size(-1)
+        return 2.0 * numel
+    return 0.0
 
 
 def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:

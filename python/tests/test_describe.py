@@ -41,6 +41,23 @@ def test_blocks_tensors_and_flops():
     assert kept[1] == kept[2] == kept[3] > 2 * tokens * WIDTH * 8
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("mask", [False, True])
+def test_attention_is_counted(device, mask):
+    """Query times key and weights times value, whatever PyTorch calls the operation."""
+
+    class Attention(nn.Linear):
+        def forward(self, x):
+            heads = super().forward(x).view(2, 12, 4, 8).transpose(1, 2)
+            bias = torch.zeros(12, 12, device=x.device) if mask else None
+            return nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+
+    model = Attention(32, 32, device=device)
+    document = hocket.describe(model, torch.zeros(2, 12, 32, device=device))
+    projection, attention = 2 * 24 * 32 * 32, 2 * 2 * (2 * 4 * 12 * 12 * 8)
+    assert document["blocks"][0]["forward_flops"] == projection + attention
+
+
 def test_activations_are_what_autograd_keeps():
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     document = hocket.describe(model, torch.randn(8, 64))
