@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 import hocket
 
@@ -65,6 +64,19 @@ def test_the_plain_loop_learns(root, tmp_path, overlap):
     assert f"overlap {overlap}" in out and (tmp_path / "state").exists()
 
 
+def checkpoints_can_be_loaded():
+    """Newer versions of transformers refuse torch.load of torch before 2.6."""
+    try:
+        from transformers.utils.import_utils import check_torch_load_is_safe
+    except ImportError:
+        return True
+    try:
+        check_torch_load_is_safe()
+    except ValueError:
+        return False
+    return True
+
+
 SIZE = ["--random", "--length", 16, "--width", 128, "--layers", 2, "--batch", 1]
 
 
@@ -74,8 +86,7 @@ def finetune(root, out, *arguments):
 
 
 @pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6),
-    reason="transformers loads no checkpoints with torch before 2.6",
+    not checkpoints_can_be_loaded(), reason="this transformers loads no checkpoints with this torch"
 )
 @pytest.mark.full
 @pytest.mark.parametrize("clip,workers,accumulate", [(1.0, 0, 1), (0, 4, 2)])
