@@ -296,8 +296,21 @@ static void a_part_of_a_host_has_neighbours(void **state) {
   hk_parts_request r = {.name = "m", .gpu = "h200", .cpu = "xeon-8592+", .cores = 16};
   hk_machine m = make(&parts, &r, &notes);
   assert_true(fabs(m.dram.value / (0.588 * 358.4e9) - 1) < 1e-3);
-  assert_true(noted(&notes, "neighbours"));
+  assert_true(noted(&notes, "16 of the host's 64 cores: a part of a host, whose neighbours"));
   hk_machine_free(&m);
+  /* All GPUs of a board: host memory is that of the node with all cores. Four of them: a part. */
+  for (int gpus = 4; gpus <= 8; gpus += 4) {
+    r = (hk_parts_request){.name = "m", .gpu = "h100-sxm", .gpus = gpus, .cpu = "xeon-8480c:2"};
+    m = make(&parts, &r, &notes);
+    const double whole = m.dram.value;
+    hk_machine_free(&m);
+    r.cores = 96;
+    m = make(&parts, &r, &notes);
+    assert_true(m.cores.value == 96);
+    assert_int_equal(m.dram.value == whole, gpus == 8);
+    assert_int_equal(noted(&notes, "all 8 GPUs of its board: it has no neighbours"), gpus == 8);
+    hk_machine_free(&m);
+  }
   hk_parts_free(&parts);
 }
 

@@ -16,7 +16,10 @@ typedef struct {
 typedef struct {
   const char *gpu; /* the part's full name */
   int gpus, cores, sockets, numa, channels;
-  bool part_of_host;      /* fewer cores than the CPUs have: neighbours use the same memory */
+  int host_cores;         /* of the CPUs; 0: not stated */
+  bool whole_board;       /* all GPUs of a board */
+  bool part_of_host;      /* fewer cores than the CPUs have, and not all GPUs of a board: neighbours
+                             use the same memory */
   double multiprocessors; /* of a GPU; 0: unknown */
   hk_sheet_figure peak, hbm, gpu_memory; /* of one GPU: flop/s, bytes/s, bytes */
   hk_sheet_figure link;                  /* of one GPU to the host, one direction */

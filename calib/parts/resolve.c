@@ -10,7 +10,8 @@
 #include "calib/parts/private.h"
 #include "core/json.h"
 
-#define GIB 1073741824.0
+#define GIB   1073741824.0
+#define BOARD 8 /* GPUs on a board that a switch or their own links join; hosts have one or two */
 
 void hk_parts_note(hk_parts_notes *notes, const char *format, ...) {
   if (notes->n == HK_PARTS_NOTES) return;
@@ -99,6 +100,7 @@ static hk_status resolve_nvlink(const hk_parts_request *r, const cJSON *part, hk
   HK_TRY(hk_json_double_or(part, "nvlink_gpus", 1, 1e4, 1, &most, err));
   HK_TRY(hk_json_bool_or(part, "nvlink_optional", false, &optional, err));
   const bool asked = r->nvlink && strcmp(r->nvlink, "yes") == 0;
+  node->whole_board = rate > 0 && !optional && most >= BOARD && node->gpus >= BOARD;
   if (asked && rate == 0)
     return hk_fail(err, HK_INPUT, "--nvlink yes: the %s has no NVLink", node->gpu);
   if (asked && node->gpus > most)
@@ -206,11 +208,12 @@ static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, c
   if (r->cores > cores)
     return hk_fail(err, HK_INPUT, "--cores %d: %d x %s has %g cores", r->cores, node->sockets, full,
                    cores);
-  node->part_of_host = r->cores && r->cores < cores;
+  const bool fewer = r->cores && r->cores < cores;
+  node->part_of_host = fewer && !node->whole_board;
   node->cores = r->cores ? r->cores : (int)cores;
-  figure(&node->cpu, node->cores, "%s%d x %s, %g cores, %s (%s)",
-         node->part_of_host ? "a part of " : "", node->sockets, full, cores, isa,
-         hk_part_cite(*part, "cores", sheet, sizeof sheet));
+  node->host_cores = (int)cores;
+  figure(&node->cpu, node->cores, "%s%d x %s, %g cores, %s (%s)", fewer ? "a part of " : "",
+         node->sockets, full, cores, isa, hk_part_cite(*part, "cores", sheet, sizeof sheet));
   return HK_OK;
 }
 
@@ -304,8 +307,13 @@ hk_status hk_parts_resolve(const hk_parts *parts, const hk_parts_request *r, hk_
   node->numa = r->numa ? r->numa : node->sockets;
   if (node->part_of_host)
     hk_parts_note(notes,
-                  "%d of the host's cores: a part of a host, whose neighbours use the same "
-                  "memory",
-                  node->cores);
+                  "%d of the host's %d cores: a part of a host, whose neighbours use the same "
+                  "memory. If it has none, state --dram, --cores and --numa instead of --cpu",
+                  node->cores, node->host_cores);
+  else if (node->cores < node->host_cores)
+    hk_parts_note(notes,
+                  "%d of the host's %d cores, but all %d GPUs of its board: it has no neighbours "
+                  "and all of the host's memory bandwidth",
+                  node->cores, node->host_cores, node->gpus);
   return HK_OK;
 }
