@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Profiles from parts: the tables are whole, every GPU makes a machine, and what does not fit
- * together is refused with a sentence that helps. */
+/* Profiles from parts: the tables are complete, every GPU and CPU makes a machine, and parts that
+ * do not go together are refused with a message that says what would. */
 #include "tests/fixture.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static hk_machine make(const hk_parts *parts, const hk_parts_request *request,
   return machine;
 }
 
-/* The message of a refusal has each of the texts. */
+/* The request is refused with a message that has each of `texts` (ends with NULL). */
 static void refused(const hk_parts_request *request, const char *const *texts) {
   hk_parts parts = tables();
   hk_parts_notes notes;
@@ -46,7 +46,7 @@ static bool noted(const hk_parts_notes *notes, const char *text) {
 
 /* -- The tables -------------------------------------------------------------------------------- */
 
-static void the_tables_have_what_people_rent(void **state) {
+static void the_tables_have_common_parts(void **state) {
   (void)state;
   static const char *const gpus[] = {"rtx-3090",       "rtx-4090",
                                      "rtx-5090",       "a6000",
@@ -80,8 +80,8 @@ static void the_tables_have_what_people_rent(void **state) {
   hk_parts_free(&parts);
 }
 
-/* A transfer rate times the width of a channel: 8 bytes, of LPDDR 4. Names round rates such as
- * 2133.33 MT/s down. */
+/* bytes/s = transfers/s (in the name, rounded down from rates such as 2133.33 MT/s) x width of a
+ * channel: 8 bytes, LPDDR 4 bytes. */
 static void memory_rates_are_those_of_the_names(void **state) {
   (void)state;
   hk_parts parts = tables();
@@ -107,7 +107,7 @@ static double memory_rate_of(const hk_parts *parts, const char *name) {
   return rate;
 }
 
-/* Figures that were corrected after comparison with the vendors' documents. */
+/* Figures of the vendors' documents for four CPUs that the tables once had wrong. */
 static void figures_are_those_of_the_documents(void **state) {
   (void)state;
   static const struct {
@@ -135,7 +135,7 @@ static void check_source(const char *source, const char *text, bool expected) {
     fail_msg("'%s' in '%s': expected %s", text, source, expected ? "yes" : "no");
 }
 
-/* A quantity says if its figure was not compared with the data sheet. */
+/* The source of a quantity states whether its figure was compared with the data sheet. */
 static void sources_say_what_was_not_checked(void **state) {
   (void)state;
   hk_parts parts = tables();
@@ -162,7 +162,7 @@ static void sources_say_what_was_not_checked(void **state) {
   hk_parts_free(&parts);
 }
 
-/* Every part can be used, and every quantity says where it is from. */
+/* Every GPU and CPU makes a machine whose quantities all have a source. */
 static void every_gpu_makes_a_machine(void **state) {
   (void)state;
   hk_parts parts = tables();
@@ -217,7 +217,7 @@ static void quantities_are_sheet_times_share(void **state) {
   assert_non_null(strstr(m.h2d.source, "27.63 of 31.51 GB/s, PCIe 4 x16"));
   assert_non_null(strstr(m.h2d.source, "transferred from h200-node-16c (0.876)"));
   assert_int_equal(m.h2d.origin, HK_ORIGIN_DATA_SHEET);
-  /* One thread runs at the rate of one thread, whatever the memory. */
+  /* AdamW of one thread does 868 M parameters/s, independent of the memory. */
   assert_true(fabs(m.cpu_adamw.value / m.cpu_adamw_threads.value / 868e6 - 1) < 1e-2);
   assert_true(m.h2d.error > 0.01 && m.h2d.error < 0.2);
   /* Without a bridge, collectives cross the host link. */
@@ -247,7 +247,7 @@ static void links_of_several_gpus_share_the_host(void **state) {
   hk_parts_free(&parts);
 }
 
-static void what_is_left_out_is_not_transferred(void **state) {
+static void a_machine_left_out_contributes_nothing(void **state) {
   (void)state;
   hk_parts parts = tables();
   hk_parts_notes notes;
@@ -289,6 +289,7 @@ static void the_slower_link_counts(void **state) {
   hk_parts_free(&parts);
 }
 
+/* 16 of the CPU's 64 cores: others use the same memory, so the measured share is smaller. */
 static void a_part_of_a_host_has_neighbours(void **state) {
   (void)state;
   hk_parts parts = tables();
@@ -361,14 +362,14 @@ static void bad_requests_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_tables_have_what_people_rent),
+      cmocka_unit_test(the_tables_have_common_parts),
       cmocka_unit_test(memory_rates_are_those_of_the_names),
       cmocka_unit_test(figures_are_those_of_the_documents),
       cmocka_unit_test(sources_say_what_was_not_checked),
       cmocka_unit_test(every_gpu_makes_a_machine),
       cmocka_unit_test(quantities_are_sheet_times_share),
       cmocka_unit_test(links_of_several_gpus_share_the_host),
-      cmocka_unit_test(what_is_left_out_is_not_transferred),
+      cmocka_unit_test(a_machine_left_out_contributes_nothing),
       cmocka_unit_test(the_slower_link_counts),
       cmocka_unit_test(a_part_of_a_host_has_neighbours),
       cmocka_unit_test(bad_requests_are_refused),

@@ -68,7 +68,8 @@ static void created_with_defaults(void **state) {
   }
 }
 
-/* A 256th of the rank's parameters, in whole millions, from 1 M to 20 M, within a subgroup. */
+/* piece_numel = parameters of the rank / 256, rounded to millions, from 1 M to 20 M, and at most a
+ * subgroup. */
 static void default_pieces(void **state) {
   (void)state;
   static const struct {
@@ -388,8 +389,9 @@ static void refuse_value(hk_runtime runtime, const char *path, const char *value
   cJSON_Delete(root);
 }
 
-/* Every key in turn, the model's own configuration apart: without it, and with it as null, as an
- * empty array and as an empty object. `path` is where `object` is. */
+/* Refuses the document without each key of `object` in turn, and with the key's value null, [] and
+ * {}. Recurses into objects except the model's configuration. `path`: path of `object` in the
+ * document. Returns the number of keys. */
 static int refuse_without_each_key(const cJSON *object, const char *path) {
   int tried = 0;
   const cJSON *item = NULL;
@@ -492,8 +494,8 @@ static void bad_values(void **state) {
                "subgroups[0]: DeepSpeed has no route 'mapped'");
 }
 
-/* What JSON text cannot say, a caller's tree can. */
-static void numbers_that_are_none(void **state) {
+/* JSON text has no NaN and infinity, but a caller's tree can. */
+static void numbers_that_are_not_finite(void **state) {
   (void)state;
   const char *const paths[] = {"policy.ratio", "job.gpus", "subgroups.1.numel", "order.1"};
   const double values[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
@@ -506,9 +508,9 @@ static void numbers_that_are_none(void **state) {
   }
 }
 
-/* -- Memory runs out -------------------------------------------------------------------------- */
+/* -- Failed allocations ----------------------------------------------------------------------- */
 
-static int allocations_left; /* before one fails; below 0: none does */
+static int allocations_left; /* that succeed; negative: no limit */
 
 static void *failing_malloc(size_t size) {
   if (allocations_left == 0) return NULL;
@@ -521,6 +523,7 @@ static void fail_after(int allocations) {
   cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = failing_malloc, .free_fn = free});
 }
 
+/* Allocations of cJSON that reading needs: with each smaller number it fails cleanly. */
 static int allocations_of_reading(const cJSON *root) {
   for (int n = 0;; n++) {
     hk_error err = {0};
@@ -573,7 +576,8 @@ static void out_of_memory(void **state) {
   const int config = 2 * cJSON_GetArraySize(plan.model.config);
   assert_in_range(allocations_of_reading(root), config, 1000);
   assert_int_equal(allocations_of_copying(&plan), 0); /* copies share the model's document */
-  /* Besides: 32 keys outside the subgroups, and per subgroup an object, two members, a position. */
+  /* Writing adds 32 keys outside the subgroups, and for each subgroup an object, two members and a
+   * position in the order. */
   assert_in_range(allocations_of_writing(&plan), config + 2 * 32 + 4 * 6, 1000);
   cJSON_Delete(root);
   hk_plan_free(&plan);
@@ -593,7 +597,7 @@ int main(void) {
       cmocka_unit_test(files_that_are_not_there),
       cmocka_unit_test(missing_keys_and_wrong_types),
       cmocka_unit_test(bad_values),
-      cmocka_unit_test(numbers_that_are_none),
+      cmocka_unit_test(numbers_that_are_not_finite),
       cmocka_unit_test(out_of_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Policies: the routes that each gives, the settings that each refuses, and the stride from the
- * closed form, against numbers by hand and against the best of all simulated strides
- * (docs/stride.md). */
+/* Policies: routes, refused settings, and the stride from the closed form of docs/stride.md against
+ * numbers by hand and against the best of all simulated strides. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,7 +13,7 @@
 
 /* -- Routes ------------------------------------------------------------------------------------ */
 
-/* Ten subgroups. */
+/* A plan of ten subgroups. */
 static hk_plan ten(hk_runtime runtime) {
   hk_error err = {0};
   hk_model model = tiny_model(1);
@@ -67,8 +66,8 @@ static void routes_of_each_policy(void **state) {
   expect("mapped", NONE, HK_RUNTIME_HOCKET, "MMMMMMMMMM", 0, 1);
 }
 
-/* floor(ratio x subgroups) stay on the host, and 0.7 x 10 is 7 although the product of the doubles
- * may be a bit less. */
+/* floor(ratio x subgroups) subgroups are on the host. 0.7 x 10 counts as 7, although the product of
+ * the doubles may be slightly less. */
 static void ratios_round_down(void **state) {
   (void)state;
   static const struct {
@@ -84,9 +83,9 @@ static void ratios_round_down(void **state) {
   expect("twinflow", NONE, HK_RUNTIME_HOCKET, "CCCCCCCCRR", 0, 0.8);
 }
 
-/* DeepSpeed keeps int((1 - ratio) x subgroups) on the GPU, the first ones: 1 - 0.8 is a bit less
- * than 0.2, so one of ten; 0.65 of ten are 3.5, so three. Before 0.18 it kept the last ones, and
- * rounded in favour of the GPU. */
+/* DeepSpeed keeps the first int((1 - ratio) x subgroups) subgroups on the GPU. Ratio 0.8: 1 - 0.8
+ * is slightly less than 0.2 as a double, so one of ten. Ratio 0.65: 3.5, so three. Before 0.18 it
+ * kept the last ones and rounded in favour of the GPU. */
 static void deepspeed_before_and_since_0_18(void **state) {
   (void)state;
   static const struct {
@@ -153,8 +152,7 @@ static void options_that_a_policy_does_not_take(void **state) {
       refuse(p, (hk_policy_options){.ratio = -1, .buffers = 2}, HK_RUNTIME_HOCKET, message);
     }
   }
-  /* The settings that each policy takes. They show that the loop above did not pass over an
-   * empty list. */
+  /* The settings that each policy takes: the loop above has refused all others. */
   assert_int_equal(n, 6);
   assert_int_equal(hk_policy_gpu_only.takes | hk_policy_zero_offload.takes | hk_policy_mapped.takes,
                    0);
@@ -206,7 +204,8 @@ static void names(void **state) {
 
 /* -- The stride by hand ------------------------------------------------------------------------ */
 
-/* PCIe 30 GB/s each way, any sum; CPU 3 G parameters/s, so that 6 GB/s of weights go up. */
+/* PCIe 30 GB/s each way, unlimited sum. CPU 3 G parameters/s, whose weights take 6 GB/s of H2D.
+ * balance() checks the rates of CPU and GPU in parameters/s; the exact stride is 1 + CPU / GPU. */
 static hk_machine round_machine(void) {
   hk_machine m = ideal_machine();
   m.h2d.value = m.d2h.value = 30e9;
@@ -235,27 +234,30 @@ static void balance(const hk_machine *m, int gpus, hk_runtime runtime, double cp
   assert_int_equal(hk_stride_auto(&plan, m), stride);
 }
 
-static void host_memory_not_in_the_way(void **state) {
+static void unlimited_host_memory(void **state) {
   (void)state;
   hk_machine m = round_machine();
-  /* 30 - 6 GB/s are left for 12 bytes a parameter: 2 G/s; k = 2.5. At 2 the GPU is late: 1/3 +
-   * (1/3) / 2.5 over 2 subgroups = 0.233; at 3 the CPU: 1/2 + (1/2) / 3 over 3 = 0.222. */
+  /* 30 - 6 GB/s for 12 bytes a parameter: 2 G/s, exact stride 2.5. Time a subgroup of 1 G
+   * parameters at stride 2: the CPU's one takes 1/3 s, the GPU's last third then 1/3 at 2.5 G/s
+   * (full link): 0.467 / 2 = 0.233 s. At stride 3: the GPU's one takes 1/2 s, the CPU's last half
+   * then 1/6 s: 0.667 / 3 = 0.222 s. So 3 is better. */
   balance(&m, 1, HK_RUNTIME_HOCKET, 3e9, 2e9, 3);
-  /* 42 - 6 GB/s both ways: 18 each, 1.5 G/s; 3 - 1 CPU updates exactly meet a round trip. */
+  /* 42 - 6 GB/s for both directions, 18 each: 1.5 G/s, exact stride 3. */
   m.duplex.value = 42e9;
   balance(&m, 1, HK_RUNTIME_HOCKET, 3e9, 1.5e9, 3);
-  /* Two ranks share a fabric of 84. */
+  /* Two ranks share a fabric of 84 GB/s for both directions: 42 each, as before. */
   m.duplex.value = 1e15;
   m.fabric_duplex.value = 84e9;
   balance(&m, 2, HK_RUNTIME_HOCKET, 3e9, 1.5e9, 3);
-  /* ... or one of 48 towards the GPUs: 24 - 6 for each. */
+  /* Two ranks share a fabric of 48 GB/s towards the GPUs: 24 - 6 each. */
   m.fabric_duplex.value = 1e15;
   m.fabric_h2d.value = 48e9;
   balance(&m, 2, HK_RUNTIME_HOCKET, 3e9, 1.5e9, 3);
 }
 
-/* 10 GB/s up, 20 down, 24 - 6 = 18 both: 20 in and 40 out would share them as 1 to 2, 6 and 12. A
- * parameter is back after 12 / 12 = 1 s/G, of which 6 are in; the other 6 come at 14: 1 + 3/7. */
+/* H2D 20, D2H 40, both 24 GB/s, of which weights take 6: 18 are left. Copies in and out share them
+ * as 20 to 40: 6 and 12 GB/s. 1 G parameters: 12 GB out take 1 s, in which 6 GB come in; the other
+ * 6 GB come at 20 - 6 = 14 GB/s. 1 / (1 + 3/7) = 0.7 G/s. */
 static void lopsided_links(void **state) {
   (void)state;
   hk_machine m = round_machine();
@@ -265,16 +267,18 @@ static void lopsided_links(void **state) {
   balance(&m, 1, HK_RUNTIME_HOCKET, 3e9, 0.7e9, 6);
 }
 
-static void host_memory_in_the_way(void **state) {
+static void limited_host_memory(void **state) {
   (void)state;
   hk_machine m = round_machine();
   m.dram.value = m.dram_with_dma.value = 75e9;
-  /* Wishes: 3 x 30 = 90 and 30 + 30 = 60, weights 1: half of it for each. 45 / 30 and 30 / 24. */
+  /* Demands in GB/s: CPU 3 x (28 + 2) = 90, copies 30 + 30 = 60. Of 75 each gets half: 45 / 30 and
+   * 30 / 24 G/s. */
   balance(&m, 1, HK_RUNTIME_HOCKET, 1.5e9, 1.25e9, 2);
-  /* The copies' wish counts three times: level 75 / (90 + 180). */
+  /* Copies weigh three times: the CPU gets 75 / (90 + 180) of its demand, copies 3 times that. */
   m.dma_weight.value = 3;
   balance(&m, 1, HK_RUNTIME_HOCKET, 3e9 * 75 / 270, 50e9 / 24, 2);
-  /* The copies get all that the link gives, 2 (30 - 2 c), the CPU the rest: 30 c = 15 + 4 c. */
+  /* Copies get all that the link gives beside weights of c G/s: 2 (30 - 2 c). The CPU gets the
+   * rest: 30 c = 75 - 2 (30 - 2 c), c = 15/26. */
   m.dma_weight.value = 100;
   balance(&m, 1, HK_RUNTIME_HOCKET, 15e9 / 26, (30e9 - 30e9 / 26) / 12, 2);
   /* Two ranks have half of it each. */
@@ -282,8 +286,9 @@ static void host_memory_in_the_way(void **state) {
   balance(&m, 2, HK_RUNTIME_HOCKET, 15e9 / 26, (30e9 - 30e9 / 26) / 12, 2);
 }
 
-/* A byte in costs 2, so that an update claims 28 + 4 and a round trip 24 + 12; wishes are 3 x 32
- * and 90 x 1.2, half of which is 102. */
+/* A byte in costs 2, so a CPU update takes 28 + 2 x 2 of host memory and a round trip 12 x 2 + 12.
+ * Demands: 3 x 32 = 96, and 30 x 2 + 30 = 90, which weighs 1.2: 108. Of 102 each gets half: 48 / 32
+ * and 54 / 36 G/s. */
 static void copies_at_their_costs(void **state) {
   (void)state;
   hk_machine m = round_machine();
@@ -291,14 +296,15 @@ static void copies_at_their_costs(void **state) {
   m.h2d_cost.value = 2;
   m.dma_weight.value = 1.2;
   balance(&m, 1, HK_RUNTIME_HOCKET, 1.5e9, 1.5e9, 2);
-  /* What copies may count for is not the kernels': 42 / 28; 30 - 3 are left on the link. */
+  /* Kernels are limited by dram.bytes_per_s alone: 42 / 28 G/s. The link has 30 - 3 left: 27 / 12.
+   */
   m.dram.value = 42e9;
   m.dram_with_dma.value = 1e15;
   balance(&m, 1, HK_RUNTIME_HOCKET, 1.5e9, 2.25e9, 2);
 }
 
-/* 36 both ways are shared as 1 to 2: 12 in and 24 out. After 12 / 24 out is done, and in goes on at
- * the 24 that weights leave it: 0.5 + 6 / 24. */
+/* Priority 2: copies in and out share 42 - 6 = 36 GB/s as 1 to 2: 12 and 24. 1 G parameters: 12 GB
+ * out take 0.5 s, in which 6 GB come in; the other 6 GB come at 30 - 6 = 24. 1 / 0.75 G/s. */
 static void copies_out_come_first(void **state) {
   (void)state;
   hk_machine m = round_machine();
@@ -307,9 +313,10 @@ static void copies_out_come_first(void **state) {
   balance(&m, 1, HK_RUNTIME_HOCKET, 3e9, 1e9 / 0.75, 3);
 }
 
-/* Both ways the CPU keeps 2/5, 1.2 G/s, and 27.6 GB/s come in while 52.8 go out; beside copies in
- * alone it keeps 4/5, 2.4, and 25.2 come in. Out is back to zero where each lasts as long: 52.8
- * - 27.6 is 25.2. So 1.8 on the CPU and 52.8 / 2 / 12. */
+/* Beside both directions the CPU keeps 4/5 x 1/2: 1.2 G/s, so 30 - 2.4 = 27.6 GB/s come in
+ * while 52.8 go out. Beside copies in alone it keeps 4/5: 2.4 G/s, and 25.2 come in. Both states
+ * last equally long, since 2 x 26.4 = 52.8 in and out: on average the CPU has 1.8 G/s, the GPU 26.4
+ * / 12 = 2.2. */
 static void kernels_beside_copies(void **state) {
   (void)state;
   hk_machine m = round_machine();
@@ -317,14 +324,14 @@ static void kernels_beside_copies(void **state) {
   m.cpu_beside_h2d.value = 0.8;
   m.cpu_beside_d2h.value = 0.5;
   balance(&m, 1, HK_RUNTIME_HOCKET, 1.8e9, 2.2e9, 2);
-  /* What two GPUs' copies leave is a product. */
+  /* The shares that the copies of two GPUs leave are multiplied. */
   m.cpu_beside_h2d.value = sqrt(0.8);
   m.cpu_beside_d2h.value = sqrt(0.5);
   balance(&m, 2, HK_RUNTIME_HOCKET, 1.8e9, 2.2e9, 2);
 }
 
-/* Kernels wish for half of 168 GB/s: a third of the way from 1/4 on, where a copy in has 30, to
- * all, where it has 12. Of 24 the weights take 6. */
+/* The kernel's demand is 3 x 28 = 84 of 168 GB/s: load 1/2. The limit of copies in falls from 30 at
+ * load 1/4 to 12 at load 1, so it is 24. Weights take 6 of it: 18 / 12 G/s. */
 static void copies_in_under_load(void **state) {
   (void)state;
   hk_machine m = round_machine();
@@ -334,7 +341,8 @@ static void copies_in_under_load(void **state) {
   balance(&m, 1, HK_RUNTIME_HOCKET, 3e9, 1.5e9, 3);
 }
 
-/* 1 / (1/6 + 1/3 + 1/6) on the CPU; 3 GB/s of weights beside 30, then 20 back: 12/30 + 12/20. */
+/* CPU: 1 / (1/6 + 1/3 + 1/6) = 1.5 G/s, whose weights take 3 of 33 GB/s. The prototype copies in
+ * and then out: 12/30 + 12/20 = 1 s a G parameters. */
 static void the_prototype(void **state) {
   (void)state;
   hk_machine m = round_machine();
@@ -343,7 +351,8 @@ static void the_prototype(void **state) {
   m.h2d.value = 33e9;
   m.d2h.value = 20e9;
   balance(&m, 1, HK_RUNTIME_DEEPSPEED, 1.5e9, 1e9, 3);
-  /* With hardly any CPU hocket sends all to the GPU, which the prototype cannot. */
+  /* With a CPU of 1000 parameters/s hocket sends all to the GPU. The prototype cannot: its stride
+   * is at least 2. */
   m.cpu_adamw.value = m.cpu_adamw_fp32.value = 1e3;
   hk_plan plan = stride_plan(1, HK_RUNTIME_HOCKET);
   assert_int_equal(hk_stride_auto(&plan, &m), 1);
@@ -351,8 +360,8 @@ static void the_prototype(void **state) {
   assert_int_equal(hk_stride_auto(&plan, &m), 2);
 }
 
-/* Copies that take from host memory more than they are worth: 100 GB/s alone make 100 / 28 = 3.57 G
- * parameters/s, mixed 60 GB/s make at most 60 / 24 = 2.5. */
+/* Host memory has 100 GB/s for kernels alone: 100 / 28 = 3.57 G parameters/s. Beside copies it has
+ * 60: at most 60 / 24 = 2.5. So no subgroup is staged: the stride exceeds the 240 subgroups. */
 static void no_round_trip_at_all(void **state) {
   (void)state;
   hk_machine m = round_machine();
@@ -363,7 +372,7 @@ static void no_round_trip_at_all(void **state) {
   assert_int_equal(hk_stride_auto(&plan, &m), 241);
 }
 
-/* `--stride auto`, and no --stride, is that stride. */
+/* `--stride auto` and no --stride both give hk_stride_auto's stride, 3 here. */
 static void auto_is_applied(void **state) {
   (void)state;
   hk_error err = {0};
@@ -400,8 +409,9 @@ static hk_ns update_at(hk_plan *plan, const hk_machine *m, int stride) {
   return time;
 }
 
-/* What the fluid leaves out (docs/stride.md) is bounded here: on all but `most_over` machines
- * of 200 the stride is within 3 % of the best, and nowhere farther off than `worst`. */
+/* On all but `most_over` of 200 random machines the update with the closed form's stride is within
+ * 3 % of the best of strides 1 to 12, and everywhere within a factor of `worst`. docs/stride.md
+ * lists what the closed form neglects. */
 static void compare_with_the_best(bool priced, bool delayed, int most_over, double worst) {
   hk_plan_subgroup subgroups[SUBGROUPS];
   int32_t order[SUBGROUPS];
@@ -411,7 +421,7 @@ static void compare_with_the_best(bool priced, bool delayed, int most_over, doub
   }
   hk_model model = tiny_model(1);
   int over = 0;
-  int chosen[4] = {0}; /* 1, 2 to 12, more, never */
+  int chosen[4] = {0}; /* machines with stride 1, 2 to 12, more, none staged */
   for (uint64_t seed = 0;
        seed < case_count((case_counts){200, 80, 80}, (case_counts){200, 200, 200}); seed++) {
     random_stream r = {seed};
@@ -447,28 +457,29 @@ static void compare_with_the_best(bool priced, bool delayed, int most_over, doub
     }
   }
   assert_in_range(over, 0, most_over);
-  /* All kinds of answer were put to the test. */
+  /* Every kind of stride was tested. */
   for (int i = 0; i < 4; i++) assert_true(chosen[i] > 0);
   hk_model_free(&model);
 }
 
-/* Of 3000 machines six were over 3 %, the worst at 4.5 %. */
+/* Of 3000 machines, six were more than 3 % off, the worst 4.5 %. */
 static void auto_is_within_3_percent_of_the_best(void **state) {
   (void)state;
   compare_with_the_best(false, false, 2, 1.05);
 }
 
-/* Of 3000 each: five, the worst at 5.1 %; eight, 4.2 %; none, 3.0 %. */
-static void auto_is_so_where_host_memory_is_no_plain_bandwidth(void **state) {
+/* Of 3000 machines each: with costs five were more than 3 % off, the worst 5.1 %; with delays
+ * eight, 4.2 %; with both none, 3.0 %. */
+static void auto_is_near_the_best_with_costs_and_delays(void **state) {
   (void)state;
   compare_with_the_best(true, false, 2, 1.06);
   compare_with_the_best(false, true, 2, 1.05);
   compare_with_the_best(true, true, 2, 1.05);
 }
 
-/* The balance never falls with the CPU's rate, and where it rises and host memory can feed the CPU
- * alone, neither does the stride. Elsewhere a "faster" CPU only claims more of what is full for the
- * same work, and near ties may go either way. */
+/* With a rising CPU rate the exact stride never falls. The whole stride never falls either while
+ * the exact one rises and host memory can feed the CPU alone. (A CPU limited by host memory only
+ * claims more of it for the same work, and nearly equal strides may be chosen in either order.) */
 static void a_faster_cpu_never_lowers_the_stride(void **state) {
   (void)state;
   int rises = 0;
@@ -477,7 +488,7 @@ static void a_faster_cpu_never_lowers_the_stride(void **state) {
     random_stream r = {seed};
     hk_machine m = random_node(&r);
     const hk_plan plan = stride_plan((int)m.gpus.value, HK_RUNTIME_HOCKET);
-    const double fed = m.dram.value / m.gpus.value / 28;
+    const double fed = m.dram.value / m.gpus.value / 28; /* parameters/s that host memory allows */
     double exact_before = 0;
     int before = 0;
     for (int step = 0; step < 50; step++) {
@@ -508,9 +519,9 @@ int main(void) {
       cmocka_unit_test(values_out_of_range),
       cmocka_unit_test(what_deepspeed_cannot_do),
       cmocka_unit_test(names),
-      cmocka_unit_test(host_memory_not_in_the_way),
+      cmocka_unit_test(unlimited_host_memory),
       cmocka_unit_test(lopsided_links),
-      cmocka_unit_test(host_memory_in_the_way),
+      cmocka_unit_test(limited_host_memory),
       cmocka_unit_test(copies_at_their_costs),
       cmocka_unit_test(copies_out_come_first),
       cmocka_unit_test(kernels_beside_copies),
@@ -519,7 +530,7 @@ int main(void) {
       cmocka_unit_test(no_round_trip_at_all),
       cmocka_unit_test(auto_is_applied),
       cmocka_unit_test(auto_is_within_3_percent_of_the_best),
-      cmocka_unit_test(auto_is_so_where_host_memory_is_no_plain_bandwidth),
+      cmocka_unit_test(auto_is_near_the_best_with_costs_and_delays),
       cmocka_unit_test(a_faster_cpu_never_lowers_the_stride),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

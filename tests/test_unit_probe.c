@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rates in the common window of concurrent loads, against values by hand, and the list of
- * probes. */
+/* Rates in the common window of concurrent loads against values by hand; the list of probes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +33,8 @@ static void test_one_load(void **state) {
   assert_near(rate, 12 / 400e-9);
 }
 
-/* a: 10 a ns in [0, 100), then 20 a ns in [100, 200). b: 5 a ns in [50, 150). Window [50, 150):
- * half of each of a's stretches. */
+/* a does 10 a ns in [0, 100) and 20 a ns in [100, 200), b 5 a ns in [50, 150). The window is
+ * [50, 150): half of each of a's stretches. */
 static void test_overlap(void **state) {
   (void)state;
   const hk_stretch a[] = {{0, 100, 1000}, {100, 200, 2000}}, b[] = {{50, 150, 500}};
@@ -45,7 +44,7 @@ static void test_overlap(void **state) {
   assert_near(rates[1], 5e9);
 }
 
-/* Time in which a lane stood idle counts; stretches outside the window do not. */
+/* Idle time of a lane within the window counts; stretches outside the window do not. */
 static void test_gaps(void **state) {
   (void)state;
   const hk_stretch a[] = {{0, 10, 100}, {20, 30, 100}, {90, 100, 100}, {100, 200, 1e6}};
@@ -56,7 +55,7 @@ static void test_gaps(void **state) {
   assert_near(rates[1], 3e9);
 }
 
-/* A clock too coarse to tell a stretch's begin from its end loses no work. */
+/* The work of a stretch of duration 0 (coarse clock) counts. */
 static void test_instant_stretch(void **state) {
   (void)state;
   const hk_stretch a[] = {{0, 50, 1}, {50, 50, 6}, {50, 100, 1}}, b[] = {{0, 100, 2}};
@@ -133,7 +132,7 @@ static void check_load(const hk_probe_scope *s, const hk_probe *p, const hk_load
     assert_int_equal(l->threads, 0);
   }
   assert_true(l->kind != HK_LOAD_MATMUL || (l->n > 0 && l->k > 0));
-  /* As the stand lays out its memory. */
+  /* Limits of the stand's memory layout. */
   assert_true(l->piece >= 0 && l->piece <= s->host_bytes / 4 / 20);
   assert_true(l->piece == 0 || hk_load_is(l->kind, HK_TRAIT_CPU));
   assert_true(l->kind != HK_LOAD_TURNS ||
@@ -181,7 +180,7 @@ static void test_scopes(void **state) {
   }
 }
 
-/* Names are keys in stores and diffs: these are promises. */
+/* Probe names are keys in stores and comparisons, so they must not change. */
 static void test_stable_names(void **state) {
   (void)state;
   static const char *const names[] = {
@@ -223,7 +222,7 @@ static void test_stable_names(void **state) {
   free(probes);
 }
 
-/* Each is compared with AdamW in place. */
+/* Each probe of AdamW to spare memory has one of AdamW in place with as many threads. */
 static void test_ahead_has_a_twin(void **state) {
   (void)state;
   static const int cores[] = {1, 2, 3, 7, 16, 64};
@@ -251,7 +250,7 @@ static size_t count_kind(const hk_probe *probes, size_t n, hk_load_kind kind) {
   return found;
 }
 
-/* What no quantity of a machine could be fitted without. */
+/* A quick calibration has the probes that required quantities need. */
 static void test_quick_suffices(void **state) {
   (void)state;
   hk_probe_scope scope = h200;
@@ -275,7 +274,8 @@ static void test_quick_suffices(void **state) {
   free(probes);
 }
 
-/* AdamW's probes at so many threads with the default chunk, smallest piece first. */
+/* Parameters an operation of AdamW's probes with `threads` threads and the default chunk, in the
+ * order of the list. Returns their number. */
 static size_t pieces_of(const hk_probe *probes, size_t n, int threads, int64_t pieces[8]) {
   size_t found = 0;
   for (size_t i = 0; i < n; i++) {
@@ -287,7 +287,8 @@ static size_t pieces_of(const hk_probe *probes, size_t n, int threads, int64_t p
   return found;
 }
 
-/* Half of the cores and all of them, the usual piece first; with little memory, smaller ones. */
+/* Half of the cores and all cores have probes of four pieces: the usual one, then 256 Ki, 1 Mi and
+ * 4 Mi parameters. With little memory there are fewer and smaller ones. */
 static void test_pieces(void **state) {
   (void)state;
   int64_t pieces[8] = {0};
@@ -305,7 +306,7 @@ static void test_pieces(void **state) {
   scope.host_bytes = 128 * HK_MIB;
   scope.cores = 2;
   probes = list(scope, &n);
-  assert_int_equal(pieces_of(probes, n, 1, pieces), 1); /* one thread waits for nobody */
+  assert_int_equal(pieces_of(probes, n, 1, pieces), 1); /* one thread has no cost an operation */
   assert_int_equal(pieces_of(probes, n, 2, pieces), 2);
   assert_in_range(pieces[0], 1 << 20, 128 * HK_MIB / 80);
   assert_int_equal(pieces[1], 256 << 10);

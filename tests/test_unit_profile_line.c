@@ -14,7 +14,7 @@ static void check_near(const char *what, double value, double expected, double s
     fail_msg("%s: %.6g is %.3g %% off %.6g", what, value, 100 * (value / expected - 1), expected);
 }
 
-/* About normal, by the central limit. */
+/* Approximately standard normal: a sum of 12 uniform numbers, less 6. */
 static double noise(random_stream *r) {
   double sum = -6;
   for (int i = 0; i < 12; i++) sum += uniform(r);
@@ -51,7 +51,7 @@ static void test_one_segment(void **state) {
   }
 }
 
-/* In the caches at 90 GB/s up to 2 MiB, in memory at 20 beyond. */
+/* 90 GB/s (caches) up to 2 MiB, 20 GB/s (memory) from 4 MiB on. */
 static void test_two_segments(void **state) {
   (void)state;
   hk_line_point points[40];
@@ -85,7 +85,7 @@ static void test_few_sizes(void **state) {
   must(hk_line_fit(two, 2, &line, &err), &err);
   check_near("rate", line.segments[0].rate, 10 * GB, 1e-6);
   check_near("latency", line.latency_ns, 1e4, 1e-6);
-  /* Small ones faster than large ones: no latency is below zero. */
+  /* Small copies faster than large ones would mean a negative latency: it is 0. */
   hk_line_point falling[] = {
       {MIB, 20 * GB, 0.01}, {2.0 * MIB, 15 * GB, 0.01}, {4.0 * MIB, 12 * GB, 0.01}};
   must(hk_line_fit(falling, 3, &line, &err), &err);

@@ -106,7 +106,7 @@ static void a_saved_fit_is_a_whole_document(void **state) {
   assert_string_equal(machine.name, "mine");
   hk_machine_free(&machine);
   const cJSON *c = at(document, "calibration");
-  assert_true(cJSON_IsTrue(at(c, "quick"))); /* as its run */
+  assert_true(cJSON_IsTrue(at(c, "quick"))); /* taken from its run */
   assert_true(cJSON_IsTrue(at(c, "accepted")));
   assert_true(number_at(c, "seconds") == 31);
   assert_true(number_at(at(c, "replay_error_pct"), "median") == 2);
@@ -188,7 +188,7 @@ static cJSON *shipped(const char *name) {
   return document;
 }
 
-static void what_is_imported_is_what_is_exported(void **state) {
+static void import_of_an_export_is_the_same_document(void **state) {
   (void)state;
   hk_store *store = open_store();
   hk_error err = {0};
@@ -214,7 +214,7 @@ static void what_is_imported_is_what_is_exported(void **state) {
   hk_store_close(store);
 }
 
-static void what_cannot_be_a_profile_is_not_imported(void **state) {
+static void an_invalid_profile_is_not_imported(void **state) {
   (void)state;
   hk_store *store = open_store();
   hk_error err = {0};
@@ -271,7 +271,7 @@ static void a_damaged_profile_is_named(void **state) {
 
 /* A profile cannot be stored under a shipped name. One that was stored before the name shipped
  * is hidden by the shipped one. */
-static void what_ships_comes_first(void **state) {
+static void a_shipped_name_comes_first(void **state) {
   (void)state;
   hk_store *store = open_store();
   hk_error err = {0};
@@ -298,7 +298,7 @@ static void what_ships_comes_first(void **state) {
   hk_store_close(store);
 }
 
-static void names_are_found_among_what_ships_then_in_the_store(void **state) {
+static void names_are_found_among_shipped_ones_then_in_the_store(void **state) {
   (void)state;
   hk_error err = {0};
   hk_machine machine;
@@ -359,7 +359,7 @@ static void documents_keep_their_calibration(void **state) {
 
 /* A shipped profile is found without a home folder and with a damaged store. Other names are looked
  * up in the store. */
-static void what_ships_needs_no_store(void **state) {
+static void shipped_profiles_need_no_store(void **state) {
   (void)state;
   hk_error err = {0};
   hk_machine machine;
@@ -389,13 +389,13 @@ int main(void) {
       TEST(a_saved_fit_is_a_whole_document),
       TEST(profiles_are_listed_replaced_and_deleted),
       TEST(a_run_stays_while_a_profile_rests_on_it),
-      TEST(what_is_imported_is_what_is_exported),
-      TEST(what_cannot_be_a_profile_is_not_imported),
+      TEST(import_of_an_export_is_the_same_document),
+      TEST(an_invalid_profile_is_not_imported),
       TEST(a_damaged_profile_is_named),
-      TEST(what_ships_comes_first),
-      TEST(names_are_found_among_what_ships_then_in_the_store),
+      TEST(a_shipped_name_comes_first),
+      TEST(names_are_found_among_shipped_ones_then_in_the_store),
       TEST(documents_keep_their_calibration),
-      TEST(what_ships_needs_no_store),
+      TEST(shipped_profiles_need_no_store),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

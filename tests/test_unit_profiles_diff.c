@@ -66,7 +66,7 @@ static const char second[] =
     "10, \"high\": 12}, {\"load\": \"d2h gpu0\", \"median\": 10, \"low\": 9, \"high\": 11}]},"
     "\"broken\": {\"narrow\": true, \"loads\": [{\"load\": \"x\", \"median\": 1}]}}}";
 
-static void a_comparison_knows_noise_from_change(void **state) {
+static void changes_outside_intervals_are_told_from_noise(void **state) {
   (void)state;
   hk_error err = {0};
   cJSON *a = profile("a", 50e9, first), *b = profile("b", 53e9, second);
@@ -77,7 +77,7 @@ static void a_comparison_knows_noise_from_change(void **state) {
   assert_true(fabs(h2d->change_pct - 6) < 1e-9);
   assert_true(h2d->a_low == 49e9 && h2d->b_high == 54e9);
   const hk_profile_change *d2h = change(&diff, "pcie.d2h_bytes_per_s");
-  assert_true(d2h->known && !d2h->outside); /* they touch at 56 */
+  assert_true(d2h->known && !d2h->outside); /* the intervals touch at 56 GB/s */
   assert_false(change(&diff, "gpu.launch_ns")->known);
   assert_int_equal(diff.compared, 2);
   assert_int_equal(diff.agreeing, 1);
@@ -124,7 +124,7 @@ static void without_calibration_changes_have_no_intervals(void **state) {
   cJSON_Delete(c);
 }
 
-static void a_calibration_edited_wrong_is_told_by_its_key(void **state) {
+static void an_invalid_calibration_is_refused_by_its_key(void **state) {
   (void)state;
   static const struct {
     const char *calibration, *says;
@@ -153,9 +153,9 @@ static void a_calibration_edited_wrong_is_told_by_its_key(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_comparison_knows_noise_from_change),
+      cmocka_unit_test(changes_outside_intervals_are_told_from_noise),
       cmocka_unit_test(without_calibration_changes_have_no_intervals),
-      cmocka_unit_test(a_calibration_edited_wrong_is_told_by_its_key),
+      cmocka_unit_test(an_invalid_calibration_is_refused_by_its_key),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

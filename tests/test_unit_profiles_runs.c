@@ -10,7 +10,7 @@ static void samples_come_back_in_order_and_exact(void **state) {
   hk_store *store = open_store();
   hk_error err = {0};
   const int64_t id = begin(store, "mine");
-  keep_rounds(store, id, 0, 12); /* past ten: rounds are numbers, not text */
+  keep_rounds(store, id, 0, 12); /* more than ten: as text, round 10 would come before 2 */
   const double other = 1;
   must(hk_calibration_run_add_sample(store, id, "a probe of another version", 0, 1, &other, 11,
                                      &err),
@@ -60,7 +60,7 @@ static void the_latest_unfinished_run_is_found(void **state) {
   hk_store_close(store);
 }
 
-static void a_sample_is_kept_once_and_of_a_run_that_is_there(void **state) {
+static void a_sample_is_kept_once_and_needs_its_run(void **state) {
   (void)state;
   hk_store *store = open_store();
   hk_error err = {0};
@@ -114,7 +114,7 @@ static void two_processes_keep_all_their_samples(void **state) {
   hk_store_close(store);
 }
 
-/* Keeps samples of two loads for ever, and writes each round's number to `out` once it is kept. */
+/* Stores samples of two loads without end. Writes a round's number to `out` after storing it. */
 static void keep_until_killed(int out) {
   hk_error err = {0};
   hk_store *store = NULL;
@@ -161,10 +161,8 @@ static void a_killed_process_loses_no_sample(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter_folder, leave_folder)
   const struct CMUnitTest tests[] = {
-      TEST(samples_come_back_in_order_and_exact),
-      TEST(the_latest_unfinished_run_is_found),
-      TEST(a_sample_is_kept_once_and_of_a_run_that_is_there),
-      TEST(two_processes_keep_all_their_samples),
+      TEST(samples_come_back_in_order_and_exact),    TEST(the_latest_unfinished_run_is_found),
+      TEST(a_sample_is_kept_once_and_needs_its_run), TEST(two_processes_keep_all_their_samples),
       TEST(a_killed_process_loses_no_sample),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

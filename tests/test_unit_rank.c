@@ -31,7 +31,7 @@ static bool same_work(const hk_plan *a, const hk_plan *b) {
   return same;
 }
 
-/* With few subgroups many settings come to the same, but nothing is ranked twice. */
+/* With few subgroups many settings give the same schedule; each schedule is ranked once. */
 static void no_schedule_is_ranked_twice(void **state) {
   (void)state;
   const hk_ranking_options options = {.fixed = HK_POLICY_OPTIONS_NONE};
@@ -39,7 +39,7 @@ static void no_schedule_is_ranked_twice(void **state) {
   size_t least = 0;
   for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
     hk_ranking r = ranked(sizes[k], &options);
-    assert_true(r.n > least); /* more subgroups, more ways */
+    assert_true(r.n > least); /* more subgroups allow more schedules */
     least = r.n;
     for (size_t i = 0; i < r.n; i++) {
       for (size_t j = 0; j < i; j++) {
@@ -65,8 +65,8 @@ static void the_quickest_comes_first(void **state) {
   hk_ranking_free(&r);
 }
 
-/* What takes no stride is left out when one is given. */
-static void what_is_fixed_holds_for_all(void **state) {
+/* If a stride is given, policies without a stride are left out. */
+static void fixed_settings_hold_for_all(void **state) {
   (void)state;
   static const hk_runtime hocket = HK_RUNTIME_HOCKET;
   hk_ranking_options options = {.only_runtime = &hocket, .fixed = HK_POLICY_OPTIONS_NONE};
@@ -80,7 +80,7 @@ static void what_is_fixed_holds_for_all(void **state) {
   hk_ranking_free(&r);
 }
 
-/* The plan of one policy for llama-2-7b on a GPU whose backward makes gradients faster than its
+/* Ranking of zero-offload for llama-2-7b on a GPU whose backward computes gradients faster than its
  * link takes them. `flush` NULL: not given. */
 static hk_ranking flooded(const hk_flush *flush) {
   static const hk_job job = {.gpus = 1,
@@ -109,8 +109,8 @@ static hk_ranking flooded(const hk_flush *flush) {
   return ranking;
 }
 
-/* Where gradients that wait for their copies do not fit, backward waits for some of them, unless
- * the user wants the asynchronous flush. */
+/* If gradients that wait for their copies do not fit, the ranking lets backward wait for some of
+ * them, unless the user asks for the asynchronous flush. */
 static void backward_waits_where_gradients_do_not_fit(void **state) {
   (void)state;
   const hk_flush async = HK_FLUSH_ASYNC;
@@ -134,7 +134,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_schedule_is_ranked_twice),
       cmocka_unit_test(the_quickest_comes_first),
-      cmocka_unit_test(what_is_fixed_holds_for_all),
+      cmocka_unit_test(fixed_settings_hold_for_all),
       cmocka_unit_test(backward_waits_where_gradients_do_not_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,12 +5,12 @@
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh" "$1"
 
-# A page of these lines, after an example that is right.
+# A page of these lines, after a correct example.
 page() {
   printf '%s\n' '```console' '$ hocket model list' '...' '```' "$@" >page.md
 }
 
-# finds PATTERN LINE...: the page has one failure, and it is this one.
+# finds PATTERN LINE...: the page has exactly one failure, which matches PATTERN.
 finds() {
   local pattern=$1
   shift
@@ -22,7 +22,7 @@ finds() {
 
 page '[here](page.md), [there](https://example.org/x), [a section](#x)' '```sh' \
   'hocket plan --model x --machine y -o z # as always' '```'
-bash "$tests/test_golden_readme.sh" "$hocket" page.md >out 2>&1 || fail "a page that is right: $(cat out)"
+bash "$tests/test_golden_readme.sh" "$hocket" page.md >out 2>&1 || fail "a correct page: $(cat out)"
 prints '^1 examples, 1 other commands, 1 links, 0 failures$'
 
 finds 'shows a line that is not printed' '```console' '$ hocket model show gpt2' 'gpt2: a cat' '```'

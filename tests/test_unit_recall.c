@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Cached rates: the set of operations that a rate belongs to, and the check of the cache.
- * property_sim checks that cached and recomputed rates are equal to the last bit. */
+/* Cached rates: the key of a set of running operations, and the check of the cache.
+ * test_property_sim.c checks that cached and recomputed rates are equal to the bit. */
 #include <math.h>
 
 #include "sim/state.h"
@@ -17,7 +17,7 @@ typedef struct {
   double recalled_used[HK_RECALL_SLOTS * RESOURCES];
 } scene;
 
-/* These lanes run, in this order, all of them fluid; their rates are 10, 20 and so on. */
+/* Lets these lanes run in this order, all in their fluid part, at rates 10, 20, ... */
 static void let_run(scene *s, const int32_t *lanes, int n) {
   s->state.active = s->active;
   s->state.running = s->running;
@@ -66,6 +66,7 @@ static void test_other_sets(void **state) {
   assert_false(hk_recall(&s.state, key));
 }
 
+/* No key (0) and no caching for more than HK_RECALL_LANES operations or a lane beyond them. */
 static void test_too_many(void **state) {
   (void)state;
   static scene s;
@@ -86,7 +87,7 @@ static void test_check_fires(void **state) {
   static scene s;
   let_run(&s, (int32_t[]){1}, 1);
   const uint64_t key = hk_recall_key(&s.state);
-  assert_true(hk_recall_agrees(&s.state, key)); /* nothing is known of it */
+  assert_true(hk_recall_agrees(&s.state, key)); /* nothing is cached yet */
   hk_recall_keep(&s.state, key);
   assert_true(hk_recall_agrees(&s.state, key));
   s.active[1].activity.rate = nextafter(10, 11);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Probes in the simulator: rates agree with closed forms. */
+/* Probes replayed in the simulator: rates agree with closed forms. */
 #include "calib/probes/replay.h"
 
 #include <math.h>
@@ -59,7 +59,7 @@ static void test_copy_alone(void **state) {
   }
 }
 
-/* How good the guess is must not matter. */
+/* The result does not depend on the first guess of the rate. */
 static void test_bad_guess(void **state) {
   (void)state;
   const hk_machine m = node();
@@ -89,7 +89,7 @@ static void test_duplex(void **state) {
   check_near(rates[1], guess[1], 0.01);
 }
 
-/* Three parts in and one out: both at once until the smaller is done, then one alone. */
+/* Three parts in and one out: both at once until the part out is done, then copies in alone. */
 static void test_whole(void **state) {
   (void)state;
   hk_machine m = node();
@@ -118,7 +118,7 @@ static void test_threads(void **state) {
   }
 }
 
-/* Each operation takes a while besides its parameters: the smaller it is, the more that counts. */
+/* Each operation takes 20 us and its parameters' time. A team of one thread has no such cost. */
 static void test_pieces(void **state) {
   (void)state;
   hk_machine m = node();
@@ -137,15 +137,16 @@ static void test_pieces(void **state) {
   const hk_probe p = probe_of(&one, 1);
   double rate;
   replayed(&p, &m, &(double){1e9}, &rate);
-  check_near(rate, 6e9 * (1 - exp(-1 / 6.0)), 1e-3); /* it waits for nobody */
+  check_near(rate, 6e9 * (1 - exp(-1 / 6.0)), 1e-3);
 }
 
-/* Weights that a kernel fetches: at the kernel's rate, at most the link's, plus one launch each. */
+/* Weights that a kernel pulls: one launch each, then the lesser of the kernel's and the link's
+ * rate; pull = 0: the link's rate. */
 static void test_pull(void **state) {
   (void)state;
   hk_machine m = node();
   m.gpu_launch.value = 5e3;
-  const double rates[][2] = {{30e9, 30e9}, {IN + 1e9, IN}, {0, IN}}; /* the kernel's, what it has */
+  const double rates[][2] = {{30e9, 30e9}, {IN + 1e9, IN}, {0, IN}}; /* pull, expected rate */
   hk_load load = {.kind = HK_LOAD_PULL, .chunk = MIB};
   const hk_probe p = probe_of(&load, 1);
   for (int i = 0; i < 3; i++) {
@@ -156,7 +157,7 @@ static void test_pull(void **state) {
   }
 }
 
-/* What 140 GB/s leave beside copies that nothing else holds back. */
+/* Copies run at the link's rate; AdamW gets the rest of 140 GB/s of host memory. */
 static void test_contention(void **state) {
   (void)state;
   hk_machine m = node();
@@ -172,7 +173,7 @@ static void test_contention(void **state) {
   check_near(rates[1], (140e9 - IN) / 28, 0.002);
 }
 
-/* Each GPU has lanes and a link of its own. */
+/* Each of four GPUs has its own lane and link; the fabric of 120 GB/s limits them to 30 each. */
 static void test_several_gpus(void **state) {
   (void)state;
   hk_machine m = node();
@@ -227,7 +228,7 @@ static void test_pull_graph(void **state) {
   hk_graph_free(&g);
 }
 
-static void test_what_cannot(void **state) {
+static void test_not_replayable(void **state) {
   (void)state;
   hk_error err = {0};
   hk_graph g;
@@ -238,7 +239,7 @@ static void test_what_cannot(void **state) {
   assert_false(hk_replay_can(&p));
   assert_int_equal(hk_replay_graph(&p, (double[]){1}, &g, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "'test'"));
-  /* Two loads of one lane would take turns. */
+  /* Two loads on one lane would run one after the other. */
   const hk_load twice[] = {{.kind = HK_LOAD_H2D, .chunk = MIB},
                            {.kind = HK_LOAD_H2D, .chunk = MIB}};
   p = probe_of(twice, 2);
@@ -259,7 +260,7 @@ int main(void) {
       cmocka_unit_test(test_threads),      cmocka_unit_test(test_contention),
       cmocka_unit_test(test_several_gpus), cmocka_unit_test(test_graph),
       cmocka_unit_test(test_pieces),       cmocka_unit_test(test_pull),
-      cmocka_unit_test(test_pull_graph),   cmocka_unit_test(test_what_cannot),
+      cmocka_unit_test(test_pull_graph),   cmocka_unit_test(test_not_replayable),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

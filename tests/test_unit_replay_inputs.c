@@ -5,12 +5,12 @@
 
 #include "tests/fixture_campaign.h"
 
-/* A quantity that fits vary; what the probes of this test had to say of it. */
+/* A quantity that fits vary, and counts over the probes of this test. */
 typedef struct {
   const char *name;
   size_t offset;
-  bool always; /* every replay may use it, as far as the rules know */
-  int unused, changed;
+  bool always;         /* it is declared as an input of every replay */
+  int unused, changed; /* replays that declare it unused; replays whose rates it changes */
 } varied;
 
 #define VARIED(field) .name = #field, .offset = offsetof(hk_machine, field)
@@ -43,7 +43,8 @@ static void vary(const hk_probe *p, const hk_machine *m, varied *v, double facto
   v->changed += !same;
   if (!are_equal(inputs[0], inputs[1], HK_REPLAY_INPUTS)) return;
   v->unused++;
-  if (!same) fail_msg("%s: %s counts as unused, and yet times %g", p->name, v->name, factor);
+  if (!same)
+    fail_msg("%s: %s is declared unused, but times %g it changes rates", p->name, v->name, factor);
 }
 
 static void vary_all(const hk_machine *m, varied *list, size_t n_varied) {
@@ -66,7 +67,7 @@ static void vary_all(const hk_machine *m, varied *list, size_t n_varied) {
   free(probes);
 }
 
-/* One GPU and two; with host memory that holds copies back, and where it never does. */
+/* One GPU and two, host memory that limits copies and host memory that does not. */
 static void test_unused_is_unused(void **state) {
   (void)state;
   varied list[] = {
@@ -93,7 +94,7 @@ static void test_unused_is_unused(void **state) {
   vary_all(&m, list, n);
   for (size_t k = 0; k < n; k++) {
     print_message("%s: %d unused, %d changed\n", list[k].name, list[k].unused, list[k].changed);
-    /* Or this looked at nothing. */
+    /* Each quantity was unused in some replay and changed some other: the test covers it. */
     assert_true(list[k].always ? list[k].unused == 0 : list[k].unused > 0);
     assert_true(list[k].always || list[k].changed > 0);
   }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Shared replays give the same bits as separate ones, however many settings a fit has requested
- * before. */
+/* hk_replays, which keeps results of earlier settings, gives the same bits as hk_replay. */
 #include "calib/fit/probe_fit_draft.h"
 #include "tests/fixture_campaign.h"
 
 enum { SERIES = 3, VARIED = 3, CALLS = 4 };
 
-/* Copies out beside AdamW, which use a priority and nothing of copies in; copies in alone; both. */
+/* Three probes that use different quantities: copies in alone, copies out beside AdamW, copies both
+ * ways beside AdamW. */
 static size_t pick_series(const hk_campaign *c, const hk_series **series) {
   bool seen[4] = {false};
   size_t n = 0;
@@ -41,6 +41,7 @@ static void choose(hk_machine *machines, const hk_machine *like, random_stream *
   }
 }
 
+/* `got` holds log(replayed / measured) as hk_replay gives it. */
 static void check_by_itself(const hk_series *s, const hk_machine *m, const double *got) {
   double measured[HK_PROBE_LOADS], rates[HK_PROBE_LOADS];
   hk_error err = {0};
@@ -76,7 +77,7 @@ static void test_same_as_by_themselves(void **state) {
   hk_machine_free(&m);
 }
 
-/* A setting that could not be replayed is not taken for one that was. */
+/* A failed replay is not kept: it fails again, and succeeds once its input is right. */
 static void test_failure_is_not_kept(void **state) {
   (void)state;
   hk_error err = {0};

@@ -79,16 +79,16 @@ static void numbers_do_not_follow_the_locale(void **state) {
   const char *found = NULL;
   for (size_t i = 0; !found && i < sizeof commas / sizeof *commas; i++)
     found = setlocale(LC_NUMERIC, commas[i]);
+  if (!found) skip(); /* no locale with a decimal comma on this machine */
   hk_run_table t = good(HEADER "\n" ROW "\n");
   setlocale(LC_NUMERIC, "C");
   assert_true(t.runs[0].step_ms == 3039.25);
   hk_run_table_free(&t);
-  if (!found) print_message("no locale with a decimal comma here: read in the C locale only\n");
 }
 
 /* -- Errors ------------------------------------------------------------------------------------ */
 
-static void what_is_wrong_is_named(void **state) {
+static void errors_are_named(void **state) {
   (void)state;
   refused("", "empty");
   refused("\n\r\n", "empty");
@@ -177,7 +177,7 @@ int main(void) {
       cmocka_unit_test(fields_are_found_by_name),
       cmocka_unit_test(line_ends_and_quotes_of_rfc_4180),
       cmocka_unit_test(numbers_do_not_follow_the_locale),
-      cmocka_unit_test(what_is_wrong_is_named),
+      cmocka_unit_test(errors_are_named),
       cmocka_unit_test(files_that_cannot_be_read),
       cmocka_unit_test(what_is_written_reads_back),
   };

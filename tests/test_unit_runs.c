@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rows of a run table become the plans that were run, and the statistics of a comparison are
- * those of tables made by hand. */
+/* Rows of a run table become the plans that were run; errors and tau of comparisons against values
+ * by hand. */
 #include "calib/validate/runs.h"
 
 #include <math.h>
@@ -26,8 +26,8 @@ static hk_machine machine(const char *name) {
 
 /* -- Plans ------------------------------------------------------------------------------------- */
 
-/* How many subgroups "206045184x1 126885888x1 171450368x31" tells of; their sizes are checked in
- * test_unit_subgroups.c. */
+/* Number of subgroups in "206045184x1 126885888x1 171450368x31". test_unit_subgroups.c checks the
+ * sizes. */
 static size_t count_of(const char *sizes) {
   size_t n = 0;
   for (char *end = NULL; *sizes; sizes = end + (*end == ' ')) {
@@ -38,7 +38,7 @@ static size_t count_of(const char *sizes) {
   return n;
 }
 
-static void published_rows_become_what_was_run(void **state) {
+static void published_rows_become_their_plans(void **state) {
   (void)state;
   hk_error err = {0};
   hk_run_table t = published();
@@ -134,7 +134,7 @@ static void rows_that_make_no_plan(void **state) {
 
 /* -- Comparisons ------------------------------------------------------------------------------- */
 
-/* Measured := predicted x factor(row) in the table. */
+/* Sets the measured times to the predicted ones x factor(row). */
 static void set_measured(hk_run_table *t, const hk_machine *m, double (*factor)(size_t row)) {
   hk_error err = {0};
   for (size_t i = 0; i < t->n; i++) {
@@ -151,7 +151,7 @@ static void set_measured(hk_run_table *t, const hk_machine *m, double (*factor)(
   }
 }
 
-/* The rows of one source, which differ only in policy, moved to the front. */
+/* Keeps the rows of one source, which differ only in policy. */
 static void keep_source(hk_run_table *t, const char *source) {
   size_t kept = 0;
   for (size_t i = 0; i < t->n; i++) {
@@ -165,10 +165,12 @@ static void keep_source(hk_run_table *t, const char *source) {
   t->n = kept;
 }
 
-static double true_to_4_percent(size_t row) {
+/* Errors of predictions are +4 % in odd rows and -4 % in even ones. */
+static double off_by_4_percent(size_t row) {
   return row % 2 ? 1 / 1.04 : 1 / 0.96;
 }
-static double upside_down(size_t row) {
+/* Reverses the order of most pairs of rows. */
+static double reversed(size_t row) {
   static const double factors[] = {0.05, 0.05, 1, 25, 20, 15, 5, 2};
   return factors[row];
 }
@@ -182,7 +184,7 @@ static void errors_and_order_of_a_table(void **state) {
   assert_int_equal(t.n, 8);
   hk_run_comparison c;
 
-  set_measured(&t, &m, true_to_4_percent);
+  set_measured(&t, &m, off_by_4_percent);
   must(hk_runs_compare(&t, &m, 1, &c, &err), &err);
   assert_int_equal(c.n_groups, 1); /* the blocking flush of one row is a setting, too */
   assert_true(fabs(c.median_abs_error_pct[HK_RUN_fwd] - 4) < 1e-9);
@@ -193,7 +195,7 @@ static void errors_and_order_of_a_table(void **state) {
   assert_true(fabs(c.rows[2].figures[HK_RUN_step].error_pct + 4) < 1e-9);
   hk_run_comparison_free(&c);
 
-  set_measured(&t, &m, upside_down);
+  set_measured(&t, &m, reversed);
   must(hk_runs_compare(&t, &m, 1, &c, &err), &err);
   assert_int_equal(c.order.pairs, 8 * 7 / 2);
   assert_true(c.order.tau < 0);
@@ -203,19 +205,21 @@ static void errors_and_order_of_a_table(void **state) {
   hk_run_table_free(&t);
 }
 
-/* Three runs made by hand, with predicted times A = B > C. The first two differ in the flush. */
+/* Three runs with predicted times A = B > C. A and B differ in the flush, which does not change the
+ * step. */
 static const struct {
   double measured[3];
-  double least, most; /* of the first over its iterations; 0: the table does not say */
+  double least, most; /* range of A's iterations; 0: not in the table */
   double tau;
 } orders[] = {
     /* Two of three pairs agree, the third is tied in prediction: 2 / sqrt(2 x 3). */
     {{3000, 3100, 2000}, 0, 0, 0.816496580927726},
-    /* One agrees, one does not. */
+    /* One pair agrees, one does not. */
     {{3000, 1000, 2000}, 0, 0, 0},
-    /* A's range reaches B: tied in both, which does not count. */
+    /* A's range includes B: the pair is tied in prediction and measurement and does not count. */
     {{3000, 3100, 2000}, 2900, 3150, 1},
-    /* It reaches C but not B: one agrees, one is tied in each, 1 / sqrt(2 x 2). */
+    /* A's range includes C but not B: one pair agrees, one is tied in prediction, one in
+     * measurement: 1 / sqrt(2 x 2). */
     {{2500, 3100, 2000}, 1900, 3000, 0.5},
 };
 
@@ -226,7 +230,7 @@ static void tau_b_with_ties(void **state) {
   hk_machine m = machine("polaris-a100-4x40gb");
   keep_source(&t, "act-output-7B-scale-gaps-a100");
   for (size_t i = 3; i < t.n; i++) hk_run_free(&t.runs[i]);
-  t.n = 3; /* the third is interleaved, and faster than the two without */
+  t.n = 3; /* the third is interleaved, and predicted to be faster */
   assert_true(t.runs[0].flush_async != t.runs[1].flush_async);
   for (size_t k = 0; k < sizeof orders / sizeof *orders; k++) {
     hk_run_comparison c;
@@ -243,7 +247,7 @@ static void tau_b_with_ties(void **state) {
     hk_run_comparison_free(&c);
   }
 
-  t.runs[0].seq = 1024; /* no policy setting: a group of its own */
+  t.runs[0].seq = 1024; /* not a policy setting: the row is in another group */
   hk_run_comparison c;
   must(hk_runs_compare(&t, &m, 1, &c, &err), &err);
   assert_int_equal(c.n_groups, 2);
@@ -298,7 +302,7 @@ static void threads_do_not_change_the_result(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(published_rows_become_what_was_run),
+      cmocka_unit_test(published_rows_become_their_plans),
       cmocka_unit_test(settings_of_a_row),
       cmocka_unit_test(rows_that_make_no_plan),
       cmocka_unit_test(errors_and_order_of_a_table),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* When a run saves its state between two steps. */
+/* hk_saving_is_due: whether a run saves its state between two steps. */
 #include "cli/saving.h"
 
 #include <setjmp.h>
@@ -17,7 +17,7 @@ static void test_by_steps(void **state) {
   assert_true(hk_saving_is_due(5, 5, 0, 1000 * S));
 }
 
-/* Every ten minutes, and at most a twentieth of the time. */
+/* Every 600 s, or less often if saving took longer than 600 s / 20: at most 1/20 of the time. */
 static void test_by_time(void **state) {
   (void)state;
   assert_false(hk_saving_is_due(0, 1000000, 599 * S, 0));

@@ -16,14 +16,15 @@ typedef struct {
   bool unfolded, unbound;
 } setup;
 
-/* When the last operation of each kind ended in the latest simulation. */
+/* End of the last operation of each kind in the latest simulation. */
 static hk_ns last_end[HK_OP_KIND_COUNT];
 
-/* What each resource carried in its update phase. */
+/* Work that each resource carried in the update phase of the latest simulation. */
 static double used_in_update[HK_RES_COUNT];
 
-/* Simulates the update of subgroups of 1000 parameters each, routes as given, and returns how long
- * it takes. */
+/* Simulates the update of n subgroups of 1000 parameters with these routes and returns its
+ * duration.
+ */
 static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, setup s) {
   hk_error err = {0};
   hk_plan plan = {.model = tiny_model(1),
@@ -75,19 +76,19 @@ static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, se
 #define M HK_ROUTE_MAPPED
 #define R HK_ROUTE_RESIDENT
 
-/* 1000 at 1 a ns, then 2000 B of weights at 10 B/ns. */
+/* 1000 parameters at 1 a ns, then 2000 B of weights at 10 B/ns. */
 static void test_cpu(void **state) {
   (void)state;
   const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(0), C), 1000 + 200);
 }
 
-/* The first one's weights go up under the second one's update. */
+/* The first subgroup's weights are copied during the second one's update. */
 static void test_cpu_overlaps_its_weights(void **state) {
   (void)state;
   const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(0), C, C), 2000 + 200);
-  /* In pieces of 250 only the last piece's 500 B are left over. */
+  /* In pieces of 250 only the last piece's 500 B are copied after the last update. */
   assert_int_equal(UPDATE(&m, OPTIONS(.piece = 250), C, C), 2000 + 50);
 }
 
@@ -98,17 +99,17 @@ static void test_staged(void **state) {
   assert_int_equal(UPDATE(&m, OPTIONS(0), S), 1200 + 100 + 1200);
 }
 
-/* In a: 0-1200. GPU a: 1200-1300, in b moves 1000 B meanwhile. From 1300 in b and back a share 16
- * B/ns, 8 each: in b's 11,000 B end at 2675, when back a has 1000 B left, alone at 10: 2775. GPU b:
- * 2675-2775. Back b: 2775-3975. */
+/* Subgroups a and b. In a: 0-1200. Update a: 1200-1300, while in b moves 1000 B. From 1300 in b and
+ * out a share 16 B/ns, 8 each: in b's 11,000 B end at 2675; out a has 1000 B left, which end at 10
+ * B/ns at 2775. Update b: 2675-2775. Out b: 2775-3975. */
 static void test_duplex(void **state) {
   (void)state;
   const hk_machine m = schoolbook_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(.buffers = 2), S, S), 3975);
 }
 
-/* The same, but a's kernel, which starts beside in b, takes 50 more to do so: 1250-1350. Of in b
- * 10,500 B are left then, at 8 B/ns until 2663. b's kernel starts beside no copy in: 2663-2763. */
+/* The same, but a launch beside a copy takes 50 ns longer: update a runs 1250-1350. Then in b has
+ * 10,500 B left, which end at 8 B/ns at 2663. Update b starts beside no copy in: 2663-2763. */
 static void test_a_kernel_starts_beside_a_copy(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -117,7 +118,8 @@ static void test_a_kernel_starts_beside_a_copy(void **state) {
   assert_int_equal(last_end[HK_OP_ADAMW_GPU], 2763);
 }
 
-/* The phase begins with its barrier: state in and back is the update's as a whole. */
+/* Bytes of the update phase: 12,000 of state each way, 2000 of weights, 28,000 of the CPU kernel.
+ */
 static void test_what_an_update_uses(void **state) {
   (void)state;
   const hk_machine m = schoolbook_machine();
@@ -127,7 +129,7 @@ static void test_what_an_update_uses(void **state) {
   assert_true(fabs(used_in_update[HK_RES_DRAM_CPU] - 28000) < 1);
 }
 
-/* With one buffer the second waits until the first is back: no overlap at all. */
+/* With one buffer the second subgroup's copy in waits for the first one's copy out: no overlap. */
 static void test_one_buffer(void **state) {
   (void)state;
   const hk_machine m = schoolbook_machine();
@@ -147,21 +149,21 @@ static void test_resident(void **state) {
   assert_int_equal(UPDATE(&m, OPTIONS(0), R, R), 200);
 }
 
-/* Host memory of 19 B/ns against wishes of 28 (CPU) and 10 (copy in): each gets half. The CPU's
- * 1000 end at 2000, the copy has 2000 of its 12,000 B left. Then weights and state share the link,
- * 5 B/ns each: both end at 2400. GPU to 2500, back at 10 B/ns to 3700. */
+/* Host memory has 19 B/ns for demands of 28 (CPU) and 10 (copy in): each gets half. The CPU's 1000
+ * parameters end at 2000; the copy has 2000 of its 12,000 B left. Then weights and state share the
+ * link, 5 B/ns each: both end at 2400. Update to 2500, out at 10 B/ns to 3700. */
 static void test_dram_contention(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
   m.dram.value = m.dram_with_dma.value = 19e9;
-  /* Alone, the CPU would be held to 19 / 28; it never is. */
   assert_int_equal(UPDATE(&m, OPTIONS(0), C, S), 3700);
 }
 
-/* Host memory of 28 B/ns, 24 when mixed, copies weighing double: CPU at f, copies at 2 f of their
- * wish, 28 f + 20 f = 24, f = 1/2. In: 0-1200, CPU 600 done. GPU 1200-1300, CPU alone, 700 done.
- * Back from 1300: CPU's last 300 at 1/2 end at 1900, 6000 B are back. Weights (2000 B) and back
- * share 16 B/ns: weights end at 2150, the last 4000 B at 10 B/ns at 2550. */
+/* Host memory has 28 B/ns for kernels, 24 for kernels beside copies; copies weigh double. CPU at f
+ * and copies at 2 f of their demands: 28 f + 20 f = 24, f = 1/2. In: 0-1200, the CPU does 600.
+ * Update on the GPU 1200-1300, the CPU alone does 100. Out from 1300: the CPU's last 300 at 1/2 end
+ * at 1900, when 6000 B are out. Weights (2000 B) and out share 16 B/ns: weights end at 2150, the
+ * last 4000 B out at 10 B/ns at 2550. */
 static void test_dram_weight_and_mixed_capacity(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -172,8 +174,9 @@ static void test_dram_weight_and_mixed_capacity(void **state) {
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 1900);
 }
 
-/* Host memory of 28 B/ns, 20 when mixed, against wishes of 28 (CPU) and 12 (mapped): each at half,
- * so that the CPU's 1000 end at 2000; with the unmixed capacity they would end at 1429. */
+/* A mapped kernel counts as a copy: host memory has 20 B/ns for demands of 28 (CPU) and 12
+ * (mapped). Each gets half, so the CPU's 1000 parameters end at 2000. With the 28 B/ns for kernels
+ * alone they would end at 1429. */
 static void test_mapped_against_cpu(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -183,8 +186,8 @@ static void test_mapped_against_cpu(void **state) {
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
 }
 
-/* A team that roams reaches a quarter of 56 B/ns: AdamW's 28 B a parameter take twice as long as
- * the kernel; with bound ranks they fit. */
+/* A team not bound to cores reaches a quarter of 56 B/ns, so AdamW's 28 B a parameter take 2 ns. A
+ * bound team is limited by its kernel: 1 ns. */
 static void test_unbound_ranks(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -194,16 +197,16 @@ static void test_unbound_ranks(void **state) {
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 1000);
   UPDATE(&m, OPTIONS(.unbound = true), C);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
-  /* Nor does it reach more for what copies may count for. */
+  /* A larger dram.with_dma_bytes_per_s does not help the unbound team. */
   m.dram_with_dma.value = 1e15;
   m.h2d_cost.value = 9;
   UPDATE(&m, OPTIONS(.unbound = true), C);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000);
 }
 
-/* An unbound process's pages lie where 14 B/ns can be had, for its team and its GPU together; two
- * processes have theirs in different places. CPU (28) and copy in (10) get 14 / 38 of their wishes:
- * the CPU's 1000 end at 2714.3, when 2000 of the copy's 12,000 B are left, which share 10 B/ns of
+/* dram.process: the memory of an unbound process has 14 B/ns for its team and its GPU together;
+ * each of two processes has its own. CPU (28) and copy in (10) get 14 / 38 of their demands. The
+ * CPU's 1000 parameters end at 2714.3; 2000 of the copy's 12,000 B are left and share 10 B/ns of
  * PCIe with 2000 B of weights: 3114.3. */
 static void test_pages_of_an_unbound_process(void **state) {
   (void)state;
@@ -216,13 +219,13 @@ static void test_pages_of_an_unbound_process(void **state) {
   UPDATE(&m, OPTIONS(.unbound = true), C, S);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2715);
   assert_int_equal(last_end[HK_OP_STATE_H2D], 3115);
-  /* Pages know bytes, not what they cost. */
+  /* dram.process limits bytes; h2d_cost and d2h_cost do not apply. */
   m.h2d_cost.value = m.d2h_cost.value = 9;
   UPDATE(&m, OPTIONS(.unbound = true), C, S);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2715);
 }
 
-/* Two GPUs behind a fabric of 10 B/ns each way: 5 each. Folded into one rank or not. */
+/* Two GPUs share a fabric of 10 B/ns each way: 5 each, in the folded and in the unfolded graph. */
 static void test_fabric(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -239,15 +242,15 @@ static void test_latency(void **state) {
   m.h2d_latency.value = 50;
   m.d2h_latency.value = 300;
   assert_int_equal(UPDATE(&m, OPTIONS(0), S), 7 + 50 + 1200 + 7 + 100 + 300 + 1200);
-  assert_int_equal(UPDATE(&m, OPTIONS(0), C), 7 + 1000 + 7 + 200); /* fetched by a kernel */
+  assert_int_equal(UPDATE(&m, OPTIONS(0), C), 7 + 1000 + 7 + 200); /* weights pulled by a kernel */
   assert_int_equal(UPDATE(&m, OPTIONS(0), M), 7 + 7 + 2000);
 }
 
-/* In c: 0-1200, beside which the CPU keeps 4/5: 960 of a. GPU c: 1200-1300, a ends at 1240, its
- * weights (2000 B) begin, and b has 4/5 of 60 until c goes back at 1300. Both ways the CPU keeps
- * 2/5: weights at 8 B/ns end at 1475, b has 70 more. Beside c alone, 10,600 B to 2535, it keeps
- * half: 530. The last 352 of b have the machine for themselves until 2887; its weights end at 3087.
- */
+/* Subgroups a and b on the CPU, c staged. The CPU keeps 4/5 of its rate beside copies in, 1/2
+ * beside copies out. In c: 0-1200, the CPU does 960 of a. Update c: 1200-1300; a ends at 1240, its
+ * weights (2000 B in) begin, and b gets 4/5 x 60 = 48 until 1300. Out c from 1300, beside the
+ * weights until these end at 8 B/ns at 1475: b gets 2/5 x 175 = 70. Out c alone, 10,600 B, to 2535:
+ * b gets 530. The last 352 of b end at 2887, its weights at 3087. */
 static void test_kernels_beside_copies(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -256,10 +259,10 @@ static void test_kernels_beside_copies(void **state) {
   assert_int_equal(UPDATE(&m, OPTIONS(0), C, C, S), 3087);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2887);
   assert_int_equal(last_end[HK_OP_STATE_D2H], 2535);
-  /* A mapped kernel reads and writes: 2/5 of 1 for its 2000 ns, then 200 alone. */
+  /* A mapped kernel copies in and out: for its 2000 ns the CPU does 2/5 x 2000, then 200 alone. */
   UPDATE(&m, OPTIONS(0), C, M);
   assert_int_equal(last_end[HK_OP_ADAMW_CPU], 2000 + 200);
-  /* The copies of two GPUs are a burden twice, folded or not. */
+  /* The shares that two GPUs' copies leave are multiplied, in both forms of the graph. */
   m.cpu_beside_h2d.value = sqrt(0.8);
   m.cpu_beside_d2h.value = sqrt(0.5);
   assert_int_equal(UPDATE(&m, OPTIONS(.gpus = 2), C, C, S), 3087);
@@ -278,20 +281,20 @@ static hk_machine deepspeed_machine(void) {
   return m;
 }
 
-/* 30 before the loop; then bookkeeping 10, unscale 500, AdamW 1000, cast 250, 2000 B pageable at 5:
- * one after the other. */
+/* Before the loop 30 ns; then for each subgroup bookkeeping 10, unscale 500, AdamW 1000, cast 250
+ * and a pageable copy of 2000 B at 5 B/ns, one after the other. */
 static void test_deepspeed_offload(void **state) {
   (void)state;
   const hk_machine m = deepspeed_machine();
   assert_int_equal(UPDATE(&m, OPTIONS(.runtime = HK_RUNTIME_DEEPSPEED), C, C), 30 + 2 * 2160);
 }
 
-/* The prototype, k = 2, from the 30 before its loop. Fetch of sg1 0-1200 (three streams of a third
- * of the link each) under sg0's 10 + 500 + 1000 = 1510; its weights up to 1710. sg1: bookkeeping to
- * 1520, GPU to 1649 (1000 parameters of 36 B at 280 B/ns, gradients widened), back 1649-2849. Fetch
- * of sg3 queues behind it on each stream: from 2849. CPU: sg2 1520 + 1510 = 3030, when 1810 B of
- * the fetch are in; its weights make four streams of 2.5 B/ns: up at 3830, the fetch then lacks
- * 4190 B: 4249. GPU to 4378, back to 5578. */
+/* The prototype with stride 2; times from the 30 ns before its loop. In sg1: 0-1200, on three
+ * streams of a third of the link each, during sg0's 10 + 500 + 1000 = 1510; sg0's weights end at
+ * 1710. sg1: bookkeeping to 1520, update on the GPU to 1649 (36 B a parameter with fp32 gradients,
+ * at 280 B/ns), out 1649-2849. In sg3 follows on each stream, from 2849. sg2 on the CPU: 1520 +
+ * 1510 = 3030, when 1810 B of sg3 are in. sg2's weights are a fourth stream, each at 2.5 B/ns: they
+ * end at 3830, when sg3 lacks 4190 B, which end at 4249. Update on the GPU to 4378, out to 5578. */
 static void test_prototype_interleave(void **state) {
   (void)state;
   const hk_machine m = deepspeed_machine();
@@ -299,7 +302,8 @@ static void test_prototype_interleave(void **state) {
                    30 + 5578);
 }
 
-/* With more strides than subgroups nothing is fetched, and only the last weights are waited for. */
+/* With a stride beyond the number of subgroups nothing is staged; the update ends with the last
+ * weights. */
 static void test_prototype_without_a_turn(void **state) {
   (void)state;
   const hk_machine m = deepspeed_machine();
@@ -309,9 +313,9 @@ static void test_prototype_without_a_turn(void **state) {
 
 /* -- flush ------------------------------------------------------------------------------------- */
 
-/* Backward of a one-layer model: head, layer, embedding. Forward flops of a block a nanosecond are
- * chosen so that backward of the layer takes 1000 ns; the copies' rate so that gradients of the
- * head (2 x 16,448 B) take 100 ns. */
+/* Simulates backward of a one-layer model: head, layer, embedding. The GPU's rate makes the layer's
+ * backward take 1000 ns, the link's rate makes the head's gradients (2 x 16,448 B) take 100 ns.
+ * expected[]: duration of each block's backward. */
 static hk_ns backward_of(hk_runtime runtime, hk_flush flush, hk_machine *m, hk_ns expected[3]) {
   hk_error err = {0};
   hk_model model = tiny_model(1);
@@ -334,7 +338,7 @@ static hk_ns backward_of(hk_runtime runtime, hk_flush flush, hk_machine *m, hk_n
   hk_result result = {0};
   const hk_sim_options options = {.check = true};
   must(hk_graph_build(&plan, 1u << HK_PHASE_BACKWARD, true, &graph, &err), &err);
-  /* Only backward: activations that forward would have taken are given back, so start with them. */
+  /* Without forward: begin with the memory of the activations that backward frees. */
   graph.gpu_base += HK_GIB;
   must(hk_simulate(&graph, m, &options, &result, &err), &err);
   const hk_ns makespan = result.timeline.makespan;
@@ -351,8 +355,8 @@ static void test_flush(void **state) {
   hk_machine m = ideal_machine();
   hk_ns backward[3];
   const hk_ns async = backward_of(HK_RUNTIME_HOCKET, HK_FLUSH_ASYNC, &m, backward);
-  /* The head's copy runs under the layer's backward, the embedding's backward takes no time, and
-   * its copy queues behind the layer's: head + 1000 + 250 + 100. */
+  /* The head's copy runs during the layer's backward. The embedding's backward takes no time; its
+   * copy follows the layer's: head + 1000 + 250 + 100. */
   assert_int_equal(backward[1], 1000);
   assert_int_equal(backward[2], 0);
   assert_int_equal(async, backward[0] + 1000 + 250 + 100);
@@ -361,14 +365,14 @@ static void test_flush(void **state) {
   assert_int_equal(sync, backward[0] + 100 + 1000 + 250 + 100);
 }
 
-/* DeepSpeed, at the same rate in both directions: two bytes a gradient out, two in, then four out,
- * on one stream. The head's 100 + 100 + 200 run under the layer's backward; what comes after it is
- * the layer's 250 + 250 + 500 and the embedding's 100 + 100 + 200. Blocking: two out, two in and
- * two out, and the next block's backward waits for it. */
+/* DeepSpeed, with the same rate in both directions. Asynchronous: two bytes a gradient out, two in,
+ * then four out, on one stream. The head's 100 + 100 + 200 run during the layer's backward; the
+ * layer's 250 + 250 + 500 and the embedding's 100 + 100 + 200 come after it. Blocking: two out, two
+ * in, two out, and the next block's backward waits. */
 static void test_deepspeed_flush(void **state) {
   (void)state;
   hk_machine m = ideal_machine();
-  m.gpu_hbm.value = m.cpu_cast.value = 1e22; /* buckets and casts: nothing */
+  m.gpu_hbm.value = m.cpu_cast.value = 1e22; /* buckets and casts take no time */
   m.dram.value = m.dram_with_dma.value = 1e22;
   m.h2d.value = 328.96e9;
   hk_ns backward[3];
@@ -378,10 +382,10 @@ static void test_deepspeed_flush(void **state) {
   assert_int_equal(sync, backward[0] + 300 + 1000 + 750 + 300);
 }
 
-/* -- collectives, and what lies between phases ------------------------------------------------- */
+/* -- collectives, and time between phases ------------------------------------------------------ */
 
-/* A gather of 1000 ns whose kernels take half of the GPU, beside a forward of 1000 ns: each gets
- * two thirds of its wish. */
+/* A gather of 1000 ns whose kernels take half of the GPU, beside a forward of 1000 ns that takes
+ * all of it: each gets 1 / 1.5 of its demand. */
 static void test_collective_takes_its_share_of_the_gpu(void **state) {
   (void)state;
   hk_error err = {0};
@@ -415,8 +419,8 @@ static double network_use(int tp) {
   return 0;
 }
 
-/* Of a ring's four ranks on a node one sends off it; with tp 4 the node's ranks are in four rings,
- * and each sends off it. */
+/* Network bytes a byte of a rank's collective. tp 1: one ring, of whose four ranks on a node one
+ * sends to the other node. tp 4: four rings, so that each rank sends to the other node. */
 static void test_rings_between_nodes(void **state) {
   (void)state;
   assert_true(network_use(1) == 0.25);
@@ -438,8 +442,9 @@ static void test_latency_of_a_ring(void **state) {
   assert_int_equal(hk_demand_of(&two, &op, &m).latency, 7 * 700);
 }
 
-/* Five boundaries with two micro-steps, 1000 ns each and half of that for the second rank, and 70
- * ns for the prototype's cache: in the iteration, in none of its phases. */
+/* Two micro-steps have five memory reports of 1000 ns, 1500 with the second rank's crowding. With
+ * the prototype's 70 ns of cache release they are part of the iteration but of none of its phases.
+ */
 static void test_between_phases(void **state) {
   (void)state;
   hk_error err = {0};

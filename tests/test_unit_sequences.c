@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Long sequences: beyond the positions that a model was made for, and with a loss that takes the
- * tokens in slices. */
+/* Long sequences: more tokens than the model has positions, and a loss computed in slices of
+ * tokens. */
 #include <stdlib.h>
 
 #include "core/bytes.h"
@@ -27,7 +27,7 @@ static hk_plan plan_with(hk_job job) {
                  HK_FLUSH_ASYNC);
 }
 
-/* Rotary positions have no end. */
+/* Rotary positions have no limit: longer sequences get a warning. */
 static void beyond_rotary_positions(void **state) {
   (void)state;
   hk_job job = ALONE;
@@ -41,7 +41,7 @@ static void beyond_rotary_positions(void **state) {
   hk_plan_free(&plan);
 }
 
-/* A position table has an end. */
+/* A table of positions has a limit: longer sequences are refused. */
 static void beyond_a_position_table(void **state) {
   (void)state;
   hk_error err = {0};
@@ -66,10 +66,10 @@ static const hk_op *op_of(const hk_graph *graph, hk_op_kind kind, int block) {
   return NULL;
 }
 
-/* tiny_model has 256 logits a token, and 64 hidden values. A job of 64 tokens keeps the inputs of
- * final norm and projection, 2 x 2 x 64 bytes a token; without slices also 4 x 256 of logits.
- * Backward has the gradient of the input, 2 x 64 a token, and the logits of a slice in fp32 with
- * their gradients in bf16, 6 x 256 a token of the slice. */
+/* 64 tokens of 64 hidden values and 256 logits. Bytes a token: forward keeps the inputs of final
+ * norm and projection, 2 x 2 x 64, and without slices fp32 logits, 4 x 256. Backward needs the
+ * input's gradient, 2 x 64, and for each token of a slice fp32 logits and their bf16 gradients,
+ * 6 x 256. */
 static void loss_in_slices(void **state) {
   (void)state;
   const struct {
@@ -93,7 +93,7 @@ static void loss_in_slices(void **state) {
     assert_int_equal(forward->work, flops);
     assert_int_equal(forward->gpu_alloc - forward->gpu_free, 64 * 4 * 64);
     assert_int_equal(forward->gpu_free, cases[i].slice * 4 * 256);
-    assert_int_equal(backward->work, 3 * flops); /* the logits once more */
+    assert_int_equal(backward->work, 3 * flops); /* computes the logits again */
     assert_int_equal(backward->gpu_alloc, 64 * 2 * 64 + cases[i].slice * 6 * 256 + gradients);
     hk_graph_free(&graph);
     hk_plan_free(&plan);
@@ -113,7 +113,8 @@ static void slices_of_a_tensor_parallel_rank(void **state) {
   hk_plan_free(&plan);
 }
 
-/* The whole iteration: memory is returned, and a forecast exists. */
+/* Simulated iterations of 4096 tokens return all memory; slices lower the peak by the difference by
+ * hand. */
 static void simulated(void **state) {
   (void)state;
   hk_error err = {0};
@@ -131,10 +132,9 @@ static void simulated(void **state) {
     assert_int_equal(forecast.result.memory.after_update, forecast.result.memory.before_forward);
     hk_forecast_free(&forecast);
   }
-  /* Without slices the peak is in the head's backward: the layers' activations, (4 + 2) x 64 + 6 x
-   * 256 bytes a token, and the head's gradients. With slices it is in the last layer's: its widest
-   * gradients, 2 x 64 + 6 x 128 bytes a token, and its own gradients, while those of the head are
-   * being copied. */
+  /* Beside the layers' activations and the head's gradients, which are in both: without slices the
+   * peak is in the head's backward, (4 + 2) x 64 + 6 x 256 bytes a token. With slices it is in the
+   * last layer's backward: 2 x 64 + 6 x 128 bytes a token, and the layer's own gradients. */
   const hk_bytes head = 4096 * (6 * 64 + 6 * 256);
   const hk_bytes layer = 4096 * (2 * 64 + 6 * 128) + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64);
   assert_int_equal(peak[0] - peak[1], head - layer);
@@ -150,7 +150,7 @@ static void in_plan_files(void **state) {
     cJSON *root = hk_plan_to_json(&plan);
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(
         cJSON_GetObjectItemCaseSensitive(root, "job"), "loss_chunks");
-    assert_int_equal(item != NULL, chunks > 1); /* other plans keep their bytes */
+    assert_int_equal(item != NULL, chunks > 1); /* the key is written only if it is not 1 */
     must(hk_plan_from_json(root, &read, &err), &err);
     assert_int_equal(read.job.loss_chunks > 1 ? read.job.loss_chunks : 1, chunks);
     cJSON_Delete(root);
@@ -159,7 +159,7 @@ static void in_plan_files(void **state) {
   }
 }
 
-static void slices_are_hockets(void **state) {
+static void slices_under_deepspeed_are_refused(void **state) {
   (void)state;
   hk_error err = {0};
   hk_job job = ALONE;
@@ -181,7 +181,7 @@ int main(void) {
       cmocka_unit_test(slices_of_a_tensor_parallel_rank),
       cmocka_unit_test(simulated),
       cmocka_unit_test(in_plan_files),
-      cmocka_unit_test(slices_are_hockets),
+      cmocka_unit_test(slices_under_deepspeed_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Progressive filling against allocations by hand. */
+/* hk_share (progressive filling) against allocations by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,8 +87,8 @@ static void test_line_network(void **state) {
   NEAR(used[1], 20);
 }
 
-/* No activity starves. A weight of 1e-6 gets a share of 1e-6 while all activities are unlimited,
- * and the remaining capacity where the others reach their caps. */
+/* No activity starves. Beside two of weight 1 a weight of 1e-6 gets its tiny share if none reaches
+ * its cap, and the remaining capacity if the others reach theirs. */
 static void test_a_tiny_weight(void **state) {
   (void)state;
   hk_activity a[] = {{.cap = 100, .weight = 1, .uses = first, .n_uses = 1},
@@ -101,7 +101,8 @@ static void test_a_tiny_weight(void **state) {
   NEAR(a[2].rate, 2);
 }
 
-/* Three rounds: the first stops at its cap (level 1), then resource 0 fills, then resource 1. */
+/* Three rounds of filling: the first activity reaches its cap, then resource 0 is full, then
+ * resource 1. */
 static void test_three_rounds(void **state) {
   (void)state;
   hk_activity a[] = {{.cap = 1, .weight = 1, .uses = both, .n_uses = 2},
@@ -115,7 +116,7 @@ static void test_three_rounds(void **state) {
   NEAR(a[3].rate, 25);
 }
 
-/* The order in which activities are listed does not matter: the solution is unique. */
+/* The solution is unique: it does not depend on the order of the activities. */
 static void test_order_does_not_matter(void **state) {
   (void)state;
   const hk_activity shapes[] = {{.cap = 4, .weight = 1, .uses = both, .n_uses = 2},
@@ -146,13 +147,14 @@ static void must_be_fair(const hk_activity *list, int n, const double *capacity,
       content |= carried[r] >= capacity[r] * (1 - 1e-9);
     }
     if (!content)
-      fail_msg("activity %d of %d has %g of %g and waits for nothing", i, n, a->rate, a->cap);
+      fail_msg("activity %d of %d: rate %g is below its cap %g without a full resource", i, n,
+               a->rate, a->cap);
   }
 }
 
-/* Weights that differ by 1e6, as of a machine whose host memory prefers copies. After the large
- * ones have reached their caps, rounding errors of their use exceed the capacity left, which then
- * was negative. */
+/* Weights that differ by 5e14, as on a machine whose host memory prefers copies. After the large
+ * ones have reached their caps, rounding errors of their use exceed the capacity left. With a
+ * negative capacity left the filling did not end. */
 static void test_weights_that_cancel(void **state) {
   (void)state;
   static const hk_share_use cpu[] = {{8, 640}, {7, 640}, {6, 28}};
@@ -171,7 +173,7 @@ static void test_weights_that_cancel(void **state) {
   double carried[12], scratch[24];
   int32_t open[4];
   hk_activity *pointers[] = {&a[0], &a[1], &a[2], &a[3]};
-  alarm(10); /* it did not end */
+  alarm(10);
   hk_share(pointers, 4, capacity, 12, carried, scratch, open);
   alarm(0);
   must_be_fair(a, 4, capacity, 12, carried);

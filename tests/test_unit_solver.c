@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The solver of both fits, on small models: the example of its header, outliers, bounds,
- * unknowns that the data do not determine, and errors of the model. */
+/* The solver of both fits on small models: the example of its header, outliers, bounds, unknowns
+ * that the data do not determine, failing models. */
 #include "calib/fit/solver.h"
 
 #include <math.h>
@@ -96,8 +96,8 @@ static hk_solve_problem problem_of(line *l, hk_unknown *u, hk_error *err) {
                             .err = err};
 }
 
-/* Nineteen about 10, one at 100: a mean of logarithms would be at 11.2. */
-static void odd_measurements_count_little(void **state) {
+/* Nineteen measurements near 10 and one of 100. A mean of logarithms would give 11.2. */
+static void outliers_count_little(void **state) {
   (void)state;
   hk_error err = {0};
   double measured[20];
@@ -113,7 +113,7 @@ static void odd_measurements_count_little(void **state) {
   assert_true(u.error < 0.01);
 }
 
-/* The bound is reached, and the data are known to hold it there. */
+/* The data want 20, above the upper bound of 12: the value is the bound. */
 static void bounds_hold(void **state) {
   (void)state;
   hk_error err = {0};
@@ -132,9 +132,10 @@ static void bounds_hold(void **state) {
   }
 }
 
-/* One measurement, four scales below the start, of a prior no wider than that: the data refuse the
- * start, but are no surer of themselves than the prior is. */
-static void a_start_that_data_refuse_is_left(void **state) {
+/* One measurement, four scales (0.2 = 4 x 0.05) below the start, with a prior of the same width as
+ * the data's. The value lies between both and is marked one-sided. A start 0.4 scales away is kept.
+ */
+static void a_contradicted_start_is_left(void **state) {
   (void)state;
   hk_error err = {0};
   static const double measured[] = {10};
@@ -174,9 +175,9 @@ static hk_unknown known_to(size_t size, bool intervals) {
   return u;
 }
 
-/* Where the model is linear, profile likelihood and linear theory agree. Four equal residuals of a
- * cluster carry no more than one. */
-static void intervals_know_of_clusters(void **state) {
+/* The model is linear, so intervals of the profile likelihood agree with linear theory. A cluster
+ * of n equal residuals counts as one: the error grows by sqrt(n). */
+static void intervals_account_for_clusters(void **state) {
   (void)state;
   const double linear = known_to(1, false).error;
   check_near(known_to(1, true).error, linear, 0.02);
@@ -186,7 +187,7 @@ static void intervals_know_of_clusters(void **state) {
   check_near(u.high, u.value * exp(u.error), 0.002);
 }
 
-/* The greater of the unknown and another limit of 10, as where two resources can bind. */
+/* Model: max(unknown, 10), as if either of two resources can limit. */
 static hk_status off_kink(void *context, const double *values, size_t variants, double *out,
                           hk_error *err) {
   (void)context;
@@ -196,8 +197,8 @@ static hk_status off_kink(void *context, const double *values, size_t variants, 
   return HK_OK;
 }
 
-/* Linear theory has the slope above 10 and claims a small error; below 10 any value fits as well.
- */
+/* Linear theory uses the slope above 10 and gives a small error, although every value below 10 fits
+ * as well. The interval of the profile likelihood extends below 8. */
 static void intervals_see_beyond_a_kink(void **state) {
   (void)state;
   for (int intervals = 0; intervals < 2; intervals++) {
@@ -221,7 +222,7 @@ static void intervals_see_beyond_a_kink(void **state) {
   }
 }
 
-/* A step: no slope anywhere, so that only scouts and the grid find the lower side. */
+/* Model: a step at 5 without a slope anywhere. Only scouts find the lower side. */
 static hk_status off_step(void *context, const double *values, size_t variants, double *out,
                           hk_error *err) {
   (void)context;
@@ -230,7 +231,7 @@ static hk_status off_step(void *context, const double *values, size_t variants, 
   return HK_OK;
 }
 
-static void scouts_find_what_has_no_slope(void **state) {
+static void scouts_find_a_step(void **state) {
   (void)state;
   hk_error err = {0};
   for (int scouts = 0; scouts <= 32; scouts += 32) {
@@ -258,7 +259,7 @@ static void failures_are_passed_on(void **state) {
   assert_string_equal(err.message, "no such machine");
 }
 
-/* A curve whose evaluation `fails_at`, counted from 1, fails, and that one alone. */
+/* A curve of which evaluation number `fails_at`, from 1, fails. */
 typedef struct {
   curve curve;
   int calls, fails_at;
@@ -271,8 +272,8 @@ static hk_status fail_once(void *context, const double *values, size_t variants,
   return off_curve(&f->curve, values, variants, out, err);
 }
 
-/* A failed evaluation anywhere in the search is reported, and never used as a slope of 0. */
-static void no_failure_is_passed_over(void **state) {
+/* A failure of any evaluation of the search is returned. */
+static void every_failure_is_returned(void **state) {
   (void)state;
   failing f = {.curve = EXAMPLE, .fails_at = 1};
   for (;; f.fails_at++, f.calls = 0) {
@@ -301,14 +302,14 @@ static void no_failure_is_passed_over(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_header_s_example_is_true),
-      cmocka_unit_test(odd_measurements_count_little),
+      cmocka_unit_test(outliers_count_little),
       cmocka_unit_test(bounds_hold),
-      cmocka_unit_test(a_start_that_data_refuse_is_left),
-      cmocka_unit_test(intervals_know_of_clusters),
+      cmocka_unit_test(a_contradicted_start_is_left),
+      cmocka_unit_test(intervals_account_for_clusters),
       cmocka_unit_test(intervals_see_beyond_a_kink),
-      cmocka_unit_test(scouts_find_what_has_no_slope),
+      cmocka_unit_test(scouts_find_a_step),
       cmocka_unit_test(failures_are_passed_on),
-      cmocka_unit_test(no_failure_is_passed_over),
+      cmocka_unit_test(every_failure_is_returned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Summaries of measurements: against tables, by hand, and by random samples, which give the
- * share of intervals that contain the true median. */
+/* Summaries of measurements against tables, values by hand, and the share of intervals of random
+ * samples that contain the true median. */
 #include "calib/statistics.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static hk_summary summary_of(const double *values, size_t n) {
   return s;
 }
 
-/* 1 .. n in an order that is not sorted. */
+/* Summary of the numbers 1 to n in unsorted order. */
 static hk_summary of_ranks(size_t n) {
   double values[MOST];
   for (size_t i = 0; i < n; i++) values[i] = (double)((i * 37 + 11) % n) + 1;
@@ -94,8 +94,8 @@ static void test_refused(void **state) {
   assert_int_equal(hk_summarise(endless, 1, &s, &err), HK_INPUT);
 }
 
-/* How often intervals of n draws hold the true median, 0, of a lopsided distribution with a heavy
- * tail: no property of it but the median may matter. */
+/* Share of intervals of n draws that contain the true median, 0, of an asymmetric distribution with
+ * a heavy tail. The share must not depend on the distribution. */
 static double coverage(size_t n, int tries, random_stream *r) {
   int held = 0;
   for (int t = 0; t < tries; t++) {

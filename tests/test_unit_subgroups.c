@@ -53,9 +53,9 @@ static void model_of_row(const published *row, hk_model *model) {
   cJSON_Delete(config);
 }
 
-/* The 7B with ffn 11008 comes from another build, in which the first subgroup ends one tensor
- * earlier: the attention's dense matrix of the second layer (hidden^2, divided by dp) was
- * registered later, and stands at the beginning of the second subgroup. All others agree. */
+/* The 7B model with ffn 11008 was run with another build, which registered the dense matrix of the
+ * second layer's attention (hidden^2 / dp) later: it is in the second subgroup instead of the
+ * first. All other rows agree. */
 static int64_t known_deviation(const published *row, size_t subgroup) {
   if (row->hidden != 4096 || row->ffn != 11008 || row->dp != 4) return 0;
   const int64_t dense = row->hidden * row->hidden / row->dp;
@@ -96,7 +96,7 @@ static void published_subgroups(void **state) {
   assert_int_equal(rows, 16);
 }
 
-/* Small and awkward on purpose: nothing is divisible by 4 x 3. */
+/* Small models whose sizes are not divisible by tp and dp. */
 static void small_model(hk_model *model, const char *text) {
   hk_error err = {0};
   cJSON *config = cJSON_Parse(text);
@@ -120,7 +120,7 @@ static int64_t flat_total(const hk_model *model, int tp, int dp) {
   return total;
 }
 
-/* Contiguous, complete, none empty, and closed by the rule. */
+/* Subgroups are contiguous, complete and not empty, and their sizes obey the rule. */
 static void check_cut(const hk_model *model, int tp, int dp, hk_subgroup_rule rule, int64_t size) {
   hk_subgroup *cut = NULL;
   size_t n = 0;
@@ -155,7 +155,7 @@ static void any_cut_is_a_partition(void **state) {
   }
 }
 
-/* With size 1 every tensor is a subgroup, so the soft rule shows each tensor's share. */
+/* With size 1 and the soft rule each tensor's share is a subgroup. */
 static void soft_never_splits_a_tensor(void **state) {
   (void)state;
   hk_model model;
@@ -212,7 +212,7 @@ static void refused_sizes(void **state) {
   assert_int_equal(hk_model_subgroups(&model, 0, 1, HK_SUBGROUP_EXACT, 1, &cut, &n, &err),
                    HK_INPUT);
 
-  /* 6,738,415,616 / 2^20 = 6426.25: 6427 is the first that fits, and the message says so. */
+  /* At most 2^20 subgroups: 6,738,415,616 / 2^20 = 6426.25, so 6427 is the least size. */
   assert_int_equal(hk_model_subgroups(&model, 1, 1, HK_SUBGROUP_EXACT, 6426, &cut, &n, &err),
                    HK_INPUT);
   assert_non_null(strstr(err.message, "at least 6427"));

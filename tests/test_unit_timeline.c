@@ -104,7 +104,7 @@ static void test_samples_replace_and_merge(void **state) {
   hk_timeline_free(&timeline);
 }
 
-static void test_samples_that_make_no_sense_are_refused(void **state) {
+static void test_invalid_samples_are_refused(void **state) {
   (void)state;
   hk_timeline timeline = {0};
   hk_error err = {0};
@@ -145,7 +145,7 @@ static void test_phases_follow_one_another(void **state) {
   expect_phase(&timeline, HK_PHASE_UPDATE, 350, 900);
   assert_int_equal(timeline.makespan, 900);
 
-  /* An update that is over before the flush has ended takes no time, not a negative one. */
+  /* An update that ends before the flush has duration 0, not a negative one. */
   timeline.spans[update] = (hk_span){300, 300, 340};
   hk_timeline_phases(&graph, &timeline);
   expect_phase(&timeline, HK_PHASE_UPDATE, 350, 350);
@@ -161,14 +161,14 @@ static void test_absent_phases_are_zero(void **state) {
   hk_timeline timeline;
   assert_int_equal(hk_timeline_init(&graph, &timeline, NULL), HK_OK);
   timeline.spans[update] = (hk_span){0, 40, 70};
-  timeline.phase_end[HK_PHASE_BACKWARD] = 12345; /* of an earlier call */
+  timeline.phase_end[HK_PHASE_BACKWARD] = 12345; /* left by an earlier call */
   hk_timeline_phases(&graph, &timeline);
   expect_phase(&timeline, HK_PHASE_FORWARD, 0, 0);
   expect_phase(&timeline, HK_PHASE_BACKWARD, 0, 0);
   expect_phase(&timeline, HK_PHASE_UPDATE, 0, 70);
   assert_int_equal(timeline.makespan, 70);
 
-  graph.ops[update].phase = HK_PHASE_FORWARD; /* and what is absent may come after */
+  graph.ops[update].phase = HK_PHASE_FORWARD; /* now the later phases are absent */
   hk_timeline_phases(&graph, &timeline);
   expect_phase(&timeline, HK_PHASE_FORWARD, 0, 70);
   expect_phase(&timeline, HK_PHASE_BACKWARD, 0, 0);
@@ -206,7 +206,7 @@ int main(void) {
       cmocka_unit_test(test_counters_keep_what_they_are_given),
       cmocka_unit_test(test_counter_name_must_fit),
       cmocka_unit_test(test_samples_replace_and_merge),
-      cmocka_unit_test(test_samples_that_make_no_sense_are_refused),
+      cmocka_unit_test(test_invalid_samples_are_refused),
       cmocka_unit_test(test_phases_follow_one_another),
       cmocka_unit_test(test_absent_phases_are_zero),
       cmocka_unit_test(test_busy_time_is_clipped_to_the_window),
