@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Predictions have the residuals that shipped profiles state. A change that alters a prediction
- * must state the new figure. */
+/* Errors of predictions are those that shipped profiles state as residuals. A change that alters a
+ * prediction must state the new figure. */
 #include "tests/fixture_ranking.h"
 
 #include "calib/validate/runs.h"
 
-/* How far a stated figure may be from the one reached: 0.3 %, or a tenth of it. */
+/* A stated figure may differ from the one reached by 0.3 percentage points or a tenth of it. */
 #define TOLERANCE 0.3
 
 static double stated(const cJSON *entry, const char *key) {
@@ -81,13 +81,16 @@ static void check_fitted(const char *name) {
   must(hk_run_table_load(HK_TEST_DATA "/published-runs.csv", &table, &err), &err);
   must(hk_runs_compare(&table, &machine, 1, &c, &err), &err);
   const cJSON *entry = NULL;
+  int n = 0;
   cJSON_ArrayForEach(entry, residuals_of(&machine)) {
     const hk_run_figure f = figure_of(cJSON_GetStringValue(cJSON_GetObjectItem(entry, "figure")));
     double worst = 0;
     for (size_t i = 0; i < c.n; i++) worst = fmax(worst, fabs(c.rows[i].figures[f].error_pct));
     same(name, entry, "median_pct", c.median_abs_error_pct[f]);
     same(name, entry, "worst_pct", worst);
+    n++;
   }
+  assert_int_equal(n, HK_RUN_TIMES_END); /* forward, backward, update, iteration */
   hk_run_comparison_free(&c);
   hk_run_table_free(&table);
   hk_machine_free(&machine);
