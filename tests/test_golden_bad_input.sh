@@ -189,7 +189,7 @@ for object in job policy flush cpu subgroup; do
   plan "key 'xyzzy' in $object is not known; known are" "s|(\"$object\":[[:space:]]*\{)|\1\"xyzzy\": 1,|"
 done
 
-# A label that is not what the routes are is told; the routes count.
+# A label that contradicts the routes is warned of; the routes count.
 sed 's|"name":[[:space:]]*"interleave"|"name": "zero-offload"|; s|"stride":[[:space:]]*2|"stride": 0|' plan.json >label.json
 ok simulate label.json --wide
 prints "^warning: the plan is labelled 'zero-offload', which would be cpu 124,439,808; its routes are cpu 64,439,808, staged 60,000,000, and they count"
@@ -300,7 +300,7 @@ nothing_left() {
   [ -z "$found" ] || fail "$1: left $found"
 }
 
-# refused CODE PATTERN TARGET: where neither a plan nor a trace can go.
+# refused CODE PATTERN TARGET: simulate, trace export and plan cannot write TARGET.
 refused() {
   timeout 60 "$hocket" simulate plan.json --quiet -o "$3" >out 2>err
   said "$1" "^hocket simulate: cannot write '$3': $2" "simulate -o $3" $?
@@ -311,7 +311,7 @@ refused() {
   nothing_left "-o $3"
 }
 
-# '-' is standard output where the document can take the report's place.
+# '-o -' writes the document to standard output instead of the report.
 "$hocket" simulate plan.json -o copy.json --quiet >out
 ok simulate plan.json -o -
 cmp -s out copy.json || fail "simulate -o - is not the plan"
@@ -355,12 +355,12 @@ chmod 555 readonly
 if ! { : >readonly/probe; } 2>/dev/null; then
   refused 2 "Permission denied" readonly/out.json
 else
-  rm -f readonly/probe # root writes anywhere; a read-only file system stops even root
+  rm -f readonly/probe # permissions do not apply to root, but a read-only file system does
   if [ -d /proc/sys/kernel ]; then refused 2 ".*" /proc/sys/kernel/out.json; fi
 fi
 if [ -w /dev/full ]; then refused 3 "No space left on device" /dev/full; fi
 
-# A file that may not grow: neither the target nor anything else is left, and an old file stays.
+# A limit on the size of files: no new file is left, and an old one stays.
 limited() {
   (
     trap '' XFSZ

@@ -5,7 +5,7 @@
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
 
-# -- Help: to stdout, exit 0, and what its examples show really runs ---------------------------
+# -- Help: on stdout, exit 0, and its examples run -----------------------------------------------
 
 cat >expected <<'END'
 Usage: hocket COMMAND [OPTIONS]
@@ -166,21 +166,21 @@ grep -qE '"seq":[[:space:]]*4096,' out || fail "--seq 4k is not 4096: $(cat out)
 "$hocket" model show gpt2 --json >out
 grep -qE '"parameters":[[:space:]]*124439808,' out || fail "gpt2's parameters: $(cat out)"
 
-# A profile that is printed can be read back, and is then the same.
+# A printed profile reads back as the same profile.
 "$hocket" machine show h200-16c --json >machine.json
 "$hocket" machine show machine.json --json >again.json || fail "machine show does not read back"
 cmp -s machine.json again.json || fail "machine show --json: not the same when read back"
 HOCKET_STORE=$folder/none.db "$hocket" plan --model gpt2 --machine h200-16c >out
 [ ! -e none.db ] || fail "a command that only looks has made a store"
 
-# A plan that is simulated can be written, read and simulated again, to the same forecast.
+# A plan file gives the same forecast as the policy that it was made with.
 policy="--model gpt2 --machine h200-16c --policy interleave --stride 2 --subgroup 10M"
 "$hocket" simulate $policy --json --check --quiet -o p.json >first 2>err || fail "simulate: $(cat err)"
 [ ! -s err ] || fail "simulate --quiet: wrote '$(cat err)'"
 "$hocket" simulate p.json --json >second || fail "simulate p.json"
 cmp -s first second || fail "a plan file does not give the forecast of its policy"
 
-# Ranks that are not bound to cores are slower, and a profile that was not fitted on such says so.
+# Ranks that are not bound to cores are slower. The profile was fitted on bound ranks: a warning.
 unbound="--model dos-7b --machine jlse-h100-4x80gb --policy zero-offload --runtime deepspeed --json"
 "$hocket" simulate $unbound >bound.json || fail "simulate bound"
 "$hocket" simulate $unbound --unbound -o roaming.json --quiet >out || fail "simulate --unbound"
@@ -200,7 +200,7 @@ done
 "$hocket" simulate roaming.json --json >again || fail "simulate roaming.json"
 cmp -s roaming.out again || fail "a plan file does not keep --unbound"
 
-# What does not fit: exit 1, said on stderr with figures; --json keeps stdout to one object.
+# A model that does not fit: exit 1, and the missing bytes on stderr.
 toobig="plan --model llama-3-70b --machine polaris-a100-4x40gb"
 for json in "" --json; do
   "$hocket" $toobig $json -o never.json >out 2>err
@@ -220,7 +220,7 @@ if [ -w /dev/full ]; then
     [ $? -eq 3 ] || fail "hocket $arguments >/dev/full: exit is not 3"
     grep -q "No space left on device" err || fail "hocket $arguments >/dev/full: said '$(cat err)'"
   done
-  # The answer "no", a note and a plan file do not hide that the table is lost.
+  # A table that cannot be written is an error, also if the answer is "no" or a plan file was written.
   for arguments in "plan --model llama-3-70b --machine workstation-rtx4090-ddr5" \
     "plan --model gpt2 --machine h200-16c -o p2.json"; do
     "$hocket" $arguments >/dev/full 2>err

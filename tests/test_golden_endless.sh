@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Inputs that never end, a store that another program made, and libraries that end the process:
-# hocket exits with the documented status.
+# Endless inputs, a hostile store, and OpenMP without threads: hocket exits with the documented
+# status in limited time.
 # Usage: test_golden_endless.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
@@ -24,7 +24,7 @@ for command in "simulate /dev/zero" "validate runs /dev/zero" "trace import deep
 done
 expect 2 "$endless" trace import deepspeed - </dev/zero
 
-# A FIFO that has a writer is read to its end, however late the first byte comes.
+# A FIFO with a writer is read to its end, also if the first byte comes after 6 s.
 plan=(simulate --model tiny.json --machine h200-16c --gpus 1 --policy zero-offload)
 ok "${plan[@]}" -o plan.json --quiet
 (sleep 6 && cat plan.json) | "$hocket" simulate /dev/stdin >out 2>err || fail "a slow pipe: $(cat err)"
@@ -55,7 +55,7 @@ fi
 
 # -- Libraries --------------------------------------------------------------------------------------
 
-# No thread can have such a stack. 1 would say that nothing fits.
+# Threads with a stack of 200 TiB cannot be created. That is exit 3; 1 would mean that nothing fits.
 OMP_NUM_THREADS=3 OMP_STACKSIZE=204800G timeout "$limit" "$hocket" plan --model tiny.json \
   --machine h200-16c >out 2>err
 status=$?

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Names and descriptions in files may contain any characters: no control character of them reaches
-# the terminal, and its replacement is visible.
+# Names and descriptions in files may contain control characters. They are printed as visible
+# escapes, never as they are.
 # Usage: test_golden_escapes.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
 
 escape='\\u001b[31m\\u009b2J\\u007f\\u0007'
 
-# clean ARGUMENTS...: neither stream has a control character but the ends of lines and tabs.
+# clean ARGUMENTS...: neither stream has a control character except line feeds and tabs.
 clean() {
   timeout "$limit" "$hocket" "$@" >out 2>err
   for stream in out err; do
@@ -31,7 +31,7 @@ done
 clean machine show ./node.json
 prints 'Two GPUs \\x1b\[31m\\xc2\\x9b2J\\x7f\\x07 red'
 
-# What is escaped in JSON is still the same text.
+# JSON keeps the text, with its control characters as escapes.
 clean machine export ./node.json
 if command -v python3 >/dev/null 2>&1; then
   python3 -c 'import json

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/fixture.sh"
 export LC_ALL=C
 
-# 6,738,415,616 parameters: 16 bytes each are 100.4 GiB, and the least that one GPU needs.
+# 6,738,415,616 parameters of 16 bytes each are 100.4 GiB: the least that one GPU needs.
 ok estimate --model llama-2-7b
 head -n 1 out | grep -qE "^needs 100\.[4-9] GiB on one GPU; [0-9.]+ to [0-9.]+ GiB GPU \+ 100\.4 GiB host" ||
   fail "begins with '$(head -n 1 out)'"

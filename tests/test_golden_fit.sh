@@ -12,8 +12,8 @@ at_most() {
   awk -v v="$3" -v l="$1" 'BEGIN { exit !(v != "" && v <= l) }' || fail "$2 is '$3', above $1"
 }
 
-# medians PROFILE FWD BWD STEP ITER: how far, in per cent, its predictions of its machine's runs may
-# be off in the median. Limits are of one machine and one figure, and close to what is reached.
+# medians PROFILE FWD BWD STEP ITER: limits in per cent of the median absolute errors of its
+# predictions of its machine's runs, close to what is reached.
 medians() {
   local profile=$1 figure
   shift
@@ -25,7 +25,7 @@ medians() {
   done
 }
 
-# tau LEAST: of what `validate runs` has printed to `out`.
+# tau LEAST: Kendall's tau that `validate runs` has printed to `out` is at least LEAST.
 tau() {
   local got
   got=$(sed -nE "s/^Kendall's tau of step_ms: ([0-9.-]+) over.*/\1/p" out)
@@ -72,7 +72,7 @@ done
 
 grep -qE '"flush_unknown":' fit.json || fail "fit --json: no flush_unknown"
 
-# Two rows without flush_async: the fit says what it took them for, and the errors under either.
+# Two rows without flush_async: the fit prints which flush it assumed, and the errors with either.
 awk -F, -v OFS=, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "flush_async") c = i }
   NR == 1 || (/^jlse/ && n++ < 2) { if (NR > 1) $c = ""; print }' runs.csv >unknown.csv
 "$hocket" fit unknown.csv --machine jlse-h100-4x80gb --free gpu.matmul_efficiency --wide >out 2>err ||
@@ -113,13 +113,13 @@ grep -q "skipped 63 of 75 rows, which name other machines" err || fail "validate
   fail "validate runs with two machines"
 grep -q '"rows_left_out":[[:space:]]*0,' out || fail "validate runs with two machines: left some out"
 
-# A profile says where it is asked beyond what it was fitted on.
+# A prediction beyond the range that the profile was fitted on gets a warning.
 "$hocket" simulate --model dos-20b --machine fitted.json --policy zero-offload --runtime deepspeed \
   --nodes 16 --json >out || fail "simulate on the fitted profile"
 grep -q "extrapolated in nodes: jlse-h100-4x80gb was fitted on 1, this is 16" out ||
   fail "simulate: no warning of extrapolation"
 
-# -- What is refused -----------------------------------------------------------------------------
+# -- Refused tables ------------------------------------------------------------------------------
 
 header=$(head -n 1 runs.csv)
 row=$(sed -n 2p runs.csv)
@@ -151,7 +151,7 @@ expect 2 "nowhere\.csv: cannot be opened: No such file" fit nowhere.csv --machin
 expect 2 "free parameter 'pcie\.speed'" fit runs.csv --machine jlse-h100-4x80gb --free pcie.speed
 expect 2 "cannot write 'nowhere/f\.json'" fit runs.csv --machine jlse-h100-4x80gb -o nowhere/f.json
 
-# Stopped half-way, it leaves neither the profile nor a part of it.
+# Interrupted, it leaves neither a profile nor a temporary file.
 timeout -s INT 0.3 "$hocket" fit runs.csv --machine polaris-a100-4x40gb -o stopped.json >/dev/null 2>&1
 [ $? -eq 124 ] || fail "stopped: it was over before it could be"
 [ -z "$(find . -name 'stopped.json' -o -name '.hocket*')" ] || fail "stopped: left $(ls -a)"

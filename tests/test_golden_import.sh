@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# hocket trace import: two published logs give their rows, also after line ends and encodings have
-# changed. A file that is no log is refused. 100 MB take little time and memory.
+# hocket trace import: two published logs give their rows, also with other line ends, encodings and
+# number formats. Other files are refused. 100 MB take at most 5 s and 50 MB of memory.
 # Usage: test_golden_import.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
@@ -22,7 +22,7 @@ noted() {
   grep -qE -- "$1" err || fail "$2: noted '$(head -c 600 err)', expected /$1/"
 }
 
-# same WHAT: `variant.log` gives the row of the log that it was made of.
+# same WHAT: `variant.log` gives the same row as the log that it was made of.
 same() {
   import 0 variant.log
   sed 's/,variant.log,/,'$log',/' out | cmp -s - expected.csv ||
@@ -51,7 +51,7 @@ done
 import 0 20b-h100-dp4-zero-offload.log --json
 grep -q '"stride":\s*null' out || fail "--json: what is unknown is null"
 
-# -- What happens to logs on the way -----------------------------------------------------------
+# -- Variants of a log -------------------------------------------------------------------------
 
 sed '/DeepSpeed info/!s/\([0-9]\)\.\([0-9]\)/\1,\2/g' $log >variant.log
 cmp -s variant.log $log && fail "the variant with decimal commas is the log itself"
@@ -145,7 +145,7 @@ import 2 empty.log -o never.csv
 [ $? -eq 2 ] || fail "another kind of log: exit code"
 noted "unknown kind of log 'megatron'" "another kind of log"
 
-# -- 100 MB: its memory is looked at while it waits for the rest --------------------------------
+# -- 100 MB: memory is read while the program waits for the end of its input ---------------------
 
 awk '/train_step/ { n++ } n == 5' $log >iteration
 mkfifo pipe
@@ -165,7 +165,7 @@ grep -q __asan_init "$hocket" && limit=40
 [ "$rss" -lt 50000 ] || fail "100 MB took $rss kB of memory"
 awk -F, 'NR == 2 && $26 > 20000 { found = 1 } END { exit !found }' out || fail "100 MB: $(cat out)"
 
-# -- The rows are what validate takes -----------------------------------------------------------
+# -- validate reads the rows ----------------------------------------------------------------------
 
 import 0 20b-h100-dp4-zero-offload.log --machine jlse-h100-4x80gb -o runs.csv
 if "$hocket" --help | grep -q 'validate runs'; then
@@ -174,7 +174,7 @@ if "$hocket" --help | grep -q 'validate runs'; then
   grep -q '"step_ms"' out || fail "validate runs: $(head -c 400 out)"
 fi
 
-# A log without a shape is completed by options, which never overrule a log.
+# Options complete a log without a model's shape; what the log has counts before options.
 {
   echo '[x] [INFO] [launch.py:1:main] nnodes=1, num_local_procs=4'
   sed -n '/train_batch_size \|train_micro\|gradient_acc\|zero_config/p' $log

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# plan --largest: what it finds fits, and the next size does not, as plan says of both.
+# plan --largest: `plan` confirms that the largest value fits and the next one does not.
 # Usage: test_golden_largest.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
@@ -38,7 +38,7 @@ prints "^costs [0-9.]+ per million tokens at 2.000 per hour$"
 awk 'length > 80 { exit 1 }' out || fail "wider than 80"
 grep -qE "\"micro_batch\":[[:space:]]*$batch," best.json || fail "best.json: another micro-batch"
 
-# A table of positions ends the sequence; computed positions do not. Steps of 1024.
+# gpt2's table of positions limits the sequence; llama's computed positions do not. Steps of 1024.
 ok plan $tight --largest seq
 prints "^largest sequence: 1024 tokens: "
 prints "^no larger one is allowed by the model$"

@@ -7,7 +7,7 @@
 . "$(dirname "$0")/fixture.sh"
 cp "$tests/data/calibrated-node.json" node.json
 
-# edited NEW SED...: the profile with another text here and there.
+# edited NEW SED...: writes node.json, edited by sed, to NEW.
 edited() {
   sed -E "${@:2}" node.json >"$1"
   ! cmp -s node.json "$1" || fail "the edits for $1 change nothing"
@@ -48,7 +48,7 @@ ok simulate --model gpt2 --machine made-up-node --policy zero-offload --quiet -o
 ok simulate plan.json
 ok trace export plan.json -o trace.json
 
-# A plan made with a file is simulated again without it, wherever the file is by then.
+# A plan made with a machine file carries the profile: it is simulated again without the file.
 edited mine.json 's/"made-up-node"/"mine"/'
 ok plan --model gpt2 --machine mine.json --quiet -o plan.json
 ok simulate --model gpt2 --machine mine.json --policy streamed --quiet -o streamed.json
@@ -61,7 +61,7 @@ cmp -s with out || fail "a plan made with a file is simulated otherwise without 
 ok simulate streamed.json -o again.json --quiet
 cmp -s streamed.json again.json || fail "a plan that is written again loses its profile"
 ok trace export streamed.json -o trace.json
-# A file that has the name of what is stored, and other rates, is not mistaken for it.
+# A file with the name of a stored profile but other rates: the plan carries the file's profile.
 edited faster.json 's/("pcie.h2d_bytes_per_s": +\{"value": )25e9/\130e9/'
 ok simulate --model gpt2 --machine faster.json --policy streamed --quiet --json -o faster-plan.json
 mv out with
@@ -72,7 +72,7 @@ ok simulate --model gpt2 --machine node.json --policy streamed --quiet -o plan.j
 sed 's/"hocket.machine\/1"/"hocket.machine\/9"/' streamed.json >bad.json
 expect 2 "bad\.json: profile: key 'schema'" simulate bad.json
 
-# A profile that calibration itself did not accept is not used without a word.
+# A profile that its calibration did not accept gets a warning wherever it is used.
 edited rejected.json 's/"made-up-node"/"noisy-node"/; s/"accepted": true/"accepted": false/; s/"median": 1.5, "p90": 6/"median": 7.5, "p90": 21/'
 trouble="the calibration of noisy-node was not accepted: its own probes are predicted with errors "
 trouble+="of 7\.5 % \(median\) and 21\.0 % \(nine in ten\)"
@@ -92,7 +92,7 @@ sed "s/polaris-a100-4x40gb/noisy-node/" "$tests/data/published-runs.csv" | head 
 grep -q "^hocket validate runs: note: $(tr -d '\\' <<<"$trouble")" err || fail "validate runs: '$(cat err)'"
 ok validate runs runs.csv --machine rejected.json --quiet
 
-# -- Export: what comes out goes in, and says the same ---------------------------------------------
+# -- Export: an exported profile reads back unchanged ----------------------------------------------
 
 ok machine export made-up-node -o out.json
 prints "^out\.json: profile 'made-up-node'$"
@@ -115,7 +115,7 @@ ok machine import newer.json --replace --json
 prints '"name":[[:space:]]*"made-up-node"'
 ok machine list --wide
 prints "for more tests"
-[ "$(grep -c made-up-node out)" -eq 1 ] || fail "replaced, and yet there twice"
+[ "$(grep -c made-up-node out)" -eq 1 ] || fail "replaced, but listed twice"
 
 # -- Diff ------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ ok machine diff node.json moved.json --json
 prints '"agreeing":[[:space:]]*9,'
 prints '"outside":[[:space:]]*true'
 
-# Two of ten are too many: the answer is no, after the table.
+# Two of ten quantities differ, more than 10 %: exit 1 after the table.
 sed -Ei 's/("pcie.d2h_bytes_per_s": +\{)"low": 25.8e9, "high": 26.2e9/\1"low": 28e9, "high": 29e9/' moved.json
 for json in "" --json; do
   "$hocket" machine diff node.json moved.json $json >out 2>err
@@ -148,13 +148,13 @@ for json in "" --json; do
   [ -s out ] || fail "diff of two that differ prints nothing"
 done
 
-# Profiles that were not calibrated have nothing to be judged by.
+# Profiles that were not calibrated have no intervals: no verdict.
 ok machine diff h200-16c node.json
 prints "^node\.gpus +1 +2 +\+100\.0 % +no intervals"
 prints "no quantity has an interval in both profiles"
 ok machine diff h200-16c h200-16c
 
-# -- What ships keeps its name ------------------------------------------------------------------------
+# -- Shipped names -----------------------------------------------------------------------------------
 
 edited shadow.json 's/"made-up-node"/"h200-16c"/'
 expect 2 "'h200-16c' ships with hocket" machine import shadow.json
@@ -186,7 +186,7 @@ expect 2 "nowhere: .*No such file" machine import nowhere
 expect 2 "cannot write 'nowhere/out\.json'" machine export made-up-node -o nowhere/out.json
 expect 2 "'--replace' is not an option of this command" machine export made-up-node --replace
 
-# bad PATTERN SED...: an edited profile is refused, by its name and what is wrong with it.
+# bad PATTERN SED...: an edited profile is refused with its file name and the reason.
 bad() {
   edited bad.json "${@:2}"
   expect 2 "^hocket machine import: \./bad\.json: .*$1" machine import bad.json --replace
@@ -201,10 +201,10 @@ expect 2 "schema" machine import bad.json
 edited bad.json 's|"made-up-node"|"a/b"|'
 expect 2 "'a/b' cannot be the name of a profile" machine import bad.json
 
-# -- Stores that are none, or that this hocket cannot use ---------------------------------------------
+# -- Files that are not stores, and stores that this hocket cannot use --------------------------------
 
 cp "$HOCKET_STORE" good.db
-# store CODE PATTERN: whatever would read the store or write to it says the same.
+# store CODE PATTERN: every command that reads or writes the store fails like this.
 store() {
   expect "$1" "$2" machine list
   expect "$1" "$2" machine show made-up-node
@@ -219,7 +219,7 @@ cp "$HOCKET_STORE" before
 store 2 "text\.db.*not a (hocket )?store"
 cmp -s before "$HOCKET_STORE" || fail "a file that is no store was changed"
 
-# A store of version 1000: user_version are the four bytes at offset 60 of an SQLite file.
+# A store of version 1000: bytes 60 to 63 of an SQLite file are its user_version.
 HOCKET_STORE=$folder/later.db
 cp good.db "$HOCKET_STORE"
 printf '\0\0\003\350' | dd of="$HOCKET_STORE" bs=1 seek=60 conv=notrunc status=none
@@ -243,11 +243,11 @@ mkdir -m 555 readonly
 if ! mkdir readonly/probe 2>/dev/null; then
   expect 3 "cannot make the folder .*readonly/below.*Permission denied" machine import node.json
 else
-  HOCKET_STORE=/proc/hocket/store.db # root may write to any folder but those of no disk
+  HOCKET_STORE=/proc/hocket/store.db # /proc refuses new folders even to root
   expect 3 "cannot make the folder '/proc/hocket'" machine import node.json
 fi
 
-# A full disk: what was stored stays.
+# A full disk: stored profiles stay.
 HOCKET_STORE=$folder/good.db
 (
   trap '' XFSZ

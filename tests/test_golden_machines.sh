@@ -15,14 +15,14 @@ for made in made/*.json; do
 done
 [ "$(ls "$share" | wc -l)" -ge 25 ] || fail "fewer than 25 machines ship"
 
-# What rents or buys decides: bigger is not slower.
+# A larger instance is not slower.
 update() {
   "$hocket" simulate --model llama-2-7b --machine "$1" --gpus 1 --policy zero-offload --json |
     sed -n 's/^.*"update_ms":[[:space:]]*\([0-9]*\).*/\1/p' | head -1
 }
 [ "$(update aws-p5e.48xlarge)" -le "$(update aws-p4d.24xlarge)" ] ||
   fail "an update on p5e takes longer than on p4d"
-# -- machine new: to a file, to the store, as JSON; what is refused -----------------------------
+# -- machine new: to a file, to the store, as JSON; refused parts --------------------------------
 
 desk=(machine new desk --gpu a6000 --gpus 2 --pcie 4x16 --dram ddr4-3200x8 --cores 32)
 ok "${desk[@]}" -o desk.json --quiet
@@ -47,12 +47,12 @@ assert len(parts["gpu"]) >= 20 and all("sheet" in p and p["checked"] in ways
                                        for kind in ("gpu", "cpu", "memory", "link")
                                        for p in parts[kind].values())' out || fail "machine parts --json"
 
-# -- How figures were checked: shown, and tables that do not say so are refused ------------------
+# -- How figures were checked: shown; tables without it are refused ------------------------------
 
 ok machine parts gpu --wide
 grep -q "A40 data sheet (copy; not checked: ecc_share)" out || fail "machine parts: $(grep A40 out)"
 grep -q "Ada GPU architecture white paper (not checked)" out || fail "machine parts: rtx-4080"
-# broken FILE PATTERN REPLACEMENT MESSAGE: a table that says something else.
+# broken FILE PATTERN REPLACEMENT MESSAGE: an edited table is refused.
 broken() {
   rm -rf bad
   mkdir bad

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Published runs under DeepSpeed: the allocator's figures at the ends of the phases and its peaks,
- * row by row, and two runs whose whole GPU was monitored. tests/data/README.md says whose they are.
- */
+/* GPU memory of published runs under DeepSpeed: the allocator's figures at the ends of phases and
+ * its peaks, row by row, and the whole device in two monitored runs. tests/data/README.md names the
+ * sources. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,9 +9,9 @@
 
 /* -- the allocator's figures ------------------------------------------------------------------- */
 
-/* docs/fidelity.md says that no figure is off by more than 4 %: the worst is the peak of line 15's
- * step, 3.6 % too high. Too low is the unsafe direction: a run would fail that was said to fit. No
- * figure is too low by more than 1.3 %. */
+/* docs/fidelity.md states that no figure is off by more than 4 %. The worst is the peak of line
+ * 15's step, 3.6 % too high. Too low is the unsafe direction (a run that was predicted to fit
+ * fails): no figure is too low by more than 1.3 %. */
 static void published_runs(void **state) {
   (void)state;
   static const error_limit polaris[HK_RUN_FIGURES] = {
@@ -30,7 +30,7 @@ static void published_runs(void **state) {
 
 /* -- the whole device -------------------------------------------------------------------------- */
 
-/* Highest use of each phase in each iteration, and the lowest between that and the next phase. */
+/* Bytes of the device in each phase of each iteration: the highest, and the lowest after it. */
 typedef struct {
   int iterations;
   double highest[8][HK_PHASE_COUNT], lowest[8][HK_PHASE_COUNT];
@@ -82,7 +82,7 @@ static hk_memory_report predict(const hk_run *run, const hk_machine *machine) {
   return memory;
 }
 
-/* The run of the table that was monitored: offloaded as a whole, the first of its kind. */
+/* The table's row of a monitored run: the first 20B run with offload ratio 1 and `interleave`. */
 static const hk_run *find_run(const hk_run_table *table, int interleave) {
   for (size_t i = 0; i < table->n; i++) {
     const hk_run *run = &table->runs[i];

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# --overlap on the command line: the three phases add up to a steady iteration, a plan document
-# includes its overlap, a model document works like a preset, and contradictory options are
-# refused.
+# --overlap on the command line: the three phases add up to the steady iteration, a plan file keeps
+# its overlap, a model document works like a preset, contradictory options are refused.
 # shellcheck source=fixture.sh
 source "$(dirname "$0")/fixture.sh"
 
@@ -74,8 +73,8 @@ ok model show model.json
 grep -q 'blocks *2' out || fail "model show: $(cat out)"
 
 # -- Without an overlap -------------------------------------------------------------------------
-# Plan bytes (SHA-256) and graph hashes are those of the last commit that knew no overlap. A change
-# of the profile h200-16c can change them, too.
+# Plan bytes (SHA-256) and graph hashes are those of the last commit before overlaps. A change of
+# the profile h200-16c may change them, too.
 while read -r bytes graph options; do
   rm -rf "$folder/kept"
   # shellcheck disable=SC2086
@@ -116,7 +115,7 @@ ok trace show 1
 grep -q operations out || fail "trace show: $(cat out)"
 ok trace diff 1 1
 
-# -- What does not go together ------------------------------------------------------------------
+# -- Contradictory options ----------------------------------------------------------------------
 refused() {
   local says=$1
   shift

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Profiles from parts predict nodes that were measured, before any calibration of those nodes: what
- * is transferred to a machine leaves out what that machine itself has shown, and nothing was
- * transferred from nodes 27 and 28. Limits are close to what is reached, so that a loss of accuracy
- * fails the test; docs/machines.md has the figures.
+/* Profiles from parts predict measured nodes without a calibration of those nodes: shares of the
+ * data sheets come from other machines, and none come from nodes 27 and 28. Limits are close to
+ * what is reached, so that a loss of accuracy fails the test; docs/machines.md has the figures.
  *
- * For comparison each node is also predicted from its data sheets at face value: every share 1. */
+ * For comparison each node is also predicted from data sheets at face value: every share is 1. */
 #include "tests/fixture_ranking.h"
 
 #include "calib/parts/parts.h"
@@ -21,8 +20,8 @@ static void set_to_one(cJSON *entry) {
   assert_true(cJSON_ReplaceItemInObjectCaseSensitive(entry, "otherwise", otherwise));
 }
 
-/* Shares of data sheets, and the efficiencies of forward and backward. Rates of one thread stay:
- * no data sheet has them. */
+/* Sets shares of data sheets and the efficiencies of forward and backward to 1. Rates of one CPU
+ * thread stay, since no data sheet has them. */
 static void take_at_face_value(hk_parts *parts) {
   static const char *const others[] = {"gpu.matmul_efficiency", "gpu.backward_efficiency",
                                        "dram.d2h_cost"};
@@ -129,8 +128,8 @@ static void polaris_from_its_parts(void **state) {
   check_runs(&request, 63, &limit, "A100 node");
 }
 
-/* Forward is far off: one sequence a GPU leaves DeepSpeed's Python the limit, at 4 ms a layer;
- * what was transferred is plain PyTorch's 1.4 ms. */
+/* Forward is up to 40 % off: with one sequence a GPU it is limited by DeepSpeed's Python, 4 ms a
+ * layer, but the transferred figure is plain PyTorch's 1.4 ms. */
 static void jlse_from_its_parts(void **state) {
   (void)state;
   const hk_parts_request request = {.name = "jlse-h100-4x80gb",
@@ -147,7 +146,7 @@ static void jlse_from_its_parts(void **state) {
 
 /* -- Rankings of hocket's engine --------------------------------------------------------------- */
 
-/* 16 cores of a host with 64, as both nodes were used. */
+/* Both nodes have 16 of a host's 64 cores. */
 static void h200_nodes_from_their_parts(void **state) {
   (void)state;
   static const struct {

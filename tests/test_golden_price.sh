@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Intervals and prices of `plan`: what is printed, what is in the JSON, and mistakes.
+# Intervals and prices of `plan`: text, JSON, and refused options.
 # Usage: test_golden_price.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
@@ -58,8 +58,8 @@ prints "^quantity +value +95 % interval +origin"
 prints "^gpu.matmul_efficiency +[0-9.]+ +[0-9.]+ to [0-9.]+ +fitted"
 prints "^gpu.hbm_bytes_per_s +[0-9.]+ TB/s +- +data sheet"
 
-# A profile that states an error of everything that matters needs no scatter; one of measured
-# quantities without errors has no interval.
+# Measured quantities without errors: the interval is unknown. With a stated error for every
+# quantity, no scatter of unmeasured ones is assumed.
 "$hocket" machine show polaris-a100-4x40gb --json |
   sed -e 's/"origin":[[:space:]]*"[a-z ]*"/"origin": "measured"/' \
     -e 's/^\([[:space:]]*\)"standard_error":.*/\1"x": 0,/' >unknown.json

@@ -29,7 +29,7 @@ static bool is_unseen(const hk_run *run) {
   return strcmp(run->source, UNSEEN) == 0;
 }
 
-/* Shares its runs with `table`, less those of the source left out; only `runs` is to be freed. */
+/* The table without the unseen source. It shares its runs with `table`: free only `runs`. */
 static hk_run_table without_unseen(const hk_run_table *table) {
   hk_run_table rest = *table;
   rest.n = 0;
@@ -41,8 +41,8 @@ static hk_run_table without_unseen(const hk_run_table *table) {
   return rest;
 }
 
-/* The shipped profile is where a fit starts: from what each quantity was before it was fitted
- * (calib/fit/table_fit.h), so that nothing the shipped fit learnt from the six runs is left. */
+/* Fits the shipped profile to the other runs. A fit starts from each quantity's value before it was
+ * fitted (calib/fit/table_fit.h), so nothing of the six runs is in the result. */
 static hk_fit fit_without_unseen(const hk_run_table *table) {
   hk_error err = {0};
   hk_fit fit;
@@ -164,8 +164,8 @@ static void shipped_profiles_are_fits_to_all_rows(void **state) {
   }
 }
 
-/* Limits of the worst row are two rows' alone: 13B interleaved on one A100 a rank (line 4) and
- * forward of 20B on four H100s (line 21). */
+/* {median, worst, -} in per cent. Two rows alone set the large limits of the worst: 13B interleaved
+ * on A100s (line 4), and forward of 20B on four H100s (line 21). */
 static void shipped_profiles_predict_their_rows(void **state) {
   (void)state;
   static const error_limit polaris[HK_RUN_FIGURES] = {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# The questions of docs/questions.md have the answers that the page promises, and questions.py finds
-# an answer that is missing.
+# The commands of docs/questions.md print the answers that the page promises, and questions.py finds
+# each kind of wrong promise.
 # Usage: test_golden_questions.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh" "$1"
@@ -11,7 +11,7 @@ page=$tests/../docs/questions.md
 python3 "$tests/questions.py" "$hocket" "$page" >out 2>err || { fail "$(cat out err)"; exit 1; }
 prints '^[4-9][0-9] questions, 0 failures$'
 
-# On a page of two questions: whatever is not as promised is found.
+# On a page of two questions each changed promise is found.
 sed -n '1,/^### 3/p' "$page" | sed '$d' >two.md
 python3 "$tests/questions.py" "$hocket" two.md >out 2>err || fail "two questions: $(cat out err)"
 for change in 's/needs 1051.4 GiB/needs 1051.5 GiB/' 's/with and without/& it. Exit status 1./' \

@@ -38,7 +38,7 @@ run() {
   sed -i 's/ *$//' printed
 }
 
-# Drops from `printed` everything to the first line that equals $1.
+# Drops from `printed` everything up to the first line that equals $1; fails without one.
 expect() {
   local at
   at=$(grep -nxFm 1 -- "$1" printed | cut -d: -f1)

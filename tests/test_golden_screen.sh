@@ -6,7 +6,7 @@
 . "$(dirname "$0")/fixture.sh"
 export LC_ALL=C # the sign of an interval is then +-
 
-# fits WIDTH WHAT: every line of `out` has at most so many columns, and there are some.
+# fits WIDTH WHAT: `out` is not empty, and no line is longer than WIDTH.
 fits() {
   [ -s out ] || fail "$2: prints nothing"
   awk -v most="$1" 'length > most { print FILENAME ": " length ": " $0; bad = 1 } END { exit bad }' \
@@ -41,7 +41,7 @@ for command in "trace diff 1 3"; do
   fits 80 "hocket $command"
 done
 
-# The answer is in the first line: which, how fast, does it fit, how far from the limit, why.
+# The first line has the answer: plan, fit, time, distance from the bound, busiest resource.
 ok plan $seven
 head -n 1 out | grep -qxE "gpu-only fits: [0-9.]+ \+- [0-9.]+ ms/iteration, [0-9.]+ x bound, [a-z0-9_]+ [0-9]+ % busy" ||
   fail "plan: begins with '$(head -n 1 out)'"
@@ -53,7 +53,7 @@ echo "$answer" | grep -qxE "interleave k=[0-9] r=0\.80 reduce first fits: [0-9.]
 head -n 1 out | grep -q "^does not fit: host memory: " || fail "plan: '$(head -n 1 out)'"
 fits 80 "a plan that does not fit"
 
-# Columns that are left out are named; --wide has them, a row a line.
+# Columns that are left out are named; --wide has them.
 ok plan $seven
 prints "^\(--wide also shows: forward ms, backward ms, tokens/s, Gparam/s, x bound, GPU$"
 prints "^GiB, host GiB, busy\)$"

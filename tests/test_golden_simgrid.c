@@ -11,7 +11,7 @@
 #define RANDOM_GRAPHS 40
 #define LEAST_GRAPHS  50
 
-/* The issue asks for 0.1 %. Nothing is approximated but to the nanosecond, so far less is wrong. */
+/* Relative. hocket rounds to nanoseconds and approximates nothing else. */
 #define MOST_DIFFERENCE 2e-6
 
 static struct {
@@ -56,11 +56,13 @@ static const struct {
     {&hk_policy_mapped, {.ratio = -1}, HK_RUNTIME_HOCKET},
 };
 
-/* What an unbound team's bytes count on host memory must be a ratio of small whole numbers to what
- * they count on its process's pages: 3 to 2, where the profiles have about that. */
+/* dram.unbound of the profiles, about 0.67, replaced by 2/3: a byte of an unbound team counts 3/2
+ * on host memory and 1 on its process's memory, and SimGrid's routes need a ratio of whole numbers.
+ */
 #define WHOLE_RATIO (2.0 / 3)
 
-/* Few and large subgroups: what is compared is sharing, and unfolded graphs are large enough. */
+/* Few and large subgroups: the comparison is of resource sharing, and unfolded graphs stay small.
+ */
 static const struct {
   const char *model, *machine;
   hk_job job;
@@ -118,17 +120,17 @@ static void test_plans(void **state) {
   }
 }
 
-/* -- graphs by the dice ------------------------------------------------------------------------ */
+/* -- random graphs ----------------------------------------------------------------------------- */
 
-/* Any kind of operation, on any lane of any rank, after up to three others: more of them at once,
- * and in stranger company, than any plan has. */
+/* Operations of any kind on any lane of any rank, each after up to three others: more combinations
+ * at once than any plan has. */
 static hk_graph random_graph(random_stream *r, const hk_machine *machine) {
   hk_error err = {0};
   hk_graph graph = {.ranks = pick(r, 1, 3), .multiplicity = 1, .nodes = 1, .tp = 1, .layers = 1};
   if (graph.ranks == 1) graph.multiplicity = pick(r, 1, 8);
   graph.world = graph.ranks * graph.multiplicity;
   graph.cores_unbound = pick(r, 0, 1);
-  /* A larger team is slower beside forward and backward, and a flow has one cap. */
+  /* A larger team would be slower beside forward and backward, but a SimGrid flow has one cap. */
   const int share = (int)machine->cores.value / (graph.cores_unbound ? 1 : graph.world);
   const int most = share - hk_framework_cores(share);
   const int n = pick(r, 20, 200), lanes = pick(r, 2, HK_LANE_KIND_COUNT);
@@ -139,8 +141,8 @@ static hk_graph random_graph(random_stream *r, const hk_machine *machine) {
                 .piece = -1,
                 .threads = pick(r, 1, most < 1 ? 32 : most)};
     op.lane = hk_graph_lane(&graph, (hk_lane_kind)pick(r, 0, lanes - 1), op.rank, &err);
-    /* One lane of a rank has all kernels that read host memory; several leave a copy beside them
-     * more than its weight, which a flow cannot. */
+    /* All mapped kernels of a rank are on one lane: several at once would leave a copy more than
+     * its weight, which a SimGrid flow cannot express. */
     if (op.kind == HK_OP_ADAMW_MAPPED) {
       op.lane = hk_graph_lane(&graph, HK_LANE_UPDATE, op.rank, &err);
     }
@@ -155,7 +157,7 @@ static hk_graph random_graph(random_stream *r, const hk_machine *machine) {
   return graph;
 }
 
-/* Where nothing is near 1e15 a second, so that all of it is contended for. */
+/* A random machine on which every resource can limit. */
 static hk_machine busy_node(random_stream *r) {
   hk_machine m = random_node(r);
   m.cores.value = pick(r, 1, 64);
@@ -168,8 +170,8 @@ static hk_machine busy_node(random_stream *r) {
   m.nvlink.value = scale(r, 1e10, 1e12);
   m.nvlink_latency.value = 10000;
   m.layer_launch.value = m.subgroup_overhead.value = 1e6;
-  /* What SimGrid can: a route crosses a link a whole number of times, a flow has one weight
-   * and one cap. */
+  /* Limits of SimGrid: a route crosses a link a whole number of times; a flow has one weight and
+   * one cap. */
   m.h2d_cost.value = pick(r, 1, 4);
   m.d2h_cost.value = pick(r, 1, 2);
   m.dram_with_dma.value = m.dram.value * scale(r, 0.7, 1 + m.h2d_cost.value / 2);
@@ -192,7 +194,7 @@ static void test_random_graphs(void **state) {
 
 /* -- the referee itself ------------------------------------------------------------------------ */
 
-/* A referee that sees no difference would always agree: a per cent less host memory is seen. */
+/* The referee is not blind: 1 % less host memory makes its makespan 1 % longer. */
 static void test_referee_sees(void **state) {
   (void)state;
   hk_error err = {0};
@@ -217,7 +219,7 @@ static void test_referee_sees(void **state) {
   hk_graph_free(&graph);
 }
 
-/* What a flow cannot have is refused, not left out. */
+/* Machines with effects that a SimGrid flow cannot express are refused. */
 static void test_refusals(void **state) {
   (void)state;
   const struct {

@@ -21,7 +21,7 @@ text = "\n".join(t for t in xml.etree.ElementTree.parse(sys.argv[1]).getroot().i
 for words in ("zero-offload", "GPU", "CPU", "copies in", "copies out", "forward", "backward", "update"):
     assert words in text, words
 E2
-# README.md's words for those who do not see it.
+# README.md's text alternative names two times, which the picture must show.
 while IFS= read -r time; do
   grep -q ": $time<" drawn.svg || fail "README.md says $time of docs/timeline.svg, which does not"
   times=$((${times:-0} + 1))

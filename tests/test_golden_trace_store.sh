@@ -6,7 +6,7 @@
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
 
-# sound FILE COUNTS: a trace that check_trace.py has nothing against.
+# sound FILE COUNTS: check_trace.py accepts the trace and counts COUNTS.
 sound() {
   command -v python3 >/dev/null 2>&1 || return
   python3 "$tests/check_trace.py" "$1" >checked 2>&1 || fail "$1: $(cat checked)"
@@ -100,7 +100,7 @@ fi
 
 # -- Export --------------------------------------------------------------------------------------
 
-# A stored simulation gives the very trace that its plan gives, but for the title.
+# A stored simulation and its plan give the same trace, except for the title.
 ok trace export plan.json --machine h200-16c -o plan-trace.json
 ok trace export 1 -o kept-trace.json
 prints "^kept-trace\.json: [0-9]+ operations on [0-9]+ lanes, [0-9.]+ ms; open it in"
@@ -123,8 +123,8 @@ cmp -s out one.csv || fail "--csv to standard output is not what goes to a file"
 ok trace export plan.json --machine h200-16c --csv -o table
 cmp -s table one.csv || fail "--csv of a plan is not that of its timeline"
 
-# A pair: made by hand from a simulation of the update and a measurement of it would be as good as
-# one of 'validate engine', which needs a calibration. Timelines 3 and 4 ran the same graph.
+# A pair, made by editing the store: 'validate engine' needs a calibration. Timelines 3 and 4 ran the
+# same graph.
 if command -v python3 >/dev/null 2>&1; then
   python3 - "$HOCKET_STORE" <<'END' || fail "cannot tie a pair"
 import sqlite3, sys
@@ -228,7 +228,7 @@ expect 2 "too few arguments; usage: hocket trace diff" trace diff 1
 expect 2 "'--keep' is not an option of this command" plan --keep
 [ ! -e never.json ] || fail "what failed wrote a file"
 
-# -- Stores that are no good -----------------------------------------------------------------------
+# -- Unusable stores -------------------------------------------------------------------------------
 
 cp "$HOCKET_STORE" good.db
 for size in 100 4096 $(($(stat -c %s good.db) / 2)); do
@@ -247,7 +247,7 @@ echo "this is a text, and no store, and long enough for its header to be looked 
 expect 2 "text\.db' is not a store" trace list
 expect 2 "text\.db' is not a store" simulate plan.json --keep
 
-# One timeline that is damaged: named, with what to do; the others stay.
+# A damaged timeline is named with the remedy; the others stay readable.
 HOCKET_STORE=$folder/edited.db
 cp good.db edited.db
 if command -v python3 >/dev/null 2>&1; then

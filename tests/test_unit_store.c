@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The file of the store: its location, stores of every version, concurrent processes, and
- * messages about a file that is damaged, foreign, locked, full or inaccessible. */
+/* The file of the store: its location, stores of every version, concurrent processes, and messages
+ * about a file that is damaged, of another program, locked, full or inaccessible. */
 #include "traces/store.h"
 
 #include <fcntl.h>
@@ -95,7 +95,7 @@ static void reap(pid_t child) {
   assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* -- Where it is ------------------------------------------------------------------------------- */
+/* -- Location ---------------------------------------------------------------------------------- */
 
 static void expect_path(const char *store, const char *data, const char *home,
                         const char *expected) {
@@ -157,7 +157,7 @@ static void readers_make_no_store(void **state) {
   must(hk_store_open(path, true, &store, &err), &err);
   assert_null(store);
   assert_int_equal(access(path, F_OK), -1);
-  char below[96]; /* no folder there, but a file: no store either */
+  char below[96]; /* a path below a file: no store, and no error */
   write_file("", 0);
   snprintf(below, sizeof below, "%s/store.db", path);
   must(hk_store_open(below, true, &store, &err), &err);
@@ -238,7 +238,7 @@ static void every_earlier_version_is_brought_up_with_its_data(void **state) {
   }
 }
 
-/* The step fails on a table that is there already: nothing of it stays. */
+/* A step to the next version fails on a table that already exists; it is undone as a whole. */
 static void a_step_that_fails_leaves_the_old_version(void **state) {
   (void)state;
   hk_error err = {0};
@@ -338,7 +338,7 @@ static void a_new_store_waits_for_its_maker(void **state) {
   hk_store_close(open_store());
 }
 
-/* -- Files that are no good -------------------------------------------------------------------- */
+/* -- Unusable files ---------------------------------------------------------------------------- */
 
 static void foreign_files_are_left_alone(void **state) {
   (void)state;
@@ -384,7 +384,7 @@ static void damage_is_told_with_what_to_do(void **state) {
   refuses(HK_ENVIRONMENT, "damaged");
   assert_int_equal(unlink(path), 0);
 
-  fill(); /* its schema overwritten, its header left */
+  fill(); /* a damaged schema after an intact header */
   int fd = open(path, O_WRONLY);
   char noise[4096 - 100];
   memset(noise, 0xA5, sizeof noise);
@@ -393,7 +393,7 @@ static void damage_is_told_with_what_to_do(void **state) {
   refuses(HK_ENVIRONMENT, "damaged");
   assert_int_equal(unlink(path), 0);
 
-  fill(); /* a page amid the data: found when it is read */
+  fill(); /* damaged pages of data: found when they are read */
   fd = open(path, O_WRONLY);
   for (int page = 4; page < 12; page++)
     assert_int_equal(pwrite(fd, noise, sizeof noise, page * 4096), sizeof noise);
@@ -412,7 +412,8 @@ static void a_full_disk_harms_nothing(void **state) {
   fill();
   hk_store *store = open_store();
   hk_error err = {0};
-  must(hk_store_do(store, &err, "PRAGMA max_page_count = 1", ""), &err); /* as many as there are */
+  /* SQLite raises this limit to the present number of pages: the file cannot grow. */
+  must(hk_store_do(store, &err, "PRAGMA max_page_count = 1", ""), &err);
   hk_status status = HK_OK;
   for (int i = 0; i < 2000 && status == HK_OK; i++) {
     must(hk_store_begin(store, &err), &err);
@@ -429,7 +430,8 @@ static void a_full_disk_harms_nothing(void **state) {
   hk_store_close(store);
 }
 
-/* Root may write anywhere: permissions are tested as nobody. */
+/* Opens the store in a folder without write permission, as user nobody if this is root (permissions
+ * do not apply to root). Returns 0, or the number of the check that failed. */
 static int open_as_nobody(void) {
   hk_error err = {0};
   hk_store *store = NULL;
@@ -469,13 +471,13 @@ static void leave_read_only(void) {
   assert_int_equal(chmod(path, 0644), 0);
 }
 
-/* As a user who may write neither the store nor its folder. Root becomes the user nobody. */
+/* Removes write permission of the store and its folder. Root becomes the user nobody. */
 static void enter_read_only(void) {
   assert_int_equal(chmod(path, 0444), 0);
   assert_int_equal(chmod(folder, 0555), 0);
   if (geteuid() == 0) assert_int_equal(seteuid(65534), 0);
   if (euidaccess(path, R_OK) == 0) return;
-  leave_read_only(); /* a folder above this one is not for everybody */
+  leave_read_only(); /* nobody may not enter a folder above this one */
   skip();
 }
 

@@ -59,7 +59,7 @@ static hk_timeline_to_store kept_as(const simulated *s, bool measured, unsigned 
                                 .version = "1.2.3"};
 }
 
-/* As a prediction of everything. */
+/* Stores `s` as a timeline of whole iterations and returns its id. */
 static int64_t keep(hk_store *store, const simulated *s, bool measured, int64_t pair) {
   hk_error err = {0};
   int64_t id = 0;
@@ -122,14 +122,14 @@ static void same_timeline(const hk_timeline *a, const hk_timeline *b) {
   same_counters(a, b);
 }
 
-static void what_is_kept_comes_back_whole(void **state) {
+static void a_stored_timeline_is_read_back_unchanged(void **state) {
   (void)state;
   static const unsigned phases[] = {HK_EXPAND_ALL, HK_EXPAND_UPDATE, HK_EXPAND_TRAINING};
   hk_store *store = open_store();
   for (int i = 0; i < 3; i++) {
     hk_error err = {0};
     simulated s = simulate("interleave", phases[i]);
-    assert_true(s.result.timeline.n_counters > 3); /* of every unit that there is */
+    assert_true(s.result.timeline.n_counters > 3); /* every unit occurs */
     hk_timeline_to_store what = kept_as(&s, i == 1, phases[i], 0);
     what.fingerprint = i == 1 ? hk_fingerprint_to_json(&here) : NULL;
     int64_t id = 0;
@@ -244,7 +244,7 @@ static void pairs_are_tied_both_ways(void **state) {
   must(hk_timelines_delete(store, measured, &err), &err);
   assert_true(pair_of(store, predicted) == 0);
   const int64_t again = keep(store, &s, true, predicted);
-  assert_true(again > measured); /* ids are not used twice */
+  assert_true(again > measured); /* ids are not reused */
   must(hk_timelines_delete(store, predicted, &err), &err);
   assert_true(pair_of(store, again) == 0);
   assert_int_equal(hk_timelines_delete(store, predicted, &err), HK_INPUT);
@@ -255,7 +255,7 @@ static void pairs_are_tied_both_ways(void **state) {
   hk_store_close(store);
 }
 
-static void what_cannot_come_back_is_not_kept(void **state) {
+static void an_unreadable_timeline_is_not_stored(void **state) {
   (void)state;
   hk_store *store = open_store();
   hk_error err = {0};
@@ -312,8 +312,8 @@ static void damage_names_the_timeline(void **state) {
   hk_store_close(store);
 }
 
-/* A flipped bit at any position, or a cut at any position. */
-static void no_change_of_the_bytes_goes_unseen(void **state) {
+/* A flipped bit in any byte and a cut at any byte are refused. */
+static void every_change_of_the_bytes_is_found(void **state) {
   (void)state;
   hk_error err = {0};
   simulated s = simulate("streamed", HK_EXPAND_UPDATE);
@@ -341,7 +341,7 @@ static void no_change_of_the_bytes_goes_unseen(void **state) {
   free_simulated(&s);
 }
 
-/* Sound, but of another graph. */
+/* An intact blob with the number of spans of another graph. */
 static void spans_of_another_number_are_refused(void **state) {
   (void)state;
   hk_error err = {0};
@@ -493,13 +493,13 @@ static void a_store_of_version_2_keeps_its_profiles(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter_folder, leave_folder)
   const struct CMUnitTest tests[] = {
-      TEST(what_is_kept_comes_back_whole),
+      TEST(a_stored_timeline_is_read_back_unchanged),
       TEST(the_latest_is_listed_first),
       TEST(tables_have_a_row_an_operation),
       TEST(pairs_are_tied_both_ways),
-      TEST(what_cannot_come_back_is_not_kept),
+      TEST(an_unreadable_timeline_is_not_stored),
       TEST(damage_names_the_timeline),
-      TEST(no_change_of_the_bytes_goes_unseen),
+      TEST(every_change_of_the_bytes_is_found),
       TEST(spans_of_another_number_are_refused),
       TEST(another_expansion_is_told_with_its_version),
       TEST(the_hash_is_of_all_that_makes_a_graph),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Configurations of DeepSpeed, Accelerate and FSDP: the values read, refusals and their messages,
- * DeepSpeed's ratio; written configurations are read back unchanged. */
+/* Configurations of DeepSpeed, Accelerate and FSDP: values read, refusals and their messages,
+ * DeepSpeed's ratio, written configurations read back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,8 +75,8 @@ static void test_deepspeed(void **state) {
   assert_int_equal(c.n_notes, 0);
 }
 
-/* What the Trainer of transformers fills in counts as absent; DeepSpeed's defaults are 1e9 elements
- * a subgroup, pinned memory and no offload. */
+/* "auto", which the Trainer of transformers replaces, counts as absent. DeepSpeed's defaults are
+ * 1e9 elements a subgroup, pinned memory and no offload. */
 static void test_defaults(void **state) {
   (void)state;
   const hk_train_config c = loaded(
@@ -90,7 +90,7 @@ static void test_defaults(void **state) {
   assert_true(!c.offload && c.pinned && c.ratio == 1 && c.max_norm == 0);
   assert_int_equal(c.checkpoint, -1);
   assert_int_equal(c.n_notes, 0);
-  /* The form before DeepSpeed 0.3.16. */
+  /* Keys of DeepSpeed before 0.3.16. */
   const hk_train_config old = loaded(
       "{\"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, "
       "\"cpu_offload\": true}}");
@@ -246,7 +246,7 @@ static void test_yaml(void **state) {
 
 static void test_ratio(void **state) {
   (void)state;
-  /* (1 - 0.8) x 10 is 1.9999999999999996. */
+  /* In doubles (1 - 0.8) x 10 is 1.9999999999999996, so one subgroup is on the GPU. */
   assert_int_equal(hk_deepspeed_on_host(0.8, 10), 9);
   assert_int_equal(hk_deepspeed_on_host(0.8, 2), 2);
   assert_int_equal(hk_deepspeed_on_host(0, 7), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Copies of one direction take turns on the copy engines, and an operation's costs besides its
- * bytes, against values by hand. */
+/* Copy engines, latencies between queues and interference of reads against values by hand. Times in
+ * ns, rates in B/ns. */
 #include "sim/sim.h"
 #include "tests/fixture.h"
 
@@ -61,8 +61,9 @@ static void assert_ends(const outcome *o, const hk_ns *ends, int n) {
   for (int i = 0; i < n; i++) assert_int_equal(o->end[i], ends[i]);
 }
 
-/* The prototype's streams of p, m and v, 10 B/ns: one after the other, in the order in which they
- * were queued; shared, all end together. All have begun to wait at once. */
+/* Copies in of streams p, m and v at 10 B/ns. Unlimited copies at once share the link. One at a
+ * time they run in the order of the queue; a span begins when its copy is queued, so all start at
+ * 0. */
 static void test_one_at_a_time(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -75,10 +76,9 @@ static void test_one_at_a_time(void **state) {
   for (int i = 0; i < 3; i++) assert_int_equal(turns.start[i], 0);
 }
 
-/* The order of copies that arrive at the same instant is unspecified, so the first place rotates:
- * p, m, v, then m, v, p, then v, p, m. 100 ns a copy; kernels that depend on the last copy make the
- * next ones arrive together. */
-static void test_first_place_goes_round(void **state) {
+/* Copies that arrive at the same instant go in an order that rotates: p, m, v, then m, v, p, then
+ * v, p, m. A copy takes 100; a kernel after the last copy makes the next three arrive together. */
+static void test_first_place_rotates(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
   m.copies_at_once.value = 1;
@@ -91,7 +91,7 @@ static void test_first_place_goes_round(void **state) {
               12);
 }
 
-/* Two at once share: p and m have 5 B/ns each until 400; v follows the first, beside the other. */
+/* Two copies at once: p and m run at 5 B/ns each until 400, then v beside m. */
 static void test_two_at_a_time(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -101,8 +101,9 @@ static void test_two_at_a_time(void **state) {
   assert_ends(&o, (const hk_ns[]){400, 800, 800}, 3);
 }
 
-/* Because copies take turns, the prototype copies both ways at once: p has been copied out, and the
- * next p is being copied in, while m and v are still copied out. 10 B/ns each way. */
+/* One copy at a time in each direction lets the prototype copy both ways at once: after p's copy
+ * out the next p is copied in, while m and v are still copied out. With unlimited copies at once
+ * all copies out end together, and then all copies in. 10 B/ns each way. */
 static void test_directions_apart(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -132,8 +133,7 @@ static void test_turning_round(void **state) {
   assert_ends(&apart, (const hk_ns[]){100, 300, 200}, 3);
 }
 
-/* Copies go in order of arrival, whatever their number: operation 2 waits from 0 on, operation 1
- * from 100 on. */
+/* Copies go in order of arrival, not of their ids: operations 2 and 3 wait from 0, 1 from 100. */
 static void test_first_come(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -144,9 +144,9 @@ static void test_first_come(void **state) {
   assert_ends(&o, (const hk_ns[]){100, 600, 400, 500}, 4);
 }
 
-/* Weights that a kernel fetches wait for no copy. It can have 4 B/ns, the copy 10; of 10 they have
- * 4/14 and 10/14, so that 1000 B are there after a launch of 30 and 350. By a copy engine they
- * come last. */
+/* Weights that a kernel pulls do not wait for the copy engine. Demands of 4 (pull) and 10 (copy)
+ * share 10 B/ns as 4/14 and 10/14: 1000 B take a launch of 30 and 350. Copied by the engine, the
+ * weights run after the copy. */
 static void test_weights_pulled(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -161,10 +161,10 @@ static void test_weights_pulled(void **state) {
   assert_ends(&copied, (const hk_ns[]){600, 700}, 2);
 }
 
-/* Beside a copy in, a kernel that fetches weights holds up a copy out, but neither does by itself.
- * 10 B/ns each way; of those in, the copy and the kernel have 5 each until 400, when 400 of the
- * 2000 B out have gone at a tenth of the rate. Then the copy is alone with it, or the kernel is. */
-static void test_copies_out_are_held_up(void **state) {
+/* pcie.d2h_beside_reads = 0.1: a copy out runs at a tenth of its rate beside a copy in together
+ * with a kernel that pulls weights, at its full rate beside one of them. 10 B/ns each way. Copy in
+ * and pull have 5 each until 400, when 400 of the 2000 B out are done; the other 1600 take 160. */
+static void test_copies_out_beside_reads(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
   m.duplex.value = 20e9;
@@ -180,8 +180,9 @@ static void test_copies_out_are_held_up(void **state) {
   assert_ends(&copied, (const hk_ns[]){200, 600, 400}, 3);
 }
 
-/* Beside a CPU kernel, copies in and a kernel that fetches weights have half a link together, 2.5
- * B/ns each, until 400; either alone has all of it, and without a CPU kernel so have both. */
+/* pcie.shared_reads = 0.5: beside a CPU kernel a copy in and a kernel that pulls weights have half
+ * of the link together, 2.5 B/ns each, until 400. One of them alone has all of it, and without a
+ * CPU kernel both together have all of it. */
 static void test_reads_are_shared(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -195,17 +196,17 @@ static void test_reads_are_shared(void **state) {
   assert_ends(&alone, (const hk_ns[]){300, 2000}, 2);
   const outcome without = simulate(&m, true, both, 2);
   assert_ends(&without, (const hk_ns[]){400, 200}, 2);
-  /* Two kernels that read leave a copy as much as one: 5 B/ns, and 2.5 each until 400; then it has
-   * all 10. */
+  /* Two pulling kernels leave the copy as much as one: it has 5 B/ns, they 2.5 each until 400; then
+   * it has 10. */
   const job two[] = {IN(P, 4000, -1), weights, {HK_OP_WEIGHT_H2D, HK_LANE_UPDATE, 1000, -1}};
   const outcome three = simulate(&m, true, two, 3);
   assert_ends(&three, (const hk_ns[]){600, 400, 400}, 3);
-  m.h2d_beside_reads.value = 0.25; /* 2 and 8 B/ns, until 125 */
+  m.h2d_beside_reads.value = 0.25; /* the copy has 2 B/ns and the pull 8, until 125 */
   const outcome weighed = simulate(&m, true, both, 2);
   assert_ends(&weighed, (const hk_ns[]){400, 125}, 2);
 }
 
-/* 2 B/ns from memory, 5 of what the caches hold: 1000 B and no more. */
+/* Pageable copies run at 2 B/ns; copies of at most 1000 B (cpu.cached_bytes) at 5 B/ns. */
 static void test_pageable_from_caches(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -220,7 +221,7 @@ static void test_pageable_from_caches(void **state) {
   assert_ends(&known, (const hk_ns[]){200, 701}, 2);
 }
 
-/* 20 ns an operation, 1 parameter/ns. A single thread has no others to wake. */
+/* 1 parameter/ns, and 20 ns an operation for a team of more than one thread. */
 static void test_cpu_operations_cost(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -243,7 +244,7 @@ static hk_machine hopping_machine(void) {
   return m;
 }
 
-/* In, update, out, and in again where that came from: one queue is busy at a time. */
+/* In, update, out, in: each depends on the one before, so every hop of 20 counts. */
 static void test_hops_add_up(void **state) {
   (void)state;
   hk_machine m = hopping_machine();
@@ -254,15 +255,15 @@ static void test_hops_add_up(void **state) {
     assert_int_equal(o.ready[i], o.end[i - 1]);
     assert_int_equal(o.start[i], o.ready[i] + 20);
   }
-  assert_in_range(o.critical_path, 670 - 4, 670); /* rounded down, operation by operation */
+  assert_in_range(o.critical_path, 670 - 4, 670); /* each operation is rounded down */
   m.gpu_hop.value = 0;
   const outcome none = simulate(&m, false, jobs, 4);
   assert_ends(&none, (const hk_ns[]){200, 210, 410, 610}, 4);
   for (int i = 0; i < 4; i++) assert_int_equal(none.start[i], none.ready[i]);
 }
 
-/* The copy ends at 200, and the lane is busy until 300, 210 or 200. Only the rest of the 20 ns
- * between queues is waited for. */
+/* The copy that the update depends on ends at 200, the hop at 220. The update's lane is busy until
+ * 300, 210 or 200: the update starts at the later of both. */
 static void test_hops_beside_work(void **state) {
   (void)state;
   const hk_machine m = hopping_machine();
@@ -276,7 +277,7 @@ static void test_hops_beside_work(void **state) {
   }
 }
 
-/* -- Starts of kernels beside reads ------------------------------------------------------------ */
+/* -- Launches beside reads --------------------------------------------------------------------- */
 
 static hk_machine fetching_machine(void) {
   hk_machine m = schoolbook_machine();
@@ -286,10 +287,10 @@ static hk_machine fetching_machine(void) {
   return m;
 }
 
-/* The update of 100 parameters takes 10 ns; beside copies and kernels of its GPU that read host
- * memory it starts later. A kernel's own reads count only beside copies: the pull is held up for 70
- * then and has half of the link until 330, when the copy is over. */
-static void test_starts_beside_reads(void **state) {
+/* An update of 100 parameters takes 10. Its launch takes 30 longer beside a copy in, 50 beside a
+ * pull, 70 beside both. A pull's own launch is longer only beside copies: it takes 70; then the
+ * pull has half of the link until 330, when the copy ends. */
+static void test_launches_beside_reads(void **state) {
   (void)state;
   const hk_machine m = fetching_machine();
   const job pull = {HK_OP_WEIGHT_H2D, HK_LANE_UP, 2000, -1};
@@ -306,9 +307,9 @@ static void test_starts_beside_reads(void **state) {
   }
 }
 
-/* A copy that ends at the instant of the launch does not delay it; one that starts then does, in
- * either order of their lanes. */
-static void test_starts_beside_what_comes(void **state) {
+/* A copy that ends at the instant of the launch does not delay it. One that starts at that instant
+ * does, whatever the order of the lanes. */
+static void test_launches_at_the_ends_of_copies(void **state) {
   (void)state;
   const hk_machine m = fetching_machine();
   const job last[] = {IN(P, 2000, -1), UPDATE(100, 0)};
@@ -322,7 +323,8 @@ static void test_starts_beside_what_comes(void **state) {
   assert_ends(&queued, (const hk_ns[]){230, 200, 240}, 3);
 }
 
-/* Operations of the CPU have no latency between queues: a thread queues them, or waits for them. */
+/* Hops are between queues of the GPU only: operations of the CPU and of the host thread start at
+ * once, and so do copies after them. */
 static void test_no_hops_of_the_cpu(void **state) {
   (void)state;
   const hk_machine m = hopping_machine();
@@ -336,9 +338,10 @@ static void test_no_hops_of_the_cpu(void **state) {
   assert_ends(&o, (const hk_ns[]){100, 200, 200, 300, 400, 500}, 6);
 }
 
-/* A waiting operation does not block a copy engine, and its lane's change of direction still
- * counts: the copy out of p, known at 130, waits behind the weights until 300. */
-static void test_standing_by(void **state) {
+/* During its hop a copy does not block the engine: m's copy out runs at once. After it, p's copy
+ * out (ready at 130, started at 150) still passes the H2D queue first, behind the weights until
+ * 300. */
+static void test_hops_before_engines(void **state) {
   (void)state;
   hk_machine m = hopping_machine();
   m.duplex.value = 20e9;
@@ -353,22 +356,22 @@ static void test_standing_by(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_at_a_time),
-      cmocka_unit_test(test_first_place_goes_round),
+      cmocka_unit_test(test_first_place_rotates),
       cmocka_unit_test(test_two_at_a_time),
       cmocka_unit_test(test_directions_apart),
       cmocka_unit_test(test_first_come),
       cmocka_unit_test(test_pageable_from_caches),
       cmocka_unit_test(test_turning_round),
-      cmocka_unit_test(test_copies_out_are_held_up),
+      cmocka_unit_test(test_copies_out_beside_reads),
       cmocka_unit_test(test_reads_are_shared),
       cmocka_unit_test(test_weights_pulled),
       cmocka_unit_test(test_cpu_operations_cost),
       cmocka_unit_test(test_hops_add_up),
       cmocka_unit_test(test_hops_beside_work),
-      cmocka_unit_test(test_starts_beside_reads),
-      cmocka_unit_test(test_starts_beside_what_comes),
+      cmocka_unit_test(test_launches_beside_reads),
+      cmocka_unit_test(test_launches_at_the_ends_of_copies),
       cmocka_unit_test(test_no_hops_of_the_cpu),
-      cmocka_unit_test(test_standing_by),
+      cmocka_unit_test(test_hops_before_engines),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Errors of quantities carried through the simulator: draws, varied machines, intervals, ties. */
+/* Errors of quantities propagated through the simulator: draws, varied machines, intervals, ties.
+ */
 #include "sim/uncertainty.h"
 
 #include <math.h>
@@ -42,7 +43,8 @@ static void draws_are_a_latin_hypercube(void **state) {
   assert_true(fabs(squares / HK_DRAWS - 1) < 0.06); /* the tails are cut off */
 }
 
-/* Correlations of independent orders: 1 / sqrt(24) = 0.2. */
+/* The correlation of two independent orders of 24 draws has a standard deviation of about
+ * 1 / sqrt(24) = 0.2. */
 static void seeds_give_independent_orders(void **state) {
   (void)state;
   double squares = 0;
@@ -82,15 +84,16 @@ static void errors_of_quantities(void **state) {
   expect_error("gpu.memory_bytes", fitted, HK_ERROR_EXACT, 0);
   expect_error("node.gpus", measured, HK_ERROR_EXACT, 0);
   expect_error("gpu.matmul_efficiency", guess, HK_ERROR_SCATTER, 0.3);
-  expect_error("gpu.beside_h2d", one, HK_ERROR_EXACT, 0); /* no such effect */
+  expect_error("gpu.beside_h2d", one, HK_ERROR_EXACT, 0); /* a factor of 1 is no effect */
   expect_error("pcie.h2d_loaded_bytes_per_s", none, HK_ERROR_EXACT, 0);
-  expect_error("gpu.matmul_flops_per_s", sheet, HK_ERROR_EXACT, 0); /* in the efficiencies */
+  /* The error of a data sheet's matrix rate is part of the efficiencies'. */
+  expect_error("gpu.matmul_flops_per_s", sheet, HK_ERROR_EXACT, 0);
   expect_error("gpu.matmul_flops_per_s", measured, HK_ERROR_UNKNOWN, 0);
   expect_error("gpu.launch_ns", (hk_quantity){.value = 5e3, .origin = HK_ORIGIN_DEFAULT},
                HK_ERROR_SCATTER, 1.1);
 }
 
-/* Figures of one link from a data sheet have a common error, stated or not. Measured figures have
+/* Quantities of one link from a data sheet have one common error, stated or not. Measured ones have
  * independent errors. */
 static void seeds_group_guesses(void **state) {
   (void)state;
@@ -111,7 +114,7 @@ static void seeds_group_guesses(void **state) {
 static const char *const shipped[] = {"polaris-a100-4x40gb", "jlse-h100-4x80gb", "h200-16c",
                                       "dgx-h100-8x80gb", "workstation-rtx4090-ddr5"};
 
-/* Quantities with a relation (one at most another) keep it after any variation. */
+/* After any variation every quantity is in its range and relations (one at most another) hold. */
 static void varied_machines_are_possible(void **state) {
   (void)state;
   size_t n = 0;
@@ -161,7 +164,7 @@ static hk_forecast forecast_of(const hk_policy *policy, hk_policy_options option
   return forecast;
 }
 
-/* Time is parameters / rate: an error of 2 % of the rate is one of 2 % of the time. */
+/* time = parameters / rate: an error of 2 % of the rate is an error of 2 % of the time. */
 static void the_error_of_a_rate_is_that_of_the_time(void **state) {
   (void)state;
   hk_error err = {0};
@@ -186,7 +189,8 @@ static void the_error_of_a_rate_is_that_of_the_time(void **state) {
   hk_forecast_free(&f);
 }
 
-static void nothing_stated_is_not_known(void **state) {
+/* Without a stated error the interval is unknown; the quantity's effect on the time is reported. */
+static void without_stated_errors_nothing_is_known(void **state) {
   (void)state;
   hk_error err = {0};
   const hk_machine m = cpu_bound(0);
@@ -203,8 +207,8 @@ static void nothing_stated_is_not_known(void **state) {
   hk_forecast_free(&f);
 }
 
-/* Half of the state on the GPU takes half of the CPU's time. Both depend on the CPU's rate in the
- * same way, so that even an error of 50 % leaves no doubt which is faster. */
+/* With half of the state on the GPU the CPU takes half the time. Both plans depend on the CPU's
+ * rate in the same way, so an error of 50 % does not change their order. */
 static void common_errors_cancel(void **state) {
   (void)state;
   hk_error err = {0};
@@ -286,7 +290,7 @@ int main(void) {
       cmocka_unit_test(seeds_group_guesses),
       cmocka_unit_test(varied_machines_are_possible),
       cmocka_unit_test(the_error_of_a_rate_is_that_of_the_time),
-      cmocka_unit_test(nothing_stated_is_not_known),
+      cmocka_unit_test(without_stated_errors_nothing_is_known),
       cmocka_unit_test(common_errors_cancel),
       cmocka_unit_test(errors_that_do_not_cancel_tie),
       cmocka_unit_test(threads_do_not_change_it),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Decisions of `validate` that need no run: which profile belongs to the machine, which plans to
- * run, and the rank correlation of a ranking. */
+/* Decisions of `validate` that need no run: whether a profile is of this machine, which plans to
+ * run, and the figures of a ranking. */
 #include "calib/validate/validate.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "tests/fixture.h"
 
-/* -- Whose profile it is ----------------------------------------------------------------------- */
+/* -- Profiles ---------------------------------------------------------------------------------- */
 
 static hk_fingerprint some_machine(void) {
   return (hk_fingerprint){.backend = "cuda",
@@ -55,7 +55,7 @@ static void profiles_of_this_machine_are_taken(void **state) {
   hk_fingerprint f = some_machine();
   assert_profile(profile_of(&f, time(NULL)), 0, HK_OK, "");
   assert_profile(profile_of(&f, time(NULL) - 3600), 7200, HK_OK, "");
-  f.gpus = 4; /* of which the engine uses one */
+  f.gpus = 4; /* the number of GPUs may differ: the engine uses one */
   assert_profile(profile_of(&f, time(NULL)), 0, HK_OK, "");
 }
 
@@ -76,7 +76,7 @@ static void profiles_of_others_are_not(void **state) {
   assert_profile(document, 0, HK_INPUT, "fingerprint");
 }
 
-static void old_profiles_are_not_where_age_counts(void **state) {
+static void old_profiles_are_refused_if_an_age_is_given(void **state) {
   (void)state;
   const hk_fingerprint f = some_machine();
   const double day = 86400;
@@ -88,7 +88,7 @@ static void old_profiles_are_not_where_age_counts(void **state) {
   assert_profile(document, day, HK_INPUT, "'yesterday'");
 }
 
-/* -- What a ranking is worth ------------------------------------------------------------------- */
+/* -- Figures of a ranking ---------------------------------------------------------------------- */
 
 static hk_ranked_plans_verdict judged(const double *predicted, const double *measured, size_t n) {
   hk_error err = {0};
@@ -122,7 +122,8 @@ static void rankings_are_judged(void **state) {
   assert_float_equal(v.median_error_pct, 100.0 / 6, 1e-9); /* 0, 33, 50, 0 */
   assert_float_equal(v.worst_error_pct, 50, 1e-9);
 
-  /* scipy.stats.kendalltau([1, 2, 2, 3], [10, 12, 11, 11]): C 3, D 1, one tie each */
+  /* scipy.stats.kendalltau([1, 2, 2, 3], [10, 12, 11, 11]): 3 concordant, 1 discordant, one tie
+   * each */
   const double tied[] = {1, 2, 2, 3}, measured[] = {10, 12, 11, 11};
   v = judged(tied, measured, 4);
   assert_float_equal(v.tau, 2.0 / 5, 1e-12);
@@ -130,7 +131,8 @@ static void rankings_are_judged(void **state) {
   assert_true(isnan(v.tau));
 }
 
-/* Errors of 1, 2 and 6 % are a median, and those of one plan's lane are that plan's. */
+/* A lane's error is the median over the plans that have the lane: of 1, 2 and 6 % for the CPU lane,
+ * one plan's 30 % for the lane of weights. */
 static void lanes_are_judged(void **state) {
   (void)state;
   hk_error err = {0};
@@ -171,7 +173,7 @@ static void rounds_have_a_median(void **state) {
   (void)state;
   hk_ranked_plan one = median_of((double[]){7}, 1);
   assert_true(one.measured_ms == 7 && one.least_ms == 6 && one.most_ms == 9);
-  one = median_of((double[]){9, 30, 8}, 3); /* a neighbour woke up during the second */
+  one = median_of((double[]){9, 30, 8}, 3); /* one disturbed round */
   assert_true(one.measured_ms == 9 && one.least_ms == 7 && one.most_ms == 32);
   assert_int_equal(one.measured_id, 0);
   one = median_of((double[]){30, 8}, 2);
@@ -194,7 +196,7 @@ static void rounds_have_medians_of_lanes(void **state) {
   assert_float_equal(median.lanes[1].error_pct, 5, 1e-12);
 }
 
-/* 10, 5 and 0 % apart; a plan that was run once says nothing. */
+/* Rounds of a plan differ by 10, 5 and 0 %; a plan with one round does not count. */
 static void rounds_are_judged(void **state) {
   (void)state;
   hk_error err = {0};
@@ -211,7 +213,7 @@ static void rounds_are_judged(void **state) {
   assert_true(isnan(v.median_rounds_pct) && isnan(v.worst_rounds_pct));
 }
 
-static void what_cannot_be_judged(void **state) {
+static void unmeasured_plans_are_refused(void **state) {
   (void)state;
   hk_error err = {0};
   hk_ranked_plan plans[2] = {{.title = "a", .predicted_ms = 1, .measured_ms = 1},
@@ -248,7 +250,7 @@ static void forget(choice *c) {
   hk_machine_free(&c->machine);
 }
 
-/* How many different values f(plan) has. */
+/* Number of different values of f over the chosen plans. */
 static int variety(const choice *c, int64_t (*f)(const hk_plan *plan)) {
   int n = 0;
   for (size_t i = 0; i < c->n; i++) {
@@ -377,13 +379,13 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(profiles_of_this_machine_are_taken),
       cmocka_unit_test(profiles_of_others_are_not),
-      cmocka_unit_test(old_profiles_are_not_where_age_counts),
+      cmocka_unit_test(old_profiles_are_refused_if_an_age_is_given),
       cmocka_unit_test(rankings_are_judged),
       cmocka_unit_test(lanes_are_judged),
       cmocka_unit_test(rounds_have_a_median),
       cmocka_unit_test(rounds_have_medians_of_lanes),
       cmocka_unit_test(rounds_are_judged),
-      cmocka_unit_test(what_cannot_be_judged),
+      cmocka_unit_test(unmeasured_plans_are_refused),
       cmocka_unit_test(plans_are_spread),
       cmocka_unit_test(lanes_are_in_several_plans),
       cmocka_unit_test(plans_differ_and_fit),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Validation of training: a prediction, written down as a recording, agrees with itself; changes
- * made to the recording are found and charged to what was changed. */
+/* Validation of training: a prediction written as a recording agrees with itself; changes to the
+ * recording are found and charged to the changed operation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "sim/forecast.h"
 #include "tests/fixture_blocks.h"
 
-/* Three blocks of 10 M parameters: 10 ms to update one, 2 ms each way, forward 4 ms and backward 8
- * ms a block (tests/test_unit_period.c says what follows from it). */
+/* Three blocks of 10 M parameters. Times of a block: update 10 ms, copies 2 ms each way, forward 4
+ * ms, backward 8 ms. tests/test_unit_period.c derives the iteration times from these. */
 static hk_forecast three_blocks(hk_overlap overlap, const hk_machine *machine) {
   hk_error err = {0};
   hk_model model = equal_blocks(3, 10000000, 4, 8);
@@ -30,11 +30,11 @@ static hk_forecast three_blocks(hk_overlap overlap, const hk_machine *machine) {
 
 /* -- Recordings -------------------------------------------------------------------------------- */
 
-/* A change to the recorded times: operations that match take `longer` more or start `later`, and
- * everything that begins after them is delayed as much; or they are left out. */
+/* A change to the recorded times. Matching operations take `longer` more or start `later`, which
+ * delays everything that begins after them; or they are left out. */
 typedef struct {
-  const char *name;  /* begins the label of the operation; NULL: nothing is changed */
-  int32_t iteration; /* counted from the last, which is 0 */
+  const char *name;  /* beginning of the operation's label; NULL: no change */
+  int32_t iteration; /* 0: the last, 1: the one before it */
   hk_ns longer, later;
   bool left_out;
 } change;
@@ -56,8 +56,8 @@ static int iterations_of(const hk_graph *graph) {
   return graph->iterations > 1 ? graph->iterations : 1;
 }
 
-/* Of an iteration that is repeated where the graph has one: time of iteration `copy` begins here.
- */
+/* Adds the span of operation i. A graph of one iteration is recorded twice; copy 1 begins when copy
+ * 0 ends. */
 static void add_span(const hk_forecast *f, size_t i, int copy, const change *c, hk_ns at,
                      cJSON *spans) {
   const hk_op *op = &f->graph.ops[i];
@@ -68,7 +68,7 @@ static void add_span(const hk_forecast *f, size_t i, int copy, const change *c, 
   const int last = iterations_of(&f->graph) - 1;
   const bool changed = c->name != NULL && strncmp(label, c->name, strlen(c->name)) == 0 &&
                        last - hk_op_iteration(&f->graph, (int32_t)i) == c->iteration;
-  /* Not recorded: launches, the flush without an overlap; and only one iteration is compared. */
+  /* Launches and the flush without an overlap are not recorded. Two iterations are. */
   if (op->kind == HK_OP_LAUNCH || (op->kind == HK_OP_GRAD_D2H && op->subgroup < 0)) return;
   if (last - hk_op_iteration(&f->graph, (int32_t)i) > 1 || (changed && c->left_out)) return;
   hk_ns start = span->start + shift, end = span->end + shift;
@@ -85,7 +85,8 @@ static void add_span(const hk_forecast *f, size_t i, int copy, const change *c, 
   cJSON_AddItemToArray(spans, item);
 }
 
-/* The end of the operation that is changed: what begins there or later is delayed. */
+/* Time from which other operations are delayed: the start (`later`) or end (`longer`) of the
+ * changed operation; -1: never. */
 static hk_ns time_of_change(const hk_forecast *f, const change *c) {
   const int last = iterations_of(&f->graph) - 1;
   for (size_t i = 0; c->name != NULL && !c->left_out && i < f->graph.n_ops; i++) {
@@ -155,7 +156,7 @@ static void a_prediction_agrees_with_itself(void **state) {
   }
 }
 
-/* The first block's update takes 5 ms longer: forward waits for it. */
+/* The first block's update takes 5 ms longer. Forward waits for it, so the iteration does, too. */
 static void a_slower_update(void **state) {
   (void)state;
   hk_training_validation v = validated(
@@ -173,7 +174,7 @@ static void a_slower_update(void **state) {
   hk_training_validation_free(&v);
 }
 
-/* The second block's forward begins 3 ms late, although its weights are there. */
+/* A block's forward begins 3 ms after its weights are on the GPU: charged to the host. */
 static void a_late_forward(void **state) {
   (void)state;
   hk_training_validation v =
@@ -212,7 +213,7 @@ static void refused(const char *text, const char *why) {
   cJSON_Delete(root);
 }
 
-static void what_is_no_recording(void **state) {
+static void invalid_recordings_are_refused(void **state) {
   (void)state;
   refused("{\"schema\": \"hocket.plan/1\"}", "is not what opt.timeline() returns");
   refused("{\"schema\": \"hocket.spans/1\", \"spans\": []}", "plan");
@@ -238,6 +239,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_prediction_agrees_with_itself), cmocka_unit_test(a_slower_update),
       cmocka_unit_test(a_late_forward), cmocka_unit_test(missing_work),
-      cmocka_unit_test(what_is_no_recording)};
+      cmocka_unit_test(invalid_recordings_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
