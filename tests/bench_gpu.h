@@ -12,7 +12,7 @@ enum { BENCH_REPEATS = 9, BENCH_SLAB = 1 << 20 };
 #define BENCH_MAPPED ((int64_t)1 << 26) /* parameters, state in host memory */
 
 typedef struct {
-  char *host, *other, *device; /* other: host memory, too; both of the size of mapped state */
+  char *host, *other, *device; /* host, other: host memory of bench_host_bytes() each */
   hk_stream *up, *down;
   hk_event *begin, *end, *end_other;
 } bench;
@@ -51,7 +51,7 @@ static inline int compare_ns(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* `bytes` moved and `elements` worked on each time. */
+/* Prints the rates of `work`, which moves `bytes` and processes `elements`. */
 static inline hk_status bench_one(bench *b, const char *name, bench_work work, double bytes,
                                   double elements, hk_error *err) {
   hk_ns times[BENCH_REPEATS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What several tests need: cmocka, a tiny model, a machine of round numbers. */
+/* Shared by most tests: cmocka, a tiny model, machines of round numbers. */
 #ifndef HK_TESTS_FIXTURE_H
 #define HK_TESTS_FIXTURE_H
 

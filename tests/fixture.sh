@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# What scripts share. Source it first, with the program as $1: it leaves $hocket and $tests
-# (this folder), and makes $folder, which is empty, has a store of its own and is gone at exit, the
-# working directory. Checks go on after a failure; a script ends with `finish`.
+# Shared by test scripts. Source it first, with the program as $1. It sets $hocket and $tests (this
+# folder) and changes to $folder, a new empty folder with a store of its own, which is removed at
+# exit. Checks continue after a failure; a script ends with `finish`.
 # shellcheck shell=bash disable=SC2034
 set -u
 hocket=$(realpath "$1")
@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 HOCKET_SHARE=$(realpath "$tests/../share")
-export HOCKET_SHARE HOCKET_STORE=$folder/kept/store.db # which is not there yet
+export HOCKET_SHARE HOCKET_STORE=$folder/kept/store.db # does not exist yet
 failures=0
 limit=60 # seconds that a command may take
 
@@ -31,7 +31,7 @@ ok() {
   [ ! -s err ] || fail "hocket $*: said '$(cat err)'"
 }
 
-# A model of 115,008 parameters to tiny.json.
+# Writes a model of 115,008 parameters to tiny.json.
 tiny_model() {
   cat >tiny.json <<'END'
 {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
@@ -40,12 +40,12 @@ tiny_model() {
 END
 }
 
-# prints PATTERN: what the last command has printed.
+# prints PATTERN: a line of the last command's output matches.
 prints() {
   grep -qE -- "$1" out || fail "no /$1/ in '$(head -c 1500 out)'"
 }
 
-# said CODE PATTERN WHAT GOT: what the last command, which exited with GOT, had to say in `err`.
+# said CODE PATTERN WHAT GOT: the exit status GOT equals CODE, and `err` is one line that matches.
 said() {
   [ "$4" -eq "$1" ] || fail "$3: exit $4, expected $1; said '$(head -c 400 err)'"
   grep -qE -- "$2" err || fail "$3: said '$(head -c 400 err)', expected /$2/"
@@ -53,7 +53,8 @@ said() {
   ! grep -q '[[:cntrl:]]' err || fail "$3: control characters on stderr"
 }
 
-# expect CODE PATTERN ARGUMENTS...: one line on stderr, nothing on stdout.
+# expect CODE PATTERN ARGUMENTS...: hocket exits with CODE, one matching line on stderr, nothing on
+# stdout.
 expect() {
   local code=$1 pattern=$2 status=0
   shift 2

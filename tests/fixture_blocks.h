@@ -9,7 +9,7 @@
 static const hk_job ONE_RANK = {
     .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1};
 
-/* `blocks` blocks of `numel` parameters, each of which takes so long forward and backward. */
+/* `blocks` blocks of `numel` parameters with these times of forward and backward each. */
 static inline hk_model equal_blocks(int blocks, int64_t numel, double forward_ms,
                                     double backward_ms) {
   hk_error err = {0};

@@ -19,7 +19,7 @@ static inline void check_near(const char *what, double value, double expected, d
     fail_msg("%s: %.6g is %.3g %% off %.6g", what, value, 100 * (value / expected - 1), expected);
 }
 
-/* About normal, by the central limit. */
+/* Approximately standard normal: a sum of 12 uniform numbers, less 6. */
 static inline double noise(random_stream *r) {
   double sum = -6;
   for (int i = 0; i < 12; i++) sum += uniform(r);
@@ -46,6 +46,7 @@ static inline double direct(const hk_machine *m, hk_load_kind kind) {
   }
 }
 
+/* Values of the probe's loads on machine `m`, without noise. */
 static inline void truth_of(const hk_probe *p, const hk_machine *m, double *values) {
   hk_error err = {0};
   double guess[HK_PROBE_LOADS];
@@ -122,6 +123,7 @@ static inline hk_profile_fit fitted(const hk_campaign *c, const hk_machine *m) {
   return fit;
 }
 
+/* A node like an H200's in which every contention effect occurs. */
 static inline hk_machine h200(void) {
   hk_machine m;
   hk_error err = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the engine share: random plans, state with special values (subnormals,
- * infinities, NaN), and plain AdamW, whose bits the engine must reproduce. */
+/* Shared by tests of the engine: random plans, state with special values (subnormals, infinities,
+ * NaN), and plain AdamW, whose bits the engine must reproduce. */
 #ifndef HK_TESTS_FIXTURE_ENGINE_H
 #define HK_TESTS_FIXTURE_ENGINE_H
 
@@ -19,8 +19,8 @@ static inline void *must_have(size_t n, size_t size) {
 static const hk_job one_gpu = {
     .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
 
-/* For a model with pieces of more than a slab (2^20 parameters) and more than one span of a trial.
- */
+/* A plan whose pieces may exceed a slab (2^20 parameters) and whose state exceeds one span of a
+ * trial. */
 static inline hk_plan wide_plan(hk_runtime runtime, int64_t subgroup) {
   hk_error err = {0};
   hk_plan plan;
@@ -83,7 +83,7 @@ typedef struct {
   double max_norm;
 } plain_adamw;
 
-/* A float by its bits now and then (subnormals, infinities, huge, tiny), else an ordinary one. */
+/* One in 64 is a special value (subnormal, infinity, NaN, huge, tiny), the others are ordinary. */
 static inline float awkward(random_stream *r, double size, bool positive) {
   static const uint32_t special[] = {0x00000001, 0x007fffff, 0x00800000, 0x7f7fffff, 0x7f800000,
                                      0x33800000, 0x80000000, 0x80000001, 0xff800000, 0x7fc00000};
@@ -95,7 +95,7 @@ static inline float awkward(random_stream *r, double size, bool positive) {
   return positive ? fabsf(value) : value;
 }
 
-/* A finite gradient: any exponent in some, ordinary ones in most. */
+/* A finite gradient: one in 16 of any exponent, the others ordinary. */
 static inline uint16_t random_gradient(random_stream *r, hk_grad_type type) {
   const uint16_t exponent = type == HK_GRAD_BF16 ? 0x7f80 : 0x7c00;
   uint16_t bits;
@@ -149,7 +149,7 @@ static inline void plain_gradients(plain_adamw *a, random_stream *r) {
   for (int64_t i = 0; i < a->n; i++) a->grad[i] = random_gradient(r, a->type);
 }
 
-/* Returns the factor that gradients were multiplied by. */
+/* One step of plain AdamW. Returns the factor that gradients are multiplied by. */
 static inline double plain_step(plain_adamw *a, double loss_scale) {
   hk_squares sum = {0};
   hk_squares_add(&sum, a->type, a->n, a->grad);
@@ -180,7 +180,7 @@ static inline hk_engine *engine_like(const hk_plan *plan, const plain_adamw *a,
   return engine;
 }
 
-/* The first of n elements in which two arrays differ, n where they are the same. */
+/* Index of the first of n elements in which two arrays differ; n: they are equal. */
 static inline int64_t first_difference(const void *a, const void *b, size_t size, int64_t n) {
   const char *x = a, *y = b;
   int64_t i = 0;
@@ -246,7 +246,7 @@ static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_g
   plain_stop(&plain);
 }
 
-/* The same for the random plan of that number. */
+/* The same for random plan `number`. */
 static inline void assert_case_exact(uint64_t number, const hk_engine_options *options) {
   random_stream r = {number};
   hk_plan plan = random_engine_plan(&r, number % 4 == 3);

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# What scripts of the engine share, on top of fixture.sh. Source it first, with the program as $1:
-# it leaves tiny_model's tiny.json. Checks build on each other, so that the first failure, expected or
-# not, ends the script.
+# Shared by test scripts of the engine, on top of fixture.sh. Source it first, with the program as
+# $1. It writes tiny.json. Checks build on each other, so the first failure ends the script.
 # shellcheck shell=bash source-path=SCRIPTDIR disable=SC2034
 . "$(dirname "${BASH_SOURCE[0]}")/fixture.sh"
 set -eo pipefail
@@ -15,18 +14,18 @@ fail() {
   exit 1
 }
 
-# plan NAME OPTIONS...: a plan for that model to NAME.json.
+# plan NAME OPTIONS...: writes a plan for tiny.json to NAME.json.
 plan() {
   "$hocket" simulate --model tiny.json --machine h200-16c --gpus 1 --subgroup 7000 \
     --cpu-threads 2 -o "$1.json" --quiet "${@:2}" >simulated 2>&1 || { cat simulated && fail "$1"; }
 }
 
-# get FILE KEY: a value of a JSON file, its first.
+# get FILE KEY: the first value of KEY in a JSON file.
 get() {
   grep -oE "\"$2\":[[:space:]]*[^,]+" "$1" | head -1 | sed -E 's/^[^:]*:[[:space:]]*//; s/"//g'
 }
 
-# ends CODE PATTERN ARGUMENTS...: exits so, whatever it prints, and stderr has the pattern.
+# ends CODE PATTERN ARGUMENTS...: hocket exits with CODE, and stderr matches PATTERN ("": anything).
 ends() {
   local status=0
   "$hocket" "${@:3}" >out 2>err || status=$?
@@ -34,7 +33,7 @@ ends() {
   grep -qE -- "$2" err || [[ -z $2 ]] || fail "hocket ${*:3}: said '$(cat err)', expected /$2/"
 }
 
-# interrupt SECONDS ARGUMENTS...: SIGINT once it catches signals and so much time has passed.
+# interrupt SECONDS ARGUMENTS...: sends SIGINT to hocket SECONDS after it began to catch it.
 interrupt() {
   set -m # a job of its own: a background job of a script ignores SIGINT otherwise
   "$hocket" "${@:2}" >out 2>err &

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the tests and the bench of a backend share: one open device, and memory of each kind. */
+/* Shared by the tests and the bench of a backend: one open device, and memory of each kind. */
 #ifndef HK_TESTS_FIXTURE_GPU_H
 #define HK_TESTS_FIXTURE_GPU_H
 
@@ -47,7 +47,7 @@ static inline int close_gpu(void **state) {
   return 0;
 }
 
-/* Host memory that no device knows. */
+/* Host memory that is not registered with a device. */
 static inline void *plain(hk_bytes bytes) {
   void *memory = malloc((size_t)bytes);
   if (memory == NULL) abort();
@@ -76,7 +76,7 @@ static inline void unpin(char *memory, hk_bytes bytes) {
   munmap(memory, (size_t)bytes);
 }
 
-/* HK_NO, naming the first word that differs, unless `memory` of any kind holds `expected`. */
+/* HK_OK if `memory` of any kind holds `expected`, else HK_NO with the first word that differs. */
 static inline hk_status compare(hk_stream *s, const char *what, const void *memory,
                                 const char *expected, hk_bytes bytes, hk_error *err) {
   char *got = plain(bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the task graph share: small plans of any policy, and their graphs. */
+/* Shared by tests of the task graph: small plans of any policy, and their graphs. */
 #ifndef HK_TESTS_FIXTURE_GRAPH_H
 #define HK_TESTS_FIXTURE_GRAPH_H
 
@@ -7,12 +7,13 @@
 #include "tests/fixture.h"
 
 #define LAYERS 3            /* of the model in every plan here */
-#define BLOCKS (LAYERS + 2) /* embedding and head besides */
+#define BLOCKS (LAYERS + 2) /* with embedding and head */
 
 static const hk_job ALONE = {
     .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
 
-/* Subgroups of 5,000 parameters in pieces of 2,000; under DeepSpeed of at least as many, whole. */
+/* Subgroups of 5,000 parameters in pieces of 2,000. Under DeepSpeed subgroups have at least 5,000
+ * and are not divided into pieces. */
 static inline hk_plan planned(const hk_policy *policy, hk_policy_options options,
                               hk_runtime runtime, const hk_job *job, hk_flush flush) {
   hk_error err = {0};

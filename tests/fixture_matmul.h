@@ -20,7 +20,7 @@ static inline float float_of_bf16(uint16_t h) {
   return x;
 }
 
-/* -2 to 2, any of the bits that a number so large can have. */
+/* bf16 numbers from -2 to 2. */
 static inline uint16_t *random_bf16(random_stream *r, hk_bytes bytes) {
   uint16_t *h = malloc((size_t)bytes);
   assert_non_null(h);
@@ -51,7 +51,7 @@ static inline void free_matrices(matrices *m) {
   free(m->b);
 }
 
-/* Every element within what fp32 sums in any order may be off, and half a unit of bf16. */
+/* Every element is within the error of fp32 sums in any order plus half a unit of bf16. */
 static inline void check_product(const matrices *m, const uint16_t *got) {
   for (int r = 0; r < m->rows; r++) {
     for (int c = 0; c < m->columns; c++) {

@@ -79,7 +79,7 @@ static inline void open_campaign(hk_campaign *campaign) {
   must(hk_campaign_open(probes, 3, campaign, &err), &err);
 }
 
-/* Value of a load in a round; different everywhere. */
+/* Value of a load in a round; no two are equal. */
 static inline double value_of(int probe, size_t round, int load) {
   return 1e9 * (probe + 1) + 1000.25 * (double)round + load;
 }

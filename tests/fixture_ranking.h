@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the rankings of record share: the plans of a ranking, predicted anew. */
+/* Shared by tests of the rankings of record: the plans of a ranking, predicted anew. */
 #ifndef HK_TESTS_FIXTURE_RANKING_H
 #define HK_TESTS_FIXTURE_RANKING_H
 
@@ -40,7 +40,7 @@ static inline choice choose(size_t n, hk_bytes host_bytes) {
   return c;
 }
 
-/* One entry for each plan of the file, in its order. */
+/* Verdict of the chosen plans, predicted on `machine`, against the file's measured times. */
 static inline hk_ranked_plans_verdict predicted_anew(const cJSON *measured, const choice *c,
                                                      const hk_machine *machine) {
   hk_error err = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the published runs share: limits on the error of each shipped profile, by
- * machine and by quantity. Each limit is a few per cent above the error that is reached, so that
+/* Shared by tests of the published runs: checks of a shipped profile's errors against limits for
+ * each machine and quantity. Each limit is a few per cent above the error that is reached, so that
  * a loss of accuracy fails the test. Lower the limit when predictions improve. */
 #ifndef HK_TESTS_FIXTURE_RUNS_H
 #define HK_TESTS_FIXTURE_RUNS_H
@@ -41,8 +41,8 @@ static inline void check_figure(const hk_run_comparison *c, const char *machine,
              lowest->run->line, limit.low);
 }
 
-/* As 'hocket validate runs published-runs.csv --machine MACHINE' has them; `rows` of the table are
- * of that machine, and measured. */
+/* Checks the errors that 'hocket validate runs published-runs.csv --machine NAME' prints. `rows`:
+ * measured rows of that machine. */
 static inline void check_shipped_profile(const char *name, size_t rows,
                                          const error_limit limits[HK_RUN_FIGURES],
                                          double least_tau) {

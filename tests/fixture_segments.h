@@ -6,7 +6,7 @@
 
 #include "tests/fixture_gpu.h"
 
-/* -- Values in another way than the engine's ----------------------------------------------------
+/* -- Conversions, implemented otherwise than in the engine --------------------------------------
  */
 
 static inline double half_value(uint32_t h) {
@@ -25,12 +25,12 @@ static inline float value_of(hk_grad_type type, uint32_t bits) {
   return x;
 }
 
-/* The multiple of 2^exponent nearest to x is rint's, ties to even. */
+/* fp16 nearest to x: rint of x in units of the last place, ties to even. */
 static inline uint32_t nearest_half(float x) {
   if (isnan(x)) return 0x7e00;
   const uint32_t sign = signbit(x) ? 0x8000 : 0;
   const double magnitude = fabs((double)x);
-  if (magnitude >= 65520) return sign | 0x7c00; /* where 2^16 is as near as 65504 */
+  if (magnitude >= 65520) return sign | 0x7c00; /* half-way from the largest, 65504, to 2^16 */
   int exponent = magnitude < 0x1p-14 ? -14 : ilogb(magnitude);
   double fraction = rint(ldexp(magnitude, 10 - exponent));
   if (fraction == 2048) {
@@ -70,14 +70,15 @@ static inline void store_bits(hk_grad_type type, char *array, int64_t i, uint32_
 /* -- Launches -----------------------------------------------------------------------------------
  */
 
-enum { SEGMENTS_PINNED = 1, SEGMENTS_PLAIN = 2 }; /* the framework's side; otherwise the device's */
+/* Memory of the framework's side: pinned or plain host memory; 0: device memory. */
+enum { SEGMENTS_PINNED = 1, SEGMENTS_PLAIN = 2 };
 
 typedef struct {
   bool gather;
-  int kind;     /* of the memory that is read (scatter: PINNED is `mapped`), or written (PLAIN) */
+  int kind;     /* of memory. A gather reads it; a scatter reads PINNED (`mapped`), writes PLAIN */
   int n;        /* segments */
   int64_t most; /* values a segment */
-  bool odd;     /* arrays begin anywhere */
+  bool odd;     /* arrays begin at any element, not only at multiples of 16 bytes */
   uint64_t seed;
 } segments_case;
 
@@ -87,7 +88,7 @@ typedef struct {
   int set[HK_SEGMENTS_MOST]; /* -1: no squares */
   hk_bytes from_bytes, to_bytes;
   int64_t n;
-  char *from, *to; /* what is expected, in plain memory */
+  char *from, *to; /* expected contents, in plain memory */
   char *at_from, *at_to;
   uint64_t sets[HK_SEGMENTS_MOST][HK_SQUARES_MOST_WORDS], *at_sets;
   hk_squares squares[HK_SEGMENTS_MOST];
@@ -101,7 +102,7 @@ static inline hk_bytes place_array(hk_bytes *end, int64_t n, hk_grad_type type, 
   return at;
 }
 
-/* Sets are shared by some neighbours of one type. */
+/* Random segments. Some neighbours of one type share a set of squares. */
 static inline void choose_segments(const segments_case *c, random_stream *r, segments_data *d) {
   for (int i = 0; i < c->n; i++) {
     hk_segment *s = &d->segments[i];
@@ -122,7 +123,8 @@ static inline void choose_segments(const segments_case *c, random_stream *r, seg
   }
 }
 
-/* Any bits, or values of exponents as gradients have them, or few bits. */
+/* Fills the array with random bits, with values of a gradient's size, or with such values of which
+ * a quarter is 0. */
 static inline void fill_array(hk_grad_type type, char *array, int64_t n, random_stream *r) {
   const int kind = pick(r, 0, 3);
   for (int64_t i = 0; i < n; i++) {
@@ -237,7 +239,7 @@ static inline hk_status launch_segments(const segments_case *c, segments_data *d
                             .segments = given,
                             .n_segments = c->n};
   HK_TRY(ops->launch(stream, &kernel, err));
-  memset(given, 0xff, sizeof given); /* which nobody reads any more */
+  memset(given, 0xff, sizeof given); /* launch() must not read it after it returns */
   return ops->stream_sync(stream, err);
 }
 
@@ -261,7 +263,7 @@ static inline void check_segments(const segments_case *c) {
   must(status, &err);
 }
 
-/* `plain`: the backend takes the caller's plain memory for the framework's. */
+/* `plain`: the backend accepts plain host memory on the framework's side. */
 static inline void check_many_segments(bool gather, bool plain) {
   static const int counts[] = {1, 2, 3, 17, HK_SEGMENTS_MOST};
   static const int64_t sizes[] = {0, 9, 100, 3000, 9000};
@@ -282,7 +284,7 @@ static inline void check_many_segments(bool gather, bool plain) {
   }
 }
 
-/* So many that blocks go round several times, and segments of very different sizes. */
+/* More values than the launch has threads, and segments of very different sizes. */
 static inline void check_large_segments(bool gather) {
   for (int i = 0; i < 8; i++) {
     const int kind = !gather && i % 2 ? SEGMENTS_PINNED : 0;
@@ -339,7 +341,7 @@ static inline void check_refused_segments(void) {
   s[1].add = true;
   refuse_segments(&k, "only a gather");
   s[1] = good;
-  s[0].n = s[1].n = k.n = 0; /* nothing is touched */
+  s[0].n = s[1].n = k.n = 0; /* an empty launch succeeds */
   must(ops->launch(stream, &k, &err), &err);
   must(ops->stream_sync(stream, &err), &err);
   ops->release(gpu, memory);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What tests of the calibration stand share: a small stand, and probes with one or two loads. */
+/* Shared by tests of the calibration stand: a small stand, and probes with one or two loads. */
 #ifndef HK_TESTS_FIXTURE_STAND_H
 #define HK_TESTS_FIXTURE_STAND_H
 

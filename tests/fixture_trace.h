@@ -29,7 +29,7 @@ static inline int make_folder(void **state) {
 static inline int remove_folder(void **state) {
   (void)state;
   unlink(path);
-  return rmdir(folder); /* fails if a trace left anything beside it */
+  return rmdir(folder); /* fails if writing a trace left another file */
 }
 
 static inline bool have_python(void) {

@@ -15,15 +15,15 @@
 
 enum { MOST_TENSORS = 24 };
 
-/* A tensor as the framework and plain AdamW have it. */
+/* A tensor of the framework, and its state by plain AdamW. */
 typedef struct {
   hk_param param;
   float *p, *m, *v;
-  void *weight;   /* the engine writes here */
-  void *expected; /* the same by plain AdamW */
-  void *grad;     /* sum of those given; in its own type */
-  void *handed;   /* what is handed over; overwritten at once */
-  int given;
+  void *weight;   /* written by the engine */
+  void *expected; /* the weight by plain AdamW */
+  void *grad;     /* sum of the gradients handed over, in their type */
+  void *handed;   /* the gradient handed over; overwritten at once */
+  int given;      /* gradients handed over since the last step */
   int64_t step;
 } tensor;
 
@@ -31,12 +31,12 @@ enum { MOST_LENT = 64 };
 
 typedef struct {
   random_stream r;
-  random_stream lender; /* random numbers of their own for the lent memory */
+  random_stream lender; /* separate random numbers for lent memory */
   void *lent[MOST_LENT];
   size_t lent_bytes[MOST_LENT];
   int n_lent;
   bool lends_nothing;
-  hk_bytes weights_in_lent; /* the most bytes of weights that lent memory has held */
+  hk_bytes weights_in_lent; /* largest number of bytes of weights in lent memory */
   tensor tensors[MOST_TENSORS];
   hk_param params[MOST_TENSORS];
   size_t n;
@@ -69,9 +69,9 @@ static inline void narrow(hk_grad_type type, float x, void *to, int64_t i) {
   }
 }
 
-/* -- Making ------------------------------------------------------------------------------------ */
+/* -- Construction ------------------------------------------------------------------------------ */
 
-/* numel 0: by the dice. */
+/* numel 0: a random number. */
 static inline void make_tensor(world *w, size_t i, int block, int64_t numel) {
   tensor *t = &w->tensors[i];
   const int64_t most = numel == 0 && pick(&w->r, 0, 3) == 0 ? 40000 : 700;
@@ -157,7 +157,7 @@ static inline void unmake(world *w) {
   }
 }
 
-/* -- Looking ----------------------------------------------------------------------------------- */
+/* -- Checks ------------------------------------------------------------------------------------ */
 
 static inline void assert_weights(const world *w, int block) {
   for (size_t i = 0; i < w->n; i++) {
@@ -260,7 +260,8 @@ static inline void hand_over(world *w, size_t i, bool finite) {
   reclaim(w);
 }
 
-/* Deep tensors first, some out of turn, some twice, some not at all. */
+/* Hands gradients over, deep tensors first. With `disorder` some come out of order, twice or not at
+ * all. */
 static inline void backward(world *w, int disorder, bool finite) {
   for (size_t i = w->n; i-- > 0;) {
     if (disorder > 0 && pick(&w->r, 0, 9) == 0) continue;

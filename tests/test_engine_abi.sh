@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# libhocket as a stranger uses it: it exports only hocket_*, its header compiles as C and C++
-# under strict warnings, the programs of tests/abi build against header and library alone, and the
-# losses of the example fall and are the same for every overlap.
+# libhocket as an installed library: it exports the functions of hocket.h only, the header compiles
+# as C and C++ under strict warnings, the programs of tests/abi build with header and library alone,
+# and the losses of the example fall and are the same for every overlap.
 set -euo pipefail
 hocket=$1
 library=$(dirname "$hocket")
@@ -21,7 +21,7 @@ nm -D --defined-only "$library/libhocket.so" | awk '{print $3}' | sort >exported
 grep -oE '\bhocket_[a-z_]+\(' "$root/engine/hocket.h" | tr -d '(' | sort -u >declared
 diff declared exported || fail "exported symbols (>) differ from hocket.h's functions (<)"
 
-# A library that was built with a sanitizer needs it from whoever loads it.
+# A program that loads a library with a sanitizer must be built with that sanitizer.
 flags=()
 symbols=$(nm -D "$library/libhocket.so")
 [[ $symbols != *__asan_init* ]] || flags=("-fsanitize=address,undefined")
@@ -53,26 +53,26 @@ EOF
   done
 fi
 
-# The library is loaded under the number of its ABI.
+# The library's soname has the number of its ABI.
 abi=$(sed -n 's/^#define HOCKET_ABI *\([0-9]*\).*/\1/p' "$root/engine/hocket.h")
 if command -v readelf >/dev/null; then
   readelf -d "$library/libhocket.so" | grep -q "SONAME.*\[libhocket\.so\.$abi\]" ||
     fail "the library's soname is not libhocket.so.$abi"
 fi
 
-# build SOURCE: a program of that name here, which knows the library and the header only.
+# build SOURCE: builds the program here, with the library and the header only.
 build() {
   "$cc" -std=c11 -O1 -g -ffp-contract=off -D_GNU_SOURCE "${strict[@]}" "${flags[@]}" "$root/$1" \
     -o "$(basename "$1" .c)" -L "$library" -lhocket -lm -pthread -Wl,-rpath,"$library"
 }
 
-# goes LAST PROGRAM ARGUMENTS...: exits 0 and its last line has the pattern.
+# goes LAST PROGRAM ARGUMENTS...: the program exits 0 and its last line matches LAST.
 goes() {
   timeout 500 "./$2" "${@:3}" >"$2.out" 2>"$2.err" || fail "$2: exit $?: $(tail -n 40 "$2.err")"
   tail -n 1 "$2.out" | grep -q -- "$1" || fail "$2 said '$(tail -n 1 "$2.out")'"
 }
 
-# Plans of as many parameters as the tensors of tests/abi/world.h are given.
+# Plans for $parameters parameters; the tensors of tests/abi/world.h are made to have as many.
 cat >tiny.json <<'EOF'
 {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "hidden_size": 64,
  "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,

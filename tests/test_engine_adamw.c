@@ -43,7 +43,7 @@ static uint64_t next(void) {
   return z ^ (z >> 31);
 }
 
-/* Any bits, ordinary numbers, subnormals, and those that kernels get wrong. */
+/* Special values, random bits, subnormals, and (5 of 8) ordinary numbers. */
 static uint32_t random_bits(void) {
   static const uint32_t special[] = {0,           0x80000000u, 1,          0x80000001u,
                                      0x007fffffu, 0x00800000,  0x7f7fffff, 0xff7fffffu,
@@ -128,7 +128,7 @@ static uint16_t nearest_bf16(float x) {
   if (isnan(x)) return 0x7fc0;
   const uint32_t below = bits_of(x) & 0xffff0000u, above = below + 0x10000u;
   if (isinf(x)) return (uint16_t)(below >> 16);
-  /* The neighbour of the largest is where 2^128 would be. */
+  /* For rounding, the neighbour of the largest bf16 is 2^128, not infinity. */
   const double high = isinf(of_bits(above)) ? copysign(0x1p128, (double)x) : (double)of_bits(above);
   const double down = fabs((double)x - (double)of_bits(below)), up = fabs(high - (double)x);
   const bool take_above = up < down || (up == down && (below >> 16 & 1) != 0);
@@ -163,7 +163,7 @@ static void test_reference_rounds_each_operation(void **state) {
   }
 }
 
-/* With moments zero and a gradient of one, the first step moves by lr, whatever the betas. */
+/* With zero moments and a scaled gradient of 1 the first step moves p by lr, whatever the betas. */
 static void test_first_step_moves_by_lr(void **state) {
   (void)state;
   const hk_adamw hyper = {.lr = 0.125, .beta1 = 0.5, .beta2 = 0.75, .eps = 0, .weight_decay = 2};
@@ -189,7 +189,7 @@ static void test_prepare(void **state) {
   assert_true(s.eps == 1e-8f);
   assert_true(s.size == (float)(1e-3 / 0.271));        /* 1 - 0.9^3 */
   assert_true(s.root2 == (float)0.054744871905960286); /* sqrt(0.002997001) */
-  /* Long training: both corrections end. */
+  /* After many steps both bias corrections are 1. */
   const hk_adamw_step late = hk_adamw_prepare(&usual, INT64_C(1) << 40, 1);
   assert_true(late.root2 == 1 && late.size == 1e-3f);
 }
@@ -245,14 +245,14 @@ static void compare_once(const hk_cpu_kernels *kernels) {
   assert_memory_equal(&want, &got, sizeof want);
 }
 
-/* Out of place at other addresses than in place: the same bits, and nothing else is written. */
+/* adamw_to writes the same bits to other addresses, and nothing else. */
 static void compare_out_of_place(const hk_cpu_kernels *kernels) {
   static arrays start, want, got, from;
   static char grads[ROOM];
   const int64_t n = (int64_t)(next() % (MOST + 1));
   const hk_grad_type type = (hk_grad_type)(next() % HK_GRAD_TYPES);
   const bool special = next() % 2 == 0, weights = next() % 4 != 0;
-  /* Targets often begin lines, as streaming stores need it. */
+  /* Half of the cases have aligned targets, which streaming stores need. */
   size_t source[3], target[4];
   for (int i = 0; i < 3; i++) source[i] = next() % 2 == 0 ? 0 : next() % GUARD;
   const bool lines = next() % 2 == 0;
@@ -354,7 +354,7 @@ static void check_cast_down(const hk_cpu_kernels *kernels, const float *p, int n
   for (int i = 0; i < n; i++) assert_int_equal(w[i], nearest_bf16(p[i]));
 }
 
-/* Around every bf16: itself, just beside, just about the tie with the next. */
+/* Around every bf16: the value itself, its fp32 neighbours, and those of the tie with the next. */
 static void cast_down_boundaries(const hk_cpu_kernels *kernels) {
   static const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
   enum { LOW = sizeof low / sizeof low[0], BATCH = 512 };
@@ -389,7 +389,7 @@ static void cast_up_all(const hk_cpu_kernels *kernels) {
   static float g[N];
   for (int i = 0; i < N; i++) h[i] = (uint16_t)i;
   for (int type = HK_GRAD_BF16; type <= HK_GRAD_FP16; type++) {
-    /* One less and one on: the tail is met, too. */
+    /* N - 1 elements and then 1: both have a tail. */
     kernels->cast_up((hk_grad_type)type, N - 1, h, g);
     kernels->cast_up((hk_grad_type)type, 1, h + N - 1, g + N - 1);
     for (int i = 0; i < N; i++) {
@@ -410,7 +410,7 @@ static void unscale_random(const hk_cpu_kernels *kernels) {
     fill(g, sizeof g, true);
     const float factor = round % 2 == 0 ? 0.731f : of_bits(random_bits());
     for (int i = 0; i < N; i++) want[i] = of_bits(canonical(times(g[i], factor)));
-    want[N - 1] = g[N - 1]; /* is not asked for */
+    want[N - 1] = g[N - 1]; /* not part of the call */
     kernels->unscale(factor, N - 1, g);
     assert_memory_equal(g, want, sizeof g);
   }
@@ -422,10 +422,11 @@ static void test_unscale(void **state) {
   each_kernel(unscale_random);
 }
 
-/* -- what surrounds them ----------------------------------------------------------------------- */
+/* -- floating-point environment and choice of kernels ------------------------------------------ */
 
 #if defined(__x86_64__)
-/* Flush to zero, denormals are zero, rounding up: what a caller may have set. */
+/* The caller may have set flush to zero, denormals are zero, and rounding up (MXCSR). Kernels give
+ * the same bits and restore these settings. */
 static void in_another_environment(const hk_cpu_kernels *kernels) {
   enum { N = 100, OTHER = 0x1f80 | 0x8000 | 0x0040 | 0x4000 };
   float p[2][N], m[2][N], v[2][N], g[2][N], to[3][N], grad[N];
@@ -463,7 +464,8 @@ static void test_environment_of_the_caller(void **state) {
 }
 #endif
 
-/* The choice is made once a process: each wish gets one. */
+/* Whether HOCKET_ISA=`wish` (NULL: unset) selects the kernels `name`. The choice is made once a
+ * process, so each call forks one. */
 static bool chosen(const char *wish, const char *name) {
   const pid_t child = fork();
   if (child == 0) {
@@ -478,7 +480,7 @@ static bool chosen(const char *wish, const char *name) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* Runs first: nothing has been chosen yet. */
+/* Must run first, before kernels are chosen. */
 static void test_choice(void **state) {
   (void)state;
   assert_true(chosen("scalar", "scalar"));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* AdamW against both forms of torch.optim.AdamW: tests/data/torch-adamw.txt, made by
- * make_torch_adamw.py, whose inputs are made again here. The fused form's p, m and v are ours bit
- * for bit, everywhere. The single-tensor form's m and v are, too; its p is not, because about one
- * in six of the square roots that it takes from MKL is not the nearest fp32 but the one next to it
- * (given correctly rounded ones, it has the fused form's bits: the script checks that). What comes
- * of it in ten steps, as shares in % of elements whose p is the same, and is within 2 ulp:
+/* AdamW against both forms of torch.optim.AdamW. tests/data/torch-adamw.txt has torch's results,
+ * made by make_torch_adamw.py, whose inputs this file computes again. The fused form's p, m and v
+ * are hocket's to the bit everywhere. The single-tensor form's m and v are, too. Its p is not,
+ * because about one in six of the square roots that it takes from MKL is not the nearest fp32 but
+ * its neighbour. (With correctly rounded roots it has the fused form's bits: the script checks
+ * that.) The effect of ten steps, in % of elements whose p is the same, and is within 2 ulp:
  *
  *                    first ten, lr 3e-4    after a warm-up, lr 1e-4    the same, lr 3e-4
  *     weights         97.852   100.000         99.072    99.805         97.852    99.951
@@ -12,8 +12,8 @@
  *     norms          100.000   100.000        100.000   100.000        100.000   100.000
  *     values of all sizes, six sets: 82.031 to 95.117 the same, 97.070 to 99.414 within 2 ulp
  *
- * Of all but the last line, 99.920 % are within 2 ulp; 99.881 % but for norms, which hardly move.
- * Those that are not have a p smaller than the sum of its changes in those steps. */
+ * Of the first three lines 99.920 % are within 2 ulp; without norms, which hardly change, 99.881 %.
+ * Elements that are not have a p smaller than the sum of its changes in those steps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -33,14 +33,14 @@ typedef enum { ANY, WEIGHTS, EMBEDDINGS, NORMS } kind;
 
 static const char *const kinds[] = {"any", "weights", "embeddings", "norms"};
 
-/* One set of the file; WARMUP + STEPS steps lead there. */
+/* One set of the file: the state after warmup + STEPS steps. */
 typedef struct {
   kind kind;
   int n, warmup;
   hk_adamw hyper;
   struct {
     uint32_t p, m, v; /* of the fused form */
-    int other;        /* how many fp32 numbers further from zero the single-tensor form's p is */
+    int other;        /* single-tensor form's p - fused form's, in fp32 numbers away from zero */
   } torch[ELEMENTS];
 } golden;
 
@@ -116,7 +116,8 @@ static uint16_t any_gradient(int group, int element, int step) {
   return (uint16_t)((r & 0x807fu) | (scale + (r >> 16) % 4) << 7);
 }
 
-/* Nearly normal, in units of 2^-16: a sum of twelve uniform integers, the same everywhere. */
+/* Approximately normal, in units of 2^-16: a sum of twelve uniform integers, the same on every
+ * machine. */
 static int normal(int group, int element, int step) {
   int sum = -6 * 65535;
   for (int k = 0; k < 3; k++) {
@@ -147,7 +148,8 @@ static uint16_t gradient(kind of, int group, int element, int step) {
 
 static struct {
   float p[ELEMENTS], m[ELEMENTS], v[ELEMENTS];
-  /* Over the last STEPS: the sum of p's changes, and how far misrounded roots may lead another. */
+  /* Over the last STEPS: the sum of p's changes, and the largest difference of p that misrounded
+   * roots can cause. */
   double moved[ELEMENTS], reach[ELEMENTS];
 } ours;
 
@@ -159,10 +161,10 @@ static double ulp(float x) {
   return ldexp(1, exponent < -125 ? -149 : exponent - 24);
 }
 
-/* Of another p after a step that is ours but for a root off by 1 ulp, which is 2^-23 of it at most.
- * The root's quotient, its sum with eps and the quotient after that are then rounded another way,
- * which is as much each time: 2^-21 of the change in all. So are the product with decay and the
- * difference: an ulp of p before and one of p after. */
+/* Largest difference of p after a step whose root is off by 1 ulp, at most 2^-23 of it. The root's
+ * quotient, its sum with eps and the next quotient may be rounded otherwise, by 2^-23 each: 2^-21
+ * of the change in all. The product with decay and the difference may be, too: an ulp of p before
+ * and one of p after. */
 static double step_aside(float before, float decay, float after) {
   const double change = (double)after - (double)before * (double)decay;
   return 0x1p-21 * fabs(change) + ulp(before) + ulp(after);
@@ -198,7 +200,7 @@ static void train(int group, hk_adamw hyper) {
 
 typedef struct {
   int fused;                       /* elements whose p, m and v are ours */
-  int same, within_2, unexplained; /* single tensor: whose p is; within 2 ulp of it; see below */
+  int same, within_2, unexplained; /* single tensor: equal p; p within 2 ulp; see explained() */
 } agreement;
 
 /* The difference of p is at most what differently rounded roots explain, and exceeds 2 ulp only
@@ -257,7 +259,7 @@ static void test_agrees(void **state) {
   assert_true(within_2 >= 0.999 * typical);
 }
 
-/* A slight change of any hyperparameter shows. */
+/* A slight change of any hyperparameter changes bits: the test is sensitive. */
 static void test_would_notice(void **state) {
   (void)state;
   const hk_adamw right = sets[0].hyper;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The host arena: it is aligned and touched. A request that is larger than the available memory
- * is refused with a message. */
+/* The host arena: alignment, first touch, registration; requests larger than the available memory
+ * are refused. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -125,7 +125,7 @@ static void test_borrowing(void **state) {
   for (int turn = 0; turn < 2; turn++) {
     must(hk_arena_borrow(&own, 2 * HUGE_PAGE + 1, team, &other, &err), &err);
     assert_ptr_equal(other.base, own.base);
-    check_memory(&other, 2 * HUGE_PAGE + 1); /* which leaves ones */
+    check_memory(&other, 2 * HUGE_PAGE + 1); /* fills it with ones */
     assert_non_null(hk_arena_take(&other, HUGE_PAGE, 64));
     hk_arena_close(&other);
     assert_int_equal(((char *)own.base)[0], 1);
@@ -137,7 +137,7 @@ static void test_borrowing(void **state) {
   hk_team_close(team);
 }
 
-/* -- Too much ---------------------------------------------------------------------------------- */
+/* -- Requests that are too large --------------------------------------------------------------- */
 
 static void test_more_than_there_is(void **state) {
   (void)state;
@@ -145,7 +145,7 @@ static void test_more_than_there_is(void **state) {
   hk_error err = {0};
   const hk_bytes room = hk_host_available();
   assert_true(room > 0);
-  if (room > INT64_MAX / 4) skip(); /* the system does not say how much it has */
+  if (room > INT64_MAX / 4) skip(); /* the system states no limit */
   unsetenv("HOCKET_TRUST_MEMORY");
   assert_int_equal(hk_arena_open(2 * room, NULL, NULL, &arena, &err), HK_ENVIRONMENT);
   assert_non_null(strstr(err.message, "MemAvailable"));
@@ -154,14 +154,14 @@ static void test_more_than_there_is(void **state) {
   hk_arena_close(&arena);
   assert_int_equal(hk_arena_open(-1, NULL, NULL, &arena, &err), HK_INPUT);
   assert_int_equal(hk_arena_open(INT64_MAX, NULL, NULL, &arena, &err), HK_INPUT);
-  /* Whoever is trusted still gets no more than there are addresses. */
+  /* HOCKET_TRUST_MEMORY skips the check, but 2^60 bytes of addresses do not exist. */
   setenv("HOCKET_TRUST_MEMORY", "1", 1);
   assert_int_equal(hk_arena_open((hk_bytes)1 << 60, NULL, NULL, &arena, &err), HK_ENVIRONMENT);
   unsetenv("HOCKET_TRUST_MEMORY");
   assert_non_null(strstr(err.message, "cannot be mapped"));
 }
 
-/* Bytes of address space in use; -1 where that cannot be read. */
+/* Bytes of address space in use; -1: unknown. */
 static long long address_space(void) {
   long long pages = -1;
   FILE *file = fopen("/proc/self/statm", "r");
@@ -171,7 +171,8 @@ static long long address_space(void) {
   return pages < 0 ? -1 : pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Exit code of a process that may use 64 MiB of addresses more and wants 256. */
+/* Opens an arena of 256 MiB with 64 MiB of addresses left. Returns 0 if it is refused as expected.
+ */
 static int under_a_limit(void) {
   const long long used = address_space();
   const struct rlimit limit = {(rlim_t)used + 64 * HK_MIB, (rlim_t)used + 64 * HK_MIB};
@@ -204,7 +205,7 @@ static void test_registration(void **state) {
   hk_arena arena = open_arena(4 * HK_MIB, NULL);
   must(hk_arena_register(&arena, device, &err), &err);
   assert_ptr_equal(arena.registered, device);
-  /* All of it is: a second registration of any part is refused. */
+  /* The whole arena is registered: a second registration of its last byte is refused. */
   char *last = (char *)arena.base + arena.bytes - 1;
   assert_int_equal(device->ops->host_register(device, last, 1, &err), HK_INPUT);
   void *base = arena.base;
@@ -285,7 +286,7 @@ static void test_no_limit(void **state) {
 
 static void test_limits_of_version_2(void **state) {
   (void)state;
-  /* 16 GiB less 6 in use, of which 2 + 1 are caches that give way. */
+  /* 16 GiB less 6 in use, of which 2 + 1 are reclaimable caches: 13. */
   fake_system fake = new_system("0::/job/step\n");
   write_file(&fake, "sys/fs/cgroup/job/memory.max", "17179869184\n");
   write_file(&fake, "sys/fs/cgroup/job/memory.current", "6442450944\n");
@@ -294,15 +295,15 @@ static void test_limits_of_version_2(void **state) {
   write_file(&fake, "sys/fs/cgroup/job/step/memory.max", "34359738368\n");
   write_file(&fake, "sys/fs/cgroup/job/step/memory.current", "6442450944\n");
   check_room(&fake, 13);
-  /* More than its limit in use. */
+  /* Usage above the limit: nothing is available. */
   fake = new_system("0::/job\n");
   write_file(&fake, "sys/fs/cgroup/job/memory.max", "1073741824\n");
   write_file(&fake, "sys/fs/cgroup/job/memory.current", "1073741825\n");
   check_room(&fake, 0);
 }
 
-/* A container sees its own control group at the mount point, but may be told the path on the
- * host. */
+/* In a container /proc/self/cgroup may have the host's path, which does not exist there; the
+ * container's own group is at the mount point. */
 static void test_limits_of_version_1_in_a_container(void **state) {
   (void)state;
   fake_system fake = new_system("9:cpu,memory:/docker/0123\n1:name=systemd:/docker/0123\n0::/\n");
@@ -311,8 +312,9 @@ static void test_limits_of_version_1_in_a_container(void **state) {
   check_room(&fake, 6);
 }
 
-/* Memory that grows as it is used: the limit is what will be there. */
-static void test_limit_above_what_is_there(void **state) {
+/* A limit above MemTotal: memory grows as it is used (some virtual machines), so the limit counts.
+ */
+static void test_limit_above_total_memory(void **state) {
   (void)state;
   fake_system fake = new_system("0::/\n");
   write_file(&fake, "sys/fs/cgroup/memory.max", "137438953472\n");
@@ -340,7 +342,7 @@ int main(void) {
       cmocka_unit_test(test_no_limit),
       cmocka_unit_test(test_limits_of_version_2),
       cmocka_unit_test(test_limits_of_version_1_in_a_container),
-      cmocka_unit_test(test_limit_above_what_is_there),
+      cmocka_unit_test(test_limit_above_total_memory),
       cmocka_unit_test(test_nothing_known),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

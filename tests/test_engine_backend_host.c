@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The host backend: memory, copies, order, events, and streams that run at the same time. */
+/* The host backend: device memory, copies, order of streams, events, concurrent streams, refused
+ * addresses. */
 #include <pthread.h>
 
 #include "tests/fixture_host.h"
@@ -56,7 +57,7 @@ static void test_exhaustion(void **state) {
   ops->close(b);
 }
 
-/* Blocks come and go at random; each keeps what was written to it. */
+/* Random allocations and releases: each block keeps its contents. */
 static void test_blocks_never_overlap(void **state) {
   (void)state;
   enum { BLOCKS = 40 };
@@ -111,7 +112,7 @@ static void test_data_is_copied(void **state) {
   free(out);
 }
 
-/* Many more operations than the queue holds. Each depends on the one before it. */
+/* More operations than the queue holds, each dependent on the one before it. */
 static void test_a_stream_keeps_its_order(void **state) {
   (void)state;
   enum { N = 20000 };
@@ -218,7 +219,7 @@ static void test_times_of_events(void **state) {
   free(host);
 }
 
-static void test_events_not_yet(void **state) {
+static void test_pending_events(void **state) {
   (void)state;
   enum { BYTES = 8 << 20 };
   hk_backend *b = open_device(0, BYTES, 0);
@@ -232,7 +233,7 @@ static void test_events_not_yet(void **state) {
   assert_int_equal(ops->wait(s, e, &err), HK_INPUT);
   char *host = host_memory(BYTES), *device = device_memory(b, BYTES);
   hk_status status = HK_OK;
-  for (int i = 0; i < 100 && status == HK_OK; i++) { /* repeated if this thread was too late */
+  for (int i = 0; i < 100 && status == HK_OK; i++) { /* again if the copies had ended already */
     sync_stream(s);
     for (int j = 0; j < 4; j++) copy(s, device, host, BYTES);
     record(s, e);
@@ -284,7 +285,7 @@ static void test_adopted_stream(void **state) {
   assert_int_equal(ops->zero(theirs, device, -1, &err), HK_INPUT);
   hk_backend_host_fail(b, HK_HOST_LAUNCH, 0);
   assert_int_equal(ops->zero(theirs, device, N, &err), HK_ENVIRONMENT);
-  must(ops->zero(theirs, device, N, &err), &err); /* the device is well */
+  must(ops->zero(theirs, device, N, &err), &err); /* the device is still usable */
   sync_stream(theirs);
   ops->unguard(b, previous);
   ops->event_close(e);
@@ -294,9 +295,9 @@ static void test_adopted_stream(void **state) {
   free(host), free(zeros);
 }
 
-/* -- Beside each other ------------------------------------------------------------------------- */
+/* -- Concurrency ------------------------------------------------------------------------------- */
 
-/* Two copies and a kernel, each on a stream of its own, until all three ran at the same time. */
+/* Two copies and a kernel on three streams run at the same time in at least one of 100 tries. */
 static void test_streams_overlap(void **state) {
   (void)state;
   enum { BYTES = 16 << 20, TRIES = 100 };
@@ -470,7 +471,7 @@ int main(void) {
       cmocka_unit_test(test_streams_wait_for_events),
       cmocka_unit_test(test_only_awaited_events_are_waited_for),
       cmocka_unit_test(test_times_of_events),
-      cmocka_unit_test(test_events_not_yet),
+      cmocka_unit_test(test_pending_events),
       cmocka_unit_test(test_adopted_stream),
       cmocka_unit_test(test_streams_overlap),
       cmocka_unit_test(test_callers_in_several_threads),

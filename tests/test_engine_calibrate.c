@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Whole calibrations on small host devices: complete, interrupted, killed, and refused at the
- * start. Noise of the machine does not change the result. */
+ * start. */
 #include "calib/calibrate.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "engine/backend_host.h"
 #include "tests/fixture.h"
 
-#define LONG_S 60.0 /* for those that are stopped */
+#define LONG_S 60.0 /* budget of calibrations that are stopped */
 
 /* -- A store of its own ------------------------------------------------------------------------ */
 
@@ -47,13 +47,13 @@ static hk_store *open_store(void) {
 
 /* -- Calibrating ------------------------------------------------------------------------------- */
 
-/* What a calibration's progress does. */
+/* Actions of a calibration's progress callback. */
 typedef struct {
   int runs, stop_after;
   volatile sig_atomic_t stop;
-  int tell;         /* a pipe that gets a byte a run; 0: none */
-  hk_store *fill;   /* is filled up after `fill_after` runs */
-  int64_t fill_run; /* with samples of this one */
+  int tell;         /* a pipe to which it writes a byte a run; 0: none */
+  hk_store *fill;   /* a store that it fills up after `fill_after` runs, */
+  int64_t fill_run; /* with samples of this run */
   int fill_after;
 } listener;
 
@@ -76,7 +76,7 @@ static void listen_to(void *context, const char *probe, double share, double lef
   if (l->fill && l->runs == l->fill_after) fill_up(l->fill, l->fill_run);
 }
 
-/* Time is what has been run, however slow the machine: a tenth of a second a run. */
+/* A clock that advances 0.1 s a run, independent of the machine's speed. */
 static const listener *counted;
 
 static hk_ns count(void *stand) {
@@ -84,7 +84,7 @@ static hk_ns count(void *stand) {
   return counted->runs * (HK_NS_PER_S / 10);
 }
 
-/* A budget of so many runs. */
+/* Sets a budget of `runs` runs. */
 static void allow(hk_calibrate_options *options, const listener *l, int runs) {
   counted = l;
   options->clock = count;
@@ -130,7 +130,7 @@ static hk_calibration_run unfinished(hk_store *store, const char *name) {
   return run;
 }
 
-/* Begins one that is stopped after so many runs. */
+/* Begins a calibration, stops it after `runs` runs, and returns its stored rounds. */
 static size_t begin_and_stop(hk_store *store, const char *name, int runs) {
   listener l = {.stop_after = runs};
   const hk_calibrate_options options = options_for(&l, name);
@@ -173,7 +173,7 @@ static void calibrate_in_child(int tell) {
   _exit(1);
 }
 
-/* Kills the child after `runs` runs; how many it had told of by then. */
+/* Kills the child after `runs` runs. Returns the number of runs that it had reported. */
 static int runs_until_killed(int runs) {
   int ends[2], told = 0, status = 0;
   char byte;
@@ -191,7 +191,7 @@ static int runs_until_killed(int runs) {
   return told;
 }
 
-/* Comes first: a process may only be forked while it has one thread. */
+/* Must be the first test: it forks, which needs a process of one thread. */
 static void test_killed(void **state) {
   (void)state;
   const int told = runs_until_killed(15);
@@ -237,13 +237,13 @@ static void check_stored(hk_store *store, const hk_calibration *c) {
 static void test_whole(void **state) {
   (void)state;
 #ifdef __SANITIZE_THREAD__
-  skip(); /* it is slow at the fit, and cannot see the barriers of gcc's OpenMP */
+  skip(); /* the fit is slow, and ThreadSanitizer does not know the barriers of gcc's OpenMP */
 #endif
   hk_store *store = open_store();
   listener l = {0};
   hk_calibrate_options options = options_for(&l, NULL);
   allow(&options, &l, 150);
-  options.target = 1e-6; /* which nothing reaches */
+  options.target = 1e-6; /* not reachable: the whole budget is used */
   hk_calibration c;
   hk_error err = {0};
   must(hk_calibrate(store, &options, &c, &err), &err);
@@ -255,14 +255,14 @@ static void test_whole(void **state) {
   assert_true(c.fit.n_quantities > 0 && c.fit.n_replays > 0);
   check_stored(store, &c);
   hk_calibration_free(&c);
-  /* It has a profile now, and no run to go on with. */
+  /* The name has a profile now, and no unfinished run is left. */
   expect_refusal(store, &options, "--replace");
   options.resume = true;
   expect_refusal(store, &options, "no unfinished calibration");
   hk_store_close(store);
 }
 
-/* Runs for less than half of the probes: each is warmed up first. */
+/* 25 runs, two for each probe's first visit (one warm-up): fewer than half of the probes. */
 static void test_budget_too_small(void **state) {
   (void)state;
   hk_store *store = open_store();
@@ -282,7 +282,7 @@ static void test_budget_too_small(void **state) {
 
 /* -- Interrupted ------------------------------------------------------------------------------- */
 
-/* The store's samples of a run are the campaign's, whichever sitting they are from. */
+/* The stored samples of the run, of both sessions, equal the campaign's. */
 static void check_samples(hk_store *store, const hk_calibration *c) {
   hk_error err = {0};
   hk_campaign stored = {0};
@@ -307,13 +307,13 @@ static void test_interrupted_and_resumed(void **state) {
   (void)state;
   hk_store *store = open_store();
   const size_t before = begin_and_stop(store, "halves", 5);
-  assert_int_equal(before, 2); /* the third probe had just been warmed up */
+  assert_int_equal(before, 2); /* the third probe has had its warm-up only */
   const hk_calibration_run run = unfinished(store, "halves");
   listener l = {.stop_after = 9};
   hk_calibrate_options options = options_for(&l, "halves");
   options.resume = true;
-  options.quick = false;     /* it goes on as it began */
-  options.version = "1.2.4"; /* which is worth a note */
+  options.quick = false;     /* ignored: the run was begun as quick */
+  options.version = "1.2.4"; /* differs from the run's: a note */
   hk_calibration c;
   hk_error err = {0};
   must(hk_calibrate(store, &options, &c, &err), &err);
@@ -326,7 +326,7 @@ static void test_interrupted_and_resumed(void **state) {
   hk_store_close(store);
 }
 
-/* Another machine's samples are not to be mixed with this one's. */
+/* A run that was begun on another machine is not resumed: its samples must not be mixed in. */
 static void test_resumed_elsewhere(void **state) {
   (void)state;
   hk_store *store = open_store();

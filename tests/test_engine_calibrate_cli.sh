@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# hocket calibrate on the host backend: it measures and stores, and every other command uses what
-# it stored. Ctrl-C and kill -9 lose no sample. Its error messages. Precision depends on the load
-# of this machine, so exit 1 (noisy) is accepted like 0.
+# hocket calibrate on the host backend: it measures and stores a profile, which other commands use;
+# Ctrl-C and kill -9 lose no sample; error messages. Precision depends on the load of this machine,
+# so exit 1 (noisy) is accepted like 0.
 # Usage: test_engine_calibrate_cli.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture_engine.sh"
 
 quick=(--backend host --quick --memory 256M)
-limit=10 # what cannot be is said at once
+limit=10 # seconds; refusals come at once
 
 # calibrate ARGUMENTS...: in less than a minute, precise or not.
 calibrate() {
@@ -22,7 +22,7 @@ calibrate() {
   fi
 }
 
-# -- What cannot be ------------------------------------------------------------------------------
+# -- Refusals --------------------------------------------------------------------------------------
 
 expect 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
 expect 2 "no unfinished calibration under 'other'" calibrate "${quick[@]}" --resume --name other
@@ -65,7 +65,7 @@ ends 0 "" machine import here.json
 ends 0 "" plan --model gpt2 --machine here
 expect 2 "has a profile 'here' already" calibrate "${quick[@]}" --name here
 
-# -- Stopped in the middle, and gone on with --------------------------------------------------------
+# -- Interrupted and resumed --------------------------------------------------------------------------
 
 samples() {
   python3 -c 'import os, sqlite3
@@ -87,7 +87,7 @@ start() {
   fail "calibrate $*: no samples after 20 s: $(cat err)"
 }
 
-# stop EXIT SIGNAL...: one right after the other, as long as it runs; how it ends.
+# stop EXIT SIGNAL...: sends the signals 10 ms apart while it runs; it must exit with EXIT.
 stop() {
   local status=0 signal
   kill "-$2" $running
@@ -99,7 +99,7 @@ stop() {
   [[ $status == "$1" ]] || fail "stopped by ${*:2}: exit $status, not $1: $(cat err)"
 }
 
-# A busy machine is named, before measuring and after.
+# On a busy machine there is a note before measuring and one after.
 hogs=()
 for _ in $(seq $(($(nproc) / 8 + 1))); do
   timeout 60 bash -c 'while :; do :; done' >killed 2>&1 &
@@ -153,8 +153,8 @@ ends 0 "" machine show again
 ends 0 "" machine list
 grep -q "^again " out && grep -q "^here " out || fail "not both listed: $(cat out)"
 
-# Two calibrations at once: not into one store, and elsewhere not without a word. What kill -9 left
-# is listed and can be deleted.
+# A second calibration at the same time is refused for the same store and gets a note with another
+# store. An unfinished run that kill -9 left is listed and can be deleted.
 start "${quick[@]}" --budget 600 --name held
 expect 3 "in use by another calibration, process $running \(.*calibrate .*\), since 20" \
   calibrate "${quick[@]}" --name other
@@ -171,7 +171,7 @@ ends 0 "" machine delete --unfinished held
 ends 0 "" machine list
 ! grep -q "^held" out || fail "deleted, and yet listed: $(cat out)"
 
-# SIGTERM is as good, more than once, too: timeout sends it to the command and to its group.
+# SIGTERM is handled like SIGINT, also repeatedly: timeout sends it to the command and to its group.
 start "${quick[@]}" --name third
 stop 1 TERM TERM TERM
 grep -q "interrupted; [1-9].* --resume --name third" err || fail "terminated: $(cat err)"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints: state is loaded under another plan. A file is complete or absent when writing it
- * fails (kill -9, full disk). A file with one wrong bit is refused and leaves the engine as it
- * was. */
+/* Checkpoints: state is loaded under another plan; a write that fails (kill -9, full disk) leaves
+ * the old file; a file with one wrong bit is refused and leaves the engine unchanged. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -54,7 +53,7 @@ static contents read_file(const char *name) {
   return c;
 }
 
-/* Unlinked first: some file systems sync what replaces a truncated file. */
+/* Unlinks the file first: some file systems sync a truncated file when it is closed. */
 static void write_file(const char *name, const char *bytes, size_t n) {
   unlink(name);
   FILE *out = fopen(name, "wb");
@@ -119,8 +118,8 @@ static void note_progress(void *arg, hk_bytes done, hk_bytes all) {
   *last = done;
 }
 
-/* Saved under one plan, loaded under another, on to the next step: plain AdamW's bits throughout,
- * groups changed on the way included. */
+/* Saved under one plan, loaded under another, and stepped: plain AdamW's bits throughout. The
+ * file's hyperparameters replace the engine's. */
 static void state_moves_to_another_plan(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < 16; number++) {
@@ -146,7 +145,7 @@ static void state_moves_to_another_plan(void **unused) {
     hk_engine_destroy(engine);
 
     const double lr = a.groups[0].hyper.lr;
-    a.groups[0].hyper.lr = 1; /* the file's counts */
+    a.groups[0].hyper.lr = 1; /* the file's lr replaces it */
     engine = new_engine(&plans[1], &a);
     a.groups[0].hyper.lr = lr;
     must(hk_engine_load(engine, path, note_progress, &loaded, &err), &err);
@@ -168,7 +167,7 @@ static void state_moves_to_another_plan(void **unused) {
 
 /* -- Damage ------------------------------------------------------------------------------------ */
 
-/* A tiny engine with one state, and a file with another. */
+/* A tiny engine after step 2, and its file of step 1. */
 typedef struct {
   hk_plan plan;
   plain_adamw a;
@@ -201,7 +200,7 @@ static void assert_unchanged(const damage *d) {
 static void end_damage(damage *d) {
   hk_error err = {0};
   assert_unchanged(d);
-  /* After all that it is as good as new. */
+  /* After all refusals the engine still loads the good file. */
   write_file(path, d->good.bytes, d->good.n);
   must(hk_engine_load(d->engine, path, NULL, NULL, &err), &err);
   assert_int_equal(hk_engine_step_number(d->engine), 1);
@@ -252,8 +251,8 @@ static void every_bit_counts(void **unused) {
   end_damage(&d);
 }
 
-/* What is whole, but not for this engine. */
-static void what_does_not_fit_is_refused(void **unused) {
+/* Intact files of another version, kind, size or grouping. */
+static void other_files_are_refused(void **unused) {
   (void)unused;
   damage d = begin_damage();
   hk_error err = {0};
@@ -300,12 +299,12 @@ static void what_does_not_fit_is_refused(void **unused) {
   end_damage(&d);
 }
 
-static void what_cannot_be_read_is_refused(void **unused) {
+static void unreadable_files_are_refused(void **unused) {
   (void)unused;
   damage d = begin_damage();
   assert_refused(&d, "no/such/file", "No such file");
   assert_refused(&d, folder, "irectory");
-  if (geteuid() != 0) { /* root reads everything */
+  if (geteuid() != 0) { /* permissions do not apply to root */
     assert_int_equal(chmod(path, 0), 0);
     assert_refused(&d, path, "Permission denied");
     assert_int_equal(chmod(path, 0600), 0);
@@ -318,8 +317,8 @@ typedef struct {
   long at;
 } sabotage;
 
-/* Turns a bit of the file once all of it has been verified. */
-static void change_behind_the_back(void *arg, hk_bytes done, hk_bytes all) {
+/* Flips a bit of the file after all of it has been verified (the first half of the progress). */
+static void change_after_verification(void *arg, hk_bytes done, hk_bytes all) {
   sabotage *s = arg;
   if (s->done || done < all / 2) return;
   s->done = true;
@@ -332,8 +331,8 @@ static void change_behind_the_back(void *arg, hk_bytes done, hk_bytes all) {
   assert_int_equal(fclose(file), 0);
 }
 
-/* A file that changes while it is loaded is the one thing that verifying first cannot exclude: the
- * engine must then know that its state is neither. */
+/* Verification cannot exclude a file that changes while it is loaded. The engine then reports that
+ * its state is lost. */
 static void a_file_that_changes_meanwhile_is_noticed(void **unused) {
   (void)unused;
   random_stream r = {610};
@@ -344,7 +343,7 @@ static void a_file_that_changes_meanwhile_is_noticed(void **unused) {
   must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
   step_both(engine, &a, &r);
   sabotage s = {.at = 10 * (long)a.n}; /* in v: p and m will have been applied */
-  assert_int_equal(hk_engine_load(engine, path, change_behind_the_back, &s, &err), HK_INPUT);
+  assert_int_equal(hk_engine_load(engine, path, change_after_verification, &s, &err), HK_INPUT);
   assert_true(s.done);
   assert_non_null(strstr(err.message, "the engine's state is lost"));
   assert_int_equal(hk_engine_subgroup_step(engine, 0), -1);
@@ -364,8 +363,8 @@ static void assert_no_leftovers(void) {
   assert_int_equal(system(command), 0);
 }
 
-/* The disk is full after so many bytes, as far as this process is concerned: the file that was
- * there stays, nothing else does, and the engine goes on. */
+/* RLIMIT_FSIZE simulates a disk that is full after so many bytes: the old file stays, no temporary
+ * file does, and the engine continues. */
 static void a_full_disk_leaves_the_last_checkpoint(void **unused) {
   (void)unused;
   random_stream r = {620};
@@ -437,7 +436,7 @@ static void nap(double ms) {
   nanosleep(&t, NULL);
 }
 
-/* Kills the child some time into what it does, not before it has done it `least` times. */
+/* Kills the child at a random time within an operation, after at least `least` complete ones. */
 static void kill_child(pid_t child, const shared_page *page, int64_t least, random_stream *r) {
   int status = 0;
   while (page->done < least && waitpid(child, &status, WNOHANG) == 0) nap(0.2);
@@ -448,7 +447,7 @@ static void kill_child(pid_t child, const shared_page *page, int64_t least, rand
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-/* Every value is `step`, so that a mixture of two saves shows. */
+/* Sets every value to `step`: a mixture of two saves would have different values. */
 static hk_status set_state(hk_engine *engine, int64_t step, float *values, hk_error *err) {
   const int64_t n = hk_engine_numel(engine);
   for (int64_t i = 0; i < n; i++) values[i] = (float)step;
@@ -458,8 +457,9 @@ static hk_status set_state(hk_engine *engine, int64_t step, float *values, hk_er
   return hk_engine_set_step(engine, step, err);
 }
 
-/* The child's life: saves state 1, 2, 3 ... until it is killed. No assertions: they would jump. */
-static void save_for_ever(const hk_plan *plan, const plain_adamw *a, shared_page *page) {
+/* The child: saves states 1, 2, 3, ... until it is killed. No assertions, which would longjmp into
+ * the parent's test. */
+static void save_until_killed(const hk_plan *plan, const plain_adamw *a, shared_page *page) {
   hk_error err = {0};
   hk_engine *engine = NULL;
   float *values = calloc((size_t)a->n, sizeof *values);
@@ -473,7 +473,8 @@ static void save_for_ever(const hk_plan *plan, const plain_adamw *a, shared_page
   _exit(1);
 }
 
-static void assert_pure(hk_engine *engine) {
+/* Every value is the step number: the state is that of one save. */
+static void assert_one_save(hk_engine *engine) {
   hk_error err = {0};
   const int64_t n = hk_engine_numel(engine);
   const float wanted = (float)hk_engine_step_number(engine);
@@ -505,14 +506,14 @@ static void a_kill_leaves_the_old_file_or_the_new_one(void **unused) {
     fflush(NULL);
     const pid_t child = fork(); /* while this process has no engine, so no threads */
     assert_true(child >= 0);
-    if (child == 0) save_for_ever(&plan, &a, page);
+    if (child == 0) save_until_killed(&plan, &a, page);
     kill_child(child, page, 1, &r);
     hk_engine *engine = new_engine(&plan, &a);
     must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
     const int64_t step = hk_engine_step_number(engine);
     assert_true(step == page->done || step == page->begun);
     in_the_middle += page->begun > page->done;
-    assert_pure(engine);
+    assert_one_save(engine);
     hk_engine_destroy(engine);
   }
   assert_true(in_the_middle > 0);
@@ -522,8 +523,8 @@ static void a_kill_leaves_the_old_file_or_the_new_one(void **unused) {
   hk_plan_free(&plan);
 }
 
-/* The child's life: steps from the checkpoint on. */
-static void step_for_ever(const hk_plan *plan, const plain_adamw *a, shared_page *page) {
+/* The child: loads the checkpoint and steps until it is killed. */
+static void step_until_killed(const hk_plan *plan, const plain_adamw *a, shared_page *page) {
   hk_error err = {0};
   hk_engine *engine = NULL;
   hk_step_report report;
@@ -554,7 +555,7 @@ static void a_kill_in_a_step_leaves_the_checkpoint(void **unused) {
     fflush(NULL);
     const pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) step_for_ever(&plan, &a, page);
+    if (child == 0) step_until_killed(&plan, &a, page);
     kill_child(child, page, 2, &r);
     assert_file(path, &saved);
     engine = new_engine(&plan, &a);
@@ -574,8 +575,8 @@ int main(void) {
       cmocka_unit_test(state_moves_to_another_plan),
       cmocka_unit_test(every_length_is_refused),
       cmocka_unit_test(every_bit_counts),
-      cmocka_unit_test(what_does_not_fit_is_refused),
-      cmocka_unit_test(what_cannot_be_read_is_refused),
+      cmocka_unit_test(other_files_are_refused),
+      cmocka_unit_test(unreadable_files_are_refused),
       cmocka_unit_test(a_file_that_changes_meanwhile_is_noticed),
       cmocka_unit_test(a_full_disk_leaves_the_last_checkpoint),
       cmocka_unit_test(a_kill_leaves_the_old_file_or_the_new_one),

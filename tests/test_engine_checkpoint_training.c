@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints of training (version 2): they contain each tensor's step and group. A file with
- * another length, a changed bit or another model is refused, and leaves the engine as it was. */
+/* Checkpoints of training: they have each tensor's step, group and (version 3) name. A file with
+ * another length, a changed bit or another model is refused and leaves the engine unchanged. */
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -8,7 +8,7 @@
 
 static char path[64];
 
-/* A model of the same tensors each time, some of which take more steps than others. */
+/* A model of n tensors of 40, 41, ... parameters, a block each, in two groups. */
 static void make_small(world *w, uint64_t seed, size_t n) {
   *w = (world){.r = {seed}, .n = n, .blocks = (int)n, .n_groups = 2};
   for (size_t g = 0; g < 2; g++) {
@@ -21,6 +21,7 @@ static void make_small(world *w, uint64_t seed, size_t n) {
   make_engine(w, NULL);
 }
 
+/* Takes n steps, each without one of the first three tensors: their step numbers differ. */
 static void train(world *w, int n) {
   hk_error err = {0};
   hk_training_step_report report;
@@ -57,7 +58,7 @@ static void write_all(const char *bytes, size_t size) {
   assert_true(fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
 }
 
-/* `from` as it was saved is what `to` must be. */
+/* Loads the file into `to` and sets its expected values to those of `from`, which was saved. */
 static void assert_loads(world *to, const world *from) {
   hk_error err = {0};
   must(hk_training_quiet(to->engine, &err), &err);
@@ -99,7 +100,7 @@ static void steps_and_groups_go_along(void **unused) {
     w.tensors[5].step = 17;
     save(&w);
     train(&other, (int)number % 3);
-    if (number % 2 == 0) hand_over(&other, 2, true); /* loading forgets it */
+    if (number % 2 == 0) hand_over(&other, 2, true); /* loading discards it */
     other.tensors[2].given = 0;
     assert_loads(&other, &w);
     assert_state(&other);
@@ -118,7 +119,7 @@ static void assert_refused(world *w, const char *what) {
     fail_msg("'%s', expected '%s'", err.message, what);
 }
 
-static void what_is_damaged_is_refused(void **unused) {
+static void damaged_files_are_refused(void **unused) {
   (void)unused;
   world w;
   size_t size = 0;
@@ -127,7 +128,7 @@ static void what_is_damaged_is_refused(void **unused) {
   save(&w);
   char *good = read_all(&size), *bad = must_have(size + 8, 1);
   train(&w, 1);
-  hand_over(&w, 0, true); /* stays */
+  hand_over(&w, 0, true); /* a refused load must keep it */
   for (size_t length = 0; length < size; length += length < 400 ? 1 : 37) {
     write_all(good, length);
     assert_refused(&w, path);
@@ -164,7 +165,7 @@ static void other_models_are_refused(void **unused) {
   make_small(&other, 62, 5);
   assert_refused(&other, "parameters");
   unmake(&other);
-  /* As many elements, cut otherwise; in other groups. */
+  /* As many elements in tensors of other sizes; tensors in other groups. */
   make_small(&other, 62, 4);
   hk_param params[4];
   for (int change = 0; change < 3; change++) {
@@ -187,7 +188,7 @@ static void other_models_are_refused(void **unused) {
   }
   unmake(&other);
 
-  /* What 'hocket run' saves, and the other way round. */
+  /* An engine of one flat array ('hocket run') and one of tensors refuse each other's files. */
   hk_engine *flat = NULL;
   hk_plan plan = {0};
   const hk_param_group groups[] = {{w.groups[0].lr > 0 ? 40 + 41 + 42 + 43 : 0, w.groups[0]}};
@@ -218,7 +219,7 @@ static void make_named(world *w) {
   save(w);
 }
 
-/* An engine of the same tensors, the last one first. */
+/* An engine of the same tensors in reverse order. */
 static void reverse(const world *w, world *out) {
   hk_error err = {0};
   hk_plan plan = {0};
@@ -270,7 +271,9 @@ static void names_find_tensors_in_another_order(void **unused) {
   reverse(&w, &other);
   assert_refused(&other, "other names");
   hk_engine_destroy(other.engine);
-  for (uint64_t key = 0; key < 2; key++) { /* no name, one that is there twice: by number */
+  /* A tensor without a name (key 0), two of the same name (key 1): tensors are matched by number.
+   */
+  for (uint64_t key = 0; key < 2; key++) {
     w.params[2].key = key;
     reverse(&w, &other);
     assert_refused(&other, "tensor 0 has");
@@ -280,7 +283,7 @@ static void names_find_tensors_in_another_order(void **unused) {
   unmake(&w);
 }
 
-/* The file as version 2 has it: without keys. */
+/* Rewrites the file as version 2: without keys. */
 static void forget_names(void) {
   enum { HEAD = 32, GROUP = 48, WITH = 32, WITHOUT = 24 };
   size_t size = 0;
@@ -325,7 +328,7 @@ int main(void) {
   snprintf(path, sizeof path, "training-%d.ck", (int)getpid());
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_and_groups_go_along),
-      cmocka_unit_test(what_is_damaged_is_refused),
+      cmocka_unit_test(damaged_files_are_refused),
       cmocka_unit_test(other_models_are_refused),
       cmocka_unit_test(names_find_tensors_in_another_order),
       cmocka_unit_test(files_without_names_are_read_in_order),

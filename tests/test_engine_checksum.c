@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The checksum: equal for equal state under any subgroups, routes, runtime and thread count, and
- * different after any bit of any part has changed. The model is large enough for blocks that
- * span subgroups, slabs and transfers from the device. */
+ * different after a changed bit in any part. The model is so large that blocks of the checksum span
+ * subgroups, slabs and transfers from the device. */
 #include "engine/default_plan.h"
 #include "engine/trial.h"
 #include "tests/fixture_engine.h"
@@ -59,11 +59,12 @@ static void take_checksum(hk_engine *engine, char hex[33]) {
   must(hk_engine_checksum(engine, hex, &err), &err);
 }
 
+/* Flips the lowest bit of element `at`. */
 static void turn_bit(hk_engine *engine, hk_state_part part, int64_t at) {
   hk_error err = {0};
   uint32_t bits = 0;
   float value = 0;
-  if (part == HK_STATE_W) { /* written from p only; memory of the host device can be accessed */
+  if (part == HK_STATE_W) { /* no hk_engine_write; the host backend's device memory is accessible */
     ((uint16_t *)hk_engine_device_weights(engine))[at] ^= 1;
     return;
   }

@@ -49,8 +49,8 @@ static void test_by_hand(void **state) {
   assert_int_equal(c.count, 2 + 8 + 8 + 8 + 8 + 16);
 }
 
-/* With threads of equal speed that each take the next chunk when they are done, a thread waits
- * at the end for at most one last chunk. */
+/* Threads of equal speed take the next chunk when they are done: the last one ends at most
+ * HK_CHUNK_LEAST elements after the mean. */
 static void test_small_work_is_even(void **state) {
   (void)state;
   enum { THREADS = 8 };

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# libhocket from Python, by ctypes: a step against AdamW in plain Python, state and checkpoints in
-# and out, and errors as sentences.
+# libhocket from Python through ctypes: a step against AdamW in plain Python, state, checkpoints and
+# error messages.
 set -euo pipefail
 hocket=$1
 library=$(dirname "$hocket")/libhocket.so
@@ -175,7 +175,7 @@ for model in engines:
             assert got == (bf16(p[i]) if t == 0 else p[i])
     assert model.checksum() == first.checksum()
 
-# By way of a file into another engine, and on from there in step.
+# Saved, loaded into another engine, and stepped: the same state in all engines.
 must(lib.hocket_save(first.engine, b"state.ck", message))
 other = Model((Group(1, 0, 0, 1, 0),) * 2, 3)
 assert other.checksum() != first.checksum()
@@ -192,7 +192,7 @@ for model in engines + [other]:
     report = json.loads(lib.hocket_report(model.engine))
     assert report["steps"] == 2 and report["tensors"] == 2, report
 
-# Gradients that are not finite: said, and nothing is touched.
+# A gradient that is not finite: the step is skipped and the state is unchanged.
 before = first.checksum()
 gradients[0][3000] = 0x7F80
 info = Info()
@@ -201,7 +201,7 @@ must(lib.hocket_step(first.engine, None, ctypes.byref(info), None, message))
 assert info.skipped and info.nonfinite == 1 and info.step == 2
 assert first.checksum() == before
 
-# What is wrong is said in a sentence, with the exit status of the command line.
+# Errors have a message and the same status as the command line's exit status.
 with open("text", "w", encoding="utf-8") as file:
     file.write("no checkpoint, but long enough to be one")
 refused(lib.hocket_read(first.engine, 7, 0, 0, 1, message, message), 2, "part 7")
@@ -219,8 +219,8 @@ for model in engines + [other]:
 lib.hocket_destroy(None)
 print("all went well")
 EOF
-# A library that was built with AddressSanitizer needs it loaded first; Python itself leaks. With
-# ThreadSanitizer loaded Python does not start.
+# A library with AddressSanitizer needs that preloaded; leak detection is off since Python leaks.
+# Python does not start with ThreadSanitizer.
 preload=
 symbols=$(nm -D "$library")
 [[ $symbols != *__tsan_init* ]] || { echo "ThreadSanitizer: skipped" && exit 77; }
