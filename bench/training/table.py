@@ -137,6 +137,12 @@ def _predictions(measured: List[Dict[str, Any]]) -> List[str]:
             parts += [_against("forward", found.get("fwd_ms"), phases["forward"]),
                       _against("backward", found.get("bwd_ms"), phases["backward"]),
                       _against("step", found.get("update_ms"), phases["step"])]
+        elif found.get("exposed_update_ms") is not None:
+            # The last flush and the norm are in step() here, and exposed update in the prediction.
+            parts += [_against("forward with its waits, and step",
+                               found["fwd_ms"] + found["exposed_update_ms"],
+                               phases["forward"] + phases["step"]),
+                      _against("backward", found.get("bwd_ms"), phases["backward"])]
         peak = entry["memory_gib"].get("gpu_peak")
         if peak and found.get("gpu_peak_bytes"):
             parts.append(_against("GPU peak GiB", found["gpu_peak_bytes"] / (1 << 30), peak, 2))

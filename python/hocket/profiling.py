@@ -154,12 +154,13 @@ class Gpu:
 
     def pause(self, ms: float) -> None:
         """Queues a kernel that does nothing for so long."""
-        if not self._cycles_per_ms:
-            torch.cuda._sleep(1000)
-            begin = self.now()
-            torch.cuda._sleep(10_000_000)
-            self._cycles_per_ms = 10_000_000 / self.ms(begin, self.now())
-        torch.cuda._sleep(int(ms * self._cycles_per_ms))
+        with torch.cuda.device(self.device):
+            if not self._cycles_per_ms:
+                torch.cuda._sleep(1000)
+                begin = self.now()
+                torch.cuda._sleep(10_000_000)
+                self._cycles_per_ms = 10_000_000 / self.ms(begin, self.now())
+            torch.cuda._sleep(int(ms * self._cycles_per_ms))
 
 
 class QueueWatch(Watch):
