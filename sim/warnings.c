@@ -49,6 +49,15 @@ static bool reckons_flops(const hk_model *model) {
   return false;
 }
 
+/* Whether the model states the host's times to launch any block. */
+static bool states_launches(const hk_model *model) {
+  for (int b = 0; model->blocks != NULL && b < (int)model->layers + 2; b++) {
+    const hk_block *block = &model->blocks[b];
+    if (block->forward_launch_ms > 0 || block->backward_launch_ms > 0) return true;
+  }
+  return false;
+}
+
 /* Quantities that are hocket's defaults although this plan's time depends on them. */
 static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   int64_t n[HK_ROUTE_COUNT];
@@ -67,6 +76,9 @@ static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machi
       {reckons_flops(&plan->model), "gpu.matmul_efficiency"},
       {reckons_flops(&plan->model), "framework.layer_launch_ns"},
       {plan->overlap != HK_OVERLAP_NONE, "gpu.compute_beside_update"},
+      {states_launches(&plan->model), "framework.handover_ns"},
+      {states_launches(&plan->model) && plan->overlap != HK_OVERLAP_NONE,
+       "framework.launch_beside_update"},
       {hk_plan_ahead(plan) > 0, "cpu.adamw_ahead_rate"},
   };
   char keys[400] = "";

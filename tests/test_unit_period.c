@@ -360,6 +360,12 @@ static void defaults_and_other_batches_are_warned_of(void **state) {
   assert_false(is_warned(&other, &machine, "gpu.compute_beside_update"));
   assert_false(is_warned(&plan, &machine, "gpu.matmul_efficiency"));
   assert_true(is_warned(&other, &machine, "gpu.matmul_efficiency"));
+  assert_false(is_warned(&plan, &machine, "framework.handover_ns"));
+  other.model.blocks[2].backward_launch_ms = 1;
+  assert_true(is_warned(&other, &machine, "framework.handover_ns"));
+  assert_false(is_warned(&other, &machine, "framework.launch_beside_update"));
+  hk_plan_set_overlap(&other, HK_OVERLAP_FORWARD);
+  assert_true(is_warned(&other, &machine, "framework.launch_beside_update"));
   assert_false(is_warned(&plan, &machine, "in proportion"));
   plan.job.micro_batch = 2;
   assert_true(is_warned(&plan, &machine, "1 x 1 tokens a micro-step; those of 2 x 1"));
