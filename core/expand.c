@@ -145,7 +145,7 @@ static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
   if (x->handed && cost->backward_launch > 0) cost->handed = handed_alone(model, cost->block);
 }
 
-static void fill_costs(hk_expansion *x) {
+void hk_expand_costs(hk_expansion *x) {
   const hk_model *model = &x->plan->model;
   const hk_job *job = &x->plan->job;
   const bool checkpoint = job->checkpoint_activations;
@@ -251,7 +251,7 @@ static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
   HK_TRY(hk_expand_pieces_open(x));
   for (size_t s = 0; s < x->plan->n_subgroups; s++)
     x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
-  fill_costs(x);
+  hk_expand_costs(x);
   hk_expand_base_memory(x, phases);
   hk_expand_lend(x, phases);
   for (int i = 0; i < iterations; i++) HK_TRY(expand(x, phases));

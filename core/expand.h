@@ -164,6 +164,8 @@ static inline int64_t hk_expand_piece(const hk_plan *plan, int32_t subgroup) {
  * before the first operation. */
 void hk_expand_memory(hk_expansion *x, hk_op *op);
 void hk_expand_base_memory(hk_expansion *x, unsigned phases);
+/* Sets the cost of each block. */
+void hk_expand_costs(hk_expansion *x);
 /* Determines which early weights find room (expand_lent.c). */
 void hk_expand_lend(hk_expansion *x, unsigned phases);
 /* DeepSpeed: sets the sizes of each block that depend on the runtime; returns the GPU memory in use

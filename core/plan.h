@@ -105,6 +105,13 @@ typedef struct {
                  what backward has freed. Weights for which none is lent go up after the norm */
 } hk_plan_subgroup;
 
+/* GPU memory that a framework may lend for early weights. */
+typedef struct {
+  size_t n;        /* blocks of the model; 0: no limit is known */
+  hk_bytes *after; /* [block, in forward order] the most bytes that may be lent at a time once
+                      backward has made the block's gradients */
+} hk_plan_lending;
+
 typedef struct {
   hk_model model;   /* owned */
   char machine[96]; /* name of the machine it was planned for; information only */
@@ -128,7 +135,8 @@ typedef struct {
   int64_t subgroup_numel;      /* requested size */
   hk_plan_subgroup *subgroups; /* in the rank's flat parameter order */
   size_t n_subgroups;
-  int32_t *order; /* order[i] is the i-th subgroup to be updated */
+  int32_t *order;          /* order[i] is the i-th subgroup to be updated */
+  hk_plan_lending lending; /* of the subgroups that are `lent` */
 } hk_plan;
 
 extern const char *const hk_route_names[HK_ROUTE_COUNT];
@@ -172,8 +180,12 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
  * host memory per rank. Clears all other marks. */
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 
-/* Makes every subgroup that is `ahead`, but not `early`, early and lent. */
+/* Makes every subgroup that is `ahead`, but not `early`, early and lent, without a limit. */
 void hk_plan_lend(hk_plan *plan);
+/* The same for the subgroups alone of which a prediction is sure that backward leaves room for
+ * them, deep ones first; and sets plan->lending (core/expand_lent.c). Does nothing without overlap
+ * `both` or if gradients are not handed over. */
+hk_status hk_plan_lend_room(hk_plan *plan, hk_error *err);
 
 /* Parameters of one rank in subgroups that are `ahead`, in those that are `early` but not `lent`,
  * and in those that are `lent`; 0 without overlap `both`. */

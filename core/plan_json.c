@@ -109,6 +109,17 @@ static bool add_subgroups(cJSON *root, const hk_plan *plan) {
   return true;
 }
 
+/* "lent_bytes_after_block" is written only if a limit is known and a subgroup is lent. */
+static bool add_lending(cJSON *root, const hk_plan *plan) {
+  if (plan->lending.n == 0 || hk_plan_lent(plan) == 0) return true;
+  cJSON *blocks = cJSON_AddArrayToObject(root, "lent_bytes_after_block");
+  for (size_t b = 0; b < plan->lending.n && blocks != NULL; b++) {
+    cJSON *bytes = cJSON_CreateNumber((double)plan->lending.after[b]);
+    if (bytes == NULL || !cJSON_AddItemToArray(blocks, bytes)) return false;
+  }
+  return blocks != NULL;
+}
+
 cJSON *hk_plan_to_json(const hk_plan *plan) {
   cJSON *root = cJSON_CreateObject();
   cJSON *config = cJSON_Duplicate(plan->model.config, true);
@@ -122,7 +133,7 @@ cJSON *hk_plan_to_json(const hk_plan *plan) {
   if (!cJSON_AddItemToObject(model, "config", config)) goto out_of_memory;
   config = NULL;
   if (!add_string(root, "machine", plan->machine) || !add_job(root, &plan->job) ||
-      !add_settings(root, plan) || !add_subgroups(root, plan)) {
+      !add_settings(root, plan) || !add_subgroups(root, plan) || !add_lending(root, plan)) {
     goto out_of_memory;
   }
   return root;
@@ -292,6 +303,24 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
   return HK_OK;
 }
 
+static hk_status read_lending(const cJSON *root, hk_plan *plan, hk_error *err) {
+  static const char key[] = "lent_bytes_after_block";
+  const cJSON *blocks = NULL, *item = NULL;
+  if (cJSON_GetObjectItemCaseSensitive(root, key) == NULL) return HK_OK;
+  HK_TRY(hk_json_array(root, key, &blocks, err));
+  const size_t n = (size_t)cJSON_GetArraySize(blocks);
+  plan->lending.after = calloc(n + 1, sizeof *plan->lending.after);
+  if (plan->lending.after == NULL)
+    return hk_fail_memory(err, n * sizeof *plan->lending.after, "the plan's lent memory");
+  cJSON_ArrayForEach(item, blocks) {
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p52))
+      return hk_fail(err, HK_INPUT, "key '%s', entry %zu: expected a number of bytes", key,
+                     plan->lending.n);
+    plan->lending.after[plan->lending.n++] = (hk_bytes)item->valuedouble;
+  }
+  return HK_OK;
+}
+
 static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
   const cJSON *model = NULL, *config = NULL;
   const char *name = NULL;
@@ -312,9 +341,10 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
       "schema",  "model",     "machine",    "profile", "job",      "policy",
       "runtime", "flush",     "staging",    "cpu",     "subgroup", "subgroups",
-      "order",   "optimizer", "accumulate", "pace",    "overlap"};
+      "order",   "optimizer", "accumulate", "pace",    "overlap",  "lent_bytes_after_block"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early", "lent"};
-  const size_t n_root = sizeof root_keys / sizeof *root_keys; /* "overlap", the last: plan/2 only */
+  /* The last two: plan/2 only. */
+  const size_t n_root = sizeof root_keys / sizeof *root_keys;
   static const struct {
     const char *object, *keys[8];
     size_t n;
@@ -331,7 +361,7 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
       {"pace", {"h2d_bytes_per_s", "d2h_bytes_per_s", "cpu_params_per_s", "flush_blocks"}, 4},
       {"subgroup", {"rule", "numel"}, 2},
   };
-  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 1, err));
+  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 2, err));
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
     HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),
                          objects[i].object, objects[i].keys, objects[i].n, err));
@@ -361,6 +391,7 @@ hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   if (status == HK_OK) status = read_job(root, &plan->job, err);
   if (status == HK_OK) status = read_settings(root, plan, err);
   if (status == HK_OK) status = read_subgroups(root, plan, err);
+  if (status == HK_OK) status = read_lending(root, plan, err);
   if (status == HK_OK) status = check_keys(root, overlaps, err);
   if (status == HK_OK) status = hk_plan_check(plan, err);
   if (status != HK_OK) hk_plan_free(plan);

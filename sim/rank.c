@@ -27,12 +27,15 @@ static int default_threads(const hk_plan_settings *settings, const hk_machine *m
   return share - hk_framework_cores(share);
 }
 
-static hk_status set_overlap(hk_plan *plan, hk_overlap overlap, const hk_machine *machine,
-                             hk_error *err) {
-  if (overlap == HK_OVERLAP_NONE) return HK_OK;
-  hk_plan_set_overlap(plan, overlap);
+static hk_status set_overlap(hk_plan *plan, const hk_plan_settings *settings,
+                             const hk_machine *machine, hk_error *err) {
+  if (settings->overlap == HK_OVERLAP_NONE) return HK_OK;
+  hk_plan_set_overlap(plan, settings->overlap);
   HK_TRY(hk_plan_check(plan, err));
-  return hk_plan_run_ahead(plan, machine, err);
+  HK_TRY(hk_plan_run_ahead(plan, machine, err));
+  if (settings->borrow) HK_TRY(hk_plan_lend_room(plan, err));
+  if (settings->borrow) hk_plan_lend(plan);
+  return HK_OK;
 }
 
 /* Gradients that are handed over have no sums on the GPU. */
@@ -70,7 +73,7 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
   plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
                                                 : default_threads(settings, machine, job->gpus);
   status = hk_policy_apply(candidate->policy, &candidate->options, machine, plan, err);
-  if (status == HK_OK) status = set_overlap(plan, settings->overlap, machine, err);
+  if (status == HK_OK) status = set_overlap(plan, settings, machine, err);
   if (status == HK_OK) status = check_accumulate(plan, settings, err);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
@@ -319,6 +322,7 @@ static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
              (double)best->iteration_ns / (double)hk_max(1, best->period_bound.period_ns),
              best->period_bound.binding);
     say(ranking, text);
+    if (hk_plan_lent(&best->plan) > 0) say(ranking, hk_lent_reason(best, text, sizeof text));
   }
   const hk_forecast *other = find(ranking, "zero-offload", HK_RUNTIME_HOCKET);
   if (other == NULL || other == best) return;
@@ -391,6 +395,7 @@ static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const 
   ranking->simulations = found.simulations;
   ranking->closed_form_ns = found.closed_form_ns;
   ranking->gpu_limit = found.gpu_limit;
+  ranking->not_lent_ns = found.not_lent_ns;
   for (size_t i = 0; i < ranking->n; i++) {
     if (!same_schedule(&ranking->forecasts[i].plan, &found.best.plan)) continue;
     hk_forecast_free(&ranking->forecasts[i]);
