@@ -22,11 +22,11 @@ typedef struct hk_executor hk_executor;
  * lane's thread waits until half of them have ended. */
 #define HK_MOST_AHEAD 128
 
-/* The same in runs with external lanes, where a framework queues work on the same device. While a
- * stream of the engine is full, CUDA blocks the thread that queues on it and delays every launch of
- * the framework: on an H200 the streams of weights took 57 to 60 operations, and a block of forward
- * took 90 ms instead of 7 until the last weights had been queued. A lane that picks its next
- * operation also picks later this way, when more shallow blocks are ready. */
+/* The same in runs with external lanes, where a framework queues work on the same device. On an
+ * H200 the stream of weights took 57 to 60 operations. While it was full, layers of forward took 90
+ * ms instead of 7, probably because CUDA blocks a thread that queues on a full stream and launches
+ * of other threads wait with it. Short queues also let a lane that picks its next operation pick
+ * later, when more shallow blocks are ready. docs/overlap.md has the recording. */
 #define HK_MOST_BESIDE 8
 
 /* What operations do. */
