@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The contract: whatever the plan, the engine's p, m, v and bf16 weights are plain AdamW's, bit for
- * bit. 240 random plans on the host backend: routes mixed, odd sizes, tails, parameter groups that
- * cut subgroups, subnormals, infinities and NaN in the state, bf16 and fp16 gradients, clipping,
- * loss scales, one and two threads, both runtimes. */
+/* Under every plan, the engine's p, m, v and bf16 weights are plain AdamW's, bit for bit. 240
+ * random plans on the host backend: mixed routes, odd sizes, tails, parameter groups that cut
+ * subgroups, subnormals, infinities and NaN in the state, bf16 and fp16 gradients, clipping, loss
+ * scales, one and two threads, both runtimes. */
 #include <assert.h>
 #include <pthread.h>
 
@@ -21,7 +21,7 @@ static void every_plan_is_plain_adamw(void **unused) {
   for (uint64_t number = 0; number < cases; number++) assert_case_exact(number, &options);
 }
 
-/* Pieces of more than a slab each (2^20 parameters), which only larger models have. */
+/* Pieces longer than a slab (2^20 parameters). */
 static void long_pieces_are_plain_adamw(void **unused) {
   (void)unused;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -43,7 +43,7 @@ static void long_pieces_are_plain_adamw(void **unused) {
   }
 }
 
-/* One state, two plans: one checksum; one bit turned: another. */
+/* Two plans that give the same state have the same checksum. One changed bit changes it. */
 static void equal_state_has_an_equal_checksum(void **unused) {
   (void)unused;
   random_stream r = {77};
@@ -105,7 +105,7 @@ static void engines_in_borrowed_memory(void **unused) {
   hk_backend_host.close(device);
 }
 
-static void gradients_that_are_not_finite_change_nothing(void **unused) {
+static void steps_with_nonfinite_gradients_are_skipped(void **unused) {
   (void)unused;
   random_stream r = {5};
   hk_error err = {0};
@@ -136,8 +136,8 @@ static void gradients_that_are_not_finite_change_nothing(void **unused) {
   hk_plan_free(&plan);
 }
 
-/* Measured spans obey the graph: no operation before its dependencies, none across another of its
- * lane, every one within the run. */
+/* In a measured timeline, no operation starts before its dependencies end, operations of a lane do
+ * not overlap, and all lie within the update (to 1 ms). */
 static void spans_obey_the_graph(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < 8; number++) {
@@ -160,6 +160,11 @@ static void spans_obey_the_graph(void **unused) {
       const hk_span *span = &timeline.spans[i];
       assert_true(0 <= span->ready && span->ready <= span->start && span->start <= span->end);
       assert_true(span->end <= report.update + HK_NS_PER_S / 1000);
+      for (size_t j = 0; j < i; j++) {
+        const hk_span *other = &timeline.spans[j];
+        if (graph->ops[j].lane != op->lane) continue;
+        assert_true(other->end <= span->start || span->end <= other->start);
+      }
       for (int32_t d = op->deps_begin; d < op->deps_end; d++) {
         assert_true(timeline.spans[graph->deps[d]].end <= span->start);
       }
@@ -186,13 +191,12 @@ static hk_plan plan_of_pieces(int64_t subgroup, int64_t piece) {
   return plan;
 }
 
-/* -- What is asked of a backend ------------------------------------------------------------------
- */
+/* -- Calls of the backend ---------------------------------------------------------------------- */
 
 static const hk_backend_ops *plain_ops;
-static const volatile int64_t *signs, *signs_end; /* of the engine that takes a step */
+static const volatile int64_t *signs, *signs_end; /* of the engine under test */
 
-/* A step with some of the backend's calls replaced by `asked`'s; frees the plan. */
+/* Takes a step with the backend's calls replaced by those of `asked`; frees the plan. */
 static hk_status step_through(hk_plan *plan, const hk_backend_ops *asked, hk_error *err) {
   random_stream r = {77};
   must(hk_plan_check(plan, err), err);
@@ -236,13 +240,13 @@ static queue queues[MOST_STREAMS];
 static struct {
   hk_event *event;
   queue *queue;
-  int number; /* of those that its queue has recorded */
+  int number; /* of the event, counted from 1 in its queue */
 } recorded[MOST_EVENTS];
 static int n_recorded, n_awaited, longest;
-static int until_failure;              /* waits for room; 0: none fails */
-static _Thread_local bool queues_some; /* this thread */
+static int until_failure;              /* the wait for room that fails, from 1; 0: none */
+static _Thread_local bool queues_some; /* this thread has queued an operation */
 
-static void count_anew(void) {
+static void reset_counts(void) {
   n_recorded = n_awaited = longest = 0;
   memset(queues, 0, sizeof queues);
 }
@@ -274,7 +278,7 @@ static hk_status count_record(hk_stream *s, hk_event *e, hk_error *err) {
 static hk_status note_done(hk_event *e, hk_error *err) {
   HK_TRY(plain_ops->event_sync(e, err));
   pthread_mutex_lock(&counts);
-  const bool own = queues_some; /* else it is the CPU's lane that waits */
+  const bool own = queues_some; /* else the CPU lane waits */
   for (int i = 0; i < n_recorded && own; i++) {
     if (recorded[i].event == e) recorded[i].queue->known_done = recorded[i].number;
   }
@@ -293,36 +297,36 @@ static hk_plan plan_of_many(void) {
 
 static const hk_backend_ops counting = {.record = count_record, .event_sync = note_done};
 
-/* Hundreds of small pieces, and no lane has more of them queued than it must: a full queue would
- * hold up the others. */
-static void lanes_do_not_run_far_ahead(void **state) {
+/* With hundreds of small pieces no lane has more than HK_MOST_AHEAD operations queued. A full queue
+ * would block the other lanes. */
+static void lanes_limit_queued_operations(void **state) {
   (void)state;
   hk_error err = {0};
   hk_plan plan = plan_of_many();
-  count_anew();
+  reset_counts();
   must(step_through(&plan, &counting, &err), &err);
   assert_true(n_recorded > 10 * HK_MOST_AHEAD && n_recorded < MOST_EVENTS);
   assert_in_range(longest, HK_MOST_AHEAD / 2, HK_MOST_AHEAD);
 }
 
-/* An event that a thread may wait for interrupts a CPU, which may be one of the team's: 13600 times
- * a second, when all of them did, and a sixth of the speed went. */
+/* An event that a thread may wait for interrupts a CPU, maybe one of the team's. With all events of
+ * that kind there were 13,600 interrupts a second, and AdamW lost a sixth of its rate. */
 static void few_events_interrupt(void **state) {
   (void)state;
   hk_error err = {0};
   hk_plan plan = plan_of_many();
-  count_anew();
+  reset_counts();
   must(step_through(&plan, &counting, &err), &err);
   assert_in_range(n_awaited, 1, n_recorded / 32);
 }
 
-/* After a failure no thread waits for operations that will not run. */
-static void waits_for_room_that_fail_end_the_step(void **state) {
+/* After a failed wait no thread waits for operations that will not run. */
+static void failed_waits_for_room_end_the_step(void **state) {
   (void)state;
   for (int n = 1; n <= 13; n += 4) {
     hk_error err = {0};
     hk_plan plan = plan_of_many();
-    count_anew();
+    reset_counts();
     until_failure = n;
     assert_int_equal(step_through(&plan, &counting, &err), HK_ENVIRONMENT);
     assert_non_null(strstr(err.message, "an injected fault"));
@@ -342,10 +346,10 @@ static hk_status count_signs(hk_stream *s, void *to, const void *from, hk_bytes 
   return plain_ops->copy(s, to, from, bytes, err);
 }
 
-/* State that copies take back is signed by a copy behind them. What kernels update where it lies is
- * not: on the device a copy out waits for all those that are queued, and the next update with it.
- */
-static void only_what_copies_wrote_is_signed_by_copies(void **state) {
+/* A staged subgroup's write-back is signed by one copy behind it. Subgroups on other routes are not
+ * signed by copies: on the device a copy out would wait for all queued copies out, and the next
+ * update for it. */
+static void only_staged_subgroups_are_signed_by_copies(void **state) {
   (void)state;
   hk_error err = {0};
   hk_plan plan = plan_of_pieces(8192, 4096);
@@ -366,12 +370,12 @@ int main(void) {
       cmocka_unit_test(long_pieces_are_plain_adamw),
       cmocka_unit_test(equal_state_has_an_equal_checksum),
       cmocka_unit_test(engines_in_borrowed_memory),
-      cmocka_unit_test(gradients_that_are_not_finite_change_nothing),
+      cmocka_unit_test(steps_with_nonfinite_gradients_are_skipped),
       cmocka_unit_test(spans_obey_the_graph),
-      cmocka_unit_test(lanes_do_not_run_far_ahead),
+      cmocka_unit_test(lanes_limit_queued_operations),
       cmocka_unit_test(few_events_interrupt),
-      cmocka_unit_test(waits_for_room_that_fail_end_the_step),
-      cmocka_unit_test(only_what_copies_wrote_is_signed_by_copies),
+      cmocka_unit_test(failed_waits_for_room_end_the_step),
+      cmocka_unit_test(only_staged_subgroups_are_signed_by_copies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* When lanes learn that an operation has ended. The operations here only record what they see.
- * Tests of the engine run real ones. */
+/* The executor: when lanes learn that an operation has ended, and which thread queues for which
+ * lane. Operations here only record their calls. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -15,14 +15,14 @@ typedef struct {
   const hk_graph *graph;
   hk_executor *executor;
   bool tells;
-  atomic_int done, queued; /* CPU operations with a subgroup, device operations that wait for one */
+  atomic_int done, queued; /* CPU operations of subgroups; device operations that wait for one */
 } observer;
 
 static bool is_cpu(const hk_graph *g, int32_t op) {
   return g->lanes[g->ops[op].lane].kind == HK_LANE_CPU && g->ops[op].subgroup >= 0;
 }
 
-/* An operation of the CPU's that a device's waits for; -1: none. */
+/* The CPU operation that a device operation depends on; -1: none. */
 static int32_t waits_for(const hk_graph *g, int32_t op) {
   if (hk_lane_on_cpu(g->lanes[g->ops[op].lane].kind)) return -1;
   for (int32_t d = g->ops[op].deps_begin; d < g->ops[op].deps_end; d++) {
@@ -31,7 +31,7 @@ static int32_t waits_for(const hk_graph *g, int32_t op) {
   return -1;
 }
 
-/* Whether all that waited for what the CPU has done has been queued, or soon is. */
+/* Waits up to 10 s until all operations that depend on finished CPU operations have been queued. */
 static bool is_told(observer *o) {
   const struct timespec moment = {.tv_nsec = 100000};
   for (int i = 0; i < 100000; i++) {
@@ -48,13 +48,13 @@ static hk_status look(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
   if (!is_cpu(o->graph, op)) return HK_OK;
   if (o->tells) {
     hk_executor_begun(o->executor);
-    if (!is_told(o)) return hk_fail(err, HK_NO, "nobody was told that the last one has ended");
+    if (!is_told(o)) return hk_fail(err, HK_NO, "no lane learnt that the last operation has ended");
   }
   atomic_fetch_add(&o->done, 1);
   return HK_OK;
 }
 
-/* DeepSpeed's is interleaved. All on the CPU until routes are given. */
+/* All subgroups on the CPU; DeepSpeed's with stride 2. */
 static hk_plan small_plan(hk_runtime runtime, int64_t piece) {
   const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
   hk_error err = {0};
@@ -70,9 +70,9 @@ static hk_plan small_plan(hk_runtime runtime, int64_t piece) {
   return plan;
 }
 
-/* While an operation of the CPU's runs, others learn that the one before has ended; of the last
- * one, too, and of all of them if it never says that it has begun. */
-static void test_word_of_an_end(void **state) {
+/* Other lanes learn that a CPU operation has ended while the next one runs (rounds 0 and 2, where
+ * operations call hk_executor_begun), or after it (rounds 1 and 3). All learn it in the end. */
+static void test_ends_are_announced(void **state) {
   (void)state;
   hk_plan plan = small_plan(HK_RUNTIME_HOCKET, 2000); /* every piece's weights go up */
   hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
@@ -98,14 +98,15 @@ static void test_word_of_an_end(void **state) {
   hk_plan_free(&plan);
 }
 
-/* -- Who queues what --------------------------------------------------------------------------- */
+/* -- Threads of lanes -------------------------------------------------------------------------- */
 
 typedef struct {
   const hk_graph *graph;
-  pthread_t thread[HK_LANE_KIND_COUNT]; /* the last that did an operation of such a lane */
+  pthread_t thread[HK_LANE_KIND_COUNT]; /* that did the last operation of such a lane */
   int n[HK_LANE_KIND_COUNT];
-  int32_t last;         /* operation of h2d, update and d2h */
-  bool in_order, stays; /* those of the three; each lane with its thread */
+  int32_t last;  /* operation on lanes h2d, update and d2h */
+  bool in_order; /* operations of those three */
+  bool stays;    /* each lane keeps its thread */
 } census;
 
 static hk_status count(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
@@ -148,7 +149,8 @@ static census take_census(hk_runtime runtime) {
   return c;
 }
 
-/* Threads that wait for each other at every operation would wait for a core each time. */
+/* hocket: one thread queues for h2d, update and d2h, which depend on each other at each operation;
+ * up and cpu have threads of their own. */
 static void test_one_thread_queues(void **state) {
   (void)state;
   const census c = take_census(HK_RUNTIME_HOCKET);
@@ -160,9 +162,9 @@ static void test_one_thread_queues(void **state) {
   assert_false(pthread_equal(c.thread[HK_LANE_H2D], c.thread[HK_LANE_CPU]));
 }
 
-/* The CPU starts each fetch and each update itself, so each of these lanes has a thread of its
- * own: an operation that waits must not delay the others. */
-static void test_who_waits_is_alone(void **state) {
+/* DeepSpeed: its CPU thread starts each fetch and update. Each of these lanes has a thread of its
+ * own, because an operation that waits must not delay other lanes. */
+static void test_waiting_lanes_have_threads(void **state) {
   (void)state;
   static const hk_lane_kind lanes[] = {HK_LANE_CPU,      HK_LANE_UP,       HK_LANE_UPDATE,
                                        HK_LANE_STREAM_P, HK_LANE_STREAM_M, HK_LANE_STREAM_V};
@@ -174,11 +176,10 @@ static void test_who_waits_is_alone(void **state) {
   }
 }
 
-/* -- Whose core ----------------------------------------------------------------------------------
- */
+/* -- Size of the team -------------------------------------------------------------------------- */
 
-/* Threads with which the simulator runs the plan's fused AdamW on a machine of so many cores: at
- * its highest rate a kernel uses as many seconds of cores a second as it has threads. */
+/* Threads of the simulator's fused AdamW on a machine of `cores`: at its highest rate a kernel uses
+ * as many core-seconds a second as it has threads. */
 static double simulated_team(const hk_plan *plan, unsigned phases, int cores) {
   hk_machine machine = ideal_machine();
   machine.cores.value = cores > 0 ? cores : 1;
@@ -194,8 +195,8 @@ static double simulated_team(const hk_plan *plan, unsigned phases, int cores) {
   return team;
 }
 
-/* The engine's team, after a check that the simulator has the same one, in the engine's graph and
- * in that of a whole iteration. */
+/* Threads of the engine's team. Asserts that the simulator has as many in the graph of the engine
+ * and in that of a whole iteration. */
 static int team_size(hk_runtime runtime, hk_route route, int64_t piece, int threads, int cores) {
   hk_plan plan = small_plan(runtime, piece);
   plan.cpu_threads = threads;
@@ -227,8 +228,8 @@ static void test_a_core_for_queueing(void **state) {
   assert_int_equal(team_size(HK_RUNTIME_DEEPSPEED, HK_ROUTE_STAGED, 50, 16, 16), 16);
 }
 
-/* With an overlap iterations are unrolled: the pieces of one of them count. With several GPUs each
- * has a team, and all of them lend a thread if together they fill the cores. */
+/* With several GPUs each has a team, and each gives up a thread if together they use all cores.
+ * With an overlap a graph of several iterations queues throughout, like one of one. */
 static void test_a_core_for_queueing_of_others(void **state) {
   (void)state;
   hk_graph graph = {.ranks = 1, .multiplicity = 4, .queues_throughout = true};
@@ -251,9 +252,9 @@ static void test_a_core_for_queueing_of_others(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_word_of_an_end),
+      cmocka_unit_test(test_ends_are_announced),
       cmocka_unit_test(test_one_thread_queues),
-      cmocka_unit_test(test_who_waits_is_alone),
+      cmocka_unit_test(test_waiting_lanes_have_threads),
       cmocka_unit_test(test_a_core_for_queueing),
       cmocka_unit_test(test_a_core_for_queueing_of_others),
   };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* A run in two halves with lanes of an outside caller: operations that may start before the
- * gate, operations that wait for it, the order of a lane that picks its next operation, waits
- * with and without a timeout, and abandoned runs. */
+/* Runs in two halves, before and after the gate, with lanes of an outside caller: operations that
+ * may start before the gate, operations that wait for it, the order of a lane that picks its next
+ * operation, waits with and without a timeout, and cancelled runs. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -22,10 +22,10 @@ typedef struct {
   hk_backend *device;
   hk_executor *executor;
   pthread_mutex_t lock;
-  int32_t order[MOST]; /* of the CPU's lane */
+  int32_t order[MOST]; /* operations of the CPU lane, as they ran */
   int n;
   int32_t gate;
-  atomic_int slow_ms; /* that an operation of the CPU's takes */
+  atomic_int slow_ms; /* duration of a CPU operation */
   bool stalled;       /* see uploads_leave_room_for_shallow_blocks */
   int32_t uploads[MOST];
   atomic_int n_uploads;
@@ -67,7 +67,7 @@ static int done_so_far(run *r) {
   return n;
 }
 
-/* Six blocks of two pieces each, of which the last `ahead` may run ahead. */
+/* Six blocks of two pieces each; the last `ahead` blocks may run before the gate. */
 static void open_run(run *r, int ahead) {
   hk_error err = {0};
   hk_param params[PARTS];
@@ -96,7 +96,7 @@ static void close_run(run *r) {
   pthread_mutex_destroy(&r->lock);
 }
 
-/* The operation of a kind on a piece. */
+/* The operation of `kind` on the piece at `offset`. */
 static int32_t find(const run *r, hk_op_kind kind, int32_t subgroup, int64_t offset) {
   for (size_t i = 0; i < r->graph.n_ops; i++) {
     const hk_op *op = &r->graph.ops[i];
@@ -106,7 +106,7 @@ static int32_t find(const run *r, hk_op_kind kind, int32_t subgroup, int64_t off
   return -1;
 }
 
-/* Gradients of subgroups first, first - 1, ... last arrive. */
+/* The gradients of subgroups first, first - 1, ..., last arrive. */
 static void arrive(run *r, int32_t first, int32_t last) {
   hk_error err = {0};
   for (int32_t s = first; s >= last; s--) {
@@ -126,7 +126,9 @@ static void finish(run *r) {
 
 /* -- The gate ---------------------------------------------------------------------------------- */
 
-static void what_may_runs_ahead_of_the_gate(void **unused) {
+/* Before the gate, the CPU updates the three blocks that may run ahead, none if the run is held
+ * (round 1). */
+static void only_allowed_blocks_run_before_the_gate(void **unused) {
   (void)unused;
   hk_error err = {0};
   bool there = false;
@@ -147,7 +149,7 @@ static void what_may_runs_ahead_of_the_gate(void **unused) {
     must(hk_executor_await(r.executor, shallow, 10, &there, &err), &err);
     assert_false(there);
     finish(&r);
-    for (int i = 0; i < r.n; i++) { /* weights are behind the gate, the update before or not */
+    for (int i = 0; i < r.n; i++) {
       assert_true(hk_executor_done(r.executor, r.order[i]));
       const bool ahead = r.graph.ops[r.order[i]].subgroup >= 3;
       if (!hold) assert_int_equal(ahead, i < 6);
@@ -156,8 +158,7 @@ static void what_may_runs_ahead_of_the_gate(void **unused) {
   close_run(&r);
 }
 
-/* After the gate, shallow blocks go first, in whatever order gradients arrived. Before the gate,
- * whatever has arrived goes. */
+/* After the gate, shallow blocks run first, in whatever order gradients arrived. */
 static void shallow_blocks_go_first(void **unused) {
   (void)unused;
   hk_error err = {0};
@@ -181,15 +182,16 @@ static void shallow_blocks_go_first(void **unused) {
 static run *stalled_run;
 static atomic_int awaited; /* waits for room in the lane of uploads */
 
-/* The device is so slow that an upload ends only after the CPU has updated everything. */
+/* No upload ends before the CPU has updated all pieces. */
 static hk_status sync_late(hk_event *event, hk_error *err) {
   atomic_fetch_add(&awaited, 1);
   for (int i = 0; i < 10000 && done_so_far(stalled_run) < 2 * PARTS; i++) pause_ms(1);
   return hk_backend_host.event_sync(event, err);
 }
 
-/* When the gate opens, uploads of five blocks are ready and the device does none of them. They must
- * not all be queued, because the first block's, which forward needs first, become ready later. */
+/* When the gate opens, uploads of five blocks are ready and the device does none of them. At most
+ * HK_MOST_BESIDE may be queued, because those of the first block, which forward needs first, become
+ * ready later and must come next. */
 static void uploads_leave_room_for_shallow_blocks(void **unused) {
   (void)unused;
   hk_error err = {0};
@@ -221,12 +223,12 @@ static void uploads_leave_room_for_shallow_blocks(void **unused) {
 
 /* -- Waits ------------------------------------------------------------------------------------- */
 
-/* Replaces libc's clock_gettime in this program. Its wall clock can be set an hour ahead of the
- * kernel's clock, by which waits end. */
-static atomic_bool set_back;
+/* Replaces libc's clock_gettime in this program: an hour can be added to the wall clock. Waits end
+ * by the kernel's clock. */
+static atomic_bool clock_is_ahead;
 int clock_gettime(clockid_t clock, struct timespec *time) {
   const int code = (int)syscall(SYS_clock_gettime, clock, time);
-  if (clock == CLOCK_REALTIME && atomic_load(&set_back)) time->tv_sec += 3600;
+  if (clock == CLOCK_REALTIME && atomic_load(&clock_is_ahead)) time->tv_sec += 3600;
   return code;
 }
 
@@ -265,7 +267,7 @@ static void check_waits(void) {
   close_run(&r);
 }
 
-static void waits_keep_to_their_time(void **unused) {
+static void waits_end_at_their_timeout(void **unused) {
   (void)unused;
   check_waits();
 }
@@ -273,20 +275,20 @@ static void waits_keep_to_their_time(void **unused) {
 static void waits_do_not_depend_on_the_wall_clock(void **unused) {
   (void)unused;
   struct timespec shifted, kernel;
-  atomic_store(&set_back, true);
+  atomic_store(&clock_is_ahead, true);
   clock_gettime(CLOCK_REALTIME, &shifted);
   syscall(SYS_clock_gettime, CLOCK_REALTIME, &kernel);
   assert_true(shifted.tv_sec >= kernel.tv_sec + 3599); /* this program's clock is the one above */
   alarm(60);
   check_waits();
   alarm(0);
-  atomic_store(&set_back, false);
+  atomic_store(&clock_is_ahead, false);
 }
 
-/* -- Giving up --------------------------------------------------------------------------------- */
+/* -- Cancelled runs ---------------------------------------------------------------------------- */
 
-/* At any moment; the next run is whole and knows nothing of it. */
-static void a_run_is_given_up(void **unused) {
+/* A run can be cancelled at any moment. Nothing runs afterwards, and the next run is complete. */
+static void runs_can_be_cancelled(void **unused) {
   (void)unused;
   hk_error err = {0};
   run r;
@@ -300,7 +302,7 @@ static void a_run_is_given_up(void **unused) {
     hk_executor_cancel(r.executor);
     const int n = done_so_far(&r);
     pause_ms(3);
-    assert_int_equal(done_so_far(&r), n); /* nothing runs any more */
+    assert_int_equal(done_so_far(&r), n);
     for (int i = 0; i < n; i++) assert_true(r.graph.ops[r.order[i]].subgroup >= 3);
     if (round % 4 == 3) assert_int_equal(n, 0);
     r.n = 0;
@@ -309,7 +311,7 @@ static void a_run_is_given_up(void **unused) {
     arrive(&r, 5, 0);
     finish(&r);
   }
-  /* And closed while one is under way, as a destroyed engine's is. */
+  /* Closed right after a cancelled run, as when an engine is destroyed. */
   must(hk_executor_begin(r.executor, false, false, &err), &err);
   arrive(&r, 5, 4);
   hk_executor_cancel(r.executor);
@@ -318,12 +320,12 @@ static void a_run_is_given_up(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_may_runs_ahead_of_the_gate),
+      cmocka_unit_test(only_allowed_blocks_run_before_the_gate),
       cmocka_unit_test(shallow_blocks_go_first),
       cmocka_unit_test(uploads_leave_room_for_shallow_blocks),
-      cmocka_unit_test(waits_keep_to_their_time),
+      cmocka_unit_test(waits_end_at_their_timeout),
       cmocka_unit_test(waits_do_not_depend_on_the_wall_clock),
-      cmocka_unit_test(a_run_is_given_up),
+      cmocka_unit_test(runs_can_be_cancelled),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Failures of the engine: too little memory, refused pinning, input that disagrees, and copies
- * and kernels that fail at each moment of a step. After each failure every subgroup must hold
- * the state of the old step or of the new one, bit for bit, and the engine must say which. */
+/* Failures of the engine: too little memory, refused pinning, inconsistent input, and copies and
+ * kernels that fail at each moment of a step. After each failure every subgroup must hold the state
+ * of the old step or of the new one, bit for bit, or be reported as lost on the device, and the
+ * engine must say which. */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "engine/private.h"
 #include "tests/fixture_faults.h"
 
-/* Of each runtime; ThreadSanitizer is slow, and looks at the moments in between only where
- * scripts/test runs everything. */
+/* PLANS of each runtime; every APART-th fault. ThreadSanitizer is slow: it injects every fault only
+ * in a full run (scripts/test). */
 #ifdef __SANITIZE_THREAD__
 #define PLANS 1
 #define APART (is_full_run() ? 1 : 4)
@@ -20,9 +21,8 @@
 
 static const hk_engine_options unpinned = {.no_pin_threads = true};
 
-/* Every route that the runtime has, one to three pieces a subgroup: few enough copies to fail at
- * each of them. 18,528 parameters: the moments of a step do not depend on the bytes, the time that
- * the sanitizers take does. */
+/* 18,528 parameters on every route of the runtime, one to three pieces a subgroup: few enough
+ * copies that each can fail once. */
 static hk_plan small_plan(random_stream *r, bool deepspeed) {
   hk_error err = {0};
   hk_plan plan;
@@ -96,7 +96,7 @@ static void close_scene(scene *s) {
   plain_stop(&s->new);
 }
 
-/* An engine at the old state; with `been_ahead` it has taken that step before and was set back. */
+/* An engine at the old state; with `been_ahead` it took the step and then loaded the checkpoint. */
 static hk_engine *engine_at_old(scene *s, bool been_ahead) {
   hk_error err = {0};
   hk_engine *engine = engine_like(&s->plan, &s->old, &unpinned);
@@ -109,7 +109,7 @@ static hk_engine *engine_at_old(scene *s, bool been_ahead) {
   return engine;
 }
 
-/* -- What must hold after a failure ----------------------------------------------------------- */
+/* -- The state after a failure ---------------------------------------------------------------- */
 
 static void assert_range(hk_engine *engine, const plain_adamw *a, int64_t offset, int64_t n) {
   const float *const wanted[] = {a->p, a->m, a->v};
@@ -126,7 +126,7 @@ static void assert_range(hk_engine *engine, const plain_adamw *a, int64_t offset
   }
 }
 
-/* "0-2, 5", as in the message. */
+/* Lists the subgroups at `step` as the message does ("0-2, 5") and counts them. */
 static int list_of(const hk_engine *engine, int64_t step, char *text, size_t size) {
   const size_t n = engine->plan.n_subgroups;
   int count = 0;
@@ -161,7 +161,7 @@ static void assert_message(const hk_engine *engine, const char *message, int64_t
   if (count == 0) assert_null(strstr(message, "lost"));
 }
 
-/* Nothing but reading and saving one whole state is allowed any more. */
+/* After a failure the engine refuses gradients, steps, writes and loads. */
 static void assert_no_more_steps(hk_engine *engine, const plain_adamw *a) {
   hk_error err = {0};
   hk_step_report report;
@@ -173,8 +173,9 @@ static void assert_no_more_steps(hk_engine *engine, const plain_adamw *a) {
   assert_int_equal(hk_engine_load(engine, "not-even-there", NULL, NULL, &err), HK_ENVIRONMENT);
 }
 
-/* The last checkpoint, loaded into a new engine under either plan, gives the same next step. */
-static void go_on_from_checkpoint(scene *s, const char *path) {
+/* A new engine under either plan that loads the checkpoint and, if it is old, takes the step, holds
+ * the new state. */
+static void resume_from_checkpoint(scene *s, const char *path) {
   hk_error err = {0};
   const bool here = uniform(&s->random) < 0.5;
   hk_engine *engine = NULL;
@@ -227,7 +228,7 @@ static void assert_sound(scene *s, hk_engine *engine, const char *message) {
 
 /* -- Every copy and every kernel of a step fails once ----------------------------------------- */
 
-/* Fails the n-th of its kind; false: the step has fewer. */
+/* Fails the n-th call of its kind in a step; false: the step has fewer. */
 static bool fail_step(void *arg, hk_host_fault what, int64_t n) {
   scene *s = arg;
   hk_error err = {0};
@@ -246,9 +247,9 @@ static bool fail_step(void *arg, hk_host_fault what, int64_t n) {
     assert_sound(s, engine, err.message);
   }
   hk_engine_destroy(engine);
-  if (status != HK_OK && n % 5 == 0) go_on_from_checkpoint(s, s->checkpoint);
+  if (status != HK_OK && n % 5 == 0) resume_from_checkpoint(s, s->checkpoint);
   if (access(s->spare, F_OK) == 0) {
-    go_on_from_checkpoint(s, s->spare);
+    resume_from_checkpoint(s, s->spare);
     unlink(s->spare);
   }
   return status != HK_OK;
@@ -270,7 +271,7 @@ static void fail_at_every_moment(bool deepspeed) {
   for (uint64_t number = 0; number < PLANS; number++) {
     fail_everywhere(100 + 10 * number + deepspeed, deepspeed, &seen);
   }
-  /* Or the test looks at nothing. */
+  /* Enough faults, and each kind of outcome, must have occurred. */
   assert_true(APART * seen.failures > 50 * PLANS);
   assert_true(APART * seen.mixtures > 15 * PLANS);
   assert_true(seen.whole_old > 0);
@@ -287,7 +288,7 @@ static void deepspeed_survives_every_fault(void **unused) {
   fail_at_every_moment(true);
 }
 
-/* -- Gradients on their way in ---------------------------------------------------------------- */
+/* -- Gradients -------------------------------------------------------------------------------- */
 
 /* Gives all gradients from device memory. */
 static hk_status give_from_device(hk_engine *engine, const plain_adamw *a, void *memory,
@@ -301,7 +302,8 @@ static hk_status give_from_device(hk_engine *engine, const plain_adamw *a, void 
                              err);
 }
 
-/* False: there are fewer than n of its kind, and all went well. */
+/* Fails the n-th call of its kind while gradients arrive, not counting give_from_device's own copy;
+ * false: there are fewer. */
 static bool fail_gradients(void *arg, hk_host_fault what, int64_t n) {
   scene *s = arg;
   hk_error err = {0};
@@ -345,7 +347,7 @@ static void gradients_that_fail_to_arrive_end_the_engine(void **unused) {
   }
 }
 
-/* Refuses what the engine must refuse and checks that it took no notice. */
+/* The engine must refuse these gradients. */
 static void refuse_gradients(hk_engine *engine, int64_t offset, int64_t n, const void *grad,
                              const char *wanted) {
   hk_error err = {0};
@@ -377,16 +379,16 @@ static void gradients_are_given_once_and_in_range(void **unused) {
   must(hk_engine_gradients(engine, n - 100, 100, grad + n - 100, false, true, &err), &err);
   must(hk_engine_gradients(engine, 50, 50, grad + 50, false, true, &err), &err);
   must(hk_engine_gradients(engine, 7, 0, NULL, false, true, &err), &err);
-  /* If some gradients could be given twice, the count would now equal the number of parameters. */
+  /* 50 gradients are missing. 50 given twice must not make up for them. */
   refuse_gradients(engine, 50, 50, grad, "parameter 50 has been given its gradient");
   assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "the first that has none is 0"));
   must(hk_engine_gradients(engine, 0, 50, grad, false, true, &err), &err);
   must(hk_engine_step(engine, NULL, &report, &err), &err);
   assert_same_bits(engine, &s.new);
-  /* The next step's are given anew. */
+  /* The next step takes new gradients. */
   must(hk_engine_gradients(engine, 0, n, grad, false, true, &err), &err);
-  /* So they are after a checkpoint was loaded. */
+  /* Loading a checkpoint discards given gradients. */
   must(hk_engine_load(engine, s.checkpoint, NULL, NULL, &err), &err);
   must(hk_engine_gradients(engine, 0, n, grad, false, true, &err), &err);
   must(hk_engine_step(engine, NULL, &report, &err), &err);
@@ -395,7 +397,7 @@ static void gradients_are_given_once_and_in_range(void **unused) {
   close_scene(&s);
 }
 
-/* -- Before anything runs --------------------------------------------------------------------- */
+/* -- Creation --------------------------------------------------------------------------------- */
 
 static hk_status make_engine(const hk_backend_ops *ops, void *arg, hk_error *err) {
   const hk_plan *plan = arg;
@@ -408,8 +410,9 @@ static hk_status make_engine(const hk_backend_ops *ops, void *arg, hk_error *err
   return status;
 }
 
-/* Every allocation, registration and copy of making an engine fails once. */
-static void an_engine_is_made_whole_or_not_at_all(void **unused) {
+/* Every allocation, registration and copy of creation fails once: there is an error and no engine.
+ */
+static void creation_succeeds_or_leaves_nothing(void **unused) {
   (void)unused;
   static const struct {
     hk_host_fault what;
@@ -428,7 +431,7 @@ static void an_engine_is_made_whole_or_not_at_all(void **unused) {
   }
 }
 
-static void too_little_device_memory_is_said_first(void **unused) {
+static void too_little_device_memory_is_refused(void **unused) {
   (void)unused;
   random_stream r = {330};
   hk_error err = {0};
@@ -458,8 +461,8 @@ static void too_little_device_memory_is_said_first(void **unused) {
   hk_plan_free(&plan);
 }
 
-/* 1.6 T parameters: 25 TB of state, on the host or on the host backend's device. */
-static void too_little_host_memory_is_said_first(void **unused) {
+/* 1.6e12 parameters: more than 19 TB, on the host or on the host backend's device. */
+static void too_little_host_memory_is_refused(void **unused) {
   (void)unused;
   static const char config[] =
       "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 500, "
@@ -499,7 +502,7 @@ static void refuse(const hk_plan *plan, const hk_param_group *groups, size_t n,
   if (strstr(err.message, wanted) == NULL) fail_msg("'%s' lacks '%s'", err.message, wanted);
 }
 
-static void what_disagrees_is_refused(void **unused) {
+static void inconsistent_input_is_refused(void **unused) {
   (void)unused;
   random_stream r = {340};
   hk_plan plan = small_plan(&r, false);
@@ -559,10 +562,10 @@ int main(void) {
       cmocka_unit_test(deepspeed_survives_every_fault),
       cmocka_unit_test(gradients_that_fail_to_arrive_end_the_engine),
       cmocka_unit_test(gradients_are_given_once_and_in_range),
-      cmocka_unit_test(an_engine_is_made_whole_or_not_at_all),
-      cmocka_unit_test(too_little_device_memory_is_said_first),
-      cmocka_unit_test(too_little_host_memory_is_said_first),
-      cmocka_unit_test(what_disagrees_is_refused),
+      cmocka_unit_test(creation_succeeds_or_leaves_nothing),
+      cmocka_unit_test(too_little_device_memory_is_refused),
+      cmocka_unit_test(too_little_host_memory_is_refused),
+      cmocka_unit_test(inconsistent_input_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

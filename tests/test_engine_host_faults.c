@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Faults of the host backend: one call that is refused, or a device that fails for good. */
+/* Faults of the host backend: one refused call, or a device that fails for good. */
 #include "tests/fixture_host.h"
 
 /* -- Faults ------------------------------------------------------------------------------------ */
 
-/* Calls that are refused: the device stays well, and only that one call is. */
+/* Only the third call of each kind is refused; the device keeps working. */
 static void test_refused_calls(void **state) {
   (void)state;
   hk_backend *b = open_device(0, HK_MIB, 0);
@@ -33,7 +33,7 @@ static void test_refused_calls(void **state) {
   ops->close(b);
 }
 
-/* Every call on a device that has failed says why. */
+/* Every call on a failed device returns HK_ENVIRONMENT, the last one with the reason. */
 static void check_failed(hk_backend *b, hk_stream *s, hk_event *e, const char *why) {
   hk_error err = {0};
   hk_device_info info;
@@ -88,12 +88,12 @@ static void test_failing_copy(void **state) {
   for (int i = 0; i < N; i++) {
     assert_int_equal(first[i], 7);
     assert_int_equal(second[i], i < N / 2 ? 7 : 0);
-    assert_int_equal(third[i], 0); /* nothing that was queued behind it ran */
+    assert_int_equal(third[i], 0); /* the operations queued behind it did not run */
   }
   ops->event_close(e);
   ops->event_close(after);
   ops->close(b);
-  device_memory(well, 1); /* the other one does not mind */
+  device_memory(well, 1); /* the other device works */
   ops->close(well);
 }
 
@@ -147,8 +147,8 @@ static void test_failing_matmul(void **state) {
   ops->close(b);
 }
 
-/* A failure releases all that wait: streams, and callers whose queue is full. */
-static void test_failure_ends_waiting(void **state) {
+/* A failure ends all waits: of streams, and of callers whose queue is full. */
+static void test_failure_ends_waits(void **state) {
   (void)state;
   hk_backend *b = open_device(0, 64 * HK_MIB, 0);
   hk_stream *slow = open_stream(b), *waiting = open_stream(b);
@@ -159,7 +159,7 @@ static void test_failure_ends_waiting(void **state) {
   for (int i = 0; i < 4; i++) copy(slow, device, host, 16 << 20);
   record(slow, e);
   wait_for(waiting, e);
-  hk_backend_host_fail(b, HK_HOST_COPYING, 0); /* whichever copy begins next */
+  hk_backend_host_fail(b, HK_HOST_COPYING, 0); /* the next copy that begins */
   hk_status status = HK_OK;
   int queued = 0;
   while (status == HK_OK && queued < 100000) {
@@ -176,9 +176,9 @@ static void test_failure_ends_waiting(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refused_calls),        cmocka_unit_test(test_failing_copy),
-      cmocka_unit_test(test_failing_kernel),       cmocka_unit_test(test_failing_matmul),
-      cmocka_unit_test(test_failure_ends_waiting),
+      cmocka_unit_test(test_refused_calls),      cmocka_unit_test(test_failing_copy),
+      cmocka_unit_test(test_failing_kernel),     cmocka_unit_test(test_failing_matmul),
+      cmocka_unit_test(test_failure_ends_waits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

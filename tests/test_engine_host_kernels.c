@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Kernels of the host backend: they give the reference's bits, and refuse memory that a GPU
- * could not access. */
+/* Kernels of the host backend: they give the reference's bits and refuse memory that a GPU could
+ * not access. */
 #include "tests/fixture_host.h"
 #include "tests/fixture_matmul.h"
 
@@ -28,7 +28,7 @@ static void fill_state(random_stream *r, char *slabs) {
   }
 }
 
-/* What the kernel must give, element by element. */
+/* The scalar kernel, element by element. */
 static void reference(const hk_kernel *k, const char *grad, char *slabs, uint16_t *w) {
   for (int64_t i = 0; i < k->n; i++) {
     float *at =
@@ -57,7 +57,7 @@ static void check_adamw(hk_backend *b, hk_grad_type type, bool in_place, bool we
   char *to = in_place ? from : device_memory(b, state_bytes);
   copy(s, device_grad, grad, COUNT * (hk_bytes)hk_grad_size(type));
   if (!mapped) copy(s, from, start, state_bytes);
-  /* Where nothing is written it must stay as it was. */
+  /* Bytes outside of the range must keep their values. */
   if (!in_place) {
     memset(expected, 0x55, (size_t)state_bytes);
     copy(s, to, expected, state_bytes);
@@ -131,7 +131,7 @@ static void check_squares_and_cast(hk_backend *b, hk_grad_type type) {
                  .n = N / 2,
                  .grad = device_grad,
                  .bins = device_bins};
-  launch(s, &k); /* added to: in two halves */
+  launch(s, &k); /* the second launch adds to the bins of the first */
   k.grad = (uint16_t *)device_grad + N / 2;
   k.n = N - N / 2;
   launch(s, &k);
@@ -249,7 +249,7 @@ static void test_wrong_kernels(void **state) {
   k.to = NULL;
   refuse(s, &k, "state to write");
   k = good;
-  k.w = (uint16_t *)(void *)(grad + 512 - 2 * N + 2); /* a framework's may be any memory but this */
+  k.w = (uint16_t *)(void *)(grad + 512 - 2 * N + 2); /* runs over the block's end */
   refuse(s, &k, "weights");
   k = good;
   k.mapped = true;
@@ -291,9 +291,9 @@ static void test_wrong_kernels(void **state) {
   k = good;
   ops->release(b, grad);
   refuse(s, &k, "gradients");
-  k.n = 0; /* nothing is touched */
+  k.n = 0; /* no memory is accessed */
   launch(s, &k);
-  sync_stream(s); /* the device is well */
+  sync_stream(s);
   ops->stream_close(s);
   ops->close(b);
 }

@@ -4,7 +4,7 @@
 #include "engine/private.h"
 #include "tests/fixture_engine.h"
 
-/* Random plans with random limits. Parts of copies are shorter than a piece, and longer. */
+/* Random plans with random limits: pieces shorter and longer than the parts of a paced copy. */
 static void paced_plans_are_plain_adamw(void **state) {
   (void)state;
   const hk_engine_options options = {.no_pin_threads = true};
@@ -24,7 +24,7 @@ static void paced_plans_are_plain_adamw(void **state) {
   }
 }
 
-/* One layer, 1.5 M parameters: 18 MB of state, many parts of a copy. */
+/* One layer, 1.5 M parameters, 18 MB of state: many parts of 0.25 MiB. */
 static hk_plan small_plan(void) {
   hk_error err = {0};
   hk_plan plan;
@@ -63,8 +63,9 @@ static double update_of(hk_route route, hk_pace pace) {
   return (double)report.update / HK_NS_PER_S;
 }
 
-/* The work of an update takes 0.3 s at a limit. The last part begins as the limit states and may be
- * faster than it: 0.25 MiB of 18 MB of state or of 3 MB of weights, 65,536 of 1.5 M parameters. */
+/* Each limit is chosen so that the update takes 0.3 s. Only the last part may run faster than the
+ * limit: 0.25 MiB of 18 MB of state or of 3 MB of weights, 65,536 of 1.5 M parameters. The bounds
+ * allow for it. */
 static void limits_hold(void **state) {
   (void)state;
   hk_plan plan = small_plan();

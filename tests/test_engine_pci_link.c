@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The PCI link of a device as its files in /sys describe it. The files are made up. */
+/* The PCI link of a device as its files in /sys describe it, with files that the test writes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -65,7 +65,7 @@ static void test_links(void **state) {
   (void)state;
   check("2.5 GT/s PCIe\n", "1\n", 1, 1);
   check("5.0 GT/s PCIe\n", "4\n", 2, 4);
-  check("8 GT/s\n", "8\n", 3, 8); /* as kernels before 5.7 say it */
+  check("8 GT/s\n", "8\n", 3, 8); /* the format of kernels before 5.7 */
   check("16.0 GT/s PCIe\n", "16\n", 4, 16);
   check("32.0 GT/s PCIe\n", "16\n", 5, 16);
   check("64.0 GT/s PCIe\n", "32\n", 6, 32);

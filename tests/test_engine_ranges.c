@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Sets of ranges against a plain array of booleans. */
+/* Sets of ranges, compared with a plain array of booleans. */
 #include "engine/ranges.h"
 
 #include "tests/random.h"
@@ -19,7 +19,7 @@ static int64_t plain_gap(const bool *there) {
   return i;
 }
 
-static void a_set_of_runs_is_a_set(void **unused) {
+static void random_sets_equal_plain_ones(void **unused) {
   (void)unused;
   hk_ranges set = {0};
   hk_error err = {0};
@@ -51,7 +51,7 @@ static void a_set_of_runs_is_a_set(void **unused) {
   hk_ranges_free(&set);
 }
 
-/* As a backward pass gives them: from the end, piece by piece. */
+/* Adjacent ranges merge, added from the end as a backward pass does, or into gaps. */
 static void neighbours_become_one_run(void **unused) {
   (void)unused;
   hk_ranges set = {0};
@@ -69,7 +69,7 @@ static void neighbours_become_one_run(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_set_of_runs_is_a_set),
+      cmocka_unit_test(random_sets_equal_plain_ones),
       cmocka_unit_test(neighbours_become_one_run),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Recordings of training when memory is short: the recording is lost, the step is not. */
+/* Recordings of training: if memory runs out the recording is dropped and the step succeeds. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 
 #include "tests/fixture_training.h"
 
-/* Takes the place of the C library's (or a sanitizer's) in this program. The engine's recordings
- * grow by realloc. */
+/* Replaces realloc of the C library or a sanitizer in this program. The engine's recordings grow by
+ * realloc. */
 static atomic_bool out_of_memory;
 static atomic_int refused;
 void *realloc(void *memory, size_t bytes) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# hocket run: the same bits whatever policy and runtime, the JSON that tools rely on, timelines,
-# resuming, Ctrl-C, and what it says when it cannot.
+# hocket run: every policy and runtime gives the same bits; JSON, timelines, resuming, signals and
+# error messages.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture_engine.sh"
 
-# What tools rely on, in one run's JSON.
+# Checks the JSON of one run.
 cat >check.py <<'EOF'
 import json
 import re
@@ -43,20 +43,19 @@ for name in "${plans[@]}"; do
   "$hocket" run "$name.json" --backend host --steps 3 --check --json --timeline trace.json --quiet \
     >out.json 2>err || fail "$name: exit $?: $(cat err)"
   [[ ! -s err ]] || fail "$name: --quiet, and yet: $(cat err)"
-  python3 check.py out.json || fail "$name: the JSON is not as promised"
+  python3 check.py out.json || fail "$name: the JSON is wrong"
   [[ ${checksum:=$(get out.json checksum)} == "$(get out.json checksum)" ]] ||
     fail "$name: another checksum"
   python3 "$checker" trace.json >/dev/null || fail "$name: the timeline is not valid"
 done
 
-# A label that is not what the routes are is told.
+# A label that contradicts the routes gives a note.
 sed 's|"name":[[:space:]]*"streamed"|"name": "mapped"|' streamed.json >label.json
 "$hocket" run label.json --backend host --steps 1 >out 2>err || fail "a wrong label: $(cat err)"
 grep -q "note: the plan is labelled 'mapped', which would be mapped 115,008; its routes are staged" err ||
   fail "a wrong label: $(cat err)"
 
-# Another seed, another state; a table for people; clipping changes something.
-# Without /sys, as in a bare chroot, nobody complains behind our back.
+# Without /sys, as in a bare chroot, no library prints to stderr.
 mkdir empty
 HWLOC_FSROOT=$folder/empty "$hocket" run mapped.json --backend host --steps 1 --quiet >out 2>err
 [[ ! -s err ]] || fail "without /sys: $(cat err)"
@@ -69,17 +68,17 @@ HWLOC_FSROOT=$folder/empty "$hocket" run mapped.json --backend host --steps 1 --
 grep -q "$checksum" out || fail "the table lacks the checksum"
 grep -q "bit for bit" out || fail "the table does not say what was checked"
 
-# Stopped and resumed, under another plan: as if nothing had been.
+# A run resumed under another plan gives the checksum of an uninterrupted run.
 "$hocket" run streamed.json --backend host --steps 1 --checkpoint state.ck --quiet >out
 "$hocket" run ds-interleave.json --backend host --steps 2 --check --checkpoint state.ck --json \
   --quiet >out.json
 [[ $(get out.json step) == 3 && $(get out.json steps) == 2 ]] || fail "not resumed after step 1"
 [[ $(get out.json checksum) == "$checksum" ]] || fail "resuming gives another checksum"
 
-# Ctrl-C between two steps: exit 1, the state saved, and resumed from there.
+# Ctrl-C between two steps: exit 1, the state is saved, and a run resumes from it.
 rm -f state.ck
 interrupt 0.2 run interleave.json --backend host --steps 1000000 --checkpoint state.ck --json
-[[ $(get out interrupted) == true ]] || fail "interrupted, and does not say so"
+[[ $(get out interrupted) == true ]] || fail "the JSON does not say interrupted"
 grep -q "interrupted after .* the state is in state.ck" err || fail "interrupted: $(cat err)"
 steps=$(get out step)
 interrupted=$(get out checksum)
@@ -90,14 +89,15 @@ interrupted=$(get out checksum)
 "$hocket" run mapped.json --backend host --steps "$steps" --json --quiet >out.json
 [[ $(get out.json checksum) == "$interrupted" ]] || fail "the interrupt changed the state"
 
-# Where nothing can be written is known before the first step, not after the last.
+# An output that cannot be written is an error before the first step.
 long=(run streamed.json --backend host --steps 1000000 --quiet)
 expect 2 "cannot write 'nowhere/state.ck'" "${long[@]}" --checkpoint nowhere/state.ck
 expect 2 "cannot write 'nowhere/trace.json'" "${long[@]}" --timeline nowhere/trace.json
 HOCKET_STORE=$folder/streamed.json/store.db expect 3 "streamed.json" "${long[@]}" --keep
 expect 2 "--checkpoint-every needs --checkpoint" "${long[@]}" --checkpoint-every 5
 
-# launch ARGUMENTS...: in the background, as a job that SIGINT reaches; until it catches signals.
+# launch ARGUMENTS...: starts hocket in the background, as a job that SIGINT reaches, and waits
+# until it catches SIGINT.
 launch() {
   local mask
   set -m
@@ -111,13 +111,13 @@ launch() {
   done
 }
 
-# ended: sets `status`.
+# ended: waits for it and sets `status`.
 ended() {
   status=0
   wait $running || status=$?
 }
 
-# Killed, a run loses the steps since the last time that it saved: here one at most.
+# A killed run loses the steps since its last checkpoint: here at most one.
 rm -f state.ck
 launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
 for _ in $(seq 200); do
@@ -133,9 +133,9 @@ ended 2>killed
 steps=$(get out.json step) killed=$(get out.json checksum)
 ((steps > 2)) || fail "only $steps steps were saved"
 "$hocket" run mapped.json --backend host --steps "$steps" --json --quiet >out.json
-[[ $(get out.json checksum) == "$killed" ]] || fail "what was saved on the way is another state"
+[[ $(get out.json checksum) == "$killed" ]] || fail "the saved state differs from that of $steps steps"
 
-# A checkpoint that a run is using is not another run's, by whatever path; kill -9 frees it.
+# A checkpoint in use is refused to another run, by any path to it. kill -9 releases it.
 rm -f state.ck
 launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
 mkdir -p sub
@@ -160,7 +160,7 @@ for signal in HUP TERM; do
   grep -q "interrupted after .* the state is in state.ck" err || fail "SIG$signal: $(cat err)"
 done
 
-# A signal that the run was started without, by nohup for one, stays without effect.
+# A signal that was ignored at the start, as under nohup, stays ignored.
 (
   trap '' HUP
   exec "$hocket" "${long[@]}" >out 2>err
@@ -173,7 +173,8 @@ kill -TERM $running || fail "an ignored SIGHUP has ended the run: $(cat err)"
 ended
 [[ $status == 1 ]] || fail "an ignored SIGHUP: exit $status: $(cat err)"
 
-# Ctrl-C before the first step is told, too. Making the engine takes longer than starting.
+# Ctrl-C before the first step has a message of its own. The model is wide, so that creating the
+# engine takes longer than starting the process.
 sed 's/"hidden_size": 64/"hidden_size": 2048/; s/"intermediate_size": 128/"intermediate_size": 4096/' \
   tiny.json >wide.json
 "$hocket" simulate --model wide.json --machine h200-16c --gpus 1 --policy zero-offload \
@@ -196,12 +197,12 @@ expect 2 state.ck run state.ck --backend host
 expect 2 checkpoint run streamed.json --backend host --checkpoint tiny.json
 cp streamed.json before.json
 expect 2 "not a checkpoint" run streamed.json --backend host --checkpoint streamed.json
-cmp streamed.json before.json || fail "what is no checkpoint was overwritten"
+cmp streamed.json before.json || fail "a file that is no checkpoint was overwritten"
 expect 2 abacus run streamed.json --backend abacus
 
 # 70 billion parameters: 1.1 TB.
 "$hocket" simulate --model llama-3-70b --machine h200-16c --gpus 1 --policy zero-offload \
-  -o large.json --quiet >/dev/null 2>&1 || true # which simulate says, too
+  -o large.json --quiet >/dev/null 2>&1 || true # simulate reports it, too, and writes the plan
 [[ -s large.json ]] || fail "simulate wrote no plan"
 available=$(awk '/MemAvailable/ {print $2}' /proc/meminfo)
 if ((available < 1000000000)); then

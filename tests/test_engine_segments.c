@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* GATHER and SCATTER on the host backend, where the framework's tensors are in plain memory. */
+/* GATHER and SCATTER on the host backend, with the framework's tensors in plain memory. */
 #include "engine/backend_host.h"
 #include "tests/fixture_segments.h"
 #if defined(__x86_64__)
@@ -18,7 +18,8 @@ static void test_scatter(void **state) {
   check_large_segments(false);
 }
 
-/* Every fp16 value, and the fp32 values next to the ties between neighbours. */
+/* Casts to fp16 round to nearest even: every fp16 value, the tie above it, and the fp32 neighbours
+ * of both. */
 static void test_all_halves(void **state) {
   (void)state;
   enum { AROUND = 5, N = 65536 * AROUND };
@@ -46,7 +47,7 @@ static void test_all_halves(void **state) {
 }
 
 #if defined(__x86_64__)
-/* The threads of streams have the floating-point environment of the thread that opened them. */
+/* A stream opened by a thread that flushes subnormals to zero gives the usual results. */
 static void test_environment_of_the_caller(void **state) {
   (void)state;
   hk_error err = {0};
@@ -93,7 +94,8 @@ static void test_refusals(void **state) {
   ops->release(gpu, memory);
 }
 
-/* Half of the values are moved, as with other kernels, and no memory is lost. */
+/* A failing kernel moves half of the values, as other kernels do, and leaks no memory (under
+ * AddressSanitizer). */
 static void test_fault(void **state) {
   (void)state;
   hk_error err = {0};

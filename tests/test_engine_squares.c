@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Sums of squares against exact decimal addition, and their rounding against strtod. */
+/* Sums of squares against exact binary addition digit by digit, and their rounding against strtod.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,7 @@ static uint64_t next(void) {
   return z ^ (z >> 31);
 }
 
-/* -- pencil and paper: one binary digit a byte ------------------------------------------------- */
+/* -- Addition on paper: one binary digit a byte ------------------------------------------------ */
 
 enum { DIGITS = 64 * HK_SQUARES_WORDS, LOWEST = -298 };
 
@@ -38,7 +39,7 @@ typedef struct {
   uint64_t nonfinite;
 } paper;
 
-/* value x 2^exponent */
+/* Adds value x 2^exponent. */
 static void paper_add(paper *sum, uint64_t value, int exponent) {
   for (int bit = 0; bit < 64; bit++) {
     if ((value >> bit & 1) == 0) continue;
@@ -97,7 +98,7 @@ static void test_each_value(void **state) {
   }
 }
 
-/* Every exponent of fp32 with fractions that are empty, full and between. */
+/* Every sign and exponent of fp32, with fraction bits all 0, all 1, and in between. */
 static void test_each_exponent(void **state) {
   (void)state;
   random_state = 4;
@@ -114,7 +115,7 @@ static void test_each_exponent(void **state) {
   }
 }
 
-/* Words of any values, or of none that is not finite. */
+/* Random words, in half of the calls only finite ones. */
 static void random_grads(uint16_t *grad, int n) {
   const uint64_t mask = next() % 2 == 0 ? 0xffff : 0xbfff;
   for (int i = 0; i < n; i++) grad[i] = (uint16_t)(next() & mask);
@@ -128,7 +129,7 @@ static void test_random_sums(void **state) {
     const hk_grad_type type = types[next() % TYPES];
     const int n = (int)(next() % MOST);
     random_grads(room, 2 * MOST + 1);
-    /* Not at an even address, either. */
+    /* In half of the cases at an odd address. */
     char *grad = (char *)room + next() % 2;
     hk_squares sum = {0};
     paper want = {0};
@@ -138,7 +139,7 @@ static void test_random_sums(void **state) {
   }
 }
 
-/* Any cut, any order, any grouping: the same words. */
+/* Any split, order and grouping of the values gives the same words. */
 static void test_order_does_not_matter(void **state) {
   (void)state;
   enum { N = 20000, PARTS = 7 };
@@ -160,7 +161,7 @@ static void test_order_does_not_matter(void **state) {
   }
 }
 
-/* Bins as another kernel may have filled them, to the brim, many times over. */
+/* Sums of bins with random and with the largest contents, 300 times. */
 static void test_bins(void **state) {
   (void)state;
   random_state = 2;
@@ -182,7 +183,7 @@ static void test_bins(void **state) {
   }
 }
 
-/* A set of fp32's, and the counts of all. */
+/* Sums of sets of fp32, and sizes of the sets of all types. */
 static void test_sets(void **state) {
   (void)state;
   random_state = 5;
@@ -210,7 +211,7 @@ static void test_sets(void **state) {
   }
 }
 
-/* What fills a set gives what adds directly. */
+/* hk_squares_fill_set gives the sum of hk_squares_add. */
 static void test_fill_set(void **state) {
   (void)state;
   enum { N = 70000 };
@@ -230,7 +231,7 @@ static void test_fill_set(void **state) {
   }
 }
 
-/* A set of one value alone, for all values of 16 bits and all exponents of fp32. */
+/* Sets of a single value: all 16-bit values, and all upper halves of fp32. */
 static void test_fill_set_with_one(void **state) {
   (void)state;
   random_state = 41;
@@ -247,7 +248,7 @@ static void test_fill_set_with_one(void **state) {
   }
 }
 
-/* As many of fp32's largest that sums by exponent, 64 bits each, would overflow. */
+/* 300,000 times the largest fp32 value, which would overflow sums of 64 bits by exponent. */
 static void test_many_large(void **state) {
   (void)state;
   enum { N = 300000 };
@@ -263,8 +264,7 @@ static void test_many_large(void **state) {
   free(grad);
 }
 
-/* More values than bins take at once, all the largest: one small piece of memory, mapped again and
- * again. */
+/* More than HK_SQUARES_MOST values, all the largest: 2 MiB of memory, mapped repeatedly. */
 static void test_more_than_bins_take(void **state) {
   (void)state;
   enum { PIECE = 1 << 20 };
@@ -289,7 +289,7 @@ static void test_more_than_bins_take(void **state) {
   close(file);
 }
 
-/* strtod rounds a hexadecimal number of any length correctly. */
+/* The rounded sum: strtod rounds a hexadecimal number of any length correctly. */
 static double rounded(const hk_squares *sum) {
   char text[16 * HK_SQUARES_WORDS + 16];
   int n = sprintf(text, "0x");

@@ -44,19 +44,19 @@ static void test_quick_list(void **state) {
   hk_stand_close(stand);
 }
 
-/* A machine that fills memory slowly is not waited for, and that is said. */
-static void test_memory_is_cut_to_the_time(void **state) {
+/* If filling memory would take longer than fill_s, probes use less memory, and a note says so. */
+static void test_slow_fill_reduces_memory(void **state) {
   (void)state;
   hk_stand_options options = small();
   hk_probe_scope scope;
-  options.host_bytes = 0; /* a quarter of what is free: gigabytes */
+  options.host_bytes = 0; /* a quarter of the available memory: gigabytes */
   options.fill_s = 1e-6;
   hk_stand *stand = open_stand(&options);
   hk_stand_scope(stand, &scope);
   assert_int_equal(scope.host_bytes, 256 * HK_MIB);
   assert_non_null(strstr(hk_stand_note(stand), "probes use 256 MiB of host memory instead of "));
   hk_stand_close(stand);
-  options.host_bytes = 320 * HK_MIB; /* who names a size gets it */
+  options.host_bytes = 320 * HK_MIB; /* a given size is used */
   stand = open_stand(&options);
   hk_stand_scope(stand, &scope);
   assert_int_equal(scope.host_bytes, 320 * HK_MIB);
@@ -79,7 +79,7 @@ static void test_full_list(void **state) {
   hk_stand_close(stand);
 }
 
-/* -- Probes of a test -------------------------------------------------------------------------- */
+/* -- Single probes ----------------------------------------------------------------------------- */
 
 static hk_status run_one(hk_stand *stand, hk_load load, bool verify, double *value, hk_error *err) {
   double unused;
@@ -88,7 +88,8 @@ static hk_status run_one(hk_stand *stand, hk_load load, bool verify, double *val
   return hk_stand_run(stand, &p, WISH, verify, value != NULL ? value : &unused, err);
 }
 
-/* Amounts in a ratio, until the last is done: rates are in that ratio, too. */
+/* HK_PROBE_WHOLE moves amounts in the ratio of the shares and ends with the last copy, so rates
+ * have that ratio, too. */
 static void test_whole(void **state) {
   (void)state;
   const hk_stand_options options = small();
@@ -105,7 +106,7 @@ static void test_whole(void **state) {
   hk_stand_close(stand);
 }
 
-/* A matrix product and copies both ways do not write where the others read: all are verified. */
+/* A matrix product and copies in both directions use separate memory: all data are verified. */
 static void test_product_beside_copies(void **state) {
   (void)state;
   const hk_stand_options options = small();
@@ -121,7 +122,7 @@ static void test_product_beside_copies(void **state) {
     must(hk_stand_run(stand, &p, WISH, true, values, &err), &err);
     for (int l = 0; l < 4; l++) assert_true(values[l] > 0);
   }
-  p.loads[0].kind = HK_LOAD_PULL; /* has the half of the product */
+  p.loads[0].kind = HK_LOAD_PULL; /* uses the memory of the product */
   assert_int_equal(hk_stand_run(stand, &p, WISH, true, values, &err), HK_INPUT);
   hk_stand_close(stand);
 }
@@ -174,10 +175,9 @@ static void test_refused(void **state) {
   hk_stand_close(stand);
 }
 
-/* -- A device that differs in what a test is about ----------------------------------------------
- */
+/* -- A device with some calls replaced --------------------------------------------------------- */
 
-/* The host backend, but for what a test puts here before it opens a stand. */
+/* The host backend with the calls that a test replaced before it opened a stand. */
 static hk_backend_ops altered;
 
 static hk_status altered_open(int device, const hk_backend_options *options, hk_backend **out,
@@ -196,7 +196,7 @@ static hk_stand *open_altered(int gpus) {
 
 /* -- A device that errs ------------------------------------------------------------------------ */
 
-/* The error that the backend makes from now on. All other calls go to the host backend. */
+/* The errors that the backend makes from now on. */
 static struct {
   bool short_copies, lost_copies, wrong_step, short_kernels, wrong_factor, lost_weights;
 } ill;
@@ -225,7 +225,8 @@ static hk_stand *open_erring(void) {
   return open_altered(2);
 }
 
-/* The data are right before the fault and wrong during it. Only a check of the data notices. */
+/* With the fault, a run without verification succeeds and one with verification fails. Before and
+ * after it, verification succeeds. */
 static void check_noticed(hk_stand *stand, hk_load load, bool *illness, const char *words) {
   hk_error err;
   must(run_one(stand, load, true, NULL, &err), &err);
@@ -290,7 +291,7 @@ static void erring_adamw_to(const hk_adamw_step *step, hk_grad_type type, int64_
 static void test_wrong_spares(void **state) {
   (void)state;
   hk_cpu_kernels *best = (hk_cpu_kernels *)(uintptr_t)hk_cpu_kernels_best();
-  if (strcmp(best->name, "scalar") == 0) return; /* it is the reference */
+  if (strcmp(best->name, "scalar") == 0) skip(); /* it is the reference */
   hk_stand_options options = small();
   hk_stand *stand = open_stand(&options);
   right_kernels = *best;
@@ -314,7 +315,7 @@ static void test_refused_copy(void **state) {
   hk_backend_host_fail(hk_stand_backend(stand, 0), HK_HOST_COPY, 0);
   assert_int_equal(run_one(stand, load, false, NULL, &err), HK_ENVIRONMENT);
   assert_non_null(strstr(err.message, "probe h2d: h2d on GPU 0: a copy of 1048576 bytes"));
-  must(run_one(stand, load, true, NULL, &err), &err); /* the device is well */
+  must(run_one(stand, load, true, NULL, &err), &err); /* the device still works */
   hk_stand_close(stand);
 }
 
@@ -337,7 +338,7 @@ static void test_lost_device(void **state) {
   }
 }
 
-/* Whatever call of opening fails, nothing is leaked (under AddressSanitizer) and the stand says so.
+/* If a call fails while a stand is opened, there is an error and no leak (under AddressSanitizer).
  */
 static hk_host_fault fault;
 static int64_t after;
@@ -419,7 +420,7 @@ static void *note_cpus(void *arg) {
   return NULL;
 }
 
-/* On CPUs that the team has not, as far as there are such. */
+/* Other threads are pinned to one CPU outside of the team, if there is one. */
 static void test_threads_keep_off_the_team(void **state) {
   (void)state;
   const hk_stand_options options = small();
@@ -442,7 +443,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_threads_keep_off_the_team),
       cmocka_unit_test(test_quick_list),
-      cmocka_unit_test(test_memory_is_cut_to_the_time),
+      cmocka_unit_test(test_slow_fill_reduces_memory),
       cmocka_unit_test(test_full_list),
       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_product_beside_copies),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rates that the stand derives from event times. The device's clock is simulated: the host
- * backend moves the data, and this file computes the times from what is queued, so that they are
- * equal on every machine. */
+/* Rates that the stand derives from event times. The device's clock is simulated: the host backend
+ * moves the data, and this file computes times from the queued operations, so that they are equal
+ * on every machine. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,12 +12,12 @@
 
 /* -- The device -------------------------------------------------------------------------------- */
 
-/* A copy takes 1 ns a byte, a kernel 1 ns a value, and beside that: */
+/* A copy takes 1 ns per byte, a kernel 1 ns per value, and in addition: */
 static struct {
-  bool one_engine;  /* copies wait for each other, whatever their streams */
-  hk_ns after_wait; /* before what has waited begins */
-  hk_ns in_copy;    /* longer, each copy */
-  hk_ns rest;       /* of a stream, between what ends a kernel and what comes next */
+  bool one_engine;  /* copies of all streams run one after the other */
+  hk_ns after_wait; /* pause of a stream after it has waited for an event */
+  hk_ns in_copy;    /* added to each copy */
+  hk_ns rest;       /* pause of a stream between a kernel and its next operation */
 } habits;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -26,8 +26,8 @@ static hk_ns engine_free, latest;
 typedef struct {
   hk_stream base;
   hk_stream *inner;
-  hk_ns now;     /* when what has been queued is done */
-  bool launched; /* a kernel, and nothing since */
+  hk_ns now;     /* end of the last queued operation */
+  bool launched; /* the last operation is a kernel */
 } clock_stream;
 
 typedef struct {
@@ -136,7 +136,7 @@ static hk_status clock_event_time(hk_event *e, hk_ns *time, hk_error *err) {
   return HK_OK;
 }
 
-static hk_backend_ops device; /* the host backend's, but for those above */
+static hk_backend_ops device; /* the host backend's with those above */
 
 static hk_stand *open_clock(void) {
   device = hk_backend_host;
@@ -158,8 +158,7 @@ static hk_stand *open_clock(void) {
   return open_stand(&options);
 }
 
-/* What a probe of one load gives; `verify`: data is looked at, which takes the device's time, too.
- */
+/* The value of a probe of one load; `verify` adds operations to the device. */
 static double value_of(hk_stand *stand, hk_load load, bool verify) {
   hk_error err = {0};
   double value = 0;
@@ -172,9 +171,10 @@ static void check_near(double value, double expected, double tolerance) {
   if (!(fabs(value - expected) <= tolerance)) fail_msg("%.17g, not %.17g", value, expected);
 }
 
-/* -- What it is to make of it ------------------------------------------------------------------ */
+/* -- Tests ------------------------------------------------------------------------------------- */
 
-/* Runs last as long as was wished, once the stand knows how fast the device is, to an operation. */
+/* From the second run on, a run lasts WISH, to half an operation: the first has measured the rate.
+ */
 static void test_learns(void **state) {
   (void)state;
   hk_stand *stand = open_clock();
@@ -189,7 +189,7 @@ static void test_learns(void **state) {
   hk_stand_close(stand);
 }
 
-/* Four at once that take as long as one are four that share; one after the other, one at once. */
+/* Four copies at once that take as long as one give 4; four that run one after the other give 1. */
 static void test_turns(void **state) {
   (void)state;
   hk_stand *stand = open_clock();
@@ -200,19 +200,20 @@ static void test_turns(void **state) {
   hk_stand_close(stand);
 }
 
-/* A rest after each kernel: a lane's rate has it in, an operation's time has not. */
+/* A pause of 3000 ns after each kernel of 1000 values: the rate of a lane includes it, that of an
+ * operation does not. */
 static void test_updates_without_rests(void **state) {
   (void)state;
   hk_stand *stand = open_clock();
   habits.rest = 3000;
   const double lane = value_of(stand, (hk_load){.kind = HK_LOAD_ADAMW_GPU, .chunk = 1000}, true);
   const double operation = value_of(stand, (hk_load){.kind = HK_LOAD_UPDATE, .chunk = 1000}, true);
-  check_near(lane, 1e9 * 1000 / 4000, 1e6); /* the last operation's rest is not waited for */
+  check_near(lane, 1e9 * 1000 / 4000, 1e6); /* without the pause after the last operation */
   check_near(operation, 1e9, 1);
   hk_stand_close(stand);
 }
 
-/* The time between two operations of the chain counts, not their durations. */
+/* HK_LOAD_HOP gives the time between two operations of a chain, without their durations. */
 static void test_hops(void **state) {
   (void)state;
   hk_stand *stand = open_clock();
@@ -222,7 +223,7 @@ static void test_hops(void **state) {
   habits.in_copy = 500000;
   check_near(value_of(stand, load, true), 7000, 1e-9);
   habits.after_wait = 0;
-  check_near(value_of(stand, load, true), 1, 1e-9); /* a tick of the clock */
+  check_near(value_of(stand, load, true), 1, 1e-9); /* the clock's resolution, 1 ns */
   hk_stand_close(stand);
 }
 

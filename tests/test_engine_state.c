@@ -7,7 +7,7 @@
 
 #include "tests/fixture_engine.h"
 
-/* Bases that no memory has: nothing here looks inside a slab. */
+/* Addresses without memory: this test does not access slabs. */
 #define HOST   ((char *)(1ull << 40))
 #define DEVICE ((char *)(1ull << 44))
 
@@ -75,8 +75,8 @@ static void assert_shape(const hk_state *state) {
   assert_int_equal(shape->m % 16 + shape->v % 16, 0);
 }
 
-/* Runs of a subgroup from `begin` cover it without holes or overlaps, each inside a slab and a
- * piece. */
+/* Runs of a subgroup from `begin` on cover it without holes or overlaps, each inside one slab and
+ * one piece. */
 static void assert_runs(const hk_state *state, size_t s, int64_t begin) {
   const hk_state_subgroup *sub = &state->subgroups[s];
   int64_t last_slab = -1, last_end = 0;
@@ -93,13 +93,13 @@ static void assert_runs(const hk_state *state, size_t s, int64_t begin) {
     last_slab = run.slab;
     last_end = run.at + run.n;
     at += run.n;
-    /* A shorter end cuts the run, nothing else. */
+    /* An earlier end shortens the run and changes nothing else. */
     const hk_slab_run cut = hk_state_run(state, s, run.offset, run.offset + (run.n + 1) / 2);
     assert_true(cut.slab == run.slab && cut.at == run.at && cut.n == (run.n + 1) / 2);
   }
 }
 
-/* Each piece begins at a whole cache line behind the one before; where the last one ends. */
+/* Each piece begins at the next multiple of 128 elements. Returns the end of the last one. */
 static int64_t assert_pieces_on_lines(const hk_state *state, const hk_state_subgroup *sub) {
   int64_t free_at = sub->host_at;
   for (int64_t offset = 0; offset < sub->numel; offset += state->piece) {
@@ -112,7 +112,7 @@ static int64_t assert_pieces_on_lines(const hk_state *state, const hk_state_subg
   return free_at;
 }
 
-static void assert_everything_is_somewhere(const hk_state *state, random_stream *r) {
+static void assert_all_parameters_placed(const hk_state *state, random_stream *r) {
   int64_t offset = 0, host = 0, device = 0;
   for (size_t s = 0; s < state->n_subgroups; s++) {
     const hk_state_subgroup *sub = &state->subgroups[s];
@@ -141,14 +141,14 @@ static bool within(void *const *list, int64_t n, const void *slab) {
   return false;
 }
 
-/* Copies of a lane keep their order, so that when one subgroup of a route is written back those in
- * front of it have arrived, but for the `behind` nearest ones. No target may be the home of a
+/* Copies of a lane keep their order: when a subgroup of a route is written back, those before it
+ * have arrived on the device, except for the last `behind` ones. A target must not be the home of a
  * subgroup that has not arrived, or of one on another route. */
 static void assert_safe_targets(const hk_plan *plan, const hk_state *state) {
   const size_t behind = plan->runtime == HK_RUNTIME_DEEPSPEED ? 1 : 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const hk_state_subgroup *from = &state->subgroups[plan->order[i]];
-    size_t arrived = 0; /* order positions in front of this one on its route */
+    size_t arrived = 0; /* subgroups of its route before it, then without the last `behind` */
     for (size_t j = 0; j < i; j++) arrived += state->subgroups[plan->order[j]].route == from->route;
     arrived = arrived > behind ? arrived - behind : 0;
     for (size_t j = 0, same = 0; j < plan->n_subgroups; j++) {
@@ -182,7 +182,7 @@ static void run_case(uint64_t number) {
   must(lay_out(&plan, &state, &err), &err);
   hk_state_place(&state, HOST, DEVICE);
   assert_shape(&state);
-  assert_everything_is_somewhere(&state, &r);
+  assert_all_parameters_placed(&state, &r);
   assert_apart(&state);
   assert_routes(&state);
   for (int64_t step = 1; step <= 12; step++) {
@@ -199,12 +199,12 @@ static void run_case(uint64_t number) {
   hk_plan_free(&plan);
 }
 
-static void state_is_somewhere_and_nowhere_twice(void **unused) {
+static void state_is_in_exactly_one_place(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < 150; number++) run_case(number);
 }
 
-/* Pieces longer than a slab may be: several slabs a piece. */
+/* Pieces longer than the longest slab take several slabs. */
 static void long_pieces_have_several_slabs(void **unused) {
   (void)unused;
   hk_plan_subgroup subgroups[] = {{.numel = 5000001, .route = HK_ROUTE_STAGED},
@@ -226,7 +226,7 @@ static void long_pieces_have_several_slabs(void **unused) {
     assert_true(state.slabs_a_piece > 1);
     hk_state_place(&state, HOST, DEVICE);
     assert_shape(&state);
-    assert_everything_is_somewhere(&state, &r);
+    assert_all_parameters_placed(&state, &r);
     for (int64_t step = 1; step <= 7; step++) {
       hk_state_relocate(&plan, &state);
       assert_safe_targets(&plan, &state);
@@ -240,8 +240,8 @@ static void long_pieces_have_several_slabs(void **unused) {
 
 /* -- Gradients --------------------------------------------------------------------------------- */
 
-/* Images cover all parameters in flat order, one a piece on the CPU's route, else one a subgroup,
- * apart from each other in their array and on whole cache lines. */
+/* Images cover all parameters in flat order, one per piece on the CPU's route, else one per
+ * subgroup. In their array they do not overlap and begin at multiples of 256 bytes. */
 static void assert_images(const hk_state *state) {
   hk_bytes host = 0, device = 0;
   int64_t at = 0;
@@ -268,8 +268,8 @@ static void assert_images(const hk_state *state) {
   assert_true(host <= state->host_grad_bytes && device <= state->device_grad_bytes);
 }
 
-/* Segments cover tensors and images alike; gradients of a segment lie in its image, behind those
- * of the one before, and each run of a type begins at a whole cache line of 64 bytes. */
+/* Segments cover all tensors and all images. A segment's gradients lie in its image, behind those
+ * of the previous segment, and each run of one type begins at a multiple of 64 bytes. */
 static void assert_segments(const hk_state *state, const hk_param *params, size_t n,
                             random_stream *r) {
   int64_t at = 0, param_end = 0;
@@ -304,7 +304,7 @@ static void assert_segments(const hk_state *state, const hk_param *params, size_
   assert_int_equal(state->images[state->n_images - 1].segments_end, state->n_segments);
 }
 
-static void gradients_are_somewhere_and_nowhere_twice(void **unused) {
+static void gradients_are_in_exactly_one_place(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < 300; number++) {
     random_stream r = {number + 4000};
@@ -333,9 +333,9 @@ static void gradients_are_somewhere_and_nowhere_twice(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(state_is_somewhere_and_nowhere_twice),
+      cmocka_unit_test(state_is_in_exactly_one_place),
       cmocka_unit_test(long_pieces_have_several_slabs),
-      cmocka_unit_test(gradients_are_somewhere_and_nowhere_twice),
+      cmocka_unit_test(gradients_are_in_exactly_one_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

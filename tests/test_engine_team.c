@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The team of threads: each chunk runs once, in order, on the cores that the team was given. */
+/* The team of threads: each chunk runs once, each thread's in ascending order, on the team's cores.
+ */
 #include <hwloc.h>
 #include <pthread.h>
 #include <sched.h>
@@ -23,7 +24,7 @@ static hk_team *open_team(int threads, bool pin, int first_core) {
   return team;
 }
 
-/* Asserts nothing, because cmocka can only do that in a test's own thread. */
+/* Does not assert: cmocka can fail only in a test's own thread. */
 static cpu_set_t affinity(void) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
@@ -41,9 +42,9 @@ static int last_of(const cpu_set_t *set) {
 /* -- Chunks ------------------------------------------------------------------------------------ */
 
 typedef struct {
-  int *times;                  /* [chunk] it was done; plain, so that ThreadSanitizer looks */
-  int64_t last[MOST_THREADS];  /* chunk that a thread did */
-  int64_t count[MOST_THREADS]; /* of them */
+  int *times;                  /* [chunk] runs; not atomic, so that ThreadSanitizer finds races */
+  int64_t last[MOST_THREADS];  /* chunk of each thread */
+  int64_t count[MOST_THREADS]; /* chunks of each thread */
   atomic_bool disorder;
 } coverage;
 
@@ -80,7 +81,7 @@ static void test_every_chunk_once(void **state) {
   }
 }
 
-/* Pieces in quick succession, and pieces that find the others asleep. */
+/* Runs in quick succession, and runs 1 ms apart, when the other threads sleep. */
 static void test_many_pieces(void **state) {
   (void)state;
   for (int threads = 2; threads <= 5; threads++) {
@@ -94,8 +95,7 @@ static void test_many_pieces(void **state) {
   }
 }
 
-/* A chunk that ends only once another thread has begun one: all must really run beside each other.
- */
+/* No chunk ends before four have begun, so four threads must run at the same time. */
 static void meet(void *arg, int64_t chunk, int thread) {
   (void)chunk;
   (void)thread;
@@ -115,13 +115,13 @@ static void test_threads_run_together(void **state) {
   hk_team_close(team);
 }
 
-/* -- What need not delay the others ------------------------------------------------------------ */
+/* -- hk_team_when_begun ------------------------------------------------------------------------ */
 
 typedef struct {
-  bool alone;          /* nobody else works */
-  atomic_int called;   /* how often */
+  bool alone;          /* no other thread has a chunk */
+  atomic_int called;   /* calls of run_errand */
   atomic_int begun;    /* chunks */
-  atomic_bool in_vain; /* the others were not at work, or the caller was before it was called */
+  atomic_bool in_vain; /* called before others had begun, after the caller had, or elsewhere */
   pthread_t caller;
 } errand;
 
@@ -141,7 +141,9 @@ static void run_errand(void *arg) {
   if (atomic_load(&e->begun) == 0) atomic_store(&e->in_vain, true);
 }
 
-static void test_has_begun(void **state) {
+/* The caller's thread calls the function once, after the other threads have begun and before its
+ * own first chunk. */
+static void test_when_begun(void **state) {
   (void)state;
   for (int threads = 1; threads <= 3; threads++) {
     hk_team *team = open_team(threads, false, 0);
@@ -165,10 +167,11 @@ static void test_has_begun(void **state) {
 typedef struct {
   int members;
   atomic_int arrived;
-  int cpu[MOST_THREADS]; /* the only one that each may use; -1: more than one */
+  int cpu[MOST_THREADS]; /* the CPU that each thread is pinned to; -1: not pinned */
 } places;
 
-/* As many chunks as threads, and no chunk ends before all have begun: each thread takes one. */
+/* There are as many chunks as threads, and no chunk ends before all have begun, so each thread runs
+ * one. */
 static void note_place(void *arg, int64_t chunk, int thread) {
   (void)chunk;
   places *p = arg;
@@ -234,8 +237,7 @@ static void *read_affinity(void *arg) {
   return NULL;
 }
 
-/* A thread's pin is inherited neither by the other threads of its team nor by threads that it
- * starts. */
+/* A thread that a pinned thread starts is not pinned. */
 static void test_pins_are_not_inherited(void **state) {
   (void)state;
   const cpu_set_t before = affinity();
@@ -249,7 +251,7 @@ static void test_pins_are_not_inherited(void **state) {
   hk_team_close(team);
 }
 
-/* As the kernel has it: sched_getattr(2). */
+/* The thread's time slice in ns: sched_getattr(2). */
 static uint64_t slice_of_this_thread(void) {
   struct {
     uint32_t size, policy;
@@ -273,7 +275,7 @@ static void *become_prompt(void *arg) {
   return NULL;
 }
 
-/* Kernels before 6.12 tell no slice, and give none. */
+/* hk_thread_prompt shortens the slice to 100,000 ns. Kernels before 6.12 have no slices. */
 static void test_prompt_threads_have_short_slices(void **state) {
   (void)state;
   slices seen = {0};
@@ -285,8 +287,9 @@ static void test_prompt_threads_have_short_slices(void **state) {
   assert_int_equal(seen.after, 100000);
 }
 
-/* As under taskset. */
-static void test_stays_where_it_is_allowed(void **state) {
+/* With one allowed CPU, as under taskset, a team of one is pinned to it and a team of two is not
+ * pinned. */
+static void test_uses_allowed_cpus(void **state) {
   (void)state;
   const cpu_set_t all = affinity();
   cpu_set_t one;
@@ -324,7 +327,7 @@ static void check_order(const char *machine, const cpu_set_t *allowed, int near,
 
 static void test_order_of_cpus(void **state) {
   (void)state;
-  /* CPUs 2 i and 2 i + 1 are core i's; the second node has CPUs 4 to 7. */
+  /* Core i has CPUs 2 i and 2 i + 1; the second node has CPUs 4 to 7. */
   const char *machine = "numa:2 core:2 pu:2";
   check_order(machine, NULL, -1, 8, (const int[]){0, 2, 4, 6, 1, 3, 5, 7});
   check_order(machine, NULL, 0, 8, (const int[]){0, 2, 4, 6, 1, 3, 5, 7});
@@ -335,7 +338,7 @@ static void test_order_of_cpus(void **state) {
               (const int[]){0, 1, 2, 3, 4, 5, 6, 7});
   /* No hyperthreads. */
   check_order("numa:2 core:4 pu:1", NULL, 1, 8, (const int[]){4, 5, 6, 7, 0, 1, 2, 3});
-  /* Only a core's second hyperthread is allowed: it is that core's first for us. */
+  /* Only the second hyperthread of a core is allowed: it counts as the core's first. */
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   CPU_SET(1, &allowed);
@@ -345,7 +348,7 @@ static void test_order_of_cpus(void **state) {
   check_order(machine, &allowed, 1, 3, (const int[]){4, 1, 5});
 }
 
-static void test_unknown_place(void **state) {
+static void test_unknown_device_has_no_numa_node(void **state) {
   (void)state;
   assert_int_equal(hk_numa_near(NULL), -1);
   assert_int_equal(hk_numa_near(""), -1);
@@ -371,15 +374,15 @@ int main(void) {
       cmocka_unit_test(test_every_chunk_once),
       cmocka_unit_test(test_many_pieces),
       cmocka_unit_test(test_threads_run_together),
-      cmocka_unit_test(test_has_begun),
+      cmocka_unit_test(test_when_begun),
       cmocka_unit_test(test_own_cores),
       cmocka_unit_test(test_teams_side_by_side),
       cmocka_unit_test(test_too_many_are_not_pinned),
       cmocka_unit_test(test_pins_are_not_inherited),
       cmocka_unit_test(test_prompt_threads_have_short_slices),
-      cmocka_unit_test(test_stays_where_it_is_allowed),
+      cmocka_unit_test(test_uses_allowed_cpus),
       cmocka_unit_test(test_order_of_cpus),
-      cmocka_unit_test(test_unknown_place),
+      cmocka_unit_test(test_unknown_device_has_no_numa_node),
       cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

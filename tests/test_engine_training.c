@@ -14,7 +14,7 @@ static void iterate(world *w, int disorder) {
   const int micros = disorder == 0 || pick(&w->r, 0, 3) > 0 ? 1 : pick(&w->r, 2, 3);
   const bool finite = disorder == 0 || pick(&w->r, 0, 9) > 0;
   for (int m = 0; m < micros; m++) backward(w, disorder, finite || m > 0);
-  bool bad = false; /* tensor 0 may not have been given at all */
+  bool bad = false; /* some given gradient is not finite */
   for (size_t i = 0; i < w->n; i++) {
     const tensor *t = &w->tensors[i];
     for (int64_t k = 0; t->given > 0 && k < t->param.numel; k++) {
@@ -55,9 +55,9 @@ static void disorderly_training_is_plain_adamw(void **unused) {
   for (uint64_t number = 0; number < cases(); number++) run_case(1000 + number, 1);
 }
 
-/* Without clipping, and with it where it never acts, updates that ran ahead are kept, and some of
- * their weights have waited in lent memory. */
-static void what_ran_ahead_is_kept(void **unused) {
+/* With a limit of the norm that is never reached, updates that ran ahead are kept, and some of
+ * their weights wait in lent memory. */
+static void updates_that_ran_ahead_are_kept(void **unused) {
   (void)unused;
   hk_error err = {0};
   int64_t ahead = 0, in_lent = 0;
@@ -101,7 +101,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(orderly_training_is_plain_adamw),
       cmocka_unit_test(disorderly_training_is_plain_adamw),
-      cmocka_unit_test(what_ran_ahead_is_kept),
+      cmocka_unit_test(updates_that_ran_ahead_are_kept),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,10 +23,10 @@ typedef struct {
   hk_overlap overlap;
 } scene;
 
-/* Subgroups that go other ways than the CPU's, one each. */
+/* The first n_routes subgroups have one route each; the others are on the CPU. */
 static size_t n_routes;
 
-/* Two pieces a subgroup, so that faults are few. */
+/* Two pieces per subgroup, so that there are few calls to fail. */
 static hk_plan small_plan(const world *w, hk_overlap overlap) {
   hk_error err = {0};
   hk_plan plan = {0};
@@ -97,7 +97,7 @@ static void forget(scene *s) {
 /* Memory for the weights that may be in lent memory: two subgroups of 1030. */
 static char lent_memory[4096] __attribute__((aligned(16)));
 
-/* With overlap both. The engine refuses it once it has failed. */
+/* Lends memory if the engine wants it (with overlap both). */
 static hk_status lend_all(world *w, hk_error *err) {
   hk_lending found;
   hk_training_lending(w->engine, &found);
@@ -105,7 +105,7 @@ static hk_status lend_all(world *w, hk_error *err) {
   return hk_training_lend(w->engine, lent_memory, sizeof lent_memory, NULL, err);
 }
 
-/* An iteration with given gradients, up to the first failure. */
+/* An iteration with the gradients of foresee, up to the first failure. */
 static hk_status try_iteration(world *w, hk_error *err) {
   hk_training_step_report report;
   bool there = false;
@@ -123,7 +123,7 @@ static hk_status try_iteration(world *w, hk_error *err) {
   return hk_training_drain(w->engine, -1, &there, err);
 }
 
-/* That gradient, and plain AdamW with it. */
+/* Draws gradients and takes plain AdamW's step with them. */
 static void foresee(world *w) {
   for (size_t i = 0; i < w->n; i++) {
     tensor *t = &w->tensors[i];
@@ -171,8 +171,8 @@ static void assert_tensor(scene *s, size_t i, const hk_state_subgroup *sub) {
   }
 }
 
-/* The saved state in a new engine, one more step. */
-static void go_on(scene *s) {
+/* A new engine loads the saved state, takes this step if the state is old, and one more. */
+static void resume(scene *s) {
   hk_error err = {0};
   world *w = &s->w;
   hk_engine_destroy(w->engine);
@@ -206,7 +206,7 @@ static void assert_sound(scene *s) {
     }
     *(sub->step == s->old[0].step + 1 ? &end.new : &end.old) += 1;
     if (sub->route == HK_ROUTE_RESIDENT && e->backend->ops->stream_sync(e->stream, &err) != HK_OK) {
-      end.lost++; /* out of reach with the device */
+      end.lost++; /* the device has failed */
       continue;
     }
     for (size_t i = 0; i < s->w.n; i++) assert_tensor(s, i, sub);
@@ -216,12 +216,12 @@ static void assert_sound(scene *s) {
   const hk_status saved = hk_engine_save(e, s->path, NULL, NULL, &err);
   assert_int_equal(saved, whole ? HK_OK : HK_ENVIRONMENT);
   if (whole) {
-    go_on(s);
+    resume(s);
     assert_int_equal(unlink(s->path), 0);
   }
 }
 
-/* False: an iteration has fewer than n of its kind. */
+/* Fails the n-th call of its kind in an iteration; false: there are fewer. */
 static bool fail_nth(void *arg, hk_host_fault what, int64_t n) {
   scene *s = arg;
   hk_error err = {0};
@@ -247,8 +247,7 @@ static bool fail_nth(void *arg, hk_host_fault what, int64_t n) {
   return status != HK_OK;
 }
 
-/* Over all overlaps. */
-static fault_tally seen;
+static fault_tally seen; /* of all overlaps */
 
 static void fail_everywhere(hk_overlap overlap, size_t routes) {
   static const hk_host_fault faults[] = {HK_HOST_COPY,   HK_HOST_COPYING, HK_HOST_LAUNCH,
@@ -279,8 +278,8 @@ static void ahead_of_the_norm(void **unused) {
   fail_everywhere(HK_OVERLAP_BOTH, 0);
 }
 
-/* Or these tests look at nothing. */
-static void all_kinds_of_ends_were_seen(void **unused) {
+/* Enough faults, and each kind of outcome, must have occurred in the tests above. */
+static void all_outcomes_occurred(void **unused) {
   (void)unused;
   assert_true(seen.failures > 60);
   assert_true(seen.mixtures > 0 && seen.whole_old > 0 && seen.whole_new > 0 && seen.lost > 0);
@@ -296,8 +295,9 @@ void *__wrap_realloc(void *block, size_t size) { /* NOLINT */
   return no_more_memory ? NULL : __real_realloc(block, size);
 }
 
-/* A span, or its event, cannot be had: the call is refused, and the iteration goes on. */
-static void a_refused_span_ends_nothing(void **unused) {
+/* If the record of a loan or its event cannot be allocated, the loan is refused and the iteration
+ * continues. */
+static void refused_loans_do_not_end_the_iteration(void **unused) {
   (void)unused;
   hk_error err = {0};
   hk_lending found;
@@ -343,7 +343,7 @@ static hk_status make_world(const hk_backend_ops *ops, void *unused, hk_error *e
   return status;
 }
 
-static void an_engine_is_made_whole_or_not_at_all(void **unused) {
+static void creation_succeeds_or_leaves_nothing(void **unused) {
   (void)unused;
   n_routes = 4;
   static const hk_host_fault faults[] = {HK_HOST_ALLOC, HK_HOST_REGISTER, HK_HOST_COPY,
@@ -359,9 +359,9 @@ int main(void) {
       cmocka_unit_test(without_overlap),
       cmocka_unit_test(beside_forward),
       cmocka_unit_test(ahead_of_the_norm),
-      cmocka_unit_test(all_kinds_of_ends_were_seen),
-      cmocka_unit_test(a_refused_span_ends_nothing),
-      cmocka_unit_test(an_engine_is_made_whole_or_not_at_all),
+      cmocka_unit_test(all_outcomes_occurred),
+      cmocka_unit_test(refused_loans_do_not_end_the_iteration),
+      cmocka_unit_test(creation_succeeds_or_leaves_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

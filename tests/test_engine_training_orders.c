@@ -53,7 +53,7 @@ static void forget_streams(void) {
   }
 }
 
-/* One time in eight on the stream, one in eight before. */
+/* Delays one call in eight on its stream, and one in eight before it is queued. */
 static hk_status delay(hk_stream *s, hk_error *err) {
   random_stream r = {atomic_fetch_add(&late_dice, 1) * 0x9e3779b97f4a7c15u};
   const int what = pick(&r, 0, 15);
@@ -91,7 +91,7 @@ static hk_status late_wait(hk_stream *s, hk_event *e, hk_error *err) {
 static hk_status late_open(int device, const hk_backend_options *options, hk_backend **out,
                            hk_error *err) {
   HK_TRY(hk_backend_host.open(device, options, out, err));
-  (*out)->ops = &late; /* so that it is not taken for the host backend, where calls wait */
+  (*out)->ops = &late; /* on hk_backend_host itself the engine's calls would wait */
   return HK_OK;
 }
 /* The caller's streams are streams of the backend. */
@@ -136,7 +136,7 @@ static void sync_callers(void) {
   for (int i = 0; i < CALLERS; i++) must(late.stream_sync(callers[i], &err), &err);
 }
 
-/* What a stream reads of a block's weights, to be compared when it has. */
+/* Weights that a stream reads, and their expected values. */
 typedef struct {
   void *got, *expected;
   size_t bytes;
@@ -176,7 +176,8 @@ static void queue_forward(world *w) {
   }
 }
 
-/* A gradient is made on the stream, handed over, and its memory used again, all in one go. */
+/* Queues without a wait: a gradient is written on the stream, handed over, and its memory is
+ * overwritten. */
 static void queue_gradient(world *w, size_t i) {
   hk_error err = {0};
   tensor *t = &w->tensors[i];
@@ -207,7 +208,7 @@ static struct {
 static int n_lent;
 static hk_bytes weights_in_lent;
 
-/* The memory has been in use on the stream until now. */
+/* Lends memory that queued work of the stream still writes. */
 static void queue_loan(world *w) {
   hk_error err = {0};
   hk_lending found;
@@ -223,7 +224,7 @@ static void queue_loan(world *w) {
   lent[n_lent++].stream = stream;
 }
 
-/* The memory is used again, on the stream on which it was lent or on `stream`. */
+/* Overwrites lent memory, on the stream on which it was lent or on `stream`. */
 static void queue_overwrite(world *w, hk_stream *stream) {
   hk_error err = {0};
   hk_lending found;
@@ -253,9 +254,9 @@ static void queue_step(world *w) {
   const hk_training_step_options options = {.max_norm = limits[pick(&w->r, 0, 3)]};
   const double squares = plain_squares(w);
   hk_stream *stream = callers[0];
-  /* The caller's other streams are in step with this one, as a framework's are. */
+  /* A framework synchronizes its other streams before the step. */
   sync_callers();
-  /* What reads the old weights is late by milliseconds: new ones come behind it. */
+  /* Delays the reads of the old weights by milliseconds. New weights must be written after them. */
   if (pick(&w->r, 0, 5) == 0) {
     must(hk_backend_host.copy(stream, long_target, long_source, LONG_BYTES, &err), &err);
   }
@@ -278,7 +279,7 @@ static void iterate(world *w) {
     }
     if (pick(&w->r, 0, 2) == 0) must(hk_training_flush(w->engine, &err), &err);
   }
-  if (pick(&w->r, 0, 9) == 0) { /* given up */
+  if (pick(&w->r, 0, 9) == 0) {
     must(hk_training_discard(w->engine, -1, &err), &err);
     for (int i = 0; i < n_lent; i++) memset(lent[i].memory, 0xee, lent[i].bytes);
     n_lent = 0;
@@ -333,8 +334,8 @@ static void every_order_has_the_same_bits(void **unused) {
   assert_true(weights_in_lent > 0 || cases() < 10);
 }
 
-/* Gradients are handed over behind 64 MiB of copies: the call returns before they have ended. A
- * busy machine can take so long to return that they have: it is tried again. */
+/* Gradients are handed over behind a copy of 64 MiB. The call returns before the copy has ended. On
+ * a busy machine the call may take longer than the copy, so it is tried up to 50 times. */
 static void handing_over_does_not_wait_for_the_stream(void **unused) {
   (void)unused;
   hk_error err = {0};

@@ -28,7 +28,7 @@ static hk_machine slow_node(void) {
   return m;
 }
 
-/* Routes in turn from `first` on. */
+/* Subgroups on the routes in turn, from `first` on. */
 static hk_plan rotating_plan(hk_runtime runtime, int first) {
   static const hk_job job = {
       .gpus = 2, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
@@ -56,7 +56,8 @@ static int64_t work_of(const hk_graph *graph, hk_op_kind kind) {
   return work;
 }
 
-/* Every operation ran once, after its dependencies, as its route requires. */
+/* Every operation ran once and after its dependencies, and moved the bytes of its route: 12 a
+ * parameter of state, 2 of weights. */
 static void assert_operations(const hk_plan *plan, const hk_validation *v) {
   const hk_graph *g = &v->graph;
   size_t n = 0;
@@ -87,7 +88,7 @@ static void assert_figures(const hk_validation *v) {
   assert_int_equal(v->steps, STEPS);
   for (int i = 1; i < STEPS; i++) assert_true(v->update_ms[i] >= v->update_ms[i - 1]);
   assert_true(v->update_ms[0] > 0);
-  /* The update ends when the last lane's thread has said so, after the last operation. */
+  /* The measured update includes the wait for the lanes' threads after the last operation. */
   assert_true(hk_ms(c->makespan.measured) <= v->update_ms[(STEPS - 1) / 2]);
   assert_true(c->makespan.predicted > 0 && c->makespan.predicted < 100000000); /* no Python */
   assert_int_equal(c->phases[HK_PHASE_UPDATE].measured, c->makespan.measured);
@@ -108,13 +109,14 @@ static void everything_is_compared(void **state) {
       if (checksum[0] == '\0') memcpy(checksum, v.checksum, sizeof checksum);
       if (runtime == HK_RUNTIME_HOCKET) assert_string_equal(v.checksum, checksum);
       hk_validation_free(&v);
-      hk_validation_free(&v); /* safe on what is free already */
+      hk_validation_free(&v); /* a second call is safe */
       hk_plan_free(&plan);
     }
   }
 }
 
-/* On a rank of some size; what remains is a spare subgroup and the end of the last one. */
+/* Predicted memory is within 5 % (GPU) and 10 % (host). The rest is a spare subgroup and the
+ * padding of the last one. */
 static void memory_is_as_predicted(void **state) {
   (void)state;
   static const char config[] =
@@ -142,8 +144,7 @@ static void memory_is_as_predicted(void **state) {
   hk_model_free(&model);
 }
 
-/* Whatever job a plan is for, the engine runs one rank of it, which shares the node with no other.
- */
+/* The engine runs one rank. Its prediction does not depend on the number of GPUs of the job. */
 static void a_rank_is_predicted_alone(void **state) {
   (void)state;
   const hk_machine machine = slow_node();
@@ -159,7 +160,7 @@ static void a_rank_is_predicted_alone(void **state) {
   hk_plan_free(&plan);
 }
 
-/* -- Runs that do not end well ----------------------------------------------------------------- */
+/* -- Interrupts and failures ------------------------------------------------------------------- */
 
 static void assert_no_validation(const hk_validate_options *options, hk_status wanted,
                                  const char *why) {
@@ -200,8 +201,7 @@ static hk_status open_failing(int device, const hk_backend_options *options, hk_
   return HK_OK;
 }
 
-/* At one moment after another, in whatever step; kernels fail under gradients and under operations.
- */
+/* Faults at every seventh call, in each phase of the steps. */
 static void a_failed_run_says_what_failed(void **state) {
   (void)state;
   hk_backend_ops failing = hk_backend_host;
@@ -219,7 +219,7 @@ static void a_failed_run_says_what_failed(void **state) {
   }
 }
 
-static void a_device_that_is_not_there(void **state) {
+static void a_missing_device_is_refused(void **state) {
   (void)state;
   hk_validate_options options = three_steps;
   options.device = 1000;
@@ -228,9 +228,12 @@ static void a_device_that_is_not_there(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(everything_is_compared),        cmocka_unit_test(memory_is_as_predicted),
-      cmocka_unit_test(a_rank_is_predicted_alone),     cmocka_unit_test(an_interrupted_run_says_so),
-      cmocka_unit_test(a_failed_run_says_what_failed), cmocka_unit_test(a_device_that_is_not_there),
+      cmocka_unit_test(everything_is_compared),
+      cmocka_unit_test(memory_is_as_predicted),
+      cmocka_unit_test(a_rank_is_predicted_alone),
+      cmocka_unit_test(an_interrupted_run_says_so),
+      cmocka_unit_test(a_failed_run_says_what_failed),
+      cmocka_unit_test(a_missing_device_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# hocket validate engine and validate ranking on the host backend: the JSON that tools rely on,
-# what is stored, which profile is used, and what is refused. No check depends on speed: the one
-# threshold on time is 1,000,000 %.
+# hocket validate engine and validate ranking on the host backend: their JSON, the stored timelines,
+# the profile that is used, and refusals. No check depends on speed: the one threshold on time is
+# 1,000,000 %.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture_engine.sh"
 
@@ -102,31 +102,32 @@ EOF
 plan interleave --policy interleave --stride 3
 plan mapped --policy mapped
 
-# Nothing is known of this node yet: it is calibrated first, which is said; then it is known.
+# Without a profile of this node, the command calibrates it first and says so. The second call uses
+# the profile.
 engine=(validate engine interleave.json --backend host --steps 3)
 ends 0 "calibrating 'this-node-host-quick'" "${engine[@]}" --budget 3 --memory 64M --json \
   --max-error 1000000 --timeline trace.json
-python3 check_engine.py out this-node-host-quick || fail "the JSON is not as promised"
+python3 check_engine.py out this-node-host-quick || fail "the JSON is wrong"
 python3 "$checker" trace.json >checked || fail "the trace is not valid: $(cat checked)"
 cp out first.json
 ends 0 "" "${engine[@]}" --json --max-error 1000000 --quiet
 [[ ! -s err ]] || fail "--quiet, and yet: $(cat err)"
-python3 check_engine.py out this-node-host-quick || fail "again: the JSON is not as promised"
+python3 check_engine.py out this-node-host-quick || fail "again: the JSON is wrong"
 [[ $(get out checksum) == "$(get first.json checksum)" ]] || fail "again: another checksum"
 [[ $(get out predicted) == 3 ]] || fail "again: other timelines than 3 and 4"
 
-# For people; another plan, the same state.
+# The table; another plan gives the same checksum.
 ends 0 "" validate engine mapped.json --backend host --steps 3 --explain
 for word in makespan "GPU memory" adamw_mapped contention "sum" "hocket trace diff" \
   "$(get first.json checksum)" pcie.h2d_bytes_per_s; do
   grep -q -- "$word" out || fail "the table lacks '$word': $(cat out)"
 done
 
-# The answer may be no, and is printed all the same.
+# With exit 1 the result is printed, too.
 ends 1 "more than --max-error 0" "${engine[@]}" --max-error 0 --json
 [[ $(get out passed) == false ]] || fail "--max-error 0: passed"
 
-# Whose profile it is.
+# Profiles of this node, of another machine, not calibrated, and too old.
 "$hocket" machine export this-node-host-quick -o mine.json >exported 2>&1
 ends 0 "" "${engine[@]}" --machine mine.json --json
 sed -E 's/"cpu":[[:space:]]*"[^"]*"/"cpu": "Difference Engine No. 2"/' mine.json >other.json
@@ -141,7 +142,7 @@ ends 0 "no profile of this node is younger than 1e-06 days" "${engine[@]}" --max
   --budget 3 --memory 64M
 expect 2 no-such-machine "${engine[@]}" --machine no-such-machine
 
-# What cannot be run.
+# Refusals.
 expect 2 no-such-plan.json validate engine no-such-plan.json --backend host
 head -c 5000 "$HOCKET_STORE" >cut.db
 HOCKET_STORE=$folder/cut.db expect 3 cut.db "${engine[@]}"
@@ -154,14 +155,14 @@ fi
 # Ranking: table and file, JSON, bad input.
 rank=(validate ranking --model tiny.json --backend host)
 ends 0 "wrote the JSON object to ranking.json" "${rank[@]}" --plans 6 --steps 2 -o ranking.json
-python3 check_ranking.py ranking.json 6 1 || fail "ranking.json is not as promised"
+python3 check_ranking.py ranking.json 6 1 || fail "ranking.json is wrong"
 grep -q "top-1 regret" out || fail "the table lacks the regret"
 ends 0 "" "${rank[@]}" --plans 4 --steps 1 --rounds 3 --json
-python3 check_ranking.py out 4 3 || fail "the ranking's JSON is not as promised"
-# The same measurements again: by the same profile the same answer; of two files each is a round.
+python3 check_ranking.py out 4 3 || fail "the ranking's JSON is wrong"
+# validate again: the same profile gives the same result; two files count as two rounds.
 again=(validate again ranking.json --machine this-node-host-quick)
 ends 0 "wrote the JSON object to judged.json" "${again[@]}" -o judged.json
-python3 check_ranking.py judged.json 6 1 || fail "judged.json is not as promised"
+python3 check_ranking.py judged.json 6 1 || fail "judged.json is wrong"
 cat >check_same.py <<'EOF'
 import json
 import math
@@ -176,7 +177,7 @@ def check(a, b, where):
         assert len(a) == len(b), (where, a, b)
         for i, each in enumerate(a):
             check(each, b[i], where + [i])
-    elif isinstance(a, float) or isinstance(b, float):  # of which files have 15 digits
+    elif isinstance(a, float) or isinstance(b, float):  # files have 15 digits
         assert math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9), (where, a, b)
     else:
         assert a == b, (where, a, b)
@@ -187,7 +188,7 @@ with open("ranking.json", encoding="utf-8") as file:
 with open("judged.json", encoding="utf-8") as file:
     check(before, json.load(file), [])
 EOF
-python3 check_same.py || fail "the same profile, and another answer"
+python3 check_same.py || fail "the same profile gives another result"
 ends 0 "" "${rank[@]}" --plans 6 --steps 2 --quiet -o second.json
 ends 0 "" "${again[@]}" second.json --json
 python3 check_ranking.py out 6 2 || fail "two files are not two rounds"
@@ -211,9 +212,9 @@ expect 2 no-such-model validate ranking --backend host --model no-such-model
 expect 2 "--rounds" "${rank[@]}" --rounds 0
 expect 1 "plans of llama-3-70b fit" validate ranking --backend host --model llama-3-70b
 
-# Ctrl-C: what has been measured is printed.
+# Ctrl-C: the plans measured so far are printed.
 interrupt 0.2 validate engine interleave.json --backend host --steps 100000 --json
-[[ ! -s out ]] || fail "an interrupted validation says: $(head -3 out)"
+[[ ! -s out ]] || fail "an interrupted validation prints: $(head -3 out)"
 interrupt 3 "${rank[@]}" --plans 300 --steps 60 --json
 measured=$(sed -nE 's/.*; ([0-9]+) of 300 plans had been measured/\1/p' err)
 if ((measured > 0)); then
