@@ -6,8 +6,8 @@ find_path(SIMGRID_INCLUDE_DIR simgrid/s4u.hpp)
 include(CheckLanguage)
 check_language(CXX)
 
-# Its interface changes between versions, and those before 3.32 fail: what does not compile is no
-# referee.
+# The referee is used only if it compiles: SimGrid's interface changes between versions, and versions
+# before 3.32 fail.
 set(HOCKET_REFEREE OFF)
 if(NOT HOCKET_SANITIZE MATCHES thread AND SIMGRID_LIBRARY AND SIMGRID_INCLUDE_DIR AND CMAKE_CXX_COMPILER)
   enable_language(CXX) # in every folder that links it

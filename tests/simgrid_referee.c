@@ -12,12 +12,12 @@
 #include "sim/contention.h"
 #include "tests/simgrid_s4u.h"
 
-/* A byte of a flow crosses a link at most so often. */
+/* The most often that a byte of a flow crosses a link. */
 #define MOST_CROSSINGS 64
 
 #define NONE (-1)
 
-/* Operations of one sort ask the same of the same rank's resources. */
+/* Operations of one sort have the same demand on the same rank's resources. */
 typedef struct {
   int32_t rank;
   hk_demand demand;
@@ -64,7 +64,7 @@ static bool same_demand(const hk_demand *a, const hk_demand *b) {
   return true;
 }
 
-/* How often a byte of the flow crosses a link; 0 where that is no whole number. */
+/* How often a byte of the flow crosses a link; 0: not a whole number. */
 static int crossings(double per_work, double bytes_per_work) {
   const double times = per_work / bytes_per_work, whole = round(times);
   return fabs(times - whole) < 1e-9 * times && whole <= MOST_CROSSINGS ? (int)whole : 0;
@@ -160,7 +160,7 @@ static void release(problem *p) {
 
 /* -- platform ---------------------------------------------------------------------------------- */
 
-/* Where a sort's use of a resource is found; a node's resources are at rank 0. */
+/* The index of a sort's use of a resource; a node's resources are at rank 0. */
 static size_t slot_of(const sort *s, hk_resource r) {
   return (size_t)(hk_resource_is_node(r) ? 0 : s->rank) * HK_RES_COUNT + (size_t)r;
 }
@@ -255,7 +255,7 @@ static void add_operation(const problem *p, hk_s4u *s4u, int32_t i) {
 
 /* -- comparing --------------------------------------------------------------------------------- */
 
-/* Of the processor, as both run on one thread: a busy machine delays the longer run more. */
+/* Processor time, because both run on one thread and a busy machine delays the longer run more. */
 static double now_ms(void) {
   struct timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -307,7 +307,7 @@ static hk_status compare(const problem *p, int repeats, hk_comparison *c, hk_err
     turn t;
     HK_TRY(run_hocket(p, &t, c, err));
     run_simgrid(p, s4u, &t, c);
-    if (i == 1) n = 0; /* drop the cold turn */
+    if (i == 1) n = 0; /* drop the first turn, with cold caches */
     hocket[n] = t.hocket;
     run[n] = t.run;
     whole[n++] = t.created + t.run;
@@ -325,7 +325,7 @@ typedef struct {
   hk_comparison comparison;
 } answer;
 
-/* What the child sends, or why it sent nothing. */
+/* The child's results, or the reason why there are none. */
 static hk_status receive(int from, pid_t child, hk_comparison *comparison, hk_error *err) {
   answer a;
   size_t n = 0;
@@ -347,7 +347,7 @@ static hk_status compare_in_child(const problem *p, int repeats, hk_comparison *
                                   hk_error *err) {
   int ends[2];
   if (pipe(ends) != 0) return hk_fail(err, HK_ENVIRONMENT, "no pipe to a child process");
-  fflush(NULL); /* what is buffered would be written twice */
+  fflush(NULL); /* else the child would write buffered output again */
   const pid_t child = fork();
   if (child == 0) {
     answer a = {0};

@@ -14,16 +14,16 @@
  *   mixture     DRAM has another capacity for copies and CPU kernels together: a NONLINEAR link
  *   folding     a node's capacities are divided by the ranks that one stands for
  *
- * So nothing of hk_demand is left out. What differs is rounding: SimGrid's time is a double,
- * hocket's whole nanoseconds, rounded up once an operation. What the mapping cannot express it
- * refuses, with an error: uses of bytes that are not in ratios of small whole numbers, two
- * resources of time, weights or caps that change where copies and CPU kernels mix. Callers must
- * avoid teams that are slower beside forward and backward (hk_demand.beside_compute) in graphs
- * where they meet: they show as a difference.
+ * This covers all of hk_demand. Rounding differs: SimGrid's time is a double, hocket's whole
+ * nanoseconds, rounded up once per operation. Demands that the mapping cannot express are refused
+ * with an error: uses of bytes whose ratios are not those of small whole numbers, two resources of
+ * time, weights or caps that change when copies and CPU kernels run together. Teams that are slower
+ * beside forward and backward (hk_demand.beside_compute) are not refused and give a difference:
+ * callers must avoid them.
  *
- * SimGrid's model for just this, parallel tasks (ptask_L07), is of no use: it shares a resource's
- * capacity equally among tasks (its solvers are bottleneck-fair; it refuses the max-min solver),
- * where hocket shares, by weight, the level that rates have in common. */
+ * SimGrid's model of parallel tasks (ptask_L07) does not fit: it shares a resource's capacity
+ * equally among tasks (its solvers are bottleneck-fair; it refuses the max-min solver), while
+ * hocket shares rates by weight. */
 #ifndef HK_TESTS_SIMGRID_REFEREE_H
 #define HK_TESTS_SIMGRID_REFEREE_H
 

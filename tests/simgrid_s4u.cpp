@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-/* Not complete in itself: after s4u.hpp. */
+/* This header must come after s4u.hpp. */
 #include <simgrid/version.h>
 #if SIMGRID_VERSION < 33200
-#error "SimGrid before 3.32 stumbles over its Wi-Fi links: no referee"
+#error "SimGrid before 3.32 fails with Wi-Fi links: no referee"
 #endif
 
 namespace sg = simgrid::s4u;

@@ -33,7 +33,7 @@ static const hk_adamw HYPER[] = {
 typedef struct {
   hk_slab_shape shape;
   hk_bytes state_bytes, grad_bytes, w_bytes;
-  char *from, *to, *grad, *w; /* what is expected, in plain memory */
+  char *from, *to, *grad, *w; /* input and expected output, in plain memory */
   char *at_from, *at_to;      /* the kernel's slabs */
   char *at_grad, *at_w;       /* its arrays, in device memory */
 } adamw_data;
@@ -206,7 +206,7 @@ static void adamw_on_all_shapes(void **state) {
   }
 }
 
-/* So many that every thread goes round several times, from slab to slab. */
+/* So many parameters that every thread of the kernel takes several, in several slabs. */
 static void adamw_on_many(void **state) {
   (void)state;
   static const adamw_case cases[] = {
@@ -271,7 +271,8 @@ static void casts(void **state) {
 
 /* -- Pulls ------------------------------------------------------------------------------------- */
 
-/* Weights from host memory to anywhere on the device, and nothing beside them is touched. */
+/* The kernel copies weights from host memory to any offset on the device and writes nothing else.
+ */
 static void check_pull(char *host, int64_t n, int from_at, int to_at) {
   hk_error err = {0};
   const hk_bytes bytes = (to_at + n + 16) * 2;
@@ -310,7 +311,7 @@ static void pulls(void **state) {
 
 /* -- Squares ----------------------------------------------------------------------------------- */
 
-/* Twice into the same bins, which are added to. */
+/* Two launches add to the same bins. */
 static void check_squares(hk_grad_type type, int64_t n, int at) {
   enum { BINS = HK_SQUARES_BINS + 1 };
   hk_error err = {0};
@@ -372,7 +373,7 @@ static void give_back(int kind, char *memory, hk_bytes bytes) {
   if (kind == PAGEABLE) free(memory);
 }
 
-/* plain -> source -> target, at odd places, and nothing around them touched. */
+/* Copies plain -> source -> target, at odd addresses, and writes nothing around them. */
 static void check_copy(int source, int target, hk_bytes n) {
   enum { MARGIN = 3 };
   const hk_bytes bytes = n + 2 * MARGIN;
@@ -436,7 +437,7 @@ static void close_two(two_streams *t) {
   give_back(DEVICE, t->device, BIG);
 }
 
-/* What the second stream reads is there only if it has waited. */
+/* The second stream reads the data of the first only if it has waited for the event. */
 static void events_order_streams(void **state) {
   (void)state;
   hk_error err = {0};
@@ -476,7 +477,7 @@ static void events_have_times(void **state) {
     must(ops->event_time(t.second, &second, &err), &err);
     assert_true(before - uncertainty <= first);
     assert_true(second <= after + uncertainty);
-    /* 32 MiB: slower than 1 TB/s over any bus there is. */
+    /* 32 MiB, at less than 1 TB/s. */
     assert_true(second - first > BIG / 1000);
   }
   close_two(&t);
@@ -568,7 +569,7 @@ static void refuses(void **state) {
     assert_int_equal(ops->launch(stream, &kernel, &err), HK_INPUT);
     assert_non_null(strstr(err.message, "multiple of 16"));
   }
-  /* None of that was a failure of the device. */
+  /* The device still works. */
   check_copy(DEVICE, PINNED, 1000);
 }
 

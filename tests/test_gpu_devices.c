@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What else is asked of a device: signs of what is done, matrix products, work on the caller's
- * streams, its clock while it is busy, copies to another device. Without a device, or with one
- * only, or without cuBLAS: skipped, and why.
+/* Devices: signs of finished work, matrix products, work on the caller's streams, the clock of a
+ * busy device, copies to another device. Checks that need a device, a second one or cuBLAS are
+ * skipped without, with the reason.
  *
  *   test_gpu_devices --backend host   the same checks where there is no GPU */
 #include "tests/fixture_gpu.h"
@@ -39,7 +39,7 @@ static void matrix_products(void **state) {
   random_stream r = {17};
   if (!check_matmul(1, 1, 1, 1)) {
     hk_error err = {0};
-    must(ops->stream_sync(stream, &err), &err); /* the device is well */
+    must(ops->stream_sync(stream, &err), &err); /* the device still works */
     fprintf(stderr, "skipped: no cuBLAS here\n");
     skip();
   }
@@ -54,7 +54,7 @@ static void matrix_products(void **state) {
 
 /* -- Signs ------------------------------------------------------------------------------------- */
 
-/* One word, to host memory, and nothing beside it. */
+/* A sign writes one word to host memory and nothing else. */
 static void a_sign(void **state) {
   (void)state;
   hk_error err = {0};
@@ -136,11 +136,11 @@ static void adopted_streams(void **state) {
   void *native = NULL;
   memcpy(&native, (const char *)own + sizeof *own, sizeof native);
   check_adopted(native);
-  check_adopted(native); /* closing the wrapper has left it as it was */
+  check_adopted(native); /* closing the wrapper does not close the stream */
   ops->stream_close(own);
 }
 
-/* Copies enough for some ms lie before and behind. */
+/* Copies of some ms are queued before and after. */
 static void clock_of_a_busy_device(void **state) {
   (void)state;
   hk_error err = {0};
@@ -174,7 +174,7 @@ static void clock_of_a_busy_device(void **state) {
 
 /* -- Several devices --------------------------------------------------------------------------- */
 
-/* Up to the first device, over to the second, and from there through memory that the first has
+/* Copies data to the first device, to the second, and from there to memory that the first has
  * registered. */
 static void peers(void **state) {
   (void)state;
@@ -217,20 +217,19 @@ static void peers(void **state) {
   free(text);
 }
 
-/* A thread that works on one device and calls a function of another device has its own device
- * again afterwards. */
+/* A thread's current device is the same after a call for another device. */
 static void guards(void **state) {
   (void)state;
   hk_error err = {0};
   int n = 0, mine = 0, theirs = 0, again = 0;
   must(ops->guard(gpu, &mine, &err), &err);
   must(ops->guard(gpu, &theirs, &err), &err);
-  assert_int_equal(theirs, -1); /* nothing to be restored */
+  assert_int_equal(theirs, -1); /* the thread has no current device */
   must(ops->count(&n, &err), &err);
   hk_backend *second = NULL;
   if (n > 1) must(ops->open(1, NULL, &second, &err), &err);
   must(ops->guard(gpu, &again, &err), &err);
-  assert_int_equal(again, -1); /* opening has changed nothing */
+  assert_int_equal(again, -1); /* opening does not set it */
   if (second != NULL && strcmp(ops->name, "cuda") == 0) {
     must(ops->guard(second, &theirs, &err), &err);
     assert_int_equal(theirs, 0);
@@ -240,7 +239,7 @@ static void guards(void **state) {
   }
   if (second != NULL) ops->close(second);
   must(ops->guard(gpu, &again, &err), &err);
-  assert_int_equal(again, -1); /* nor has closing */
+  assert_int_equal(again, -1); /* nor does closing */
   ops->unguard(gpu, mine);
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* More never hurts: of random machines and jobs, a machine that is better in one quantity, with
- * what follows from it (core/machine_derive.h), has a best plan that is predicted no slower.
+/* For random machines and jobs, improving one quantity of the machine, with the quantities derived
+ * from it (core/machine_derive.h), does not make the best plan's predicted time longer.
  *
- * Where a faster part of a machine takes host memory or the link from another one, the best plan
- * limits it (sim/pace.h). What remains is numerical: the search for limits ends at some step, a
- * best plan is the best of a finite list, and operations are whole, so a schedule can become longer
- * where one of its operations becomes shorter (Graham, 1969). */
+ * If a faster part of the machine takes host memory or the link from another one, the best plan
+ * limits its rate (sim/pace.h). The remaining differences are numerical: the search for limits is
+ * discrete, the list of plans is finite, and operations cannot be split, so a shorter operation can
+ * lengthen a schedule (Graham, 1969). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include "sim/forecast.h"
 #include "tests/random.h"
 
-#define SLOWER 0.005 /* none may be slower by more */
-#define NOISE  0.001 /* slower by more is counted */
+#define SLOWER 0.005 /* largest accepted slowdown, a fraction */
+#define NOISE  0.001 /* larger slowdowns are counted */
 
 /* Cases in which plans without limits, with fewer strides or with a blocking flush were slower by
  * 0.3 to 6 %. */
@@ -48,7 +48,7 @@ static size_t index_of(size_t offset) {
   return i;
 }
 
-/* Contention as calibrated H200 nodes have it, and somewhat beyond. */
+/* Contention in the ranges of calibrated H200 nodes and somewhat beyond. */
 static void let_contend(random_stream *r, hk_machine *m) {
   m->dma_weight.value = scale(r, 0.4, 4);
   if (pick(r, 0, 2) == 0) m->copies_at_once.value = 1;
@@ -137,8 +137,7 @@ static bool improve(random_stream *r, const hk_machine *m, hk_machine *out, cons
   return hk_machine_check(out, &err) == HK_OK;
 }
 
-/* How much slower the better machine is, as a fraction; 0 or less: it is not. *counts: the case
- * compares two times. */
+/* The slowdown of the better machine as a fraction; at most 0: none. *counts: both have a plan. */
 static double slowdown(uint64_t seed, const hk_model *model, bool *counts) {
   random_stream r = {.state = seed};
   hk_machine m = random_machine(&r, model), faster;

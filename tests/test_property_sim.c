@@ -180,8 +180,8 @@ static void test_invariants(void **state) {
   }
 }
 
-/* Where kernels and copies out come first by the widest margin that a profile may give, copies in
- * still move: sim/check.c wants every rate above zero, here at the ends of the weights' ranges. */
+/* With the largest weights of kernels and copies out that a profile may have, copies in still have
+ * a rate above zero (checked by sim/check.c). */
 static void test_nothing_starves(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 300; seed++) {
@@ -199,8 +199,8 @@ static void test_nothing_starves(void **state) {
   }
 }
 
-/* The forecast itself refuses a result under its bounds; here they are compared openly, too, and
- * the physical bound must not exceed that of the plan's own operations where the plan fits. */
+/* A makespan is at least its bounds, and for a plan that fits the physical bound is at most that of
+ * the plan's operations. */
 static void test_bounds_are_below(void **state) {
   (void)state;
   int fitting = 0;
@@ -221,10 +221,11 @@ static void test_bounds_are_below(void **state) {
     }
     hk_forecast_free(&f);
   }
-  assert_true(fitting > CASES / 3); /* else this tests nothing */
+  assert_true(fitting > CASES / 3); /* enough plans must fit */
 }
 
-/* One rank that stands for all is the same as all of them, but for the rounding of shared rates. */
+/* One rank that stands for all gives the makespan of all of them, up to rounding of shared rates.
+ */
 static void test_folding_is_exact(void **state) {
   (void)state;
   int several = 0;
@@ -245,8 +246,8 @@ static void test_folding_is_exact(void **state) {
   assert_true(several > 150);
 }
 
-/* A chain has no choices: with one buffer and one route, a faster machine is never slower. (In
- * general it may be: Graham's anomalies.) */
+/* With one buffer and one route the operations are a chain: a faster machine is never slower. (In
+ * general it can be: Graham's anomalies.) */
 static void test_a_faster_link_is_not_slower(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 200; seed++) {
@@ -266,7 +267,7 @@ static void test_a_faster_link_is_not_slower(void **state) {
   }
 }
 
-/* A ranking is the same at one thread and at two, to the last byte of its documents. */
+/* A ranking with one thread and with two gives identical documents. */
 static void test_threads_have_no_influence(void **state) {
   (void)state;
   hk_error err = {0};

@@ -25,8 +25,8 @@ set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training
 # and engine_executor.
 set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_training_orders
                  engine_validate_cli golden_published unit_fit unit_profile_fit unit_profile_nodes)
-# ThreadSanitizer's runtime must be linked into the program, and not into a library that another
-# program loads. It also does not know the barriers of gcc's OpenMP, which fits use.
+# ThreadSanitizer's runtime must be linked into the program, not into a library that another program
+# loads. It does not know the barriers of gcc's OpenMP, which fits use.
 # engine_recording replaces realloc, which its runtime calls before dlsym can.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_recording engine_validate_cli)
 # engine_exact, engine_executor, engine_segments and engine_training use the same threads.

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What libhocket refuses, call by call: with a sentence, and leaving an engine that goes on to the
- * same bits.
+/* Calls that libhocket refuses: each gives a message, and the engine continues to the same bits.
  *
  *   misuse TOTAL */
 #include "world.h"
@@ -140,7 +139,7 @@ static void creation(void) {
   REFUSED(hocket_create(NULL, tensors, w.n, w.groups, SIZE_MAX, NULL, &engine, message), 2,
           "groups");
   CHECK(hocket_create(NULL, NULL, w.n, w.groups, 2, NULL, &engine, NULL) == 2);
-  close_world(&w); /* of no engine */
+  close_world(&w); /* without an engine */
 }
 
 /* -- Calls on an engine ------------------------------------------------------------------------ */
@@ -256,7 +255,7 @@ static void wrong_state(world *w) {
   REFUSED(hocket_read(e, HOCKET_P, 0, 0, 1, NULL, message), 2, "NULL");
   REFUSED(hocket_write(e, HOCKET_P, 0, 0, 1, NULL, message), 2, "NULL");
   REFUSED(hocket_write(e, HOCKET_V, 0, n, 1, x, message), 2, "tensor 0");
-  MUST(hocket_read(e, HOCKET_P, 0, n, 0, NULL, message)); /* nothing, at the end */
+  MUST(hocket_read(e, HOCKET_P, 0, n, 0, NULL, message)); /* 0 elements at the end */
   MUST(hocket_write(e, HOCKET_P, 0, 0, 0, NULL, message));
   REFUSED(hocket_set_weight(e, 8, x, message), 2, "no tensor 8");
   REFUSED(hocket_masters(e, 8, NULL, message), 2, "no tensor 8");
@@ -273,7 +272,7 @@ static void wrong_state(world *w) {
   REFUSED(hocket_load(e, "missing.ck", message), 2, "missing.ck");
   REFUSED(hocket_load(e, "/", message), 2, "/");
   MUST(hocket_checksum(e, hex, message));
-  /* Masters of all, of which one has no weights: none is changed. */
+  /* Masters of all tensors, one without weights: none is changed. */
   void *kept = w->tensors[6].t.weight;
   put(HOCKET_BF16, 42, w->tensors[0].t.weight, 0);
   MUST(hocket_set_weight(e, 6, NULL, message));
@@ -283,17 +282,17 @@ static void wrong_state(world *w) {
 }
 
 static void wrong_marks(world *w) {
-  MUST(hocket_mark(w->engine, 7, 7, 7, NULL, message)); /* nothing is recorded: nothing is done */
+  MUST(hocket_mark(w->engine, 7, 7, 7, NULL, message)); /* ignored without a recording */
   MUST(hocket_record(w->engine, 1, message));
   REFUSED(hocket_mark(w->engine, 2, 0, 0, NULL, message), 2, "phase 2");
   REFUSED(hocket_mark(w->engine, -1, 0, 0, NULL, message), 2, "phase -1");
   REFUSED(hocket_mark(w->engine, 0, 5, 0, NULL, message), 2, "block 5");
   REFUSED(hocket_mark(w->engine, 0, -1, 0, NULL, message), 2, "block -1");
-  MUST(hocket_mark(w->engine, 1, 3, 1, NULL, message)); /* the end of what has not begun */
+  MUST(hocket_mark(w->engine, 1, 3, 1, NULL, message)); /* an end without a start */
   MUST(hocket_record(w->engine, 0, message));
 }
 
-/* At every moment of an iteration. */
+/* Wrong calls in every phase of an iteration. */
 static void on_an_engine(int overlap) {
   world w;
   open_world(&w, 32, total, NULL, overlap, 2);
@@ -310,7 +309,7 @@ static void on_an_engine(int overlap) {
     for (size_t k = 4; k-- > 0;) hand_over(&w, k);
     wrong_steps(&w);
     take_step(&w, NULL, 1);
-    wrong_gradients(&w); /* while it goes on */
+    wrong_gradients(&w); /* during the update */
     wrong_steps(&w);
     if (i % 2 == 1) {
       MUST(hocket_drain(w.engine, -1, message));

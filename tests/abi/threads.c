@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Several threads, processes and engines: waits with and without time, hand-over from several
- * threads, a forked child, destruction at any moment; and what an engine says of itself, which is
- * printed for a JSON parser.
+/* Several threads, processes and engines: waits with and without a timeout, hand-over from several
+ * threads, a forked child, destruction at any moment; and an engine's report and timeline, which
+ * are printed for a JSON parser.
  *
  *   threads TOTAL */
 #include <pthread.h>
@@ -95,8 +95,9 @@ static void several_threads(int overlap) {
 
 /* -- Waits ------------------------------------------------------------------------------------- */
 
-/* A step of some milliseconds: a wait without time says so, and one with time comes to an end. On a
- * busy machine this thread may look so late that a step has ended: it then takes more of them. */
+/* During a step of some milliseconds a wait with timeout 0 reports that the step runs, and one
+ * with a timeout ends. On a busy machine the step may end before the first wait: then it is
+ * repeated. */
 static void waits(int overlap) {
   world w;
   int agains = 0;
@@ -130,8 +131,8 @@ static void waits(int overlap) {
 
 /* -- Ends -------------------------------------------------------------------------------------- */
 
-/* Destroyed before the first gradient, among gradients, with a step under way. The threads of the
- * engine must have let go of the memory, which is given back at once. */
+/* Engines destroyed before the first gradient, between gradients and during a step. The tensors'
+ * memory is freed right after, so the engine's threads must not use it any more. */
 static void ends(int overlap) {
   for (int i = 0; i < 12; i++) {
     world w;
@@ -195,7 +196,7 @@ static void engines_side_by_side(void) {
   for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
-/* A child is told that the engine is not its own, whatever it calls, and may end as it likes. */
+/* In a forked child every call on the engine is refused, and the child can exit in any way. */
 static void forked_child(int overlap) {
   world w;
   open_world(&w, 46, total, NULL, overlap, 2);
@@ -218,7 +219,7 @@ static void forked_child(int overlap) {
       CHECK(hocket_report(w.engine) == NULL && hocket_timeline(w.engine) == NULL);
       hocket_destroy(w.engine);
 #ifndef __SANITIZE_THREAD__ /* which allows no new threads in a forked child */
-      /* Its own it may have. */
+      /* The child can create an engine of its own. */
       world own;
       open_world(&own, 47, total, NULL, HOCKET_OVERLAP_FORWARD, 1);
       iterate(&own, 2);
@@ -236,7 +237,7 @@ static void forked_child(int overlap) {
   close_world(&w);
 }
 
-/* -- What it says ------------------------------------------------------------------------------ */
+/* -- Report and timeline ----------------------------------------------------------------------- */
 
 static void marked(world *w, int phase, int block, int end) {
   MUST(hocket_mark(w->engine, phase, block, end, NULL, message));
@@ -246,7 +247,7 @@ static void marked(world *w, int phase, int block, int end) {
 static void words(int overlap) {
   world w;
   open_world(&w, 48, total, NULL, overlap, 2);
-  CHECK(hocket_timeline(w.engine) == NULL); /* nothing is recorded */
+  CHECK(hocket_timeline(w.engine) == NULL); /* no recording */
   iterate(&w, 2);
   MUST(hocket_record(w.engine, 1, message));
   for (int i = 0; i < 3; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Calls of hocket.h for bindings of PyTorch, on objects that look like torch's: every kind of
- * gradient at every place of sets of many sizes. */
+/* Calls of hocket.h for bindings of PyTorch, on objects with the layout of torch's: every kind of
+ * gradient at every index of sets of many sizes. */
 #include <hocket.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static int64_t version(const void *tensor) {
   return of(tensor)->version;
 }
 
-/* As of a handle, which has no storage: an error, and torch prints a message. */
+/* The pointer of a gradient handle, which has no storage: an error, and torch prints a message. */
 static int32_t data_ptr(const void *tensor, const void **data) {
   *data = of(tensor)->data;
   return *data == NULL;
@@ -102,7 +102,7 @@ static int64_t find(size_t n, hocket_gradient *list, uint8_t *held) {
                                 held);
 }
 
-/* All but one have gradients; that one has none, or a handle. */
+/* All parameters but one have gradients; that one has none, or a handle. */
 static void left_out(size_t n, size_t at, int handle) {
   hocket_gradient list[MOST];
   uint8_t held[MOST];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Training through libhocket gives the bits of plain AdamW, whatever a program does between two
- * steps: accumulate, discard, scale, skip, look at state, save, load, be killed.
+/* Training through libhocket gives the bits of plain AdamW if, between two steps, a program
+ * accumulates, discards, scales or skips gradients, reads state, saves, loads, or is killed.
  *
- *   training TOTAL [PLAN...]     plans of so many parameters; without one the library's own */
+ *   training TOTAL [PLAN...]     models and plans of TOTAL parameters; no PLAN: the library's */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -76,7 +76,7 @@ static void lent_memory(const char *plan, int overlap) {
   close_world(&w);
 }
 
-/* Several passes; some tensors twice in one call, out of turn, or not at all. */
+/* Several passes; some tensors are handed over twice in one call, late, or not at all. */
 static void accumulation(const char *plan, int overlap) {
   world w;
   open_world(&w, 12, total, plan, overlap, 1);
@@ -114,7 +114,7 @@ static void one_call_with_all(const char *plan, int overlap) {
       list[k] = list[w.n + k] = (hocket_gradient){(int64_t)k, t->handed};
     }
     MUST(hocket_gradients(w.engine, list, 2 * w.n, NULL, message));
-    MUST(hocket_gradients(w.engine, NULL, 0, NULL, message)); /* none: nothing */
+    MUST(hocket_gradients(w.engine, NULL, 0, NULL, message)); /* 0 gradients: no effect */
     take_step(&w, NULL, 1);
   }
   check_all(&w);
@@ -129,7 +129,7 @@ static void discarding(const char *plan, int overlap) {
     forward(&w);
     backward(&w);
     MUST(hocket_scale(w.engine, 0.25, message));
-    MUST(hocket_discard(w.engine, -1, message)); /* the factor, too */
+    MUST(hocket_discard(w.engine, -1, message)); /* discards the factor, too */
     for (size_t k = 0; k < w.n; k++) w.tensors[k].given = 0;
     if (i % 2 == 0) backward(&w);
     MUST(hocket_discard(w.engine, 2, message));
@@ -174,9 +174,9 @@ static void scales(const char *plan, int overlap) {
       MUST(hocket_set_group(w.engine, 1, &w.groups[1], message));
     }
     take_step(&w, &options[i % 4], factor);
-    if (i % 4 == 3) check_weights(&w, -1); /* it has waited */
+    if (i % 4 == 3) check_weights(&w, -1); /* the call above has waited for them */
   }
-  /* A factor lasts until the next step, even if that has nothing to do. */
+  /* A factor applies to the next step only, also if that step has no gradients. */
   MUST(hocket_scale(w.engine, 8, message));
   MUST(hocket_step(w.engine, NULL, NULL, NULL, message));
   iterate(&w, 2);
@@ -184,7 +184,7 @@ static void scales(const char *plan, int overlap) {
   close_world(&w);
 }
 
-/* Values that are not finite: the step is skipped and counts them, and nothing has changed. */
+/* With values that are not finite the step is skipped, counts them and changes nothing. */
 static void skipping(const char *plan, int overlap) {
   world w;
   open_world(&w, 16, total, plan, overlap, 1);
@@ -211,7 +211,7 @@ static void skipping(const char *plan, int overlap) {
     check_all(&w);
     iterate(&w, 1);
   }
-  /* Another rank's are not. */
+  /* Nor with such values of another rank. */
   backward(&w);
   hocket_step_info info = {0};
   const hocket_step_options options = {.sum_of_squares = INFINITY};
@@ -277,7 +277,7 @@ static void looking(const char *plan, int overlap) {
   close_world(&w);
 }
 
-/* Masters and weights, in both directions; weights that move. */
+/* Copies between masters and weights in both directions; weights at a new address. */
 static void weights(const char *plan, int overlap) {
   world w;
   open_world(&w, 18, total, plan, overlap, 1);
@@ -293,7 +293,7 @@ static void weights(const char *plan, int overlap) {
   }
   check_all(&w);
   iterate(&w, 2);
-  /* Written masters reach the weights when they are asked to. */
+  /* Written masters reach the weights by a call. */
   tensor *t = &w.tensors[4];
   for (int64_t k = 0; k < t->t.numel; k++) t->p[k] = centred(&w.d);
   MUST(hocket_write(w.engine, HOCKET_P, 4, 0, t->t.numel, t->p, message));
@@ -302,7 +302,7 @@ static void weights(const char *plan, int overlap) {
   for (int64_t k = 0; k < t->t.numel; k++) put(t->t.weight_type, t->p[k], t->expected, k);
   MUST(hocket_weights_from_masters(w.engine, 4, NULL, message));
   check_all(&w);
-  /* Without weights a tensor is updated all the same. */
+  /* A tensor without weights is updated, too. */
   MUST(hocket_set_weight(w.engine, 1, NULL, message));
   void *kept = w.tensors[1].t.weight;
   backward(&w);
@@ -345,12 +345,12 @@ static void checkpoints(const char *plan, int overlap) {
   MUST(hocket_set_group(w.engine, 0, &w.groups[0], message));
   hand_over(&w, 3);
   take_step(&w, NULL, 1);
-  MUST(hocket_save(w.engine, path, message)); /* while that goes on */
+  MUST(hocket_save(w.engine, path, message)); /* during the update */
   MUST(hocket_checksum(w.engine, hex[0], message));
   for (int p = -1; p < n_plans; p++) {
     open_world(&other, 20, total, p < 0 ? NULL : plans[p], 1 + (overlap + p + 1) % 3, 2);
     iterate(&other, 1);
-    backward(&other); /* gradients that loading forgets */
+    backward(&other); /* loading discards these gradients */
     load_into(&other, &w, path);
     CHECK(hocket_step_number(other.engine) == w.steps);
     MUST(hocket_checksum(other.engine, hex[1], message));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the programs of this folder share: a model of a few tensors in blocks, trained through
- * libhocket, and plain AdamW beside it to compare every bit with. They know hocket.h alone. */
+/* Shared by the programs of this folder: a model of a few tensors in blocks, trained through
+ * libhocket, and plain AdamW, with which every bit is compared. They include hocket.h only. */
 #ifndef HOCKET_TESTS_ABI_WORLD_H
 #define HOCKET_TESTS_ABI_WORLD_H
 
@@ -240,7 +240,7 @@ static inline void forward(world *w) {
   }
 }
 
-/* Another gradient of tensor i; added to those before it as autograd does. */
+/* Draws one more gradient of tensor i and adds it to the sum as autograd does. */
 static inline void hand_over(world *w, size_t i) {
   tensor *t = &w->tensors[i];
   const int type = t->t.grad_type;
@@ -302,7 +302,7 @@ static inline bool near(double a, double b) {
   return fabs(a - b) <= 1e-13 * fabs(b);
 }
 
-/* A step that must be taken; `factor`: of hocket_scale. */
+/* A step that must not be skipped; `factor` is that of hocket_scale. */
 static inline void take_step(world *w, const hocket_step_options *options, double factor) {
   static const hocket_step_options none = {0};
   hocket_step_info info = {0};

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Fuzz targets, one a reader: tests/fuzz/fuzz_READER.c and tests/fuzz/corpus/READER.
+# Fuzz targets, one per reader: tests/fuzz/fuzz_READER.c and tests/fuzz/corpus/READER.
 #   test_fuzz_READER  any compiler: runs the corpus once; one of the tests
 #   fuzz_READER       clang with HOCKET_FUZZ (preset fuzz): libFuzzer; scripts/fuzz runs them
 option(HOCKET_FUZZ "Build the libFuzzer targets" OFF)

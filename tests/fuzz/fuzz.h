@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the fuzz targets share. A target defines LLVMFuzzerTestOneInput: any bytes give a value or
+/* Shared by the fuzz targets. A target defines LLVMFuzzerTestOneInput: any bytes give a value or
  * an error with a message, never a crash, a leak or a hang, and what was read can be used. With
  * clang, libFuzzer calls it on inputs of its own (scripts/fuzz); with gcc, replay.c calls it on the
  * files of tests/fuzz/corpus/READER. */
@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Aborts, with the place, if what must hold does not. */
+/* Aborts and prints the place if the condition is false. */
 #define FUZZ_MUST(condition) \
   ((condition) ? (void)0 : hk_fuzz_abort(__FILE__, __LINE__, #condition, NULL))
 _Noreturn void hk_fuzz_abort(const char *file, int line, const char *what, const char *message);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Legal and absurd: machines whose quantities are at the ends of their ranges, models and jobs of
- * any size, every policy. What is not refused is simulated with every invariant checked. */
+/* Machines with quantities at the ends of their ranges, models and jobs of any size, every policy.
+ * Accepted cases are simulated with every invariant checked. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +21,8 @@ static hk_status make_listed(hk_fuzz_stream *in, hk_model *model, hk_error *err)
   return hk_model_from_tensors("fuzz", tensors, (size_t)n, blocks, model, err);
 }
 
-/* Shapes of a few kinds: alike layers, experts with shared ones and dense first layers, windows. */
+/* Models with equal layers, with experts, shared experts and dense first layers, or with windows.
+ */
 static hk_status make_shaped(hk_fuzz_stream *in, hk_model *model, hk_error *err) {
   static const char *const types[] = {"llama", "deepseek_v3", "gemma3_text", "falcon"};
   const int64_t heads = hk_fuzz_int(in, 1, 64), head_dim = 2 * hk_fuzz_int(in, 1, 128);

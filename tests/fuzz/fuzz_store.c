@@ -96,7 +96,7 @@ static void bind_value(sqlite3_stmt *statement, const char *text) {
   }
 }
 
-/* Lines of another form, and cells that are not there, are left out. */
+/* Ignores lines of another form and cells that do not exist. */
 static void set_cell(sqlite3 *db, const char *line) {
   char table[16], column[24], within[32], sql[160];
   int row = 0, length = 0;
@@ -200,7 +200,7 @@ static void read_runs(hk_store *store) {
   hk_campaign_free(&campaign);
 }
 
-/* Changes it, so it is the last. */
+/* Called last, because it changes the store. */
 static void write_store(hk_store *store) {
   hk_error err = {0};
   hk_fuzz_read(hk_timelines_delete(store, 1, &err), &err);

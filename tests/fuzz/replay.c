@@ -10,7 +10,7 @@
 
 static size_t n_inputs;
 
-/* So that a crash names its input. */
+/* Printed when a crash occurs. */
 static void announce(const char *path) {
   fprintf(stderr, "\r%s", path);
   fflush(stderr);
@@ -20,7 +20,7 @@ static void replay_file(const char *path) {
   size_t size = 0;
   uint8_t *bytes = hk_fuzz_contents(path, &size);
   announce(path);
-  /* In memory of its own size, so that a sanitizer sees a byte read past it. */
+  /* An allocation of exactly its size, so that a sanitizer detects a read past its end. */
   uint8_t *exact = malloc(size > 0 ? size : 1);
   FUZZ_MUST(exact != NULL);
   memcpy(exact, bytes, size);
