@@ -20,6 +20,7 @@
 static const char *const block_times[] = {
     [HK_BLOCKS_OF_PLAN] = "from the plan's model",
     [HK_BLOCKS_RECORDED] = "from this recording, with what the update beside them cost",
+    [HK_BLOCKS_OF_MODEL] = "from --model",
 };
 
 static const char *difference_cause(const hk_op_difference *d) {
@@ -77,8 +78,8 @@ static hk_status print_json(const hk_args *args, const hk_training_validation *v
   hk_put_string(root, "model", v->plan.model.name, &ok);
   hk_put_string(root, "overlap", hk_overlap_names[v->plan.overlap], &ok);
   hk_put_string(root, "machine", machine->name, &ok);
-  hk_put_string(root, "block_times", v->block_times == HK_BLOCKS_OF_PLAN ? "plan" : "recording",
-                &ok);
+  static const char *const origins[] = {"plan", "recording", "model"};
+  hk_put_string(root, "block_times", origins[v->block_times], &ok);
   cJSON *iteration = hk_put_object(root, "iteration", &ok);
   put_pair(iteration, &v->comparison.makespan, &ok);
   hk_put_number(iteration, "step", (double)v->step, &ok);
@@ -193,9 +194,16 @@ static hk_status answer(const hk_args *args, const hk_training_validation *v,
 static hk_status validate(const hk_args *args, const hk_machine *machine, hk_error *err) {
   cJSON *recording = NULL;
   hk_training_validation v = {0};
-  HK_TRY(hk_json_load(args->operands[0], &recording, err));
-  hk_status status = hk_validate_training(recording, machine, &v, err);
+  hk_model measured = {0};
+  if (args->model != NULL) HK_TRY(hk_model_load(args->model, &measured, err));
+  hk_status status = hk_json_load(args->operands[0], &recording, err);
+  if (status != HK_OK) {
+    hk_model_free(&measured);
+    return status;
+  }
+  status = hk_validate_training(recording, args->model ? &measured : NULL, machine, &v, err);
   cJSON_Delete(recording);
+  hk_model_free(&measured);
   if (status != HK_OK) return hk_fail_prefix(err, "%s", args->operands[0]);
   status = answer(args, &v, machine, err);
   hk_training_validation_free(&v);
@@ -225,15 +233,16 @@ const hk_command hk_command_validate_training = {
         "Reads what opt.timeline() of the Python package returned after opt.record(),\n"
         "as JSON: the plan, and when forward, backward, flush, update and copies of\n"
         "weights ran. Simulates that plan with the block times of its model (if it has\n"
-        "none, with those of the recording), and compares the steady iteration with the\n"
+        "none, with those of the recording) or of --model, a file that hocket.profile of\n"
+        "the package wrote for it, and compares the steady iteration with the\n"
         "recorded one of median length: phases (time in which each runs), lanes, kinds\n"
         "of operation, and the operations that differ most. The error is divided among\n"
         "causes that add up to it. --timeline writes both iterations as one trace for\n"
         "Perfetto. Nothing is run.\n"
         "Exit 1: the error exceeds --max-error.",
     .example = "hocket validate training timeline.json --machine this-node --max-error 8",
-    .options = HK_OPTIONS_MACHINE | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) | HK_OPTION(JSON) |
-               HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
+    .options = HK_OPTION(MODEL) | HK_OPTIONS_MACHINE | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) |
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .least_operands = 1,
     .most_operands = 1,
     .run = run,

@@ -117,7 +117,7 @@ static hk_training_validation validated(hk_overlap overlap, const change *c) {
   hk_forecast f = three_blocks(overlap, &machine);
   cJSON *recording = record(&f, c);
   hk_training_validation v;
-  must(hk_validate_training(recording, &machine, &v, &err), &err);
+  must(hk_validate_training(recording, NULL, &machine, &v, &err), &err);
   cJSON_Delete(recording);
   hk_forecast_free(&f);
   return v;
@@ -202,13 +202,40 @@ static void missing_work(void **state) {
   hk_training_validation_free(&v);
 }
 
+/* Block times of another description of the model: forward takes 6 ms of launches, not 4. */
+static void block_times_of_another_document(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine = schoolbook_machine();
+  hk_forecast f = three_blocks(HK_OVERLAP_NONE, &machine);
+  cJSON *recording = record(&f, &(change){0});
+  hk_model measured = equal_blocks(3, 10000000, 3, 8);
+  hk_model other = equal_blocks(4, 10000000, 3, 8), untimed = equal_blocks(3, 10000000, 0, 0);
+  for (int b = 0; b < 3; b++) measured.blocks[b].forward_launch_ms = 6;
+  hk_training_validation v;
+  must(hk_validate_training(recording, &measured, &machine, &v, &err), &err);
+  assert_int_equal(v.block_times, HK_BLOCKS_OF_MODEL);
+  assert_int_equal(v.comparison.makespan.measured, 70 * MS);
+  assert_int_equal(v.comparison.makespan.predicted, 76 * MS);
+  hk_training_validation_free(&v);
+  assert_int_equal(hk_validate_training(recording, &other, &machine, &v, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "4 blocks and 40000000 parameters"));
+  assert_int_equal(hk_validate_training(recording, &untimed, &machine, &v, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "no block times"));
+  hk_model_free(&measured);
+  hk_model_free(&other);
+  hk_model_free(&untimed);
+  cJSON_Delete(recording);
+  hk_forecast_free(&f);
+}
+
 static void refused(const char *text, const char *why) {
   hk_error err = {0};
   hk_machine machine = schoolbook_machine();
   hk_training_validation v;
   cJSON *root = cJSON_Parse(text);
   assert_non_null(root);
-  assert_int_equal(hk_validate_training(root, &machine, &v, &err), HK_INPUT);
+  assert_int_equal(hk_validate_training(root, NULL, &machine, &v, &err), HK_INPUT);
   if (strstr(err.message, why) == NULL) fail_msg("'%s' lacks '%s'", err.message, why);
   cJSON_Delete(root);
 }
@@ -236,9 +263,11 @@ static void invalid_recordings_are_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_prediction_agrees_with_itself), cmocka_unit_test(a_slower_update),
-      cmocka_unit_test(a_late_forward), cmocka_unit_test(missing_work),
-      cmocka_unit_test(invalid_recordings_are_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_prediction_agrees_with_itself),
+                                     cmocka_unit_test(a_slower_update),
+                                     cmocka_unit_test(a_late_forward),
+                                     cmocka_unit_test(missing_work),
+                                     cmocka_unit_test(block_times_of_another_document),
+                                     cmocka_unit_test(invalid_recordings_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,16 +34,45 @@ static bool has_block_times(const hk_model *model) {
   return false;
 }
 
+/* Makes the block times those of the plan's job, whatever batch the model was described for. */
+static void time_this_job(hk_training_validation *v) {
+  v->plan.model.micro_batch = v->plan.job.micro_batch;
+  v->plan.model.seq = v->plan.job.seq;
+}
+
+/* Uses the block times of another description of the plan's model. */
+static hk_status take_block_times(const hk_model *from, hk_model *to, hk_error *err) {
+  if (!has_block_times(from))
+    return hk_fail(err, HK_INPUT, "%s has no block times: hocket.profile measures them",
+                   from->name);
+  if (to->blocks == NULL || to->layers != from->layers || to->parameters != from->parameters)
+    return hk_fail(err, HK_INPUT,
+                   "%s has %lld blocks and %lld parameters, the plan's model %lld and %lld",
+                   from->name, (long long)from->layers + 2, (long long)from->parameters,
+                   (long long)to->layers + 2, (long long)to->parameters);
+  for (int64_t b = 0; b < to->layers + 2; b++) {
+    to->blocks[b].forward_ms = from->blocks[b].forward_ms;
+    to->blocks[b].backward_ms = from->blocks[b].backward_ms;
+    to->blocks[b].forward_launch_ms = from->blocks[b].forward_launch_ms;
+    to->blocks[b].backward_launch_ms = from->blocks[b].backward_launch_ms;
+  }
+  return HK_OK;
+}
+
 /* Uses the recorded times of blocks if the plan has none. They include what the update beside them
  * costs. */
-static hk_status set_block_times(session *s, hk_error *err) {
+static hk_status set_block_times(session *s, const hk_model *measured, hk_error *err) {
   hk_model *model = &s->out->plan.model;
+  s->out->block_times = HK_BLOCKS_OF_MODEL;
+  if (measured != NULL) {
+    time_this_job(s->out);
+    return take_block_times(measured, model, err);
+  }
   s->out->block_times = HK_BLOCKS_OF_PLAN;
   if (has_block_times(model)) return HK_OK;
   if (model->blocks == NULL) return HK_OK; /* a shape: FLOPs are known */
   s->out->block_times = HK_BLOCKS_RECORDED;
-  model->micro_batch = s->out->plan.job.micro_batch;
-  model->seq = s->out->plan.job.seq;
+  time_this_job(s->out);
   for (int32_t b = 0; b < (int32_t)model->layers + 2; b++) {
     HK_TRY(hk_recorded_block_ms(&s->recorded, HK_OP_FORWARD, b, &model->blocks[b].forward_ms, err));
     HK_TRY(
@@ -420,10 +449,11 @@ static hk_status choose_step(session *s, hk_error *err) {
   return HK_OK;
 }
 
-static hk_status validate(session *s, const cJSON *recording, hk_error *err) {
+static hk_status validate(session *s, const cJSON *recording, const hk_model *measured,
+                          hk_error *err) {
   HK_TRY(hk_recorded_read(recording, &s->recorded, &s->out->plan, err));
   HK_TRY(choose_step(s, err));
-  HK_TRY(set_block_times(s, err));
+  HK_TRY(set_block_times(s, measured, err));
   HK_TRY(predict(s, err));
   HK_TRY(join(s, err));
   find_window(s);
@@ -433,11 +463,12 @@ static hk_status validate(session *s, const cJSON *recording, hk_error *err) {
   return compare(s, err);
 }
 
-hk_status hk_validate_training(const cJSON *recording, const hk_machine *machine,
-                               hk_training_validation *out, hk_error *err) {
+hk_status hk_validate_training(const cJSON *recording, const hk_model *measured,
+                               const hk_machine *machine, hk_training_validation *out,
+                               hk_error *err) {
   memset(out, 0, sizeof *out);
   session s = {.out = out, .machine = machine};
-  const hk_status status = validate(&s, recording, err);
+  const hk_status status = validate(&s, recording, measured, err);
   hk_forecast_free(&s.forecast);
   hk_recorded_free(&s.recorded);
   free(s.found);

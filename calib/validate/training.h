@@ -25,7 +25,7 @@
 
 #define HK_MOST_DIFFERENCES 10
 
-typedef enum { HK_BLOCKS_OF_PLAN, HK_BLOCKS_RECORDED } hk_block_times;
+typedef enum { HK_BLOCKS_OF_PLAN, HK_BLOCKS_RECORDED, HK_BLOCKS_OF_MODEL } hk_block_times;
 
 /* An operation that differs, by its wait and its duration. wait: from when its dependencies and the
  * operation before it on its lane had ended until it started. */
@@ -57,10 +57,13 @@ typedef struct {
   size_t n_differences;
 } hk_training_validation;
 
-/* `recording`: the document. HK_INPUT: another schema, no plan, fewer than two iterations with
- * backward passes. Free with hk_training_validation_free (zeroed: no effect). */
-hk_status hk_validate_training(const cJSON *recording, const hk_machine *machine,
-                               hk_training_validation *out, hk_error *err);
+/* `recording`: the document. `measured`: a listed model whose block times, measured with the run's
+ * batch, count instead of the plan's; or NULL. HK_INPUT: another schema, no plan, fewer than two
+ * iterations with backward passes; `measured` has no block times, or other blocks than the plan's
+ * model. Free with hk_training_validation_free (zeroed: no effect). */
+hk_status hk_validate_training(const cJSON *recording, const hk_model *measured,
+                               const hk_machine *machine, hk_training_validation *out,
+                               hk_error *err);
 void hk_training_validation_free(hk_training_validation *validation);
 
 #endif
