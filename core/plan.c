@@ -480,7 +480,7 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
   if (plan->accumulate != HK_ACCUMULATE_GPU && plan->job.grad_accum > 1)
     snprintf(sums, sizeof sums, " sums %s", hk_accumulate_names[plan->accumulate]);
   const bool waits = plan->runtime == HK_RUNTIME_HOCKET && plan->flush == HK_FLUSH_SYNC;
-  char pace[40];
+  char pace[48];
   snprintf(buffer, size, "%s%s%s%s%s%s%s", plan->policy, stride, ratio, overlap, sums,
            waits ? " flush sync" : "", title_pace(&plan->pace, pace, sizeof pace));
   return buffer;
