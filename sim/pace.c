@@ -75,7 +75,7 @@ static hk_status limit_flush(const hk_plan *plan, bool may_wait, const hk_machin
   hk_status status = HK_OK;
   if (may_wait) status = most_blocks(plan, false, machine, found, err);
   if (status == HK_OK) status = reduce_first(plan, may_wait, machine, &first, err);
-  if (first.feasible && (!found->feasible || first.iteration_ns < found->iteration_ns)) {
+  if (first.feasible && (!found->feasible || first.iteration_ns <= found->iteration_ns)) {
     hk_forecast_free(found);
     *found = first;
   } else {
@@ -252,19 +252,39 @@ typedef struct {
   int n;
 } pace_starts;
 
-/* Keeps a copy of the plan if it is one of the fastest. */
+/* Whether two plans have the same amounts of work: as many parameters on each route, and gradients
+ * summed at the same place. The same limits suit both, so one of them is enough: strides that send
+ * as many subgroups to the GPU would fill the list. */
+static bool same_amounts(const hk_plan *a, const hk_plan *b) {
+  int64_t n[HK_ROUTE_COUNT], m[HK_ROUTE_COUNT];
+  hk_plan_route_totals(a, n);
+  hk_plan_route_totals(b, m);
+  return memcmp(n, m, sizeof n) == 0 && a->accumulate == b->accumulate;
+}
+
+static void drop(pace_starts *starts, int i) {
+  hk_plan_free(&starts->list[i].plan);
+  starts->n--;
+  for (; i < starts->n && i + 1 < STARTS; i++) starts->list[i] = starts->list[i + 1];
+}
+
+/* Keeps a copy of the plan if it is one of the fastest, and the fastest with its amounts of work.
+ */
 static hk_status keep(pace_starts *starts, const hk_plan *plan, hk_ns time, hk_ns update,
                       hk_error *err) {
-  int at = starts->n;
   hk_plan copy;
+  for (int i = 0; i < starts->n; i++) {
+    if (!same_amounts(&starts->list[i].plan, plan)) continue;
+    if (starts->list[i].time <= time) return HK_OK;
+    drop(starts, i);
+    break;
+  }
+  int at = starts->n;
   while (at > 0 && starts->list[at - 1].time > time) at--;
-  if (at == STARTS || (at > 0 && starts->list[at - 1].time == time)) return HK_OK;
+  if (at == STARTS) return HK_OK;
   HK_TRY(hk_plan_copy(plan, &copy, err));
-  if (starts->n == STARTS)
-    hk_plan_free(&starts->list[STARTS - 1].plan);
-  else
-    starts->n++;
-  for (int i = starts->n - 1; i > at; i--) starts->list[i] = starts->list[i - 1];
+  if (starts->n == STARTS) drop(starts, STARTS - 1);
+  for (int i = starts->n++; i > at; i--) starts->list[i] = starts->list[i - 1];
   starts->list[at] = (pace_start){copy, time, update};
   return HK_OK;
 }
