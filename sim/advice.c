@@ -13,6 +13,7 @@
 #define MOST_VISITED 24      /* jobs that are ranked */
 #define MOST_OPS     1000000 /* that they may simulate beyond those of the first ranking */
 #define MOST_NODES   64      /* that are suggested */
+#define LOSS_CHUNKS  16      /* that are suggested */
 
 typedef struct {
   hk_job job;
@@ -40,7 +41,7 @@ static double batch_of(const hk_job *job) {
 static bool same_job(const hk_job *a, const hk_job *b) {
   return a->gpus == b->gpus && a->nodes == b->nodes && a->tp == b->tp &&
          a->micro_batch == b->micro_batch && a->grad_accum == b->grad_accum &&
-         a->checkpoint_activations == b->checkpoint_activations;
+         a->checkpoint_activations == b->checkpoint_activations && a->loss_chunks == b->loss_chunks;
 }
 
 static double operations(const hk_ranking *ranking) {
@@ -67,6 +68,7 @@ static void write_options(const hk_job *from, const hk_job *to, hk_overlap overl
   if (to->tp != from->tp) add_option(text, size, "tp", to->tp);
   if (to->micro_batch != from->micro_batch) add_option(text, size, "micro-batch", to->micro_batch);
   if (to->grad_accum != from->grad_accum) add_option(text, size, "grad-accum", to->grad_accum);
+  if (to->loss_chunks != from->loss_chunks) add_option(text, size, "loss-chunks", to->loss_chunks);
   if (overlap != old_overlap) {
     const size_t used = strlen(text);
     snprintf(text + used, size - used, "%s--overlap %s", used > 0 ? " " : "",
@@ -335,14 +337,33 @@ static void keep_faster(const visit *v, const visit **best) {
   if (v && v->fits && (!*best || v->found.tokens_per_s > (*best)->found.tokens_per_s)) *best = v;
 }
 
-/* Recomputed activations, smaller micro-batches and tensor parallelism, with the same batch. */
-static hk_status try_same_batch(search *s, hk_error *err) {
+/* The loss in slices, where logits take more than what is missing: 4 bytes a logit from forward to
+ * backward, and 2 in backward. */
+static hk_status try_loss_chunks(search *s, const hk_forecast *nearest, const visit **best,
+                                 hk_error *err) {
+  const visit *v = NULL;
+  hk_job job = *s->job;
+  const double logits = 6.0 * (double)s->model->vocab / job.tp * job.micro_batch * (double)job.seq;
+  if (job.loss_chunks > 1 || logits * (LOSS_CHUNKS - 1) / LOSS_CHUNKS < (double)nearest->gpu_short)
+    return HK_OK;
+  job.loss_chunks = LOSS_CHUNKS;
+  job.checkpoint_activations = true;
+  HK_TRY(rank(s, &job, &v, err));
+  keep_faster(v, best);
+  return HK_OK;
+}
+
+/* Recomputed activations, smaller micro-batches, tensor parallelism and the loss in slices, with
+ * the same batch. */
+static hk_status try_same_batch(search *s, const hk_forecast *nearest, hk_error *err) {
   const visit *best = NULL, *v = NULL;
+  HK_TRY(try_loss_chunks(s, nearest, &best, err));
   for (int tp = s->job->tp; tp <= s->job->gpus; tp *= 2) {
     hk_job job = *s->job;
+    bool possible = true;
     job.checkpoint_activations = true;
-    while (job.tp < tp)
-      if (!move(&job, MORE_TP, tp)) return HK_OK;
+    while (job.tp < tp && possible) possible = move(&job, MORE_TP, tp);
+    if (!possible) break;
     do {
       HK_TRY(rank(s, &job, &v, err));
       keep_faster(v, &best);
@@ -418,7 +439,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
   if (ranking->n_fit > 0) {
     status = advise_faster(s, &ranking->forecasts[0], err);
   } else {
-    status = try_same_batch(s, err);
+    status = try_same_batch(s, &ranking->forecasts[0], err);
     if (status == HK_OK) status = try_smaller_batch(s, err);
     if (status == HK_OK) status = try_more_gpus(s, &ranking->forecasts[0], err);
   }

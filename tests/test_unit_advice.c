@@ -168,6 +168,22 @@ static void test_more_gpus(void **state) {
   drop(&w);
 }
 
+/* Sequences of 8k, of which only the logits (128,256 x 6 bytes a token) are too many for 24 GB: the
+ * loss in slices fits and keeps the batch. */
+static void test_loss(void **state) {
+  (void)state;
+  world w;
+  load(&w, "llama-3-8b", "workstation-rtx4090-ddr5", 1, 1);
+  w.job.seq = 8192;
+  advise(&w);
+  assert_int_equal(w.ranking.n_fit, 0);
+  assert_true(w.advice.n > 0);
+  assert_string_equal(w.advice.list[0].options, "--loss-chunks 16");
+  assert_true(w.advice.list[0].batch == 1);
+  check_promises(&w);
+  drop(&w);
+}
+
 /* With all state on the host the update dominates: advice suggests larger batches and overlap. */
 static void test_batch(void **state) {
   (void)state;
@@ -221,7 +237,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_recomputation), cmocka_unit_test(test_room),
       cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_more_gpus),
-      cmocka_unit_test(test_batch),         cmocka_unit_test(test_ratio),
+      cmocka_unit_test(test_loss),          cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_ratio),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
