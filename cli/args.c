@@ -55,26 +55,36 @@ static hk_status read_whole(const hk_option *option, const char *text, int64_t *
                  option->kind == HK_STRIDE ? " or 'auto'" : "", text);
 }
 
+/* The factor of "k", "M", "G" or "T", with "i" a power of 1024, and an option's unit B behind. 0:
+ * something else. */
+static double count_factor(const char *suffix, bool bytes) {
+  static const char letters[] = "kMGT";
+  const char *at = *suffix ? strchr(letters, *suffix) : NULL;
+  if (at) suffix++;
+  const bool binary = bytes && at && *suffix == 'i';
+  if (binary) suffix++;
+  if (bytes && *suffix == 'B') suffix++;
+  return *suffix ? 0 : at ? pow(binary ? 1024 : 1000, (double)(at - letters + 1)) : 1;
+}
+
+/* "15G", "1.5T"; of an option in bytes also "128GiB". Digits and point only: no sign, no exponent.
+ */
 static hk_status read_count(const hk_option *option, const char *text, int64_t *out,
                             hk_error *err) {
+  const bool bytes = option->value && strcmp(option->value, "BYTES") == 0;
+  const size_t digits = strspn(text, "0123456789.");
   char *end = NULL;
-  int64_t value = 0;
-  bool ok = read_digits(text, &end, &value);
-  double factor = 1;
-  if (ok && *end != '\0') {
-    factor = *end == 'k' ? 1e3 : *end == 'M' ? 1e6 : *end == 'G' ? 1e9 : 0;
-    ok = factor > 0 && end[1] == '\0';
-  }
-  double scaled = (double)value * factor;
-  if (ok && scaled >= option->least && scaled <= option->most) {
-    *out = value * (int64_t)factor;
+  const double value = digits > 0 ? strtod(text, &end) : 0;
+  const double factor = end == text + digits ? count_factor(end, bytes) : 0;
+  const double scaled = value * factor;
+  if (factor > 0 && scaled == round(scaled) && scaled >= option->least && scaled <= option->most) {
+    *out = (int64_t)scaled;
     return HK_OK;
   }
-  return hk_fail(
-      err, HK_INPUT,
-      "option '--%s': expected a whole number from %.0f to %.0f, with k, M or G for 10^3, "
-      "10^6 or 10^9, got '%s'",
-      option->name, option->least, option->most, text);
+  return hk_fail(err, HK_INPUT,
+                 "option '--%s': expected a whole number from %.0f to %.0f, %s, got '%s'",
+                 option->name, option->least, option->most,
+                 bytes ? "such as 64G or 64GiB" : "with k, M, G or T for 10^3 to 10^12", text);
 }
 
 /* "8k" is 8192. */

@@ -103,7 +103,7 @@
   X(PRICE, "price", 0, TEXT, price, "N/h|N/gpu/h", 0, 0,                                           \
     "price of a node, or of a GPU, per hour: adds the cost of a million tokens")                   \
   X(TOKENS, "tokens", 0, COUNT, tokens, "N", 1, 1e15,                                              \
-    "length of the run, with k, M or G: adds its time, and with --price its cost")                 \
+    "length of the run, with k, M, G or T: adds its time, and with --price its cost")              \
   X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6,                                                  \
     "optimizer steps (default: run 10, validate 7; plan: length of the run, as --tokens)")         \
   X(SEED, "seed", 0, WHOLE, seed, "N", 0, 1e15,                                                    \

@@ -194,7 +194,7 @@ static hk_status print_text(const hk_args *args, const comparison *all,
   if (all->n_fit > 0) HK_TRY(print_rows(all, order, err));
   for (size_t i = all->n_fit; i < all->n; i++)
     hk_print_text(0, 2, "%s: does not fit: %s", order[i]->name, best_of(order[i])->problem);
-  if (!args->quiet)
+  if (!args->quiet && all->n_fit > 0)
     hk_print_text(0, 0,
                   "Each machine's own errors are in +- (95 %%); 'hocket plan' on one of them says "
                   "which matter.");

@@ -132,11 +132,18 @@ static hk_status read_operand(const char *text, setting *s, hk_error *err) {
     return hk_fail(err, HK_INPUT, "expected a factor, a number above 0, got '%.40s'", text);
   if (strcmp(s->info->unit, "1") == 0)
     return hk_fail(err, HK_INPUT, "expected a number, got '%.40s'", text);
-  return hk_fail(err, HK_INPUT, "expected a number of %s, such as %s, got '%.40s'", s->info->unit,
-                 strcmp(s->info->unit, "ns") == 0  ? "20us"
-                 : strcmp(s->info->unit, "B") == 0 ? "80GiB"
-                                                   : "64G",
-                 text);
+  const char *unit = s->info->unit;
+  const size_t length = strlen(text);
+  const bool percent = length > 0 && text[length - 1] == '%';
+  const bool bits = unit[0] == 'B' && strchr(text, 'b') != NULL;
+  return hk_fail(err, HK_INPUT, "expected a number of %s, such as %s, got '%.40s'%s", unit,
+                 strcmp(unit, "ns") == 0  ? "20us"
+                 : strcmp(unit, "B") == 0 ? "80GiB"
+                                          : "64G",
+                 text,
+                 percent ? "; KEY*=1.1 is 10 % more"
+                 : bits  ? "; b is bits, of which a byte (B) has 8"
+                         : "");
 }
 
 /* Cuts blanks at both ends; returns the first other character. */
@@ -245,10 +252,15 @@ static hk_status set_value(hk_machine *machine, const setting *s, const char *te
     quantity->value = value;
     return HK_OK;
   }
-  return hk_fail(err, HK_INPUT, "--set %.120s: '%s' may be %.6g to %.6g%s%s, not %.6g", text,
-                 s->info->key, s->info->least, s->info->most,
-                 strcmp(s->info->unit, "1") == 0 ? "" : " ",
-                 strcmp(s->info->unit, "1") == 0 ? "" : s->info->unit, value);
+  const char *unit = s->info->unit;
+  const double in_giga = value * 1e9;
+  const bool giga = s->operation == '=' && value > 0 && value < s->info->least &&
+                    in_giga >= s->info->least && in_giga <= s->info->most;
+  char hint[64] = "";
+  if (giga) snprintf(hint, sizeof hint, "; did you mean %.6gG%s?", value, unit);
+  return hk_fail(err, HK_INPUT, "--set %.120s: '%s' may be %.6g to %.6g%s%s, not %.6g%s", text,
+                 s->info->key, s->info->least, s->info->most, strcmp(unit, "1") == 0 ? "" : " ",
+                 strcmp(unit, "1") == 0 ? "" : unit, value, hint);
 }
 
 static hk_status parse_all(const char *const *texts, size_t n, setting *settings, size_t *which,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models from a Hugging Face config.json: which family it is, and what is said about it. */
+#include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -191,6 +193,26 @@ static hk_status enter_folder(char *path, size_t size, hk_error *err) {
   return hk_fail(err, HK_INPUT, "'%s' is a folder without a config.json", path);
 }
 
+/* A name with one slash and no file of that path: probably a repository of Hugging Face. */
+static hk_status refuse_repository(const char *path, hk_error *err) {
+  const char *slash = strchr(path, '/');
+  char name[128] = "", file[4096];
+  struct stat status;
+  hk_error ignored = {0};
+  const bool is_name = slash && slash > path && slash[1] && path[0] != '.' &&
+                       !strchr(slash + 1, '/') && !strstr(path, ".json") &&
+                       stat(path, &status) != 0 && errno == ENOENT;
+  if (!is_name) return HK_OK;
+  for (size_t i = 0; slash[i + 1] && i + 1 < sizeof name; i++)
+    name[i] = (char)tolower((unsigned char)slash[i + 1]);
+  const bool preset = hk_share_resolve("models", name, file, sizeof file, &ignored) == HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "'%.80s' is no file, and hocket downloads nothing: give the path of the model's "
+                 "config.json, or a preset (%s%s%s)",
+                 path, preset ? "'" : "", preset ? name : "'hocket model list' prints all",
+                 preset ? "' is one" : "");
+}
+
 hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err) {
   char path[4096], name[sizeof model->name];
   cJSON *config = NULL;
@@ -199,6 +221,7 @@ hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err
     snprintf(path, sizeof path, "%s", name_or_file);
   else
     HK_TRY(hk_share_resolve("models", name_or_file, path, sizeof path, err));
+  HK_TRY(refuse_repository(path, err));
   HK_TRY(enter_folder(path, sizeof path, err));
   HK_TRY(hk_json_load(path, &config, err));
   name_from_path(path, name, sizeof name);

@@ -452,17 +452,40 @@ static hk_status add_paced(hk_ranking *ranking, const hk_machine *machine, hk_er
   return HK_OK;
 }
 
+/* No candidate is left: names an option that the only policy does not take, and those that do. */
+static hk_status refuse(const hk_ranking_options *options, hk_error *err) {
+  const hk_policy_options *fixed = &options->fixed;
+  const struct {
+    bool given;
+    unsigned bit;
+    const char *name;
+  } given[] = {{fixed->stride > 0 || fixed->stride_auto, HK_TAKES_STRIDE, "--stride"},
+               {fixed->ratio >= 0, HK_TAKES_RATIO, "--ratio"},
+               {fixed->buffers > 0, HK_TAKES_BUFFERS, "--buffers"}};
+  size_t n;
+  const hk_policy *const *policies = hk_policy_list(&n);
+  for (size_t i = 0; i < sizeof given / sizeof *given && options->only_policy != NULL; i++) {
+    char takers[200] = "";
+    if (!given[i].given || options->only_policy->takes & given[i].bit) continue;
+    for (size_t p = 0; p < n; p++) {
+      const size_t used = strlen(takers);
+      if (policies[p]->takes & given[i].bit)
+        snprintf(takers + used, sizeof takers - used, "%s%s", used ? ", " : "", policies[p]->name);
+    }
+    return hk_fail(err, HK_INPUT, "policy %s has no %s; these have one: %s",
+                   options->only_policy->name, given[i].name, takers);
+  }
+  return hk_fail(err, HK_INPUT,
+                 "no policy takes these options together; --help says which takes what");
+}
+
 hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
                   const hk_plan_settings *settings, const hk_ranking_options *options,
                   hk_ranking *ranking, hk_error *err) {
   memset(ranking, 0, sizeof *ranking);
   hk_candidates candidates = {.n = 0};
   list_candidates(&candidates, options, model, job, settings);
-  if (candidates.n == 0) {
-    return hk_fail(err, HK_INPUT,
-                   "no policy takes these options together; --help says which takes "
-                   "what");
-  }
+  if (candidates.n == 0) return refuse(options, err);
   const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
   char searched[1000] = "";
   hk_plan *plans = calloc(most, sizeof *plans);

@@ -389,6 +389,25 @@ if [ -w /dev/full ]; then
   done
 fi
 
+# -- What would be right -----------------------------------------------------------------------
+
+node="--machine workstation-rtx4090-ddr5"
+expect 2 "'meta-llama/Llama-3-8B' is no file, .* or a preset \('llama-3-8b' is one\)" plan --model meta-llama/Llama-3-8B $node
+expect 2 "policy gpu-only has no --ratio; these have one: twinflow, interleave" plan --model llama-3-8b $node --policy gpu-only --ratio 0.5
+expect 2 "may be .* not 64; did you mean 64GB\?" plan --model llama-3-8b $node --set node.memory=64
+expect 2 "b is bits" plan --model llama-3-8b $node --set dram=100Gb/s
+expect 2 "KEY\*=1.1 is 10 % more" plan --model llama-3-8b $node --set dram=+10%
+for size in 128GB 0.128TB 128000000000B; do
+  "$hocket" machine new m --gpu rtx-4090 --dram ddr5-6000x2 --cores 16 --memory $size --json >out 2>err &&
+    grep -qE '"value":\s*128000000000,' out || fail "--memory $size: $(cat err)"
+done
+expect 2 "--memory': expected a whole number .* such as 64G or 64GiB, got '128Gb'" \
+  machine new m --gpu rtx-4090 --dram ddr5-6000x2 --cores 16 --memory 128Gb
+expect 2 "--tokens': expected a whole number .* k, M, G or T .*, got '1.5X'" \
+  plan --model llama-3-8b $node --tokens 1.5X
+"$hocket" plan --model llama-3-70b $node --machine aws-g5.12xlarge >out 2>err
+grep -q "errors are in" out && fail "a table without a row has a footnote"
+
 # -- The answer is no --------------------------------------------------------------------------
 
 size="[0-9.]+ [GT]iB"

@@ -136,8 +136,8 @@ done
 for value in -0.1 1.1 nan inf 0x1 "" 0.5x " 0.5" 1e400; do
   expect 2 "option '--ratio': expected a number from 0 to 1, got" plan --ratio="$value"
 done
-for value in 0 k 1K 1MM 1.5M -1k 1T 1001G 9223372036854775807G; do
-  expect 2 "option '--subgroup': expected a whole number .* k, M or G" plan --subgroup="$value"
+for value in 0 k 1K 1MM 1.5 1.0001k -1k 1.1T 1MiB 1001G 9223372036854775807G; do
+  expect 2 "option '--subgroup': expected a whole number .* k, M, G or T" plan --subgroup="$value"
 done
 for value in 0.5 86401 nan "" 40s; do
   expect 2 "option '--budget': expected a number from 1 to 86400, got" calibrate --budget="$value"
@@ -145,7 +145,7 @@ done
 for value in 0 0.01 51 -1 5%; do
   expect 2 "option '--target': expected a number from 0.1 to 50, got" calibrate --target="$value"
 done
-for value in 0 999999 1.5G 8GiB 10000000G; do
+for value in 0 999999 1.5 8Gib 8GiBs 8iB 10000000G; do
   expect 2 "option '--memory': expected a whole number from 1000000 to" calibrate --memory="$value"
 done
 expect 2 "option '--quick' takes no value" calibrate --quick=yes
