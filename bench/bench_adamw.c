@@ -12,7 +12,7 @@
  * Threads and memory are the engine's: pinned team, huge pages, first touch in parallel. As a
  * shared object, the same file runs its cases on the caller's memory: peers/adamw_peers.py.
  *
- * To compare in place with out of place, plain and streamed: bench_adamw --only place */
+ * bench_adamw --only place compares the kernels in place and out of place, plain and streamed. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -79,8 +79,8 @@ static TARGET void stream_triad(int64_t at, int64_t n) {
   _mm_sfence();
 }
 
-/* AdamW's bytes: three fp32 streams in place, 2 bytes in, 2 bytes out. A multiplication by one that
- * the compiler cannot know leaves the values as they are. */
+/* AdamW's bytes: three fp32 streams in place, 2 bytes in, 2 bytes out. Values are multiplied by
+ * one, which the compiler does not know. */
 INLINE void mix(int ahead, bool stream_state, int64_t at, int64_t n) {
   static volatile float unknown = 1;
   const vec one = vec_set(unknown);
@@ -281,7 +281,7 @@ static double gb_per_s(int c, const result *r) {
   return cases[c].bytes * (double)mem.params / r->median / 1e9;
 }
 
-/* The best mix with this many threads; t < 0: with any. */
+/* The best mix with this number of threads; t < 0: with any. */
 static double ceiling(const options *o, int t) {
   double best = 0;
   for (int k = 0; k < o->n_chunks; k++) {
@@ -481,7 +481,7 @@ static hk_team *open_team(int64_t threads) {
 
 static hk_team *guest_team;
 
-/* To be called before anything pins the calling thread. */
+/* Must be called before the calling thread is pinned. */
 void hk_bench_open(int threads) {
   find_kernels();
   guest_team = open_team(threads);

@@ -56,7 +56,7 @@ static char *huge_pages() {
   const size_t bytes = (given.bytes + huge - 1) / huge * huge;
   char *memory = (char *)aligned_alloc(huge, bytes);
   if (memory == NULL) fail(ENVIRONMENT, "no host memory for the buffers: give a smaller --mib", "");
-  (void)madvise(memory, bytes, MADV_HUGEPAGE); /* small pages are slower, and still right */
+  (void)madvise(memory, bytes, MADV_HUGEPAGE); /* if it fails, small pages are used: slower */
   memset(memory, 1, bytes);
   must(cudaHostRegister(memory, bytes, cudaHostRegisterDefault), "registering huge pages");
   return memory;
@@ -112,7 +112,7 @@ static void close_memory() {
 
 /* -- One sample -------------------------------------------------------------------------------- */
 
-/* Gives up after ten seconds, so that a bug cannot block the GPU. */
+/* Ends after ten seconds at the latest, so that a bug cannot block the GPU. */
 __global__ void hold(const volatile int *gate) {
   unsigned long long begin, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));

@@ -54,8 +54,8 @@ static void must(hk_status status, const hk_error *err) {
 
 /* -- Mixtures ---------------------------------------------------------------------------------- */
 
-/* Shares of the CPU (the rest is staged) and threads of 16: near the best measured and the best
- * simulated ones on H200 nodes with slow and with fast host memory. */
+/* Shares of parameters on the CPU (the rest is staged) and threads of 16, near the best measured
+ * and the best simulated ones on H200 nodes with slow and with fast host memory. */
 static const struct {
   double cpu;
   int threads;
@@ -86,7 +86,7 @@ typedef struct {
 static int64_t numel;
 static uint16_t *grads;
 
-/* An even mixture: of every 1 / share subgroups one is the CPU's, the others are staged. */
+/* An even mixture: of every 1 / share subgroups one is on the CPU, the others are staged. */
 static void assign(hk_plan *plan, double cpu_share) {
   double cpu = 0.5;
   for (size_t s = 0; s < plan->n_subgroups; s++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Kernels GATHER and SCATTER compared with plain copies of the same arrays: one large array, many
- * large ones, many small ones. Prints a table of medians by the device's own clock.
+ * large ones, many small ones. Prints a table of medians, measured by the device's clock.
  *
  *   bench_segments [--backend cuda|host] [--values N] [--repeats N]
  *
@@ -24,7 +24,7 @@ typedef struct {
   hk_grad_type from_type, to_type;
   bool add, squares;
   bool host; /* the source */
-  bool odd;  /* the source begins one element on */
+  bool odd;  /* the source begins one element later */
 } bench_case;
 
 #define BF16 HK_GRAD_BF16

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The simulator's speed, on llama-3-70b on the eight GPUs of a DGX H100, subgroups of 100 M
- * parameters. Prints a Markdown table: median, least and
- * most of REPETITIONS runs, after one that is not counted. */
+/* The simulator's speed, for llama-3-70b on the eight GPUs of a DGX H100 in subgroups of 100 M
+ * parameters. Prints a Markdown table: median, least and most of REPETITIONS runs, after one that
+ * is not counted. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,8 @@ static void tear_down(setting *s) {
   hk_model_free(&s->model);
 }
 
-/* -- what is measured: each does it once and returns how many events, candidates, ... it was --- */
+/* -- measured functions: each runs once and returns the number of events, candidates, ... -------
+ */
 
 static double build(const setting *s, bool folded) {
   hk_error err = {0};
@@ -109,7 +110,8 @@ static double rank_on_2(const setting *s) {
   return rank(s, 2);
 }
 
-/* An update in full swing: on each rank state in, state out, weights up, GPU and CPU AdamW. */
+/* An update with all kinds of operations at once: on each rank state in, state out, weights up, GPU
+ * and CPU AdamW. */
 static double share(const setting *s, int ranks) {
   static const hk_op_kind kinds[] = {HK_OP_STATE_H2D, HK_OP_STATE_D2H, HK_OP_WEIGHT_H2D,
                                      HK_OP_ADAMW_GPU, HK_OP_ADAMW_CPU};

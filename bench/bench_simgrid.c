@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* How much faster than SimGrid on the same task graphs (tests/simgrid_referee.h). Both run in one
- * process by turns; times are the processor's, medians of REPETITIONS turns after one that does not
- * count. hocket's is all of hk_simulate, set-up and report included. Of SimGrid's, the first ratio
- * takes Engine::run alone; the second adds the creation of its activities, made from the graph for
- * every run as hk_simulate links its operations, and of its platform. Prints a Markdown table, then
- * the least ratios. */
+/* The speed of the simulator relative to SimGrid on the same task graphs (tests/simgrid_referee.h).
+ * Both run in one process in turns. Times are processor times, medians of REPETITIONS turns after
+ * one that is not counted. hocket's time is all of hk_simulate, with set-up and report. SimGrid's
+ * time is Engine::run alone for the first ratio; for the second it includes the creation of its
+ * activities, which are made for every run as hk_simulate links its operations, and of its
+ * platform. Prints a Markdown table, then the least ratios. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -298,7 +298,8 @@ static void open_stand(void) {
   must(hk_stand_open(&options, &stand, &err), &err);
 }
 
-/* hk_median sorts, so rounds lose their order: last things first. */
+/* From last to first: hk_median sorts the rounds of a case, and a probe's ratios need the rounds of
+ * the loop before it in their order. */
 static void summarise(void) {
   for (int i = n_cases - 1; i >= 0; i--) {
     bench_case *c = &cases[i];
@@ -341,8 +342,8 @@ static int most_threads(void) {
   return most;
 }
 
-/* Pages of a virtual machine's memory differ in speed. Each part of the array has pages from all
- * over the memory. */
+/* Pages of a virtual machine's memory differ in speed. Each part of the array gets pages from all
+ * of the memory. */
 static void touch_scattered(char *memory, size_t bytes) {
   const size_t pages = bytes / HUGE, step = pages % 7919 == 0 ? 1 : 7919;
   for (size_t i = 0; i < pages; i++) memory[i * step % pages * HUGE] = 1;

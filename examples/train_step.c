@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training with hocket.h and nothing else: a network of three layers, forward and backward written
- * out, that learns to imitate another one.
+/* Training with hocket.h only: a network of three layers, with forward and backward written in C,
+ * learns to imitate another network.
  *
  *   train_step OVERLAP FIRST LAST [CHECKPOINT]
  *

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# What quickstart and test share: installing what is missing, and running commands quietly.
-# Source it, then set `log`, the file that keeps the output of quiet commands.
+# Shared by scripts: installs missing packages and runs commands quietly. Source it, then set `log`,
+# the file for the output of quiet commands.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,7 +12,7 @@ say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
 finds_header() { printf '#include <%s>\n' "$1" | "${CC:-cc}" -E -x c - >/dev/null 2>&1; }
 
-# Whether what a Debian package would bring is there, wherever it came from.
+# Whether the files of a Debian package are there, installed by the package or not.
 has() {
   case $1 in
     gcc) command -v "${CC:-cc}" >/dev/null ;;
@@ -37,7 +37,7 @@ has() {
   esac
 }
 
-# Appends a command's output to $log; shows the end of it only when the command fails.
+# Appends a command's output to $log and shows the end of it if the command fails.
 quietly() {
   local status=0 first
   mkdir -p "$(dirname "$log")"
@@ -52,7 +52,7 @@ quietly() {
   return "$status"
 }
 
-# Installs those of the named Debian packages that are missing. Exits 3 when it may not or cannot.
+# Installs the missing ones of the named Debian packages. Exits with 3 if that is not possible.
 install_missing() {
   local package missing=() as_root=()
   for package; do has "$package" || missing+=("$package"); done
@@ -64,7 +64,7 @@ install_missing() {
     say "this system has no apt-get: install them its own way, then run $0 again"
     exit 3
   elif ((EUID)); then
-    # sudo is of use where it needs no password or somebody is there to type it.
+    # sudo works without a password, or at a terminal.
     if command -v sudo >/dev/null && { [[ -t 0 ]] || sudo -n true 2>/dev/null; }; then
       as_root=(sudo)
       say "asking sudo for the right to install: ${missing[*]}"
@@ -78,7 +78,7 @@ install_missing() {
 
   say "installing ${missing[*]}"
   as_root+=(env DEBIAN_FRONTEND=noninteractive)
-  # One broken third-party source fails the update as a whole; whether it mattered, install tells.
+  # One broken third-party source makes the whole update fail, so apt-get install decides.
   quietly "${as_root[@]}" apt-get update || say "apt-get update failed; trying to install all the same"
   quietly "${as_root[@]}" "${apt[@]}" || exit 3
   for package in "${missing[@]}"; do

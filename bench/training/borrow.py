@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Memory that is borrowed from what backward frees (hocket.AdamW(borrow=True)): the same model
-trained without and with it, in one process. Prints one line each: time of an iteration, torch's
-peaks, what was borrowed, and whether state and losses have the same bits.
+"""Trains the same model without and with memory borrowed from backward (hocket.AdamW(borrow=True)),
+in one process. Prints one line for each run: time of an iteration, torch's peaks, borrowed memory;
+and whether state and losses have the same bits.
 
   python3 bench/training/borrow.py --size small --deterministic      bits, a minute
   python3 bench/training/borrow.py --size 3g --micro-batch 4         speed and memory
@@ -29,7 +29,7 @@ GIB = 1 << 30
 
 
 def train(options: argparse.Namespace, device: torch.device, borrow: bool) -> Dict[str, Any]:
-    """One run."""
+    """One run; its results."""
     shape = workload.shape(options.size, options.layers)
     model = workload.build(shape, device)
     batches = workload.batches(shape, options.micro_batch, device)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains under conditions that are hard on an engine which works beside the framework: one hardware
-queue, blocking launches, an allocator that frees its cache and asks again, full launch queues,
+"""Trains under difficult conditions for an engine beside the framework: one hardware queue,
+blocking launches, an allocator that frees its cache and allocates again, full launch queues,
 signals, a failing device, many streams, a second GPU, the examples at real size.
 
 Each case is a process of its own with a time limit. It trains the same model on the same data as
 the case `plain` (hocket.AdamW not attached, overlap none) and compares all losses and the bits of
-all weights with it. The last thing printed is a table; the exit status is 0 if no case failed.
+all weights with it. Prints a table at the end; exit 0 if no case failed.
 
     python3 bench/training/conditions.py --device cpu                 # any machine, toy size
     FOLDER/run conditions --out OUT                                   # on a node; FOLDER: see pack
@@ -43,7 +43,7 @@ def need_cuda(given: argparse.Namespace) -> None:
 
 
 def plain(given: argparse.Namespace) -> str:
-    """What the others are compared with."""
+    """The reference for the other cases."""
     world = World(given, attached=False)
     for _ in range(STEPS):
         world.step()
@@ -52,7 +52,7 @@ def plain(given: argparse.Namespace) -> str:
 
 
 def attached(given: argparse.Namespace) -> str:
-    """The condition is in the environment."""
+    """Trains attached; the condition is in the environment."""
     for overlap in ("forward", "both"):
         world = World(given, overlap=overlap)
         for _ in range(STEPS):
@@ -62,8 +62,8 @@ def attached(given: argparse.Namespace) -> str:
 
 
 def allocator(given: argparse.Namespace) -> str:
-    """The allocator frees its cache and asks again, or is told to empty it, in forward and during
-    waits for weights."""
+    """The allocator frees its cache and allocates again, or its cache is emptied, in forward and
+    during waits for weights."""
     need_cuda(given)
     world = World(given)
     torch, mib, lock, turn = world.torch, 1 << 20, threading.Lock(), [0]
@@ -128,8 +128,8 @@ ends Python by a signal or with 1, by version.)"""
 
 
 def interrupt(given: argparse.Namespace) -> str:
-    """SIGINT during a wait, caught: training goes on to the same bits. A second one ends the
-    process; the parent looks at its exit status."""
+    """After a caught SIGINT during a wait, training continues to the same bits. A second SIGINT
+    ends the process; the parent checks its exit status."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     world, waits, sent = World(given), Waits(), [0.0]
 
@@ -159,11 +159,11 @@ def interrupt(given: argparse.Namespace) -> str:
             world.step()
     except KeyboardInterrupt as end:
         raise SystemExit(INTERRUPTED) from end
-    raise Failed("the second interrupt did not get through")
+    raise Failed("the second interrupt had no effect")
 
 
 def after_failure(world: World, said: str) -> str:
-    """No step is taken any more, state is given or refused, nothing hangs."""
+    """After a failure: steps are refused, state can be saved or is refused, nothing hangs."""
     import hocket
 
     for name, call in (("step", world.opt.step), ("state", world.opt.state_dict)):
@@ -207,7 +207,7 @@ def device_fails(given: argparse.Namespace) -> str:
 
 
 def host_fails(given: argparse.Namespace) -> str:
-    """Lets later and later kernels fail, until it is one that the main thread waits for."""
+    """Lets a later kernel fail in each try, until the main thread waits for the failing one."""
     import hocket
 
     waits, others = Waits(), 0
@@ -243,7 +243,7 @@ def streams(given: argparse.Namespace) -> str:
 
 
 def open_streams(torch: Any, count: int) -> List[int]:
-    """Streams made with the CUDA runtime: torch's own pool has 32."""
+    """Opens streams with the CUDA runtime, because torch's own pool has 32."""
     import ctypes
 
     library = next((path for path in (line.split()[-1] for line in open("/proc/self/maps"))
@@ -323,7 +323,7 @@ def memory_taken(given: argparse.Namespace) -> str:
 
 
 def run_example(name: str, arguments: List[str]) -> str:
-    """What an example prints when it is run with these arguments."""
+    """The output of an example with these arguments."""
     import importlib
 
     sys.path.insert(0, str(examples()))
@@ -344,7 +344,7 @@ def same_lines(one: str, other: str, word: str) -> int:
 
 
 def plain_example(given: argparse.Namespace) -> str:
-    """examples/train_plain.py, in sequence and with everything overlapped."""
+    """examples/train_plain.py with overlap none and both."""
     size = (["--width", "64", "--layers", "2", "--length", "32", "--batch", "2"]
             if given.size == "toy" else ["--width", "512", "--layers", "8"])
     texts = [run_example("train_plain", [*size, "--steps", "41", "--accumulate", "2",
@@ -354,7 +354,7 @@ def plain_example(given: argparse.Namespace) -> str:
 
 
 def trainer_example(given: argparse.Namespace) -> str:
-    """examples/finetune_trainer.py at 1.1 G parameters, in sequence and beside forward."""
+    """examples/finetune_trainer.py at 1.1 G parameters with overlap none and forward."""
     size = (["--width", "64", "--layers", "2", "--length", "16"] if given.size == "toy" else
             ["--width", "2048", "--layers", "20", "--length", "512"])
     texts = []
@@ -408,7 +408,7 @@ CASES: Dict[str, Case] = {
 
 
 def report(given: argparse.Namespace, answer: str, why: str) -> None:
-    """A case's answer, for the parent."""
+    """Writes a case's answer for the parent."""
     path = pathlib.Path(given.out) / f"{given.case}.answer"
     path.write_text(json.dumps({"answer": answer, "why": why}))
 
@@ -460,7 +460,7 @@ class Started:
         if status is None and seconds < self.case.limit_s and time.time() < deadline:
             return None
         if status is None:
-            self.process.send_signal(signal.SIGUSR1)  # where it hangs, to its log
+            self.process.send_signal(signal.SIGUSR1)  # writes the stacks of its threads to its log
             time.sleep(0.5)
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -476,7 +476,7 @@ class Started:
 
 
 def run_all(given: argparse.Namespace, names: List[str]) -> List[Dict[str, Any]]:
-    """All cases, some beside each other; those that are compared after `plain`."""
+    """Runs all cases, several at the same time; those that compare bits after `plain`."""
     deadline = time.time() + given.budget
     waiting, running, results = list(names), [], []  # type: ignore[var-annotated]
     while waiting or running:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the cases of conditions.py share: a model that trains, threads that act while it waits, and
-how a case says that it failed or cannot be tried."""
+"""Shared by the cases of conditions.py: a model that trains, threads that act while it waits, and
+exceptions for failed and skipped cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZES = {"toy": Size(128, 3, 32, 2, 1 << 15), "real": Size(1024, 8, 256, 4, 1 <<
 
 
 class Failed(Exception):
-    """A case's answer is wrong."""
+    """A case has failed."""
 
 
 class Skipped(Exception):
@@ -43,13 +43,13 @@ class Skipped(Exception):
 
 
 def expect(holds: bool, why: str) -> None:
-    """Failed, unless it holds."""
+    """Raises Failed if the condition is false."""
     if not holds:
         raise Failed(why)
 
 
 def examples() -> pathlib.Path:
-    """The folder of the examples: of a checkout, or of what `pack` has made."""
+    """The folder of the examples, in a checkout or in the output of `pack`."""
     for folder in (HERE.parent / "examples", HERE.parent.parent / "examples"):
         if (folder / "train_plain.py").exists():
             return folder
@@ -134,7 +134,7 @@ class World:
         return {"losses": [float(loss) for loss in self.losses], "weights": digest.hexdigest()}
 
     def compare(self) -> None:
-        """Failed, unless losses and weights are those of the case `plain`."""
+        """Raises Failed if losses or weights differ from those of the case `plain`."""
         expected = json.loads(plain_file(self.given).read_text())
         found = self.answer()
         for step, (mine, theirs) in enumerate(zip(found["losses"], expected["losses"])):
@@ -143,7 +143,7 @@ class World:
 
 
 def plain_file(given: argparse.Namespace) -> pathlib.Path:
-    """What the case `plain` leaves for the others."""
+    """The file with the results of the case `plain`."""
     return pathlib.Path(given.out) / "plain.json"
 
 
@@ -200,7 +200,7 @@ class Beside(threading.Thread):
                 return
 
     def stop(self) -> int:
-        """How often it has acted. Raises what it has met."""
+        """Returns the number of calls; raises the exception of a failed call."""
         self.stopped.set()
         self.join(IN_TIME_S)
         expect(not self.is_alive(), "the thread beside a wait hangs")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the hand-over of gradients costs a model of 20,000 small tensors.
+"""Measures the cost of the hand-over of gradients for a model of 20,000 small tensors.
 
 Usage: hand_over.py [--tensors 20000] [--iterations 8] [--device cuda|cpu]
 
@@ -10,10 +10,10 @@ iteration. The hand-over are the methods collect, take and take_set of HandOver.
 twice:
 
   CPU   time of the calling threads in them. On the CPU the kernels that a GPU would run are part of
-        it and are subtracted. This is what the hand-over costs a framework whose threads are never
-        preempted, and what should be at most 1 % of the iteration.
-  wall  stats()["python"]["hand_over_s"], which the package counts in every run, less the same
-        kernels: with waits for locks, for slots and for a core.
+        it and are subtracted. This is the cost if threads are never preempted. It should be at most
+        1 % of the iteration.
+  wall  stats()["python"]["hand_over_s"], which the package measures in every run, without the same
+        kernels. It includes waits for locks, for slots and for a core.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ Usage: largest.py [--overlap both] [--shape 6.7g] [--iterations 5] [--budget 300
 2. train.py trains so many layers for five steps, with a plan by `hocket plan` for the profiled
    model. If that fails, 2.5 % fewer layers are tried, and so on: the distance between the first
    number that trains and the predicted one is the error of the prediction.
-3. `hocket plan` and hocket.AdamW are asked for 10 % more layers than predicted. Both must refuse,
-   hocket.AdamW before it trains, with a sentence.
+3. `hocket plan` and hocket.AdamW are run with 10 % more layers than predicted. Both should refuse
+   with a message, hocket.AdamW before it trains. The table has their answers; the exit status does
+   not depend on them.
 
 $HOCKET_MACHINE names the profile. The last thing printed is a table; OUT/largest.json has it.
 """
@@ -39,7 +40,7 @@ def predicted_layers(given: argparse.Namespace) -> int:
 
 
 def train(given: argparse.Namespace, layers: int, limit: float, what: str) -> Dict[str, Any]:
-    """Five steps of so many layers: the entry of the row that ended, or why it did not."""
+    """Trains `layers` layers for five steps; the row's result, or the reason of the failure."""
     out = pathlib.Path(given.out) / what
     row = f"hocket-{given.overlap}+plan=auto"
     command = [sys.executable, str(HERE / "train.py"), "--size", given.shape, "--layers",
@@ -79,7 +80,7 @@ def line(entry: Dict[str, Any]) -> str:
 
 
 def refusals(given: argparse.Namespace, layers: int) -> List[str]:
-    """What `hocket plan` says of so many layers."""
+    """Exit status and output of `hocket plan` for so many layers, which should be a refusal."""
     import plans
     import workload
 

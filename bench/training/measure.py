@@ -16,13 +16,13 @@ GIB = float(1 << 30)
 
 
 class Clock:
-    """Moments on the current stream (CUDA events, no waiting), or of the host's clock."""
+    """Time stamps: CUDA events on the current stream, without waiting, or the host's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
 
     def now(self) -> Any:
-        """This moment."""
+        """A time stamp."""
         if not self.cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -30,12 +30,12 @@ class Clock:
         return event
 
     def ms(self, begin: Any, end: Any) -> float:
-        """Milliseconds between two moments that have passed."""
+        """Milliseconds between two time stamps that have been reached."""
         return float(begin.elapsed_time(end)) if self.cuda else (end - begin) * 1e3
 
 
 def wait(device: torch.device) -> None:
-    """Until the device is idle."""
+    """Waits until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -60,8 +60,9 @@ def _fields(path: str, names: Sequence[str]) -> Dict[str, float]:
 
 
 class Memory:
-    """Memory taken since a moment. GPU: torch's and, as `other`, what it did not allocate itself.
-    The machine's memory may grow with its use, so `used` is total less available then and now."""
+    """Memory taken since a base, in GiB. GPU: torch's memory and, as `other`, memory that torch did
+    not allocate. The machine's total may grow with its use, so `used` compares total less available
+    memory at the base and now."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -90,7 +91,7 @@ class Memory:
         return found
 
     def reset_peak(self) -> None:
-        """The GPU's peak counts from now on."""
+        """Restarts the GPU's peak."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -102,7 +103,7 @@ class Memory:
         return round((torch.cuda.memory_allocated() - self.base["gpu_allocated"]) / GIB, 3)
 
     def since(self) -> Dict[str, float]:
-        """GiB taken since the base, and the GPU's peak: torch's peak and what else is taken."""
+        """GiB taken since the base, and the GPU's peak: torch's peak and the other memory."""
         now = self._now()
         found = {key: (now[key] - self.base[key]) / GIB for key in now
                  if key in self.base and key != "total"}
@@ -115,7 +116,7 @@ class Memory:
 
 
 def collect(device: torch.device) -> None:
-    """Gives back what nobody holds any more."""
+    """Frees unreferenced objects and torch's cache."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

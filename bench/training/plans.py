@@ -23,13 +23,13 @@ def machine() -> str:
 
 
 def wanted(row: Any, job: Any) -> str:
-    """The plan that a row of hocket asks for: its own, its setting, or the command's."""
+    """The plan for a row of hocket: the row's own, its setting, or the command's."""
     return str(row.policy or row.settings.get("plan") or job.options.plan)
 
 
 def _split(plan: str) -> Tuple[str, List[str]]:
-    """POLICY[:OPTION=VALUE...] as the policy and options of the hocket program; none is what the
-    engine does without a plan."""
+    """POLICY[:OPTION=VALUE...] as the policy and options of the hocket program; "none" is the
+    engine's default plan."""
     policy, *settings = ("zero-offload" if plan == "none" else plan).split(":")
     options: List[str] = []
     for setting in settings:
@@ -40,12 +40,12 @@ def _split(plan: str) -> Tuple[str, List[str]]:
 
 def resolve(plan: str, model: Any, job: Any, overlap: str,
             cpu_threads: Optional[int]) -> Optional[str]:
-    """What hocket.AdamW gets as its plan.
+    """The `plan` argument for hocket.AdamW.
 
     Args:
         plan: "none", "auto", the path of a file, or POLICY[:OPTION=VALUE...], e.g.
             "interleave:stride=4".
-        model, job, overlap, cpu_threads: what is trained, and how.
+        model, job, overlap, cpu_threads: of the row.
     """
     if plan == "none":
         return None
@@ -91,8 +91,8 @@ FORECAST = ("period_ms", "iteration_ms", "fwd_ms", "bwd_ms", "update_ms", "expos
 def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             cpu_threads: Optional[int],
             memory: Dict[str, int]) -> Tuple[Dict[str, Any], Optional[str]]:
-    """What the simulator says of a row before it runs, and the plan (JSON text) that it simulated;
-    None where the plan is a file.
+    """The simulator's prediction of a row before it runs, and the simulated plan (JSON text); None
+    where the plan is a file.
 
     Args:
         plan: as of resolve; "auto" is chosen by the hocket program here, too.
@@ -134,14 +134,13 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
 
 
 def period_on(plan: str, name: str) -> float:
-    """Milliseconds an iteration of the plan in a file, by another profile."""
+    """Predicted milliseconds of an iteration of a plan file with the profile `name`."""
     answer = run(["simulate", plan, "--machine", name])
     return float(answer.get("period_ms") or answer["iteration_ms"])
 
 
 def default_threads(overlap: str) -> int:
-    """Threads of the engine's team where neither a plan nor the caller says how many
-    (hk_default_threads)."""
+    """The engine's default number of threads (hk_default_threads)."""
     cpus = len(os.sched_getaffinity(0))
     left = max(1, min(3, cpus // 4)) if overlap == "both" else 1
     return max(1, cpus - left)
@@ -159,8 +158,8 @@ def run_plan(plan: str, backend: str, max_norm: float, steps: int,
 
 
 def run(given: List[str], timeout: Optional[float] = None) -> Dict[str, Any]:
-    """Runs the hocket program with --json; RuntimeError with what it said if it fails. What it
-    answers to a plan that does not fit the machine (1) counts."""
+    """Runs the hocket program with --json; its JSON for exit 0 and 1 (the plan does not fit the
+    machine). Raises RuntimeError with its message if it fails."""
     done = subprocess.run([program(), *given, "--json"], capture_output=True, text=True,
                           check=False, timeout=timeout)
     if done.returncode not in (0, 1) or not done.stdout.strip():

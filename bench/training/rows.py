@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One class a way of training. Each has a model of its own, made when the row's turn comes."""
+"""One class per way of training. Each row has its own model, created when its turn comes."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class Row:
         wait(self.job.device)
 
     def after(self) -> Dict[str, Any]:
-        """What else there is to say, once a step has been taken."""
+        """Further results, after a step."""
         return {}
 
     def close(self) -> None:
-        """The row's turn is over."""
+        """Called at the end of the row's turn."""
         self.model = None
 
 
 class Job:
-    """What all rows share."""
+    """Settings and data shared by all rows."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -87,8 +87,8 @@ class ModelOnly(Row):
 
 
 class OnGpu(Row):
-    """Everything in GPU memory: fp32 masters, torch's fused AdamW. Gradients go up to fp32 a few
-    tensors at a time."""
+    """Everything in GPU memory: fp32 masters, torch's fused AdamW. Gradients are cast to fp32 for a
+    few tensors at a time."""
 
     CHUNK = 1 << 28
 
@@ -202,7 +202,7 @@ class DeepSpeed(Row):
 
 
 class DeepSpeed3(DeepSpeed):
-    """The same with weights sharded, too (over one GPU), in subgroups of 100 M."""
+    """ZeRO-3: weights sharded, too (over one GPU), in subgroups of 100 M parameters."""
 
     stage = 3
 
@@ -258,11 +258,11 @@ class Hocket(Row):
         wait(self.job.device)
 
     def update_alone(self, tokens: Tensor, factor: float) -> float:
-        """Seconds of step() until the weights are there, with gradients on the host already and
-        the GPU idle (overlap none)."""
+        """Seconds from step() until the new weights are on the GPU, with gradients on the host and
+        an idle GPU (overlap none)."""
         self.backward(self.forward(tokens, factor))
         wait(self.job.device)
-        # Nothing says when the last gradients have reached the host: 6.7 G take 0.3 s.
+        # No call waits for the last gradients to reach the host: 6.7 G parameters take 0.3 s.
         time.sleep(0.5 if self.job.device.type == "cuda" else 0.0)
         begin = time.perf_counter()
         self.optimizer.step()
@@ -296,7 +296,7 @@ class HocketForward(Hocket):
 
 
 class HocketBoth(Hocket):
-    """And beside backward, ahead of the norm."""
+    """The update runs beside forward and backward, ahead of the norm."""
 
     overlap = "both"
 
@@ -308,7 +308,7 @@ class HocketDropIn(Hocket):
 
 
 class HocketGpu(Hocket):
-    """hocket's own GPU-resident plan, for bits."""
+    """hocket with all state on the GPU, to compare bits."""
 
     policy = "gpu-only"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The short table, and how the rows are judged."""
+"""The table of results, and the comparison of the rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _loss(entry: Dict[str, Any]) -> str:
 
 
 def _alone(entry: Dict[str, Any]) -> Optional[float]:
-    """Computation alone beside this row: the mean of before and after."""
+    """Time of computation alone: the mean of the measurements before and after this row."""
     found = [ms for ms in entry.get("compute_alone_ms") or [] if ms]
     return sum(found) / len(found) if found else None
 
 
 def table(entries: Iterable[Dict[str, Any]]) -> str:
-    """All rows, then what did not run."""
+    """All rows, then those that did not run."""
     entries = list(entries)
     measured = [entry for entry in entries if entry["event"] == "row" and "wall_ms" in entry]
     lines = []
@@ -85,7 +85,7 @@ def _leaks(entries: Iterable[Dict[str, Any]]) -> List[str]:
 
 
 def _bits(measured: List[Dict[str, Any]]) -> List[str]:
-    """Whether rows of hocket agree to the bit."""
+    """Whether rows of hocket have equal bits."""
     lines = []
     by_batch: Dict[int, List[Dict[str, Any]]] = {}
     for entry in measured:
@@ -105,7 +105,7 @@ def _bits(measured: List[Dict[str, Any]]) -> List[str]:
 
 
 def _state(measured: List[Dict[str, Any]]) -> List[str]:
-    """Where the state of hocket's rows lay."""
+    """The location of the state in hocket's rows."""
     lines, seen = [], set()
     for entry in measured:
         stats = entry.get("stats") or {}
@@ -169,8 +169,8 @@ def _drift(entries: List[Dict[str, Any]]) -> List[str]:
 
 
 def _curves(measured: List[Dict[str, Any]]) -> List[str]:
-    """Losses against those of `gpu`: at the first micro-batch, where all rows have the same past.
-    A second row named gpu+... or gpu shows what differs from run to run."""
+    """Losses against those of `gpu`, at the first micro-batch, before which all rows have done the
+    same. A second row named gpu or gpu+... shows the difference between two runs."""
     first = measured[0]["micro_batch"] if measured else None
     found = [entry for entry in measured if entry["micro_batch"] == first]
     reference = next((entry for entry in found if entry["row"] == "gpu"), None)
@@ -209,7 +209,7 @@ def _against(what: str, predicted: Optional[float], measured: float, digits: int
 
 
 def judge(measured: List[Dict[str, Any]], entries: List[Dict[str, Any]]) -> List[str]:
-    """Ratios that issues 20 and 21 ask for, of the rows there are."""
+    """The ratios of issues 20 and 21, for the rows that ran."""
     by: Dict[Key, Dict[str, Any]] = {(e["row"], e["micro_batch"]): e for e in measured}
     updates = {e["row"]: e["median_ms"] for e in entries if e["event"] == "update"}
     lines = []

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains one model in several ways in turns, and says how long an iteration takes: hocket against
-everything on the GPU, DeepSpeed's and torchao's offload. README.md beside this says what a row
-means and how it is judged."""
+"""Trains one model in several ways in turns and measures the time of an iteration: hocket,
+everything on the GPU, DeepSpeed's and torchao's offload. README.md in this folder explains the rows
+and their comparison."""
 
 from __future__ import annotations
 
@@ -88,22 +88,22 @@ class Run:
         self.deadline = time.time() + given.budget
 
     def entries(self) -> List[Dict[str, Any]]:
-        """What workers have said so far."""
+        """The results of workers so far."""
         found = []
         for line in self.lines.read_text(encoding="utf-8").splitlines():
             try:
                 found.append(json.loads(line))
             except ValueError:
-                pass  # a worker that was killed while it wrote
+                pass  # an incomplete line of a worker that was killed
         return found
 
     def say(self, **entry: Any) -> None:
-        """As a worker's Reporter."""
+        """Adds a line to the results, as a worker's Reporter does."""
         with open(self.lines, "a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
     def all(self) -> None:
-        """Rows that share a process, then those that have their own."""
+        """Runs the rows that share a process, then those that have their own."""
         together = [name for name in self.given.rows if name.split("+")[0] not in ALONE]
         while together:
             ended = self.worker(together, self.deadline)
@@ -113,8 +113,8 @@ class Run:
                 self.worker([name], min(self.deadline, time.time() + self.given.limit))
 
     def worker(self, names: List[str], deadline: float) -> List[str]:
-        """Runs a worker. Returns the rows that need not be tried again: those that have ended, and
-        the one during which it died."""
+        """Runs a worker. Returns the rows that are not tried again: those that have ended, and the
+        one that ran when the worker died."""
         if deadline - time.time() < 15:
             for name in names:
                 self.say(event="skipped", row=name, why="no time left")
@@ -126,7 +126,7 @@ class Run:
             environment.setdefault("OMP_NUM_THREADS", "1")
         if self.given.deterministic:
             environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        # It stops by itself; the rest is for a row that hangs.
+        # A worker ends by itself before the limit, unless a row hangs.
         command = [sys.executable, str(HERE / "worker.py"), json.dumps(vars(self.given)),
                    str(self.lines), str(deadline - 8), ",".join(names)]
         with open(self.out / "log.txt", "ab") as log:
@@ -145,11 +145,11 @@ class Run:
         return done or names
 
     def await_child(self, child: "subprocess.Popen[bytes]", deadline: float) -> Any:
-        """None if it ended well, else why it did not."""
+        """None if it succeeded, else the reason of its failure."""
         try:
             status = child.wait(max(1.0, deadline - time.time()))
         except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGUSR1)  # where it hangs, to the log
+            child.send_signal(signal.SIGUSR1)  # writes the stacks of its threads to the log
             time.sleep(1)
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
@@ -180,14 +180,14 @@ def calibrate(run: Run, name: str, limit: float) -> bool:
         run.say(event="failed", row=name, why="calibration gave no profile (log.txt); take more "
                 f"than {seconds:g} s")
         return False
-    # 1: stored, but some probes were noisy.
+    # Exit 1: the profile is stored, but some probes were noisy.
     run.say(event="calibrated", row=name, status=done.returncode,
             seconds=round(time.time() - begin, 1))
     return True
 
 
 def drift(run: Run) -> None:
-    """Simulates the plans of the predictions with the profile that was made after the rows."""
+    """Simulates the predicted plans with the profile that was calibrated after the rows."""
     import plans
 
     for entry in run.entries():
@@ -225,7 +225,7 @@ def main(arguments: List[str]) -> int:
     entries = run.entries()
     text = table(entries)
     commit = os.environ.get("HOCKET_COMMIT", "")
-    # Where the results lie is no setting of the run.
+    # The folder of the results is not a setting of the run.
     settings = {name: value for name, value in vars(given).items() if name != "out"}
     document = {"schema": "hocket.training-bench/1", "options": settings, "commit": commit,
                 "seconds": round(time.time() - begin, 1), "entries": entries}

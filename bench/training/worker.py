@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs rows in turns in this process and adds a JSON line to a file as each ends. train.py starts
-it; see there for the options."""
+"""Runs rows one after the other in this process and adds a JSON line to a file after each. train.py
+starts it; see there for the options."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: in
             deadline: float, memory: Optional[Memory] = None) -> Dict[str, Any]:
     """Times `count` iterations after `warm` ones, without waiting for the device between them.
 
-    Returns wall_ms, an iteration of the whole until everything has been drained; median_ms,
-    forward, backward and step by events on the stream; losses and norms of all iterations.
+    Returns wall_ms, the mean time of an iteration including the final drain; median_ms and the
+    medians of forward, backward and step from events on the stream; losses and norms of all
+    iterations.
     """
     batches = job.batches(micro_batch)
     clip = job.options.clip
@@ -106,7 +107,7 @@ def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: in
 
 def update_alone(row: rows.Hocket, job: rows.Job, micro_batch: int, count: int,
                  deadline: float) -> Optional[Dict[str, Any]]:
-    """hocket's step with the GPU idle and the gradients on the host."""
+    """Times hocket's step with an idle GPU and gradients on the host."""
     batches = job.batches(micro_batch)
     seconds: List[float] = []
     for number in range(count + 1):
@@ -142,7 +143,7 @@ def weights_hash(model: Any) -> str:
 
 
 def engine_memory(row: rows.Row) -> Dict[str, float]:
-    """GiB that hocket's engine says it holds; nothing for other rows."""
+    """GiB that hocket's engine reports; empty for other rows."""
     if not isinstance(row, rows.Hocket):
         return {}
     memory = row.optimizer.stats()["memory"]
@@ -152,7 +153,7 @@ def engine_memory(row: rows.Row) -> Dict[str, float]:
 
 def leak(row: rows.Row, job: rows.Job, micro_batch: int, steps: int,
          memory: Memory, deadline: float) -> Dict[str, Any]:
-    """Memory every few steps: GiB since before the row."""
+    """Memory every few steps: GiB more than before the row."""
     batches = job.batches(micro_batch)
     every = max(1, steps // 20)
     samples: List[Dict[str, float]] = []
@@ -175,7 +176,7 @@ def leak(row: rows.Row, job: rows.Job, micro_batch: int, steps: int,
 
 
 def bare(job: rows.Job, model: rows.Row, micro_batch: int, deadline: float) -> Optional[float]:
-    """Computation alone, ms an iteration, with nothing else under way."""
+    """Milliseconds of an iteration of forward and backward alone."""
     if time.time() > deadline:
         return None
     return float(iterate(model, job, micro_batch, ALONE_ITERATIONS, 1, deadline)["wall_ms"])
@@ -217,7 +218,7 @@ class Turn:
         self.reporter.say(event="left", row=self.spec, memory_gib=memory.since())
 
     def _last(self, row: rows.Hocket) -> None:
-        """What takes steps that the loss curves should not see."""
+        """Measurements that take further steps, after the loss curves."""
         options, job = self.job.options, self.job
         if row.overlap == "none" and row.attached:
             found = update_alone(row, job, min(options.micro_batches), options.update_iterations,
@@ -267,8 +268,8 @@ class Turn:
 
 
 def timeline(row: rows.Hocket, job: rows.Job, micro_batch: int) -> Dict[str, Any]:
-    """Spans of three iterations, clipped as the command says: after two clipped steps nothing runs
-    ahead of the norm any more."""
+    """Records three iterations, clipped as the command says: after two clipped steps no update runs
+    ahead of the norm."""
     batches = job.batches(micro_batch)
     row.optimizer.record(True)
     for number in range(3):
@@ -281,8 +282,8 @@ def timeline(row: rows.Hocket, job: rows.Job, micro_batch: int) -> Dict[str, Any
 
 
 def program_run(job: rows.Job, spec: str, reporter: Reporter, deadline: float) -> None:
-    """`hocket run` of the plan that hocket's rows have, with made-up gradients: its update is what
-    update_alone should take."""
+    """`hocket run` of the plan of hocket's rows, with random gradients: update_alone should take as
+    long as its update."""
     import hocket
 
     import plans
@@ -301,8 +302,8 @@ def program_run(job: rows.Job, spec: str, reporter: Reporter, deadline: float) -
 
 
 def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
-    """Block times of this model on this machine, and what the simulator makes of them for each row
-    of hocket: before any of them runs."""
+    """Measures the model's block times on this machine and predicts each row of hocket from them,
+    before any row runs."""
     import hocket
 
     import plans
@@ -322,7 +323,7 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
             if plan == "auto" and spec in job.plans:
                 continue  # the row runs the plan of the first micro-batch at all of them
             if plan == "none" and {"gpu_memory", "host_memory"} & set(settings):
-                continue  # the engine shares that out itself; the program has no such options
+                continue  # the engine divides this memory itself; the program has no such options
             threads = settings.get("cpu_threads") or job.options.cpu_threads
             memory = {key: int(rows.literal(value)) for key, value in settings.items()
                       if key in ("gpu_memory", "host_memory")}
@@ -342,8 +343,8 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
 
 
 def keep_plan(job: rows.Job, simulated: Optional[str]) -> Optional[str]:
-    """Writes a plan that was simulated into the folder of results, so that it can be simulated
-    again with a later profile. Returns the file's name."""
+    """Writes a simulated plan to the folder of results, to be simulated again with a later profile.
+    Returns the file's name."""
     if simulated is None:
         return None
     folder = pathlib.Path(job.options.out) / "plans"
@@ -354,7 +355,7 @@ def keep_plan(job: rows.Job, simulated: Optional[str]) -> Optional[str]:
 
 
 def machine(job: rows.Job) -> Dict[str, Any]:
-    """Where this runs."""
+    """Description of this machine."""
     import platform
 
     import transformers
@@ -383,7 +384,7 @@ def main(arguments: List[str]) -> int:
     if options.predict and any(name.startswith("hocket") for name in names):
         try:
             forecasts(job, names, reporter)
-        except Exception as error:  # the rows can run without
+        except Exception as error:  # rows run without predictions
             traceback.print_exc()
             reporter.say(event="failed", row="predictions", why=str(error)[:400])
         collect(job.device)
@@ -402,7 +403,7 @@ def main(arguments: List[str]) -> int:
                 program_run(job, name, reporter, deadline)
             else:
                 Turn(name, job, reporter, yardstick, deadline).run()
-        except Exception as error:  # one row's failure is not the others'
+        except Exception as error:  # the other rows still run
             traceback.print_exc()
             reporter.say(event="failed", row=name,
                          why=f"{type(error).__name__}: {error}".splitlines()[0][:400])
@@ -416,4 +417,4 @@ if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # peers may hang in their own ends
+    os._exit(status)  # peers may hang at exit

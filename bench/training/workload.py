@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is trained: Llama-shaped models with random weights, and four batches of random tokens."""
+"""The workload: Llama-shaped models with random weights, and four batches of random tokens."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def batches(of: Shape, micro_batch: int, device: torch.device) -> List[Tensor]:
 
 
 def loss_factor(clip: str, iteration: int) -> float:
-    """What the loss is multiplied by, so that the norm lies on the wanted side of MAX_NORM: a
-    power of two, which changes no gradient's digits. AdamW hardly notices the scale."""
+    """The factor of the loss that brings the norm to the wanted side of MAX_NORM. It is a power of
+    two, which changes no significands of gradients. AdamW's update hardly depends on it."""
     if clip == "always":
         return CLIP_FACTOR
     if clip == "never":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch has allocated on the CPU: the bytes of all storages that operations have made and that
-still exist, with the interface of hocket.borrow.CudaMemory."""
+"""Bytes that torch has allocated on the CPU: all existing storages that operations have created,
+with the interface of hocket.borrow.CudaMemory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hocket import GradientHandle
 
 
 class Accounts(TorchDispatchMode):
-    """Counts while it is entered. ``peak`` is the most since reset_peak(), ``most`` since ever; a
-    cache that never returns memory has ``most`` reserved."""
+    """Counts while it is entered. ``peak`` is the maximum since reset_peak(), ``most`` the maximum
+    of all time, which a cache that never returns memory keeps reserved."""
 
     round, overhead, expandable = 1, 0, False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all tests: where things are, and the same arithmetic on every run."""
+"""Shared by all tests: paths, markers, and settings for reproducible arithmetic."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ except ImportError:
     sys.path.insert(0, str(HERE.parent))
 
 
-torch.set_num_threads(1)  # the same sums everywhere, and tests beside each other
+torch.set_num_threads(1)  # reproducible sums, and tests can run in parallel
 
 
 def pytest_configure(config):

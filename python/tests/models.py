@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models, shaped like those that people train."""
+"""Small models with the structure of GPT-2 and Llama."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def batches(n: int, seed: int = 2):
 
 
 def two_groups(model: nn.Module):
-    """Matrices with weight decay, vectors without, as usual."""
+    """Two param groups: matrices with weight decay, vectors without."""
     params = list(model.parameters())
     return [
         {"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},

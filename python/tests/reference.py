@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference optimizer: engine/adamw_scalar.c element by element, the norm from an exact sum."""
+"""The reference optimizer: engine/adamw_scalar.c, element by element, and the norm as the root of
+an exact sum of squares."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def library() -> ctypes.CDLL:
 
 
 class ReferenceAdamW:
-    """torch.optim.AdamW's interface, as far as the tests use it, over the scalar reference."""
+    """The part of torch.optim.AdamW's interface that the tests use, over the scalar reference."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class ReferenceAdamW:
                 group.setdefault(key, value)
             self.param_groups.append(group)
         self.max_norm = max_norm
-        self.factor = 1.0  # what gradients are multiplied by beside clipping
+        self.factor = 1.0  # gradients are multiplied by this, in addition to clipping
         self.state: Dict[Tensor, Dict] = {}
         self.grad_norm = 0.0
 
@@ -148,7 +149,7 @@ class ReferenceAdamW:
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """Integers with the tensor's bits."""
+    """The tensor's bits as integers."""
     kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.detach().cpu().contiguous().view(kind)
 
@@ -158,7 +159,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def assert_same(opt, model, reference, other) -> None:
-    """p, m, v, steps and weights of opt/model are those of reference/other, to the bit."""
+    """Asserts that p, m, v, steps and weights of opt/model and reference/other have equal bits."""
     opt.synchronize()
     if opt.is_bound():
         opt.follow_weights()

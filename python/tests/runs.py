@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training runs with hocket and with the reference, compared to the bit."""
+"""Training runs with hocket and with the reference, compared bit for bit."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MAX_NORM = {
 
 
 def shape(step: int) -> float:
-    """A schedule: warm-up, then decay."""
+    """Factor of the learning rate: warm-up, then decay."""
     return (step + 1) / 5 if step < 5 else 1.0 / (1 + 0.1 * (step - 5))
 
 
 def spread(keep: Callable[..., bool], *axes: Sequence[Any]) -> List[Any]:
-    """Every combination of values, one from each axis; tuples are spread out. Combinations that
-    `keep`, called with the places on the axes, does not choose are marked as full."""
+    """Every combination of values, one from each axis; tuples are flattened. Combinations for which
+    `keep`, called with the indices on the axes, is false are marked as full."""
     found = []
     for chosen in itertools.product(*map(enumerate, axes)):
         values = [part for _, v in chosen for part in (v if isinstance(v, tuple) else (v,))]
@@ -103,7 +103,8 @@ def continue_run(case: Case, model, opt, schedule, first: int, last: int) -> Lis
 
 
 def compare(case: Case, attached: bool, **options):
-    """Trains both ways and compares losses, weights and state to the bit."""
+    """Trains with hocket and with the reference and compares losses, weights and state bit for
+    bit."""
     other, expected, losses, norms = reference(case)
     model, opt, _, found = train(case, attached, **options)
     assert found == losses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python/hocket/_abi.py says what engine/hocket.h says."""
+"""The declarations in python/hocket/_abi.py agree with engine/hocket.h."""
 
 import ctypes
 import os
@@ -75,7 +75,7 @@ def header_functions(root):
 
 
 def kind_of(argument):
-    """What a C declaration is to ctypes: its size and whether it is a pointer or a double."""
+    """The kind of a C declaration in ctypes: pointer, double, or the size of an integer."""
     if "*" in argument or "[" in argument:
         return "pointer"
     return {
@@ -107,7 +107,9 @@ def test_prototypes_are_the_header_s(root):
 def test_structures_have_every_field(root):
     text = re.sub(r"/\*.*?\*/", "", (root / "engine" / "hocket.h").read_text(), flags=re.S)
     text = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", text)  # pointers to functions
-    for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", text, flags=re.S):
+    found = re.findall(r"typedef struct \{(.*?)\} (\w+);", text, flags=re.S)
+    assert {name for _, name in found} == set(STRUCTURES)
+    for body, name in found:
         fields = [
             re.sub(r".*[\s*]", "", part.strip())
             for line in body.split(";")
@@ -117,7 +119,7 @@ def test_structures_have_every_field(root):
         assert fields == [field for field, _ in STRUCTURES[name]._fields_], name
 
 
-def test_library_is_looked_for_where_the_variable_says(monkeypatch, tmp_path):
+def test_a_missing_library_is_an_error_that_names_the_variable(monkeypatch, tmp_path):
     monkeypatch.setattr(_abi, "_library", None)
     monkeypatch.setenv("HOCKET_LIBRARY", str(tmp_path / "libhocket.so"))
     with pytest.raises(_abi.HocketError, match="libhocket was not found.*HOCKET_LIBRARY") as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program does between backward() and step() while updates run ahead of the norm: weights
-and state have the reference's bits all the same."""
+"""Actions of the program between backward() and step() while updates run ahead of the norm. Weights
+and state must keep the reference's bits."""
 
 import copy
 import os
@@ -33,13 +33,13 @@ def pair(overlap="both", model="gpt", **options):
 
 
 def passes(number, *models):
-    """One backward of each model with that batch."""
+    """Runs backward of each model with batch `number`."""
     for model in models:
         model(batches(number + 1)[number]).backward()
 
 
 def settle(opt, expected):
-    """One step of both."""
+    """Takes a step of both optimizers."""
     opt.step()
     expected.step()
     opt.zero_grad()
@@ -47,7 +47,7 @@ def settle(opt, expected):
 
 
 def test_most_of_an_update_runs_ahead_here():
-    """Else the tests below say nothing."""
+    """The tests below depend on updates that run ahead."""
     mine, opt, other, expected = pair()
     for step in range(4):
         passes(step, mine, other)
@@ -109,7 +109,7 @@ def test_hyperparameters_changed_between_backward_and_step(overlap, key, values)
 
 
 @OVERLAPS
-def test_gradients_forgotten_without_a_step(overlap):
+def test_gradients_discarded_without_a_step(overlap):
     mine, opt, other, expected = pair(overlap)
     for step in range(8):
         passes(step, mine)
@@ -130,7 +130,7 @@ def test_gradients_forgotten_without_a_step(overlap):
 
 @OVERLAPS
 def test_parameters_skipped_now_and_then(overlap):
-    """By the program, which drops or replaces gradients that have left."""
+    """The program drops or replaces gradients that were handed over."""
     mine, opt, other, expected = pair(overlap, "llama")
     for step in range(8):
         passes(step, mine, other)
@@ -183,7 +183,7 @@ def test_weights_read_and_written_between_backward_and_step(overlap):
     for step in range(6):
         before = {n: p.detach().clone() for n, p in mine.named_parameters()}
         passes(step, mine, other)
-        time.sleep(0.002 * (step % 3))  # what runs ahead has time to do damage
+        time.sleep(0.002 * (step % 3))  # time for updates that run ahead
         copied = copy.deepcopy(mine.state_dict())
         assert all(same_bits(copied[n], value) for n, value in before.items())
         with torch.no_grad():
@@ -210,7 +210,7 @@ def test_state_read_between_backward_and_step_is_of_the_last_step(overlap):
 
 
 @OVERLAPS
-def test_a_gradient_that_is_not_finite_in_a_random_place(overlap):
+def test_a_nonfinite_gradient_at_a_random_index(overlap):
     mine, opt, other, expected = pair(overlap)
     for step in range(8):
         passes(step, mine, other)
@@ -234,8 +234,8 @@ def test_a_gradient_that_is_not_finite_in_a_random_place(overlap):
 
 @OVERLAPS
 def test_hooks_of_the_program_on_gradients(overlap):
-    """Before accumulation: the gradient is theirs to change. After it, behind hocket's hook: they
-    see the handle, and what they do to it counts."""
+    """A hook before accumulation can change the gradient. A hook after it, behind hocket's, gets
+    the handle, and its operations on the handle take effect."""
     seen = []
 
     def hooked(model, handles):
@@ -270,7 +270,7 @@ def test_hooks_of_the_program_on_gradients(overlap):
 
 @OVERLAPS
 def test_hooks_that_were_there_before_attach(overlap):
-    """They run first, and see a tensor."""
+    """Hooks registered before attach run first and get a tensor."""
     seen = []
 
     def clamp(p):
@@ -322,8 +322,8 @@ ORDERS = 200 if os.environ.get("HOCKET_TEST_FULL") else 20
 
 
 def test_random_delays_at_every_hand_over_and_random_loops(monkeypatch):
-    """The engine's calls are late at random, from a seed, and so is what the program does with
-    gradients: more passes, forgotten ones, clipping, other learning rates."""
+    """The engine's calls are delayed at random, from a seed. The program draws its actions at
+    random, too: more passes, discarded gradients, clipping, changed learning rates."""
     dice = random.Random(0)
     call = hocket._abi.Engine._call
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""borrow=True: weights that wait for the norm in memory that backward has freed. Every bit is the
-same, no more is allocated at a time than without, and what cannot be had is done without."""
+"""borrow=True: weights wait for the norm in memory that backward has freed. Results have the same
+bits and the peak of allocated memory is the same as without. If memory cannot be borrowed, training
+continues without."""
 
 import time
 
@@ -29,8 +30,8 @@ def batch(number, rows=16):
 
 
 class Run:
-    """One model trained with hocket, with the accounts of what was allocated, and a second one with
-    the reference."""
+    """A model trained with hocket, whose allocations are counted, and a copy trained with the
+    reference."""
 
     def __init__(self, monkeypatch, lends=True, refuse=None, **options):
         self.accounts = Accounts(refuse)
@@ -75,13 +76,13 @@ class Run:
         return bool(self.opt.borrower._blocks)
 
     def check(self):
-        """Returns stats(); what is borrowed counts as allocated until it has been given back."""
+        """Asserts that nothing is borrowed and that all bits are equal; returns stats()."""
         assert not self.opt.borrower or not self.lends()
         assert_same(self.opt, self.model, self.reference, self.other)
         return self.opt.stats()
 
 
-def test_weights_are_in_borrowed_memory_and_the_peak_is_that_without(monkeypatch):
+def test_weights_wait_in_borrowed_memory_without_a_higher_peak(monkeypatch):
     plain = Run(monkeypatch, lends=False).steps(*range(6))
     lending = Run(monkeypatch).steps(*range(6))
     assert "borrowed" not in plain.check() and plain.check()["memory"]["lent_bytes"] == 0
@@ -100,8 +101,8 @@ def test_clipped_steps(monkeypatch, limit):
 
 
 def test_several_backwards_a_step(monkeypatch):
-    """Nothing is borrowed while another forward is to come. One pass more than in the measured
-    iteration: all is given back when its forward begins."""
+    """Nothing is borrowed before the last backward pass of an iteration. If there is one pass more
+    than in the measured iteration, all is given back when its forward begins."""
     run = Run(monkeypatch)
     for number, count in enumerate((2, 2, 2, 2, 3, 2, 2, 1, 2)):
         run.passes(number, count=count)
@@ -112,7 +113,7 @@ def test_several_backwards_a_step(monkeypatch):
     assert most == found["allocated_peak_bytes"]
 
 
-def test_gradients_that_are_forgotten_and_steps_that_fail(monkeypatch):
+def test_discarded_gradients_and_failed_steps_give_memory_back(monkeypatch):
     run = Run(monkeypatch).steps(0, 1)
     for number, forget in enumerate(
         (
@@ -141,7 +142,7 @@ def test_gradients_that_are_forgotten_and_steps_that_fail(monkeypatch):
 def test_larger_batches_are_measured_again(monkeypatch):
     run = Run(monkeypatch).steps(0, 1, 2)
     assert run.opt.stats()["borrowed"]["peak_bytes"] > 0
-    run.passes(3, rows=8)  # smaller: as before
+    run.passes(3, rows=8)  # a smaller batch fits the measurement
     assert run.lends()
     run.settle()
     run.passes(4, rows=40)
@@ -156,7 +157,7 @@ def test_larger_batches_are_measured_again(monkeypatch):
     assert run.check()["borrowed"]["allocated_peak_bytes"] == run.accounts.most
 
 
-def test_memory_that_cannot_be_had(monkeypatch):
+def test_memory_that_cannot_be_allocated(monkeypatch):
     run = Run(monkeypatch, refuse=3).steps(*range(6))
     found = run.check()
     assert found["borrowed"]["refused"] == 1 and run.accounts.calls > 3
@@ -165,7 +166,7 @@ def test_memory_that_cannot_be_had(monkeypatch):
 
 
 def test_an_engine_that_takes_no_memory(monkeypatch):
-    """hocket_lend is refused: the block goes back at once, and the step is as without."""
+    """If hocket_lend fails, the block is returned at once and the step is the same as without."""
 
     def refuse(engine, address, size, stream):
         raise HocketError("no memory has been lent", NO)
@@ -180,8 +181,8 @@ def test_an_engine_that_takes_no_memory(monkeypatch):
 
 
 def test_an_allocator_that_has_to_ask_the_driver(monkeypatch):
-    """Fragments: first no memory that the driver could give instead, then a cache that grows, then
-    one that had to be freed."""
+    """Fragmented memory: first the driver has none left, then the cache grows, then it had to be
+    freed."""
     run = Run(monkeypatch).steps(0, 1)
     run.accounts.free = 0
     run.steps(2)
@@ -201,7 +202,7 @@ def test_an_allocator_that_has_to_ask_the_driver(monkeypatch):
     assert "free its cache" in run.check()["borrowed"]["off"]
 
 
-def test_a_cpu_has_no_allocator_to_borrow_from_and_the_setting_is_checked():
+def test_no_borrowing_on_a_cpu_and_invalid_settings():
     model = make("gpt")
     opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap="both", borrow=True)
     opt.attach(model)

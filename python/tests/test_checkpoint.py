@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State in and out: dictionaries, torch.optim.AdamW's too, files, kills, pickles, frameworks."""
+"""Saving and loading state: dictionaries, also of torch.optim.AdamW, files, kills, pickles,
+frameworks."""
 
 import copy
 import json
@@ -47,7 +48,7 @@ WAYS = [(False, "none"), (True, "none"), (True, "forward"), (True, "both")]
 
 @pytest.mark.parametrize("attached,overlap", WAYS)
 @pytest.mark.parametrize("order", ["model first", "optimizer first"])
-def test_state_dict_resumes_to_the_bit(attached, overlap, order):
+def test_state_dict_resumes_bit_for_bit(attached, overlap, order):
     model, opt, schedule, _ = train(CASE, attached, steps=6, overlap=overlap)
     saved = [copy.deepcopy(x.state_dict()) for x in (model, opt, schedule)]
     model, opt, schedule = fresh(attached=attached, overlap=overlap)
@@ -87,7 +88,7 @@ def test_state_dict_looks_like_torch_s():
 
 
 def test_to_torch_adamw_and_back():
-    """fp32 weights: torch goes on from hocket's state and hocket from torch's."""
+    """With fp32 weights torch continues from hocket's state, and hocket from torch's."""
     case = Case("gpt", "never", dtype=torch.float32, steps=4)
     model, opt, _, _ = train(case, True, steps=4)
     other = make("gpt", torch.float32)
@@ -105,7 +106,7 @@ def test_to_torch_adamw_and_back():
     model2, opt2, _ = fresh(case)
     model2.load_state_dict(other.state_dict())
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # fp32 masters are the weights: nothing to warn of
+        warnings.simplefilter("error")  # fp32 masters are the weights: no warning
         opt2.load_state_dict(theirs.state_dict())
         for m, o in ((model2, opt2), (other, theirs)):
             o.zero_grad()
@@ -200,7 +201,7 @@ def train_state():
     return _STATE
 
 
-def test_not_enough_memory_for_a_copy_is_said_before(monkeypatch):
+def test_state_dict_without_enough_memory_is_refused(monkeypatch):
     _, opt, _, _ = train(CASE, True, steps=1)
     monkeypatch.setattr(hocket.checkpoint, "_available", lambda: 1000)
     with pytest.raises(HocketError, match="GiB.*opt.save\\(path\\)") as error:
@@ -212,12 +213,12 @@ def test_not_enough_memory_for_a_copy_is_said_before(monkeypatch):
 
 
 @pytest.mark.parametrize("attached,overlap", WAYS)
-def test_files_resume_to_the_bit(attached, overlap, tmp_path):
+def test_files_resume_bit_for_bit(attached, overlap, tmp_path):
     model, opt, schedule, _ = train(CASE, attached, steps=6, overlap=overlap)
     opt.save(tmp_path / "state")
     saved = schedule.state_dict()
     model, opt, schedule = fresh(attached=attached, overlap=overlap)
-    # Weights of tensors without state (the frozen one) are the model's checkpoint's affair.
+    # The file has no weights of tensors without state (the frozen one).
     model.positions.weight.data.copy_(make("gpt").positions.weight)
     opt.load(tmp_path / "state")
     schedule.load_state_dict(saved)
@@ -230,7 +231,7 @@ def test_files_resume_to_the_bit(attached, overlap, tmp_path):
 def test_files_of_attached_runs_resume_in_a_drop_in_and_vice_versa(
     attached, overlap, order, tmp_path
 ):
-    """Their engines have the tensors in different orders: of use, and of the param groups."""
+    """Their engines order tensors differently: by use, and by param group."""
     model, opt, schedule, _ = train(
         CASE, attached, steps=6, overlap=overlap if attached else "none"
     )
@@ -291,7 +292,8 @@ while True:
         model = torch.nn.Linear(2000, 4000)
         opt = hocket.AdamW(model.parameters(), cpu_threads=1)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the groups' file may be of the save that was killed
+            # The file of the param groups may be that of the killed save.
+            warnings.simplefilter("ignore")
             opt.load(path)
         assert opt.binding().engine.step_number() >= len(sums)
         if opt.binding().engine.step_number() == len(sums):
@@ -317,7 +319,7 @@ def test_files_that_are_missing_cut_or_of_another_model(tmp_path):
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_copies_of_model_and_optimizer_go_on_alone(how):
+def test_copies_of_model_and_optimizer_are_independent(how):
     model, opt, _, _ = train(CASE, True, steps=6, overlap="both")
     twin, copied = how((model, opt))
     assert type(twin._parameters) is dict and not copied.is_bound()

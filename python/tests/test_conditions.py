@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/training/conditions.py on the host backend. The cases that need a GPU are skipped there."""
+"""bench/training/conditions.py on the host backend, with the cases that need no GPU."""
 
 import json
 import os

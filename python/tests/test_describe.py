@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model documents, plans made from them, and what the optimizer says of itself."""
+"""Model documents, plans made from them, and the optimizer's stats, explanation and timeline."""
 
 import gc
 import json
@@ -44,7 +44,7 @@ def test_blocks_tensors_and_flops():
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("mask", [False, True])
 def test_attention_is_counted(device, mask):
-    """Query times key and weights times value, whatever PyTorch calls the operation."""
+    """The products of query and key and of weights and value count, in any of PyTorch's kernels."""
 
     class Attention(nn.Linear):
         def forward(self, x):
@@ -61,7 +61,8 @@ def test_attention_is_counted(device, mask):
 def test_activations_are_what_autograd_keeps():
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     document = hocket.describe(model, torch.randn(8, 64))
-    # The input is the caller's; each layer keeps its input, ReLU its output, which is the same.
+    # Each layer keeps its input. The first input belongs to the caller, ReLU's output is the second
+    # layer's input and counts once.
     assert sum(b["activation_bytes"] for b in document["blocks"]) == 8 * 256 * 4
 
 
@@ -105,7 +106,7 @@ def test_transformers_models_are_described():
     batch = {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
     try:
         document = hocket.describe(model, batch)
-    except HocketUsageError as error:  # older ones look into the mask
+    except HocketUsageError as error:  # older versions read the mask's values
         assert "without attention_mask" in str(error)
         del batch["attention_mask"]
         document = hocket.describe(model, batch)
@@ -115,7 +116,7 @@ def test_transformers_models_are_described():
 
 
 def shown(path, seq):
-    """What ``hocket model show`` says of a file."""
+    """The output of ``hocket model show`` for a file."""
     done = subprocess.run(
         [plan.program(), "model", "show", path, "--seq", str(seq), "--json"],
         capture_output=True,
@@ -148,7 +149,7 @@ OF_EXPERTS = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_to
     ],
 )
 def test_a_document_and_the_config_agree(kind, more, tmp_path):
-    """The program counts the same parameters and FLOPs from config.json as torch's counter did."""
+    """The program derives the same parameters and FLOPs from config.json as torch's counter."""
     transformers = pytest.importorskip("transformers", minversion="5")
     config = transformers.AutoConfig.for_model(kind, **SHAPE, **more)
     with torch.device("meta"):
@@ -162,7 +163,7 @@ def test_a_document_and_the_config_agree(kind, more, tmp_path):
     assert listed["forward_flops_per_token"] == pytest.approx(read["forward_flops_per_token"])
 
 
-def test_a_forward_that_looks_at_values_is_said():
+def test_a_forward_that_reads_values_is_refused():
     class Looks(nn.Linear):
         def forward(self, x):
             return super().forward(x) if x.sum() > 0 else x
@@ -239,7 +240,7 @@ def test_plan_auto(overlap, monkeypatch):
     assert 'plan="auto" chose: ' in opt.explain() and "no reason" not in opt.explain()
 
 
-def test_plan_auto_says_what_it_lacks(monkeypatch, tmp_path):
+def test_plan_auto_names_what_is_missing(monkeypatch, tmp_path):
     model = make("llama")
     opt = hocket.AdamW(model.parameters(), plan="auto")
     with pytest.raises(HocketUsageError, match="needs opt.attach"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Given the same gradients, p, m, v and weights have the reference's bits, however it is run."""
+"""Given the same gradients, p, m, v and weights have the reference's bits in all configurations."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def _hooks_on_small_tensors(monkeypatch):
     monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
 
 
-def test_clipping_sometimes_is_what_it_says():
+def test_the_case_sometimes_clips_some_steps():
     for model in ("gpt", "llama"):
         case = Case(model)
         norms = reference(case)[3]
@@ -36,7 +36,7 @@ def test_clipping_sometimes_is_what_it_says():
 @pytest.mark.parametrize(
     "model,clip,accumulation,attached,overlap",
     spread(
-        # Every way with every limit, and of each pair one model and one accumulation.
+        # Without --full: every way with every limit, each with one model and one accumulation.
         lambda model, clip, accumulation, way: (
             model == (clip + way) % 2 and accumulation == (clip + way // 2) % 2
         ),
@@ -70,8 +70,8 @@ def test_every_policy(case, policy, attached, overlap, tmp_path):
 
 @pytest.mark.parametrize(
     "overlap,gpu_memory",
-    # Room for new weights that wait for the norm, and for state of the first blocks, too: each of
-    # these takes 12 MiB more than its elements.
+    # Memory for new weights that wait for the norm, or also for state of the first blocks. Each
+    # takes 12 MiB more than its elements.
     [
         ("both", 60_000),
         ("both", 30_000_000),
@@ -116,12 +116,12 @@ def test_every_number_of_threads(threads):
 
 
 def test_updates_run_ahead_where_nothing_is_clipped():
-    """Although the learning rate is another in every step."""
+    """Also when the learning rate changes in every step."""
     model, opt = compare(Case("llama", "never"), True, overlap="both")
     assert opt.last_step.ahead > 0.5 * sum(p.numel() for p in model.parameters())
 
 
-def test_sizes_that_no_vector_divides():
+def test_sizes_that_are_no_multiple_of_a_vector():
     from reference import ReferenceAdamW, same_bits
 
     sizes = [1, 5, 2**20 + 13]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine fails at every point of an iteration: an error that says so, in time, no further
-step, state that can be read or is refused; and training goes on in a new optimizer."""
+"""The machine fails at every point of an iteration. There must be an error, without a hang, no
+further step, and state that can be read or is refused. Training continues in a new optimizer."""
 
 import time
 import warnings
@@ -23,7 +23,7 @@ def _hooks_on_small_tensors(monkeypatch):
 
 
 class Wait:
-    """Where the main thread is in the iteration, and waits that have ended with an error."""
+    """Counts the waits of the main thread that have ended with an error."""
 
     def __init__(self, monkeypatch):
         self.raised = 0
@@ -48,7 +48,7 @@ def started(overlap):
 
 
 def iterate(model, opt, steps, each=lambda opt: None):
-    """Trains for some steps."""
+    """Trains for `steps` steps and calls `each` after each."""
     for step in range(steps):
         torch.manual_seed(step)
         model(torch.randn(4, 16)).square().mean().backward()
@@ -68,8 +68,8 @@ def states(steps):
 
 
 def fail_everywhere(kind, overlap, monkeypatch, tmp_path):
-    """Injects the fault at every point of three steps, then at some. Returns how many runs failed,
-    and how many of those could save their state."""
+    """Injects the fault at every point of three steps, then at some. Returns the number of failed
+    runs and how many of them could save their state."""
     steps, failures, saved, after = 3, 0, 0, 0
     expected = states(steps)
     while True:
@@ -98,7 +98,7 @@ def fail_everywhere(kind, overlap, monkeypatch, tmp_path):
         ["none", "forward", "both"],
     ),
 )
-def test_a_failure_at_every_point_is_an_error_in_time(kind, overlap, monkeypatch, tmp_path):
+def test_a_failure_at_every_point_is_an_error_without_a_hang(kind, overlap, monkeypatch, tmp_path):
     wait = Wait(monkeypatch)
     waits = kind in ("kernel", "launch", "record", "wait") and overlap != "none"
     for _ in range(20):
@@ -108,12 +108,12 @@ def test_a_failure_at_every_point_is_an_error_in_time(kind, overlap, monkeypatch
             assert saved > 0
         if wait.raised > 0 or not waits:
             return
-        # Whether forward waits when the update fails depends on which thread is faster: again.
+        # Whether forward waits when the update fails depends on timing, so it is tried again.
     raise AssertionError("no failure came while forward waited")
 
 
 def checksum(opt):
-    """Tried again, because the fault may be due now; it breaks nothing then."""
+    """The checksum. A pending fault may fail the first call, without other effect."""
     try:
         return opt.checksum()
     except HocketError:
@@ -121,7 +121,7 @@ def checksum(opt):
 
 
 def refuses_further_steps(model, opt, expected, tmp_path):
-    """1 if the state could be saved; it is then one that training has reached."""
+    """Returns 1 if the state could be saved, after a check that training has reached that state."""
     if not opt.is_bound():
         return 0
     for p in opt.param_groups[0]["params"]:  # model.parameters() raises: weights may be missing
@@ -164,7 +164,7 @@ def test_training_goes_on_in_a_new_optimizer_after_a_failure(monkeypatch, tmp_pa
     assert again.checksum() == opt.checksum()
 
 
-def test_a_wish_for_a_fault_that_is_not_understood(monkeypatch):
+def test_an_invalid_fault_setting_is_refused(monkeypatch):
     for wish in ("copying", "copying:", "copying:x", "nothing:3", "kernel:-1"):
         monkeypatch.setenv("HOCKET_HOST_FAULT", wish)
         with pytest.raises(HocketError, match="KIND:AFTER"):

@@ -37,7 +37,7 @@ def handles(model):
     return {n: p for n, p in model.named_parameters() if isinstance(p.grad, GradientHandle)}
 
 
-def test_large_gradients_leave_and_handles_have_their_values():
+def test_large_gradients_are_handed_over_and_handles_have_their_values():
     mine, opt, other, _ = pair()
     backward(mine, other)
     held = handles(mine)
@@ -54,7 +54,7 @@ def test_large_gradients_leave_and_handles_have_their_values():
     assert "held" in repr(held["tokens.weight"].grad)
 
 
-def test_any_other_operation_says_what_to_do():
+def test_other_operations_on_handles_are_refused_with_advice():
     mine, opt, _, _ = pair()
     backward(mine)
     grad = mine.tokens.weight.grad
@@ -76,7 +76,7 @@ def test_any_other_operation_says_what_to_do():
 
 
 @pytest.mark.parametrize("foreach", [None, True, False])
-def test_torch_s_clipping_works_on_what_has_left(foreach):
+def test_torch_s_clipping_works_on_handles(foreach):
     mine, opt, other, expected = pair()
     for step in range(4):
         backward(mine, other, batch=step)
@@ -97,7 +97,7 @@ def test_torch_s_clipping_works_on_what_has_left(foreach):
             q.data.copy_(p.detach())
 
 
-def test_clipping_of_everything_held_is_folded_into_the_update(monkeypatch):
+def test_clipping_all_gradients_is_folded_into_the_update(monkeypatch):
     monkeypatch.setattr(attach, "HOOK_NUMEL", 1)
     mine, opt, other, expected = pair()
     for step in range(5):
@@ -143,7 +143,7 @@ def test_dividing_gradients_and_adding_again_is_what_autograd_does(monkeypatch):
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("which", ["optimizer", "module"])
 @pytest.mark.parametrize("overlap", ["none", "both"])
-def test_zero_grad_between_backwards_forgets(which, set_to_none, overlap):
+def test_zero_grad_between_backward_passes_discards_gradients(which, set_to_none, overlap):
     mine, opt, other, expected = pair(overlap=overlap)
     for step in range(3):
         backward(mine, batch=7)
@@ -156,7 +156,7 @@ def test_zero_grad_between_backwards_forgets(which, set_to_none, overlap):
         expected.zero_grad()
 
 
-def test_zeros_are_a_gradient_and_none_is_not():
+def test_zeros_are_a_gradient_but_none_is_not():
     mine, opt, other, expected = pair()
     for model in (mine, other):
         backward(model)
@@ -176,7 +176,7 @@ def test_zeros_are_a_gradient_and_none_is_not():
     assert_same(opt, mine, expected, other)
 
 
-def test_a_tensor_put_into_grad_replaces_what_was_held():
+def test_a_tensor_assigned_to_grad_replaces_the_held_gradient():
     mine, opt, other, expected = pair()
     backward(mine, other)
     for model in (mine, other):
@@ -254,7 +254,7 @@ SCALED = pytest.mark.parametrize(
 )
 
 
-# An overflow is what GradScaler is for: no warning.
+# With GradScaler an overflow gives no warning.
 QUIET = pytest.mark.filterwarnings("error:hocket")
 
 
@@ -335,7 +335,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_warns(attached, overl
     assert_same(opt, mine, expected, other)
 
 
-def test_reading_a_gradient_that_has_not_left():
+def test_reading_a_gradient_that_was_not_handed_over():
     mine, opt, _, _ = pair(attached=False)
     assert opt.read_gradient(mine.tokens.weight) is None
     backward(mine)

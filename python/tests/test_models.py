@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and loops that use their weights in unusual ways, attached with everything overlapped."""
+"""Models and loops that use their weights in unusual ways, attached with overlap."""
 
 import copy
 
@@ -27,8 +27,8 @@ def optimizers(mine, other, overlap="forward", **options):
 
 
 def run_both(mine, other, iterate, steps=5, overlap="forward", each=None, **options):
-    """Trains a model, then its copy; iterate(model, step) computes a loss. Nothing comes between a
-    step and the next forward, so that weights are read as early as they can be."""
+    """Trains a model, then its copy; iterate(model, step) computes a loss. The next forward follows
+    the step at once, so that weights are read as early as possible."""
     opt, expected = optimizers(mine, other, overlap, **options)
     for model, o in ((mine, opt), (other, expected)):
         for step in range(steps):
@@ -46,7 +46,8 @@ OVERLAPS = pytest.mark.parametrize("overlap", ["none", "forward", "both"])
 
 
 class Race(nn.Module):
-    """32 -> many -> 64 with a frozen layer: a long update, and a use of it right after step."""
+    """32 -> many -> 64 with a frozen first layer: weights with a long update are used right after
+    the step."""
 
     def __init__(self, many):
         super().__init__()
@@ -70,7 +71,7 @@ def test_race_of_a_large_layer(overlap):
 @pytest.mark.full
 @OVERLAPS
 def test_race_of_torchao(overlap):
-    """Its test of offloaded optimizers: 32 -> 131072 -> 64, the first layer frozen."""
+    """torchao's test of offloaded optimizers: 32 -> 131072 -> 64, the first layer frozen."""
     torch.manual_seed(1)
     mine = nn.Sequential(nn.Linear(32, 131072), nn.Linear(131072, 64), nn.Linear(64, 64))
     mine[0].requires_grad_(False)
@@ -223,7 +224,7 @@ def test_ema_after_step_through_the_module(overlap):
         assert same_bits(a, b)
 
 
-def test_swa_utils_average_what_has_arrived():
+def test_swa_utils_average_the_new_weights():
     mine, other = make("gpt"), make("gpt")
     means = {}
 
@@ -295,7 +296,7 @@ def test_lora_with_mixed_types(overlap):
 
 @OVERLAPS
 def test_weights_written_by_the_program_are_followed(overlap):
-    """Where a weight was written, the master follows; elsewhere it keeps its low bits."""
+    """The master of a written weight takes its value. Other masters keep their low bits."""
 
     def clamp(model, opt, step):
         with torch.no_grad():
@@ -408,9 +409,9 @@ def test_compiled_models(overlap, how):
 
 
 @pytest.mark.full
-def test_code_that_was_compiled_outside_the_model_is_right_or_found_out():
-    """The compiled module is not what is attached: its code is made anew, because tables of
-    parameters have changed, and has gates then. Or else the gradients' hooks raise."""
+def test_code_compiled_outside_the_model_is_right_or_refused():
+    """The compiled module is not the attached one. It is compiled again, with gates, because the
+    tables of parameters have changed, or else the gradients' hooks raise."""
     mine, other = make("llama"), make("llama")
     compiled = torch.compile(mine, backend="aot_eager")
     compiled(batches(1)[0]).backward()
@@ -431,7 +432,7 @@ def test_code_that_was_compiled_outside_the_model_is_right_or_found_out():
     torch._dynamo.reset()
 
 
-def test_tensors_kept_outside_the_model_are_found_out():
+def test_use_of_tensors_kept_outside_the_model_is_refused():
     mine = make("llama")
     head = mine.head.weight
     opt = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="forward")
@@ -444,7 +445,7 @@ def test_tensors_kept_outside_the_model_are_found_out():
         return F.linear(x, head).float().square().mean() + mine.norm(x).float().mean()
 
     loss(batches(1)[0]).backward()
-    mine.head.weight  # noqa: B018  (looked up, so gated; the next use is not)
+    mine.head.weight  # noqa: B018  (this lookup is gated, the next use is not)
     opt.step()
     opt.zero_grad()
     with pytest.raises(HocketUsageError, match="head.weight was used in forward before"):
@@ -523,7 +524,7 @@ def test_blocks_are_in_the_order_of_use():
     assert hocket.describe(mine, torch.randn(2, 64))["tensors"][0]["name"] == "embed.weight"
 
 
-def test_zero_grad_of_the_module_waits_for_nothing_and_other_readers_for_what_they_read():
+def test_zero_grad_of_the_module_does_not_wait_and_readers_wait_for_what_they_read():
     mine = make("llama")
     opt = hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="forward")
     opt.attach(mine)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of blocks, with a device and a clock that are simulated: the expected times are exact."""
+"""Times of blocks, measured with a simulated device and clock, so that exact times are known."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ PARTS = 4  # kernels of a block
 
 
 class Device:
-    """A host's clock and a device that works through a queue, in seconds."""
+    """The host's clock and a device that works through a queue; times in seconds."""
 
     def __init__(self):
         self.host = self.idle = 0.0
@@ -57,7 +57,7 @@ class Work(torch.autograd.Function):
 
 
 class Block(nn.Module):
-    """Takes the host and the device so many ms forward, and backward."""
+    """forward_ms and backward_ms: milliseconds of the host and of the device."""
 
     def __init__(self, device, forward_ms, backward_ms):
         super().__init__()
@@ -94,17 +94,17 @@ def longer(found, key):
 
 @pytest.mark.parametrize("times", [((4, 1), (8, 2)), ((1, 5), (2, 9)), ((3, 2.9), (6, 5.9))])
 def test_host_and_device_are_told_apart(device, times):
-    """Limited by the host, by the device, and by both."""
+    """The host, the device, or both limit the time."""
     found = measured(device, *[times] * 4)
     for key, (launch, kernel) in zip(("forward", "backward"), times):
-        # Each is scaled by what the first launch, or the last kernel, adds to the whole pass.
+        # The first launch or the last kernel adds up to 7 % to the whole pass, which scales each.
         assert found.blocks[f"{key}_launch_ms"] == pytest.approx([launch] * 4, rel=0.07)
         assert found.blocks[f"{key}_ms"] == pytest.approx([kernel] * 4, rel=0.07)
         assert longer(found, key) == pytest.approx(found.quartiles[f"{key}_ms"][0], rel=0.03)
 
 
 def test_blocks_that_differ(device):
-    """The second block's kernels are queued while the first is still computed."""
+    """The second block's kernels are queued while the device computes the first block."""
     found = measured(device, ((1, 6), (4, 2)), ((4, 4), (2, 7)))
     assert found.quartiles["forward_ms"][0] == pytest.approx(10, rel=0.03)
     assert found.blocks["forward_ms"] == pytest.approx([6, 4], rel=0.03)
@@ -124,10 +124,10 @@ def test_a_slow_moment_of_the_host_does_not_count(device):
 
 
 def test_blocks_agree_with_whole_passes():
-    # Observed launches of 6 ms in all were 4.5 without observers; they take 5 in a whole pass.
+    # Launches of 6 ms with observers take 4.5 ms without; the whole pass takes 5 ms.
     kernels, launches = profiling.reconcile([1, 1, 1], [2, 2, 2], 5, 4.5)
     assert kernels == [1, 1, 1] and launches == pytest.approx([5 / 3] * 3)
-    # The device limits: 0.5 ms more than its blocks, whatever the host's time in a full queue.
+    # The device limits: the pass takes 0.5 ms more than its blocks.
     kernels, launches = profiling.reconcile([4, 4, 2], [1, 1, 1], 10.5, 9)
     assert kernels == pytest.approx([4.2, 4.2, 2.1]) and launches == [1, 1, 1]
     # The host queues ahead: max(3, 2 x) + max(1, 2 x) = 1.03 * 4.

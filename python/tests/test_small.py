@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small tensors: the library looks at them, and the result is as if Python had."""
+"""Many small tensors: the library examines their gradients, with the result of Python alone."""
 
 import gc
 import time
@@ -23,9 +23,9 @@ N = 20000
 def test_a_model_of_20000_small_tensors_is_handed_over_cheaply(monkeypatch):
     """Hand-over takes at most 1 % of an iteration (forward, backward, step, zero_grad).
 
-    Processor time is counted, so that other programs do not matter. The kernels that copy gradients
-    and sum their squares are subtracted, because a GPU runs them itself; the host backend runs
-    them in the same call."""
+    Processor time is counted, because it does not depend on other programs. The kernels that copy
+    gradients and sum their squares are subtracted: the host backend runs them in the same call, but
+    a GPU runs them itself."""
     assert direct.functions() is not None
     spent = [0.0]
     collect = HandOver.collect
@@ -84,7 +84,7 @@ def test_many_small_tensors_beside_large_ones(overlap, monkeypatch):
 
 
 class Odd(nn.Module):
-    """A parameter that is not contiguous, one that forward uses in turns, one of another type."""
+    """A parameter that is not contiguous, one that is not always used, one of another type."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ class Odd(nn.Module):
 @pytest.mark.parametrize("with_turned", [False, True])
 @pytest.mark.parametrize("attached", [False, True])
 def test_odd_gradients(attached, with_turned):
-    """Gradients that are missing, have another layout, or were assigned."""
+    """Gradients that are missing, have another layout, or were assigned by the program."""
     states = []
     for use in (True, False):
         with pytest.MonkeyPatch.context() as patch:
@@ -128,7 +128,7 @@ def test_odd_gradients(attached, with_turned):
     assert all(same_bits(a, b) for a, b in zip(*states))
 
 
-def test_a_moved_small_parameter_is_found_out():
+def test_a_moved_small_parameter_is_refused():
     model = nn.Linear(4, 4)
     opt = hocket.AdamW(model.parameters())
     for moved in (False, True):

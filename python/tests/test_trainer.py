@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples, as a user runs them: the plain loop, and the stock Trainer with checkpoints."""
+"""The examples as a user runs them: the plain loop, and the Trainer of transformers with
+checkpoints."""
 
 import os
 import re
@@ -65,7 +66,7 @@ def test_the_plain_loop_learns(root, tmp_path, overlap):
 
 
 def checkpoints_can_be_loaded():
-    """Newer versions of transformers refuse torch.load of torch before 2.6."""
+    """False where a newer transformers refuses torch.load of torch before 2.6."""
     try:
         from transformers.utils.import_utils import check_torch_load_is_safe
     except ImportError:
@@ -90,7 +91,7 @@ def finetune(root, out, *arguments):
 )
 @pytest.mark.full
 @pytest.mark.parametrize("clip,workers,accumulate", [(1.0, 0, 1), (0, 4, 2)])
-def test_the_trainer_resumes_to_the_bit(root, tmp_path, clip, workers, accumulate):
+def test_the_trainer_resumes_bit_for_bit(root, tmp_path, clip, workers, accumulate):
     options = [
         "--steps",
         6,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hocket validate training: a run of the toy model, recorded and predicted."""
+"""hocket validate training: a recorded run of a small model, compared with its prediction."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def validate(path, *options):
 
 
 def iterations(timeline, overlap):
-    """Lengths of the iterations by their steps."""
+    """Durations of the iterations in ms, by step."""
     ends = {}
     for span in timeline["spans"]:
         if overlap == "none" or span["name"].startswith("backward"):
@@ -97,7 +97,7 @@ def test_a_recorded_run_is_compared_with_its_prediction(overlap, monkeypatch, tm
     assert "more than --max-error 0.0001" in text.stderr
 
 
-def test_what_is_no_recording_is_refused(tmp_path):
+def test_other_documents_are_refused(tmp_path):
     path = tmp_path / "timeline.json"
     path.write_text('{"schema": "hocket.spans/1", "spans": []}')
     done = validate(path)
