@@ -404,8 +404,8 @@ class Attachment:
             return
         number = optimizer.binding().index.get(id(param))
         if number is not None and self._blocks[number] != self._passed_block:
-            self._passed_block = self._blocks[number]
-            optimizer.borrower.event()
+            left, self._passed_block = self._passed_block, self._blocks[number]
+            optimizer.borrower.event(left)
 
     def backward_over(self) -> None:
         """Called when a backward ends. Hands over the small gradients that are left."""
@@ -417,7 +417,7 @@ class Attachment:
         optimizer.binding().engine.flush()
         if optimizer.borrower is not None:
             self._passed_block = -1
-            optimizer.borrower.event()
+            optimizer.borrower.event(0)
 
     def check_gated(self, numbers: Sequence[int]) -> None:
         """Raises HocketUsageError if no gate has waited for the weights of a gradient."""

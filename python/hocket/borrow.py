@@ -17,6 +17,8 @@ cannot use in one piece. Without expandable segments, memory is therefore borrow
 driver has as much free as backward may still allocate, N - what is allocated now, and as a block
 needs: else a block that the cache cannot serve would make the allocator free its cache.
 
+*Plan.* If a plan says how much may be borrowed once backward has left a block, no more is.
+
 *Requests to the driver.* If the allocator asks the driver for memory to serve a borrowed block, the
 block is given back, and no more is borrowed in future than was then. If it asks for other memory
 while something is borrowed, half as much is borrowed in future. If it frees its cache for want of
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -97,6 +99,10 @@ def memory_of(device: torch.device) -> Optional[CudaMemory]:
 class Borrower:
     """Lends memory of one allocator to one engine.
 
+    Args:
+        limits: bytes that the plan allows once backward has left each block, in forward order;
+            None: no limit is planned.
+
     Attributes:
         most: most bytes that were borrowed at a time.
         refused: blocks that could not be had.
@@ -104,8 +110,11 @@ class Borrower:
         off: why nothing is borrowed any more; None: that goes on.
     """
 
-    def __init__(self, binding: "Binding", memory: Any) -> None:
+    def __init__(
+        self, binding: "Binding", memory: Any, limits: Optional[Sequence[int]] = None
+    ) -> None:
         self._binding, self._memory = binding, memory
+        self.limits = limits
         self._lock = threading.RLock()
         self._blocks: List[torch.Tensor] = []
         self._stream = 0
@@ -146,8 +155,9 @@ class Borrower:
 
     # -- During backward ----------------------------------------------------------------------
 
-    def event(self) -> None:
-        """Backward has left a block, or has ended. Something of this iteration was handed over."""
+    def event(self, left: int) -> None:
+        """Backward has left a block (-1: it has entered the first one), or has ended (0). Something
+        of this iteration was handed over."""
         with self._lock:
             number = self._events
             self._events += 1
@@ -157,9 +167,16 @@ class Borrower:
                 self._peaks.append(peak)
                 self._memory.reset_peak()
             elif self._needs is not None and not self._idle and self._memory.usable():
-                self._borrow(number, self._needs)
+                self._borrow(number, self._needs, self._limit(left))
 
-    def _borrow(self, number: int, needs: List[int]) -> None:
+    def _limit(self, left: int) -> Optional[int]:
+        """The most that may be borrowed, by the plan and by what was learned; None: no limit."""
+        known = [] if self._cap is None else [self._cap]
+        if self.limits is not None:
+            known.append(self.limits[left] if 0 <= left < len(self.limits) else 0)
+        return min(known) if known else None
+
+    def _borrow(self, number: int, needs: List[int], limit: Optional[int]) -> None:
         now, _, reserved, retries = self._memory.look()
         live = now - self._sizes
         more = live - self._live[number] if number < len(needs) else self._peak
@@ -170,8 +187,8 @@ class Borrower:
             self._reserved, self._retries = reserved, retries
         need = needs[number] + max(0, more)
         room = min(self._peak, reserved) - need - self._charged
-        if self._cap is not None:
-            room = min(room, self._cap - self._sizes)
+        if limit is not None:
+            room = min(room, limit - self._sizes)
         unreserved = self._memory.unreserved()
         if unreserved is not None and unreserved < need - live:
             return
@@ -267,6 +284,7 @@ class Borrower:
         """For AdamW.stats()."""
         return {
             "peak_bytes": self.most,
+            "planned_bytes": max(self.limits, default=0) if self.limits is not None else None,
             "refused": self.refused,
             "given_back_early": self.given_back,
             "allocated_peak_bytes": self._peak,

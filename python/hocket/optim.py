@@ -20,7 +20,7 @@ from .checks import check_group, check_settings
 from .errors import HocketUsageError
 from .handle import GradientHandle
 from .handover import HandOver
-from .plan import resolve_plan
+from .plan import lending_of, resolve_plan
 from .report import explain, stats
 
 Params = Iterable[Any]
@@ -60,7 +60,9 @@ class AdamW(Optimizer):
             fp32 state (14 an element with its gradient) may take. With ``plan=None``: None takes
             none. With ``plan="auto"``: None allows what activations leave. A plan file has chosen.
         borrow: with ``overlap="both"`` on CUDA, lets new weights that wait for the norm use memory
-            that activations have freed in backward. No more is allocated than without.
+            that activations have freed in backward. No more is allocated than without. With
+            ``plan="auto"`` the plan says for which weights, and how much at most when. None: as a
+            plan file says; without one, no.
         accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
             None: in their own type, as autograd does.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
@@ -88,7 +90,7 @@ class AdamW(Optimizer):
         cpu_threads: Optional[int] = None,
         host_memory: Optional[int] = None,
         gpu_memory: Optional[int] = None,
-        borrow: bool = False,
+        borrow: Optional[bool] = None,
         accumulate: Optional[torch.dtype] = None,
         maximize: bool = False,
         foreach: Optional[bool] = None,
@@ -200,7 +202,8 @@ class AdamW(Optimizer):
             names = {entry.name for entry in entries}
             blocks = attachment.blocks([n for n in attachment.names.values() if n in names])
         plan, self._plan_answer = resolve_plan(settings, entries, blocks, attachment)
-        binding = Binding(entries, blocks, self.param_groups, settings, plan)
+        lending = lending_of(settings, plan)
+        binding = Binding(entries, blocks, self.param_groups, settings, plan, lending.marks_all)
         self._fill(binding)
         every = [param for group in self.param_groups for param in group["params"]]
         self._count = len(every)
@@ -209,11 +212,9 @@ class AdamW(Optimizer):
         self._handover = HandOver(binding)
         if attachment is not None and blocks is not None:
             attachment.bound(blocks)
-            memory = (
-                borrow.memory_of(binding.device) if settings.borrow and self.runs_ahead else None
-            )
+            memory = borrow.memory_of(binding.device) if lending.borrows else None
             if memory is not None:
-                self.borrower = Borrower(binding, memory)
+                self.borrower = Borrower(binding, memory, lending.limits)
 
     def _drop_in(self, settings: Settings) -> Settings:
         if settings.accumulate is not None:

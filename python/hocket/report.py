@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List
 
 if TYPE_CHECKING:
+    from .borrow import Borrower
     from .optim import AdamW
 
 
@@ -47,6 +48,8 @@ def explain(optimizer: "AdamW") -> str:
         lines.append("No plan: everything is updated on the CPU, block by block.")
     elif answer is not None:
         lines.append(f'plan="auto" chose: {answer.get("reason", "no reason was given")}')
+    if optimizer.borrower is not None:
+        lines.append(_borrowed(optimizer.borrower))
     report = binding.engine.report()
     lines.extend(f"{key}: {_short(value)}" for key, value in report.items() if key != "schema")
     last = optimizer.last_step
@@ -56,6 +59,16 @@ def explain(optimizer: "AdamW") -> str:
             f"{last.grad_scale:.6g}, {last.tensors} tensors, {last.ahead:,} elements ahead of it"
         )
     return "\n".join(lines) + "\n"
+
+
+def _borrowed(borrower: "Borrower") -> str:
+    planned = borrower.stats()["planned_bytes"]
+    return (
+        "New weights that wait for the norm use memory that activations have freed, "
+        + ("as much as there is" if planned is None else f"at most {planned:,} bytes as planned")
+        + f"; so far up to {borrower.most:,} bytes were borrowed"
+        + (f", and no more will be: {borrower.off}." if borrower.off else ".")
+    )
 
 
 def _short(value: Any) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""borrow=True: weights wait for the norm in memory that backward has freed. Results have the same
+"""borrow: weights wait for the norm in memory that backward has freed. Results have the same
 bits and the peak of allocated memory is the same as without. If memory cannot be borrowed, training
 continues without."""
 
+import json
 import time
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 import hocket
 from accounts import Accounts
-from hocket import _abi, attach, borrow
+from hocket import _abi, attach, borrow, plan
 from hocket.errors import NO, HocketError
 from models import VOCABULARY, make, two_groups
 from reference import ReferenceAdamW, assert_same
@@ -33,12 +34,18 @@ class Run:
     """A model trained with hocket, whose allocations are counted, and a copy trained with the
     reference."""
 
-    def __init__(self, monkeypatch, lends=True, refuse=None, **options):
+    def __init__(self, monkeypatch, lends=True, refuse=None, plan=None, **options):
         self.accounts = Accounts(refuse)
         monkeypatch.setattr(borrow, "memory_of", lambda device: self.accounts)
         self.model, self.other = make("gpt", layers=3), make("gpt", layers=3)
         self.opt = hocket.AdamW(
-            two_groups(self.model), lr=2e-3, cpu_threads=2, overlap="both", borrow=lends, **options
+            two_groups(self.model),
+            lr=2e-3,
+            cpu_threads=2,
+            overlap="both",
+            borrow=lends,
+            plan=plan,
+            **options,
         )
         self.opt.attach(self.model)
         self.reference = ReferenceAdamW(two_groups(self.other), lr=2e-3, **options)
@@ -163,6 +170,64 @@ def test_memory_that_cannot_be_allocated(monkeypatch):
     assert found["borrowed"]["refused"] == 1 and run.accounts.calls > 3
     free = Run(monkeypatch).steps(*range(6)).check()["borrowed"]["peak_bytes"]
     assert 0 < found["borrowed"]["peak_bytes"] < free
+
+
+def plans(monkeypatch):
+    """Makes plan="auto" choose the policy zero-offload, in which subgroups run ahead of the norm.
+    Returns a list to which each plan is appended."""
+    made = []
+    ask, run = plan._ask, plan.run
+
+    def asked(*arguments):
+        answer = ask(*arguments)
+        made.append(json.loads(answer[0]))
+        return answer
+
+    monkeypatch.setenv("HOCKET_MACHINE", "h200-16c")
+    monkeypatch.setattr(plan, "run", lambda args: run([*args, "--policy", "zero-offload"]))
+    monkeypatch.setattr(plan, "_ask", asked)
+    return made
+
+
+def test_a_plan_says_what_is_borrowed(monkeypatch):
+    """plan="auto" with borrow=True: the same bits and peak, and no more is borrowed after a block
+    than the plan says."""
+    made, sizes = plans(monkeypatch), []
+    plain = Run(monkeypatch, lends=False, plan="auto").steps(*range(4))
+    run = Run(monkeypatch, plan="auto")
+    event = borrow.Borrower.event
+
+    def noted(borrower, left):
+        event(borrower, left)
+        sizes.append((borrower._sizes, borrower.limits[left] if left >= 0 else 0))
+
+    monkeypatch.setattr(borrow.Borrower, "event", noted)
+    found = run.steps(*range(4)).check()
+    after = made[1]["lent_bytes_after_block"]
+    assert "lent_bytes_after_block" not in made[0] and "borrowed" not in plain.check()
+    assert len(after) == found["python"]["blocks"] and after == sorted(after, reverse=True)
+    assert plain.accounts.most == run.accounts.most
+    assert found["memory"]["lent_used_bytes"] > 0 and found["borrowed"]["off"] is None
+    assert (
+        all(size <= limit for size, limit in sizes) and found["borrowed"]["given_back_early"] == 0
+    )
+    assert max(sizes)[0] == found["borrowed"]["peak_bytes"] <= after[0]
+    words = run.opt.explain()
+    assert "in memory of at most" in words and f"at most {after[0]:,} bytes as planned" in words
+    assert "has freed" not in plain.opt.explain()
+
+
+def test_a_plan_file_says_what_is_borrowed(monkeypatch, tmp_path):
+    """borrow=None does as the file says, False borrows nothing; a smaller limit is respected."""
+    made = plans(monkeypatch)
+    Run(monkeypatch, plan="auto").steps(0).check()
+    after = made[0]["lent_bytes_after_block"]
+    for lends, factor in ((None, 1), (None, 0), (False, 1)):
+        made[0]["lent_bytes_after_block"] = [factor * size for size in after]
+        (tmp_path / "plan.json").write_text(json.dumps(made[0]))
+        found = Run(monkeypatch, lends, plan=tmp_path / "plan.json").steps(*range(3)).check()
+        assert ("borrowed" in found) == (lends is None)
+        assert (found["memory"]["lent_bytes"] > 0) == (lends is None and factor > 0)
 
 
 def test_an_engine_that_takes_no_memory(monkeypatch):
