@@ -6,6 +6,7 @@ and whether state and losses have the same bits.
 
   python3 bench/training/borrow.py --size small --deterministic      bits, a minute
   python3 bench/training/borrow.py --size 3g --micro-batch 4         speed and memory
+  ... --turns 4 --plan auto                                          as planned, in turns
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def train(options: argparse.Namespace, device: torch.device, borrow: bool) -> Di
     opt = hocket.AdamW(
         model.parameters(), lr=workload.LR, betas=workload.BETAS, eps=workload.EPS,
         weight_decay=workload.WEIGHT_DECAY, max_norm=workload.MAX_NORM, overlap="both",
-        gpu_memory=options.gpu_memory, borrow=borrow)
+        plan=options.plan, gpu_memory=options.gpu_memory, borrow=borrow)
     opt.attach(model)
     losses: List[torch.Tensor] = []
     begin = 0.0
@@ -60,8 +61,9 @@ def train(options: argparse.Namespace, device: torch.device, borrow: bool) -> Di
         torch.cuda.synchronize()
     wall = (time.perf_counter() - begin) / options.iterations * 1e3
     stats = opt.stats()
+    chosen = [line for line in opt.explain().splitlines() if line.startswith('plan="auto"')]
     found = {
-        "wall_ms": wall, "checksum": opt.checksum(), "losses": [float(loss) for loss in losses],
+        "wall_ms": wall, "chosen": chosen, "checksum": opt.checksum(), "losses": [float(loss) for loss in losses],
         "allocated": torch.cuda.max_memory_allocated() / GIB if cuda else 0.0,
         "reserved": torch.cuda.max_memory_reserved() / GIB if cuda else 0.0,
         "retries": torch.cuda.memory_stats()["num_alloc_retries"] if cuda else 0,
@@ -83,6 +85,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--clip", default="never", choices=workload.CLIPS)
     parser.add_argument("--gpu-memory", type=int)
+    parser.add_argument("--plan", help="a plan file, or auto (default: no plan)")
     parser.add_argument("--turns", type=int, default=1, help="repeats both runs so many times")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -101,6 +104,8 @@ def main() -> int:
               f"{run['allocated']:9.3f} {run['reserved']:9.3f} {run['retries']:7} "
               f"{borrowed:9.3f} {run['used']:7.3f} {run['ahead']:6.2f}  {run['checksum']}",
               flush=True)
+        for line in run["chosen"] if turn < 2 else []:
+            print(f"         {line}", flush=True)
         if run["borrowed"]:
             print(f"         {run['borrowed']}", flush=True)
     same = all(run["checksum"] == runs[0]["checksum"] and run["losses"] == runs[0]["losses"]
