@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# `plan --emit` and `plan --from`: what is written is read back as the row that was written, and
-# DeepSpeed's and Accelerate's own classes load it where a Python has them.
+# `plan --emit` and `plan --from`: a written file is read back as the same row, and DeepSpeed's and
+# Accelerate's own classes load it if a Python has them.
 # Usage: test_golden_config.sh HOCKET
 # HOCKET_TEST_PYTHON: a Python with deepspeed; by default .venv-torch's (scripts/test-python)
 # shellcheck source-path=SCRIPTDIR
@@ -11,7 +11,7 @@ python=${HOCKET_TEST_PYTHON:-$tests/../.venv-torch/bin/python}
 # number KEY FILE: the first number of that key.
 number() { sed -nE "s/^[[:space:]]*\"$1\":[[:space:]]*([-0-9.e+]+),?\$/\1/p" "$2" | head -n 1; }
 
-# -- What is written -----------------------------------------------------------------------------
+# -- Written files -------------------------------------------------------------------------------
 
 a100="--model llama-2-7b --machine polaris-a100-4x40gb"
 "$hocket" plan $a100 --emit deepspeed --max-norm 0.5 >gpu.json 2>err || fail "--emit: $(cat err)"
@@ -22,7 +22,7 @@ grep -q "not *checkpointed" err && fail "--emit: said '$(cat err)'"
 [[ $(number stage gpu.json) == 3 && $(number gradient_clipping gpu.json) == 0.5 ]] ||
   fail "--emit deepspeed: $(cat gpu.json)"
 
-# Each of these rows comes back from its file with the same time.
+# A plan from each row's file has the time of the row.
 while read -r name row arguments; do
   "$hocket" plan $arguments --emit deepspeed $row -o "$name.json" --quiet --json >out.json 2>err ||
     fail "$name: $(cat err)"
@@ -40,14 +40,14 @@ END
 grep -qE '"ratio":[[:space:]]*0\.[0-9]+,?$' part.json || fail "no ratio: $(cat part.json)"
 grep -qE '"sub_group_size":[[:space:]]*50000000,' part.json || fail "subgroups: $(cat part.json)"
 
-# The table marks what stock DeepSpeed runs, and JSON does.
+# The table and the JSON mark the rows that stock DeepSpeed runs.
 "$hocket" plan $a100 --policy interleave --ratio 0.4 >out 2>err
 ! grep -q 'interleave .*\* ' out || fail "interleave is marked: $(cat out)"
-# Four subgroups, of which a stride and a ratio may leave none to the GPU: still the prototype's.
+# Four subgroups, of which stride and ratio leave none to the GPU: still a row of the prototype.
 "$hocket" plan --model vit-large --machine aws-g5.2xlarge --quiet >out 2>err
 prints '^ *[0-9]+  interleave k=2 r=0\.40 +deepspeed '
 ! grep -q 'interleave .*\* ' out || fail "interleave without a staged subgroup is marked"
-# An interval of more than the time itself has two ends instead of ±.
+# An error larger than the time is printed as an interval with two ends instead of ±.
 prints '^gpu-only fits: [0-9]+ \([0-9]+ to [0-9]+\) ms/iteration, '
 "$hocket" plan $a100 --policy zero-offload --json >out
 [[ $(grep -c '"stock_deepspeed":[[:space:]]*true' out) == 1 ]] || fail "stock_deepspeed: not one"
@@ -61,7 +61,7 @@ grep -q "names ds_config.json, which the same command writes" err || fail "accel
 grep -q "FSDP offloads all or none" err || fail "fsdp: $(cat err)"
 grep -q "fsdp_offload_params: true" fsdp.yaml || fail "fsdp: $(cat fsdp.yaml)"
 
-# The configuration of a row that DeepSpeed does not run is simulated as what it becomes.
+# A note names each setting that a DeepSpeed configuration cannot express.
 "$hocket" plan $a100 --state lion --loss-chunks 4 --emit deepspeed >lion.json 2>err ||
   fail "--state lion: $(cat err)"
 grep -q "cannot express: optimizer lion" err || fail "--state lion: $(cat err)"
@@ -82,7 +82,7 @@ END
 prints '^note: rounds.json: ratio 0.8 keeps 3 of 17 subgroups on the GPU; '
 prints '^yours \(rounds.json\): twinflow r=0.80 under DeepSpeed, '
 
-# -- What is read --------------------------------------------------------------------------------
+# -- Read files ----------------------------------------------------------------------------------
 
 cat >mine.json <<'END'
 {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": "auto"},
@@ -120,7 +120,7 @@ expect 2 "bad.json: zero_optimization: key 'stag' is not known; did you mean 'st
   plan $a100 --from bad.json
 expect 2 "nowhere.json: " plan $a100 --from nowhere.json
 
-# -- The frameworks themselves -------------------------------------------------------------------
+# -- DeepSpeed's and Accelerate's classes --------------------------------------------------------
 
 ((failures == 0)) || exit 1
 if ! "$python" -c 'import importlib.util as u; exit(u.find_spec("deepspeed") is None)' 2>err; then

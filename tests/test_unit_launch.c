@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Computation that is limited by the host thread's launches, against sums by hand. Three blocks of
- * 10 M parameters, a tensor and a piece each, on the machine of test_unit_period.c: CPU AdamW
- * 1 parameter/ns, copies 10 B/ns, so 10 ms to update a block and 2 ms each way. */
+/* Computation that is limited by the host thread's launches; expected times are sums by hand. Three
+ * blocks of 10 M parameters, each one tensor and one piece, on the machine of test_unit_period.c:
+ * CPU AdamW 1 parameter/ns, copies 10 B/ns, so 10 ms to update a block and 2 ms each way. */
 #include <math.h>
 #include <stdio.h>
 
@@ -69,7 +69,8 @@ static void launches_are_not_scaled(void **state) {
   hk_model_free(&model);
 }
 
-/* Handing a block's one gradient over takes the host 4 ms: 5 + 4 > 8. */
+/* The host hands over a block's gradient in 4 ms, so backward of a block takes 5 + 4 ms, more than
+ * the GPU's 8 ms. */
 static void the_host_hands_gradients_over(void **state) {
   (void)state;
   hk_machine machine = machine_without_factors();
@@ -119,7 +120,7 @@ static void a_full_team_shares_a_core(void **state) {
   assert_ms(f.iteration_ns, 64);
   assert_ms(f.forward_ns, 12);
   hk_forecast_free(&f);
-  /* 13 threads leave it three cores: nobody is slower. */
+  /* 13 threads leave three cores to the framework: no rate is lower. */
   machine.cpu_adamw.value = 1e9 / -expm1(-1.3);
   f = forecast_of(&(block_times){4, 2, 8, 5}, HK_OVERLAP_FORWARD, 13, &machine);
   assert_ms(f.iteration_ns, 62);

@@ -76,7 +76,7 @@ static void room_is_as_worked_out(void **state) {
   hk_plan_free(&plan);
 }
 
-/* Weights that already have memory of their own need none that is lent. */
+/* Early weights with memory of their own (block 4) need no lent memory. Others can use it. */
 static void early_weights_of_their_own_need_no_room(void **state) {
   (void)state;
   hk_error err = {0};
@@ -97,7 +97,7 @@ static hk_forecast forecast(hk_plan *plan) {
   return f;
 }
 
-/* Others may be lent, too, if there is more room in the run. */
+/* A forecast counts the weights that are sure to find room, 600 MB. In a run there may be more. */
 static void a_forecast_counts_what_surely_finds_room(void **state) {
   (void)state;
   char text[200];
@@ -145,7 +145,7 @@ static void the_document_says_how_much_and_when(void **state) {
   hk_plan_free(&copy);
 }
 
-/* A plan may allow less than there is. */
+/* A document that allows 250 MB after each block leaves room for one block's weights. */
 static void forecasts_respect_the_document(void **state) {
   (void)state;
   hk_plan plan = by_hand(true);
@@ -177,7 +177,7 @@ static void wrong_documents_are_refused(void **state) {
 
 /* -- Peaks ------------------------------------------------------------------------------------ */
 
-/* Whatever is fast or slow, what is lent does not raise the peak of the simulated curve. */
+/* On machines with random rates, lent memory does not change the peak of the simulated curve. */
 static void peaks_stay_as_they_are(void **state) {
   (void)state;
   int lent = 0;
@@ -204,7 +204,7 @@ static void peaks_stay_as_they_are(void **state) {
     hk_forecast_free(&f[1]);
     hk_model_free(&model);
   }
-  assert_true(lent > 30);
+  assert_true(lent > 30); /* enough plans must lend memory */
 }
 
 /* -- The search ------------------------------------------------------------------------------- */
@@ -241,7 +241,7 @@ static void the_search_counts_the_gain(void **state) {
   hk_forecast_free(&lent.best);
 }
 
-/* Memory of their own goes to weights that are not sure to find room in lent memory. */
+/* GPU memory for early weights goes to those that are not sure to find room in lent memory. */
 static void lent_memory_goes_first(void **state) {
   (void)state;
   const hk_machine m = node();
