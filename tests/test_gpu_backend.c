@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The CUDA backend: kernels against the scalar reference bit by bit, copies of all kinds of memory,
- * events and their times. Without a device: skipped (77), and why.
+/* The CUDA backend: kernels compared with the scalar reference bit by bit, copies of all kinds of
+ * memory, events and their times. Skipped (77), with the reason, without a device.
  *
  *   test_gpu_backend --backend host   the same checks where there is no GPU
  *   test_gpu_backend --bench          rates of copies and kernels */
@@ -87,7 +87,7 @@ static hk_status prepare_case(const adamw_case *c, random_stream *r, adamw_data 
   d->shape = (hk_slab_shape){.numel = c->numel, .bytes = 3 * part, .m = part, .v = 2 * part};
   d->state_bytes = slabs * d->shape.bytes;
   d->grad_bytes = (c->grad_at + c->n) * (hk_bytes)hk_grad_size(c->type);
-  d->w_bytes = (c->w_at + c->n + 8) * 2; /* some past the end, to see that they stay */
+  d->w_bytes = (c->w_at + c->n + 8) * 2; /* 8 past the end, which must keep their values */
   d->from = plain(d->state_bytes);
   d->to = c->in_place ? d->from : plain(d->state_bytes);
   d->grad = plain(d->grad_bytes);
@@ -216,7 +216,7 @@ static void adamw_on_many(void **state) {
       /* Quads are aligned in the first slab, but not in the next. */
       {.type = HK_GRAD_BF16, .numel = 1001, .n = 200003, .first = 4},
       {.type = HK_GRAD_FP32, .numel = 131, .n = 20003, .in_place = true},
-      /* Aligned again, because both are as far from it as the first parameter. */
+      /* State, gradients and weights have the same misalignment: later quads are aligned. */
       {.type = HK_GRAD_BF16, .numel = 4096, .n = 200003, .first = 3, .grad_at = 3, .w_at = 7},
       {.type = HK_GRAD_FP32, .numel = 1 << 20, .n = 2200000, .first = 3, .grad_at = 3, .w_at = 3},
       {.type = HK_GRAD_BF16, .numel = 65536, .n = 1 << 20, .mapped = true, .in_place = true},
@@ -302,7 +302,7 @@ static void pulls(void **state) {
   char *host = NULL;
   must(pinned(2 * MOST + 4096, &host, &err), &err);
   assert_non_null(host);
-  if (host == NULL) return; /* which the analyser does not know of the line above */
+  if (host == NULL) return; /* for the analyser */
   check_pull(host, MOST, 0, 0);
   check_pull(host, MOST, 0, 1);
   for (int i = 0; i < 64; i++) check_pull(host, 1 + i * 211 % 97, i % 8, i / 8);

@@ -80,8 +80,7 @@ static void a_sign(void **state) {
   unpin(host, 4096);
 }
 
-/* -- The caller's streams and threads -----------------------------------------------------------
- */
+/* -- Streams and threads of the caller --------------------------------------------------------- */
 
 enum { BYTES = 16 << 20 };
 

@@ -267,7 +267,7 @@ static void test_a_faster_link_is_not_slower(void **state) {
   }
 }
 
-/* A ranking with one thread and with two gives identical documents. */
+/* Rankings with one, two and four threads have the same plans and spans. */
 static void test_threads_have_no_influence(void **state) {
   (void)state;
   hk_error err = {0};

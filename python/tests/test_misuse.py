@@ -393,7 +393,7 @@ def test_a_model_loaded_while_it_trains(overlap):
             if step in (2, 4):
                 load(model, o)
             model(batch).backward()
-            if step == 3:  # between backward and step, too
+            if step == 3:  # between backward and step
                 load(model, o)
             o.step()
             o.zero_grad()
@@ -458,7 +458,7 @@ def test_ctrl_c_interrupts_training(tmp_path):
     program = f"""
 import sys; sys.path[:0] = {sys.path!r}
 import signal, torch, hocket
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" ignores it
 model = torch.nn.Sequential(torch.nn.Linear(400, 1600), torch.nn.Linear(1600, 400))
 opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap="forward")
 opt.attach(model)
