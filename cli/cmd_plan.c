@@ -38,7 +38,8 @@ static const hk_row_error *error_of(const hk_planning *p, size_t row) {
 
 /* -- Text ------------------------------------------------------------------------------------ */
 
-/* The answer in one line: schedule, iteration time, update time / lower bound, busiest resource. */
+/* The answer in one line: schedule, iteration time, update time / lower bound, busiest resource: of
+ * the update, or of forward and backward if they take nearly all of the time. */
 static void print_answer(const hk_planning *p) {
   const hk_ranking *ranking = &p->ranking;
   const hk_forecast *best = &ranking->forecasts[0];
@@ -47,13 +48,16 @@ static void print_answer(const hk_planning *p) {
     hk_print_text(0, 0, "%s", ranking->reason);
     return;
   }
+  const bool training = hk_forecast_is_training(best);
   if (hk_report_bound_ratio(best) > 0)
-    snprintf(ratio, sizeof ratio, ", %.2f x bound", hk_report_bound_ratio(best));
+    snprintf(ratio, sizeof ratio, ", %s%.2f x bound", training ? "update " : "",
+             hk_report_bound_ratio(best));
   hk_print_text(0, 2, "%s%s fits: %s ms/iteration%s, %s %.0f %% busy",
                 hk_forecast_title(best, title, sizeof title),
                 best->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "",
                 hk_format_ms(best->iteration_ns, &error_of(p, 0)->iteration, time, sizeof time),
-                ratio, hk_resource_name(best->limiter), 100 * best->limiter_utilization);
+                ratio, hk_resource_name(training ? best->training_limiter : best->limiter),
+                100 * (training ? best->training_utilization : best->limiter_utilization));
 }
 
 /* The reasons for the answer, memory, throughput, lower bound. */
@@ -389,7 +393,8 @@ const hk_command hk_command_plan = {
     .details =
         "Simulates every policy under both runtimes at several settings. The first line\n"
         "is the answer: the best schedule, its time per iteration, its update time in\n"
-        "multiples of the lower bound, and the busiest resource. A table ranks the\n"
+        "multiples of the lower bound, and the busiest resource (of the update; of forward\n"
+        "and backward if the update is less than a tenth of the time). A table ranks the\n"
         "schedules by iteration time; a second one lists those that do not fit (--wide\n"
         "adds the reasons). Column '+- ms' is half of the 95 % interval that the errors of\n"
         "the machine's quantities give; schedules that it does not separate share a rank\n"

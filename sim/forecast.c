@@ -49,21 +49,33 @@ static void measure_period(hk_forecast *f, const hk_period *p) {
   memcpy(f->result.used, f->result.last.used, sizeof f->result.used);
 }
 
-/* The busiest resource of the update phase; with an overlap, of the iteration. */
-static void find_limiter(hk_forecast *f, const hk_machine *machine) {
-  const bool overlaps = f->plan.overlap != HK_OVERLAP_NONE;
-  const double seconds = (double)(overlaps ? f->iteration_ns : f->update_ns) / 1e9;
-  const double *used = overlaps ? f->result.used : f->result.used_phase[HK_PHASE_UPDATE];
-  if (seconds <= 0) return;
-  for (int r = 0; r < HK_RES_COUNT; r++) {
+/* The busiest resource of a time in which `used` was carried. */
+static void find_busiest(const hk_forecast *f, const hk_machine *machine, const double *used,
+                         hk_ns time, hk_resource *busiest, double *utilization) {
+  for (int r = 0; r < HK_RES_COUNT && time > 0; r++) {
     const int sharers = hk_resource_is_node((hk_resource)r) ? 1 : f->graph.ranks;
-    const double utilization =
-        used[r] / (hk_resource_capacity(machine, (hk_resource)r, false) * seconds) / sharers;
-    if (utilization > f->limiter_utilization) {
-      f->limiter_utilization = utilization;
-      f->limiter = (hk_resource)r;
-    }
+    const double capacity = hk_resource_capacity(machine, (hk_resource)r, false);
+    const double share = used[r] / (capacity * ((double)time / 1e9)) / sharers;
+    if (share <= *utilization) continue;
+    *utilization = share;
+    *busiest = (hk_resource)r;
   }
+}
+
+/* Of the update phase, and of forward and backward; with an overlap, of the iteration. */
+static void find_limiter(hk_forecast *f, const hk_machine *machine) {
+  double training[HK_RES_COUNT];
+  if (f->plan.overlap != HK_OVERLAP_NONE) {
+    find_busiest(f, machine, f->result.used, f->iteration_ns, &f->limiter, &f->limiter_utilization);
+    return;
+  }
+  find_busiest(f, machine, f->result.used_phase[HK_PHASE_UPDATE], f->update_ns, &f->limiter,
+               &f->limiter_utilization);
+  for (int r = 0; r < HK_RES_COUNT; r++)
+    training[r] =
+        f->result.used_phase[HK_PHASE_FORWARD][r] + f->result.used_phase[HK_PHASE_BACKWARD][r];
+  find_busiest(f, machine, training, f->forward_ns + f->backward_ns, &f->training_limiter,
+               &f->training_utilization);
 }
 
 /* -- what does not fit --------------------------------------------------------------------- */

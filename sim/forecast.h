@@ -35,10 +35,17 @@ typedef struct {
   hk_resource limiter;                      /* busiest resource of the update; with an overlap, of
                                                the iteration */
   double limiter_utilization;
+  hk_resource training_limiter; /* busiest of forward and backward; without an overlap */
+  double training_utilization;
   char problem[256]; /* "host memory: 291 GiB missing in backward (needs ..., has ...)"; empty: fits
                       */
   char advice[512];  /* changes that would make it fit; empty if it fits */
 } hk_forecast;
+
+/* Whether forward and backward take so much of the iteration that the update hardly matters. */
+static inline bool hk_forecast_is_training(const hk_forecast *f) {
+  return f->plan.overlap == HK_OVERLAP_NONE && 10 * f->update_ns < f->iteration_ns;
+}
 
 /* Settings besides the policy's options. Zero: the runtime's default. */
 typedef struct {

@@ -331,6 +331,24 @@ static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
   say(ranking, text);
 }
 
+/* What forward and backward wait for, if they take nearly all of the iteration. */
+static void say_training(hk_ranking *ranking, const hk_forecast *best) {
+  char text[320];
+  const double share = 1 - (double)best->update_ns / (double)hk_max(1, best->iteration_ns);
+  const char *busiest = hk_resource_name(best->training_limiter);
+  if (!hk_forecast_is_training(best)) return;
+  if (best->training_utilization < 0.5)
+    snprintf(text, sizeof text,
+             "Forward and backward take %.0f %% of the iteration. No resource is more than %.0f %% "
+             "busy in them (%s): launches of layers and latencies of collectives limit them.",
+             100 * share, 100 * best->training_utilization, busiest);
+  else
+    snprintf(text, sizeof text,
+             "Forward and backward take %.0f %% of the iteration and keep %s %.0f %% busy.",
+             100 * share, busiest, 100 * best->training_utilization);
+  say(ranking, text);
+}
+
 static void say_why(hk_ranking *ranking, const char *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
@@ -342,6 +360,7 @@ static void say_why(hk_ranking *ranking, const char *searched) {
     say_why_overlapped(ranking, searched);
     return;
   }
+  say_training(ranking, best);
   snprintf(text, sizeof text,
            "It keeps %s %.0f %% busy through the update, %.2f x its lower bound.",
            hk_resource_name(best->limiter), 100 * best->limiter_utilization,

@@ -43,10 +43,16 @@ done
 
 # The first line has the answer: plan, fit, time, distance from the bound, busiest resource.
 ok plan $seven
-head -n 1 out | grep -qxE "gpu-only fits: [0-9.]+ \+- [0-9.]+ ms/iteration, [0-9.]+ x bound, [a-z0-9_]+ [0-9]+ % busy" ||
+head -n 1 out | grep -qxE "gpu-only fits: [0-9.]+ \+- [0-9.]+ ms/iteration, update [0-9.]+ x bound, gpu [0-9]+ % busy" ||
   fail "plan: begins with '$(head -n 1 out)'"
+# The update is 0.5 % of the iteration: the answer names what limits the rest.
+ok plan --model llama-3-8b --machine aws-g5.12xlarge --nodes 2 --quiet
+answer=$(awk 'NF == 0 { exit } { printf "%s%s", (NR > 1 ? " " : ""), $0 }' out | tr -s ' ') # wrapped at 80
+echo "$answer" | grep -qxE "gpu-only fits: .*, update [0-9.]+ x bound, network 9[0-9] % busy" || fail "plan: begins with '$answer'"
+tr '\n' ' ' <out | grep -q "Forward and backward take 9[0-9] % of the iteration and keep network" ||
+  fail "plan: does not say that the network is the limit"
 ok plan $seven --seq 4096 --micro-batch 16 --policy interleave --ratio 0.8
-answer=$(awk 'NF == 0 { exit } { printf "%s%s", (NR > 1 ? " " : ""), $0 }' out) # wrapped at 80
+answer=$(awk 'NF == 0 { exit } { printf "%s%s", (NR > 1 ? " " : ""), $0 }' out | tr -s ' ')
 echo "$answer" | grep -qxE "interleave k=[0-9] r=0\.80 reduce first fits: [0-9.]+ \+- [0-9.]+ ms/iteration, .* [0-9]+ % busy" ||
   fail "plan: begins with '$answer'"
 "$hocket" plan --model llama-3-70b --machine polaris-a100-4x40gb >out 2>err
