@@ -24,7 +24,7 @@ typedef struct {
   hk_ns none_ns;         /* an iteration of the same plan without an overlap */
   hk_bytes spares_limit; /* host memory per rank that was available for spares */
   bool borrows;          /* the search could choose to borrow memory */
-  hk_ns not_lent_ns;     /* then: an iteration if it is not chosen */
+  hk_ns not_lent_ns;     /* then: an iteration of the same plan without lent memory */
 } hk_overlap_search_result;
 
 /* The best plan that fits: of the plans within 0.5 % of the fastest, the one with the least state

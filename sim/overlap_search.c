@@ -428,7 +428,7 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machin
       r->limit_given ? "--gpu-memory allows" : "activations leave",
       hk_format_bytes(r->gpu_limit, b, sizeof b));
   if (r->borrows && hk_plan_lent(plan) > 0)
-    SAY(" %s Without that an iteration would take %.1f ms.", hk_lent_reason(f, lent, sizeof lent),
+    SAY(" %s Without that the same plan would take %.1f ms.", hk_lent_reason(f, lent, sizeof lent),
         hk_ms(r->not_lent_ns));
   else if (r->borrows)
     SAY(" No memory that backward frees is borrowed: it would cost time.");
