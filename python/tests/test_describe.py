@@ -153,14 +153,26 @@ def test_a_document_and_the_config_agree(kind, more, tmp_path):
     transformers = pytest.importorskip("transformers", minversion="5")
     config = transformers.AutoConfig.for_model(kind, **SHAPE, **more)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config).bfloat16()
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        model.tie_weights()  # older versions of transformers do not tie tensors without data
+        model.bfloat16()
         ids = torch.zeros(1, 32, dtype=torch.long)
     config.save_pretrained(tmp_path)
     document = tmp_path / "document.json"
-    document.write_text(json.dumps(hocket.describe(model, {"input_ids": ids, "labels": ids})))
+    try:
+        described = hocket.describe(model, {"input_ids": ids, "labels": ids})
+    except HocketUsageError:
+        if hasattr(torch, "_grouped_mm"):
+            raise
+        pytest.skip("without torch's products of groups, transformers looks for each expert's rows")
+    document.write_text(json.dumps(described))
     listed, read = shown(document, 32), shown(tmp_path, 32)
     assert listed["parameters"] == read["parameters"]
-    assert listed["forward_flops_per_token"] == pytest.approx(read["forward_flops_per_token"])
+    # Some versions of transformers compute rotary angles by a matrix product, which is counted.
+    frequencies = [b for name, b in model.named_buffers() if name.endswith("rotary_emb.inv_freq")]
+    angles = sum(2 * b.numel() for b in frequencies)
+    flops = pytest.approx(read["forward_flops_per_token"])
+    assert flops in [listed["forward_flops_per_token"] - n for n in (0, angles)]
 
 
 def test_a_forward_that_reads_values_is_refused():
