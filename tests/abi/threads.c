@@ -166,10 +166,11 @@ static void two_engines(void) {
   close_world(&a);
 }
 
+/* The checksum of the state after ten steps goes to `argument`. */
 static void *train_alone(void *argument) {
   world w;
   char own[HOCKET_MESSAGE];
-  open_model(&w, (uint64_t)(uintptr_t)argument, total);
+  open_model(&w, 50, total);
   hocket_tensor list[MOST_TENSORS];
   describe_tensors(&w, list);
   const hocket_options options = {
@@ -184,16 +185,23 @@ static void *train_alone(void *argument) {
     must_alone(hocket_step(w.engine, NULL, NULL, NULL, own), own);
     must_alone(hocket_wait_weights(w.engine, -1, NULL, -1, own), own);
   }
+  must_alone(hocket_checksum(w.engine, argument, own), own);
   close_world(&w);
   return NULL;
 }
 
+/* Four engines in four threads end with the state of one that trains alone. */
 static void engines_side_by_side(void) {
   pthread_t threads[4];
-  for (uintptr_t i = 0; i < 4; i++) {
-    CHECK(pthread_create(&threads[i], NULL, train_alone, (void *)(i + 50)) == 0);
+  char alone[33], beside[4][33];
+  train_alone(alone);
+  for (int i = 0; i < 4; i++) {
+    CHECK(pthread_create(&threads[i], NULL, train_alone, beside[i]) == 0);
   }
-  for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+  for (int i = 0; i < 4; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(strcmp(beside[i], alone) == 0);
+  }
 }
 
 /* In a forked child every call on the engine is refused, and the child can exit in any way. */
@@ -218,7 +226,7 @@ static void forked_child(int overlap) {
       REFUSED(hocket_discard(w.engine, -1, message), 2, "forked child");
       CHECK(hocket_report(w.engine) == NULL && hocket_timeline(w.engine) == NULL);
       hocket_destroy(w.engine);
-#ifndef __SANITIZE_THREAD__ /* which allows no new threads in a forked child */
+#ifndef __SANITIZE_THREAD__ /* it allows no new threads in a forked child */
       /* The child can create an engine of its own. */
       world own;
       open_world(&own, 47, total, NULL, HOCKET_OVERLAP_FORWARD, 1);

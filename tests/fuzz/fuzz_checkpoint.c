@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints. The first byte says which engine reads the rest (bit 0: training) and which
- * checksums are made right before (bit 1: the header's, bit 2: those of the blocks and the end), so
- * that inputs get past them. What an engine loads it saves again to the byte, or, in training,
- * where tensors may come in another order, to a file of which that is true. After a refusal it has
- * the state that it had. */
+/* Checkpoints. The first byte selects the engine that reads the rest (bit 0: training) and the
+ * checksums that are corrected before (bit 1: the header's, bit 2: those of the blocks and the
+ * end), so that inputs pass them. An engine saves a loaded checkpoint with the same bytes. In
+ * training, where tensors may have another order in the file, this holds for the saved checkpoint.
+ * After a refusal the engine's state is unchanged. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>

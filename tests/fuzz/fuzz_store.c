@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Stores. An input that begins as SQLite's files do is one, whole. Any other is a text whose lines
- * set cells of a store with our tables, less their types and constraints, as a hostile file may
- * have them:
+/* Stores. An input that begins with "SQLite" is the file of a store. Any other is a text whose
+ * lines set cells of a store with our tables, but without their types and constraints, as a hostile
+ * file may have them:
  *
  *   TABLE.COLUMN ROW VALUE     VALUE: nothing (NULL), 123, 1.5, 'text, or xHEX (a blob)
  *   TABLE.COLUMN ROW bHEX      the same blob with the checksum of a timeline's bytes behind it
  *
- *   steps N                    on the first line: a store of version N instead, which has them
+ *   steps N                    on the first line: a store of version N instead, with constraints
  *
- * Then all that reads a store reads this one: it is refused, in part or whole, with a reason. */
+ * Then all readers of stores read it: they accept it or refuse parts or all of it with a reason. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -106,7 +106,7 @@ static void set_cell(sqlite3 *db, const char *line) {
     if (strcmp(tables[i].name, table) != 0 || strstr(tables[i].columns, within) == NULL) continue;
     if (row < 0 || row > 9) return;
     snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO %s (rowid) VALUES (%d)", table, row);
-    sqlite3_exec(db, sql, NULL, NULL, NULL); /* a store of steps may refuse */
+    sqlite3_exec(db, sql, NULL, NULL, NULL); /* tables with constraints may refuse it */
     snprintf(sql, sizeof sql, "UPDATE %s SET %s = ? WHERE rowid = %d", table, column, row);
     sqlite3_stmt *statement = NULL;
     if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK) return;
@@ -126,10 +126,10 @@ static void make_cells(const char *path, char *text) {
   sqlite3_close(db);
 }
 
-/* -- What reads a store ------------------------------------------------------------------------ */
+/* -- Readers of stores ------------------------------------------------------------------------- */
 
-/* What was loaded can be stored again, as the measurement of a prediction or the other way round,
- * and comes back the same; unless the first one has a pair. */
+/* A loaded timeline can be stored again, as the measurement of a prediction or vice versa, and is
+ * read back unchanged, unless the first one has a pair. */
 static void store_again(hk_store *store, const hk_loaded_timeline *loaded) {
   hk_error err = {0};
   hk_loaded_timeline again = {0};

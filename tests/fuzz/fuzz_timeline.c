@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Timelines as bytes. The input is the spans, then the counters, each as traces/timelines_blob.c
- * writes them less its checksum, which is added here unless the first byte forbids it. What is read
- * encodes to the same bytes, and whatever reads timelines can take it. */
+/* Timelines as bytes. The input is the spans, then the counters, in the format of
+ * traces/timelines_blob.c without checksums, which are added here unless the first byte forbids it.
+ * Spans that are read encode to the same bytes, and all readers of timelines accept them. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -40,8 +40,7 @@ static void make_graph(void) {
   atexit(free_graph);
 }
 
-/* -- What reads timelines ------------------------------------------------------------------------
- */
+/* -- Readers of timelines ---------------------------------------------------------------------- */
 
 static void check_same(const hk_blob *wanted, hk_status status, hk_blob *got, const hk_error *err) {
   FUZZ_MUST(hk_fuzz_read(status, err));
