@@ -113,7 +113,7 @@ static void left_out(size_t n, size_t at, int handle) {
   } else {
     params[at].grad = &undefined;
   }
-  for (int again = 0; again < 2; again++) { /* with what was written for prefetching */
+  for (int again = 0; again < 2; again++) { /* the second call uses `places`, for prefetching */
     check(find(n, list, held) == (int64_t)n - 1, "one is left out", n, at);
     for (size_t i = 0, k = 0; i < n; i++) {
       check(held[i] == (i != at), "held", n, i);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* For LD_PRELOAD: counts a program's calls of one kind from main on, fails the n-th of them, and
- * finds which blocks of memory it left. In the environment:
+/* For LD_PRELOAD: counts a program's calls of each kind from main on, makes the n-th call of one
+ * kind fail, and reports blocks of memory that were not freed. In the environment:
  *
  *   FAULT_KIND    memory, write, short (write), sync, rename, open, map, thread
  *   FAULT_AT      which call fails, from 1; 0: none
  *   FAULT_STAYS   if set, all later ones fail, too
- *   FAULT_KILLS   if set, that call is the program's end instead (SIGKILL)
- *   FAULT_REPORT  file for the answer: a line "calls KIND N" for each kind, "failed N", and a line
+ *   FAULT_KILLS   if set, that call ends the program instead (SIGKILL)
+ *   FAULT_REPORT  file for the report: a line "calls KIND N" for each kind, "failed N", and a line
  *                 "left N at OFFSET" for each place of the program, or of cJSON, whose blocks were
- *                 not freed at exit; of a crash instead "crashed in LIBRARY", the innermost but
- *                 for the C library
+ *                 not freed at exit; after a crash instead "crashed in LIBRARY", the innermost one
+ *                 except the C library
  *
- * The C library's own calls are not seen, but for those of its allocator. So that what is printed
- * is, standard output becomes a stream that writes through here. */
+ * Calls inside the C library are not counted, except those of its allocator. To count writes to
+ * standard output, it is replaced by a stream that writes through this library. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -41,7 +41,7 @@ static enum kind chosen = KINDS;
 static unsigned long at;
 static atomic_ulong calls[KINDS], failed;
 
-/* Whether this call is one to fail; sets errno. */
+/* Counts the call. True if it must fail; sets errno. */
 static bool fails(enum kind kind) {
   if (!armed) return false;
   const unsigned long n = atomic_fetch_add(&calls[kind], 1) + 1;
@@ -60,7 +60,8 @@ extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_real
     *__libc_memalign(size_t, size_t);
 extern void __libc_free(void *);
 
-/* Where each block came from: open addressing; a freed one leaves GONE. */
+/* The caller that allocated each block: a hash table with open addressing; GONE marks freed blocks.
+ */
 enum { SLOTS = 1 << 20 };
 #define GONE ((void *)1)
 static struct {
@@ -148,13 +149,13 @@ void free(void *block) {
 
 /* -- System calls ------------------------------------------------------------------------------ */
 
-/* A write counts as a short one, too, if it can be one. */
+/* Writes of more than one byte count as "short", too. */
 static bool is_short(size_t n) {
   return n > 1 && fails(SHORT);
 }
 
 ssize_t write(int fd, const void *bytes, size_t n) {
-  if (fd == STDERR_FILENO) return REAL(write)(fd, bytes, n); /* says why */
+  if (fd == STDERR_FILENO) return REAL(write)(fd, bytes, n); /* error messages must be printed */
   if (fails(WRITE)) return -1;
   return REAL(write)(fd, bytes, is_short(n) ? n / 2 : n);
 }
@@ -270,7 +271,7 @@ static ssize_t write_out(void *unused, const char *bytes, size_t n) {
   size_t done = 0;
   while (done < n) {
     const ssize_t wrote = write(STDOUT_FILENO, bytes + done, n - done);
-    if (wrote < 0) return 0; /* how fopencookie wants an error told */
+    if (wrote < 0) return 0; /* an error, for fopencookie */
     done += (size_t)wrote;
   }
   return (ssize_t)n;
@@ -291,7 +292,7 @@ static const char *report_path;
 static int (*real_open)(const char *, int, ...);
 static ssize_t (*real_write)(int, const void *, size_t);
 
-/* NULL: loaded after main began. */
+/* The name of the object at an address; NULL: loaded after the start of main. */
 static const char *object_of(const void *address) {
   const uintptr_t place = (uintptr_t)address;
   for (int i = 0; i < n_objects; i++)
@@ -348,7 +349,7 @@ static int armed_main(int argc, char **argv, char **environment) {
   FILE *out = fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_out});
   if (out) stdout = out;
   watch_for_crashes();
-  unsetenv("LD_PRELOAD"); /* for this process alone */
+  unsetenv("LD_PRELOAD"); /* child processes run without */
   armed = true;
   return program(argc, argv, environment);
 }
@@ -359,7 +360,7 @@ int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
   return REAL(__libc_start_main)(armed_main, argc, argv, init, fini, rtld_fini, end);
 }
 
-/* One line for each place of what is left, smallest place first; clears it from the table. */
+/* Prints a line for each place with the number of its blocks and removes them from the table. */
 static void report_left(int fd) {
   for (size_t i = 0; i < SLOTS; i++) {
     if (!blocks[i].block || blocks[i].block == GONE) continue;
