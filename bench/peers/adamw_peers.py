@@ -120,7 +120,7 @@ def huge_tensors(params, types):
 
 
 def huge_bytes():
-    """Of this process; None if the system does not report it."""
+    """Bytes of huge pages of this process; None if the system does not report them."""
     rollup = Path("/proc/self/smaps_rollup")
     for line in rollup.read_text().splitlines() if rollup.exists() else ():
         if line.startswith("AnonHugePages:"):
@@ -196,7 +196,7 @@ def check(hocket, cpu_adam):
         a = Arrays(1 << 16, "plain")
         all_cases(a, hocket, cpu_adam)[name]()
         want = want or a  # hocket is first
-        # the updates, not the parameters: those would hide a step not made at all
+        # updates are compared, because parameters would hide a missing step
         near(name, "p", a.p - start.p, want.p - start.p, 1e-8)
         near(name, "m", a.m, want.m, 1e-10)
         near(name, "v", a.v, want.v, 1e-13)
@@ -221,7 +221,7 @@ def measure(cases, rounds, seed=1):
         say(f"round {number + 1} of {rounds}")
         chance.shuffle(order)
         for key in order:
-            time.sleep(0.01)  # until the threads of the one before no longer spin
+            time.sleep(0.01)  # until the threads of the previous case no longer spin
             begin = time.perf_counter()
             cases[key]()
             taken = time.perf_counter() - begin
@@ -235,8 +235,8 @@ def spread(values):
 
 
 def rows_of(seconds, params):
-    """Seconds by (pages, name) as rates; and how many times as fast hocket was in the same round,
-    on the same pages. The ceiling is the best of its mixes."""
+    """Rates of each (pages, name), and the speed of hocket relative to it in the same round, on the
+    same pages. The ceiling is the best of its mixes."""
     mixes = {key: s for key, s in seconds.items() if key[1] in MIXES}
     best = min(mixes, key=lambda key: statistics.median(mixes[key]))
     kept = {("huge", "ceiling"): mixes[best]}
