@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the reports and timelines that tests/abi/threads.c prints: JSON of the schemas that
-hocket.h names, with figures that agree with each other."""
+"""Checks the reports and timelines that tests/abi/threads.c prints: JSON of the schemas that hocket.h
+names, with figures that agree with each other."""
 import json
 import sys
 
@@ -17,7 +17,7 @@ def check_report(overlap, report):
     assert sum(report["parameters"][route] for route in routes) == 30000, report
     assert (report["parameters"]["ahead"] > 0) == (overlap == 3), report
     times = report["last_steps"]
-    # Step 5 may still be under way.
+    # Step 5 may not have ended yet.
     assert [time["step"] for time in times] in ([1, 2, 3, 4], [1, 2, 3, 4, 5]), report
     assert all(0 < time["update_ms"] < 60000 for time in times), report
     memory = report["memory"]
@@ -44,7 +44,7 @@ def check_timeline(overlap, timeline):
                 assert span["start_ms"] >= norm, (norm, span)
             if span["name"].startswith("grad_d2h"):
                 assert span["end_ms"] <= norm, (norm, span)
-            if span["name"].startswith("backward"):  # its end gates nothing
+            if span["name"].startswith("backward"):  # it may end after the norm
                 assert span["start_ms"] <= norm, (norm, span)
 
 
