@@ -261,6 +261,22 @@ static void warn_of_extrapolation(hk_warnings *w, const hk_plan *plan, const hk_
   }
 }
 
+/* Some of the node's GPUs. A profile that was fitted to runs says by its ranges (extrapolation)
+ * whether such runs were among them. */
+static void warn_of_idle_gpus(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
+  const cJSON *fitted_on = NULL;
+  int64_t n[HK_ROUTE_COUNT];
+  if (w->status == HK_OK) w->status = hk_coverage_of(machine, &fitted_on, w->err);
+  hk_plan_route_totals(plan, n);
+  const bool host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] > 0;
+  if (w->status != HK_OK || fitted_on != NULL || !host) return;
+  if (plan->job.gpus >= (int)machine->gpus.value) return;
+  warn(w,
+       "--gpus %d of the %.0f of %s: the prediction leaves the other GPUs idle and gives these all "
+       "cores and all of host memory",
+       plan->job.gpus, machine->gpus.value, machine->name);
+}
+
 hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, char ***warnings,
                                hk_error *err) {
   hk_warnings w = {.err = err};
@@ -274,6 +290,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   warn_of_sequence(&w, plan);
   warn_of_optimizer(&w, plan);
   warn_of_job(&w, plan, machine);
+  warn_of_idle_gpus(&w, plan, machine);
   warn_of_tensor_parallelism(&w, plan, machine);
   warn_of_scaling(&w, plan);
   warn_of_label(&w, plan);
