@@ -53,4 +53,9 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
 hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bound *bound,
                          hk_error *err);
 
+/* Adds to load[resource] what `op`, an operation of rank 0, and its equals on the other ranks that
+ * share the resource use of it. Operations without a rate, whose duration is fixed, add nothing. */
+void hk_bound_add_load(const hk_graph *graph, const hk_op *op, const hk_machine *machine,
+                       double load[HK_RES_COUNT]);
+
 #endif

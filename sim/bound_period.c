@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/bound.h"
 #include "sim/period.h"
 #include "sim/state.h"
 
@@ -22,15 +23,7 @@ static void bind_resources(const hk_graph *g, size_t each, const hk_machine *mac
                            hk_period_bound *bound) {
   double load[HK_RES_COUNT] = {0};
   for (size_t i = 0; i < each; i++) {
-    const hk_op *op = &g->ops[i];
-    if (op->rank != 0) continue; /* ranks are alike */
-    const hk_demand d = hk_demand_of(g, op, machine);
-    if (!isfinite(d.cap)) continue;
-    for (int u = 0; u < d.n_uses; u++) {
-      const hk_resource r = d.uses[u].resource;
-      const double ranks = hk_use_count(g, r) * (hk_resource_is_node(r) ? g->ranks : 1);
-      load[r] += (double)op->work * d.uses[u].per_unit * ranks;
-    }
+    if (g->ops[i].rank == 0) hk_bound_add_load(g, &g->ops[i], machine, load); /* ranks are alike */
   }
   for (int r = 0; r < HK_RES_COUNT; r++)
     bind(bound, load[r] / hk_resource_capacity(machine, (hk_resource)r, false) * 1e9, "",
