@@ -30,14 +30,11 @@ static hk_status choose_row(const hk_args *args, const hk_ranking *ranking, hk_e
 static hk_status simulate(const hk_setup *setup, bool none_fits, hk_emission *e, hk_error *err) {
   const hk_plan *row = &e->row->plan;
   const hk_train_config *config = &e->config;
-  hk_plan_settings settings = setup->settings;
+  hk_plan_settings settings;
   hk_policy_options options = HK_POLICY_OPTIONS_NONE;
   hk_plan plan = {0};
-  hk_job job = setup->job;
-  settings.overlap = HK_OVERLAP_NONE;
-  settings.optimizer = HK_OPTIMIZER_ADAMW32;
-  settings.accumulate = NULL;
-  job.loss_chunks = 1;
+  hk_job job;
+  hk_setup_for_deepspeed(setup, &settings, &job);
   settings.subgroup_numel = row->subgroup_numel;
   const bool part = config->offload && config->ratio < 1;
   if (part) {

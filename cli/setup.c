@@ -155,6 +155,15 @@ void hk_setup_free(hk_setup *setup) {
   hk_machine_free(&setup->machine);
 }
 
+void hk_setup_for_deepspeed(const hk_setup *setup, hk_plan_settings *settings, hk_job *job) {
+  *settings = setup->settings;
+  settings->overlap = HK_OVERLAP_NONE;
+  settings->optimizer = HK_OPTIMIZER_ADAMW32;
+  settings->accumulate = NULL;
+  *job = setup->job;
+  job->loss_chunks = 1;
+}
+
 static hk_status plan_from_options(const hk_args *args, hk_setup *setup, hk_plan *plan,
                                    hk_error *err) {
   if (!args->policy)

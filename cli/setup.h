@@ -43,6 +43,10 @@ typedef struct {
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
 void hk_setup_free(hk_setup *setup);
 
+/* The setup's settings and job without what runtime deepspeed lacks: an overlap, optimizers other
+ * than AdamW with fp32 state, a choice of where gradients are summed, a loss in slices. */
+void hk_setup_for_deepspeed(const hk_setup *setup, hk_plan_settings *settings, hk_job *job);
+
 /* The model that --model names, or one of --params. HK_INPUT if neither or both are given. */
 hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err);
 

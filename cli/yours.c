@@ -80,13 +80,9 @@ static hk_candidate candidate_of(const hk_train_config *config, double ratio) {
 static hk_status plan_yours(const hk_setup *setup, const hk_train_config *config,
                             const hk_flush *flush, double ratio, hk_plan *plan, hk_error *err) {
   const hk_candidate candidate = candidate_of(config, ratio);
-  hk_plan_settings settings = setup->settings;
-  hk_job job = setup->job;
-  /* What runtime deepspeed has not; the other rows have it. */
-  settings.overlap = HK_OVERLAP_NONE;
-  settings.optimizer = HK_OPTIMIZER_ADAMW32;
-  settings.accumulate = NULL;
-  job.loss_chunks = 1;
+  hk_plan_settings settings;
+  hk_job job;
+  hk_setup_for_deepspeed(setup, &settings, &job);
   settings.subgroup_numel = config->subgroup_numel;
   settings.flush = flush;
   return hk_candidate_plan(&candidate, &setup->model, &setup->machine, &job, &settings, plan, err);
