@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Misuse gives a right result or an error that says what to do."""
 
+import copy
 import os
 import signal
 import subprocess
@@ -280,6 +281,25 @@ def test_attach_refuses_parallel_wrappers(tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def trains_as_if_nothing_had_failed(model, loss, failing):
+    """Five steps of ``loss(model, x)`` are those of the reference, though ``failing(opt, x)``, which
+    raises KeyError on the way, was tried before the third."""
+    other = copy.deepcopy(model)
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap="both")
+    expected = ReferenceAdamW(other.parameters())
+    opt.attach(model)
+    for step in range(5):
+        x = torch.randn(4, 64)
+        if step == 2:
+            with pytest.raises(KeyError):
+                failing(opt, x)
+        for m, o in ((model, opt), (other, expected)):
+            loss(m, x).backward()
+            o.step()
+            o.zero_grad()
+    assert_same(opt, model, expected, other)
+
+
 def test_exception_inside_forward():
     class Fails(nn.Module):
         def __init__(self):
@@ -294,24 +314,7 @@ def test_exception_inside_forward():
 
     torch.manual_seed(1)
     mine = Fails()
-    import copy
-
-    other = copy.deepcopy(mine)
-    opt, expected = (
-        hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"),
-        ReferenceAdamW(other.parameters()),
-    )
-    opt.attach(mine)
-    for step in range(5):
-        x = torch.randn(4, 64)
-        if step == 2:
-            with pytest.raises(KeyError):
-                mine(x, True)
-        for m, o in ((mine, opt), (other, expected)):
-            m(x, False).backward()
-            o.step()
-            o.zero_grad()
-    assert_same(opt, mine, expected, other)
+    trains_as_if_nothing_had_failed(mine, lambda m, x: m(x, False), lambda opt, x: mine(x, True))
 
 
 def test_exception_inside_backward():
@@ -325,26 +328,15 @@ def test_exception_inside_backward():
             raise KeyError("mine")
 
     torch.manual_seed(1)
-    import copy
-
     mine = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
-    other = copy.deepcopy(mine)
-    opt, expected = (
-        hocket.AdamW(mine.parameters(), cpu_threads=2, overlap="both"),
-        ReferenceAdamW(other.parameters()),
-    )
-    opt.attach(mine)
-    for step in range(5):
-        x = torch.randn(4, 64)
-        if step == 2:
-            with pytest.raises(KeyError):
-                mine[2](mine[1](Fails.apply(mine[0](x)))).square().mean().backward()
+
+    def failing(opt, x):
+        try:
+            mine[2](mine[1](Fails.apply(mine[0](x)))).square().mean().backward()
+        finally:
             opt.zero_grad()
-        for m, o in ((mine, opt), (other, expected)):
-            m(x).square().mean().backward()
-            o.step()
-            o.zero_grad()
-    assert_same(opt, mine, expected, other)
+
+    trains_as_if_nothing_had_failed(mine, lambda m, x: m(x).square().mean(), failing)
 
 
 @pytest.mark.parametrize("overlap", ["none", "forward", "both"])
