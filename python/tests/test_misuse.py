@@ -282,8 +282,8 @@ def test_attach_refuses_parallel_wrappers(tmp_path):
 
 
 def trains_as_if_nothing_had_failed(model, loss, failing):
-    """Five steps of ``loss(model, x)`` are those of the reference, though ``failing(opt, x)``, which
-    raises KeyError on the way, was tried before the third."""
+    """Takes five steps of ``loss(model, x)``, and calls ``failing(opt, x)``, which raises KeyError,
+    before the third. All steps are those of the reference."""
     other = copy.deepcopy(model)
     opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap="both")
     expected = ReferenceAdamW(other.parameters())
