@@ -301,7 +301,7 @@ static hk_status try_and_keep(pace_search *s, const hk_plan *plan, pace_starts *
 }
 
 /* Tries and keeps the plan with another stride, with each way to sum its gradients and, if memory
- * is short, with two staging buffers and with one. */
+ * is short, with the most of three staging buffers that fit. */
 static hk_status try_stride(pace_search *s, const hk_plan *from, int stride, pace_starts *starts) {
   const hk_policy_options options = {.stride = stride, .ratio = from->ratio};
   hk_plan plan;
@@ -314,7 +314,7 @@ static hk_status try_stride(pace_search *s, const hk_plan *from, int stride, pac
     if (a > 0 && plan.job.grad_accum == 1) break;
     if (plan.job.grad_accum > 1) plan.accumulate = (hk_accumulate)a;
     status = try_and_keep(s, &plan, starts);
-    for (plan.buffers = 2; plan.buffers >= 1 && status == HK_OK && s->short_of_memory;
+    for (plan.buffers = 3; plan.buffers >= 1 && status == HK_OK && s->short_of_memory;
          plan.buffers--)
       status = try_and_keep(s, &plan, starts);
     plan.buffers = buffers;
