@@ -58,14 +58,14 @@ static void adamw_segment(const team_work *w, const hk_slab_run *run, int64_t do
   const int64_t at = run->at + done;
   float *p = hk_slab_part(shape, slab, 0, at), *m = hk_slab_part(shape, slab, 1, at),
         *v = hk_slab_part(shape, slab, 2, at);
-  if (!w->sub->ahead) {
+  void *to_slab = hk_state_written(&e->state, w->sub)[run->slab];
+  if (to_slab == slab) {
     e->kernels->adamw(step, type, n, p, m, v, grad, to);
     return;
   }
-  void *other = e->state.other[run->slab];
-  e->kernels->adamw_to(step, type, n, p, m, v, hk_slab_part(shape, other, 0, at),
-                       hk_slab_part(shape, other, 1, at), hk_slab_part(shape, other, 2, at), grad,
-                       to);
+  e->kernels->adamw_to(step, type, n, p, m, v, hk_slab_part(shape, to_slab, 0, at),
+                       hk_slab_part(shape, to_slab, 1, at), hk_slab_part(shape, to_slab, 2, at),
+                       grad, to);
 }
 
 static void adamw_run(const team_work *w, const hk_slab_run *run) {
@@ -83,7 +83,7 @@ static void adamw_run(const team_work *w, const hk_slab_run *run) {
     if (e->active[r.segment->param]) {
       adamw_segment(w, run, done, r.n, type, grad, &w->steps[r.segment->param],
                     rounded ? w->to + run->offset - w->begin + done : NULL);
-    } else if (w->sub->ahead) {
+    } else if (w->sub->ahead && !e->state.in_place) {
       keep_run(e, run, done, r.n);
     }
     done += r.n;

@@ -98,7 +98,7 @@ static hk_status scatter_from(hk_engine *e, const hk_op *op, weights_part which,
                               hk_error *err) {
   const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
   const int64_t begin = sub->offset + op->offset, end = begin + hk_engine_op_numel(e, op);
-  void *const *slabs = sub->ahead ? e->state.other : e->state.home;
+  void *const *slabs = hk_state_written(&e->state, sub);
   scatter_batch batch = {.lent = which == WEIGHTS_BF16}, masters = {.n = 0};
   for (int64_t at = begin; at < end;) {
     const hk_param_run r = hk_param_run_at(e, at, end);

@@ -271,6 +271,10 @@ static void give(hk_spares *spares, void *slab) {
   spares->count++;
 }
 
+void *const *hk_state_written(const hk_state *state, const hk_state_subgroup *sub) {
+  return sub->ahead && !state->in_place ? state->other : state->home;
+}
+
 void hk_state_relocate(const hk_plan *plan, hk_state *state) {
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const hk_state_subgroup *sub = &state->subgroups[plan->order[i]];
@@ -278,9 +282,7 @@ void hk_state_relocate(const hk_plan *plan, hk_state *state) {
                         : sub->route == HK_ROUTE_MAPPED ? &state->mapped
                                                         : NULL;
     for (int64_t k = sub->first; k < sub->first + sub->slabs; k++) {
-      state->next[k] = spares != NULL ? take(spares)
-                       : sub->ahead   ? state->other[k]
-                                      : state->home[k];
+      state->next[k] = spares != NULL ? take(spares) : hk_state_written(state, sub)[k];
     }
     for (int64_t k = sub->first; spares != NULL && k < sub->first + sub->slabs; k++) {
       give(spares, state->home[k]);

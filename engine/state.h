@@ -79,6 +79,7 @@ typedef struct {
   void **home;                         /* [slab] its address */
   void **next;                         /* [slab] where the step under way writes it */
   void **other;                        /* [slab] its spare if its subgroup runs ahead, else NULL */
+  bool in_place; /* nothing runs ahead in this step: subgroups that may are updated in place, too */
   hk_spares staged, mapped;
   hk_grad_image *images; /* in flat order */
   int32_t n_images;
@@ -86,6 +87,9 @@ typedef struct {
   int32_t n_segments;
   hk_bytes host_grad_bytes, device_grad_bytes;
 } hk_state;
+
+/* Where the CPU writes the new state of a subgroup in this step: `home` or `other`. */
+void *const *hk_state_written(const hk_state *state, const hk_state_subgroup *sub);
 
 /* Lays out the plan's subgroups for these tensors, without allocating memory for state. HK_INPUT:
  * the tensors' elements do not add up to the plan's. Free with hk_state_free (safe on a zeroed

@@ -208,6 +208,8 @@ static void assume(hk_engine *e) {
 static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
   struct hk_training *t = e->training;
   t->timed = t->recording != NULL;
+  /* Known before the run begins, because an update may start at once. */
+  e->state.in_place = overlaps(e) && hold;
   hk_lent_begin(e, overlaps(e) && !hold);
   return hk_executor_begin(e->executor, t->timed, hold, err);
 }

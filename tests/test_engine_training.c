@@ -55,46 +55,89 @@ static void disorderly_training_is_plain_adamw(void **unused) {
   for (uint64_t number = 0; number < cases(); number++) run_case(1000 + number, 1);
 }
 
+/* A model all of whose updates may run ahead of the norm, with weights in lent memory. */
+static void make_ahead(world *w) {
+  hk_error err = {0};
+  make_model(w);
+  hk_plan plan = {0};
+  must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
+  plan.overlap = HK_OVERLAP_BOTH;
+  for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].ahead = true;
+  hk_plan_lend(&plan);
+  const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
+                            &err),
+       &err);
+  must(hk_training_masters(w->engine, -1, NULL, &err), &err);
+  hk_plan_free(&plan);
+}
+
+/* One iteration. Returns how many elements' updates ran ahead. */
+static int64_t iterate_ahead(world *w, double max_norm) {
+  hk_error err = {0};
+  hk_training_step_report report;
+  const hk_training_step_options step_options = {.max_norm = max_norm};
+  forward(w);
+  backward(w, 0, true);
+  const struct timespec moment = {.tv_nsec = 2000000};
+  nanosleep(&moment, NULL);
+  const double squares = plain_squares(w);
+  must(hk_training_step(w->engine, &step_options, &report, NULL, &err), &err);
+  overwrite_lent(w);
+  plain_update(w, hk_grad_scale(squares, max_norm, 1));
+  for (size_t k = 0; k < w->n; k++) w->tensors[k].given = 0;
+  return report.ahead;
+}
+
 /* With a limit of the norm that is never reached, updates that ran ahead are kept, and some of
  * their weights wait in lent memory. */
 static void updates_that_ran_ahead_are_kept(void **unused) {
   (void)unused;
-  hk_error err = {0};
   int64_t ahead = 0, in_lent = 0;
   for (uint64_t number = 0; number < 10; number++) {
     world w = {.r = {number + 5}, .lender = {number + 99}};
-    make_model(&w);
-    hk_plan plan = {0};
-    must(hk_default_plan(w.params, w.n, 1, &plan, &err), &err);
-    plan.overlap = HK_OVERLAP_BOTH;
-    for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].ahead = true;
-    hk_plan_lend(&plan);
-    const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
-    must(
-        hk_engine_create_for(&plan, w.params, w.n, w.groups, w.n_groups, &options, &w.engine, &err),
-        &err);
-    must(hk_training_masters(w.engine, -1, NULL, &err), &err);
-    for (int i = 0; i < 5; i++) {
-      hk_training_step_report report;
-      const hk_training_step_options step_options = {.max_norm = 1e9};
-      forward(&w);
-      backward(&w, 0, true);
-      const struct timespec moment = {.tv_nsec = 2000000};
-      nanosleep(&moment, NULL);
-      const double squares = plain_squares(&w);
-      must(hk_training_step(w.engine, &step_options, &report, NULL, &err), &err);
-      overwrite_lent(&w);
-      plain_update(&w, hk_grad_scale(squares, 1e9, 1));
-      for (size_t k = 0; k < w.n; k++) w.tensors[k].given = 0;
-      ahead += report.ahead;
-      if (i == 0) assert_int_equal(report.ahead, 0);
-    }
+    make_ahead(&w);
+    assert_int_equal(iterate_ahead(&w, 1e9), 0);
+    for (int i = 1; i < 5; i++) ahead += iterate_ahead(&w, 1e9);
     assert_state(&w);
     in_lent += w.weights_in_lent;
-    hk_plan_free(&plan);
     unmake(&w);
   }
   assert_true(ahead > 0 && in_lent > 0);
+}
+
+/* Number of slabs of state that an iteration leaves where they were. */
+static int64_t slabs_kept(world *w, double max_norm) {
+  hk_error err = {0};
+  const hk_state *state = &w->engine->state;
+  void *before[256];
+  bool there;
+  assert_in_range(state->host_slabs, 1, 256);
+  must(hk_training_drain(w->engine, -1, &there, &err), &err);
+  memcpy(before, state->home, (size_t)(state->host_slabs / 2) * sizeof *before);
+  iterate_ahead(w, max_norm);
+  must(hk_training_drain(w->engine, -1, &there, &err), &err);
+  int64_t kept = 0;
+  for (int64_t k = 0; k < state->host_slabs / 2; k++) kept += state->home[k] == before[k];
+  return kept;
+}
+
+/* After two clipped steps nothing runs ahead. From then on state is updated in place, which is
+ * faster than into spare memory. A step that is not clipped ends that: the next step after it
+ * writes to spare memory again. */
+static void clipped_steps_update_in_place(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < 5; number++) {
+    world w = {.r = {number + 5}, .lender = {number + 99}};
+    make_ahead(&w);
+    for (int i = 0; i < 3; i++) iterate_ahead(&w, 1e-6);
+    const int64_t slabs = w.engine->state.host_slabs / 2;
+    assert_int_equal(slabs_kept(&w, 1e-6), slabs);
+    assert_int_equal(slabs_kept(&w, 1e9), slabs); /* nothing was let run ahead of it */
+    assert_int_equal(slabs_kept(&w, 1e9), 0);
+    assert_state(&w);
+    unmake(&w);
+  }
 }
 
 int main(void) {
@@ -102,6 +145,7 @@ int main(void) {
       cmocka_unit_test(orderly_training_is_plain_adamw),
       cmocka_unit_test(disorderly_training_is_plain_adamw),
       cmocka_unit_test(updates_that_ran_ahead_are_kept),
+      cmocka_unit_test(clipped_steps_update_in_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
