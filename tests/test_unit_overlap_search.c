@@ -146,8 +146,8 @@ static hk_ns best_of_all(const hk_model *model, const hk_machine *machine, int m
 }
 
 /* The search's plan is at most 0.6 % slower than the best of all candidates without staged
- * subgroups. The engine runs plans with staged subgroups 1.15 to 1.20 times as long as predicted,
- * so the search chooses one only if it is predicted to be faster by a factor of 1.17. */
+ * subgroups. The engine runs plans with staged subgroups 1.02 to 1.10 times as long as predicted,
+ * so the search chooses one only if it is predicted to be faster by a factor of 1.10. */
 static void nearly_as_good_as_all_candidates(void **state) {
   (void)state;
   double worst = 0;
@@ -166,7 +166,7 @@ static void nearly_as_good_as_all_candidates(void **state) {
     const double ratio = (double)found.best.iteration_ns / (double)best;
     if (found.best.plan.stride > 0) {
       staged++;
-      assert_true(1.17 * ratio < 1.005);
+      assert_true(1.10 * ratio < 1.005);
     }
     worst = fmax(worst, ratio - 1);
     hk_forecast_free(&found.best);
