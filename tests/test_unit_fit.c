@@ -90,12 +90,17 @@ static hk_quantity *quantity(hk_machine *m, const char *key) {
   return NULL;
 }
 
-static hk_fit fitted(const hk_run_table *t, const hk_machine *start, const char *free_list) {
+static hk_fit fitted_with(const hk_run_table *t, const hk_machine *start,
+                          const hk_fit_options *options) {
   hk_fit fit;
   hk_error err = {0};
-  const hk_fit_options options = {.free_list = free_list, .date = "2026-11-21"};
-  must(hk_fit_make(t, start, &options, &fit, &err), &err);
+  must(hk_fit_make(t, start, options, &fit, &err), &err);
   return fit;
+}
+
+static hk_fit fitted(const hk_run_table *t, const hk_machine *start, const char *free_list) {
+  const hk_fit_options options = {.free_list = free_list, .date = "2026-11-21"};
+  return fitted_with(t, start, &options);
 }
 
 static const hk_fit_parameter *parameter(const hk_fit *fit, const char *key) {
@@ -149,6 +154,8 @@ static void list_truths(char *list, size_t size) {
     used += (size_t)snprintf(list + used, size - used, "%s%s", i > 0 ? "," : "", truths[i].key);
 }
 
+/* Errors by profile likelihood, as `hocket fit` states them: launches limit few of these rows, and
+ * two minima 14 % apart have objectives that differ by 0.6. The linear theory sees one of them. */
 static void known_parameters_come_back(void **state) {
   (void)state;
   hk_run_table t = published();
@@ -158,7 +165,8 @@ static void known_parameters_come_back(void **state) {
   thin_out(&t, 4);
   remeasure(&t, &truth, 0.02, 9);
   list_truths(list, sizeof list);
-  hk_fit fit = fitted(&t, &start, list);
+  const hk_fit_options options = {.free_list = list, .date = "2026-11-21", .intervals = true};
+  hk_fit fit = fitted_with(&t, &start, &options);
   assert_int_equal(fit.rows, 13);
   assert_int_equal(fit.rows_elsewhere, 48);
   print_message("scatter %.4f, %zu outliers, backward %.2f %%, before %.2f %%\n", fit.scatter,
@@ -517,8 +525,8 @@ static void bad_input_is_refused(void **state) {
          "gpu.launch_ns,gpu.matmul_efficiency,gpu.backward_efficiency,gpu.hbm_bytes_per_s,"
          "pcie.h2d_bytes_per_s,pcie.d2h_bytes_per_s,pcie.duplex_bytes_per_s,dram.bytes_per_s,"
          "dram.dma_weight,cpu.cast_params_per_s,nvlink.bytes_per_s,nvlink.latency_ns,"
-         "network.latency_ns",
-         "more than 12 free parameters");
+         "network.latency_ns,pcie.h2d_latency_ns",
+         "more than 13 free parameters");
   quantity(&start, "gpu.launch_ns")->value = 0;
   refuse(&t, &start, "gpu.launch_ns", "starts at 0");
   t.n = 1;

@@ -248,6 +248,45 @@ static void scouts_find_a_step(void **state) {
   }
 }
 
+/* Times of 10, explained by the greater of two unknowns: by v[exact] exactly, by the other such
+ * that every second time is 20 % too long. */
+static hk_status off_greater(void *context, const double *values, size_t variants, double *out,
+                             hk_error *err) {
+  (void)err;
+  const size_t exact = *(const size_t *)context;
+  for (size_t v = 0; v < variants; v++)
+    for (size_t i = 0; i < 4; i++) {
+      const double other = values[2 * v + 1 - exact] * (i % 2 == 0 ? 1 : 1.2);
+      out[4 * v + i] = log(fmax(values[2 * v + exact], other) / 10);
+    }
+  return HK_OK;
+}
+
+/* The unknown that is moved first rises to 10 and hides the other. Only the order that begins with
+ * the exact one ends at the least objective. */
+static void both_orders_of_unknowns_are_tried(void **state) {
+  (void)state;
+  for (size_t exact = 0; exact < 2; exact++) {
+    hk_error err = {0};
+    /* 10 is a point of the grid: start x exp(2 width x 0.6) */
+    const hk_unknown one = {.start = 1, .least = 0.001, .most = 1000, .width = log(10) / 1.2};
+    hk_unknown u[2] = {one, one};
+    hk_solve_problem problem = {.unknowns = u,
+                                .n = 2,
+                                .n_residuals = 4,
+                                .residuals = off_greater,
+                                .context = &exact,
+                                .scale = 0.05,
+                                .noise = 0.05,
+                                .scouts = 1,
+                                .err = &err};
+    must(hk_solve(&problem), &err);
+    assert_true(u[exact].determined && !u[1 - exact].determined);
+    check_near(u[exact].value, 10, 0.01);
+    assert_true(u[1 - exact].value == u[1 - exact].start);
+  }
+}
+
 static void failures_are_passed_on(void **state) {
   (void)state;
   hk_error err = {0};
@@ -308,6 +347,7 @@ int main(void) {
       cmocka_unit_test(intervals_account_for_clusters),
       cmocka_unit_test(intervals_see_beyond_a_kink),
       cmocka_unit_test(scouts_find_a_step),
+      cmocka_unit_test(both_orders_of_unknowns_are_tried),
       cmocka_unit_test(failures_are_passed_on),
       cmocka_unit_test(every_failure_is_returned),
   };

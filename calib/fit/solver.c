@@ -17,7 +17,7 @@
 #define BOUND_MARGIN    1e-3 /* least distance of a start from a bound, as a share of the range */
 #define ITERATIONS      30   /* at most, of one trust-region descent */
 #define SCOUT_REACH     2    /* most distance of a scout from the start, in widths of the prior */
-#define STARTS          4    /* points to descend from: the start and the best scouts */
+#define STARTS          2    /* points to search from: the start and the best scout */
 #define GRID_ROUNDS     2    /* times that each unknown is moved over its grid */
 #define GRID            11   /* points of the grid of one unknown */
 #define SCALE_PASSES    8    /* at most, of adapting the scale */
@@ -328,31 +328,39 @@ static hk_status scout(const solver *s, vector *points) {
   return pick_best(s, points, (size_t)n + 1, 1, STARTS - 1);
 }
 
+/* Point i of the grid of an unknown: equal distances from SCOUT_REACH widths below its start to as
+ * many above it, as far as its bounds allow. */
+static double grid_place(const hk_unknown *u, int i) {
+  const double least = scout_place(u, -1), most = scout_place(u, 1);
+  return least + (most - least) * i / (GRID - 1);
+}
+
 /* Moves each unknown in turn to the best point of a grid about its start; the others stay. An
  * unknown without effect near s->x has derivative 0 there, and a descent cannot move it. */
-static hk_status move_one_at_a_time(solver *s) {
+static hk_status move_one_at_a_time(solver *s, bool backwards) {
   for (size_t turn = 0; turn < GRID_ROUNDS * s->of->n; turn++) {
-    const size_t j = turn % s->of->n;
+    const size_t place = turn % s->of->n, j = backwards ? s->of->n - 1 - place : place;
     vector points[GRID + 1];
     for (int i = 0; i <= GRID; i++) memcpy(points[i], s->x, sizeof points[i]);
-    for (int i = 0; i < GRID; i++)
-      points[i + 1][j] = scout_place(&s->of->unknowns[j], 2.0 * i / (GRID - 1) - 1);
+    for (int i = 0; i < GRID; i++) points[i + 1][j] = grid_place(&s->of->unknowns[j], i);
     HK_TRY(pick_best(s, points, GRID + 1, 0, 1));
     memcpy(s->x, points[0], sizeof points[0]);
   }
   return HK_OK;
 }
 
-/* The objective of a simulator has several local minima: at each, another resource is the limit. */
+/* The objective of a simulator has several local minima: at each, another resource is the limit.
+ * The unknown that is moved first explains what a later one could, too: with the rate of kernels
+ * first, the host thread's launches have no effect. Both orders are therefore tried. */
 static hk_status search(solver *s) {
   if (s->of->scouts == 0 || s->of->n == 0) return minimise(s);
   vector points[HK_MOST_VARIANTS], best;
   double least = INFINITY, sum = 0;
   HK_TRY(scout(s, points));
   memcpy(best, s->x, sizeof best);
-  for (int i = 0; i < STARTS; i++) {
-    memcpy(s->x, points[i], sizeof s->x);
-    HK_TRY(move_one_at_a_time(s));
+  for (int i = 0; i < 2 * STARTS; i++) {
+    memcpy(s->x, points[i / 2], sizeof s->x);
+    HK_TRY(move_one_at_a_time(s, i % 2 == 1));
     HK_TRY(hk_solver_descend(s, ITERATIONS / 3));
     HK_TRY(hk_solver_objectives(s, &s->x, 1, &sum));
     if (sum >= least) continue;

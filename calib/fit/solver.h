@@ -15,10 +15,12 @@
  * rho is Huber's loss: a large residual counts by its size, not by its square.
  *
  * Each ln v is confined to its bounds by ln v = low + (high - low) (1 + sin u) / 2. GSL's trust
- * region moves u with central differences of step 0.001 in ln v. Optional before it: the guess and
- * the best three of up to 256 points of a Sobol sequence about it, each improved by moving one
- * parameter at a time over a grid. Optional after it: a Nelder-Mead simplex, which finds a way down
- * where the model has kinks.
+ * region moves u with central differences of step 0.001 in ln v. Optional before it: from the guess
+ * and from the best of up to 256 points of a Sobol sequence about it, one parameter at a time is
+ * moved over a grid, first in the caller's order and then in the opposite one, because the
+ * parameter that is moved first explains what a later one could. The minimum with the least
+ * objective is taken. Optional after it: a Nelder-Mead simplex, which finds a way down where the
+ * model has kinks.
  *
  * The scale s starts as the caller's. After the first descent it becomes what the residuals scatter
  * by (hk_scale_rule), and the descent is repeated until s settles; if s was wrong by more than a
@@ -54,7 +56,7 @@
 
 #include "core/error.h"
 
-#define HK_MOST_UNKNOWNS 12
+#define HK_MOST_UNKNOWNS 13
 #define HK_MOST_SCOUTS   256
 /* Settings of the unknowns that one call of `residuals` may be asked for. */
 #define HK_MOST_VARIANTS (HK_MOST_SCOUTS + 1)
