@@ -2,7 +2,7 @@
 /* Fit of a machine profile to a run table.
  *
  * Summary. A run table has one row for each training run: its settings and the times of forward,
- * backward, update and iteration. The fit simulates every row and moves up to 12 quantities of the
+ * backward, update and iteration. The fit simulates every row and moves up to 13 quantities of the
  * profile (core/machine.h) to where the simulated times agree best with the measured ones.
  *
  * Method. The residuals are ln(predicted / measured) of the four times of every row; the solver
@@ -27,7 +27,7 @@
 
 #include "calib/validate/runs.h"
 
-#define HK_FIT_MOST_FREE 12
+#define HK_FIT_MOST_FREE 13
 
 typedef struct {
   const hk_quantity_info *info;
@@ -66,7 +66,7 @@ typedef struct {
 } hk_fit;
 
 /* Fits the rows of `table` that name start's machine. HK_INPUT: fewer than two such rows, or no
- * times in them; a free parameter that is not known or has no positive start; more than 12.
+ * times in them; a free parameter that is not known or has no positive start; more than 13.
  * Deterministic at any number of threads (OpenMP over simulations). Free with hk_fit_free. */
 hk_status hk_fit_make(const hk_run_table *table, const hk_machine *start,
                       const hk_fit_options *options, hk_fit *fit, hk_error *err);
@@ -77,7 +77,7 @@ void hk_fit_free(hk_fit *fit);
 hk_status hk_fit_start(const hk_machine *machine, hk_machine *start, hk_error *err);
 
 /* Candidates for free parameters where the caller names none, the most important first, each with
- * the reason why it is uncertain. The fit takes the first twelve that have an effect: moved by its
+ * the reason why it is uncertain. The fit takes the first 13 that have an effect: moved by its
  * prior_factor either way, the parameter changes some time of some row by 1 % or more. A candidate
  * whose start is 0 is left out: the machine does not have what it describes. */
 typedef struct {

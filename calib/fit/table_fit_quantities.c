@@ -18,13 +18,13 @@ static const hk_fit_default defaults[] = {
     {"dram.unbound_efficiency", "unbound threads migrate away from their memory"},
     {"network.bytes_per_s", "the share of the network's bandwidth that collectives reach"},
     {"pcie.d2h_bytes_per_s", "what slot, root complex and chipset leave of the line rate"},
+    {"fabric.d2h_bytes_per_s", "what the host takes of the copies of all GPUs at once"},
     {"pcie.d2h_pageable_bytes_per_s", "one thread of this CPU copying, page faults included"},
     {"pcie.h2d_pageable_bytes_per_s", "the same towards the GPU"},
     {"gpu.collective_share", "the slowdown of computation by communication"},
     {"dram.with_dma_bytes_per_s", "host memory bandwidth of copies and CPU kernels together"},
     {"deepspeed.cache_release_ns", "the time in which the driver frees memory"},
     {"pcie.h2d_bytes_per_s", "what the slot leaves of the line rate"},
-    {"deepspeed.subgroup_overhead_ns", "DeepSpeed's Python for one subgroup"},
 };
 
 const hk_fit_default *hk_fit_defaults(size_t *n) {
@@ -153,11 +153,21 @@ static hk_status has_effect(hk_fit_problem *problem, hk_fit_parameter *parameter
   return status;
 }
 
+/* False: a limit of all GPUs' copies together, and every row has as many GPUs on a node. The limit
+ * divided by their number then has the effect of the link's bandwidth. */
+static bool told_from_link(const hk_fit_problem *problem, const char *key) {
+  if (strncmp(key, "fabric.", strlen("fabric.")) != 0) return true;
+  for (size_t i = 1; i < problem->n_cases; i++)
+    if (problem->cases[i].plan.job.gpus != problem->cases[0].plan.job.gpus) return true;
+  return false;
+}
+
 static hk_status add_defaults(hk_fit_problem *problem, hk_fit *fit) {
   for (size_t i = 0; i < sizeof defaults / sizeof *defaults && fit->n < HK_FIT_MOST_FREE; i++) {
     hk_fit one = {0};
     bool effect = false;
     if (is_zero(defaults[i].key, problem->start)) continue;
+    if (!told_from_link(problem, defaults[i].key)) continue;
     HK_TRY(add_named(defaults[i].key, problem->start, &one, problem->err));
     HK_TRY(has_effect(problem, &one.parameters[0], &effect));
     if (effect) fit->parameters[fit->n++] = one.parameters[0];
