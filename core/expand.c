@@ -175,6 +175,8 @@ void hk_expand_costs(hk_expansion *x) {
     cost->backward_flops =
         hk_expand_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
     fill_times(x, cost);
+    cost->stores_scores =
+        layer && x->plan->runtime == HK_RUNTIME_DEEPSPEED && model->blocks == NULL;
     cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end) +
                     hk_model_frozen_bytes(model, cost->block, tp, 1);
     cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);

@@ -61,7 +61,7 @@ static void set_layer(hk_sizes *z, int layer) {
   const hk_job *job = &x->plan->job;
   const double q = (double)(m->heads * m->head_dim), k = (double)(m->kv_heads * m->head_dim);
   const double copied = q + k + (m->kv_heads < m->heads ? 2 * q : 0);
-  z->scores = 2 * z->tokens * job->seq * (double)m->heads / job->tp;
+  z->scores = hk_model_score_bytes(m, job->micro_batch, job->seq, job->tp);
   z->mlp = z->tokens * hk_model_block_kind(m, layer)->mlp_kept / job->tp;
   z->input = activations(x, layer, true);
   z->saved = activations(x, layer, false) - z->input + z->scores + 2 * z->tokens * copied / job->tp;

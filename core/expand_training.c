@@ -17,9 +17,32 @@ static hk_op block_op(hk_op_kind kind, int64_t work, const hk_block_cost *cost, 
   return op;
 }
 
+/* Megatron's GPT without flash attention stores the attention scores of a layer. Products that read
+ * or write all of them, and passes of the fused causal softmax over them, which reads the lower
+ * half of a matrix and writes the whole:
+ *   forward    products of queries and keys, and with the values; softmax: 1/2 read, 1 written
+ *   backward   gradients of values, softmax, queries and keys; softmax: 2 x 1/2 read, 1 written */
+enum { PRODUCTS_FORWARD = 2, PRODUCTS_BACKWARD = 4 };
+static const double SOFTMAX_FORWARD = 1.5, SOFTMAX_BACKWARD = 2;
+
+static void add_scores(const hk_expansion *x, hk_op *op) {
+  const hk_model *model = &x->plan->model;
+  const hk_job *job = &x->plan->job;
+  const double bytes = hk_model_score_bytes(model, job->micro_batch, job->seq, job->tp);
+  const bool backward = op->kind == HK_OP_BACKWARD;
+  const bool forward = !backward || job->checkpoint_activations; /* backward recomputes forward */
+  const int products = (forward ? PRODUCTS_FORWARD : 0) + (backward ? PRODUCTS_BACKWARD : 0);
+  const double passes = (forward ? SOFTMAX_FORWARD : 0) + (backward ? SOFTMAX_BACKWARD : 0);
+  /* A score of HK_BYTES_BF16 is a sum of head_dim products: 2 head_dim operations. */
+  const double flops = bytes / HK_BYTES_BF16 * 2 * (double)model->head_dim;
+  op->score_flops = hk_expand_flops(products * flops);
+  op->score_bytes = hk_whole_bytes(products * bytes);
+  op->softmax_bytes = hk_whole_bytes(passes * bytes);
+}
+
 /* Forward or backward. If its time was measured, the number of floating-point operations does not
  * matter. */
-static hk_op pass_op(hk_op_kind kind, const hk_block_cost *cost, int micro) {
+static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost *cost, int micro) {
   const bool backward = kind == HK_OP_BACKWARD;
   const int64_t flops = backward ? cost->backward_flops : cost->forward_flops;
   const hk_ns measured = backward ? cost->backward_ns : cost->forward_ns;
@@ -28,6 +51,7 @@ static hk_op pass_op(hk_op_kind kind, const hk_block_cost *cost, int micro) {
   op.measured = measured;
   op.launch = launch;
   op.handed = backward ? cost->handed : 0;
+  if (cost->stores_scores) add_scores(x, &op);
   return op;
 }
 
@@ -153,7 +177,7 @@ void hk_expand_forward(hk_expansion *x, int micro) {
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro, 1);
-    compute(x, &pass, pass_op(HK_OP_FORWARD, cost, micro), cost->tp_forward, cost, micro);
+    compute(x, &pass, pass_op(x, HK_OP_FORWARD, cost, micro), cost->tp_forward, cost, micro);
   }
 }
 
@@ -337,7 +361,7 @@ void hk_expand_backward(hk_expansion *x, int micro) {
       reduce_and_flush(x, &pass, behind_computed, behind, micro);
       for (int r = 0; r < ranks; r++) pass.launched[r] = last_on(x, r, HK_LANE_HOST);
     }
-    compute(x, &pass, pass_op(HK_OP_BACKWARD, cost, micro), cost->tp_backward, cost, micro);
+    compute(x, &pass, pass_op(x, HK_OP_BACKWARD, cost, micro), cost->tp_backward, cost, micro);
 
     if (!blocking && behind != NULL) reduce_and_flush(x, &pass, behind_computed, behind, micro);
     if (late) {

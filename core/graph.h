@@ -129,6 +129,11 @@ typedef struct {
   hk_ns launch;     /* forward and backward: the host's time to queue their kernels; 0: not known,
                        `measured` includes it */
   int32_t handed;   /* backward: gradients that the host hands over one by one meanwhile */
+  /* Forward and backward where attention scores are stored, else 0: floating-point operations of
+   * the products that read or write scores (part of `work`), traffic in GPU memory of these
+   * products, and of the softmax between them. */
+  int64_t score_flops;
+  hk_bytes score_bytes, softmax_bytes;
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
 } hk_op;
 

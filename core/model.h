@@ -256,6 +256,9 @@ double hk_model_forward_flops(const hk_model *model, int block, int64_t micro_ba
  * with `checkpoint`; less the products of frozen weights, whose gradients are not computed. */
 double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                                int tp, bool checkpoint);
+/* Bytes of a layer's attention scores: one bf16 number for each head and pair of tokens of a
+ * sequence. Implementations with flash attention never store them. */
+double hk_model_score_bytes(const hk_model *model, int64_t micro_batch, int64_t seq, int tp);
 /* Measured time of one block's forward or backward, scaled by the job's tokens; 0: not measured. */
 hk_ns hk_model_measured_ns(const hk_model *model, int block, bool backward, int64_t micro_batch,
                            int64_t seq);

@@ -84,6 +84,10 @@ static double left_out(const hk_model *model, int block, int64_t micro_batch, in
          2 * other_tokens(model, micro_batch, seq) * frozen->other_products / tp;
 }
 
+double hk_model_score_bytes(const hk_model *model, int64_t micro_batch, int64_t seq, int tp) {
+  return 2 * (double)micro_batch * (double)seq * (double)seq * (double)model->heads / tp;
+}
+
 double hk_model_backward_flops(const hk_model *model, int block, int64_t micro_batch, int64_t seq,
                                int tp, bool checkpoint) {
   if (model->blocks != NULL && listed(model, block)->backward_flops > 0)

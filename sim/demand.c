@@ -125,6 +125,18 @@ static hk_demand on_gpu(const hk_machine *m, double cap, double hbm_per_unit) {
   return d;
 }
 
+/* Matrix products at `rate`, in flops a second. Those of stored attention scores have few
+ * operations a byte (head_dim), so the traffic in GPU memory can limit them; the softmax between is
+ * limited by it. */
+static hk_demand computation(const hk_machine *m, const hk_op *op, double rate) {
+  if (op->score_bytes == 0) return on_gpu(m, rate, 0);
+  const double flops = (double)op->work, hbm = m->gpu_hbm.value;
+  const double score_flops = fmin((double)op->score_flops, flops);
+  const double products = fmax(score_flops / rate, (double)op->score_bytes / hbm);
+  const double seconds = (flops - score_flops) / rate + products + (double)op->softmax_bytes / hbm;
+  return on_gpu(m, flops / seconds, (double)(op->score_bytes + op->softmax_bytes) / flops);
+}
+
 /* Computation with a measured time, which includes its launches if they were not measured. */
 static hk_demand measured(const hk_op *op) {
   const double cap = (double)op->work / ((double)op->measured / 1e9);
@@ -137,7 +149,8 @@ static hk_demand measured(const hk_op *op) {
  * computes, so the block takes the longer of both. Example: 3 ms of the GPU, 2.5 ms of launches and
  * 7 gradients of 0.1 ms: 3.2 ms. */
 static hk_demand pass(const hk_op *op, const hk_machine *m, double efficiency) {
-  hk_demand d = op->measured > 0 ? measured(op) : on_gpu(m, m->gpu_flops.value * efficiency, 0);
+  hk_demand d =
+      op->measured > 0 ? measured(op) : computation(m, op, m->gpu_flops.value * efficiency);
   if (op->launch <= 0) return d;
   const double ns = (double)op->launch + op->handed * m->handover.value;
   d.computed = d.cap;
@@ -302,7 +315,7 @@ static hk_demand paced(hk_demand d, double most) {
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
   return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
          a->measured == b->measured && a->launch == b->launch && a->handed == b->handed &&
-         a->ahead == b->ahead;
+         a->score_bytes == b->score_bytes && a->ahead == b->ahead;
 }
 
 hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to) {

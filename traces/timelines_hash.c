@@ -38,6 +38,7 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
   if (known && graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
   if (op->measured != 0) ADD_NUMBERS(hash, op->measured);
   if (op->launch != 0) ADD_NUMBERS(hash, op->launch, op->handed);
+  if (op->score_bytes != 0) ADD_NUMBERS(hash, op->score_flops, op->score_bytes, op->softmax_bytes);
 }
 
 void hk_graph_hash(const hk_graph *graph, char hex[17]) {
