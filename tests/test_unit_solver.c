@@ -248,6 +248,31 @@ static void scouts_find_a_step(void **state) {
   }
 }
 
+/* A narrow step: 0 from 60 to 70, else 1. */
+static hk_status off_narrow_step(void *context, const double *values, size_t variants, double *out,
+                                 hk_error *err) {
+  (void)context;
+  (void)err;
+  for (size_t v = 0; v < variants; v++) out[v] = values[v] > 60 && values[v] < 70 ? 0 : 1;
+  return HK_OK;
+}
+
+/* Eleven points from 25 to 100, the bound, are 15 % apart. */
+static void a_grid_ends_at_the_bounds(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_unknown u = {.start = 100, .least = 3, .most = 100, .width = log(2)};
+  hk_solve_problem problem = {.unknowns = &u,
+                              .n = 1,
+                              .n_residuals = 1,
+                              .residuals = off_narrow_step,
+                              .scale = 0.1,
+                              .scouts = 1,
+                              .err = &err};
+  must(hk_solve(&problem), &err);
+  assert_true(u.determined && u.value > 60 && u.value < 70);
+}
+
 /* Times of 10, explained by the greater of two unknowns: by v[exact] exactly, by the other such
  * that every second time is 20 % too long. */
 static hk_status off_greater(void *context, const double *values, size_t variants, double *out,
@@ -347,6 +372,7 @@ int main(void) {
       cmocka_unit_test(intervals_account_for_clusters),
       cmocka_unit_test(intervals_see_beyond_a_kink),
       cmocka_unit_test(scouts_find_a_step),
+      cmocka_unit_test(a_grid_ends_at_the_bounds),
       cmocka_unit_test(both_orders_of_unknowns_are_tried),
       cmocka_unit_test(failures_are_passed_on),
       cmocka_unit_test(every_failure_is_returned),
