@@ -368,6 +368,7 @@ static hk_status search(solver *s) {
     memcpy(best, s->x, sizeof best);
   }
   memcpy(s->x, best, sizeof best);
+  HK_TRY(move_one_at_a_time(s, false)); /* an unknown may matter now that had no effect before */
   return minimise(s);
 }
 
