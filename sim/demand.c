@@ -101,7 +101,8 @@ static void use_host(hk_demand *d, const hk_graph *graph, double bytes, double c
  * through host memory `passes` times. */
 static void use_pcie(hk_demand *d, const hk_graph *graph, const hk_machine *m, double in,
                      double out, double passes) {
-  const double costs = in * m->h2d_cost.value + out * m->d2h_cost.value;
+  const double costs = (in * m->h2d_cost.value + out * m->d2h_cost.value) /
+                       (graph->cores_unbound ? m->dram_unbound.value : 1);
   d->weight = d->weight_crowded = d->cap * m->dma_weight.value;
   if (in > 0) {
     d->traffic |= HK_TRAFFIC_IN;
