@@ -91,7 +91,7 @@ ok simulate --model gpt2 --machine twice.json --policy zero-offload --subgroup 1
   fail "the exported machine is not the one under --set"
 ok machine show twice.json
 prints '^twice: '
-prints '^dram\.bytes_per_s +67\.24 GB/s +134\.5 GB/s +--set dram\*=2$'
+prints '^dram\.bytes_per_s +67\.39 GB/s +134\.8 GB/s +--set dram\*=2$'
 ! grep -q '^compared with' out || fail "a changed machine has the residuals of the profile"
 expect 2 "--set makes another machine: --name NAME is needed" machine export h200-16c --set dram*=2
 expect 2 "--name needs --set" machine export h200-16c --name other
