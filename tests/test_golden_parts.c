@@ -123,13 +123,14 @@ static void polaris_from_its_parts(void **state) {
                                     .network = "200x2",
                                     .without = "polaris-a100-4x40gb"};
   const outcome limit = {
-      .medians = {[HK_RUN_fwd] = 11.3, [HK_RUN_bwd] = 8.7, [HK_RUN_step] = 13.7, [HK_RUN_iter] = 5.9},
+      .medians =
+          {[HK_RUN_fwd] = 11.3, [HK_RUN_bwd] = 8.7, [HK_RUN_step] = 13.7, [HK_RUN_iter] = 5.9},
       .tau = 0.75};
   check_runs(&request, 63, &limit, "A100 node");
 }
 
-/* Forward is 32 % off in the median: with one sequence a GPU it is limited by DeepSpeed's Python, 4 ms a
- * layer, but the transferred figure is plain PyTorch's 1.4 ms. */
+/* Forward is 32 % off in the median: with one sequence a GPU it is limited by DeepSpeed's Python, 4
+ * ms a layer, but the transferred figure is plain PyTorch's 1.4 ms. */
 static void jlse_from_its_parts(void **state) {
   (void)state;
   const hk_parts_request request = {.name = "jlse-h100-4x80gb",
@@ -139,7 +140,8 @@ static void jlse_from_its_parts(void **state) {
                                     .memory_bytes = 549755813888.0,
                                     .without = "jlse-h100-4x80gb"};
   const outcome limit = {
-      .medians = {[HK_RUN_fwd] = 33, [HK_RUN_bwd] = 11.7, [HK_RUN_step] = 11.2, [HK_RUN_iter] = 11.7},
+      .medians =
+          {[HK_RUN_fwd] = 33, [HK_RUN_bwd] = 11.7, [HK_RUN_step] = 11.2, [HK_RUN_iter] = 11.7},
       .tau = 0.99};
   check_runs(&request, 12, &limit, "H100 node");
 }
