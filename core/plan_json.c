@@ -358,7 +358,9 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
       {"flush", {"mode", "bytes_per_param"}, 2},
       {"staging", {"buffers", "piece_numel"}, 2},
       {"cpu", {"threads", "cores_bound"}, 2},
-      {"pace", {"h2d_bytes_per_s", "d2h_bytes_per_s", "cpu_params_per_s", "flush_blocks"}, 4},
+      {"pace",
+       {"h2d_bytes_per_s", "d2h_bytes_per_s", "cpu_params_per_s", "flush_blocks", "reduce_first"},
+       5},
       {"subgroup", {"rule", "numel"}, 2},
   };
   HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 2, err));

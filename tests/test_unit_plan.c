@@ -318,7 +318,7 @@ static void round_trips(void **state) {
       plan.order[s] = (int32_t)(plan.n_subgroups - 1 - s);
     }
     if (candidate.policy == &hk_policy_interleave && candidate.runtime == HK_RUNTIME_HOCKET)
-      plan.pace = (hk_pace){1.25e9, 1e10 / 3, 2.5e9, plan.flush == HK_FLUSH_ASYNC ? 7 : 0, i % 2};
+      plan.pace = (hk_pace){1.25e9, 1e10 / 3, 2.5e9, plan.flush == HK_FLUSH_ASYNC ? 7 : 0, true};
     assert_round_trip(&plan, path);
     hk_plan_free(&plan);
   }
