@@ -267,6 +267,7 @@ static void a_grid_ends_at_the_bounds(void **state) {
                               .n_residuals = 1,
                               .residuals = off_narrow_step,
                               .scale = 0.1,
+                              .search = HK_SEARCH_ORDERS,
                               .scouts = 1,
                               .err = &err};
   must(hk_solve(&problem), &err);
@@ -303,6 +304,7 @@ static void both_orders_of_unknowns_are_tried(void **state) {
                                 .context = &exact,
                                 .scale = 0.05,
                                 .noise = 0.05,
+                                .search = HK_SEARCH_ORDERS,
                                 .scouts = 1,
                                 .err = &err};
     must(hk_solve(&problem), &err);

@@ -17,7 +17,7 @@
 #define BOUND_MARGIN    1e-3 /* least distance of a start from a bound, as a share of the range */
 #define ITERATIONS      30   /* at most, of one trust-region descent */
 #define SCOUT_REACH     2    /* most distance of a scout from the start, in widths of the prior */
-#define STARTS          2    /* points to search from: the start and the best scout */
+#define DESCENTS        4    /* of one search */
 #define GRID_ROUNDS     2    /* times that each unknown is moved over its grid */
 #define GRID            11   /* points of the grid of one unknown */
 #define SCALE_PASSES    8    /* at most, of adapting the scale */
@@ -313,8 +313,8 @@ static hk_status pick_best(const solver *s, vector *points, size_t n, size_t fix
   return HK_OK;
 }
 
-/* points[0]: the start. points[1 .. STARTS - 1]: the best points of a Sobol sequence about it. */
-static hk_status scout(const solver *s, vector *points) {
+/* points[0]: the start. points[1 .. starts - 1]: the best points of a Sobol sequence about it. */
+static hk_status scout(const solver *s, vector *points, size_t starts) {
   const int n = s->of->scouts;
   gsl_qrng *sequence = gsl_qrng_alloc(gsl_qrng_sobol, (unsigned)s->of->n);
   if (!sequence) return fail_gsl(s->of->err, GSL_ENOMEM);
@@ -325,12 +325,14 @@ static hk_status scout(const solver *s, vector *points) {
       points[i][j] = scout_place(&s->of->unknowns[j], 2 * points[i][j] - 1);
   }
   gsl_qrng_free(sequence);
-  return pick_best(s, points, (size_t)n + 1, 1, STARTS - 1);
+  return pick_best(s, points, (size_t)n + 1, 1, starts - 1);
 }
 
 /* Point i of the grid of an unknown: equal distances from SCOUT_REACH widths below its start to as
- * many above it, as far as its bounds allow. */
-static double grid_place(const hk_unknown *u, int i) {
+ * many above it. Points beyond a bound lie at the bound, or with HK_SEARCH_ORDERS the distances
+ * become shorter. */
+static double grid_place(const hk_solve_problem *p, const hk_unknown *u, int i) {
+  if (p->search == HK_SEARCH_SCOUTS) return scout_place(u, 2.0 * i / (GRID - 1) - 1);
   const double least = scout_place(u, -1), most = scout_place(u, 1);
   return least + (most - least) * i / (GRID - 1);
 }
@@ -342,7 +344,7 @@ static hk_status move_one_at_a_time(solver *s, bool backwards) {
     const size_t place = turn % s->of->n, j = backwards ? s->of->n - 1 - place : place;
     vector points[GRID + 1];
     for (int i = 0; i <= GRID; i++) memcpy(points[i], s->x, sizeof points[i]);
-    for (int i = 0; i < GRID; i++) points[i + 1][j] = grid_place(&s->of->unknowns[j], i);
+    for (int i = 0; i < GRID; i++) points[i + 1][j] = grid_place(s->of, &s->of->unknowns[j], i);
     HK_TRY(pick_best(s, points, GRID + 1, 0, 1));
     memcpy(s->x, points[0], sizeof points[0]);
   }
@@ -351,16 +353,20 @@ static hk_status move_one_at_a_time(solver *s, bool backwards) {
 
 /* The objective of a simulator has several local minima: at each, another resource is the limit.
  * The unknown that is moved first explains what a later one could, too: with the rate of kernels
- * first, the host thread's launches have no effect. Both orders are therefore tried. */
+ * first, the host thread's launches have no effect. HK_SEARCH_ORDERS therefore tries both orders,
+ * and the grid once more at the end: an unknown may matter there that had no effect before. */
 static hk_status search(solver *s) {
   if (s->of->scouts == 0 || s->of->n == 0) return minimise(s);
   vector points[HK_MOST_VARIANTS], best;
   double least = INFINITY, sum = 0;
-  HK_TRY(scout(s, points));
+  const int orders = s->of->search == HK_SEARCH_ORDERS ? 2 : 1;
+  const int wanted = DESCENTS / orders,
+            starts = s->of->scouts < wanted ? s->of->scouts + 1 : wanted;
+  HK_TRY(scout(s, points, (size_t)starts));
   memcpy(best, s->x, sizeof best);
-  for (int i = 0; i < 2 * STARTS; i++) {
-    memcpy(s->x, points[i / 2], sizeof s->x);
-    HK_TRY(move_one_at_a_time(s, i % 2 == 1));
+  for (int i = 0; i < starts * orders; i++) {
+    memcpy(s->x, points[i / orders], sizeof s->x);
+    HK_TRY(move_one_at_a_time(s, i % orders == 1));
     HK_TRY(hk_solver_descend(s, ITERATIONS / 3));
     HK_TRY(hk_solver_objectives(s, &s->x, 1, &sum));
     if (sum >= least) continue;
@@ -368,7 +374,7 @@ static hk_status search(solver *s) {
     memcpy(best, s->x, sizeof best);
   }
   memcpy(s->x, best, sizeof best);
-  HK_TRY(move_one_at_a_time(s, false)); /* an unknown may matter now that had no effect before */
+  if (orders == 2) HK_TRY(move_one_at_a_time(s, false));
   return minimise(s);
 }
 

@@ -110,6 +110,7 @@ hk_status hk_fit_solve(hk_fit_problem *problem, hk_fit *fit) {
                              .scale = SCALE,
                              .noise = LEAST_SCATTER,
                              .rule = HK_SCALE_BY_MEDIAN,
+                             .search = HK_SEARCH_ORDERS,
                              .scouts = SCOUTS,
                              .intervals = problem->options->intervals,
                              .clusters = problem->clusters,
