@@ -55,11 +55,11 @@ static hk_status read_whole(const hk_option *option, const char *text, int64_t *
                  option->kind == HK_STRIDE ? " or 'auto'" : "", text);
 }
 
-/* The factor of "k", "M", "G" or "T", with "i" a power of 1024, and an option's unit B behind. 0:
- * something else. */
+/* The factor of "k", "M", "G" or "T", as "Ki", "Mi", "Gi" or "Ti" a power of 1024, and an option's
+ * unit B behind. 0: something else. */
 static double count_factor(const char *suffix, bool bytes) {
   static const char letters[] = "kMGT";
-  const char *at = *suffix ? strchr(letters, *suffix) : NULL;
+  const char *at = *suffix ? strchr(letters, strncmp(suffix, "Ki", 2) == 0 ? 'k' : *suffix) : NULL;
   if (at) suffix++;
   const bool binary = bytes && at && *suffix == 'i';
   if (binary) suffix++;

@@ -79,10 +79,10 @@ static hk_status find(const char *typed, setting *out, hk_error *err) {
 
 /* -- Values ------------------------------------------------------------------------------------ */
 
-/* Reads k, M, G, T, P, or one of them with i, and moves *text behind it. */
+/* Reads k, M, G, T or P, or Ki, Mi, Gi, Ti or Pi, and moves *text behind it. */
 static double read_prefix(const char **text) {
   static const char letters[] = "kMGTP";
-  const char *at = **text ? strchr(letters, **text) : NULL;
+  const char *at = **text ? strchr(letters, strncmp(*text, "Ki", 2) == 0 ? 'k' : **text) : NULL;
   if (!at) return 1;
   const bool binary = (*text)[1] == 'i';
   *text += binary ? 2 : 1;

@@ -62,6 +62,8 @@ static void a_text_has_a_key_an_operation_and_a_value(void **state) {
       {"dram=0.2T", 200e9},
       {"dram=200GB/s", 200e9},
       {"dram=100GiB/s", 0x1.9p36},
+      {"dram=104857600KiB/s", 0x1.9p36},
+      {"dram=104857600kiB/s", 0x1.9p36},
       {"dram*=2", 2 * before},
       {"dram/=2", before / 2},
       {"dram+=59G", before + 59e9},
