@@ -22,9 +22,9 @@
  * update and need larger slots. */
 #define MOST_PIECE ((int64_t)24000000)
 
-/* CPUs that the team leaves to the framework, whose main and autograd threads seldom run at the
- * same time. On an H200 with 16 cores (3.0 G parameters, micro-batch 4, overlap both) 15 threads of
- * the team made an iteration of 556 ms where 13 made 600 and 11 made 606. */
+/* CPUs that the team leaves to the framework unless the overlap is `both`: with `none` and
+ * `forward` the framework seldom has two threads at work while the team updates. With `both` the
+ * team leaves hk_framework_cores(). */
 #define FRAMEWORK_THREADS 1
 
 /* -- Threads ----------------------------------------------------------------------------------- */

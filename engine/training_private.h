@@ -106,7 +106,6 @@ struct hk_training {
   bool *assumed, *wanted;                      /* [param] takes part in the step */
   hk_adamw_step *assumed_steps, *wanted_steps; /* [param] */
   double last_scale; /* 1 / loss scale of the last step; 0: there was none */
-  bool last_clipped;
   int32_t clipped_in_a_row;
 
   /* For each block the operations that write new weights of its tensors. */

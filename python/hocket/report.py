@@ -45,7 +45,12 @@ def explain(optimizer: "AdamW") -> str:
     ]
     answer = optimizer._plan_answer
     if settings.plan is None:
-        lines.append("No plan: everything is updated on the CPU, block by block.")
+        lines.append("No plan: the CPU updates the tensors block by block.")
+        if settings.gpu_memory:
+            lines.append(
+                "State of the first blocks and new weights that wait for the norm take up to "
+                f"{settings.gpu_memory:,} bytes of GPU memory."
+            )
     elif answer is not None:
         lines.append(f'plan="auto" chose: {answer.get("reason", "no reason was given")}')
     if optimizer.borrower is not None:
