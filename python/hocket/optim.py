@@ -49,13 +49,16 @@ class AdamW(Optimizer):
             clipping. ``clip_grad_norm_`` works, too; its norm is rounded in the gradient's type.
         overlap: with ``attach``: "none" updates in ``step()``, "forward" beside the next forward,
             "both" beside backward, too.
-        plan: None updates everything on the CPU; a path, or JSON text, of a plan that
-            ``hocket plan -o`` wrote for this model; "auto" plans for this model on this machine.
+        plan: None updates everything on the CPU, except state that ``gpu_memory`` has room for; a
+            path, or JSON text, of a plan that ``hocket plan -o`` wrote for this model (if its
+            overlap is not ``overlap``, the engine itself chooses what runs ahead); "auto" plans
+            for this model on this machine.
         backend: "cuda" or "host"; None: as the parameters' device says.
         cpu_threads: threads of the update; None: what the plan says; without a plan, the CPUs that
             this process may use less one, or with ``overlap="both"`` less three (a quarter of
             them if that is less), which the framework's threads need.
-        host_memory: bytes that state and spares may take; None: what is available.
+        host_memory: most bytes of host memory that the engine may take (state, gradients, weights,
+            spares); None: what is available.
         gpu_memory: bytes of GPU memory that weights which wait for the norm (2 an element) and
             fp32 state (14 an element with its gradient) may take. With ``plan=None``: None takes
             none. With ``plan="auto"``: None allows what activations leave. A plan file has chosen.
