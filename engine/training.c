@@ -255,9 +255,14 @@ hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
 
 /* -- Steps ------------------------------------------------------------------------------------- */
 
+/* What gradients are too large by, the factor of hk_training_scale included. */
+static double whole_loss_scale(const hk_engine *e, const hk_training_step_options *o) {
+  return (o->loss_scale > 0 ? o->loss_scale : 1) / e->training->factor;
+}
+
 static void judge(const hk_engine *e, const hk_training_step_options *o, const hk_squares *sum,
                   hk_training_step_report *r) {
-  const double loss_scale = (o->loss_scale > 0 ? o->loss_scale : 1) / e->training->factor;
+  const double loss_scale = whole_loss_scale(e, o);
   const double value = o->sum_of_squares != 0 ? o->sum_of_squares : hk_squares_value(sum);
   r->nonfinite = (int64_t)sum->nonfinite;
   r->skipped = sum->nonfinite > 0 || !isfinite(value);
@@ -335,10 +340,16 @@ static hk_status skip(hk_engine *e, hk_error *err) {
   return hk_handover_reset(e, err);
 }
 
+/* The next step is expected to multiply gradients by 1 / loss scale, or by the factor of
+ * hk_training_scale, too, if the last two steps had the same one: torch's GradScaler gives it in
+ * every step, clipping by the caller another one in each step that it acts in. */
 static void remember(hk_engine *e, const hk_training_step_options *o,
                      const hk_training_step_report *r) {
   struct hk_training *t = e->training;
-  t->last_scale = 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
+  const double unclipped = 1 / whole_loss_scale(e, o);
+  const bool again = unclipped == t->last_unclipped;
+  t->last_unclipped = unclipped;
+  t->last_scale = again ? unclipped : 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
   t->clipped_in_a_row = r->grad_scale == t->last_scale ? 0 : t->clipped_in_a_row + 1;
   memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
 }

@@ -105,7 +105,8 @@ struct hk_training {
   bool violated;                               /* a gradient was discarded: assumptions are void */
   bool *assumed, *wanted;                      /* [param] takes part in the step */
   hk_adamw_step *assumed_steps, *wanted_steps; /* [param] */
-  double last_scale; /* 1 / loss scale of the last step; 0: there was none */
+  double last_scale;     /* what the next step will probably multiply by; 0: no step yet */
+  double last_unclipped; /* what the last step multiplied by, without clipping */
   int32_t clipped_in_a_row;
 
   /* For each block the operations that write new weights of its tensors. */

@@ -72,8 +72,9 @@ static void make_ahead(world *w) {
   hk_plan_free(&plan);
 }
 
-/* One iteration. Returns how many elements' updates ran ahead. */
-static int64_t iterate_ahead(world *w, double max_norm) {
+/* One iteration whose gradients are multiplied by `factor`. Returns how many elements' updates ran
+ * ahead. */
+static int64_t iterate_scaled(world *w, double max_norm, double factor) {
   hk_error err = {0};
   hk_training_step_report report;
   const hk_training_step_options step_options = {.max_norm = max_norm};
@@ -82,11 +83,16 @@ static int64_t iterate_ahead(world *w, double max_norm) {
   const struct timespec moment = {.tv_nsec = 2000000};
   nanosleep(&moment, NULL);
   const double squares = plain_squares(w);
+  if (factor != 1) must(hk_training_scale(w->engine, factor, &err), &err);
   must(hk_training_step(w->engine, &step_options, &report, NULL, &err), &err);
   overwrite_lent(w);
-  plain_update(w, hk_grad_scale(squares, max_norm, 1));
+  plain_update(w, hk_grad_scale(squares, max_norm, 1 / factor));
   for (size_t k = 0; k < w->n; k++) w->tensors[k].given = 0;
   return report.ahead;
+}
+
+static int64_t iterate_ahead(world *w, double max_norm) {
+  return iterate_scaled(w, max_norm, 1);
 }
 
 /* With a limit of the norm that is never reached, updates that ran ahead are kept, and some of
@@ -104,6 +110,24 @@ static void updates_that_ran_ahead_are_kept(void **unused) {
     unmake(&w);
   }
   assert_true(ahead > 0 && in_lent > 0);
+}
+
+/* GradScaler multiplies by the same factor in each step. From the third step on, updates run ahead
+ * with it. A step with another factor discards what ran ahead, and so does the next. */
+static void a_constant_factor_is_expected(void **unused) {
+  (void)unused;
+  int64_t ahead = 0;
+  for (uint64_t number = 0; number < 10; number++) {
+    world w = {.r = {number + 5}, .lender = {number + 99}};
+    make_ahead(&w);
+    for (int i = 0; i < 2; i++) assert_int_equal(iterate_scaled(&w, 1e9, 0x1p-14), 0);
+    for (int i = 0; i < 3; i++) ahead += iterate_scaled(&w, 1e9, 0x1p-14);
+    for (int i = 0; i < 2; i++) assert_int_equal(iterate_scaled(&w, 1e9, 0x1p-15), 0);
+    ahead += iterate_scaled(&w, 1e9, 0x1p-15);
+    assert_state(&w);
+    unmake(&w);
+  }
+  assert_true(ahead > 0);
 }
 
 /* Share of the slabs of state on the host that an iteration leaves where they were. */
@@ -146,6 +170,7 @@ int main(void) {
       cmocka_unit_test(orderly_training_is_plain_adamw),
       cmocka_unit_test(disorderly_training_is_plain_adamw),
       cmocka_unit_test(updates_that_ran_ahead_are_kept),
+      cmocka_unit_test(a_constant_factor_is_expected),
       cmocka_unit_test(clipped_steps_update_in_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,6 +56,23 @@ def test_most_of_an_update_runs_ahead_here():
     assert_same(opt, mine, expected, other)
 
 
+def test_an_update_runs_ahead_under_grad_scaler():
+    """GradScaler multiplies gradients that are not fp16 by 1 / scale, the same in each step."""
+    mine, opt, other, expected = pair()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for step in range(5):
+        scaler.scale(mine(batches(step + 1)[step])).backward()
+        (other(batches(step + 1)[step]) * 2.0**10).backward()
+        expected.factor = 2.0**-10
+        scaler.step(opt)
+        scaler.update()
+        expected.step()
+        opt.zero_grad()
+        expected.zero_grad()
+    assert opt.last_step.ahead > 0.5 * sum(p.numel() for p in mine.parameters())
+    assert_same(opt, mine, expected, other)
+
+
 @OVERLAPS
 @pytest.mark.parametrize("counts", [(1, 2, 1, 3, 3, 1, 2), (3, 1, 1, 2), (2, 0, 2, 0, 0, 1)])
 def test_fewer_and_more_backward_passes_than_in_the_step_before(overlap, counts):
