@@ -133,14 +133,20 @@ static hk_status stop_taking(hk_engine *e, hk_stream *stream, hk_error *err) {
   return hk_executor_follow(e->executor, last, stream, err);
 }
 
-/* Makes the streams on which memory was lent wait for `stream`, and forgets the memory. */
+/* Makes the streams on which memory was lent and `stream` wait for each other, and forgets the
+ * memory. Where the engine has used the memory, `stream` comes after its copies, which came after
+ * the lender's work. */
 static hk_status give_back(hk_engine *e, hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   hk_lent *l = &t->lent;
   bool recorded = false;
   for (size_t i = 0; i < l->n_spans; i++) {
     hk_callers_stream *lender = &t->streams[l->spans[i].stream];
-    if (lender == stream || l->spans[i].used == 0) continue;
+    if (lender == stream) continue;
+    if (l->spans[i].used == 0) {
+      HK_TRY(e->backend->ops->wait(stream->stream, l->spans[i].ready, err));
+      continue;
+    }
     if (!recorded) HK_TRY(e->backend->ops->record(stream->stream, stream->last, err));
     recorded = true;
     HK_TRY(e->backend->ops->wait(lender->stream, stream->last, err));
