@@ -300,7 +300,8 @@ static bool add_item(cJSON *object, const char *key, cJSON *item) {
   return false;
 }
 
-/* In the order of hk_quantity_list. */
+/* In the order of hk_quantity_list. cJSON_ReplaceItemInObject of cJSON 1.7.15 reports success
+ * without memory for the key, and loses it. */
 static hk_status sort_quantities(cJSON *root, maker *m, hk_error *err) {
   size_t n;
   const hk_quantity_info *list = hk_quantity_list(&n);
@@ -310,8 +311,12 @@ static hk_status sort_quantities(cJSON *root, maker *m, hk_error *err) {
     cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(m->list, list[i].key);
     if (item) ok = add_item(sorted, list[i].key, item);
   }
-  if (ok && cJSON_ReplaceItemInObjectCaseSensitive(root, "quantities", sorted)) return HK_OK;
-  cJSON_Delete(sorted);
+  if (ok) {
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "quantities");
+    if (add_item(root, "quantities", sorted)) return HK_OK;
+  } else {
+    cJSON_Delete(sorted);
+  }
   return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
 }
 
@@ -323,10 +328,10 @@ static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error 
     if (put_entry(m, entries, entry, err) != HK_OK)
       return hk_fail_prefix(err, "share/parts/transfer.json: '%.80s'", entry->string);
   if (m->ok) HK_TRY(put_defaults(m, err));
+  if (m->ok) HK_TRY(sort_quantities(root, m, err));
   const cJSON *residuals = cJSON_GetObjectItemCaseSensitive(parts->transfer, "residuals");
   m->ok = m->ok && (!residuals || add_item(root, "residuals", cJSON_Duplicate(residuals, true)));
-  if (!m->ok) return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
-  return sort_quantities(root, m, err);
+  return m->ok ? HK_OK : hk_fail_memory(err, sizeof(cJSON), "a machine profile");
 }
 
 /* -- The document ------------------------------------------------------------------------------ */
