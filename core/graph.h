@@ -199,10 +199,11 @@ typedef struct {
 hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
                          hk_error *err);
 /* n whole iterations (HK_EXPAND_ALL) of a plan with an overlap, 1 <= n <= HK_MOST_ITERATIONS. All
- * have the same operations: operation i of iteration k has the id k x n_ops / n + i. Dependencies
- * on the iteration before: launch of a block                       updates of the block's subgroups
- *   forward of a block, or its all_gather   arrival of its new weights
- *   state_h2d                               state_d2h of the same piece */
+ * have the same operations: operation i of iteration k has the id k x n_ops / n + i. Operations
+ * that depend on the iteration before:
+ * - launch of a block: on the updates of the block's subgroups;
+ * - forward of a block, or its all_gather: on the arrival of its new weights;
+ * - state_h2d: on state_d2h of the same piece. */
 #define HK_MOST_ITERATIONS 64
 hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_graph *graph,
                                     hk_error *err);
@@ -218,12 +219,12 @@ void hk_graph_free(hk_graph *graph);
  * preempts a member, and the whole team waits for that member. With a few copies this happens once,
  * at the beginning. With more copies than the engine queues ahead (HK_QUEUED_AHEAD) it happens
  * throughout the update, so the team leaves a core to the queueing thread. This is done only if
- *   - graph->queues_throughout: runtime hocket, operations on the CPU, and more than
- *     HK_QUEUED_AHEAD staged pieces an iteration;
- *   - the team has at least HK_LEAST_LENDER threads: a smaller one would lose more than it gains;
- *   - the teams fill `cores`, the CPUs that the process may use (0: not known): threads == cores
- * or, with one team for each GPU of the node, threads x GPUs == cores. Example: 16 threads, 16
- * cores, 1120 staged pieces: 15. With 17 cores or 100 pieces: 16. */
+ * - graph->queues_throughout: runtime hocket, operations on the CPU, and more than
+ *   HK_QUEUED_AHEAD staged pieces an iteration;
+ * - the team has at least HK_LEAST_LENDER threads: a smaller one would lose more than it gains;
+ * - the teams fill `cores`, the CPUs that the process may use (0: not known): threads == cores or,
+ *   with one team for each GPU of the node, threads x GPUs == cores.
+ * Example: 16 threads, 16 cores, 1120 staged pieces: 15. With 17 cores or 100 pieces: 16. */
 #define HK_QUEUED_AHEAD 128
 #define HK_LEAST_LENDER 8
 int hk_team_size(const hk_graph *graph, int threads, int cores);

@@ -6,9 +6,12 @@
  * Closed form: block i has forward F_i, backward B_i, P_i parameters that the CPU updates at rate
  * r, a copy of new weights u_i, and gradients that arrive A_i after the begin of backward (norm = A
  * of the first block, which arrives last). It is within 4 % of simulation if the CPU's rate is
- * constant: period = max of sum F + sum B sum P / r norm + sum u + F of the last block A_i + (P up
- * to i) / r + u_i + F from i up              each i norm + (P up to i, not ahead) / r + u_i + F
- * from i up  each i that does not run ahead */
+ * constant. The period is the greatest of
+ * - sum F + sum B,
+ * - sum P / r,
+ * - norm + sum u + F of the last block,
+ * - A_i + (P up to i) / r + u_i + F from i up, for each i,
+ * - norm + (P up to i, not ahead) / r + u_i + F from i up, for each i that does not run ahead. */
 #ifndef HK_SIM_OVERLAP_H
 #define HK_SIM_OVERLAP_H
 

@@ -3,10 +3,11 @@
  * bounds of it.
  *
  * The period is the time from the end of one backward to the end of the next. It has three parts:
- *   exposed update  forward waits because a block's new weights have not arrived; includes the
- * norm, the flush before it and the copies of weights forward         the rest of the time until
- * forward has ended backward        the remaining time so that forward + exposed update + backward
- * = period. The update's own length is the time in which any of its operations runs, hidden or not.
+ * - exposed update: forward waits because a block's new weights have not arrived; includes the
+ *   norm, the flush before it and the copies of weights;
+ * - forward: the rest of the time until forward has ended;
+ * - backward: the remaining time, so that forward + exposed update + backward = period.
+ * The update's own length is the time in which any of its operations runs, hidden or not.
  * Example: a period of 600 ms with forward 150, exposed update 60 and backward 390 ms may have an
  * update of 500 ms, of which 440 ms are hidden. */
 #ifndef HK_SIM_PERIOD_H

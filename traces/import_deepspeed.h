@@ -4,10 +4,11 @@
  * guessed.
  *
  * Times and memory marks are medians over the steady iterations. The import reads
- *   times     DeepSpeed's "time (ms) | fwd: ..." (or "forward: ..."), or sums of its micro-steps if
- * the log has only those; Megatron's timers; "elapsed time per iteration" memory    the allocator
- * marks of memory_breakdown settings  Megatron's arguments, DeepSpeed's configuration, the
- * subgroups, and the cores to which the launcher bound rank 0 */
+ * - times: DeepSpeed's "time (ms) | fwd: ..." (or "forward: ..."), or sums of its micro-steps if
+ *   the log has only those; Megatron's timers; "elapsed time per iteration";
+ * - memory: the allocator marks of memory_breakdown;
+ * - settings: Megatron's arguments, DeepSpeed's configuration, the subgroups, and the cores to
+ *   which the launcher bound rank 0. */
 #ifndef HK_TRACES_IMPORT_DEEPSPEED_H
 #define HK_TRACES_IMPORT_DEEPSPEED_H
 

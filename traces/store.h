@@ -17,11 +17,12 @@ typedef struct hk_store hk_store;
 hk_status hk_store_path(char *path, size_t size, hk_error *err);
 
 /* Opens the store at `path` (NULL: hk_store_path). Brings an older one to this version's schema in
- * one transaction. Uses a write-ahead log, and waits up to 10 s for another writer. without
- * must_exist  makes a missing file and its folder with must_exist     a missing file, or no default
- * path: HK_OK and *store NULL; a store that cannot be written is opened for reading HK_INPUT: not a
- * hocket store, or of a later version. HK_ENVIRONMENT: cannot be read or written, or damaged. The
- * schema of the file is not trusted: its views and triggers do not run. */
+ * one transaction. Uses a write-ahead log, and waits up to 10 s for another writer.
+ * - Without must_exist a missing file and its folder are made.
+ * - With must_exist a missing file, or no default path, is HK_OK with *store NULL; a store that
+ *   cannot be written is opened for reading.
+ * HK_INPUT: not a hocket store, or of a later version. HK_ENVIRONMENT: cannot be read or written,
+ * or damaged. The schema of the file is not trusted: its views and triggers do not run. */
 hk_status hk_store_open(const char *path, bool must_exist, hk_store **store, hk_error *err);
 void hk_store_close(hk_store *store);
 const char *hk_store_name(const hk_store *store); /* its path */
