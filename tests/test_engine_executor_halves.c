@@ -179,13 +179,14 @@ static void shallow_blocks_go_first(void **unused) {
 
 /* -- Uploads ----------------------------------------------------------------------------------- */
 
-static run *stalled_run;
-static atomic_int awaited; /* waits for room in the lane of uploads */
+static _Atomic(run *) stalled_run; /* NULL: uploads end as they come */
+static atomic_int awaited;         /* waits for room in the lane of uploads */
 
 /* No upload ends before the CPU has updated all pieces. */
 static hk_status sync_late(hk_event *event, hk_error *err) {
-  atomic_fetch_add(&awaited, 1);
-  for (int i = 0; i < 10000 && done_so_far(stalled_run) < 2 * PARTS; i++) pause_ms(1);
+  run *r = atomic_load(&stalled_run);
+  if (r != NULL) atomic_fetch_add(&awaited, 1);
+  for (int i = 0; r != NULL && i < 10000 && done_so_far(r) < 2 * PARTS; i++) pause_ms(1);
   return hk_backend_host.event_sync(event, err);
 }
 
@@ -198,18 +199,19 @@ static void uploads_leave_room_for_shallow_blocks(void **unused) {
   bool there = false;
   run r;
   open_run(&r, PARTS - 1);
+  hk_backend_ops slow = hk_backend_host;
+  slow.event_sync = sync_late;
+  r.device->ops = &slow; /* before the workers of the run read it */
   must(hk_executor_begin(r.executor, false, false, &err), &err);
   arrive(&r, PARTS - 1, 0);
   must(hk_executor_await_lane(r.executor, HK_LANE_FLUSH, &err), &err);
   for (int s = 1; s < PARTS; s++) {
     must(hk_executor_await(r.executor, find(&r, HK_OP_ADAMW_CPU, s, 100), -1, &there, &err), &err);
   }
-  hk_backend_ops slow = hk_backend_host;
-  slow.event_sync = sync_late;
-  stalled_run = &r;
   r.stalled = true;
-  r.device->ops = &slow;
+  atomic_store(&stalled_run, &r);
   finish(&r);
+  atomic_store(&stalled_run, NULL);
   r.device->ops = ops;
   assert_int_equal(atomic_load(&r.n_uploads), 2 * PARTS);
   assert_true(atomic_load(&awaited) > 0);
