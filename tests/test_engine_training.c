@@ -95,12 +95,17 @@ static int64_t iterate_ahead(world *w, double max_norm) {
   return iterate_scaled(w, max_norm, 1);
 }
 
+static uint64_t worlds(void) {
+  return case_count((case_counts){.release = 5, .address = 2, .thread = 2},
+                    (case_counts){.release = 10, .address = 10, .thread = 10});
+}
+
 /* With a limit of the norm that is never reached, updates that ran ahead are kept, and some of
  * their weights wait in lent memory. */
 static void updates_that_ran_ahead_are_kept(void **unused) {
   (void)unused;
   int64_t ahead = 0, in_lent = 0;
-  for (uint64_t number = 0; number < 10; number++) {
+  for (uint64_t number = 0; number < worlds(); number++) {
     world w = {.r = {number + 5}, .lender = {number + 99}};
     make_ahead(&w);
     assert_int_equal(iterate_ahead(&w, 1e9), 0);
@@ -117,7 +122,7 @@ static void updates_that_ran_ahead_are_kept(void **unused) {
 static void a_constant_factor_is_expected(void **unused) {
   (void)unused;
   int64_t ahead = 0;
-  for (uint64_t number = 0; number < 10; number++) {
+  for (uint64_t number = 0; number < worlds(); number++) {
     world w = {.r = {number + 5}, .lender = {number + 99}};
     make_ahead(&w);
     for (int i = 0; i < 2; i++) assert_int_equal(iterate_scaled(&w, 1e9, 0x1p-14), 0);
@@ -153,7 +158,7 @@ static double share_kept(world *w, double max_norm) {
  * writes to spare memory again. */
 static void clipped_steps_update_in_place(void **unused) {
   (void)unused;
-  for (uint64_t number = 0; number < 5; number++) {
+  for (uint64_t number = 0; number < worlds(); number++) {
     world w = {.r = {number + 5}, .lender = {number + 99}};
     make_ahead(&w);
     for (int i = 0; i < 3; i++) iterate_ahead(&w, 1e-6);
