@@ -123,6 +123,13 @@ def _state(measured: List[Dict[str, Any]]) -> List[str]:
     return lines
 
 
+def steady(entry: Dict[str, Any]) -> float:
+    """Mean time of an iteration, ms, without the first, which waits for no update, and the last, at
+    whose end the update is waited for. The simulator predicts this time."""
+    each = entry.get("each_ms") or []
+    return sum(each[1:-1]) / (len(each) - 2) if len(each) > 3 else float(entry["wall_ms"])
+
+
 def _predictions(measured: List[Dict[str, Any]]) -> List[str]:
     """Predicted against measured."""
     lines = []
@@ -132,7 +139,7 @@ def _predictions(measured: List[Dict[str, Any]]) -> List[str]:
             continue
         phases = entry["phases_ms"]
         parts = [_against("iteration", found.get("period_ms") or found.get("iteration_ms"),
-                          entry["wall_ms"])]
+                          steady(entry))]
         if entry["row"].startswith("hocket-none"):
             parts += [_against("forward", found.get("fwd_ms"), phases["forward"]),
                       _against("backward", found.get("bwd_ms"), phases["backward"]),
