@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Times forward and backward of one model over and over, in turns: by itself with the process on
+all CPUs, on three and on one; as hocket.profile does; attached to hocket.AdamW. At small
+micro-batches the host's launches limit both passes, and the table shows by how much they vary while
+nothing changes. Quartiles in ms; host: until the host has queued the pass.
+
+  python3 bench/training/passes.py --size toy                         any CPU, seconds
+  python3 bench/training/passes.py --size 3g --micro-batch 1 --out passes.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from typing import Any, Dict, List, Optional, Set
+
+import torch
+import workload
+
+import hocket
+
+WARM = 2
+"""Iterations before those that count."""
+
+
+def quartiles(values: List[float]) -> List[float]:
+    """Lower quartile, median, upper quartile."""
+    return [round(x, 1) for x in statistics.quantiles(values, n=4, method="inclusive")]
+
+
+class Passes:
+    """A model whose passes are timed.
+
+    Attributes:
+        found: the results so far, a dict for each turn.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.device = torch.device(options.device)
+        shape = workload.shape(options.size, options.layers)
+        self.model = workload.build(shape, self.device)
+        self.batches = workload.batches(shape, options.micro_batch, self.device)
+        self.found: List[Dict[str, Any]] = []
+
+    def moment(self) -> Any:
+        """A moment on the stream: a CUDA event, or ms of the host's clock."""
+        if self.device.type != "cuda":
+            return time.perf_counter() * 1e3
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def ms(self, begin: Any, end: Any) -> float:
+        """ms between two moments that have passed."""
+        return float(begin.elapsed_time(end) if self.device.type == "cuda" else end - begin)
+
+    def wait(self) -> None:
+        """Until the device is idle."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def turn(self, what: str, optimizer: Optional[hocket.AdamW] = None) -> None:
+        """Times iterations, each begun with an idle device."""
+        times: Dict[str, List[float]] = {key: [] for key in ("fwd", "bwd", "host_fwd", "host_bwd")}
+        for number in range(WARM + self.options.iterations):
+            self.wait()
+            begin, begin_host = self.moment(), time.perf_counter()
+            loss = workload.loss_of(self.model, self.batches[number % len(self.batches)], 1 / 64)
+            middle, middle_host = self.moment(), time.perf_counter()
+            loss.backward()
+            end, end_host = self.moment(), time.perf_counter()
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad()
+                optimizer.synchronize()
+            else:
+                self.model.zero_grad(set_to_none=True)
+            self.wait()
+            if number >= WARM:
+                times["fwd"].append(self.ms(begin, middle))
+                times["bwd"].append(self.ms(middle, end))
+                times["host_fwd"].append((middle_host - begin_host) * 1e3)
+                times["host_bwd"].append((end_host - middle_host) * 1e3)
+        self.say(what, {key: quartiles(values) for key, values in times.items()})
+
+    def profile(self) -> None:
+        """The passes as hocket.profile times them."""
+        tokens = self.batches[0]
+        document = hocket.profile(
+            self.model, {"input_ids": tokens, "labels": tokens, "use_cache": False})
+        measured = document["measured"]
+        names = {"fwd": "forward_ms", "bwd": "backward_ms", "host_fwd": "forward_launch_ms",
+                 "host_bwd": "backward_launch_ms"}
+        self.say("profile", {key: [round(x, 1) for x in measured[name]]
+                             for key, name in names.items() if name in measured})
+
+    def say(self, what: str, result: Dict[str, List[float]]) -> None:
+        """Prints and keeps a result."""
+        self.found.append({"what": what, **result})
+        print(f"{what:<16}" + "".join(f" {key} {'/'.join(f'{x:.1f}' for x in values):>18}"
+                                      for key, values in result.items()), flush=True)
+
+
+def confine(cpus: Set[int]) -> None:
+    """Allows these CPUs to all threads of the process."""
+    for task in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(task), cpus)
+        except OSError:
+            pass  # the thread has ended
+
+
+def main() -> int:
+    """Runs; writes the results if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="toy", choices=tuple(workload.SHAPES))
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--iterations", type=int, default=8, help="that count, in each turn")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", help="file for the results (JSON)")
+    options = parser.parse_args()
+    passes = Passes(options)
+    cpus = os.sched_getaffinity(0)
+    last = sorted(cpus)[-3:]
+    for _ in range(options.turns):
+        for what, places in (("all CPUs", cpus), ("three", set(last)), ("one", {last[-1]})):
+            confine(places)
+            passes.turn(what)
+        confine(cpus)
+        passes.profile()
+    # The engine is opened last: its team's threads must not be moved.
+    for overlap in ("none", "both"):
+        optimizer = hocket.AdamW(passes.model.parameters(), lr=workload.LR, overlap=overlap)
+        optimizer.attach(passes.model)
+        for _ in range(options.turns):
+            passes.turn(f"overlap {overlap}", optimizer)
+        optimizer.binding().engine.close()
+        shape = workload.shape(options.size, options.layers)
+        passes.model = workload.build(shape, passes.device)
+    if options.out:
+        with open(options.out, "w", encoding="utf-8") as file:
+            json.dump(passes.found, file)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
