@@ -128,7 +128,7 @@ static inline hk_machine h200(void) {
   hk_machine m;
   hk_error err = {0};
   must(hk_machine_load(HK_TEST_DATA "/probed-node.json", &m, &err), &err);
-  m.dram.value = 140e9; /* a limit that all 16 cores together do not exceed */
+  m.dram.value = 140e9; /* AdamW on all 16 cores saturates it */
   m.dram_with_dma.value = 165e9;
   m.h2d_loaded.value = 24e9;
   m.h2d_load_from.value = 0.35;

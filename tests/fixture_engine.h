@@ -210,7 +210,7 @@ static inline void assert_same_bits(hk_engine *engine, const plain_adamw *a) {
   if (a->step > 0) assert_part(engine, HK_STATE_W, a->w, 2, a->n, "w");
 }
 
-/* Gives the gradients in random pieces, sometimes the later half first. */
+/* Gives the gradients in two runs of random lengths, sometimes the later one first. */
 static inline void give_gradients(hk_engine *engine, const plain_adamw *a, random_stream *r) {
   hk_error err = {0};
   const int64_t middle = (int64_t)(uniform(r) * (double)a->n);

@@ -14,8 +14,8 @@ static const hk_backend_ops *ops;
 static hk_backend *gpu;
 static hk_stream *stream;
 
-/* Sets ops from "--backend NAME", by default to CUDA's. Returns 0, or the program's exit status:
- * 77, after a message, without a device. */
+/* Sets ops from "--backend NAME", by default to CUDA's. Returns 0, or after a message the program's
+ * exit status: 77 without a device, HK_INPUT for an unknown name. */
 static inline int find_backend(int argc, char **argv) {
   const char *name = "cuda";
   for (int i = 1; i + 1 < argc; i++) {

@@ -63,7 +63,7 @@ static inline int64_t begin(hk_store *store, const char *name) {
   return id;
 }
 
-/* -- A campaign of two probes ------------------------------------------------------------------ */
+/* -- A campaign of three probes ---------------------------------------------------------------- */
 
 static const hk_probe probes[] = {
     {.name = "h2d 64 KiB", .n_loads = 1, .loads = {{.kind = HK_LOAD_H2D, .chunk = 65536}}},
@@ -84,6 +84,7 @@ static inline double value_of(int probe, size_t round, int load) {
   return 1e9 * (probe + 1) + 1000.25 * (double)round + load;
 }
 
+/* Stores rounds first .. first + n - 1 of the first two probes. */
 static inline void keep_rounds(hk_store *store, int64_t id, size_t first, size_t n) {
   hk_error err = {0};
   for (size_t round = first; round < first + n; round++)

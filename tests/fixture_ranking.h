@@ -13,7 +13,7 @@
 
 #define RANKINGS  HK_TEST_DATA "/rankings/"
 #define MODEL     HK_TEST_SHARE "/../bench/llama-1.3b.json"
-#define CHOSEN_BY "h200-node-16c" /* bench/rank_h200 */
+#define CHOSEN_BY "h200-node-16c" /* for which bench/rank_h200 chooses the plans */
 
 static inline hk_machine machine_of(const char *name) {
   hk_machine machine;

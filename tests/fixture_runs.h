@@ -12,7 +12,7 @@
 
 /* Limits on the errors of a machine's rows, in per cent. */
 typedef struct {
-  double median, worst; /* of absolute errors; both 0: not checked */
+  double median, worst; /* of absolute errors; worst 0: nothing is checked */
   double low;           /* largest error of a prediction that is too low; 0: not checked */
 } error_limit;
 

@@ -284,7 +284,7 @@ static inline void check_many_segments(bool gather, bool plain) {
   }
 }
 
-/* More values than the launch has threads, and segments of very different sizes. */
+/* More values than a launch on a GPU has threads, and segments of very different sizes. */
 static inline void check_large_segments(bool gather) {
   for (int i = 0; i < 8; i++) {
     const int kind = !gather && i % 2 ? SEGMENTS_PINNED : 0;

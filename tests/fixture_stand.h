@@ -7,7 +7,8 @@
 #include "engine/backend_host.h"
 #include "tests/fixture.h"
 
-/* One host device, or one of a backend built on it. */
+/* Options of a stand with 2 cores and one device of `backend`, which is the host backend or built
+ * on it. */
 static inline hk_stand_options small_on(const hk_backend_ops *backend) {
   return (hk_stand_options){.ops = backend,
                             .gpus = 1,

@@ -116,7 +116,8 @@ static inline void make_model(world *w) {
   w->blocks = w->params[w->n - 1].block + 1;
 }
 
-/* Random routes; a random set of subgroups runs ahead. */
+/* Random routes. Random sets of subgroups run ahead, have early weights, and have these in lent
+ * memory. */
 static inline void make_engine(world *w, const hk_backend_ops *backend) {
   hk_error err = {0};
   hk_plan plan = {0};
@@ -200,7 +201,7 @@ static inline void forward(world *w) {
   }
 }
 
-/* Lends memory of a random size on `stream`, or none. The caller keeps it until `reclaim`. */
+/* Lends memory of a random size on `stream`, or none. overwrite_lent frees it. */
 static inline void lend(world *w, void *stream) {
   hk_error err = {0};
   hk_lending found;
@@ -219,7 +220,7 @@ static inline void lend(world *w, void *stream) {
   w->lent_bytes[w->n_lent++] = bytes;
 }
 
-/* Takes the lent memory back and overwrites it. */
+/* Overwrites and frees the lent memory, which the engine must not use any more. */
 static inline void overwrite_lent(world *w) {
   hk_lending found;
   hk_training_lending(w->engine, &found);

@@ -29,14 +29,14 @@ static inline int pick(random_stream *r, int least, int most) {
   return least + (int)(uniform(r) * ((double)most - least + 1));
 }
 
-/* Log-uniform: rates differ by orders of magnitude, not by sums. */
+/* Log-uniform from least to most, for rates and sizes, which differ by orders of magnitude. */
 static inline double scale(random_stream *r, double least, double most) {
   return least * pow(most / least, uniform(r));
 }
 
 /* Nodes of 1, 2, 4 or 8 GPUs, from a desktop to the fastest servers: PCIe of 6 to 60 GB/s with
- * different rates each way and any share of full duplex; a fabric that may be slower than all links
- * together; host memory of 40 to 600 GB/s; CPUs from far slower than the link to faster. */
+ * different rates each way and 60 to 100 % of their sum both ways; a fabric that may be slower than
+ * all links together; host memory of 40 to 600 GB/s; CPUs slower or faster than the link. */
 static inline hk_machine random_node(random_stream *r) {
   hk_machine m = ideal_machine();
   const int gpus = 1 << pick(r, 0, 3);
@@ -69,8 +69,9 @@ static inline void price_copies(random_stream *r, hk_machine *m) {
 }
 
 /* Makes the host memory of a node slower under load: CPU kernels keep 1/2 to all of their rate
- * beside the copies of all GPUs; copies to GPUs keep 1/5 to all of theirs beside kernels. Copies to
- * GPUs have the lowest priority, the highest or one between. */
+ * beside the copies of all GPUs in one direction; copies to GPUs keep 1/5 to all of theirs beside
+ * kernels. In saturated memory, copies to GPUs have 0.01 to 5 times the weight of kernels, and
+ * copies from GPUs 1 to 100 times the weight of copies to GPUs. */
 static inline void delay_memory(random_stream *r, hk_machine *m) {
   m->cpu_beside_h2d.value = pow(scale(r, 0.5, 1), 1 / m->gpus.value);
   m->cpu_beside_d2h.value = pow(scale(r, 0.5, 1), 1 / m->gpus.value);

@@ -72,8 +72,8 @@ static const hk_adamw usual = {
 
 /* -- the reference ----------------------------------------------------------------------------- */
 
-/* One operation of two floats, rounded to double and then to float, is rounded as if once: 53 bits
- * are more than twice 24 and two (Figueroa 1995). volatile, so that nothing is fused or kept. */
+/* One operation of two floats, rounded to double and then to float, is rounded as if once, because
+ * 53 >= 2 x 24 + 2 (Figueroa 1995). volatile: no operations are fused, no excess precision kept. */
 static float once(double x) {
   volatile float rounded = (float)x;
   return rounded;
@@ -313,7 +313,7 @@ static void test_out_of_place_is_in_place(void **state) {
   each_kernel(random_cases_out_of_place);
 }
 
-/* All gradients of 16 bits at once. */
+/* All 65,536 bf16 and all 65,536 fp16 gradients, in place and out of place. */
 static void all_gradients(const hk_cpu_kernels *kernels) {
   enum { N = 65536 };
   static float p[3][N], m[3][N], v[3][N];

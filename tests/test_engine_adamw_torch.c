@@ -40,7 +40,7 @@ typedef struct {
   hk_adamw hyper;
   struct {
     uint32_t p, m, v; /* of the fused form */
-    int other;        /* single-tensor form's p - fused form's, in fp32 numbers away from zero */
+    int other;        /* single-tensor form's p - fused form's, in fp32 steps away from zero */
   } torch[ELEMENTS];
 } golden;
 

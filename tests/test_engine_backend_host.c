@@ -132,8 +132,8 @@ static void test_a_stream_keeps_its_order(void **state) {
   free(numbers);
 }
 
-/* Two streams pass a token to each other through one cell each. A stream that does not wait breaks
- * the sequence. */
+/* One stream writes numbers to a cell, another reads each of them, and each waits for the other's
+ * event. A stream that does not wait breaks the sequence. */
 static void test_streams_wait_for_events(void **state) {
   (void)state;
   enum { ROUNDS = 3000 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints: state is loaded under another plan; a write that fails (kill -9, full disk) leaves
- * the old file; a file with one wrong bit is refused and leaves the engine unchanged. */
+/* Checkpoints: state is loaded under another plan; a full disk leaves the old file, kill -9 the old
+ * or the complete new one; a file with one wrong bit is refused and leaves the engine unchanged. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -436,7 +436,8 @@ static void nap(double ms) {
   nanosleep(&t, NULL);
 }
 
-/* Kills the child at a random time within an operation, after at least `least` complete ones. */
+/* Kills the child 0 to 3 ms after an operation has begun, when at least `least` operations have
+ * ended. */
 static void kill_child(pid_t child, const shared_page *page, int64_t least, random_stream *r) {
   int status = 0;
   while (page->done < least && waitpid(child, &status, WNOHANG) == 0) nap(0.2);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints of training: they have each tensor's step, group and (version 3) name. A file with
- * another length, a changed bit or another model is refused and leaves the engine unchanged. */
+/* Checkpoints of training: they have each tensor's step, group and (version 3) the hash of its
+ * name. A file with another length, a changed bit or another model is refused and leaves the engine
+ * unchanged. */
 #include <unistd.h>
 #include <xxhash.h>
 

@@ -36,7 +36,7 @@ static hk_plan plan_of(const variant *v) {
   return plan;
 }
 
-/* The checksum after one step of a trial. Every plan has the same state then. */
+/* An engine after one step of a trial. The state is the same under every plan. */
 static hk_engine *engine_of(const variant *v) {
   hk_error err = {0};
   hk_plan plan = plan_of(v);
@@ -75,6 +75,8 @@ static void turn_bit(hk_engine *engine, hk_state_part part, int64_t at) {
   must(hk_engine_write(engine, part, at, 1, &value, &err), &err);
 }
 
+/* Tries the first and the last parameter, and those on both sides of 2^23: so many parameters are
+ * copied from the device at a time. */
 static void assert_every_bit_counts(hk_engine *engine, const char *whole) {
   const int64_t n = hk_engine_numel(engine);
   const int64_t places[] = {0, ((int64_t)1 << 23) - 1, (int64_t)1 << 23, n - 1};
@@ -112,8 +114,8 @@ static const int64_t numels[] = {7, (int64_t)1 << 17, 300001, 1, 900000};
 enum { TENSORS = sizeof numels / sizeof numels[0] };
 static const uint64_t keys[TENSORS] = {30, 10, 40, 11, 50};
 
-/* Tensors in the order i, i + by, i + 2 by, ... modulo their number, with values that depend on the
- * tensor alone. Every other subgroup lies on the device. */
+/* Tensors in the order first, first + by, first + 2 by, ... modulo their number, with values that
+ * depend on the tensor alone. Every other subgroup lies on the device. */
 static hk_engine *engine_of_tensors(size_t first, size_t by, bool named) {
   hk_error err = {0};
   hk_param params[TENSORS] = {0};

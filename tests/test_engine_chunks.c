@@ -33,8 +33,8 @@ static void test_cover_everything(void **state) {
         check(amounts[a], mosts[m], threads);
 }
 
-/* 8 threads, by hand: chunks of 64 Ki while at least twice that is left for each thread, then
- * half as large each time. */
+/* 8 threads, by hand: chunks of 64 Ki until 16 of them are left, two for each thread; then rounds
+ * of 8 chunks that take half of what is left, down to chunks of 4 Ki. */
 static void test_by_hand(void **state) {
   (void)state;
   const hk_chunks c = hk_chunks_of(18 * 65536, 65536, 8);

@@ -66,7 +66,8 @@ static void quotas(void **unused) {
   assert_int_equal(system(command), 0);
 }
 
-/* Version 1 of control groups: quota and period are two files, below the controllers' names. */
+/* Version 1 of control groups: quota and period are two files, in a folder that is named after the
+ * controllers. */
 static void quotas_of_version_1(void **unused) {
   (void)unused;
   static const struct {
@@ -189,8 +190,8 @@ static void subgroups_end_with_their_block(void **unused) {
   }
 }
 
-/* 10,000 small blocks and one of 1,000,000 parameters give 100 to 257 subgroups that end with a
- * block. */
+/* 9,999 small blocks and one of 1,000,016 parameters give 100 to 257 subgroups, each of which ends
+ * with a block. */
 static void small_blocks_are_merged(void **unused) {
   (void)unused;
   enum { N = 20000 };

@@ -84,8 +84,7 @@ static void equal_state_has_an_equal_checksum(void **unused) {
   plain_stop(&plain);
 }
 
-/* Engines created one after the other in the same caller-given memory give the same bits as engines
- * with their own. */
+/* Engines that borrow the same memory one after the other give plain AdamW's bits. */
 static void engines_in_borrowed_memory(void **unused) {
   (void)unused;
   hk_error err = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The executor: when lanes learn that an operation has ended, and which thread queues for which
- * lane. Operations here only record their calls. */
+/* The executor: when lanes learn that an operation has ended, which thread queues for which lane,
+ * and the size of the CPU team. Operations here only record their calls. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -104,8 +104,8 @@ typedef struct {
   const hk_graph *graph;
   pthread_t thread[HK_LANE_KIND_COUNT]; /* that did the last operation of such a lane */
   int n[HK_LANE_KIND_COUNT];
-  int32_t last;  /* operation on lanes h2d, update and d2h */
-  bool in_order; /* operations of those three */
+  int32_t last;  /* last operation of the lanes h2d, update and d2h */
+  bool in_order; /* operations of these three lanes came in the graph's order */
   bool stays;    /* each lane keeps its thread */
 } census;
 
@@ -195,8 +195,8 @@ static double simulated_team(const hk_plan *plan, unsigned phases, int cores) {
   return team;
 }
 
-/* Threads of the engine's team. Asserts that the simulator has as many in the graph of the engine
- * and in that of a whole iteration. */
+/* Threads of the engine's team. With runtime hocket, asserts that the simulator's team has as many,
+ * in the graph of the engine and in that of a whole iteration. */
 static int team_size(hk_runtime runtime, hk_route route, int64_t piece, int threads, int cores) {
   hk_plan plan = small_plan(runtime, piece);
   plan.cpu_threads = threads;
@@ -212,8 +212,8 @@ static int team_size(hk_runtime runtime, hk_route route, int64_t piece, int thre
   return size;
 }
 
-/* The team has one thread fewer if operations are queued throughout the step and no core is free
- * for that. */
+/* A team of at least 8 threads has one fewer if operations are queued throughout the step and no
+ * core is free for that. */
 static void test_a_core_for_queueing(void **state) {
   (void)state;
   const hk_runtime ours = HK_RUNTIME_HOCKET;

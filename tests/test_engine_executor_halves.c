@@ -182,7 +182,7 @@ static void shallow_blocks_go_first(void **unused) {
 static _Atomic(run *) stalled_run; /* NULL: uploads end as they come */
 static atomic_int awaited;         /* waits for room in the lane of uploads */
 
-/* No upload ends before the CPU has updated all pieces. */
+/* A wait for an upload returns when the CPU has updated all pieces, or after 10 s. */
 static hk_status sync_late(hk_event *event, hk_error *err) {
   run *r = atomic_load(&stalled_run);
   if (r != NULL) atomic_fetch_add(&awaited, 1);

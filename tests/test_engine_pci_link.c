@@ -12,7 +12,7 @@
 
 static char root[256];
 
-/* NULL: there is no such file. */
+/* Writes a file of the device; `text` NULL: removes it. */
 static void write_file(const char *name, const char *text) {
   char path[512];
   snprintf(path, sizeof path, "%s/sys/bus/pci/devices/" DEVICE "/%s", root, name);

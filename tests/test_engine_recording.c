@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Recordings of training: if memory runs out the recording is dropped and the step succeeds. */
+/* Recordings of training: if memory runs out, the recording is dropped and the step succeeds. The
+ * report has the times of the last 16 steps. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 

@@ -18,8 +18,8 @@ static void test_scatter(void **state) {
   check_large_segments(false);
 }
 
-/* Casts to fp16 round to nearest even: every fp16 value, the tie above it, and the fp32 neighbours
- * of both. */
+/* Casts to fp16 round to nearest even: every fp16 value, the fp32 value after it, the tie with the
+ * next fp16 value, and both fp32 neighbours of the tie. */
 static void test_all_halves(void **state) {
   (void)state;
   enum { AROUND = 5, N = 65536 * AROUND };

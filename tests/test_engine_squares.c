@@ -98,7 +98,7 @@ static void test_each_value(void **state) {
   }
 }
 
-/* Every sign and exponent of fp32, with fraction bits all 0, all 1, and in between. */
+/* Every sign and exponent of fp32, with the fractions 0, 1 and all ones, and three random ones. */
 static void test_each_exponent(void **state) {
   (void)state;
   random_state = 4;
@@ -360,7 +360,7 @@ static void test_grad_scale(void **state) {
   assert_true(hk_grad_scale(25, 1, 1) == 1 / (5 + 1e-6)); /* clipped */
   assert_true(hk_grad_scale(25, 1, 8) == 0.125);          /* norm 5 / 8 */
   assert_true(hk_grad_scale(400, 1, 2) == 1 / (10 + 1e-6) / 2);
-  assert_true(hk_grad_scale(0, 1e-9, 1) == 1e-9 / 1e-6); /* as torch: below its 1e-6 */
+  assert_true(hk_grad_scale(0, 1e-9, 1) == 1e-9 / 1e-6); /* as in torch: norm 0, limit below 1e-6 */
   assert_true(hk_grad_scale(0, 1, 65536) == 0x1p-16);
 }
 

@@ -49,7 +49,7 @@ static void test_slow_fill_reduces_memory(void **state) {
   (void)state;
   hk_stand_options options = small();
   hk_probe_scope scope;
-  options.host_bytes = 0; /* a quarter of the available memory: gigabytes */
+  options.host_bytes = 0; /* gigabytes: 32 GiB or a quarter of the available memory */
   options.fill_s = 1e-6;
   hk_stand *stand = open_stand(&options);
   hk_stand_scope(stand, &scope);
@@ -261,8 +261,8 @@ static void test_wrong_kernels(void **state) {
   for (int i = 0; i < 3; i++) {
     check_noticed(stand, updates[i], &ill.wrong_step, "AdamW of parameter ");
     check_noticed(stand, updates[i], &ill.short_kernels, "AdamW of parameter 99999 gave p ");
-    /* The kernel does not write. The old weights are close to the right result, because one step
-     * changes few of their bits. */
+    /* The new weights are written elsewhere. The old ones, which are compared instead, differ
+     * little from the new ones, because one step changes few of their bits. */
     check_noticed(stand, updates[i], &ill.lost_weights, "AdamW of parameter ");
   }
   const hk_load pull = {.kind = HK_LOAD_PULL, .chunk = HK_MIB};

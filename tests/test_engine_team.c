@@ -43,7 +43,7 @@ static int last_of(const cpu_set_t *set) {
 
 typedef struct {
   int *times;                  /* [chunk] runs; not atomic, so that ThreadSanitizer finds races */
-  int64_t last[MOST_THREADS];  /* chunk of each thread */
+  int64_t last[MOST_THREADS];  /* last chunk of each thread */
   int64_t count[MOST_THREADS]; /* chunks of each thread */
   atomic_bool disorder;
 } coverage;
@@ -121,7 +121,7 @@ typedef struct {
   bool alone;          /* no other thread has a chunk */
   atomic_int called;   /* calls of run_errand */
   atomic_int begun;    /* chunks */
-  atomic_bool in_vain; /* called before others had begun, after the caller had, or elsewhere */
+  atomic_bool in_vain; /* called too early or too late, or not by the caller's thread */
   pthread_t caller;
 } errand;
 

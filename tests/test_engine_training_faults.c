@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Faults in training: each allocation, copy, kernel, record and wait of an iteration, and of
- * engine creation, fails once, for each overlap. Each failure returns an error that names the
- * operation, without a hang. Every subgroup then holds the state of the step before or of this
- * one, as the engine says. No further step is accepted. If all subgroups hold the same step, the
- * state can be saved, and training continues from the file. */
+/* Faults in training. Each copy, kernel, record and wait of an iteration fails once, for each
+ * overlap, and so does each allocation, registration, copy and opening of a stream or event of
+ * engine creation. Each failure returns an error, without a hang. After a failed iteration every
+ * subgroup holds the state of the step before or of this one, as the engine says, or its state on
+ * the device is lost. No further step is accepted. If all subgroups hold the same step, the state
+ * can be saved, and training continues from the file. */
 #include <unistd.h>
 
 #include "tests/fixture_faults.h"
@@ -94,7 +95,8 @@ static void forget(scene *s) {
   unmake(&s->w);
 }
 
-/* Memory for the weights that may be in lent memory: two subgroups of 1030. */
+/* Room for three of the four pieces that may be in lent memory: two subgroups of 1030 bf16 weights,
+ * in pieces of 700 and 330, each rounded up to 512 bytes. */
 static char lent_memory[4096] __attribute__((aligned(16)));
 
 /* Lends memory if the engine wants it (with overlap both). */
@@ -255,7 +257,7 @@ static void fail_everywhere(hk_overlap overlap, size_t routes) {
   scene s = {.overlap = overlap};
   n_routes = routes;
   snprintf(s.path, sizeof s.path, "training-faults-%d-%d.ck", (int)getpid(), (int)overlap);
-  /* The optimized build fails each call. The sanitizers look at memory and races there. */
+  /* The optimized build fails each call; the sanitizers, which are slow, may leave calls out. */
   const int64_t apart = (int64_t)case_count((case_counts){.release = 1, .address = 3, .thread = 7},
                                             (case_counts){.release = 1, .address = 1, .thread = 7});
   fail_each(faults, sizeof faults / sizeof *faults, apart, fail_nth, &s);
@@ -354,7 +356,7 @@ static void creation_succeeds_or_leaves_nothing(void **unused) {
 }
 
 int main(void) {
-  alarm(590); /* a hang ends it */
+  alarm(590); /* ends the program if it hangs */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(without_overlap),
       cmocka_unit_test(beside_forward),

@@ -91,7 +91,7 @@ static hk_status late_wait(hk_stream *s, hk_event *e, hk_error *err) {
 static hk_status late_open(int device, const hk_backend_options *options, hk_backend **out,
                            hk_error *err) {
   HK_TRY(hk_backend_host.open(device, options, out, err));
-  (*out)->ops = &late; /* on hk_backend_host itself the engine's calls would wait */
+  (*out)->ops = &late; /* with &hk_backend_host the engine's calls wait for its streams */
   return HK_OK;
 }
 /* The caller's streams are streams of the backend. */

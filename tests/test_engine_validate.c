@@ -24,7 +24,7 @@ static hk_machine slow_node(void) {
   m.gpu_hbm.value = m.h2d.value = m.d2h.value = m.duplex.value = m.dram.value = 5e9;
   m.dram_with_dma.value = 4e9;
   m.cpu_adamw.value = m.cpu_adamw_fp32.value = 2e8;
-  m.step_overhead.value = m.subgroup_overhead.value = 1e9; /* not the engine's */
+  m.step_overhead.value = m.subgroup_overhead.value = 1e9; /* of DeepSpeed, not the engine */
   return m;
 }
 
@@ -90,7 +90,7 @@ static void assert_figures(const hk_validation *v) {
   assert_true(v->update_ms[0] > 0);
   /* The measured update includes the wait for the lanes' threads after the last operation. */
   assert_true(hk_ms(c->makespan.measured) <= v->update_ms[(STEPS - 1) / 2]);
-  assert_true(c->makespan.predicted > 0 && c->makespan.predicted < 100000000); /* no Python */
+  assert_true(c->makespan.predicted > 0 && c->makespan.predicted < 100000000); /* no overheads */
   assert_int_equal(c->phases[HK_PHASE_UPDATE].measured, c->makespan.measured);
 }
 

@@ -21,7 +21,7 @@ typedef struct {
   int64_t numel, first, n;
   int grad_at, w_at; /* elements between an aligned address and the first */
   bool in_place, mapped, no_weights;
-  bool patterns; /* gradients are 0, 1, 2, ... as bits */
+  bool patterns; /* 16-bit gradients are 0, 1, 2, ... as bits, fp32 gradients random bits */
 } adamw_case;
 
 static const hk_adamw HYPER[] = {
@@ -373,7 +373,8 @@ static void give_back(int kind, char *memory, hk_bytes bytes) {
   if (kind == PAGEABLE) free(memory);
 }
 
-/* Copies plain -> source -> target, at odd addresses, and writes nothing around them. */
+/* Copies from plain memory to `source` memory and on to `target` memory, at odd addresses. Nothing
+ * around the target is written. */
 static void check_copy(int source, int target, hk_bytes n) {
   enum { MARGIN = 3 };
   const hk_bytes bytes = n + 2 * MARGIN;

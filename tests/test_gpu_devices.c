@@ -139,7 +139,8 @@ static void adopted_streams(void **state) {
   ops->stream_close(own);
 }
 
-/* Copies of some ms are queued before and after. */
+/* The clock is aligned while 20 copies of 16 MiB are queued. Times of a later copy must lie between
+ * the host's times around it. */
 static void clock_of_a_busy_device(void **state) {
   (void)state;
   hk_error err = {0};
@@ -223,7 +224,7 @@ static void guards(void **state) {
   int n = 0, mine = 0, theirs = 0, again = 0;
   must(ops->guard(gpu, &mine, &err), &err);
   must(ops->guard(gpu, &theirs, &err), &err);
-  assert_int_equal(theirs, -1); /* the thread has no current device */
+  assert_int_equal(theirs, -1); /* gpu was current already */
   must(ops->count(&n, &err), &err);
   hk_backend *second = NULL;
   if (n > 1) must(ops->open(1, NULL, &second, &err), &err);

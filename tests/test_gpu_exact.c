@@ -11,7 +11,7 @@ static void every_plan_is_plain_adamw(void **unused) {
   for (uint64_t number = 0; number < CASES; number++) assert_case_exact(number, &options);
 }
 
-/* A small one for compute-sanitizer, which is slow. */
+/* `--few`: four plans for compute-sanitizer, which is slow. */
 static void four_plans(void **unused) {
   (void)unused;
   const hk_engine_options options = {.backend = &hk_backend_cuda, .no_pin_threads = true};
