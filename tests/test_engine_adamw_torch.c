@@ -27,6 +27,7 @@
 
 #include "engine/adamw.h"
 
+/* SCALE: number of the draw that gives an element the scale of its gradients. */
 enum { SETS = 15, ELEMENTS = 2048, STEPS = 10, SCALE = 0xffff };
 
 typedef enum { ANY, WEIGHTS, EMBEDDINGS, NORMS } kind;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The host arena: alignment, first touch, registration; requests larger than the available memory
- * are refused. */
+ * are refused. The available memory is read from the system's files. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -226,7 +226,8 @@ static hk_bytes host_bytes(const hk_plan *plan, const hk_param *params, size_t n
   return memory.host_pinned + memory.host_pageable;
 }
 
-/* The number of subgroups that run ahead grows with host memory, and the chosen plan fits it. */
+/* The number of subgroups that run ahead grows with host memory, and the chosen plan fits it. Host
+ * memory grows by half of a subgroup's spare at a time. */
 static void check_ahead(hk_grad_type type) {
   hk_error err = {0};
   hk_param params[20];

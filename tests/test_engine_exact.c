@@ -309,7 +309,8 @@ static void lanes_limit_queued_operations(void **state) {
 }
 
 /* An event that a thread may wait for interrupts a CPU, maybe one of the team's. With all events of
- * that kind there were 13,600 interrupts a second, and AdamW lost a sixth of its rate. */
+ * that kind there were 13,600 interrupts a second, and AdamW lost a sixth of its rate. Of each
+ * lane, threads wait for one operation in HK_MOST_AHEAD / 2. */
 static void few_events_interrupt(void **state) {
   (void)state;
   hk_error err = {0};

@@ -225,8 +225,8 @@ static void uploads_leave_room_for_shallow_blocks(void **unused) {
 
 /* -- Waits ------------------------------------------------------------------------------------- */
 
-/* Replaces libc's clock_gettime in this program: an hour can be added to the wall clock. Waits end
- * by the kernel's clock. */
+/* Replaces libc's clock_gettime in this program: an hour can be added to the wall clock. The
+ * kernel, which ends the waits, keeps its own clock. */
 static atomic_bool clock_is_ahead;
 int clock_gettime(clockid_t clock, struct timespec *time) {
   const int code = (int)syscall(SYS_clock_gettime, clock, time);

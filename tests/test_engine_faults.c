@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Failures of the engine: too little memory, refused pinning, inconsistent input, and copies and
- * kernels that fail at each moment of a step. After each failure every subgroup must hold the state
- * of the old step or of the new one, bit for bit, or be reported as lost on the device, and the
+ * kernels that fail at each moment of a step. After each failure of a step every subgroup must hold
+ * the state of the old step or of the new one, bit for bit, or be lost on the device, and the
  * engine must say which. */
 #include <stdio.h>
 #include <unistd.h>

@@ -33,7 +33,8 @@ static void test_refused_calls(void **state) {
   ops->close(b);
 }
 
-/* Every call on a failed device returns HK_ENVIRONMENT, the last one with the reason. */
+/* Every call on a failed device returns HK_ENVIRONMENT. The last one's message is checked for the
+ * reason. */
 static void check_failed(hk_backend *b, hk_stream *s, hk_event *e, const char *why) {
   hk_error err = {0};
   hk_device_info info;

@@ -206,7 +206,7 @@ static void adamw_on_all_shapes(void **state) {
   }
 }
 
-/* So many parameters that every thread of the kernel takes several, in several slabs. */
+/* Several slabs. In most cases each thread of the kernel takes several parameters. */
 static void adamw_on_many(void **state) {
   (void)state;
   static const adamw_case cases[] = {

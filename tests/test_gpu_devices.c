@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Devices: signs of finished work, matrix products, work on the caller's streams, the clock of a
- * busy device, copies to another device. Checks that need a device, a second one or cuBLAS are
- * skipped without, with the reason.
+ * busy device, a thread's current device, copies to another device. Skipped, with the reason: all
+ * checks without a device, copies without a second one, matrix products without cuBLAS.
  *
  *   test_gpu_devices --backend host   the same checks where there is no GPU */
 #include "tests/fixture_gpu.h"
