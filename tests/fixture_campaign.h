@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Campaigns with the values that a given machine would measure: simulated rates plus noise, and
- * profiles fitted to them. */
+/* Campaigns with the values that probes of a given machine would give (simulated rates plus noise),
+ * and profiles fitted to them. */
 #ifndef HK_TESTS_FIXTURE_CAMPAIGN_H
 #define HK_TESTS_FIXTURE_CAMPAIGN_H
 

@@ -277,7 +277,7 @@ static hk_status count_record(hk_stream *s, hk_event *e, hk_error *err) {
 static hk_status note_done(hk_event *e, hk_error *err) {
   HK_TRY(plain_ops->event_sync(e, err));
   pthread_mutex_lock(&counts);
-  const bool own = queues_some; /* else the CPU lane waits */
+  const bool own = queues_some; /* false: the thread of the CPU lane */
   for (int i = 0; i < n_recorded && own; i++) {
     if (recorded[i].event == e) recorded[i].queue->known_done = recorded[i].number;
   }

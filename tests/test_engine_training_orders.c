@@ -12,6 +12,8 @@
 
 /* -- A host backend whose calls are late ------------------------------------------------------- */
 
+/* LATE_BYTES, LONG_BYTES: sizes of the copies that delay a stream, by microseconds and by
+ * milliseconds. */
 enum {
   LATE_STREAMS = 64,
   LATE_BYTES = 1 << 18,
