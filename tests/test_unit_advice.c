@@ -168,8 +168,8 @@ static void test_more_gpus(void **state) {
   drop(&w);
 }
 
-/* Sequences of 8k, of which only the logits (128,256 x 6 bytes a token) are too many for 24 GB: the
- * loss in slices fits and keeps the batch. */
+/* Sequences of 8k tokens. Only the logits (128,256 x 6 bytes a token) are too large for 24 GB of
+ * GPU memory: the loss in slices fits and keeps the batch. */
 static void test_loss(void **state) {
   (void)state;
   world w;

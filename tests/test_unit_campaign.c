@@ -248,6 +248,7 @@ static void test_budget_in_all(void **state) {
   hk_campaign_free(&c);
 }
 
+/* The run during which the clock goes back counts as 0 s: 28 runs take 27 s. */
 static void test_clock_going_back(void **state) {
   (void)state;
   bench b = {.backwards_at = 10};
@@ -326,6 +327,8 @@ static void test_failed_probes_are_left_out(void **state) {
   hk_campaign_free(&c);
 }
 
+/* HK_ENVIRONMENT ends the campaign, whose earlier samples are kept: one of each run except the
+ * warm-ups and the failed one. */
 static void test_lost_device(void **state) {
   (void)state;
   bench b = {.failure = {0, 0, HK_ENVIRONMENT, 0}, .fails_at = {0, 0, 4, 0}};

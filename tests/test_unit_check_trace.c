@@ -19,7 +19,7 @@
   "{\"ph\":\"C\",\"name\":\"m\",\"pid\":1,\"ts\":" #ts ",\"args\":{\"bytes\":" value "}}"
 #define TWO_SLICES TRACKS SLICE(1, 0, 5) "," SLICE(2, 5.001, 5)
 
-/* Two timelines: a lane of each at positions 1 and 2. */
+/* A lane of each of two timelines, at the positions `first` and `second`. */
 #define LANE(pid, tid, index) \
   META("thread", "name", pid, tid, "\"t\"") META("thread", "sort_index", pid, tid, #index)
 #define LANES(first, second)             \

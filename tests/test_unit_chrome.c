@@ -29,7 +29,8 @@ static int32_t add(fixture *f, hk_lane_kind lane, int rank, hk_op op, const int3
   return id;
 }
 
-/* Two ranks: a staged subgroup and a CPU subgroup, then a barrier of duration 0. */
+/* Two ranks: a staged subgroup, a CPU subgroup, the next copy in, then a barrier of duration 0 and
+ * forward of a block. */
 enum { STATE_IN, ADAMW_GPU, STATE_OUT, ADAMW_CPU, NEXT_IN, WEIGHT_UP, BARRIER, BLOCK, N_OPS };
 
 static void make_example(fixture *f) {

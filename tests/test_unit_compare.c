@@ -200,8 +200,8 @@ static hk_timeline_comparison compared(const subject *s, const hk_timeline *meas
   return c;
 }
 
-/* If the error is large enough to report, the introduced cause is named and explains the largest
- * part of it. Frees the timeline. */
+/* The makespan differs from the prediction by at least 2 %, the introduced cause is the main one,
+ * and it explains at least half of the difference. Frees the timeline. */
 static void assert_cause(const subject *s, hk_timeline *measured, hk_cause wanted,
                          const char *what) {
   hk_timeline_comparison c = compared(s, measured);

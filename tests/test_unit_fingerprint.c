@@ -66,6 +66,8 @@ static void files_are_read(void **state) {
   assert_int_equal(f.memory, 128 * HK_MIB);
 }
 
+/* The control group's limit counts, even if it is above MemTotal (128 MiB). Without one ("max")
+ * MemTotal counts. */
 static void a_control_group_limits_memory(void **state) {
   (void)state;
   write_file("/proc/meminfo", "MemTotal:       131072 kB\nMemAvailable:    65536 kB\n");
@@ -113,7 +115,8 @@ static void damaged_files_are_unknown(void **state) {
   assert_string_equal(f.cpu, "unknown");
 }
 
-/* Four CPUs, two per core; then the same without files that say which CPUs share a core. */
+/* Four CPUs, two per core. Without the files that say which CPUs share a core, each CPU counts as a
+ * core. */
 static void hyperthreads_are_not_cores(void **state) {
   (void)state;
   static const int cpus[] = {0, 1, 2, 3};

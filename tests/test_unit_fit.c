@@ -395,7 +395,8 @@ static bool warned(const hk_plan *plan, const hk_machine *machine, const char *t
 }
 
 /* The warning appears only if all hold: staged pieces of 500,000 parameters, a CPU team on all of
- * 7 cores, hocket's runtime. A team of 16 lends a core. */
+ * 7 cores, hocket's runtime. Teams of at least HK_LEAST_LENDER threads are not warned of, because
+ * they leave a core to queueing (hk_team_size). */
 static void teams_on_every_core_are_warned_of(void **state) {
   (void)state;
   hk_error err = {0};

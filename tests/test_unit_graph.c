@@ -188,7 +188,9 @@ static void check_memory(const hk_plan *plan, const hk_graph *graph, const tally
   const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
   const int64_t staging =
       n[HK_ROUTE_STAGED] > 0 && !deepspeed ? 12 * plan->buffers * plan->piece_numel : 0;
-  int64_t largest[HK_ROUTE_COUNT] = {0}; /* the engine has spare memory for one of them */
+  /* Largest subgroup by route. The engine has a spare copy of state for the largest staged and for
+   * the largest mapped one. */
+  int64_t largest[HK_ROUTE_COUNT] = {0};
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const hk_plan_subgroup *g = &plan->subgroups[i];
     if (g->numel > largest[g->route]) largest[g->route] = g->numel;

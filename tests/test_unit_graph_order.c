@@ -257,8 +257,9 @@ static void collectives_meet(void **state) {
  * gradients once, 2 bytes a parameter, of which a ring of two moves half: a nanosecond a parameter
  * and collective. A layer's backward computes for 12.6 us, the smallest collective takes 16.4 us,
  * so a network that is never idle hides all computation: gather head, gather L2, reduce head,
- * gather L1, reduce L2, ..., reduce L0, reduce embedding. A plan that lets no gradients wait, or
- * says so, reduces before it gathers: each block's backward comes between the two. */
+ * gather L1, reduce L2, ..., reduce L0, reduce embedding. With pace.flush = 1 or pace.reduce_first
+ * a block's gradients are reduced before the next block's weights are gathered, so the network is
+ * idle during each block's backward. */
 static void reductions_leave_the_network_busy(void **state) {
   (void)state;
   enum { EMBED = 256 * 64, HEAD = EMBED + 64, LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 };
@@ -290,10 +291,10 @@ static void reductions_leave_the_network_busy(void **state) {
   hk_plan_free(&plan);
 }
 
-/* With several ranks the gradients of a block are reduced behind the next block's backward, so they
- * count among those that wait: with pace.flush = n backward of a block waits for the flush of the
- * n-th block behind it and for no later one, with sums in host memory for that of the second. The
- * same if they are reduced first. */
+/* With several ranks the gradients of a block are reduced after the next block's backward, so they
+ * count among those that wait. Blocks are numbered in the order of backward: with pace.flush = n
+ * backward of block b depends on the flush of block b - n and on no other, with sums in host memory
+ * on that of block b - 2. pace.reduce_first changes none of this. */
 static void late_gradients_count_as_waiting(void **state) {
   (void)state;
   for (int i = 2; i <= 11; i++) { /* each number twice; 5: sums in host memory */
@@ -340,8 +341,8 @@ static void barrier_waits_for_all(void **state) {
   hk_plan_free(&plan);
 }
 
-/* Whether the operations after `op` of its rank depend on it, directly, through others or by the
- * order of a lane. */
+/* All operations of the rank of `op` that come after it depend on it: directly, through others, or
+ * by the order of a lane. */
 static void check_later_ones_follow(const hk_graph *graph, int32_t op) {
   bool *follows = calloc(graph->n_ops, sizeof *follows);
   int32_t before[HK_LANE_KIND_COUNT * 2];

@@ -273,9 +273,10 @@ static void test_measured_mixtures(void **state) {
   assert_true(alone.first[HK_RES_DRAM_CPU] > 185.1e9 && alone.first[HK_RES_DRAM_CPU] < 185.3e9);
 }
 
-/* Calibration of an H200 node on 2026-11-21 (docs/notes/): AdamW in G params/s alone and beside
- * copies in, out and both ways; copies in GB/s. Beside copies kernels lose a constant share, also
- * at 4 threads, which do not saturate host memory. Copies in get the remaining bandwidth. */
+/* Calibration of an H200 node on 2026-11-21 (docs/notes/2026-11-22-simulator.md): AdamW in G
+ * params/s alone and beside copies in, out and both ways; copies in GB/s. Beside copies kernels
+ * lose a constant share, also at 4 threads, which do not saturate host memory. Copies in get the
+ * remaining bandwidth. */
 static void test_calibrated_node(void **state) {
   (void)state;
   static const struct {

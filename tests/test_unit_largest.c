@@ -55,8 +55,8 @@ static void every_limit_is_found(void **state) {
   assert_true(many.attempts <= 2 * 17 + 3);
 }
 
-/* 1 to 1000 fit, except 16. Doubling stops at 16 and bisection ends at 15; the numbers that are
- * tried above (18, 25, 50) fit, so the search goes on to 1000. */
+/* 1 to 1000 fit, except 16. Doubling stops at 16 and bisection ends at 15. The search then tries
+ * 18, which fits, so it goes on to 1000. */
 static void a_gap_does_not_end_the_search(void **state) {
   (void)state;
   numbers all = {.limit = 1000, .gap = 16};

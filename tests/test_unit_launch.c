@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Computation that is limited by the host thread's launches; expected times are sums by hand. Three
- * blocks of 10 M parameters, each one tensor and one piece, on the machine of test_unit_period.c:
- * CPU AdamW 1 parameter/ns, copies 10 B/ns, so 10 ms to update a block and 2 ms each way. */
+ * blocks of 10 M parameters, each one tensor and one piece, on schoolbook_machine (fixture.h): CPU
+ * AdamW 1 parameter/ns, copies 10 B/ns, so 10 ms to update a block and 2 ms each way. */
 #include <math.h>
 #include <stdio.h>
 

@@ -19,7 +19,7 @@
 #define CAN_FAIL 1
 
 void *__libc_realloc(void *memory, size_t size);
-static int fails_at, calls; /* 0: none */
+static int fails_at, calls; /* number of the call that fails (0: none), and of calls so far */
 
 void *realloc(void *memory, size_t size) {
   return ++calls == fails_at ? NULL : __libc_realloc(memory, size);

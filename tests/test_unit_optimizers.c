@@ -9,7 +9,8 @@
 #include "tests/fixture_graph.h"
 
 /* Bytes of state of 256 parameters; memory traffic of an update in bytes a parameter: state read
- * and written, gradient, new weight, and the old weight if there is no master weight. */
+ * and written, gradient (twice for Adafactor), new weight, and the old weight if there is no master
+ * weight. */
 static const struct {
   int64_t held;
   double traffic;

@@ -154,7 +154,8 @@ static void nearly_as_good_as_all_candidates(void **state) {
   int staged = 0;
   for (uint64_t seed = 1; seed <= 12; seed++) {
     random_stream r = {seed * 977};
-    /* 1.2 G parameters take 19.2 GB of host memory; up to as much again is left for spares. */
+    /* 1.2 G parameters take 19.2 GB of host memory (16 bytes each). Up to 14.4 GB more are left for
+     * spares (12 bytes each). */
     const hk_machine m = node(19.2e9 + 14.4e9 * uniform(&r));
     const double compute = scale(&r, 50, 600);
     hk_model model = equal_blocks(12, 100000000, 0.3 * compute / 12, 0.7 * compute / 12);

@@ -70,8 +70,8 @@ static void limits_hold(void **state) {
   hk_plan_free(&cpu);
 }
 
-/* With fewer blocks whose gradients may wait, backward takes less memory and not less time. With
- * all 5 blocks it is as without a limit. */
+/* With fewer blocks whose gradients may wait, backward takes no more memory and no less time. With
+ * all 5 blocks it is as without a limit, with one it takes less memory. */
 static void backward_waits_for_flushes(void **state) {
   (void)state;
   hk_machine machine = schoolbook_machine();

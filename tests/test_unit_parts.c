@@ -163,7 +163,7 @@ static void sources_say_what_was_not_checked(void **state) {
   hk_parts_free(&parts);
 }
 
-/* Every GPU and CPU makes a machine whose quantities all have a source. */
+/* Every GPU and every CPU makes a machine. All quantities of the GPUs' machines have a source. */
 static void every_gpu_makes_a_machine(void **state) {
   (void)state;
   hk_parts parts = tables();
@@ -300,7 +300,8 @@ static void a_part_of_a_host_has_neighbours(void **state) {
   assert_true(fabs(m.dram.value / (0.588 * 358.4e9) - 1) < 1e-3);
   assert_true(noted(&notes, "16 of the host's 64 cores: a part of a host, whose neighbours"));
   hk_machine_free(&m);
-  /* All GPUs of a board: host memory is that of the node with all cores. Four of them: a part. */
+  /* All 8 GPUs of a board with 96 of 112 cores: host memory bandwidth is the whole node's. Four
+   * GPUs with as many cores are a part of a host. */
   for (int gpus = 4; gpus <= 8; gpus += 4) {
     r = (hk_parts_request){.name = "m", .gpu = "h100-sxm", .gpus = gpus, .cpu = "xeon-8480c:2"};
     m = make(&parts, &r, &notes);

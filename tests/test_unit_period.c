@@ -68,7 +68,7 @@ static void beside_forward(void **state) {
 
 /* Backward runs from -24 to 0. The third block's gradients are on the host at -14. Updates of the
  * third and second block run from -14 to 6, the first block's from 6 to 16. The norm is known at 2.
- * Weights of the third and second block are on the GPU at 6 and 8, the first block's at 18. Forward
+ * Weights of the third and second block are on the GPU at 4 and 8, the first block's at 18. Forward
  * then takes 12. */
 static void beside_both(void **state) {
   (void)state;

@@ -576,8 +576,8 @@ static void out_of_memory(void **state) {
   const int config = 2 * cJSON_GetArraySize(plan.model.config);
   assert_in_range(allocations_of_reading(root), config, 1000);
   assert_int_equal(allocations_of_copying(&plan), 0); /* copies share the model's document */
-  /* Writing adds 32 keys outside the subgroups, and for each subgroup an object, two members and a
-   * position in the order. */
+  /* Writing adds 32 members outside the subgroups (a key and a value each), and for each subgroup
+   * an object, two members and a position in the order. */
   assert_in_range(allocations_of_writing(&plan), config + 2 * 32 + 4 * 6, 1000);
   cJSON_Delete(root);
   hk_plan_free(&plan);

@@ -33,8 +33,8 @@ static void test_one_load(void **state) {
   assert_near(rate, 12 / 400e-9);
 }
 
-/* a does 10 a ns in [0, 100) and 20 a ns in [100, 200), b 5 a ns in [50, 150). The window is
- * [50, 150): half of each of a's stretches. */
+/* Load a does 10 units a ns in [0, 100) and 20 in [100, 200), load b 5 in [50, 150). The window is
+ * [50, 150), which has half of each of a's stretches: 1500 units in 100 ns. */
 static void test_overlap(void **state) {
   (void)state;
   const hk_stretch a[] = {{0, 100, 1000}, {100, 200, 2000}}, b[] = {{50, 150, 500}};
@@ -64,6 +64,7 @@ static void test_instant_stretch(void **state) {
   assert_near(rates[0], 8 / 100e-9);
 }
 
+/* HK_PROBE_WHOLE: each load's work over the time from the first start to the last end of all. */
 static void test_whole(void **state) {
   (void)state;
   const hk_stretch a[] = {{10, 60, 500}}, b[] = {{0, 100, 1000}, {100, 210, 1000}};

@@ -219,8 +219,8 @@ static void test_newer_probes(void **state) {
   hk_machine_free(&truth);
 }
 
-/* copies_at_once: the truth, of which the probe measures the overlap of four copies, and the fitted
- * whole number. */
+/* Rows: copies_at_once of the machine, and the fitted whole number. The probe queues four copies at
+ * once, so more than 3 that run at the same time are taken as no limit (1e6). */
 static void test_turns(void **state) {
   (void)state;
   static const double seen[][2] = {{0.97, 1}, {1.45, 1}, {1.6, 2}, {2.9, 3}, {4, 1e6}, {3.1, 1e6}};

@@ -20,7 +20,7 @@ typedef struct {
   double alone[17]; /* GB/s of CPU traffic by number of threads; 0: not probed */
 } measured_node;
 
-/* bench/results/engine/README.md. */
+/* AdamW beside copies in both directions: rows of the table in bench/results/engine/README.md. */
 static const beside FIRST[] = {{4, 74.3, 42.6, 52.2},
                                {6, 90.1, 36.9, 52.8},
                                {8, 100.7, 33.0, 53.1},
@@ -28,7 +28,8 @@ static const beside FIRST[] = {{4, 74.3, 42.6, 52.2},
                                {16, 110, 29.8, 52.5}};
 static const beside SECOND[] = {{4, 92.5, 50.1, 50.7}, {6, 117, 46.9, 51.2}, {8, 141, 40.7, 51.3},
                                 {12, 172, 37.9, 49.6}, {14, 184, 36.6, 49},  {16, 181, 36, 48.9}};
-/* A calibration of the same day, with copies in, out and both ways; AdamW has 28 B a parameter. */
+/* A calibration of the same day (docs/notes/2026-11-22-simulator.md), with copies in, out and both
+ * ways. AdamW moves 28 B a parameter. */
 static const beside THIRD[] = {
     {4, 28 * 2.80, 51.6, 0},     {8, 28 * 4.08, 42.9, 0},      {12, 28 * 4.71, 36.9, 0},
     {14, 28 * 4.90, 35.0, 0},    {16, 28 * 5.03, 33.4, 0},     {4, 28 * 2.42, 0, 54.9},
