@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Advice: each suggested job, ranked anew, fits and is as fast as the advice says. Advice finds
- * recomputation that memory does not need and accumulation that memory cannot hold. */
+ * recomputation although all activations would fit, and sums of gradients that do not fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

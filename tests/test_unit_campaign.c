@@ -219,7 +219,8 @@ static void test_budget(void **state) {
   hk_campaign_free(&c);
 }
 
-/* The duration of the first round is unknown in advance; it must still end within the budget. */
+/* The duration of the first round is unknown in advance; it must still end within the budget of
+ * 5.5 s: two probes with their warm-ups, and the third's warm-up. */
 static void test_budget_ends_in_a_round(void **state) {
   (void)state;
   bench b = {0};

@@ -154,8 +154,9 @@ static void list_truths(char *list, size_t size) {
     used += (size_t)snprintf(list + used, size - used, "%s%s", i > 0 ? "," : "", truths[i].key);
 }
 
-/* Errors by profile likelihood, as `hocket fit` states them: launches limit few of these rows, and
- * two minima 14 % apart have objectives that differ by 0.6. The linear theory sees one of them. */
+/* Standard errors are by profile likelihood, as in `hocket fit`. framework.layer_launch_ns limits
+ * few of these rows: two minima 14 % apart have objectives that differ by 0.6, and the linear
+ * theory knows only one of them. */
 static void known_parameters_come_back(void **state) {
   (void)state;
   hk_run_table t = published();

@@ -96,8 +96,8 @@ static void tensors(void **state) {
   hk_model_free(&model);
 }
 
-/* 64 tokens. Backward computes the gradients of activations (as many FLOPs as forward), those of
- * trained weights, and two products for each of attention's two. */
+/* 64 tokens. Backward computes the gradients of activations (as many FLOPs as forward's matrices),
+ * those of trained weights, and two products for each of attention's two. */
 static void arithmetic(void **state) {
   (void)state;
   const int64_t attention = 4 * 64 * 64 * 64, head = 2 * 64 * 64 * 256;

@@ -179,7 +179,8 @@ static void check_training(const hk_plan *plan, const tally *t) {
                    micros * reduced * (job->checkpoint_activations ? 2 : 1));
 }
 
-/* The first operation finds the initial memory, and the last one leaves nothing allocated. */
+/* Memory in use before the first operation is as computed by hand. Operations free as much as they
+ * allocate. */
 static void check_memory(const hk_plan *plan, const hk_graph *graph, const tally *t) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
@@ -259,7 +260,7 @@ static void check_update_alone(const hk_plan *plan, const tally *whole) {
   hk_graph_free(&graph);
 }
 
-/* Forward and backward together end with the gradients that the update gives back. */
+/* Forward and backward without the update leave allocated what the update frees: gradients. */
 static void check_training_alone(const hk_plan *plan, const tally *whole) {
   hk_graph graph = built(plan, HK_EXPAND_TRAINING, true);
   const tally t = tally_of(&graph, 0);

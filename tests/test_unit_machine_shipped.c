@@ -76,9 +76,9 @@ static void shipped_profiles_keep_to_their_sheets(void **state) {
   }
 }
 
-/* Efficiencies are fractions of what calibrate's matrix products reach, in profiles from a data
- * sheet and in calibrated ones: with the same efficiencies, an H200 from its data sheet is within
- * 10 % of the calibrated ones, and no H200 computes more slowly than an H100. */
+/* In every profile, calibrated or from a data sheet, efficiencies are fractions of the rate of
+ * calibrate's matrix products (gpu.matmul_flops_per_s). This rate of an H200 from its data sheet is
+ * within 10 % of the calibrated ones, and no H200 computes more slowly than an H100. */
 static void efficiency_means_the_same_in_every_profile(void **state) {
   (void)state;
   static const char *const h100s[] = {"dgx-h100-8x80gb", "jlse-h100-4x80gb"};

@@ -91,7 +91,8 @@ static void vocabulary_stays_gathered(void **state) {
   assert_int_equal(m[1].peak, m[0].peak);
 }
 
-/* Resident state: master weight, momentum, variance and gradient, all fp32, for good. */
+/* Resident state: master weight, momentum, variance and gradient, all fp32, are always on the GPU.
+ */
 static void resident_state(void **state) {
   (void)state;
   hk_plan plan;

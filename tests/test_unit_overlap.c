@@ -297,8 +297,8 @@ static void memory_of_the_engines_part(void **state) {
   hk_plan_free(&both);
 }
 
-/* Early weights have GPU memory of their own for good, or lent memory from their copy to the GPU
- * until they are placed. */
+/* Early weights have GPU memory of their own all the time, or lent memory from their copy to the
+ * GPU until they are placed. */
 static void memory_of_early_weights(void **state) {
   (void)state;
   hk_plan own = planned(HK_OVERLAP_BOTH, ALL_CPU, 1), lent = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);

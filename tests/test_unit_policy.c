@@ -479,9 +479,10 @@ static void auto_is_near_the_best_with_costs_and_delays(void **state) {
   compare_with_the_best(true, true, 2, 1.05);
 }
 
-/* With a rising CPU rate the exact stride never falls. The whole stride never falls either while
- * the exact one rises and host memory can feed the CPU alone. (A CPU limited by host memory only
- * claims more of it for the same work, and nearly equal strides may be chosen in either order.) */
+/* With a rising CPU rate the exact stride never falls. Nor does the whole stride while the exact
+ * one rises and host memory can feed the CPU alone. Other rates are not checked: a CPU limited by
+ * host memory takes a larger share of it for the same work, and of strides that are nearly equally
+ * fast either may be chosen. */
 static void a_faster_cpu_never_lowers_the_stride(void **state) {
   (void)state;
   int rises = 0;

@@ -275,8 +275,8 @@ static void test_quick_suffices(void **state) {
   free(probes);
 }
 
-/* Parameters an operation of AdamW's probes with `threads` threads and the default chunk, in the
- * order of the list. Returns their number. */
+/* Sets pieces[] to the parameters per operation of each probe of AdamW alone with `threads` threads
+ * and the default chunk, in the order of the list. Returns the number of these probes. */
 static size_t pieces_of(const hk_probe *probes, size_t n, int threads, int64_t pieces[8]) {
   size_t found = 0;
   for (size_t i = 0; i < n; i++) {
