@@ -12,7 +12,7 @@
 #include "sim/contention.h"
 #include "tests/simgrid_s4u.h"
 
-/* The most often that a byte of a flow crosses a link. */
+/* Largest number of times that a byte of a flow crosses a link. */
 #define MOST_CROSSINGS 64
 
 #define NONE (-1)
@@ -70,8 +70,8 @@ static int crossings(double per_work, double bytes_per_work) {
   return fabs(times - whole) < 1e-9 * times && whole <= MOST_CROSSINGS ? (int)whole : 0;
 }
 
-/* The largest flow of which every use of bytes is a whole multiple. Without any, 10 GB/s at the
- * cap. */
+/* Sets bytes_per_work to the largest value for which each use of bytes is a whole multiple of it.
+ * An operation that uses no bytes gets a flow of 10 GB/s at its cap. */
 static hk_status size_flow(sort *s, hk_error *err) {
   const hk_demand *d = &s->demand;
   double least = INFINITY;
@@ -172,8 +172,8 @@ static double use_of(const sort *s, size_t slot) {
   return 0;
 }
 
-/* A link, or an access point whose i-th rate is that of the i-th sort's flow alone, for a resource
- * that is used at all. */
+/* Adds a resource: of bytes as a link, of time as an access point, whose i-th rate is that of the
+ * i-th sort's flow if it has the resource alone. Returns NONE if no sort uses the resource. */
 static int32_t add_resource(const problem *p, hk_s4u *s4u, size_t slot, double *rates) {
   const hk_resource r = (hk_resource)(slot % HK_RES_COUNT);
   bool used = false;

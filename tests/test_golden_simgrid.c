@@ -56,9 +56,9 @@ static const struct {
     {&hk_policy_mapped, {.ratio = -1}, HK_RUNTIME_HOCKET},
 };
 
-/* dram.unbound of the profiles, about 0.67, replaced by 2/3: a byte of an unbound team counts 3/2
- * on host memory and 1 on its process's memory, and SimGrid's routes need a ratio of whole numbers.
- */
+/* Replaces dram.unbound_efficiency (0.66 for polaris-a100-4x40gb, whose jobs are unbound here): a
+ * byte of an unbound team counts 3/2 on host memory and 1 on its process's memory. SimGrid's routes
+ * need a ratio of whole numbers. */
 #define WHOLE_RATIO (2.0 / 3)
 
 /* Few and large subgroups: the comparison is of resource sharing, and unfolded graphs stay small.

@@ -17,8 +17,8 @@
 #define SLOWER 0.005 /* largest accepted slowdown, a fraction */
 #define NOISE  0.001 /* larger slowdowns are counted */
 
-/* Cases in which plans without limits, with fewer strides, with a blocking flush or with 1 or 4
- * staging buffers only were slower by 0.3 to 6 %. */
+/* Seeds for which the better machine is slower if plans have no limits of rates, fewer strides, a
+ * blocking flush, or only 1 or 4 staging buffers (docs/machines.md, "More never hurts"). */
 static const uint64_t known[] = {439, 577, 1575, 2468, 1119, 5420, 5579, 6335, 7091, 2938};
 
 /* The quantity that is improved, and the factor. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Random plans with an overlap on random machines, with the simulator's checks on. Every
- * invariant holds during the simulation. The period is the sum of its parts and at least its
- * bound. Ranks simulated one by one agree with one rank that stands for all. A second simulation,
- * without checks and counters, gives the same spans. */
+ * invariant holds during the simulation. The period is the sum of its parts and, to 0.1 %, at least
+ * its bound. Ranks simulated one by one agree with one rank that stands for all. A second
+ * simulation, without checks and counters, gives the same spans. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

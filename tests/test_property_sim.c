@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* 2,500 random plans on random machines, simulated with every invariant checked (sim/check.c).
- * Between simulations: makespan is at least the bounds, folding ranks is exact, repetition and
- * thread count change nothing, and more of a resource is never slower where no two operations
- * contend. */
+ * Between simulations: the update takes at least its bounds, one rank that stands for all gives the
+ * makespan of all up to rounding, repetition and thread count change nothing, and faster links
+ * never lengthen a chain of operations. */
 #include "tests/random.h"
 
 #include <math.h>
@@ -180,8 +180,8 @@ static void test_invariants(void **state) {
   }
 }
 
-/* With the largest weights of kernels and copies out that a profile may have, copies in still have
- * a rate above zero (checked by sim/check.c). */
+/* With the least weight of copies that a profile may have (dram.dma_weight 0.01), and copies out
+ * preferred 100 to 1, copies in still have a rate above zero (checked by sim/check.c). */
 static void test_nothing_starves(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 300; seed++) {
@@ -199,8 +199,8 @@ static void test_nothing_starves(void **state) {
   }
 }
 
-/* A makespan is at least its bounds, and for a plan that fits the physical bound is at most that of
- * the plan's operations. */
+/* An update takes at least the bound of the plan's operations. For a plan that fits, the physical
+ * bound is at most that bound. */
 static void test_bounds_are_below(void **state) {
   (void)state;
   int fitting = 0;

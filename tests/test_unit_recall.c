@@ -66,7 +66,8 @@ static void test_other_sets(void **state) {
   assert_false(hk_recall(&s.state, key));
 }
 
-/* No key (0) and no caching for more than HK_RECALL_LANES operations or a lane beyond them. */
+/* More than HK_RECALL_LANES operations, or a lane whose number is 255 or more, have no key (0) and
+ * are not cached. */
 static void test_too_many(void **state) {
   (void)state;
   static scene s;

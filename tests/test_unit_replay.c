@@ -118,7 +118,7 @@ static void test_threads(void **state) {
   }
 }
 
-/* Each operation takes 20 us and its parameters' time. A team of one thread has no such cost. */
+/* Each operation takes 20 us plus parameters / rate; for a team of one thread without the 20 us. */
 static void test_pieces(void **state) {
   (void)state;
   hk_machine m = node();

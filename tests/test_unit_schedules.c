@@ -109,7 +109,8 @@ static void test_duplex(void **state) {
 }
 
 /* The same, but a launch beside a copy takes 50 ns longer: update a runs 1250-1350. Then in b has
- * 10,500 B left, which end at 8 B/ns at 2663. Update b starts beside no copy in: 2663-2763. */
+ * 10,500 B left, which end at 8 B/ns at 2663. Update b starts beside no copy in: 2663-2763. Out a
+ * has 1500 B left at 2663, which end at 10 B/ns at 2813. Out b: 2813-4013. */
 static void test_a_kernel_starts_beside_a_copy(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();

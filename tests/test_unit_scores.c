@@ -31,7 +31,8 @@ static const hk_op *pass_of(const hk_graph *graph, hk_op_kind kind, int block) {
   return NULL;
 }
 
-/* Products and passes of the softmax over the scores. */
+/* `products`: matrix products that read or write the scores once. `softmax`: passes of the softmax
+ * over the scores. */
 static void check_pass(const hk_op *op, int products, double softmax) {
   assert_int_equal(op->score_flops, products * PRODUCT);
   assert_int_equal(op->score_bytes, products * SCORES);
@@ -56,8 +57,9 @@ static void each_pass_has_its_traffic(void **state) {
   }
 }
 
-/* At 1 TFLOP/s the products of scores take 1.05 us, the others 5.24 us. At 10 GB/s the scores' 2
- * passes take 6.55 us and the softmax's 1.5 take 4.92 us; at 1 PB/s none of this is visible. */
+/* At 1 TFLOP/s the products of scores take 1.05 us, the others 5.24 us. At 10 GB/s the two passes
+ * of the products over the scores take 6.55 us, longer than their computation, and the
+ * softmax's 1.5 passes take 4.92 us. At 1 PB/s the computation is longer. */
 static void traffic_limits_the_products(void **state) {
   (void)state;
   hk_graph graph = graph_of(HK_RUNTIME_DEEPSPEED, false);

@@ -25,7 +25,9 @@ static hk_summary of_ranks(size_t n) {
   return summary_of(values, n);
 }
 
-/* Order statistics of the 95 % interval of a median, as in tables of the sign test: n, l. */
+/* The 95 % interval of a median is from the l-th smallest to the l-th largest of n values. The
+ * table has n and l as in tables of the sign test. The values are 1 to n, so the limits are l and
+ * n + 1 - l. */
 static void test_interval_table(void **state) {
   (void)state;
   static const struct {

@@ -96,7 +96,6 @@ static void published_subgroups(void **state) {
   assert_int_equal(rows, 16);
 }
 
-/* Small models whose sizes are not divisible by tp and dp. */
 static void small_model(hk_model *model, const char *text) {
   hk_error err = {0};
   cJSON *config = cJSON_Parse(text);
@@ -105,6 +104,7 @@ static void small_model(hk_model *model, const char *text) {
   cJSON_Delete(config);
 }
 
+/* Small models whose sizes are not divisible by tp and dp. */
 static const char GPT2[] =
     "{\"architectures\": [\"GPT2LMHeadModel\"], \"n_layer\": 3, \"n_embd\": 10, \"n_head\": 2,"
     "\"n_positions\": 7, \"vocab_size\": 101}";

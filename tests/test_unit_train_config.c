@@ -75,8 +75,9 @@ static void test_deepspeed(void **state) {
   assert_int_equal(c.n_notes, 0);
 }
 
-/* "auto", which the Trainer of transformers replaces, counts as absent. DeepSpeed's defaults are
- * 1e9 elements a subgroup, pinned memory and no offload. */
+/* "auto", which the Trainer of transformers replaces, counts as absent. Defaults are 1e9 elements a
+ * subgroup and no offload, as in DeepSpeed, and pinned memory, although DeepSpeed's default of
+ * pin_memory is false. */
 static void test_defaults(void **state) {
   (void)state;
   const hk_train_config c = loaded(

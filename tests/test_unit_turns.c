@@ -288,8 +288,8 @@ static hk_machine fetching_machine(void) {
 }
 
 /* An update of 100 parameters takes 10. Its launch takes 30 longer beside a copy in, 50 beside a
- * pull, 70 beside both. A pull's own launch is longer only beside copies: it takes 70; then the
- * pull has half of the link until 330, when the copy ends. */
+ * pull, 70 beside both. A pull's own reads count beside a copy in, so its launch takes 70 there and
+ * 0 without a copy. Then the pull has half of the link until 330, when the copy ends. */
 static void test_launches_beside_reads(void **state) {
   (void)state;
   const hk_machine m = fetching_machine();
@@ -338,9 +338,9 @@ static void test_no_hops_of_the_cpu(void **state) {
   assert_ends(&o, (const hk_ns[]){100, 200, 200, 300, 400, 500}, 6);
 }
 
-/* During its hop a copy does not block the engine: m's copy out runs at once. After it, p's copy
- * out (ready at 130, started at 150) still passes the H2D queue first, behind the weights until
- * 300. */
+/* Both copies out are ready at 130 and end their hops at 150. Lane m only copies out, so its copy
+ * runs from 150 to 170. Lane p also copies in, so its copy out first waits in the H2D queue, behind
+ * the weights until 300. */
 static void test_hops_before_engines(void **state) {
   (void)state;
   hk_machine m = hopping_machine();

@@ -189,7 +189,8 @@ static void the_error_of_a_rate_is_that_of_the_time(void **state) {
   hk_forecast_free(&f);
 }
 
-/* Without a stated error the interval is unknown; the quantity's effect on the time is reported. */
+/* Without a stated error the interval is unknown. The effect of a change of the quantity by 5 % is
+ * reported. */
 static void without_stated_errors_nothing_is_known(void **state) {
   (void)state;
   hk_error err = {0};
@@ -226,8 +227,8 @@ static void common_errors_cancel(void **state) {
   for (int i = 0; i < 2; i++) hk_forecast_free(&rows[i]);
 }
 
-/* All on the CPU against all through the link: separated if both rates are known to 1 %, tied if
- * one is known to 50 %. */
+/* All on the CPU against all through the link, whose rates are exact. The plans are ranked 1 and 2
+ * if the CPU's rate is known to 1 %, and tied if it is known to 50 %. */
 static void errors_that_do_not_cancel_tie(void **state) {
   (void)state;
   hk_error err = {0};

@@ -122,8 +122,8 @@ static void rankings_are_judged(void **state) {
   assert_float_equal(v.median_error_pct, 100.0 / 6, 1e-9); /* 0, 33, 50, 0 */
   assert_float_equal(v.worst_error_pct, 50, 1e-9);
 
-  /* scipy.stats.kendalltau([1, 2, 2, 3], [10, 12, 11, 11]): 3 concordant, 1 discordant, one tie
-   * each */
+  /* 3 pairs concordant, 1 discordant, 1 tied in each list: (3 - 1) / sqrt(5 x 5). Equal to
+   * scipy.stats.kendalltau([1, 2, 2, 3], [10, 12, 11, 11]). */
   const double tied[] = {1, 2, 2, 3}, measured[] = {10, 12, 11, 11};
   v = judged(tied, measured, 4);
   assert_float_equal(v.tau, 2.0 / 5, 1e-12);

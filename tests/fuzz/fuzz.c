@@ -17,7 +17,7 @@ _Noreturn void hk_fuzz_abort(const char *file, int line, const char *what, const
   abort();
 }
 
-/* By hand: libFuzzer tries the texts that functions of <string.h> look for. */
+/* Compares without <string.h>: libFuzzer puts texts that its functions look for into inputs. */
 static bool is_out_of_memory(const hk_error *err) {
   static const char sign[] = "out of memory (";
   size_t matched = 0;
@@ -154,7 +154,7 @@ static void make_legal(hk_machine *m) {
   }
 }
 
-/* It must be what a file may say. */
+/* The machine, written as JSON, must be accepted by the reader of profiles. */
 static void check_legal(const hk_machine *machine) {
   hk_machine again = {0};
   hk_error err = {0};

@@ -22,8 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
   ((condition) ? (void)0 : hk_fuzz_abort(__FILE__, __LINE__, #condition, NULL))
 _Noreturn void hk_fuzz_abort(const char *file, int line, const char *what, const char *message);
 
-/* A status is HK_OK, or one of those that the reader's header names and comes with a message. Any
- * other is a defect. Returns whether it is HK_OK. */
+/* Checks the status that a reader returned and returns whether it is HK_OK. A failure must have its
+ * status and a message in *err, and must not be "out of memory": inputs are small. */
 bool hk_fuzz_read(hk_status status, const hk_error *err);
 
 /* The path of a file in memory that holds these bytes, until the next call. */
@@ -45,15 +45,15 @@ typedef struct {
 uint8_t hk_fuzz_byte(hk_fuzz_stream *stream);
 /* From `least` to `most`, both ends included. */
 int64_t hk_fuzz_int(hk_fuzz_stream *stream, int64_t least, int64_t most);
-/* Either end, or log-uniform between them; one byte. */
+/* Either end, or log-uniform between them, at least most / 10^12; one byte. */
 double hk_fuzz_scale(hk_fuzz_stream *stream, double least, double most);
 
 /* A legal machine. Each quantity takes one byte and can be at either end of its range. */
 hk_machine hk_fuzz_machine(hk_fuzz_stream *stream);
 /* Whether the plan is small enough to be simulated for each input. */
 bool hk_fuzz_is_small(const hk_plan *plan);
-/* Simulates all or the update alone with every invariant checked (sim/check.c) and compares the
- * times with their lower bounds. Takes over *plan. */
+/* Simulates whole iterations (hk_forecast_make) with every invariant checked (sim/check.c) and
+ * compares the update with its lower bounds. Takes over *plan. */
 void hk_fuzz_simulate(hk_plan *plan, const hk_machine *machine);
 
 #endif

@@ -89,7 +89,7 @@ static uint64_t number_at(const uint8_t *bytes, size_t size) {
   return value;
 }
 
-/* Where the header's checksum is; 0: not in the file. */
+/* The offset of the header's checksum; 0: beyond the end of the file. Corrects it if `mend`. */
 static size_t mend_header(uint8_t *file, size_t size, bool mend) {
   if (size < HEAD) return 0;
   const uint64_t version = number_at(file + VERSION_AT, 4), n = number_at(file + GROUPS_AT, 4);
@@ -115,7 +115,8 @@ static size_t mend_header(uint8_t *file, size_t size, bool mend) {
   return at;
 }
 
-/* Three blocks of this engine's size follow the header's checksum, and then the end. */
+/* Corrects the checksums of the three blocks (p, m and v, of this engine's size) behind the
+ * header's checksum, and that of the end behind them. */
 static void mend_blocks(uint8_t *file, size_t size, size_t header) {
   size_t at = header + 8;
   uint64_t hashes = 0;

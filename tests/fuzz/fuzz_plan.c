@@ -23,7 +23,8 @@ static void check_again(const hk_plan *plan) {
   hk_plan_free(&again);
 }
 
-/* Cuts the same model again; every subgroup that may run ahead does. */
+/* Cuts the same model again. Those subgroups run ahead whose spares, 12 bytes a parameter, fit in 6
+ * bytes for each of the model's parameters. */
 static void check_new(const hk_plan *plan) {
   hk_error err = {0};
   hk_model model = {0};

@@ -77,8 +77,7 @@ static void use(hk_timeline *timeline) {
   free(order);
 }
 
-/* -- One input -----------------------------------------------------------------------------------
- */
+/* -- One input --------------------------------------------------------------------------------- */
 
 /* A copy with its checksum behind it, or without. The caller frees its bytes. */
 static hk_blob blob_of(const uint8_t *data, size_t size, bool sum) {

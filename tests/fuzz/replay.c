@@ -10,7 +10,7 @@
 
 static size_t n_inputs;
 
-/* Printed when a crash occurs. */
+/* Prints the path before its input is run: the last one printed is that of a crash. */
 static void announce(const char *path) {
   fprintf(stderr, "\r%s", path);
   fflush(stderr);
