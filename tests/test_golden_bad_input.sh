@@ -103,7 +103,7 @@ expect 2 "unknown option '--polcy'; did you mean '--policy'\?" plan --polcy stre
 
 "$hocket" machine show h200-16c --json >machine.json 2>err || fail "machine show: $(cat err)"
 
-# machine PATTERN EDIT: the profile, edited by sed over the whole of it.
+# machine PATTERN EDIT: the profile, edited by sed as one text.
 machine() {
   sed -Ez "$2" machine.json >bad.json
   ! cmp -s machine.json bad.json || fail "the edit $2 changes nothing"
@@ -389,7 +389,7 @@ if [ -w /dev/full ]; then
   done
 fi
 
-# -- What would be right -----------------------------------------------------------------------
+# -- Messages that name the right input --------------------------------------------------------
 
 node="--machine workstation-rtx4090-ddr5"
 expect 2 "'meta-llama/Llama-3-8B' is no file, .* or a preset \('llama-3-8b' is one\)" plan --model meta-llama/Llama-3-8B $node

@@ -220,7 +220,7 @@ if [ -w /dev/full ]; then
     [ $? -eq 3 ] || fail "hocket $arguments >/dev/full: exit is not 3"
     grep -q "No space left on device" err || fail "hocket $arguments >/dev/full: said '$(cat err)'"
   done
-  # A table that cannot be written is an error, also if the answer is "no" or a plan file was written.
+  # A table that cannot be written is an error, even if nothing fits or a plan file was written.
   for arguments in "plan --model llama-3-70b --machine workstation-rtx4090-ddr5" \
     "plan --model gpt2 --machine h200-16c -o p2.json"; do
     "$hocket" $arguments >/dev/full 2>err

@@ -8,7 +8,7 @@
 limit=20
 tiny_model
 
-# -- Inputs -----------------------------------------------------------------------------------------
+# -- Inputs ----------------------------------------------------------------------------------------
 
 endless="(is a FIFO that no process|is a device, which has no end)"
 mkfifo fifo
@@ -32,7 +32,7 @@ ok "${plan[@]}" -o plan.json --quiet
 "$hocket" simulate fifo >out 2>err || fail "a FIFO: $(cat err)"
 wait
 
-# -- A hostile store --------------------------------------------------------------------------------
+# -- A hostile store -------------------------------------------------------------------------------
 
 if command -v python3 >/dev/null; then
   mkdir -p kept
@@ -53,7 +53,7 @@ END
   rm -r kept
 fi
 
-# -- Libraries --------------------------------------------------------------------------------------
+# -- Libraries -------------------------------------------------------------------------------------
 
 # Threads with a stack of 200 TiB cannot be created. That is exit 3; 1 would mean that nothing fits.
 OMP_NUM_THREADS=3 OMP_STACKSIZE=204800G timeout "$limit" "$hocket" plan --model tiny.json \
@@ -62,7 +62,7 @@ status=$?
 [ "$status" -eq 3 ] || fail "no threads: exit $status: $(cat err)"
 grep -q "OMP_NUM_THREADS=1" err || fail "no threads: said '$(cat err)'"
 
-# -- Large output -----------------------------------------------------------------------------------
+# -- Large output ----------------------------------------------------------------------------------
 
 # 415,000 subgroups: the trace is some 600 MB.
 timeout 60 "$hocket" trace export --model gpt2 --machine h200-16c --gpus 1 --subgroup 300 \

@@ -174,7 +174,7 @@ if "$hocket" --help | grep -q 'validate runs'; then
   grep -q '"step_ms"' out || fail "validate runs: $(head -c 400 out)"
 fi
 
-# Options complete a log without a model's shape; what the log has counts before options.
+# Options complete a log without a model's shape. Values in the log take precedence over options.
 {
   echo '[x] [INFO] [launch.py:1:main] nnodes=1, num_local_procs=4'
   sed -n '/train_batch_size \|train_micro\|gradient_acc\|zero_config/p' $log

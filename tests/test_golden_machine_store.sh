@@ -154,7 +154,7 @@ prints "^node\.gpus +1 +2 +\+100\.0 % +no intervals"
 prints "no quantity has an interval in both profiles"
 ok machine diff h200-16c h200-16c
 
-# -- Shipped names -----------------------------------------------------------------------------------
+# -- Shipped names ---------------------------------------------------------------------------------
 
 edited shadow.json 's/"made-up-node"/"h200-16c"/'
 expect 2 "'h200-16c' ships with hocket" machine import shadow.json
@@ -201,7 +201,7 @@ expect 2 "schema" machine import bad.json
 edited bad.json 's|"made-up-node"|"a/b"|'
 expect 2 "'a/b' cannot be the name of a profile" machine import bad.json
 
-# -- Files that are not stores, and stores that this hocket cannot use --------------------------------
+# -- Files that are not stores, and stores that this hocket cannot use -----------------------------
 
 cp "$HOCKET_STORE" good.db
 # store CODE PATTERN: every command that reads or writes the store fails like this.

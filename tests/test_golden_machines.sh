@@ -15,7 +15,7 @@ for made in made/*.json; do
 done
 [ "$(ls "$share" | wc -l)" -ge 25 ] || fail "fewer than 25 machines ship"
 
-# A larger instance is not slower.
+# An update on a newer instance (p5e) is not slower than on p4d.
 update() {
   "$hocket" simulate --model llama-2-7b --machine "$1" --gpus 1 --policy zero-offload --json |
     sed -n 's/^.*"update_ms":[[:space:]]*\([0-9]*\).*/\1/p' | head -1

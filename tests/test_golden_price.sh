@@ -12,7 +12,7 @@ seven="--model llama-2-7b --machine polaris-a100-4x40gb"
 number() {
   sed -nE "s/^[[:space:]]*\"$1\":[[:space:]]*([0-9.eE+-]+),?$/\1/p" out | head -n 1
 }
-# near A B: equal to 1e-9.
+# near A B: equal to 1e-9 of B.
 near() {
   awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(b != 0 && d * d <= 1e-18 * b * b) }'
 }
@@ -101,7 +101,7 @@ prints "^3,000,000,000 tokens take [0-9.]+ (hours|days)$"
 
 # -- Several machines -----------------------------------------------------------------------------
 
-# The order follows the prices; a price with the machine counts before --price.
+# The order follows the prices. A price given with a machine takes precedence over --price.
 several="--model llama-2-7b --machine polaris-a100-4x40gb=10/h --machine h200-16c"
 ok plan $several --price 1/h
 prints "^cheapest per token: h200-16c at [0-9.]+ per million tokens, [0-9]+ tokens/s with"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Runs what README.md, docs/ and bench/ show. In a ```console block a line "$ hocket ..." is run (the program
-# may be given by any path) and must not fail; the lines under it must be in what it prints, as whole
-# lines and in that order. "..." stands for lines left out. In a ```sh block the options of each line
-# "hocket ..." must be in that command's help. And each link to a file must lead to one.
+# Runs what README.md, CONTRIBUTING.md, docs/ and bench/ show. In a ```console block a line
+# "$ hocket ..." is run (the program may be given by any path) and must not fail. The lines under it
+# must be in its output, as whole lines and in that order. "..." stands for lines left out. In a
+# ```sh block the options of each line "hocket ..." must be in that command's help. Each link to a
+# file must lead to one.
 # Usage: test_golden_readme.sh HOCKET [PAGE]...     the pages default to those of this repository
 set -u
 export LC_ALL=C.UTF-8 # pages have the sign of an interval

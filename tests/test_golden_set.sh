@@ -37,7 +37,7 @@ ok simulate plan.json --json
   fail "a plan under --set is simulated on another machine"
 ok machine show workstation-rtx4090-ddr5 --json
 profile=$(value out 'd["quantities"]["dram.bytes_per_s"]["value"]')
-ok simulate plan.json --set dram*=2 --json # twice as fast again
+ok simulate plan.json --set dram*=2 --json # four times the profile's dram
 [ "$(value out '[c["before"] for c in d["machine_changes"] if c["quantity"] == "dram.bytes_per_s"]')" \
   = "[$profile]" ] || fail "the profile's value before the first --set is lost"
 ok simulate plan.json --machine workstation-rtx4090-ddr5 --json

@@ -6,7 +6,7 @@
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
 
-# sound FILE COUNTS: check_trace.py accepts the trace and counts COUNTS.
+# sound FILE COUNTS: check_trace.py accepts the trace, and its summary matches COUNTS.
 sound() {
   command -v python3 >/dev/null 2>&1 || return
   python3 "$tests/check_trace.py" "$1" >checked 2>&1 || fail "$1: $(cat checked)"
@@ -123,8 +123,8 @@ cmp -s out one.csv || fail "--csv to standard output is not what goes to a file"
 ok trace export plan.json --machine h200-16c --csv -o table
 cmp -s table one.csv || fail "--csv of a plan is not that of its timeline"
 
-# A pair, made by editing the store: 'validate engine' needs a calibration. Timelines 3 and 4 ran the
-# same graph.
+# A pair, made by editing the store, because 'validate engine' needs a calibration. Timelines 3 and
+# 4 ran the same graph.
 if command -v python3 >/dev/null 2>&1; then
   python3 - "$HOCKET_STORE" <<'END' || fail "cannot tie a pair"
 import sqlite3, sys

@@ -16,7 +16,7 @@ parts=()
 if [[ -e $build/build.ninja ]] && command -v readelf >/dev/null; then parts=("$build"); fi
 check "$tests/.." "${parts[@]}" || fail "this tree: $(cat out err)"
 
-# source FILE LICENCE [LINE]: a file of the small tree.
+# source_file FILE LICENCE [LINE]: writes a file of the small tree.
 source_file() {
   printf '/* SPDX-%s: %s */\n%s\n' License-Identifier "$2" "${3-}" >"tree/$1"
 }

@@ -7,7 +7,7 @@
 . "$(dirname "$0")/fixture.sh"
 command -v git >/dev/null || exit 77
 
-# -- A project --------------------------------------------------------------------------------------
+# -- A project -------------------------------------------------------------------------------------
 
 mkdir -p toy/scripts toy/tests/mutations
 cp "$tests/../scripts/mutate" "$tests/../scripts/lib.sh" toy/scripts/
@@ -64,7 +64,7 @@ mutate() {
 # shows NAME RESULT
 shows() { grep -qE "^$1 +$2 +[0-9]+ " ../out || fail "$1 is not '$2' in: $(cat ../out)"; }
 
-# -- Verdicts ---------------------------------------------------------------------------------------
+# -- Verdicts --------------------------------------------------------------------------------------
 
 before=$(git status --porcelain && cat answer.c)
 mutate 1
@@ -93,7 +93,7 @@ mutate 2 nothing
 grep -q 'no such mutation: nothing' ../err || fail "unknown name: $(cat ../err)"
 mutate 2 --no-such-option
 
-# -- Remembered verdicts ----------------------------------------------------------------------------
+# -- Remembered verdicts ---------------------------------------------------------------------------
 
 judged() { grep -c '^== caught$' build/mutate/mutate.log; }
 mutate 0 caught
