@@ -49,7 +49,7 @@ if command -v man >/dev/null && command -v groff >/dev/null; then
   warned "man --warnings"
 fi
 if command -v mandoc >/dev/null; then
-  mandoc -T lint -W warning hocket.1 | grep -v "missing date" >err # .TH has the version, but no date
+  mandoc -T lint -W warning hocket.1 | grep -v "missing date" >err # .TH has a version, no date
   warned mandoc
 fi
 for shell in zsh fish; do

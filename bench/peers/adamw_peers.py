@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CPU AdamW: hocket's kernel compared with torch's fused one and DeepSpeed's, in one process, on the
-same memory, in a new random order each round. README.md explains the rows."""
+"""CPU AdamW: hocket's kernel compared with torch's fused one and DeepSpeed's, in one process, on
+the same memory, in a new random order each round. README.md explains the rows."""
 
 import argparse
 import ctypes
@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build/release/bench/libbench_adamw.so"
-HYPER = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}  # bench_adamw.c's,
-STEP = 1000  # as is this
+HYPER = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+STEP = 1000  # both as in bench_adamw.c
 HUGE_PAGE = 2 << 20
 LINE = 64
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains the same model without and with memory borrowed from backward (hocket.AdamW(borrow=True)),
-in one process. Prints one line for each run: time of an iteration, torch's peaks, borrowed memory;
-and whether state and losses have the same bits.
+in one process. Prints one line for each run with the time of an iteration, torch's peaks and
+borrowed memory, and at the end whether state and losses have the same bits.
 
   python3 bench/training/borrow.py --size small --deterministic      bits, a minute
   python3 bench/training/borrow.py --size 3g --micro-batch 4         speed and memory
@@ -25,7 +25,8 @@ import hocket  # noqa: E402
 import workload  # noqa: E402
 
 WARM = 4
-"""Iterations: the second is measured, and memory is borrowed from the third on."""
+"""Iterations before the timed ones. hocket.AdamW measures allocated memory in the second iteration,
+and borrows from the third on."""
 GIB = 1 << 30
 
 

@@ -37,7 +37,7 @@ from conditions_world import (HERE, IN_TIME_S, SIZES, STEPS, Beside, Failed, Ski
 
 
 def need_cuda(given: argparse.Namespace) -> None:
-    """Skipped on the host backend."""
+    """Raises Skipped on the host backend."""
     if given.device == "cpu":
         raise Skipped("CUDA only")
 
@@ -354,7 +354,8 @@ def plain_example(given: argparse.Namespace) -> str:
 
 
 def trainer_example(given: argparse.Namespace) -> str:
-    """examples/finetune_trainer.py at 1.1 G parameters with overlap none and forward."""
+    """examples/finetune_trainer.py with overlap none, twice, and both. At size `real` the model has
+    1.1 G parameters."""
     size = (["--width", "64", "--layers", "2", "--length", "16"] if given.size == "toy" else
             ["--width", "2048", "--layers", "20", "--length", "512"])
     texts = []

@@ -6,14 +6,13 @@ Usage: hand_over.py [--tensors 20000] [--iterations 8] [--device cuda|cpu]
 
 The model is a chain of Linear(32, 32). For each overlap the table has the time of an iteration
 (forward, backward, step, zero_grad; drained), the time of the hand-over, and its share of the
-iteration. The hand-over are the methods collect, take and take_set of HandOver. It is measured
-twice:
+iteration. The hand-over is the work of the methods collect, take and take_set of HandOver. Its time
+is measured twice, on the CPU without the kernels that a GPU would run:
 
-  CPU   time of the calling threads in them. On the CPU the kernels that a GPU would run are part of
-        it and are subtracted. This is the cost if threads are never preempted. It should be at most
-        1 % of the iteration.
-  wall  stats()["python"]["hand_over_s"], which the package measures in every run, without the same
-        kernels. It includes waits for locks, for slots and for a core.
+  CPU   processor time of the threads that call these methods. This is the cost if threads are never
+        preempted. It should be at most 1 % of the iteration.
+  wall  stats()["python"]["hand_over_s"], which the package measures in every run. It includes waits
+        for locks, for slots and for a core.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@
 Usage: largest.py [--overlap both] [--shape 6.7g] [--iterations 5] [--budget 300] [--out OUT]
 
 1. `hocket plan --largest model` predicts the most layers of the shape (llama-2-7b's by default).
-2. train.py trains so many layers for five steps, with a plan by `hocket plan` for the profiled
-   model. If that fails, 2.5 % fewer layers are tried, and so on: the distance between the first
-   number that trains and the predicted one is the error of the prediction.
+2. train.py trains that many layers for --iterations steps after two that are not timed, with a plan
+   by `hocket plan` for the profiled model. If that fails, 2.5 % fewer layers are tried, and so on:
+   the distance between the first number that trains and the predicted one is the error of the
+   prediction.
 3. `hocket plan` and hocket.AdamW are run with 10 % more layers than predicted. Both should refuse
    with a message, hocket.AdamW before it trains. The table has their answers; the exit status does
    not depend on them.
@@ -40,7 +41,7 @@ def predicted_layers(given: argparse.Namespace) -> int:
 
 
 def train(given: argparse.Namespace, layers: int, limit: float, what: str) -> Dict[str, Any]:
-    """Trains `layers` layers for five steps; the row's result, or the reason of the failure."""
+    """Trains `layers` layers. Returns the row's result, or the reason of the failure."""
     out = pathlib.Path(given.out) / what
     row = f"hocket-{given.overlap}+plan=auto"
     command = [sys.executable, str(HERE / "train.py"), "--size", given.shape, "--layers",

@@ -60,9 +60,9 @@ def _fields(path: str, names: Sequence[str]) -> Dict[str, float]:
 
 
 class Memory:
-    """Memory taken since a base, in GiB. GPU: torch's memory and, as `other`, memory that torch did
-    not allocate. The machine's total may grow with its use, so `used` compares total less available
-    memory at the base and now."""
+    """Memory taken since a base, in GiB. GPU: torch's memory and, as `gpu_other`, memory that torch
+    has not reserved. The machine's total may grow with its use, so `used` compares total less
+    available memory at the base and now."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -97,7 +97,7 @@ class Memory:
             torch.cuda.reset_peak_memory_stats()
 
     def allocated(self) -> Optional[float]:
-        """GiB that torch holds on the GPU in the program's order, since the base."""
+        """GiB that torch has allocated on the GPU at this point of the program, less the base."""
         if self.device.type != "cuda":
             return None
         return round((torch.cuda.memory_allocated() - self.base["gpu_allocated"]) / GIB, 3)

@@ -140,7 +140,8 @@ def period_on(plan: str, name: str) -> float:
 
 
 def default_threads(overlap: str) -> int:
-    """The engine's default number of threads (hk_default_threads)."""
+    """The engine's default number of threads (hk_default_threads), without a control group's
+    quota."""
     cpus = len(os.sched_getaffinity(0))
     left = max(1, min(3, cpus // 4)) if overlap == "both" else 1
     return max(1, cpus - left)

@@ -87,8 +87,8 @@ class ModelOnly(Row):
 
 
 class OnGpu(Row):
-    """Everything in GPU memory: fp32 masters, torch's fused AdamW. Gradients are cast to fp32 for a
-    few tensors at a time."""
+    """Everything in GPU memory: fp32 masters, torch's fused AdamW. Gradients are cast to fp32 in
+    groups of tensors with CHUNK elements or more."""
 
     CHUNK = 1 << 28
 

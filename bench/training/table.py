@@ -176,8 +176,8 @@ def _drift(entries: List[Dict[str, Any]]) -> List[str]:
 
 
 def _curves(measured: List[Dict[str, Any]]) -> List[str]:
-    """Losses against those of `gpu`, at the first micro-batch, before which all rows have done the
-    same. A second row named gpu or gpu+... shows the difference between two runs."""
+    """Losses against those of `gpu`, at the first micro-batch, before which all rows have taken the
+    same steps. A second row `gpu` shows the difference between two equal runs."""
     first = measured[0]["micro_batch"] if measured else None
     found = [entry for entry in measured if entry["micro_batch"] == first]
     reference = next((entry for entry in found if entry["row"] == "gpu"), None)
@@ -216,7 +216,7 @@ def _against(what: str, predicted: Optional[float], measured: float, digits: int
 
 
 def judge(measured: List[Dict[str, Any]], entries: List[Dict[str, Any]]) -> List[str]:
-    """The ratios of issues 20 and 21, for the rows that ran."""
+    """Ratios of the rows that ran; README.md ("How it is judged") lists them."""
     by: Dict[Key, Dict[str, Any]] = {(e["row"], e["micro_batch"]): e for e in measured}
     updates = {e["row"]: e["median_ms"] for e in entries if e["event"] == "update"}
     lines = []

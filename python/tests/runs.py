@@ -33,8 +33,8 @@ def shape(step: int) -> float:
 
 
 def spread(keep: Callable[..., bool], *axes: Sequence[Any]) -> List[Any]:
-    """Every combination of values, one from each axis; tuples are flattened. Combinations for which
-    `keep`, called with the indices on the axes, is false are marked as full."""
+    """Every combination of values, one from each axis; tuples are flattened. `keep` is called with
+    the indices on the axes. Combinations for which it is false run with HOCKET_TEST_FULL only."""
     found = []
     for chosen in itertools.product(*map(enumerate, axes)):
         values = [part for _, v in chosen for part in (v if isinstance(v, tuple) else (v,))]
@@ -79,7 +79,7 @@ def reference(case: Case) -> Tuple[torch.nn.Module, ReferenceAdamW, List[float],
 
 
 def train(case: Case, attached: bool, steps: Optional[int] = None, **options):
-    """The same run with hocket; its model and optimizer."""
+    """The same run with hocket; its model, optimizer, schedule of the learning rate, and losses."""
     model = make(case.model, case.dtype)
     opt = hocket.AdamW(two_groups(model), lr=2e-3, max_norm=case.max_norm, cpu_threads=2, **options)
     if attached:

@@ -246,8 +246,8 @@ def test_an_engine_that_takes_no_memory(monkeypatch):
 
 
 def test_an_allocator_that_has_to_ask_the_driver(monkeypatch):
-    """Fragmented memory: first the driver has none left, then the cache grows, then it had to be
-    freed."""
+    """Fragmented memory. First the driver has none free: less is borrowed. Then the allocator asked
+    the driver for more: half is borrowed. Then it had to free its cache: nothing is borrowed."""
     run = Run(monkeypatch).steps(0, 1)
     run.accounts.free = 0
     run.steps(2)

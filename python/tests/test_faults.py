@@ -68,8 +68,9 @@ def states(steps):
 
 
 def fail_everywhere(kind, overlap, monkeypatch, tmp_path):
-    """Injects the fault at every point of three steps, then at some. Returns the number of failed
-    runs and how many of them could save their state."""
+    """Runs three steps again and again, with a fault after 0 to 5 calls, then after 7, 9, 11 and so
+    on at growing distances, until none fails. Returns the number of failed runs and how many of
+    them could save their state."""
     steps, failures, saved, after = 3, 0, 0, 0
     expected = states(steps)
     while True:

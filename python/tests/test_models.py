@@ -46,8 +46,8 @@ OVERLAPS = pytest.mark.parametrize("overlap", ["none", "forward", "both"])
 
 
 class Race(nn.Module):
-    """32 -> many -> 64 with a frozen first layer: weights with a long update are used right after
-    the step."""
+    """32 -> many -> 16 -> 64, with the middle layer frozen: forward begins with the weights whose
+    update takes longest."""
 
     def __init__(self, many):
         super().__init__()
@@ -71,7 +71,7 @@ def test_race_of_a_large_layer(overlap):
 @pytest.mark.full
 @OVERLAPS
 def test_race_of_torchao(overlap):
-    """torchao's test of offloaded optimizers: 32 -> 131072 -> 64, the first layer frozen."""
+    """torchao's test of offloaded optimizers: 32 -> 131072 -> 64 -> 64, the first layer frozen."""
     torch.manual_seed(1)
     mine = nn.Sequential(nn.Linear(32, 131072), nn.Linear(131072, 64), nn.Linear(64, 64))
     mine[0].requires_grad_(False)
@@ -265,7 +265,7 @@ def test_retained_graph_before_the_step_adds_up():
 
 
 class LoRA(nn.Module):
-    """A frozen bf16 layer with an fp32 adapter, and a norm in fp16."""
+    """A frozen bf16 layer with an fp32 adapter, a scale in fp16 and a shift in bf16."""
 
     def __init__(self):
         super().__init__()

@@ -58,7 +58,8 @@ print(json.dumps(answers))
 """
 
 CASES = [
-    # quota of the group, of the one around it, path of this process -> threads, of 16 less one
+    # quota of the inner group, of the outer one, this process's group -> threads: the least of 16
+    # and the quotas in CPUs, less one, at least 1
     ("max 100000", "max 100000", "/outer/job", 15),
     ("400000 100000", "max 100000", "/outer/job", 3),
     ("250000 100000", "max 100000", "/outer/job", 2),  # rounded up
