@@ -13,7 +13,7 @@
 
 #define CASES 2500
 
-void omp_set_num_threads(int n); /* <omp.h> is the compiler's own, which clang-tidy lacks */
+void omp_set_num_threads(int n); /* as in <omp.h> */
 
 static hk_machine random_machine(random_stream *r) {
   hk_machine m = ideal_machine();

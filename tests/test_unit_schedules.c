@@ -420,8 +420,8 @@ static double network_use(int tp) {
   return 0;
 }
 
-/* Network bytes a byte of a rank's collective. tp 1: one ring, of whose four ranks on a node one
- * sends to the other node. tp 4: four rings, so that each rank sends to the other node. */
+/* Bytes on the network for each byte of a rank's collective, on two nodes of four ranks. There are
+ * tp rings, and in each ring one rank of a node sends to the other node: tp / 4. */
 static void test_rings_between_nodes(void **state) {
   (void)state;
   assert_true(network_use(1) == 0.25);
