@@ -32,11 +32,13 @@
  * Exactness: from the same gradients follow the same bits of state and weights, whatever the plan,
  * backend, overlap, number of threads and order of hand-over. hocket_step gives the formula.
  *
- * Errors: a call returns 0 for success, 1 (the answer is no: memory is too small, or not allowed),
- * 2 (wrong input), 3 (the machine failed), or HOCKET_AGAIN where stated. If it returns another
- * value than 0, it writes one sentence to `message` (HOCKET_MESSAGE bytes; may be NULL). A call
- * that returns 2 has changed nothing, and the engine stays usable. After a 3 the engine takes no
- * further steps; its state can be read and saved as far as it is whole.
+ * Errors: a call returns 0 for success, 1 (the answer is no: where stated), 2 (wrong input), 3 (the
+ * machine failed: a device, a file, too little memory), or HOCKET_AGAIN where stated. If it returns
+ * another value than 0, it writes one sentence to `message` (HOCKET_MESSAGE bytes; may be NULL). A
+ * call that returns 2 has changed nothing, and the engine stays usable. After a 3 the engine takes
+ * no further steps; its state can be read and saved as far as it is whole. Exception: after a 3 of
+ * hocket_save, hocket_load, hocket_checksum or hocket_record whose cause is a file or too little
+ * memory the engine stays usable.
  *
  * Threads: calls on one engine must not overlap, with one exception: any number of threads may be
  * in hocket_wait_weights and hocket_gradients at the same time. A forked child must not use its
@@ -101,21 +103,24 @@ typedef struct {
   int32_t first_core; /* with pin_threads: number of cores to skip, so that engines of several ranks
                          use different cores */
   int64_t host_memory; /* most bytes of host memory that the engine may take; 0: what is available.
-                          If the plan needs more, hocket_create returns 1 */
+                          hocket_create returns 1 if the plan needs more than host_memory, and 3 if
+                          it needs more than is available */
   int64_t gpu_memory; /* without a plan: bytes of GPU memory that the engine may take beyond what it
                          always needs; 0: none. With overlap both they hold first new weights that
                          wait for the norm (2 bytes an element); then, with any overlap, state and
                          gradients of blocks that stay on the GPU (12 bytes an element and the
-                         gradient's), first blocks first */
+                         gradient's), first blocks first. Ignored with HOCKET_OVERLAP_PLAN: use
+                         HOCKET_OVERLAP_NONE for no overlap */
   int32_t lent; /* 1: with overlap both, new weights that wait for the norm, other than those for
                    which gpu_memory or the plan has memory, use what hocket_lend lends */
 } hocket_options;
 
 /* Creates an engine. `plan`: path of a file written by `hocket plan -o FILE`, or the JSON text
  * itself if it begins with '{'. The plan's parameters must be as many as the tensors' elements.
- * NULL: everything is updated on the CPU, block by block. All state is 0 at first: call
- * hocket_masters, hocket_write or hocket_load next. Blocks, for seconds with large models, because
- * host memory is allocated and pinned. *engine is NULL after a failure. */
+ * NULL: everything is updated on the CPU, block by block, except what gpu_memory keeps on the GPU.
+ * All state is 0 at first: call hocket_masters, hocket_write or hocket_load next. Blocks, for
+ * seconds with large models, because host memory is allocated and pinned. *engine is NULL after a
+ * failure. */
 HOCKET_API int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tensors,
                              const hocket_group *groups, size_t n_groups,
                              const hocket_options *options, hocket_engine **engine, char *message);
@@ -124,9 +129,10 @@ HOCKET_API void hocket_destroy(hocket_engine *engine);
 
 HOCKET_API const char *hocket_version(void); /* "0.2.0" */
 HOCKET_API int32_t hocket_abi(void);         /* HOCKET_ABI that the library was built with */
-/* Bytes of host memory that an engine created now would take at most: 15/16 of what this process
+/* Bytes of host memory that an engine created now should take at most: 15/16 of what this process
  * may still allocate, by the machine's memory and its control groups. The rest is for the
- * framework. */
+ * framework. A limit for plans; an engine that chooses itself what runs during backward (overlap
+ * both, host_memory 0) keeps to it. */
 HOCKET_API int64_t hocket_host_memory(void);
 
 /* -- Weights and masters ----------------------------------------------------------------------- */
@@ -156,15 +162,17 @@ typedef struct {
  * work that was queued on it before: memory of an allocator that is ordered by that stream may be
  * freed as soon as the call returns. The first gradient of a tensor since the last step or
  * hocket_discard is copied; each further one is added in the gradient's own type, as autograd
- * accumulates. One call for many small tensors is cheaper than one call each. */
+ * accumulates. One call for many small tensors is cheaper than one call each. Blocks until the
+ * step under way is complete. With overlap both, also blocks until updates have ended that a
+ * further gradient has made invalid. */
 HOCKET_API int hocket_gradients(hocket_engine *engine, const hocket_gradient *list, size_t n,
                                 void *stream, char *message);
 /* Says that backward has ended: gradients that still wait in device memory for others of the same
  * piece are copied to the host now. Optional; hocket_step does it too. */
 HOCKET_API int hocket_flush(hocket_engine *engine, char *message);
 /* Forgets the gradient of one tensor that was handed over since the last step; -1: of all tensors,
- * and the factor of hocket_scale too. Discarding one
- * tensor's queues nothing and does not block; -1 blocks until the gradients have been read. */
+ * and the factor of hocket_scale too. With one tensor the call queues nothing and does not block;
+ * with -1 it blocks until the gradients have been read. */
 HOCKET_API int hocket_discard(hocket_engine *engine, int64_t tensor, char *message);
 /* Multiplies the gradients of the next step by `factor` (> 0, finite). Several calls multiply;
  * after each step the factor is 1 again. The product of factors, loss scale and clipping is rounded
@@ -177,35 +185,36 @@ HOCKET_API int hocket_scale(hocket_engine *engine, double factor, char *message)
 HOCKET_API int hocket_sum_of_squares(hocket_engine *engine, int64_t tensor, double *sum,
                                      int64_t *nonfinite, char *message);
 /* Copies one tensor's gradient as handed over so far to host memory: numel values of its grad_type.
- * Blocks. Returns 2 if the tensor has no gradient since the last step. */
+ * Blocks. Returns 2 if the tensor has no gradient since the last step or hocket_discard. */
 HOCKET_API int hocket_read_gradient(hocket_engine *engine, size_t tensor, void *data,
                                     char *message);
 
 /* -- Steps ------------------------------------------------------------------------------------- */
 
 typedef struct {
-  double max_norm;   /* largest global norm, gradients are scaled down to it; 0: no clipping */
-  double loss_scale; /* factor by which the gradients are too large; 0 stands for 1 */
-  double
-      sum_of_squares; /* sum over all ranks (hocket_sum_of_squares of each); 0: this rank's own */
-  int32_t wait;       /* 1: return when the step is complete, as after hocket_drain */
+  double max_norm;       /* largest global norm, gradients are scaled down to it; 0: no clipping */
+  double loss_scale;     /* factor by which the gradients are too large; 0 stands for 1 */
+  double sum_of_squares; /* sum over all ranks (hocket_sum_of_squares of each); 0: this rank's own;
+                            infinite or NaN (some rank's gradients are): the step is skipped */
+  int32_t wait;          /* 1: return when the step is complete, as after hocket_drain */
 } hocket_step_options;
 
 typedef struct {
-  int64_t step;      /* number of steps that the engine has taken, this one included */
+  int64_t step;      /* number of steps that the engine has taken, this one included unless it was
+                        skipped or no tensor had a gradient */
   int32_t skipped;   /* 1: some gradient was infinite or NaN; state and weights are unchanged */
-  int64_t nonfinite; /* number of such values */
+  int64_t nonfinite; /* number of such values of this rank */
   int64_t tensors;   /* number of tensors that had a gradient */
   double grad_norm;  /* global norm with loss_scale and hocket_scale applied, before clipping */
-  double grad_scale; /* the coefficient (below) */
+  double grad_scale; /* the coefficient (below), before it is rounded to fp32 */
   int64_t ahead;     /* overlap both: elements that had been updated before the norm was known */
 } hocket_step_info;
 
 /* Takes one optimizer step with the gradients handed over since the last one. `options` and `info`
  * may be NULL. Tensors without a gradient keep their state, weights and step count, as in torch.
  * Blocks until all gradients have been read, because the norm needs them. Returns while the update
- * still runs, except with `wait` or overlap none. New weights are written after the work that was
- * queued on `stream` before the call.
+ * still runs, except with `wait` or overlap none. Forgets the gradients, also if it is skipped. New
+ * weights are written after the work that was queued on `stream` before the call.
  *
  * Each gradient is multiplied by
  *   coefficient = fp32(factor / loss_scale x min(1, max_norm / (norm + 1e-6)))
@@ -238,9 +247,10 @@ HOCKET_API int hocket_lending(hocket_engine *engine, hocket_lent *lent, char *me
 /* Lends `bytes` of device memory at `memory` (a multiple of 16) until the iteration's hocket_step,
  * or until hocket_reclaim. The engine writes to it after the work that was queued on `stream`
  * before the call, on streams of its own. On the host backend it is ordinary memory, and threads of
- * the engine write to it. Allowed between the first gradient of an iteration and its step (else 2).
- * 1: the engine lacks memory for its own records. The memory has not been lent, and the engine goes
- * on.
+ * the engine write to it. Allowed, with an overlap, between the first gradient of an iteration and
+ * its step (else 2). Does nothing if hocket_lent.piece is 0: no weights use lent memory. Returns 1
+ * if the engine lacks memory for its own records; then the memory has not been lent, and the engine
+ * goes on.
  *
  * Work that is queued after hocket_step on its `stream`, or on the stream on which memory was lent,
  * may use the memory. After hocket_discard of all tensors, and after a call that reads, writes,
@@ -267,7 +277,8 @@ HOCKET_API int hocket_write(hocket_engine *engine, int part, size_t tensor, int6
 HOCKET_API int hocket_read(hocket_engine *engine, int part, size_t tensor, int64_t offset,
                            int64_t n, float *data, char *message);
 /* Writes the master weights of a tensor (-1: of all tensors), rounded to nearest even, to its
- * weights, after the work queued on `stream`. Blocks until done. */
+ * weights, after the work queued on `stream`. Skips tensors whose weights have no address. Blocks
+ * until done. */
 HOCKET_API int hocket_weights_from_masters(hocket_engine *engine, int64_t tensor, void *stream,
                                            char *message);
 /* Number of steps that a tensor has taken. After a set the tensor's next step is number step + 1.
@@ -280,8 +291,8 @@ HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int6
  * or after a failure what was there before. Loading checks the whole file before it changes
  * anything; the engine may have another plan for the same tensors. If all tensors of the file and
  * of the engine have names, each of them once, they are matched by name and may come in another
- * order; else they are matched by number. Loading does not write the weights: call
- * hocket_weights_from_masters. */
+ * order; else they are matched by number. Loading forgets gradients, as hocket_discard of all
+ * tensors does, and does not write the weights: call hocket_weights_from_masters. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
 /* Checksum of all state: 32 hexadecimal digits and a NUL. Equal p, m and v give equal checksums,
@@ -294,22 +305,23 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
  * `last_steps`: for each of the last 16 completed steps its `step` and `update_ms`, the time from
  * when the norm was known until all state and weights were in place. On the host backend also
  * `callers_kernels_ms`, processor time that calls have spent on kernels that a GPU would run
- * itself, such as the copying of gradients. The text is the engine's,
- * valid until the next call of hocket_report or hocket_destroy. NULL: out of memory. */
+ * itself, such as the copying of gradients. The text is the engine's, valid until the next call of
+ * hocket_report or hocket_destroy. NULL: out of memory. */
 HOCKET_API const char *hocket_report(hocket_engine *engine);
 /* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0) or backward (1)
  * of a block at this point of `stream`. Does nothing unless recording. */
 HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, int32_t end,
                            void *stream, char *message);
-/* Starts a new recording of all operations from the next step on (1), or ends and discards it (0).
- * A recording for which memory is too short is dropped, and the report's notes say so. Blocks until
- * the step under way is complete. */
+/* Starts a new recording (1), or ends and discards it (0). It begins with the next step; with an
+ * overlap, a step whose gradients have begun to arrive is left out. It keeps the first 2^20
+ * operations and the first 2^14 marks. If memory is too short, the recording is dropped, and the
+ * report's notes say so. Blocks until the step under way is complete. */
 HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
 /* JSON text of the recording so far (schema hocket.spans/1): the plan, and name, lane, step,
- * start_ms and end_ms (CLOCK_MONOTONIC) of each operation. `hocket validate training` compares it
- * with a prediction. Blocks until the step under way is complete. The text is the
- * engine's, valid until the next call of hocket_timeline or hocket_destroy. NULL: nothing is
- * recorded, or out of memory. */
+ * start_ms and end_ms (CLOCK_MONOTONIC) of each operation and of each marked block. `hocket
+ * validate training` compares it with a prediction. Blocks until the step under way is complete.
+ * The text is the engine's, valid until the next call of hocket_timeline or hocket_destroy. NULL:
+ * nothing is recorded, or out of memory. */
 HOCKET_API const char *hocket_timeline(hocket_engine *engine);
 
 /* -- For bindings of PyTorch ------------------------------------------------------------------- */
@@ -336,7 +348,7 @@ typedef struct {
 HOCKET_API int32_t hocket_torch_unchanged(const hocket_torch *torch, const void *const *impls,
                                           size_t n, const void *const *data,
                                           const int64_t *versions);
-/* Reads the versions of n tensors. */
+/* Writes the version of tensor i to versions[i], for n tensors. */
 HOCKET_API void hocket_torch_versions(const hocket_torch *torch, const void *const *impls, size_t n,
                                       int64_t *versions);
 /* Makes the list for hocket_gradients of the gradients that n parameters have; `list` has room for
