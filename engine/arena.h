@@ -27,9 +27,8 @@ hk_status hk_arena_check_room(hk_bytes bytes, const char *what, hk_error *err);
  * thread does. `pci`: see hk_team_options. */
 hk_status hk_arena_open(hk_bytes bytes, hk_team *team, const char *pci, hk_arena *arena,
                         hk_error *err);
-/* Registers the arena with a device. HK_ENVIRONMENT: refused; the message says what to do (ulimit
- * -l,
- * ...). */
+/* Registers the arena with a device. HK_ENVIRONMENT: refused; the message names the limits on
+ * locked memory that may be raised. */
 hk_status hk_arena_register(hk_arena *arena, hk_backend *backend, hk_error *err);
 /* Makes *arena use the first `bytes` of `from`, which `team` sets to 0. `from` must stay open and
  * registered until *arena is closed, and may have one borrower at a time. HK_INPUT: `from` is

@@ -191,11 +191,11 @@ typedef struct {
   hk_status (*event_sync)(hk_event *e, hk_error *err);
   hk_status (*event_done)(hk_event *e, bool *done, hk_error *err);
   /* Measures the offset between the device's clock and CLOCK_MONOTONIC. *uncertainty: error of the
-   * offset in either direction, half of the shortest of 32 round trips plus the resolution of the
-   * device's timer. Other streams may be busy: the round trips use a separate urgent stream. They
-   * take longer, and *uncertainty grows, if streams share a hardware queue
-   * (CUDA_DEVICE_MAX_CONNECTIONS=1) or another process uses the device; the measurement ends after
-   * 2 ms in any case. Calls of clock_align must not overlap each other. */
+   * offset in either direction, half of the shortest of at most 32 round trips plus the resolution
+   * of the device's timer. Other streams may be busy: the round trips use a separate urgent stream.
+   * They take longer, and *uncertainty grows, if streams share a hardware queue
+   * (CUDA_DEVICE_MAX_CONNECTIONS=1) or another process uses the device; after 2 ms no further
+   * round trip begins. Calls of clock_align must not overlap each other. */
   hk_status (*clock_align)(hk_backend *b, hk_ns *uncertainty, hk_error *err);
   /* Time at which an event happened, CLOCK_MONOTONIC ns. The event must have been recorded after
    * the last clock_align. */

@@ -4,10 +4,13 @@
  *   header   "hocketck", version, groups, parameters, step, then per group its parameters and
  *            lr, beta1, beta2, eps, weight decay as doubles; in training (versions 2 and 3) the
  *            number of tensors, then per tensor its elements, group, steps, and with version 3
- *            the hash of its name (0: none); XXH3-64 of all that
+ *            the hash of its name (0: none); XXH3-64 of all that, chained
  *   blocks   p, then m, then v, in flat order, each in runs of BLOCK parameters (the last of each
  *            has the rest): fp32 values, XXH3-64 of them
- *   trailer  XXH3-64 over the blocks' hashes, "hocketok"
+ *   trailer  XXH3-64 of the blocks' hashes, chained, "hocketok"
+ *
+ * Chained: one hash after the other, each with the one before as its seed (0 for the first): in the
+ * header of its first 32 bytes, of each group, of the number of tensors, of each tensor.
  *
  * It is written aside, synced and renamed (core/outfile.c), so that it is complete or not there. */
 #include <errno.h>
@@ -244,8 +247,7 @@ static hk_status read_head(reader *r, hk_error *err) {
   return stored == sum && head->step >= 0 ? HK_OK : damaged(r, "the header", err);
 }
 
-/* -- Which tensor is which -----------------------------------------------------------------------
- */
+/* -- Which tensor is which --------------------------------------------------------------------- */
 
 typedef struct {
   uint64_t key;
@@ -305,8 +307,7 @@ static size_t number_of(const reader *r, size_t param) {
   return r->numbers != NULL ? r->numbers[param] : param;
 }
 
-/* -- Checks ---------------------------------------------------------------------------------------
- */
+/* -- Checks ------------------------------------------------------------------------------------ */
 
 static hk_status check_params(const reader *r, const hk_engine *e, hk_error *err) {
   if ((e->training != NULL) != (r->n_params >= 0)) {

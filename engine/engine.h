@@ -107,7 +107,8 @@ hk_status hk_engine_write(hk_engine *engine, hk_state_part part, int64_t offset,
                           const float *data, hk_error *err);
 hk_status hk_engine_read(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
                          void *data, hk_error *err);
-/* Sets the number of completed steps, after a checkpoint has been loaded. */
+/* Sets the number of completed steps, of every tensor and subgroup too, after a checkpoint has been
+ * loaded. */
 hk_status hk_engine_set_step(hk_engine *engine, int64_t step, hk_error *err);
 
 /* Copies gradients of parameters offset .. offset + n - 1 from host or device memory to where the

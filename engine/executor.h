@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a task graph on real lanes. Each CPU lane has a thread that does its operations. Device
  * lanes have a stream each, and threads that queue operations on them: one thread for each lane
- * that waits for the CPU, one for all other lanes together. Dependencies between streams are
- * events. A CPU operation waits for an event of the operation that it depends on, never for the
- * whole device; a device operation that depends on the CPU is queued when the CPU operation has
- * ended. Nothing is allocated during a run.
+ * that waits for the CPU, picks or is paced, and one for all other lanes together. Dependencies
+ * between streams are events. A CPU operation waits for an event of the operation that it depends
+ * on, never for the whole device; a device operation that depends on the CPU is queued when the CPU
+ * operation has ended. Nothing is allocated during a run.
  *
  * Threads: calls on one executor must not overlap, except hk_executor_await, hk_executor_await_all,
  * hk_executor_follow and hk_executor_done, which several threads may be in at any time during a

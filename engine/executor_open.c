@@ -138,8 +138,7 @@ static hk_status open_workers(hk_executor *x, hk_error *err) {
   return HK_OK;
 }
 
-/* -- Dependencies of picking lanes --------------------------------------------------------------
- */
+/* -- Dependencies of picking lanes ------------------------------------------------------------- */
 
 /* Counts the dependencies of each operation of a picking lane, and lists the dependents of each
  * operation: those at dependents[dependents_begin[op]] .. dependents[dependents_begin[op + 1] - 1].

@@ -2,12 +2,12 @@
 /* Shared by the executor's files: executor_open.c builds an executor from a graph,
  * executor_workers.c holds what its threads do, executor.c starts runs and waits for them.
  *
- * A worker is a thread that serves one or more lanes. Each CPU lane, each lane that waits for the
- * CPU, each external device lane, each paced lane, each lane that waits for one, and each lane that
- * picks has a worker of its own. One further
- * worker serves all remaining device lanes, in the graph's order: when the CPU team keeps every
- * core busy, a thread may wait milliseconds for a core, and separate workers that wait for each
- * other would pay that wait once an operation. */
+ * A worker is a thread that serves one or more lanes. These lanes have a worker each: CPU lanes
+ * unless they are external; external device lanes; lanes that pick; paced lanes; device lanes that
+ * wait for the CPU team, for a paced lane or for another lane of this kind. One further worker
+ * serves all remaining device lanes, in the graph's order: when the CPU team keeps every core busy,
+ * a thread may wait milliseconds for a core, and separate workers that wait for each other would
+ * pay that wait once an operation. */
 #ifndef HK_ENGINE_EXECUTOR_PRIVATE_H
 #define HK_ENGINE_EXECUTOR_PRIVATE_H
 

@@ -119,8 +119,7 @@ static void fail(hk_executor *x, int32_t op, const hk_error *err) {
   pthread_mutex_unlock(&x->mutex);
 }
 
-/* -- One operation
- * -------------------------------------------------------------------------------------- */
+/* -- One operation ----------------------------------------------------------------------------- */
 
 /* Waits until operation `id` of this worker may run or be queued. CPU operations are waited for by
  * the thread; a stream waits for device operations by their end events, unless its lane is paced.

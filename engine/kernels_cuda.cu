@@ -8,7 +8,8 @@
 
 enum {
   THREADS = 256,
-  MAPPED_BLOCKS = 12, /* enough bytes under way to fill PCIe, and no more than others have */
+  MAPPED_BLOCKS = 12, /* enough bytes in flight to saturate PCIe; more blocks would be no faster,
+                         and would take a larger share of the link from copies and pulls */
   PULLS = 4,          /* 16-byte words that a thread has in flight */
   CASTS = 4,          /* quads that a thread has in flight */
   SQUARES_UNROLL = 2, /* groups of 8 values that a thread has in flight */
@@ -29,8 +30,9 @@ static __device__ __forceinline__ void store_quad(float *at, const float x[QUAD]
 }
 
 /* A quad of gradients as it lies in memory, in `raw`: gradients i + low .. i + high - 1, zeros for
- * the rest. `wide`: quads are aligned; otherwise lanes read single gradients, which the cache makes
- * good. Apart from widen, because whoever converts waits for the load. */
+ * the rest. `wide`: quads are aligned; otherwise lanes read single gradients, and the cache merges
+ * their reads. Separate from widen, because a conversion waits for its load: a thread issues
+ * several loads before it converts. */
 template <hk_grad_type type>
 static __device__ __forceinline__ void fetch(const void *grad, int64_t i, int low, int high,
                                              bool wide, uint32_t raw[QUAD]) {

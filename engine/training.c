@@ -340,9 +340,10 @@ static hk_status skip(hk_engine *e, hk_error *err) {
   return hk_handover_reset(e, err);
 }
 
-/* The next step is expected to multiply gradients by 1 / loss scale, or by the factor of
- * hk_training_scale, too, if the last two steps had the same one: torch's GradScaler gives it in
- * every step, clipping by the caller another one in each step that it acts in. */
+/* Notes what the next step will probably multiply gradients by. With the factor of
+ * hk_training_scale it is factor / loss scale if the last two steps had the same: torch's
+ * GradScaler passes the same factor in every step. Else it is 1 / loss scale: a caller who clips
+ * passes another factor in each step that is clipped. */
 static void remember(hk_engine *e, const hk_training_step_options *o,
                      const hk_training_step_report *r) {
   struct hk_training *t = e->training;
