@@ -25,9 +25,8 @@
 
 /* Memory traffic of a kernel, read plus written: host memory for CPU kernels, GPU memory for GPU
  * kernels. */
-#define HK_BYTES_ADAMW                                                       \
-  (2 * (HK_BYTES_STATE + HK_BYTES_BF16)) /* 28: bf16 gradient in, weight out \
-                                          */
+/* 28: bf16 gradient in, weight out. */
+#define HK_BYTES_ADAMW (2 * (HK_BYTES_STATE + HK_BYTES_BF16))
 #define HK_BYTES_ADAMW_FP32 \
   (2 * HK_BYTES_STATE + HK_BYTES_FP32)                    /* 28: fp32 gradient in, no bf16 weight */
 #define HK_BYTES_UNSCALE  (2 * HK_BYTES_FP32)             /* 8: an fp32 gradient in place */

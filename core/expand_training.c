@@ -255,7 +255,8 @@ static void note_summed(hk_expansion *x, int rank, int32_t op) {
 }
 
 /* The GPU adds: the block's sums come back, and leave with the new gradients in them. The engine's
- * caller cannot go on before the sums have come (hk_handover), so the next block waits for that. */
+ * caller cannot go on before the sums have come (hk_handover_enter_slot), so the next block waits
+ * for that. */
 static void sum_on_gpu(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost *cost,
                        int micro, int32_t after) {
   const bool last = micro == x->plan->job.grad_accum - 1;

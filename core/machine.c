@@ -223,8 +223,7 @@ static hk_status read_quantities(const cJSON *list, hk_machine *machine, hk_erro
   return HK_OK;
 }
 
-/* -- Checks of several quantities
- * ------------------------------------------------------------------ */
+/* -- Checks of several quantities -------------------------------------------------------------- */
 
 static hk_status check_whole(const char *key, double value, hk_error *err) {
   if (floor(value) == value) return HK_OK;

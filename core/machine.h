@@ -281,9 +281,9 @@ double hk_cpu_start(const hk_machine *machine, double threads);
  *   pcie.duplex           <= pcie.h2d + pcie.d2h
  *   pcie.mapped           <= pcie.duplex               the same link
  *   fabric.duplex         <= fabric.h2d + fabric.d2h
- *   dram.with_dma         <= dram.bytes_per_s          only if dram.h2d_cost and dram.d2h_cost are
- * 1: otherwise weighted bytes are no bandwidth Example: with h2d and d2h of 55 GB/s each, duplex
- * may be 55 to 110 GB/s. */
+ *   dram.with_dma         <= dram.bytes_per_s          only if dram.h2d_cost and dram.d2h_cost
+ *                                                      are 1: else it counts weighted bytes
+ * Example: with h2d and d2h of 55 GB/s each, duplex may be 55 to 110 GB/s. */
 double hk_machine_limit(const hk_machine *machine, const hk_quantity *quantity);
 
 /* Checks what reading a profile checks beyond the range of each quantity: whole numbers, reserved

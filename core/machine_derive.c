@@ -11,7 +11,7 @@
 /* A bandwidth that reaches this fraction of a limit counts as set by that limit. */
 #define BOUND 0.85
 
-/* GPUs whose collectives are at most this multiple of copies in speak over PCIe. */
+/* If nvlink.bytes_per_s is at most this multiple of pcie.h2d, collectives run over PCIe. */
 #define OVER_PCIE 1.05
 
 typedef struct {

@@ -36,7 +36,7 @@ typedef enum {
   HK_ROPE_DIM,
   HK_V_DIM,
   HK_WINDOW,       /* keys that a query sees in a windowed layer; 0: no windows */
-  HK_WINDOW_EVERY, /* each so manieth layer has no window; 0: all have */
+  HK_WINDOW_EVERY, /* n: every n-th layer has no window; 0: all layers have one */
   HK_WINDOW_FROM,  /* layers before this one have no window */
   HK_PARALLEL_NORMS,
   HK_BUCKETS, /* of the relative position bias (T5) */

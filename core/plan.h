@@ -148,7 +148,8 @@ const char *hk_runtime_name(hk_runtime runtime);                   /* "hocket", 
 
 /* A plan that updates everything on the CPU, for a policy to change: subgroups by `rule`, all on
  * route cpu, in stored order; ratio 1, asynchronous flush (2 bytes per gradient, 4 under
- * DeepSpeed), one CPU thread. Takes over *model, which is zeroed. `subgroup_numel` > 0. */
+ * DeepSpeed), one CPU thread. On success takes over *model, which is zeroed. `subgroup_numel` > 0.
+ */
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
                          hk_error *err);
@@ -176,8 +177,8 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size);
 void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last);
 
 /* With overlap `both`: marks subgroups on route cpu `ahead`, beginning with subgroup `deepest` and
- * going towards the first, while their spares (hk_spare_bytes) fit in `spares` bytes of
- * host memory per rank. Clears all other marks. */
+ * going towards the first, while their spares (hk_spare_bytes) fit in `spares` bytes of host memory
+ * per rank. Clears all other marks. */
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 
 /* Makes every subgroup that is `ahead`, but not `early`, early and lent, without a limit. */
@@ -203,15 +204,16 @@ int64_t hk_grad_slots(int64_t pieces, hk_bytes largest);
  * once; the engine keeps those of state on the GPU in an array, and sends the others through a few
  * slots. */
 bool hk_plan_hands_over(const hk_plan *plan);
-/* Where gradients of route cpu are summed. HK_ACCUMULATE_GPU if there is one micro-step; in the
- * host's memory if gradients are handed over, or under DeepSpeed. */
+/* Where gradients of route cpu are summed: as the plan has chosen, except HK_ACCUMULATE_GPU if
+ * there is one micro-step, and HK_ACCUMULATE_HOST instead of HK_ACCUMULATE_GPU under DeepSpeed or
+ * if gradients are handed over. */
 hk_accumulate hk_plan_accumulates(const hk_plan *plan);
 
 /* Parameters of one rank on each route. */
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);
 
-/* Whether, under DeepSpeed, the step is that of the Deep Optimizer States prototype. It is if the
- * plan has a stride, even if too few subgroups follow for one to be updated on the GPU. */
+/* Whether, under DeepSpeed, the step is that of the Deep Optimizer States prototype. It is if a
+ * subgroup is staged or the plan has a stride, even one that no subgroup reaches. */
 bool hk_plan_interleaves(const hk_plan *plan);
 
 #endif

@@ -13,8 +13,8 @@ typedef struct {
   hk_ns end;
 } hk_span;
 
-/* Nine years. Times of a file, and those that are compared, are at most so far from 0, so that sums
- * over all lanes are numbers, too. */
+/* Nine years. The largest distance from 0 of times in a file and of times that are compared, so
+ * that their sums over all lanes do not overflow. */
 #define HK_MOST_NS ((hk_ns)1 << 58)
 
 typedef struct {
