@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Expands a plan into the task graph: the common part. Forward and backward are in
  * expand_training.c, the optimizer steps of the two runtimes in expand_hocket.c and
- * expand_deepspeed.c, additions for an overlap in expand_overlap.c, memory in expand_memory.c and
- * expand_sizes.c. */
+ * expand_deepspeed.c, additions for an overlap in expand_overlap.c and expand_lent.c, memory in
+ * expand_memory.c, expand_sizes.c and expand_window.c. */
 #include "core/expand.h"
 
 #include <math.h>

@@ -117,7 +117,8 @@ typedef struct {
   int32_t block;                /* hk_tensor.block, or HK_BLOCK_NONE. With an overlap operations on
                                    a subgroup have the first block of which it holds parameters */
   int32_t subgroup;             /* index into plan->subgroups, or -1 */
-  int32_t piece;                /* of a staged or mapped subgroup, or -1 */
+  int32_t piece;                /* number of its piece of the subgroup; DeepSpeed's copies of state:
+                                   0 p, 1 m, 2 v; else -1 */
   int64_t offset;               /* first parameter inside the subgroup (update operations) */
   int64_t work;                 /* >= 0, unit by kind */
   int32_t threads;              /* CPU kinds: the plan's team, see hk_team_size; else 0 */

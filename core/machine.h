@@ -44,8 +44,8 @@ typedef struct {
  * 3.0 G and 6.7 G parameters reached on H200 nodes: 0.597 and 0.645, 0.621 and 0.666 of 0.803 x the
  * data sheet's peak (bench/results/training). Calibration does not probe them.
  *
- * The default of cpu.adamw_ahead_rate is the middle of what H200 nodes had on 2026-11-22, 0.82 to
- * 1.00 by number of threads (bench/results/training/adamw-out-of-place.txt).
+ * The default of cpu.adamw_ahead_rate is about the middle of what H200 nodes had on 2026-11-22,
+ * 0.82 to 1.00 by number of threads (bench/results/training/adamw-out-of-place.txt).
  *
  * The defaults of framework.handover_ns, launch_beside_update and beside_full_team are from 3.0 G
  * parameters on H200 nodes of 16 cores (bench/results/training). Handing 197 large gradients over
@@ -266,7 +266,7 @@ void hk_machine_free(hk_machine *machine);
 /* Rate of a CPU kernel on `threads` threads, not limited by host memory, in parameters a second:
  *   saturated x (1 - exp(-threads / n0)), n0 = `scale` or, if that is 0, cpu.adamw_thread_scale.
  * Example: saturated = 6 G/s and n0 = 6.7 give 2.7 G/s on 4 threads and 5.4 G/s on 16. The curve is
- * within 3 % of one H200 node's rates on 4, 8, 12 and 16 threads (2.8, 4.3, 5.2, 5.5 G/s). */
+ * within 4 % of one H200 node's rates on 4, 8, 12 and 16 threads (2.8, 4.3, 5.2, 5.5 G/s). */
 double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
                    const hk_quantity *scale, double threads);
 /* The n0 of that formula. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model: its parameter tensors in order, by blocks, and the cost of a training step in arithmetic
- * and memory. It is given either as the shape of a decoder-only transformer (config.json), from
- * which the rest is derived, or as a document that lists tensors and blocks of any size
+ * and memory. It is given either as the shape of a kind of model that hocket knows (config.json),
+ * from which the rest is derived, or as a document that lists tensors and blocks of any size
  * ("hocket.model/1", model_document.c). */
 #ifndef HK_CORE_MODEL_H
 #define HK_CORE_MODEL_H

@@ -8,8 +8,8 @@
 
 #include "core/model.h"
 
-/* Sizes of a shape: those that keys give, and those that follow from them (derive_sizes in
- * model_config.c). A tensor has the product of two of them as its number of parameters. */
+/* Sizes of a shape: those that keys give, and those that follow from them (derive_... in
+ * model_keys.c). A tensor has the product of two of them as its number of parameters. */
 typedef enum {
   HK_ONE,
   HK_HIDDEN,
@@ -114,7 +114,7 @@ typedef enum {
   HK_KEY_END,
   HK_KEY_SIZE,
   HK_KEY_FLAG,
-  HK_KEY_LIST, /* read by layer_properties or finish in model_config.c */
+  HK_KEY_LIST, /* read by functions of its own in model_keys.c, or only known: it changes nothing */
   HK_KEY_FIXED /* not read: it changes nothing if it has the value `fallback` */
 } hk_key_kind;
 
@@ -125,7 +125,8 @@ typedef struct {
   const char *name, *alias; /* NULL name: the fallback is the size */
   hk_size size;
   uint64_t flag;
-  int64_t fallback; /* where the key is absent or null; see derive_sizes for what 0 becomes */
+  int64_t fallback; /* where the key is absent or null; see derive_... in model_keys.c for what
+                       0 becomes */
 } hk_key;
 
 typedef struct hk_shape hk_shape;

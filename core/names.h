@@ -26,7 +26,7 @@ hk_status hk_share_resolve(const char *kind, const char *name_or_file, char *pat
                            hk_error *err);
 
 /* The share folder in use: $HOCKET_SHARE, else beside the running program (build tree or install
- * tree), else where `make install` put it. Never NULL. */
+ * tree), else where `cmake --install` put it. Never NULL. */
 const char *hk_share_dir(void);
 
 #endif

@@ -343,7 +343,7 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
       "runtime", "flush",     "staging",    "cpu",     "subgroup", "subgroups",
       "order",   "optimizer", "accumulate", "pace",    "overlap",  "lent_bytes_after_block"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early", "lent"};
-  /* The last two: plan/2 only. */
+  /* plan/1 has neither the last two of the document's keys nor the last three of a subgroup's. */
   const size_t n_root = sizeof root_keys / sizeof *root_keys;
   static const struct {
     const char *object, *keys[8];

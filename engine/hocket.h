@@ -288,11 +288,12 @@ HOCKET_API int hocket_get_tensor_step(hocket_engine *engine, size_t tensor, int6
 HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int64_t step,
                                       char *message);
 /* Save state, step counts and groups to a file, and load them. Saving leaves the complete new file,
- * or after a failure what was there before. Loading checks the whole file before it changes
- * anything; the engine may have another plan for the same tensors. If all tensors of the file and
- * of the engine have names, each of them once, they are matched by name and may come in another
- * order; else they are matched by number. Loading forgets gradients, as hocket_discard of all
- * tensors does, and does not write the weights: call hocket_weights_from_masters. */
+ * or after a failure what was there before (or the new file, if only its folder could not be
+ * synced: the message says so). Loading checks the whole file before it changes anything; the
+ * engine may have another plan for the same tensors. If all tensors of the file and of the engine
+ * have names, each of them once, they are matched by name and may come in another order; else they
+ * are matched by number. Loading forgets gradients, as hocket_discard of all tensors does, and does
+ * not write the weights: call hocket_weights_from_masters. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
 /* Checksum of all state: 32 hexadecimal digits and a NUL. Equal p, m and v give equal checksums,

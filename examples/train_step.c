@@ -9,9 +9,9 @@
  * there at the end.
  *
  * It runs on hocket's host backend, where device memory is ordinary memory. On a GPU, weights,
- * activations and gradients are in memory from cudaMalloc, layers are kernels on a stream, and that
- * stream is passed where NULL stands here. Nothing else changes: no call below waits for the
- * device, except where a loss is printed. */
+ * activations and gradients are in memory from cudaMalloc, layers are kernels on a stream, that
+ * stream is passed where NULL stands here, and a loss is copied to the host before it is printed.
+ * Nothing else changes. */
 #include <hocket.h>
 #include <inttypes.h>
 #include <math.h>
