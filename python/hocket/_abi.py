@@ -283,7 +283,8 @@ def version() -> str:
 
 
 def host_memory() -> int:
-    """Bytes of host memory that an engine made now would take at most."""
+    """Bytes of host memory that an engine made now should take at most, so that 1/16 of what is
+    available is left to the framework."""
     found: int = library().hocket_host_memory()
     return found
 
@@ -367,17 +368,19 @@ class Engine:
         self._call("hocket_masters", tensor, stream)
 
     def wait_weights(self, block: int, stream: int) -> None:
-        """Makes the stream wait for a block's new weights (-1: all). Interruptible."""
+        """Makes the stream wait for a block's new weights (-1: all). Blocks until their upload has
+        been queued; signals are handled meanwhile."""
         while self._call("hocket_wait_weights", block, stream, SLICE_MS) == AGAIN:
             pass
 
     def drain(self) -> None:
-        """Returns when the last step is complete. Interruptible."""
+        """Returns when the last step is complete. Signals are handled meanwhile."""
         while self._call("hocket_drain", SLICE_MS) == AGAIN:
             pass
 
     def quiet(self) -> bool:
-        """drain(); False instead of the error of a failure that a call before has reported."""
+        """drain(), but returns False where it would raise for a failure that an earlier call has
+        reported; else True."""
         reported = self.failed
         try:
             self.drain()

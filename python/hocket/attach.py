@@ -46,18 +46,20 @@ if TYPE_CHECKING:
     from .optim import AdamW
 
 HOOK_NUMEL = 1 << 15
-"""Elements. Smaller tensors have no hook. Their gradients leave when the backward of their block,
-or the whole backward, is over; in models without a larger tensor in ``step()``. A copy to the host
-that holds small and large gradients waits for the small ones."""
+"""Least elements of a tensor with a hook. Gradients of smaller tensors leave when the backward of
+their block, or the whole backward, is over; in models without a larger tensor in ``step()``. A copy
+to the host that holds small and large gradients waits for the small ones."""
 SWEEP_MOST = 4096
-"""Tensors. If a model has more small ones, they are handed over in ``step()``, at a fraction of the
-cost; under overlap "both" in backward all the same. Clipping with torch is slow then, because large
-and small gradients are multiplied differently."""
+"""Most tensors below HOOK_NUMEL whose gradients leave during backward. If a model has more, they
+are handed over in ``step()``, at a fraction of the cost; with overlap "both" they leave during
+backward in any case. If they are handed over in ``step()``, clipping with torch is slow, because
+large and small gradients are multiplied differently."""
 
 
 MOST_OWNERS = 64
-"""Modules. If more than these lie outside module lists, those have no hooks. Look-ups gate their
-weights, except in code that was compiled after attach; the timeline lacks them."""
+"""Most modules outside module lists that get hooks. If there are more, none of them gets one:
+look-ups gate their weights, except in code that was compiled after attach, and the timeline lacks
+them."""
 
 
 class Attachment:
@@ -398,7 +400,8 @@ class Attachment:
         self._passing(param)
 
     def _passing(self, param: Tensor) -> None:
-        """Backward has made a gradient. With the first one of a block it has left the one before."""
+        """Backward has made a gradient. The first gradient of a block shows that backward has left
+        the block before."""
         optimizer = self._optimizer()
         if optimizer is None or optimizer.borrower is None:
             return

@@ -30,7 +30,8 @@ TYPES: Dict[torch.dtype, int] = {
 VERSION = operator.attrgetter("_version")
 HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay")
 BLOCK_NUMEL = 1 << 26
-"""Elements of a block where no model says what a block is."""
+"""Most elements of a block where no model says what a block is; a larger tensor is a block of its
+own."""
 
 
 class Settings(NamedTuple):
@@ -438,7 +439,8 @@ __all__ = ["Binding", "Entry", "Settings", "HocketError", "hyper", "trainable", 
 
 
 def increment_versions(tensors: List[Tensor]) -> None:
-    """As if each had been written in place, so that autograd sees it."""
+    """Raises the tensors' versions, as a write in place does, so that autograd notices the
+    update."""
     try:
         torch.autograd.graph.increment_version(tensors)
     except (RuntimeError, TypeError):  # torch 2.4 takes one tensor

@@ -2,9 +2,10 @@
 """Blocks of a model, in the order of forward. The weights of a block are waited for and uploaded
 together, its gradients are copied to the host together.
 
-Each element of a module list (or of a ``Sequential``) that has parameters is a block. All other
-parameters form blocks between those, in the order of first use: typically the embeddings before the
-layers, and the final norm and the head after them.
+Each element of a module list (or of a ``Sequential``) that has parameters is a block. An element
+with over half of its list's parameters, most of them in lists of its own, is divided by those. All
+other parameters form blocks between those, in the order of first use: typically the embeddings
+before the layers, and the final norm and the head after them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from torch import nn
 
 MAX_BLOCKS = 512
-"""More are merged with their neighbours: each block costs a wait and some bookkeeping a step."""
+"""Most blocks of a model. More are merged with their neighbours, because each block costs a wait
+and some bookkeeping a step."""
 
 
 class Block(NamedTuple):

@@ -167,8 +167,8 @@ def arguments(batch: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
 
 
 def batch_size(batch: Any) -> Tuple[int, int]:
-    """Sequences (or samples) and positions of a batch: the first two sizes of its first tensor
-    (1 for the second where it holds no integers: an image has no positions)."""
+    """Sequences (or samples) and positions of a batch: the first two sizes of its first tensor. If
+    that is not a matrix of integers, the second is 1 (an image has no positions)."""
     args, kwargs = arguments(batch)
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and value.dim() >= 1:

@@ -125,8 +125,8 @@ class Direct:
         params, numbers: the parameters, and the engine's number of each.
         held: after gradients(), 1 for each that has one.
         pairs: after gradients(), a hocket_gradient array of those that have one.
-        handle_of, handles: each one's handle, or None, and its impl (``_cdata``), or 0; it counts as
-            no gradient.
+        handle_of: each one's handle, or None.
+        handles: the impl (``_cdata``) of each one's handle, or 0. It counts as no gradient.
         versions: version of each when update() was called.
     """
 

@@ -66,8 +66,8 @@ _ZERO_GRAD = nn.Module.zero_grad.__code__
 
 
 def _in_zero_grad() -> bool:
-    """Whether ``module.zero_grad()`` iterates over the parameters. It reads no weight, and often
-    comes directly after step(), where a wait would prevent all overlap."""
+    """Whether it is ``module.zero_grad()`` that iterates over the parameters. It reads no weight,
+    and often comes directly after step(), where a wait would prevent all overlap."""
     frame = sys._getframe(2)
     for _ in range(12):
         if frame is None:

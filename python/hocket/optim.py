@@ -46,7 +46,8 @@ class AdamW(Optimizer):
         eps: added to the denominator.
         weight_decay: decoupled weight decay.
         max_norm: clip the global 2-norm of all gradients to this in ``step()``, exactly; None: no
-            clipping. ``clip_grad_norm_`` works, too; its norm is rounded in the gradient's type.
+            clipping. ``clip_grad_norm_`` works, too; without ``attach`` it rounds the norm to the
+            gradient's type.
         overlap: with ``attach``: "none" updates in ``step()``, "forward" beside the next forward,
             "both" beside backward, too.
         plan: None updates everything on the CPU, except state that ``gpu_memory`` has room for; a
@@ -60,7 +61,7 @@ class AdamW(Optimizer):
         host_memory: most bytes of host memory that the engine may take (state, gradients, weights,
             spares); None: what is available.
         gpu_memory: bytes of GPU memory that weights which wait for the norm (2 an element) and
-            fp32 state (14 an element with its gradient) may take. With ``plan=None``: None takes
+            fp32 state (12 an element and its gradient) may take. With ``plan=None``: None takes
             none. With ``plan="auto"``: None allows what activations leave. A plan file has chosen.
         borrow: with ``overlap="both"`` on CUDA, lets new weights that wait for the norm use memory
             that activations have freed in backward. No more is allocated than without. With

@@ -6,10 +6,11 @@ That time changes with the load of the CPU, the GPU's time does not, so both are
 
 1. whole passes, without observers, each begun with an idle GPU as after an optimizer step;
 2. the host's time for each block: the GPU is idle before each block, so the host never waits;
-3. the GPU's time for each block: before each block the GPU is made to wait until the host has queued
-   it, so the GPU never waits.
+3. the GPU's time for each block: before each block the GPU is made to wait until the host has
+   queued it, so it never waits within the block.
 
-2 and 3 are scaled so that blocks, each as long as the longer of both, add up to about 1.
+Times 2 and 3 are scaled. A block takes the longer of both; the sum over blocks is then about the
+time of a whole pass.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from .blocks import Block, find_blocks
 from .describe import arguments, describe, scalar_of, tensors_in, trace_order
 
 SECONDS = 2.0
-"""Whole passes on a GPU are timed for at least so long: hosts have slow moments of about a second."""
+"""Least time in seconds for which whole passes on a GPU are timed: hosts have slow moments of about
+a second."""
 AHEAD = 0.03
 """Blocks may add up to this much more than whole passes, see reconcile()."""
 MOST_PAUSE_MS = 100.0
@@ -153,7 +155,7 @@ class Gpu:
         return elapsed
 
     def pause(self, ms: float) -> None:
-        """Queues a kernel that does nothing for so long."""
+        """Queues a kernel that does nothing and takes `ms`."""
         with torch.cuda.device(self.device):
             if not self._cycles_per_ms:
                 torch.cuda._sleep(1000)
@@ -378,10 +380,11 @@ def reconcile(
 
     Returns:
         kernels and launches. The longer of both, summed over blocks, is `whole`, or at most 3 %
-        more: the host queues a part of its launches while the device is busy with blocks before.
-        Launches are first scaled down to `queued`, because observers lengthen them. Then they are
-        scaled down further, to no less than a half, and after them kernels, if the sum is too long;
-        or whichever is longer in all is scaled up, if it is too short.
+        more (the host queues a part of its launches while the device is busy with blocks before),
+        as far as these limits allow: Launches are first scaled down to `queued`, because observers
+        lengthen them. If the sum is too long, launches are scaled by 0.5 or more, then kernels by
+        0.8 or more. If it is too short, the longer in all is scaled up: kernels by 1.25 at most, or
+        launches by 2.
     """
     kernels = list(kernels)
     launches = scaled(launches, min(queued, sum(launches)))
@@ -398,8 +401,8 @@ def reconcile(
 def _fitted(
     times: Sequence[float], others: Sequence[float], whole: float, low: float, high: float
 ) -> List[float]:
-    """`times` scaled by the largest factor between two limits with which max(time, other) adds up to
-    at most `whole`; by the lower limit if there is none."""
+    """`times` scaled by the largest factor from `low` to `high` with which max(time, other) adds up
+    to at most `whole`; by `low` if there is none."""
     for _ in range(50):
         middle = (low + high) / 2
         if sum(max(middle * a, b) for a, b in zip(times, others)) <= whole:
