@@ -12,7 +12,7 @@
  * the caller of the library, put guard and unguard around them.
  *
  * copy, launch, record and wait allocate and pin nothing, except for the first HK_KERNEL_MATMUL of
- * a stream. */
+ * a stream and, on the host backend, a copy of the segments of GATHER and SCATTER. */
 #ifndef HK_ENGINE_BACKEND_H
 #define HK_ENGINE_BACKEND_H
 

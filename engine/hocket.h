@@ -27,7 +27,7 @@
  * unless that is stated. A stream must exist until the engine is destroyed. On the host backend,
  * device memory is ordinary memory, `stream` is ignored, and no call reads or writes the caller's
  * memory after it has returned, except that a step writes weights until hocket_wait_weights or
- * hocket_drain.
+ * hocket_drain, and that the engine writes to memory that it is lent.
  *
  * Exactness: from the same gradients follow the same bits of state and weights, whatever the plan,
  * backend, overlap, number of threads and order of hand-over. hocket_step gives the formula.
@@ -95,7 +95,8 @@ enum {
 typedef struct {
   const char *backend; /* "cuda" or "host"; NULL: cuda where there is a device, else host */
   int32_t device;      /* number of the GPU */
-  int32_t overlap;     /* HOCKET_OVERLAP_... */
+  int32_t overlap;     /* HOCKET_OVERLAP_...; if it is not the plan's, the engine chooses itself
+                          which updates run during backward */
   int32_t cpu_threads; /* threads of the CPU update team; 0: as planned, or without a plan the CPUs
                           that this process may use (affinity and cgroup quota) less one; with
                           HOCKET_OVERLAP_BOTH less three, or a quarter if that is less */
@@ -143,8 +144,9 @@ HOCKET_API int hocket_set_weight(hocket_engine *engine, size_t tensor, void *wei
  * is exact. Blocks until done. */
 HOCKET_API int hocket_masters(hocket_engine *engine, int64_t tensor, void *stream, char *message);
 /* Makes `stream` wait until the last step has written the new weights of block `block` (-1: of all
- * blocks). Blocks the host until their upload has been queued, but at most `timeout_ms` (-1: no
- * limit); after that it returns HOCKET_AGAIN. Returns at once if no step is under way. */
+ * blocks). Blocks the host until their upload has been queued (host backend: until they have been
+ * written), but at most `timeout_ms` (-1: no limit); after that it returns HOCKET_AGAIN. Returns at
+ * once if no step is under way. */
 HOCKET_API int hocket_wait_weights(hocket_engine *engine, int32_t block, void *stream,
                                    int32_t timeout_ms, char *message);
 /* Blocks until the last step has written all state and weights, or until `timeout_ms` have passed

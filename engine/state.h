@@ -79,7 +79,8 @@ typedef struct {
   void **home;                         /* [slab] its address */
   void **next;                         /* [slab] where the step under way writes it */
   void **other;                        /* [slab] its spare if its subgroup runs ahead, else NULL */
-  bool in_place; /* nothing runs ahead in this step: subgroups that may are updated in place, too */
+  bool in_place; /* nothing runs ahead in this step: subgroups that are `ahead` are updated in
+                    place, too */
   hk_spares staged, mapped;
   hk_grad_image *images; /* in flat order */
   int32_t n_images;

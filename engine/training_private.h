@@ -51,9 +51,9 @@ typedef struct {
   pthread_mutex_t lock; /* spans, place, taken, open and the sums: a worker takes places */
   hk_lent_span *spans;  /* [n_spans]; [n_events] have an event */
   size_t n_spans, n_events;
-  int32_t n_pieces; /* WEIGHT_H2D operations of lent subgroups; 0: no others of these are used */
+  int32_t n_pieces; /* WEIGHT_H2D operations of lent subgroups; 0: other members are not used */
   char **place;     /* [op] where a WEIGHT_H2D operation has put its piece; NULL: nowhere */
-  int32_t *taken;   /* [n_taken] those that have put it somewhere, in the order of queueing */
+  int32_t *taken;   /* [n_taken] operations that have a place, in the order of queueing */
   int32_t n_taken;
   bool open;             /* places may be taken */
   hk_bytes all, largest; /* bytes of all pieces, and of the largest */
