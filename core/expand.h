@@ -64,10 +64,10 @@ typedef struct {
   int64_t *begin;           /* [subgroup] its first parameter, in the rank's flat order */
   hk_accumulate accumulate; /* hk_plan_accumulates */
   int32_t
-      *summed; /* [rank][HK_SUMS_IN_FLIGHT] of the latest blocks of this iteration whose gradients
-                  went to sums in host memory, the last operation for that; -1: none */
-  int32_t *flushed; /* [rank][n_blocks] of this iteration's last micro-step, the latest copies of a
-                       block's gradients to the host, in order; used if plan->pace.flush > 0 */
+      *summed; /* [rank][HK_SUMS_IN_FLIGHT] last operation that moved a block's gradients to sums
+                  in host memory, for the latest blocks of this iteration, latest first; -1: none */
+  int32_t *flushed; /* [rank][n_blocks] last copy of a block's gradients to the host in this
+                       iteration's last micro-step, in order; used if plan->pace.flush > 0 */
   int32_t n_flushed[HK_MOST_GPUS];
   int32_t *buffers; /* [rank][plan->buffers] the write-back that last used a staging buffer */
   hk_pieces pieces; /* zero without an overlap */
@@ -84,7 +84,7 @@ typedef struct {
 /* DeepSpeed: weights that a rank keeps gathered for coming blocks, in backward. */
 typedef struct {
   const hk_expansion *x;
-  hk_bytes live, stop; /* gathered; from here on no further tensor is fetched */
+  hk_bytes live, stop; /* bytes gathered; number of them from which no further tensor is fetched */
   int block;           /* of the tensor that is fetched next */
   size_t next, end;    /* its number, and the end of its block */
 } hk_window;

@@ -152,7 +152,7 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
     for (int p = PREFETCH - 1; p > 0; p--) pass->previous[r][p] = pass->previous[r][p - 1];
     const int32_t *summed = &x->summed[r * HK_SUMS_IN_FLIGHT];
     const bool backward = op.kind == HK_OP_BACKWARD;
-    const int latest = HK_SUMS_IN_FLIGHT - 1 - reduces_late(x); /* that may be under way no more */
+    const int latest = HK_SUMS_IN_FLIGHT - 1 - reduces_late(x); /* summed[latest] must have ended */
     const int32_t deps[] = {pass->launched[r],
                             cost->gathered > 0 ? pass->gathered[r] : -1,
                             pass->reduced[r],

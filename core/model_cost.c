@@ -53,7 +53,7 @@ static double other_tokens(const hk_model *model, int64_t micro_batch, int64_t s
   return (double)micro_batch * (double)(model->other_tokens > 0 ? model->other_tokens : seq);
 }
 
-/* Keys of a sequence's queries together. A window w below the length s: s w. */
+/* Pairs of a query and a key in a sequence of s tokens: s^2, or s w with a window of w < s keys. */
 static double pairs(const hk_model *model, const hk_block_kind *kind, int64_t seq) {
   const double s = (double)seq;
   const double w = kind->window > 0 && kind->window < seq ? (double)kind->window : s;

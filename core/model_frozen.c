@@ -117,7 +117,7 @@ static bool is_first(const hk_model *model, int kind, int block) {
   return kind >= model->n_kinds || model->kinds[kind].first == block;
 }
 
-/* Products of frozen weights: without adapters' all, or all but the share. */
+/* Products with frozen weights: all, before those of adapters are added, or all but the share. */
 static void count_products(hk_freezing *f, int kind) {
   const hk_block_kind *cost = &f->model->kinds[kind];
   const double frozen = f->spec->rank > 0 ? 1 : 1 - f->spec->share;

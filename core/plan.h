@@ -183,9 +183,9 @@ void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 
 /* Makes every subgroup that is `ahead`, but not `early`, early and lent, without a limit. */
 void hk_plan_lend(hk_plan *plan);
-/* The same for the subgroups alone of which a prediction is sure that backward leaves room for
- * them, deep ones first; and sets plan->lending (core/expand_lent.c). Does nothing without overlap
- * `both` or if gradients are not handed over. */
+/* The same, deep subgroups first, but only for those whose weights find room, by a lower estimate,
+ * in memory that backward frees. Sets plan->lending (core/expand_lent.c). Does nothing without
+ * overlap `both` or if gradients are not handed over. */
 hk_status hk_plan_lend_room(hk_plan *plan, hk_error *err);
 
 /* Parameters of one rank in subgroups that are `ahead`, in those that are `early` but not `lent`,
