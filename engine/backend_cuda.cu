@@ -449,7 +449,7 @@ enum {
   CLOCK_TRIES = 32,
   TIMER_RESOLUTION = 500, /* ns, of cudaEventElapsedTime */
   CLOCK_PATIENCE =
-      100000,           /* ns for which a round trip polls at most; a later one will be shorter */
+      100000,           /* ns after which a round trip, which is too long, is polled less often */
   CLOCK_TIME = 2000000, /* ns for all round trips */
 };
 

@@ -35,10 +35,10 @@
  * Errors: a call returns 0 for success, 1 (the answer is no: where stated), 2 (wrong input), 3 (the
  * machine failed: a device, a file, too little memory), or HOCKET_AGAIN where stated. If it returns
  * another value than 0, it writes one sentence to `message` (HOCKET_MESSAGE bytes; may be NULL). A
- * call that returns 2 has changed nothing, and the engine stays usable. After a 3 the engine takes
- * no further steps; its state can be read and saved as far as it is whole. Exception: after a 3 of
- * hocket_save, hocket_load, hocket_checksum or hocket_record whose cause is a file or too little
- * memory the engine stays usable.
+ * call that returns 2 has changed nothing, and the engine stays usable. After a 3 the engine may
+ * have failed: then it takes no further steps, and its state can be read and saved as far as it is
+ * whole. It has not failed if hocket_save, hocket_checksum or hocket_record lacked a file or
+ * memory.
  *
  * Threads: calls on one engine must not overlap, with one exception: any number of threads may be
  * in hocket_wait_weights and hocket_gradients at the same time. A forked child must not use its
@@ -80,8 +80,9 @@ typedef struct {
   int32_t group; /* index of its hyperparameters in `groups` */
   int32_t weight_type; /* HOCKET_BF16, _FP16 or _FP32 */
   int32_t grad_type;   /* type of its gradients, likewise */
-  void *weight;        /* numel contiguous values in device memory; hocket_masters reads them,
-                          steps write them; NULL: hocket_set_weight sets the address later */
+  void *weight;        /* numel contiguous values in device memory, aligned to their size;
+                          hocket_masters reads them, steps write them; NULL: none until
+                          hocket_set_weight sets the address */
 } hocket_tensor;
 
 enum {
@@ -157,7 +158,8 @@ HOCKET_API int hocket_drain(hocket_engine *engine, int32_t timeout_ms, char *mes
 
 typedef struct {
   int64_t tensor;
-  const void *data; /* the tensor's numel values of its grad_type, contiguous, device memory */
+  const void *data; /* the tensor's numel values of its grad_type, contiguous, aligned to their
+                       size, in device memory */
 } hocket_gradient;
 
 /* Hands over n gradients, of tensors in any order. The engine reads them on `stream`, after the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend's device memory: a list of blocks, allocated first fit. An engine allocates some
- * dozens of blocks once, so searching the list is fast enough. */
+/* The host backend's device memory: a list of blocks, allocated first fit. Engines and probes
+ * allocate few blocks, so searching the list is fast enough. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
