@@ -13,7 +13,7 @@ USAGE = 2
 """Wrong input; nothing has been changed."""
 MACHINE = 3
 """The machine failed (a device, a file, too little memory). The engine takes no more steps, unless
-save(), load(), checksum() or record() alone lacked a file or memory."""
+only save(), checksum() or record() lacked a file or memory."""
 
 
 class HocketError(RuntimeError):
@@ -22,8 +22,8 @@ class HocketError(RuntimeError):
     Attributes:
         code: 1 the answer is no, 2 wrong input (nothing was changed), 3 the machine failed. After
             a 3 the engine takes no more steps, and its state can still be read and saved as far as
-            it is whole; if save(), load(), checksum() or record() alone lacked a file or memory,
-            the engine goes on.
+            it is whole; if only save(), checksum() or record() lacked a file or memory, the engine
+            goes on.
     """
 
     def __init__(self, message: str, code: int = USAGE) -> None:
