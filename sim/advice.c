@@ -11,7 +11,7 @@
 #define LEAST_GAIN   1.02    /* of a move of the search */
 #define WORTH_SAYING 1.03    /* of a suggestion */
 #define MOST_VISITED 24      /* jobs that are ranked */
-#define MOST_OPS     1000000 /* that they may simulate beyond those of the first ranking */
+#define MOST_OPS     1000000 /* simulated operations: at most those of the first ranking + this */
 #define MOST_NODES   64      /* that are suggested */
 #define LOSS_CHUNKS  16      /* that are suggested */
 

@@ -6,8 +6,8 @@
  * of sequences per iteration, moves to the fastest while that gains 2 % or more, and suggests where
  * it ends. Beyond that it suggests a ratio between those of the ranking, a larger batch, a smaller
  * one if accumulation takes the memory that state could have, and the overlap of update and
- * backward. If the job does not fit it
- * suggests the fastest of the same batch that fits, a smaller batch, and the fewest GPUs. */
+ * backward. If the job does not fit, it suggests the fastest job of the same batch that fits, a
+ * smaller batch, and more GPUs: their number is doubled until the job fits. */
 #ifndef HK_SIM_ADVICE_H
 #define HK_SIM_ADVICE_H
 
@@ -25,7 +25,7 @@ typedef struct {
   double batch; /* sequences per iteration / those of the job */
   hk_ns iteration_ns;
   double tokens_per_s;
-  bool at_least; /* a search that was not made can only find a better schedule */
+  bool at_least; /* only some of the schedules were tried: the best may be faster */
   double gain;   /* tokens per second / those of the job's best schedule; 0: the job does not fit */
 } hk_alternative;
 
@@ -40,8 +40,8 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
                     const hk_plan_settings *settings, const hk_ranking_options *options,
                     const hk_ranking *ranking, hk_advice *advice, hk_error *err);
 
-/* "--micro-batch 4 --grad-accum 2 (the same batch): 57,886 tokens/s, 1.30 x as fast". Returns
- * `buffer`; 256 bytes suffice. */
+/* "--micro-batch 4 (2 x the batch): 57,886 tokens/s, 1.30 x as fast (SCHEDULE)"; without the first
+ * parentheses if the batch is the same. Returns `buffer`; longer text is cut at `size`. */
 const char *hk_alternative_text(const hk_alternative *alternative, char *buffer, size_t size);
 
 #endif

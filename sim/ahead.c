@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Which subgroups run ahead of the norm: as many as host memory has spares for. */
+/* Which subgroups run ahead of the norm: as many as have room for their spares in host memory. */
 #include "sim/forecast.h"
 
 hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,

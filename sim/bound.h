@@ -49,7 +49,8 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
                             hk_error *err);
 
 /* The bound for the operations of the graph's update phase: routes, runtime and pieces are fixed.
- * It is the time of the fullest resource or of the critical path, whichever is longer. */
+ * It is the latency of the barrier + the time of the fullest resource, or the critical path,
+ * whichever is longer. For a graph of several iterations it is the time of the fullest resource. */
 hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bound *bound,
                          hk_error *err);
 

@@ -38,7 +38,7 @@ static double gpu_update_kept(const hk_machine *m, unsigned traffic) {
 /* What the node's fluid operations load together. */
 typedef struct {
   double gpus_in, gpus_out; /* GPUs that copy in, and out; each counts once */
-  double kernels;           /* host memory that CPU kernels would move at their caps, bytes/s */
+  double kernels;           /* sum of hk_active_op.host_wish, bytes/s */
 } node_load;
 
 /* Collects the fluid operations in s->activities (*n of them) and sums up what they load: on each

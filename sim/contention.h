@@ -21,9 +21,10 @@
 double hk_cpu_kept(const hk_machine *machine, double gpus_in, double gpus_out);
 
 /* Share of its rate that a copy to a GPU keeps while the node's CPU kernels would move `kernels`
- * bytes of host memory a second if copies were absent. A GPU has a bounded number of reads in
- * flight, so its rate falls as memory latency rises: linearly from 1, at a load of
- * pcie.h2d_load_from, to h2d_loaded / h2d, at a load of 1. Load = kernels / dram.bytes_per_s. */
+ * bytes of host memory a second at their caps times hk_cpu_kept. A GPU has a bounded number of
+ * reads in flight, so its rate falls as memory latency rises: linearly from 1, at a load of
+ * pcie.h2d_load_from, to h2d_loaded / h2d, at a load of 1 and above. Load = kernels /
+ * dram.bytes_per_s. */
 double hk_h2d_kept(const hk_machine *machine, double kernels);
 
 /* Delay of a kernel's start, beyond gpu.launch_ns, while its GPU's link carries `traffic`

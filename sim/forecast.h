@@ -23,8 +23,8 @@ typedef struct {
   hk_ns begin_ns;               /* where the reported iteration begins in the timeline */
   hk_ns unsteady_ns;            /* difference of the last two periods */
   hk_period_bound period_bound; /* with an overlap */
-  /* In a ranking with several micro-steps: the same plan with gradients summed elsewhere, whose
-   * best this is. */
+  /* In a ranking with several micro-steps: this plan with each way of summing gradients that was
+   * tried. The forecast itself is that of the best way. */
   struct {
     bool tried, fits;
     hk_ns iteration_ns;

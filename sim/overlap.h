@@ -5,8 +5,9 @@
  *
  * Closed form: block i has forward F_i, backward B_i, P_i parameters that the CPU updates at rate
  * r, a copy of new weights u_i, and gradients that arrive A_i after the begin of backward (norm = A
- * of the first block, which arrives last). It is within 4 % of simulation if the CPU's rate is
- * constant. The period is the greatest of
+ * of the first block, which arrives last). Parameters that run ahead count as 1 /
+ * cpu.adamw_ahead_rate each. It is within 4 % of simulation if the CPU's rate is constant. The
+ * period is the greatest of
  * - sum F + sum B,
  * - sum P / r,
  * - norm + sum u + F of the last block,

@@ -88,10 +88,13 @@ static hk_bytes resident_bytes(const hk_plan *plan) {
          HK_BYTES_BF16 * n[HK_ROUTE_RESIDENT];
 }
 
-/* What resident state leaves of the limit holds new weights until the norm is known: those of the
- * shallow blocks first, for which forward waits longest. If the search borrows, memory that
- * backward frees holds others: first those for which it is sure to have room, and of those that
- * then have no memory of their own whatever finds room in the run. */
+/* Chooses the GPU memory in which new weights wait until the norm is known:
+ *   1. If the search borrows, memory that backward frees, for weights that are sure to have room
+ *      there (hk_plan_lend_room).
+ *   2. Memory of their own, as much as resident state leaves of the limit: those of the shallow
+ *      blocks first, for which forward waits longest.
+ *   3. If the search borrows, memory that backward frees, for all others: at run time, those that
+ *      find room (hk_plan_lend). */
 static hk_status send_early(const hk_search *s, hk_plan *plan, hk_error *err) {
   hk_bytes left = s->gpu_limit - resident_bytes(plan);
   if (s->borrows) HK_TRY(hk_plan_lend_room(plan, err));
@@ -224,7 +227,7 @@ static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
 /* The fewest resident subgroups with which the closed form is within 0.5 % of its best. */
 static hk_status start_by_closed_form(const hk_search *s, int *resident, hk_error *err) {
   const int deepest = (int)s->start->n_subgroups - 1;
-  const int step = s->most_resident / 64 + 1; /* at most 64 evaluations */
+  const int step = s->most_resident / 64 + 1; /* at most 64 evaluations in each loop */
   hk_ns least = INT64_MAX, period = 0;
   for (int r = 0; r <= s->most_resident; r += step) {
     HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false}, &period, err));

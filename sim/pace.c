@@ -108,13 +108,13 @@ hk_status hk_pace_flush(hk_forecast *forecast, bool may_wait, const hk_machine *
 #define STARTS 4 /* plans whose limits are tuned */
 #define ROUNDS 4
 #define LEAST_SHARE \
-  500            /* work that takes less than one part in so many of the update is not limited */
+  500            /* work that takes less than 1/500 of the update at its full rate is not limited */
 #define RATIOS 2 /* shares of state on the host that are tried with other strides */
 
 typedef struct {
   const hk_machine *machine;
-  hk_forecast *best; /* the fastest so far; zero: the given one, in `time` */
-  hk_ns time;
+  hk_forecast *best;    /* the fastest plan so far; zeroed: none was faster than `time` */
+  hk_ns time;           /* a plan with a shorter iteration becomes `best` and sets it */
   hk_ns update;         /* of the plan tried last */
   bool short_of_memory; /* it does not fit, or only if backward waits */
   hk_error *err;
@@ -300,8 +300,8 @@ static hk_status try_and_keep(pace_search *s, const hk_plan *plan, pace_starts *
   return time < INT64_MAX ? keep(starts, plan, time, s->update, s->err) : HK_OK;
 }
 
-/* Tries and keeps the plan with another stride, with each way to sum its gradients and, if memory
- * is short, with the most of three staging buffers that fit. */
+/* Tries and keeps the plan with another stride, with each way to sum gradients that the engine has
+ * and, if memory is short, with 3, 2 and 1 staging buffers until it suffices. */
 static hk_status try_stride(pace_search *s, const hk_plan *from, int stride, pace_starts *starts) {
   const hk_policy_options options = {.stride = stride, .ratio = from->ratio};
   hk_plan plan;
@@ -343,8 +343,8 @@ static const hk_forecast *next_ratio(const hk_forecast *forecasts, size_t n, dou
   return found;
 }
 
-/* Starts: the forecasts, and their two smallest shares of state on the host, and all of it there,
- * with other strides. */
+/* Collects the starts: the forecasts under runtime hocket; and, with other strides, those with the
+ * two smallest shares of state on the host, and the one with all of it there. */
 static hk_status find_starts(pace_search *s, const hk_forecast *forecasts, size_t n,
                              pace_starts *starts) {
   double least = 0;

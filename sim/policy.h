@@ -50,10 +50,8 @@ hk_status hk_policy_apply(const hk_policy *policy, const hk_policy_options *opti
 hk_status hk_policy_check_label(const hk_plan *plan, char *text, size_t size, hk_error *err);
 
 /* For policies: routes the last subgroups to `resident`, so that floor(ratio x subgroups) keep
- * their state on the host, and returns that number. DeepSpeed 0.12 to 0.17 and the published
- * prototype do so (stage3.py: subgroup i is on the host if i < int(ratio * n)), and hocket's
- * engine.
- */
+ * their state on the host, and returns that number. DeepSpeed 0.12 to 0.17, the published prototype
+ * (stage3.py: subgroup i is on the host if i < int(ratio * n)) and hocket's engine do so. */
 size_t hk_policy_keep_resident(hk_plan *plan, double ratio);
 /* The same as DeepSpeed does it since 0.18 (stage3.py): subgroup i is on the host if
  * i >= int((1 - ratio) * n). So the first subgroups are resident, and a ratio whose product

@@ -38,7 +38,8 @@ static hk_status set_overlap(hk_plan *plan, const hk_plan_settings *settings,
   return HK_OK;
 }
 
-/* Gradients that are handed over have no sums on the GPU. */
+/* Refuses a way of summing gradients that the plan cannot have: gradients that are handed over
+ * (hk_plan_hands_over) are not summed on the GPU, and DeepSpeed has its own sums. */
 static hk_status check_accumulate(const hk_plan *plan, const hk_plan_settings *settings,
                                   hk_error *err) {
   if (settings->accumulate == NULL || hk_plan_accumulates(plan) == *settings->accumulate ||
@@ -140,7 +141,8 @@ static void list_policy(hk_candidates *c, const hk_ranking_options *options,
   }
 }
 
-/* Muon's matrix products need routes staged and resident: policies that give no other. */
+/* Muon's matrix products run on the GPU. Lists the policies that use only the routes staged and
+ * resident, or the one that the user chose. */
 static void list_orthogonal(hk_candidates *c, const hk_ranking_options *options,
                             const hk_policy *policy) {
   hk_ranking_options on_gpu = *options;
@@ -151,9 +153,9 @@ static void list_orthogonal(hk_candidates *c, const hk_ranking_options *options,
     list_policy(c, &on_gpu, policy, HK_RUNTIME_HOCKET);
 }
 
-/* Whether DeepSpeed is left out: for listed models (its behaviour is known for transformers only),
- * with an overlap, with a loss in slices, with a choice of where gradients are summed, and with
- * other optimizers. */
+/* Whether DeepSpeed is left out: for listed models (its behaviour is known for transformers only)
+ * and models with frozen parameters, with an overlap, with a loss in slices, with a choice of where
+ * gradients are summed, and with other optimizers. */
 static bool is_hocket_only(const hk_model *model, const hk_job *job,
                            const hk_plan_settings *settings) {
   return model->arch == HK_ARCH_LISTED || model->frozen != NULL ||

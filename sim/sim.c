@@ -128,7 +128,7 @@ void hk_become_fluid(hk_sim_state *s, hk_active_op *active, double work) {
   s->dirty = true;
 }
 
-/* Whether what `active` holds of the operation before it on the lane holds for `op`, too. */
+/* Whether the demand that `active` keeps is also that of `op`, the next operation of the lane. */
 static bool demands_the_same(const hk_sim_state *s, const hk_active_op *active, const hk_op *op) {
   if (active->demanded == 0) return false;
   const hk_op *before = &s->graph->ops[active->demanded - 1];
@@ -226,7 +226,8 @@ static void note_iteration(hk_sim_state *s, int32_t id) {
   *(s->in_last ? &s->result->last.begin : &s->result->last.end) = s->now;
 }
 
-/* All dependencies of an operation have ended, and the one before it on its lane. */
+/* Called when all dependencies of an operation have ended and, on a lane that does not pick, the
+ * operation before it. */
 static void become_ready(hk_sim_state *s, int32_t id) {
   const int32_t lane = s->graph->ops[id].lane;
   if (s->graph->lanes[lane].picks) {

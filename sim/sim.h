@@ -14,7 +14,8 @@
  *
  * Example: a copy of 550 MB to the GPU with latency 5 us and 55 GB/s alone ends after 10.005 ms. If
  * a second copy on another lane of that GPU begins 2 ms after the first, both get 27.5 GB/s from
- * then on, and the first one ends after 18.005 ms. */
+ * then on, and the first one ends after 18.005 ms. (If pcie.copies_at_once is 1, the second copy
+ * waits instead: sim/copy_turns.c.) */
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
 
@@ -97,7 +98,8 @@ typedef struct {
   double most;     /* limit of the rate beside others that the plan sets (hk_pace), in work
                       units a second; INFINITY: none. It changes neither `cap` nor the weights */
   double weight;   /* in work units a second, see sim/share.h */
-  double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy */
+  double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy in one
+                            direction */
   unsigned traffic;      /* HK_TRAFFIC_*; 0: none */
   unsigned engine;       /* HK_TRAFFIC_IN or _OUT: the copy engine at which it waits for its turn
                             (pcie.copies_at_once); 0: none */

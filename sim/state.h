@@ -30,7 +30,8 @@ typedef struct {
   bool updates;              /* belongs to the update phase */
   double beside_compute;     /* share of its cap that is kept while its rank computes */
   double launched, computed; /* see hk_demand */
-  double host_wish; /* CPU kernel: host memory it would move at its cap, bytes/s; others: 0 */
+  double host_wish; /* CPU kernel: host memory traffic at the lower of cap and most, bytes/s;
+                       others: 0 */
   double cap, most, weight, weight_crowded;
   hk_share_use uses[HK_DEMAND_USES];
 
@@ -43,8 +44,9 @@ typedef struct {
 /* A copy engine: one for each GPU and direction. */
 typedef struct {
   int copies;   /* in progress */
-  hk_ns came;   /* when the group of copies came from which it chose last; -1: none yet */
-  int32_t lead; /* lane whose copy was first in that group; -1: none yet */
+  hk_ns came;   /* when the copy that last got a turn had joined the queue; -1: none yet */
+  int32_t lead; /* lane of the first copy that got a turn among those that had joined at that
+                   time; -1: none yet */
 } hk_copy_engine;
 
 /* The framework's host thread and the CPU team of a rank, at one moment. */
@@ -54,7 +56,8 @@ typedef struct {
   double launching; /* share of time in which the host thread launches; < 0: not known */
 } hk_host_use;
 
-/* Rates of an earlier moment at which the same operations were fluid (sim/recall.c). */
+/* Rates of an earlier moment at which the same lanes were fluid with the same demands
+ * (sim/recall.c). */
 #define HK_RECALL_LANES 8  /* sets of more operations are not remembered */
 #define HK_RECALL_SLOTS 64 /* a power of two */
 

@@ -8,8 +8,9 @@
  * The error of the simulator itself (docs/fidelity.md) comes on top.
  *
  * Two schedules are compared on common draws, so that what slows both cancels: with d = ln(a / b)
- * of the forecasts and d_k of the draws, they are separated if |d| > 1.96 x rms(d_k - d). A row has
- * the rank of the first row from which it is not separated; rows of one rank are tied. */
+ * of the forecasts and d_k of the draws, they are separated if |d| > 1.96 x rms(d_k - d). The first
+ * row leads a group. Each further row joins the group unless it is separated from the group's
+ * leader; then it leads the next group. Rows of a group have its leader's rank and are tied. */
 #ifndef HK_SIM_UNCERTAINTY_H
 #define HK_SIM_UNCERTAINTY_H
 
@@ -46,9 +47,10 @@ typedef struct {
   size_t n_parts, n_stated, n_scatter, n_unknown;
 } hk_uncertainty;
 
-/* Of the first of `n` >= 1 forecasts, which are in the order of their iteration times, 8 at a time
- * (4 with an overlap) until one is separated from the first. Deterministic at any number of threads
- * (OpenMP). Free with hk_uncertainty_free, safe on a zeroed struct. */
+/* Makes rows for the first of `n` >= 1 forecasts, which are in the order of their iteration times:
+ * 8 at a time (4 with an overlap), until the last row made is separated from the first.
+ * Deterministic at any number of threads (OpenMP). Free with hk_uncertainty_free, safe on a zeroed
+ * struct. */
 hk_status hk_uncertainty_make(const hk_forecast *forecasts, size_t n, const hk_machine *machine,
                               hk_uncertainty *uncertainty, hk_error *err);
 void hk_uncertainty_free(hk_uncertainty *uncertainty);

@@ -125,7 +125,7 @@ static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *m
   }
 }
 
-/* Runs with tensor parallelism that the profile was fitted on would settle its collectives. */
+/* Whether the profile was fitted on runs with tensor parallelism. */
 static bool knows_tensor_parallelism(const hk_machine *machine) {
   const cJSON *fitted_on = cJSON_GetObjectItemCaseSensitive(machine->document, "fitted_on");
   const cJSON *range = cJSON_GetObjectItemCaseSensitive(fitted_on, "tp");
