@@ -111,8 +111,8 @@ static void write_layer_tracks(hk_trace *trace) {
 
 /* -- Operations --------------------------------------------------------------------------------*/
 
-/* Time from the end of the operation's dependencies to its start, which it waited for its lane.
- * Negative only if measured clocks disagree. */
+/* Time from the end of the last dependency to the operation's start: the operation waited for its
+ * lane. Without dependencies, from time 0. Negative only if measured clocks disagree. */
 static hk_ns wait_of(const hk_trace *trace, int32_t id) {
   const hk_op *op = &trace->graph->ops[id];
   hk_ns met = 0;

@@ -11,11 +11,12 @@
  *   error    = sum over the path of (measured - predicted duration) + (measured - predicted gap)
  *            + (sum over the path of predicted durations and gaps - predicted makespan)
  *
- * The last term is never positive: if another path was predicted to be the longest, this one had
- * slack. It is charged to DEPENDENCY. A gap's deviation is charged to HOST. If another lane was
- * busy throughout the gap and ended with it, although the graph required no wait, it is charged to
- * DEPENDENCY (lost overlap). The deviation of an operation's duration is divided by a model of its
- * kind,
+ * The last term is charged to DEPENDENCY. If another path was predicted to be the longest, this one
+ * had slack, and the term is negative. It can be positive only if a lane that picks (hk_lane.picks)
+ * ran its operations in another order than predicted. A gap's deviation is charged to HOST. If
+ * another lane was busy throughout the gap and ended with it, although the graph required no wait,
+ * it is charged to DEPENDENCY (lost overlap). The deviation of an operation's duration is divided
+ * by a model of its kind,
  *
  *   duration = latency + a + b x alone + c x contended + rest
  *
@@ -52,8 +53,8 @@ const char *hk_cause_meaning(hk_cause cause);
 typedef struct {
   hk_ns latency, alone;
   int32_t engine; /* copy engine, which runs the copies of all its lanes one at a time; 0: none */
-  int32_t first;  /* another engine whose queue it must pass first, because the operation before it
-                     on its lane used that engine; 0: none */
+  int32_t first;  /* another engine whose queue it must pass first if the operation before it on its
+                     lane used that engine; 0: none */
 } hk_op_cost;
 
 typedef struct {
@@ -73,7 +74,7 @@ typedef struct {
   hk_pair total; /* sum of durations */
   /* Absolute errors of single operations; NAN: all have duration 0. */
   double median_error_pct, worst_error_pct;
-  hk_ns causes[HK_CAUSE_COUNT]; /* the part of its operations */
+  hk_ns causes[HK_CAUSE_COUNT]; /* the part of its operations on the measured critical path */
 } hk_kind_pair;
 
 typedef struct {

@@ -14,7 +14,8 @@
 
 #include "traces/run_table.h"
 
-/* Most iterations in a median. Further ones are only counted. */
+/* Most iterations in a median. Further ones of DeepSpeed are only counted; further iteration times
+ * of Megatron are ignored. */
 #define HK_IMPORT_MOST_ITERATIONS 65536
 
 typedef struct {
@@ -32,8 +33,8 @@ typedef struct {
   long long bad_line;    /* line of the first of them */
   bool cut_end;          /* the last line has no newline and was skipped */
   int runs;              /* runs in this file, of which the last one is read */
-  int iterations;        /* complete iterations */
-  int steady;            /* iterations in the medians */
+  int iterations;        /* complete ones; with Megatron's times only: their number */
+  int steady;            /* those in the medians */
   bool paced;            /* iter_ms is the time between steps: the log has no iteration time */
   bool failed;           /* the run ended in an error (traceback, out of memory, signal) */
   char failure[256];     /* the line of that error */

@@ -193,8 +193,9 @@ static hk_status take_steps(hk_store *store, int latest, hk_error *err) {
   return execute(store, identity, err);
 }
 
-/* Settings of every connection. The file may be somebody else's: its schema may call no function,
- * its views and triggers do not run, and damaged pages are refused as they are read. */
+/* Settings of every connection. The file may be somebody else's: its schema may call only functions
+ * that SQLite marks as harmless, its views and triggers do not run, and damaged pages are refused
+ * as they are read. */
 static hk_status set_up(hk_store *store, hk_error *err) {
   static const struct {
     int setting, value;

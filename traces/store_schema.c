@@ -48,7 +48,7 @@ const char *const hk_store_steps[] = {
     "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
     "  pair INTEGER REFERENCES timeline ON DELETE SET NULL," /* the other timeline of the pair */
     "  measured INTEGER NOT NULL,"
-    "  phases INTEGER NOT NULL," /* bits of hk_phase */
+    "  phases INTEGER NOT NULL," /* as passed to hk_graph_build */
     "  made TEXT NOT NULL,"
     "  label TEXT NOT NULL,"
     "  machine TEXT NOT NULL,"

@@ -30,7 +30,7 @@ typedef struct {
   bool offload;           /* AdamW and its state are on the host */
   bool offload_param;     /* so are the 2-byte weights (not simulated) */
   bool pinned;            /* gradients arrive in pinned host memory */
-  double ratio;           /* share of the offloaded subgroups, 0 to 1, as DeepSpeed reads it */
+  double ratio;           /* share of subgroups offloaded, 0 to 1, as DeepSpeed reads it */
   int64_t subgroup_numel; /* 0: the framework has no subgroups */
   int64_t micro_batch, grad_accum, global_batch; /* 0: not given */
   int64_t tp, gpus, nodes;                       /* 0: not given; gpus of one node */

@@ -23,8 +23,8 @@
  *    non-linear least squares (calib/fit/solver.h). The model is the simulator's replay of the
  *    contention probes. dram.h2d_cost stays 1: the probes cannot distinguish it from h2d_loaded.
  *    Priors are weak; an unknown that the probes do not determine stays at its prior.
- * 5. Replay of every probe that the simulator can run, on the finished profile: the errors decide
- *    whether the profile is accepted. */
+ * 5. Replay of every probe that the simulator can run, on the finished profile (CPU kernels: with
+ *    the profile's chunk only): the errors decide whether the profile is accepted. */
 #ifndef HK_CALIB_FIT_PROBE_FIT_H
 #define HK_CALIB_FIT_PROBE_FIT_H
 
@@ -64,8 +64,9 @@ typedef struct {
   size_t n_segments;
   hk_replayed *replays;
   size_t n_replays;
-  double median_error_pct, p90_error_pct, worst_error_pct; /* absolute, of the replays */
-  bool accepted; /* median <= 5 and 90th percentile <= 10 */
+  /* Absolute errors of the replays, without HK_LOAD_UPDATE, from which quantities were set. */
+  double median_error_pct, p90_error_pct, worst_error_pct;
+  bool accepted; /* median <= 5 % and 90th percentile <= 10 % */
 } hk_profile_fit;
 
 typedef struct {

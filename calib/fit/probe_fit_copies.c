@@ -26,7 +26,7 @@ static void set_turns(hk_draft *draft) {
 /* -- Copies from caches ------------------------------------------------------------------------ */
 
 /* Unpinned copies of sources in the CPU's caches. A size counts as cached if its rate is at least
- * the geometric mean of the smallest size's rate and pcie.h2d_pageable. */
+ * the geometric mean of the smallest size's rate and pcie.h2d_pageable_bytes_per_s. */
 typedef struct {
   const hk_series *last; /* the largest size that is cached */
   double beyond;         /* the next size, bytes, which is not; INFINITY: none was tried */

@@ -58,7 +58,7 @@ typedef struct {
 
 /* `error`: standard error of the ratio, relative. */
 void hk_ratios_add(hk_ratios *all, double ratio, double error);
-/* The interval covers the errors and half of the range of the ratios, over sqrt(n). n >= 1. */
+/* Relative standard error: sqrt((sum of error^2 + (ln(most / least) / 2)^2) / n). n >= 1. */
 hk_estimate hk_ratios_mean(const hk_ratios *all);
 
 /* Sets a member of draft->machine. Its source is "calibrate DATE: " and the formatted text. A value
@@ -69,8 +69,9 @@ void hk_draft_set(hk_draft *draft, hk_quantity *quantity, hk_origin origin, hk_e
 void hk_draft_assume(hk_draft *draft, hk_quantity *quantity, double value, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Moves pcie.duplex, pcie.mapped and the fabric's bandwidths into the ranges that other quantities
- * set: at least one direction or one link, at most hk_machine_limit. Their sources mention it. */
+/* Moves pcie.duplex_bytes_per_s, pcie.mapped_bytes_per_s and the fabric's bandwidths into the
+ * ranges that other quantities set: at least one direction or one link, at most hk_machine_limit.
+ * Their sources mention it. */
 void hk_draft_agree(hk_draft *draft);
 /* Sets the quantities that are still unknown to their defaults, and makes fit->machine. */
 hk_status hk_draft_finish(hk_draft *draft);
@@ -157,7 +158,7 @@ hk_status hk_draft_links(hk_draft *draft);  /* both directions at once, several 
 void hk_draft_special(hk_draft *draft);     /* probe_fit_copies.c: probes for one quantity each */
 hk_status hk_draft_cpu(hk_draft *draft);    /* probe_fit_cpu.c: kernels and host memory alone */
 void hk_draft_ratios(hk_draft *draft);      /* probe_fit_ratios.c: after hk_draft_cpu */
-hk_status hk_draft_region(hk_draft *draft); /* probe_fit_shared.c: both at once */
+hk_status hk_draft_region(hk_draft *draft); /* probe_fit_shared.c: copies and CPU kernels at once */
 /* Whether a CPU kernel has the profile's chunk and piece. */
 bool hk_draft_has_sizes(const hk_draft *draft, const hk_load *load);
 /* Bytes of host memory traffic a parameter of a CPU kernel (docs/architecture.md); 0: no kernel. */

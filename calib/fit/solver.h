@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Robust least squares with priors: the solver of both fits, to probes and to run tables.
  *
- * Summary. The caller has a model with up to 12 positive parameters (rates, latencies, shares), a
+ * Summary. The caller has a model with up to 13 positive parameters (rates, latencies, shares), a
  * guess of each, and residuals r = ln(predicted / measured). The solver moves the parameters to
  * where the residuals are small, gives odd measurements little weight, keeps a parameter near its
  * guess as long as the data say little about it, and reports which parameters the data determine.
@@ -15,15 +15,20 @@
  * rho is Huber's loss: a large residual counts by its size, not by its square.
  *
  * Each ln v is confined to its bounds by ln v = low + (high - low) (1 + sin u) / 2. GSL's trust
- * region moves u with central differences of step 0.001 in ln v. Optional before it: a search,
- * which moves one parameter at a time over a grid and descends, from four starts. HK_SEARCH_SCOUTS
- * starts at the guess and at the best three of up to 256 points of a Sobol sequence about it. The
- * grid reaches two widths to either side; its points beyond a bound lie at the bound.
- * HK_SEARCH_ORDERS starts at the guess and at the best point, moves the parameters first in the
- * caller's order and then in the opposite one, because the parameter that is moved first explains
- * what a later one could, and has all points of the grid between the bounds. The grid is repeated
- * at the best minimum. The minimum with the least objective is taken. Optional after it: a
- * Nelder-Mead simplex, which finds a way down where the model has kinks.
+ * region moves u with central differences of step 0.001 in ln v. Optional before it: a search of
+ * four passes. Each pass begins at a start, moves one parameter at a time over a grid, and
+ * descends. The minimum with the least objective is taken. The grid reaches two widths to either
+ * side.
+ *
+ *   HK_SEARCH_SCOUTS  Four starts: the guess, and the best three of up to 256 points of a Sobol
+ *                     sequence about it. Points of the grid beyond a bound lie at the bound.
+ *   HK_SEARCH_ORDERS  Two starts: the guess and the best point. From each, one pass moves the
+ *                     parameters in the caller's order and one in the opposite order, because the
+ *                     parameter that is moved first explains what a later one could. All points of
+ *                     the grid lie between the bounds. The grid is repeated at the best minimum.
+ *
+ * Optional after the trust region: a Nelder-Mead simplex, which finds a way down where the model
+ * has kinks.
  *
  * The scale s starts as the caller's. After the first descent it becomes what the residuals scatter
  * by (hk_scale_rule), and the descent is repeated until s settles; if s was wrong by more than a
@@ -32,10 +37,10 @@
  * What the data determine. At the minimum the covariance of ln v is C = (J' J + P)^-1, with J the
  * derivatives of the residuals in units of s, and P = diag(1 / width^2). sqrt(C_jj) / width_j is
  * the share of the prior's width that the data left to parameter j: 0 is known exactly, 1 is
- * nothing learnt. Above 0.5, the data know less than the prior: the worst such parameter goes back
- * to its start and the others are fitted again. If that raises the minimum by more than 1 (one
- * standard error), the parameter stays where it was: the data know on which side of the start it
- * is, but not how far (`one_sided`).
+ * nothing learnt. Above 0.5 a parameter counts as not determined (the data alone would give an
+ * error above width / sqrt(3)): the worst such parameter goes back to its start and the others are
+ * fitted again. If that raises the minimum by more than 1 (one standard error), the parameter stays
+ * where it was: the data know on which side of the start it is, but not how far (`one_sided`).
  *
  * Errors. By the linear theory the standard error of ln v_j is sqrt(C_jj). Where the model has
  * kinks the derivatives at the minimum say little of what happens beside it, so `intervals` asks

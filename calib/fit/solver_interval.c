@@ -48,8 +48,9 @@ static double room(const walk *w) {
   return fmax(0, w->sign > 0 ? log(u->most) - s->x[j] : s->x[j] - log(u->least));
 }
 
-/* Puts the unknown at `distance` from the minimum and the others where the linear theory expects
- * them; then lets them descend, unless that is good enough. Returns the rise of the objective. */
+/* *rise: how much the objective rises if the unknown is at `distance` from the minimum. The others
+ * are put where the linear theory expects them. If the objective then rises by more than w->rise,
+ * they descend from there. */
 static hk_status rise_at(const walk *w, double distance, double *rise) {
   hk_solver s = *w->at_minimum;
   double sum = 0;

@@ -8,8 +8,8 @@
  * Method. The residuals are ln(predicted / measured) of the four times of every row; the solver
  * (calib/fit/solver.h) minimises them. The prior of a quantity lies at the start profile's value;
  * its width depends on the value's origin: a factor 1.1 for a measured value, 2 for one from a data
- * sheet or an earlier fit, 3 for a default. The scale is the scatter of the residuals, 1.4826 x the
- * median of their sizes, at least 0.5 %.
+ * sheet, an earlier fit or --set, 3 for a default or a derived value. The scale is the scatter of
+ * the residuals, 1.4826 x the median of their sizes, at least 0.5 %.
  *
  * A profile that was fitted before keeps the older values as "before_fit", and a new fit starts
  * there. Otherwise rows would count twice, and leaving a source out would not remove its influence.
@@ -79,7 +79,9 @@ hk_status hk_fit_start(const hk_machine *machine, hk_machine *start, hk_error *e
 /* Candidates for free parameters where the caller names none, the most important first, each with
  * the reason why it is uncertain. The fit takes the first 13 that have an effect: moved by its
  * prior_factor either way, the parameter changes some time of some row by 1 % or more. A candidate
- * whose start is 0 is left out: the machine does not have what it describes. */
+ * whose start is 0 is left out: the machine does not have what it describes. So is a candidate
+ * "fabric.*" if all rows have the same number of GPUs a node: it then acts as the link's bandwidth.
+ */
 typedef struct {
   const char *key, *reason;
 } hk_fit_default;

@@ -61,7 +61,7 @@ typedef struct {
   const char *cpu;         /* "epyc-7543p", "xeon-8480c:2": CPU and sockets */
   int cores;           /* physical cores of the node; fewer than the CPUs have: part of a host */
   double memory_bytes; /* host memory of the node; 0: 32 GiB a channel */
-  const char *nvlink;  /* "yes", "no"; NULL: as the GPU has it, bridges not */
+  const char *nvlink;  /* "yes", "no"; NULL: as the GPU has it, without optional bridges */
   const char *network; /* "400x8": Gb/s of a port x ports */
   int numa;            /* memory domains of the node; 0: one a socket */
   const char *without; /* transfer nothing from this machine: to test the transfer on it */

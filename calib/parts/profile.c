@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The profile: data sheets times what machines reach of them. transfer.json is the list of rules;
- * this file has the four of them that are no product (fabric, threads, NVLink, memory domains). */
+ * this file has those that are no product (fabric, threads, no NVLink, no network, one memory
+ * domain). */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -175,8 +176,8 @@ static hk_status base_of(const maker *m, const char *of, double *value, const ch
   return HK_OK;
 }
 
-/* The links of `gpus` GPUs share the host's fabric: 4 GPUs reach `share` of the sum of their
- * links, 8 twice as much; a node whose links are fewer reaches their sum. */
+/* Rate of the host's fabric, which the links of `gpus` GPUs share. Each group of 4 GPUs, full or
+ * not, adds share x 4 x link. The rate is at least one link and at most gpus x link. */
 static double fabric_rate(double link, double share, int gpus) {
   const double groups = ceil((double)gpus / GPUS_TOGETHER);
   return fmin(link * gpus, fmax(link, share * link * GPUS_TOGETHER * groups));

@@ -78,8 +78,8 @@ static void add_launches(hk_probe_builder *b, const char *reads, bool copies, bo
   hk_probe_add(b, &p);
 }
 
-/* A matrix product beside the loads of an update: copies in both hk_probe_copies and AdamW on 3/4
- * of the cores. The other cores are for the threads that queue. It is the largest product of the
+/* A matrix product beside the loads of an update: copies in both directions and AdamW on 3/4 of the
+ * cores. The other cores are for the threads that queue. It is the largest product of the
  * probes so far that fits; beside other loads it has half of the room. */
 void hk_probes_add_layer(hk_probe_builder *b) {
   hk_load product = {.kind = HK_LOAD_H2D};

@@ -218,9 +218,9 @@ static hk_status run_pages(hk_stand_job *job, hk_error *err) {
 
 #define HALVINGS 14 /* the last step is a 16,384th of the memory */
 
-/* Value: the stand's own memory and what is left of the GPU's. That is allocated in blocks of 1/2,
- * 1/4, 1/8 ... of the total. Before each attempt less than twice the block is free, so that one
- * attempt for each size is enough. */
+/* Value: the stand's own memory + the GPU memory that is left. The latter is found by allocating
+ * blocks of 1/2, 1/4, 1/8 ... of the total. Before each attempt less than twice the block is free,
+ * so that one attempt for each size is enough. */
 static hk_status run_memory(hk_stand_job *job, hk_error *err) {
   const hk_backend_ops *ops = job->stand->ops;
   const hk_stand_gpu *gpu = &job->stand->gpu[job->load->gpu];

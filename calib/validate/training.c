@@ -147,8 +147,8 @@ static void find_window(session *s) {
   s->end[1] = hk_recorded_end(&s->recorded, s->out->step, is_overlapped(s));
 }
 
-/* The part of a span inside the iteration, from its beginning on. Only backward reaches the end:
- * the path that decides its length leads through it. */
+/* The part of a span inside the iteration, relative to its beginning. With an overlap, operations
+ * other than backward are cut 1 ns before the end, so that the critical path ends with backward. */
 static hk_span inside(const session *s, int side, const hk_op *op, hk_span span) {
   const hk_ns length = s->end[side] - s->begin[side];
   const bool last = !is_overlapped(s) || op->kind == HK_OP_BACKWARD;
