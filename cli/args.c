@@ -87,7 +87,6 @@ static hk_status read_count(const hk_option *option, const char *text, int64_t *
                  bytes ? "such as 64G or 64GiB" : "with k, M, G or T for 10^3 to 10^12", text);
 }
 
-/* "8k" is 8192. */
 /* "7G", "6.7G", "6.7B", "125M". Digits and point only: no sign, no exponent. */
 static hk_status read_amount(const hk_option *option, const char *text, int64_t *out,
                              hk_error *err) {
@@ -112,6 +111,7 @@ static hk_status read_amount(const hk_option *option, const char *text, int64_t 
       option->name, option->least, option->most, text);
 }
 
+/* "8k" is 8192. */
 static hk_status read_tokens(const hk_option *option, const char *text, int64_t *out,
                              hk_error *err) {
   char *end = NULL;

@@ -16,8 +16,9 @@
  * Kinds:
  *   TEXT    the text as typed
  *   WHOLE   a whole number
- *   COUNT   a whole number; a suffix k, M or G multiplies by 10^3, 10^6 or 10^9
- *   AMOUNT  the same, and a number with a suffix may have a decimal point: 6.7G; B is G
+ *   COUNT   a number whose product with its suffix is whole: 100M, 1.5G; k, M, G and T are 10^3 to
+ *           10^12. If the value is BYTES: also Ki, Mi, Gi and Ti (powers of 1024), and B at the end
+ *   AMOUNT  the same with the suffixes k, M, G, and B for 10^9: 6.7B
  *   TOKENS  a whole number; a suffix k multiplies by 1024
  *   REAL    a number
  *   CHOICE  one of the words in the value column, stored as its index
@@ -253,7 +254,8 @@ typedef struct {
 } hk_args;
 
 /* Parses argv[1..argc); argv[0] is the subcommand. May reorder argv. Accepts the options in
- * `accepted` and HELP. If an option is repeated, the last one counts. Parsing ends at --help.
+ * `accepted` and HELP. If an option is repeated, the last one counts; all values of --machine and
+ * --set are kept, too. Parsing ends at --help.
  * HK_INPUT: the message names the option and its valid values, or the nearest option. */
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err);

@@ -170,7 +170,7 @@ static void add_count(hk_table *table, const char *name, int64_t value, const ch
   hk_table_cell(table, "%s", note);
 }
 
-/* "58 with experts, 3 without"; "20 of 40 with a window of 4096 tokens" and so on. */
+/* "58 with experts, 3 without", "8 with cross-attention", "20 with a window of 4096 tokens", "". */
 static void describe_layers(const hk_model *model, char *text, size_t size) {
   int64_t sparse = 0, cross = 0, windowed = 0, window = 0;
   for (int k = 0; k < model->n_kinds; k++) {

@@ -124,7 +124,7 @@ static void print_answer(const comparison *all, const contender *const *order) {
                   best_of(first)->tokens_per_s, tell_best(first, title, sizeof title), ahead);
 }
 
-/* "12,345 ± 678": tokens/s and half of its interval. */
+/* Two cells, "12345" and "±678": tokens/s and half of its 95 % interval. */
 static void speed_cells(hk_table *table, const contender *c) {
   const double speed = best_of(c)->tokens_per_s, error = error_of(c);
   hk_table_cell(table, "%.0f", speed);

@@ -49,8 +49,8 @@ const char *hk_format_interval(double low, double high, const char *unit, char *
   return buffer;
 }
 
-/* Adds a cell with the quantity's interval: the calibration's, which a quantity that --set has
- * changed no longer has, or 1.96 standard errors to both sides. */
+/* Adds a cell with the quantity's 95 % interval: that of the calibration or, without one or after
+ * --set has changed the quantity, value x exp(-1.96 error) to value x exp(1.96 error). */
 static void interval_cell(hk_table *table, const hk_machine *machine,
                           const hk_quantity_info *info) {
   const hk_quantity *quantity = hk_machine_quantity_const(machine, info);

@@ -72,7 +72,7 @@ static void put_first_words(void) {
   fputs("help", stdout);
 }
 
-/* Whether the operand of a command is the name of a model or of a machine. */
+/* What completes the operand of a command: names of models, of machines, or files. */
 static completes completes_operand(const hk_command *command) {
   if (strcmp(command->name, "model show") == 0) return MODELS;
   return strncmp(command->name, "machine ", 8) == 0 ? MACHINES : FILES;

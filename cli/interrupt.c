@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The program's signal handlers. They call functions only that a handler may call. */
+/* The program's signal handlers. They call only functions that a signal handler may call. */
 #include "cli/interrupt.h"
 
 #include <stdatomic.h>

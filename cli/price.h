@@ -23,19 +23,21 @@ bool hk_price_parse(const char *text, double *amount, bool *per_gpu);
 hk_status hk_price_split(const char *machine, char *name, size_t size, const char **price,
                          hk_error *err);
 
-/* The price of a job. `price`: of its machine, "" for --price. `tokens_per_step`: of an iteration,
- * for --steps. HK_INPUT: not a price; both --tokens and --steps. */
+/* The price of a job. `price`: of its machine, "" for --price. Length of the run: --tokens, or the
+ * tokens of an iteration of `job` x --steps. HK_INPUT: not a price; both --tokens and --steps. */
 hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *job, hk_price *out,
                         hk_error *err);
 
 double hk_price_per_token(const hk_price *price, const hk_forecast *forecast);
 
-/* "0.412": four digits, with groups of thousands. Returns `buffer`; 48 bytes are enough. */
+/* "0.4120", "1.234", "12.34", "123.4", "6,180": four decimals below 1, four digits below 1000, then
+ * whole. Returns `buffer`; 48 bytes are enough. */
 const char *hk_format_cost(double cost, char *buffer, size_t size);
 
-/* "costs 0.412 per million tokens at 98 per hour; 15,000,000,000 tokens take 63.1 hours and cost
- * 6,180", then "95 % interval: 0.81 to 1.24 times that", from the interval of the iteration, if it
- * is known (NULL: not). Prints nothing without a price and a length of the run. */
+/* "costs 0.4120 per million tokens at 98.00 per hour; 15,000,000,000 tokens take 63.06 hours and
+ * cost 6,180" (from 72 hours on in days), then "95 % interval: 0.81 to 1.24 times that", from the
+ * interval of the iteration, if it is known (NULL: not). Prints nothing without a price and a
+ * length of the run. */
 void hk_price_print(const hk_price *price, const hk_forecast *forecast,
                     const hk_interval *iteration);
 /* Adds "cost" to the object of a forecast; nothing without a price and a length. */

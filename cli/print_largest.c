@@ -34,7 +34,7 @@ static const hk_largest_row *next_of(const hk_largest_job *l) {
 
 /* -- Text -------------------------------------------------------------------------------------- */
 
-/* "largest micro-batch: 24", "largest model: llama-2-13b (13.0 G parameters)" */
+/* "24", "8192 tokens", "llama-2-13b (13.0 G parameters)". */
 static const char *tell_value(const hk_largest_job *l, const hk_largest_best *best, char *text,
                               size_t size) {
   const hk_model *model = best->value > 0 ? &best->ranking.forecasts[0].plan.model : NULL;

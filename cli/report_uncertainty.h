@@ -8,8 +8,8 @@
 #include "sim/uncertainty.h"
 
 /* "484 ± 21", milliseconds and half of the 95 % interval; "90 (32 to 258)", its ends, if the upper
- * one is above twice the time; "484.3" if no interval is known. `row`
- * may be NULL. 64 bytes are enough. */
+ * one is above twice the time; "484.3" if no interval is known. `interval` may be NULL. 64 bytes
+ * are enough. */
 const char *hk_format_ms(hk_ns t, const hk_interval *interval, char *buffer, size_t size);
 /* "±21", or "". */
 const char *hk_format_half_ms(const hk_interval *interval, char *buffer, size_t size);

@@ -67,8 +67,7 @@ hk_status hk_setup_save_plan(const hk_plan *plan, const hk_machine *machine, con
                              hk_error *err);
 
 /* Simulates one plan and hands the forecast to `answer`. The plan is the file that the operand
- * names (PLAN.json) or, without an operand, the one candidate that the options describe. The
- * machine is
+ * names or, without an operand, the one candidate that the options describe. The machine is that of
  * --machine, else the profile in the plan file, else the profile that the plan names. */
 hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
                             hk_status (*answer)(const hk_args *args, const hk_forecast *forecast,

@@ -138,7 +138,7 @@ static const char *unit_of(const char *key) {
   return "";
 }
 
-/* "27.6 of 31.5 GB/s": both in the larger prefix. */
+/* "27.6 of 31.5 GB/s": both with the prefix that suits the second number. */
 static const char *of_text(double value, double base, const char *unit, char *buffer, size_t size) {
   static const struct {
     double unit;
