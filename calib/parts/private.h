@@ -41,7 +41,7 @@ void hk_parts_note(hk_parts_notes *notes, const char *format, ...)
 typedef struct {
   double value, error; /* error: relative */
   bool observed;       /* on some machine; otherwise a guess */
-  char who[240];       /* "calibrated machines reach 0.877 (h200-node-16c 0.876, ...)" */
+  char who[240];       /* "transferred from h200-node-16c (0.876), ..., their mean" */
 } hk_transferred;
 
 hk_status hk_transfer_read(const cJSON *entry, const char *without, hk_transferred *out,

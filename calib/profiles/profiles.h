@@ -114,8 +114,8 @@ typedef struct {
   char fingerprint[600];     /* differences, or which profile has none; "": equal */
 } hk_profile_diff;
 
-/* Compares two documents, calibrated or not. Lists quantities that either calibrated or whose
- * values differ, and the probes of both. */
+/* Compares two documents, calibrated or not. Lists the quantities that either has calibrated or
+ * whose values differ, and the probes that both have. */
 hk_status hk_profiles_diff(const cJSON *a, const cJSON *b, hk_profile_diff *diff, hk_error *err);
 void hk_profile_diff_free(hk_profile_diff *diff);
 

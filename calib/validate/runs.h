@@ -31,9 +31,9 @@ double hk_run_measured(const hk_run *run, hk_run_figure figure);
 
 /* -- One row ----------------------------------------------------------------------------------- */
 
-/* The plan that a row describes. The model has the row's shape. cores_per_rank sets the CPU
- * threads; without it, threads are unbound and as many as the machine has cores. Free with
- * hk_plan_free. */
+/* The plan that a row describes. The model has the row's shape. The CPU threads are cores_per_rank
+ * / 2, because that column counts hardware threads; without it, threads are unbound and as many as
+ * the machine has cores. Free with hk_plan_free. */
 hk_status hk_run_plan(const hk_run *run, const hk_machine *machine, hk_plan *plan, hk_error *err);
 
 /* A row with its plan and graph, which do not depend on the machine's rates: it can be simulated on

@@ -59,8 +59,8 @@ static hk_status take_block_times(const hk_model *from, hk_model *to, hk_error *
   return HK_OK;
 }
 
-/* Uses the recorded times of blocks if the plan has none. They include what the update beside them
- * costs. */
+/* Chooses the times of blocks: those of `measured`, else the plan's, else the recorded ones, which
+ * include the slowdown by the update beside them. */
 static hk_status set_block_times(session *s, const hk_model *measured, hk_error *err) {
   hk_model *model = &s->out->plan.model;
   s->out->block_times = HK_BLOCKS_OF_MODEL;
@@ -179,7 +179,7 @@ static void count_uncompared(session *s) {
 /* -- The graph of what both have --------------------------------------------------------------- */
 
 /* Adds to deps the compared operations on which `op` depends, directly or through operations that
- * are not compared. `seen` has the last operation that has looked at each. */
+ * are not compared. `seen`: for each operation, the last `op` whose search visited it. */
 static size_t find_deps(const session *s, int32_t op, int32_t from, int32_t *deps, size_t n,
                         int32_t *seen) {
   const hk_op *o = &s->whole->ops[from];

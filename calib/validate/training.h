@@ -25,6 +25,7 @@
 
 #define HK_MOST_DIFFERENCES 10
 
+/* Source of the blocks' times: the plan's model, the recording, or the model `measured`. */
 typedef enum { HK_BLOCKS_OF_PLAN, HK_BLOCKS_RECORDED, HK_BLOCKS_OF_MODEL } hk_block_times;
 
 /* An operation that differs, by its wait and its duration. wait: from when its dependencies and the
