@@ -397,7 +397,8 @@ static void double_gpus(const search *s, hk_job *job) {
 }
 
 /* Whether a job lacks memory for what does not depend on the batch: the state in host memory, which
- * nodes share, and what lies in GPU memory before forward, which ranks share. */
+ * is divided over the nodes, and GPU memory in use before forward, which is divided over the ranks.
+ */
 static bool lacks_memory(const search *s, const hk_job *job, const hk_forecast *nearest) {
   const hk_memory_report *m = &nearest->result.memory;
   const double ranks = (double)s->job->gpus * s->job->nodes;

@@ -49,7 +49,8 @@ static void measure_period(hk_forecast *f, const hk_period *p) {
   memcpy(f->result.used, f->result.last.used, sizeof f->result.used);
 }
 
-/* The busiest resource of a time in which `used` was carried. */
+/* Finds the busiest resource of an interval of length `time`, in which used[r] of resource r was
+ * used. */
 static void find_busiest(const hk_forecast *f, const hk_machine *machine, const double *used,
                          hk_ns time, hk_resource *busiest, double *utilization) {
   for (int r = 0; r < HK_RES_COUNT && time > 0; r++) {

@@ -94,7 +94,7 @@ void hk_forecast_free(hk_forecast *forecast);
 void hk_phase_durations(const hk_graph *graph, const hk_timeline *timeline,
                         hk_ns phases[HK_PHASE_COUNT]);
 
-/* Bytes of new weights of which the forecast is sure that lent memory holds them. */
+/* Bytes of new weights, of one rank and iteration, for which lent memory surely has room. */
 hk_bytes hk_forecast_lent(const hk_forecast *forecast);
 /* A sentence about a plan with lent memory. Returns `buffer`; 200 bytes are enough. */
 const char *hk_lent_reason(const hk_forecast *forecast, char *buffer, size_t size);

@@ -195,7 +195,8 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
   return HK_OK;
 }
 
-/* The time by which trials are compared. INT64_MAX: does not fit. */
+/* The time by which trials are compared: the period, x STAGED_SLOWER if subgroups are staged.
+ * INT64_MAX: does not fit. */
 static hk_ns cost_of(const hk_trial *t) {
   if (t->period == INT64_MAX || kind_of(t->spec) == KIND_CPU) return t->period;
   return (hk_ns)(STAGED_SLOWER * (double)t->period);

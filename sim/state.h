@@ -38,7 +38,7 @@ typedef struct {
   bool fetched; /* latency part only: the delay of its start is still to be added */
   bool turning; /* a copy out that follows a copy in on its lane: it first takes an empty turn at
                    the engine for copies in, as measured streams do */
-  hk_activity activity; /* the demand as it is beside the other operations (hk_contend) */
+  hk_activity activity; /* the demand under contention (hk_contend), and the rate */
 } hk_active_op;
 
 /* A copy engine: one for each GPU and direction. */
@@ -128,8 +128,8 @@ hk_ns hk_time_for(double work, double rate);
 /* sim/sim.c: from now on the operation shares resources until `work` units are done. */
 void hk_become_fluid(hk_sim_state *s, hk_active_op *active, double work);
 
-/* sim/contention.c: collects the fluid operations in s->activities and sets their caps and weights,
- * and the capacities, as they are beside each other. Returns how many there are. */
+/* sim/contention.c: collects the fluid operations in s->activities, and sets their caps and weights
+ * and the capacities of resources under contention. Returns the number of these operations. */
 int hk_contend(hk_sim_state *s);
 /* How much longer the start of `kernel` takes beside what now uses its GPU's link. */
 hk_ns hk_start_delay(const hk_sim_state *s, const hk_active_op *kernel);

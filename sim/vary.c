@@ -109,7 +109,7 @@ void hk_machine_vary(const hk_machine *machine, const double *change, hk_machine
     if (change[i] != 0)
       quantity->value = fmin(fmax(quantity->value * exp(change[i]), info[i].least), info[i].most);
   }
-  /* Limits depend on other quantities, of which one may be lowered in the first pass. */
+  /* Two passes: a limit depends on other quantities, which the first pass may lower. */
   for (int pass = 0; pass < 2; pass++) {
     for (size_t i = 0; i < n; i++) {
       hk_quantity *quantity = hk_machine_quantity(varied, &info[i]);

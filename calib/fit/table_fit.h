@@ -46,7 +46,7 @@ typedef struct {
   const char *free_list; /* "KEY,KEY,..."; NULL: see hk_fit_defaults */
   const char *date;      /* "2026-11-21", for the profile; never NULL */
   bool intervals;        /* errors by profile likelihood, which takes about as long as the fit; else
-                            by the linear theory, which is too sure of itself */
+                            by the linear theory, whose errors are often too small */
   /* From 0 to 1 as the fit goes on; NULL: nobody listens. */
   void (*progress)(void *context, double share);
   void *context;

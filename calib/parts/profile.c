@@ -248,7 +248,7 @@ static bool put_special(maker *m, const char *key) {
   return false;
 }
 
-/* The entry of a part of a host stands beside that of a whole one. */
+/* The entry that applies: for a part of a host the one named with HOST_SUFFIX, if it exists. */
 static const cJSON *entry_for(const maker *m, const cJSON *entries, const cJSON *entry) {
   char name[200];
   snprintf(name, sizeof name, "%s%s", entry->string, HOST_SUFFIX);
@@ -281,7 +281,7 @@ static void put_node(maker *m) {
         "hocket's guess: 24 channels of NCCL, one multiprocessor each, of %g", n->multiprocessors);
 }
 
-/* Quantities that no rule has named keep hocket's default, and say so. */
+/* Quantities without a rule get hocket's default; their source says so. */
 static hk_status put_defaults(maker *m, hk_error *err) {
   size_t n;
   const hk_quantity_info *list = hk_quantity_list(&n);

@@ -31,8 +31,9 @@ const hk_recorded_op *hk_recorded_find(const hk_recorded *recorded, const hk_op 
 /* End of a step's iteration: of its backward, or with `overlapped` false of its last operation. -1:
  * not recorded. */
 hk_ns hk_recorded_end(const hk_recorded *recorded, int64_t step, bool overlapped);
-/* Lengths of the iterations of which the end and the end before are recorded; HK_INPUT: none. The
- * caller frees *periods and *steps, also on failure. */
+/* Lengths of the iterations with backward passes, from the recorded end of the step before to the
+ * recorded end of the step; HK_INPUT: none. The caller frees *periods and *steps, also on failure.
+ */
 hk_status hk_recorded_periods(const hk_recorded *recorded, bool overlapped, hk_ns **periods,
                               int64_t **steps, size_t *n, hk_error *err);
 /* Median duration of a block's passes of this kind, in milliseconds; 0: none is recorded. */

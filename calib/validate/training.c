@@ -99,7 +99,7 @@ static bool is_overlapped(const session *s) {
   return s->out->plan.overlap != HK_OVERLAP_NONE;
 }
 
-/* Step of which an operation of the whole graph is compared. */
+/* Number of the recorded step with which operation `op` of the whole graph is compared. */
 static int64_t step_of(const session *s, size_t op) {
   const int64_t last = hk_max(1, s->whole->iterations) - 1;
   return s->out->step - (last - hk_op_iteration(s->whole, (int32_t)op));

@@ -52,7 +52,8 @@ typedef struct {
   hk_graph graph; /* the operations that both sides have */
   hk_timeline predicted, measured;
   hk_timeline_comparison comparison;
-  hk_pair forward_wait; /* time between forward passes in which none runs, from the beginning */
+  hk_pair forward_wait; /* time without a forward pass, from the beginning of the iteration to the
+                           end of its last one */
   hk_uncompared unmeasured[HK_OP_KIND_COUNT], unpredicted[HK_OP_KIND_COUNT];
   hk_op_difference differences[HK_MOST_DIFFERENCES]; /* the largest first */
   size_t n_differences;
