@@ -87,10 +87,11 @@ prints '^yours \(rounds.json\): twinflow r=0.80 under DeepSpeed, '
 cat >mine.json <<'END'
 {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": "auto"},
  "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
-                       "offload_optimizer": {"device": "cpu", "ratio": 0.8}}}
+                       "offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.8}}}
 END
 "$hocket" plan $a100 --from mine.json >out 2>err || fail "--from: $(cat err)"
 prints 'micro-batch 4, grad-accum 2, '
+grep -q 'pin_memory' out && fail "--from: $(cat out)"
 prints '^yours \(mine.json\): zero-offload under DeepSpeed, [0-9]+ ± [0-9]+ ms/iteration'
 prints '^  with DeepSpeed before 0.19.5, which copies gradients synchronously: [0-9.]+ ms'
 prints '^better by configuration alone \(--emit\): gpu-only \(deepspeed\), '
@@ -98,6 +99,16 @@ prints '^best: gpu-only \(hocket\), [0-9.]+ ms/iteration, [0-9.]+ x as fast as'
 prints 'ratio 0.8 has no effect: '
 prints 'offload_param is not simulated'
 prints '^yours  zero-offload\* +deepspeed '
+
+# Without pin_memory, as DeepSpeed defaults, gradients are copied synchronously: the time of the line
+# above.
+synchronous=$(sed -nE 's/^  with DeepSpeed before 0.19.5,.*: ([0-9.]+) ms$/\1/p' out)
+sed 's/"pin_memory": true, //' mine.json >pageable.json
+"$hocket" plan $a100 --from pageable.json --json >out 2>err || fail "pageable: $(cat err)"
+sed -n '/"yours":/,$p' out >yours.json
+[[ -n $synchronous && $(printf '%.1f' "$(number iteration_ms yours.json)") == "$synchronous" ]] ||
+  fail "pageable: $(number iteration_ms yours.json) ms, not $synchronous"
+grep -q 'pin_memory is false' yours.json || fail "pageable: no note"
 "$hocket" plan $a100 --from fsdp.yaml >out 2>err || fail "--from fsdp.yaml: $(cat err)"
 prints '^yours \(fsdp.yaml\): zero-offload under FSDP'
 cp zero.json ds_config.json

@@ -29,7 +29,7 @@ typedef struct {
   int stage;              /* of ZeRO, 0 to 3; 3 is full sharding */
   bool offload;           /* AdamW and its state are on the host */
   bool offload_param;     /* so are the 2-byte weights (not simulated) */
-  bool pinned;            /* gradients arrive in pinned host memory */
+  bool pinned;            /* gradients arrive in pinned host memory, and nothing waits for them */
   double ratio;           /* share of subgroups offloaded, 0 to 1, as DeepSpeed reads it */
   int64_t subgroup_numel; /* 0: the framework has no subgroups */
   int64_t micro_batch, grad_accum, global_batch; /* 0: not given */
@@ -41,7 +41,8 @@ typedef struct {
   int n_notes;
 } hk_train_config;
 
-/* A configuration in which nothing is given, with DeepSpeed's defaults. */
+/* A configuration in which nothing is given, with the framework's defaults: DeepSpeed does not pin
+ * host memory (pin_memory is false), FSDP does. */
 hk_train_config hk_train_config_default(hk_framework framework);
 
 /* Reads a file. A DeepSpeed file that an Accelerate file names is read, too, from the working

@@ -174,7 +174,7 @@ static hk_status read_optimizer_section(cJSON *object, hk_train_config *config, 
   static const char *const where = "zero_optimization.offload_optimizer";
   HK_TRY(hk_config_check_keys(config, object, where, offload_keys, COUNT(offload_keys), true, err));
   HK_TRY(read_device(object, &config->offload, err));
-  HK_TRY(hk_json_bool_or(object, "pin_memory", true, &config->pinned, err));
+  HK_TRY(hk_json_bool_or(object, "pin_memory", false, &config->pinned, err));
   HK_TRY(hk_json_double_or(object, "ratio", 0, 1, 1, &config->ratio, err));
   if (config->ratio < 1 && config->stage != 3)
     return hk_fail(err, HK_INPUT,
@@ -187,6 +187,7 @@ static hk_status read_optimizer_section(cJSON *object, hk_train_config *config, 
 static hk_status read_old_offload(const cJSON *zero, hk_train_config *config, hk_error *err) {
   bool params = false, old_params = false;
   HK_TRY(hk_json_bool_or(zero, "cpu_offload", config->offload, &config->offload, err));
+  HK_TRY(hk_json_bool_or(zero, "cpu_offload_use_pin_memory", config->pinned, &config->pinned, err));
   HK_TRY(hk_json_bool_or(zero, "cpu_offload_param", false, &params, err));
   HK_TRY(hk_json_bool_or(zero, "cpu_offload_params", false, &old_params, err));
   config->offload_param = config->offload_param || params || old_params;
@@ -279,6 +280,7 @@ static hk_status read_tensor_parallel(cJSON *root, hk_train_config *config, hk_e
 }
 
 static void note_what_differs(hk_train_config *config) {
+  hk_config_note_pageable(config);
   if (config->stage < 3)
     hk_config_note(config,
                    "stage %d is planned as stage 3, which is what hocket simulates: stage "
