@@ -54,7 +54,7 @@ static inline hk_plan random_engine_plan(random_stream *r, bool deepspeed) {
   plan.stride = deepspeed ? pick(r, 0, 2) : 0;
   const int most = pick(r, HK_ROUTE_CPU, HK_ROUTE_RESIDENT);
   for (size_t s = 0; s < plan.n_subgroups; s++) {
-    const int route = pick(r, most == HK_ROUTE_CPU ? HK_ROUTE_CPU : 0, HK_ROUTE_RESIDENT);
+    const int route = pick(r, HK_ROUTE_CPU, most);
     plan.subgroups[s].route =
         deepspeed && route == HK_ROUTE_MAPPED ? HK_ROUTE_STAGED : (hk_route)route;
     const size_t other = s == 0 ? 0 : next(r) % (s + 1);

@@ -282,7 +282,7 @@ static void erring_adamw_to(const hk_adamw_step *step, hk_grad_type type, int64_
                             const float *m, const float *v, float *p_to, float *m_to, float *v_to,
                             const void *grad, uint16_t *w) {
   static _Thread_local float elsewhere[65536];
-  assert_in_range(n, 1, 65536);
+  if (n < 1 || n > 65536) abort(); /* on a thread of the team, where no assertion works */
   if (lost_variance) v_to = elsewhere;
   right_kernels.adamw_to(step, type, short_pass ? n - 1 : n, p, m, v, p_to, m_to, v_to, grad, w);
   if (in_place) memcpy((float *)(uintptr_t)p, p_to, 4 * (size_t)n);
@@ -416,7 +416,8 @@ static void test_no_disk(void **state) {
 /* -- Threads beside a team --------------------------------------------------------------------- */
 
 static void *note_cpus(void *arg) {
-  assert_int_equal(sched_getaffinity(0, sizeof(cpu_set_t), arg), 0);
+  /* No assertion: cmocka's work on the thread that runs the tests only. */
+  if (sched_getaffinity(0, sizeof(cpu_set_t), arg) != 0) CPU_ZERO((cpu_set_t *)arg);
   return NULL;
 }
 

@@ -109,9 +109,9 @@ static void copies_at_their_costs(void **state) {
   m.dram_with_dma.value = 1e15;
   expect(&m, 1, 2, "dram_cpu");
   expect(&m, 2, 4, "dram_cpu");
-  /* A CPU parameter's whole traffic is 28 + 2 x 3 (its weight on its way up) at 17 B/ns. */
-  m.dram_with_dma.value = 17e9;
-  expect(&m, 1, 2, "dram");
+  /* A CPU parameter's whole traffic is 28 + 2 x 3 (its weight on its way up) at 16 B/ns. */
+  m.dram_with_dma.value = 16e9;
+  expect(&m, 1, 2.125, "dram");
 }
 
 /* All updates run on the GPU: 28 bytes of GPU memory traffic a parameter. The GPU lane's time gives

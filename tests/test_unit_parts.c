@@ -163,13 +163,20 @@ static void sources_say_what_was_not_checked(void **state) {
   hk_parts_free(&parts);
 }
 
-/* Every GPU and every CPU makes a machine. All quantities of the GPUs' machines have a source. */
-static void every_gpu_makes_a_machine(void **state) {
+static void check_sources(const hk_machine *machine) {
+  size_t n;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    const hk_quantity *q = hk_machine_quantity_const(machine, &list[i]);
+    assert_true(strlen(q->source) > 3 && !strstr(q->source, "the profile does not say"));
+  }
+}
+
+/* Every GPU and every CPU makes a machine, all of whose quantities have a source. */
+static void every_part_makes_a_machine(void **state) {
   (void)state;
   hk_parts parts = tables();
   const cJSON *gpu, *cpu;
-  size_t n;
-  const hk_quantity_info *list = hk_quantity_list(&n);
   cJSON_ArrayForEach(gpu, hk_parts_of(&parts, HK_PART_GPU)) {
     hk_parts_notes notes;
     hk_machine machine = make(&parts,
@@ -180,10 +187,7 @@ static void every_gpu_makes_a_machine(void **state) {
                                                   .cores = 64,
                                                   .memory_bytes = 512e9},
                               &notes);
-    for (size_t i = 0; i < n; i++) {
-      const hk_quantity *q = hk_machine_quantity_const(&machine, &list[i]);
-      assert_true(strlen(q->source) > 3 && !strstr(q->source, "the profile does not say"));
-    }
+    check_sources(&machine);
     hk_machine_free(&machine);
   }
   cJSON_ArrayForEach(cpu, hk_parts_of(&parts, HK_PART_CPU)) {
@@ -191,6 +195,7 @@ static void every_gpu_makes_a_machine(void **state) {
     hk_machine machine =
         make(&parts, &(hk_parts_request){.name = "m", .gpu = "l4", .cpu = cpu->string}, &notes);
     assert_true(machine.cores.value >= 10);
+    check_sources(&machine);
     hk_machine_free(&machine);
   }
   hk_parts_free(&parts);
@@ -368,7 +373,7 @@ int main(void) {
       cmocka_unit_test(memory_rates_are_those_of_the_names),
       cmocka_unit_test(figures_are_those_of_the_documents),
       cmocka_unit_test(sources_say_what_was_not_checked),
-      cmocka_unit_test(every_gpu_makes_a_machine),
+      cmocka_unit_test(every_part_makes_a_machine),
       cmocka_unit_test(quantities_are_sheet_times_share),
       cmocka_unit_test(links_of_several_gpus_share_the_host),
       cmocka_unit_test(a_machine_left_out_contributes_nothing),
