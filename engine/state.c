@@ -88,8 +88,8 @@ static int32_t each_image(const hk_state *state, hk_grad_image *out) {
   return count;
 }
 
-/* Cuts tensors into segments at the images' ends. Returns their number; unless `out` is NULL,
- * writes them there. */
+/* Cuts tensors into segments at the images' ends, and into no more values than a bin set of squares
+ * takes. Returns their number; unless `out` is NULL, writes them there. */
 static int32_t each_segment(const hk_state *state, const hk_param *params, size_t n_params,
                             hk_param_segment *out) {
   int32_t count = 0, image = 0;
@@ -99,7 +99,7 @@ static int32_t each_segment(const hk_state *state, const hk_param *params, size_
     for (int64_t at = begin; at < end; count++) {
       while (state->images[image].offset + state->images[image].n <= at) image++;
       const hk_grad_image *i = &state->images[image];
-      const int64_t stop = hk_min(end, i->offset + i->n);
+      const int64_t stop = hk_min(at + HK_SQUARES_MOST, hk_min(end, i->offset + i->n));
       if (out != NULL) {
         out[count] =
             (hk_param_segment){.offset = at, .n = stop - at, .param = (int32_t)p, .image = image};

@@ -89,6 +89,10 @@ goes "all went well" training "$parameters" twinflow.json streamed.json
 goes "all went well" misuse 30000
 goes "all went well" threads 30000
 goes "all went well" torch
+if [[ ${HOCKET_TEST_FULL:-} == 1 && ${#flags[@]} == 0 ]]; then
+  build tests/abi/large.c
+  goes "all went well" large
+fi
 if command -v python3 >/dev/null; then
   python3 "$root/tests/abi/check_words.py" <threads.out || fail "report or timeline is wrong"
 fi

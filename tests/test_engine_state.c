@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The layout of state, over random plans: each parameter is in one place, no two slabs overlap,
  * and no write-back overwrites the only copy of a subgroup that a failure might still need. */
+#include "engine/default_plan.h"
 #include "engine/state.h"
 
 #include <stdlib.h>
@@ -331,11 +332,36 @@ static void gradients_are_in_exactly_one_place(void **unused) {
   }
 }
 
+/* A bin set of squares takes 2^28 values: a tensor of 2^29 + 7 on the device has three segments.
+ * (The layout takes no memory for them; tests/abi/large.c trains such a tensor.) */
+static void large_tensors_have_several_segments(void **unused) {
+  (void)unused;
+  const hk_param param = {.numel = 2 * HK_SQUARES_MOST + 7, .grad_type = HK_GRAD_BF16};
+  hk_error err = {0};
+  hk_plan plan;
+  hk_state state;
+  must(hk_default_plan(&param, 1, 1, &plan, &err), &err);
+  assert_int_equal(plan.n_subgroups, 1);
+  plan.subgroups[0].route = HK_ROUTE_RESIDENT;
+  must(hk_state_layout(&plan, &param, 1, &state, &err), &err);
+  assert_int_equal(state.n_images, 1);
+  assert_int_equal(state.n_segments, 3);
+  for (int32_t s = 0; s < 3; s++) {
+    const hk_param_segment *segment = &state.segments[s];
+    assert_int_equal(segment->offset, s * HK_SQUARES_MOST);
+    assert_int_equal(segment->n, s < 2 ? HK_SQUARES_MOST : 7);
+    assert_int_equal(segment->at, s * 2 * HK_SQUARES_MOST);
+  }
+  hk_state_free(&state);
+  hk_plan_free(&plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(state_is_in_exactly_one_place),
       cmocka_unit_test(long_pieces_have_several_slabs),
       cmocka_unit_test(gradients_are_in_exactly_one_place),
+      cmocka_unit_test(large_tensors_have_several_segments),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
