@@ -207,9 +207,15 @@ static hk_status check_list(const hk_engine *e, const hk_handed_gradient *list, 
       return hk_fail(err, HK_INPUT, "a gradient of tensor %lld: the engine has %zu tensors",
                      (long long)list[i].param, e->n_params);
     }
-    if (list[i].data != NULL) continue;
-    return hk_fail(err, HK_INPUT, "the gradient of tensor %lld is at address 0",
-                   (long long)list[i].param);
+    if (list[i].data == NULL)
+      return hk_fail(err, HK_INPUT, "the gradient of tensor %lld is at address 0",
+                     (long long)list[i].param);
+    const size_t size = hk_grad_size(e->params[list[i].param].grad_type);
+    if ((uintptr_t)list[i].data % size != 0)
+      return hk_fail(err, HK_INPUT,
+                     "the gradient of tensor %lld is at %p: its address must be a multiple of its "
+                     "elements' size, %zu",
+                     (long long)list[i].param, list[i].data, size);
   }
   return HK_OK;
 }

@@ -191,6 +191,8 @@ static void wrong_gradients(world *w) {
   REFUSED(hocket_gradients(e, &before, 1, NULL, message), 2, "-1");
   REFUSED(hocket_gradients(e, &behind, 1, NULL, message), 2, "8 tensors");
   REFUSED(hocket_gradients(e, late, 3, NULL, message), 2, "tensor 99");
+  const hocket_gradient uneven[] = {{0, x}, {1, (char *)x + 1}};
+  REFUSED(hocket_gradients(e, uneven, 2, NULL, message), 2, "gradient of tensor 1 is at");
   REFUSED(hocket_discard(e, (int64_t)w->n, message), 2, "no tensor 8");
   REFUSED(hocket_discard(e, -2, message), 2, "no tensor -2");
   REFUSED(hocket_scale(e, 0, message), 2, "positive");
