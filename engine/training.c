@@ -179,6 +179,7 @@ static hk_status settle_alone(hk_engine *e, hk_error *err) {
 hk_status hk_training_end_run(hk_engine *e, hk_error *err) {
   if (hk_training_state_of(e) == HK_BEGUN) {
     hk_executor_cancel(e->executor);
+    hk_lent_begin(e, false); /* no longer lent */
     set_state(e, HK_IDLE);
   }
   return hk_training_state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
