@@ -440,7 +440,8 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
     /* The file changed between the passes, or the device failed: the state is a mixture. */
     e->failed = true;
     for (size_t s = 0; s < e->state.n_subgroups; s++) e->state.subgroups[s].step = -1;
-    return hk_fail_prefix(err, "the engine's state is lost");
+    const hk_error why = *err;
+    return hk_fail(err, HK_ENVIRONMENT, "the engine's state is lost: %s", why.message);
   }
   apply_groups(r, e);
   HK_TRY(hk_engine_set_step(e, r->head.step, err));
