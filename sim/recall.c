@@ -19,11 +19,11 @@ uint64_t hk_recall_key(const hk_sim_state *s) {
   return key;
 }
 
-/* Multiplicative hash (Knuth, The Art of Computer Programming, 6.4): bits 32 to 37 of the product
- * with 2^64 / golden ratio. They depend on the low 38 bits of the key, that is on the last four
- * lanes and a part of the fifth; sets that differ only in earlier lanes share a slot. */
+/* Multiplicative hash (Knuth, The Art of Computer Programming, 6.4): the highest bits of the
+ * product with 2^64 / golden ratio, which depend on all bits of the key. */
 static size_t slot_of(uint64_t key) {
-  return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (HK_RECALL_SLOTS - 1);
+  _Static_assert(HK_RECALL_SLOTS == 1 << 6, "as many slots as 64 - 58 bits number");
+  return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 58);
 }
 
 static double *used_of(const hk_sim_state *s, uint64_t key) {
