@@ -270,7 +270,7 @@ static const struct {
   int now, peak; /* quantities, or -1 */
 } marks[] = {
     {"Engine before forward", BEFORE_FWD, -1},
-    {"Engine after forward", AFTER_FWD, PEAK_BWD},
+    {"Engine after forward", AFTER_FWD, -1}, /* its peak is that of forward */
     {"Engine before backward", -1, PEAK_BWD},
     {"Engine after backward", AFTER_BWD, PEAK_BWD},
     {"Engine before step", -1, -1},
