@@ -29,6 +29,12 @@ hk_status hk_calibration_run_begin(hk_store *store, const char *name, bool quick
   return status;
 }
 
+/* A column's text; "" if it has none: the store is damaged, or memory is short. */
+static const char *text_of(sqlite3_stmt *statement, int column) {
+  const char *text = (const char *)sqlite3_column_text(statement, column);
+  return text != NULL ? text : "";
+}
+
 static hk_status append_run(sqlite3_stmt *statement, hk_calibration_run **runs, size_t *n,
                             hk_error *err) {
   hk_calibration_run *grown = realloc(*runs, (*n + 1) * sizeof *grown);
@@ -40,9 +46,8 @@ static hk_status append_run(sqlite3_stmt *statement, hk_calibration_run **runs, 
                               .quick = sqlite3_column_int64(statement, 3) != 0,
                               .seconds = sqlite3_column_double(statement, 4),
                               .samples = (size_t)sqlite3_column_int64(statement, 5)};
-  snprintf(run->name, sizeof run->name, "%s", (const char *)sqlite3_column_text(statement, 1));
-  snprintf(run->started, sizeof run->started, "%s",
-           (const char *)sqlite3_column_text(statement, 2));
+  snprintf(run->name, sizeof run->name, "%s", text_of(statement, 1));
+  snprintf(run->started, sizeof run->started, "%s", text_of(statement, 2));
   return HK_OK;
 }
 
