@@ -93,7 +93,7 @@
   X(UNBOUND, "unbound", 0, FLAG, unbound, NULL, 0, 0,                                              \
     "ranks are not bound to cores: their threads share all of them")                               \
   X(FREE, "free", 0, TEXT, free_list, "KEY,KEY...", 0, 0,                                          \
-    "quantities to fit, at most 12 (default: see --explain)")                                      \
+    "quantities to fit, at most 13 (default: see --explain)")                                      \
   X(CROSS_VALIDATE, "cross-validate", 0, FLAG, cross_validate, NULL, 0, 0,                         \
     "also leave out each source in turn and predict it from the others")                           \
   X(BACKEND, "backend", 0, CHOICE, backend, "cuda|host", 0, 0,                                     \
@@ -137,7 +137,7 @@
   X(CORES, "cores", 0, WHOLE, cores, "N", 1, 4096,                                                 \
     "physical cores of the node (default: the CPUs'); fewer: a part of a host")                    \
   X(NVLINK, "nvlink", 0, TEXT, nvlink, "yes|no", 0, 0,                                             \
-    "whether GPUs are joined by NVLink (default: as sold, bridges not)")                           \
+    "whether GPUs are joined by NVLink (default: as the GPU is sold; bridges are not counted)")    \
   X(NETWORK, "network", 0, TEXT, network, "GBITxPORTS", 0, 0,                                      \
     "network of the node, such as 400x8 (default: 100 Gb/s)")                                      \
   X(NUMA, "numa", 0, WHOLE, numa, "N", 1, 64,                                                      \

@@ -239,7 +239,8 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
     }
     if (subgroup->lent && !subgroup->early) {
       return hk_fail(err, HK_INPUT,
-                     "subgroups[%zu]: memory is lent for its early weights, but they are not early",
+                     "subgroups[%zu]: 'lent' needs 'early': lent memory holds weights that go up "
+                     "before the norm is known",
                      i);
     }
     if (plan->overlap != HK_OVERLAP_NONE && plan->order[i] != (int32_t)i) {

@@ -54,7 +54,7 @@ static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *
   for (size_t t = 0; t < n; t++) {
     const char *name = tensors[t].name != NULL ? tensors[t].name : "";
     if (tensors[t].numel < 1 || tensors[t].numel > INT64_MAX / 16) {
-      return hk_fail(err, HK_INPUT, "tensor %zu %s has %lld elements; at least 1 is needed", t,
+      return hk_fail(err, HK_INPUT, "tensor %zu %s has %lld elements: expected 1 to 5.7e17", t,
                      name, (long long)tensors[t].numel);
     }
     if (tensors[t].block < block || tensors[t].block > 1 << 20) {

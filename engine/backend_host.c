@@ -173,7 +173,7 @@ static void release(hk_backend *b, void *memory) {
   pthread_mutex_lock(&device->lock);
   const bool known = hk_host_heap_give(&device->heap, memory);
   pthread_mutex_unlock(&device->lock);
-  if (!known) hk_host_break(device, "%p was released but is no device memory in use", memory);
+  if (!known) hk_host_break(device, "release of %p, which is not device memory in use", memory);
 }
 
 hk_status hk_host_check_range(hk_host_device *device, const char *what, const void *memory,

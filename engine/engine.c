@@ -16,7 +16,7 @@ static hk_status check_hyper(const hk_adamw *h, size_t group, hk_error *err) {
   if (right) return HK_OK;
   return hk_fail(err, HK_INPUT,
                  "parameter group %zu: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: betas "
-                 "must lie in [0, 1), the others must not be negative",
+                 "must lie in [0, 1), the others in [0, 1e30)",
                  group, h->lr, h->beta1, h->beta2, h->eps, h->weight_decay);
 }
 
@@ -51,8 +51,10 @@ static hk_status take_groups(hk_engine *e, const hk_param_group *groups, size_t 
   int64_t end = 0;
   for (size_t g = 0; g < n; g++) {
     if (groups[g].numel < 1 || groups[g].numel > INT64_MAX / 2 - end) {
-      return hk_fail(err, HK_INPUT, "parameter group %zu: %lld parameters; at least 1 is needed", g,
-                     (long long)groups[g].numel);
+      return hk_fail(
+          err, HK_INPUT,
+          "parameter group %zu: %lld parameters: expected at least 1, and at most 4.6e18 in all", g,
+          (long long)groups[g].numel);
     }
     HK_TRY(check_hyper(&groups[g].hyper, g, err));
     e->groups[g] = groups[g];
@@ -78,8 +80,9 @@ static hk_status take_groups(hk_engine *e, const hk_param_group *groups, size_t 
 static hk_status check_param(const hk_param *p, size_t number, size_t n_groups, int32_t block,
                              int64_t before, hk_error *err) {
   if (p->numel < 1 || p->numel > INT64_MAX / 4 - before) {
-    return hk_fail(err, HK_INPUT, "tensor %zu has %lld elements; at least 1 is needed", number,
-                   (long long)p->numel);
+    return hk_fail(err, HK_INPUT,
+                   "tensor %zu has %lld elements: expected at least 1, and at most 2.3e18 in all",
+                   number, (long long)p->numel);
   }
   if (p->group < 0 || (size_t)p->group >= n_groups) {
     return hk_fail(err, HK_INPUT, "tensor %zu is of parameter group %d; there are %zu", number,

@@ -147,11 +147,15 @@ static hk_status lay_out_gradients(const hk_param *params, size_t n_params, hk_s
   if (numel != state->numel) return hk_state_fail_sizes(numel, state->numel, err);
   state->n_images = each_image(state, NULL);
   state->images = calloc((size_t)state->n_images, sizeof *state->images);
-  if (state->images == NULL) return hk_fail_memory(err, 0, "the gradients' layout");
+  if (state->images == NULL)
+    return hk_fail_memory(err, (size_t)state->n_images * sizeof *state->images,
+                          "the gradients' layout");
   each_image(state, state->images);
   state->n_segments = each_segment(state, params, n_params, NULL);
   state->segments = calloc((size_t)state->n_segments, sizeof *state->segments);
-  if (state->segments == NULL) return hk_fail_memory(err, 0, "the gradients' layout");
+  if (state->segments == NULL)
+    return hk_fail_memory(err, (size_t)state->n_segments * sizeof *state->segments,
+                          "the gradients' layout");
   each_segment(state, params, n_params, state->segments);
   place_gradients(state, params);
   return HK_OK;

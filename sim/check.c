@@ -46,7 +46,8 @@ hk_status hk_check_rates(const hk_sim_state *s, int n_activities) {
   }
   return seen == n_activities
              ? HK_OK
-             : hk_fail(s->err, HK_NO, "invariant broken: %d activities shared, %d under way",
+             : hk_fail(s->err, HK_NO,
+                       "invariant broken: %d activities share resources, %d have a rate",
                        n_activities, seen);
 }
 
@@ -71,7 +72,7 @@ static hk_status check_start(const hk_sim_state *s, int32_t id, hk_ns lane_end) 
   if (span->start < earliest) return broken(s, "started before a dependency let it", id);
   if (span->start > earliest) return broken(s, "started later than it could", id);
   if (span->ready != hk_max(lane_end, dependencies_met(s, id, false)))
-    return broken(s, "was ready at another moment", id);
+    return broken(s, "is not ready when its last dependency ends", id);
   return HK_OK;
 }
 

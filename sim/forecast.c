@@ -303,8 +303,8 @@ const char *hk_lent_reason(const hk_forecast *forecast, char *buffer, size_t siz
     snprintf(most, sizeof most, " of at most %s",
              hk_format_bytes(plan->lending.after[0], limit, sizeof limit));
   snprintf(buffer, size,
-           "New weights wait for the norm in memory%s that backward has freed; %s of them are sure "
-           "to find room.",
+           "New weights wait for the norm in memory%s that backward has freed; %s of them are "
+           "certain to find room.",
            most, hk_format_bytes(hk_forecast_lent(forecast), sure, sizeof sure));
   return buffer;
 }

@@ -62,7 +62,7 @@ const char *hk_sums_reason(const hk_forecast *best, char *text, size_t size) {
   if (tried < 2) return text;
   size_t used = (size_t)snprintf(text, size, "Gradients of %d micro-steps are summed %s%s",
                                  best->plan.job.grad_accum, ways[how],
-                                 how == HK_ACCUMULATE_CPU ? " (which the engine cannot)" : "");
+                                 how == HK_ACCUMULATE_CPU ? " (the engine cannot do this)" : "");
   for (int a = 0; a < HK_ACCUMULATE_COUNT && used < size; a++) {
     const hk_bytes gpu = best->sums[a].gpu_short, host = best->sums[a].host_short;
     char missing[16];

@@ -108,8 +108,8 @@ static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *m
   if (plan->job.gpus > gpus) {
     warn(
         w,
-        "--gpus %d is more than the %d of %s: its fabric, host memory and cores are stretched to a "
-        "machine that nobody measured",
+        "--gpus %d is more than the %d of %s: its fabric, host memory and cores are scaled to that "
+        "number, which nobody has measured",
         plan->job.gpus, gpus, machine->name);
   }
   if (plan->job.nodes > 1 && machine->net.origin == HK_ORIGIN_DEFAULT) {
@@ -151,7 +151,7 @@ static void warn_of_scaling(hk_warnings *w, const hk_plan *plan) {
   warn(
       w,
       "computation and activations of %s are for %lld x %lld tokens a micro-step; those of %d x %d "
-      "are in proportion",
+      "are scaled in proportion to the tokens",
       m->name, (long long)m->micro_batch, (long long)m->seq, job->micro_batch, job->seq);
 }
 

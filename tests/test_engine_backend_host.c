@@ -402,7 +402,7 @@ static void test_wrong_copies_and_releases(void **state) {
   ops->release(b, host);
   assert_int_equal(ops->stream_sync(s, &err), HK_ENVIRONMENT);
   assert_non_null(strstr(err.message, "host device 3 failed"));
-  assert_non_null(strstr(err.message, "was released but is no device memory in use"));
+  assert_non_null(strstr(err.message, "which is not device memory in use"));
   ops->stream_close(s);
   ops->close(b);
 }

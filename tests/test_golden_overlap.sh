@@ -118,7 +118,7 @@ lent=$(get period_ms) peak=$(get gpu_memory.peak_bytes) bytes=$(get lent_bytes)
 ok simulate lent.json --json --check
 holds "period_ms == $lent and lent_bytes == $bytes and gpu_memory['peak_bytes'] == $peak"
 ok simulate lent.json
-tr '\n' ' ' <out | grep -q 'in memory of at most .* are sure to find room' || fail "simulate: $(cat out)"
+tr '\n' ' ' <out | grep -q 'in memory of at most .* are certain to find room' || fail "simulate: $(cat out)"
 ok simulate plan.json --json
 holds "gpu_memory['peak_bytes'] == $peak"
 grep -q lent_ out && fail "plan.json lends nothing, but: $(grep -o 'lent_.*' out | head -c 200)"

@@ -244,8 +244,8 @@ expect 3 "cut\.db' is damaged" trace list
 HOCKET_STORE=$folder/text.db
 echo "this is a text, and no store, and long enough for its header to be looked at by anybody" \
   >"$HOCKET_STORE"
-expect 2 "text\.db' is not a store" trace list
-expect 2 "text\.db' is not a store" simulate plan.json --keep
+expect 2 "text\.db' is not a hocket store" trace list
+expect 2 "text\.db' is not a hocket store" simulate plan.json --keep
 
 # A damaged timeline is named with the remedy; the others stay readable.
 HOCKET_STORE=$folder/edited.db

@@ -140,10 +140,10 @@ static void activities_that_are_not_under_way(void **state) {
   (void)state;
   sharing s;
   begin_sharing(&s);
-  expect_broken_sharing(&s, 3, "invariant broken: 3 activities shared, 2 under way");
+  expect_broken_sharing(&s, 3, "invariant broken: 3 activities share resources, 2 have a rate");
   begin_sharing(&s);
   s.active[0].fluid = false;
-  expect_broken_sharing(&s, 2, "invariant broken: 2 activities shared, 1 under way");
+  expect_broken_sharing(&s, 2, "invariant broken: 2 activities share resources, 1 have a rate");
 }
 
 /* -- Finished runs ----------------------------------------------------------------------------- */
@@ -228,7 +228,8 @@ static void operations_out_of_order(void **state) {
       {OUT_0, 0, 1, 0,
        "invariant broken: started later than it could (operation 3, state_d2h sg0, at 2775 ns)"},
       {GPU_0, 1, 0, 0,
-       "invariant broken: was ready at another moment (operation 2, adamw_gpu sg0, at 2775 ns)"},
+       "invariant broken: is not ready when its last dependency ends (operation 2, adamw_gpu sg0, "
+       "at 2775 ns)"},
   };
   for (size_t i = 0; i < COUNT(cases); i++) {
     finished f = finish(1, 0);

@@ -110,7 +110,7 @@ static void a_forecast_counts_what_surely_finds_room(void **state) {
   assert_string_equal(
       hk_lent_reason(&f, text, sizeof text),
       "New weights wait for the norm in memory of at most 763 MiB that backward has "
-      "freed; 572 MiB of them are sure to find room.");
+      "freed; 572 MiB of them are certain to find room.");
   hk_forecast_free(&f);
   hk_forecast_free(&other);
 }

@@ -102,7 +102,7 @@ static void contradicting_settings_are_refused(void **state) {
   refuse(&plan, "subgroups[1]: runs ahead of the norm, which needs overlap 'both' and route 'cpu'");
   plan.subgroups[1].route = HK_ROUTE_CPU;
   plan.subgroups[1].lent = true;
-  refuse(&plan, "subgroups[1]: memory is lent for its early weights, but they are not early");
+  refuse(&plan, "subgroups[1]: 'lent' needs 'early'");
   plan.subgroups[1].lent = false;
   plan.overlap = HK_OVERLAP_FORWARD;
   refuse(&plan, "overlap 'forward' and route 'cpu'");

@@ -347,7 +347,7 @@ static void foreign_files_are_left_alone(void **state) {
       "name,value\nnothing to do with SQLite, and longer than its header is "
       "at a hundred bytes, whatever that is good for\n";
   write_file(text, sizeof text);
-  refuses(HK_INPUT, "not a store of hocket's");
+  refuses(HK_INPUT, "not a hocket store");
   assert_int_equal(unlink(path), 0);
   sqlite3 *db = NULL;
   assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);

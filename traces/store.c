@@ -49,8 +49,8 @@ static hk_status fail_damaged(const hk_store *store, const char *why, hk_error *
 
 static hk_status fail_foreign(const hk_store *store, const char *why, hk_error *err) {
   return hk_fail(err, HK_INPUT,
-                 "'%s' is not a store of hocket's (%s); name another file in HOCKET_STORE",
-                 store->path, why);
+                 "'%s' is not a hocket store (%s); name another file in HOCKET_STORE", store->path,
+                 why);
 }
 
 /* The last error of SQLite as a message. */

@@ -134,7 +134,7 @@ static hk_status read_text(const char *path, char **text, size_t *length, hk_err
   if (n < 0) status = hk_infile_fail("cannot read it", err), hk_fail_prefix(err, "%s", path);
   close(fd);
   if (status == HK_OK && *length > MOST_BYTES)
-    status = hk_fail(err, HK_INPUT, "%s: longer than 1 MiB, which no configuration is", path);
+    status = hk_fail(err, HK_INPUT, "%s: longer than 1 MiB: not a configuration", path);
   return status;
 }
 
@@ -145,7 +145,7 @@ static hk_status parse(const char *path, const char *text, size_t length, cJSON 
   if (blank == length) return hk_fail(err, HK_INPUT, "%s: empty", path);
   if (text[blank] == '{') return hk_json_parse(text, length, path, root, err);
   if (length > MOST_YAML)
-    return hk_fail(err, HK_INPUT, "%s: YAML of more than 64 KiB, which no configuration is", path);
+    return hk_fail(err, HK_INPUT, "%s: YAML of more than 64 KiB: not a configuration", path);
   return hk_plain_yaml_parse(text, length, path, root, err);
 }
 
