@@ -196,6 +196,12 @@ static void computation_slows_beside_updates(void **state) {
    * block's weights arrive later still. The third block runs from 34 to 38, after all updates. */
   assert_ms(iterations[HK_OVERLAP_FORWARD], 62);
   assert_ms(updates[HK_OVERLAP_FORWARD], 32);
+  /* Backward of the third block runs from 0 to 8, its update from 10 to 20. Backward of the second
+   * block does 2 of its 8 until 10, 5 until 20 and the last 1 until 21; likewise the first block's,
+   * beside the second block's update from 23 to 33, until 34. The first block's update then runs
+   * from 36 to 46, its weights arrive at 48, and forward ends at 60. */
+  assert_ms(iterations[HK_OVERLAP_BOTH], 60);
+  assert_ms(updates[HK_OVERLAP_BOTH], 10 + 10 + 12); /* time in which an update runs */
 }
 
 /* The framework takes 3 of 16 cores: beside computation a team of more than 13 threads has the rate
