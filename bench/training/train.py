@@ -66,6 +66,9 @@ def options(arguments: List[str]) -> argparse.Namespace:
     if unknown:
         parser.error(f"--rows: '{unknown[0]}' is neither a row nor a group: "
                      f"{', '.join(ROWS)}; {', '.join(GROUPS)}")
+    for name in names:
+        if "+" in name and not name.startswith("hocket-"):
+            parser.error(f"--rows: only rows of hocket take settings, not '{name}'")
     found.rows = names
     found.deterministic = found.bits
     if found.device is None:
