@@ -96,8 +96,10 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
 /* Sets the overlap that the options name, and chooses what follows from it. */
 static hk_status choose_overlap(const char *text, const hk_param *params, size_t n,
                                 const hocket_options *o, hk_plan *plan, hk_error *err) {
-  if (o->overlap == HOCKET_OVERLAP_PLAN) return HK_OK;
-  const hk_overlap overlap = (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
+  const bool planned = o->overlap == HOCKET_OVERLAP_PLAN;
+  if (planned && (text != NULL || o->gpu_memory == 0)) return HK_OK;
+  const hk_overlap overlap =
+      planned ? plan->overlap : (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
   if (text != NULL && plan->overlap == overlap) return HK_OK;
   plan->overlap = overlap;
   if (text == NULL && o->cpu_threads == 0) plan->cpu_threads = hk_default_threads(overlap);

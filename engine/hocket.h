@@ -111,8 +111,7 @@ typedef struct {
                          always needs; 0: none. With overlap both they hold first new weights that
                          wait for the norm (2 bytes an element); then, with any overlap, state and
                          gradients of blocks that stay on the GPU (12 bytes an element and the
-                         gradient's), first blocks first. Ignored with HOCKET_OVERLAP_PLAN: use
-                         HOCKET_OVERLAP_NONE for no overlap */
+                         gradient's), first blocks first */
   int32_t lent; /* 1: with overlap both, new weights that wait for the norm, other than those for
                    which gpu_memory or the plan has memory, use what hocket_lend lends */
 } hocket_options;

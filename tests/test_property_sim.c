@@ -181,7 +181,7 @@ static void test_invariants(void **state) {
 }
 
 /* With the least weight of copies that a profile may have (dram.dma_weight 0.01), and copies out
- * preferred as much as a profile may (1000 to 1), copies in still have a rate above zero (checked by
+ * preferred as much as it may (1000 to 1), copies in still have a rate above zero (checked by
  * sim/check.c). */
 static void test_nothing_starves(void **state) {
   (void)state;

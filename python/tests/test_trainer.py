@@ -123,7 +123,7 @@ def test_a_checkpoint_without_its_state_is_refused(root, tmp_path):
 
     model = make("gpt")
     opt = hocket.AdamW(model.parameters(), cpu_threads=1)
-    callback = hocket.TrainerCallback(opt)  # while it lives, state_dict() leaves the state to it
+    hocket.TrainerCallback(opt)  # from now on state_dict() leaves the state to its file
     model(batches(1)[0]).backward()
     opt.step()
     state = opt.state_dict()

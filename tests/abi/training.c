@@ -46,6 +46,20 @@ static void lend_some(world *w, char **lent, int *n) {
   MUST(hocket_lend(w->engine, lent[(*n)++], bytes, NULL, message));
 }
 
+/* Without a plan gpu_memory keeps state on the GPU under every overlap, also under the default. */
+static void gpu_memory(const char *plan, int overlap) {
+  world w;
+  if (plan != NULL) return;
+  for (int kept = 0; kept < 2; kept++) {
+    open_model(&w, 23, total);
+    const hocket_options options = {
+        .backend = "host", .overlap = kept ? overlap : 0, .gpu_memory = 1 << 30};
+    MUST(open_engine(&w, NULL, &options));
+    CHECK(strstr(hocket_report(w.engine), "\"resident\":0") == NULL);
+    close_world(&w);
+  }
+}
+
 /* hocket_discard of all tensors takes back what is lent. */
 static void discarded_loan(world *w) {
   hocket_lent found;
@@ -424,8 +438,8 @@ int main(int argc, char **argv) {
   plans = (const char *const *)argv + 2;
   n_plans = argc - 2;
   static void (*const looks[])(const char *plan, int overlap) = {
-      plain_iterations, accumulation, one_call_with_all, discarding,  scales,
-      skipping,         looking,      weights,           checkpoints, lent_memory};
+      plain_iterations, accumulation, one_call_with_all, discarding,  scales,    skipping,
+      looking,          weights,      checkpoints,       lent_memory, gpu_memory};
   for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
     each(looks[i]);
     printf("%zu ", i);
