@@ -100,10 +100,13 @@ prints 'ratio 0.8 has no effect: '
 prints 'offload_param is not simulated'
 prints '^yours  zero-offload\* +deepspeed '
 
-# Without pin_memory, as DeepSpeed defaults, gradients are copied synchronously: the time of the line
-# above.
+# An absent pin_memory is true, as in DeepSpeed since 0.19.5. If it is false, gradients are copied
+# synchronously: the time of the line above.
 synchronous=$(sed -nE 's/^  with DeepSpeed before 0.19.5,.*: ([0-9.]+) ms$/\1/p' out)
-sed 's/"pin_memory": true, //' mine.json >pageable.json
+sed 's/"pin_memory": true, //' mine.json >absent.json
+"$hocket" plan $a100 --from absent.json >again 2>err || fail "absent: $(cat err)"
+sed 's/mine/absent/' out | diff - again >diff || fail "an absent pin_memory is not true: $(cat diff)"
+sed 's/"pin_memory": true/"pin_memory": false/' mine.json >pageable.json
 "$hocket" plan $a100 --from pageable.json --json >out 2>err || fail "pageable: $(cat err)"
 sed -n '/"yours":/,$p' out >yours.json
 [[ -n $synchronous && $(printf '%.1f' "$(number iteration_ms yours.json)") == "$synchronous" ]] ||

@@ -77,7 +77,7 @@ static void test_deepspeed(void **state) {
 }
 
 /* "auto", which the Trainer of transformers replaces, counts as absent. Defaults are 1e9 elements a
- * subgroup, no offload and pageable memory, as in DeepSpeed. */
+ * subgroup, no offload and pinned memory, as in DeepSpeed since 0.19.5. */
 static void test_defaults(void **state) {
   (void)state;
   const hk_train_config c = loaded(
@@ -88,7 +88,7 @@ static void test_defaults(void **state) {
       "  \"sub_group_size\": \"auto\", \"offload_optimizer\": {\"device\": \"none\"}}}");
   assert_int_equal(c.micro_batch + c.grad_accum + c.global_batch + c.tp + c.gpus + c.nodes, 0);
   assert_int_equal(c.subgroup_numel, 1000000000);
-  assert_true(!c.offload && !c.pinned && c.ratio == 1 && c.max_norm == 0);
+  assert_true(!c.offload && c.pinned && c.ratio == 1 && c.max_norm == 0);
   assert_int_equal(c.checkpoint, -1);
   assert_int_equal(c.n_notes, 0);
   /* Keys of DeepSpeed before 0.3.16. */
@@ -96,11 +96,11 @@ static void test_defaults(void **state) {
       "{\"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, "
       "\"cpu_offload\": true}}");
   assert_true(old.offload && old.stage == 2 && has_note(&old, "stage 2 is planned as stage 3"));
-  assert_true(!old.pinned && has_note(&old, "pin_memory is false"));
-  const hk_train_config pinned = loaded(
+  assert_true(old.pinned && !has_note(&old, "pin_memory is false"));
+  const hk_train_config pageable = loaded(
       "{\"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, "
-      "\"cpu_offload\": true, \"cpu_offload_use_pin_memory\": true}}");
-  assert_true(pinned.pinned && !has_note(&pinned, "pin_memory is false"));
+      "\"cpu_offload\": true, \"cpu_offload_use_pin_memory\": false}}");
+  assert_true(!pageable.pinned && has_note(&pageable, "pin_memory is false"));
   assert_int_equal(loaded("{\"bf16\": {\"enabled\": true}, \"zero_optimization\": true}").stage, 1);
 }
 
@@ -166,9 +166,8 @@ static void test_accelerate(void **state) {
   assert_int_equal(c.grad_accum, 4);
   assert_int_equal(c.nodes, 2);
   assert_int_equal(c.gpus, 4);
-  assert_true(c.offload && !c.pinned && c.max_norm == 1 && c.subgroup_numel == 1000000000);
-  assert_int_equal(c.n_notes, 1); /* accelerate does not write the key pin_memory */
-  assert_true(has_note(&c, "pin_memory is false"));
+  assert_true(c.offload && c.pinned && c.max_norm == 1 && c.subgroup_numel == 1000000000);
+  assert_int_equal(c.n_notes, 0);
   const hk_train_config plain = loaded("distributed_type: MULTI_GPU\nnum_processes: 2\n");
   assert_true(!plain.offload && has_note(&plain, "without offload"));
 }

@@ -22,7 +22,7 @@ const char *const hk_framework_titles[HK_FRAMEWORK_COUNT] = {"DeepSpeed", "Accel
 
 hk_train_config hk_train_config_default(hk_framework framework) {
   return (hk_train_config){.framework = framework,
-                           .pinned = framework == HK_FRAMEWORK_FSDP,
+                           .pinned = true,
                            .ratio = 1,
                            .subgroup_numel = framework == HK_FRAMEWORK_FSDP ? 0 : 1000000000,
                            .checkpoint = -1};
@@ -38,13 +38,6 @@ void hk_config_note(hk_train_config *config, const char *format, ...) {
   va_end(arguments);
   if (config->n_notes < HK_MOST_CONFIG_NOTES)
     memcpy(config->notes[config->n_notes++], text, sizeof text);
-}
-
-void hk_config_note_pageable(hk_train_config *config) {
-  if (config->offload && !config->pinned)
-    hk_config_note(config,
-                   "pin_memory is false, which is DeepSpeed's default: gradients are copied to "
-                   "pageable memory, and backward waits for each copy");
 }
 
 void hk_config_drop_auto(cJSON *object) {

@@ -41,8 +41,8 @@ typedef struct {
   int n_notes;
 } hk_train_config;
 
-/* A configuration in which nothing is given, with the framework's defaults: DeepSpeed does not pin
- * host memory (pin_memory is false), FSDP does. */
+/* A configuration in which nothing is given, with the defaults of DeepSpeed since 0.19.5, which
+ * pins host memory (before: pin_memory is false). */
 hk_train_config hk_train_config_default(hk_framework framework);
 
 /* Reads a file. A DeepSpeed file that an Accelerate file names is read, too, from the working

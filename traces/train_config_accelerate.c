@@ -77,7 +77,6 @@ static hk_status read_deepspeed(const cJSON *object, hk_train_config *config, hk
   HK_TRY(read_device(object, "offload_param_device", &config->offload_param, err));
   HK_TRY(read_device(object, "offload_optimizer_device", &config->offload, err));
   if (*config->file) return HK_OK;
-  hk_config_note_pageable(config);
   if (config->stage < 3)
     hk_config_note(config, "stage %d is planned as stage 3, which is what hocket simulates",
                    config->stage);

@@ -174,7 +174,7 @@ static hk_status read_optimizer_section(cJSON *object, hk_train_config *config, 
   static const char *const where = "zero_optimization.offload_optimizer";
   HK_TRY(hk_config_check_keys(config, object, where, offload_keys, COUNT(offload_keys), true, err));
   HK_TRY(read_device(object, &config->offload, err));
-  HK_TRY(hk_json_bool_or(object, "pin_memory", false, &config->pinned, err));
+  HK_TRY(hk_json_bool_or(object, "pin_memory", true, &config->pinned, err));
   HK_TRY(hk_json_double_or(object, "ratio", 0, 1, 1, &config->ratio, err));
   if (config->ratio < 1 && config->stage != 3)
     return hk_fail(err, HK_INPUT,
@@ -280,7 +280,10 @@ static hk_status read_tensor_parallel(cJSON *root, hk_train_config *config, hk_e
 }
 
 static void note_what_differs(hk_train_config *config) {
-  hk_config_note_pageable(config);
+  if (config->offload && !config->pinned)
+    hk_config_note(config,
+                   "pin_memory is false: gradients are copied to pageable memory, and backward "
+                   "waits for each copy");
   if (config->stage < 3)
     hk_config_note(config,
                    "stage %d is planned as stage 3, which is what hocket simulates: stage "

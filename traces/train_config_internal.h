@@ -15,8 +15,6 @@ typedef struct {
   const char *note; /* what the feature does */
 } hk_config_key;
 
-/* Notes that offloading without pin_memory copies gradients synchronously. */
-void hk_config_note_pageable(hk_train_config *config);
 /* Adds a sentence to the notes; those beyond the limit are lost. */
 void hk_config_note(hk_train_config *config, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -29,7 +29,6 @@ hk_train_config hk_train_config_of(hk_framework framework, const hk_plan *plan) 
   hk_train_config config = hk_train_config_default(framework);
   const size_t n = on_host(plan);
   config.stage = 3;
-  config.pinned = true;
   config.offload = n > 0;
   if (n > 0 && framework != HK_FRAMEWORK_FSDP)
     config.ratio = hk_deepspeed_ratio(n, plan->n_subgroups);
