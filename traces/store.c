@@ -47,6 +47,15 @@ static hk_status fail_damaged(const hk_store *store, const char *why, hk_error *
                  store->path, why);
 }
 
+/* SQLite also says of some damaged files that it lacks memory, although there is enough
+ * (tests/fuzz/corpus/store/defect-memory-of-damaged). */
+static hk_status fail_memory(const hk_store *store, hk_error *err) {
+  return hk_fail(err, HK_ENVIRONMENT,
+                 "SQLite lacks memory for the store '%s', or the store is damaged: then move it "
+                 "away, and hocket makes a new one",
+                 store->path);
+}
+
 static hk_status fail_foreign(const hk_store *store, const char *why, hk_error *err) {
   return hk_fail(err, HK_INPUT,
                  "'%s' is not a hocket store (%s); name another file in HOCKET_STORE", store->path,
@@ -59,7 +68,7 @@ static hk_status fail(const hk_store *store, hk_error *err) {
   const int number = store->db ? sqlite3_system_errno(store->db) : 0;
   switch (sqlite3_errcode(store->db) & 0xff) {
     case SQLITE_NOMEM:
-      return hk_fail(err, HK_ENVIRONMENT, "out of memory (for the store '%s')", store->path);
+      return fail_memory(store, err);
     case SQLITE_CORRUPT:
       return fail_damaged(store, why, err);
     case SQLITE_NOTADB:
@@ -394,7 +403,7 @@ hk_status hk_store_text_if_any(hk_store *store, sqlite3_stmt *statement, int col
   if (sqlite3_column_type(statement, column) == SQLITE_NULL) return HK_OK;
   *text = (const char *)sqlite3_column_text(statement, column);
   if (*text) return HK_OK;
-  return hk_fail(err, HK_ENVIRONMENT, "out of memory (for the store '%s')", store->path);
+  return fail_memory(store, err);
 }
 
 hk_status hk_store_text(hk_store *store, sqlite3_stmt *statement, int column, const char **text,
