@@ -326,7 +326,7 @@ static void train_late(uint64_t seed) {
 }
 
 static uint64_t cases(void) {
-  return case_count((case_counts){.release = 25, .address = 10, .thread = 3},
+  return case_count((case_counts){.release = 12, .address = 10, .thread = 3},
                     (case_counts){.release = 200, .address = 40, .thread = 60});
 }
 
