@@ -97,7 +97,7 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
 static hk_status choose_overlap(const char *text, const hk_param *params, size_t n,
                                 const hocket_options *o, hk_plan *plan, hk_error *err) {
   const bool planned = o->overlap == HOCKET_OVERLAP_PLAN;
-  if (planned && (text != NULL || o->gpu_memory == 0)) return HK_OK;
+  if (planned && text != NULL) return HK_OK;
   const hk_overlap overlap =
       planned ? plan->overlap : (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
   if (text != NULL && plan->overlap == overlap) return HK_OK;

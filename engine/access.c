@@ -145,15 +145,12 @@ static hk_status write_weights(hk_engine *e, int64_t offset, int64_t n, const fl
   return status;
 }
 
-/* A write that has failed has left old and new state in subgroups of this range. */
-static hk_status lose(hk_engine *e, int64_t offset, int64_t n, hk_status status) {
-  if (status == HK_OK) return HK_OK;
+void hk_engine_lose_state(hk_engine *e, int64_t offset, int64_t n) {
   e->failed = true;
   for (size_t s = hk_state_find(&e->state, offset); s < e->state.n_subgroups; s++) {
     if (e->state.subgroups[s].offset >= offset + n) break;
     e->state.subgroups[s].step = -1;
   }
-  return status;
 }
 
 hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int64_t n,
@@ -167,7 +164,8 @@ hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int6
   hk_status status = carry_out(&t, true, err);
   if (status == HK_OK && part == HK_STATE_P && e->training == NULL)
     status = write_weights(e, offset, n, data, err);
-  return lose(e, offset, n, status);
+  if (status != HK_OK) hk_engine_lose_state(e, offset, n);
+  return status;
 }
 
 hk_status hk_engine_read(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, void *data,

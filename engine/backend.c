@@ -21,7 +21,7 @@ hk_status hk_event_check_awaited(const hk_event *e, hk_error *err) {
   return hk_fail(err, HK_INPUT, "a thread waits for an event that was opened for streams only");
 }
 
-static bool is_whole(const void *array, hk_grad_type type) {
+bool hk_grad_is_aligned(const void *array, hk_grad_type type) {
   return (uintptr_t)array % hk_grad_size(type) == 0;
 }
 
@@ -46,7 +46,7 @@ static hk_status check_segment(const hk_segment *s, bool gather, hk_error *err) 
     return hk_fail(err, HK_INPUT, "squares of %lld gradients at once: bins take at most %lld",
                    (long long)s->n, (long long)HK_SQUARES_MOST);
   }
-  if (!is_whole(s->from, s->from_type) || !is_whole(s->to, s->to_type) ||
+  if (!hk_grad_is_aligned(s->from, s->from_type) || !hk_grad_is_aligned(s->to, s->to_type) ||
       (uintptr_t)s->bins % sizeof *s->bins != 0) {
     return hk_fail(err, HK_INPUT, "an array's address is not a multiple of its elements' size");
   }

@@ -225,6 +225,8 @@ hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error
 hk_status hk_event_check_awaited(const hk_event *e, hk_error *err);
 hk_status hk_matmul_check_sizes(const hk_kernel *kernel, hk_error *err);
 hk_status hk_segments_check(const hk_kernel *kernel, hk_error *err);
+/* Whether an array's address is a multiple of its elements' size. */
+bool hk_grad_is_aligned(const void *array, hk_grad_type type);
 
 #ifdef __cplusplus
 }

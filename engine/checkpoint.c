@@ -438,8 +438,7 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
   const hk_status status = read_blocks(r, e, true, block, progress, arg, err);
   if (status != HK_OK) {
     /* The file changed between the passes, or the device failed: the state is a mixture. */
-    e->failed = true;
-    for (size_t s = 0; s < e->state.n_subgroups; s++) e->state.subgroups[s].step = -1;
+    hk_engine_lose_state(e, 0, e->state.numel);
     const hk_error why = *err;
     return hk_fail(err, HK_ENVIRONMENT, "the engine's state is lost: %s", why.message);
   }

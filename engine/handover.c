@@ -210,12 +210,12 @@ static hk_status check_list(const hk_engine *e, const hk_handed_gradient *list, 
     if (list[i].data == NULL)
       return hk_fail(err, HK_INPUT, "the gradient of tensor %lld is at address 0",
                      (long long)list[i].param);
-    const size_t size = hk_grad_size(e->params[list[i].param].grad_type);
-    if ((uintptr_t)list[i].data % size != 0)
+    const hk_grad_type type = e->params[list[i].param].grad_type;
+    if (!hk_grad_is_aligned(list[i].data, type))
       return hk_fail(err, HK_INPUT,
                      "the gradient of tensor %lld is at %p: its address must be a multiple of its "
                      "elements' size, %zu",
-                     (long long)list[i].param, list[i].data, size);
+                     (long long)list[i].param, list[i].data, hk_grad_size(type));
   }
   return HK_OK;
 }

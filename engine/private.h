@@ -139,6 +139,9 @@ hk_status hk_engine_send_ticket(hk_engine *engine, hk_error *err);
 void hk_engine_commit(hk_engine *engine, int64_t step);
 /* After a failure of the attempt at `step`: determines which state each subgroup holds, and adds
  * that to the message. `begun`: some of the step's operations may have run. */
+/* After a write or load that has failed half-way: the engine takes no further steps, and the state
+ * of the subgroups with parameters offset .. offset + n - 1, which is a mixture, is lost. */
+void hk_engine_lose_state(hk_engine *engine, int64_t offset, int64_t n);
 hk_status hk_engine_account_for_failure(hk_engine *engine, int64_t step, bool begun, hk_error *err);
 /* Writes the bf16 weights of the piece of the WEIGHT_H2D operation `op`, which wait at `weights` in
  * device memory, to the tensors. */

@@ -11,9 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/backend_host.h"
 #include "engine/engine.h"
-#include "engine/private.h"
 #include "tests/fixture_engine.h"
 
 static const hk_engine_options unpinned = {.no_pin_threads = true};
@@ -358,30 +356,6 @@ static void a_file_that_changes_meanwhile_is_noticed(void **unused) {
   hk_plan_free(&plan);
 }
 
-/* A copy to the device that fails has left a mixture: the engine takes no step, and does not save.
- */
-static void a_write_that_fails_loses_the_state(void **unused) {
-  (void)unused;
-  random_stream r = {611};
-  hk_error err = {0};
-  hk_plan plan = random_engine_plan(&r, false);
-  plan.subgroups[0].route = HK_ROUTE_RESIDENT;
-  plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
-  hk_engine *engine = engine_like(&plan, &a, &unpinned);
-  hk_backend_host_fail(engine->backend, HK_HOST_COPY, 0);
-  assert_int_equal(hk_engine_write(engine, HK_STATE_M, 0, 4, a.m, &err), HK_ENVIRONMENT);
-  hk_backend_host_fail(engine->backend, HK_HOST_COPY, -1);
-  assert_int_equal(hk_engine_subgroup_step(engine, 0), -1);
-  assert_int_equal(hk_engine_save(engine, path, NULL, NULL, &err), HK_ENVIRONMENT);
-  assert_int_equal(hk_engine_read(engine, HK_STATE_M, 0, 4, a.m, &err), HK_ENVIRONMENT);
-  assert_non_null(strstr(err.message, "was lost"));
-  hk_step_report report;
-  assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_ENVIRONMENT);
-  hk_engine_destroy(engine);
-  plain_stop(&a);
-  hk_plan_free(&plan);
-}
-
 /* -- No room ----------------------------------------------------------------------------------- */
 
 static void assert_no_leftovers(void) {
@@ -606,7 +580,6 @@ int main(void) {
       cmocka_unit_test(other_files_are_refused),
       cmocka_unit_test(unreadable_files_are_refused),
       cmocka_unit_test(a_file_that_changes_meanwhile_is_noticed),
-      cmocka_unit_test(a_write_that_fails_loses_the_state),
       cmocka_unit_test(a_full_disk_leaves_the_last_checkpoint),
       cmocka_unit_test(a_kill_leaves_the_old_file_or_the_new_one),
       cmocka_unit_test(a_kill_in_a_step_leaves_the_checkpoint),

@@ -556,6 +556,31 @@ static void inconsistent_input_is_refused(void **unused) {
   hk_plan_free(&plan);
 }
 
+/* A copy to the device that fails has left a mixture: the engine takes no step, and does not save.
+ */
+static void a_write_that_fails_loses_the_state(void **unused) {
+  (void)unused;
+  random_stream r = {611};
+  hk_error err = {0};
+  const hk_engine_options options = {.no_pin_threads = true};
+  hk_plan plan = random_engine_plan(&r, false);
+  plan.subgroups[0].route = HK_ROUTE_RESIDENT;
+  plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  hk_engine *engine = engine_like(&plan, &a, &options);
+  hk_backend_host_fail(engine->backend, HK_HOST_COPY, 0);
+  assert_int_equal(hk_engine_write(engine, HK_STATE_M, 0, 4, a.m, &err), HK_ENVIRONMENT);
+  hk_backend_host_fail(engine->backend, HK_HOST_COPY, -1);
+  assert_int_equal(hk_engine_subgroup_step(engine, 0), -1);
+  assert_int_equal(hk_engine_save(engine, "lost.ck", NULL, NULL, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_read(engine, HK_STATE_M, 0, 4, a.m, &err), HK_ENVIRONMENT);
+  assert_non_null(strstr(err.message, "was lost"));
+  hk_step_report report;
+  assert_int_equal(hk_engine_step(engine, NULL, &report, &err), HK_ENVIRONMENT);
+  hk_engine_destroy(engine);
+  plain_stop(&a);
+  hk_plan_free(&plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hocket_survives_every_fault),
@@ -566,6 +591,7 @@ int main(void) {
       cmocka_unit_test(too_little_device_memory_is_refused),
       cmocka_unit_test(too_little_host_memory_is_refused),
       cmocka_unit_test(inconsistent_input_is_refused),
+      cmocka_unit_test(a_write_that_fails_loses_the_state),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

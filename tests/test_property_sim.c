@@ -180,9 +180,9 @@ static void test_invariants(void **state) {
   }
 }
 
-/* With the least weight of copies that a profile may have (dram.dma_weight 0.01), and copies out
- * preferred as much as it may (1000 to 1), copies in still have a rate above zero (checked by
- * sim/check.c). */
+/* Copies have the least weight that a profile may give them (dram.dma_weight 0.01), and copies out
+ * are preferred as much as it may say (1000 to 1). Copies in still have a rate above zero; the
+ * simulator's checker (sim/check.c) fails otherwise. */
 static void test_nothing_starves(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 300; seed++) {

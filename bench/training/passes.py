@@ -19,9 +19,10 @@ import time
 from typing import Any, Dict, List, Optional, Set
 
 import torch
-import workload
 
 import hocket
+import workload
+from measure import Clock, wait
 
 WARM = 2
 """Iterations before those that count."""
@@ -42,48 +43,32 @@ class Passes:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.device = torch.device(options.device)
-        shape = workload.shape(options.size, options.layers)
-        self.model = workload.build(shape, self.device)
-        self.batches = workload.batches(shape, options.micro_batch, self.device)
+        self.clock = Clock(self.device)
+        self.shape = workload.shape(options.size, options.layers)
+        self.model = workload.build(self.shape, self.device)
+        self.batches = workload.batches(self.shape, options.micro_batch, self.device)
         self.found: List[Dict[str, Any]] = []
-
-    def moment(self) -> Any:
-        """A moment on the stream: a CUDA event, or ms of the host's clock."""
-        if self.device.type != "cuda":
-            return time.perf_counter() * 1e3
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def ms(self, begin: Any, end: Any) -> float:
-        """ms between two moments that have passed."""
-        return float(begin.elapsed_time(end) if self.device.type == "cuda" else end - begin)
-
-    def wait(self) -> None:
-        """Until the device is idle."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def turn(self, what: str, optimizer: Optional[hocket.AdamW] = None) -> None:
         """Times iterations, each begun with an idle device."""
         times: Dict[str, List[float]] = {key: [] for key in ("fwd", "bwd", "host_fwd", "host_bwd")}
         for number in range(WARM + self.options.iterations):
-            self.wait()
-            begin, begin_host = self.moment(), time.perf_counter()
+            wait(self.device)
+            begin, begin_host = self.clock.now(), time.perf_counter()
             loss = workload.loss_of(self.model, self.batches[number % len(self.batches)], 1 / 64)
-            middle, middle_host = self.moment(), time.perf_counter()
+            middle, middle_host = self.clock.now(), time.perf_counter()
             loss.backward()
-            end, end_host = self.moment(), time.perf_counter()
+            end, end_host = self.clock.now(), time.perf_counter()
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad()
                 optimizer.synchronize()
             else:
                 self.model.zero_grad(set_to_none=True)
-            self.wait()
+            wait(self.device)
             if number >= WARM:
-                times["fwd"].append(self.ms(begin, middle))
-                times["bwd"].append(self.ms(middle, end))
+                times["fwd"].append(self.clock.ms(begin, middle))
+                times["bwd"].append(self.clock.ms(middle, end))
                 times["host_fwd"].append((middle_host - begin_host) * 1e3)
                 times["host_bwd"].append((end_host - middle_host) * 1e3)
         self.say(what, {key: quartiles(values) for key, values in times.items()})
@@ -137,13 +122,12 @@ def main() -> int:
         passes.profile()
     # The engine is opened last: its team's threads must not be moved.
     for overlap in ("none", "both"):
+        passes.model = workload.build(passes.shape, passes.device)
         optimizer = hocket.AdamW(passes.model.parameters(), lr=workload.LR, overlap=overlap)
         optimizer.attach(passes.model)
         for _ in range(options.turns):
             passes.turn(f"overlap {overlap}", optimizer)
         optimizer.binding().engine.close()
-        shape = workload.shape(options.size, options.layers)
-        passes.model = workload.build(shape, passes.device)
     if options.out:
         with open(options.out, "w", encoding="utf-8") as file:
             json.dump(passes.found, file)

@@ -29,14 +29,8 @@ hk_status hk_calibration_run_begin(hk_store *store, const char *name, bool quick
   return status;
 }
 
-/* A column's text; "" if it has none: the store is damaged, or memory is short. */
-static const char *text_of(sqlite3_stmt *statement, int column) {
-  const char *text = (const char *)sqlite3_column_text(statement, column);
-  return text != NULL ? text : "";
-}
-
-static hk_status append_run(sqlite3_stmt *statement, hk_calibration_run **runs, size_t *n,
-                            hk_error *err) {
+static hk_status append_run(hk_store *store, sqlite3_stmt *statement, hk_calibration_run **runs,
+                            size_t *n, hk_error *err) {
   hk_calibration_run *grown = realloc(*runs, (*n + 1) * sizeof *grown);
   if (!grown) return hk_fail_memory(err, (*n + 1) * sizeof *grown, "a list of calibrations");
   *runs = grown;
@@ -46,9 +40,8 @@ static hk_status append_run(sqlite3_stmt *statement, hk_calibration_run **runs, 
                               .quick = sqlite3_column_int64(statement, 3) != 0,
                               .seconds = sqlite3_column_double(statement, 4),
                               .samples = (size_t)sqlite3_column_int64(statement, 5)};
-  snprintf(run->name, sizeof run->name, "%s", text_of(statement, 1));
-  snprintf(run->started, sizeof run->started, "%s", text_of(statement, 2));
-  return HK_OK;
+  HK_TRY(hk_store_copy_text(store, statement, 1, run->name, sizeof run->name, err));
+  return hk_store_copy_text(store, statement, 2, run->started, sizeof run->started, err);
 }
 
 hk_status hk_calibration_runs_list_unfinished(hk_store *store, hk_calibration_run **runs, size_t *n,
@@ -63,7 +56,7 @@ hk_status hk_calibration_runs_list_unfinished(hk_store *store, hk_calibration_ru
       "");
   for (bool row = true; status == HK_OK && row;) {
     status = hk_store_step(store, statement, &row, err);
-    if (status == HK_OK && row) status = append_run(statement, runs, n, err);
+    if (status == HK_OK && row) status = append_run(store, statement, runs, n, err);
   }
   hk_store_finish(statement);
   if (status != HK_OK) {

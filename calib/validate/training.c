@@ -417,9 +417,9 @@ static hk_status compare(session *s, hk_error *err) {
   hk_status status =
       hk_timelines_compare(&v->graph, &v->predicted, &v->measured, costs, &v->comparison, err);
   free(costs);
-  int32_t *before = malloc((2 * v->graph.n_ops + 1) * sizeof *before);
-  if (before == NULL && status == HK_OK)
-    status = hk_fail_memory(err, (2 * v->graph.n_ops + 1) * sizeof *before, "lanes");
+  const size_t bytes = (2 * v->graph.n_ops + 1) * sizeof(int32_t);
+  int32_t *before = malloc(bytes);
+  if (before == NULL && status == HK_OK) status = hk_fail_memory(err, bytes, "lanes");
   if (status == HK_OK) status = find_before(&v->graph, &v->predicted, before, err);
   if (status == HK_OK) status = find_before(&v->graph, &v->measured, before + v->graph.n_ops, err);
   if (status == HK_OK) find_differences(v, before, before + v->graph.n_ops);

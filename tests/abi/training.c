@@ -50,10 +50,11 @@ static void lend_some(world *w, char **lent, int *n) {
 static void gpu_memory(const char *plan, int overlap) {
   world w;
   if (plan != NULL) return;
-  for (int kept = 0; kept < 2; kept++) {
+  const int overlaps[] = {HOCKET_OVERLAP_PLAN, overlap};
+  for (int i = 0; i < 2; i++) {
     open_model(&w, 23, total);
     const hocket_options options = {
-        .backend = "host", .overlap = kept ? overlap : 0, .gpu_memory = 1 << 30};
+        .backend = "host", .overlap = overlaps[i], .gpu_memory = 1 << 30};
     MUST(open_engine(&w, NULL, &options));
     CHECK(strstr(hocket_report(w.engine), "\"resident\":0") == NULL);
     close_world(&w);
