@@ -17,7 +17,7 @@ struct hocket_engine {
   char *timeline; /* last text of hocket_timeline */
 };
 
-static int answer(hk_status status, const hk_error *err, char *message) {
+int hk_abi_answer(hk_status status, const hk_error *err, char *message) {
   if (message != NULL) {
     snprintf(message, HOCKET_MESSAGE, "%s", status == HK_OK ? "" : err->message);
   }
@@ -58,7 +58,7 @@ static hk_status enter(hocket_engine *h, scope *in, hk_error *err) {
 
 static int leave(const scope *in, hk_status status, const hk_error *err, char *message) {
   if (in->h != NULL) hk_engine_unguard(in->h->engine, in->device);
-  return answer(status, err, message);
+  return hk_abi_answer(status, err, message);
 }
 
 static hk_status check_tensor(const hocket_engine *h, size_t tensor, hk_error *err) {
@@ -81,10 +81,10 @@ int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tenso
   static const hocket_options none = {0};
   hk_error err = {0};
   hk_status status = hk_abi_given(engine, "the place for the engine", &err);
-  if (status != HK_OK) return answer(status, &err, message);
+  if (status != HK_OK) return hk_abi_answer(status, &err, message);
   *engine = NULL;
   hocket_engine *h = calloc(1, sizeof *h);
-  if (h == NULL) return answer(hk_fail_memory(&err, sizeof *h, "an engine"), &err, message);
+  if (h == NULL) return hk_abi_answer(hk_fail_memory(&err, sizeof *h, "an engine"), &err, message);
   h->owner = getpid();
   status = hk_abi_open(plan, tensors, n_tensors, groups, n_groups,
                        options != NULL ? options : &none, &h->engine, &err);
@@ -93,7 +93,7 @@ int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tenso
   } else {
     free(h);
   }
-  return answer(status, &err, message);
+  return hk_abi_answer(status, &err, message);
 }
 
 void hocket_destroy(hocket_engine *h) {
@@ -297,7 +297,7 @@ int hocket_lending(hocket_engine *h, hocket_lent *lent, char *message) {
                           .most_lent = found.most_lent,
                           .most_used = found.most_used};
   }
-  return answer(status, &err, message);
+  return hk_abi_answer(status, &err, message);
 }
 
 int hocket_lend(hocket_engine *h, void *memory, int64_t bytes, void *stream, char *message) {

@@ -7,6 +7,9 @@
 #include "engine/engine.h"
 #include "engine/hocket.h"
 
+/* Copies the error's text to `message` ("" for HK_OK; NULL: does not) and returns the status. */
+int hk_abi_answer(hk_status status, const hk_error *err, char *message);
+
 /* HK_INPUT if `pointer` is NULL; `what` names the argument. */
 hk_status hk_abi_given(const void *pointer, const char *what, hk_error *err);
 

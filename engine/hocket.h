@@ -328,6 +328,27 @@ HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
  * nothing is recorded, or out of memory. */
 HOCKET_API const char *hocket_timeline(hocket_engine *engine);
 
+/* -- Measuring beside an update ---------------------------------------------------------------- */
+
+/* A team of threads that updates AdamW state of its own in host memory, over and over, as the CPU
+ * does in a step of an engine. Programs start one to measure what updates cost other work, such as
+ * the launching of kernels. It needs neither an engine nor a GPU. */
+typedef struct hocket_busy hocket_busy;
+
+/* Starts a team, paused. `threads`: 0 stands for the default of HOCKET_OVERLAP_BOTH. `elements`: of
+ * 16 bytes each; together they should be larger than the CPU's caches. Blocks while their memory is
+ * allocated and set to 0. Returns 3 if there is not enough memory. *busy is NULL after a failure.
+ */
+HOCKET_API int hocket_busy_start(int32_t threads, int64_t elements, hocket_busy **busy,
+                                 char *message);
+/* Lets the team update (1) or pauses it (0). Blocks until it does so: a pause begins at the end of
+ * an operation of at most 2^24 elements. Calls for one team must not overlap. */
+HOCKET_API int hocket_busy_update(hocket_busy *busy, int32_t on, char *message);
+/* Number of elements that have been updated so far; 0 for NULL. */
+HOCKET_API int64_t hocket_busy_updated(const hocket_busy *busy);
+/* Ends the team and frees it. NULL is allowed. Does nothing in a forked child. */
+HOCKET_API void hocket_busy_stop(hocket_busy *busy);
+
 /* -- For bindings of PyTorch ------------------------------------------------------------------- */
 
 /* Calls that look at many parameters of PyTorch at once, because a look at each from Python costs

@@ -142,7 +142,7 @@ class StepResult(NamedTuple):
     ahead: int
 
 
-_ENGINE = c_void_p
+_ENGINE = _BUSY = c_void_p
 # Name: (result, arguments). A result of c_int is a status; the last argument is then the message.
 PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_create": (
@@ -193,6 +193,10 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_mark": (c_int, (_ENGINE, c_int32, c_int32, c_int32, c_void_p, c_char_p)),
     "hocket_record": (c_int, (_ENGINE, c_int32, c_char_p)),
     "hocket_timeline": (c_char_p, (_ENGINE,)),
+    "hocket_busy_start": (c_int, (c_int32, c_int64, POINTER(c_void_p), c_char_p)),
+    "hocket_busy_update": (c_int, (_BUSY, c_int32, c_char_p)),
+    "hocket_busy_updated": (c_int64, (_BUSY,)),
+    "hocket_busy_stop": (None, (_BUSY,)),
 }
 _WALK = (POINTER(Torch), c_void_p, c_size_t)  # functions, tensors, number of tensors
 # These read Python's tensors, which must not change meanwhile: they are called with the GIL held.
@@ -272,7 +276,11 @@ def _declare(loaded: ctypes.CDLL, name: str) -> None:
             MACHINE,
         )
     for function, (result, arguments) in PROTOTYPES.items():
-        entry = getattr(loaded, function)
+        entry = getattr(loaded, function, None)
+        if entry is None:
+            raise HocketError(
+                f"{name} lacks {function}: install library and package of the same version", MACHINE
+            )
         entry.restype, entry.argtypes = result, list(arguments)
 
 

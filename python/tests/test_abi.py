@@ -127,6 +127,19 @@ def test_a_missing_library_is_an_error_that_names_the_variable(monkeypatch, tmp_
     assert error.value.code == 3
 
 
+def test_a_library_without_a_call_is_refused(monkeypatch, tmp_path):
+    source = tmp_path / "older.c"
+    source.write_text("#include <stdint.h>\nint32_t hocket_abi(void) { return 3; }\n")
+    library = tmp_path / "libolder.so"
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True
+    )
+    monkeypatch.setattr(_abi, "_library", None)
+    monkeypatch.setenv("HOCKET_LIBRARY", str(library))
+    with pytest.raises(_abi.HocketError, match=r"libolder.so lacks hocket_\w+: install"):
+        _abi.library()
+
+
 def test_another_abi_is_refused(monkeypatch, tmp_path):
     source = tmp_path / "old.c"
     source.write_text("#include <stdint.h>\nint32_t hocket_abi(void) { return 1; }\n")
