@@ -111,7 +111,7 @@ static hk_status print_json(const hk_args *args, const hk_fit *fit,
   put_fit(fit, root, &ok);
   hk_put_flush_unknown(unknown, root, &ok);
   if (args->cross_validate) put_cross(cross, root, &ok);
-  if (args->explain) hk_explain_json(&fit->machine, root, &ok);
+  if (args->explain) hk_explain_json(&fit->machine, NULL, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -223,7 +223,7 @@ static hk_status print_text(const hk_args *args, const hk_fit *fit,
   putchar('\n');
   HK_TRY(print_defaults(err));
   putchar('\n');
-  return hk_explain_text(&fit->machine, err);
+  return hk_explain_text(&fit->machine, NULL, err);
 }
 
 /* -- The command ------------------------------------------------------------------------------- */

@@ -191,7 +191,7 @@ static hk_status show_text(const hk_machine *machine, hk_error *err) {
   if (calibration) hk_print_calibration_summary(calibration);
   putchar('\n');
   HK_TRY(hk_print_residuals(machine->document, err));
-  return hk_explain_text(machine, err);
+  return hk_explain_text(machine, NULL, err);
 }
 
 static hk_status show(const hk_args *args, hk_error *err) {

@@ -48,7 +48,7 @@ static hk_status print_profile(const hk_args *args, const hk_machine *machine,
     hk_print_text(0, 2, "note: %s", notes->lines[i]);
   putchar('\n');
   HK_TRY(hk_print_residuals(machine->document, err));
-  return hk_explain_text(machine, err);
+  return hk_explain_text(machine, NULL, err);
 }
 
 /* The profile is written before anything is printed, so that a failure leaves no report. */

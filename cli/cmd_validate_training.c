@@ -165,7 +165,7 @@ static hk_status print_text(const hk_args *args, const hk_training_validation *v
            hk_comparison_passes(args, &v->comparison) ? "passed" : "failed");
   if (!args->explain) return HK_OK;
   putchar('\n');
-  return hk_explain_text(machine, err);
+  return hk_explain_text(machine, &v->plan.model, err);
 }
 
 /* -- The command ------------------------------------------------------------------------------- */

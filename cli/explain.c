@@ -49,15 +49,15 @@ const char *hk_format_interval(double low, double high, const char *unit, char *
   return buffer;
 }
 
-/* Adds a cell with the quantity's 95 % interval: that of the calibration or, without one or after
- * --set has changed the quantity, value x exp(-1.96 error) to value x exp(1.96 error). */
-static void interval_cell(hk_table *table, const hk_machine *machine,
-                          const hk_quantity_info *info) {
-  const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
+/* Adds a cell with the quantity's 95 % interval: that of the calibration or, without one or if
+ * the value is not the profile's, value x exp(-1.96 error) to value x exp(1.96 error). */
+static void interval_cell(hk_table *table, const hk_machine *machine, const hk_quantity_info *info,
+                          const hk_quantity *quantity) {
   double low, high, before;
   char text[80];
   hk_calibration_interval(hk_calibration_of(machine->document), info->key, &low, &high);
-  const bool changed = hk_machine_before_set(machine, info, &before);
+  const bool changed = hk_machine_before_set(machine, info, &before) ||
+                       quantity->value != hk_machine_quantity_const(machine, info)->value;
   if (changed || !isfinite(low) || !isfinite(high)) {
     low = quantity->error > 0 ? quantity->value * exp(-1.96 * quantity->error) : NAN;
     high = quantity->error > 0 ? quantity->value * exp(1.96 * quantity->error) : NAN;
@@ -152,7 +152,19 @@ static hk_status print_changes(const hk_machine *machine, hk_error *err) {
 
 /* -- All quantities ---------------------------------------------------------------------------- */
 
-hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
+/* The quantity that counts for the model (NULL: none). One that the model states has no error. */
+static hk_quantity counting(const hk_machine *machine, const hk_model *model,
+                            const hk_quantity_info *info) {
+  const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
+  const double stated = model ? model->launch_beside_update : 0;
+  if (quantity != &machine->launch_beside_update || !hk_launches_stated(machine, stated))
+    return *quantity;
+  return (hk_quantity){.value = stated,
+                       .origin = HK_ORIGIN_MEASURED,
+                       .source = "the model document, as measured by hocket.profile"};
+}
+
+hk_status hk_explain_text(const hk_machine *machine, const hk_model *model, hk_error *err) {
   HK_TRY(print_changes(machine, err));
   static const hk_column plain[] = {{"quantity", HK_LEFT},
                                     {"value", HK_RIGHT},
@@ -168,31 +180,31 @@ hk_status hk_explain_text(const hk_machine *machine, hk_error *err) {
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
-    const hk_quantity *quantity = hk_machine_quantity_const(machine, &list[i]);
+    const hk_quantity quantity = counting(machine, model, &list[i]);
     char value[32];
     hk_table_row(&table);
     hk_table_cell(&table, "%s", list[i].key);
     hk_table_cell(&table, "%s",
-                  hk_format_quantity(quantity->value, list[i].unit, 6, value, sizeof value));
-    if (intervals) interval_cell(&table, machine, &list[i]);
-    hk_table_cell(&table, "%s", hk_origin_name(quantity->origin));
+                  hk_format_quantity(quantity.value, list[i].unit, 6, value, sizeof value));
+    if (intervals) interval_cell(&table, machine, &list[i], &quantity);
+    hk_table_cell(&table, "%s", hk_origin_name(quantity.origin));
     hk_table_cell(&table, "%s", list[i].meaning);
-    hk_table_cell(&table, "%s", quantity->source);
+    hk_table_cell(&table, "%s", quantity.source);
   }
   return hk_table_print(&table, err);
 }
 
-void hk_explain_json(const hk_machine *machine, cJSON *object, bool *ok) {
+void hk_explain_json(const hk_machine *machine, const hk_model *model, cJSON *object, bool *ok) {
   cJSON *quantities = hk_put_object(object, "explain", ok);
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
-    const hk_quantity *quantity = hk_machine_quantity_const(machine, &list[i]);
+    const hk_quantity quantity = counting(machine, model, &list[i]);
     cJSON *entry = hk_put_object(quantities, list[i].key, ok);
-    hk_put_number(entry, "value", quantity->value, ok);
+    hk_put_number(entry, "value", quantity.value, ok);
     hk_put_string(entry, "unit", list[i].unit, ok);
-    hk_put_string(entry, "origin", hk_origin_name(quantity->origin), ok);
-    hk_put_string(entry, "source", quantity->source, ok);
-    if (quantity->error > 0) hk_put_number(entry, "error", quantity->error, ok);
+    hk_put_string(entry, "origin", hk_origin_name(quantity.origin), ok);
+    hk_put_string(entry, "source", quantity.source, ok);
+    if (quantity.error > 0) hk_put_number(entry, "error", quantity.error, ok);
   }
 }

@@ -123,7 +123,7 @@ hk_status hk_print_calibration_json(const hk_args *args, const hk_calibration *c
   for (size_t i = 0; i < c->fit.n_replays; i++)
     put_replay(c, &c->fit.replays[i], hk_put_element(replays, &ok), &ok);
   hk_put_item(root, "profile", cJSON_Duplicate(document, true), &ok);
-  if (args->explain) hk_explain_json(&c->fit.machine, root, &ok);
+  if (args->explain) hk_explain_json(&c->fit.machine, NULL, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -235,7 +235,7 @@ hk_status hk_print_calibration_text(const hk_args *args, const hk_calibration *c
   HK_TRY(print_troubles(&c->campaign, err));
   if (args->explain) {
     putchar('\n');
-    HK_TRY(hk_explain_text(&c->fit.machine, err));
+    HK_TRY(hk_explain_text(&c->fit.machine, NULL, err));
   }
   printf("\n%zu probes, %zu rounds, measured for %.0f s; stored as '%s' in %s\n", c->campaign.n,
          count_rounds(&c->campaign), c->campaign.seconds, c->fit.machine.name, store);

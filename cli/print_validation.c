@@ -98,7 +98,7 @@ hk_status hk_print_validation_json(const hk_args *args, const hk_engine_validati
   if (args->given & HK_OPTION(MAX_ERROR))
     hk_put_number(root, "max_error_pct", args->max_error, &ok);
   hk_put_bool(root, "passed", hk_comparison_passes(args, &v->validation->comparison), &ok);
-  if (args->explain) hk_explain_json(&v->profile->machine, root, &ok);
+  if (args->explain) hk_explain_json(&v->profile->machine, NULL, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -163,7 +163,7 @@ hk_status hk_print_validation_text(const hk_args *args, const hk_engine_validati
   print_verdict(args, v, &compared);
   if (!args->explain) return HK_OK;
   putchar('\n');
-  return hk_explain_text(&v->profile->machine, err);
+  return hk_explain_text(&v->profile->machine, NULL, err);
 }
 
 hk_status hk_judge_validation(const hk_args *args, const hk_engine_validation *v, hk_error *err) {

@@ -258,6 +258,7 @@ static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
   hk_expand_lend(x, phases);
   for (int i = 0; i < iterations; i++) HK_TRY(expand(x, phases));
   x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
+  x->graph->launch_beside_update = x->plan->model.launch_beside_update;
   return HK_OK;
 }
 

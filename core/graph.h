@@ -160,17 +160,18 @@ typedef struct {
   int multiplicity; /* ranks of a node that each of them represents */
   int world, nodes; /* for collectives */
   int tp;
-  bool cores_unbound;      /* ranks are not bound to cores: their pages are on any memory domain */
-  bool weights_pulled;     /* kernels fetch weights from host memory; else copy engines do */
-  hk_optimizer optimizer;  /* of every update */
-  hk_pace pace;            /* of each rank */
-  bool grads_widened;      /* updates on a GPU first convert their gradients to fp32 */
-  bool weights_cold;       /* pageable weights were not just written: no CPU cache holds them */
-  bool queues_throughout;  /* see hk_team_size */
-  int32_t layers;          /* of the model: block number of the head */
-  hk_bytes gpu_base;       /* on each rank's GPU before the first operation */
-  hk_device_memory device; /* DeepSpeed; all 0 under hocket, which has no cache */
-  hk_bytes host_base;      /* of the whole node before the first operation */
+  bool cores_unbound;     /* ranks are not bound to cores: their pages are on any memory domain */
+  bool weights_pulled;    /* kernels fetch weights from host memory; else copy engines do */
+  hk_optimizer optimizer; /* of every update */
+  hk_pace pace;           /* of each rank */
+  bool grads_widened;     /* updates on a GPU first convert their gradients to fp32 */
+  bool weights_cold;      /* pageable weights were not just written: no CPU cache holds them */
+  bool queues_throughout; /* see hk_team_size */
+  double launch_beside_update;        /* see hk_model */
+  int32_t layers;                     /* of the model: block number of the head */
+  hk_bytes gpu_base;                  /* on each rank's GPU before the first operation */
+  hk_device_memory device;            /* DeepSpeed; all 0 under hocket, which has no cache */
+  hk_bytes host_base;                 /* of the whole node before the first operation */
   size_t capacity_ops, capacity_deps; /* private to the builder */
 } hk_graph;
 

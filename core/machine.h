@@ -271,6 +271,15 @@ double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
                    const hk_quantity *scale, double threads);
 /* The n0 of that formula. */
 double hk_cpu_thread_scale(const hk_machine *machine, const hk_quantity *scale);
+/* Whether the fraction of launches kept that a model states (hk_model.launch_beside_update; 0:
+ * none) replaces the machine's framework.launch_beside_update. A value of --set is not replaced. */
+static inline bool hk_launches_stated(const hk_machine *machine, double stated) {
+  return stated > 0 && machine->launch_beside_update.origin != HK_ORIGIN_SET;
+}
+/* The fraction that counts. */
+static inline double hk_launches_kept(const hk_machine *machine, double stated) {
+  return hk_launches_stated(machine, stated) ? stated : machine->launch_beside_update.value;
+}
 /* Fixed time of an operation of the CPU team in nanoseconds: cpu.operation_ns, or 0 on one thread,
  * which has no others to wake or to wait for. */
 double hk_cpu_start(const hk_machine *machine, double threads);

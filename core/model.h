@@ -146,8 +146,10 @@ typedef struct {
                                as `seq` */
   hk_block *blocks;         /* of a listed model: layers + 2 of them; else NULL */
   int64_t micro_batch, seq; /* that the blocks' figures are for; listed models only */
-  bool mixed_types;         /* some weights or gradients do not have two bytes */
-  int64_t parameters;       /* sum over tensors; a tied output projection counts once */
+  double launch_beside_update; /* measured fraction of its rate at which the host queues kernels
+                                  while the CPU updates; 0: not known; listed models only */
+  bool mixed_types;            /* some weights or gradients do not have two bytes */
+  int64_t parameters;          /* sum over tensors; a tied output projection counts once */
   int64_t frozen_parameters;
   hk_frozen_kind *frozen; /* of each of `kinds`; NULL: all parameters are trained */
   double frozen_bytes;    /* of a frozen parameter on the GPU */
@@ -208,7 +210,9 @@ bool hk_model_has_position_table(const hk_model *model);
  * no tensors, and also "backward_flops", "frozen_bytes" (weights that are not trained) and measured
  * "forward_ms" and "backward_ms". With "forward_launch_ms" or "backward_launch_ms", the host's time
  * to queue a block's kernels, these are the GPU's times, and a block takes the longer of both. The
- * types default to bf16, seq to 1. Sizes are one rank's, before data parallelism. */
+ * document may have "launch_beside_update" (0.01 to 1), the fraction of its rate at which the host
+ * queues them while the CPU updates; without it the machine's framework.launch_beside_update
+ * counts. The types default to bf16, seq to 1. Sizes are one rank's, before data parallelism. */
 bool hk_model_is_document(const cJSON *config);
 hk_status hk_model_from_document(const cJSON *document, const char *name, hk_model *model,
                                  hk_error *err);

@@ -16,6 +16,7 @@
 #define MOST_FLOPS      1e30
 #define MOST_BYTES      (1LL << 50)
 #define MOST_BLOCK_MS   1e9
+#define LEAST_SHARE     1e-2
 #define MOST_MICROBATCH (1LL << 20)
 #define MOST_SEQ        (1LL << 24)
 
@@ -153,6 +154,8 @@ static hk_status read_document(const cJSON *document, const char *name, hk_model
     HK_TRY(read_text(document, "name", model->name, sizeof model->name, err));
   HK_TRY(hk_json_int_or(document, "micro_batch", 1, MOST_MICROBATCH, 1, &model->micro_batch, err));
   HK_TRY(hk_json_int_or(document, "seq", 1, MOST_SEQ, 1, &model->seq, err));
+  HK_TRY(hk_json_double_or(document, "launch_beside_update", LEAST_SHARE, 1, 0,
+                           &model->launch_beside_update, err));
   HK_TRY(read_list(document, "blocks", MOST_BLOCKS, &blocks, err));
   HK_TRY(read_list(document, "tensors", MOST_TENSORS, &tensors, err));
   HK_TRY(make_room(model, (size_t)cJSON_GetArraySize(tensors), (size_t)cJSON_GetArraySize(blocks),

@@ -97,12 +97,13 @@ static void collect_host(hk_sim_state *s) {
 }
 
 /* Forward or backward beside the update of its rank. */
-static double pass_cap(const hk_active_op *active, const hk_machine *m, const hk_host_use *host,
+static double pass_cap(const hk_sim_state *s, const hk_active_op *active, const hk_host_use *host,
                        bool updating) {
+  const hk_machine *m = s->machine;
   const double kept = updating ? m->compute_beside_update.value : 1;
   if (!isfinite(active->launched)) return kept * active->cap;
   double launched = active->launched;
-  if (host->team) launched *= m->launch_beside_update.value;
+  if (host->team) launched *= hk_launches_kept(m, s->graph->launch_beside_update);
   if (host->full) launched *= m->beside_full_team.value;
   return fmin(kept * active->computed, launched);
 }
@@ -133,7 +134,7 @@ int hk_contend(hk_sim_state *s) {
     const int32_t rank = s->graph->ops[active->op].rank;
     if (active->slowed) active->activity.cap *= gpu_update_kept(m, s->traffic[rank]);
     if (active->computes)
-      active->activity.cap = pass_cap(active, m, &s->host[rank], s->updating[rank]);
+      active->activity.cap = pass_cap(s, active, &s->host[rank], s->updating[rank]);
     if (s->computing[rank]) active->activity.cap *= kept_beside_pass(active, m, &s->host[rank]);
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(active, m, s->readers[rank]);
     active->activity.cap = fmin(active->activity.cap, active->most);

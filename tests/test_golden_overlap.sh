@@ -65,6 +65,13 @@ cat >model.json <<'END'
 END
 ok simulate --model model.json "${machine[@]}" --policy zero-offload --overlap both --check --json -o mine.json --quiet
 holds "ahead_params == 37000001"
+sed 's/"seq": 16,/"seq": 16, "launch_beside_update": 0.71,/' model.json >measured.json
+explained=(simulate --model measured.json "${machine[@]}" --policy zero-offload --overlap both
+  --explain --wide --quiet)
+ok "${explained[@]}"
+grep -q '^framework.launch_beside_update *0.71  *-  *measured' out || fail "--explain: the model's share"
+ok "${explained[@]}" --set framework.launch_beside_update=0.6
+grep -q '^framework.launch_beside_update *0.6  *-  *set' out || fail "--explain: the share of --set"
 ok simulate mine.json --check
 grep -q 'mlp (37,000,001 parameters).*micro-batch 4' out || fail "mlp: $(head -1 out)"
 ok plan --model model.json "${machine[@]}" --overlap forward --json

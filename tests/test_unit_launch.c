@@ -10,6 +10,7 @@
 
 typedef struct {
   double forward, forward_launch, backward, backward_launch; /* ms a block */
+  double beside_update; /* fraction of launches that the model states; 0: none */
 } block_times;
 
 static hk_machine machine_without_factors(void) {
@@ -30,6 +31,7 @@ static hk_forecast forecast_of(const block_times *times, hk_overlap overlap, int
     model.blocks[b].forward_launch_ms = times->forward_launch;
     model.blocks[b].backward_launch_ms = times->backward_launch;
   }
+  model.launch_beside_update = times->beside_update;
   must(hk_plan_create(&model, &ONE_RANK, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan,
                       &err),
        &err);
@@ -51,7 +53,7 @@ static void assert_ms(hk_ns ns, double ms) {
 static void the_longer_of_both(void **state) {
   (void)state;
   const hk_machine machine = machine_without_factors();
-  hk_forecast f = forecast_of(&(block_times){4, 6, 8, 5}, HK_OVERLAP_NONE, 1, &machine);
+  hk_forecast f = forecast_of(&(block_times){4, 6, 8, 5, 0}, HK_OVERLAP_NONE, 1, &machine);
   assert_ms(f.forward_ns, 3 * 6);
   assert_ms(f.backward_ns, 3 * 8 + 2);
   assert_ms(f.iteration_ns, 18 + 26 + 32);
@@ -75,7 +77,7 @@ static void the_host_hands_gradients_over(void **state) {
   (void)state;
   hk_machine machine = machine_without_factors();
   machine.handover.value = 4e6;
-  hk_forecast f = forecast_of(&(block_times){4, 3, 8, 5}, HK_OVERLAP_FORWARD, 1, &machine);
+  hk_forecast f = forecast_of(&(block_times){4, 3, 8, 5, 0}, HK_OVERLAP_FORWARD, 1, &machine);
   assert_ms(f.backward_ns, 3 * 9);
   hk_forecast_free(&f);
   const hk_graph one = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
@@ -94,9 +96,28 @@ static void launches_slow_beside_the_team(void **state) {
   (void)state;
   hk_machine machine = machine_without_factors();
   machine.launch_beside_update.value = 0.5;
-  hk_forecast f = forecast_of(&(block_times){4, 3, 8, 5}, HK_OVERLAP_FORWARD, 1, &machine);
+  hk_forecast f = forecast_of(&(block_times){4, 3, 8, 5, 0}, HK_OVERLAP_FORWARD, 1, &machine);
   assert_ms(f.iteration_ns, 38 + 24);
   assert_ms(f.forward_ns, 6 + 6 + 4);
+  hk_forecast_free(&f);
+}
+
+/* The same as above by the model's fraction, which the machine's does not change, unless --set has
+ * given that. */
+static void a_model_states_its_own_fraction(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  const block_times times = {4, 3, 8, 5, 0.5};
+  hk_forecast f = forecast_of(&times, HK_OVERLAP_FORWARD, 1, &machine);
+  assert_ms(f.iteration_ns, 38 + 24);
+  hk_forecast_free(&f);
+  machine.launch_beside_update.value = 0.25;
+  f = forecast_of(&times, HK_OVERLAP_FORWARD, 1, &machine);
+  assert_ms(f.iteration_ns, 38 + 24);
+  hk_forecast_free(&f);
+  machine.launch_beside_update = (hk_quantity){.value = 1, .origin = HK_ORIGIN_SET, .source = "s"};
+  f = forecast_of(&times, HK_OVERLAP_FORWARD, 1, &machine);
+  assert_ms(f.forward_ns, 4 + 4 + 4);
   hk_forecast_free(&f);
 }
 
@@ -116,13 +137,13 @@ static void a_full_team_shares_a_core(void **state) {
   machine.cpu_adamw_threads.value = 10;
   machine.cpu_adamw.value = 1e9 / -expm1(-1.6);
   machine.beside_full_team.value = 0.5;
-  hk_forecast f = forecast_of(&(block_times){4, 2, 8, 5}, HK_OVERLAP_FORWARD, 16, &machine);
+  hk_forecast f = forecast_of(&(block_times){4, 2, 8, 5, 0}, HK_OVERLAP_FORWARD, 16, &machine);
   assert_ms(f.iteration_ns, 64);
   assert_ms(f.forward_ns, 12);
   hk_forecast_free(&f);
   /* 13 threads leave three cores to the framework: no rate is lower. */
   machine.cpu_adamw.value = 1e9 / -expm1(-1.3);
-  f = forecast_of(&(block_times){4, 2, 8, 5}, HK_OVERLAP_FORWARD, 13, &machine);
+  f = forecast_of(&(block_times){4, 2, 8, 5, 0}, HK_OVERLAP_FORWARD, 13, &machine);
   assert_ms(f.iteration_ns, 62);
   hk_forecast_free(&f);
 }
@@ -133,6 +154,7 @@ int main(void) {
       cmocka_unit_test(launches_are_not_scaled),
       cmocka_unit_test(the_host_hands_gradients_over),
       cmocka_unit_test(launches_slow_beside_the_team),
+      cmocka_unit_test(a_model_states_its_own_fraction),
       cmocka_unit_test(a_full_team_shares_a_core),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 /* Three blocks: one with two tensors, one without, one with an fp32 tensor. */
 static const char DOCUMENT[] =
     "{\"schema\": \"hocket.model/1\", \"name\": \"odd\", \"micro_batch\": 2, \"seq\": 8,"
+    " \"launch_beside_update\": 0.7,"
     " \"blocks\": ["
     "  {\"name\": \"in\", \"forward_flops\": 1000, \"activation_bytes\": 160, "
     "   \"workspace_bytes\": 80, \"forward_ms\": 1.5, \"backward_ms\": 4},"
@@ -52,6 +53,7 @@ static void tensors_and_blocks(void **state) {
   assert_int_equal(m.layers, 1);
   assert_int_equal(m.parameters, 1039);
   assert_int_equal(m.n_tensors, 3);
+  assert_true(m.launch_beside_update == 0.7);
   assert_string_equal(m.tensors[2].name, "v");
   assert_int_equal(m.tensors[2].block, 1);
   assert_int_equal(hk_model_block_parameters(&m, HK_BLOCK_EMBED, 1), 1002);
@@ -261,6 +263,8 @@ static void wrong_documents_are_refused(void **state) {
   refuse("\"tensors\": [", "\"tensor\": [", "key 'tensors'");
   refuse("\"micro_batch\": 2", "\"micro_batch\": 0", "key 'micro_batch'");
   refuse("\"seq\": 8", "\"seq\": -1", "key 'seq'");
+  refuse("update\": 0.7", "update\": 1.01", "key 'launch_beside_update'");
+  refuse("update\": 0.7", "update\": 0.001", "key 'launch_beside_update'");
   refuse("\"forward_flops\": 30", "\"forward_flops\": -1", "blocks[1]: key 'forward_flops'");
   refuse("\"activation_bytes\": 160, ", "", "blocks[0]: key 'activation_bytes'");
   refuse("\"forward_ms\": 1.5", "\"forward_ms\": \"fast\"", "blocks[0]: key 'forward_ms'");

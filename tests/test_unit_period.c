@@ -372,6 +372,8 @@ static void defaults_and_other_batches_are_warned_of(void **state) {
   assert_false(is_warned(&other, &machine, "framework.launch_beside_update"));
   hk_plan_set_overlap(&other, HK_OVERLAP_FORWARD);
   assert_true(is_warned(&other, &machine, "framework.launch_beside_update"));
+  other.model.launch_beside_update = 0.7;
+  assert_false(is_warned(&other, &machine, "framework.launch_beside_update"));
   assert_false(is_warned(&plan, &machine, "in proportion"));
   plan.job.micro_batch = 2;
   assert_true(is_warned(&plan, &machine, "1 x 1 tokens a micro-step; those of 2 x 1"));
