@@ -5,7 +5,9 @@ On a GPU a block of a small micro-batch often takes as long as the host needs to
 That time changes with the load of the CPU, the GPU's time does not, so both are measured:
 
 1. whole passes, without observers, each begun with an idle GPU as after an optimizer step;
-2. the host's time for each block: the GPU is idle before each block, so the host never waits;
+2. the host's time for each block: the GPU is idle before each block, so the host never waits. In
+   turns, alone and beside a CPU team that updates optimizer state, because such a team slows the
+   host's other threads;
 3. the GPU's time for each block: before each block the GPU is made to wait until the host has
    queued it, so it never waits within the block.
 
@@ -34,8 +36,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import _abi
 from .blocks import Block, find_blocks
+from .busy import BYTES, BusyTeam
 from .describe import arguments, describe, scalar_of, tensors_in, trace_order
+from .errors import MACHINE, HocketError
 
 SECONDS = 2.0
 """Least time in seconds for which whole passes on a GPU are timed: hosts have slow moments of about
@@ -44,6 +49,10 @@ AHEAD = 0.03
 """Blocks may add up to this much more than whole passes, see reconcile()."""
 MOST_PAUSE_MS = 100.0
 """Longest time that the GPU is made to wait before a block."""
+BUSY_ELEMENTS = 1 << 27
+"""Parameters that the team beside launches updates: 2 GiB, more than the caches of most CPUs."""
+LEAST_KEPT = 0.01
+"""Least share of launches that a model document may state."""
 
 
 def profile(
@@ -53,6 +62,7 @@ def profile(
     loss: Optional[Callable[[Any], Any]] = None,
     steps: int = 5,
     accumulate: Optional[torch.dtype] = None,
+    cpu_threads: Optional[int] = None,
 ) -> Dict[str, Any]:
     """describe(), with measured block times: runs forward and backward of the model as it is.
 
@@ -66,12 +76,18 @@ def profile(
         steps: iterations of each kind that are timed, after one that is not. On CUDA whole
             iterations are timed for at least 2 s.
         accumulate: as of hocket.AdamW.
+        cpu_threads: threads of the team beside which launches are timed; None: as of hocket.AdamW
+            with ``overlap="both"``.
 
     Returns:
         describe's dict; blocks have ``forward_ms`` and ``backward_ms``, too. On CUDA these are
         times of the GPU, and ``forward_launch_ms`` and ``backward_launch_ms`` are the host's times
-        to queue the kernels. ``measured`` has the quartiles of whole passes, in ms, and their
-        number. Whole passes and host times count with their lower quartile, because the
+        to queue the kernels. ``launch_beside_update`` is the share of their rate that launches
+        keep beside a CPU team that updates: the median over pairs of iterations, one alone and one
+        beside the team. It is left out without libhocket, or with less than 4 GiB of free host
+        memory.
+        ``measured`` has the quartiles of that share and of whole passes, in ms, and the number of
+        passes. Whole passes and host times count with their lower quartile, because the
         disturbances of a host only lengthen them; GPU times with their median.
     """
     out = describe(model, batch, accumulate=accumulate)
@@ -85,18 +101,29 @@ def profile(
     grads = [param.grad for param in model.parameters()]
     try:
         cuda = run.device.type == "cuda"
-        measured = _on_gpu(run, Gpu(run.device), steps) if cuda else _on_host(run, steps)
+        if cuda:
+            team = busy_team(cpu_threads)
+            try:
+                measured = _on_gpu(run, Gpu(run.device), steps, team=team)
+            finally:
+                if team is not None:
+                    team.close()
+        else:
+            measured = _on_host(run, steps)
     finally:
         for param, grad in zip(model.parameters(), grads):
             param.grad = grad
     for number, block in enumerate(out["blocks"]):
         block.update({key: times[number] for key, times in measured.blocks.items()})
+    if "launch_beside_update" in measured.quartiles:
+        out["launch_beside_update"] = measured.quartiles["launch_beside_update"][1]
     out["measured"] = {"iterations": measured.iterations, **measured.quartiles}
     return out
 
 
 class Measured(NamedTuple):
-    """What profile() adds to a document: ms of blocks by key, quartiles of whole passes by key."""
+    """What profile() adds to a document: ms of blocks by key; quartiles by key, of whole passes in
+    ms and of the share of launches kept; the number of passes."""
 
     blocks: Dict[str, List[float]]
     quartiles: Dict[str, List[float]]
@@ -349,17 +376,54 @@ def _whole(run: _Run, gpu: Gpu, steps: int, seconds: float) -> Iterator[Dict[str
         }
 
 
-def _on_gpu(run: _Run, gpu: Gpu, steps: int, seconds: float = SECONDS) -> Measured:
-    run.observed(Watch())
+def busy_team(threads: Optional[int]) -> Optional[BusyTeam]:
+    """A team to time launches beside; None if host memory is short, or there is no libhocket."""
+    try:
+        if _abi.host_memory() < 2 * BYTES * BUSY_ELEMENTS:
+            return None
+        return BusyTeam(BUSY_ELEMENTS, threads or 0)
+    except HocketError as error:
+        if error.code != MACHINE:
+            raise
+        return None
+
+
+def _launches(
+    run: _Run, gpu: Gpu, steps: int, team: Optional[BusyTeam]
+) -> Tuple[Tuple[List[float], List[float]], List[float]]:
+    """The host's times for each block's forward and backward, and the share of its rate that it
+    keeps beside the team, of each pair of iterations."""
     queue = QueueWatch(gpu)
+    alone, shares = [], []
+    for _ in range(max(1, steps)):
+        alone.append(run.observed(queue))
+        if team is None:
+            continue
+        team.update()
+        try:
+            beside = run.observed(queue)
+        finally:
+            team.pause()
+        kept = sum(map(sum, alone[-1])) / sum(map(sum, beside))
+        shares.append(min(1.0, max(LEAST_KEPT, kept)))
+    forwards, backwards = zip(*alone)
+    return (_of_blocks(forwards, 0), _of_blocks(backwards, 0)), shares
+
+
+def _on_gpu(
+    run: _Run, gpu: Gpu, steps: int, seconds: float = SECONDS, team: Optional[BusyTeam] = None
+) -> Measured:
+    run.observed(Watch())
     half = (max(1, (steps + 1) // 2), seconds / 2)
     passes = list(_whole(run, gpu, *half))
-    launches = _rounds(run, queue, steps, 0)
+    launches, shares = _launches(run, gpu, steps, team)
     pause = min(MOST_PAUSE_MS, 0.5 + 2 * max(max(times) for times in launches))
     kernels = _rounds(run, KernelWatch(gpu, pause), steps, 1)
     gpu.wait()
     passes += _whole(run, gpu, *half)
     found = {key: quartiles([times[key] for times in passes]) for key in passes[0]}
+    if shares:
+        found["launch_beside_update"] = quartiles(shares)
     blocks: Dict[str, List[float]] = {}
     for name, launch, kernel in zip(("forward", "backward"), launches, kernels):
         device, host = f"{name}_ms", f"{name}_launch_ms"

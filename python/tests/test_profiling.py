@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of blocks, measured with a simulated device and clock, so that exact times are known."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from hocket import profiling
+from hocket import HocketError, _abi, profiling
 from hocket.blocks import find_blocks
+from hocket.busy import BusyTeam
 from hocket.describe import trace_order
 
 PARTS = 4  # kernels of a block
@@ -75,7 +77,20 @@ def _device(monkeypatch):
     return device
 
 
-def measured(device, *times, steps=3, seconds=0.5):
+class Team:
+    """Slows the host while it updates."""
+
+    def __init__(self, device, kept):
+        self.device, self.kept = device, kept
+
+    def update(self):
+        self.device.slow = lambda now: 1 / self.kept
+
+    def pause(self):
+        self.device.slow = lambda now: 1.0
+
+
+def measured(device, *times, steps=3, seconds=0.5, team=None):
     model = nn.ModuleList(Block(device, *of) for of in times)
     layers = nn.Sequential(*model)
     x = torch.ones(2, requires_grad=True)
@@ -85,7 +100,7 @@ def measured(device, *times, steps=3, seconds=0.5):
     assert len(blocks) == len(times)
     device.host = device.idle = 0.0
     run = profiling._Run(layers, x, None, blocks)
-    return profiling._on_gpu(run, device, steps, seconds)
+    return profiling._on_gpu(run, device, steps, seconds, team)
 
 
 def longer(found, key):
@@ -121,6 +136,67 @@ def test_a_slow_moment_of_the_host_does_not_count(device):
     assert found.blocks["forward_launch_ms"] == pytest.approx([4] * 4, rel=0.03)
     assert found.blocks["backward_launch_ms"] == pytest.approx([8] * 4, rel=0.03)
     assert found.blocks["forward_ms"] == pytest.approx([1] * 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("kept, expected", [(0.6, 0.6), (2.0, 1.0), (0.001, 0.01)])
+@pytest.mark.parametrize("times", [((4, 1), (8, 2)), ((1, 5), (2, 9))])
+def test_launches_beside_a_team(device, times, kept, expected):
+    """Also where the device limits: the host launches to an idle device. Other times do not
+    change."""
+    found = measured(device, *[times] * 4, team=Team(device, kept))
+    assert found.quartiles.pop("launch_beside_update") == pytest.approx([expected] * 3, rel=0.01)
+    alone = measured(device, *[times] * 4)
+    for key, blocks in alone.blocks.items():
+        assert found.blocks[key] == pytest.approx(blocks)
+    assert found.quartiles.keys() == alone.quartiles.keys()
+
+
+def test_the_team_is_paused_when_the_model_fails(device):
+    team = Team(device, 0.5)
+
+    class Fails:
+        def observed(self, watch):
+            if device.slow(0) != 1:
+                raise ValueError("no")
+            return [1.0], [1.0]
+
+    with pytest.raises(ValueError):
+        profiling._launches(Fails(), device, 3, team)
+    assert device.slow(0) == 1
+
+
+def test_a_busy_team_updates_only_while_it_is_let():
+    team = BusyTeam(300_000, 2)
+    team.update()
+    while team.updated < 1_000_000:
+        time.sleep(0.001)
+    team.pause()
+    before = team.updated
+    time.sleep(0.01)
+    assert team.updated == before
+    team.close()
+    with pytest.raises(HocketError, match="NULL"):
+        team.update()
+    with pytest.raises(HocketError, match="threads") as error:
+        BusyTeam(1000, -1)
+    assert error.value.code == 2
+
+
+def test_no_team_without_memory_or_library(monkeypatch):
+    monkeypatch.setattr(_abi, "host_memory", lambda: 2**32 - 1)
+    assert profiling.busy_team(1) is None
+    monkeypatch.setattr(_abi, "host_memory", lambda: 2**32)
+    monkeypatch.setattr(profiling, "BUSY_ELEMENTS", 1000)
+    team = profiling.busy_team(1)
+    team.close()
+    with pytest.raises(HocketError, match="threads"):
+        profiling.busy_team(-1)
+
+    def missing():
+        raise HocketError("libhocket was not found", 3)
+
+    monkeypatch.setattr(_abi, "host_memory", missing)
+    assert profiling.busy_team(1) is None
 
 
 def test_blocks_agree_with_whole_passes():
