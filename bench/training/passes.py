@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Times forward and backward of one model over and over, in turns: by itself with the process on
-all CPUs, on three and on one; as hocket.profile does; attached to hocket.AdamW. At small
-micro-batches the host's launches limit both passes, and the table shows by how much they vary while
-nothing changes. Quartiles in ms; host: until the host has queued the pass.
+all CPUs, on three and on one; as hocket.profile does; beside a CPU team that updates, on all CPUs
+("beside") and with the team on all CPUs but three and the rest of the process on these ("apart");
+attached to hocket.AdamW. At small micro-batches the host's launches limit both passes, and the
+table shows by how much they vary while nothing changes. Quartiles in ms; host: until the host has
+queued the pass; team: parameters that it updated, G a second.
 
   python3 bench/training/passes.py --size toy                         any CPU, seconds
   python3 bench/training/passes.py --size 3g --micro-batch 1 --out passes.json
@@ -16,12 +18,13 @@ import json
 import os
 import statistics
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Iterable, List, Optional, Set
 
 import torch
 
 import hocket
 import workload
+from hocket.busy import BusyTeam
 from measure import Clock, wait
 
 WARM = 2
@@ -49,8 +52,12 @@ class Passes:
         self.batches = workload.batches(self.shape, options.micro_batch, self.device)
         self.found: List[Dict[str, Any]] = []
 
-    def turn(self, what: str, optimizer: Optional[hocket.AdamW] = None) -> None:
-        """Times iterations, each begun with an idle device."""
+    def turn(self, what: str, optimizer: Optional[hocket.AdamW] = None,
+             team: Optional[BusyTeam] = None) -> None:
+        """Times iterations, each begun with an idle device; a team updates meanwhile."""
+        if team is not None:
+            team.update()
+            before, begun = team.updated, time.perf_counter()
         times: Dict[str, List[float]] = {key: [] for key in ("fwd", "bwd", "host_fwd", "host_bwd")}
         for number in range(WARM + self.options.iterations):
             wait(self.device)
@@ -71,7 +78,12 @@ class Passes:
                 times["bwd"].append(self.clock.ms(middle, end))
                 times["host_fwd"].append((middle_host - begin_host) * 1e3)
                 times["host_bwd"].append((end_host - middle_host) * 1e3)
-        self.say(what, {key: quartiles(values) for key, values in times.items()})
+        found = {key: quartiles(values) for key, values in times.items()}
+        if team is not None:
+            seconds = time.perf_counter() - begun
+            found["team"] = [round((team.updated - before) / 1e9 / seconds, 2)]
+            team.pause()
+        self.say(what, found)
 
     def profile(self) -> None:
         """The passes as hocket.profile times them."""
@@ -91,13 +103,38 @@ class Passes:
                                       for key, values in result.items()), flush=True)
 
 
-def confine(cpus: Set[int]) -> None:
-    """Allows these CPUs to all threads of the process."""
-    for task in os.listdir("/proc/self/task"):
+def tasks() -> List[str]:
+    """The threads of this process."""
+    return os.listdir("/proc/self/task")
+
+
+def confine(cpus: Set[int], threads: Iterable[str]) -> None:
+    """Allows the threads these CPUs."""
+    for task in threads:
         try:
             os.sched_setaffinity(int(task), cpus)
         except OSError:
             pass  # the thread has ended
+
+
+def beside_teams(passes: Passes, cpus: Set[int]) -> None:
+    """Passes alone, beside a team on all CPUs, and beside one on other CPUs than the framework's
+    threads, in turns. A thread begins on the CPUs of the one that starts it."""
+    few = max(1, min(3, len(cpus) // 4))
+    last, threads = set(sorted(cpus)[-few:]), max(1, len(cpus) - few)
+    ours = tasks()
+    teams = []
+    for places in (cpus, cpus - last or cpus):
+        confine(places, ours)
+        teams.append(BusyTeam(passes.options.elements, threads))
+    for _ in range(passes.options.turns):
+        for what, places, team in (("alone", cpus, None), ("beside", cpus, teams[0]),
+                                   ("apart", last, teams[1])):
+            confine(places, ours)
+            passes.turn(what, team=team)
+    confine(cpus, ours)
+    for team in teams:
+        team.close()
 
 
 def main() -> int:
@@ -108,6 +145,8 @@ def main() -> int:
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--iterations", type=int, default=8, help="that count, in each turn")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--elements", type=int, default=1 << 27,
+                        help="parameters that a team updates (16 bytes each)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", help="file for the results (JSON)")
     options = parser.parse_args()
@@ -116,10 +155,11 @@ def main() -> int:
     last = sorted(cpus)[-3:]
     for _ in range(options.turns):
         for what, places in (("all CPUs", cpus), ("three", set(last)), ("one", {last[-1]})):
-            confine(places)
+            confine(places, tasks())
             passes.turn(what)
-        confine(cpus)
+        confine(cpus, tasks())
         passes.profile()
+    beside_teams(passes, cpus)
     # The engine is opened last: its team's threads must not be moved.
     for overlap in ("none", "both"):
         passes.model = workload.build(passes.shape, passes.device)
