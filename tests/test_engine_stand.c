@@ -4,6 +4,7 @@
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "calib/stand/private.h"
@@ -192,6 +193,40 @@ static hk_stand *open_altered(int gpus) {
   hk_stand_options options = small_on(&altered);
   options.gpus = gpus;
   return open_stand(&options);
+}
+
+/* -- A slow device ----------------------------------------------------------------------------- */
+
+static hk_ns launching; /* time that the host needs for a launch */
+
+static hk_status slow_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
+  for (const hk_ns begin = hk_now(); hk_now() - begin < launching;) continue;
+  return hk_backend_host.launch(s, kernel, err);
+}
+
+/* The device has 20 ms of work left when the host begins to wait. */
+static hk_status slow_sync(hk_event *e, hk_error *err) {
+  nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+  return hk_backend_host.event_sync(e, err);
+}
+
+/* LAUNCH_LOOP gives the rate at which the host launches: at most 1 / 50 us or 1 / 100 us here. If
+ * the waits counted, 32 launches would take 20 ms and more. */
+static void test_launches_of_the_host(void **state) {
+  (void)state;
+  altered = hk_backend_host;
+  altered.launch = slow_launch;
+  hk_stand *stand = open_altered(1);
+  altered.event_sync = slow_sync;
+  hk_error err;
+  for (launching = 50000; launching <= 100000; launching *= 2) {
+    double rate = 0;
+    must(run_one(stand, (hk_load){.kind = HK_LOAD_LAUNCH_LOOP, .chunk = 32}, true, &rate, &err),
+         &err);
+    assert_true(rate <= 1e9 / (double)launching && rate > 32 / 20e-3);
+  }
+  altered.event_sync = hk_backend_host.event_sync;
+  hk_stand_close(stand);
 }
 
 /* -- A device that errs ------------------------------------------------------------------------ */
@@ -449,6 +484,7 @@ int main(void) {
       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_product_beside_copies),
       cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_launches_of_the_host),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_wrong_copies),
       cmocka_unit_test(test_wrong_kernels),

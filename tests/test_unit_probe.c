@@ -24,7 +24,7 @@ static hk_status rates_of_two(hk_probe_mode mode, const hk_stretch *a, size_t n_
 
 static void test_one_load(void **state) {
   (void)state;
-  const hk_stretch s[] = {{100, 300, 4}, {300, 500, 8}};
+  const hk_stretch s[] = {{100, 300, 4, 0}, {300, 500, 8, 0}};
   double rate = 0;
   hk_error err = {0};
   must(hk_probe_rates(HK_PROBE_WINDOW, (const hk_stretch *const[]){s}, (const size_t[]){2}, 1,
@@ -37,7 +37,7 @@ static void test_one_load(void **state) {
  * [50, 150), which has half of each of a's stretches: 1500 units in 100 ns. */
 static void test_overlap(void **state) {
   (void)state;
-  const hk_stretch a[] = {{0, 100, 1000}, {100, 200, 2000}}, b[] = {{50, 150, 500}};
+  const hk_stretch a[] = {{0, 100, 1000, 0}, {100, 200, 2000, 0}}, b[] = {{50, 150, 500, 0}};
   double rates[2];
   assert_int_equal(rates_of_two(HK_PROBE_WINDOW, a, COUNT(a), b, COUNT(b), rates), HK_OK);
   assert_near(rates[0], 15e9);
@@ -47,8 +47,8 @@ static void test_overlap(void **state) {
 /* Idle time of a lane within the window counts; stretches outside the window do not. */
 static void test_gaps(void **state) {
   (void)state;
-  const hk_stretch a[] = {{0, 10, 100}, {20, 30, 100}, {90, 100, 100}, {100, 200, 1e6}};
-  const hk_stretch b[] = {{0, 100, 300}};
+  const hk_stretch a[] = {{0, 10, 100, 0}, {20, 30, 100, 0}, {90, 100, 100, 0}, {100, 200, 1e6, 0}};
+  const hk_stretch b[] = {{0, 100, 300, 0}};
   double rates[2];
   assert_int_equal(rates_of_two(HK_PROBE_WINDOW, a, COUNT(a), b, COUNT(b), rates), HK_OK);
   assert_near(rates[0], 3e9);
@@ -58,16 +58,27 @@ static void test_gaps(void **state) {
 /* The work of a stretch of duration 0 (coarse clock) counts. */
 static void test_instant_stretch(void **state) {
   (void)state;
-  const hk_stretch a[] = {{0, 50, 1}, {50, 50, 6}, {50, 100, 1}}, b[] = {{0, 100, 2}};
+  const hk_stretch a[] = {{0, 50, 1, 0}, {50, 50, 6, 0}, {50, 100, 1, 0}}, b[] = {{0, 100, 2, 0}};
   double rates[2];
   assert_int_equal(rates_of_two(HK_PROBE_WINDOW, a, COUNT(a), b, COUNT(b), rates), HK_OK);
   assert_near(rates[0], 8 / 100e-9);
 }
 
+/* Load a waits for 60 of its first 100 ns and for 20 of the second. The window [50, 200) has half
+ * of the first stretch and all of the second: 5 + 40 units in 150 - 30 - 20 ns. */
+static void test_idle(void **state) {
+  (void)state;
+  const hk_stretch a[] = {{0, 100, 10, 60}, {100, 200, 40, 20}}, b[] = {{50, 250, 300, 0}};
+  double rates[2];
+  assert_int_equal(rates_of_two(HK_PROBE_WINDOW, a, COUNT(a), b, COUNT(b), rates), HK_OK);
+  assert_near(rates[0], 45 / 100e-9);
+  assert_near(rates[1], 1.5e9);
+}
+
 /* HK_PROBE_WHOLE: each load's work over the time from the first start to the last end of all. */
 static void test_whole(void **state) {
   (void)state;
-  const hk_stretch a[] = {{10, 60, 500}}, b[] = {{0, 100, 1000}, {100, 210, 1000}};
+  const hk_stretch a[] = {{10, 60, 500, 0}}, b[] = {{0, 100, 1000, 0}, {100, 210, 1000, 0}};
   double rates[2];
   assert_int_equal(rates_of_two(HK_PROBE_WHOLE, a, COUNT(a), b, COUNT(b), rates), HK_OK);
   assert_near(rates[0], 500 / 210e-9);
@@ -76,7 +87,7 @@ static void test_whole(void **state) {
 
 static void test_no_window(void **state) {
   (void)state;
-  const hk_stretch a[] = {{0, 100, 1}}, b[] = {{100, 200, 1}};
+  const hk_stretch a[] = {{0, 100, 1, 0}}, b[] = {{100, 200, 1, 0}};
   double rates[2];
   assert_int_equal(rates_of_two(HK_PROBE_WINDOW, a, 1, b, 1, rates), HK_NO);
   assert_int_equal(rates_of_two(HK_PROBE_WHOLE, a, 1, b, 1, rates), HK_OK);
@@ -206,6 +217,8 @@ static void test_stable_names(void **state) {
       "matmul 2048x11008x4096",
       "h2d+d2h 16 MiB | matmul 2048x28672x8192, adamw_cpu 12 threads",
       "launch",
+      "launch_loop",
+      "launch_loop | adamw_cpu 13 threads",
       "hop",
       "h2d 4 gpus 64 MiB",
       "peer 4 gpus 64 MiB",
@@ -243,6 +256,37 @@ static void test_ahead_has_a_twin(void **state) {
     assert_in_range(found, 1, 4);
     free(probes);
   }
+}
+
+/* Threads of the team beside the loop of launches; 0: no such probe. */
+static int threads_beside_loop(hk_probe_scope scope) {
+  size_t n = 0;
+  int threads = 0;
+  hk_probe *probes = list(scope, &n);
+  for (size_t i = 0; i < n; i++) {
+    const hk_probe *p = &probes[i];
+    if (p->n_loads < 2 || p->loads[0].kind != HK_LOAD_LAUNCH_LOOP) continue;
+    assert_int_equal(threads, 0);
+    assert_int_equal(p->loads[1].kind, HK_LOAD_ADAMW_CPU);
+    threads = p->loads[1].threads;
+  }
+  free(probes);
+  return threads;
+}
+
+/* The team leaves three cores to the framework, a quarter if that is less, and one at least. A
+ * quick calibration has no such probe. */
+static void test_loop_beside_a_team(void **state) {
+  (void)state;
+  static const int rows[][2] = {{1, 1}, {2, 1},  {3, 2},   {4, 3},
+                                {8, 6}, {12, 9}, {16, 13}, {96, 93}};
+  hk_probe_scope scope = h200;
+  for (size_t i = 0; i < COUNT(rows); i++) {
+    scope.cores = rows[i][0];
+    assert_int_equal(threads_beside_loop(scope), rows[i][1]);
+  }
+  scope.quick = true;
+  assert_int_equal(threads_beside_loop(scope), 0);
 }
 
 static size_t count_kind(const hk_probe *probes, size_t n, hk_load_kind kind) {
@@ -340,6 +384,7 @@ int main(void) {
       cmocka_unit_test(test_overlap),
       cmocka_unit_test(test_gaps),
       cmocka_unit_test(test_instant_stretch),
+      cmocka_unit_test(test_idle),
       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_no_window),
       cmocka_unit_test(test_names),
@@ -347,6 +392,7 @@ int main(void) {
       cmocka_unit_test(test_stable_names),
       cmocka_unit_test(test_quick_suffices),
       cmocka_unit_test(test_ahead_has_a_twin),
+      cmocka_unit_test(test_loop_beside_a_team),
       cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_bounds),
   };

@@ -2,6 +2,8 @@
 /* Names and traits of loads, and rates from stretches of work. */
 #include "calib/probes/probe.h"
 
+#include <math.h>
+
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -49,11 +51,11 @@ int64_t hk_load_operation(const hk_load *load) {
 
 /* ---- Rates ----------------------------------------------------------------------------------- */
 
-/* The part of a stretch's work that falls into [from, to). */
-static double work_within(const hk_stretch *s, hk_ns from, hk_ns to) {
-  if (s->end <= s->begin) return s->begin >= from && s->begin < to ? s->work : 0;
+/* The part of a stretch that falls into [from, to), 0 to 1. */
+static double part_within(const hk_stretch *s, hk_ns from, hk_ns to) {
+  if (s->end <= s->begin) return s->begin >= from && s->begin < to;
   const hk_ns inside = hk_min(s->end, to) - hk_max(s->begin, from);
-  return inside > 0 ? s->work * ((double)inside / (double)(s->end - s->begin)) : 0;
+  return inside > 0 ? (double)inside / (double)(s->end - s->begin) : 0;
 }
 
 hk_status hk_probe_rates(hk_probe_mode mode, const hk_stretch *const *stretches,
@@ -70,9 +72,13 @@ hk_status hk_probe_rates(hk_probe_mode mode, const hk_stretch *const *stretches,
     return hk_fail(err, HK_NO, "the %d loads of the probe did not run at the same time", n_loads);
   }
   for (int i = 0; i < n_loads; i++) {
-    double work = 0;
-    for (size_t s = 0; s < counts[i]; s++) work += work_within(&stretches[i][s], from, to);
-    rates[i] = work * 1e9 / (double)(to - from);
+    double work = 0, idle = 0;
+    for (size_t s = 0; s < counts[i]; s++) {
+      const double part = part_within(&stretches[i][s], from, to);
+      work += stretches[i][s].work * part;
+      idle += (double)stretches[i][s].idle * part;
+    }
+    rates[i] = work * 1e9 / fmax((double)(to - from) - idle, 1);
   }
   return HK_OK;
 }

@@ -76,6 +76,8 @@ enum {
   X(MATMUL, "matmul", "F/s", KIND_COUNT, HK_TRAIT_NONE, "bf16 matrix product of a model's shape") \
   X(LAUNCH, "launch", "launches/s", KIND_COUNT, HK_TRAIT_NONE,                                    \
     "kernels of one element, between events")                                                     \
+  X(LAUNCH_LOOP, "launch_loop", "launches/s", KIND_COUNT, HK_TRAIT_NONE,                          \
+    "a host thread launches kernels of one element, without events: its rate, not the GPU's")     \
   X(SYNC, "sync", "ns", KIND_COUNT, HK_TRAIT_ONE_CALL,                                            \
     "time to launch a kernel of one element and wait for its end")                                \
   X(HOP, "hop", "ns", KIND_COUNT, HK_TRAIT_ONE_CALL,                                              \
@@ -151,15 +153,17 @@ typedef struct {
   int n_loads;
 } hk_probe;
 
-/* A part of a load's run: `work` was done from begin to end. */
+/* A part of a load's run: `work` was done from begin to end. For `idle` of this time the load
+ * waited for something that does not belong to it; this time does not count. */
 typedef struct {
   hk_ns begin, end;
   double work;
+  hk_ns idle;
 } hk_stretch;
 
 /* Computes the rates (units a second) of n loads by the mode of the probe. The stretches of a load
- * follow one another on a lane; within a stretch work is taken as uniform. HK_NO if the loads have
- * no common window, or one did no work. */
+ * follow one another on a lane; within a stretch work and idle time are taken as uniform. HK_NO if
+ * the loads have no common window, or one did no work. */
 hk_status hk_probe_rates(hk_probe_mode mode, const hk_stretch *const *stretches,
                          const size_t *counts, int n_loads, double *rates, hk_error *err);
 

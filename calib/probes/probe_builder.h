@@ -8,6 +8,7 @@
 
 #define HK_PROBE_MILLION        ((int64_t)1000000)
 #define HK_PROBE_CONTENDED_COPY (16 * HK_MIB) /* about one staged piece's p, m or v */
+#define HK_PROBE_LAUNCHES       512           /* in a row: fewer than a CUDA stream can hold */
 
 /* A growing list of probes. */
 typedef struct {
@@ -64,11 +65,12 @@ void hk_probe_load_copies(hk_probe *p, hk_probe_copies d, int gpus, hk_bytes chu
  * does. */
 hk_load hk_probe_cpu_load(const hk_probe_builder *b, hk_load_kind kind, int threads);
 
-/* Add probes with several loads (probe_contention.c): on one GPU, on all GPUs of a node, and a
- * matrix product beside the loads of an update. The last takes its product from the probes in `b`.
- */
+/* Add probes with several loads (probe_contention.c): on one GPU, on all GPUs of a node, a matrix
+ * product beside the loads of an update, and a loop of launches alone and beside AdamW on the CPU.
+ * hk_probes_add_layer takes its product from the probes in `b`. */
 void hk_probes_add_contention(hk_probe_builder *b);
 void hk_probes_add_node(hk_probe_builder *b);
 void hk_probes_add_layer(hk_probe_builder *b);
+void hk_probes_add_loop(hk_probe_builder *b);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The probes with several loads: what copies, kernels and AdamW on the CPU take from one another,
- * on one GPU and on all GPUs of the node. */
+/* The probes with several loads: what copies, kernels, launches and AdamW on the CPU take from one
+ * another, on one GPU and on all GPUs of the node. Also the loop of launches alone. */
 #include <stdio.h>
 
 #include "calib/probes/probe_builder.h"
+#include "core/graph.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -104,6 +105,24 @@ void hk_probes_add_layer(hk_probe_builder *b) {
   hk_probe_load(&p, product);
   hk_probe_load(&p, hk_probe_cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
   hk_probe_add(b, &p);
+}
+
+/* The team leaves the framework its cores, as that of overlap `both` does, and the loop's thread at
+ * least one. */
+void hk_probes_add_loop(hk_probe_builder *b) {
+  const hk_load loop = {.kind = HK_LOAD_LAUNCH_LOOP, .chunk = HK_PROBE_LAUNCHES};
+  const char *name = hk_load_name(loop.kind);
+  const int cores = b->scope->cores, left = hk_framework_cores(cores);
+  const int threads = cores > 1 ? cores - (left > 1 ? left : 1) : 1;
+  char team[32];
+  hk_probe alone = hk_probe_named(HK_PROBE_ALONE, false, "%s", name);
+  hk_probe_load(&alone, loop);
+  hk_probe_add(b, &alone);
+  hk_probe beside = hk_probe_named(HK_PROBE_CONTENTION, false, "%s | adamw_cpu %s", name,
+                                   hk_probe_threads_text(threads, team));
+  hk_probe_load(&beside, loop);
+  hk_probe_load(&beside, hk_probe_cpu_load(b, HK_LOAD_ADAMW_CPU, threads));
+  hk_probe_add(b, &beside);
 }
 
 void hk_probes_add_contention(hk_probe_builder *b) {

@@ -271,6 +271,7 @@ hk_status hk_probes_list(const hk_probe_scope *scope, hk_probe **probes, size_t 
   if (scope->gpus > 1) hk_probes_add_node(&b);
   add_adamw_ahead(&b);
   if (!scope->quick) hk_probes_add_layer(&b);
+  hk_probes_add_loop(&b);
   if (b.failed) {
     free(b.probes);
     return hk_fail_memory(err, 2 * b.room * sizeof *b.probes, "the list of probes");

@@ -129,7 +129,7 @@ static hk_status read_rates(const hk_probe *probe, const hk_graph *graph, const 
   int load = -1;
   for (size_t i = 0; i < graph->n_ops; i++) {
     if (i == 0 || graph->ops[i].lane != graph->ops[i - 1].lane) stretches[++load] = &all[i];
-    all[i] = (hk_stretch){t->spans[i].start, t->spans[i].end, (double)graph->ops[i].work};
+    all[i] = (hk_stretch){t->spans[i].start, t->spans[i].end, (double)graph->ops[i].work, 0};
     counts[load]++;
   }
   const hk_status status =

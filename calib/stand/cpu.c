@@ -142,7 +142,7 @@ static void run_operations(hk_stand_job *job, hk_team *team, listener *l) {
       end_operation(l, false);
     }
     const hk_ns end = hk_now();
-    job->stretches[s] = (hk_stretch){begin, end, work_each * (double)(last - first)};
+    job->stretches[s] = (hk_stretch){begin, end, work_each * (double)(last - first), 0};
     begin = end;
   }
 }

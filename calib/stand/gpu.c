@@ -145,7 +145,8 @@ hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i) {
                        .b = in + l->chunk * l->k,
                        .w = (uint16_t *)(void *)(gpu->out + from)};
   }
-  if (l->kind == HK_LOAD_LAUNCH || l->kind == HK_LOAD_SYNC || l->kind == HK_LOAD_HOP) {
+  if (l->kind == HK_LOAD_LAUNCH || l->kind == HK_LOAD_LAUNCH_LOOP || l->kind == HK_LOAD_SYNC ||
+      l->kind == HK_LOAD_HOP) {
     return (hk_kernel){.kind = HK_KERNEL_CAST_UP,
                        .type = HK_GRAD_BF16,
                        .n = 1,
@@ -196,7 +197,7 @@ static hk_status read_times(hk_stand_job *job, hk_stand_lane *lane, hk_error *er
     HK_TRY(ops->event_time(lane->marks[s + 1], &end, err));
     const int64_t ops_done =
         hk_stand_cut(job->ops, job->n, s + 1) - hk_stand_cut(job->ops, job->n, s);
-    job->stretches[s] = (hk_stretch){begin, end, work * (double)ops_done};
+    job->stretches[s] = (hk_stretch){begin, end, work * (double)ops_done, 0};
     begin = end;
   }
   return HK_OK;
@@ -219,13 +220,45 @@ static hk_status read_updates(hk_stand_job *job, const hk_stand_lane *lane, hk_e
   return HK_OK;
 }
 
+/* One operation of LAUNCH_LOOP: launches `chunk` kernels, then waits until the GPU has caught up. A
+ * full queue would block the thread, and the rate would be the GPU's. Adds the time of the wait to
+ * *waited. */
+static hk_status launch_some(const hk_stand_job *job, const hk_stand_lane *lane, int64_t op,
+                             hk_ns *waited, hk_error *err) {
+  for (int64_t i = 0; i < job->load->chunk; i++) HK_TRY(hk_stand_queue(job, op, err));
+  const hk_ns launched = hk_now();
+  HK_TRY(hk_stand_await(job->stand, lane, err));
+  *waited += hk_now() - launched;
+  return HK_OK;
+}
+
+static hk_status run_loop(hk_stand_job *job, const hk_stand_lane *lane, hk_error *err) {
+  const double work = hk_stand_work(job->stand, job->load);
+  hk_ns begin = hk_now();
+  for (size_t s = 0; s < job->n; s++) {
+    const int64_t from = hk_stand_cut(job->ops, job->n, s);
+    const int64_t to = hk_stand_cut(job->ops, job->n, s + 1);
+    hk_ns waited = 0;
+    for (int64_t i = from; i < to; i++) {
+      HK_TRY(launch_some(job, lane, job->first + i, &waited, err));
+    }
+    const hk_ns end = hk_now();
+    job->stretches[s] = (hk_stretch){begin, end, work * (double)(to - from), waited};
+    begin = end;
+  }
+  return HK_OK;
+}
+
+static hk_status run_queue(hk_stand_job *job, hk_stand_lane *lane, hk_error *err) {
+  HK_TRY(queue_all(job, lane, err));
+  HK_TRY(read_times(job, lane, err));
+  return job->load->kind == HK_LOAD_UPDATE ? read_updates(job, lane, err) : HK_OK;
+}
+
 void hk_stand_gpu_run(hk_stand_job *job) {
   hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
-  hk_status status = queue_all(job, lane, &job->err);
-  if (status == HK_OK) status = read_times(job, lane, &job->err);
-  if (status == HK_OK && job->load->kind == HK_LOAD_UPDATE) {
-    status = read_updates(job, lane, &job->err);
-  }
+  const hk_status status = job->load->kind == HK_LOAD_LAUNCH_LOOP ? run_loop(job, lane, &job->err)
+                                                                  : run_queue(job, lane, &job->err);
   /* What was queued before a failure must not run on into the next job. */
   if (status != HK_OK) (void)job->stand->ops->stream_sync(lane->stream, NULL);
 }

@@ -165,7 +165,8 @@ hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i);
 hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err);
 /* Waits until all queued operations of a lane have ended. */
 hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_error *err);
-/* Runs all operations of a job. Its stretches have the GPU's times. */
+/* Runs all operations of a job. Its stretches have the GPU's times, those of LAUNCH_LOOP the
+ * host's. */
 void hk_stand_gpu_run(hk_stand_job *job);
 /* Copies on a lane, between host and device memory in any direction, and waits for the end. */
 hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const void *from,
