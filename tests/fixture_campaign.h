@@ -35,6 +35,8 @@ static inline double direct(const hk_machine *m, hk_load_kind kind) {
       return m->gpu_flops.value;
     case HK_LOAD_LAUNCH:
       return 1e9 / m->gpu_launch.value;
+    case HK_LOAD_LAUNCH_LOOP:
+      return 240e3;
     case HK_LOAD_HOP:
       return fmax(m->gpu_hop.value, 1);
     case HK_LOAD_PEER:
@@ -54,6 +56,8 @@ static inline void truth_of(const hk_probe *p, const hk_machine *m, double *valu
     values[i] = direct(m, p->loads[i].kind);
     if (p->loads[i].kind == HK_LOAD_MATMUL && p->n_loads > 1)
       values[i] *= m->compute_beside_update.value;
+    if (p->loads[i].kind == HK_LOAD_LAUNCH_LOOP && p->n_loads > 1)
+      values[i] *= m->launch_beside_update.value;
   }
   if (!hk_replay_can(p)) return;
   for (int i = 0; i < p->n_loads; i++)
@@ -160,6 +164,7 @@ static inline hk_machine h200(void) {
   m.shared_reads.value = 0.9;
   m.cpu_operation.value = 12e3;
   m.cpu_adamw_ahead.value = 0.86;
+  m.launch_beside_update.value = 0.4;
   return m;
 }
 

@@ -2,8 +2,7 @@
 /* Profiles fitted to campaigns that the simulator made from known quantities. Quantities come
  * back, and probes are reproduced. Probes that contradict the model, and quantities that the
  * probes do not determine, are reported. */
-#include "calib/fit/probe_fit.h"
-
+#include "calib/fit/probe_fit_draft.h"
 #include "tests/fixture_campaign.h"
 
 /* -- End to end -------------------------------------------------------------------------------- */
@@ -47,6 +46,7 @@ static const char *const FULL[] = {"gpu.launch_beside_copies_ns",
                                    "gpu.beside_h2d",
                                    "gpu.beside_d2h",
                                    "gpu.compute_beside_update",
+                                   "framework.launch_beside_update",
                                    "pcie.h2d_pageable_bytes_per_s",
                                    "pcie.h2d_cached_bytes_per_s",
                                    "cpu.cached_bytes",
@@ -185,11 +185,12 @@ static void test_newer_probes(void **state) {
       s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS ||
                    l->kind == HK_LOAD_H2D_CACHED || l->kind == HK_LOAD_HOP ||
                    l->kind == HK_LOAD_UPDATE || l->kind == HK_LOAD_ADAMW_AHEAD || l->piece > 0 ||
-                   (l->kind == HK_LOAD_MATMUL && s->probe.n_loads > 1);
+                   (l->kind == HK_LOAD_MATMUL && s->probe.n_loads > 1) ||
+                   (l->kind == HK_LOAD_LAUNCH_LOOP && s->probe.n_loads > 1);
     }
   }
   fit = fitted(&c, &truth);
-  enum { UNKNOWN = 14 };
+  enum { UNKNOWN = 15 };
   const hk_quantity *const unknown[UNKNOWN] = {&fit.machine.pull,
                                                &fit.machine.copies_at_once,
                                                &fit.machine.cpu_operation,
@@ -203,7 +204,8 @@ static void test_newer_probes(void **state) {
                                                &fit.machine.launch_beside_pulls,
                                                &fit.machine.launch_beside_reads,
                                                &fit.machine.cpu_adamw_ahead,
-                                               &fit.machine.compute_beside_update};
+                                               &fit.machine.compute_beside_update,
+                                               &fit.machine.launch_beside_update};
   for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
   assert_true(fit.machine.gpu_hop.value == 0 && fit.machine.launch_beside_pulls.value == 0 &&
@@ -213,6 +215,8 @@ static void test_newer_probes(void **state) {
               fit.machine.h2d_beside_reads.value == 1);
   assert_true(fit.machine.h2d_cached.value == 0 && fit.machine.cached.value == 0);
   check_near("ahead", fit.machine.cpu_adamw_ahead.value, 0.92, 1e-9);
+  check_near("launches", fit.machine.launch_beside_update.value, 0.57, 1e-9);
+  assert_string_equal(fit.machine.launch_beside_update.source, "not probed by calibrate");
   assert_true(fit.accepted);
   hk_profile_fit_free(&fit);
   hk_campaign_free(&c);
@@ -255,6 +259,58 @@ static void test_free_operations(void **state) {
   hk_machine_free(&truth);
 }
 
+/* The source of framework.launch_beside_update after probes of the loop of launches: 240,000 a
+ * second alone, `beside` next to 13 threads. The caller frees *source. */
+static hk_quantity share_of_launches(const double *beside, size_t rounds, char **source) {
+  hk_error err = {0};
+  const hk_load loop = {.kind = HK_LOAD_LAUNCH_LOOP, .chunk = 512};
+  const hk_load team = {.kind = HK_LOAD_ADAMW_CPU, .threads = 13, .chunk = 65536};
+  const hk_probe probes[] = {
+      {.name = "alone", .loads = {loop}, .n_loads = 1},
+      {.name = "beside", .group = HK_PROBE_CONTENTION, .loads = {loop, team}, .n_loads = 2}};
+  hk_campaign c;
+  must(hk_campaign_open(probes, COUNT(probes), &c, &err), &err);
+  for (size_t i = 0; i < 8; i++)
+    must(hk_campaign_add(&c, "alone", (const double[]){240e3}, 1, &err), &err);
+  for (size_t i = 0; i < rounds; i++)
+    must(hk_campaign_add(&c, "beside", (const double[]){1e3 * beside[i], 4e9}, 2, &err), &err);
+  hk_draft draft = {.campaign = &c, .date = "2026-11-23", .err = &err};
+  must(hk_draft_open(&draft), &err);
+  hk_draft_ratios(&draft);
+  const hk_quantity found = draft.machine.launch_beside_update;
+  *source = strdup(found.source ? found.source : "");
+  hk_draft_close(&draft);
+  hk_campaign_free(&c);
+  return found;
+}
+
+/* A loop in C keeps more of its launches than a framework. Its share counts if it is below the
+ * default, 0.57, with its whole interval; otherwise the default's source mentions it. Rates that
+ * scatter, and fewer than six, show no such share. */
+static void test_launches(void **state) {
+  (void)state;
+  static const struct {
+    double rates[8]; /* thousands a second */
+    size_t n;
+    double share; /* 0: the default */
+    const char *source;
+  } rows[] = {
+      {{119, 120, 120, 120, 120, 121, 121, 122}, 8, 0.5, "/s there and 2.4e+05 alone, by a loop"},
+      {{208, 209, 209, 209, 209, 210, 210, 211}, 8, 0, "kept 0.87 of its launches"},
+      {{136, 136, 136, 137, 137, 137, 138, 138}, 8, 0, "kept 0.57 of its launches"},
+      {{60, 80, 100, 120, 120, 180, 200, 220}, 8, 0, "kept 0.50 of its launches"},
+      {{120, 120, 120, 120, 120}, 5, 0, ""},
+  };
+  for (size_t i = 0; i < COUNT(rows); i++) {
+    char *source = NULL;
+    const hk_quantity q = share_of_launches(rows[i].rates, rows[i].n, &source);
+    if (strstr(source, rows[i].source) == NULL) fail_msg("row %zu: %s", i, source);
+    check_near("share", q.value, rows[i].share > 0 ? rows[i].share : 0.57, 1e-9);
+    assert_int_equal(q.origin == HK_ORIGIN_MEASURED, rows[i].share > 0);
+    free(source);
+  }
+}
+
 static void test_four_gpus(void **state) {
   (void)state;
   hk_machine truth = h200();
@@ -266,11 +322,14 @@ static void test_four_gpus(void **state) {
   truth.nvlink.value = 300e9;
   truth.dram.value = 180e9;
   truth.dram_with_dma.value = 260e9;
+  truth.launch_beside_update.value = 0.87;
   hk_campaign c = campaign_of(&truth, false, 0.01);
   hk_profile_fit fit = fitted(&c, &truth);
   print_worst(&fit);
   check_quantities(&fit, &truth, EVERYWHERE, COUNT(EVERYWHERE));
   check_near("nvlink", fit.machine.nvlink.value, 300e9, 0.02);
+  check_near("launches", fit.machine.launch_beside_update.value, 0.57, 1e-9); /* the default */
+  assert_non_null(strstr(fit.machine.launch_beside_update.source, "beside AdamW on 61 threads"));
   assert_true(fit.median_error_pct <= 2);
   assert_true(fit.accepted);
   check_document(&fit);
@@ -422,12 +481,13 @@ static void test_small_host(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_comes_back), cmocka_unit_test(test_quick),
-      cmocka_unit_test(test_agree),      cmocka_unit_test(test_four_gpus),
-      cmocka_unit_test(test_caches),     cmocka_unit_test(test_contradiction),
-      cmocka_unit_test(test_missing),    cmocka_unit_test(test_optional),
-      cmocka_unit_test(test_small_host), cmocka_unit_test(test_newer_probes),
-      cmocka_unit_test(test_turns),      cmocka_unit_test(test_free_operations),
+      cmocka_unit_test(test_comes_back),      cmocka_unit_test(test_quick),
+      cmocka_unit_test(test_agree),           cmocka_unit_test(test_four_gpus),
+      cmocka_unit_test(test_launches),        cmocka_unit_test(test_caches),
+      cmocka_unit_test(test_contradiction),   cmocka_unit_test(test_missing),
+      cmocka_unit_test(test_optional),        cmocka_unit_test(test_small_host),
+      cmocka_unit_test(test_newer_probes),    cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_free_operations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,6 +130,10 @@ void hk_draft_set(hk_draft *draft, hk_quantity *quantity, hk_origin origin, hk_e
   put(draft, quantity, entry, exact ? estimate.value : hk_fit_rounded(estimate.value));
 }
 
+double hk_draft_default(hk_draft *draft, const hk_quantity *quantity) {
+  return entry_of(draft, quantity)->info->fallback;
+}
+
 void hk_draft_assume(hk_draft *draft, hk_quantity *quantity, double value, const char *format,
                      ...) {
   hk_calibrated *entry = entry_of(draft, quantity);
@@ -209,7 +213,7 @@ void hk_draft_close(hk_draft *draft) {
 /* The default of a reserve, or an eighth of the memory if the default is a quarter of it or more.
  */
 static void assume_reserve(hk_draft *draft, hk_quantity *quantity, double memory) {
-  const double fallback = entry_of(draft, quantity)->info->fallback;
+  const double fallback = hk_draft_default(draft, quantity);
   if (fallback < memory / 4)
     hk_draft_assume(draft, quantity, fallback, "not probed by calibrate");
   else

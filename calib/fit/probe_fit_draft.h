@@ -65,6 +65,8 @@ hk_estimate hk_ratios_mean(const hk_ratios *all);
  * outside hk_quantity_list's limits is moved to the limit, which the source mentions. */
 void hk_draft_set(hk_draft *draft, hk_quantity *quantity, hk_origin origin, hk_estimate estimate,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* The default of a member of draft->machine; NAN: none. */
+double hk_draft_default(hk_draft *draft, const hk_quantity *quantity);
 /* Sets a value that was not measured. Its origin is "default", its source the formatted text. */
 void hk_draft_assume(hk_draft *draft, hk_quantity *quantity, double value, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Rates that are shares of other rates: AdamW into spare memory, of AdamW in place;
- * computation beside an update, of computation alone. Campaigns without the probes leave the list's
- * defaults. */
+ * computation and launches beside an update, of those alone. Campaigns without the probes leave the
+ * list's defaults. */
 #include <math.h>
 
 #include "calib/fit/probe_fit_draft.h"
@@ -77,7 +77,50 @@ static void set_compute(hk_draft *draft) {
   }
 }
 
+/* -- Launches beside an update ----------------------------------------------------------------- */
+
+/* Whether the median of a load has an interval. */
+static bool has_interval(const hk_series *s, int load) {
+  return isfinite(hk_summary_spread(&s->summary[load]));
+}
+
+/* The share that a loop in C keeps of its launches. A framework keeps less, because the update
+ * displaces more of its data from the caches. So the share is taken only if its whole interval is
+ * below the default; otherwise the default's source mentions it. */
+static void set_launches(hk_draft *draft, const hk_series *beside, const hk_series *alone) {
+  const int loop = hk_series_find(beside, HK_LOAD_LAUNCH_LOOP);
+  const int team = hk_series_find(beside, HK_LOAD_ADAMW_CPU);
+  const int threads = team < 0 ? 0 : beside->probe.loads[team].threads;
+  if (threads < 1 || !has_interval(beside, loop) || !has_interval(alone, 0)) return;
+  hk_quantity *quantity = &draft->machine.launch_beside_update;
+  const double usual = hk_draft_default(draft, quantity);
+  const double there = beside->summary[loop].median, free = alone->summary[0].median;
+  const hk_estimate share = hk_estimate_fitted(
+      there / free, hypot(hk_series_error(beside, loop), hk_series_error(alone, 0)), 1);
+  if (share.high < usual)
+    hk_draft_set(draft, quantity, HK_ORIGIN_MEASURED, share,
+                 "%s: %.4g launches/s there and %.4g alone, by a loop in C; a framework keeps less",
+                 beside->probe.name, there, free);
+  else
+    hk_draft_assume(draft, quantity, usual,
+                    "hocket's default; a loop in C kept %.2f of its launches beside AdamW on %d "
+                    "thread%s (calibrate %.10s, %.2f to %.2f), and a framework keeps less",
+                    share.value, threads, threads == 1 ? "" : "s", draft->date, share.low,
+                    share.high);
+}
+
+static void find_launches(hk_draft *draft) {
+  size_t at = 0;
+  const hk_series *alone = hk_draft_alone(draft, HK_LOAD_LAUNCH_LOOP, &at);
+  for (size_t i = 0; alone != NULL && i < draft->campaign->n; i++) {
+    const hk_series *s = &draft->campaign->series[i];
+    if (s->probe.n_loads > 1 && hk_series_counts(s) && hk_series_find(s, HK_LOAD_LAUNCH_LOOP) >= 0)
+      set_launches(draft, s, alone);
+  }
+}
+
 void hk_draft_ratios(hk_draft *draft) {
   set_ahead(draft);
   set_compute(draft);
+  find_launches(draft);
 }
