@@ -38,8 +38,9 @@ static const hk_row_error *error_of(const hk_planning *p, size_t row) {
 
 /* -- Text ------------------------------------------------------------------------------------ */
 
-/* The answer in one line: schedule, iteration time, update time / lower bound, busiest resource: of
- * the update, or of forward and backward if they take nearly all of the time. */
+/* The answer in one line: schedule, iteration time, update or (with an overlap) iteration / its
+ * lower bound, busiest resource: of the update, or of forward and backward if they take nearly all
+ * of the time. */
 static void print_answer(const hk_planning *p) {
   const hk_ranking *ranking = &p->ranking;
   const hk_forecast *best = &ranking->forecasts[0];
@@ -50,7 +51,8 @@ static void print_answer(const hk_planning *p) {
   }
   const bool training = hk_forecast_is_training(best);
   if (hk_report_bound_ratio(best) > 0)
-    snprintf(ratio, sizeof ratio, ", %s%.2f x bound", training ? "update " : "",
+    snprintf(ratio, sizeof ratio, ", %s%.2f x bound",
+             training && best->plan.overlap == HK_OVERLAP_NONE ? "update " : "",
              hk_report_bound_ratio(best));
   hk_print_text(0, 2, "%s%s fits: %s ms/iteration%s, %s %.0f %% busy",
                 hk_forecast_title(best, title, sizeof title),
@@ -73,7 +75,7 @@ static void print_why(const hk_planning *p, bool quiet) {
     hk_price_print(&p->price, best, &error_of(p, 0)->iteration);
     if (!quiet) hk_report_uncertainty(&p->uncertainty);
   }
-  hk_report_bound_line(&best->physical);
+  hk_report_bound_line(best);
 }
 
 static void print_advice(const hk_advice *advice) {

@@ -18,9 +18,17 @@ double hk_gib(hk_bytes n) {
   return (double)n / (double)HK_GIB;
 }
 
+static double over(hk_ns time, hk_ns bound) {
+  return bound > 0 ? (double)time / (double)bound : 0;
+}
+
+double hk_report_update_ratio(const hk_forecast *forecast) {
+  return over(forecast->update_ns, forecast->physical.update_ns);
+}
+
 double hk_report_bound_ratio(const hk_forecast *forecast) {
-  hk_ns bound = forecast->physical.update_ns;
-  return bound > 0 ? (double)forecast->update_ns / (double)bound : 0;
+  if (forecast->plan.overlap == HK_OVERLAP_NONE) return hk_report_update_ratio(forecast);
+  return over(forecast->iteration_ns, forecast->period_bound.period_ns);
 }
 
 hk_lane_use hk_report_lane(const hk_forecast *forecast, int32_t lane) {
@@ -74,8 +82,15 @@ static const char *tell_binding(const char *binding, char *buffer, size_t size) 
   return buffer;
 }
 
-void hk_report_bound_line(const hk_bound *physical) {
+void hk_report_bound_line(const hk_forecast *forecast) {
+  const hk_bound *physical = &forecast->physical;
   char binding[64];
+  if (forecast->plan.overlap != HK_OVERLAP_NONE) {
+    const hk_period_bound *period = &forecast->period_bound;
+    hk_print_text(0, 0, "lower bound of the iteration: %.1f ms, %s", hk_ms(period->period_ns),
+                  tell_binding(period->binding, binding, sizeof binding));
+    return;
+  }
   if (!physical->feasible) {
     hk_print_text(
         0, 0,
@@ -133,10 +148,6 @@ static void print_period(const hk_forecast *forecast) {
            hk_ms(forecast->unsteady_ns));
   if (hk_plan_lent(&forecast->plan) > 0)
     hk_print_text(0, 0, "%s", hk_lent_reason(forecast, lent, sizeof lent));
-  char binding[64];
-  hk_print_text(0, 0, "lower bound of the iteration: %.1f ms, %s",
-                hk_ms(forecast->period_bound.period_ns),
-                tell_binding(forecast->period_bound.binding, binding, sizeof binding));
 }
 
 /* "forward         224.4 ms +-4.2", then `rest` unless it is empty. */
@@ -151,18 +162,19 @@ static void print_time(const char *name, hk_ns t, const hk_interval *interval, c
 
 static void print_times(const hk_forecast *forecast, const hk_row_error *row) {
   char text[160], ratio[48] = "";
+  const bool overlaps = forecast->plan.overlap != HK_OVERLAP_NONE;
   print_time("forward", forecast->forward_ns, &row->forward, "");
   print_time("backward", forecast->backward_ns, &row->backward, "");
   if (hk_report_bound_ratio(forecast) > 0)
     snprintf(ratio, sizeof ratio, ", %.2f x bound", hk_report_bound_ratio(forecast));
   snprintf(text, sizeof text, "%.2f Gparam/s%s; %s %.0f %% busy",
-           forecast->update_params_per_s / 1e9, ratio, hk_resource_name(forecast->limiter),
-           100 * forecast->limiter_utilization);
+           forecast->update_params_per_s / 1e9, overlaps ? "" : ratio,
+           hk_resource_name(forecast->limiter), 100 * forecast->limiter_utilization);
   print_time("update", forecast->update_ns, &row->update, text);
-  snprintf(text, sizeof text, "%.0f tokens/s", forecast->tokens_per_s);
+  snprintf(text, sizeof text, "%.0f tokens/s%s", forecast->tokens_per_s, overlaps ? ratio : "");
   print_time("iteration", forecast->iteration_ns, &row->iteration, text);
-  if (forecast->plan.overlap != HK_OVERLAP_NONE) print_period(forecast);
-  hk_report_bound_line(&forecast->physical);
+  if (overlaps) print_period(forecast);
+  hk_report_bound_line(forecast);
   char binding[64];
   printf("lower bound of this plan's update: %.1f ms, %s\n\n",
          hk_ms(forecast->graph_bound.update_ns),

@@ -22,15 +22,19 @@ hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine,
                          const hk_uncertainty *uncertainty, bool quiet, hk_error *err);
 /* "MODEL (N parameters) on MACHINE: 4 GPUs, ..." */
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job);
-/* "lower bound of the update: 812.4 ms, DRAM-bound (linear programme + dual certificate)" */
-void hk_report_bound_line(const hk_bound *physical);
+/* "lower bound of the update: 812.4 ms, DRAM-bound (linear programme + dual certificate)"; with an
+ * overlap "lower bound of the iteration: 433.2 ms, bound by the lane cpu". */
+void hk_report_bound_line(const hk_forecast *forecast);
 /* Prints one line per warning. */
 hk_status hk_report_warnings(const hk_plan *plan, const hk_machine *machine, hk_error *err);
 
 /* -- Figures of both forms --------------------------------------------------------------------- */
 
-/* Update time / physical lower bound; 0 if there is no bound. */
+/* Update time / physical lower bound. With an overlap that bound says nothing: iteration / lower
+ * bound of the plan's iteration. 0 if there is no bound. */
 double hk_report_bound_ratio(const hk_forecast *forecast);
+/* Update time / physical lower bound, whatever the overlap; 0 if there is no bound. */
+double hk_report_update_ratio(const hk_forecast *forecast);
 
 /* Use of a lane over the iteration. `bytes`: sum over its operations whose work is bytes. */
 typedef struct {

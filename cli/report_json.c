@@ -101,7 +101,7 @@ hk_status hk_report_warnings_json(const hk_plan *plan, const hk_machine *machine
 void hk_report_bound_json(const hk_forecast *forecast, cJSON *object, bool *ok) {
   cJSON *bound = hk_put_object(object, "bound", ok);
   hk_put_number(bound, "update_ms", hk_ms(forecast->physical.update_ns), ok);
-  hk_put_number(bound, "ratio", hk_report_bound_ratio(forecast), ok);
+  hk_put_number(bound, "ratio", hk_report_update_ratio(forecast), ok);
   hk_put_string(bound, "binding", forecast->physical.binding, ok);
 }
 
@@ -135,6 +135,7 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
   if (forecast->plan.overlap != HK_OVERLAP_NONE) {
     cJSON *period = hk_put_object(object, "period_bound", &ok);
     hk_put_number(period, "period_ms", hk_ms(forecast->period_bound.period_ns), &ok);
+    hk_put_number(period, "ratio", hk_report_bound_ratio(forecast), &ok);
     hk_put_string(period, "binding", forecast->period_bound.binding, &ok);
     hk_put_number(object, "unsteady_ms", hk_ms(forecast->unsteady_ns), &ok);
   }
