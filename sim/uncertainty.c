@@ -80,10 +80,14 @@ static int by_effect(const void *left, const void *right) {
   return strcmp(a->info->key, b->info->key);
 }
 
-/* The machine with quantity i alone changed. */
-static void change_one(const hk_machine *machine, size_t i, double by, hk_machine *varied) {
-  double change[HK_QUANTITY_COUNT] = {0};
-  change[i] = by;
+/* The machine with quantity i moved by `errors` standard errors, and what was fitted together with
+ * it. */
+static void change_one(const hk_machine *machine, size_t i, hk_error_kind kind, double errors,
+                       hk_machine *varied) {
+  double z[HK_QUANTITY_COUNT] = {0}, change[HK_QUANTITY_COUNT];
+  z[i] = errors;
+  hk_error_changes(machine, z, change);
+  if (kind == HK_ERROR_UNKNOWN) change[i] = errors * TRIAL;
   hk_machine_vary(machine, change, varied);
 }
 
@@ -119,9 +123,8 @@ static hk_status find_parts(const hk_forecast *first, const hk_machine *machine,
     double error;
     const hk_error_kind kind = hk_error_of(&info[i], quantity, &error);
     if (kind == HK_ERROR_EXACT) continue;
-    const double by = kind == HK_ERROR_UNKNOWN ? TRIAL : error;
-    change_one(machine, i, by, &machines[2 * u->n_parts]);
-    change_one(machine, i, -by, &machines[2 * u->n_parts + 1]);
+    change_one(machine, i, kind, 1, &machines[2 * u->n_parts]);
+    change_one(machine, i, kind, -1, &machines[2 * u->n_parts + 1]);
     u->parts[u->n_parts++] =
         (hk_error_part){.info = &info[i], .origin = quantity->origin, .kind = kind, .error = error};
   }
@@ -138,15 +141,16 @@ static hk_status find_parts(const hk_forecast *first, const hk_machine *machine,
 static void draw_machines(const hk_machine *machine, hk_machine machines[HK_DRAWS]) {
   size_t n = 0;
   const hk_quantity_info *info = hk_quantity_list(&n);
-  double change[HK_DRAWS][HK_QUANTITY_COUNT];
+  double z[HK_DRAWS][HK_QUANTITY_COUNT], change[HK_QUANTITY_COUNT];
   for (size_t i = 0; i < n; i++) {
-    const hk_quantity *quantity = hk_machine_quantity_const(machine, &info[i]);
-    double error, z[HK_DRAWS];
-    hk_error_of(&info[i], quantity, &error);
-    hk_draws_of(hk_error_seed(&info[i], quantity), z);
-    for (int k = 0; k < HK_DRAWS; k++) change[k][i] = error * z[k];
+    double of_quantity[HK_DRAWS];
+    hk_draws_of(hk_error_seed(&info[i], hk_machine_quantity_const(machine, &info[i])), of_quantity);
+    for (int k = 0; k < HK_DRAWS; k++) z[k][i] = of_quantity[k];
   }
-  for (int k = 0; k < HK_DRAWS; k++) hk_machine_vary(machine, change[k], &machines[k]);
+  for (int k = 0; k < HK_DRAWS; k++) {
+    hk_error_changes(machine, z[k], change);
+    hk_machine_vary(machine, change, &machines[k]);
+  }
 }
 
 static hk_interval interval_of(hk_ns t, const double log_ratios[HK_DRAWS]) {

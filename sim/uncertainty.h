@@ -30,7 +30,8 @@ typedef struct {
 } hk_row_error;
 
 /* A quantity on which the first forecast's iteration depends. `effect`: the larger of
- * |ln(t' / t)| with the quantity moved by one error up or down; by 5 % if its error is unknown. */
+ * |ln(t' / t)| with the quantity moved by one error up or down (by 5 % if its error is unknown),
+ * and with it what was fitted together with it. */
 typedef struct {
   const hk_quantity_info *info;
   hk_origin origin;

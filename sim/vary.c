@@ -98,6 +98,50 @@ void hk_draws_of(uint64_t seed, double z[HK_DRAWS]) {
   }
 }
 
+/* -- Changes ----------------------------------------------------------------------------------- */
+
+#define CORRELATION 0.9 /* see vary.h */
+
+/* Offsets in hk_machine of a kernel's rate in the limit of many threads and of its thread scale. */
+static const struct {
+  size_t rate, scale;
+} curves[] = {
+    {offsetof(hk_machine, cpu_adamw), offsetof(hk_machine, cpu_adamw_threads)},
+    {offsetof(hk_machine, cpu_adamw_fp32), offsetof(hk_machine, cpu_adamw_fp32_threads)},
+    {offsetof(hk_machine, cpu_unscale), offsetof(hk_machine, cpu_unscale_threads)},
+    {offsetof(hk_machine, cpu_cast), offsetof(hk_machine, cpu_cast_threads)},
+};
+
+static bool is_fitted(const hk_machine *machine, const hk_quantity_info *info) {
+  const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
+  return quantity->origin == HK_ORIGIN_FITTED && quantity->error > 0;
+}
+
+/* Index of the rate that was fitted together with thread scale i; -1: i is something else. */
+static int rate_of(const hk_machine *machine, size_t i) {
+  size_t n = 0;
+  const hk_quantity_info *info = hk_quantity_list(&n);
+  for (size_t c = 0; c < sizeof curves / sizeof *curves; c++) {
+    if (info[i].offset != curves[c].scale || !is_fitted(machine, &info[i])) continue;
+    for (size_t r = 0; r < n; r++)
+      if (info[r].offset == curves[c].rate && is_fitted(machine, &info[r])) return (int)r;
+  }
+  return -1;
+}
+
+void hk_error_changes(const hk_machine *machine, const double *z, double *change) {
+  size_t n = 0;
+  const hk_quantity_info *info = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    double error;
+    hk_error_of(&info[i], hk_machine_quantity_const(machine, &info[i]), &error);
+    const int rate = rate_of(machine, i);
+    change[i] = error * z[i];
+    if (rate >= 0)
+      change[i] = error * (CORRELATION * z[rate] + sqrt(1 - CORRELATION * CORRELATION) * z[i]);
+  }
+}
+
 /* -- Machines ---------------------------------------------------------------------------------- */
 
 void hk_machine_vary(const hk_machine *machine, const double *change, hk_machine *varied) {

@@ -111,6 +111,57 @@ static void seeds_group_guesses(void **state) {
   assert_true(hk_error_seed(h2d, &measured) == hk_error_seed(h2d, &measured));
 }
 
+static size_t index_of(const char *key) {
+  size_t n = 0;
+  return (size_t)(info_of(key) - hk_quantity_list(&n));
+}
+
+/* AdamW's rate in the limit of many threads and its thread scale, both fitted, move together; so
+ * the rate on a number of threads has the error that the correlation 0.9 gives it. With independent
+ * errors it would be 0.31 on 8 threads and 0.27 on 16. */
+static void curves_move_together(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine(), varied;
+  const double sr = 0.244, sn = 0.34, n0 = 8.9;
+  machine.cpu_adamw = (hk_quantity){7.7e9, HK_ORIGIN_FITTED, "s", sr};
+  machine.cpu_adamw_threads = (hk_quantity){n0, HK_ORIGIN_FITTED, "s", sn};
+  const size_t rate = index_of("cpu.adamw_params_per_s"),
+               scale = index_of("cpu.adamw_thread_scale");
+  double z[HK_QUANTITY_COUNT] = {0}, change[HK_QUANTITY_COUNT];
+  z[rate] = 1;
+  hk_error_changes(&machine, z, change);
+  assert_true(change[rate] == sr && fabs(change[scale] - 0.9 * sn) < 1e-12);
+  z[rate] = 0, z[scale] = -1;
+  hk_error_changes(&machine, z, change);
+  assert_true(change[rate] == 0 && fabs(change[scale] + sqrt(0.19) * sn) < 1e-12);
+  for (int threads = 8; threads <= 16; threads += 8) {
+    double squares = 0;
+    const double before =
+        hk_cpu_rate(&machine, &machine.cpu_adamw, &machine.cpu_adamw_threads, threads);
+    for (uint64_t seed = 0; seed < 200; seed++) {
+      double a[HK_DRAWS], b[HK_DRAWS];
+      hk_draws_of(2 * seed, a);
+      hk_draws_of(2 * seed + 1, b);
+      for (int k = 0; k < HK_DRAWS; k++) {
+        z[rate] = 0.1 * a[k], z[scale] = 0.1 * b[k]; /* so small that the curve is straight */
+        hk_error_changes(&machine, z, change);
+        hk_machine_vary(&machine, change, &varied);
+        const double d = log(
+            hk_cpu_rate(&varied, &varied.cpu_adamw, &varied.cpu_adamw_threads, threads) / before);
+        squares += 100 * d * d / HK_DRAWS / 200;
+      }
+    }
+    const double x = threads / n0, g = x * exp(-x) / -expm1(-x);
+    const double expected = sqrt(sr * sr + g * g * sn * sn - 2 * 0.9 * g * sr * sn);
+    assert_true(fabs(sqrt(squares) / expected - 1) < 0.05);
+  }
+  /* A default is not fitted together with anything. */
+  machine.cpu_adamw_threads.origin = HK_ORIGIN_DEFAULT;
+  z[rate] = 1, z[scale] = 0;
+  hk_error_changes(&machine, z, change);
+  assert_true(change[rate] == sr && change[scale] == 0);
+}
+
 static const char *const shipped[] = {"polaris-a100-4x40gb", "jlse-h100-4x80gb", "h200-16c",
                                       "dgx-h100-8x80gb", "workstation-rtx4090-ddr5"};
 
@@ -289,6 +340,7 @@ int main(void) {
       cmocka_unit_test(seeds_give_independent_orders),
       cmocka_unit_test(errors_of_quantities),
       cmocka_unit_test(seeds_group_guesses),
+      cmocka_unit_test(curves_move_together),
       cmocka_unit_test(varied_machines_are_possible),
       cmocka_unit_test(the_error_of_a_rate_is_that_of_the_time),
       cmocka_unit_test(without_stated_errors_nothing_is_known),
