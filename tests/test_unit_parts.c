@@ -305,6 +305,20 @@ static void a_part_of_a_host_has_neighbours(void **state) {
   assert_true(fabs(m.dram.value / (0.588 * 358.4e9) - 1) < 1e-3);
   assert_true(noted(&notes, "16 of the host's 64 cores: a part of a host, whose neighbours"));
   hk_machine_free(&m);
+  /* They are on one of two sockets, unless --numa says otherwise. */
+  for (int numa = 0; numa <= 2; numa++) {
+    r = (hk_parts_request){
+        .name = "m", .gpu = "h200", .cpu = "xeon-8592+:2", .cores = 16, .numa = numa};
+    m = make(&parts, &r, &notes);
+    assert_true(fabs(m.dram.value / (0.588 * (numa == 2 ? 2 : 1) * 358.4e9) - 1) < 1e-3);
+    assert_int_equal(noted(&notes, "1 of the host's 2 sockets counts, with its memory"), numa < 2);
+    assert_true(noted(&notes, "16 of the host's 128 cores: a part of a host"));
+    hk_machine_free(&m);
+  }
+  r.cores = 65, r.numa = 0;
+  m = make(&parts, &r, &notes);
+  assert_true(fabs(m.dram.value / (0.588 * 2 * 358.4e9) - 1) < 1e-3);
+  hk_machine_free(&m);
   /* All 8 GPUs of a board with 96 of 112 cores: host memory bandwidth is the whole node's. Four
    * GPUs with as many cores are a part of a host. */
   for (int gpus = 4; gpus <= 8; gpus += 4) {

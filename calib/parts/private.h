@@ -15,7 +15,8 @@ typedef struct {
 
 typedef struct {
   const char *gpu; /* the part's full name */
-  int gpus, cores, sockets, numa, channels;
+  int gpus, cores, numa, channels;
+  int sockets;            /* whose memory the node uses */
   int host_cores;         /* of the CPUs; 0: not stated */
   bool whole_board;       /* all GPUs of a board */
   bool part_of_host;      /* fewer cores than the CPUs have, and not all GPUs of a board: neighbours

@@ -192,8 +192,23 @@ static hk_status resolve_links(const hk_parts *parts, const hk_parts_request *r,
 
 /* -- CPU and memory ---------------------------------------------------------------------------- */
 
+/* A part of a host lies on as few sockets as its cores need, and uses the memory of these; with
+ * --numa, on as many as it states. --dram states the memory itself. */
+static void leave_sockets(const hk_parts_request *r, hk_node_parts *node, double cores_of_socket,
+                          hk_parts_notes *notes) {
+  const int needed = (int)ceil(node->cores / cores_of_socket);
+  const int used = r->numa > needed ? r->numa : needed;
+  if (!node->part_of_host || r->dram || used >= node->sockets) return;
+  hk_parts_note(notes,
+                "%d of the host's %d sockets count%s, with %s memory: %d cores fit there. If "
+                "they are spread over more, --numa says over how many",
+                used, node->sockets, used == 1 ? "s" : "", used == 1 ? "its" : "their",
+                node->cores);
+  node->sockets = used;
+}
+
 static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, const cJSON **part,
-                             hk_node_parts *node, hk_error *err) {
+                             hk_node_parts *node, hk_parts_notes *notes, hk_error *err) {
   char name[80], sheet[HK_TEXT_OF_PART];
   const char *full, *isa;
   double cores = 0;
@@ -204,6 +219,7 @@ static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, c
   HK_TRY(hk_json_string(*part, "name", &full, err));
   HK_TRY(hk_json_string(*part, "isa", &isa, err));
   HK_TRY(hk_json_double(*part, "cores", 1, 4096, &cores, err));
+  const double of_socket = cores;
   cores *= node->sockets;
   if (r->cores > cores)
     return hk_fail(err, HK_INPUT, "--cores %d: %d x %s has %g cores", r->cores, node->sockets, full,
@@ -214,6 +230,7 @@ static hk_status resolve_cpu(const hk_parts *parts, const hk_parts_request *r, c
   node->host_cores = (int)cores;
   figure(&node->cpu, node->cores, "%s%d x %s, %g cores, %s (%s)", fewer ? "a part of " : "",
          node->sockets, full, cores, isa, hk_part_cite(*part, "cores", sheet, sizeof sheet));
+  leave_sockets(r, node, of_socket, notes);
   return HK_OK;
 }
 
@@ -297,7 +314,7 @@ hk_status hk_parts_resolve(const hk_parts *parts, const hk_parts_request *r, hk_
     return hk_fail_prefix(err, "--gpu");
   HK_TRY(resolve_gpu(gpu, node, err));
   HK_TRY(resolve_nvlink(r, gpu, node, notes, err));
-  if (r->cpu && resolve_cpu(parts, r, &cpu, node, err) != HK_OK)
+  if (r->cpu && resolve_cpu(parts, r, &cpu, node, notes, err) != HK_OK)
     return hk_fail_prefix(err, "--cpu");
   if (!r->cpu) figure(&node->cpu, node->cores, "as stated");
   HK_TRY(resolve_dram(parts, r, cpu, node, notes, err));
