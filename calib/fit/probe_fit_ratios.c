@@ -84,9 +84,9 @@ static bool has_interval(const hk_series *s, int load) {
   return isfinite(hk_summary_spread(&s->summary[load]));
 }
 
-/* The share that a loop in C keeps of its launches. A framework keeps less, because the update
- * displaces more of its data from the caches. So the share is taken only if its whole interval is
- * below the default; otherwise the default's source mentions it. */
+/* The share that a loop in C keeps of its launches. A framework usually keeps less, because the
+ * update displaces more of its data from the caches. So the share is taken only if its whole
+ * interval is below the default; otherwise the default's source mentions it. */
 static void set_launches(hk_draft *draft, const hk_series *beside, const hk_series *alone) {
   const int loop = hk_series_find(beside, HK_LOAD_LAUNCH_LOOP);
   const int team = hk_series_find(beside, HK_LOAD_ADAMW_CPU);
@@ -99,12 +99,14 @@ static void set_launches(hk_draft *draft, const hk_series *beside, const hk_seri
       there / free, hypot(hk_series_error(beside, loop), hk_series_error(alone, 0)), 1);
   if (share.high < usual)
     hk_draft_set(draft, quantity, HK_ORIGIN_MEASURED, share,
-                 "%s: %.4g launches/s there and %.4g alone, by a loop in C; a framework keeps less",
+                 "%s: %.4g launches/s there and %.4g alone, by a loop in C; a framework usually "
+                 "keeps less",
                  beside->probe.name, there, free);
   else
     hk_draft_assume(draft, quantity, usual,
                     "hocket's default; a loop in C kept %.2f of its launches beside AdamW on %d "
-                    "thread%s (calibrate %.10s, %.2f to %.2f), and a framework keeps less",
+                    "thread%s (calibrate %.10s, %.2f to %.2f), and a framework "
+                    "usually keeps less",
                     share.value, threads, threads == 1 ? "" : "s", draft->date, share.low,
                     share.high);
 }
