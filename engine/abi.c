@@ -32,15 +32,9 @@ static int answer_again(const char *what, char *message) {
 
 /* -- Who may call ------------------------------------------------------------------------------ */
 
-/* Refuses NULL, and a forked child: the CUDA context, the threads and the pinned memory belong to
- * the parent. */
+/* The CUDA context, the threads and the pinned memory belong to the parent of a forked child. */
 static hk_status check_owner(const hocket_engine *h, hk_error *err) {
-  if (h == NULL) return hk_fail(err, HK_INPUT, "no engine: the pointer is NULL");
-  if (h->owner == getpid()) return HK_OK;
-  return hk_fail(err, HK_INPUT,
-                 "this engine belongs to process %ld; a forked child cannot use it: create the "
-                 "engine after forking",
-                 (long)h->owner);
+  return hk_abi_check_owner(h != NULL ? &h->owner : NULL, "engine", err);
 }
 
 /* A call in progress: keeps the calling thread's current device, to be restored by leave. */

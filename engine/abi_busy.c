@@ -7,16 +7,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/bytes.h"
 #include "engine/abi_private.h"
 #include "engine/adamw.h"
 #include "engine/arena.h"
 #include "engine/chunks.h"
 #include "engine/default_plan.h"
 
-#define PIECE  ((int64_t)16 << 20) /* elements of one operation, at most */
-#define CHUNK  ((int64_t)1 << 16)  /* elements that a thread takes at a time, at most */
-#define ARRAYS 16                  /* bytes an element: p, m and v, bf16 gradient and weight */
-#define LINE   64                  /* arrays begin at cache lines */
+#define PIECE ((int64_t)16 << 20) /* elements of one operation, at most */
+#define CHUNK ((int64_t)1 << 16)  /* elements that a thread takes at a time, at most */
+/* Bytes an element: state, gradient and weight. */
+#define ARRAYS (HK_BYTES_STATE + 2 * HK_BYTES_BF16)
 
 struct hocket_busy {
   pid_t owner;
@@ -24,7 +25,7 @@ struct hocket_busy {
   hk_arena arena;
   float *p, *m, *v;
   uint16_t *grad, *w;
-  int64_t elements, piece;
+  int64_t elements;
   hk_adamw_step step;
   _Atomic int64_t updated;
   pthread_t thread;
@@ -70,7 +71,7 @@ static bool is_wanted(hocket_busy *b) {
 static void *update(void *arg) {
   hocket_busy *b = arg;
   for (int64_t begin = 0; is_wanted(b);) {
-    const int64_t n = b->elements - begin < b->piece ? b->elements - begin : b->piece;
+    const int64_t n = hk_min(b->elements - begin, PIECE);
     operation op = {b, begin, hk_chunks_of(n, CHUNK, hk_team_threads(b->team))};
     hk_team_run(b->team, op.chunks.count, update_chunk, &op);
     atomic_fetch_add(&b->updated, n);
@@ -82,9 +83,9 @@ static void *update(void *arg) {
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
 static hk_status open_arrays(hocket_busy *b, hk_error *err) {
-  const int64_t n = (b->elements + LINE - 1) / LINE * LINE;
+  const int64_t n = (b->elements + HK_CHUNK_ALIGN - 1) / HK_CHUNK_ALIGN * HK_CHUNK_ALIGN;
   HK_TRY(hk_arena_open(ARRAYS * n, b->team, NULL, &b->arena, err));
-  b->p = hk_arena_take(&b->arena, ARRAYS * n, LINE);
+  b->p = hk_arena_take(&b->arena, ARRAYS * n, HK_CHUNK_ALIGN);
   b->m = b->p + n;
   b->v = b->m + n;
   b->grad = (uint16_t *)(void *)(b->v + n);
@@ -106,7 +107,6 @@ static hk_status open_busy(hocket_busy *b, int threads, hk_error *err) {
   const hk_team_options team = {.threads =
                                     threads > 0 ? threads : hk_default_threads(HK_OVERLAP_BOTH)};
   b->step = hk_adamw_prepare(&hyper, 1, 1);
-  b->piece = b->elements < PIECE ? b->elements : PIECE;
   HK_TRY(hk_team_open(&team, &b->team, err));
   HK_TRY(open_arrays(b, err));
   return start_thread(b, err);
@@ -168,18 +168,9 @@ void hocket_busy_stop(hocket_busy *busy) {
 
 /* -- Running ----------------------------------------------------------------------------------- */
 
-static hk_status check_busy(const hocket_busy *b, hk_error *err) {
-  if (b == NULL) return hk_fail(err, HK_INPUT, "no team: the pointer is NULL");
-  if (b->owner == getpid()) return HK_OK;
-  return hk_fail(err, HK_INPUT,
-                 "this team belongs to process %ld; a forked child cannot use it: start one after "
-                 "forking",
-                 (long)b->owner);
-}
-
 int hocket_busy_update(hocket_busy *busy, int32_t on, char *message) {
   hk_error err = {0};
-  const hk_status status = check_busy(busy, &err);
+  const hk_status status = hk_abi_check_owner(busy != NULL ? &busy->owner : NULL, "team", &err);
   if (status == HK_OK) {
     pthread_mutex_lock(&busy->lock);
     busy->let = on != 0;

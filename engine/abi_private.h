@@ -3,6 +3,8 @@
 #ifndef HK_ENGINE_ABI_PRIVATE_H
 #define HK_ENGINE_ABI_PRIVATE_H
 
+#include <unistd.h>
+
 #include "core/error.h"
 #include "engine/engine.h"
 #include "engine/hocket.h"
@@ -12,6 +14,17 @@ int hk_abi_answer(hk_status status, const hk_error *err, char *message);
 
 /* HK_INPUT if `pointer` is NULL; `what` names the argument. */
 hk_status hk_abi_given(const void *pointer, const char *what, hk_error *err);
+
+/* HK_INPUT if `owner`, the process that created a `what`, is not this one; NULL: the caller gave a
+ * NULL pointer instead of a `what`. */
+static inline hk_status hk_abi_check_owner(const pid_t *owner, const char *what, hk_error *err) {
+  if (owner == NULL) return hk_fail(err, HK_INPUT, "no %s: the pointer is NULL", what);
+  if (*owner == getpid()) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "this %s belongs to process %ld; a forked child cannot use it: create the %s "
+                 "after forking",
+                 what, (long)*owner, what);
+}
 
 /* A group's hyperparameters as AdamW's. */
 hk_adamw hk_abi_hyper(const hocket_group *g);

@@ -305,6 +305,16 @@ def gradient_list(tensors: Sequence[int], addresses: Sequence[int]) -> "array.ar
     return pairs
 
 
+def call(name: str, *arguments: Any) -> int:
+    """Calls a function whose last argument is the message. Returns 0 or AGAIN; raises HocketError
+    with the message for any other status."""
+    message = ctypes.create_string_buffer(MESSAGE)
+    status: int = getattr(library(), name)(*arguments, message)
+    if status and status != AGAIN:
+        raise HocketError(message.value.decode(errors="replace"), status)
+    return status
+
+
 def _destroy(handle: int, pid: int) -> None:
     if os.getpid() == pid and _library is not None:  # a forked child has no engine
         _library.hocket_destroy(handle)
@@ -326,8 +336,8 @@ class Engine:
     ) -> None:
         self._lib = library()
         handle = c_void_p()
-        message = ctypes.create_string_buffer(MESSAGE)
-        status = self._lib.hocket_create(
+        call(
+            "hocket_create",
             plan.encode() if plan is not None else None,
             tensors,
             len(tensors),
@@ -335,10 +345,7 @@ class Engine:
             len(groups),
             byref(options),
             byref(handle),
-            message,
         )
-        if status:
-            raise HocketError(message.value.decode(errors="replace"), status)
         assert handle.value is not None
         self._handle: Optional[int] = handle.value
         self.failed = False  # a call has reported a failure of the machine
@@ -362,12 +369,12 @@ class Engine:
         return self._handle
 
     def _call(self, name: str, *arguments: Any) -> int:
-        message = ctypes.create_string_buffer(MESSAGE)
-        status: int = getattr(self._lib, name)(self._engine(), *arguments, message)
-        if status and status != AGAIN:
-            self.failed = self.failed or status == MACHINE
-            raise HocketError(message.value.decode(errors="replace"), status)
-        return status
+        engine = self._engine()
+        try:
+            return call(name, engine, *arguments)
+        except HocketError as error:
+            self.failed = self.failed or error.code == MACHINE
+            raise
 
     # -- Weights ------------------------------------------------------------------------------
 

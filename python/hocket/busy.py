@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any
 
 from . import _abi
-from .errors import HocketError
 
 BYTES = 16
 """Host memory of an element."""
@@ -34,31 +31,24 @@ class BusyTeam:
     """
 
     def __init__(self, elements: int, threads: int = 0) -> None:
-        self._lib = _abi.library()
         handle = c_void_p()
-        self._call("hocket_busy_start", threads, elements, byref(handle))
+        _abi.call("hocket_busy_start", threads, elements, byref(handle))
         self._handle = handle
         assert handle.value is not None
         self._finalizer = weakref.finalize(self, _stop, handle.value, os.getpid())
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        message = ctypes.create_string_buffer(_abi.MESSAGE)
-        status: int = getattr(self._lib, name)(*arguments, message)
-        if status:
-            raise HocketError(message.value.decode(errors="replace"), status)
-
     def update(self) -> None:
         """Begins to update. Returns when the team does so."""
-        self._call("hocket_busy_update", self._handle, 1)
+        _abi.call("hocket_busy_update", self._handle, 1)
 
     def pause(self) -> None:
         """Returns when the team has stopped, at the end of an operation (some milliseconds)."""
-        self._call("hocket_busy_update", self._handle, 0)
+        _abi.call("hocket_busy_update", self._handle, 0)
 
     @property
     def updated(self) -> int:
         """Number of elements that have been updated so far."""
-        found: int = self._lib.hocket_busy_updated(self._handle)
+        found: int = _abi.library().hocket_busy_updated(self._handle)
         return found
 
     def close(self) -> None:

@@ -127,27 +127,22 @@ def test_a_missing_library_is_an_error_that_names_the_variable(monkeypatch, tmp_
     assert error.value.code == 3
 
 
-def test_a_library_without_a_call_is_refused(monkeypatch, tmp_path):
-    source = tmp_path / "older.c"
-    source.write_text("#include <stdint.h>\nint32_t hocket_abi(void) { return 3; }\n")
-    library = tmp_path / "libolder.so"
-    subprocess.run(
-        [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True
-    )
-    monkeypatch.setattr(_abi, "_library", None)
-    monkeypatch.setenv("HOCKET_LIBRARY", str(library))
-    with pytest.raises(_abi.HocketError, match=r"libolder.so lacks hocket_\w+: install"):
-        _abi.library()
-
-
-def test_another_abi_is_refused(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "abi, says",
+    [
+        (_abi.ABI, r"libold.so lacks hocket_\w+: install"),
+        (1, "has ABI 1, but this package needs 3"),
+    ],
+)
+def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path, abi, says):
+    """One that lacks functions, and one of another ABI."""
     source = tmp_path / "old.c"
-    source.write_text("#include <stdint.h>\nint32_t hocket_abi(void) { return 1; }\n")
+    source.write_text(f"#include <stdint.h>\nint32_t hocket_abi(void) {{ return {abi}; }}\n")
     library = tmp_path / "libold.so"
     subprocess.run(
         [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True
     )
     monkeypatch.setattr(_abi, "_library", None)
     monkeypatch.setenv("HOCKET_LIBRARY", str(library))
-    with pytest.raises(_abi.HocketError, match=r"has ABI 1, but this package needs 3"):
+    with pytest.raises(_abi.HocketError, match=says):
         _abi.library()
