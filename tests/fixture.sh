@@ -7,7 +7,8 @@ set -u
 hocket=$(realpath "$1")
 tests=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 folder=$(mktemp -d)
-trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
+# A signal may end a copy of the shell before it has become a program: only the script removes.
+trap '[ "$BASHPID" != $$ ] || { chmod -R u+w "$folder"; rm -rf "$folder"; }' EXIT
 cd "$folder" || exit 1
 HOCKET_SHARE=$(realpath "$tests/../share")
 export HOCKET_SHARE HOCKET_STORE=$folder/kept/store.db # does not exist yet

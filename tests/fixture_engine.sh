@@ -33,20 +33,44 @@ ends() {
   grep -qE -- "$2" err || [[ -z $2 ]] || fail "hocket ${*:3}: said '$(cat err)', expected /$2/"
 }
 
+# catches NUMBER: waits until the process $running runs hocket and catches the signal. The copy of the
+# shell that becomes hocket catches signals too, so only the program's own handlers count.
+catches() {
+  local mask program
+  program=$(readlink -f "$hocket")
+  for _ in $(seq 500); do
+    if [[ $(readlink /proc/$running/exe) == "$program" ]]; then
+      mask=$(awk '/^SigCgt/ {print $2}' /proc/$running/status)
+      (((0x$mask >> ($1 - 1) & 1) == 0)) || return 0
+    fi
+    kill -0 $running 2>/dev/null || return 0 # it has ended: the caller looks at its exit code
+    sleep 0.02
+  done
+  fail "signal $1 has no handler after 10 s: $(cat err)"
+}
+
+# launch ARGUMENTS...: starts hocket in the background, sets `running` to its process, and returns
+# when hocket catches SIGINT.
+launch() {
+  set -m # a job of its own: a background job of a script ignores SIGINT otherwise
+  "$hocket" "$@" >out 2>err &
+  running=$!
+  set +m
+  catches 2
+}
+
+# ended: waits for what was launched and sets `status`.
+ended() {
+  status=0
+  wait $running || status=$?
+}
+
 # interrupt SECONDS ARGUMENTS...: sends SIGINT to hocket SECONDS after it began to catch it.
 interrupt() {
-  set -m # a job of its own: a background job of a script ignores SIGINT otherwise
-  "$hocket" "${@:2}" >out 2>err &
-  local running=$! status=0 mask
-  set +m
-  for _ in $(seq 200); do
-    mask=$(awk '/^SigCgt/ {print $2}' /proc/$running/status)
-    (((0x$mask & 2) == 0)) || break
-    sleep 0.05
-  done
+  launch "${@:2}"
   sleep "$1"
   kill -INT $running
-  wait $running || status=$?
+  ended
   [[ $status == 1 ]] || fail "hocket ${*:2}: interrupted: exit $status, not 1: $(cat err)"
   grep -q "interrupted after" err || fail "hocket ${*:2}: interrupted: $(cat err)"
 }

@@ -75,9 +75,23 @@ grep -q "bit for bit" out || fail "the table does not say what was checked"
 [[ $(get out.json step) == 3 && $(get out.json steps) == 2 ]] || fail "not resumed after step 1"
 [[ $(get out.json checksum) == "$checksum" ]] || fail "resuming gives another checksum"
 
+# saves: waits until the running process has saved its state in state.ck.
+saves() {
+  for _ in $(seq 600); do
+    [[ ! -s state.ck ]] || return 0
+    sleep 0.05
+  done
+  fail "no state is saved after 30 s: $(cat err)"
+}
+
 # Ctrl-C between two steps: exit 1, the state is saved, and a run resumes from it.
 rm -f state.ck
-interrupt 0.2 run interleave.json --backend host --steps 1000000 --checkpoint state.ck --json
+launch run interleave.json --backend host --steps 1000000 --checkpoint state.ck \
+  --checkpoint-every 50 --json
+saves
+kill -INT $running
+ended
+[[ $status == 1 ]] || fail "interrupted: exit $status: $(cat err)"
 [[ $(get out interrupted) == true ]] || fail "the JSON does not say interrupted"
 grep -q "interrupted after .* the state is in state.ck" err || fail "interrupted: $(cat err)"
 steps=$(get out step)
@@ -96,34 +110,10 @@ expect 2 "cannot write 'nowhere/trace.json'" "${long[@]}" --timeline nowhere/tra
 HOCKET_STORE=$folder/streamed.json/store.db expect 3 "streamed.json" "${long[@]}" --keep
 expect 2 "--checkpoint-every needs --checkpoint" "${long[@]}" --checkpoint-every 5
 
-# launch ARGUMENTS...: starts hocket in the background, as a job that SIGINT reaches, and waits
-# until it catches SIGINT.
-launch() {
-  local mask
-  set -m
-  "$hocket" "$@" >out 2>err &
-  running=$!
-  set +m
-  for _ in $(seq 200); do
-    mask=$(awk '/^SigCgt/ {print $2}' /proc/$running/status)
-    (((0x$mask & 2) == 0)) || return 0
-    sleep 0.02
-  done
-}
-
-# ended: waits for it and sets `status`.
-ended() {
-  status=0
-  wait $running || status=$?
-}
-
 # A killed run loses the steps since its last checkpoint: here at most one.
 rm -f state.ck
 launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
-for _ in $(seq 200); do
-  [[ ! -s state.ck ]] || break
-  sleep 0.05
-done
+saves
 sleep 0.3
 kill -KILL $running
 ended 2>killed
@@ -138,6 +128,7 @@ steps=$(get out.json step) killed=$(get out.json checksum)
 # A checkpoint in use is refused to another run, by any path to it. kill -9 releases it.
 rm -f state.ck
 launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
+saves
 mkdir -p sub
 for path in state.ck sub/../state.ck "$PWD/state.ck"; do
   expect 3 "in use by process $running \(.*hocket run streamed.json .*\), since 20" \
@@ -152,8 +143,8 @@ rm -f state.ck
 # SIGHUP, as of a terminal that is closed, saves as SIGTERM does.
 for signal in HUP TERM; do
   rm -f state.ck
-  launch "${long[@]}" --checkpoint state.ck
-  sleep 0.3
+  launch "${long[@]}" --checkpoint state.ck --checkpoint-every 50
+  saves
   kill "-$signal" $running
   ended
   [[ $status == 1 && -s state.ck ]] || fail "SIG$signal: exit $status: $(cat err)"
@@ -166,7 +157,7 @@ done
   exec "$hocket" "${long[@]}" >out 2>err
 ) &
 running=$!
-sleep 1
+catches 15
 kill -HUP $running
 sleep 0.3
 kill -TERM $running || fail "an ignored SIGHUP has ended the run: $(cat err)"
