@@ -105,7 +105,9 @@ int hk_team_size(const hk_graph *graph, int threads, int cores) {
 }
 
 int hk_framework_cores(int share) {
-  return share / 4 < 3 ? share / 4 : 3;
+  const int quarter = share / 4, least = share > 1 ? 1 : 0;
+  if (quarter < least) return least;
+  return quarter < 3 ? quarter : 3;
 }
 
 void hk_graph_free(hk_graph *graph) {

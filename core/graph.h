@@ -233,10 +233,10 @@ int hk_team_size(const hk_graph *graph, int threads, int cores);
 
 /* Cores that the framework's threads (main, autograd), the driver's and the engine's queueing
  * thread need while forward and backward run, out of a rank's `share` of the cores: 3, or a quarter
- * of the share if that is less. A team that has more than the others preempts them and is
- * preempted: it updates no faster than one of share - 3 threads. Measured on an H200 node with 16
- * cores (bench/results/training): 15 threads took 600 ms of CPU lane an iteration beside forward
- * and backward, 13 took 567; with the GPU idle, 15 took 540. */
+ * of the share if that is less, but at least one core of two or three. A team that has more than
+ * the others preempts them and is preempted: it updates no faster than one of share - 3 threads.
+ * Measured on an H200 node with 16 cores (bench/results/training): 15 threads took 600 ms of CPU
+ * lane an iteration beside forward and backward, 13 took 567; with the GPU idle, 15 took 540. */
 int hk_framework_cores(int share);
 
 /* The plan's limit to the bytes a second that lane `kind` moves; 0: none. */

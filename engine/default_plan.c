@@ -35,8 +35,7 @@ int hk_default_threads(hk_overlap overlap) {
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cpus = CPU_COUNT(&allowed);
   const int quota = hk_cpu_quota("");
   if (quota > 0 && quota < cpus) cpus = quota;
-  const int beside = overlap == HK_OVERLAP_BOTH ? hk_framework_cores(cpus) : 0;
-  const int left = beside > FRAMEWORK_THREADS ? beside : FRAMEWORK_THREADS;
+  const int left = overlap == HK_OVERLAP_BOTH ? hk_framework_cores(cpus) : FRAMEWORK_THREADS;
   return cpus > left ? cpus - left : 1;
 }
 

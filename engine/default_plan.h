@@ -21,6 +21,7 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
  * have another number of elements than the plan. */
 hk_status hk_choose_routes(hk_plan *plan, const hk_param *params, size_t n_params,
                            hk_bytes host_memory, hk_bytes gpu_memory, hk_error *err);
+
 /* Size of the CPU team if nobody says it: the CPUs that this process may use (affinity and control
  * group's quota), less those that the framework needs, at least 1. The framework has one CPU, and
  * with overlap `both`, where most of the update runs beside its threads, hk_framework_cores. */

@@ -204,6 +204,15 @@ static void computation_slows_beside_updates(void **state) {
   assert_ms(updates[HK_OVERLAP_BOTH], 10 + 10 + 12); /* time in which an update runs */
 }
 
+/* A quarter of the cores, at most 3; one of two or three, none of one. */
+static void cores_of_the_framework(void **state) {
+  (void)state;
+  static const int cores[] = {1, 2, 3, 4, 7, 8, 11, 12, 16, 64};
+  static const int expected[] = {0, 1, 1, 1, 1, 2, 2, 3, 3, 3};
+  for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
+    assert_int_equal(hk_framework_cores(cores[i]), expected[i]);
+}
+
 /* The framework takes 3 of 16 cores: beside computation a team of more than 13 threads has the rate
  * of 13. */
 static void framework_takes_cores_of_a_large_team(void **state) {
@@ -319,23 +328,24 @@ static void host_memory_decides_what_runs_ahead(void **state) {
   }
 }
 
-/* With an overlap a candidate's plan is cut at blocks and leaves 3 cores to the framework; with
- * `both` every subgroup on route cpu runs ahead. */
+/* With an overlap a candidate's plan is cut at blocks and leaves 3 of 16 cores and 1 of 2 to the
+ * framework; with `both` every subgroup on route cpu runs ahead. */
 static void candidates_with_an_overlap(void **state) {
   (void)state;
   hk_error err = {0};
   hk_machine machine = schoolbook_machine();
-  machine.cores.value = 16;
   hk_model model = equal_blocks(4, 10000000, 4, 8);
   const hk_candidate candidate = {
       &hk_policy_interleave, {.stride = 2, .ratio = -1}, HK_RUNTIME_HOCKET};
-  for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
+  for (int i = 0; i < 2 * HK_OVERLAP_COUNT; i++) {
+    const int overlap = i / 2, cores = i % 2 ? 16 : 2;
+    machine.cores.value = cores;
     const hk_plan_settings settings = {.overlap = (hk_overlap)overlap};
     hk_plan plan;
     must(hk_candidate_plan(&candidate, &model, &machine, &ONE_RANK, &settings, &plan, &err), &err);
     assert_int_equal(plan.overlap, overlap);
     assert_int_equal(plan.subgroup_rule, overlap ? HK_SUBGROUP_BLOCKS : HK_SUBGROUP_EXACT);
-    assert_int_equal(plan.cpu_threads, overlap ? 13 : 16);
+    assert_int_equal(plan.cpu_threads, overlap ? (cores == 16 ? 13 : 1) : cores);
     assert_int_equal(hk_plan_ahead(&plan), overlap == HK_OVERLAP_BOTH ? 20000000 : 0);
     hk_plan_free(&plan);
   }
@@ -436,6 +446,7 @@ int main(void) {
       cmocka_unit_test(first_block_resident),
       cmocka_unit_test(beside_nothing),
       cmocka_unit_test(measured_blocks_are_not_launched_twice),
+      cmocka_unit_test(cores_of_the_framework),
       cmocka_unit_test(framework_takes_cores_of_a_large_team),
       cmocka_unit_test(a_large_team_is_slower_beside_computation),
       cmocka_unit_test(computation_slows_beside_updates),

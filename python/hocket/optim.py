@@ -57,7 +57,7 @@ class AdamW(Optimizer):
         backend: "cuda" or "host"; None: as the parameters' device says.
         cpu_threads: threads of the update; None: what the plan says; without a plan, the CPUs that
             this process may use less one, or with ``overlap="both"`` less three (a quarter of
-            them if that is less), which the framework's threads need.
+            them if that is less, but at least one), which the framework's threads need.
         host_memory: most bytes of host memory that the engine may take (state, gradients, weights,
             spares); None: what is available.
         gpu_memory: bytes of GPU memory that weights which wait for the norm (2 an element) and
