@@ -261,7 +261,7 @@ static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) 
     found.at_least = true;
     suggest(s, &found, best->tokens_per_s);
   }
-  if (status == HK_OK) s->advice->rankings++;
+  if (status == HK_OK) s->budget -= operations(&ranking), s->advice->rankings++;
   hk_ranking_free(&ranking);
   return HK_OK;
 }
