@@ -110,6 +110,11 @@ int hk_framework_cores(int share) {
   return quarter < 3 ? quarter : 3;
 }
 
+int hk_training_threads(hk_overlap overlap, int share) {
+  if (overlap == HK_OVERLAP_BOTH) return share - hk_framework_cores(share);
+  return share > 1 ? share - 1 : 1;
+}
+
 void hk_graph_free(hk_graph *graph) {
   free(graph->ops);
   free(graph->deps);

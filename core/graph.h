@@ -239,6 +239,12 @@ int hk_team_size(const hk_graph *graph, int threads, int cores);
  * lane an iteration beside forward and backward, 13 took 567; with the GPU idle, 15 took 540. */
 int hk_framework_cores(int share);
 
+/* Default number of threads of a CPU team that trains with `overlap` on a rank's `share` of the
+ * cores, at least 1. With `both`, where most of the update runs beside forward and backward, it
+ * leaves hk_framework_cores. Otherwise it leaves one core: with `forward` 15 threads of 16 cores
+ * were 0.99 to 1.045 times as fast as 13 (four pairs in turns, bench/results/training). */
+int hk_training_threads(hk_overlap overlap, int share);
+
 /* The plan's limit to the bytes a second that lane `kind` moves; 0: none. */
 static inline double hk_lane_pace(const hk_graph *graph, hk_lane_kind kind) {
   if (kind == HK_LANE_H2D || kind == HK_LANE_UP) return graph->pace.in;

@@ -22,11 +22,6 @@
  * update and need larger slots. */
 #define MOST_PIECE ((int64_t)24000000)
 
-/* CPUs that the team leaves to the framework unless the overlap is `both`: with `none` and
- * `forward` the framework seldom has two threads at work while the team updates. With `both` the
- * team leaves hk_framework_cores(). */
-#define FRAMEWORK_THREADS 1
-
 /* -- Threads ----------------------------------------------------------------------------------- */
 
 int hk_default_threads(hk_overlap overlap) {
@@ -35,8 +30,7 @@ int hk_default_threads(hk_overlap overlap) {
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cpus = CPU_COUNT(&allowed);
   const int quota = hk_cpu_quota("");
   if (quota > 0 && quota < cpus) cpus = quota;
-  const int left = overlap == HK_OVERLAP_BOTH ? hk_framework_cores(cpus) : FRAMEWORK_THREADS;
-  return cpus > left ? cpus - left : 1;
+  return hk_training_threads(overlap, cpus);
 }
 
 /* -- The plan ---------------------------------------------------------------------------------- */

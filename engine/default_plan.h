@@ -23,8 +23,7 @@ hk_status hk_choose_routes(hk_plan *plan, const hk_param *params, size_t n_param
                            hk_bytes host_memory, hk_bytes gpu_memory, hk_error *err);
 
 /* Size of the CPU team if nobody says it: the CPUs that this process may use (affinity and control
- * group's quota), less those that the framework needs, at least 1. The framework has one CPU, and
- * with overlap `both`, where most of the update runs beside its threads, hk_framework_cores. */
+ * group's quota), less those that hk_training_threads leaves to the framework. */
 int hk_default_threads(hk_overlap overlap);
 
 #endif

@@ -17,14 +17,13 @@ static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_set
   return candidate->runtime == HK_RUNTIME_DEEPSPEED ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT;
 }
 
-/* Default size of a CPU team: a rank's share of the cores, with an overlap less those that the
- * framework's threads need at the same time. */
+/* Default size of a CPU team: a rank's share of the cores, with an overlap as the engine. */
 static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
   const int cores = (int)machine->cores.value;
   if (settings->cores_unbound) return cores;
   const int share = cores > gpus ? cores / gpus : 1;
-  if (settings->overlap == HK_OVERLAP_NONE) return share;
-  return share - hk_framework_cores(share);
+  return settings->overlap == HK_OVERLAP_NONE ? share
+                                              : hk_training_threads(settings->overlap, share);
 }
 
 static hk_status set_overlap(hk_plan *plan, const hk_plan_settings *settings,

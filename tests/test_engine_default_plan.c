@@ -127,7 +127,9 @@ static void threads_by_affinity(void **unused) {
   const int quota = hk_cpu_quota(""), cpus = CPU_COUNT(&all);
   const int least = quota > 0 && quota < cpus ? quota : cpus;
   assert_int_equal(hk_default_threads(HK_OVERLAP_NONE), least > 1 ? least - 1 : 1);
-  assert_int_equal(hk_default_threads(HK_OVERLAP_BOTH), least - hk_framework_cores(least));
+  for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++)
+    assert_int_equal(hk_default_threads((hk_overlap)overlap),
+                     hk_training_threads((hk_overlap)overlap, least));
   size_t first = 0;
   while (!CPU_ISSET(first, &all)) first++;
   CPU_ZERO(&one);

@@ -211,6 +211,13 @@ static void cores_of_the_framework(void **state) {
   static const int expected[] = {0, 1, 1, 1, 1, 2, 2, 3, 3, 3};
   for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
     assert_int_equal(hk_framework_cores(cores[i]), expected[i]);
+  static const int shares[] = {1, 2, 3, 16}, beside_both[] = {1, 1, 2, 13},
+                   others[] = {1, 1, 2, 15};
+  for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+    assert_int_equal(hk_training_threads(HK_OVERLAP_NONE, shares[i]), others[i]);
+    assert_int_equal(hk_training_threads(HK_OVERLAP_FORWARD, shares[i]), others[i]);
+    assert_int_equal(hk_training_threads(HK_OVERLAP_BOTH, shares[i]), beside_both[i]);
+  }
 }
 
 /* The framework takes 3 of 16 cores: beside computation a team of more than 13 threads has the rate
@@ -328,8 +335,8 @@ static void host_memory_decides_what_runs_ahead(void **state) {
   }
 }
 
-/* With an overlap a candidate's plan is cut at blocks and leaves 3 of 16 cores and 1 of 2 to the
- * framework; with `both` every subgroup on route cpu runs ahead. */
+/* With an overlap a candidate's plan is cut at blocks and leaves cores to the framework; with
+ * `both` every subgroup on route cpu runs ahead. */
 static void candidates_with_an_overlap(void **state) {
   (void)state;
   hk_error err = {0};
@@ -345,7 +352,8 @@ static void candidates_with_an_overlap(void **state) {
     must(hk_candidate_plan(&candidate, &model, &machine, &ONE_RANK, &settings, &plan, &err), &err);
     assert_int_equal(plan.overlap, overlap);
     assert_int_equal(plan.subgroup_rule, overlap ? HK_SUBGROUP_BLOCKS : HK_SUBGROUP_EXACT);
-    assert_int_equal(plan.cpu_threads, overlap ? (cores == 16 ? 13 : 1) : cores);
+    assert_int_equal(plan.cpu_threads,
+                     overlap ? hk_training_threads((hk_overlap)overlap, cores) : cores);
     assert_int_equal(hk_plan_ahead(&plan), overlap == HK_OVERLAP_BOTH ? 20000000 : 0);
     hk_plan_free(&plan);
   }
