@@ -98,10 +98,10 @@ typedef struct {
   int32_t device;      /* number of the GPU */
   int32_t overlap;     /* HOCKET_OVERLAP_...; if it is not the plan's, the engine chooses itself
                           which updates run during backward */
-  int32_t
-      cpu_threads;     /* threads of the CPU update team; 0: as planned, or without a plan the CPUs
+  int32_t cpu_threads; /* threads of the CPU update team; 0: as planned, or without a plan the CPUs
                           that this process may use (affinity and cgroup quota) less one; with
-                          HOCKET_OVERLAP_BOTH less three, or a quarter (at least one) if that is less */
+                          HOCKET_OVERLAP_BOTH less three, or less a quarter if that is fewer, but
+                          at least one */
   int32_t pin_threads; /* 1: pin each thread of the team to a core of its own */
   int32_t first_core; /* with pin_threads: number of cores to skip, so that engines of several ranks
                          use different cores */
