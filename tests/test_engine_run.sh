@@ -113,8 +113,14 @@ expect 2 "--checkpoint-every needs --checkpoint" "${long[@]}" --checkpoint-every
 # A killed run loses the steps since its last checkpoint: here at most one.
 rm -f state.ck
 launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
-saves
-sleep 0.3
+for _ in 1 2 3 4; do # a file that is replaced keeps its name and gets another number
+  saves
+  before=$(stat -c %i state.ck)
+  for _ in $(seq 600); do
+    [[ $(stat -c %i state.ck) == "$before" ]] || break
+    sleep 0.05
+  done
+done
 kill -KILL $running
 ended 2>killed
 [[ $status == 137 ]] || fail "killed: exit $status"
