@@ -8,6 +8,7 @@
 . "$(dirname "$0")/fixture_engine.sh"
 
 quick=(--backend host --quick --memory 256M)
+refused=("${quick[@]}" --quiet) # without a note if something else calibrates on this machine
 limit=10 # seconds; refusals come at once
 
 # calibrate ARGUMENTS...: precise or not. If the budget was too short for one sample of each probe,
@@ -29,15 +30,15 @@ calibrate() {
 
 # -- Refusals --------------------------------------------------------------------------------------
 
-expect 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
-expect 2 "no unfinished calibration under 'other'" calibrate "${quick[@]}" --resume --name other
-expect 2 "'a/b' cannot be the name" calibrate "${quick[@]}" --name a/b
-expect 2 "h200-16c" calibrate "${quick[@]}" --name h200-16c
-expect 2 "nowhere" calibrate "${quick[@]}" --name here -o nowhere/profile.json
-expect 2 "'--budget': expected a number" calibrate "${quick[@]}" --budget 0
-expect 2 "'--target': expected a number" calibrate "${quick[@]}" --target 0
-expect 2 "'--memory': expected a whole number" calibrate "${quick[@]}" --memory much
-expect 2 "unexpected argument" calibrate "${quick[@]}" here
+expect 2 "no unfinished calibration" calibrate "${refused[@]}" --resume
+expect 2 "no unfinished calibration under 'other'" calibrate "${refused[@]}" --resume --name other
+expect 2 "'a/b' cannot be the name" calibrate "${refused[@]}" --name a/b
+expect 2 "h200-16c" calibrate "${refused[@]}" --name h200-16c
+expect 2 "nowhere" calibrate "${refused[@]}" --name here -o nowhere/profile.json
+expect 2 "'--budget': expected a number" calibrate "${refused[@]}" --budget 0
+expect 2 "'--target': expected a number" calibrate "${refused[@]}" --target 0
+expect 2 "'--memory': expected a whole number" calibrate "${refused[@]}" --memory much
+expect 2 "unexpected argument" calibrate "${refused[@]}" here
 if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
   # Built without nvcc it cannot even look for one.
   none="no CUDA device"
@@ -68,7 +69,7 @@ grep -qE "^([0-9]+) of \1 quantities agree" out || fail "diff with itself: $(tai
 ends 0 "" machine delete here
 ends 0 "" machine import here.json
 ends 0 "" plan --model gpt2 --machine here
-expect 2 "has a profile 'here' already" calibrate "${quick[@]}" --name here
+expect 2 "has a profile 'here' already" calibrate "${refused[@]}" --name here
 
 # -- Interrupted and resumed --------------------------------------------------------------------------
 
@@ -127,7 +128,7 @@ python3 -m json.tool out >/dev/null || fail "interrupted: no JSON"
 command=$(sed -n 's/.*continue with: hocket calibrate //p' err)
 [[ $command == "--resume --name again --backend host --quick --budget 8 --memory 256000000" ]] ||
   fail "interrupted: continue with '$command'"
-expect 2 "again" calibrate "${quick[@]}" --resume --name other
+expect 2 "again" calibrate "${refused[@]}" --resume --name other
 expect 2 "again" machine show again # there is no profile yet
 
 start --json $command
@@ -153,7 +154,7 @@ assert not c["failed"], c["failed"]
 assert c["profile"]["schema"] == "hocket.machine/1" and "calibration" in c["profile"]
 END
 python3 check.py out || fail "the JSON is not as promised"
-expect 2 "no unfinished calibration" calibrate "${quick[@]}" --resume
+expect 2 "no unfinished calibration" calibrate "${refused[@]}" --resume
 ends 0 "" machine show again
 ends 0 "" machine list
 grep -q "^again " out && grep -q "^here " out || fail "not both listed: $(cat out)"
@@ -162,7 +163,7 @@ grep -q "^again " out && grep -q "^here " out || fail "not both listed: $(cat ou
 # store. An unfinished run that kill -9 left is listed and can be deleted.
 start "${quick[@]}" --budget 600 --name held
 expect 3 "in use by another calibration, process $running \(.*calibrate .*\), since 20" \
-  calibrate "${quick[@]}" --name other
+  calibrate "${refused[@]}" --name other
 expect 3 "in use by another calibration" machine delete --unfinished held
 HOCKET_STORE=$folder/beside.db timeout 60 "$hocket" calibrate "${quick[@]}" --budget 1 --name beside \
   >out 2>err || true
