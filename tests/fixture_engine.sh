@@ -65,6 +65,12 @@ ended() {
   wait $running || status=$?
 }
 
+# too_short: the last calibration's budget was too short for one sample of each probe, as on a busy
+# machine.
+too_short() {
+  grep -q "needs these probes, .*; continue with calibrate --resume and a larger --budget" err
+}
+
 # interrupt SECONDS ARGUMENTS...: sends SIGINT to hocket SECONDS after it began to catch it.
 interrupt() {
   launch "${@:2}"

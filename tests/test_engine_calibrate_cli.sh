@@ -16,7 +16,7 @@ limit=10 # seconds; refusals come at once
 calibrate() {
   local status=0
   timeout 60 "$hocket" calibrate "$@" >out 2>err || status=$?
-  if grep -q "needs these probes, .*; continue with calibrate --resume and a larger --budget" err; then
+  if too_short; then
     status=0
     timeout 120 "$hocket" calibrate "$@" --resume --budget 60 >out 2>err || status=$?
   fi
@@ -82,10 +82,7 @@ print(sqlite3.connect(os.environ["HOCKET_STORE"]).execute("SELECT count(*) FROM 
 start() {
   local before
   before=$(samples)
-  set -m # a job of its own: a background job of a script ignores SIGINT otherwise
-  "$hocket" calibrate "$@" >out 2>err &
-  running=$!
-  set +m
+  launch calibrate "$@"
   for _ in $(seq 100); do
     (($(samples) < before + 10)) || return 0
     sleep 0.2
@@ -95,13 +92,13 @@ start() {
 
 # stop EXIT SIGNAL...: sends the signals 10 ms apart while it runs; it must exit with EXIT.
 stop() {
-  local status=0 signal
+  local signal
   kill "-$2" $running
   for signal in "${@:3}"; do
     sleep 0.01 # signals that have not arrived yet count as one
     kill "-$signal" $running 2>killed || break
   done
-  wait $running || status=$?
+  ended
   [[ $status == "$1" ]] || fail "stopped by ${*:2}: exit $status, not $1: $(cat err)"
 }
 

@@ -75,13 +75,19 @@ grep -q "bit for bit" out || fail "the table does not say what was checked"
 [[ $(get out.json step) == 3 && $(get out.json steps) == 2 ]] || fail "not resumed after step 1"
 [[ $(get out.json checksum) == "$checksum" ]] || fail "resuming gives another checksum"
 
-# saves: waits until the running process has saved its state in state.ck.
+# saves [NUMBER]: waits until the running process has saved its state in state.ck, NUMBER times if it
+# is given. Each save replaces the file, which then has another inode.
 saves() {
+  local inode before='' left=${1:-1}
   for _ in $(seq 600); do
-    [[ ! -s state.ck ]] || return 0
+    inode=$(stat -c %i state.ck 2>/dev/null) || inode=''
+    if [[ $inode != "$before" && -s state.ck ]]; then
+      before=$inode
+      ((--left > 0)) || return 0
+    fi
     sleep 0.05
   done
-  fail "no state is saved after 30 s: $(cat err)"
+  fail "$left saves are missing after 30 s: $(cat err)"
 }
 
 # Ctrl-C between two steps: exit 1, the state is saved, and a run resumes from it.
@@ -113,14 +119,7 @@ expect 2 "--checkpoint-every needs --checkpoint" "${long[@]}" --checkpoint-every
 # A killed run loses the steps since its last checkpoint: here at most one.
 rm -f state.ck
 launch "${long[@]}" --checkpoint state.ck --checkpoint-every 1
-for _ in 1 2 3 4; do # a file that is replaced keeps its name and gets another number
-  saves
-  before=$(stat -c %i state.ck)
-  for _ in $(seq 600); do
-    [[ $(stat -c %i state.ck) == "$before" ]] || break
-    sleep 0.05
-  done
-done
+saves 5
 kill -KILL $running
 ended 2>killed
 [[ $status == 137 ]] || fail "killed: exit $status"

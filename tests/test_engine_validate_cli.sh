@@ -106,7 +106,7 @@ plan mapped --policy mapped
 calibrates() {
   local status=0
   "$hocket" "${@:2}" --memory 64M --budget 3 >out 2>err || status=$?
-  if grep -q "needs these probes, .* a larger --budget" err; then
+  if too_short; then
     ends 0 "$1" "${@:2}" --memory 64M --budget 60
   elif [[ $status != 0 ]] || ! grep -q -- "$1" err; then
     fail "hocket ${*:2}: exit $status, said '$(cat err)', expected 0 and /$1/"
