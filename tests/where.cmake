@@ -27,8 +27,7 @@ set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_
                  engine_validate_cli golden_published unit_fit unit_profile_fit unit_profile_nodes)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
-# engine_recording replaces realloc, which its runtime calls before dlsym can.
-set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_recording engine_validate_cli)
+set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
 # engine_exact, engine_executor, engine_segments and engine_training use the same threads.
 set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
                  engine_checkpoint_training engine_checksum engine_run engine_squares engine_stand
