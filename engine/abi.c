@@ -13,8 +13,6 @@
 struct hocket_engine {
   hk_engine *engine;
   pid_t owner;
-  char *report;   /* last text of hocket_report */
-  char *timeline; /* last text of hocket_timeline */
 };
 
 int hk_abi_answer(hk_status status, const hk_error *err, char *message) {
@@ -41,16 +39,26 @@ static hk_status check_owner(const hocket_engine *h, hk_error *err) {
 typedef struct {
   hocket_engine *h; /* NULL: enter has failed, nothing to restore */
   int device;
+  bool alone; /* no other call on the engine runs meanwhile */
 } scope;
 
-static hk_status enter(hocket_engine *h, scope *in, hk_error *err) {
+/* For calls that wait beside others. */
+static hk_status enter_beside(hocket_engine *h, scope *in, hk_error *err) {
   HK_TRY(check_owner(h, err));
   HK_TRY(hk_engine_guard(h->engine, &in->device, err));
   in->h = h;
   return HK_OK;
 }
 
+static hk_status enter(hocket_engine *h, scope *in, hk_error *err) {
+  HK_TRY(enter_beside(h, in, err));
+  hk_training_lock(h->engine);
+  in->alone = true;
+  return HK_OK;
+}
+
 static int leave(const scope *in, hk_status status, const hk_error *err, char *message) {
+  if (in->alone) hk_training_unlock(in->h->engine);
   if (in->h != NULL) hk_engine_unguard(in->h->engine, in->device);
   return hk_abi_answer(status, err, message);
 }
@@ -93,8 +101,6 @@ int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tenso
 void hocket_destroy(hocket_engine *h) {
   if (h == NULL) return;
   if (h->owner == getpid()) hk_engine_destroy(h->engine);
-  free(h->report);
-  free(h->timeline);
   free(h);
 }
 
@@ -143,7 +149,7 @@ int hocket_wait_weights(hocket_engine *h, int32_t block, void *stream, int32_t t
   hk_error err = {0};
   scope in = {0};
   bool there = true;
-  hk_status status = enter(h, &in, &err);
+  hk_status status = enter_beside(h, &in, &err);
   if (status == HK_OK) {
     status = hk_training_wait_weights(h->engine, block, stream, timeout_ms, &there, &err);
   }
@@ -156,7 +162,7 @@ int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
   hk_error err = {0};
   scope in = {0};
   bool there = true;
-  hk_status status = enter(h, &in, &err);
+  hk_status status = enter_beside(h, &in, &err);
   if (status == HK_OK) status = hk_training_drain(h->engine, timeout_ms, &there, &err);
   const int code = leave(&in, status, &err, message);
   if (code != 0 || there) return code;
@@ -221,6 +227,15 @@ int hocket_sum_of_squares(hocket_engine *h, int64_t tensor, double *sum, int64_t
   return leave(&in, status, &err, message);
 }
 
+int hocket_held(hocket_engine *h, uint8_t *held, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_abi_given(held, "the place for the answer", &err);
+  if (status == HK_OK) hk_training_held(h->engine, held);
+  return leave(&in, status, &err, message);
+}
+
 int hocket_read_gradient(hocket_engine *h, size_t tensor, void *data, char *message) {
   hk_error err = {0};
   scope in = {0};
@@ -247,7 +262,7 @@ int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_ste
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_training_step(h->engine, &inner, &report, stream, &err);
   if (status == HK_OK && options != NULL && options->wait) status = drain(h, &err);
-  if (info != NULL) {
+  if (info != NULL && status == HK_OK) {
     *info = (hocket_step_info){.step = report.step,
                                .skipped = report.skipped,
                                .nonfinite = report.nonfinite,
@@ -272,7 +287,11 @@ int hocket_set_group(hocket_engine *h, size_t group, const hocket_group *hyper, 
 }
 
 int64_t hocket_step_number(const hocket_engine *h) {
-  return h != NULL ? hk_training_step_number(h->engine) : 0;
+  if (h == NULL) return 0;
+  hk_training_lock(h->engine);
+  const int64_t step = hk_training_step_number(h->engine);
+  hk_training_unlock(h->engine);
+  return step;
 }
 
 /* -- Lent memory ------------------------------------------------------------------------------- */
@@ -412,12 +431,14 @@ int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
 
 /* -- What happened ----------------------------------------------------------------------------- */
 
-const char *hocket_report(hocket_engine *h) {
+int hocket_report(hocket_engine *h, char **text, char *message) {
   hk_error err = {0};
-  if (check_owner(h, &err) != HK_OK) return NULL;
-  free(h->report);
-  h->report = hk_training_describe(h->engine);
-  return h->report;
+  scope in = {0};
+  hk_status status = hk_abi_given(text, "the place for the text", &err);
+  if (status == HK_OK) *text = NULL;
+  if (status == HK_OK) status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_describe(h->engine, text, &err);
+  return leave(&in, status, &err, message);
 }
 
 int hocket_record(hocket_engine *h, int32_t on, char *message) {
@@ -439,10 +460,16 @@ int hocket_mark(hocket_engine *h, int32_t phase, int32_t block, int32_t end, voi
   return leave(&in, status, &err, message);
 }
 
-const char *hocket_timeline(hocket_engine *h) {
+int hocket_timeline(hocket_engine *h, char **text, char *message) {
   hk_error err = {0};
-  if (check_owner(h, &err) != HK_OK) return NULL;
-  free(h->timeline);
-  h->timeline = hk_training_timeline(h->engine);
-  return h->timeline;
+  scope in = {0};
+  hk_status status = hk_abi_given(text, "the place for the text", &err);
+  if (status == HK_OK) *text = NULL;
+  if (status == HK_OK) status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_timeline(h->engine, text, &err);
+  return leave(&in, status, &err, message);
+}
+
+void hocket_free(char *text) {
+  free(text);
 }

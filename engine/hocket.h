@@ -40,12 +40,13 @@
  * whole. It has not failed if hocket_save, hocket_checksum or hocket_record lacked a file or
  * memory.
  *
- * Threads: calls on one engine must not overlap, with one exception: any number of threads may be
- * in hocket_wait_weights and hocket_gradients at the same time. A forked child must not use its
- * parent's engine; calls in the child return 2.
+ * Threads: any thread may make any call at any time, except that hocket_destroy must be the last
+ * call on its engine. Calls on one engine are carried out one after the other, in the order in
+ * which they come; hocket_wait_weights and hocket_drain wait beside other calls. A forked child
+ * must not use its parent's engine; calls in the child return 2.
  *
  * Ownership: the library copies what it is given, unless stated otherwise. Texts that it returns
- * belong to the engine. */
+ * are the caller's: hocket_free frees them. */
 #ifndef HOCKET_H
 #define HOCKET_H
 
@@ -56,7 +57,7 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     3 /* raised with every incompatible change; compare with hocket_abi() */
+#define HOCKET_ABI     4 /* raised with every incompatible change; compare with hocket_abi() */
 #define HOCKET_MESSAGE 1024
 #define HOCKET_AGAIN   4 /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
@@ -178,9 +179,9 @@ HOCKET_API int hocket_flush(hocket_engine *engine, char *message);
  * and the factor of hocket_scale too. With one tensor the call queues nothing and does not block;
  * with -1 it blocks until the gradients have been read. */
 HOCKET_API int hocket_discard(hocket_engine *engine, int64_t tensor, char *message);
-/* Multiplies the gradients of the next step by `factor` (> 0, finite). Several calls multiply;
- * after each step the factor is 1 again. The product of factors, loss scale and clipping is rounded
- * once, to fp32. */
+/* The next step multiplies its gradients by `factor` (> 0, finite). The last call counts; after
+ * each step the factor is 1 again. The product of factor, loss scale and clipping is rounded once,
+ * to fp32. */
 HOCKET_API int hocket_scale(hocket_engine *engine, double factor, char *message);
 /* Sum of squares of one tensor's gradient as handed over so far (-1: of all tensors), without the
  * factor of hocket_scale: computed exactly, rounded once. *nonfinite: how many values are infinite
@@ -188,6 +189,9 @@ HOCKET_API int hocket_scale(hocket_engine *engine, double factor, char *message)
  * read. */
 HOCKET_API int hocket_sum_of_squares(hocket_engine *engine, int64_t tensor, double *sum,
                                      int64_t *nonfinite, char *message);
+/* held[i]: 1 if tensor i has a gradient since the last step or hocket_discard, else 0; `held` has
+ * room for all tensors. Also allowed when the engine has failed. */
+HOCKET_API int hocket_held(hocket_engine *engine, uint8_t *held, char *message);
 /* Copies one tensor's gradient as handed over so far to host memory: numel values of its grad_type.
  * Blocks. Returns 2 if the tensor has no gradient since the last step or hocket_discard. */
 HOCKET_API int hocket_read_gradient(hocket_engine *engine, size_t tensor, void *data,
@@ -215,10 +219,11 @@ typedef struct {
 } hocket_step_info;
 
 /* Takes one optimizer step with the gradients handed over since the last one. `options` and `info`
- * may be NULL. Tensors without a gradient keep their state, weights and step count, as in torch.
- * Blocks until all gradients have been read, because the norm needs them. Returns while the update
- * still runs, except with `wait` or overlap none. Forgets the gradients, also if it is skipped. New
- * weights are written after the work that was queued on `stream` before the call.
+ * may be NULL. *info is written if the call returns 0. Tensors without a gradient keep their state,
+ * weights and step count, as in torch. Blocks until all gradients have been read, because the norm
+ * needs them. Returns while the update still runs, except with `wait` or overlap none. Forgets the
+ * gradients, also if it is skipped. New weights are written after the work that was queued on
+ * `stream` before the call.
  *
  * Each gradient is multiplied by
  *   coefficient = fp32(factor / loss_scale x min(1, max_norm / (norm + 1e-6)))
@@ -306,13 +311,13 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
 
 /* -- What happened ----------------------------------------------------------------------------- */
 
-/* JSON text (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), and
+/* *text: JSON (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), and
  * `last_steps`: for each of the last 16 completed steps its `step` and `update_ms`, the time from
  * when the norm was known until all state and weights were in place. On the host backend also
  * `callers_kernels_ms`, processor time that calls have spent on kernels that a GPU would run
- * itself, such as the copying of gradients. The text is the engine's, valid until the next call of
- * hocket_report or hocket_destroy. NULL: out of memory. */
-HOCKET_API const char *hocket_report(hocket_engine *engine);
+ * itself, such as the copying of gradients. *text is the caller's (hocket_free); it is NULL after a
+ * failure. Returns 3 if there is not enough memory. */
+HOCKET_API int hocket_report(hocket_engine *engine, char **text, char *message);
 /* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0) or backward (1)
  * of a block at this point of `stream`. Does nothing unless recording. */
 HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, int32_t end,
@@ -322,12 +327,14 @@ HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, 
  * operations and the first 2^14 marks. If memory is too short, the recording is dropped, and the
  * report's notes say so. Blocks until the step under way is complete. */
 HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
-/* JSON text of the recording so far (schema hocket.spans/1): the plan, and name, lane, step,
+/* *text: the recording so far as JSON (schema hocket.spans/1): the plan, and name, lane, step,
  * start_ms and end_ms (CLOCK_MONOTONIC) of each operation and of each marked block. `hocket
  * validate training` compares it with a prediction. Blocks until the step under way is complete.
- * The text is the engine's, valid until the next call of hocket_timeline or hocket_destroy. NULL:
- * nothing is recorded, or out of memory. */
-HOCKET_API const char *hocket_timeline(hocket_engine *engine);
+ * *text is the caller's (hocket_free); it is NULL after a failure. Returns 1 if nothing is
+ * recorded, 3 if there is not enough memory. */
+HOCKET_API int hocket_timeline(hocket_engine *engine, char **text, char *message);
+/* Frees a text that the library has returned. NULL is allowed. */
+HOCKET_API void hocket_free(char *text);
 
 /* -- Measuring beside an update ---------------------------------------------------------------- */
 

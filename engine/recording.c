@@ -209,20 +209,26 @@ static void add_marks(hk_engine *e, cJSON *spans, bool *ok) {
   }
 }
 
-char *hk_training_timeline(hk_engine *e) {
-  bool there = false, ok = true;
-  hk_error ignored = {0};
-  hk_training_drain(e, -1, &there, &ignored);
-  if (e->training->recording == NULL) return NULL;
-  cJSON *root = cJSON_CreateObject();
-  if (root == NULL) return NULL;
-  ok = cJSON_AddStringToObject(root, "schema", "hocket.spans/1") != NULL;
+static bool put_timeline(hk_engine *e, cJSON *root) {
+  if (root == NULL) return false;
+  bool ok = cJSON_AddStringToObject(root, "schema", "hocket.spans/1") != NULL;
   cJSON *spans = cJSON_AddArrayToObject(root, "spans");
   ok = ok && spans != NULL;
   ok = ok && cJSON_AddItemToObject(root, "plan", hk_plan_to_json(&e->plan));
   if (ok) add_operations(e, spans, &ok);
   if (ok) add_marks(e, spans, &ok);
-  char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
+  return ok;
+}
+
+hk_status hk_training_timeline(hk_engine *e, char **text, hk_error *err) {
+  bool there = false;
+  hk_error ignored = {0};
+  hk_training_drain(e, -1, &there, &ignored);
+  if (e->training->recording == NULL) {
+    return hk_fail(err, HK_NO, "nothing is recorded: start a recording first");
+  }
+  cJSON *root = cJSON_CreateObject();
+  *text = put_timeline(e, root) ? cJSON_PrintUnformatted(root) : NULL;
   cJSON_Delete(root);
-  return text;
+  return *text != NULL ? HK_OK : hk_fail(err, HK_ENVIRONMENT, "out of memory for the timeline");
 }

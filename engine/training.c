@@ -31,7 +31,11 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   }
   struct hk_training *t = calloc(1, sizeof *t);
   if (t == NULL) return hk_fail_memory(err, sizeof *t, "training");
-  pthread_mutex_init(&t->lock, NULL);
+  pthread_mutexattr_t recursive;
+  pthread_mutexattr_init(&recursive);
+  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&t->lock, &recursive);
+  pthread_mutexattr_destroy(&recursive);
   pthread_mutex_init(&t->lent.lock, NULL);
   pthread_rwlock_init(&t->waiters, NULL);
   t->factor = 1;

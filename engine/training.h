@@ -29,6 +29,11 @@ typedef struct {
   int64_t ahead;
 } hk_training_step_report;
 
+/* Calls between these two come from one thread only; other threads that lock wait meanwhile. The
+ * functions below lock by themselves as far as they need it: a thread may lock several times. */
+void hk_training_lock(hk_engine *engine);
+void hk_training_unlock(hk_engine *engine);
+
 hk_status hk_training_set_weight(hk_engine *engine, size_t param, void *weight, hk_error *err);
 hk_status hk_training_masters(hk_engine *engine, int64_t param, void *stream, hk_error *err);
 hk_status hk_training_weights_from_masters(hk_engine *engine, int64_t param, void *stream,
@@ -37,6 +42,7 @@ hk_status hk_training_gradients(hk_engine *engine, const hk_handed_gradient *lis
                                 void *stream, hk_error *err);
 hk_status hk_training_flush(hk_engine *engine, hk_error *err);
 hk_status hk_training_discard(hk_engine *engine, int64_t param, hk_error *err);
+void hk_training_held(const hk_engine *engine, uint8_t *held);
 hk_status hk_training_scale(hk_engine *engine, double factor, hk_error *err);
 /* Sum of squares of one tensor's gradient; param -1: of all tensors. */
 hk_status hk_training_squares(hk_engine *engine, int64_t param, hk_squares *sum, hk_error *err);
@@ -65,15 +71,13 @@ void hk_training_lending(hk_engine *engine, hk_lending *out);
 hk_status hk_training_record(hk_engine *engine, bool on, hk_error *err);
 hk_status hk_training_mark(hk_engine *engine, int32_t phase, int32_t block, bool end, void *stream,
                            hk_error *err);
-/* JSON text (hocket.spans/1), to be freed by the caller; NULL: out of memory, or nothing is
- * recorded.
- */
-char *hk_training_timeline(hk_engine *engine);
+/* *text: hocket.spans/1, to be freed by the caller. HK_NO: nothing is recorded. */
+hk_status hk_training_timeline(hk_engine *engine, char **text, hk_error *err);
 
 /* Number of steps taken, the one under way included. */
 int64_t hk_training_step_number(const hk_engine *engine);
-/* JSON text (hocket.engine/1), to be freed by the caller; NULL: out of memory. */
-char *hk_training_describe(hk_engine *engine);
+/* *text: hocket.engine/1, to be freed by the caller. */
+hk_status hk_training_describe(hk_engine *engine, char **text, hk_error *err);
 
 int64_t hk_training_param_step(const hk_engine *engine, size_t param);
 hk_status hk_training_set_param_step(hk_engine *engine, size_t param, int64_t step, hk_error *err);

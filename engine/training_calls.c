@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls on gradients and tensors between the hand-over and the step: flush, discard, scale, sums of
- * squares, and the weights and step counts of tensors. */
+/* The lock, and calls on gradients and tensors between the hand-over and the step: flush, discard,
+ * scale, sums of squares, and the weights and step counts of tensors. */
 #include <math.h>
 
 #include "engine/training_private.h"
+
+void hk_training_lock(hk_engine *e) {
+  pthread_mutex_lock(&e->training->lock);
+}
+
+void hk_training_unlock(hk_engine *e) {
+  pthread_mutex_unlock(&e->training->lock);
+}
 
 /* After a device failure it is unknown which gradients have been taken: the engine has failed. */
 static hk_status note_failure(hk_engine *e, hk_status status) {
@@ -59,13 +67,17 @@ hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
   return status;
 }
 
+void hk_training_held(const hk_engine *e, uint8_t *held) {
+  for (size_t p = 0; p < e->n_params; p++) held[p] = e->training->given[p] > 0;
+}
+
 hk_status hk_training_scale(hk_engine *e, double factor, hk_error *err) {
   if (!(factor > 0) || !isfinite(factor)) {
     return hk_fail(err, HK_INPUT, "gradients times %g: the factor must be positive and finite",
                    factor);
   }
   pthread_mutex_lock(&e->training->lock);
-  e->training->factor *= factor;
+  e->training->factor = factor;
   pthread_mutex_unlock(&e->training->lock);
   return HK_OK;
 }

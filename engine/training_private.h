@@ -74,7 +74,7 @@ typedef struct {
 typedef enum { HK_IDLE, HK_BEGUN, HK_STEPPED } hk_training_state;
 
 struct hk_training {
-  pthread_mutex_t lock; /* everything below, and calls on the engine */
+  pthread_mutex_t lock; /* everything below, and calls on the engine; recursive */
   pthread_rwlock_t
       waiters;       /* read: during hk_training_wait_weights and _drain; write: to end a run */
   _Atomic int state; /* hk_training_state */
@@ -98,7 +98,7 @@ struct hk_training {
   int32_t *expected; /* [param] number of gradients that the step before had */
   hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
   int32_t *segments; /* [param] its first segment; [n_params]: the number of segments */
-  double factor;     /* product of hk_training_scale's since the last step */
+  double factor;     /* the last of hk_training_scale since the last step */
 
   /* What updates that run ahead assume about the step, chosen when the run begins. */
   bool hold;                                   /* nothing runs ahead in this run */

@@ -59,10 +59,9 @@ static void put_times(const hk_engine *e, cJSON *root, bool *ok) {
   }
 }
 
-char *hk_training_describe(hk_engine *e) {
-  cJSON *root = cJSON_CreateObject();
+static bool put_report(hk_engine *e, cJSON *root) {
   bool ok = root != NULL;
-  if (!ok) return NULL;
+  if (!ok) return false;
   put_text(root, "schema", "hocket.engine/1", &ok);
   put_text(root, "backend", e->backend->ops->name, &ok);
   put_text(root, "device", e->info.name, &ok);
@@ -81,7 +80,12 @@ char *hk_training_describe(hk_engine *e) {
   if (hk_training_is_host(e)) {
     put_number(root, "callers_kernels_ms", hk_ms(hk_backend_host_callers_kernels(e->backend)), &ok);
   }
-  char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
+  return ok;
+}
+
+hk_status hk_training_describe(hk_engine *e, char **text, hk_error *err) {
+  cJSON *root = cJSON_CreateObject();
+  *text = put_report(e, root) ? cJSON_PrintUnformatted(root) : NULL;
   cJSON_Delete(root);
-  return text;
+  return *text != NULL ? HK_OK : hk_fail(err, HK_ENVIRONMENT, "out of memory for the report");
 }

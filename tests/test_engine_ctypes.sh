@@ -56,7 +56,7 @@ class Info(ctypes.Structure):
 
 for name, result, arguments in (
         ("version", text, []), ("abi", i32, []), ("step_number", i64, [ptr]),
-        ("report", text, [ptr]), ("timeline", text, [ptr]), ("destroy", None, [ptr]),
+        ("report", i32, [ptr, ptr, text]), ("free", None, [ptr]), ("destroy", None, [ptr]),
         ("create", i32, [text, ptr, size, ptr, size, ptr, ptr, text]),
         ("masters", i32, [ptr, i64, ptr, text]),
         ("wait_weights", i32, [ptr, i32, ptr, i32, text]), ("drain", i32, [ptr, i32, text]),
@@ -134,7 +134,7 @@ class Model:
         return hexadecimal.value
 
 
-assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 3
+assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 4
 hyper = (Group(1e-2, 0.9, 0.999, 1e-8, 0.1), Group(3e-3, 0.8, 0.95, 1e-6, 0.0))
 engines = [Model(hyper, overlap) for overlap in (1, 2, 3)]
 first = engines[0]
@@ -189,7 +189,10 @@ for model in engines + [other]:
     must(lib.hocket_step(model.engine, None, None, None, message))
     must(lib.hocket_drain(model.engine, -1, message))
     assert model.checksum() == first.checksum() and lib.hocket_step_number(model.engine) == 2
-    report = json.loads(lib.hocket_report(model.engine))
+    answer = text()
+    must(lib.hocket_report(model.engine, ctypes.byref(answer), message))
+    report = json.loads(answer.value)
+    lib.hocket_free(answer)
     assert report["steps"] == 2 and report["tensors"] == 2, report
 
 # A gradient that is not finite: the step is skipped and the state is unchanged.

@@ -29,7 +29,9 @@ static void iterate(world *w) {
 }
 
 static void assert_report(world *w, const char *wanted, bool there) {
-  char *text = hk_training_describe(w->engine);
+  char *text = NULL;
+  hk_error err = {0};
+  must(hk_training_describe(w->engine, &text, &err), &err);
   assert_non_null(text);
   if ((strstr(text, wanted) != NULL) != there) fail_msg("'%s' in %s", wanted, text);
   free(text);
@@ -52,7 +54,9 @@ static void a_step_outlives_its_recording(void **unused) {
     must(hk_training_drain(w.engine, -1, &there, &err), &err);
     atomic_store(&out_of_memory, false);
     assert_true(atomic_load(&refused) > before);
-    assert_null(hk_training_timeline(w.engine));
+    char *text = NULL;
+    assert_int_equal(hk_training_timeline(w.engine, &text, &err), HK_NO);
+    assert_null(text);
     assert_report(&w, "the recording was dropped after step 2: out of memory", true);
     iterate(&w);
     assert_state(&w);
@@ -60,7 +64,7 @@ static void a_step_outlives_its_recording(void **unused) {
     /* The next recording is complete. */
     must(hk_training_record(w.engine, true, &err), &err);
     iterate(&w);
-    char *text = hk_training_timeline(w.engine);
+    must(hk_training_timeline(w.engine, &text, &err), &err);
     assert_non_null(text);
     assert_non_null(strstr(text, "\"step\":4"));
     free(text);

@@ -19,7 +19,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import MACHINE, USAGE, HocketError
 
-ABI = 3
+ABI = 4
 MESSAGE = 1024
 AGAIN = 4
 SLICE_MS = 100
@@ -174,6 +174,7 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
         c_int,
         (_ENGINE, c_int64, POINTER(c_double), POINTER(c_int64), c_char_p),
     ),
+    "hocket_held": (c_int, (_ENGINE, c_void_p, c_char_p)),
     "hocket_read_gradient": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
     "hocket_step": (c_int, (_ENGINE, POINTER(StepOptions), POINTER(StepInfo), c_void_p, c_char_p)),
     "hocket_lending": (c_int, (_ENGINE, POINTER(Lent), c_char_p)),
@@ -189,10 +190,11 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_save": (c_int, (_ENGINE, c_char_p, c_char_p)),
     "hocket_load": (c_int, (_ENGINE, c_char_p, c_char_p)),
     "hocket_checksum": (c_int, (_ENGINE, c_char_p, c_char_p)),
-    "hocket_report": (c_char_p, (_ENGINE,)),
+    "hocket_report": (c_int, (_ENGINE, POINTER(c_void_p), c_char_p)),
     "hocket_mark": (c_int, (_ENGINE, c_int32, c_int32, c_int32, c_void_p, c_char_p)),
     "hocket_record": (c_int, (_ENGINE, c_int32, c_char_p)),
-    "hocket_timeline": (c_char_p, (_ENGINE,)),
+    "hocket_timeline": (c_int, (_ENGINE, POINTER(c_void_p), c_char_p)),
+    "hocket_free": (None, (c_void_p,)),
     "hocket_busy_start": (c_int, (c_int32, c_int64, POINTER(c_void_p), c_char_p)),
     "hocket_busy_update": (c_int, (_BUSY, c_int32, c_char_p)),
     "hocket_busy_updated": (c_int64, (_BUSY,)),
@@ -222,7 +224,7 @@ def candidates() -> Sequence[str]:
     here = pathlib.Path(__file__).resolve().parent
     found = [str(path) for path in sorted(here.glob("lib*/libhocket.so*"))]
     system = ctypes.util.find_library("hocket")
-    return found + ([system] if system else []) + ["libhocket.so.3", "libhocket.so"]
+    return found + ([system] if system else []) + [f"libhocket.so.{ABI}", "libhocket.so"]
 
 
 def library() -> ctypes.CDLL:
@@ -324,7 +326,8 @@ class Engine:
     """One hocket_engine. Methods raise HocketError with the library's sentence and code.
 
     ``stream`` is a cudaStream_t as an integer (0: the legacy default stream). State goes to and
-    from host addresses. Not safe for concurrent calls, except wait_weights and gradients.
+    from host addresses. Any thread may call; calls are carried out one after the other, except
+    that wait_weights and drain wait beside others.
     """
 
     def __init__(
@@ -426,8 +429,12 @@ class Engine:
         """Forgets one tensor's gradient since the last step (-1: all)."""
         self._call("hocket_discard", tensor)
 
+    def held(self, address: int) -> None:
+        """Writes one byte a tensor to an address: 1 if the engine holds a gradient of it."""
+        self._call("hocket_held", address)
+
     def scale(self, factor: float) -> None:
-        """Multiplies all gradients in the step to come."""
+        """Multiplies all gradients in the step to come; the last call counts."""
         self._call("hocket_scale", factor)
 
     def sum_of_squares(self, tensor: int = -1) -> Tuple[float, int]:
@@ -517,13 +524,13 @@ class Engine:
         return self._json("hocket_timeline")
 
     def _json(self, name: str) -> Dict[str, Any]:
-        text = getattr(self._lib, name)(self._engine())
-        if text is None:
-            raise HocketError(
-                f"{name}: nothing is recorded (opt.record() starts that), or memory is short", USAGE
-            )
-        report: Dict[str, Any] = json.loads(text)
-        return report
+        text = c_void_p()
+        try:
+            self._call(name, byref(text))
+            report: Dict[str, Any] = json.loads(ctypes.string_at(text.value or 0))
+            return report
+        finally:
+            self._lib.hocket_free(text)
 
     def mark(self, phase: int, block: int, end: bool, stream: int) -> None:
         self._call("hocket_mark", phase, block, int(end), stream)

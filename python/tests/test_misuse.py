@@ -446,6 +446,44 @@ def test_two_engines_in_two_threads():
     assert results == {"gpt": True, "llama": True}
 
 
+def test_reports_and_state_are_read_by_other_threads_while_one_trains():
+    model, opt = started("both")
+    other, expected = started("none")
+    model(batches(1)[0]).backward()
+    opt.step()
+    opt.zero_grad()
+    over, failures, counts = threading.Event(), [], [0, 0, 0]
+
+    def look(number):
+        try:
+            while not over.is_set():
+                report = opt.stats()
+                assert report["schema"] == "hocket.engine/1" and "steps" in opt.explain()
+                assert opt.state[model.norm.weight]["exp_avg"].shape == model.norm.weight.shape
+                counts[number] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=look, args=(number,)) for number in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    step = 1
+    while step < 20 or (min(counts) < 200 and not failures and step < 2000):
+        model(batches(1)[0]).backward()
+        opt.step()
+        opt.zero_grad()
+        step += 1
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert not failures and min(counts) >= 200
+    for _ in range(step):
+        other(batches(1)[0]).backward()
+        expected.step()
+        expected.zero_grad()
+    assert opt.checksum() == expected.checksum()
+
+
 def test_ctrl_c_interrupts_training(tmp_path):
     program = f"""
 import sys; sys.path[:0] = {sys.path!r}

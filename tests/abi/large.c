@@ -21,7 +21,10 @@ static void train(int64_t gpu_memory, float *after) {
                                   .gpu_memory = gpu_memory};
   hocket_engine *engine = NULL;
   MUST(hocket_create(NULL, &large, 1, &group, 1, &options, &engine, message));
-  CHECK((strstr(hocket_report(engine), "\"resident\":268435461") != NULL) == (gpu_memory > 0));
+  char *report;
+  MUST(hocket_report(engine, &report, message));
+  CHECK((strstr(report, "\"resident\":268435461") != NULL) == (gpu_memory > 0));
+  hocket_free(report);
   MUST(hocket_masters(engine, -1, NULL, message));
   for (int step = 0; step < 2; step++) {
     const hocket_gradient gradient = {.tensor = 0, .data = gradients};

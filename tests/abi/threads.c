@@ -5,6 +5,7 @@
  *
  *   threads TOTAL */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +90,89 @@ static void several_threads(int overlap) {
   }
   for (int i = 0; i < HELPERS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
   pthread_barrier_destroy(&line);
+  check_all(&w);
+  close_world(&w);
+}
+
+/* -- Calls of any kind from several threads ---------------------------------------------------- */
+
+typedef struct {
+  world *w;
+  int number;
+  atomic_bool *over;
+  int64_t calls;
+} onlooker;
+
+/* Looks at the engine from beside, in every way that changes nothing. */
+static void look(const onlooker *o, char *own) {
+  world *w = o->w;
+  char *text = NULL, hex[33];
+  uint8_t held[MOST_TENSORS];
+  float values[16];
+  int64_t step = 0;
+  must_alone(hocket_report(w->engine, &text, own), own);
+  CHECK(text[0] == '{' && strstr(text, "\"last_steps\"") != NULL);
+  hocket_free(text);
+  must_alone(hocket_held(w->engine, held, own), own);
+  for (size_t i = 0; i < w->n; i++) CHECK(held[i] <= 1);
+  CHECK(hocket_step_number(w->engine) >= 0);
+  const int code = hocket_timeline(w->engine, &text, own);
+  CHECK((code == 0 && text[0] == '{') || (code == 1 && text == NULL));
+  hocket_free(text);
+  switch ((o->calls + o->number) % 8) {
+    case 0:
+      must_alone(hocket_read(w->engine, HOCKET_M, 0, 0, 16, values, own), own);
+      break;
+    case 1:
+      must_alone(hocket_checksum(w->engine, hex, own), own);
+      break;
+    case 2:
+      must_alone(hocket_get_tensor_step(w->engine, 1, &step, own), own);
+      break;
+    case 3:
+      must_alone(hocket_sum_of_squares(w->engine, -1, NULL, NULL, own), own);
+      break;
+    case 4:
+      must_alone(hocket_record(w->engine, o->calls / 8 % 2 == 0, own), own);
+      break;
+    case 5:
+      must_alone(hocket_flush(w->engine, own), own);
+      break;
+    default:
+      break;
+  }
+}
+
+static void *look_on(void *argument) {
+  onlooker *o = argument;
+  char own[HOCKET_MESSAGE];
+  while (!atomic_load(o->over)) {
+    look(o, own);
+    o->calls++;
+  }
+  return NULL;
+}
+
+/* Training beside other threads that make calls ends with the state of plain AdamW. */
+static void onlookers(int overlap) {
+  world w;
+  atomic_bool over = false;
+  onlooker looking[HELPERS];
+  pthread_t threads[HELPERS];
+  int64_t calls = 0;
+  open_world(&w, 49, total, NULL, overlap, 2);
+  for (int i = 0; i < HELPERS; i++) {
+    looking[i] = (onlooker){.w = &w, .number = i, .over = &over};
+    CHECK(pthread_create(&threads[i], NULL, look_on, &looking[i]) == 0);
+  }
+  iterate(&w, 20);
+  MUST(hocket_drain(w.engine, -1, message));
+  atomic_store(&over, true);
+  for (int i = 0; i < HELPERS; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+    calls += looking[i].calls;
+  }
+  CHECK(calls >= HELPERS);
   check_all(&w);
   close_world(&w);
 }
@@ -224,7 +308,10 @@ static void forked_child(int overlap) {
       REFUSED(hocket_save(w.engine, "child.ck", message), 2, "forked child");
       REFUSED(hocket_checksum(w.engine, hex, message), 2, "forked child");
       REFUSED(hocket_discard(w.engine, -1, message), 2, "forked child");
-      CHECK(hocket_report(w.engine) == NULL && hocket_timeline(w.engine) == NULL);
+      char *text = hex;
+      REFUSED(hocket_report(w.engine, &text, message), 2, "forked child");
+      REFUSED(hocket_timeline(w.engine, &text, message), 2, "forked child");
+      CHECK(text == NULL);
       hocket_destroy(w.engine);
 #ifndef __SANITIZE_THREAD__ /* it allows no new threads in a forked child */
       /* The child can create an engine of its own. */
@@ -255,7 +342,8 @@ static void marked(world *w, int phase, int block, int end) {
 static void words(int overlap) {
   world w;
   open_world(&w, 48, total, NULL, overlap, 2);
-  CHECK(hocket_timeline(w.engine) == NULL); /* no recording */
+  char *text = NULL;
+  REFUSED(hocket_timeline(w.engine, &text, message), 1, "nothing is recorded");
   iterate(&w, 2);
   MUST(hocket_record(w.engine, 1, message));
   for (int i = 0; i < 3; i++) {
@@ -276,14 +364,16 @@ static void words(int overlap) {
     }
     take_step(&w, NULL, 1);
   }
-  const char *text = hocket_report(w.engine);
+  MUST(hocket_report(w.engine, &text, message));
   CHECK(text != NULL && strchr(text, '\n') == NULL);
   printf("report %d %s\n", overlap, text);
-  text = hocket_timeline(w.engine);
+  hocket_free(text);
+  MUST(hocket_timeline(w.engine, &text, message));
   CHECK(text != NULL && strchr(text, '\n') == NULL);
   printf("timeline %d %s\n", overlap, text);
+  hocket_free(text);
   MUST(hocket_record(w.engine, 0, message));
-  CHECK(hocket_timeline(w.engine) == NULL);
+  REFUSED(hocket_timeline(w.engine, &text, message), 1, "nothing is recorded");
   iterate(&w, 2);
   check_all(&w);
   close_world(&w);
@@ -294,6 +384,7 @@ int main(int argc, char **argv) {
   total = atoll(argv[1]);
   for (int overlap = HOCKET_OVERLAP_NONE; overlap <= HOCKET_OVERLAP_BOTH; overlap++) {
     several_threads(overlap);
+    onlookers(overlap);
     waits(overlap);
     ends(overlap);
     forked_child(overlap);
