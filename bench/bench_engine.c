@@ -2,8 +2,7 @@
 /* The engine compared with the machine's limits, in one run. Measures ceilings (bandwidths of host
  * memory and PCIe), then the update phase of one rank by policy. Mixed plans (share of parameters
  * on the CPU, threads) are tried briefly; the best of them then takes turns with all-cpu and
- * all-staged. The cost of recording every operation's times, and DeepSpeed's operations, come
- * last.
+ * all-staged. The cost of recording every operation's times comes last.
  *
  *   bench_engine [--params N] [--reps N] [--pairs N] [--threads N] [--piece N]
  *                [--backend cuda|host] [--json FILE]
@@ -96,16 +95,14 @@ static void assign(hk_plan *plan, double cpu_share) {
   }
 }
 
-static subject *make_subject(const char *name, hk_runtime runtime, double cpu_share, int stride,
-                             int threads) {
+static subject *make_subject(const char *name, double cpu_share, int threads) {
   hk_error err = {0};
   subject *s = calloc(1, sizeof *s);
   if (s == NULL) exit(HK_ENVIRONMENT);
   hk_model copy = {0};
   must(hk_model_from_config(model.config, model.name, &copy, &err), &err);
-  const bool deepspeed = runtime == HK_RUNTIME_DEEPSPEED;
-  must(hk_plan_create(&copy, &job, runtime, deepspeed ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT,
-                      deepspeed ? 100000000 : 4 * given.piece, &s->plan, &err),
+  must(hk_plan_create(&copy, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 4 * given.piece, &s->plan,
+                      &err),
        &err);
   s->unhindered = -1;
   snprintf(s->name, sizeof s->name, "%s", name);
@@ -113,11 +110,7 @@ static subject *make_subject(const char *name, hk_runtime runtime, double cpu_sh
   s->plan.piece_numel = given.piece;
   s->plan.buffers = 4;
   s->plan.cpu_threads = threads;
-  s->plan.stride = deepspeed ? stride : 0;
   assign(&s->plan, cpu_share);
-  for (size_t i = 0; i < s->plan.n_subgroups && stride > 0; i++) {
-    s->plan.subgroups[i].route = (i + 1) % (size_t)stride == 0 ? HK_ROUTE_STAGED : HK_ROUTE_CPU;
-  }
   numel = 0;
   for (size_t i = 0; i < s->plan.n_subgroups; i++) numel += s->plan.subgroups[i].numel;
   return s;
@@ -195,7 +188,7 @@ static subject *make_unhindered(int mix) {
 
 static void take_unhindered_turn(subject *s, int rounds) {
   hk_backend *backend = NULL;
-  double rates[TURN];
+  double rates[MOST_REPS];
   ceilings *c = open_ceilings(&backend);
   run_unhindered(c, s->unhindered, rounds, rates);
   close_ceilings(c, backend);
@@ -449,15 +442,15 @@ static void make_mixes(subject **out) {
     const int threads = threads_of(i);
     char name[64];
     snprintf(name, sizeof name, "mixed: cpu %.2f, %d threads", mixtures[i].cpu, threads);
-    out[i] = make_subject(name, HK_RUNTIME_HOCKET, mixtures[i].cpu, 0, threads);
+    out[i] = make_subject(name, mixtures[i].cpu, threads);
   }
 }
 
 int main(int argc, char **argv) {
   read_options(argc, argv);
   choose_model();
-  subject *cpu = make_subject("all cpu", HK_RUNTIME_HOCKET, 1, 0, given.threads);
-  subject *staged = make_subject("all staged", HK_RUNTIME_HOCKET, 0, 0, given.threads);
+  subject *cpu = make_subject("all cpu", 1, given.threads);
+  subject *staged = make_subject("all staged", 0, given.threads);
   subject *tried[MIXES];
   make_mixes(tried);
   make_gradients();
@@ -488,8 +481,7 @@ int main(int argc, char **argv) {
     if (tried[i]->median > tried[best]->median) best = i;
   }
 
-  subject *final =
-      make_subject(tried[best]->name, HK_RUNTIME_HOCKET, mixtures[best].cpu, 0, threads_of(best));
+  subject *final = make_subject(tried[best]->name, mixtures[best].cpu, threads_of(best));
   int free_best = best == 0 ? 1 : 0; /* of the others, without dependencies */
   for (int i = 0; i < MIXES; i++)
     if (i != best && limits.unhindered[i] > limits.unhindered[free_best]) free_best = i;
@@ -517,18 +509,10 @@ int main(int argc, char **argv) {
       "- %.4f |\n",
       recorded.median, recorded.least, recorded.most, recorded.low, recorded.high);
 
-  subject *zero =
-      make_subject("DeepSpeed's operations, all cpu", HK_RUNTIME_DEEPSPEED, 1, 0, given.threads);
-  subject *interleave = make_subject("DeepSpeed's operations, interleaved k = 2",
-                                     HK_RUNTIME_DEEPSPEED, 1, 2, given.threads);
-  measure(&zero, 1, given.reps);
-  measure(&interleave, 1, given.reps);
-  print_subject(zero, "the best mixed", final->median);
-  print_subject(interleave, "the best mixed", final->median);
   if (given.json != NULL) {
-    subject *all[5 + MIXES] = {cpu, staged, final, zero, interleave};
-    for (int i = 0; i < MIXES; i++) all[5 + i] = tried[i];
-    save_json(all, 5 + MIXES, &recorded, bound, unhindered);
+    subject *all[3 + MIXES] = {cpu, staged, final};
+    for (int i = 0; i < MIXES; i++) all[3 + i] = tried[i];
+    save_json(all, 3 + MIXES, &recorded, bound, unhindered);
   }
   return 0;
 }

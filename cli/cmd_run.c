@@ -206,8 +206,7 @@ static hk_status print_json(const hk_args *args, const running *r, const summary
   hk_put_number(update, "max", s->max, &ok);
   hk_put_number(root, "update_params_per_s", s->params_per_s, &ok);
   hk_put_number(root, "gpu_memory_bytes", (double)memory.device, &ok);
-  hk_put_number(root, "host_memory_bytes", (double)(memory.host_pinned + memory.host_pageable),
-                &ok);
+  hk_put_number(root, "host_memory_bytes", (double)memory.host_pinned, &ok);
   if (r->kept) hk_put_number(root, "timeline", (double)r->kept, &ok);
   return hk_emit_print(root, ok, err);
 }
@@ -229,11 +228,10 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
                 r->plan.n_subgroups);
   hk_table_row(&table);
   hk_table_cell(&table, "device");
-  hk_table_cell(
-      &table, "%s, %s of its memory; %s of host memory; %d CPU threads", info.name,
-      hk_format_bytes(memory.device, device_bytes, sizeof device_bytes),
-      hk_format_bytes(memory.host_pinned + memory.host_pageable, host_bytes, sizeof host_bytes),
-      r->plan.cpu_threads);
+  hk_table_cell(&table, "%s, %s of its memory; %s of host memory; %d CPU threads", info.name,
+                hk_format_bytes(memory.device, device_bytes, sizeof device_bytes),
+                hk_format_bytes(memory.host_pinned, host_bytes, sizeof host_bytes),
+                r->plan.cpu_threads);
   hk_table_row(&table);
   hk_table_cell(&table, "update");
   hk_table_cell(&table, "%.3f ms (%.3f to %.3f over %d steps), %.2f G parameters/s", s->median,

@@ -137,8 +137,8 @@ static hk_status choose_plans(ranking *r, hk_error *err) {
   const hk_available_memory memory = hk_available_memory_read("");
   const double share = args->backend == 0 ? ROOM_SHARE : HOST_ROOM_SHARE;
   const hk_bytes room = (hk_bytes)(share * (double)hk_available_memory_bytes(&memory));
-  return hk_ranked_plans_choose(&r->model, &r->profile.machine, least, room, &r->plans, &r->n_plans,
-                                err);
+  return hk_ranked_plans_choose(&r->model, &r->profile.machine, least, true, room, &r->plans,
+                                &r->n_plans, err);
 }
 
 static hk_status answer(const ranking *r, hk_error *err) {

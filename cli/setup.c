@@ -10,6 +10,7 @@
 #include "cli/calibration.h"
 #include "core/json.h"
 #include "core/machine_set.h"
+#include "engine/engine.h"
 
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err) {
   return hk_machine_set(machine, args->sets, (size_t)args->n_sets, err);
@@ -230,7 +231,9 @@ hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *
                              hk_error *err) {
   char contradiction[480];
   HK_TRY(hk_plan_load(args->operands[0], plan, err));
-  const hk_status status = hk_policy_check_label(plan, contradiction, sizeof contradiction, err);
+  hk_status status = hk_engine_check_plan(plan, err);
+  if (status == HK_OK)
+    status = hk_policy_check_label(plan, contradiction, sizeof contradiction, err);
   if (status != HK_OK) {
     hk_plan_free(plan);
     return status;

@@ -56,9 +56,9 @@ static int64_t slabs_in_a_row(const hk_state *state, void *const *slabs, const h
 }
 
 /* Copies the state of the operation's piece from its slabs to the staging buffer (`in`) or back,
- * adjacent slabs by one copy. `part`: 0 p, 1 m, 2 v, or -1 for all three. */
-static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, int part, bool in,
-                            hk_stream *stream, hk_error *err) {
+ * adjacent slabs by one copy. */
+static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_stream *stream,
+                            hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   const hk_state *state = &e->state;
   const hk_slab_shape *shape = &state->shape;
@@ -66,10 +66,9 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, int part, bool 
   char *staging = staging_of(e, id);
   for (int64_t offset = op->offset, end = op->offset + n; offset < end;) {
     const hk_slab_run run = hk_state_run(state, (size_t)op->subgroup, offset, end);
-    const bool whole = part < 0 && run.n == shape->numel;
+    const bool whole = run.n == shape->numel;
     const int64_t row = whole ? slabs_in_a_row(state, slabs, &run, end) : 1;
-    const int first = part < 0 ? 0 : part, last = part < 0 && !whole ? 2 : first;
-    for (int t = first; t <= last; t++) {
+    for (int t = 0; t < (whole ? 1 : 3); t++) {
       const hk_bytes at = t == 0 ? 0 : t == 1 ? shape->m : shape->v;
       const hk_bytes bytes = whole ? row * shape->bytes : 4 * run.n;
       char *slab = (char *)slabs[run.slab] + at;
@@ -82,16 +81,14 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, int part, bool 
   return HK_OK;
 }
 
-/* Address at which the arrival of a write-back, or of one part of it, is noted: the attempt's
- * number is written there. */
-static int64_t *sign_of(const hk_engine *e, const hk_op *op, int part) {
-  return (int64_t *)e->arrived + 3 * op->subgroup + part;
+/* Address at which the arrival of a write-back is noted: the attempt's number is written there. */
+static int64_t *sign_of(const hk_engine *e, const hk_op *op) {
+  return (int64_t *)e->arrived + op->subgroup;
 }
 
 /* Notes the arrival behind a write-back by copies, on the same stream. */
-static hk_status sign_by_copy(hk_engine *e, const hk_op *op, int part, hk_stream *stream,
-                              hk_error *err) {
-  int64_t *arrived = sign_of(e, op, part);
+static hk_status sign_by_copy(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  int64_t *arrived = sign_of(e, op);
   return e->backend->ops->copy(stream, arrived, e->device_ticket, sizeof *arrived, err);
 }
 
@@ -99,7 +96,7 @@ static hk_status sign_by_copy(hk_engine *e, const hk_op *op, int part, hk_stream
  * the copy engine, and would delay the next updates. */
 static hk_status sign_by_kernel(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   const hk_kernel sign = {
-      .kind = HK_KERNEL_SIGN, .n = 1, .from = e->device_ticket, .to = sign_of(e, op, 0)};
+      .kind = HK_KERNEL_SIGN, .n = 1, .from = e->device_ticket, .to = sign_of(e, op)};
   return e->backend->ops->launch(stream, &sign, err);
 }
 
@@ -141,7 +138,6 @@ static bool runs_join(const hk_engine *e, const hk_param_run *a, const hk_param_
 static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *from, void *to,
                               int64_t first, int64_t index, int64_t n, hk_stream *stream,
                               hk_error *err) {
-  const bool deepspeed = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
   const int64_t flat = sub->offset + index;
   for (int64_t done = 0; done < n;) {
     const hk_param_run r = hk_param_run_at(e, flat + done, flat + n);
@@ -155,10 +151,9 @@ static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *
     const bool rounded = r.param->weight_type == HK_GRAD_BF16;
     const hk_kernel kernel = {
         .kind = HK_KERNEL_ADAMW,
-        .type = deepspeed ? HK_GRAD_FP32 : r.param->grad_type,
+        .type = r.param->grad_type,
         .n = length,
-        .grad =
-            deepspeed ? (const char *)(e->grads32 + done) : hk_param_run_grad(e, &r, flat + done),
+        .grad = hk_param_run_grad(e, &r, flat + done),
         .step = e->steps[param],
         .shape = e->state.shape,
         .first = first + done,
@@ -177,23 +172,10 @@ static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *
   return HK_OK;
 }
 
-/* Casts a subgroup's gradients to fp32, which DeepSpeed's kernel takes. */
-static hk_status cast_gradients(hk_engine *e, const hk_state_subgroup *sub, int64_t n,
-                                hk_stream *stream, hk_error *err) {
-  const hk_kernel cast = {
-      .kind = HK_KERNEL_CAST_UP,
-      .type = e->options.grad_type,
-      .n = n,
-      .grad = e->device_grads + (size_t)sub->device_at * hk_grad_size(e->options.grad_type),
-      .out = e->grads32};
-  return e->backend->ops->launch(stream, &cast, err);
-}
-
 static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   hk_state_subgroup *sub = hk_engine_subgroup(e, op);
   const int64_t n = op->work;
-  if (e->plan.runtime == HK_RUNTIME_DEEPSPEED) HK_TRY(cast_gradients(e, sub, n, stream, err));
   void *slabs = sub->route == HK_ROUTE_STAGED ? staging_of(e, id) : e->state.home[sub->first];
   HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, stream, err));
   HK_TRY(hk_engine_round_masters(e, (size_t)op->subgroup, op->offset, n, slabs, stream, err));
@@ -219,20 +201,17 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
 
 static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
-  const bool apart = e->plan.runtime == HK_RUNTIME_DEEPSPEED; /* p, m and v each have a lane */
-  const int64_t n = op->work / (apart ? 4 : 12);
-  const int part = apart ? op->piece : -1;
+  const int64_t n = op->work / HK_BYTES_STATE; /* of copies of state */
   switch (op->kind) {
     case HK_OP_WEIGHT_H2D:
-    case HK_OP_WEIGHT_H2D_PAGEABLE:
       return hk_engine_send_weights(e, id, stream, err);
     case HK_OP_WEIGHT_PLACE:
       return hk_engine_place_weights(e, op, stream, err);
     case HK_OP_STATE_H2D:
-      return copy_state(e, id, n, part, true, stream, err);
+      return copy_state(e, id, n, true, stream, err);
     case HK_OP_STATE_D2H:
-      HK_TRY(copy_state(e, id, n, part, false, stream, err));
-      return ends_subgroup(e, op, n) ? sign_by_copy(e, op, apart ? part : 0, stream, err) : HK_OK;
+      HK_TRY(copy_state(e, id, n, false, stream, err));
+      return ends_subgroup(e, op, n) ? sign_by_copy(e, op, stream, err) : HK_OK;
     case HK_OP_ADAMW_GPU:
       return update_on_gpu(e, id, stream, err);
     case HK_OP_ADAMW_MAPPED:

@@ -7,36 +7,16 @@
 /* Most parameters that a thread takes at a time: 1 MiB of p, m, v, gradients and weights. */
 #define MOST_CHUNK ((int64_t)1 << 16)
 
-typedef struct team_work team_work;
-
-/* A kernel over a run of parameters inside one slab. */
-typedef void (*run_work)(const team_work *w, const hk_slab_run *run);
-
-struct team_work {
+typedef struct {
   const hk_engine *e;
-  run_work work;
   const hk_state_subgroup *sub;
   size_t s;
   int64_t begin; /* inside the subgroup; no piece's end lies inside the work */
   hk_chunks chunks;
-  const hk_adamw_step *steps;
-  uint16_t *to;  /* weights of parameters `begin` and on; NULL: none */
+  uint16_t *to;  /* weights of parameters `begin` and on */
   double rate;   /* most parameters a second; 0: no limit */
   hk_ns started; /* with a limit: parameter `begin` + i is not begun before started + i / rate */
-};
-
-static void chunk_by_runs(void *arg, int64_t chunk, int thread) {
-  (void)thread;
-  const team_work *w = arg;
-  const int64_t first = hk_chunk_begin(&w->chunks, chunk);
-  const int64_t end = w->begin + hk_chunk_begin(&w->chunks, chunk + 1);
-  if (w->rate > 0) hk_engine_sleep_until(w->e, w->started + (hk_ns)((double)first / w->rate * 1e9));
-  for (int64_t at = w->begin + first; at < end;) {
-    const hk_slab_run run = hk_state_run(&w->e->state, w->s, at, end);
-    w->work(w, &run);
-    at += run.n;
-  }
-}
+} team_work;
 
 /* Copies the state of a tensor without a gradient from `home` to `other`, unchanged. */
 static void keep_run(const hk_engine *e, const hk_slab_run *run, int64_t done, int64_t n) {
@@ -70,18 +50,13 @@ static void adamw_segment(const team_work *w, const hk_slab_run *run, int64_t do
 
 static void adamw_run(const team_work *w, const hk_slab_run *run) {
   const hk_engine *e = w->e;
-  const bool deepspeed = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
   const int64_t flat = w->sub->offset + run->offset;
   for (int64_t done = 0; done < run->n;) {
     const hk_param_run r = hk_param_run_at(e, flat + done, flat + run->n);
-    const hk_grad_type type = deepspeed ? HK_GRAD_FP32 : r.param->grad_type;
-    const void *grad = deepspeed
-                           ? (const char *)((const float *)e->grads +
-                                            hk_state_host_at(&e->state, w->sub, run->offset + done))
-                           : hk_param_run_grad(e, &r, flat + done);
-    const bool rounded = w->to != NULL && r.param->weight_type == HK_GRAD_BF16;
+    const bool rounded = r.param->weight_type == HK_GRAD_BF16;
     if (e->active[r.segment->param]) {
-      adamw_segment(w, run, done, r.n, type, grad, &w->steps[r.segment->param],
+      adamw_segment(w, run, done, r.n, r.param->grad_type, hk_param_run_grad(e, &r, flat + done),
+                    &e->steps[r.segment->param],
                     rounded ? w->to + run->offset - w->begin + done : NULL);
     } else if (w->sub->ahead && !e->state.in_place) {
       keep_run(e, run, done, r.n);
@@ -90,50 +65,34 @@ static void adamw_run(const team_work *w, const hk_slab_run *run) {
   }
 }
 
-static void unscale_run(const team_work *w, const hk_slab_run *run) {
-  float *grads = (float *)w->e->grads + hk_state_host_at(&w->e->state, w->sub, run->offset);
-  w->e->kernels->unscale(w->steps[0].scale, run->n, grads);
+static void adamw_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const team_work *w = arg;
+  const int64_t first = hk_chunk_begin(&w->chunks, chunk);
+  const int64_t end = w->begin + hk_chunk_begin(&w->chunks, chunk + 1);
+  if (w->rate > 0) hk_engine_sleep_until(w->e, w->started + (hk_ns)((double)first / w->rate * 1e9));
+  for (int64_t at = w->begin + first; at < end;) {
+    const hk_slab_run run = hk_state_run(&w->e->state, w->s, at, end);
+    adamw_run(w, &run);
+    at += run.n;
+  }
 }
 
-static void cast_run(const team_work *w, const hk_slab_run *run) {
-  const float *p = hk_slab_part(&w->e->state.shape, w->e->state.home[run->slab], 0, run->at);
-  w->e->kernels->cast_down(run->n, p, w->to + run->offset - w->begin);
-}
-
-/* Lets the team do `work` on the operation's part of its subgroup; new weights go to `to`. */
-static void share_out(hk_engine *e, const hk_op *op, run_work work, const hk_adamw_step *steps,
-                      uint16_t *to) {
+/* Lets the team update the operation's part of its subgroup. */
+static void adamw_on_cpu(hk_engine *e, const hk_op *op) {
   team_work w = {.e = e,
-                 .work = work,
                  .sub = hk_engine_subgroup(e, op),
                  .s = (size_t)op->subgroup,
                  .begin = op->offset,
                  .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
-                 .steps = steps,
-                 .to = to,
-                 .rate = work == adamw_run ? e->plan.pace.cpu : 0};
+                 .to = hk_engine_host_weights(e, op),
+                 .rate = e->plan.pace.cpu};
   if (w.rate > 0) w.started = hk_engine_reserve(&e->paced_cpu, w.rate, op->work);
-  hk_team_run(e->team, w.chunks.count, chunk_by_runs, &w);
+  hk_team_run(e->team, w.chunks.count, adamw_chunk, &w);
 }
 
 void hk_engine_act_on_cpu(hk_engine *e, int32_t id) {
   const hk_op *op = &e->graph.ops[id];
-  switch (op->kind) {
-    case HK_OP_ADAMW_CPU:
-      share_out(e, op, adamw_run, e->steps, hk_engine_host_weights(e, op));
-      break;
-    case HK_OP_ADAMW_CPU_FP32:
-      /* DeepSpeed's prototype sends weights that it has not cast; this engine casts them first. */
-      share_out(e, op, adamw_run, e->unscaled,
-                e->weights != NULL ? hk_engine_host_weights(e, op) : NULL);
-      break;
-    case HK_OP_UNSCALE_CPU:
-      share_out(e, op, unscale_run, e->steps, NULL);
-      break;
-    case HK_OP_CAST_CPU:
-      share_out(e, op, cast_run, NULL, e->pageable);
-      break;
-    default: /* barriers and bookkeeping operations do nothing; they have no subgroup */
-      break;
-  }
+  /* The other operation of CPU lanes, the barrier, does nothing. */
+  if (op->kind == HK_OP_ADAMW_CPU) adamw_on_cpu(e, op);
 }

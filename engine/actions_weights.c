@@ -141,7 +141,7 @@ hk_status hk_engine_place_lent(hk_engine *e, const hk_op *op, const void *weight
   return scatter_from(e, op, WEIGHTS_BF16, weights, false, stream, err);
 }
 
-/* hocket's runtime uses a kernel, unless graph.weights_pulled is false. A copy would wait behind
+/* Uses a kernel, unless graph.weights_pulled is false. A copy would wait behind
  * all state copies queued for the copy engine, so that the last weights would arrive after
  * everything else. */
 hk_status hk_engine_send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
@@ -150,11 +150,8 @@ hk_status hk_engine_send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk
     return send_early(e, id, stream, err);
   if (e->training != NULL) return hk_engine_place_weights(e, op, stream, err);
   const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
-  const uint16_t *from = e->weights != NULL ? hk_engine_host_weights(e, op) : e->pageable;
+  const uint16_t *from = hk_engine_host_weights(e, op);
   uint16_t *to = e->device_weights + sub->offset + op->offset;
-  if (e->plan.runtime == HK_RUNTIME_DEEPSPEED) {
-    return e->backend->ops->copy(stream, to, from, op->work, err);
-  }
   const int64_t n = op->work / 2, most = hk_engine_paced_part(e, true) / 2;
   for (int64_t done = 0, part; done < n; done += part) {
     part = hk_min(n - done, most);

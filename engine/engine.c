@@ -28,9 +28,8 @@ static hk_status allocate_params(hk_engine *e, size_t n_groups, size_t n_params,
   e->param_step = calloc(n_params, sizeof *e->param_step);
   e->active = calloc(n_params, sizeof *e->active);
   e->steps = calloc(n_params, sizeof *e->steps);
-  e->unscaled = calloc(n_params, sizeof *e->unscaled);
   if (e->groups == NULL || e->params == NULL || e->param_end == NULL || e->param_step == NULL ||
-      e->active == NULL || e->steps == NULL || e->unscaled == NULL) {
+      e->active == NULL || e->steps == NULL) {
     return hk_fail_memory(err, n_params * sizeof *e->params, "tensors and parameter groups");
   }
   e->n_groups = n_groups;
@@ -141,7 +140,7 @@ static hk_status check_room(const hk_engine *e, hk_error *err) {
   const bool host = strcmp(e->options.backend->name, hk_backend_host.name) == 0;
   const hk_bytes device = host ? e->device.all : 0;
   const hk_bytes arena = e->options.host_memory == NULL ? e->host.all : 0;
-  return hk_arena_check_room(arena + e->host.pageable + device, "this plan's engine", err);
+  return hk_arena_check_room(arena + device, "this plan's engine", err);
 }
 
 static hk_status open_device(hk_engine *e, hk_error *err) {
@@ -207,12 +206,6 @@ static hk_status open_host_memory(hk_engine *e, hk_error *err) {
     HK_TRY(hk_arena_register(&e->arena, e->backend, err));
   }
   hk_engine_add_note(e, e->arena.note);
-  if (h->pageable > 0) {
-    e->pageable = malloc((size_t)h->pageable);
-    if (e->pageable == NULL) {
-      return hk_fail_memory(err, (unsigned long long)h->pageable, "the cast weights");
-    }
-  }
   return HK_OK;
 }
 
@@ -230,7 +223,6 @@ static hk_status clear_device(hk_engine *e, const char *zeros, hk_bytes n_zeros,
 
 static hk_status assign_buffers(hk_engine *e, hk_error *err) {
   const hk_graph *graph = &e->graph;
-  const bool deepspeed = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
   e->buffer = calloc(graph->n_ops, sizeof *e->buffer);
   if (e->buffer == NULL) {
     return hk_fail_memory(err, graph->n_ops * sizeof *e->buffer, "the operations' buffers");
@@ -240,7 +232,7 @@ static hk_status assign_buffers(hk_engine *e, hk_error *err) {
     switch (graph->ops[i].kind) {
       case HK_OP_STATE_H2D: /* in the graph a piece's copy in, kernel and copy out follow each other
                              */
-        staging = deepspeed ? 0 : (staging + 1) % e->plan.buffers;
+        staging = (staging + 1) % e->plan.buffers;
         e->buffer[i] = staging;
         break;
       case HK_OP_ADAMW_GPU:
@@ -297,16 +289,27 @@ static hk_status build(hk_engine *e, hk_error *err) {
   return open_executor(e, err);
 }
 
-/* Creates an engine that has only its options and a copy of the plan. */
-static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *options,
-                              hk_engine **engine, hk_error *err) {
-  HK_TRY(check_options(options, err));
+hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err) {
+  if (plan->runtime != HK_RUNTIME_HOCKET)
+    return hk_fail(err, HK_INPUT,
+                   "the plan is for the runtime '%s', which is predicted only: predict it with "
+                   "'hocket simulate', measure DeepSpeed itself with bench/peers, or plan with "
+                   "--runtime hocket",
+                   hk_runtime_name(plan->runtime));
   HK_TRY(hk_plan_check(plan, err));
   if (!hk_optimizer_info_of(plan->optimizer)->engine)
     return hk_fail(err, HK_INPUT,
                    "the plan is for optimizer '%s', which is predicted only: the engine implements "
                    "'%s'",
                    hk_optimizer_names[plan->optimizer], hk_optimizer_names[HK_OPTIMIZER_ADAMW32]);
+  return HK_OK;
+}
+
+/* Creates an engine that has only its options and a copy of the plan. */
+static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *options,
+                              hk_engine **engine, hk_error *err) {
+  HK_TRY(check_options(options, err));
+  HK_TRY(hk_engine_check_plan(plan, err));
   hk_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "the engine");
   e->options = *options;
@@ -355,7 +358,6 @@ void hk_engine_destroy(hk_engine *e) {
   if (e->stream != NULL) e->backend->ops->stream_close(e->stream);
   if (e->memory != NULL) e->backend->ops->release(e->backend, e->memory);
   hk_arena_close(&e->arena);
-  free(e->pageable);
   hk_team_close(e->team);
   if (e->backend != NULL) e->backend->ops->close(e->backend);
   hk_graph_free(&e->graph);
@@ -367,7 +369,6 @@ void hk_engine_destroy(hk_engine *e) {
   free(e->param_step);
   free(e->active);
   free(e->steps);
-  free(e->unscaled);
   free(e->buffer);
   free(e->thread_squares);
   hk_ranges_free(&e->given);
@@ -408,8 +409,7 @@ const char *hk_engine_notes(const hk_engine *e) {
   return e->notes;
 }
 hk_engine_memory hk_engine_memory_taken(const hk_engine *e) {
-  return (hk_engine_memory){
-      .device = e->device.all, .host_pinned = e->host.all, .host_pageable = e->host.pageable};
+  return (hk_engine_memory){.device = e->device.all, .host_pinned = e->host.all};
 }
 void *hk_engine_device_weights(const hk_engine *e) {
   return e->device_weights;

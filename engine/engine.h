@@ -46,7 +46,7 @@ typedef struct {
 
 /* Bytes of memory that an engine takes. */
 typedef struct {
-  hk_bytes device, host_pinned, host_pageable;
+  hk_bytes device, host_pinned;
 } hk_engine_memory;
 /* Computes what an engine for this plan will take, without allocating it: a flat engine
  * (hk_engine_create), whose gradients all have options->grad_type, */
@@ -55,6 +55,10 @@ hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *option
 /* or a training engine (hk_engine_create_for), whose tensors have types of their own. */
 hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, size_t n_params,
                                 hk_engine_memory *memory, hk_error *err);
+
+/* HK_INPUT: the plan is not valid, or engines do not run it: its runtime is 'deepspeed', or its
+ * optimizer is predicted only. */
+hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err);
 
 /* Creates a flat engine with all state and weights 0 at step 0. HK_ENVIRONMENT: too little memory,
  * or pinning is refused; the message gives sizes. HK_INPUT: the groups do not add up to the plan.

@@ -5,9 +5,6 @@
 #define HOST_ALIGN   4096
 #define DEVICE_ALIGN 512
 
-/* DeepSpeed: gradients that a flush casts to fp32 in one go. */
-#define FLUSH_NUMEL ((int64_t)1 << 24)
-
 /* -- Sizes ------------------------------------------------------------------------------------- */
 
 /* Adds a part, rounded up to `align`, to *all; returns its rounded size. */
@@ -17,20 +14,10 @@ static hk_bytes part(hk_bytes *all, hk_bytes bytes, hk_bytes align) {
   return rounded;
 }
 
-static bool is_deepspeed(const hk_plan *plan) {
-  return plan->runtime == HK_RUNTIME_DEEPSPEED;
-}
-
 static bool has_route(const hk_plan *plan, hk_route route) {
   int64_t totals[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, totals);
   return totals[route] > 0;
-}
-
-/* Whether bf16 weights are made by a separate pass over each subgroup, into pageable memory, as
- * DeepSpeed without interleaving does. */
-static bool casts_apart(const hk_plan *plan) {
-  return is_deepspeed(plan) && !hk_plan_interleaves(plan);
 }
 
 /* Bins of squares of gradients; `params` NULL: a flat engine, which has one set. */
@@ -39,18 +26,14 @@ static hk_bytes bin_bytes(const hk_state *state, const hk_param *params) {
   return (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t);
 }
 
-static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
-                                  const hk_param *params) {
+static hk_host_layout host_layout(const hk_state *state, const hk_param *params) {
   hk_host_layout h = {0};
-  const bool apart = casts_apart(plan);
   h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
-  h.grads =
-      part(&h.all, is_deepspeed(plan) ? 4 * state->host_numel : state->host_grad_bytes, HOST_ALIGN);
-  h.weights = part(&h.all, apart ? 0 : 2 * state->host_numel, HOST_ALIGN);
-  h.arrived = part(&h.all, 3 * (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
+  h.grads = part(&h.all, state->host_grad_bytes, HOST_ALIGN);
+  h.weights = part(&h.all, 2 * state->host_numel, HOST_ALIGN);
+  h.arrived = part(&h.all, (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
   h.bins = part(&h.all, bin_bytes(state, params), HOST_ALIGN);
   h.ticket = part(&h.all, (hk_bytes)sizeof(int64_t), HOST_ALIGN);
-  if (apart) h.pageable = 2 * state->largest_cpu;
   return h;
 }
 
@@ -60,15 +43,11 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
                                       const hk_param *params, bool own_weights) {
   hk_device_layout d = {0};
   const bool staged = has_route(plan, HK_ROUTE_STAGED);
-  const int64_t buffers = is_deepspeed(plan) ? 1 : plan->buffers;
-  const int64_t flush = hk_min(state->numel, FLUSH_NUMEL);
-  const int64_t cast = is_deepspeed(plan) ? hk_max(state->largest_device, flush) : 0;
   d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
-  d.staging =
-      part(&d.all, staged ? buffers * state->slabs_a_piece * state->shape.bytes : 0, DEVICE_ALIGN);
+  d.staging = part(&d.all, staged ? plan->buffers * state->slabs_a_piece * state->shape.bytes : 0,
+                   DEVICE_ALIGN);
   d.grads = part(&d.all, state->device_grad_bytes, DEVICE_ALIGN);
   d.weights = part(&d.all, own_weights && params == NULL ? 2 * state->numel : 0, DEVICE_ALIGN);
-  d.grads32 = part(&d.all, 4 * cast, DEVICE_ALIGN);
   d.bins = part(&d.all, bin_bytes(state, params), DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
   d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
@@ -81,10 +60,9 @@ static hk_status measure(const hk_plan *plan, const hk_param *params, size_t n, 
   hk_state state;
   HK_TRY(hk_state_layout(plan, params, n, &state, err));
   const hk_param *tensors = training ? params : NULL;
-  const hk_host_layout host = host_layout(plan, &state, tensors);
+  const hk_host_layout host = host_layout(&state, tensors);
   *memory = (hk_engine_memory){.device = device_layout(plan, &state, tensors, own_weights).all,
-                               .host_pinned = host.all,
-                               .host_pageable = host.pageable};
+                               .host_pinned = host.all};
   hk_state_free(&state);
   return HK_OK;
 }
@@ -103,12 +81,8 @@ hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, siz
 
 void hk_engine_lay_out(hk_engine *e) {
   const hk_param *tensors = e->training != NULL ? e->params : NULL;
-  e->host = host_layout(&e->plan, &e->state, tensors);
+  e->host = host_layout(&e->state, tensors);
   e->device = device_layout(&e->plan, &e->state, tensors, e->options.device_weights == NULL);
-}
-
-int64_t hk_engine_grads32_numel(const hk_engine *e) {
-  return e->device.grads32 / 4;
 }
 
 /* -- Places ------------------------------------------------------------------------------------ */
@@ -117,8 +91,7 @@ static char *place_host(hk_engine *e) {
   const hk_host_layout *h = &e->host;
   char *slabs = hk_arena_take(&e->arena, h->slabs, HOST_ALIGN);
   e->grads = hk_arena_take(&e->arena, h->grads, HOST_ALIGN);
-  char *weights = hk_arena_take(&e->arena, h->weights, HOST_ALIGN);
-  e->weights = h->weights > 0 ? (uint16_t *)weights : NULL; /* else `pageable` is used */
+  e->weights = hk_arena_take(&e->arena, h->weights, HOST_ALIGN);
   e->arrived = hk_arena_take(&e->arena, h->arrived, HOST_ALIGN);
   e->bins = hk_arena_take(&e->arena, h->bins, HOST_ALIGN);
   e->ticket = hk_arena_take(&e->arena, h->ticket, HOST_ALIGN);
@@ -133,8 +106,7 @@ static void place_device(hk_engine *e) {
   at += d->grads;
   e->device_weights =
       e->options.device_weights != NULL ? e->options.device_weights : (uint16_t *)at;
-  e->grads32 = (float *)(at += d->weights);
-  e->device_bins = (uint64_t *)(at += d->grads32);
+  e->device_bins = (uint64_t *)(at += d->weights);
   e->device_ticket = (int64_t *)(at += d->bins);
   e->early = (uint16_t *)(at += d->ticket);
   e->slots = at + d->early;

@@ -20,7 +20,6 @@ typedef struct {
   hk_bytes staging; /* plan.buffers staging buffers of one piece each */
   hk_bytes grads;   /* gradients of subgroups that the device updates */
   hk_bytes weights; /* flat engine: bf16 weights, unless the caller provides them */
-  hk_bytes grads32; /* DeepSpeed: fp32 gradients of one subgroup or one flush */
   hk_bytes bins;    /* bins of squares (squares.h): one set, for training one set a segment */
   hk_bytes ticket;  /* number of the attempt under way */
   hk_bytes early;   /* training: new weights that wait for the norm */
@@ -31,7 +30,6 @@ typedef struct {
 /* Sizes in bytes of the parts of the host arena, in the order in which they lie. */
 typedef struct {
   hk_bytes slabs, grads, weights, arrived, bins, ticket, all;
-  hk_bytes pageable; /* not part of the arena, and not in `all` */
 } hk_host_layout;
 
 struct hk_engine {
@@ -47,8 +45,6 @@ struct hk_engine {
   int64_t *param_step;          /* [param] number of steps it has taken */
   bool *active;                 /* [param] it takes part in the step under way */
   hk_adamw_step *steps;         /* [param] constants of the step under way */
-  hk_adamw_step *unscaled;      /* [param], flat engines: the same with scale 1, for gradients that
-                                   DeepSpeed's unscale pass has multiplied before */
   struct hk_training *training; /* NULL: a flat engine (training.c) */
   int64_t step;                 /* number of completed steps */
   int64_t attempt;    /* number of attempts at a step; unlike step numbers it never repeats */
@@ -67,11 +63,9 @@ struct hk_engine {
 
   hk_host_layout host;
   hk_arena arena;
-  void *grads;               /* bf16 or fp16 (hocket), fp32 (DeepSpeed): [host_numel] */
-  uint16_t *weights;         /* [host_numel]; NULL under DeepSpeed without interleaving */
-  uint16_t *pageable;        /* there: [largest_cpu] */
-  volatile int64_t *arrived; /* [subgroup][3] last attempt whose write-back has arrived; DeepSpeed:
-                                of p, m and v apart, else [0] only */
+  void *grads;               /* of route cpu, by images (state.h) */
+  uint16_t *weights;         /* [host_numel] */
+  volatile int64_t *arrived; /* [subgroup] last attempt whose write-back has arrived */
   uint64_t *bins;            /* copy of the bins in device memory */
   int64_t *ticket;
 
@@ -79,7 +73,6 @@ struct hk_engine {
   char *memory; /* on the device */
   char *staging, *device_grads;
   uint16_t *device_weights;
-  float *grads32;
   uint64_t *device_bins;
   int64_t *device_ticket;
   uint16_t *early; /* training: [state.early_numel] */
@@ -125,8 +118,6 @@ hk_status hk_engine_copy_paced(hk_engine *engine, hk_stream *stream, void *to, c
 void hk_engine_lay_out(hk_engine *engine);
 /* Sets the addresses of all parts, once host and device memory have been allocated. */
 void hk_engine_place(hk_engine *engine);
-/* fp32 values that fit in engine->grads32. */
-int64_t hk_engine_grads32_numel(const hk_engine *engine);
 
 /* Writes to steps[p], for each tensor p with active[p], AdamW's constants of its next step;
  * gradients are multiplied by `scale`. Other elements of `steps` are left as they are. */

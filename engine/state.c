@@ -35,12 +35,11 @@ static int64_t slabs_for(const hk_state *state, int64_t numel) {
   return (numel + state->shape.numel - 1) / state->shape.numel;
 }
 
-/* Chooses the sizes of pieces and slabs. DeepSpeed's runtime moves whole subgroups, hocket's
- * pieces. */
+/* Chooses the sizes of pieces and slabs. */
 static void choose_shape(const hk_plan *plan, hk_state *state) {
   int64_t piece = 1;
   for (size_t s = 0; s < plan->n_subgroups; s++) piece = hk_max(piece, plan->subgroups[s].numel);
-  if (plan->runtime == HK_RUNTIME_HOCKET && plan->piece_numel < piece) piece = plan->piece_numel;
+  if (plan->piece_numel < piece) piece = plan->piece_numel;
   const int64_t slabs = (piece + MOST_SLAB - 1) / MOST_SLAB;
   state->piece = piece;
   state->apart = round_up(piece, ALIGN_NUMEL);
@@ -200,17 +199,13 @@ static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *e
       sub->host_at = state->host_numel;
       const int64_t last = hk_state_host_at(state, sub, sub->numel - 1);
       state->host_numel = round_up(last + 1, ALIGN_NUMEL);
-      state->largest_cpu = hk_max(state->largest_cpu, sub->numel);
     } else {
       sub->device_at = state->device_numel;
       state->device_numel += round_up(sub->numel, ALIGN_NUMEL);
-      state->largest_device = hk_max(state->largest_device, sub->numel);
     }
     if (sub->route == HK_ROUTE_STAGED) spare_staged = hk_max(spare_staged, sub->slabs);
     if (sub->route == HK_ROUTE_MAPPED) spare_mapped = hk_max(spare_mapped, sub->slabs);
   }
-  /* With separate lanes for p, m and v, one of them may be a subgroup ahead of the others. */
-  if (plan->runtime == HK_RUNTIME_DEEPSPEED) spare_staged *= 2;
   state->host_slabs += spare_staged + spare_mapped;
 
   hk_status status = make_spares(&state->staged, spare_staged, err);

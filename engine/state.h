@@ -5,8 +5,7 @@
  * parameters of one piece of the subgroup. The new state of staged and mapped subgroups is written
  * to spare slabs; when all of it has arrived, they take the place of the old slabs, so that a
  * failure never leaves a subgroup with half of each. The old slabs are then the next subgroup's
- * spares. One lane's copies keep their order, so spares for the largest subgroup suffice (for two
- * where p, m and v have a lane each). */
+ * spares. One lane's copies keep their order, so spares for the largest subgroup suffice. */
 #ifndef HK_ENGINE_STATE_H
 #define HK_ENGINE_STATE_H
 
@@ -71,14 +70,13 @@ typedef struct {
   int64_t slabs_a_piece;
   hk_state_subgroup *subgroups;
   size_t n_subgroups;
-  int64_t numel;                       /* number of parameters */
-  int64_t early_numel;                 /* length of the array of early weights (bf16) */
-  int64_t host_numel, device_numel;    /* elements of gradients: route cpu, other routes */
-  int64_t largest_cpu, largest_device; /* parameters of the largest subgroup: likewise */
-  int64_t host_slabs, device_slabs;    /* number, spares included; resident: on the device */
-  void **home;                         /* [slab] its address */
-  void **next;                         /* [slab] where the step under way writes it */
-  void **other;                        /* [slab] its spare if its subgroup runs ahead, else NULL */
+  int64_t numel;                    /* number of parameters */
+  int64_t early_numel;              /* length of the array of early weights (bf16) */
+  int64_t host_numel, device_numel; /* elements of gradients: route cpu, other routes */
+  int64_t host_slabs, device_slabs; /* number, spares included; resident: on the device */
+  void **home;                      /* [slab] its address */
+  void **next;                      /* [slab] where the step under way writes it */
+  void **other;                     /* [slab] its spare if its subgroup runs ahead, else NULL */
   bool in_place; /* nothing runs ahead in this step: subgroups that are `ahead` are updated in
                     place, too */
   hk_spares staged, mapped;

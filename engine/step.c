@@ -24,7 +24,6 @@ typedef struct {
   const char *from;
   char *to; /* NULL: sum squares only */
   int64_t n;
-  bool widen; /* to fp32 */
 } grad_work;
 
 static void grad_chunk(void *arg, int64_t c, int thread) {
@@ -34,16 +33,11 @@ static void grad_chunk(void *arg, int64_t c, int thread) {
   const int64_t n = w->n - begin < GRAD_CHUNK ? w->n - begin : GRAD_CHUNK;
   const char *from = w->from + 2 * begin;
   hk_squares_add(&w->e->thread_squares[thread], type, n, from);
-  if (w->to == NULL) return;
-  if (w->widen) {
-    w->e->kernels->cast_up(type, n, from, (float *)w->to + begin);
-  } else {
-    memcpy(w->to + 2 * begin, from, 2 * (size_t)n);
-  }
+  if (w->to != NULL) memcpy(w->to + 2 * begin, from, 2 * (size_t)n);
 }
 
-static void scan_host(hk_engine *e, const void *from, void *to, int64_t n, bool widen) {
-  grad_work w = {.e = e, .from = from, .to = to, .n = n, .widen = widen};
+static void scan_host(hk_engine *e, const void *from, void *to, int64_t n) {
+  grad_work w = {.e = e, .from = from, .to = to, .n = n};
   hk_team_run(e->team, (n + GRAD_CHUNK - 1) / GRAD_CHUNK, grad_chunk, &w);
   for (int t = 0; t < hk_team_threads(e->team); t++) {
     hk_squares_merge(&e->squares, &e->thread_squares[t]);
@@ -87,42 +81,22 @@ static hk_status scan_device(hk_engine *e, const char *grad, int64_t n, hk_error
   return HK_OK;
 }
 
-/* DeepSpeed's flush: gradients are cast to fp32 on the GPU and copied as 4 bytes each. */
-static hk_status flush_widened(hk_engine *e, const char *grad, float *to, int64_t n,
-                               hk_error *err) {
-  const hk_backend_ops *ops = e->backend->ops;
-  const int64_t most = hk_engine_grads32_numel(e);
-  for (int64_t done = 0; done < n;) {
-    const hk_kernel cast = {.kind = HK_KERNEL_CAST_UP,
-                            .type = e->options.grad_type,
-                            .n = n - done < most ? n - done : most,
-                            .grad = grad + 2 * done,
-                            .out = e->grads32};
-    HK_TRY(ops->launch(e->stream, &cast, err));
-    HK_TRY(ops->copy(e->stream, to + done, e->grads32, 4 * cast.n, err));
-    done += cast.n;
-  }
-  return HK_OK;
-}
-
 /* -- Giving gradients -------------------------------------------------------------------------- */
 
 /* Copies gradients of a subgroup's parameters at .. at + n - 1, which are consecutive in memory. */
 static hk_status give_run(hk_engine *e, const hk_state_subgroup *sub, int64_t at, int64_t n,
                           const char *grad, bool on_device, hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
-  const bool widen = e->plan.runtime == HK_RUNTIME_DEEPSPEED;
   if (sub->route != HK_ROUTE_CPU) {
-    if (!on_device) scan_host(e, grad, NULL, n, false);
+    if (!on_device) scan_host(e, grad, NULL, n);
     return ops->copy(e->stream, e->device_grads + 2 * (sub->device_at + at), grad, 2 * n, err);
   }
-  char *to = (char *)e->grads + (widen ? 4 : 2) * hk_state_host_at(&e->state, sub, at);
+  char *to = (char *)e->grads + 2 * hk_state_host_at(&e->state, sub, at);
   if (!on_device) {
-    scan_host(e, grad, to, n, widen);
+    scan_host(e, grad, to, n);
     return HK_OK;
   }
-  return widen ? flush_widened(e, grad, (float *)(void *)to, n, err)
-               : ops->copy(e->stream, to, grad, 2 * n, err);
+  return ops->copy(e->stream, to, grad, 2 * n, err);
 }
 
 /* Number of parameters from `at` on whose gradients are consecutive in memory. */
@@ -192,8 +166,8 @@ hk_status hk_engine_forget_gradients(hk_engine *e, hk_error *err) {
 static bool cpu_done(const hk_engine *e, size_t s) {
   for (size_t i = 0; i < e->graph.n_ops; i++) {
     const hk_op *op = &e->graph.ops[i];
-    const bool adamw = op->kind == HK_OP_ADAMW_CPU || op->kind == HK_OP_ADAMW_CPU_FP32;
-    if (adamw && op->subgroup == (int32_t)s && !hk_executor_done(e->executor, (int32_t)i)) {
+    if (op->kind == HK_OP_ADAMW_CPU && op->subgroup == (int32_t)s &&
+        !hk_executor_done(e->executor, (int32_t)i)) {
       return false;
     }
   }
@@ -201,12 +175,7 @@ static bool cpu_done(const hk_engine *e, size_t s) {
 }
 
 static bool has_arrived(const hk_engine *e, size_t s) {
-  const bool apart =
-      e->plan.runtime == HK_RUNTIME_DEEPSPEED && e->state.subgroups[s].route == HK_ROUTE_STAGED;
-  for (int part = 0; part < (apart ? 3 : 1); part++) {
-    if (e->arrived[3 * s + (size_t)part] != e->attempt) return false;
-  }
-  return true;
+  return e->arrived[s] == e->attempt;
 }
 
 /* Writes the list of subgroups that hold the state of `step`, "0-3, 7, ..."; returns their number.
@@ -347,10 +316,6 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
   }
   if (report->skipped) return HK_OK;
   hk_engine_prepare_steps(e, e->active, report->grad_scale, e->steps);
-  for (size_t p = 0; p < e->n_params; p++) {
-    e->unscaled[p] = e->steps[p];
-    e->unscaled[p].scale = 1;
-  }
   hk_state_relocate(&e->plan, &e->state);
   if (hk_executor_run(e->executor, options->timeline, &report->update, err) != HK_OK) {
     return hk_engine_account_for_failure(e, step, true, err);

@@ -20,10 +20,6 @@ static void set_state(hk_engine *e, hk_training_state state) {
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
 hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
-  if (e->plan.runtime != HK_RUNTIME_HOCKET) {
-    return hk_fail(err, HK_INPUT,
-                   "the plan is for the runtime 'deepspeed': training takes plans for 'hocket'");
-  }
   if (e->plan.accumulate == HK_ACCUMULATE_CPU) {
     return hk_fail(err, HK_INPUT,
                    "the plan accumulates gradients on the CPU, which is predicted only: the engine "

@@ -21,7 +21,7 @@ static const hk_job one_gpu = {
 
 /* A plan whose pieces may exceed a slab (2^20 parameters) and whose state exceeds one span of a
  * trial. */
-static inline hk_plan wide_plan(hk_runtime runtime, int64_t subgroup) {
+static inline hk_plan wide_plan(int64_t subgroup) {
   hk_error err = {0};
   hk_plan plan;
   hk_model model = model_of(
@@ -29,20 +29,22 @@ static inline hk_plan wide_plan(hk_runtime runtime, int64_t subgroup) {
       "\"intermediate_size\": 512, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
       "\"vocab_size\": 8192, \"max_position_embeddings\": 64}",
       "wide");
-  must(hk_plan_create(&model, &one_gpu, runtime, HK_SUBGROUP_EXACT, subgroup, &plan, &err), &err);
+  must(
+      hk_plan_create(&model, &one_gpu, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, subgroup, &plan, &err),
+      &err);
   hk_model_free(&model);
   plan.buffers = 2;
   return plan;
 }
 
 /* One or two layers of a tiny model, cut into subgroups of odd sizes, with random routes and a
- * random order. DeepSpeed has no route `mapped`. */
-static inline hk_plan random_engine_plan(random_stream *r, bool deepspeed) {
+ * random order. */
+static inline hk_plan random_engine_plan(random_stream *r) {
   hk_error err = {0};
   hk_plan plan;
   hk_model model = tiny_model(pick(r, 1, 2));
   const int64_t subgroup = (int64_t)scale(r, 700, 60000);
-  must(hk_plan_create(&model, &one_gpu, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
+  must(hk_plan_create(&model, &one_gpu, HK_RUNTIME_HOCKET,
                       uniform(r) < 0.5 ? HK_SUBGROUP_EXACT : HK_SUBGROUP_SOFT, subgroup, &plan,
                       &err),
        &err);
@@ -51,12 +53,9 @@ static inline hk_plan random_engine_plan(random_stream *r, bool deepspeed) {
   plan.piece_numel = (int64_t)scale(r, 60, 70000);
   plan.buffers = pick(r, 1, 5);
   plan.cpu_threads = pick(r, 1, 2);
-  plan.stride = deepspeed ? pick(r, 0, 2) : 0;
   const int most = pick(r, HK_ROUTE_CPU, HK_ROUTE_RESIDENT);
   for (size_t s = 0; s < plan.n_subgroups; s++) {
-    const int route = pick(r, HK_ROUTE_CPU, most);
-    plan.subgroups[s].route =
-        deepspeed && route == HK_ROUTE_MAPPED ? HK_ROUTE_STAGED : (hk_route)route;
+    plan.subgroups[s].route = (hk_route)pick(r, HK_ROUTE_CPU, most);
     const size_t other = s == 0 ? 0 : next(r) % (s + 1);
     const int32_t swap = plan.order[s];
     plan.order[s] = plan.order[other];
@@ -249,7 +248,7 @@ static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_g
 /* The same for random plan `number`. */
 static inline void assert_case_exact(uint64_t number, const hk_engine_options *options) {
   random_stream r = {number};
-  hk_plan plan = random_engine_plan(&r, number % 4 == 3);
+  hk_plan plan = random_engine_plan(&r);
   assert_plan_exact(&r, &plan, number % 3 == 2 ? HK_GRAD_FP16 : HK_GRAD_BF16,
                     number % 5 == 0 ? 1024 : 1, options);
   hk_plan_free(&plan);

@@ -33,7 +33,7 @@ static inline choice choose(size_t n, hk_bytes host_bytes) {
   choice c = {0};
   must(hk_model_load(MODEL, &model, &err), &err);
   hk_machine machine = machine_of(CHOSEN_BY);
-  must(hk_ranked_plans_choose(&model, &machine, n, host_bytes, &c.plans, &c.n, &err), &err);
+  must(hk_ranked_plans_choose(&model, &machine, n, false, host_bytes, &c.plans, &c.n, &err), &err);
   assert_int_equal(c.n, n);
   hk_machine_free(&machine);
   hk_model_free(&model);

@@ -125,10 +125,10 @@ static void state_moves_to_another_plan(void **unused) {
   for (uint64_t number = 0; number < 16; number++) {
     random_stream r = {500 + number};
     hk_error err = {0};
-    hk_plan plans[2] = {random_engine_plan(&r, number % 2 == 1)};
+    hk_plan plans[2] = {random_engine_plan(&r)};
     do {
       if (plans[1].subgroups != NULL) hk_plan_free(&plans[1]);
-      plans[1] = random_engine_plan(&r, number % 3 == 1);
+      plans[1] = random_engine_plan(&r);
     } while (numel_of(&plans[0]) != numel_of(&plans[1]));
     plain_adamw a = plain_start(&r, numel_of(&plans[0]), HK_GRAD_BF16);
     const hk_engine_options options = unpinned;
@@ -265,7 +265,7 @@ static void other_files_are_refused(void **unused) {
   assert_refused(&d, path, "not a checkpoint");
 
   random_stream r = {601};
-  hk_plan plan = random_engine_plan(&r, false);
+  hk_plan plan = random_engine_plan(&r);
   plain_adamw larger = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
   hk_engine *engine = new_engine(&plan, &larger);
   must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
@@ -337,7 +337,7 @@ static void a_file_that_changes_meanwhile_is_noticed(void **unused) {
   (void)unused;
   random_stream r = {610};
   hk_error err = {0};
-  hk_plan plan = random_engine_plan(&r, false);
+  hk_plan plan = random_engine_plan(&r);
   plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
   hk_engine *engine = engine_like(&plan, &a, &unpinned);
   must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
@@ -370,7 +370,7 @@ static void a_full_disk_leaves_the_last_checkpoint(void **unused) {
   (void)unused;
   random_stream r = {620};
   hk_error err = {0};
-  hk_plan plan = random_engine_plan(&r, false);
+  hk_plan plan = random_engine_plan(&r);
   plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
   hk_engine *engine = engine_like(&plan, &a, &unpinned);
   must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
@@ -497,7 +497,7 @@ static void remove_leftovers(void) {
 static void a_kill_leaves_the_old_file_or_the_new_one(void **unused) {
   (void)unused;
   random_stream r = {630};
-  hk_plan plan = random_engine_plan(&r, false);
+  hk_plan plan = random_engine_plan(&r);
   plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
   shared_page *page = share();
   int in_the_middle = 0;
@@ -546,7 +546,7 @@ static void a_kill_in_a_step_leaves_the_checkpoint(void **unused) {
   for (uint64_t number = 0; number < 8; number++) {
     random_stream r = {640 + number};
     hk_error err = {0};
-    hk_plan plan = random_engine_plan(&r, number % 2 == 1);
+    hk_plan plan = random_engine_plan(&r);
     plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
     plain_gradients(&a, &r);
     hk_engine *engine = engine_like(&plan, &a, &unpinned);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The checksum: equal for equal state under any subgroups, routes, runtime and thread count, and
+/* The checksum: equal for equal state under any subgroups, routes and thread count, and
  * different after a changed bit in any part. The model is so large that blocks of the checksum span
  * subgroups, slabs and transfers from the device. */
 #include "engine/default_plan.h"
@@ -7,7 +7,6 @@
 #include "tests/fixture_engine.h"
 
 typedef struct {
-  hk_runtime runtime;
   int64_t subgroup, piece;
   int routes; /* number of them in a cycle */
   hk_route route[HK_ROUTE_COUNT];
@@ -15,19 +14,14 @@ typedef struct {
 } variant;
 
 static const variant variants[] = {
-    {HK_RUNTIME_HOCKET, 4000000, 4000000, 1, {HK_ROUTE_CPU}, 2},
-    {HK_RUNTIME_HOCKET, 20000000, 999999, 1, {HK_ROUTE_RESIDENT}, 3},
-    {HK_RUNTIME_HOCKET,
-     1200011,
-     700001,
-     4,
-     {HK_ROUTE_STAGED, HK_ROUTE_CPU, HK_ROUTE_RESIDENT, HK_ROUTE_MAPPED},
-     2},
-    {HK_RUNTIME_DEEPSPEED, 2400007, 2400007, 2, {HK_ROUTE_RESIDENT, HK_ROUTE_STAGED}, 1},
+    {4000000, 4000000, 1, {HK_ROUTE_CPU}, 2},
+    {20000000, 999999, 1, {HK_ROUTE_RESIDENT}, 3},
+    {1200011, 700001, 4, {HK_ROUTE_STAGED, HK_ROUTE_CPU, HK_ROUTE_RESIDENT, HK_ROUTE_MAPPED}, 2},
+    {2400007, 2400007, 2, {HK_ROUTE_RESIDENT, HK_ROUTE_STAGED}, 1},
 };
 
 static hk_plan plan_of(const variant *v) {
-  hk_plan plan = wide_plan(v->runtime, v->subgroup);
+  hk_plan plan = wide_plan(v->subgroup);
   plan.piece_numel = v->piece;
   plan.cpu_threads = v->threads;
   for (size_t s = 0; s < plan.n_subgroups; s++) {

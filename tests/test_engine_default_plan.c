@@ -224,7 +224,7 @@ static hk_bytes host_bytes(const hk_plan *plan, const hk_param *params, size_t n
   hk_error err = {0};
   hk_engine_memory memory;
   must(hk_engine_measure_for(plan, params, n, &memory, &err), &err);
-  return memory.host_pinned + memory.host_pageable;
+  return memory.host_pinned;
 }
 
 /* The number of subgroups that run ahead grows with host memory, and the chosen plan fits it. Host

@@ -2,7 +2,7 @@
 /* Under every plan, the engine's p, m, v and bf16 weights are plain AdamW's, bit for bit. 240
  * random plans on the host backend: mixed routes, odd sizes, tails, parameter groups that cut
  * subgroups, subnormals, infinities and NaN in the state, bf16 and fp16 gradients, clipping, loss
- * scales, one and two threads, both runtimes. */
+ * scales, one and two threads. */
 #include <assert.h>
 #include <pthread.h>
 
@@ -28,19 +28,16 @@ static void long_pieces_are_plain_adamw(void **unused) {
   if (!is_full_run()) skip(); /* would take half of the time of this program */
 #endif
   const hk_engine_options options = {.no_pin_threads = true};
-  for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
-    random_stream r = {700 + (uint64_t)deepspeed};
-    hk_plan plan = wide_plan(deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET, 2400011);
-    plan.piece_numel = 2250003;
-    plan.cpu_threads = 2;
-    assert_true(plan.n_subgroups >= HK_ROUTE_COUNT);
-    for (size_t s = 0; s < plan.n_subgroups; s++) {
-      const hk_route route = (hk_route)((s + 1) % HK_ROUTE_COUNT);
-      plan.subgroups[s].route = deepspeed && route == HK_ROUTE_MAPPED ? HK_ROUTE_STAGED : route;
-    }
-    assert_plan_exact(&r, &plan, HK_GRAD_BF16, 1, &options);
-    hk_plan_free(&plan);
+  random_stream r = {700};
+  hk_plan plan = wide_plan(2400011);
+  plan.piece_numel = 2250003;
+  plan.cpu_threads = 2;
+  assert_true(plan.n_subgroups >= HK_ROUTE_COUNT);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].route = (hk_route)((s + 1) % HK_ROUTE_COUNT);
   }
+  assert_plan_exact(&r, &plan, HK_GRAD_BF16, 1, &options);
+  hk_plan_free(&plan);
 }
 
 /* Two plans that give the same state have the same checksum. One changed bit changes it. */
@@ -48,7 +45,7 @@ static void equal_state_has_an_equal_checksum(void **unused) {
   (void)unused;
   random_stream r = {77};
   hk_error err = {0};
-  hk_plan plans[2] = {random_engine_plan(&r, false)};
+  hk_plan plans[2] = {random_engine_plan(&r)};
   must(hk_plan_copy(&plans[0], &plans[1], &err), &err);
   for (size_t s = 0; s < plans[1].n_subgroups; s++) {
     plans[0].subgroups[s].route = HK_ROUTE_CPU;
@@ -96,7 +93,7 @@ static void engines_in_borrowed_memory(void **unused) {
   const hk_engine_options options = {.no_pin_threads = true, .host_memory = &memory};
   for (uint64_t number = 0; number < 6; number++) {
     random_stream r = {300 + number};
-    hk_plan plan = random_engine_plan(&r, number % 2 == 1);
+    hk_plan plan = random_engine_plan(&r);
     assert_plan_exact(&r, &plan, HK_GRAD_BF16, 1, &options);
     hk_plan_free(&plan);
   }
@@ -108,7 +105,7 @@ static void steps_with_nonfinite_gradients_are_skipped(void **unused) {
   (void)unused;
   random_stream r = {5};
   hk_error err = {0};
-  hk_plan plan = random_engine_plan(&r, false);
+  hk_plan plan = random_engine_plan(&r);
   const int64_t n = numel_of(&plan);
   plain_adamw plain = plain_start(&r, n, HK_GRAD_BF16);
   const hk_engine_options options = {.no_pin_threads = true};
@@ -142,7 +139,7 @@ static void spans_obey_the_graph(void **unused) {
   for (uint64_t number = 0; number < 8; number++) {
     random_stream r = {900 + number};
     hk_error err = {0};
-    hk_plan plan = random_engine_plan(&r, number % 2 == 1);
+    hk_plan plan = random_engine_plan(&r);
     plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
     const hk_engine_options options = {.no_pin_threads = true};
     hk_engine *engine = engine_like(&plan, &plain, &options);
@@ -209,7 +206,7 @@ static hk_status step_through(hk_plan *plan, const hk_backend_ops *asked, hk_err
   if (asked->copy != NULL) ops.copy = asked->copy;
   if (asked->record != NULL) ops.record = asked->record;
   if (asked->event_sync != NULL) ops.event_sync = asked->event_sync;
-  signs = engine->arrived, signs_end = signs + 3 * plan->n_subgroups;
+  signs = engine->arrived, signs_end = signs + plan->n_subgroups;
   engine->backend->ops = &ops;
   hk_step_report report;
   const hk_status status = hk_engine_step(engine, NULL, &report, err);

@@ -9,7 +9,7 @@
 #include "engine/private.h"
 #include "tests/fixture_faults.h"
 
-/* PLANS of each runtime; every APART-th fault. ThreadSanitizer is slow: it injects every fault only
+/* Number of plans; every APART-th fault. ThreadSanitizer is slow: it injects every fault only
  * in a full run (scripts/test --full). */
 #ifdef __SANITIZE_THREAD__
 #define PLANS 1
@@ -21,9 +21,9 @@
 
 static const hk_engine_options unpinned = {.no_pin_threads = true};
 
-/* 18,528 parameters on every route of the runtime, one to four pieces a subgroup: few enough copies
+/* 18,528 parameters on every route, one to four pieces a subgroup: few enough copies
  * that each can fail once. */
-static hk_plan small_plan(random_stream *r, bool deepspeed) {
+static hk_plan small_plan(random_stream *r) {
   hk_error err = {0};
   hk_plan plan;
   hk_model model = model_of(
@@ -31,18 +31,16 @@ static hk_plan small_plan(random_stream *r, bool deepspeed) {
       "\"intermediate_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
       "\"vocab_size\": 128, \"max_position_embeddings\": 64}",
       "small");
-  must(hk_plan_create(&model, &one_gpu, deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET,
-                      HK_SUBGROUP_EXACT, (int64_t)scale(r, 1000, 2600), &plan, &err),
+  must(hk_plan_create(&model, &one_gpu, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT,
+                      (int64_t)scale(r, 1000, 2600), &plan, &err),
        &err);
   hk_model_free(&model);
   plan.piece_numel = (int64_t)scale(r, 700, 2600);
   plan.buffers = pick(r, 1, 3);
   plan.cpu_threads = 1;
-  plan.stride = deepspeed ? pick(r, 0, 2) : 0;
   const int first = pick(r, 0, HK_ROUTE_COUNT - 1);
   for (size_t s = 0; s < plan.n_subgroups; s++) {
-    const hk_route route = (hk_route)((first + (int)s) % HK_ROUTE_COUNT);
-    plan.subgroups[s].route = deepspeed && route == HK_ROUTE_MAPPED ? HK_ROUTE_STAGED : route;
+    plan.subgroups[s].route = (hk_route)((first + (int)s) % HK_ROUTE_COUNT);
   }
   must(hk_plan_check(&plan, &err), &err);
   return plan;
@@ -70,11 +68,11 @@ static plain_adamw copy_of(const plain_adamw *a) {
   return b;
 }
 
-static void open_scene(scene *s, uint64_t number, bool deepspeed) {
+static void open_scene(scene *s, uint64_t number) {
   hk_error err = {0};
   s->random = (random_stream){number};
-  s->plan = small_plan(&s->random, deepspeed);
-  s->other = small_plan(&s->random, !deepspeed);
+  s->plan = small_plan(&s->random);
+  s->other = small_plan(&s->random);
   s->old = plain_start(&s->random, numel_of(&s->plan), HK_GRAD_BF16);
   plain_gradients(&s->old, &s->random);
   plain_step(&s->old, 1);
@@ -255,10 +253,10 @@ static bool fail_step(void *arg, hk_host_fault what, int64_t n) {
   return status != HK_OK;
 }
 
-/* Runs one more plan of `runtime` with every fault and adds the outcomes to the counts. */
-static void fail_everywhere(uint64_t number, bool deepspeed, fault_tally *seen) {
+/* Runs one more plan with every fault and adds the outcomes to the counts. */
+static void fail_everywhere(uint64_t number, fault_tally *seen) {
   scene s = {0};
-  open_scene(&s, number, deepspeed);
+  open_scene(&s, number);
   static const hk_host_fault faults[] = {HK_HOST_COPY, HK_HOST_COPYING, HK_HOST_LAUNCH,
                                          HK_HOST_KERNEL};
   fail_each(faults, sizeof faults / sizeof faults[0], APART, fail_step, &s);
@@ -266,26 +264,17 @@ static void fail_everywhere(uint64_t number, bool deepspeed, fault_tally *seen) 
   close_scene(&s);
 }
 
-static void fail_at_every_moment(bool deepspeed) {
+static void every_fault_is_survived(void **unused) {
+  (void)unused;
   fault_tally seen = {0};
   for (uint64_t number = 0; number < PLANS; number++) {
-    fail_everywhere(100 + 10 * number + deepspeed, deepspeed, &seen);
+    fail_everywhere(100 + 10 * number, &seen);
   }
   /* Enough faults must have occurred, and each kind of outcome except whole_new. */
   assert_true(APART * seen.failures > 50 * PLANS);
   assert_true(APART * seen.mixtures > 15 * PLANS);
   assert_true(seen.whole_old > 0);
   assert_true(APART * seen.lost > 3 * PLANS);
-}
-
-static void hocket_survives_every_fault(void **unused) {
-  (void)unused;
-  fail_at_every_moment(false);
-}
-
-static void deepspeed_survives_every_fault(void **unused) {
-  (void)unused;
-  fail_at_every_moment(true);
 }
 
 /* -- Gradients -------------------------------------------------------------------------------- */
@@ -339,12 +328,10 @@ static void gradients_that_fail_to_arrive_end_the_engine(void **unused) {
   (void)unused;
   static const hk_host_fault faults[] = {HK_HOST_COPY, HK_HOST_COPYING, HK_HOST_LAUNCH,
                                          HK_HOST_KERNEL};
-  for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
-    scene s = {0};
-    open_scene(&s, 300 + (uint64_t)deepspeed, deepspeed == 1);
-    fail_each(faults, sizeof faults / sizeof faults[0], APART, fail_gradients, &s);
-    close_scene(&s);
-  }
+  scene s = {0};
+  open_scene(&s, 300);
+  fail_each(faults, sizeof faults / sizeof faults[0], APART, fail_gradients, &s);
+  close_scene(&s);
 }
 
 /* The engine must refuse these gradients. */
@@ -358,7 +345,7 @@ static void refuse_gradients(hk_engine *engine, int64_t offset, int64_t n, const
 static void gradients_are_given_once_and_in_range(void **unused) {
   (void)unused;
   scene s = {0};
-  open_scene(&s, 310, false);
+  open_scene(&s, 310);
   const int64_t n = s.old.n;
   const uint16_t *grad = s.old.grad;
   hk_error err = {0};
@@ -422,20 +409,18 @@ static void creation_succeeds_or_leaves_nothing(void **unused) {
                 {HK_HOST_COPY, "a copy of"},
                 {HK_HOST_COPYING, "copy of"}};
   random_stream r = {320};
-  for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
-    hk_plan plan = small_plan(&r, deepspeed == 1);
-    for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
-      fail_making(faults[f].what, faults[f].says, make_engine, &plan);
-    }
-    hk_plan_free(&plan);
+  hk_plan plan = small_plan(&r);
+  for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {
+    fail_making(faults[f].what, faults[f].says, make_engine, &plan);
   }
+  hk_plan_free(&plan);
 }
 
 static void too_little_device_memory_is_refused(void **unused) {
   (void)unused;
   random_stream r = {330};
   hk_error err = {0};
-  hk_plan plan = small_plan(&r, false);
+  hk_plan plan = small_plan(&r);
   const hk_param_group group = {.numel = numel_of(&plan), .hyper = {.lr = 1e-3}};
   hk_engine_options options = unpinned;
   hk_engine_memory memory;
@@ -505,7 +490,7 @@ static void refuse(const hk_plan *plan, const hk_param_group *groups, size_t n,
 static void inconsistent_input_is_refused(void **unused) {
   (void)unused;
   random_stream r = {340};
-  hk_plan plan = small_plan(&r, false);
+  hk_plan plan = small_plan(&r);
   const int64_t n = numel_of(&plan);
   const hk_adamw hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
   hk_param_group groups[2] = {{n - 10, hyper}, {10, hyper}};
@@ -537,6 +522,10 @@ static void inconsistent_input_is_refused(void **unused) {
   plan.subgroups[0].numel++;
   refuse(&plan, groups, 2, &unpinned, "subgroups");
   plan.subgroups[0].numel--;
+  plan.runtime = HK_RUNTIME_DEEPSPEED;
+  refuse(&plan, groups, 2, &unpinned,
+         "'hocket simulate', measure DeepSpeed itself with bench/peers");
+  plan.runtime = HK_RUNTIME_HOCKET;
 
   hk_error err = {0};
   hk_engine *engine = NULL;
@@ -563,7 +552,7 @@ static void a_write_that_fails_loses_the_state(void **unused) {
   random_stream r = {611};
   hk_error err = {0};
   const hk_engine_options options = {.no_pin_threads = true};
-  hk_plan plan = random_engine_plan(&r, false);
+  hk_plan plan = random_engine_plan(&r);
   plan.subgroups[0].route = HK_ROUTE_RESIDENT;
   plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
   hk_engine *engine = engine_like(&plan, &a, &options);
@@ -583,8 +572,7 @@ static void a_write_that_fails_loses_the_state(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(hocket_survives_every_fault),
-      cmocka_unit_test(deepspeed_survives_every_fault),
+      cmocka_unit_test(every_fault_is_survived),
       cmocka_unit_test(gradients_that_fail_to_arrive_end_the_engine),
       cmocka_unit_test(gradients_are_given_once_and_in_range),
       cmocka_unit_test(creation_succeeds_or_leaves_nothing),

@@ -12,7 +12,7 @@ static void paced_plans_are_plain_adamw(void **state) {
   for (uint64_t number = 0; number < cases; number++) {
     random_stream r = {4000 + number};
     hk_error err = {0};
-    hk_plan plan = random_engine_plan(&r, false);
+    hk_plan plan = random_engine_plan(&r);
     for (size_t s = 0; s < plan.n_subgroups; s++)
       if (plan.subgroups[s].route == HK_ROUTE_MAPPED) plan.subgroups[s].route = HK_ROUTE_STAGED;
     if (number % 2 == 0) plan.pace.in = scale(&r, 3e8, 3e10);

@@ -270,7 +270,7 @@ static hk_status check_fit(const hk_plan *plan, const hk_machine *machine, hk_by
   hk_engine_memory memory;
   HK_TRY(hk_engine_measure(plan, &options, &memory, err));
   const double device = machine->gpu_memory.value - machine->gpu_reserved.value;
-  *yes = memory.host_pinned + memory.host_pageable <= host_bytes && (double)memory.device <= device;
+  *yes = memory.host_pinned <= host_bytes && (double)memory.device <= device;
   return HK_OK;
 }
 
@@ -302,11 +302,13 @@ static bool is_listed(const hk_plan *plan, const hk_plan *plans, size_t n) {
 }
 
 static hk_status select_plans(const hk_model *model, const hk_machine *machine, size_t least,
-                              hk_bytes host_bytes, hk_plan *plans, size_t *n, hk_error *err) {
+                              bool runs, hk_bytes host_bytes, hk_plan *plans, size_t *n,
+                              hk_error *err) {
   for (int turn = 0; turn < ROUNDS * SCHEDULES && *n < least; turn++) {
     const int s = turn % SCHEDULES, round = turn / SCHEDULES;
     hk_plan *plan = &plans[*n];
     bool good = false;
+    if (runs && schedules[s].runtime != HK_RUNTIME_HOCKET) continue;
     HK_TRY(make_plan(&schedules[s], s + round, model, machine, plan, err));
     hk_status status = check_fit(plan, machine, host_bytes, &good, err);
     if (status == HK_OK && good && !is_listed(plan, plans, *n))
@@ -325,11 +327,12 @@ static hk_status select_plans(const hk_model *model, const hk_machine *machine, 
 }
 
 hk_status hk_ranked_plans_choose(const hk_model *model, const hk_machine *machine, size_t least,
-                                 hk_bytes host_bytes, hk_plan **plans, size_t *n, hk_error *err) {
+                                 bool runs, hk_bytes host_bytes, hk_plan **plans, size_t *n,
+                                 hk_error *err) {
   *n = 0;
   *plans = calloc(least + 1, sizeof **plans);
   if (*plans == NULL) return hk_fail_memory(err, least * sizeof **plans, "plans");
-  const hk_status status = select_plans(model, machine, least, host_bytes, *plans, n, err);
+  const hk_status status = select_plans(model, machine, least, runs, host_bytes, *plans, n, err);
   if (status == HK_OK) return HK_OK;
   for (size_t i = 0; i < *n; i++) hk_plan_free(&(*plans)[i]);
   free(*plans);

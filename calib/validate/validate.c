@@ -118,7 +118,7 @@ static hk_status measure_memory(const session *s, const hk_memory_report *predic
     device = s->free_before - left;
   }
   out->gpu_memory = hk_pair_of(predicted->peak, device);
-  out->host_memory = hk_pair_of(predicted->host_peak, taken.host_pinned + taken.host_pageable);
+  out->host_memory = hk_pair_of(predicted->host_peak, taken.host_pinned);
   return HK_OK;
 }
 

@@ -107,10 +107,12 @@ hk_status hk_ranked_plans_judge(const hk_ranked_plan *plans, size_t n,
                                 hk_ranked_plans_verdict *verdict, hk_error *err);
 
 /* `least` different plans for one GPU that fit on this machine and in `host_bytes` of host memory,
- * spread over policies, strides, ratios, buffers, subgroup and piece sizes and CPU threads.
+ * spread over policies, strides, ratios, buffers, subgroup and piece sizes and CPU threads. `runs`:
+ * only plans that the engine runs; false: also DeepSpeed's, as in the rankings of record.
  * Deterministic. The caller frees each with hk_plan_free and the array. HK_NO if fewer fit. */
 hk_status hk_ranked_plans_choose(const hk_model *model, const hk_machine *machine, size_t least,
-                                 hk_bytes host_bytes, hk_plan **plans, size_t *n, hk_error *err);
+                                 bool runs, hk_bytes host_bytes, hk_plan **plans, size_t *n,
+                                 hk_error *err);
 /* "interleave k=2 r=0.80, 64 x 105M, pieces 26M, 4 buffers, 12 threads": the settings in which the
  * plans of a ranking differ. Returns `buffer`. */
 const char *hk_ranked_plan_title(const hk_plan *plan, char *buffer, size_t size);
