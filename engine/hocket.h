@@ -313,7 +313,11 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
 
 /* *text: JSON (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), and
  * `last_steps`: for each of the last 16 completed steps its `step` and `update_ms`, the time from
- * when the norm was known until all state and weights were in place. On the host backend also
+ * when the norm was known until all state and weights were in place. With overlap both,
+ * `running_ahead`: the probability that the next step is clipped, the limit up to which updates run
+ * ahead, and for steps in which nothing ran ahead (held), in which updates ran ahead and were kept,
+ * or were done again (redone), their number and the median of their last durations, 0 for fewer
+ * than 3 (docs/training.md). On the host backend also
  * `callers_kernels_ms`, processor time that calls have spent on kernels that a GPU would run
  * itself, such as the copying of gradients. *text is the caller's (hocket_free); it is NULL after a
  * failure. Returns 3 if there is not enough memory. */

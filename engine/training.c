@@ -36,6 +36,7 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   pthread_rwlock_init(&t->waiters, NULL);
   t->factor = 1;
   t->gate = -1;
+  t->kind = HK_STEP_KINDS;
   e->training = t;
   const size_t n = e->n_params;
   t->given = calloc(n, sizeof *t->given);
@@ -185,15 +186,18 @@ hk_status hk_training_end_run(hk_engine *e, hk_error *err) {
   return hk_training_state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
 }
 
-/* After CLIPPED_MOST clipped steps in a row nothing runs ahead, because what is assumed would be
- * wrong, except in one of PROBE steps. */
-enum { CLIPPED_MOST = 2, PROBE = 16 };
-
 /* Whether updates should run ahead: the step's gradients will probably not be clipped. */
 static bool may_run_ahead(const hk_engine *e) {
   const struct hk_training *t = e->training;
-  if (e->plan.overlap != HK_OVERLAP_BOTH || t->last_scale == 0) return false;
-  return t->clipped_in_a_row < CLIPPED_MOST || t->clipped_in_a_row % PROBE == 0;
+  return e->plan.overlap == HK_OVERLAP_BOTH && t->last_scale != 0 && hk_clip_runs_ahead(&t->clip);
+}
+
+/* A run begins with the first gradient of an iteration: notes how long the last one took. */
+static void time_iteration(struct hk_training *t) {
+  const hk_ns now = hk_now();
+  if (t->kind != HK_STEP_KINDS) hk_clip_note_time(&t->clip, t->kind, now - t->begun_at);
+  t->begun_at = now;
+  t->kind = HK_STEP_KINDS;
 }
 
 /* Sets e->active and e->steps for a step with the tensors and the scale of the last one, and keeps
@@ -220,7 +224,9 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   if (hk_training_state_of(e) == HK_BEGUN) return HK_OK;
   HK_TRY(settle_alone(e, err));
   if (!overlaps(e)) return HK_OK;
-  t->hold = !may_run_ahead(e);
+  time_iteration(t);
+  t->tried = may_run_ahead(e);
+  t->hold = !t->tried;
   if (!t->hold) assume(e);
   HK_TRY(begin_run(e, t->hold, err));
   set_state(e, HK_BEGUN);
@@ -341,6 +347,20 @@ static hk_status skip(hk_engine *e, hk_error *err) {
   return hk_handover_reset(e, err);
 }
 
+/* Notes, to forecast whether the next step is clipped, the norm that this one would have had with
+ * the coefficient that is assumed for the next one, and the norm to which such gradients are
+ * clipped. A caller who clips by hk_training_scale does not name it: it is what a clipped step's
+ * norm became, until a larger norm is not clipped. `before`: last_scale of the step before. */
+static void note_norm(struct hk_training *t, const hk_training_step_options *o,
+                      const hk_training_step_report *r, double before) {
+  const double norm = r->grad_norm * (t->last_scale / t->last_unclipped);
+  if (before != t->last_scale) hk_clip_forget(&t->clip); /* norms are in other units */
+  double most = norm <= t->clip.most ? t->clip.most : 0;
+  if (r->grad_scale != t->last_scale) most = norm * (r->grad_scale / t->last_scale);
+  if (o->max_norm > 0 && (most == 0 || most > o->max_norm)) most = o->max_norm;
+  hk_clip_note_norm(&t->clip, norm, most);
+}
+
 /* Notes what the next step will probably multiply gradients by. With the factor of
  * hk_training_scale it is factor / loss scale if the last two steps had the same: torch's
  * GradScaler passes the same factor in every step. Else it is 1 / loss scale: a caller who clips
@@ -350,9 +370,10 @@ static void remember(hk_engine *e, const hk_training_step_options *o,
   struct hk_training *t = e->training;
   const double unclipped = 1 / whole_loss_scale(e, o);
   const bool again = unclipped == t->last_unclipped;
+  const double before = t->last_scale;
   t->last_unclipped = unclipped;
   t->last_scale = again ? unclipped : 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
-  t->clipped_in_a_row = r->grad_scale == t->last_scale ? 0 : t->clipped_in_a_row + 1;
+  note_norm(t, o, r, before);
   memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
 }
 
@@ -366,9 +387,11 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
   judge(e, o, &sum, r);
   if (r->skipped) return skip(e, err);
   const bool kept = choose_constants(e, r->grad_scale);
+  t->kind = t->tried ? HK_STEP_REDONE : HK_STEP_HELD;
   if (overlaps(e) && !t->hold) {
     if (!kept) HK_TRY(hk_training_begin_again(e, err));
     if (kept) r->ahead = count_ahead(e);
+    if (kept) t->kind = HK_STEP_KEPT;
   }
   if (t->hold || !overlaps(e)) take_constants(e);
   HK_TRY(open_gate(e, stream, err));

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "engine/clip.h"
 #include "engine/private.h"
 #include "engine/training.h"
 
@@ -107,7 +108,12 @@ struct hk_training {
   hk_adamw_step *assumed_steps, *wanted_steps; /* [param] */
   double last_scale;     /* what the next step will probably multiply by; 0: no step yet */
   double last_unclipped; /* what the last step multiplied by, without clipping */
-  int32_t clipped_in_a_row;
+
+  /* What decides whether the next step's updates run ahead. */
+  hk_clip_history clip;
+  hk_ns begun_at;    /* when the last run began that a first gradient has begun */
+  bool tried;        /* updates of that run were to run ahead */
+  hk_step_kind kind; /* how its step went; HK_STEP_KINDS: it has taken none */
 
   /* For each block the operations that write new weights of its tensors. */
   int32_t n_blocks;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hocket_report: plan, threads, memory and times of the last steps, as a JSON document. */
+#include <stdio.h>
+
 #include "core/json.h"
 #include "engine/backend_host.h"
 #include "engine/training_private.h"
@@ -59,6 +61,24 @@ static void put_times(const hk_engine *e, cJSON *root, bool *ok) {
   }
 }
 
+/* What the choice of the next step rests on (clip.h); 0 ms: too few steps of that kind. */
+static void put_choice(const hk_engine *e, cJSON *root, bool *ok) {
+  static const char *const names[HK_STEP_KINDS] = {"held", "kept", "redone"};
+  const hk_clip_history *h = &e->training->clip;
+  cJSON *to = cJSON_AddObjectToObject(root, "running_ahead");
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  put_number(to, "clip_probability", hk_clip_chance(h), ok);
+  put_number(to, "limit", hk_clip_limit(h), ok);
+  for (int kind = 0; kind < HK_STEP_KINDS; kind++) {
+    char key[32];
+    snprintf(key, sizeof key, "%s_steps", names[kind]);
+    put_number(to, key, (double)h->n_times[kind], ok);
+    snprintf(key, sizeof key, "%s_ms", names[kind]);
+    put_number(to, key, hk_ms(hk_clip_time(h, (hk_step_kind)kind)), ok);
+  }
+}
+
 static bool put_report(hk_engine *e, cJSON *root) {
   bool ok = root != NULL;
   if (!ok) return false;
@@ -77,6 +97,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_routes(e, root, &ok);
   put_memory(e, root, &ok);
   put_times(e, root, &ok);
+  if (e->plan.overlap == HK_OVERLAP_BOTH) put_choice(e, root, &ok);
   if (hk_training_is_host(e)) {
     put_number(root, "callers_kernels_ms", hk_ms(hk_backend_host_callers_kernels(e->backend)), &ok);
   }

@@ -154,9 +154,9 @@ static double share_kept(world *w, double max_norm) {
   return kept / (double)slabs;
 }
 
-/* After two clipped steps nothing runs ahead. From then on state is updated in place, which is
- * faster than into spare memory. A step that is not clipped ends that: the next step after it
- * writes to spare memory again. */
+/* After clipped steps nothing runs ahead. State is then updated in place, which is faster than into
+ * spare memory. A larger limit of the norm ends that: the next step after it writes to spare memory
+ * again. */
 static void clipped_steps_update_in_place(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < worlds(); number++) {
@@ -171,6 +171,24 @@ static void clipped_steps_update_in_place(void **unused) {
   }
 }
 
+/* The same for a caller who clips by hk_training_scale, to a norm that the engine is not told:
+ * steps that are made smaller are not expected to keep what runs ahead, until norms are small. */
+static void steps_that_the_caller_clips_update_in_place(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < worlds(); number++) {
+    world w = {.r = {number + 5}, .lender = {number + 99}};
+    make_ahead(&w);
+    for (int i = 0; i < 2; i++) iterate_scaled(&w, 0, 1);
+    assert_true(iterate_scaled(&w, 0, 1) > 0);
+    for (int i = 0; i < 20; i++) iterate_scaled(&w, 0, 0x1p-9 + 0x1p-12 * i);
+    assert_true(share_kept(&w, 0) == 1);
+    assert_true(share_kept(&w, 0) ==
+                0); /* a norm that was not clipped: the limit has been lifted */
+    assert_state(&w);
+    unmake(&w);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(orderly_training_is_plain_adamw),
@@ -178,6 +196,7 @@ int main(void) {
       cmocka_unit_test(updates_that_ran_ahead_are_kept),
       cmocka_unit_test(a_constant_factor_is_expected),
       cmocka_unit_test(clipped_steps_update_in_place),
+      cmocka_unit_test(steps_that_the_caller_clips_update_in_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
