@@ -82,8 +82,6 @@
     "the optimizer, by its state (default adamw32, the one that 'run' implements)")                \
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
     "phases that run at the same time as the update (default none)")                               \
-  X(BORROW, "borrow", 0, FLAG, borrow, NULL, 0, 0,                                                 \
-    "with --overlap both: early weights use GPU memory that backward has freed")                   \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
     "memory for state and early weights on each GPU, with k, M or G (default: what is free)")      \
   X(HOST_MEMORY, "host-memory", 0, COUNT, host_memory, "BYTES", 0, 1e15,                           \
@@ -246,7 +244,6 @@ typedef struct {
   int emit;    /* an hk_framework; valid if in `given` */
   int64_t row; /* 0: not given */
   bool keep, alone, csv;
-  bool borrow;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
       help;
   char *const *operands; /* arguments that are not options; points into argv */

@@ -271,8 +271,6 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
     hk_put_number(search, "simulations", ranking->simulations, ok);
     hk_put_number(search, "closed_form_ms", hk_ms(ranking->closed_form_ns), ok);
     hk_put_number(search, "gpu_state_limit_bytes", (double)ranking->gpu_limit, ok);
-    if (ranking->not_lent_ns > 0)
-      hk_put_number(search, "without_lent_memory_ms", hk_ms(ranking->not_lent_ns), ok);
   }
   put_advice(&p->advice, root, ok);
   hk_put_string(root, "reason", ranking->reason, ok);

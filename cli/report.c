@@ -137,7 +137,7 @@ static void print_settings(const hk_forecast *forecast, const hk_machine *machin
 }
 
 static void print_period(const hk_forecast *forecast) {
-  char count[32], lent[200];
+  char count[32];
   printf("exposed    %10.1f ms   of the update, while forward waits for weights\n",
          hk_ms(forecast->exposed_update_ns));
   if (forecast->plan.overlap == HK_OVERLAP_BOTH)
@@ -146,8 +146,6 @@ static void print_period(const hk_forecast *forecast) {
   if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
     printf("unsteady   %10.1f ms   difference between the last two iterations\n",
            hk_ms(forecast->unsteady_ns));
-  if (hk_plan_lent(&forecast->plan) > 0)
-    hk_print_text(0, 0, "%s", hk_lent_reason(forecast, lent, sizeof lent));
 }
 
 /* "forward         224.4 ms +-4.2", then `rest` unless it is empty. */

@@ -105,20 +105,6 @@ hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
   return hk_fail(err, HK_INPUT, "--frozen-bytes needs --lora RANK or --trainable X");
 }
 
-static hk_status check_borrowing(const hk_args *args, const hk_job *job, hk_error *err) {
-  if (!args->borrow) return HK_OK;
-  if (args->overlap != HK_OVERLAP_BOTH)
-    return hk_fail(err, HK_INPUT,
-                   "--borrow needs --overlap both: weights wait for the norm only if updates run "
-                   "ahead of it");
-  if (hk_job_dp(job) > 1)
-    return hk_fail(err, HK_INPUT,
-                   "--borrow: dp is %d, but the engine takes gradients from a framework on one GPU "
-                   "only; use --gpus 1",
-                   hk_job_dp(job));
-  return HK_OK;
-}
-
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
   *setup = (hk_setup){.runtime = (hk_runtime)args->runtime,
                       .flush = (hk_flush)args->flush,
@@ -136,12 +122,10 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
       .cpu_threads = (int)args->cpu_threads,
       .cores_unbound = args->unbound,
       .overlap = (hk_overlap)args->overlap,
-      .borrow = args->borrow,
       .optimizer = (hk_optimizer)args->state,
       .accumulate = args->given & HK_OPTION(ACCUMULATE) ? &setup->accumulate : NULL,
       .gpu_state = args->given & HK_OPTION(GPU_MEMORY) ? &setup->gpu_state : NULL,
   };
-  HK_TRY(check_borrowing(args, &setup->job, err));
   setup->options = (hk_policy_options){
       .stride = args->stride > 0 ? (int)args->stride : 0,
       .stride_auto = args->stride == HK_STRIDE_AUTO,

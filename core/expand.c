@@ -255,7 +255,6 @@ static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
     x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
   hk_expand_costs(x);
   hk_expand_base_memory(x, phases);
-  hk_expand_lend(x, phases);
   for (int i = 0; i < iterations; i++) HK_TRY(expand(x, phases));
   x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
   x->graph->launch_beside_update = x->plan->model.launch_beside_update;

@@ -23,9 +23,8 @@ typedef struct {
   int64_t staged_grads;                     /* route staged; part of gpu_grads */
   hk_bytes host_grad_bytes, gpu_grad_bytes; /* bytes of host_grads and gpu_grads */
   hk_bytes all_grad_bytes;                  /* of the whole block, before the reduction */
-  hk_bytes need; /* most that blocks before this one need in backward (expand_lent.c) */
-  hk_ns forward_ns, backward_ns;         /* measured, or 0 */
-  hk_ns forward_launch, backward_launch; /* the host's time to queue the kernels, or 0 */
+  hk_ns forward_ns, backward_ns;            /* measured, or 0 */
+  hk_ns forward_launch, backward_launch;    /* the host's time to queue the kernels, or 0 */
   int32_t handed; /* gradients that are handed over one by one; 0 if backward_launch is not known */
   bool stores_scores; /* of attention, in GPU memory */
 } hk_block_cost;
@@ -43,7 +42,6 @@ typedef struct {
   int32_t *block_begin, *block_end; /* [block] subgroups with parameters of the block */
   int32_t *piece_begin;             /* [subgroup] its first piece; n_subgroups + 1 entries */
   int32_t n_pieces;
-  int32_t *roomy; /* [subgroup] 1: its early weights find room (hk_expand_lend); else 0 */
   /* [rank][piece] the latest operation after which ...; -1: none yet */
   int32_t *flushed;  /* its gradients are in host memory */
   int32_t *updated;  /* its new weights exist, on CPU or GPU */
@@ -167,8 +165,6 @@ void hk_expand_memory(hk_expansion *x, hk_op *op);
 void hk_expand_base_memory(hk_expansion *x, unsigned phases);
 /* Sets the cost of each block. */
 void hk_expand_costs(hk_expansion *x);
-/* Determines which early weights find room (expand_lent.c). */
-void hk_expand_lend(hk_expansion *x, unsigned phases);
 /* DeepSpeed: sets the sizes of each block that depend on the runtime; returns the GPU memory in use
  * before the first operation besides weights and state; sets graph->device. */
 void hk_expand_deepspeed_sizes(hk_expansion *x);

@@ -34,7 +34,7 @@ static int32_t may_update(const hk_part *p) {
 
 /* Fused AdamW by the team; the new weights are copied while the team updates the next piece. The
  * model's tensors receive them only after the barrier (the norm is known). With an overlap the
- * weights wait for that in host memory or, if they are early and there is room, in GPU memory. */
+ * weights wait for that in host memory or, if they are early, in GPU memory. */
 static void update_cpu(const hk_part *p) {
   hk_expansion *x = p->x;
   hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
@@ -42,10 +42,9 @@ static void update_cpu(const hk_part *p) {
   adamw.ahead = x->plan->subgroups[p->subgroup].ahead;
   const int32_t done = HK_ADD(x, p->rank, HK_LANE_CPU, adamw, may_update(p));
   const bool early = x->plan->overlap == HK_OVERLAP_BOTH && x->plan->subgroups[p->subgroup].early;
-  const bool roomy = early && x->pieces.roomy[p->subgroup] != 0;
   const int64_t weights = hk_expand_weights(x, p->subgroup, p->offset, p->n);
   int32_t up = add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, weights, done,
-                   x->plan->overlap != HK_OVERLAP_NONE && !roomy ? p->barrier : -1);
+                   x->plan->overlap != HK_OVERLAP_NONE && !early ? p->barrier : -1);
   if (early) up = add(p, HK_LANE_UP, HK_OP_WEIGHT_PLACE, weights, up, p->barrier);
   note(p, x->pieces.updated, done);
   note(p, x->pieces.written, up);

@@ -152,14 +152,6 @@ static void deepspeed_update(const hk_expansion *x, hk_rank_memory *rank, hk_op 
   rank->live = 0;
 }
 
-/* Lent memory holds early weights from the start of their copy until they have been placed. */
-static void lent_weights(const hk_expansion *x, hk_op *op) {
-  if (op->subgroup < 0 || !x->plan->subgroups[op->subgroup].lent) return;
-  if (x->pieces.roomy[op->subgroup] == 0) return;
-  if (op->kind == HK_OP_WEIGHT_H2D) op->gpu_alloc = op->work;
-  if (op->kind == HK_OP_WEIGHT_PLACE) op->gpu_free = op->work;
-}
-
 void hk_expand_memory(hk_expansion *x, hk_op *op) {
   const bool training = op->block != HK_BLOCK_NONE && op->subgroup < 0;
   if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) {
@@ -183,7 +175,6 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
   } else if (op->kind == HK_OP_GRAD_D2H) {
     op->gpu_free = op->work + returned_sums(x, op, op->work);
   }
-  if (x->plan->overlap == HK_OVERLAP_BOTH) lent_weights(x, op);
 }
 
 /* -- before the first operation ---------------------------------------------------------------- */

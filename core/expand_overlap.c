@@ -65,7 +65,6 @@ hk_status hk_expand_pieces_open(hk_expansion *x) {
   p->block_begin = room_for(x, (size_t)x->n_blocks);
   p->block_end = room_for(x, (size_t)x->n_blocks);
   p->piece_begin = room_for(x, n + 1);
-  p->roomy = room_for(x, n);
   HK_TRY(x->status);
   hk_plan_subgroup_blocks(plan, p->first, p->last);
   find_subgroups_of_blocks(x);
@@ -81,9 +80,8 @@ hk_status hk_expand_pieces_open(hk_expansion *x) {
 
 void hk_expand_pieces_close(hk_expansion *x) {
   hk_pieces *p = &x->pieces;
-  int32_t *const all[] = {p->first,       p->last,     p->block_begin, p->block_end,
-                          p->piece_begin, p->roomy,    p->flushed,     p->updated,
-                          p->written,     p->returned, p->scratch};
+  int32_t *const all[] = {p->first,   p->last,    p->block_begin, p->block_end, p->piece_begin,
+                          p->flushed, p->updated, p->written,     p->returned,  p->scratch};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
   memset(p, 0, sizeof *p);
 }

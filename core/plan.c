@@ -178,7 +178,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
 }
 
 static void clear_marks(hk_plan_subgroup *subgroup) {
-  subgroup->ahead = subgroup->early = subgroup->lent = false;
+  subgroup->ahead = subgroup->early = false;
 }
 
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
@@ -192,18 +192,15 @@ void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err) {
   *to = *from;
   memset(&to->model, 0, sizeof to->model);
-  const size_t n = from->n_subgroups, blocks = from->lending.n;
+  const size_t n = from->n_subgroups;
   to->subgroups = malloc(n * sizeof *to->subgroups);
   to->order = malloc(n * sizeof *to->order);
-  to->lending.after = malloc((blocks + 1) * sizeof *to->lending.after);
-  if (to->subgroups == NULL || to->order == NULL || to->lending.after == NULL) {
+  if (to->subgroups == NULL || to->order == NULL) {
     hk_plan_free(to);
     return hk_fail_memory(err, n * sizeof *to->subgroups, "a copy of the plan");
   }
   memcpy(to->subgroups, from->subgroups, n * sizeof *to->subgroups);
   memcpy(to->order, from->order, n * sizeof *to->order);
-  if (blocks > 0)
-    memcpy(to->lending.after, from->lending.after, blocks * sizeof *to->lending.after);
   hk_status status = hk_model_copy(&from->model, &to->model, err);
   if (status != HK_OK) hk_plan_free(to);
   return status;
@@ -213,17 +210,12 @@ void hk_plan_free(hk_plan *plan) {
   hk_model_free(&plan->model);
   free(plan->subgroups);
   free(plan->order);
-  free(plan->lending.after);
   memset(plan, 0, sizeof *plan);
 }
 
 /* What an overlap requires of a plan. */
 static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
   const char *name = hk_overlap_names[plan->overlap];
-  if (plan->lending.n > 0 && plan->lending.n != (size_t)plan->model.layers + 2) {
-    return hk_fail(err, HK_INPUT, "lent_bytes_after_block: %zu entries, but %s has %d blocks",
-                   plan->lending.n, plan->model.name, (int)plan->model.layers + 2);
-  }
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[i];
     if (subgroup->ahead && (plan->overlap != HK_OVERLAP_BOTH || subgroup->route != HK_ROUTE_CPU)) {
@@ -235,12 +227,6 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
     if (subgroup->early && !subgroup->ahead) {
       return hk_fail(err, HK_INPUT,
                      "subgroups[%zu]: its weights are early, but it does not run ahead of the norm",
-                     i);
-    }
-    if (subgroup->lent && !subgroup->early) {
-      return hk_fail(err, HK_INPUT,
-                     "subgroups[%zu]: 'lent' needs 'early': lent memory holds weights that go up "
-                     "before the norm is known",
                      i);
     }
     if (plan->overlap != HK_OVERLAP_NONE && plan->order[i] != (int32_t)i) {
@@ -431,6 +417,15 @@ int64_t hk_plan_ahead(const hk_plan *plan) {
   if (plan->overlap != HK_OVERLAP_BOTH) return 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     if (plan->subgroups[i].ahead) sum += plan->subgroups[i].numel;
+  }
+  return sum;
+}
+
+int64_t hk_plan_early(const hk_plan *plan) {
+  int64_t sum = 0;
+  if (plan->overlap != HK_OVERLAP_BOTH) return 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    if (plan->subgroups[i].early) sum += plan->subgroups[i].numel;
   }
   return sum;
 }

@@ -101,16 +101,7 @@ typedef struct {
                  memory; only with overlap `both` and on route cpu */
   bool early; /* its new weights are also copied before the norm is known, into 2 spare bytes per
                  parameter of GPU memory; only with `ahead` */
-  bool lent;  /* with `early`: that memory is lent by the framework, iteration by iteration, out of
-                 what backward has freed. Weights for which none is lent go up after the norm */
 } hk_plan_subgroup;
-
-/* GPU memory that a framework may lend for early weights. */
-typedef struct {
-  size_t n;        /* blocks of the model; 0: no limit is known */
-  hk_bytes *after; /* [block, in forward order] the most bytes that may be lent at a time once
-                      backward has made the block's gradients */
-} hk_plan_lending;
 
 typedef struct {
   hk_model model;   /* owned */
@@ -135,8 +126,7 @@ typedef struct {
   int64_t subgroup_numel;      /* requested size */
   hk_plan_subgroup *subgroups; /* in the rank's flat parameter order */
   size_t n_subgroups;
-  int32_t *order;          /* order[i] is the i-th subgroup to be updated */
-  hk_plan_lending lending; /* of the subgroups that are `lent` */
+  int32_t *order; /* order[i] is the i-th subgroup to be updated */
 } hk_plan;
 
 extern const char *const hk_route_names[HK_ROUTE_COUNT];
@@ -153,8 +143,8 @@ const char *hk_runtime_name(hk_runtime runtime);                   /* "hocket", 
 hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
                          hk_error *err);
-/* Sets the overlap. With an overlap subgroups are updated in forward order. Clears every `ahead`,
- * `early` and `lent`. */
+/* Sets the overlap. With an overlap subgroups are updated in forward order. Clears every `ahead`
+ * and `early`. */
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap);
 /* A copy that can be changed independently. Both share what the model points to (hk_model_copy). */
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err);
@@ -181,18 +171,10 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
  * per rank. Clears all other marks. */
 void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 
-/* Makes every subgroup that is `ahead`, but not `early`, early and lent, without a limit. */
-void hk_plan_lend(hk_plan *plan);
-/* The same, deep subgroups first, but only for those whose weights find room, by a lower estimate,
- * in memory that backward frees. Sets plan->lending (core/expand_lent.c). Does nothing without
- * overlap `both` or if gradients are not handed over. */
-hk_status hk_plan_lend_room(hk_plan *plan, hk_error *err);
-
-/* Parameters of one rank in subgroups that are `ahead`, in those that are `early` but not `lent`,
- * and in those that are `lent`; 0 without overlap `both`. */
+/* Parameters of one rank in subgroups that are `ahead`, and in those that are `early`; 0 without
+ * overlap `both`. */
 int64_t hk_plan_ahead(const hk_plan *plan);
 int64_t hk_plan_early(const hk_plan *plan);
-int64_t hk_plan_lent(const hk_plan *plan);
 
 /* Gradients that a framework hands over pass through slots of GPU memory on their way to the host,
  * a piece of a subgroup each. How many slots `pieces` of at most `largest` bytes have: as many as

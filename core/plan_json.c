@@ -82,13 +82,12 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
 }
 
-/* "ahead" is written with an overlap only, "early" and "lent" only if they are true. */
+/* "ahead" is written with an overlap only, "early" only if it is true. */
 static bool add_ahead(cJSON *item, const hk_plan *plan, size_t i) {
   const hk_plan_subgroup *s = &plan->subgroups[i];
   return plan->overlap == HK_OVERLAP_NONE ||
          (cJSON_AddBoolToObject(item, "ahead", s->ahead) != NULL &&
-          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL) &&
-          (!s->lent || cJSON_AddBoolToObject(item, "lent", true) != NULL));
+          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL));
 }
 
 static bool add_subgroups(cJSON *root, const hk_plan *plan) {
@@ -109,17 +108,6 @@ static bool add_subgroups(cJSON *root, const hk_plan *plan) {
   return true;
 }
 
-/* "lent_bytes_after_block" is written only if a limit is known and a subgroup is lent. */
-static bool add_lending(cJSON *root, const hk_plan *plan) {
-  if (plan->lending.n == 0 || hk_plan_lent(plan) == 0) return true;
-  cJSON *blocks = cJSON_AddArrayToObject(root, "lent_bytes_after_block");
-  for (size_t b = 0; b < plan->lending.n && blocks != NULL; b++) {
-    cJSON *bytes = cJSON_CreateNumber((double)plan->lending.after[b]);
-    if (bytes == NULL || !cJSON_AddItemToArray(blocks, bytes)) return false;
-  }
-  return blocks != NULL;
-}
-
 cJSON *hk_plan_to_json(const hk_plan *plan) {
   cJSON *root = cJSON_CreateObject();
   cJSON *config = cJSON_Duplicate(plan->model.config, true);
@@ -133,7 +121,7 @@ cJSON *hk_plan_to_json(const hk_plan *plan) {
   if (!cJSON_AddItemToObject(model, "config", config)) goto out_of_memory;
   config = NULL;
   if (!add_string(root, "machine", plan->machine) || !add_job(root, &plan->job) ||
-      !add_settings(root, plan) || !add_subgroups(root, plan) || !add_lending(root, plan)) {
+      !add_settings(root, plan) || !add_subgroups(root, plan)) {
     goto out_of_memory;
   }
   return root;
@@ -287,8 +275,6 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
       status = hk_json_bool(item, "ahead", &plan->subgroups[i].ahead, err);
     if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "early") != NULL)
       status = hk_json_bool(item, "early", &plan->subgroups[i].early, err);
-    if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "lent") != NULL)
-      status = hk_json_bool(item, "lent", &plan->subgroups[i].lent, err);
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     plan->subgroups[i++].route = (hk_route)route;
   }
@@ -299,24 +285,6 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
       return hk_fail(err, HK_INPUT, "order[%zu]: expected a whole number from 0 to %d", i, n - 1);
     }
     plan->order[i++] = (int32_t)value;
-  }
-  return HK_OK;
-}
-
-static hk_status read_lending(const cJSON *root, hk_plan *plan, hk_error *err) {
-  static const char key[] = "lent_bytes_after_block";
-  const cJSON *blocks = NULL, *item = NULL;
-  if (cJSON_GetObjectItemCaseSensitive(root, key) == NULL) return HK_OK;
-  HK_TRY(hk_json_array(root, key, &blocks, err));
-  const size_t n = (size_t)cJSON_GetArraySize(blocks);
-  plan->lending.after = calloc(n + 1, sizeof *plan->lending.after);
-  if (plan->lending.after == NULL)
-    return hk_fail_memory(err, n * sizeof *plan->lending.after, "the plan's lent memory");
-  cJSON_ArrayForEach(item, blocks) {
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p52))
-      return hk_fail(err, HK_INPUT, "key '%s', entry %zu: expected a number of bytes", key,
-                     plan->lending.n);
-    plan->lending.after[plan->lending.n++] = (hk_bytes)item->valuedouble;
   }
   return HK_OK;
 }
@@ -341,9 +309,9 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
       "schema",  "model",     "machine",    "profile", "job",      "policy",
       "runtime", "flush",     "staging",    "cpu",     "subgroup", "subgroups",
-      "order",   "optimizer", "accumulate", "pace",    "overlap",  "lent_bytes_after_block"};
-  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early", "lent"};
-  /* plan/1 has neither the last two of the document's keys nor the last three of a subgroup's. */
+      "order",   "optimizer", "accumulate", "pace",    "overlap"};
+  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
+  /* plan/1 has neither the last of the document's keys nor the last two of a subgroup's. */
   const size_t n_root = sizeof root_keys / sizeof *root_keys;
   static const struct {
     const char *object, *keys[8];
@@ -363,13 +331,13 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
        5},
       {"subgroup", {"rule", "numel"}, 2},
   };
-  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 2, err));
+  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 1, err));
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
     HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),
                          objects[i].object, objects[i].keys, objects[i].n, err));
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "subgroups"))
-      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 5 : 2, err));
+      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 4 : 2, err));
   return HK_OK;
 }
 
@@ -393,7 +361,6 @@ hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   if (status == HK_OK) status = read_job(root, &plan->job, err);
   if (status == HK_OK) status = read_settings(root, plan, err);
   if (status == HK_OK) status = read_subgroups(root, plan, err);
-  if (status == HK_OK) status = read_lending(root, plan, err);
   if (status == HK_OK) status = check_keys(root, overlaps, err);
   if (status == HK_OK) status = hk_plan_check(plan, err);
   if (status != HK_OK) hk_plan_free(plan);

@@ -294,41 +294,6 @@ int64_t hocket_step_number(const hocket_engine *h) {
   return step;
 }
 
-/* -- Lent memory ------------------------------------------------------------------------------- */
-
-int hocket_lending(hocket_engine *h, hocket_lent *lent, char *message) {
-  hk_error err = {0};
-  hk_status status = check_owner(h, &err);
-  if (status == HK_OK) status = hk_abi_given(lent, "the place for the answer", &err);
-  if (status == HK_OK) {
-    hk_lending found;
-    hk_training_lending(h->engine, &found);
-    *lent = (hocket_lent){.wanted = found.wanted,
-                          .piece = found.piece,
-                          .lent = found.lent,
-                          .used = found.used,
-                          .most_lent = found.most_lent,
-                          .most_used = found.most_used};
-  }
-  return hk_abi_answer(status, &err, message);
-}
-
-int hocket_lend(hocket_engine *h, void *memory, int64_t bytes, void *stream, char *message) {
-  hk_error err = {0};
-  scope in = {0};
-  hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_lend(h->engine, memory, bytes, stream, &err);
-  return leave(&in, status, &err, message);
-}
-
-int hocket_reclaim(hocket_engine *h, void *stream, char *message) {
-  hk_error err = {0};
-  scope in = {0};
-  hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_reclaim(h->engine, stream, &err);
-  return leave(&in, status, &err, message);
-}
-
 /* -- State ------------------------------------------------------------------------------------- */
 
 /* Checks the arguments and quiets the engine. *at: a tensor's element `offset` in flat order. */

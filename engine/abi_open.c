@@ -105,7 +105,7 @@ static hk_status choose_overlap(const char *text, const hk_param *params, size_t
   if (text == NULL && o->cpu_threads == 0) plan->cpu_threads = hk_default_threads(overlap);
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     hk_plan_subgroup *sub = &plan->subgroups[s];
-    sub->ahead = sub->early = sub->lent = false;
+    sub->ahead = sub->early = false;
   }
   const hk_bytes most =
       o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory) : hocket_host_memory();
@@ -144,7 +144,6 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
   if (status == HK_OK) status = choose_overlap(text, params, n, o, &plan, err);
-  if (status == HK_OK && o->lent != 0) hk_plan_lend(&plan);
   if (status == HK_OK) status = check_host_memory(&plan, params, n, o->host_memory, err);
   if (status == HK_OK) {
     status = hk_engine_create_for(&plan, params, n, groups, n_groups, &inner, engine, err);

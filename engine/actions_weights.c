@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* New weights: from the host's array, from device memory where they wait for the norm (early and
- * lent weights), or rounded from master weights, to the framework's tensors. An engine without
+/* New weights: from the host's array, from device memory where they wait for the norm (early
+ * weights), or rounded from master weights, to the framework's tensors. An engine without
  * tensors (a flat engine) has one flat array of bf16 weights on the device instead. */
 #include "core/bytes.h"
 #include "engine/actions_private.h"
@@ -11,7 +11,6 @@ typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
   int64_t values;
-  bool lent; /* hk_kernel.lent */
 } scatter_batch;
 
 static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_stream *stream,
@@ -20,8 +19,7 @@ static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_str
                              .n = b->values,
                              .segments = b->segments,
                              .n_segments = b->n,
-                             .mapped = mapped,
-                             .lent = b->lent};
+                             .mapped = mapped};
   const bool any = b->n > 0;
   if (any && mapped) hk_engine_pace(e, HK_BYTES_BF16 * b->values, true);
   b->n = 0;
@@ -75,40 +73,30 @@ static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
   return e->early + hk_engine_subgroup(e, op)->early_at + op->offset;
 }
 
-/* Copies the bf16 weights of a whole piece to device memory, if there is some for it. Those of
- * tensors of other types are meaningless and are not used. Always a copy: most early weights go up
- * during backward, when no state is copied. */
-static hk_status send_early(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
-  const hk_op *op = &e->graph.ops[id];
-  void *to = early_weights(e, op);
-  if (hk_engine_subgroup(e, op)->lent) HK_TRY(hk_lent_take(e, id, stream, &to, err));
-  if (to == NULL) return HK_OK;
-  return hk_engine_copy_paced(e, stream, to, hk_engine_host_weights(e, op),
+/* Copies the bf16 weights of a whole piece to device memory. Those of tensors of other types are
+ * meaningless and are not used. Always a copy: most early weights go up during backward, when no
+ * state is copied. */
+static hk_status send_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  return hk_engine_copy_paced(e, stream, early_weights(e, op), hk_engine_host_weights(e, op),
                               HK_BYTES_BF16 * hk_engine_op_numel(e, op), true, err);
 }
-
-/* Which of a piece's weights are written to the tensors. */
-typedef enum { WEIGHTS_ALL, WEIGHTS_BF16, WEIGHTS_NOT_BF16 } weights_part;
 
 /* Writes new weights of a piece of route cpu to the tensors. bf16 weights come from `weights`, in
  * registered host memory if `mapped`, else in device memory. Weights of other types are rounded
  * from the master weights. */
-static hk_status scatter_from(hk_engine *e, const hk_op *op, weights_part which,
-                              const uint16_t *weights, bool mapped, hk_stream *stream,
-                              hk_error *err) {
+static hk_status scatter_from(hk_engine *e, const hk_op *op, const uint16_t *weights, bool mapped,
+                              hk_stream *stream, hk_error *err) {
   const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
   const int64_t begin = sub->offset + op->offset, end = begin + hk_engine_op_numel(e, op);
   void *const *slabs = hk_state_written(&e->state, sub);
-  scatter_batch batch = {.lent = which == WEIGHTS_BF16}, masters = {.n = 0};
+  scatter_batch batch = {.n = 0}, masters = {.n = 0};
   for (int64_t at = begin; at < end;) {
     const hk_param_run r = hk_param_run_at(e, at, end);
     const int32_t param = r.segment->param;
     const int64_t from = at;
     at += r.n;
-    const bool bf16 = r.param->weight_type == HK_GRAD_BF16;
     if (!e->active[param] || r.param->weight == NULL) continue;
-    if (which == (bf16 ? WEIGHTS_NOT_BF16 : WEIGHTS_BF16)) continue;
-    if (!bf16) {
+    if (r.param->weight_type != HK_GRAD_BF16) {
       HK_TRY(scatter_masters(e, &masters, param, (size_t)op->subgroup, from, r.n, slabs, true,
                              stream, err));
       continue;
@@ -128,17 +116,8 @@ static hk_status scatter_from(hk_engine *e, const hk_op *op, weights_part which,
 
 hk_status hk_engine_place_weights(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
-  if (sub->early && !sub->lent) {
-    return scatter_from(e, op, WEIGHTS_ALL, early_weights(e, op), false, stream, err);
-  }
-  const bool placed = sub->lent && hk_lent_has(e, op); /* hk_engine_place_lent has written them */
-  return scatter_from(e, op, placed ? WEIGHTS_NOT_BF16 : WEIGHTS_ALL, hk_engine_host_weights(e, op),
-                      true, stream, err);
-}
-
-hk_status hk_engine_place_lent(hk_engine *e, const hk_op *op, const void *weights,
-                               hk_stream *stream, hk_error *err) {
-  return scatter_from(e, op, WEIGHTS_BF16, weights, false, stream, err);
+  return scatter_from(e, op, sub->early ? early_weights(e, op) : hk_engine_host_weights(e, op),
+                      !sub->early, stream, err);
 }
 
 /* Uses a kernel, unless graph.weights_pulled is false. A copy would wait behind
@@ -147,7 +126,7 @@ hk_status hk_engine_place_lent(hk_engine *e, const hk_op *op, const void *weight
 hk_status hk_engine_send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   if (e->training != NULL && hk_engine_subgroup(e, op)->early)
-    return send_early(e, id, stream, err);
+    return send_early(e, op, stream, err);
   if (e->training != NULL) return hk_engine_place_weights(e, op, stream, err);
   const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
   const uint16_t *from = hk_engine_host_weights(e, op);

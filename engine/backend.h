@@ -97,8 +97,6 @@ typedef struct {
   uint16_t *w;
   bool mapped; /* the slabs, or what SCATTER reads, lie in registered host memory; few thread blocks
                   then suffice to saturate the link */
-  bool lent;   /* SCATTER: what it reads lies in device memory that the framework has lent. CUDA
-                  ignores this; the host backend then accepts any host memory */
   float *out;  /* CAST_UP */
   /* SQUARES: device memory, HK_SQUARES_BINS bins and a count of values that are not finite; the
    * kernel adds to them. */

@@ -172,7 +172,6 @@ static hk_bytes choose_resident(hk_plan *plan, const tensor_list *list, hk_bytes
 static void choose_early(hk_plan *plan, hk_bytes bytes) {
   for (size_t s = plan->n_subgroups; s-- > 0;) {
     hk_plan_subgroup *sub = &plan->subgroups[s];
-    sub->lent = false;
     sub->early = sub->ahead && 2 * sub->numel <= bytes;
     if (sub->early) bytes -= 2 * sub->numel;
   }

@@ -27,7 +27,7 @@
  * unless that is stated. A stream must exist until the engine is destroyed. On the host backend,
  * device memory is ordinary memory, `stream` is ignored, and no call reads or writes the caller's
  * memory after it has returned, except that a step writes weights until hocket_wait_weights or
- * hocket_drain, and that the engine writes to memory that it is lent.
+ * hocket_drain.
  *
  * Exactness: from the same gradients follow the same bits of state and weights, whatever the plan,
  * backend, overlap, number of threads and order of hand-over. hocket_step gives the formula.
@@ -57,7 +57,7 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     4 /* raised with every incompatible change; compare with hocket_abi() */
+#define HOCKET_ABI     5 /* raised with every incompatible change; compare with hocket_abi() */
 #define HOCKET_MESSAGE 1024
 #define HOCKET_AGAIN   4 /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
@@ -114,8 +114,6 @@ typedef struct {
                          wait for the norm (2 bytes an element); then, with any overlap, state and
                          gradients of blocks that stay on the GPU (12 bytes an element and the
                          gradient's), first blocks first */
-  int32_t lent; /* 1: with overlap both, new weights that wait for the norm, other than those for
-                   which gpu_memory or the plan has memory, use what hocket_lend lends */
 } hocket_options;
 
 /* Creates an engine. `plan`: path of a file written by `hocket plan -o FILE`, or the JSON text
@@ -236,42 +234,6 @@ HOCKET_API int hocket_set_group(hocket_engine *engine, size_t group, const hocke
                                 char *message);
 /* Number of steps taken, the one under way included; 0 for NULL. */
 HOCKET_API int64_t hocket_step_number(const hocket_engine *engine);
-
-/* -- Lent device memory ------------------------------------------------------------------------ */
-
-/* During backward, memory that activations occupied becomes free. Lent to the engine until the
- * step, it holds new weights that wait for the norm (hocket_options.lent), which then need not go
- * up after it. What is lent, and how much, changes no bit of the result. */
-typedef struct {
-  int64_t wanted; /* bytes of weights of this iteration for which more memory could be used; 0: none
-                     is of use now */
-  int64_t piece;  /* weights are copied in pieces of at most this many bytes, each of which lies in
-                     memory of one call of hocket_lend */
-  int64_t lent, used;           /* bytes that are lent now, and that hold weights */
-  int64_t most_lent, most_used; /* the most of them so far */
-} hocket_lent;
-
-/* Says how much memory is wanted, and how much is lent. Does not block. */
-HOCKET_API int hocket_lending(hocket_engine *engine, hocket_lent *lent, char *message);
-/* Lends `bytes` of device memory at `memory` (a multiple of 16) until the iteration's hocket_step,
- * or until hocket_reclaim. The engine writes to it after the work that was queued on `stream`
- * before the call, on streams of its own. On the host backend it is ordinary memory, and threads of
- * the engine write to it. Allowed, with an overlap, between the first gradient of an iteration and
- * its step (else 2). Does nothing if hocket_lent.piece is 0: no weights use lent memory. Returns 1
- * if the engine lacks memory for its own records; then the memory has not been lent, and the engine
- * goes on.
- *
- * Work that is queued after hocket_step on its `stream`, or on the stream on which memory was lent,
- * may use the memory. After hocket_discard of all tensors, and after a call that reads, writes,
- * saves or loads state, the engine does not use it any more at all. The memory must stay allocated
- * until one of these calls or hocket_reclaim has returned. */
-HOCKET_API int hocket_lend(hocket_engine *engine, void *memory, int64_t bytes, void *stream,
-                           char *message);
-/* Takes back all memory that is lent: work that is queued later on `stream`, or on the stream on
- * which memory was lent, may use it. Weights that were there go up after the norm. Does nothing if
- * none is lent. Also allowed when the engine has failed; then blocks until it does not use the
- * memory any more. */
-HOCKET_API int hocket_reclaim(hocket_engine *engine, void *stream, char *message);
 
 /* -- State ------------------------------------------------------------------------------------- */
 

@@ -17,8 +17,7 @@ static hk_status check_gather(hk_host_device *device, const hk_segment *s, hk_er
 static hk_status check_scatter(hk_host_device *device, const hk_segment *s, const hk_kernel *k,
                                hk_error *err) {
   const hk_bytes from = s->n * (hk_bytes)hk_grad_size(s->from_type);
-  HK_TRY(k->lent ? hk_host_check_end(device, "new weights", s->from, from, err)
-                 : hk_host_check_range(device, "new weights", s->from, from, k->mapped, err));
+  HK_TRY(hk_host_check_range(device, "new weights", s->from, from, k->mapped, err));
   return hk_host_check_end(device, "a place for weights", s->to,
                            s->n * (hk_bytes)hk_grad_size(s->to_type), err);
 }

@@ -134,10 +134,6 @@ void hk_engine_commit(hk_engine *engine, int64_t step);
  * of the subgroups with parameters offset .. offset + n - 1, which is a mixture, is lost. */
 void hk_engine_lose_state(hk_engine *engine, int64_t offset, int64_t n);
 hk_status hk_engine_account_for_failure(hk_engine *engine, int64_t step, bool begun, hk_error *err);
-/* Writes the bf16 weights of the piece of the WEIGHT_H2D operation `op`, which wait at `weights` in
- * device memory, to the tensors. */
-hk_status hk_engine_place_lent(hk_engine *engine, const hk_op *op, const void *weights,
-                               hk_stream *stream, hk_error *err);
 /* Number of parameters that an operation of the graph works on: a piece of its subgroup. */
 int64_t hk_engine_op_numel(const hk_engine *engine, const hk_op *op);
 /* Address of a segment's gradients, in device or host memory. */
@@ -157,12 +153,6 @@ unsigned hk_training_external_lanes(const hk_engine *engine);
 /* Memory that hand-over takes: bins (device, and a copy on the host), and slots (device). */
 hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params);
 hk_bytes hk_training_slot_bytes(const hk_state *state);
-/* For the WEIGHT_H2D operation `op` of a lent subgroup, whose copy is queued on `stream`: *place is
- * where in lent memory it puts its piece, NULL: nowhere. */
-hk_status hk_lent_take(hk_engine *engine, int32_t op, hk_stream *stream, void **place,
-                       hk_error *err);
-/* Whether the weights of this WEIGHT_PLACE operation have been in lent memory. */
-bool hk_lent_has(hk_engine *engine, const hk_op *op);
 /* Executes the operation GRAD_D2H `op`. */
 hk_status hk_training_flush_op(hk_engine *engine, int32_t op, hk_stream *stream, hk_error *err);
 

@@ -188,8 +188,7 @@ static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *e
     sub->ahead = runs_ahead(plan, s);
     sub->early = sub->ahead && plan->subgroups[s].early;
     sub->early_at = state->early_numel;
-    sub->lent = sub->early && plan->subgroups[s].lent;
-    if (sub->early && !sub->lent) state->early_numel += round_up(sub->numel, ALIGN_NUMEL);
+    if (sub->early) state->early_numel += round_up(sub->numel, ALIGN_NUMEL);
     if (sub->route == HK_ROUTE_RESIDENT) {
       state->device_slabs += sub->slabs;
     } else {

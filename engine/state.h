@@ -43,8 +43,7 @@ typedef struct {
   int64_t offset, numel; /* in the rank's flat order */
   hk_route route;
   bool early;           /* its new weights go to device memory before the norm is known, */
-  int64_t early_at;     /* to this element and the following ones of the array of early weights, */
-  bool lent;            /* or to memory that the framework lends (lent.c) */
+  int64_t early_at;     /* to this element and the following ones of the array of early weights */
   bool ahead;           /* may be updated before the norm is known, from `home` to `other` */
   int64_t piece;        /* parameters per piece; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* first slab in hk_state.home, number of slabs */

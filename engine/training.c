@@ -32,7 +32,6 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
   pthread_mutex_init(&t->lock, &recursive);
   pthread_mutexattr_destroy(&recursive);
-  pthread_mutex_init(&t->lent.lock, NULL);
   pthread_rwlock_init(&t->waiters, NULL);
   t->factor = 1;
   t->gate = -1;
@@ -121,7 +120,6 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
   }
   HK_TRY(ops->event_open(e->backend, false, &t->stepped, err));
   HK_TRY(list_blocks(e, err));
-  HK_TRY(hk_lent_open(e, err));
   return hk_handover_open(e, err);
 }
 
@@ -132,11 +130,9 @@ void hk_training_close(hk_engine *e) {
   if (e->executor != NULL) hk_training_end_run(e, &ignored);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
   hk_recording_close(e);
-  hk_lent_close(e);
   hk_handover_close(e);
   if (t->stepped != NULL) e->backend->ops->event_close(t->stepped);
   pthread_rwlock_destroy(&t->waiters);
-  pthread_mutex_destroy(&t->lent.lock);
   pthread_mutex_destroy(&t->lock);
   free(t->given);
   free(t->expected);
@@ -180,7 +176,6 @@ static hk_status settle_alone(hk_engine *e, hk_error *err) {
 hk_status hk_training_end_run(hk_engine *e, hk_error *err) {
   if (hk_training_state_of(e) == HK_BEGUN) {
     hk_executor_cancel(e->executor);
-    hk_lent_begin(e, false); /* no longer lent */
     set_state(e, HK_IDLE);
   }
   return hk_training_state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
@@ -215,7 +210,6 @@ static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
   t->timed = t->recording != NULL;
   /* Known before the run begins, because an update may start at once. */
   e->state.in_place = overlaps(e) && hold;
-  hk_lent_begin(e, overlaps(e) && !hold);
   return hk_executor_begin(e->executor, t->timed, hold, err);
 }
 
@@ -238,11 +232,6 @@ hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
   e->training->hold = true;
   HK_TRY(begin_run(e, true, err));
   return hk_handover_issue_again(e, err);
-}
-
-void hk_training_end_begun(hk_engine *e) {
-  hk_error ignored = {0};
-  hk_training_end_run(e, &ignored);
 }
 
 /* Updates that run ahead use the state and the team, which the caller is going to use. */
@@ -316,7 +305,6 @@ static int64_t count_ahead(const hk_engine *e) {
 static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
-  HK_TRY(hk_lent_place(e, stream, err));
   HK_TRY(ops->record(stream->stream, t->stepped, err));
   HK_TRY(hk_engine_send_ticket(e, err));
   hk_state_relocate(&e->plan, &e->state);
@@ -441,9 +429,6 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
     if (status == HK_OK) status = take_step(e, options, report, stream, err);
     if (status != HK_OK) status = fail_step(e, err);
     if (status == HK_OK && !overlaps(e)) status = settle_alone(e, err);
-  } else if (status == HK_OK && hk_training_state_of(e) == HK_BEGUN) {
-    status = hk_lent_return(e, native, err);
-    if (status != HK_OK) e->failed = true;
   }
   t->factor = 1;
   pthread_mutex_unlock(&t->lock);

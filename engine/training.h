@@ -57,16 +57,6 @@ hk_status hk_training_drain(hk_engine *engine, int32_t timeout_ms, bool *there, 
  * cancels what runs ahead of the next one, and returns a failure of either, once. */
 hk_status hk_training_quiet(hk_engine *engine, hk_error *err);
 
-/* lent.c: hocket_lend, hocket_reclaim, hocket_lending. */
-typedef struct {
-  hk_bytes wanted, piece, lent, used, most_lent, most_used;
-} hk_lending;
-
-hk_status hk_training_lend(hk_engine *engine, void *memory, hk_bytes bytes, void *stream,
-                           hk_error *err);
-hk_status hk_training_reclaim(hk_engine *engine, void *stream, hk_error *err);
-void hk_training_lending(hk_engine *engine, hk_lending *out);
-
 /* recording.c: hocket_record, hocket_mark, hocket_timeline. */
 hk_status hk_training_record(hk_engine *engine, bool on, hk_error *err);
 hk_status hk_training_mark(hk_engine *engine, int32_t phase, int32_t block, bool end, void *stream,

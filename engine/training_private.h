@@ -39,30 +39,6 @@ typedef struct {
   int32_t missing; /* number of its segments whose tensor has not brought all expected gradients */
 } hk_image_state;
 
-/* Memory that the framework lends until the step (lent.c). */
-typedef struct {
-  char *memory;
-  hk_bytes bytes, used; /* places are taken from the beginning */
-  int32_t stream;       /* index of the caller's stream on which it was lent */
-  hk_event *ready;      /* recorded there */
-  bool awaited;         /* the lane that fills it has waited for `ready` */
-} hk_lent_span;
-
-typedef struct {
-  pthread_mutex_t lock; /* spans, place, taken, open and the sums: a worker takes places */
-  hk_lent_span *spans;  /* [n_spans]; [n_events] have an event */
-  size_t n_spans, n_events;
-  int32_t n_pieces; /* WEIGHT_H2D operations of lent subgroups; 0: other members are not used */
-  char **place;     /* [op] where a WEIGHT_H2D operation has put its piece; NULL: nowhere */
-  int32_t *taken;   /* [n_taken] operations that have a place, in the order of queueing */
-  int32_t n_taken;
-  bool open;             /* places may be taken */
-  hk_bytes all, largest; /* bytes of all pieces, and of the largest */
-  hk_bytes left;         /* bytes of the pieces of this run that have not yet asked for a place */
-  hk_bytes lent, used;   /* now */
-  hk_bytes most_lent, most_used; /* since the engine was made */
-} hk_lent;
-
 /* Duration of a step's update: from when the norm was known until all state and weights were in
  * place. */
 typedef struct {
@@ -122,8 +98,6 @@ struct hk_training {
   int32_t gate;     /* the graph's operation BARRIER; -1: none */
   int64_t stepping; /* number of the step under way */
 
-  hk_lent lent;
-
   hk_ns opened_at;                   /* when the last step's updates were released */
   hk_step_time times[HK_KEPT_TIMES]; /* of the last completed steps: a ring */
   int64_t n_times;                   /* completed steps; the next one goes to n_times % KEPT */
@@ -165,18 +139,6 @@ hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err);
  */
 hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
 
-/* -- lent.c ------------------------------------------------------------------------------------ */
-
-hk_status hk_lent_open(hk_engine *e, hk_error *err);
-void hk_lent_close(hk_engine *e);
-/* A run begins, with no memory lent; `open`: early weights may take places. */
-void hk_lent_begin(hk_engine *e, bool open);
-/* The step is taken, and the norm is as assumed: queues on `stream` the placing of all weights that
- * are in lent memory, and gives the memory back. */
-hk_status hk_lent_place(hk_engine *e, hk_callers_stream *stream, hk_error *err);
-/* Gives all memory back before the step. Weights that were there go up after the norm. */
-hk_status hk_lent_return(hk_engine *e, void *native, hk_error *err);
-
 /* -- recording.c ------------------------------------------------------------------------------- */
 
 /* Adds the times of the run that has just been finished to the recording. If that fails, for want
@@ -193,8 +155,6 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err);
 hk_status hk_training_begin_again(hk_engine *e, hk_error *err);
 /* Cancels the run if it is BEGUN, completes it if it is STEPPED. */
 hk_status hk_training_end_run(hk_engine *e, hk_error *err);
-/* Cancels the run of an engine that has failed before the step. */
-void hk_training_end_begun(hk_engine *e);
 static inline hk_training_state hk_training_state_of(const hk_engine *e) {
   return (hk_training_state)atomic_load_explicit(&e->training->state, memory_order_acquire);
 }

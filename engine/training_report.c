@@ -27,8 +27,6 @@ static void put_memory(const hk_engine *e, cJSON *root, bool *ok) {
   put_number(to, "host_pinned_bytes", (double)memory.host_pinned, ok);
   put_number(to, "spares_bytes", (double)(spares * e->state.shape.bytes), ok);
   put_number(to, "slots_bytes", (double)hk_training_slot_bytes(&e->state), ok);
-  put_number(to, "lent_bytes", (double)e->training->lent.most_lent, ok);
-  put_number(to, "lent_used_bytes", (double)e->training->lent.most_used, ok);
 }
 
 static void put_routes(const hk_engine *e, cJSON *root, bool *ok) {

@@ -288,27 +288,6 @@ void hk_forecast_free(hk_forecast *forecast) {
   memset(forecast, 0, sizeof *forecast);
 }
 
-hk_bytes hk_forecast_lent(const hk_forecast *forecast) {
-  const hk_graph *g = &forecast->graph;
-  hk_bytes bytes = 0;
-  for (size_t i = 0; i < g->n_ops; i++)
-    if (g->ops[i].kind == HK_OP_WEIGHT_H2D && g->ops[i].rank == 0) bytes += g->ops[i].gpu_alloc;
-  return bytes / hk_max(1, g->iterations);
-}
-
-const char *hk_lent_reason(const hk_forecast *forecast, char *buffer, size_t size) {
-  const hk_plan *plan = &forecast->plan;
-  char sure[16], limit[16], most[48] = "";
-  if (plan->lending.n > 0)
-    snprintf(most, sizeof most, " of at most %s",
-             hk_format_bytes(plan->lending.after[0], limit, sizeof limit));
-  snprintf(buffer, size,
-           "New weights wait for the norm in memory%s that backward has freed; %s of them are "
-           "certain to find room.",
-           most, hk_format_bytes(hk_forecast_lent(forecast), sure, sizeof sure));
-  return buffer;
-}
-
 const char *hk_forecast_title(const hk_forecast *forecast, char *buffer, size_t size) {
   return hk_plan_title(&forecast->plan, buffer, size);
 }

@@ -57,7 +57,6 @@ typedef struct {
   hk_optimizer optimizer;
   const hk_accumulate *accumulate; /* NULL: the engine's; a ranking tries all */
   hk_overlap overlap; /* with an overlap the default leaves cores to the framework's threads */
-  bool borrow;        /* with overlap `both`: early weights may use memory that backward frees */
   const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
 } hk_plan_settings;
 
@@ -69,8 +68,7 @@ typedef struct {
 } hk_candidate;
 
 /* The plan of one candidate: subgroups (rule: soft under DeepSpeed, exact under hocket, blocks with
- * an overlap), settings, the policy's routes, the subgroups that run ahead, and those of them whose
- * weights are lent memory. `model` is copied.
+ * an overlap), settings, the policy's routes, and the subgroups that run ahead. `model` is copied.
  * Free the plan with hk_plan_free. */
 hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
                             const hk_machine *machine, const hk_job *job,
@@ -94,11 +92,6 @@ void hk_forecast_free(hk_forecast *forecast);
 void hk_phase_durations(const hk_graph *graph, const hk_timeline *timeline,
                         hk_ns phases[HK_PHASE_COUNT]);
 
-/* Bytes of new weights, of one rank and iteration, for which lent memory surely has room. */
-hk_bytes hk_forecast_lent(const hk_forecast *forecast);
-/* A sentence about a plan with lent memory. Returns `buffer`; 200 bytes are enough. */
-const char *hk_lent_reason(const hk_forecast *forecast, char *buffer, size_t size);
-
 /* As hk_plan_title. */
 const char *hk_forecast_title(const hk_forecast *forecast, char *buffer, size_t size);
 
@@ -114,11 +107,10 @@ typedef struct {
   hk_forecast
       *forecasts; /* first those that fit, by iteration time; then the others, by missing memory */
   size_t n, n_fit;
-  /* With an overlap the plan of hk_overlap_search is added; the next four are about it, else 0. */
+  /* With an overlap the plan of hk_overlap_search is added; the next three are about it, else 0. */
   int simulations;
   hk_ns closed_form_ns;
   hk_bytes gpu_limit; /* most state on each GPU that was allowed */
-  hk_ns not_lent_ns;  /* an iteration of that plan without lent memory, if it may borrow; else 0 */
   char reason[2048];  /* why the first is the fastest, or why nothing fits and what would help */
 } hk_ranking;
 

@@ -27,15 +27,11 @@ typedef struct {
   bool limit_given;      /* gpu_limit is the user's; if false, what activations leave */
   hk_ns none_ns;         /* an iteration of the same plan without an overlap */
   hk_bytes spares_limit; /* host memory per rank that was available for spares */
-  bool borrows;          /* the search could choose to borrow memory */
-  hk_ns not_lent_ns;     /* then: an iteration of the same plan without lent memory */
 } hk_overlap_search_result;
 
 /* The best plan that fits: of the plans within 0.5 % of the fastest, the one with the least state
  * on the GPU. If none fits, the plan that the closed form prefers, marked as not feasible. Needs
- * settings->overlap. With settings->borrow, new weights that wait for the norm use memory that
- * backward frees, as far as there is room, before they use memory of their own; unless the plan is
- * faster without that. Free result->best with hk_forecast_free. */
+ * settings->overlap. Free result->best with hk_forecast_free. */
 hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, hk_overlap_search_result *result,
                             hk_error *err);

@@ -56,7 +56,6 @@ typedef struct {
   const hk_plan *start; /* all on the CPU, nothing ahead */
   hk_bytes gpu_limit;
   int most_resident;
-  bool borrows; /* early weights use memory that backward frees */
   hk_trial trials[MOST_SIMULATIONS];
   int n;
 } hk_search;
@@ -88,25 +87,17 @@ static hk_bytes resident_bytes(const hk_plan *plan) {
          HK_BYTES_BF16 * n[HK_ROUTE_RESIDENT];
 }
 
-/* Chooses the GPU memory in which new weights wait until the norm is known:
- *   1. If the search borrows, memory that backward frees, for weights that are sure to have room
- *      there (hk_plan_lend_room).
- *   2. Memory of their own, as much as resident state leaves of the limit: those of the shallow
- *      blocks first, for which forward waits longest.
- *   3. If the search borrows, memory that backward frees, for all others: at run time, those that
- *      find room (hk_plan_lend). */
-static hk_status send_early(const hk_search *s, hk_plan *plan, hk_error *err) {
+/* Lets new weights wait in GPU memory until the norm is known, as many as what resident state
+ * leaves of the limit holds: those of the shallow blocks first, for which forward waits longest. */
+static void send_early(const hk_search *s, hk_plan *plan) {
   hk_bytes left = s->gpu_limit - resident_bytes(plan);
-  if (s->borrows) HK_TRY(hk_plan_lend_room(plan, err));
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     hk_plan_subgroup *subgroup = &plan->subgroups[i];
     const hk_bytes weights = HK_BYTES_BF16 * subgroup->numel;
-    if (!subgroup->ahead || subgroup->lent || weights > left) continue;
+    if (!subgroup->ahead || weights > left) continue;
     subgroup->early = true;
     left -= weights;
   }
-  if (s->borrows) hk_plan_lend(plan);
-  return HK_OK;
 }
 
 static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_error *err) {
@@ -120,7 +111,7 @@ static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_err
     stage(plan, spec.stride);
     status = run_ahead(s, spec, plan, err); /* staging freed gradients and weights for spares */
   }
-  if (status == HK_OK) status = send_early(s, plan, err);
+  if (status == HK_OK) send_early(s, plan);
   if (status != HK_OK) hk_plan_free(plan);
   return status;
 }
@@ -295,27 +286,6 @@ static hk_status refine(hk_search *s, hk_error *err) {
   }
 }
 
-/* -- Borrowing -------------------------------------------------------------------------------- */
-
-/* Leaves borrowing out if the best plan is faster without by more than 0.5 %. Borrowed memory is
- * taken if it gains little, too: the caller allowed it, and it raises no peak. */
-static hk_status weigh_borrowing(const hk_search *s, hk_spec spec, hk_overlap_search_result *result,
-                                 hk_error *err) {
-  hk_forecast f;
-  hk_search without = *s;
-  without.borrows = false;
-  HK_TRY(forecast_of(&without, spec, &f, err));
-  const double longest = (1 + AS_GOOD) * (double)f.iteration_ns;
-  result->not_lent_ns = f.iteration_ns;
-  if (!f.feasible || (double)result->best.iteration_ns <= longest) {
-    hk_forecast_free(&f);
-    return HK_OK;
-  }
-  hk_forecast_free(&result->best);
-  result->best = f;
-  return HK_OK;
-}
-
 /* -- The search ------------------------------------------------------------------------------- */
 
 /* Sets the limit of state on the GPU: what a plan with all state on the host leaves free, less a
@@ -352,10 +322,9 @@ static hk_status search(hk_search *s, const hk_plan_settings *settings,
   const hk_spec spec =
       best != NULL ? best->spec : (hk_spec){start, (int)s->start->n_subgroups - 1, 0, false};
   HK_TRY(forecast_of(s, spec, &result->best, err));
-  if (s->borrows) HK_TRY(weigh_borrowing(s, spec, result, err));
   result->gpu_state = state_on_gpu(&result->best.plan);
   result->gpu_limit = s->gpu_limit;
-  result->simulations = s->n + 1 + s->borrows; /* with those of the limit and without lent memory */
+  result->simulations = s->n + 1; /* with that of the limit */
   HK_TRY(hk_plan_spares(&result->best.plan, s->machine, &result->spares_limit, err));
   return hk_overlap_closed_form(&result->best.plan, s->machine, &result->closed_form_ns, err);
 }
@@ -379,9 +348,7 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
   memset(result, 0, sizeof *result);
   const hk_candidate all_cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
   hk_plan start;
-  hk_plan_settings plain = *settings;
-  plain.borrow = false;
-  HK_TRY(hk_candidate_plan(&all_cpu, model, machine, job, &plain, &start, err));
+  HK_TRY(hk_candidate_plan(&all_cpu, model, machine, job, settings, &start, err));
   snprintf(start.policy, sizeof start.policy, "overlapped");
   for (size_t i = 0; i < start.n_subgroups; i++) start.subgroups[i].ahead = false;
   hk_search *s = calloc(1, sizeof *s);
@@ -390,7 +357,6 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
   if (status == HK_OK) {
     s->machine = machine;
     s->start = &start;
-    s->borrows = result->borrows = settings->borrow && start.overlap == HK_OVERLAP_BOTH;
     status = search(s, settings, result, err);
   }
   if (status == HK_OK) status = without_overlap(&result->best.plan, machine, &result->none_ns, err);
@@ -414,7 +380,7 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machin
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
   const double cpu = (double)n[HK_ROUTE_CPU];
-  char a[16], b[16], lent[200];
+  char a[16], b[16];
   size_t used = 0;
   buffer[0] = '\0';
   if (plan->overlap == HK_OVERLAP_BOTH) {
@@ -430,11 +396,6 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machin
       hk_format_bytes(r->gpu_state, a, sizeof a),
       r->limit_given ? "--gpu-memory allows" : "activations leave",
       hk_format_bytes(r->gpu_limit, b, sizeof b));
-  if (r->borrows && hk_plan_lent(plan) > 0)
-    SAY(" %s Without that the same plan would take %.1f ms.", hk_lent_reason(f, lent, sizeof lent),
-        hk_ms(r->not_lent_ns));
-  else if (r->borrows)
-    SAY(" No memory that backward frees is borrowed: it would cost time.");
   const int left = (int)machine->cores.value - plan->cpu_threads * plan->job.gpus;
   SAY(" Teams of %d threads leave %d cores to the framework.", plan->cpu_threads,
       left > 0 ? left : 0);

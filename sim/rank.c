@@ -32,8 +32,6 @@ static hk_status set_overlap(hk_plan *plan, const hk_plan_settings *settings,
   hk_plan_set_overlap(plan, settings->overlap);
   HK_TRY(hk_plan_check(plan, err));
   HK_TRY(hk_plan_run_ahead(plan, machine, err));
-  if (settings->borrow) HK_TRY(hk_plan_lend_room(plan, err));
-  if (settings->borrow) hk_plan_lend(plan);
   return HK_OK;
 }
 
@@ -323,7 +321,6 @@ static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
              (double)best->iteration_ns / (double)hk_max(1, best->period_bound.period_ns),
              best->period_bound.binding);
     say(ranking, text);
-    if (hk_plan_lent(&best->plan) > 0) say(ranking, hk_lent_reason(best, text, sizeof text));
   }
   const hk_forecast *other = find(ranking, "zero-offload", HK_RUNTIME_HOCKET);
   if (other == NULL || other == best) return;
@@ -415,7 +412,6 @@ static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const 
   ranking->simulations = found.simulations;
   ranking->closed_form_ns = found.closed_form_ns;
   ranking->gpu_limit = found.gpu_limit;
-  ranking->not_lent_ns = found.not_lent_ns;
   for (size_t i = 0; i < ranking->n; i++) {
     if (!same_schedule(&ranking->forecasts[i].plan, &found.best.plan)) continue;
     hk_forecast_free(&ranking->forecasts[i]);

@@ -27,16 +27,8 @@ typedef struct {
   int64_t step;
 } tensor;
 
-enum { MOST_LENT = 64 };
-
 typedef struct {
   random_stream r;
-  random_stream lender; /* separate random numbers for lent memory */
-  void *lent[MOST_LENT];
-  size_t lent_bytes[MOST_LENT];
-  int n_lent;
-  bool lends_nothing;
-  hk_bytes weights_in_lent; /* largest number of bytes of weights in lent memory */
   tensor tensors[MOST_TENSORS];
   hk_param params[MOST_TENSORS];
   size_t n;
@@ -116,8 +108,7 @@ static inline void make_model(world *w) {
   w->blocks = w->params[w->n - 1].block + 1;
 }
 
-/* Random routes. Random sets of subgroups run ahead, have early weights, and have these in lent
- * memory. */
+/* Random routes. Random sets of subgroups run ahead and have early weights. */
 static inline void make_engine(world *w, const hk_backend_ops *backend) {
   hk_error err = {0};
   hk_plan plan = {0};
@@ -132,11 +123,6 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
                               plan.subgroups[s].route == HK_ROUTE_CPU && pick(&w->r, 0, 3) > 0;
     plan.subgroups[s].early = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
   }
-  w->lender.state = w->r.state ^ 0x1e47;
-  for (size_t s = 0; s < plan.n_subgroups; s++) {
-    plan.subgroups[s].lent = plan.subgroups[s].early && pick(&w->lender, 0, 3) > 0;
-  }
-  if (pick(&w->lender, 0, 1) > 0) hk_plan_lend(&plan);
   const hk_engine_options options = {
       .backend = backend, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
   hk_engine *engine = NULL;
@@ -150,7 +136,6 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
 
 static inline void unmake(world *w) {
   hk_engine_destroy(w->engine);
-  for (int i = 0; i < w->n_lent; i++) free(w->lent[i]);
   for (size_t i = 0; i < w->n; i++) {
     tensor *t = &w->tensors[i];
     void *all[] = {t->p, t->m, t->v, t->weight, t->expected, t->grad, t->handed};
@@ -201,45 +186,6 @@ static inline void forward(world *w) {
   }
 }
 
-/* Lends memory of a random size on `stream`, or none. overwrite_lent frees it. */
-static inline void lend(world *w, void *stream) {
-  hk_error err = {0};
-  hk_lending found;
-  hk_training_lending(w->engine, &found);
-  assert_true(found.used <= found.lent && found.wanted >= 0);
-  if (w->lends_nothing || w->n_lent == MOST_LENT || found.wanted == 0 ||
-      pick(&w->lender, 0, 1) == 0)
-    return;
-  const int pieces = pick(&w->lender, 0, 3);
-  const size_t bytes =
-      pieces > 0 ? (size_t)(pieces * found.piece) : (size_t)pick(&w->lender, 1, 4096);
-  void *memory = aligned_alloc(16, (bytes + 15) / 16 * 16);
-  assert_non_null(memory);
-  must(hk_training_lend(w->engine, memory, (hk_bytes)bytes, stream, &err), &err);
-  w->lent[w->n_lent] = memory;
-  w->lent_bytes[w->n_lent++] = bytes;
-}
-
-/* Overwrites and frees the lent memory, which the engine must not use any more. */
-static inline void overwrite_lent(world *w) {
-  hk_lending found;
-  hk_training_lending(w->engine, &found);
-  w->weights_in_lent = found.most_used;
-  for (int i = 0; i < w->n_lent; i++) {
-    memset(w->lent[i], 0xee, w->lent_bytes[i]);
-    free(w->lent[i]);
-  }
-  w->n_lent = 0;
-}
-
-/* Sometimes takes the memory back before the step. */
-static inline void reclaim(world *w) {
-  hk_error err = {0};
-  if (pick(&w->lender, 0, 19) > 0) return;
-  must(hk_training_reclaim(w->engine, NULL, &err), &err);
-  overwrite_lent(w);
-}
-
 static inline void hand_over(world *w, size_t i, bool finite) {
   hk_error err = {0};
   tensor *t = &w->tensors[i];
@@ -257,8 +203,6 @@ static inline void hand_over(world *w, size_t i, bool finite) {
   const hk_handed_gradient gradient = {(int64_t)i, t->handed};
   must(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), &err);
   memset(t->handed, 0xee, 4 * (size_t)t->param.numel);
-  lend(w, NULL);
-  reclaim(w);
 }
 
 /* Hands gradients over, deep tensors first. With `disorder` some come out of order, twice or not at
@@ -310,7 +254,6 @@ static inline void step(world *w, bool finite) {
   for (size_t i = 0; i < w->n; i++) given += w->tensors[i].given > 0;
   const double squares = plain_squares(w);
   must(hk_training_step(w->engine, &options, &report, NULL, &err), &err);
-  overwrite_lent(w);
   assert_int_equal(report.params, given);
   const double loss_scale = options.loss_scale > 0 ? options.loss_scale : 1;
   if (given > 0 && finite) {

@@ -38,7 +38,7 @@ class Tensor(ctypes.Structure):
 class Options(ctypes.Structure):
     _fields_ = [("backend", text), ("device", i32), ("overlap", i32), ("cpu_threads", i32),
                 ("pin_threads", i32), ("first_core", i32), ("host_memory", i64),
-                ("gpu_memory", i64), ("lent", i32)]
+                ("gpu_memory", i64)]
 
 
 class Gradient(ctypes.Structure):
@@ -134,7 +134,7 @@ class Model:
         return hexadecimal.value
 
 
-assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 4
+assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 5
 hyper = (Group(1e-2, 0.9, 0.999, 1e-8, 0.1), Group(3e-3, 0.8, 0.95, 1e-6, 0.0))
 engines = [Model(hyper, overlap) for overlap in (1, 2, 3)]
 first = engines[0]

@@ -23,7 +23,6 @@ static void iterate(world *w, int disorder) {
   }
   if (disorder > 0 && pick(&w->r, 0, 9) == 0) {
     must(hk_training_discard(w->engine, -1, &err), &err);
-    overwrite_lent(w);
     for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
     return;
   }
@@ -55,15 +54,15 @@ static void disorderly_training_is_plain_adamw(void **unused) {
   for (uint64_t number = 0; number < cases(); number++) run_case(1000 + number, 1);
 }
 
-/* A model all of whose updates may run ahead of the norm, with weights in lent memory. */
+/* A model all of whose updates may run ahead of the norm, with early weights. */
 static void make_ahead(world *w) {
   hk_error err = {0};
   make_model(w);
   hk_plan plan = {0};
   must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
   plan.overlap = HK_OVERLAP_BOTH;
-  for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].ahead = true;
-  hk_plan_lend(&plan);
+  for (size_t s = 0; s < plan.n_subgroups; s++)
+    plan.subgroups[s].ahead = plan.subgroups[s].early = true;
   const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
   must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
                             &err),
@@ -85,7 +84,6 @@ static int64_t iterate_scaled(world *w, double max_norm, double factor) {
   const double squares = plain_squares(w);
   if (factor != 1) must(hk_training_scale(w->engine, factor, &err), &err);
   must(hk_training_step(w->engine, &step_options, &report, NULL, &err), &err);
-  overwrite_lent(w);
   plain_update(w, hk_grad_scale(squares, max_norm, 1 / factor));
   for (size_t k = 0; k < w->n; k++) w->tensors[k].given = 0;
   return report.ahead;
@@ -100,21 +98,19 @@ static uint64_t worlds(void) {
                     (case_counts){.release = 10, .address = 10, .thread = 10});
 }
 
-/* With a limit of the norm that is never reached, updates that ran ahead are kept, and some of
- * their weights wait in lent memory. */
+/* With a limit of the norm that is never reached, updates that ran ahead are kept. */
 static void updates_that_ran_ahead_are_kept(void **unused) {
   (void)unused;
-  int64_t ahead = 0, in_lent = 0;
+  int64_t ahead = 0;
   for (uint64_t number = 0; number < worlds(); number++) {
-    world w = {.r = {number + 5}, .lender = {number + 99}};
+    world w = {.r = {number + 5}};
     make_ahead(&w);
     assert_int_equal(iterate_ahead(&w, 1e9), 0);
     for (int i = 1; i < 5; i++) ahead += iterate_ahead(&w, 1e9);
     assert_state(&w);
-    in_lent += w.weights_in_lent;
     unmake(&w);
   }
-  assert_true(ahead > 0 && in_lent > 0);
+  assert_true(ahead > 0);
 }
 
 /* GradScaler multiplies by the same factor in each step. From the third step on, updates run ahead
@@ -123,7 +119,7 @@ static void a_constant_factor_is_expected(void **unused) {
   (void)unused;
   int64_t ahead = 0;
   for (uint64_t number = 0; number < worlds(); number++) {
-    world w = {.r = {number + 5}, .lender = {number + 99}};
+    world w = {.r = {number + 5}};
     make_ahead(&w);
     for (int i = 0; i < 2; i++) assert_int_equal(iterate_scaled(&w, 1e9, 0x1p-14), 0);
     for (int i = 0; i < 3; i++) ahead += iterate_scaled(&w, 1e9, 0x1p-14);
@@ -160,7 +156,7 @@ static double share_kept(world *w, double max_norm) {
 static void clipped_steps_update_in_place(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < worlds(); number++) {
-    world w = {.r = {number + 5}, .lender = {number + 99}};
+    world w = {.r = {number + 5}};
     make_ahead(&w);
     for (int i = 0; i < 3; i++) iterate_ahead(&w, 1e-6);
     assert_true(share_kept(&w, 1e-6) == 1);
@@ -176,7 +172,7 @@ static void clipped_steps_update_in_place(void **unused) {
 static void steps_that_the_caller_clips_update_in_place(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < worlds(); number++) {
-    world w = {.r = {number + 5}, .lender = {number + 99}};
+    world w = {.r = {number + 5}};
     make_ahead(&w);
     for (int i = 0; i < 2; i++) iterate_scaled(&w, 0, 1);
     assert_true(iterate_scaled(&w, 0, 1) > 0);

@@ -39,7 +39,6 @@ static hk_plan small_plan(const world *w, hk_overlap overlap) {
     plan.subgroups[s].route = s < n_routes ? (hk_route)s : HK_ROUTE_CPU;
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH && s >= n_routes;
     plan.subgroups[s].early = plan.subgroups[s].ahead && s % 2 == 0;
-    plan.subgroups[s].lent = plan.subgroups[s].early && s % 4 == 0;
   }
   return plan;
 }
@@ -95,18 +94,6 @@ static void forget(scene *s) {
   unmake(&s->w);
 }
 
-/* Room for three of the four pieces that may be in lent memory: two subgroups of 1030 bf16 weights,
- * in pieces of 700 and 330, each rounded up to 512 bytes. */
-static char lent_memory[4096] __attribute__((aligned(16)));
-
-/* Lends memory if the engine wants it (with overlap both). */
-static hk_status lend_all(world *w, hk_error *err) {
-  hk_lending found;
-  hk_training_lending(w->engine, &found);
-  if (found.wanted == 0) return HK_OK;
-  return hk_training_lend(w->engine, lent_memory, sizeof lent_memory, NULL, err);
-}
-
 /* An iteration with the gradients of foresee, up to the first failure. */
 static hk_status try_iteration(world *w, hk_error *err) {
   hk_training_step_report report;
@@ -117,7 +104,6 @@ static hk_status try_iteration(world *w, hk_error *err) {
   for (size_t i = w->n; i-- > 0;) {
     const hk_handed_gradient gradient = {(int64_t)i, w->tensors[i].grad};
     HK_TRY(hk_training_gradients(w->engine, &gradient, 1, NULL, err));
-    if (i + 1 == w->n) HK_TRY(lend_all(w, err));
   }
   HK_TRY(hk_training_flush(w->engine, err));
   HK_TRY(hk_training_step(w->engine, NULL, &report, NULL, err));
@@ -287,50 +273,6 @@ static void all_outcomes_occurred(void **unused) {
   assert_true(seen.mixtures > 0 && seen.whole_old > 0 && seen.whole_new > 0 && seen.lost > 0);
 }
 
-/* -- Lending ----------------------------------------------------------------------------------- */
-
-/* Linked in place of realloc (tests/CMakeLists.txt). */
-static bool no_more_memory;
-void *__real_realloc(void *block, size_t size);  /* NOLINT: the linker chooses these names */
-void *__wrap_realloc(void *block, size_t size);  /* NOLINT */
-void *__wrap_realloc(void *block, size_t size) { /* NOLINT */
-  return no_more_memory ? NULL : __real_realloc(block, size);
-}
-
-/* If the record of a loan or its event cannot be allocated, the loan is refused and the iteration
- * continues. */
-static void refused_loans_do_not_end_the_iteration(void **unused) {
-  (void)unused;
-  hk_error err = {0};
-  hk_lending found;
-  world w;
-  n_routes = 0;
-  small_model(&w, 79);
-  must(create(&w, HK_OVERLAP_BOTH, &hk_backend_host, &err), &err);
-  must(hk_training_masters(w.engine, -1, NULL, &err), &err);
-  w.lends_nothing = true;
-  for (int i = 0; i < 2; i++) good_iteration(&w);
-  foresee(&w);
-  const hk_handed_gradient first = {(int64_t)w.n - 1, w.tensors[w.n - 1].grad};
-  must(hk_training_gradients(w.engine, &first, 1, NULL, &err), &err);
-  no_more_memory = true;
-  assert_int_equal(lend_all(&w, &err), HK_NO);
-  no_more_memory = false;
-  assert_non_null(strstr(err.message, "no memory has been lent: out of memory"));
-  hk_backend_host_fail(w.engine->backend, HK_HOST_OPEN, 0);
-  assert_int_equal(lend_all(&w, &err), HK_NO);
-  hk_backend_host_fail(w.engine->backend, HK_HOST_OPEN, -1);
-  assert_non_null(strstr(err.message, "an injected fault"));
-  hk_training_lending(w.engine, &found);
-  assert_true(found.lent == 0 && found.most_lent == 0 && found.wanted > 0);
-  must(hk_training_discard(w.engine, -1, &err), &err);
-  must(try_iteration(&w, &err), &err);
-  hk_training_lending(w.engine, &found);
-  assert_int_equal(found.most_lent, sizeof lent_memory);
-  assert_state(&w);
-  unmake(&w);
-}
-
 /* -- Making an engine -------------------------------------------------------------------------- */
 
 static hk_status make_world(const hk_backend_ops *ops, void *unused, hk_error *err) {
@@ -362,7 +304,6 @@ int main(void) {
       cmocka_unit_test(beside_forward),
       cmocka_unit_test(ahead_of_the_norm),
       cmocka_unit_test(all_outcomes_occurred),
-      cmocka_unit_test(refused_loans_do_not_end_the_iteration),
       cmocka_unit_test(creation_succeeds_or_leaves_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,55 +200,6 @@ static void queue_gradient(world *w, size_t i) {
   must(late.copy(stream, memory, used_again, (hk_bytes)bytes, &err), &err);
 }
 
-/* -- Lent memory ------------------------------------------------------------------------------- */
-
-static struct {
-  void *memory;
-  size_t bytes;
-  hk_stream *stream;
-} lent[MOST_LENT];
-static int n_lent;
-static hk_bytes weights_in_lent;
-
-/* Lends memory that queued work of the stream still writes. */
-static void queue_loan(world *w) {
-  hk_error err = {0};
-  hk_lending found;
-  hk_training_lending(w->engine, &found);
-  if (n_lent == MOST_LENT || found.wanted == 0 || pick(&w->lender, 0, 2) == 0) return;
-  const size_t bytes = (size_t)(pick(&w->lender, 1, 3) * found.piece);
-  hk_stream *stream = callers[pick(&w->lender, 0, CALLERS - 1)];
-  char *memory = buffer(bytes), *used_before = buffer(bytes);
-  must(late.copy(stream, memory, used_before, (hk_bytes)bytes, &err), &err);
-  must(hk_training_lend(w->engine, memory, (hk_bytes)bytes, stream, &err), &err);
-  lent[n_lent].memory = memory;
-  lent[n_lent].bytes = bytes;
-  lent[n_lent++].stream = stream;
-}
-
-/* Overwrites lent memory, on the stream on which it was lent or on `stream`. */
-static void queue_overwrite(world *w, hk_stream *stream) {
-  hk_error err = {0};
-  hk_lending found;
-  hk_training_lending(w->engine, &found);
-  weights_in_lent = hk_max(weights_in_lent, found.most_used);
-  for (int i = 0; i < n_lent; i++) {
-    char *used_again = buffer(lent[i].bytes);
-    memset(used_again, 0xee, lent[i].bytes);
-    hk_stream *there = pick(&w->lender, 0, 1) > 0 ? stream : lent[i].stream;
-    must(late.copy(there, lent[i].memory, used_again, (hk_bytes)lent[i].bytes, &err), &err);
-  }
-  n_lent = 0;
-}
-
-static void queue_reclaim(world *w) {
-  hk_error err = {0};
-  if (pick(&w->lender, 0, 19) > 0) return;
-  hk_stream *stream = callers[pick(&w->lender, 0, CALLERS - 1)];
-  must(hk_training_reclaim(w->engine, stream, &err), &err);
-  queue_overwrite(w, stream);
-}
-
 static void queue_step(world *w) {
   static const double limits[] = {0, 1e9, 0.3, 0.003};
   hk_error err = {0};
@@ -264,7 +215,6 @@ static void queue_step(world *w) {
   }
   read_weights(w, -1, stream);
   must(hk_training_step(w->engine, &options, &report, stream, &err), &err);
-  queue_overwrite(w, stream);
   plain_update(w, hk_grad_scale(squares, options.max_norm, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
 }
@@ -276,15 +226,11 @@ static void iterate(world *w) {
     for (size_t i = w->n; i-- > 0;) {
       if (pick(&w->r, 0, 19) > 0) queue_gradient(w, i);
       if (pick(&w->r, 0, 9) == 0) queue_gradient(w, next(&w->r) % w->n);
-      queue_loan(w);
-      queue_reclaim(w);
     }
     if (pick(&w->r, 0, 2) == 0) must(hk_training_flush(w->engine, &err), &err);
   }
   if (pick(&w->r, 0, 9) == 0) {
     must(hk_training_discard(w->engine, -1, &err), &err);
-    for (int i = 0; i < n_lent; i++) memset(lent[i].memory, 0xee, lent[i].bytes);
-    n_lent = 0;
     for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
   } else {
     queue_step(w);
@@ -333,7 +279,6 @@ static uint64_t cases(void) {
 static void every_order_has_the_same_bits(void **unused) {
   (void)unused;
   for (uint64_t seed = 0; seed < cases(); seed++) train_late(seed);
-  assert_true(weights_in_lent > 0 || cases() < 10);
 }
 
 /* Gradients are handed over behind a copy of 64 MiB. The call returns before the copy has ended. On
@@ -360,42 +305,10 @@ static void handing_over_does_not_wait_for_the_stream(void **unused) {
   close_late(&w);
 }
 
-/* Memory is lent behind eight copies of 64 MiB and a write of zeros, and reclaimed on another
- * stream. What that stream writes comes after the zeros, although the engine has not used the
- * memory. The copies take 0.1 s, so that the calls come first on a busy machine, too. */
-static void unused_memory_is_given_back_behind_its_lenders_work(void **unused) {
-  (void)unused;
-  enum { BYTES = 4096 };
-  hk_error err = {0};
-  world w = {0};
-  hk_lending found = {0};
-  for (uint64_t seed = 3; found.piece == 0; seed++) { /* an engine that takes loans */
-    if (w.engine != NULL) close_late(&w);
-    open_late(&w, seed);
-    hk_training_lending(w.engine, &found);
-  }
-  char *memory = buffer(BYTES), *zeros = buffer(BYTES), *ones = buffer(BYTES);
-  memset(ones, 1, BYTES);
-  const hk_handed_gradient gradient = {(int64_t)w.n - 1, w.tensors[w.n - 1].handed};
-  must(hk_training_gradients(w.engine, &gradient, 1, callers[0], &err), &err);
-  for (int i = 0; i < 8; i++) {
-    must(hk_backend_host.copy(callers[1], long_target, long_source, LONG_BYTES, &err), &err);
-  }
-  must(hk_backend_host.copy(callers[1], memory, zeros, BYTES, &err), &err);
-  must(hk_training_lend(w.engine, memory, BYTES, callers[1], &err), &err);
-  must(hk_training_reclaim(w.engine, callers[2], &err), &err);
-  must(hk_backend_host.copy(callers[2], memory, ones, BYTES, &err), &err);
-  sync_callers();
-  assert_memory_equal(memory, ones, BYTES);
-  must(hk_training_discard(w.engine, -1, &err), &err);
-  close_late(&w);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_order_has_the_same_bits),
       cmocka_unit_test(handing_over_does_not_wait_for_the_stream),
-      cmocka_unit_test(unused_memory_is_given_back_behind_its_lenders_work),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,26 +115,6 @@ ok plan "${policy[@]:2}" "${machine[@]}" --json
 python3 -c 'import json,sys; sys.exit("search" in json.load(open("out")))' ||
   fail "there is a search without an overlap"
 
-# -- Lent memory --------------------------------------------------------------------------------
-lends=("${policy[@]:2}" "${machine[@]}" --overlap both --borrow)
-ok plan "${lends[@]}" --gpu-memory 8G --json --quiet
-holds "search['without_lent_memory_ms'] > 0"
-ok simulate --policy zero-offload "${lends[@]}" -o lent.json --quiet --json
-holds "0 < lent_bytes < 2 * lent_params and lent_params == ahead_params"
-lent=$(get period_ms) peak=$(get gpu_memory.peak_bytes) bytes=$(get lent_bytes)
-ok simulate lent.json --json --check
-holds "period_ms == $lent and lent_bytes == $bytes and gpu_memory['peak_bytes'] == $peak"
-ok simulate lent.json
-tr '\n' ' ' <out | grep -q 'in memory of at most .* are certain to find room' || fail "simulate: $(cat out)"
-ok simulate plan.json --json
-holds "gpu_memory['peak_bytes'] == $peak"
-grep -q lent_ out && fail "plan.json lends nothing, but: $(grep -o 'lent_.*' out | head -c 200)"
-python3 -c 'import json,sys
-plan = json.load(open("lent.json"))
-after = plan["lent_bytes_after_block"]
-sys.exit(not (len(after) == 34 and after == sorted(after, reverse=True)
-              and any(s.get("lent") for s in plan["subgroups"])))' || fail "lent.json: no memory"
-
 # -- Traces -------------------------------------------------------------------------------------
 ok trace export plan.json -o trace.json --quiet
 ok simulate plan.json --keep
@@ -155,11 +135,6 @@ refused "overlap 'both' needs runtime hocket" \
 refused "needs gradients that leave beside backward" \
   simulate "${policy[@]}" "${machine[@]}" --overlap both --flush sync
 refused "'--overlap' cannot be given with a plan file" simulate plan.json --overlap forward
-refused "--borrow needs --overlap both" \
-  simulate "${policy[@]}" "${machine[@]}" --overlap forward --borrow
-refused "'--borrow' cannot be given with a plan file" simulate plan.json --borrow
-refused "--borrow: dp is 4" \
-  simulate "${policy[@]}" --machine polaris-a100-4x40gb --overlap both --borrow
 refused "tp 2: mlp is a list of tensors" \
   simulate --model model.json --machine polaris-a100-4x40gb --policy zero-offload --tp 2
 refused "use runtime hocket" \

@@ -20,6 +20,6 @@ for patch in "$tests"/mutations/*.patch; do
 done
 ((n > 80)) || fail "only $n mutations"
 
-sed 's/^-      /-      something else /' "$tests/mutations/engine-lent-unused.patch" >changed.patch
+sed 's/^-    /-    something else /' "$tests/mutations/engine-cgroup-caches.patch" >changed.patch
 stale changed.patch || fail "a patch whose text is not in the tree applies"
 finish "$n mutations"

@@ -65,7 +65,7 @@ static void documents_keep_the_overlap(void **state) {
   for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
     hk_plan plan = planned((hk_overlap)overlap, MIXED, N(MIXED));
     cJSON *document = NULL, *same = NULL;
-    if (overlap == HK_OVERLAP_BOTH) hk_plan_lend(&plan);
+    for (size_t i = 0; i < plan.n_subgroups; i++) plan.subgroups[i].early = plan.subgroups[i].ahead;
     hk_plan again = read_again(&plan, &document);
     assert_int_equal(again.overlap, overlap);
     assert_int_equal(again.subgroup_rule, HK_SUBGROUP_BLOCKS);
@@ -73,8 +73,7 @@ static void documents_keep_the_overlap(void **state) {
       assert_int_equal(again.subgroups[i].ahead, plan.subgroups[i].ahead);
     assert_int_equal(hk_plan_ahead(&again), hk_plan_ahead(&plan));
     assert_true((hk_plan_ahead(&plan) > 0) == (overlap == HK_OVERLAP_BOTH));
-    assert_int_equal(hk_plan_early(&again), 0);
-    assert_int_equal(hk_plan_lent(&again), hk_plan_ahead(&plan));
+    assert_int_equal(hk_plan_early(&again), hk_plan_ahead(&plan));
     hk_plan third = read_again(&again, &same);
     assert_true(cJSON_Compare(document, same, true));
     assert_string_equal(schema_of(document), overlap ? "hocket.plan/2" : "hocket.plan/1");
@@ -89,6 +88,28 @@ static void documents_keep_the_overlap(void **state) {
   }
 }
 
+/* Plans of earlier versions could let new weights wait in memory that the framework lent. */
+static void plans_with_lent_memory_are_refused(void **state) {
+  (void)state;
+  hk_plan plan = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);
+  for (int i = 0; i < 2; i++) {
+    hk_error err = {0};
+    hk_plan again;
+    cJSON *document = hk_plan_to_json(&plan);
+    assert_non_null(document);
+    if (i == 0)
+      cJSON_AddArrayToObject(document, "lent_bytes_after_block");
+    else
+      cJSON_AddBoolToObject(cJSON_GetArrayItem(cJSON_GetObjectItem(document, "subgroups"), 1),
+                            "lent", true);
+    assert_int_equal(hk_plan_from_json(document, &again, &err), HK_INPUT);
+    assert_non_null(strstr(err.message, i == 0 ? "key 'lent_bytes_after_block' is not known"
+                                               : "key 'lent' in subgroups is not known"));
+    cJSON_Delete(document);
+  }
+  hk_plan_free(&plan);
+}
+
 static void refuse(const hk_plan *plan, const char *says) {
   hk_error err = {0};
   assert_int_equal(hk_plan_check(plan, &err), HK_INPUT);
@@ -101,9 +122,6 @@ static void contradicting_settings_are_refused(void **state) {
   plan.subgroups[1].route = HK_ROUTE_STAGED;
   refuse(&plan, "subgroups[1]: runs ahead of the norm, which needs overlap 'both' and route 'cpu'");
   plan.subgroups[1].route = HK_ROUTE_CPU;
-  plan.subgroups[1].lent = true;
-  refuse(&plan, "subgroups[1]: 'lent' needs 'early'");
-  plan.subgroups[1].lent = false;
   plan.overlap = HK_OVERLAP_FORWARD;
   refuse(&plan, "overlap 'forward' and route 'cpu'");
   plan.overlap = HK_OVERLAP_BOTH;
@@ -297,31 +315,27 @@ static void memory_of_the_engines_part(void **state) {
   hk_plan_free(&both);
 }
 
-/* Early weights have GPU memory of their own all the time, or lent memory from their copy to the
- * GPU until they are placed. */
+/* Early weights have GPU memory all the time. */
 static void memory_of_early_weights(void **state) {
   (void)state;
-  hk_plan own = planned(HK_OVERLAP_BOTH, ALL_CPU, 1), lent = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);
-  hk_plan_lend(&lent);
-  for (size_t s = 0; s < own.n_subgroups; s++) own.subgroups[s].early = own.subgroups[s].ahead;
-  hk_graph a = built(&own, HK_EXPAND_ENGINE), b = built(&lent, HK_EXPAND_ENGINE);
-  const hk_bytes bytes = 2 * hk_plan_early(&own);
-  hk_bytes taken = 0, given_back = 0;
-  assert_true(bytes > 0 && hk_plan_lent(&own) == 0 && hk_plan_early(&lent) == 0);
-  assert_int_equal(2 * hk_plan_lent(&lent), bytes);
-  assert_int_equal(a.gpu_base, b.gpu_base + bytes);
-  assert_int_equal(a.n_ops, b.n_ops);
-  for (size_t i = 0; i < b.n_ops; i++) {
-    const hk_op *op = &b.ops[i];
-    assert_int_equal(op->kind, a.ops[i].kind);
-    if (op->kind == HK_OP_WEIGHT_H2D) taken += op->gpu_alloc - a.ops[i].gpu_alloc;
-    if (op->kind == HK_OP_WEIGHT_PLACE) given_back += op->gpu_free - a.ops[i].gpu_free;
+  hk_plan early = planned(HK_OVERLAP_BOTH, ALL_CPU, 1), late = planned(HK_OVERLAP_BOTH, ALL_CPU, 1);
+  for (size_t s = 0; s < early.n_subgroups; s++)
+    early.subgroups[s].early = early.subgroups[s].ahead;
+  hk_graph a = built(&early, HK_EXPAND_ENGINE), b = built(&late, HK_EXPAND_ENGINE);
+  assert_true(hk_plan_early(&early) > 0 && hk_plan_early(&late) == 0);
+  assert_int_equal(a.gpu_base, b.gpu_base + 2 * hk_plan_early(&early));
+  hk_bytes placed = 0;
+  for (size_t i = 0; i < a.n_ops; i++) {
+    const hk_op *op = &a.ops[i];
+    if (op->kind == HK_OP_WEIGHT_PLACE) placed += op->work;
+    if (op->kind == HK_OP_WEIGHT_H2D || op->kind == HK_OP_WEIGHT_PLACE)
+      assert_true(op->gpu_alloc == 0 && op->gpu_free == 0);
   }
-  assert_true(taken == bytes && given_back == bytes);
+  assert_int_equal(placed, 2 * hk_plan_early(&early));
   hk_graph_free(&a);
   hk_graph_free(&b);
-  hk_plan_free(&own);
-  hk_plan_free(&lent);
+  hk_plan_free(&early);
+  hk_plan_free(&late);
 }
 
 /* In a graph of the update alone every update waits for the barrier. */
@@ -392,6 +406,7 @@ static void without_overlap_the_engine_runs_the_update(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(documents_keep_the_overlap),
+      cmocka_unit_test(plans_with_lent_memory_are_refused),
       cmocka_unit_test(contradicting_settings_are_refused),
       cmocka_unit_test(invalid_documents_are_refused),
       cmocka_unit_test(subgroups_do_not_span_blocks),

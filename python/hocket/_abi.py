@@ -19,7 +19,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import MACHINE, USAGE, HocketError
 
-ABI = 4
+ABI = 5
 MESSAGE = 1024
 AGAIN = 4
 SLICE_MS = 100
@@ -68,7 +68,6 @@ class Options(ctypes.Structure):
         ("first_core", c_int32),
         ("host_memory", c_int64),
         ("gpu_memory", c_int64),
-        ("lent", c_int32),
     ]
 
 
@@ -76,14 +75,6 @@ class Gradient(ctypes.Structure):
     """hocket_gradient: number of the tensor, address of its gradient."""
 
     _fields_ = [("tensor", c_int64), ("data", c_void_p)]
-
-
-class Lent(ctypes.Structure):
-    """hocket_lent."""
-
-    _fields_ = [
-        (name, c_int64) for name in ("wanted", "piece", "lent", "used", "most_lent", "most_used")
-    ]
 
 
 class Torch(ctypes.Structure):
@@ -177,9 +168,6 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_held": (c_int, (_ENGINE, c_void_p, c_char_p)),
     "hocket_read_gradient": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
     "hocket_step": (c_int, (_ENGINE, POINTER(StepOptions), POINTER(StepInfo), c_void_p, c_char_p)),
-    "hocket_lending": (c_int, (_ENGINE, POINTER(Lent), c_char_p)),
-    "hocket_lend": (c_int, (_ENGINE, c_void_p, c_int64, c_void_p, c_char_p)),
-    "hocket_reclaim": (c_int, (_ENGINE, c_void_p, c_char_p)),
     "hocket_set_group": (c_int, (_ENGINE, c_size_t, POINTER(Group), c_char_p)),
     "hocket_step_number": (c_int64, (_ENGINE,)),
     "hocket_write": (c_int, (_ENGINE, c_int, c_size_t, c_int64, c_int64, c_void_p, c_char_p)),
@@ -471,22 +459,6 @@ class Engine:
     def step_number(self) -> int:
         step: int = self._lib.hocket_step_number(self._engine())
         return step
-
-    # -- Lent memory --------------------------------------------------------------------------
-
-    def lending(self) -> Lent:
-        """How much memory is wanted, and lent, for weights that wait for the norm."""
-        found = Lent()
-        self._call("hocket_lending", byref(found))
-        return found
-
-    def lend(self, address: int, size: int, stream: int) -> None:
-        """Lends device memory until the step, or reclaim(); it must stay allocated until then."""
-        self._call("hocket_lend", address, size, stream)
-
-    def reclaim(self, stream: int) -> None:
-        """Takes back what is lent: work queued later on the stream may use it."""
-        self._call("hocket_reclaim", stream)
 
     # -- State --------------------------------------------------------------------------------
 

@@ -87,7 +87,6 @@ class Attachment:
         self._members: List[List[int]] = []
         self._expected: Dict[str, int] = {}
         self._sweeping: Optional[int] = None
-        self._passed_block = -1
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
         self._sets: Dict[int, Optional[Direct]] = {}
@@ -331,13 +330,6 @@ class Attachment:
                 "the attached model runs under DataParallel: use one GPU, or hocket.AdamW "
                 "without attach"
             )
-        optimizer = self._optimizer()
-        if (
-            optimizer is not None
-            and optimizer.borrower is not None
-            and torch._C._current_graph_task_id() < 0  # no recomputation within a backward
-        ):
-            optimizer.borrower.forward()
         if not self.waits and not self.recording:
             return
         if compiled or -1 in blocks:
@@ -377,7 +369,6 @@ class Attachment:
         if grad is None:
             return
         if type(grad) is GradientHandle:  # a further backward has added to it
-            self._passing(param)
             return
         optimizer = self.optimizer()
         if not optimizer.is_bound():
@@ -397,18 +388,6 @@ class Attachment:
             optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
         optimizer.handover().take((number,), (grad,))
-        self._passing(param)
-
-    def _passing(self, param: Tensor) -> None:
-        """Backward has made a gradient. The first gradient of a block shows that backward has left
-        the block before."""
-        optimizer = self._optimizer()
-        if optimizer is None or optimizer.borrower is None:
-            return
-        number = optimizer.binding().index.get(id(param))
-        if number is not None and self._blocks[number] != self._passed_block:
-            left, self._passed_block = self._passed_block, self._blocks[number]
-            optimizer.borrower.event(left)
 
     def backward_over(self) -> None:
         """Called when a backward ends. Hands over the small gradients that are left."""
@@ -416,11 +395,7 @@ class Attachment:
         if self._few_small and not self._sweep_set(-1):
             for block in self._small:
                 self.sweep(block)
-        optimizer = self.optimizer()
-        optimizer.binding().engine.flush()
-        if optimizer.borrower is not None:
-            self._passed_block = -1
-            optimizer.borrower.event(0)
+        self.optimizer().binding().engine.flush()
 
     def check_gated(self, numbers: Sequence[int]) -> None:
         """Raises HocketUsageError if no gate has waited for the weights of a gradient."""

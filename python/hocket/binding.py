@@ -45,7 +45,6 @@ class Settings(NamedTuple):
     host_memory: Optional[int]
     gpu_memory: Optional[int]
     accumulate: Optional[torch.dtype]
-    borrow: Optional[bool] = None
 
 
 class Entry(NamedTuple):
@@ -141,7 +140,6 @@ class Binding:
         param_groups: Sequence[Mapping[str, Any]],
         settings: Settings,
         plan: Optional[str],
-        lend_all: bool = False,
     ) -> None:
         if not entries:
             raise HocketUsageError(
@@ -174,9 +172,7 @@ class Binding:
         if self.device.type == "cuda":
             # The engine cannot take memory that torch's allocator keeps for later.
             torch.cuda.empty_cache()
-        self.engine = _abi.Engine(
-            plan, self._tensors(), self._groups(), self._options(settings, lend_all)
-        )
+        self.engine = _abi.Engine(plan, self._tensors(), self._groups(), self._options(settings))
 
     @property
     def n_blocks(self) -> int:
@@ -211,7 +207,7 @@ class Binding:
     def _groups(self) -> "ctypes.Array[_abi.Group]":
         return (_abi.Group * len(self.hyper))(*(_abi.Group(*values) for values in self.hyper))
 
-    def _options(self, settings: Settings, lend_all: bool) -> _abi.Options:
+    def _options(self, settings: Settings) -> _abi.Options:
         return _abi.Options(
             self.backend.encode(),
             self.device.index or 0,
@@ -221,7 +217,6 @@ class Binding:
             0,
             settings.host_memory or 0,
             settings.gpu_memory or 0,
-            int(lend_all),
         )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:

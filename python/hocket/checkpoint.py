@@ -350,7 +350,7 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     opt._settings = state["settings"]
     opt._awaited = state["awaited"]
     opt._pending = dict(state["state"])
-    opt._binding = opt._handover = opt._attachment = opt.borrower = None
+    opt._binding = opt._handover = opt._attachment = None
     opt._last = opt._plan_answer = None
     opt._detached = False
     opt._has_state = bytearray()

@@ -27,8 +27,6 @@ def check_settings(settings: Settings) -> None:
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "
             "own type"
         )
-    if settings.borrow is not None and not isinstance(settings.borrow, bool):
-        raise HocketUsageError(f"borrow={settings.borrow!r}: it is True, False or None")
     for name in ("cpu_threads", "host_memory", "gpu_memory"):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or value < 1):

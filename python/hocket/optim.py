@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _abi, borrow, checkpoint
+from . import _abi, checkpoint
 from .attach import Attachment, refuse_ranks
 from .binding import Binding, Settings, increment_versions, trainable
-from .borrow import Borrower
 from .checks import check_group, check_settings
 from .errors import HocketUsageError
 from .handle import GradientHandle
 from .handover import HandOver
-from .plan import lending_of, resolve_plan
+from .plan import resolve_plan
 from .report import explain, stats
 
 Params = Iterable[Any]
@@ -63,10 +62,6 @@ class AdamW(Optimizer):
         gpu_memory: bytes of GPU memory that weights which wait for the norm (2 an element) and
             fp32 state (12 an element and its gradient) may take. With ``plan=None``: None takes
             none. With ``plan="auto"``: None allows what activations leave. A plan file has chosen.
-        borrow: with ``overlap="both"`` on CUDA, lets new weights that wait for the norm use memory
-            that activations have freed in backward. No more is allocated than without. With
-            ``plan="auto"`` the plan says for which weights, and how much at most when. None: as a
-            plan file says; without one, no.
         accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
             None: in their own type, as autograd does.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
@@ -94,7 +89,6 @@ class AdamW(Optimizer):
         cpu_threads: Optional[int] = None,
         host_memory: Optional[int] = None,
         gpu_memory: Optional[int] = None,
-        borrow: Optional[bool] = None,
         accumulate: Optional[torch.dtype] = None,
         maximize: bool = False,
         foreach: Optional[bool] = None,
@@ -111,13 +105,11 @@ class AdamW(Optimizer):
             host_memory,
             gpu_memory,
             accumulate,
-            borrow,
         )
         check_settings(self._settings)
         self._binding: Optional[Binding] = None
         self._handover: Optional[HandOver] = None
         self._attachment: Optional[Attachment] = None
-        self.borrower: Optional[Borrower] = None
         self._detached = False
         self._pending: Dict[Tensor, Dict[str, Any]] = {}
         self._awaited: Optional[int] = None
@@ -206,8 +198,7 @@ class AdamW(Optimizer):
             names = {entry.name for entry in entries}
             blocks = attachment.blocks([n for n in attachment.names.values() if n in names])
         plan, self._plan_answer = resolve_plan(settings, entries, blocks, attachment)
-        lending = lending_of(settings, plan)
-        binding = Binding(entries, blocks, self.param_groups, settings, plan, lending.marks_all)
+        binding = Binding(entries, blocks, self.param_groups, settings, plan)
         self._fill(binding)
         every = [param for group in self.param_groups for param in group["params"]]
         self._count = len(every)
@@ -216,9 +207,6 @@ class AdamW(Optimizer):
         self._handover = HandOver(binding)
         if attachment is not None and blocks is not None:
             attachment.bound(blocks)
-            memory = borrow.memory_of(binding.device) if lending.borrows else None
-            if memory is not None:
-                self.borrower = Borrower(binding, memory, lending.limits)
 
     def _drop_in(self, settings: Settings) -> Settings:
         if settings.accumulate is not None:
@@ -316,13 +304,6 @@ class AdamW(Optimizer):
             HocketError: a parameter that has moved or was added, a gradient that cannot be used,
                 or (code 3) a failure of the machine.
         """
-        try:
-            self._step(closure)
-        finally:
-            if self.borrower is not None:
-                self.borrower.step_over()
-
-    def _step(self, closure: Optional[Callable[[], Any]]) -> None:
         if closure is not None:
             raise HocketUsageError(
                 "step(closure) is not supported: compute loss and gradients before step()"
@@ -433,7 +414,6 @@ class AdamW(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
         if set_to_none:
-            self._give_back()
             if self._handover is not None:
                 self._handover.discard_all()
             for group in self.param_groups:
@@ -458,15 +438,9 @@ class AdamW(Optimizer):
             HocketError: the step has failed.
         """
         if self._binding is not None:
-            self._give_back()
             self._binding.engine.drain()
             if self._attachment is not None:
                 self._attachment.complete()
-
-    def _give_back(self) -> None:
-        """Memory that the engine has borrowed until the step."""
-        if self.borrower is not None:
-            self.borrower.release()
 
     def read_gradient(self, param: Tensor) -> Optional[Tensor]:
         """A parameter's gradient as it stands, in its own type, on its device; None if it has

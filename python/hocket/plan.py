@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from . import _abi
 from .blocks import Block
@@ -42,44 +42,6 @@ def resolve_plan(
     )
     with tempfile.TemporaryDirectory(prefix="hocket-") as folder:
         return _ask(described, settings, folder)
-
-
-class Lending(NamedTuple):
-    """What may be borrowed for new weights that wait for the norm."""
-
-    borrows: bool
-    marks_all: bool
-    """The plan does not say for which weights: the engine takes all that run ahead."""
-    limits: Optional[List[int]]
-    """Bytes that may be borrowed once backward has left each block; None: no limit is planned."""
-
-
-def lending_of(settings: "Settings", plan: Optional[str]) -> Lending:
-    """What a plan (JSON text, or a path) and ``borrow`` say together."""
-    none = Lending(False, False, None)
-    if settings.overlap != "both" or settings.borrow is False:
-        return none
-    document = _document(plan)
-    lent = any(subgroup.get("lent") for subgroup in document.get("subgroups", ()))
-    if lent and document.get("overlap") == "both":
-        return Lending(True, False, document.get("lent_bytes_after_block"))
-    if settings.plan == "auto" or not settings.borrow:
-        return none
-    return Lending(True, True, None)
-
-
-def _document(plan: Optional[str]) -> Dict[str, Any]:
-    """The plan; {} for what the engine will refuse."""
-    if plan is None:
-        return {}
-    try:
-        if not plan.startswith("{"):
-            with open(plan, encoding="utf-8") as file:
-                plan = file.read()
-        document = json.loads(plan)
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def program() -> str:
@@ -150,8 +112,6 @@ def _ask(
     arguments = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
     if settings.overlap != "none" and _knows("--overlap"):
         arguments += ["--overlap", settings.overlap]
-        if settings.borrow and settings.overlap == "both" and _knows("--borrow"):
-            arguments.append("--borrow")
     if settings.cpu_threads is not None:
         arguments += ["--cpu-threads", str(settings.cpu_threads)]
     if settings.gpu_memory:
@@ -163,4 +123,4 @@ def _ask(
         return file.read(), answer
 
 
-__all__ = ["resolve_plan", "lending_of", "Lending", "program", "run", "machine", "Costs"]
+__all__ = ["resolve_plan", "program", "run", "machine", "Costs"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List
 
 if TYPE_CHECKING:
-    from .borrow import Borrower
     from .optim import AdamW
 
 
@@ -18,8 +17,6 @@ def stats(optimizer: "AdamW") -> Dict[str, Any]:
     report: Dict[str, Any] = dict(binding.engine.report())
     last = optimizer.last_step
     report["last_step"] = last._asdict() if last is not None else None
-    if optimizer.borrower is not None:
-        report["borrowed"] = optimizer.borrower.stats()
     report["python"] = {
         "hand_over_s": optimizer.handover().seconds,
         "tensors": len(binding.params),
@@ -53,8 +50,6 @@ def explain(optimizer: "AdamW") -> str:
             )
     elif answer is not None:
         lines.append(f'plan="auto" chose: {answer.get("reason", "no reason was given")}')
-    if optimizer.borrower is not None:
-        lines.append(_borrowed(optimizer.borrower))
     report = binding.engine.report()
     lines.extend(f"{key}: {_short(value)}" for key, value in report.items() if key != "schema")
     last = optimizer.last_step
@@ -64,16 +59,6 @@ def explain(optimizer: "AdamW") -> str:
             f"{last.grad_scale:.6g}, {last.tensors} tensors, {last.ahead:,} elements ahead of it"
         )
     return "\n".join(lines) + "\n"
-
-
-def _borrowed(borrower: "Borrower") -> str:
-    planned = borrower.stats()["planned_bytes"]
-    return (
-        "New weights that wait for the norm use memory that activations have freed, "
-        + ("as much as there is" if planned is None else f"at most {planned:,} bytes as planned")
-        + f"; so far up to {borrower.most:,} bytes were borrowed"
-        + (f", and no more will be: {borrower.off}." if borrower.off else ".")
-    )
 
 
 def _short(value: Any) -> str:

@@ -17,7 +17,6 @@ STRUCTURES = {
     "hocket_gradient": _abi.Gradient,
     "hocket_step_options": _abi.StepOptions,
     "hocket_step_info": _abi.StepInfo,
-    "hocket_lent": _abi.Lent,
     "hocket_torch": _abi.Torch,
 }
 CONSTANTS = {
@@ -131,7 +130,7 @@ def test_a_missing_library_is_an_error_that_names_the_variable(monkeypatch, tmp_
     "abi, says",
     [
         (_abi.ABI, r"libold.so lacks hocket_\w+: install"),
-        (1, "has ABI 1, but this package needs 4"),
+        (1, "has ABI 1, but this package needs 5"),
     ],
 )
 def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path, abi, says):

@@ -162,10 +162,6 @@ static void without_engine(void) {
   REFUSED(hocket_read_gradient(NULL, 0, &x, message), 2, "no engine");
   REFUSED(hocket_step(NULL, NULL, NULL, NULL, message), 2, "no engine");
   REFUSED(hocket_set_group(NULL, 0, &group, message), 2, "no engine");
-  hocket_lent lent;
-  REFUSED(hocket_lending(NULL, &lent, message), 2, "no engine");
-  REFUSED(hocket_lend(NULL, &x, 4, NULL, message), 2, "no engine");
-  REFUSED(hocket_reclaim(NULL, NULL, message), 2, "no engine");
   REFUSED(hocket_write(NULL, HOCKET_P, 0, 0, 1, &x, message), 2, "no engine");
   REFUSED(hocket_read(NULL, HOCKET_P, 0, 0, 1, &x, message), 2, "no engine");
   REFUSED(hocket_weights_from_masters(NULL, -1, NULL, message), 2, "no engine");
@@ -230,27 +226,6 @@ static void wrong_steps(world *w) {
   REFUSED(hocket_wait_weights(w->engine, -2, NULL, 0, message), 2, "no block -2");
 }
 
-/* Loans that are refused, or that are never used: the engine was created without `lent`. */
-static void wrong_loans(world *w, bool begun) {
-  static char memory[64] __attribute__((aligned(16)));
-  hocket_lent lent;
-  hocket_engine *e = w->engine;
-  REFUSED(hocket_lending(e, NULL, message), 2, "NULL");
-  REFUSED(hocket_lend(e, NULL, 64, NULL, message), 2, "multiple of 16");
-  REFUSED(hocket_lend(e, memory + 2, 62, NULL, message), 2, "multiple of 16");
-  REFUSED(hocket_lend(e, memory, 0, NULL, message), 2, "at least 1 byte");
-  REFUSED(hocket_lend(e, memory, -1, NULL, message), 2, "at least 1 byte");
-  if (begun) {
-    MUST(hocket_lend(e, memory, sizeof memory, NULL, message));
-  } else {
-    REFUSED(hocket_lend(e, memory, sizeof memory, NULL, message), 2, "first gradient");
-  }
-  MUST(hocket_lending(e, &lent, message));
-  CHECK(lent.wanted == 0 && lent.lent == 0 && lent.used == 0 && lent.most_lent == 0);
-  MUST(hocket_reclaim(e, NULL, message));
-  MUST(hocket_reclaim(e, NULL, message));
-}
-
 static void wrong_state(world *w) {
   hocket_engine *e = w->engine;
   float *x = w->tensors[0].handed;
@@ -310,10 +285,8 @@ static void on_an_engine(int overlap) {
   for (int i = 0; i < 5; i++) {
     wrong_gradients(&w);
     forward(&w);
-    wrong_loans(&w, false);
     for (size_t k = w.n; k-- > 4;) hand_over(&w, k);
     wrong_gradients(&w);
-    wrong_loans(&w, overlap != HOCKET_OVERLAP_NONE);
     if (i % 2 == 0) wrong_state(&w);
     wrong_steps(&w);
     wrong_marks(&w);

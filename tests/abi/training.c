@@ -32,20 +32,6 @@ static void plain_iterations(const char *plan, int overlap) {
   close_world(&w);
 }
 
-/* Lends memory for half of the wanted bytes, or for one piece, and sometimes takes it back before
- * the step. Deep tensors are handed over first, so that early weights are copied while other
- * gradients arrive. */
-static void lend_some(world *w, char **lent, int *n) {
-  hocket_lent found;
-  MUST(hocket_lending(w->engine, &found, message));
-  CHECK(found.used <= found.lent && found.most_used <= found.most_lent);
-  if (found.wanted == 0) return;
-  const int64_t half = found.wanted / 2, bytes = half > found.piece ? half : found.piece;
-  lent[*n] = aligned_alloc(16, (size_t)(bytes + 15) / 16 * 16);
-  CHECK(lent[*n] != NULL);
-  MUST(hocket_lend(w->engine, lent[(*n)++], bytes, NULL, message));
-}
-
 /* Without a plan gpu_memory keeps state on the GPU under every overlap, also under the default. */
 static void gpu_memory(const char *plan, int overlap) {
   world w;
@@ -62,53 +48,6 @@ static void gpu_memory(const char *plan, int overlap) {
     hocket_free(report);
     close_world(&w);
   }
-}
-
-/* hocket_discard of all tensors takes back what is lent. */
-static void discarded_loan(world *w) {
-  hocket_lent found;
-  char *lent[MOST_TENSORS] = {NULL};
-  int n = 0;
-  forward(w);
-  hand_over(w, w->n - 1);
-  lend_some(w, lent, &n);
-  MUST(hocket_lending(w->engine, &found, message));
-  CHECK(n == 1 && found.lent > 0);
-  MUST(hocket_discard(w->engine, -1, message));
-  MUST(hocket_lending(w->engine, &found, message));
-  CHECK(found.lent == 0 && found.used == 0);
-  free(lent[0]);
-}
-
-static void lent_memory(const char *plan, int overlap) {
-  world w;
-  open_model(&w, 22, total);
-  const hocket_options options = {
-      .backend = "host", .overlap = overlap, .cpu_threads = 2, .lent = 1};
-  MUST(open_engine(&w, plan, &options));
-  MUST(hocket_masters(w.engine, -1, NULL, message));
-  for (int i = 0; i < 12; i++) {
-    const hocket_step_options step = {.max_norm = i % 4 == 3 ? 0.05 : 1e9};
-    char *lent[MOST_TENSORS] = {NULL};
-    int n = 0;
-    forward(&w);
-    for (size_t k = w.n; k-- > 0;) {
-      hand_over(&w, k);
-      if (k % 3 == 0) lend_some(&w, lent, &n);
-      usleep(500);
-    }
-    if (i == 6) MUST(hocket_reclaim(w.engine, NULL, message));
-    take_step(&w, &step, 1);
-    for (int k = 0; k < n; k++) free(lent[k]); /* tests run with a sanitizer, too */
-  }
-  hocket_lent found;
-  MUST(hocket_lending(w.engine, &found, message));
-  CHECK(found.lent == 0 && found.used == 0);
-  if (overlap != HOCKET_OVERLAP_BOTH) CHECK(found.most_lent == 0);
-  if (overlap == HOCKET_OVERLAP_BOTH && plan == NULL) CHECK(found.most_used > 0);
-  check_all(&w);
-  if (overlap == HOCKET_OVERLAP_BOTH && plan == NULL) discarded_loan(&w);
-  close_world(&w);
 }
 
 /* Several passes; some tensors are handed over twice in one call, late, or not at all. */
@@ -442,8 +381,8 @@ int main(int argc, char **argv) {
   plans = (const char *const *)argv + 2;
   n_plans = argc - 2;
   static void (*const looks[])(const char *plan, int overlap) = {
-      plain_iterations, accumulation, one_call_with_all, discarding,  scales,    skipping,
-      looking,          weights,      checkpoints,       lent_memory, gpu_memory};
+      plain_iterations, accumulation, one_call_with_all, discarding,  scales,
+      skipping,         looking,      weights,           checkpoints, gpu_memory};
   for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
     each(looks[i]);
     printf("%zu ", i);
