@@ -6,7 +6,8 @@
     python examples/finetune_trainer.py --random --text README.md --out runs/toy --steps 20
 
 A folder given with --model holds a model and its tokenizer as save_pretrained writes them. With
---random a Llama of the given size starts from random weights and reads bytes.
+--random a Llama of the given size starts from random weights and reads bytes. Needs transformers
+4.47 or later; docs/integrations.md says what older ones need.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from transformers import (
     LlamaForCausalLM,
     Trainer,
     TrainingArguments,
-    get_cosine_schedule_with_warmup,
 )
 
 import hocket
@@ -88,11 +88,6 @@ def main() -> None:
     args = parser.parse_args()
 
     model, tokens = load(args)
-    opt = hocket.AdamW(
-        model.parameters(), lr=args.lr, weight_decay=0.01, overlap=args.overlap, plan=args.plan
-    )
-    opt.attach(model)
-    schedule = get_cosine_schedule_with_warmup(opt, args.steps // 10, args.steps)
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -100,6 +95,10 @@ def main() -> None:
             max_steps=args.steps,
             per_device_train_batch_size=args.batch,
             gradient_accumulation_steps=args.accumulate,
+            learning_rate=args.lr,
+            weight_decay=0.01,
+            lr_scheduler_type="cosine",
+            warmup_steps=args.steps // 10,
             max_grad_norm=args.max_grad_norm,
             dataloader_num_workers=args.workers,
             save_strategy="steps" if args.save_steps else "no",
@@ -110,11 +109,13 @@ def main() -> None:
             use_cpu=not torch.cuda.is_available(),
         ),
         train_dataset=Pieces(tokens, args.length),
-        optimizers=(opt, schedule),
-        callbacks=[hocket.TrainerCallback(opt)],
+        optimizer_cls_and_kwargs=(
+            hocket.TrainerFactory,
+            {"overlap": args.overlap, "plan": args.plan},
+        ),
     )
     trainer.train(resume_from_checkpoint=args.resume)
-    opt.synchronize()
+    opt = trainer.optimizer.optimizer  # accelerate has wrapped it
     print(opt.explain(), end="")
     print("checksum", opt.checksum())
 

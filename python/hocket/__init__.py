@@ -25,7 +25,7 @@ from .optim import AdamW
 from .profiling import profile
 
 if TYPE_CHECKING:
-    from .trainer import TrainerCallback
+    from .trainer import TrainerCallback, TrainerFactory
 
 
 def library_version() -> str:
@@ -36,10 +36,10 @@ def library_version() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "TrainerCallback":  # needs transformers
-        from .trainer import TrainerCallback
+    if name in ("TrainerCallback", "TrainerFactory"):  # need transformers
+        from . import trainer
 
-        return TrainerCallback
+        return getattr(trainer, name)
     raise AttributeError(f"module 'hocket' has no attribute '{name}'")
 
 
@@ -49,6 +49,7 @@ __all__ = [
     "HocketError",
     "HocketUsageError",
     "TrainerCallback",
+    "TrainerFactory",
     "describe",
     "library_version",
     "profile",

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the Hugging Face Trainer without a copy of the optimizer's state in memory."""
+"""The Hugging Face Trainer: an optimizer that it makes itself, and checkpoints without a copy of
+the optimizer's state in memory."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional
 
+from torch import nn
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers import TrainerCallback as _Base
-from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from .errors import NO, HocketError
+from .errors import NO, HocketError, HocketUsageError
 from .optim import AdamW
 
 FILE = "hocket.state"
@@ -71,6 +74,89 @@ class TrainerCallback(_Base):
     ) -> None:
         """Waits for the last update."""
         self._optimizer.synchronize()
+
+
+class TrainerFactory:
+    """Makes an attached hocket.AdamW for a Trainer, with checkpoints.
+
+        trainer = Trainer(model, args, train_dataset=...,
+                          optimizer_cls_and_kwargs=(hocket.TrainerFactory, {"max_norm": 1.0}))
+
+    transformers 5 calls ``TrainerFactory()(model, **kwargs)``, transformers 4.47 to 4.57
+    ``TrainerFactory(groups, **kwargs)``; both give the optimizer. Older ones have no such argument:
+    give the Trainer ``optimizers=(opt, None)`` and ``callbacks=[hocket.TrainerCallback(opt)]``.
+
+    The keywords are those of hocket.AdamW, and ``resume_from`` of hocket.TrainerCallback. What is
+    not given comes from the TrainingArguments: ``learning_rate``, ``weight_decay``,
+    ``adam_beta1``, ``adam_beta2``, ``adam_epsilon``. ``overlap`` is "both" unless given. Biases and
+    norms do not decay, by the Trainer's own rule.
+
+    The Trainer that calls is found in the stack, and gets a hocket.TrainerCallback, so that
+    checkpoints hold the state and resuming loads it. Without one (a call by other code) state is
+    part of ``state_dict()``.
+    """
+
+    def __new__(cls, groups: Any = None, **kwargs: Any) -> Any:
+        factory = super().__new__(cls)
+        if groups is None:
+            return factory
+        trainer = _caller()
+        if trainer is None:
+            raise HocketUsageError(
+                "hocket.TrainerFactory was called with parameters outside a Trainer: call "
+                "hocket.TrainerFactory()(model, ...), or make a hocket.AdamW"
+            )
+        return factory(trainer.model, **kwargs)
+
+    def __call__(self, model: nn.Module, **kwargs: Any) -> AdamW:
+        """The optimizer, attached to the model.
+
+        Raises:
+            HocketUsageError: an argument that is not supported, a model that cannot be attached.
+        """
+        trainer = _caller()
+        resume_from = kwargs.pop("resume_from", None)
+        defaults: Dict[str, Any] = {"overlap": "both"}
+        if trainer is not None:
+            args = trainer.args
+            defaults.update(
+                lr=args.learning_rate,
+                weight_decay=args.weight_decay,
+                betas=(args.adam_beta1, args.adam_beta2),
+                eps=args.adam_epsilon,
+            )
+            former = trainer.pop_callback(TrainerCallback)
+            if former is not None:
+                former._optimizer.detach()
+        optimizer = AdamW(_groups(model), **{**defaults, **kwargs})
+        optimizer.attach(model)
+        if trainer is not None:
+            trainer.add_callback(TrainerCallback(optimizer, resume_from))
+        return optimizer
+
+
+def _groups(model: nn.Module) -> List[Dict[str, Any]]:
+    """Param groups: what decays, and biases and norms, by the Trainer's rule."""
+    # The method does not use its instance.
+    decaying = set(Trainer.get_decay_parameter_names(None, model))  # type: ignore[arg-type]
+    decay: List[nn.Parameter] = []
+    others: List[nn.Parameter] = []
+    for name, param in model.named_parameters():
+        if param.requires_grad:
+            (decay if name in decaying else others).append(param)
+    groups: List[Dict[str, Any]] = [{"params": decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def _caller() -> Optional[Trainer]:
+    """The Trainer that has called, directly or not; None: something else has."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, Trainer):
+            return found
+        frame = frame.f_back
+    return None
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> str:

@@ -2,6 +2,7 @@
 """The examples as a user runs them: the plain loop, and the Trainer of transformers with
 checkpoints."""
 
+import inspect
 import os
 import re
 import shutil
@@ -12,8 +13,12 @@ import pytest
 
 import hocket
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
+
+MADE_BY_TRAINER = (
+    "optimizer_cls_and_kwargs" in inspect.signature(transformers.Trainer.__init__).parameters
+)
 
 
 def example(root, name, *arguments):
@@ -88,6 +93,9 @@ def finetune(root, out, *arguments):
 
 @pytest.mark.skipif(
     not checkpoints_can_be_loaded(), reason="this transformers loads no checkpoints with this torch"
+)
+@pytest.mark.skipif(
+    not MADE_BY_TRAINER, reason="transformers before 4.47 has no optimizer_cls_and_kwargs"
 )
 @pytest.mark.full
 @pytest.mark.parametrize("clip,workers,accumulate", [(1.0, 0, 1), (0, 4, 2)])
