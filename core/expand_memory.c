@@ -238,7 +238,7 @@ static hk_bytes handed_bytes(const hk_expansion *x, const hk_sums *sums) {
     pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
     largest = hk_max(largest, hk_min(subgroup->numel, plan->piece_numel));
   }
-  return array + hk_grad_slots(pieces, HK_BYTES_BF16 * largest) * HK_BYTES_BF16 * largest;
+  return array + hk_grad_slots(pieces, HK_BYTES_BF16 * largest, plan->sum_bytes) * HK_BYTES_BF16 * largest;
 }
 
 /* Gradients on the GPU before the first operation, if backward is not in the graph. */

@@ -405,11 +405,12 @@ void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last)
   }
 }
 
-int64_t hk_grad_slots(int64_t pieces, hk_bytes largest) {
+int64_t hk_grad_slots(int64_t pieces, hk_bytes largest, hk_bytes sum_bytes) {
   enum { MOST_SLOTS = 8 };
   const hk_bytes most_bytes = 512 * HK_MIB;
   const int64_t fit = largest > 0 ? most_bytes / largest : 0;
-  return hk_min(pieces, hk_max(2, hk_min(MOST_SLOTS, fit)));
+  const int64_t keep = largest > 0 ? sum_bytes / largest : 0;
+  return hk_min(pieces, hk_max(2, hk_min(MOST_SLOTS, fit)) + keep);
 }
 
 int64_t hk_plan_ahead(const hk_plan *plan) {

@@ -118,10 +118,12 @@ typedef struct {
   hk_pace pace;
   hk_optimizer optimizer;
   hk_accumulate accumulate; /* as chosen; see hk_plan_accumulates */
-  int buffers;              /* staging buffers in flight, each of piece_numel parameters */
-  int64_t piece_numel;      /* largest piece, in parameters, of subgroups that are not resident */
-  int cpu_threads;          /* of one rank's CPU team; see hk_team_size */
-  bool cores_bound; /* each rank is bound to its own cores; if not, its team runs on any core */
+  hk_bytes sum_bytes;  /* GPU memory for sums of route cpu's gradients over several micro-steps;
+                          more sums are in host memory between micro-steps */
+  int buffers;         /* staging buffers in flight, each of piece_numel parameters */
+  int64_t piece_numel; /* largest piece, in parameters, of subgroups that are not resident */
+  int cpu_threads;     /* of one rank's CPU team; see hk_team_size */
+  bool cores_bound;    /* each rank is bound to its own cores; if not, its team runs on any core */
   hk_subgroup_rule subgroup_rule;
   int64_t subgroup_numel;      /* requested size */
   hk_plan_subgroup *subgroups; /* in the rank's flat parameter order */
@@ -178,8 +180,9 @@ int64_t hk_plan_early(const hk_plan *plan);
 
 /* Gradients that a framework hands over pass through slots of GPU memory on their way to the host,
  * a piece of a subgroup each. How many slots `pieces` of at most `largest` bytes have: as many as
- * 512 MiB hold, at least 2 and at most 8, and no more than pieces. */
-int64_t hk_grad_slots(int64_t pieces, hk_bytes largest);
+ * 512 MiB hold, at least 2 and at most 8; beyond these as many as `sum_bytes` hold; and no more
+ * than pieces. */
+int64_t hk_grad_slots(int64_t pieces, hk_bytes largest, hk_bytes sum_bytes);
 
 /* Whether a framework hands gradients over to the engine as it makes them: models that a document
  * lists are trained so, and plans with an overlap, on one GPU. The framework then frees each at

@@ -207,6 +207,14 @@ int hocket_discard(hocket_engine *h, int64_t tensor, char *message) {
   return leave(&in, status, &err, message);
 }
 
+int hocket_expect(hocket_engine *h, int32_t gradients, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_training_expect(h->engine, gradients, &err);
+  return leave(&in, status, &err, message);
+}
+
 int hocket_scale(hocket_engine *h, double factor, char *message) {
   hk_error err = {0};
   scope in = {0};

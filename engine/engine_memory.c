@@ -51,7 +51,7 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
   d.bins = part(&d.all, bin_bytes(state, params), DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
   d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
-  d.slots = part(&d.all, params != NULL ? hk_training_slot_bytes(state) : 0, DEVICE_ALIGN);
+  d.slots = part(&d.all, params != NULL ? hk_training_slot_bytes(plan, state) : 0, DEVICE_ALIGN);
   return d;
 }
 

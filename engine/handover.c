@@ -11,13 +11,14 @@
  *
  * A kernel on the caller's stream gathers tensors into images and sums the squares of the values
  * that it writes. Images of subgroups that the device updates have memory of their own on the
- * device. Images of route cpu share a few slots. An image takes a slot with its first gradient. It
- * is copied to the host and gives up its slot when all expected gradients have been given, or when
- * another image needs the slot. A later gradient then brings it back: it is copied into a slot
- * again. The caller's stream waits for the copy out of a slot only before it overwrites the slot.
+ * device. Images of route cpu share slots. An image takes a slot with its first gradient. It is
+ * copied to the host and gives up its slot when all expected gradients have been given, or when
+ * another image needs the slot. Between several backwards it stays, or leaves and is fetched back
+ * before the next gradient comes (handover_sums.c). The caller's stream waits for the copy out of a
+ * slot, or into it, only before it writes to the slot.
  *
  * Cost for many small tensors: one call gathers up to HK_SEGMENTS_MOST segments a launch, as long
- * as they need no new slot and are the first of their tensors. */
+ * as no image must enter or leave a slot between them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,9 +42,10 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
   t->bins_at = calloc(n_segments + 1, sizeof *t->bins_at);
   t->giver = calloc(e->n_params, sizeof *t->giver);
   t->discarded = calloc(e->n_params, sizeof *t->discarded);
+  t->unlearnt = calloc(e->n_params, sizeof *t->unlearnt);
   t->segments = calloc(e->n_params + 1, sizeof *t->segments);
   if (t->images == NULL || t->bins_at == NULL || t->giver == NULL || t->discarded == NULL ||
-      t->segments == NULL) {
+      t->unlearnt == NULL || t->segments == NULL) {
     return hk_fail_memory(err, n_images * sizeof *t->images, "the gradients' places");
   }
   for (size_t s = 0; s < n_segments; s++) {
@@ -52,6 +54,7 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
     t->segments[e->state.segments[s].param + 1] = (int32_t)s + 1;
   }
   HK_TRY(hk_handover_open_slots(e, err));
+  hk_sums_open(e);
   hk_handover_expect(e);
   return HK_OK;
 }
@@ -69,6 +72,7 @@ void hk_handover_close(hk_engine *e) {
   free(t->bins_at);
   free(t->giver);
   free(t->discarded);
+  free(t->unlearnt);
   free(t->segments);
 }
 
@@ -104,21 +108,67 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
 
 /* -- Handing over ------------------------------------------------------------------------------ */
 
-/* Segments to be gathered by one launch. */
+/* Segments to be gathered by one launch, and the bins to be zeroed before it: their squares are of
+ * gradients that the new ones are added to, or that were discarded. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
   int64_t values;
   hk_stream *stream;
+  hk_bytes zero_begin, zero_end; /* of the device's bins */
 } gather_batch;
+
+static hk_status zero_now(hk_engine *e, gather_batch *b, hk_error *err) {
+  const hk_bytes at = b->zero_begin, bytes = b->zero_end - at;
+  if (bytes == 0) return HK_OK;
+  b->zero_begin = b->zero_end = 0;
+  return e->backend->ops->zero(b->stream, (char *)e->device_bins + at, bytes, err);
+}
+
+static hk_status zero_bins(hk_engine *e, gather_batch *b, int32_t segment, hk_error *err) {
+  const hk_bytes begin = e->training->bins_at[segment], end = e->training->bins_at[segment + 1];
+  if (begin != b->zero_end && end != b->zero_begin) HK_TRY(zero_now(e, b, err));
+  if (b->zero_begin == b->zero_end) {
+    b->zero_begin = begin;
+    b->zero_end = end;
+  } else if (begin == b->zero_end) {
+    b->zero_end = end;
+  } else {
+    b->zero_begin = begin;
+  }
+  return HK_OK;
+}
 
 static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
   if (b->n == 0) return HK_OK;
+  HK_TRY(zero_now(e, b, err));
   const hk_kernel gather = {
       .kind = HK_KERNEL_GATHER, .n = b->values, .segments = b->segments, .n_segments = b->n};
   b->n = 0;
   b->values = 0;
   return e->backend->ops->launch(b->stream, &gather, err);
+}
+
+/* Whether the batch writes the segment that has these bins. */
+static bool has_segment(const gather_batch *b, const uint64_t *bins) {
+  for (int i = 0; i < b->n; i++) {
+    if (b->segments[i].bins == bins) return true;
+  }
+  return false;
+}
+
+/* *to: where the segment's gradients are gathered. */
+static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk_param_segment *s,
+                            char **to, hk_error *err) {
+  const hk_grad_image *image = &e->state.images[s->image];
+  *to = hk_engine_segment_grads(e, s);
+  if (image->on_device) return HK_OK;
+  hk_image_state *state = &e->training->images[s->image];
+  if (!state->visited) HK_TRY(gather_now(e, b, err));
+  HK_TRY(hk_handover_enter_slot(e, s->image, own, err));
+  HK_TRY(hk_sums_visit(e, s->image, err));
+  *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
+  return HK_OK;
 }
 
 /* Adds one segment of a tensor's gradient, at `data`, to the batch. Launches the batch before, if
@@ -127,22 +177,13 @@ static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int3
                                 const char *data, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_param_segment *s = &e->state.segments[number];
-  const hk_grad_image *image = &e->state.images[s->image];
   const hk_param *param = &e->params[s->param];
   const bool add = t->given[s->param] > 0;
-  const bool new_slot = !image->on_device && t->images[s->image].slot < 0;
-  if (new_slot || add || t->discarded[s->param] || b->n == HK_SEGMENTS_MOST)
-    HK_TRY(gather_now(e, b, err));
-  char *to = hk_engine_segment_grads(e, s);
-  if (!image->on_device) {
-    HK_TRY(hk_handover_enter_slot(e, s->image, own, err));
-    to = hk_handover_slot_memory(e, t->images[s->image].slot) + (s->at - image->at);
-  }
   uint64_t *bins = (uint64_t *)(void *)((char *)e->device_bins + t->bins_at[number]);
-  if (add || t->discarded[s->param]) {
-    const hk_bytes bytes = t->bins_at[number + 1] - t->bins_at[number];
-    HK_TRY(e->backend->ops->zero(b->stream, bins, bytes, err));
-  }
+  char *to = NULL;
+  HK_TRY(find_place(e, b, own, s, &to, err));
+  if (b->n == HK_SEGMENTS_MOST || has_segment(b, bins)) HK_TRY(gather_now(e, b, err));
+  if (add || t->discarded[s->param]) HK_TRY(zero_bins(e, b, number, err));
   const int64_t first = s->offset - (e->param_end[s->param] - param->numel);
   b->segments[b->n++] = (hk_segment){.from = data + (size_t)first * hk_grad_size(param->grad_type),
                                      .to = to,
@@ -155,20 +196,38 @@ static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int3
   return HK_OK;
 }
 
-/* Counts a gradient of a tensor. If it was the last expected one, images that are complete by it
- * leave. */
-static hk_status count_given(hk_engine *e, gather_batch *b, int32_t param, hk_error *err) {
-  struct hk_training *t = e->training;
-  t->discarded[param] = false;
-  if (t->given[param] == 0) t->n_given++;
-  if (++t->given[param] != t->expected[param]) return HK_OK;
-  for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
-    const int32_t image = e->state.segments[s].image;
-    if (--t->images[image].missing > 0 || t->images[image].slot < 0) continue;
-    HK_TRY(gather_now(e, b, err));
-    HK_TRY(hk_handover_leave_slot(e, t->images[image].slot, true, err));
+/* Counts the n-th gradient of a tensor in an image in a slot. *whole: each of its tensors has
+ * brought all that it is expected to bring. *level: each has brought equally many. */
+static void count_in_image(struct hk_training *t, hk_image_state *image, int32_t n,
+                           int32_t expected, bool *whole, bool *level) {
+  if (n > image->most) {
+    image->most = n;
+    image->behind = image->segments;
+    t->n_open -= n == image->expected;
   }
-  return HK_OK;
+  if (n == image->most && expected > 0) image->behind--;
+  *level = image->behind <= 0;
+  *whole = n == expected && --image->missing <= 0;
+}
+
+/* Counts a segment that has been gathered. If the image is complete by it, it leaves. */
+static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_segment *s,
+                               hk_error *err) {
+  struct hk_training *t = e->training;
+  hk_image_state *image = &t->images[s->image];
+  bool whole = false, level = false;
+  if (e->state.images[s->image].on_device) return HK_OK;
+  count_in_image(t, image, t->given[s->param] + 1, t->expected[s->param], &whole, &level);
+  if (whole && !t->surprised) {
+    HK_TRY(gather_now(e, b, err));
+    HK_TRY(hk_handover_leave_slot(e, image->slot, HK_LEAVE_OPERATION, err));
+  } else if (level && hk_sums_expects_more(t, image)) {
+    HK_TRY(gather_now(e, b, err));
+    HK_TRY(hk_sums_end_visit(e, s->image, err));
+  } else {
+    return HK_OK;
+  }
+  return hk_sums_fetch_ahead(e, err);
 }
 
 /* Makes stream `own` wait for what another stream has gathered for the tensor. */
@@ -190,10 +249,13 @@ static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, in
   for (size_t i = 0; i < n; i++) {
     const int32_t param = (int32_t)list[i].param;
     HK_TRY(follow_giver(e, param, own, err));
+    if (t->given[param] >= t->rounds) t->surprised = true;
     for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
       HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
+      HK_TRY(count_segment(e, &batch, &e->state.segments[s], err));
     }
-    HK_TRY(count_given(e, &batch, param, err));
+    t->discarded[param] = false;
+    if (t->given[param]++ == 0) t->n_given++;
   }
   HK_TRY(gather_now(e, &batch, err));
   t->streams[own].dirty = true;
@@ -299,27 +361,52 @@ hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_er
 
 void hk_handover_expect(hk_engine *e) {
   struct hk_training *t = e->training;
+  t->rounds = 1;
   for (int32_t i = 0; i < e->state.n_images; i++) {
     hk_image_state *image = &t->images[i];
-    image->missing = 0;
+    image->expected = image->missing = 0;
     image->issued = false;
     image->on_host = false;
     const hk_grad_image *place = &e->state.images[i];
     for (int32_t s = place->segments_begin; s < place->segments_end; s++) {
-      image->missing += t->expected[e->state.segments[s].param] > 0;
+      const int32_t expected = t->expected[e->state.segments[s].param];
+      image->missing += expected > 0;
+      if (expected > image->expected) image->expected = expected;
     }
+    image->segments = image->missing;
+    if (image->expected > t->rounds) t->rounds = image->expected;
   }
+  hk_sums_reset(e);
+}
+
+void hk_handover_learn(hk_engine *e) {
+  struct hk_training *t = e->training;
+  for (size_t p = 0; p < e->n_params; p++) {
+    const int32_t had = t->given[p];
+    if (had > 0 && t->unlearnt[p] && t->expected[p] > 0) continue;
+    t->expected[p] = had > 0 && had < t->promised ? t->promised : had;
+  }
+}
+
+/* Images that are in slots are forgotten. */
+static hk_status forget_slots(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t s = 0; s < t->n_slots; s++) {
+    if (t->slots[s].image >= 0) HK_TRY(hk_handover_leave_slot(e, s, HK_LEAVE_FORGOTTEN, err));
+  }
+  return HK_OK;
 }
 
 hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
-  HK_TRY(hk_handover_leave(e, false, err));
+  HK_TRY(forget_slots(e, err));
   HK_TRY(await_streams(e, err));
   HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
   HK_TRY(ops->stream_sync(e->stream, err));
   memset(t->given, 0, e->n_params * sizeof *t->given);
   memset(t->discarded, 0, e->n_params * sizeof *t->discarded);
+  memset(t->unlearnt, 0, e->n_params * sizeof *t->unlearnt);
   t->n_given = 0;
   t->violated = false;
   hk_handover_expect(e);
@@ -355,6 +442,7 @@ hk_status hk_training_read_gradient(hk_engine *e, size_t param, void *data, hk_e
   hk_status status = await_streams(e, err);
   if (status == HK_OK) status = e->backend->ops->stream_sync(e->stream, err);
   if (status == HK_OK) status = e->backend->ops->stream_sync(t->flush, err);
+  if (status == HK_OK) status = e->backend->ops->stream_sync(t->fetch, err);
   const int64_t begin = e->param_end[param] - e->params[param].numel;
   const size_t size = hk_grad_size(e->params[param].grad_type);
   for (int32_t s = t->segments[param]; status == HK_OK && s < t->segments[param + 1]; s++) {

@@ -170,9 +170,15 @@ typedef struct {
  * further gradient has made invalid. */
 HOCKET_API int hocket_gradients(hocket_engine *engine, const hocket_gradient *list, size_t n,
                                 void *stream, char *message);
-/* Says that backward has ended: gradients that still wait in device memory for others of the same
- * piece are copied to the host now. Optional; hocket_step does it too. */
+/* Says that a backward has ended: gradients that still wait in device memory for others of the same
+ * piece are copied to the host now, unless this iteration has further backwards and there is room
+ * for their sum. Optional; hocket_step does it too. */
 HOCKET_API int hocket_flush(hocket_engine *engine, char *message);
+/* Says how many gradients each tensor will have in a step from the next one on: the number of
+ * backwards whose gradients accumulate. 0, the default: as many as it had in the step before (in
+ * the first step as many as the plan has micro-steps). A wrong number costs time and changes no
+ * bit. */
+HOCKET_API int hocket_expect(hocket_engine *engine, int32_t gradients, char *message);
 /* Forgets the gradient of one tensor that was handed over since the last step; -1: of all tensors,
  * and the factor of hocket_scale too. With one tensor the call queues nothing and does not block;
  * with -1 it blocks until the gradients have been read. */
@@ -273,16 +279,18 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
 
 /* -- What happened ----------------------------------------------------------------------------- */
 
-/* *text: JSON (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), and
- * `last_steps`: for each of the last 16 completed steps its `step` and `update_ms`, the time from
- * when the norm was known until all state and weights were in place. With overlap both,
- * `running_ahead`: the probability that the next step is clipped, the limit up to which updates run
- * ahead, and for steps in which nothing ran ahead (held), in which updates ran ahead and were kept,
- * or were done again (redone), their number and the median of their last durations, 0 for fewer
- * than 3 (docs/training.md). On the host backend also
- * `callers_kernels_ms`, processor time that calls have spent on kernels that a GPU would run
- * itself, such as the copying of gradients. *text is the caller's (hocket_free); it is NULL after a
- * failure. Returns 3 if there is not enough memory. */
+/* *text: JSON (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), `sums`
+ * (of the gradients of several backwards: how many gradients a tensor is expected to have in a
+ * step, the GPU memory in which sums stay, how many pieces were fetched from host memory, and how
+ * many of these too late to be there before their next gradient was handed over), and `last_steps`:
+ * for each of the last 16 completed steps its `step` and `update_ms`, the time from when the norm
+ * was known until all state and weights were in place. With overlap both, `running_ahead`: the
+ * probability that the next step is clipped, the limit up to which updates run ahead, and for steps
+ * in which nothing ran ahead (held), in which updates ran ahead and were kept, or were done again
+ * (redone), their number and the median of their last durations, 0 for fewer than 3
+ * (docs/training.md). On the host backend also `callers_kernels_ms`, processor time that calls have
+ * spent on kernels that a GPU would run itself, such as the copying of gradients. *text is the
+ * caller's (hocket_free); it is NULL after a failure. Returns 3 if there is not enough memory. */
 HOCKET_API int hocket_report(hocket_engine *engine, char **text, char *message);
 /* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0) or backward (1)
  * of a block at this point of `stream`. Does nothing unless recording. */

@@ -152,7 +152,7 @@ void hk_training_close(hk_engine *engine); /* safe at any time */
 unsigned hk_training_external_lanes(const hk_engine *engine);
 /* Memory that hand-over takes: bins (device, and a copy on the host), and slots (device). */
 hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params);
-hk_bytes hk_training_slot_bytes(const hk_state *state);
+hk_bytes hk_training_slot_bytes(const hk_plan *plan, const hk_state *state);
 /* Executes the operation GRAD_D2H `op`. */
 hk_status hk_training_flush_op(hk_engine *engine, int32_t op, hk_stream *stream, hk_error *err);
 

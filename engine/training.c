@@ -48,7 +48,7 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
       t->assumed_steps == NULL || t->wanted_steps == NULL) {
     return hk_fail_memory(err, n * sizeof *t->wanted_steps, "the tensors' counts");
   }
-  for (size_t p = 0; p < n; p++) t->expected[p] = 1;
+  for (size_t p = 0; p < n; p++) t->expected[p] = e->plan.job.grad_accum;
   return HK_OK;
 }
 
@@ -118,6 +118,7 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
     t->own_flush = true;
     HK_TRY(ops->stream_open(e->backend, false, &t->flush, err));
   }
+  HK_TRY(ops->stream_open(e->backend, false, &t->fetch, err));
   HK_TRY(ops->event_open(e->backend, false, &t->stepped, err));
   HK_TRY(list_blocks(e, err));
   return hk_handover_open(e, err);
@@ -128,6 +129,7 @@ void hk_training_close(hk_engine *e) {
   hk_error ignored = {0};
   if (t == NULL) return;
   if (e->executor != NULL) hk_training_end_run(e, &ignored);
+  if (t->fetch != NULL) e->backend->ops->stream_close(t->fetch);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
   hk_recording_close(e);
   hk_handover_close(e);
@@ -362,7 +364,7 @@ static void remember(hk_engine *e, const hk_training_step_options *o,
   t->last_unclipped = unclipped;
   t->last_scale = again ? unclipped : 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
   note_norm(t, o, r, before);
-  memcpy(t->expected, t->given, e->n_params * sizeof *t->expected);
+  hk_handover_learn(e);
 }
 
 /* Takes the step. At least one tensor has a gradient. */
@@ -370,7 +372,7 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
                            hk_training_step_report *r, hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   hk_squares sum;
-  HK_TRY(hk_handover_leave(e, true, err));
+  HK_TRY(hk_handover_leave(e, err));
   HK_TRY(hk_handover_squares(e, -1, &sum, err));
   judge(e, o, &sum, r);
   if (r->skipped) return skip(e, err);

@@ -43,6 +43,7 @@ hk_status hk_training_gradients(hk_engine *engine, const hk_handed_gradient *lis
 hk_status hk_training_flush(hk_engine *engine, hk_error *err);
 hk_status hk_training_discard(hk_engine *engine, int64_t param, hk_error *err);
 void hk_training_held(const hk_engine *engine, uint8_t *held);
+hk_status hk_training_expect(hk_engine *engine, int32_t n, hk_error *err);
 hk_status hk_training_scale(hk_engine *engine, double factor, hk_error *err);
 /* Sum of squares of one tensor's gradient; param -1: of all tensors. */
 hk_status hk_training_squares(hk_engine *engine, int64_t param, hk_squares *sum, hk_error *err);

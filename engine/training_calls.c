@@ -22,7 +22,7 @@ static hk_status note_failure(hk_engine *e, hk_status status) {
 hk_status hk_training_flush(hk_engine *e, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = note_failure(e, hk_handover_leave(e, false, err));
+  const hk_status status = note_failure(e, hk_sums_end_visits(e, err));
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }
@@ -40,10 +40,12 @@ static void forget_one(hk_engine *e, int64_t param) {
   if (t->given[param] == 0) return;
   t->violated = true;
   const bool complete = t->expected[param] > 0 && t->given[param] >= t->expected[param];
-  for (int32_t s = t->segments[param]; complete && s < t->segments[param + 1]; s++) {
-    t->images[e->state.segments[s].image].missing++;
+  for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
+    hk_image_state *image = &t->images[e->state.segments[s].image];
+    image->missing += complete;
+    image->behind += t->given[param] == image->most;
   }
-  t->discarded[param] = true;
+  t->discarded[param] = t->unlearnt[param] = true;
   t->given[param] = 0;
   t->n_given--;
 }
@@ -69,6 +71,26 @@ hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
 
 void hk_training_held(const hk_engine *e, uint8_t *held) {
   for (size_t p = 0; p < e->n_params; p++) held[p] = e->training->given[p] > 0;
+}
+
+hk_status hk_training_expect(hk_engine *e, int32_t n, hk_error *err) {
+  struct hk_training *t = e->training;
+  if (n < 0) {
+    return hk_fail(err, HK_INPUT,
+                   "%d gradients of each tensor are expected: give their number, or 0 for as many "
+                   "as the step before had",
+                   (int)n);
+  }
+  pthread_mutex_lock(&t->lock);
+  t->promised = n;
+  if (n > 0 && t->n_given == 0 && hk_training_state_of(e) != HK_BEGUN) {
+    for (size_t p = 0; p < e->n_params; p++) {
+      if (t->expected[p] > 0) t->expected[p] = n;
+    }
+    hk_handover_expect(e);
+  }
+  pthread_mutex_unlock(&t->lock);
+  return HK_OK;
 }
 
 hk_status hk_training_scale(hk_engine *e, double factor, hk_error *err) {

@@ -19,24 +19,39 @@ typedef struct {
   bool dirty;     /* gradients were gathered on it that the engine's stream has not waited for */
 } hk_callers_stream;
 
-/* Device memory for one image (handover_slots.c) from its first gradient until it has been copied
- * to the host. */
+/* Device memory for one image (handover_slots.c), from when it is fetched or brings its first
+ * gradient until it has been copied to the host. */
 typedef struct {
   int32_t image;     /* -1: none; its last image may still be being copied to the host */
-  int32_t stream;    /* index of the caller's stream that wrote to it last */
+  int32_t stream;    /* index of the caller's stream that wrote the image last; -1: none has, and
+                        the host's copy is the same */
   hk_event *written; /* on that stream, behind the gather kernels */
-  hk_event *loaded;  /* on the flush stream, behind a copy from the host */
-  hk_event *left;    /* on the flush stream, behind a copy to the host */
-  bool has_left;     /* `left` has been recorded */
-  uint64_t age;      /* value of hk_training.clock when the slot was taken */
+  hk_event *loaded;  /* on the fetch stream, behind a copy from the host */
+  hk_event *left;    /* on the flush stream, behind the last use by an image */
+  uint64_t left_at;  /* value of hk_training.departures then; 0: not used before */
 } hk_slot;
 
+/* A visit of an image begins with a gradient of one of its tensors, and ends when all have brought
+ * equally many, or when backward has visited other images since. */
 typedef struct {
-  int32_t slot;    /* the slot that it is in; -1: none */
-  int32_t op;      /* its operation GRAD_D2H in the graph; -1: none */
-  bool issued;     /* that operation has been queued in this run */
-  bool on_host;    /* gradients of this iteration have been copied to the host */
-  int32_t missing; /* number of its segments whose tensor has not brought all expected gradients */
+  int32_t slot;      /* the slot that it is in; -1: none */
+  int32_t left_slot; /* the slot that it was copied to the host from; valid if on_host */
+  uint64_t left_at;  /* value of hk_training.departures then */
+  int32_t op;        /* its operation GRAD_D2H in the graph; -1: none */
+  bool issued;       /* that operation has been queued in this run */
+  bool on_host;      /* gradients of this iteration have been copied to the host */
+  int32_t expected;  /* most gradients that one of its tensors is expected to bring */
+  int32_t missing;  /* number of its segments whose tensor has not brought all expected gradients */
+  int32_t most;     /* most gradients that one of its tensors has brought */
+  int32_t segments; /* number of its segments whose tensor is expected to bring some */
+  int32_t behind;   /* number of these whose tensor has brought fewer than `most` */
+  bool visited;     /* a visit is under way; the image is in a slot */
+  int64_t touched;  /* number of the visit (hk_training.visits) that was the last to begin when the
+                       image was last written */
+  bool decided;     /* at the end of a visit in this iteration: */
+  bool kept;        /* it stays in its slot between visits */
+  int32_t before, after; /* neighbours in the order of visits; -1: none */
+  int64_t turn;          /* grows along this order */
 } hk_image_state;
 
 /* Duration of a step's update: from when the norm was known until all state and weights were in
@@ -58,21 +73,37 @@ struct hk_training {
 
   hk_callers_stream *streams;
   size_t n_streams, room_streams;
-  hk_stream *flush;  /* copies gradients between slots and host */
+  hk_stream *flush;  /* copies gradients from slots to the host */
   bool own_flush;    /* false: it is the executor's, of its FLUSH lane */
+  hk_stream *fetch;  /* copies sums back into slots */
   hk_event *stepped; /* recorded on the caller's stream at each step */
 
   hk_slot *slots;
   int32_t n_slots;
   hk_bytes slot_bytes;
-  uint64_t clock; /* counts slots taken */
+  uint64_t departures; /* number of times that an image has left its slot */
   hk_image_state *images;
+
+  /* Sums of several backwards (handover_sums.c). */
+  int32_t promised; /* number of gradients of a tensor in a step, as the caller says; 0: as the step
+                       before had */
+  int32_t rounds;   /* most gradients that a tensor is expected to bring */
+  bool surprised;   /* one has brought more: how many follow is not known */
+  int32_t n_open;   /* images that are expected to bring more gradients */
+  int32_t n_passing;              /* images of route cpu */
+  int32_t n_keeping, keep_credit; /* slots for images that are kept; the credit spreads them */
+  int32_t first, last;            /* images in the order of visits */
+  int64_t turns;                  /* the turn given last */
+  int64_t visits;                 /* number of visits that have begun */
+  int64_t n_fetched;              /* sums fetched since the engine was made, */
+  int64_t n_late; /* and those of them fetched only when the next gradient had come */
 
   int32_t *given;    /* [param] gradients since the last step, or since it was discarded */
   int32_t n_given;   /* tensors that have some */
   bool *discarded;   /* [param] its bins still hold squares of a discarded gradient */
   int32_t *giver;    /* [param] index of the caller's stream of the last of them */
-  int32_t *expected; /* [param] number of gradients that the step before had */
+  int32_t *expected; /* [param] number of gradients that it will probably have in this step */
+  bool *unlearnt;    /* [param] discarded since the last step: `given` says less than it had */
   hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
   int32_t *segments; /* [param] its first segment; [n_params]: the number of segments */
   double factor;     /* the last of hk_training_scale since the last step */
@@ -116,8 +147,11 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
 /* Forgets all gradients: counts, bins and images. */
 hk_status hk_handover_reset(hk_engine *e, hk_error *err);
-/* Sets all images to their state at the beginning of a run. */
+/* Sets all images to their state at the beginning of an iteration. */
 void hk_handover_expect(hk_engine *e);
+/* After a step: expects the next one to have as many gradients of each tensor as this one had, or
+ * as were promised. */
+void hk_handover_learn(hk_engine *e);
 
 /* -- handover_slots.c -------------------------------------------------------------------------- */
 
@@ -126,18 +160,50 @@ hk_status hk_handover_open_slots(hk_engine *e, hk_error *err);
 void hk_handover_close_slots(hk_engine *e);
 /* Device memory of a slot. */
 char *hk_handover_slot_memory(const hk_engine *e, int32_t slot);
-/* Gives the image a slot that the caller's stream of index `own` may write to, and copies earlier
- * gradients back into it. */
+/* The free slot that was left longest ago; -1: none is free. */
+int32_t hk_handover_free_slot(const hk_engine *e);
+/* Copies the image's sums from the host into the free slot, on the fetch stream. */
+hk_status hk_handover_fetch(hk_engine *e, int32_t image, int32_t slot, hk_error *err);
+/* Gives the image a slot that the caller's stream of index `own` may write to, with its earlier
+ * gradients. */
 hk_status hk_handover_enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err);
-/* Copies the image in the slot to the host and frees the slot. With `as_operation` the copy is the
- * image's operation GRAD_D2H, unless that has been queued in this run. */
-hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, bool as_operation, hk_error *err);
-/* Copies every image that is in a slot to the host. With `all`, also queues the operation GRAD_D2H
- * of each other image, whether or not it has received gradients. */
-hk_status hk_handover_leave(hk_engine *e, bool all, hk_error *err);
+/* How an image leaves its slot. */
+typedef enum {
+  HK_LEAVE_OPERATION, /* by its operation GRAD_D2H; if that has been queued in this run, by a copy
+                       */
+  HK_LEAVE_COPY,      /* by a copy to the host outside the graph */
+  HK_LEAVE_FORGOTTEN  /* without one */
+} hk_leave;
+/* Frees the slot. The image is copied only if the host's copy is not the same. */
+hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, hk_leave how, hk_error *err);
+/* All gradients have been given: copies every image that is in a slot to the host, and queues the
+ * operation GRAD_D2H of each image, whether or not it has received gradients. */
+hk_status hk_handover_leave(hk_engine *e, hk_error *err);
 /* After hk_training_begin_again: queues again the operations that were queued in the cancelled run.
  */
 hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
+
+/* -- handover_sums.c --------------------------------------------------------------------------- */
+
+/* Puts the images in the order of a backward through deep blocks first. */
+void hk_sums_open(hk_engine *e);
+/* A new iteration: nothing has been visited, and images expect what they say. */
+void hk_sums_reset(hk_engine *e);
+/* Whether the image will probably get more gradients than it has. */
+bool hk_sums_expects_more(const struct hk_training *t, const hk_image_state *image);
+/* A segment is going to be gathered into the image, which is in a slot: begins a visit unless one
+ * is under way. Then all that has been gathered before must have been launched, because images may
+ * leave. */
+hk_status hk_sums_visit(hk_engine *e, int32_t image, hk_error *err);
+/* Ends a visit. The image stays in its slot if it is one of those that are kept, or if it expects
+ * no more gradients. */
+hk_status hk_sums_end_visit(hk_engine *e, int32_t image, hk_error *err);
+/* Ends all visits: backward is over. */
+hk_status hk_sums_end_visits(hk_engine *e, hk_error *err);
+/* Fetches the sums that backward will need next into free slots. */
+hk_status hk_sums_fetch_ahead(hk_engine *e, hk_error *err);
+/* The slot whose image can leave at the least cost. */
+int32_t hk_sums_victim(const hk_engine *e);
 
 /* -- recording.c ------------------------------------------------------------------------------- */
 

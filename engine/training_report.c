@@ -26,7 +26,19 @@ static void put_memory(const hk_engine *e, cJSON *root, bool *ok) {
   put_number(to, "device_bytes", (double)memory.device, ok);
   put_number(to, "host_pinned_bytes", (double)memory.host_pinned, ok);
   put_number(to, "spares_bytes", (double)(spares * e->state.shape.bytes), ok);
-  put_number(to, "slots_bytes", (double)hk_training_slot_bytes(&e->state), ok);
+  put_number(to, "slots_bytes", (double)hk_training_slot_bytes(&e->plan, &e->state), ok);
+}
+
+/* Sums of the gradients of several backwards. */
+static void put_sums(const hk_engine *e, cJSON *root, bool *ok) {
+  const struct hk_training *t = e->training;
+  cJSON *to = cJSON_AddObjectToObject(root, "sums");
+  *ok = *ok && to != NULL;
+  if (!*ok) return;
+  put_number(to, "gradients_expected", t->rounds, ok);
+  put_number(to, "kept_bytes", (double)(t->n_keeping * t->slot_bytes), ok);
+  put_number(to, "fetched", (double)t->n_fetched, ok);
+  put_number(to, "fetched_late", (double)t->n_late, ok);
 }
 
 static void put_routes(const hk_engine *e, cJSON *root, bool *ok) {
@@ -94,6 +106,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_number(root, "operations", (double)e->graph.n_ops, &ok);
   put_routes(e, root, &ok);
   put_memory(e, root, &ok);
+  put_sums(e, root, &ok);
   put_times(e, root, &ok);
   if (e->plan.overlap == HK_OVERLAP_BOTH) put_choice(e, root, &ok);
   if (hk_training_is_host(e)) {

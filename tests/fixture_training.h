@@ -123,6 +123,8 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
                               plan.subgroups[s].route == HK_ROUTE_CPU && pick(&w->r, 0, 3) > 0;
     plan.subgroups[s].early = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
   }
+  random_stream sums = {w->r.state ^ 0x50f5};
+  if (pick(&sums, 0, 1) > 0) plan.sum_bytes = (hk_bytes)scale(&sums, 100, 400000);
   const hk_engine_options options = {
       .backend = backend, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
   hk_engine *engine = NULL;

@@ -26,6 +26,8 @@ typedef struct {
 
 /* The first n_routes subgroups have one route each; the others are on the CPU. */
 static size_t n_routes;
+/* Backwards of an iteration. */
+static int backwards = 1;
 
 /* Two pieces per subgroup, so that there are few calls to fail. */
 static hk_plan small_plan(const world *w, hk_overlap overlap) {
@@ -35,6 +37,7 @@ static hk_plan small_plan(const world *w, hk_overlap overlap) {
   plan.overlap = overlap;
   plan.piece_numel = 700;
   plan.buffers = 2;
+  plan.sum_bytes = backwards > 1 ? 4096 : 0;
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].route = s < n_routes ? (hk_route)s : HK_ROUTE_CPU;
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH && s >= n_routes;
@@ -67,7 +70,7 @@ static void good_iteration(world *w) {
   hk_error err = {0};
   hk_training_step_report report;
   forward(w);
-  backward(w, 0, true);
+  for (int m = 0; m < backwards; m++) backward(w, 0, true);
   const double squares = plain_squares(w);
   must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
   plain_update(w, hk_grad_scale(squares, 0, 1));
@@ -101,22 +104,29 @@ static hk_status try_iteration(world *w, hk_error *err) {
   for (int b = 0; b < w->blocks; b++) {
     HK_TRY(hk_training_wait_weights(w->engine, b, NULL, -1, &there, err));
   }
-  for (size_t i = w->n; i-- > 0;) {
-    const hk_handed_gradient gradient = {(int64_t)i, w->tensors[i].grad};
-    HK_TRY(hk_training_gradients(w->engine, &gradient, 1, NULL, err));
+  for (int m = 0; m < backwards; m++) {
+    for (size_t i = w->n; i-- > 0;) {
+      const hk_handed_gradient gradient = {(int64_t)i, w->tensors[i].handed};
+      HK_TRY(hk_training_gradients(w->engine, &gradient, 1, NULL, err));
+    }
+    HK_TRY(hk_training_flush(w->engine, err));
   }
-  HK_TRY(hk_training_flush(w->engine, err));
   HK_TRY(hk_training_step(w->engine, NULL, &report, NULL, err));
   HK_TRY(hk_training_wait_weights(w->engine, -1, NULL, -1, &there, err));
   return hk_training_drain(w->engine, -1, &there, err);
 }
 
-/* Draws gradients and takes plain AdamW's step with them. */
+/* Draws gradients, the same in each backward, and takes plain AdamW's step with their sum. */
 static void foresee(world *w) {
   for (size_t i = 0; i < w->n; i++) {
     tensor *t = &w->tensors[i];
     for (int64_t k = 0; k < t->param.numel; k++) {
-      narrow(t->param.grad_type, (float)(uniform(&w->r) - 0.5) * 0.01f, t->grad, k);
+      narrow(t->param.grad_type, (float)(uniform(&w->r) - 0.5) * 0.01f, t->handed, k);
+      const float one = widen(t->param.grad_type, t->handed, k);
+      narrow(t->param.grad_type, one, t->grad, k);
+      for (int m = 1; m < backwards; m++) {
+        narrow(t->param.grad_type, widen(t->param.grad_type, t->grad, k) + one, t->grad, k);
+      }
     }
     t->given = 1;
   }
@@ -266,6 +276,14 @@ static void ahead_of_the_norm(void **unused) {
   fail_everywhere(HK_OVERLAP_BOTH, 0);
 }
 
+/* Two backwards, with sums that stay on the device and sums that come back. */
+static void while_gradients_accumulate(void **unused) {
+  (void)unused;
+  backwards = 2;
+  fail_everywhere(HK_OVERLAP_BOTH, 0);
+  backwards = 1;
+}
+
 /* Enough faults, and each kind of outcome, must have occurred in the tests above. */
 static void all_outcomes_occurred(void **unused) {
   (void)unused;
@@ -303,6 +321,7 @@ int main(void) {
       cmocka_unit_test(without_overlap),
       cmocka_unit_test(beside_forward),
       cmocka_unit_test(ahead_of_the_norm),
+      cmocka_unit_test(while_gradients_accumulate),
       cmocka_unit_test(all_outcomes_occurred),
       cmocka_unit_test(creation_succeeds_or_leaves_nothing),
   };

@@ -222,7 +222,7 @@ static void queue_step(world *w) {
 static void iterate(world *w) {
   hk_error err = {0};
   queue_forward(w);
-  for (int pass = pick(&w->r, 0, 3) == 0; pass >= 0; pass--) {
+  for (int pass = pick(&w->r, 0, 1) == 0 ? pick(&w->r, 1, 3) : 0; pass >= 0; pass--) {
     for (size_t i = w->n; i-- > 0;) {
       if (pick(&w->r, 0, 19) > 0) queue_gradient(w, i);
       if (pick(&w->r, 0, 9) == 0) queue_gradient(w, next(&w->r) % w->n);

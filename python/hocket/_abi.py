@@ -160,6 +160,7 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_gradients": (c_int, (_ENGINE, c_void_p, c_size_t, c_void_p, c_char_p)),
     "hocket_flush": (c_int, (_ENGINE, c_char_p)),
     "hocket_discard": (c_int, (_ENGINE, c_int64, c_char_p)),
+    "hocket_expect": (c_int, (_ENGINE, c_int32, c_char_p)),
     "hocket_scale": (c_int, (_ENGINE, c_double, c_char_p)),
     "hocket_sum_of_squares": (
         c_int,
@@ -420,6 +421,10 @@ class Engine:
     def held(self, address: int) -> None:
         """Writes one byte a tensor to an address: 1 if the engine holds a gradient of it."""
         self._call("hocket_held", address)
+
+    def expect(self, gradients: int) -> None:
+        """How many gradients each tensor will have in a step (0: as in the step before)."""
+        self._call("hocket_expect", gradients)
 
     def scale(self, factor: float) -> None:
         """Multiplies all gradients in the step to come; the last call counts."""

@@ -158,6 +158,7 @@ static void without_engine(void) {
   REFUSED(hocket_flush(NULL, message), 2, "no engine");
   REFUSED(hocket_discard(NULL, -1, message), 2, "no engine");
   REFUSED(hocket_scale(NULL, 1, message), 2, "no engine");
+  REFUSED(hocket_expect(NULL, 1, message), 2, "no engine");
   REFUSED(hocket_sum_of_squares(NULL, -1, NULL, NULL, message), 2, "no engine");
   REFUSED(hocket_read_gradient(NULL, 0, &x, message), 2, "no engine");
   REFUSED(hocket_step(NULL, NULL, NULL, NULL, message), 2, "no engine");
@@ -198,6 +199,7 @@ static void wrong_gradients(world *w) {
   REFUSED(hocket_discard(e, (int64_t)w->n, message), 2, "no tensor 8");
   REFUSED(hocket_discard(e, -2, message), 2, "no tensor -2");
   REFUSED(hocket_scale(e, 0, message), 2, "positive");
+  REFUSED(hocket_expect(e, -1, message), 2, "-1 gradients");
   REFUSED(hocket_scale(e, -1, message), 2, "positive");
   REFUSED(hocket_scale(e, NAN, message), 2, "positive");
   REFUSED(hocket_scale(e, INFINITY, message), 2, "finite");

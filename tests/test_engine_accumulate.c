@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Steps of several backwards. Sums that do not stay in device memory go to the host and come back.
+ * State and weights have the bits of plain AdamW whatever the number of backwards, however it
+ * changes, and whichever tensors some of them leave out. When the number is known, sums are fetched
+ * before they are needed, and nothing is given up. */
+#include "engine/training_private.h"
+#include "tests/fixture_training.h"
+
+enum { LAYERS = 20, LAYER = 640 };
+
+/* Layers of one tensor each, which are one image each. `kept`: slots for sums that stay. */
+static void open_layers(world *w, hk_overlap overlap, int kept) {
+  hk_error err = {0};
+  hk_plan plan = {0};
+  w->n = LAYERS;
+  w->blocks = LAYERS;
+  w->n_groups = 1;
+  w->groups[0] = (hk_adamw){.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  for (size_t i = 0; i < w->n; i++) {
+    make_tensor(w, i, (int)i, LAYER);
+    w->tensors[i].param.grad_type = w->params[i].grad_type = HK_GRAD_BF16;
+  }
+  must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
+  plan.overlap = overlap;
+  plan.sum_bytes = kept * ((hk_bytes)(2 * LAYER + 511) / 512 * 512);
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH;
+  }
+  const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  must(hk_engine_create_for(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err),
+       &err);
+  hk_plan_free(&plan);
+  must(hk_training_masters(w->engine, -1, NULL, &err), &err);
+  assert_int_equal(w->engine->training->n_passing, LAYERS);
+}
+
+/* One iteration of `backwards`; the norm is not limited. Returns the elements that ran ahead. */
+static int64_t accumulate(world *w, int backwards) {
+  hk_error err = {0};
+  hk_training_step_report report;
+  forward(w);
+  for (int m = 0; m < backwards; m++) {
+    for (size_t i = w->n; i-- > 0;) hand_over(w, i, true);
+    must(hk_training_flush(w->engine, &err), &err);
+  }
+  const double squares = plain_squares(w);
+  must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  assert_true(report.grad_norm == sqrt(squares));
+  plain_update(w, hk_grad_scale(squares, 0, 1));
+  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+  return report.ahead;
+}
+
+/* Once the number of backwards is known, each sum that does not stay is fetched once a backward
+ * but the first, none of them late. */
+static void known_sums_are_fetched_in_time(void **unused) {
+  (void)unused;
+  static const int kept[] = {0, 1, 5, 11, LAYERS};
+  for (size_t k = 0; k < sizeof kept / sizeof *kept; k++) {
+    for (int overlap = HK_OVERLAP_NONE; overlap <= HK_OVERLAP_BOTH; overlap++) {
+      for (int backwards = 1; backwards <= 4; backwards++) {
+        world w = {.r = {k + 11}};
+        open_layers(&w, (hk_overlap)overlap, kept[k]);
+        const struct hk_training *t = w.engine->training;
+        for (int i = 0; i < 2; i++) accumulate(&w, backwards);
+        const int64_t fetched = t->n_fetched, late = t->n_late;
+        accumulate(&w, backwards);
+        const int pass = kept[k] < LAYERS - 8 ? LAYERS - kept[k] : 0; /* there are 8 slots more */
+        assert_int_equal(t->n_fetched - fetched, (backwards - 1) * pass);
+        assert_int_equal(t->n_late, late);
+        assert_state(&w);
+        unmake(&w);
+      }
+    }
+  }
+}
+
+/* Updates run ahead beside the last backward, as they do with one; nothing is begun again. */
+static void updates_run_ahead_in_the_last_backward(void **unused) {
+  (void)unused;
+  int64_t ahead = 0;
+  for (int number = 0; number < 5; number++) {
+    world w = {.r = {(uint64_t)number + 21}};
+    open_layers(&w, HK_OVERLAP_BOTH, number);
+    for (int i = 0; i < 2; i++) accumulate(&w, 3);
+    for (int i = 0; i < 3; i++) {
+      ahead += accumulate(&w, 3);
+      assert_false(w.engine->training->hold);
+    }
+    assert_state(&w);
+    unmake(&w);
+  }
+  assert_true(ahead > 0);
+}
+
+/* How many gradients of a tensor the engine expects. */
+static int expected(const world *w) {
+  return w->engine->training->rounds;
+}
+
+static void counts_change(void **unused) {
+  (void)unused;
+  static const int counts[] = {4, 3, 1, 5, 1, 1, 2, 16, 4, 4};
+  for (int overlap = HK_OVERLAP_NONE; overlap <= HK_OVERLAP_BOTH; overlap++) {
+    for (int kept = 0; kept < 12; kept += 5) {
+      world w = {.r = {(uint64_t)kept + 31}};
+      open_layers(&w, (hk_overlap)overlap, kept);
+      for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        accumulate(&w, counts[i]);
+        assert_int_equal(expected(&w), counts[i]);
+      }
+      assert_state(&w);
+      unmake(&w);
+    }
+  }
+}
+
+/* A step that is skipped, and gradients that are discarded, teach nothing. */
+static void only_completed_steps_teach(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w = {.r = {41}};
+  open_layers(&w, HK_OVERLAP_BOTH, 3);
+  accumulate(&w, 4);
+  for (size_t i = w.n; i-- > 0;) hand_over(&w, i, true);
+  must(hk_training_discard(w.engine, -1, &err), &err);
+  for (size_t i = 0; i < w.n; i++) w.tensors[i].given = 0;
+  assert_int_equal(expected(&w), 4);
+  for (size_t i = w.n; i-- > 0;) hand_over(&w, i, i > 0); /* not finite */
+  step(&w, false);
+  assert_int_equal(expected(&w), 4);
+  for (int m = 0; m < 4; m++) {
+    for (size_t i = w.n; i-- > 0;) hand_over(&w, i, true);
+    if (m == 2) { /* one tensor begins anew: it will have had two */
+      must(hk_training_discard(w.engine, 7, &err), &err);
+      w.tensors[7].given = 0;
+    }
+  }
+  step(&w, true);
+  assert_int_equal(w.engine->training->expected[7], 4);
+  for (int i = 0; i < 2; i++) accumulate(&w, 4);
+  assert_state(&w);
+  unmake(&w);
+}
+
+/* A promised number is known in the first step, and stays through a shorter one. */
+static void a_promised_number_is_expected(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w = {.r = {51}};
+  open_layers(&w, HK_OVERLAP_BOTH, 0);
+  must(hk_training_expect(w.engine, 4, &err), &err);
+  accumulate(&w, 4);
+  assert_int_equal(w.engine->training->n_late, 0);
+  accumulate(&w, 2);
+  assert_int_equal(expected(&w), 4);
+  assert_int_equal(hk_training_expect(w.engine, -1, &err), HK_INPUT);
+  must(hk_training_expect(w.engine, 0, &err), &err);
+  accumulate(&w, 3);
+  assert_int_equal(expected(&w), 3);
+  assert_state(&w);
+  unmake(&w);
+}
+
+/* In each backward some tensors get no gradient, and some are handed over out of order; some are
+ * discarded. */
+static void disorder_is_exact(void **unused) {
+  (void)unused;
+  const uint64_t cases = case_count((case_counts){.release = 20, .address = 8, .thread = 3},
+                                    (case_counts){.release = 200, .address = 60, .thread = 15});
+  for (uint64_t number = 0; number < cases; number++) {
+    hk_error err = {0};
+    world w = {.r = {number * 7919 + 61}};
+    make_model(&w);
+    make_engine(&w, NULL);
+    for (int i = 0; i < 8; i++) {
+      forward(&w);
+      if (pick(&w.r, 0, 3) == 0) must(hk_training_expect(w.engine, pick(&w.r, 0, 4), &err), &err);
+      for (int m = pick(&w.r, 1, 5); m > 0; m--) {
+        backward(&w, pick(&w.r, 0, 1), true);
+        if (pick(&w.r, 0, 3) > 0) must(hk_training_flush(w.engine, &err), &err);
+        if (pick(&w.r, 0, 3) > 0) continue;
+        const size_t gone = next(&w.r) % w.n;
+        must(hk_training_discard(w.engine, (int64_t)gone, &err), &err);
+        w.tensors[gone].given = 0;
+      }
+      if (pick(&w.r, 0, 5) == 0) {
+        must(hk_training_discard(w.engine, -1, &err), &err);
+        for (size_t k = 0; k < w.n; k++) w.tensors[k].given = 0;
+      } else {
+        step(&w, true);
+      }
+    }
+    assert_state(&w);
+    unmake(&w);
+  }
+}
+
+/* Sums that a fetch has brought back, that stay, and that are on the host can be read. */
+static void sums_can_be_read(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w = {.r = {71}};
+  open_layers(&w, HK_OVERLAP_BOTH, 4);
+  must(hk_training_expect(w.engine, 3, &err), &err);
+  for (int m = 0; m < 3; m++) {
+    for (size_t i = w.n; i-- > 0;) {
+      hand_over(&w, i, true);
+      if (i % 5 > 0) continue;
+      for (size_t k = 0; k < w.n; k++) {
+        uint16_t got[LAYER];
+        if (w.tensors[k].given == 0) continue;
+        must(hk_training_read_gradient(w.engine, k, got, &err), &err);
+        assert_memory_equal(got, w.tensors[k].grad, sizeof got);
+      }
+    }
+  }
+  step(&w, true);
+  assert_state(&w);
+  unmake(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(known_sums_are_fetched_in_time),
+      cmocka_unit_test(updates_run_ahead_in_the_last_backward),
+      cmocka_unit_test(counts_change),
+      cmocka_unit_test(only_completed_steps_teach),
+      cmocka_unit_test(a_promised_number_is_expected),
+      cmocka_unit_test(disorder_is_exact),
+      cmocka_unit_test(sums_can_be_read),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
