@@ -45,6 +45,7 @@ typedef struct {
   hk_fingerprint was;        /* fingerprint of that run */
   char name[96];             /* of the profile; "" until it is known */
   double opening_s;          /* time to open the stand */
+  hk_ns reviewed, reviewing; /* when the last review ended, and how long it took */
   bool quick;
 } task;
 
@@ -207,6 +208,31 @@ static hk_status run_probe(void *stand, const hk_probe *probe, hk_ns wish, bool 
   return hk_stand_run(stand, probe, wish, verify, values, err);
 }
 
+/* A review takes at most this share of the time. */
+#define REVIEW_SHARE 0.1
+
+/* Whether the profile that the samples so far give would become no better by more of them. A sample
+ * that gives no profile yet is not enough. Probes need intervals first. */
+static hk_status review(void *context, bool *enough, hk_error *err) {
+  task *t = context;
+  const hk_campaign *campaign = &t->out->campaign;
+  const hk_ns began = hk_now();
+  (void)err;
+  *enough = false;
+  for (size_t i = 0; i < campaign->n; i++)
+    if (!campaign->series[i].failed && campaign->series[i].rounds < HK_LEAST_ROUNDS) return HK_OK;
+  if (hk_s(t->reviewing) > REVIEW_SHARE * hk_s(began - t->reviewed)) return HK_OK;
+  const hk_profile_fit_options options = {.name = t->name, .date = ""};
+  hk_profile_fit fit;
+  if (hk_profile_fit_make(campaign, &t->out->fingerprint, &options, &fit, NULL) == HK_OK) {
+    *enough = fit.accepted && hk_expected_error_converged(&fit.expected);
+    hk_profile_fit_free(&fit);
+  }
+  t->reviewed = hk_now();
+  t->reviewing = t->reviewed - began;
+  return HK_OK;
+}
+
 static hk_ns affordable(const pace *p, double budget_s, size_t n_probes) {
   const double runs = (double)n_probes * (double)(p->least + 1);
   const double wish = LEAST_SHARE * budget_s / runs * HK_NS_PER_S;
@@ -222,6 +248,7 @@ static double budget_of(const task *t, const pace *p) {
 
 static hk_status measure(task *t, hk_error *err) {
   const hk_calibrate_options *o = t->options;
+  t->reviewed = hk_now();
   const pace *p = t->quick ? &quick_pace : &full_pace;
   const double budget_s = budget_of(t, p);
   const hk_campaign_options options = {.target = o->target > 0 ? o->target : p->target,
@@ -232,6 +259,7 @@ static hk_status measure(task *t, hk_error *err) {
                                        .seed = o->seed,
                                        .stop = o->stop,
                                        .keep = keep,
+                                       .review = review,
                                        .progress = progress,
                                        .context = t,
                                        .run = run_probe,

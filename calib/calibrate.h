@@ -13,7 +13,9 @@ typedef struct {
   bool quick, resume, replace;
   double budget_s; /* of measuring; 0: 40 (quick) or 480, less the time to open the stand, at least
                       half of it */
-  double target;   /* half the interval of a median / median; 0: 0.02, quick 0.05 */
+  double target;   /* half the interval of a median / median; 0: 0.02, quick 0.05. Measuring also
+                      ends when more of it would not make the profile better
+                      (hk_expected_error_converged) */
   uint64_t seed;
   const volatile sig_atomic_t *stop;
   void (*progress)(void *context, const char *probe, double share, double left_s, size_t narrow,

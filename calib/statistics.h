@@ -13,9 +13,11 @@ typedef struct {
   double least, most;
   /* 95 % interval of the median, whatever the distribution of the values: order statistics l and u
    * with P(Binomial(n, 1/2) in [l, u)) >= 0.95 (Conover, Practical Nonparametric Statistics, 3.2).
-   * Fewer than 6 values have no such interval: -INFINITY and INFINITY. */
+   * Fewer than HK_LEAST_ROUNDS values have no such interval: -INFINITY and INFINITY. */
   double low, high;
 } hk_summary;
+
+#define HK_LEAST_ROUNDS 6
 
 /* Summarises values[0..n), which stay unchanged. HK_INPUT if n is 0 or a value is not finite. */
 hk_status hk_summarise(const double *values, size_t n, hk_summary *summary, hk_error *err);

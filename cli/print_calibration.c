@@ -13,7 +13,8 @@
 #include "cli/explain.h"
 #include "cli/table.h"
 
-#define WORST 5 /* number of replays shown */
+#define WORST        5    /* number of replays shown */
+#define MOST_WORTH_S 1800 /* a longer calibration is no advice */
 
 static size_t count_rounds(const hk_campaign *campaign) {
   size_t rounds = 0;
@@ -99,6 +100,17 @@ static void put_troubles(const hk_campaign *campaign, cJSON *root, bool *ok) {
   }
 }
 
+static void put_expected(const hk_calibration *c, cJSON *root, bool *ok) {
+  const hk_expected_error *e = &c->fit.expected;
+  cJSON *object = hk_put_object(root, "expected_error", ok);
+  hk_put_number(object, "nine_in_ten_pct", e->expected_pct, ok);
+  hk_put_number(object, "noise_pct", e->noise_pct, ok);
+  hk_put_number(object, "model_pct", e->model_pct, ok);
+  hk_put_number(object, "most_pct", HK_MOST_EXPECTED_PCT, ok);
+  hk_put_number(object, "probes_measured_once", (double)c->fit.once, ok);
+  hk_put_number(object, "worth_s", hk_expected_error_worth_s(e, c->campaign.seconds), ok);
+}
+
 hk_status hk_print_calibration_json(const hk_args *args, const hk_calibration *c,
                                     const cJSON *document, hk_error *err) {
   bool ok = true;
@@ -116,6 +128,7 @@ hk_status hk_print_calibration_json(const hk_args *args, const hk_calibration *c
   hk_put_number(replay, "median_abs_error_pct", c->fit.median_error_pct, &ok);
   hk_put_number(replay, "p90_abs_error_pct", c->fit.p90_error_pct, &ok);
   hk_put_number(replay, "worst_abs_error_pct", c->fit.worst_error_pct, &ok);
+  put_expected(c, root, &ok);
   cJSON *quantities = hk_put_array(root, "quantities", &ok);
   for (size_t i = 0; i < c->fit.n_quantities; i++)
     put_quantity(&c->fit.quantities[i], hk_put_element(quantities, &ok), &ok);
@@ -129,10 +142,27 @@ hk_status hk_print_calibration_json(const hk_args *args, const hk_calibration *c
 
 /* -- Text -------------------------------------------------------------------------------------- */
 
+/* What more measuring would gain. */
+static void print_worth(const hk_calibration *c) {
+  const hk_expected_error *e = &c->fit.expected;
+  const double worth_s = hk_expected_error_worth_s(e, c->campaign.seconds);
+  if (worth_s <= 0)
+    printf("  more time gains nothing: %.1f %% is the simulator's own error\n", e->model_pct);
+  else if (worth_s < MOST_WORTH_S)
+    printf("  %.0f s more would bring it to %.1f %%; beyond that time gains nothing\n", worth_s,
+           HK_WORTH * e->model_pct);
+  else
+    printf("  measuring limits it (%.1f %%): use a quieter machine\n", e->noise_pct);
+}
+
 static void print_heading(const hk_calibration *c, bool quick) {
   const hk_fingerprint *f = &c->fingerprint;
-  printf("%s: %s calibration of %lld x %s, %lld cores of %s\n\n", c->fit.machine.name,
-         quick ? "quick" : "full", (long long)f->gpus, f->gpu, (long long)f->cores, f->cpu);
+  printf("%s: %s: nine in ten predicted updates are expected to be within %.1f %%\n",
+         c->fit.machine.name, c->fit.accepted ? "accepted" : "not accepted",
+         c->fit.expected.expected_pct);
+  print_worth(c);
+  printf("%s calibration of %lld x %s, %lld cores of %s\n\n", quick ? "quick" : "full",
+         (long long)f->gpus, f->gpu, (long long)f->cores, f->cpu);
 }
 
 static hk_status print_quantities(const hk_profile_fit *fit, hk_error *err) {
@@ -198,9 +228,8 @@ static hk_status print_replays(const hk_calibration *c, hk_error *err) {
   HK_TRY(hk_table_print(&table, err));
   printf(
       "\nsimulation of %zu measured values: errors %.1f %% (median), %.1f %% (90th percentile), "
-      "%.1f %% (worst): %s\n",
-      c->fit.n_replays, c->fit.median_error_pct, c->fit.p90_error_pct, c->fit.worst_error_pct,
-      c->fit.accepted ? "accepted" : "not accepted");
+      "%.1f %% (worst)\n",
+      c->fit.n_replays, c->fit.median_error_pct, c->fit.p90_error_pct, c->fit.worst_error_pct);
   return HK_OK;
 }
 
@@ -257,19 +286,23 @@ __attribute__((format(printf, 3, 4))) static void add_reason(char *reasons, size
 }
 
 hk_status hk_judge_calibration(const hk_calibration *c, hk_error *err) {
+  const hk_expected_error *e = &c->fit.expected;
   char reasons[400] = "";
-  if (c->campaign.noisy > 0)
+  if (c->fit.once > 0)
     add_reason(reasons, sizeof reasons,
-               "%zu of %zu probes are noisy (use a quieter machine or a larger --budget)",
-               c->campaign.noisy, c->campaign.n);
+               "%zu of %zu probes were measured once, which says nothing about their errors; use a "
+               "larger --budget",
+               c->fit.once, c->campaign.n);
+  if (e->expected_pct > HK_MOST_EXPECTED_PCT)
+    add_reason(reasons, sizeof reasons,
+               "updates predicted with it are expected to be off by up to %.1f %% in nine of ten "
+               "cases, and at most %d are accepted (intervals of its quantities: %.1f %%; the "
+               "simulator's errors on its own probes: %.1f %%); use a quieter machine%s",
+               e->expected_pct, HK_MOST_EXPECTED_PCT, e->noise_pct, e->model_pct,
+               e->noise_pct > e->model_pct ? " or a larger --budget" : "");
   if (c->campaign.failures > 0)
     add_reason(reasons, sizeof reasons, "%zu of %zu probes failed", c->campaign.failures,
                c->campaign.n);
-  if (!c->fit.accepted)
-    add_reason(reasons, sizeof reasons,
-               "the simulator's errors on them are %.1f %% (median) and %.1f %% (90th percentile), "
-               "and at most 5 and 10 are accepted",
-               c->fit.median_error_pct, c->fit.p90_error_pct);
   if (!*reasons) return HK_OK;
   return hk_fail(err, HK_NO, "profile '%s' is stored, but it is not accurate enough: %s",
                  c->fit.machine.name, reasons);

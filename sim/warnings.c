@@ -183,7 +183,8 @@ const char *hk_profile_trouble(const cJSON *document, char *buffer, size_t size)
   if (!cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(calibration, "accepted"))) return buffer;
   snprintf(buffer, size,
            "the calibration of %.95s was not accepted: its own probes are predicted with errors of "
-           "%.1f %% (median) and %.1f %% (nine in ten); calibrate again on a quiet machine",
+           "%.1f %% (median) and %.1f %% (nine in ten); calibrate again on a quiet machine, or for "
+           "longer",
            name ? name : "this profile", number_of(errors, "median"), number_of(errors, "p90"));
   return buffer;
 }

@@ -18,6 +18,8 @@ typedef struct {
   hk_status failure[PROBES];
   int fails_at[PROBES]; /* run, from 1; 0: never */
   bool gives_bad;       /* probe 0's third run gives bad_value */
+  int reviews;
+  bool reviews_fail;
   double bad_value;
   hk_ns cost, time;
   int backwards_at; /* run at which the clock goes back by an hour; 0: never */
@@ -161,6 +163,32 @@ static void test_narrow_stops_early(void **state) {
 
 /* Target spread 2 %. Noise of 190 % never reaches it and ends after 20 rounds, 7 % reaches it after
  * more than 6. Probes without noise end after 6. */
+static hk_status review_third(void *context, bool *enough, hk_error *err) {
+  bench *b = context;
+  if (b->reviews_fail) return hk_fail(err, HK_ENVIRONMENT, "no memory");
+  *enough = ++b->reviews == 3;
+  return HK_OK;
+}
+
+/* A review after each round ends the campaign, or fails it; noisy series stay noisy. */
+static void test_review(void **state) {
+  (void)state;
+  bench b = {.noise = {0.5, 0.5, 0.5, 0.5}};
+  hk_campaign c = open_campaign();
+  hk_campaign_options options = options_for(&b);
+  options.review = review_third;
+  run(&c, &options);
+  assert_int_equal(b.reviews, 3);
+  for (int p = 0; p < PROBES; p++) assert_int_equal(c.series[p].rounds, 3);
+  assert_true(c.noisy == PROBES && !c.interrupted);
+  b.reviews_fail = true;
+  b.share = 0;
+  hk_error err = {0};
+  assert_int_equal(hk_campaign_run(&c, &options, &err), HK_ENVIRONMENT);
+  for (int p = 0; p < PROBES; p++) assert_int_equal(c.series[p].rounds, 4);
+  hk_campaign_free(&c);
+}
+
 static void test_noisy_goes_on(void **state) {
   (void)state;
   bench b = {.noise = {0, 1.9, 0.07, 0}};
@@ -458,6 +486,7 @@ static void test_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_narrow_stops_early),
+      cmocka_unit_test(test_review),
       cmocka_unit_test(test_noisy_goes_on),
       cmocka_unit_test(test_every_load_counts),
       cmocka_unit_test(test_drift_widens_all),

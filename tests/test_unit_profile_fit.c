@@ -435,7 +435,9 @@ static void test_optional(void **state) {
   assert_true(fit.machine.dram_with_dma.value == fit.machine.dram.value);
   assert_true(fit.machine.d2h_cost.value == 1 && fit.machine.dma_weight.value == 1);
   assert_true(fit.machine.h2d_loaded.value == 0);
-  assert_true(fit.accepted);
+  /* Replays agree, but nothing says what copies and kernels take from each other. */
+  assert_true(fit.p90_error_pct < 1 && fit.expected.noise_pct > HK_MOST_EXPECTED_PCT);
+  assert_false(fit.accepted);
   hk_profile_fit_free(&fit);
   hk_campaign_free(&c);
   hk_machine_free(&truth);

@@ -13,9 +13,6 @@
 
 #include "calib/fit/probe_fit_draft.h"
 
-#define ACCEPTED_MEDIAN_PCT 5
-#define ACCEPTED_P90_PCT    10
-
 /* -- Required probes --------------------------------------------------------------------------- */
 
 typedef struct {
@@ -98,6 +95,12 @@ static bool sets_a_quantity(const hk_draft *draft, const hk_replayed *r) {
   return s != NULL && s->probe.loads[r->load].kind == HK_LOAD_UPDATE;
 }
 
+static size_t count_once(const hk_campaign *campaign) {
+  size_t n = 0;
+  for (size_t i = 0; i < campaign->n; i++) n += campaign->series[i].rounds == 1;
+  return n;
+}
+
 static hk_status summarise(const hk_draft *draft) {
   hk_profile_fit *fit = draft->fit;
   double *errors = malloc((fit->n_replays + 1) * sizeof *errors);
@@ -110,9 +113,10 @@ static hk_status summarise(const hk_draft *draft) {
   fit->median_error_pct = gsl_stats_median_from_sorted_data(errors, 1, n);
   fit->p90_error_pct = gsl_stats_quantile_from_sorted_data(errors, 1, n, 0.9);
   fit->worst_error_pct = errors[n - 1];
-  fit->accepted =
-      fit->median_error_pct <= ACCEPTED_MEDIAN_PCT && fit->p90_error_pct <= ACCEPTED_P90_PCT;
   free(errors);
+  HK_TRY(hk_expected_error_of(&fit->machine, fit->p90_error_pct, &fit->expected, draft->err));
+  fit->once = count_once(draft->campaign);
+  fit->accepted = fit->expected.expected_pct <= HK_MOST_EXPECTED_PCT && fit->once == 0;
   return HK_OK;
 }
 

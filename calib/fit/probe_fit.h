@@ -24,10 +24,13 @@
  *    contention probes. dram.h2d_cost stays 1: the probes cannot distinguish it from h2d_loaded.
  *    Priors are weak; an unknown that the probes do not determine stays at its prior.
  * 5. Replay of every probe that the simulator can run, on the finished profile (CPU kernels: with
- *    the profile's chunk only): the errors decide whether the profile is accepted. */
+ *    the profile's chunk only). Their errors and the intervals of the quantities give the error
+ *    that is expected of predictions, which decides whether the profile is accepted
+ *    (calib/fit/expected_error.h). */
 #ifndef HK_CALIB_FIT_PROBE_FIT_H
 #define HK_CALIB_FIT_PROBE_FIT_H
 
+#include "calib/fit/expected_error.h"
 #include "calib/probes/campaign.h"
 #include "calib/stand/fingerprint.h"
 #include "core/machine.h"
@@ -66,7 +69,9 @@ typedef struct {
   size_t n_replays;
   /* Absolute errors of the replays, without HK_LOAD_UPDATE, from which quantities were set. */
   double median_error_pct, p90_error_pct, worst_error_pct;
-  bool accepted; /* median <= 5 % and 90th percentile <= 10 % */
+  hk_expected_error expected; /* of an update predicted with the profile, nine in ten */
+  size_t once;                /* probes with one value, which says nothing about its error */
+  bool accepted;              /* expected.expected_pct <= HK_MOST_EXPECTED_PCT, and `once` is 0 */
 } hk_profile_fit;
 
 typedef struct {

@@ -54,9 +54,20 @@ hk_estimate hk_estimate_fitted(double value, double error, size_t probes) {
   return (hk_estimate){value, value * exp(-reach), value * exp(reach), probes};
 }
 
+/* Half of a 95 % interval for a mean of n <= 3 normal values, divided by their range: the standard
+ * deviation is range / d2, with d2 = 1.128 (n = 2) and 1.693 (n = 3). From 4 values on the range
+ * itself is wide enough. */
+static double reach_of_few(const hk_summary *s) {
+  const double range = s->most - s->least;
+  return s->n == 2   ? HK_HALF_INTERVAL * range / 1.128 / sqrt(2)
+         : s->n == 3 ? HK_HALF_INTERVAL * range / 1.693 / sqrt(3)
+                     : 0;
+}
+
 hk_estimate hk_estimate_median(const hk_summary *s, double factor) {
-  const double low = isfinite(s->low) ? s->low : s->least;
-  const double high = isfinite(s->high) ? s->high : s->most;
+  const double reach = reach_of_few(s), lowest = s->median * HK_INSTRUMENT;
+  const double low = isfinite(s->low) ? s->low : fmax(fmin(s->least, s->median - reach), lowest);
+  const double high = isfinite(s->high) ? s->high : fmax(s->most, s->median + reach);
   return (hk_estimate){factor * s->median, factor * fmin(low, s->median * (1 - HK_INSTRUMENT)),
                        factor * fmax(high, s->median * (1 + HK_INSTRUMENT)), 1};
 }

@@ -262,12 +262,23 @@ static size_t plan_round(sitting *s, double *seconds) {
   return n;
 }
 
+/* *go_on: false if the values are good enough. The time of the review counts. */
+static hk_status review(sitting *s, bool *go_on, hk_error *err) {
+  bool enough = false;
+  if (!s->options->review) return HK_OK;
+  HK_TRY(s->options->review(s->options->context, &enough, err));
+  count_time(s);
+  *go_on = !enough;
+  return HK_OK;
+}
+
 static hk_status run_rounds(sitting *s, hk_error *err) {
   for (bool go_on = true; go_on;) {
     double seconds = 0;
     const size_t n = plan_round(s, &seconds);
     if (n == 0 || !affords(s, seconds)) return HK_OK;
     for (size_t k = 0; go_on && k < n; k++) HK_TRY(visit(s, s->order[k], &go_on, err));
+    if (go_on) HK_TRY(review(s, &go_on, err));
   }
   return HK_OK;
 }

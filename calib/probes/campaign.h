@@ -2,7 +2,8 @@
 /* A campaign measures a list of probes repeatedly. Each round runs, in random order, every probe
  * whose medians are not known well enough. A probe is known well enough when half the 95 % interval
  * of each of its medians is within the target (2 % by default). The campaign ends when this holds
- * for every probe or the probe has had the most rounds, or when the time budget is spent. Because a
+ * for every probe or the probe has had the most rounds, when a review after a round finds that
+ * the values are good enough, or when the time budget is spent. Because a
  * round visits all open probes, a slow drift of the machine widens all intervals instead of biasing
  * a few values. */
 #ifndef HK_CALIB_PROBES_CAMPAIGN_H
@@ -47,6 +48,9 @@ typedef struct {
    * May be NULL. */
   hk_status (*keep)(void *context, const hk_probe *probe, size_t round, const double *values,
                     hk_error *err);
+  /* Called after each complete round. The campaign ends if it sets *enough, and with its error.
+   * May be NULL. */
+  hk_status (*review)(void *context, bool *enough, hk_error *err);
   /* Called after every run. `share`: estimated share of the time that has passed; `left_s`:
    * estimated time left; `narrow` of `n` probes are known well enough. May be NULL. */
   void (*progress)(void *context, const char *probe, double share, double left_s, size_t narrow,
