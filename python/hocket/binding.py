@@ -45,6 +45,7 @@ class Settings(NamedTuple):
     host_memory: Optional[int]
     gpu_memory: Optional[int]
     accumulate: Optional[torch.dtype]
+    accumulation_steps: Optional[int] = None
 
 
 class Entry(NamedTuple):

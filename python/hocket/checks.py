@@ -27,7 +27,7 @@ def check_settings(settings: Settings) -> None:
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "
             "own type"
         )
-    for name in ("cpu_threads", "host_memory", "gpu_memory"):
+    for name in ("cpu_threads", "host_memory", "gpu_memory", "accumulation_steps"):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise HocketUsageError(f"{name}={value!r}: it is a whole number from 1, or None")

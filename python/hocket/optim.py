@@ -64,6 +64,9 @@ class AdamW(Optimizer):
             none. With ``plan="auto"``: None allows what activations leave. A plan file has chosen.
         accumulate: torch.float32 adds gradients of several backwards in fp32 (with ``attach``);
             None: in their own type, as autograd does.
+        accumulation_steps: how many backwards a step has (with ``attach``), also for
+            ``plan="auto"``; None: as many as the step before. A wrong number costs time and
+            changes no bit. The attribute of the same name can be set at any time.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
         foreach, fused: accepted and ignored; they do not change the result.
 
@@ -90,6 +93,7 @@ class AdamW(Optimizer):
         host_memory: Optional[int] = None,
         gpu_memory: Optional[int] = None,
         accumulate: Optional[torch.dtype] = None,
+        accumulation_steps: Optional[int] = None,
         maximize: bool = False,
         foreach: Optional[bool] = None,
         capturable: bool = False,
@@ -105,6 +109,7 @@ class AdamW(Optimizer):
             host_memory,
             gpu_memory,
             accumulate,
+            accumulation_steps,
         )
         check_settings(self._settings)
         self._binding: Optional[Binding] = None
@@ -170,6 +175,19 @@ class AdamW(Optimizer):
         """Whether updates may begin during backward."""
         return self._settings.overlap == "both"
 
+    @property
+    def accumulation_steps(self) -> Optional[int]:
+        """How many backwards a step has, as given; None: as many as the step before."""
+        return self._settings.accumulation_steps
+
+    @accumulation_steps.setter
+    def accumulation_steps(self, steps: Optional[int]) -> None:
+        settings = self._settings._replace(accumulation_steps=steps)
+        check_settings(settings)
+        self._settings = settings
+        if self._binding is not None and self._attachment is not None:
+            self._binding.engine.expect(steps or 0)
+
     def bind(self) -> None:
         """Makes the engine now: parameters must not move, or change their type, any more.
 
@@ -207,6 +225,7 @@ class AdamW(Optimizer):
         self._handover = HandOver(binding)
         if attachment is not None and blocks is not None:
             attachment.bound(blocks)
+            binding.engine.expect(settings.accumulation_steps or 0)
 
     def _drop_in(self, settings: Settings) -> Settings:
         if settings.accumulate is not None:

@@ -88,7 +88,7 @@ class TrainerFactory:
 
     The keywords are those of hocket.AdamW, and ``resume_from`` of hocket.TrainerCallback. What is
     not given comes from the TrainingArguments: ``learning_rate``, ``weight_decay``,
-    ``adam_beta1``, ``adam_beta2``, ``adam_epsilon``. ``overlap`` is "both" unless given. Biases and
+    ``adam_beta1``, ``adam_beta2``, ``adam_epsilon``, ``gradient_accumulation_steps``. ``overlap`` is "both" unless given. Biases and
     norms do not decay, by the Trainer's own rule.
 
     The Trainer that calls is found in the stack, and gets a hocket.TrainerCallback, so that
@@ -124,6 +124,7 @@ class TrainerFactory:
                 weight_decay=args.weight_decay,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
+                accumulation_steps=args.gradient_accumulation_steps,
             )
             former = trainer.pop_callback(TrainerCallback)
             if former is not None:

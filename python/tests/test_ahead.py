@@ -91,6 +91,50 @@ def test_fewer_and_more_backward_passes_than_in_the_step_before(overlap, counts)
 
 
 @OVERLAPS
+@pytest.mark.parametrize("said", [None, 4])
+@pytest.mark.parametrize("counts", [(4, 4, 4), (4, 3, 1, 5)])
+def test_several_backward_passes_in_each_step(overlap, counts, said):
+    mine, opt, other, expected = pair(overlap)
+    opt.accumulation_steps = said
+    number = 0
+    for count in counts:
+        for _ in range(count):
+            passes(number, mine, other)
+            number += 1
+        settle(opt, expected)
+        assert opt.stats()["sums"]["gradients_expected"] == max(count, said or 0)
+    assert_same(opt, mine, expected, other)
+
+
+def test_the_number_of_backward_passes_is_a_positive_number():
+    opt = pair()[1]
+    with pytest.raises(hocket.HocketUsageError, match="accumulation_steps=0"):
+        opt.accumulation_steps = 0
+    assert opt.accumulation_steps is None
+
+
+@pytest.mark.parametrize("said", [None, 3])
+def test_the_accelerate_library_accumulates(said):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3)
+    mine, opt, other, expected = pair()
+    opt.accumulation_steps = said
+    model, wrapped = accelerator.prepare(mine, opt)
+    for step in range(9):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batches(step + 1)[step]))
+            wrapped.step()
+            wrapped.zero_grad()
+        (other(batches(step + 1)[step]) / 3).backward()
+        if step % 3 == 2:
+            expected.step()
+            expected.zero_grad()
+    assert opt.last_step.step == 3
+    assert opt.stats()["sums"]["gradients_expected"] == 3
+    assert_same(opt, mine, expected, other)
+
+
+@OVERLAPS
 @pytest.mark.parametrize("limits", [(None, 2.0), (2.0, 1e-3, 1e6), (1e6, 1e6, 2.0, 1e6)])
 def test_gradients_clipped_by_torch_now_and_then(overlap, limits, monkeypatch):
     monkeypatch.setattr(attach, "HOOK_NUMEL", 1)
