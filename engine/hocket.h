@@ -57,7 +57,7 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     5 /* raised with every incompatible change; compare with hocket_abi() */
+#define HOCKET_ABI     6 /* raised with every incompatible change; compare with hocket_abi() */
 #define HOCKET_MESSAGE 1024
 #define HOCKET_AGAIN   4 /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
@@ -330,45 +330,6 @@ HOCKET_API int hocket_busy_update(hocket_busy *busy, int32_t on, char *message);
 HOCKET_API int64_t hocket_busy_updated(const hocket_busy *busy);
 /* Ends the team and frees it. NULL is allowed. Does nothing in a forked child. */
 HOCKET_API void hocket_busy_stop(hocket_busy *busy);
-
-/* -- For bindings of PyTorch ------------------------------------------------------------------- */
-
-/* Calls that look at many parameters of PyTorch at once, because a look at each from Python costs
- * over a microsecond. They need no engine, and they call torch's own functions, which the binding
- * finds in libc10 and libtorch_cpu at run time. `impl` is a c10::TensorImpl *, `tensor` an
- * at::Tensor *, which is a pointer to a c10::TensorImpl * (torch's C interface calls it
- * AtenTensorHandle). Functions of type int32_t return 0 for success. The caller must keep the
- * tensors alive and unchanged during a call: in Python it holds the GIL. */
-typedef struct {
-  const void *(*grad)(const void *impl);                       /* c10::TensorImpl::grad() const */
-  unsigned char (*requires_grad)(const void *impl);            /* ::requires_grad() const */
-  int64_t (*version)(const void *tensor);                      /* at::TensorBase::_version() */
-  int32_t (*data_ptr)(const void *tensor, const void **data);  /* aoti_torch_get_data_ptr */
-  int32_t (*dtype)(const void *tensor, int32_t *dtype);        /* aoti_torch_get_dtype */
-  int32_t (*dim)(const void *tensor, int64_t *dim);            /* aoti_torch_get_dim */
-  int32_t (*sizes)(const void *tensor, const int64_t **sizes); /* aoti_torch_get_sizes */
-  int32_t (*strides)(const void *tensor, const int64_t **strides); /* aoti_torch_get_strides */
-  const void *undefined; /* the c10::TensorImpl of tensors that are not defined */
-} hocket_torch;
-
-/* 1 if the memory of each of n tensors begins at data[i] and its version is versions[i]; else 0. */
-HOCKET_API int32_t hocket_torch_unchanged(const hocket_torch *torch, const void *const *impls,
-                                          size_t n, const void *const *data,
-                                          const int64_t *versions);
-/* Writes the version of tensor i to versions[i], for n tensors. */
-HOCKET_API void hocket_torch_versions(const hocket_torch *torch, const void *const *impls, size_t n,
-                                      int64_t *versions);
-/* Makes the list for hocket_gradients of the gradients that n parameters have; `list` has room for
- * n. numbers[i]: the engine's number of parameter i. held[i]: 1 if it has a gradient, else 0.
- * A gradient whose impl is handles[i] does not count: it stands for one that was handed over.
- * grads[i]: at first NULL, then what this function wrote there the last time (used for
- * prefetching). Returns the length of the list, or -1 if a gradient cannot be handed over as it is:
- * its type is not dtypes[i] (torch's number), it does not have numel[i] elements, it is not
- * contiguous, it has no memory, or it requires a gradient itself. */
-HOCKET_API int64_t hocket_torch_gradients(const hocket_torch *torch, const void *const *impls,
-                                          size_t n, const int64_t *numbers, const int32_t *dtypes,
-                                          const int64_t *numel, const void *const *handles,
-                                          const void **grads, hocket_gradient *list, uint8_t *held);
 
 #ifdef __cplusplus
 }

@@ -19,7 +19,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import MACHINE, USAGE, HocketError
 
-ABI = 5
+ABI = 6
 MESSAGE = 1024
 AGAIN = 4
 SLICE_MS = 100
@@ -75,25 +75,6 @@ class Gradient(ctypes.Structure):
     """hocket_gradient: number of the tensor, address of its gradient."""
 
     _fields_ = [("tensor", c_int64), ("data", c_void_p)]
-
-
-class Torch(ctypes.Structure):
-    """hocket_torch: addresses of torch's functions."""
-
-    _fields_ = [
-        (name, c_void_p)
-        for name in (
-            "grad",
-            "requires_grad",
-            "version",
-            "data_ptr",
-            "dtype",
-            "dim",
-            "sizes",
-            "strides",
-            "undefined",
-        )
-    ]
 
 
 class StepOptions(ctypes.Structure):
@@ -189,19 +170,7 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_busy_updated": (c_int64, (_BUSY,)),
     "hocket_busy_stop": (None, (_BUSY,)),
 }
-_WALK = (POINTER(Torch), c_void_p, c_size_t)  # functions, tensors, number of tensors
-# These read Python's tensors, which must not change meanwhile: they are called with the GIL held.
-WITH_GIL: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
-    "hocket_torch_unchanged": (c_int32, (*_WALK, c_void_p, c_void_p)),
-    "hocket_torch_versions": (None, (*_WALK, c_void_p)),
-    "hocket_torch_gradients": (
-        c_int64,
-        (*_WALK, *[c_void_p] * 7),
-    ),
-}
-
 _library: Optional[ctypes.CDLL] = None
-_holding_gil: Optional[ctypes.PyDLL] = None
 
 
 def candidates() -> Sequence[str]:
@@ -222,19 +191,6 @@ def library() -> ctypes.CDLL:
     if _library is None:
         _library = _load()
     return _library
-
-
-def holding_gil() -> ctypes.PyDLL:
-    """The same library, for the calls of WITH_GIL."""
-    global _holding_gil
-    if _holding_gil is None:
-        loaded = library()
-        held = ctypes.PyDLL(loaded._name, handle=loaded._handle)
-        for function, (result, arguments) in WITH_GIL.items():
-            entry = getattr(held, function)
-            entry.restype, entry.argtypes = result, list(arguments)
-        _holding_gil = held
-    return _holding_gil
 
 
 def _load() -> ctypes.CDLL:

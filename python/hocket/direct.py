@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at many parameters by one call of the library.
+"""Looks at many parameters by one call of libhocket_walk (python/native/walk.h).
 
 Reading ``p.grad`` and ``grad.data_ptr()`` from Python takes about a microsecond a tensor, which is
-several per cent of the iteration of a model that has tens of thousands of small tensors. The
-library walks over the tensors' C++ objects instead. It calls torch's own functions, which are
-looked up here by name: most of them belong to torch's stable C interface. Where one is missing, or
-a trial gives another answer than Python, there is no Direct, and Python does all.
+several per cent of the iteration of a model that has tens of thousands of small tensors:
+bench/training/walk.py measures both. libhocket_walk walks over the tensors' C++ objects instead. It
+calls torch's own functions, which are looked up here by name: most of them belong to torch's stable
+C interface. Where one is missing, or a trial gives another answer than Python, there is no Direct,
+and Python does all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import ctypes
 import functools
 import pathlib
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -38,15 +39,42 @@ FUNCTIONS = {
 }
 
 
+class Torch(ctypes.Structure):
+    """hk_torch: addresses of torch's functions."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in (*FUNCTIONS, "undefined")]
+
+
+_SET = (ctypes.POINTER(Torch), ctypes.c_void_p, ctypes.c_size_t)
+PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
+    "hk_walk_unchanged": (ctypes.c_int32, (*_SET, ctypes.c_void_p, ctypes.c_void_p)),
+    "hk_walk_versions": (None, (*_SET, ctypes.c_void_p)),
+    "hk_walk_gradients": (ctypes.c_int64, (*_SET, *[ctypes.c_void_p] * 7)),
+}
+
+
+def _walk() -> ctypes.PyDLL:
+    """libhocket_walk, which lies beside libhocket. Tensors must not change during its calls, so
+    they hold the GIL."""
+    beside = pathlib.Path(_abi.library()._name).with_name("libhocket_walk.so")
+    loaded = ctypes.PyDLL(str(beside))
+    for name, (result, arguments) in PROTOTYPES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, list(arguments)
+    return loaded
+
+
 class Functions:
     """Torch's functions.
 
     Attributes:
-        table: hocket_torch.
+        walk: libhocket_walk.
+        table: hk_torch.
         dtypes: torch's number of each type of gradients.
     """
 
     def __init__(self) -> None:
+        self.walk = _walk()
         folder = pathlib.Path(torch.__file__).parent / "lib"
         libraries = {
             name: ctypes.CDLL(str(folder / f"lib{name}.so")) for name in ("c10", "torch_cpu")
@@ -66,7 +94,7 @@ class Functions:
         grad = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(found["grad"])
         without = torch.zeros(1, requires_grad=True)
         undefined = ctypes.c_void_p.from_address(grad(without._cdata)).value
-        self.table = _abi.Torch(undefined=undefined, **found)
+        self.table = Torch(undefined=undefined, **found)
 
     def hold(self, tensors: Sequence[Tensor]) -> List[int]:
         """An at::Tensor for each, which keeps its TensorImpl alive. To be deleted by `delete`."""
@@ -138,7 +166,7 @@ class Direct:
         types: Sequence[torch.dtype],
     ) -> None:
         n = len(params)
-        self._lib = _abi.holding_gil()
+        self._lib = found.walk
         self._torch = ctypes.byref(found.table)
         self.params, self.numbers = list(params), array.array("q", numbers)
         self.handle_of: List[Optional["GradientHandle"]] = [None] * n
@@ -170,19 +198,19 @@ class Direct:
     def unchanged(self) -> bool:
         """Whether no parameter has moved, or been written since update()."""
         return bool(
-            self._lib.hocket_torch_unchanged(
+            self._lib.hk_walk_unchanged(
                 *self._few, _address(self._data), _address(self.versions)
             )
         )
 
     def update(self) -> None:
         """Reads the versions."""
-        self._lib.hocket_torch_versions(*self._few, _address(self.versions))
+        self._lib.hk_walk_versions(*self._few, _address(self.versions))
 
     def gradients(self) -> Optional[int]:
         """Finds the gradients. Returns how many there are; None if one cannot be handed over as it
         is."""
-        found: int = self._lib.hocket_torch_gradients(*self._few, *self._many)
+        found: int = self._lib.hk_walk_gradients(*self._few, *self._many)
         return found if found >= 0 else None
 
 

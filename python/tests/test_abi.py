@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declarations in python/hocket/_abi.py agree with engine/hocket.h."""
+"""The declarations in python/hocket/_abi.py agree with engine/hocket.h, and those in direct.py with
+python/native/walk.h."""
 
 import ctypes
 import os
@@ -8,7 +9,7 @@ import subprocess
 
 import pytest
 
-from hocket import _abi
+from hocket import _abi, direct
 
 STRUCTURES = {
     "hocket_group": _abi.Group,
@@ -17,7 +18,7 @@ STRUCTURES = {
     "hocket_gradient": _abi.Gradient,
     "hocket_step_options": _abi.StepOptions,
     "hocket_step_info": _abi.StepInfo,
-    "hocket_torch": _abi.Torch,
+    "hk_torch": direct.Torch,
 }
 CONSTANTS = {
     "HOCKET_ABI": _abi.ABI,
@@ -37,7 +38,7 @@ CONSTANTS = {
 
 
 def test_layouts_and_constants_are_the_header_s(root, tmp_path):
-    lines = ["#include <stdio.h>", '#include "hocket.h"', "int main(void) {"]
+    lines = ["#include <stdio.h>", '#include "python/native/walk.h"', "int main(void) {"]
     for name, structure in STRUCTURES.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
         for field, _ in structure._fields_:
@@ -51,7 +52,7 @@ def test_layouts_and_constants_are_the_header_s(root, tmp_path):
     source.write_text("\n".join(lines + ["return 0;", "}"]))
     program = tmp_path / "layout"
     subprocess.run(
-        [os.environ.get("CC", "cc"), f"-I{root}/engine", "-o", program, source], check=True
+        [os.environ.get("CC", "cc"), f"-I{root}", "-o", program, source], check=True
     )
     found = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     expected = []
@@ -64,10 +65,18 @@ def test_layouts_and_constants_are_the_header_s(root, tmp_path):
     assert found.splitlines() == expected
 
 
+HEADERS = ("engine/hocket.h", "python/native/walk.h")
+
+
+def declarations(root):
+    text = "".join((root / header).read_text() for header in HEADERS)
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+
+
 def header_functions(root):
-    text = re.sub(r"/\*.*?\*/", "", (root / "engine" / "hocket.h").read_text(), flags=re.S)
+    text = declarations(root)
     found = {}
-    for match in re.finditer(r"HOCKET_API\s+([\w\s*]+?)(hocket_\w+)\(([^)]*)\)", text):
+    for match in re.finditer(r"HOCKET_API\s+([\w\s*]+?)((?:hocket|hk_walk)_\w+)\(([^)]*)\)", text):
         arguments = [a.strip() for a in match.group(3).split(",")]
         found[match.group(2)] = (match.group(1).strip(), [] if arguments == ["void"] else arguments)
     return found
@@ -96,7 +105,7 @@ def kind_of_ctypes(kind):
 
 def test_prototypes_are_the_header_s(root):
     functions = header_functions(root)
-    prototypes = {**_abi.PROTOTYPES, **_abi.WITH_GIL}
+    prototypes = {**_abi.PROTOTYPES, **direct.PROTOTYPES}
     assert set(functions) == set(prototypes)
     for name, (_, arguments) in functions.items():
         declared = [kind_of_ctypes(kind) for kind in prototypes[name][1]]
@@ -104,8 +113,7 @@ def test_prototypes_are_the_header_s(root):
 
 
 def test_structures_have_every_field(root):
-    text = re.sub(r"/\*.*?\*/", "", (root / "engine" / "hocket.h").read_text(), flags=re.S)
-    text = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", text)  # pointers to functions
+    text = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", declarations(root))  # pointers to functions
     found = re.findall(r"typedef struct \{(.*?)\} (\w+);", text, flags=re.S)
     assert {name for _, name in found} == set(STRUCTURES)
     for body, name in found:
@@ -130,7 +138,7 @@ def test_a_missing_library_is_an_error_that_names_the_variable(monkeypatch, tmp_
     "abi, says",
     [
         (_abi.ABI, r"libold.so lacks hocket_\w+: install"),
-        (1, "has ABI 1, but this package needs 5"),
+        (1, "has ABI 1, but this package needs 6"),
     ],
 )
 def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path, abi, says):

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of the C ABI that looks at PyTorch's tensors (hocket.h, "For bindings of PyTorch").
- *
- * After a backward most of these objects are in no cache. So tensors are read in batches, and what
+/* After a backward most of these objects are in no cache. So tensors are read in batches, and what
  * the next pass over a batch reads is fetched in this pass. */
 #include <stdbool.h>
 
-#include "engine/hocket.h"
+#include "python/native/walk.h"
 
 enum {
   BATCH = 16,
@@ -29,8 +27,8 @@ static void fetch_next(const void *const *impls, size_t from, size_t n) {
   for (size_t i = next; i < batch_end(next, n); i++) fetch(impls[i]);
 }
 
-int32_t hocket_torch_unchanged(const hocket_torch *torch, const void *const *impls, size_t n,
-                               const void *const *data, const int64_t *versions) {
+int32_t hk_walk_unchanged(const hk_torch *torch, const void *const *impls, size_t n,
+                          const void *const *data, const int64_t *versions) {
   for (size_t i = 0; i < n; i++) {
     const void *now = NULL;
     if (i % BATCH == 0) fetch_next(impls, i, n);
@@ -40,14 +38,14 @@ int32_t hocket_torch_unchanged(const hocket_torch *torch, const void *const *imp
   return 1;
 }
 
-void hocket_torch_versions(const hocket_torch *torch, const void *const *impls, size_t n,
-                           int64_t *versions) {
+void hk_walk_versions(const hk_torch *torch, const void *const *impls, size_t n,
+                      int64_t *versions) {
   for (size_t i = 0; i < n; i++) versions[i] = torch->version(&impls[i]);
 }
 
 /* Whether a tensor has numel elements, without gaps and in the order of its dimensions. Strides of
  * dimensions of size 1 do not matter. */
-static bool is_contiguous(const hocket_torch *torch, const void *tensor, int64_t numel) {
+static bool is_contiguous(const hk_torch *torch, const void *tensor, int64_t numel) {
   const int64_t *sizes = NULL, *strides = NULL;
   int64_t dim = 0, expected = 1;
   if (torch->dim(tensor, &dim) != 0 || torch->sizes(tensor, &sizes) != 0 ||
@@ -63,7 +61,7 @@ static bool is_contiguous(const hocket_torch *torch, const void *tensor, int64_t
 }
 
 /* NULL: the gradient cannot be handed over as it is. */
-static const void *memory_of(const hocket_torch *torch, const void *tensor, int32_t wanted,
+static const void *memory_of(const hk_torch *torch, const void *tensor, int32_t wanted,
                              int64_t numel) {
   int32_t dtype = -1;
   const void *data = NULL;
@@ -83,10 +81,10 @@ static void fetch_next_grads(const void *const *impls, const void **grads, size_
   }
 }
 
-int64_t hocket_torch_gradients(const hocket_torch *torch, const void *const *impls, size_t n,
-                               const int64_t *numbers, const int32_t *dtypes, const int64_t *numel,
-                               const void *const *handles, const void **grads,
-                               hocket_gradient *list, uint8_t *held) {
+int64_t hk_walk_gradients(const hk_torch *torch, const void *const *impls, size_t n,
+                          const int64_t *numbers, const int32_t *dtypes, const int64_t *numel,
+                          const void *const *handles, const void **grads, hocket_gradient *list,
+                          uint8_t *held) {
   int64_t found = 0;
   for (size_t i = 0; i < n + BATCH; i++) {
     if (i < n) { /* the gradient of parameter i, which is looked at BATCH parameters later */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Calls of hocket.h for bindings of PyTorch, on objects with the layout of torch's: every kind of
- * gradient at every index of sets of many sizes. */
-#include <hocket.h>
-#include <stdio.h>
-#include <stdlib.h>
+/* The walk over tensors of PyTorch (python/native/walk.h), on objects with the layout of torch's:
+ * every kind of gradient at every index of sets of many sizes. */
 #include <string.h>
+
+#include "python/native/walk.h"
+#include "tests/fixture.h"
 
 /* A tensor's implementation; an at::Tensor is a pointer to it. */
 typedef struct impl {
@@ -66,17 +66,15 @@ static int32_t strides(const void *tensor, const int64_t **out) {
   return 0;
 }
 
-static const hocket_torch torch = {grad, requires_grad, version, data_ptr,  dtype,
-                                   dim,  sizes,         strides, &undefined};
+static const hk_torch torch = {grad, requires_grad, version, data_ptr,  dtype,
+                               dim,  sizes,         strides, &undefined};
 
 static const void *impls[MOST], *weights[MOST], *handles[MOST], *places[MOST];
 static int64_t numbers[MOST], versions[MOST], numel[MOST];
 static int32_t dtypes[MOST];
 
 static void check(int ok, const char *what, size_t n, size_t at) {
-  if (ok) return;
-  printf("FAIL: %s, %zu tensors, at %zu\n", what, n, at);
-  exit(1);
+  if (!ok) fail_msg("%s, %zu tensors, at %zu", what, n, at);
 }
 
 /* Parameters of 3 x 4 values, each with a gradient. */
@@ -98,8 +96,7 @@ static void begin(void) {
 }
 
 static int64_t find(size_t n, hocket_gradient *list, uint8_t *held) {
-  return hocket_torch_gradients(&torch, impls, n, numbers, dtypes, numel, handles, places, list,
-                                held);
+  return hk_walk_gradients(&torch, impls, n, numbers, dtypes, numel, handles, places, list, held);
 }
 
 /* All parameters but one have gradients; that one has none, or a handle. */
@@ -141,22 +138,19 @@ static void refused(size_t n, size_t at, int how) {
 static void changed(size_t n, size_t at) {
   int64_t now[MOST];
   begin();
-  check(hocket_torch_unchanged(&torch, impls, n, weights, versions) == 1, "unchanged", n, at);
+  check(hk_walk_unchanged(&torch, impls, n, weights, versions) == 1, "unchanged", n, at);
   params[at].version++;
-  check(hocket_torch_unchanged(&torch, impls, n, weights, versions) == 0, "written", n, at);
-  hocket_torch_versions(&torch, impls, n, now);
+  check(hk_walk_unchanged(&torch, impls, n, weights, versions) == 0, "written", n, at);
+  hk_walk_versions(&torch, impls, n, now);
   for (size_t i = 0; i < n; i++) check(now[i] == params[i].version, "versions", n, i);
-  check(hocket_torch_unchanged(&torch, impls, n, weights, now) == 1, "read again", n, at);
+  check(hk_walk_unchanged(&torch, impls, n, weights, now) == 1, "read again", n, at);
   params[at].data = &memory[2 * MOST - 1];
-  check(hocket_torch_unchanged(&torch, impls, n, weights, now) == 0, "moved", n, at);
+  check(hk_walk_unchanged(&torch, impls, n, weights, now) == 0, "moved", n, at);
 }
 
-int main(void) {
+static void every_kind_at_every_index(void **state) {
+  (void)state;
   static const size_t counts[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 64, MOST};
-  hocket_gradient list[1];
-  uint8_t held[1];
-  begin();
-  check(find(0, list, held) == 0, "none", 0, 0);
   for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
     for (size_t at = 0; at < counts[c]; at++) {
       left_out(counts[c], at, 0);
@@ -165,10 +159,30 @@ int main(void) {
       changed(counts[c], at);
     }
   }
-  /* A dimension of size 1 may have any stride. */
+}
+
+static void no_tensors(void **state) {
+  (void)state;
+  hocket_gradient list[1];
+  uint8_t held[1];
+  begin();
+  check(find(0, list, held) == 0, "none", 0, 0);
+}
+
+static void a_dimension_of_size_1_may_have_any_stride(void **state) {
+  (void)state;
+  hocket_gradient list[1];
+  uint8_t held[1];
   begin();
   grads[0].sizes[0] = 1, grads[0].sizes[1] = 12, grads[0].strides[0] = 77;
   check(find(1, list, held) == 1, "a dimension of size 1", 1, 0);
-  printf("all went well\n");
-  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_kind_at_every_index),
+      cmocka_unit_test(no_tensors),
+      cmocka_unit_test(a_dimension_of_size_1_may_have_any_stride),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
 }
