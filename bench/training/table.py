@@ -35,13 +35,14 @@ def table(entries: Iterable[Dict[str, Any]]) -> str:
     lines = []
     width = max([15] + [len(entry["row"]) for entry in measured])
     if measured:
-        lines.append(f"{'row':{width}} {'mb':>2} {'wall':>7} {'median':>7} {'fwd':>6} {'bwd':>6} "
+        lines.append(f"{'row':{width}} {'mb':>2} {'acc':>3} {'wall':>7} {'median':>7} {'fwd':>6} {'bwd':>6} "
                      f"{'step':>6} {'CPU s':>6} {'alone':>6} {'GPU':>6} {'host':>6} {'ahead':>5} "
                      f"{'clip':>4} loss")
     for entry in measured:
         phases, memory = entry["phases_ms"], entry["memory_gib"]
         lines.append(
-            f"{entry['row']:{width}} {entry['micro_batch']:2} {_number(entry['wall_ms'], 1):>7} "
+            f"{entry['row']:{width}} {entry['micro_batch']:2} {entry.get('accumulate', 1):3} "
+            f"{_number(entry['wall_ms'], 1):>7} "
             f"{_number(entry['median_ms'], 1):>7} {_number(phases['forward']):>6} "
             f"{_number(phases['backward']):>6} {_number(phases['step']):>6} "
             f"{_number(entry['cpu_s'], 2):>6} {_number(_alone(entry)):>6} "
@@ -53,13 +54,43 @@ def table(entries: Iterable[Dict[str, Any]]) -> str:
     lines.extend(_predictions(measured))
     lines.extend(_drift(entries))
     lines.extend(_updates(entries))
-    lines.extend(_curves(measured))
-    lines.extend(judge(measured, entries))
+    first = [entry for entry in measured if _condition(entry) == _condition(measured[0])]
+    lines.extend(_curves(first))
+    lines.extend(judge(first, entries))
+    lines.extend(_excess(measured))
     for entry in entries:
         if entry["event"] in ("failed", "skipped", "killed"):
             where = f" at {entry['micro_batch']}" if "micro_batch" in entry else ""
             lines.append(f"{entry['row']}{where}: {entry['event']}: {entry['why']}")
     return "\n".join(lines)
+
+
+def _condition(entry: Dict[str, Any]) -> Tuple[int, Optional[str]]:
+    return entry.get("accumulate", 1), entry.get("clip")
+
+
+def _excess(measured: List[Dict[str, Any]]) -> List[str]:
+    """How much longer an iteration takes than with everything on the GPU, by number of micro-steps;
+    and the limit for several: the excess of one, and 0.5 % of the iteration on the GPU."""
+    gpu = {(entry["micro_batch"], entry.get("clip"), entry.get("accumulate", 1)): steady(entry)
+           for entry in measured if entry["row"] == "gpu"}
+    found: Dict[Tuple[str, int, Optional[str]], Dict[int, float]] = {}
+    for entry in measured:
+        key = (entry["micro_batch"], entry.get("clip"), entry.get("accumulate", 1))
+        if entry["row"].startswith("hocket") and key in gpu:
+            found.setdefault((entry["row"], *key[:2]), {})[key[2]] = steady(entry) - gpu[key]
+    lines = []
+    for (row, micro_batch, clip), by in found.items():
+        if len(by) < 2:
+            continue
+        parts = []
+        for number in sorted(by):
+            whole = gpu[(micro_batch, clip, number)]
+            limit = (f", limit {by[1] + 0.005 * whole:+.1f}" if number > 1 and 1 in by else "")
+            parts.append(f"{number}: {by[number]:+.1f} ms to {whole:.1f}{limit}")
+        lines.append(f"{row} at {micro_batch}, clip {clip}, excess over gpu by micro-steps: "
+                     + "; ".join(parts))
+    return lines
 
 
 LEAK_KEYS = ("rss", "used", "pinned", "torch_pinned", "engine_pinned", "gpu_used", "gpu_allocated",

@@ -20,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROWS = ("model-only", "gpu", "hocket-none", "hocket-forward", "hocket-both", "hocket-dropin",
         "hocket-gpu", "hocket-run", "torchao", "deepspeed-2", "deepspeed-3")
 BEFORE, AFTER = "bench-before", "bench-after"  # profiles of --calibrate
+CLIPS = ("natural", "never", "sometimes", "always")
 ALONE = ("torchao", "deepspeed-2", "deepspeed-3")
 GROUPS = {
     "all": [name for name in ROWS if name not in ("hocket-dropin", "hocket-gpu", "hocket-run")],
@@ -38,8 +39,9 @@ def options(arguments: List[str]) -> argparse.Namespace:
     add("--rows", default="hocket", help="rows, or groups (%s), with commas; a row of hocket may "
         "have settings: hocket-both+plan=auto+cpu_threads=13" % ", ".join(GROUPS))
     add("--micro-batches", default="1", help="such as 4,1; in this order in each row")
-    add("--clip", default="natural", choices=("natural", "never", "sometimes", "always"),
-        help="the loss is scaled so that this holds; natural: as it comes, limit 1.0")
+    add("--accumulate", default="1", help="micro-steps of an iteration, such as 1,4,16")
+    add("--clip", default="natural", help="the loss is scaled so that this holds: never, sometimes, "
+        "always, or natural: as it comes, limit 1.0; several with commas")
     add("--plan", default="none", help="hocket's: none, auto, FILE, POLICY[:OPTION=VALUE...]")
     add("--cpu-threads", type=int, help="hocket's team")
     add("--iterations", type=int, default=20, help="timed, of rows that are judged")
@@ -59,6 +61,16 @@ def options(arguments: List[str]) -> argparse.Namespace:
     add("--out", default="training-out", help="folder for results.json, table.txt and log.txt")
     found = parser.parse_args(arguments)
     found.micro_batches = [int(part) for part in found.micro_batches.split(",")]
+    found.accumulate = [int(part) for part in found.accumulate.split(",")]
+    found.clips = found.clip.split(",")
+    wrong = [clip for clip in found.clips if clip not in CLIPS]
+    if wrong:
+        parser.error(f"--clip: '{wrong[0]}' is none of {', '.join(CLIPS)}")
+    if min(found.accumulate) < 1:
+        parser.error("--accumulate: numbers from 1")
+    if len(found.clips) * len(found.accumulate) > 1 and (found.bits or found.leak):
+        parser.error("--bits and --leak take one number of micro-steps and one --clip")
+    found.clip = found.clips[0]
     names: List[str] = []
     for part in found.rows.split(","):
         names += GROUPS.get(part, [part])
@@ -230,7 +242,7 @@ def main(arguments: List[str]) -> int:
     document = {"schema": "hocket.training-bench/1", "options": settings, "commit": commit,
                 "seconds": round(time.time() - begin, 1), "entries": entries}
     (run.out / "results.json").write_text(json.dumps(document) + "\n")
-    head = (f"{given.size}, clip {given.clip}, plan {given.plan}, {given.device}; ms an iteration, "
+    head = (f"{given.size}, clip {' '.join(given.clips)}, plan {given.plan}, {given.device}; ms an iteration, "
             f"GiB; {time.time() - begin:.0f} s; {commit}")
     (run.out / "table.txt").write_text(head + "\n" + text + "\n")
     log = run.out / "log.txt"

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from argparse import Namespace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 
@@ -24,6 +24,9 @@ import workload
 from measure import GIB, Clock, Memory, collect, cpu_seconds, median, wait
 
 WARM = 2
+WARM_CLIP = 6
+"""More of them after a change of --clip: the engine learns from the norms of earlier steps."""
+LEAST_ITERATIONS = 4
 ALONE_ITERATIONS = 4
 LEAST_S = 12.0
 """A row is not begun with less time left than this."""
@@ -41,16 +44,27 @@ class Reporter:
             file.write(json.dumps(entry) + "\n")
 
 
-def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: int,
+class Case(NamedTuple):
+    """What a row is timed at: sequences of a micro-step, micro-steps of an iteration, and --clip."""
+
+    micro_batch: int
+    accumulate: int = 1
+    clip: str = "natural"
+
+    def iterations(self, asked: int) -> int:
+        """How many are timed: the fewer, the longer they are."""
+        return asked if self.accumulate == 1 else max(LEAST_ITERATIONS, asked // self.accumulate)
+
+
+def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
             deadline: float, memory: Optional[Memory] = None) -> Dict[str, Any]:
     """Times `count` iterations after `warm` ones, without waiting for the device between them.
 
     Returns wall_ms, the mean time of an iteration including the final drain; median_ms and the
-    medians of forward, backward and step from events on the stream; losses and norms of all
-    iterations.
+    medians of forward, backward and step from events on the stream (of several micro-steps, forward
+    of the first, and the rest); losses and norms of all iterations.
     """
-    batches = job.batches(micro_batch)
-    clip = job.options.clip
+    batches = job.batches(case.micro_batch)
     clock = Clock(job.device)
     losses: List[Any] = []
     norms: List[Any] = []
@@ -68,20 +82,23 @@ def iterate(row: rows.Row, job: rows.Job, micro_batch: int, count: int, warm: in
             begin, used = time.perf_counter(), cpu_seconds()
         if number >= warm + 3 and time.time() > deadline:
             break
-        factor = workload.loss_factor(clip, number)
+        factor = workload.loss_factor(case.clip, number) / case.accumulate
         note(number)
         moments = [clock.now()]
-        loss = row.forward(batches[number % len(batches)], factor)
-        note(number)
-        moments.append(clock.now())
-        row.backward(loss)
+        for micro in range(case.accumulate):
+            at = number * case.accumulate + micro
+            loss = row.forward(batches[at % len(batches)], factor)
+            if micro == 0:
+                note(number)
+                moments.append(clock.now())
+            row.backward(loss)
         note(number)
         moments.append(clock.now())
         norm = row.step()
         note(number)
         moments.append(clock.now())
         losses.append((loss.detach(), factor))
-        norms.append((norm, factor))
+        norms.append((norm, factor * case.accumulate))
         del loss
         if number >= warm:
             marks.append(moments)
@@ -179,7 +196,14 @@ def bare(job: rows.Job, model: rows.Row, micro_batch: int, deadline: float) -> O
     """Milliseconds of an iteration of forward and backward alone."""
     if time.time() > deadline:
         return None
-    return float(iterate(model, job, micro_batch, ALONE_ITERATIONS, 1, deadline)["wall_ms"])
+    case = Case(micro_batch, 1, job.options.clip)
+    return float(iterate(model, job, case, ALONE_ITERATIONS, 1, deadline)["wall_ms"])
+
+
+def cases(options: Namespace) -> List[Case]:
+    """All cases of a row, in their order."""
+    return [Case(micro_batch, accumulate, clip) for micro_batch in options.micro_batches
+            for clip in options.clips for accumulate in options.accumulate]
 
 
 class Turn:
@@ -202,13 +226,16 @@ class Turn:
         wait(job.device)
         setup_s = round(time.perf_counter() - begin, 2)
         try:
-            for micro_batch in options.micro_batches:
+            former = None
+            for case in cases(options):
                 if time.time() + LEAST_S > self.deadline:
-                    self.reporter.say(event="skipped", row=self.spec, micro_batch=micro_batch,
-                                      why="no time left")
+                    self.reporter.say(event="skipped", row=self.spec,
+                                      micro_batch=case.micro_batch, why="no time left for "
+                                      f"{case.accumulate} micro-steps, clip {case.clip}")
                     continue
-                self._micro_batch(row, micro_batch, memory, setup_s, before[micro_batch])
-                setup_s = 0.0
+                warm = WARM + (WARM_CLIP if former not in (None, case.clip) else 0)
+                self._case(row, case, warm, memory, setup_s, before[case.micro_batch])
+                setup_s, former = 0.0, case.clip
             if isinstance(row, rows.Hocket) and not (options.bits or options.leak):
                 self._last(row)
         finally:
@@ -235,12 +262,13 @@ class Turn:
             return None
         return bare(self.job, self.yardstick, micro_batch, self.deadline)
 
-    def _micro_batch(self, row: rows.Row, micro_batch: int, memory: Memory, setup_s: float,
-                     before: Optional[float]) -> None:
-        options, job = self.job.options, self.job
+    def _case(self, row: rows.Row, case: Case, warm: int, memory: Memory, setup_s: float,
+              before: Optional[float]) -> None:
+        options, job, micro_batch = self.job.options, self.job, case.micro_batch
         entry: Dict[str, Any] = {
             "event": "row", "row": self.spec, "micro_batch": micro_batch, "size": options.size,
-            "clip": options.clip, "exact": row.exact, "setup_s": setup_s}
+            "accumulate": case.accumulate, "clip": case.clip, "exact": row.exact,
+            "setup_s": setup_s}
         memory.reset_peak()
         if options.leak:
             entry["leak"] = leak(row, job, micro_batch, options.leak, memory, self.deadline)
@@ -249,7 +277,7 @@ class Turn:
             return
         count = options.peer_iterations if self.name in rows.ALONE else options.iterations
         begin = time.perf_counter()
-        entry.update(iterate(row, job, micro_batch, count, WARM, self.deadline, memory))
+        entry.update(iterate(row, job, case, case.iterations(count), warm, self.deadline, memory))
         entry["memory_gib"] = memory.since()
         entry.update(row.after())
         if isinstance(row, rows.Hocket):
@@ -257,7 +285,8 @@ class Turn:
             if options.bits:
                 entry["checksum"] = row.optimizer.checksum()
                 entry["state"] = state_hash(row.optimizer)
-        predicted = job.predictions.get((self.spec, micro_batch))
+        predicted = (job.predictions.get((self.spec, micro_batch))
+                     if case == cases(options)[0]._replace(micro_batch=micro_batch) else None)
         if predicted:
             entry["predicted"] = predicted
         if options.bits:
