@@ -262,8 +262,8 @@ def call(name: str, *arguments: Any) -> int:
     return status
 
 
-def _destroy(handle: int, pid: int) -> None:
-    if os.getpid() == pid and _library is not None:  # a forked child has no engine
+def _destroy(handle: c_void_p, pid: int) -> None:
+    if handle.value and os.getpid() == pid and _library is not None:  # a forked child has no engine
         _library.hocket_destroy(handle)
 
 
@@ -283,22 +283,28 @@ class Engine:
         options: Options,
     ) -> None:
         self._lib = library()
-        handle = c_void_p()
-        call(
-            "hocket_create",
-            plan.encode() if plan is not None else None,
-            tensors,
-            len(tensors),
-            groups,
-            len(groups),
-            byref(options),
-            byref(handle),
-        )
-        assert handle.value is not None
-        self._handle: Optional[int] = handle.value
-        self.failed = False  # a call has reported a failure of the machine
         self._pid = os.getpid()
-        self._finalizer = weakref.finalize(self, _destroy, handle.value, self._pid)
+        self._handle: Optional[int] = None
+        self.failed = False  # a call has reported a failure of the machine
+        self._info = StepInfo()
+        handle = c_void_p()
+        # Before the call, because Ctrl-C during it raises as soon as it has returned.
+        self._finalizer = weakref.finalize(self, _destroy, handle, self._pid)
+        try:
+            call(
+                "hocket_create",
+                plan.encode() if plan is not None else None,
+                tensors,
+                len(tensors),
+                groups,
+                len(groups),
+                byref(options),
+                byref(handle),
+            )
+            self._handle = handle.value
+        except BaseException:
+            self._finalizer()
+            raise
 
     def close(self) -> None:
         """Drains and frees the engine. Later calls raise."""
@@ -399,11 +405,17 @@ class Engine:
 
     # -- Steps --------------------------------------------------------------------------------
 
-    def step(self, max_norm: float, loss_scale: float, stream: int) -> StepResult:
-        """One optimizer step; max_norm 0: no clipping."""
-        info = StepInfo()
+    def step(self, max_norm: float, loss_scale: float, stream: int) -> None:
+        """One optimizer step; max_norm 0: no clipping. last_step() says what it did."""
         options = StepOptions(max_norm=max_norm, loss_scale=loss_scale)
-        self._call("hocket_step", byref(options), byref(info), stream)
+        self._call("hocket_step", byref(options), byref(self._info), stream)
+
+    def last_step(self) -> Optional[StepResult]:
+        """What the last step with gradients did, or None. The library has written it, so that it
+        is there even if the program was interrupted when step() returned."""
+        info = self._info
+        if info.tensors == 0:
+            return None
         return StepResult(
             info.step,
             bool(info.skipped),

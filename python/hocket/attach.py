@@ -43,6 +43,8 @@ from .gates import Arrival, CompiledCall, GatedParameters, Hook
 from .handle import GradientHandle
 
 if TYPE_CHECKING:
+    from .binding import Binding
+    from .handover import HandOver
     from .optim import AdamW
 
 HOOK_NUMEL = 1 << 15
@@ -175,8 +177,8 @@ class Attachment:
                 or id(param) not in self.names
             ):
                 continue
-            self._hooked.add(id(param))
             self._handles.append(param.register_post_accumulate_grad_hook(Arrival(self)))
+            self._hooked.add(id(param))
 
     def begin_trace(self, args: Any, kwargs: Any) -> None:
         """The model begins a forward. Look-ups before it are forgotten, because they do not
@@ -212,9 +214,8 @@ class Attachment:
         order = {self.names[key]: position for key, position in trace.items() if key in self.names}
         return find_blocks(self.model, names, order)
 
-    def bound(self, blocks: List[Block]) -> None:
+    def bound(self, blocks: List[Block], binding: "Binding", handover: "HandOver") -> None:
         """Called when the engine has been made. From now on gates wait."""
-        binding = self.optimizer().binding()
         self._number_of, self._blocks = binding.index, binding.blocks
         self._members = [[] for _ in range(binding.n_blocks)]
         for number, its in enumerate(binding.blocks):
@@ -228,7 +229,7 @@ class Attachment:
         self._few_small = len(small) <= SWEEP_MOST
         hooked = len(small) < len(binding.params)
         swept = hooked and (self._few_small or self.optimizer().runs_ahead)
-        self.optimizer().handover().leave_to_step([] if swept else small)
+        handover.leave_to_step([] if swept else small)
         gates: Dict[str, Set[int]] = {}
         for number, block in enumerate(blocks):
             for module_name in block.modules:
@@ -284,7 +285,8 @@ class Attachment:
                 gates.setdefault("", set()).add(block)
         self._hook_modules(gates, ("before",))
         self._tracer.remove()
-        self._trace, self.busy = None, self.waits
+        self._trace = None
+        self.busy = self.waits
         if self.optimizer()._settings.overlap == "none" and not self._compiled:
             self._ungate_parameters()
 
@@ -347,9 +349,9 @@ class Attachment:
             for param in dict.values(inner._parameters):  # type: ignore[arg-type]
                 self.touch(param)
 
-    def stepped(self) -> None:
-        """Called when step() has started an update. Gates wait until its weights have arrived."""
-        self.end_trace()
+    def close_gates(self) -> None:
+        """Called before step() starts an update. Gates wait until its weights have arrived. If no
+        update starts, waits return at once."""
         self._passed.clear()
         self._ungated = bytearray(b"\1" * len(self._ungated))
         self.busy = self.waits = True
@@ -358,7 +360,8 @@ class Attachment:
     def complete(self) -> None:
         """Called when all weights have arrived. Gates let everything pass."""
         self._ungated = bytearray(len(self._ungated))
-        self.busy, self.waits = self._trace is not None, False
+        self.waits = False
+        self.busy = self._trace is not None
 
     # -- Gradients ----------------------------------------------------------------------------
 

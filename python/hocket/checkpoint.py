@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import warnings
 from collections import defaultdict
 from copy import deepcopy
@@ -186,6 +187,7 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     binding = opt.binding()
     opt.synchronize()
     opt.handover().discard_all()
+    opt._broken_load = "a state_dict"
     for number, param in enumerate(binding.params):
         if opt._has_state[number] and param not in state:
             zeros = torch.zeros(param.shape)
@@ -197,6 +199,7 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     write_state(binding, state)
     binding.read_versions()
     opt._views(binding)
+    opt._broken_load = None
 
 
 def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> None:
@@ -282,7 +285,12 @@ def load(opt: "AdamW", path: str) -> None:
     opt.synchronize()
     opt.handover().discard_all()
     binding = opt.binding()
-    binding.engine.load(path)
+    opt._broken_load = path
+    try:
+        binding.engine.load(path)
+    except HocketError:
+        opt._broken_load = None  # nothing has been changed, or the engine has failed
+        raise
     binding.engine.weights_from_masters(-1, binding.stream())
     increment_versions(binding.params)
     binding.read_versions()
@@ -292,6 +300,7 @@ def load(opt: "AdamW", path: str) -> None:
     opt._awaited = None
     _load_groups_of(opt, sidecar, path + ".json", binding.engine.step_number())
     binding.forget_groups()
+    opt._broken_load = None
 
 
 def _read_sidecar(path: str) -> Dict[str, Any]:
@@ -351,7 +360,8 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     opt._awaited = state["awaited"]
     opt._pending = dict(state["state"])
     opt._binding = opt._handover = opt._attachment = None
-    opt._last = opt._plan_answer = None
+    opt._lock = threading.RLock()
+    opt._plan_answer = opt._taking = opt._broken_load = None
     opt._detached = False
     opt._has_state = bytearray()
     opt._count, opt._others = 0, []

@@ -2,12 +2,23 @@
 """Which gradients the engine holds, and by what step() multiplies them.
 
 A tensor's gradient is *live* (the engine holds it, ``p.grad`` is a handle or a tensor handed over
-in ``step()``), *zero* (``p.grad.zero_()`` was called on its handle, nothing added since), or
-neither (there is none since the last step).
+in ``step()``), *zero* (it is not live, ``p.grad.zero_()`` was called on its handle, nothing was
+added since), or neither (there is none since the last step).
+
+Ctrl-C raises KeyboardInterrupt between any two bytecodes, for example when a call to the engine has
+returned and nothing has been noted. Rules that keep every such state right:
+
+- A change begins with ``_begin()`` and ends with ``_settled = True``. If the last one did not end,
+  the next ``_begin()`` asks the engine what it holds.
+- A tensor in ``p.grad`` counts for itself, whatever the engine holds. A handle is put there when
+  the engine has the gradient.
+- What Python alone knows (zeroed, factors) is written so that each order of two lines that an
+  interrupt leaves is either the state before or the one after.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import threading
@@ -41,6 +52,10 @@ class HandOver:
         # Written in place: allocating arrays of this size would make malloc join all the small
         # blocks that backward has freed, which takes longer than everything else here.
         self._views, self._none = (memoryview(self.live), memoryview(self.zeroed)), bytes(n)
+        self._live_at = ctypes.addressof((ctypes.c_char * n).from_buffer(self.live))
+        self._settled = True
+        self._scaled = False  # the engine may have a factor other than 1
+        self._unfinished: Optional[Tuple[int, Tensor]] = None  # of _multiply_out(), under way
         self.seconds = 0.0
         self._every = list(range(n))
         self._others: List[int] = []
@@ -53,6 +68,23 @@ class HandOver:
         self._factor_cache: Dict[Tuple[int, int], Tuple[Tensor, Tensor]] = {}
         self._norms: Optional[Tensor] = None
         self._lock = threading.RLock()
+
+    def _begin(self) -> None:
+        """A change begins. The caller holds the lock, and sets `_settled` at the end."""
+        if not self._settled:
+            self._norms = None
+            self.binding.engine.held(self._live_at)
+            self._finish_product()
+            for number in [number for number in self._factors if not self.live[number]]:
+                del self._factors[number]
+        self._settled = False
+
+    def _know(self) -> None:
+        """Makes `live` right after an interrupt."""
+        if not self._settled:
+            with self._lock:
+                self._begin()
+                self._settled = True
 
     def leave_to_step(self, numbers: Sequence[int]) -> None:
         """Says whose gradients are handed over in ``step()`` only. They are found by one call."""
@@ -80,12 +112,14 @@ class HandOver:
                     "torch.autograd.grad, or a hocket.AdamW that is not attached"
                 )
         with self._lock:
+            self._begin()
             for number in numbers:
                 if self.live[number]:
                     self._forget(number)
             self._give(numbers, grads)
             for number in numbers:
                 self.binding.params[number].grad = self.handle(number)
+            self._settled = True
         self.seconds += time.perf_counter() - began
 
     def take_set(self, direct: Direct) -> bool:
@@ -95,6 +129,7 @@ class HandOver:
         with self._lock:
             found = direct.gradients()
             if found:
+                self._begin()
                 places = list(itertools.compress(range(len(direct.held)), direct.held))
                 numbers = [direct.numbers[place] for place in places]
                 for number in filter(self.live.__getitem__, numbers):
@@ -104,6 +139,7 @@ class HandOver:
                     self.live[number], self.zeroed[number] = 1, 0
                     direct.params[place].grad = self._handle_of(direct, place)
                 self._norms = None
+                self._settled = True
         self.seconds += time.perf_counter() - began
         return found is not None
 
@@ -118,11 +154,13 @@ class HandOver:
         """Carries out ``p.grad += grad`` where p.grad is a handle."""
         began = time.perf_counter()
         with self._lock:
-            if not self.live[number] and not self.zeroed[number]:
-                return  # to one that step() has used up: GANs do so, and clear it before its use
-            if number in self._factors:
-                self._multiply_out(number)
-            self._give([number], [grad])
+            self._begin()
+            # To one that step() has used up, nothing is added: GANs do so, and clear it before use.
+            if self.live[number] or self.zeroed[number]:
+                if number in self._factors:
+                    self._multiply_out(number)
+                self._give([number], [grad])
+            self._settled = True
         self.seconds += time.perf_counter() - began
 
     def handle(self, number: int) -> GradientHandle:
@@ -134,45 +172,52 @@ class HandOver:
 
     def _give(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> None:
         ready = [self.binding.prepared(number, grad) for number, grad in zip(numbers, grads)]
+        self._norms = None
         self.binding.engine.gradients(
             numbers, [grad.data_ptr() for grad in ready], self.binding.stream()
         )
         for number in numbers:
             self.live[number] = 1
             self.zeroed[number] = 0
-        self._norms = None
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, zeroed: int = 0) -> None:
+        self._norms = None
+        self.zeroed[number] = zeroed  # counts once the tensor is not live
         if self.live[number]:
             self.binding.engine.discard(number)
-        self.live[number] = self.zeroed[number] = 0
+        self.live[number] = 0
         self._factors.pop(number, None)
-        self._norms = None
 
     # -- Between backward and step ------------------------------------------------------------
 
     def condition(self, number: int) -> str:
         """What a message says of a tensor's gradient: held, zero or used up."""
+        self._know()
         return "held" if self.live[number] else "zero" if self.zeroed[number] else "used up"
 
     def zero(self, number: int) -> None:
         """Carries out ``p.grad.zero_()``: the gradient is zero until a backward adds to it."""
         with self._lock:
-            self._forget(number)
-            self.zeroed[number] = 1
+            self._begin()
+            self._forget(number, zeroed=1)
+            self._settled = True
 
     def discard_all(self) -> None:
-        """Forgets all gradients."""
+        """Forgets all gradients, whatever was noted of them: a call that was interrupted may have
+        handed over more. Neither waits for an update that runs nor touches it."""
         with self._lock:
-            if 1 in self.live:
+            self._begin()
+            if 1 in self.live or not self.binding.engine.failed:
                 self.binding.engine.discard(-1)
             self._reset()
+            self._settled = True
 
     def _reset(self) -> None:
         self._views[0][:] = self._views[1][:] = self._none
         self._factors.clear()
         self._factor_cache.clear()
         self._norms = None
+        self._scaled = False
 
     def multiply(self, number: int, factor: Number) -> None:
         """Carries out ``p.grad.mul_(factor)``: step() multiplies by the factor."""
@@ -185,6 +230,7 @@ class HandOver:
         self._factors.setdefault(number, []).append(factor)
 
     def _need(self, number: int) -> None:
+        self._know()
         if not self.live[number] and not self.zeroed[number]:
             raise HocketUsageError(
                 f"the gradient of {self.binding.names[number]} has been used up by step(): it is "
@@ -217,6 +263,7 @@ class HandOver:
 
     def nonfinite(self) -> int:
         """How many values handed over are not finite."""
+        self._know()
         if 1 not in self.live:
             return 0
         return self.binding.engine.sum_of_squares(-1)[1]
@@ -229,6 +276,9 @@ class HandOver:
     def read(self, number: int) -> Tensor:
         """The gradient as it stands, in its own type, on the parameter's device."""
         self._need(number)
+        return self._read(number)
+
+    def _read(self, number: int) -> Tensor:
         param = self.binding.params[number]
         if not self.live[number]:
             return torch.zeros_like(param, dtype=self.binding.grad_types[number])
@@ -239,9 +289,18 @@ class HandOver:
 
     def _multiply_out(self, number: int) -> None:
         """Multiplies the gradient by its factors now, with the rounding of torch."""
-        values = self.read(number)
+        self._unfinished = (number, self._read(number))
         self._forget(number)
-        self._give([number], [values])
+        self._finish_product()
+
+    def _finish_product(self) -> None:
+        """Hands over the product of _multiply_out(), if the gradient has been forgotten for it."""
+        if self._unfinished is not None:
+            number, values = self._unfinished
+            if not self.live[number]:
+                self._factors.pop(number, None)
+                self._give([number], [values])
+            self._unfinished = None
 
     # -- In step ------------------------------------------------------------------------------
 
@@ -252,6 +311,7 @@ class HandOver:
         """
         began = time.perf_counter()
         with self._lock:
+            self._begin()
             found = self._find_directly()
             fresh, grads = self._sorted_out(self._every if found is None else self._others)
             if fresh:
@@ -259,8 +319,10 @@ class HandOver:
                 self.binding.engine.gradients(fresh, addresses, self.binding.stream())
                 for number in fresh:
                     self.live[number] = 1
+                    self.zeroed[number] = 0
             if found:
                 self._give_directly(found)
+            self._settled = True
         self.seconds += time.perf_counter() - began
         if 0 not in self.live:
             return self._every
@@ -302,7 +364,7 @@ class HandOver:
                     self._forget(number)
             elif type(grad) is GradientHandle:
                 self._check_handle(number, grad)
-                if self.zeroed[number]:
+                if not self.live[number]:
                     fresh.append(number)
                     grads.append(
                         torch.zeros_like(params[number], dtype=self.binding.grad_types[number])
@@ -328,19 +390,24 @@ class HandOver:
             )
 
     def scale(self) -> None:
-        """Passes the factors of multiply() on to the engine."""
-        if not self._factors:
+        """Passes the factors of multiply() on to the engine. They count until the step, so that an
+        interrupted step() can be repeated."""
+        if not self._factors and not self._scaled:
             return
-        values: Dict[int, float] = {}
-        numbers = [n for n, held in enumerate(self.live) if held]
-        products = [self._product(number, values) for number in numbers]
-        if all(product == products[0] for product in products):
-            self.binding.engine.scale(products[0])
-        else:
-            for number, product in zip(numbers, products):
-                if product != 1.0:
-                    self._multiply_out(number)
-        self._factors.clear()
+        with self._lock:
+            self._begin()
+            values: Dict[int, float] = {}
+            numbers = [n for n, held in enumerate(self.live) if held]
+            products = [self._product(number, values) for number in numbers]
+            self._scaled = True
+            if all(product == products[0] for product in products):
+                self.binding.engine.scale(products[0])
+            else:
+                self.binding.engine.scale(1.0)
+                for number, product in zip(numbers, products):
+                    if product != 1.0:
+                        self._multiply_out(number)
+            self._settled = True
 
     def _product(self, number: int, values: Dict[int, float]) -> float:
         product = 1.0
@@ -354,6 +421,10 @@ class HandOver:
                 product *= float(factor)
         return product
 
-    def consumed(self) -> None:
-        """Called after the step, which has used up all gradients."""
-        self._reset()
+    def step(self, max_norm: float, loss_scale: float) -> None:
+        """The step, which uses up all gradients."""
+        with self._lock:
+            self._begin()
+            self.binding.engine.step(max_norm, loss_scale, self.binding.stream())
+            self._reset()
+            self._settled = True

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections import defaultdict
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
@@ -121,7 +122,9 @@ class AdamW(Optimizer):
         self._count = 0
         self._others: List[Tensor] = []
         self._has_state = bytearray()
-        self._last: Optional[_abi.StepResult] = None
+        self._lock = threading.RLock()  # held by step()
+        self._taking: Optional[Tuple[int, List[int]]] = None
+        self._broken_load: Optional[str] = None
         self._plan_answer: Optional[Dict[str, Any]] = None
         self.state_in_file = False
         super().__init__(
@@ -217,15 +220,21 @@ class AdamW(Optimizer):
             blocks = attachment.blocks([n for n in attachment.names.values() if n in names])
         plan, self._plan_answer = resolve_plan(settings, entries, blocks, attachment)
         binding = Binding(entries, blocks, self.param_groups, settings, plan)
-        self._fill(binding)
-        every = [param for group in self.param_groups for param in group["params"]]
-        self._count = len(every)
-        self._others = [p for p in every if id(p) not in binding.index and p.numel()]
-        self._binding = binding
-        self._handover = HandOver(binding)
-        if attachment is not None and blocks is not None:
-            attachment.bound(blocks)
-            binding.engine.expect(settings.accumulation_steps or 0)
+        try:
+            self._fill(binding)
+            every = [param for group in self.param_groups for param in group["params"]]
+            self._count = len(every)
+            self._others = [p for p in every if id(p) not in binding.index and p.numel()]
+            handover = self._handover = HandOver(binding)
+            if attachment is not None and blocks is not None:
+                attachment.bound(blocks, binding, handover)
+                binding.engine.expect(settings.accumulation_steps or 0)
+            self._binding = binding  # after an interrupt before this, all is done again
+            self._pending = {}
+        except BaseException:
+            if self._binding is None:
+                binding.engine.close()
+            raise
 
     def _drop_in(self, settings: Settings) -> Settings:
         if settings.accumulate is not None:
@@ -245,16 +254,15 @@ class AdamW(Optimizer):
         binding.engine.masters(-1, binding.stream())
         self._has_state = bytearray(len(binding.params))
         binding.read_versions()
-        pending, self._pending = self._pending, {}
         self.state = defaultdict(dict)
-        checkpoint.write_state(binding, pending)
+        checkpoint.write_state(binding, self._pending)
         self._views(binding)
 
     def _views(self, binding: Binding) -> None:
         for number, param in enumerate(binding.params):
             if not self._has_state[number] and binding.engine.tensor_step(number) > 0:
-                self._has_state[number] = 1
                 self.state[param] = checkpoint.StateView(binding, number)  # type: ignore
+                self._has_state[number] = 1
 
     def attach(self, model: nn.Module) -> None:
         """Hooks this optimizer into the model that its parameters belong to.
@@ -323,6 +331,10 @@ class AdamW(Optimizer):
             HocketError: a parameter that has moved or was added, a gradient that cannot be used,
                 or (code 3) a failure of the machine.
         """
+        with self._lock:
+            self._step(closure)
+
+    def _step(self, closure: Optional[Callable[[], Any]]) -> None:
         if closure is not None:
             raise HocketUsageError(
                 "step(closure) is not supported: compute loss and gradients before step()"
@@ -331,6 +343,11 @@ class AdamW(Optimizer):
             raise HocketUsageError(
                 "this optimizer has been detached from its model: make a new hocket.AdamW and load "
                 "this one's state_dict(), or a file of save(), into it"
+            )
+        if self._broken_load is not None:
+            raise HocketUsageError(
+                f"loading {self._broken_load} was interrupted, so that state and weights may be of "
+                "different steps: load it again"
             )
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and float(found_inf) != 0:
@@ -346,6 +363,7 @@ class AdamW(Optimizer):
                 return
             self.bind()
         binding, handover = self.binding(), self.handover()
+        self._settle()
         self._check_parameters()
         held = handover.collect()
         if not held:
@@ -355,19 +373,36 @@ class AdamW(Optimizer):
         handover.scale()
         binding.sync_groups(self.param_groups)
         loss_scale = getattr(self, "grad_scale", None)
-        self._last = binding.engine.step(
-            self._settings.max_norm or 0.0,
-            float(loss_scale) if loss_scale is not None else 1.0,
-            binding.stream(),
-        )
-        handover.consumed()
-        if self._last.skipped:
+        scale = float(loss_scale) if loss_scale is not None else 1.0
+        self._taking = (binding.engine.step_number(), held)
+        if self._attachment is not None:
+            # Closed before the update begins, so that no interrupt leaves them open.
+            self._attachment.end_trace()
+            if self._settings.overlap != "none":
+                self._attachment.close_gates()
+        handover.step(self._settings.max_norm or 0.0, scale)
+        self._settle()
+        last = self.last_step
+        if last is not None and last.skipped:
             warnings.warn(
-                f"hocket: {self._last.nonfinite} gradient values are not finite: step() changed "
-                "nothing"
+                f"hocket: {last.nonfinite} gradient values are not finite: step() changed nothing"
             )
+
+    def _settle(self) -> None:
+        """Notes the last step, if the engine has taken it: at the end of step(), and again if that
+        was interrupted."""
+        if self._taking is None:
             return
-        self._stepped(binding, held)
+        with self._lock:  # no step() of another thread is under way
+            if self._taking is None:
+                return
+            before, held = self._taking
+            binding = self.binding()
+            if binding.engine.step_number() > before:
+                self._stepped(binding, held)
+            elif self._attachment is not None:
+                self._attachment.complete()  # gradients came after the end of the last update
+            self._taking = None
 
     def _any_gradient(self) -> bool:
         return any(
@@ -383,14 +418,10 @@ class AdamW(Optimizer):
         if 0 in self._has_state:
             for number in held:
                 if not self._has_state[number]:
-                    self._has_state[number] = 1
                     self.state[params[number]] = checkpoint.StateView(  # type: ignore[assignment]
                         binding, number
                     )
-        if self._attachment is not None:
-            self._attachment.end_trace()
-            if self._settings.overlap != "none":
-                self._attachment.stepped()
+                    self._has_state[number] = 1
 
     def _check_parameters(self) -> None:
         """Parameters are where they were; masters follow weights that the program has written."""
@@ -415,6 +446,7 @@ class AdamW(Optimizer):
         """Masters follow weights that the program has written since the last step: where a master
         does not round to its weight any more, it becomes the weight."""
         binding = self.binding()
+        self._settle()
         if binding.unchanged():
             return
         for number, param in enumerate(binding.params):
@@ -433,11 +465,12 @@ class AdamW(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
         if set_to_none:
-            if self._handover is not None:
-                self._handover.discard_all()
             for group in self.param_groups:
                 for param in group["params"]:
                     param.grad = None
+            if self._binding is not None:
+                self._settle()
+                self.handover().discard_all()
             return
         for group in self.param_groups:
             for param in group["params"]:
@@ -458,6 +491,7 @@ class AdamW(Optimizer):
         """
         if self._binding is not None:
             self._binding.engine.drain()
+            self._settle()
             if self._attachment is not None:
                 self._attachment.complete()
 
@@ -473,12 +507,13 @@ class AdamW(Optimizer):
     def grad_norm(self) -> Optional[float]:
         """2-norm of all gradients of the last step, after unscaling and before ``max_norm``; None
         before the first step."""
-        return self._last.grad_norm if self._last is not None else None
+        last = self.last_step
+        return last.grad_norm if last is not None else None
 
     @property
     def last_step(self) -> Optional[_abi.StepResult]:
         """What the last step did, or None."""
-        return self._last
+        return self._binding.engine.last_step() if self._binding is not None else None
 
     # -- What happened ------------------------------------------------------------------------
 
