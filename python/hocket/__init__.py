@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from .describe import describe
 from .errors import HocketError, HocketUsageError
+from .fitting import Fits, fits
 from .handle import GradientHandle
 from .optim import AdamW
 from .profiling import profile
@@ -45,12 +46,14 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AdamW",
+    "Fits",
     "GradientHandle",
     "HocketError",
     "HocketUsageError",
     "TrainerCallback",
     "TrainerFactory",
     "describe",
+    "fits",
     "library_version",
     "profile",
 ]

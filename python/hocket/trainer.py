@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, cast
 
 from torch import nn
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
@@ -106,7 +106,7 @@ class TrainerFactory:
                 "hocket.TrainerFactory was called with parameters outside a Trainer: call "
                 "hocket.TrainerFactory()(model, ...), or make a hocket.AdamW"
             )
-        return factory(trainer.model, **kwargs)
+        return factory(cast(nn.Module, trainer.model), **kwargs)
 
     def __call__(self, model: nn.Module, **kwargs: Any) -> AdamW:
         """The optimizer, attached to the model.
@@ -127,7 +127,7 @@ class TrainerFactory:
                 accumulation_steps=args.gradient_accumulation_steps,
             )
             former = trainer.pop_callback(TrainerCallback)
-            if former is not None:
+            if isinstance(former, TrainerCallback):
                 former._optimizer.detach()
         optimizer = AdamW(_groups(model), **{**defaults, **kwargs})
         optimizer.attach(model)
