@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Misuse gives a right result or an error that says what to do."""
 
+import re
 import copy
 import os
 import signal
@@ -565,3 +566,14 @@ def test_attach_under_several_ranks_is_refused(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(HocketUsageError, match="group of 2 ranks"):
         model(batches(1)[0]).backward()
+
+
+def test_messages_of_the_troubleshooting_page_exist(root):
+    """Each message that docs/troubleshooting.md quotes is one of the sources'."""
+    sources = [*(root / "python/hocket").rglob("*.py"), *(root / "engine").rglob("*.c*")]
+    # Adjacent literals are one text.
+    text = "\n".join(re.sub(r'"\s*f?"', "", path.read_text()) for path in sources)
+    page = (root / "docs/troubleshooting.md").read_text()
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    assert len(quoted) > 20
+    assert [message for message in quoted if message not in text] == []
