@@ -77,13 +77,13 @@ typedef struct {
   int unhindered; /* index of that mixture; -1: a plan */
   hk_plan plan;
   hk_engine *engine;
+  hk_trial *trial;
   double seconds[MOST_REPS];
   int n;
   double median, least, most; /* G params a second */
 } subject;
 
 static int64_t numel;
-static uint16_t *grads;
 
 /* An even mixture: of every 1 / share subgroups one is on the CPU, the others are staged. */
 static void assign(hk_plan *plan, double cpu_share) {
@@ -118,23 +118,22 @@ static subject *make_subject(const char *name, double cpu_share, int threads) {
 
 static void start(subject *s) {
   hk_error err = {0};
-  const hk_param_group group = {
-      .numel = numel,
-      .hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01}};
   const hk_engine_options options = {.backend = given.backend};
-  must(hk_engine_create(&s->plan, &group, 1, &options, &s->engine, &err), &err);
+  must(hk_trial_engine(&s->plan, &options, &s->engine, &err), &err);
+  must(hk_trial_open(s->engine, &(hk_trial_options){0}, &s->trial, &err), &err);
 }
 
 static void stop(subject *s) {
+  hk_trial_close(s->trial);
   hk_engine_destroy(s->engine);
+  s->trial = NULL;
   s->engine = NULL;
 }
 
 static double take_step(subject *s) {
   hk_error err = {0};
-  hk_step_report report;
-  must(hk_engine_gradients(s->engine, 0, numel, grads, false, true, &err), &err);
-  must(hk_engine_step(s->engine, NULL, &report, &err), &err);
+  hk_training_step_report report;
+  must(hk_trial_step(s->trial, NULL, &report, &err), &err);
   return (double)report.update / 1e9;
 }
 
@@ -230,10 +229,11 @@ typedef struct {
 
 static double timed_step(subject *s, hk_timeline *timeline) {
   hk_error err = {0};
-  hk_step_report report;
-  must(hk_engine_gradients(s->engine, 0, numel, grads, false, true, &err), &err);
+  hk_training_step_report report;
+  const hk_training_step_options options = {.timeline = timeline};
+  must(hk_trial_gradients(s->trial, &err), &err);
   const hk_ns begin = hk_now();
-  must(hk_engine_step(s->engine, &(hk_step_options){.timeline = timeline}, &report, &err), &err);
+  must(hk_training_step(s->engine, &options, &report, NULL, &err), &err);
   return hk_s(hk_now() - begin);
 }
 
@@ -427,16 +427,6 @@ static void choose_model(void) {
   must(hk_machine_load("h200-16c", &machine, &err), &err);
 }
 
-static void make_gradients(void) {
-  grads = malloc((size_t)numel * sizeof *grads);
-  if (grads == NULL) exit(HK_ENVIRONMENT);
-  uint64_t z = 1;
-  for (int64_t i = 0; i < numel; i++) {
-    z = z * 6364136223846793005u + 1442695040888963407u;
-    grads[i] = (uint16_t)(((z >> 48) & 0x807f) | ((112 + ((z >> 40) & 7)) << 7));
-  }
-}
-
 static void make_mixes(subject **out) {
   for (int i = 0; i < MIXES; i++) {
     const int threads = threads_of(i);
@@ -453,7 +443,6 @@ int main(int argc, char **argv) {
   subject *staged = make_subject("all staged", 0, given.threads);
   subject *tried[MIXES];
   make_mixes(tried);
-  make_gradients();
   measure_ceilings();
   const double bound = bound_seconds(&cpu->plan), most = (double)numel / 1e9 / bound;
 

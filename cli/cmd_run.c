@@ -54,14 +54,9 @@ static void end_progress(const hk_args *args) {
 /* -- Running ----------------------------------------------------------------------------------- */
 
 static hk_status make_engine(const hk_args *args, running *r, hk_error *err) {
-  hk_engine_options options = {.device = (int)args->device, .max_norm = args->max_norm};
+  hk_engine_options options = {.device = (int)args->device};
   HK_TRY(hk_backend_find(args->backend == 0 ? "cuda" : "host", &options.backend, err));
-  int64_t numel = 0;
-  for (size_t s = 0; s < r->plan.n_subgroups; s++) numel += r->plan.subgroups[s].numel;
-  const hk_param_group group = {
-      .numel = numel,
-      .hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01}};
-  HK_TRY(hk_engine_create(&r->plan, &group, 1, &options, &r->engine, err));
+  HK_TRY(hk_trial_engine(&r->plan, &options, &r->engine, err));
   const bool resumes = args->checkpoint_file != NULL && access(args->checkpoint_file, F_OK) == 0;
   if (resumes) HK_TRY(hk_engine_load(r->engine, args->checkpoint_file, NULL, NULL, err));
   if (!args->quiet) {
@@ -104,11 +99,12 @@ static void save_if_due(const hk_args *args, running *r) {
 /* -- Steps ------------------------------------------------------------------------------------- */
 
 static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
-  const hk_trial_options trial = {.seed = (uint64_t)args->seed, .check = args->check};
+  const hk_trial_options trial = {
+      .seed = (uint64_t)args->seed, .max_norm = args->max_norm, .check = args->check};
   if (!*r->stop) HK_TRY(hk_trial_open(r->engine, &trial, &r->trial, err));
   const hk_ns begun = r->saved = hk_now();
   while (r->steps < r->wanted && !*r->stop) {
-    hk_step_report report;
+    hk_training_step_report report;
     const hk_status status = hk_trial_step(r->trial, &r->timeline, &report, err);
     if (status == HK_NO) {
       r->mismatch = *err;
@@ -181,12 +177,19 @@ static summary summarise(const running *r) {
   return s;
 }
 
+/* What the engine and its tensors' weights take. */
+static hk_engine_memory memory_of(const running *r) {
+  hk_engine_memory memory = hk_engine_memory_taken(r->engine);
+  if (r->trial != NULL) memory.device += hk_trial_weight_bytes(r->trial);
+  return memory;
+}
+
 static hk_status print_json(const hk_args *args, const running *r, const summary *s,
                             hk_error *err) {
   bool ok = true;
   hk_device_info info;
   hk_engine_device_info(r->engine, &info);
-  const hk_engine_memory memory = hk_engine_memory_taken(r->engine);
+  const hk_engine_memory memory = memory_of(r);
   cJSON *root = hk_emit_begin("hocket.run/1", &ok);
   hk_put_string(root, "backend", args->backend == 0 ? "cuda" : "host", &ok);
   hk_put_string(root, "device", info.name, &ok);
@@ -216,7 +219,7 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
   char count[32], device_bytes[32], host_bytes[32];
   hk_device_info info;
   hk_engine_device_info(r->engine, &info);
-  const hk_engine_memory memory = hk_engine_memory_taken(r->engine);
+  const hk_engine_memory memory = memory_of(r);
   const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_WRAP}};
   hk_table table;
   hk_table_begin(&table, columns, 2);

@@ -14,6 +14,7 @@
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "engine/available_memory.h"
+#include "engine/trial.h"
 
 #define NAME          "validate ranking"
 #define DEFAULT_PLANS 24 /* enough for three plans with each kind of lane */
@@ -83,9 +84,8 @@ static hk_status open_memory(ranking *r, const hk_backend_ops *ops, hk_error *er
   hk_bytes most = 0;
   int threads = 1;
   for (size_t i = 0; i < r->n_plans; i++) {
-    const hk_engine_options options = {0};
     hk_engine_memory memory;
-    HK_TRY(hk_engine_measure(&r->plans[i], &options, &memory, err));
+    HK_TRY(hk_trial_measure(&r->plans[i], &memory, err));
     if (memory.host_pinned > most) most = memory.host_pinned;
     if (r->plans[i].cpu_threads > threads) threads = r->plans[i].cpu_threads;
   }

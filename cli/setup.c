@@ -224,6 +224,14 @@ hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *
   }
   if (*contradiction && !args->quiet)
     fprintf(stderr, "hocket %s: note: %s\n", command, contradiction);
+  if (plan->overlap == HK_OVERLAP_NONE) return HK_OK;
+  if (!args->quiet)
+    fprintf(
+        stderr,
+        "hocket %s: note: the plan overlaps its update with forward and backward, which are not "
+        "run: the update runs alone\n",
+        command);
+  hk_plan_set_overlap(plan, HK_OVERLAP_NONE);
   return HK_OK;
 }
 

@@ -56,8 +56,9 @@ hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err);
 /* Applies every --set to a machine that has been loaded (core/machine_set.h). */
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err);
 
-/* Loads the plan file that the operand names, for `command` to run. HK_INPUT: the engine does not
- * run it. Prints a note on stderr if the plan's policy name contradicts its routes. */
+/* Loads the plan file that the operand names, for `command` to run its update, and takes an overlap
+ * away. HK_INPUT: the engine does not run it. Prints a note on stderr about an overlap, and if the
+ * plan's policy name contradicts its routes. */
 hk_status hk_setup_read_plan(const hk_args *args, const char *command, hk_plan *plan,
                              hk_error *err);
 

@@ -227,18 +227,10 @@ static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
 /* GPU memory that the engine keeps for gradients that a framework hands over: the array and the
  * slots. */
 static hk_bytes handed_bytes(const hk_expansion *x, const hk_sums *sums) {
-  const hk_plan *plan = x->plan;
   if (!x->handed) return 0;
   const hk_bytes array =
       sums->grads[HK_ROUTE_STAGED] + sums->grads[HK_ROUTE_MAPPED] + sums->grads[HK_ROUTE_RESIDENT];
-  int64_t pieces = 0, largest = 0;
-  for (size_t s = 0; s < plan->n_subgroups; s++) {
-    const hk_plan_subgroup *subgroup = &plan->subgroups[s];
-    if (subgroup->route != HK_ROUTE_CPU) continue;
-    pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
-    largest = hk_max(largest, hk_min(subgroup->numel, plan->piece_numel));
-  }
-  return array + hk_grad_slots(pieces, HK_BYTES_BF16 * largest, plan->sum_bytes) * HK_BYTES_BF16 * largest;
+  return array + hk_plan_slot_bytes(x->plan);
 }
 
 /* Gradients on the GPU before the first operation, if backward is not in the graph. */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
+
 const char *const hk_route_names[HK_ROUTE_COUNT] = {"cpu", "staged", "mapped", "resident"};
 const char *const hk_runtime_names[2] = {"hocket", "deepspeed"};
 
@@ -411,6 +413,17 @@ int64_t hk_grad_slots(int64_t pieces, hk_bytes largest, hk_bytes sum_bytes) {
   const int64_t fit = largest > 0 ? most_bytes / largest : 0;
   const int64_t keep = largest > 0 ? sum_bytes / largest : 0;
   return hk_min(pieces, hk_max(2, hk_min(MOST_SLOTS, fit)) + keep);
+}
+
+hk_bytes hk_plan_slot_bytes(const hk_plan *plan) {
+  int64_t pieces = 0, largest = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    const hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    if (subgroup->route != HK_ROUTE_CPU) continue;
+    pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
+    largest = hk_max(largest, hk_min(subgroup->numel, plan->piece_numel));
+  }
+  return hk_grad_slots(pieces, HK_BYTES_BF16 * largest, plan->sum_bytes) * HK_BYTES_BF16 * largest;
 }
 
 int64_t hk_plan_ahead(const hk_plan *plan) {

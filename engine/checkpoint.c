@@ -2,9 +2,9 @@
 /* Checkpoints. A file is, in little-endian order:
  *
  *   header   "hocketck", version, groups, parameters, step, then per group its parameters and
- *            lr, beta1, beta2, eps, weight decay as doubles; in training (versions 2 and 3) the
- *            number of tensors, then per tensor its elements, group, steps, and with version 3
- *            the hash of its name (0: none); XXH3-64 of all that, chained
+ *            lr, beta1, beta2, eps, weight decay as doubles; except in version 1 the number of
+ *            tensors, then per tensor its elements, group, steps, and with version 3 the hash of
+ *            its name (0: none); XXH3-64 of all that, chained
  *   blocks   p, then m, then v, in flat order, each in runs of BLOCK parameters (the last of each
  *            has the rest): fp32 values, XXH3-64 of them
  *   trailer  XXH3-64 of the blocks' hashes, chained, "hocketok"
@@ -30,10 +30,11 @@
 #error "checkpoints are written in the machine's byte order, which must be little-endian"
 #endif
 
-#define BLOCK            ((int64_t)1 << 22)
-#define VERSION          1u
-#define VERSION_TRAINING 3u
-#define VERSION_NAMELESS 2u /* training, tensors in order */
+#define BLOCK ((int64_t)1 << 22)
+/* Version 3 is written; the others are read, too. */
+#define VERSION          3u
+#define VERSION_NAMELESS 2u /* tensors in order */
+#define VERSION_FLAT     1u /* no tensors: all have taken the file's steps */
 
 static const char magic[8] = "hocketck", end_magic[8] = "hocketok";
 
@@ -66,7 +67,7 @@ static int64_t blocks_of(int64_t numel) {
   return (numel + BLOCK - 1) / BLOCK;
 }
 
-/* `n_params` -1: version 1. */
+/* `n_params` -1: a file without tensors. */
 static hk_bytes file_size(const file_head *head, int64_t n_params) {
   const int64_t numel = head->numel;
   return (hk_bytes)(sizeof(file_head) + head->n_groups * sizeof(file_group) + sizeof(uint64_t)) +
@@ -98,8 +99,7 @@ static uint64_t write_params(const hk_engine *e, FILE *out, uint64_t sum) {
 }
 
 static void write_head(const hk_engine *e, FILE *out) {
-  const bool training = e->training != NULL;
-  file_head head = {.version = training ? VERSION_TRAINING : VERSION,
+  file_head head = {.version = VERSION,
                     .n_groups = (uint32_t)e->n_groups,
                     .numel = e->state.numel,
                     .step = e->step};
@@ -113,7 +113,7 @@ static void write_head(const hk_engine *e, FILE *out) {
     sum = XXH3_64bits_withSeed(&group, sizeof group, sum);
     fwrite(&group, sizeof group, 1, out);
   }
-  if (training) sum = write_params(e, out, sum);
+  sum = write_params(e, out, sum);
   fwrite(&sum, sizeof sum, 1, out);
 }
 
@@ -178,7 +178,7 @@ typedef struct {
   FILE *in;
   file_head head;
   file_group *groups;
-  int64_t n_params; /* -1: version 1 */
+  int64_t n_params; /* -1: a file without tensors */
   file_param *params;
   size_t *numbers; /* [n_params] each tensor's number in the engine; NULL: the same */
 } reader;
@@ -226,9 +226,9 @@ static hk_status read_head(reader *r, hk_error *err) {
   if (memcmp(head->magic, magic, sizeof magic) != 0) {
     return hk_fail(err, HK_INPUT, "%s: not a checkpoint of hocket", r->path);
   }
-  if (head->version < VERSION || head->version > VERSION_TRAINING) {
+  if (head->version < VERSION_FLAT || head->version > VERSION) {
     return hk_fail(err, HK_INPUT, "%s: checkpoint version %u, this hocket reads versions %u to %u",
-                   r->path, head->version, VERSION, VERSION_TRAINING);
+                   r->path, head->version, VERSION_FLAT, VERSION);
   }
   if (head->n_groups < 1 || head->n_groups > HK_MOST_PARAM_GROUPS)
     return damaged(r, "the header", err);
@@ -242,7 +242,7 @@ static hk_status read_head(reader *r, hk_error *err) {
     sum = XXH3_64bits_withSeed(&r->groups[g], sizeof *r->groups, sum);
   }
   r->n_params = -1;
-  if (head->version != VERSION) HK_TRY(read_params(r, &sum, err));
+  if (head->version != VERSION_FLAT) HK_TRY(read_params(r, &sum, err));
   HK_TRY(read_bytes(r, &stored, sizeof stored, err));
   return stored == sum && head->step >= 0 ? HK_OK : damaged(r, "the header", err);
 }
@@ -310,11 +310,6 @@ static size_t number_of(const reader *r, size_t param) {
 /* -- Checks ------------------------------------------------------------------------------------ */
 
 static hk_status check_params(const reader *r, const hk_engine *e, hk_error *err) {
-  if ((e->training != NULL) != (r->n_params >= 0)) {
-    return hk_fail(err, HK_INPUT, "%s: a checkpoint of %s, not of %s", r->path,
-                   r->n_params >= 0 ? "training" : "'hocket run'",
-                   r->n_params >= 0 ? "'hocket run'" : "training");
-  }
   if (r->n_params < 0) return HK_OK;
   if (r->n_params != (int64_t)e->n_params) {
     return hk_fail(err, HK_INPUT, "%s: a checkpoint of %lld tensors, the engine has %zu", r->path,
@@ -426,15 +421,14 @@ static void apply_groups(const reader *r, hk_engine *e) {
 static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progress, void *arg,
                       hk_error *err) {
   HK_TRY(read_head(r, err));
-  if (e->training != NULL && r->n_params >= 0) HK_TRY(match_params(r, e, err));
+  if (r->n_params >= 0) HK_TRY(match_params(r, e, err));
   HK_TRY(check_fit(r, e, err));
   const off_t blocks = ftello(r->in);
   HK_TRY(read_blocks(r, e, false, block, progress, arg, err));
   if (fseeko(r->in, blocks, SEEK_SET) != 0) {
     return hk_fail(err, HK_INPUT, "cannot read '%s' twice: %s", r->path, strerror(errno));
   }
-  HK_TRY(e->training != NULL ? hk_training_discard(e, -1, err)
-                             : hk_engine_forget_gradients(e, err));
+  HK_TRY(hk_training_discard(e, -1, err));
   const hk_status status = read_blocks(r, e, true, block, progress, arg, err);
   if (status != HK_OK) {
     /* The file changed between the passes, or the device failed: the state is a mixture. */

@@ -156,7 +156,10 @@ static hk_status settle(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_training_state state = hk_training_state_of(e);
   if (state != HK_STEPPED) return HK_OK;
-  const hk_status status = hk_executor_finish(e->executor, NULL, err);
+  hk_status status = hk_executor_finish(e->executor, &t->elapsed, err);
+  if (status == HK_OK && t->timeline != NULL)
+    status = hk_executor_read_times(e->executor, t->timeline, err);
+  t->timeline = NULL;
   set_state(e, HK_IDLE);
   if (status != HK_OK) return hk_engine_account_for_failure(e, t->stepping, true, err);
   if (t->timed && t->recording != NULL) hk_recording_keep(e);
@@ -209,7 +212,7 @@ static void assume(hk_engine *e) {
 
 static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
   struct hk_training *t = e->training;
-  t->timed = t->recording != NULL;
+  t->timed = t->recording != NULL || t->timeline != NULL;
   /* Known before the run begins, because an update may start at once. */
   e->state.in_place = overlaps(e) && hold;
   return hk_executor_begin(e->executor, t->timed, hold, err);
@@ -303,8 +306,9 @@ static int64_t count_ahead(const hk_engine *e) {
 }
 
 /* Releases the updates that wait for the norm. Lanes that write weights first wait for the work
- * that the caller has queued on `stream`. */
-static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_error *err) {
+ * that the caller has queued on `stream`. `timeline`: as in the step's options. */
+static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_timeline *timeline,
+                           hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   HK_TRY(ops->record(stream->stream, t->stepped, err));
@@ -316,6 +320,7 @@ static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_error *er
     HK_TRY(ops->stream_sync(t->flush, err));
     HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
     HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
+    t->timeline = timeline;
     HK_TRY(begin_run(e, false, err));
     set_state(e, HK_STEPPED);
     return HK_OK;
@@ -384,7 +389,7 @@ static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
     if (kept) t->kind = HK_STEP_KEPT;
   }
   if (t->hold || !overlaps(e)) take_constants(e);
-  HK_TRY(open_gate(e, stream, err));
+  HK_TRY(open_gate(e, stream, o->timeline, err));
   remember(e, o, r);
   r->step = t->stepping;
   return hk_handover_reset(e, err);
@@ -401,7 +406,10 @@ static hk_status fail_step(hk_engine *e, hk_error *err) {
   return hk_engine_account_for_failure(e, e->training->stepping, begun, err);
 }
 
-static hk_status check_step(const hk_training_step_options *o, hk_error *err) {
+static hk_status check_step(const hk_engine *e, const hk_training_step_options *o, hk_error *err) {
+  if (o->timeline != NULL && overlaps(e))
+    return hk_fail(err, HK_INPUT,
+                   "a step's timeline: the plan must have no overlap; with one, record");
   const bool right =
       o->max_norm >= 0 && o->loss_scale >= 0 && isfinite(o->loss_scale) && !(o->sum_of_squares < 0);
   if (right) return HK_OK;
@@ -417,7 +425,7 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
   struct hk_training *t = e->training;
   if (options == NULL) options = &none;
   *report = (hk_training_step_report){.step = hk_training_step_number(e), .grad_scale = 1};
-  HK_TRY(check_step(options, err));
+  HK_TRY(check_step(e, options, err));
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
@@ -430,7 +438,10 @@ hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options
     t->stepping = e->step + 1;
     if (status == HK_OK) status = take_step(e, options, report, stream, err);
     if (status != HK_OK) status = fail_step(e, err);
-    if (status == HK_OK && !overlaps(e)) status = settle_alone(e, err);
+    if (status == HK_OK && !overlaps(e) && !report->skipped) {
+      status = settle_alone(e, err);
+      report->update = t->elapsed;
+    }
   }
   t->factor = 1;
   pthread_mutex_unlock(&t->lock);

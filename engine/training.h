@@ -19,6 +19,8 @@ typedef struct {
 
 typedef struct {
   double max_norm, loss_scale, sum_of_squares; /* as in hocket_step_options */
+  hk_timeline *timeline; /* from hk_timeline_init with hk_engine_graph; its spans are filled; only
+                            without an overlap; NULL: none */
 } hk_training_step_options;
 
 typedef struct {
@@ -27,6 +29,7 @@ typedef struct {
   int64_t nonfinite, params;
   double grad_norm, grad_scale;
   int64_t ahead;
+  hk_ns update; /* wall time of the update; 0 with an overlap: the update goes on after the step */
 } hk_training_step_report;
 
 /* Calls between these two come from one thread only; other threads that lock wait meanwhile. The

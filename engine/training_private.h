@@ -134,6 +134,8 @@ struct hk_training {
   int64_t n_times;                   /* completed steps; the next one goes to n_times % KEPT */
 
   bool timed;                     /* the run under way is recorded */
+  hk_timeline *timeline;          /* filled when the step under way is complete; NULL: none */
+  hk_ns elapsed;                  /* wall time of the last run */
   struct hk_recording *recording; /* NULL: nothing is recorded (recording.c) */
 };
 

@@ -7,8 +7,8 @@
 
 #include "engine/private.h"
 
-/* SPAN: number of parameters made, given and compared at a time. CHUNK: number that a thread takes.
- */
+/* SPAN: number of parameters of a tensor, which are made, given and compared at a time. CHUNK:
+ * number that a thread takes. */
 #define SPAN  ((int64_t)1 << 23)
 #define CHUNK ((int64_t)1 << 16)
 /* Number of values made from one random number; each divides CHUNK and SPAN. */
@@ -24,12 +24,14 @@ struct hk_trial {
   float *span;         /* [SPAN] of state, on the way in or out */
   uint16_t *grads[2];  /* [SPAN]: one is made while the other is copied */
   hk_event *copied[2]; /* the last one of each */
+  hk_stream *stream;   /* the default one, on which gradients are given */
   void *device;        /* [SPAN] gradients on the device */
+  uint16_t *weights;   /* [numel] on the device: the tensors' */
   float *plain[3];     /* p, m, v of plain AdamW */
   uint16_t *plain_w;
-  uint16_t *all_grads;  /* [numel], when checking */
-  hk_squares *squares;  /* [team threads] */
-  hk_adamw_step *steps; /* [group] */
+  uint16_t *all_grads; /* [numel], when checking */
+  hk_squares *squares; /* [team threads] */
+  hk_adamw_step plain_step;
 };
 
 /* SplitMix64's mixing function. Applied to a counter it gives values that do not depend on the
@@ -51,17 +53,11 @@ static float weight(uint32_t bits) {
   return ((float)(int32_t)(bits >> 8) * 0x1p-24f - 0.5f) * 0.1f;
 }
 
-/* Turns 16 random bits into a gradient: (bits & kept) + least. Sign and significand are random, and
- * so are three bits of the exponent, so that magnitudes span eight powers of two, around 2^-11 for
- * both types. The addition never carries. */
-typedef struct {
-  uint16_t kept, least;
-} grad_shape;
-
-static grad_shape shape_of(hk_grad_type type) {
-  return type == HK_GRAD_BF16 ? (grad_shape){.kept = 0x83ff, .least = 112 << 7}
-                              : (grad_shape){.kept = 0x9fff, .least = 1 << 10};
-}
+/* 16 random bits become a bf16 gradient: (bits & GRAD_KEPT) + GRAD_LEAST. Sign and significand are
+ * random, and so are three bits of the exponent, so that magnitudes span eight powers of two,
+ * around 2^-11. The addition never carries. */
+#define GRAD_KEPT  0x83ff83ff83ff83ffu
+#define GRAD_LEAST 0x3800380038003800u /* exponent 112 */
 
 /* -- Work shared out over the engine's team ---------------------------------------------------- */
 
@@ -92,13 +88,10 @@ static void make_gradients(void *arg, int64_t c, int thread) {
   const span_work *w = arg;
   hk_trial *t = w->trial;
   const int64_t begin = c * CHUNK, end = hk_min(begin + CHUNK, w->n);
-  const grad_shape shape = shape_of(t->engine->options.grad_type);
-  const uint64_t lanes = 0x0001000100010001u, kept = lanes * shape.kept,
-                 least = lanes * shape.least;
   uint64_t counter =
       stream_start(t, (uint64_t)w->step) + GOLDEN * (uint64_t)((w->begin + begin) / GRADS_A_DRAW);
   for (int64_t i = begin; i < end; i += GRADS_A_DRAW, counter += GOLDEN) {
-    const uint64_t four = (mix(counter) & kept) + least;
+    const uint64_t four = (mix(counter) & GRAD_KEPT) + GRAD_LEAST;
     memcpy(w->grads + i, &four, sizeof four);
   }
   if (t->options.check) {
@@ -111,28 +104,80 @@ static void plain_chunk(void *arg, int64_t c, int thread) {
   (void)thread;
   const span_work *w = arg;
   hk_trial *t = w->trial;
-  hk_engine *e = t->engine;
-  const int64_t stop = (c + 1) * CHUNK < w->n ? (c + 1) * CHUNK : w->n;
-  for (int64_t at = c * CHUNK; at < stop;) {
-    const hk_param_segment *s = &e->state.segments[hk_state_segment(&e->state, at)];
-    const int64_t end = hk_min(s->offset + s->n, stop);
-    hk_adamw_scalar(&t->steps[e->params[s->param].group], e->options.grad_type, end - at,
-                    t->plain[0] + at, t->plain[1] + at, t->plain[2] + at, t->all_grads + at,
-                    t->plain_w + at);
-    at = end;
-  }
+  const int64_t at = c * CHUNK, n = hk_min(CHUNK, w->n - at);
+  hk_adamw_scalar(&t->plain_step, HK_GRAD_BF16, n, t->plain[0] + at, t->plain[1] + at,
+                  t->plain[2] + at, t->all_grads + at, t->plain_w + at);
 }
 
 static void square_chunk(void *arg, int64_t c, int thread) {
   const span_work *w = arg;
   hk_trial *t = w->trial;
   const int64_t begin = c * CHUNK, n = w->n - begin < CHUNK ? w->n - begin : CHUNK;
-  hk_squares_add(&t->squares[thread], t->engine->options.grad_type, n, t->all_grads + begin);
+  hk_squares_add(&t->squares[thread], HK_GRAD_BF16, n, t->all_grads + begin);
 }
 
 static void share_out(hk_trial *t, hk_team_work work, span_work *w) {
   w->trial = t;
   hk_team_run(t->team, (w->n + CHUNK - 1) / CHUNK, work, w);
+}
+
+/* -- The engine -------------------------------------------------------------------------------- */
+
+/* The caller frees *params. */
+static hk_status list_params(const hk_plan *plan, hk_param **params, size_t *n, hk_error *err) {
+  int64_t numel = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) numel += plan->subgroups[s].numel;
+  *n = (size_t)((numel + SPAN - 1) / SPAN);
+  *params = calloc(*n, sizeof **params);
+  if (*params == NULL) return hk_fail_memory(err, *n * sizeof **params, "a trial's tensors");
+  for (size_t p = 0; p < *n; p++) {
+    (*params)[p] = (hk_param){.numel = hk_min(SPAN, numel - (int64_t)p * SPAN),
+                              .weight_type = HK_GRAD_BF16,
+                              .grad_type = HK_GRAD_BF16};
+  }
+  return HK_OK;
+}
+
+hk_status hk_trial_measure(const hk_plan *plan, hk_engine_memory *memory, hk_error *err) {
+  hk_param *params = NULL;
+  size_t n = 0;
+  HK_TRY(list_params(plan, &params, &n, err));
+  const hk_status status = hk_engine_measure_for(plan, params, n, memory, err);
+  for (size_t p = 0; p < n; p++) memory->device += 2 * params[p].numel;
+  free(params);
+  return status;
+}
+
+hk_status hk_trial_engine(const hk_plan *plan, const hk_engine_options *options, hk_engine **engine,
+                          hk_error *err) {
+  static const hk_adamw hyper = {
+      .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+  hk_engine_options own = *options;
+  hk_engine_memory memory;
+  hk_param *params = NULL;
+  size_t n = 0;
+  if (plan->overlap != HK_OVERLAP_NONE)
+    return hk_fail(err, HK_INPUT,
+                   "a trial's plan overlaps updates with computation, which it lacks");
+  HK_TRY(hk_trial_measure(plan, &memory, err));
+  HK_TRY(list_params(plan, &params, &n, err));
+  if (own.backend_options.memory == 0) own.backend_options.memory = memory.device + 64 * HK_MIB;
+  const hk_status status = hk_engine_create_for(plan, params, n, &hyper, 1, &own, engine, err);
+  free(params);
+  return status;
+}
+
+hk_bytes hk_trial_weight_bytes(const hk_trial *t) {
+  return 2 * t->numel;
+}
+
+/* Gradients that one random number makes may exceed the tensor. */
+static int64_t span_of(const hk_trial *t) {
+  return (hk_min(t->numel, SPAN) + GRADS_A_DRAW - 1) / GRADS_A_DRAW * GRADS_A_DRAW;
+}
+
+hk_bytes hk_trial_buffer_bytes(const hk_trial *t) {
+  return 2 * span_of(t);
 }
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
@@ -144,15 +189,15 @@ static hk_status allocate_plain(hk_trial *t, hk_error *err) {
   there = (t->all_grads = malloc(2 * n)) != NULL && there;
   for (int i = 0; i < 3; i++) there = (t->plain[i] = malloc(4 * n)) != NULL && there;
   t->squares = calloc((size_t)hk_team_threads(t->team), sizeof *t->squares);
-  t->steps = calloc(t->engine->n_groups, sizeof *t->steps);
-  there = t->squares != NULL && t->steps != NULL && there;
-  return there ? HK_OK : hk_fail_memory(err, 16 * (unsigned long long)n, "a trial's arrays");
+  return there && t->squares != NULL
+             ? HK_OK
+             : hk_fail_memory(err, 16 * (unsigned long long)n, "a trial's arrays");
 }
 
 /* Allocates pinned memory: copies from pageable memory to a GPU take several times as long. */
 static hk_status allocate(hk_trial *t, hk_error *err) {
   hk_backend *b = t->engine->backend;
-  const int64_t span = (hk_min(t->numel, SPAN) + GRADS_A_DRAW - 1) / GRADS_A_DRAW * GRADS_A_DRAW;
+  const int64_t span = span_of(t);
   HK_TRY(hk_arena_open(4 * span, t->team, t->engine->info.pci, &t->arena, err));
   HK_TRY(hk_arena_register(&t->arena, b, err));
   t->span = hk_arena_take(&t->arena, 4 * span, 4096);
@@ -160,17 +205,32 @@ static hk_status allocate(hk_trial *t, hk_error *err) {
     t->grads[i] = (uint16_t *)t->span + i * span;
     HK_TRY(b->ops->event_open(b, true, &t->copied[i], err));
   }
+  HK_TRY(b->ops->stream_adopt(b, NULL, &t->stream, err));
   HK_TRY(b->ops->alloc(b, 2 * span, &t->device, err));
+  void *weights = NULL;
+  HK_TRY(b->ops->alloc(b, hk_trial_weight_bytes(t), &weights, err));
+  t->weights = weights;
   return t->options.check ? allocate_plain(t, err) : HK_OK;
 }
 
-static hk_status fill_weights(hk_trial *t, hk_error *err) {
+/* Fills the master weights. */
+static hk_status fill_masters(hk_trial *t, hk_error *err) {
   for (int64_t at = 0; at < t->numel; at += SPAN) {
     span_work w = {.begin = at, .n = hk_min(t->numel - at, SPAN)};
     share_out(t, make_weights, &w);
     HK_TRY(hk_engine_write(t->engine, HK_STATE_P, at, w.n, t->span, err));
   }
   return HK_OK;
+}
+
+/* Gives the tensors their weights, rounded from the master weights. */
+static hk_status give_weights(hk_trial *t, hk_error *err) {
+  for (size_t p = 0; p < hk_engine_params(t->engine); p++) {
+    int64_t begin = 0;
+    hk_engine_param(t->engine, p, &begin);
+    HK_TRY(hk_training_set_weight(t->engine, p, t->weights + begin, err));
+  }
+  return hk_training_weights_from_masters(t->engine, -1, NULL, err);
 }
 
 static hk_status copy_state(hk_trial *t, hk_error *err) {
@@ -189,7 +249,8 @@ hk_status hk_trial_open(hk_engine *engine, const hk_trial_options *options, hk_t
   t->numel = engine->state.numel;
   t->team = engine->team;
   hk_status status = allocate(t, err);
-  if (status == HK_OK && engine->step == 0) status = fill_weights(t, err);
+  if (status == HK_OK && engine->step == 0) status = fill_masters(t, err);
+  if (status == HK_OK) status = give_weights(t, err);
   if (status == HK_OK && options->check) status = copy_state(t, err);
   if (status != HK_OK) {
     hk_trial_close(t);
@@ -203,25 +264,26 @@ void hk_trial_close(hk_trial *t) {
   if (t == NULL) return;
   hk_backend *b = t->engine->backend;
   hk_error ignored = {0};
-  b->ops->stream_sync(t->engine->stream,
-                      &ignored); /* waits for copies that are still queued after a failure */
+  /* Waits for copies that are still queued after a failure. */
+  if (t->stream != NULL) b->ops->stream_sync(t->stream, &ignored);
+  if (t->stream != NULL) b->ops->stream_close(t->stream);
   for (int i = 0; i < 2; i++) b->ops->event_close(t->copied[i]);
   if (t->device != NULL) b->ops->release(b, t->device);
+  if (t->weights != NULL) b->ops->release(b, t->weights);
   hk_arena_close(&t->arena);
   for (int i = 0; i < 3; i++) free(t->plain[i]);
   free(t->plain_w);
   free(t->all_grads);
   free(t->squares);
-  free(t->steps);
   free(t);
 }
 
 /* -- Steps ------------------------------------------------------------------------------------- */
 
-/* Gives all gradients, span by span. One half of the host memory is filled while the other is
+/* One half of the host memory is filled while the other is
  * copied; `copied` says when a half may be reused (an event that was never recorded counts as
  * happened). The copy to `device` is ordered behind the last span's work by the stream. */
-static hk_status give_gradients(hk_trial *t, hk_error *err) {
+hk_status hk_trial_gradients(hk_trial *t, hk_error *err) {
   hk_engine *e = t->engine;
   const hk_backend_ops *ops = e->backend->ops;
   for (int64_t at = 0, half = 0; at < t->numel; at += SPAN, half ^= 1) {
@@ -231,11 +293,20 @@ static hk_status give_gradients(hk_trial *t, hk_error *err) {
                    .grads = t->grads[half]};
     HK_TRY(ops->event_sync(t->copied[half], err));
     share_out(t, make_gradients, &w);
-    HK_TRY(ops->copy(e->stream, t->device, w.grads, 2 * w.n, err));
-    HK_TRY(ops->record(e->stream, t->copied[half], err));
-    HK_TRY(hk_engine_gradients(e, at, w.n, t->device, true, false, err));
+    HK_TRY(ops->copy(t->stream, t->device, w.grads, 2 * w.n, err));
+    HK_TRY(ops->record(t->stream, t->copied[half], err));
+    const hk_handed_gradient gradient = {at / SPAN, t->device};
+    HK_TRY(hk_training_gradients(e, &gradient, 1, NULL, err));
   }
   return HK_OK;
+}
+
+/* Reads parameters at .. at + n - 1 of one part into the span. */
+static hk_status read_span(hk_trial *t, hk_state_part part, int64_t at, int64_t n, hk_error *err) {
+  const hk_backend_ops *ops = t->engine->backend->ops;
+  if (part != HK_STATE_W) return hk_engine_read(t->engine, part, at, n, t->span, err);
+  HK_TRY(ops->copy(t->stream, t->span, t->weights + at, 2 * n, err));
+  return ops->stream_sync(t->stream, err);
 }
 
 static hk_status compare(hk_trial *t, hk_state_part part, const void *plain, size_t size,
@@ -244,7 +315,7 @@ static hk_status compare(hk_trial *t, hk_state_part part, const void *plain, siz
   for (int64_t at = 0; at < t->numel; at += SPAN) {
     const int64_t n = hk_min(t->numel - at, SPAN);
     const char *wanted = (const char *)plain + (size_t)at * size;
-    HK_TRY(hk_engine_read(t->engine, part, at, n, t->span, err));
+    HK_TRY(read_span(t, part, at, n, err));
     if (memcmp(t->span, wanted, (size_t)n * size) == 0) continue;
     int64_t i = 0;
     while (memcmp((char *)t->span + (size_t)i * size, wanted + (size_t)i * size, size) == 0) i++;
@@ -273,10 +344,8 @@ static void prepare_plain(hk_trial *t) {
     hk_squares_merge(&sum, &t->squares[i]);
     t->squares[i] = (hk_squares){0};
   }
-  const double scale = hk_grad_scale(hk_squares_value(&sum), e->options.max_norm, 1);
-  for (size_t g = 0; g < e->n_groups; g++) {
-    t->steps[g] = hk_adamw_prepare(&e->groups[g].hyper, e->step, scale);
-  }
+  const double scale = hk_grad_scale(hk_squares_value(&sum), t->options.max_norm, 1);
+  t->plain_step = hk_adamw_prepare(&e->groups[0].hyper, e->step, scale);
 }
 
 static hk_status check_step(hk_trial *t, hk_error *err) {
@@ -287,9 +356,10 @@ static hk_status check_step(hk_trial *t, hk_error *err) {
   return compare(t, HK_STATE_W, t->plain_w, 2, err);
 }
 
-hk_status hk_trial_step(hk_trial *t, hk_timeline *timeline, hk_step_report *report, hk_error *err) {
-  HK_TRY(give_gradients(t, err));
-  const hk_step_options options = {.timeline = timeline};
-  HK_TRY(hk_engine_step(t->engine, &options, report, err));
+hk_status hk_trial_step(hk_trial *t, hk_timeline *timeline, hk_training_step_report *report,
+                        hk_error *err) {
+  HK_TRY(hk_trial_gradients(t, err));
+  const hk_training_step_options options = {.max_norm = t->options.max_norm, .timeline = timeline};
+  HK_TRY(hk_training_step(t->engine, &options, report, NULL, err));
   return t->options.check ? check_step(t, err) : HK_OK;
 }

@@ -6,8 +6,9 @@
 
 #include <stdlib.h>
 
-#include "engine/engine.h"
+#include "engine/private.h"
 #include "engine/squares.h"
+#include "engine/training.h"
 #include "tests/random.h"
 
 static inline void *must_have(size_t n, size_t size) {
@@ -164,19 +165,76 @@ static inline double plain_step(plain_adamw *a, double loss_scale) {
   return factor;
 }
 
-static inline hk_engine *engine_like(const hk_plan *plan, const plain_adamw *a,
-                                     const hk_engine_options *given) {
+/* -- The engine -------------------------------------------------------------------------------- */
+
+/* Each group is cut into two tensors, if it has two parameters. */
+enum { MOST_CUTS = 2 * 5 };
+
+static inline size_t cut_tensors(const hk_param_group *groups, size_t n_groups, hk_grad_type type,
+                                 hk_param *out) {
+  size_t n = 0;
+  for (size_t g = 0; g < n_groups; g++) {
+    const int64_t first = groups[g].numel > 1 ? groups[g].numel / 3 + 1 : 0;
+    const int64_t numels[2] = {first, groups[g].numel - first};
+    for (int i = first > 0 ? 0 : 1; i < 2; i++, n++) {
+      out[n] = (hk_param){.numel = numels[i],
+                          .group = (int32_t)g,
+                          .block = (int32_t)n,
+                          .weight_type = HK_GRAD_BF16,
+                          .grad_type = type};
+    }
+  }
+  return n;
+}
+
+/* An engine of these groups' tensors, without weights. */
+static inline hk_status open_engine(const hk_plan *plan, const hk_param_group *groups,
+                                    size_t n_groups, hk_grad_type type,
+                                    const hk_engine_options *options, hk_engine **engine,
+                                    hk_error *err) {
+  hk_param params[MOST_CUTS];
+  hk_adamw hyper[MOST_CUTS];
+  const size_t n = cut_tensors(groups, n_groups, type, params);
+  for (size_t g = 0; g < n_groups; g++) hyper[g] = groups[g].hyper;
+  return hk_engine_create_for(plan, params, n, hyper, n_groups, options, engine, err);
+}
+
+/* Address on the device of all weights in flat order, behind which gradients have room. */
+static inline char *weights_of(const hk_engine *engine) {
+  return engine->params[0].weight;
+}
+
+/* An engine of plain AdamW's tensors, all state 0. Free with end_engine. */
+static inline hk_engine *new_engine(const hk_plan *plan, const plain_adamw *a,
+                                    const hk_engine_options *options) {
   hk_error err = {0};
   hk_engine *engine = NULL;
-  hk_engine_options options = *given;
-  options.grad_type = a->type;
-  options.max_norm = a->max_norm;
-  must(hk_engine_create(plan, a->groups, a->n_groups, &options, &engine, &err), &err);
+  void *memory = NULL;
+  must(open_engine(plan, a->groups, a->n_groups, a->type, options, &engine, &err), &err);
+  must(engine->backend->ops->alloc(engine->backend, 4 * a->n, &memory, &err), &err);
+  for (size_t p = 0; p < hk_engine_params(engine); p++) {
+    int64_t begin = 0;
+    hk_engine_param(engine, p, &begin);
+    must(hk_training_set_weight(engine, p, (uint16_t *)memory + begin, &err), &err);
+  }
+  return engine;
+}
+
+/* The same, with plain AdamW's state and step. */
+static inline hk_engine *engine_like(const hk_plan *plan, const plain_adamw *a,
+                                     const hk_engine_options *options) {
+  hk_error err = {0};
+  hk_engine *engine = new_engine(plan, a, options);
   must(hk_engine_write(engine, HK_STATE_P, 0, a->n, a->p, &err), &err);
   must(hk_engine_write(engine, HK_STATE_M, 0, a->n, a->m, &err), &err);
   must(hk_engine_write(engine, HK_STATE_V, 0, a->n, a->v, &err), &err);
   must(hk_engine_set_step(engine, a->step, &err), &err);
   return engine;
+}
+
+static inline void end_engine(hk_engine *engine) {
+  engine->backend->ops->release(engine->backend, weights_of(engine));
+  hk_engine_destroy(engine);
 }
 
 /* Index of the first of n elements in which two arrays differ; n: they are equal. */
@@ -187,40 +245,76 @@ static inline int64_t first_difference(const void *a, const void *b, size_t size
   return i;
 }
 
-static inline void assert_part(hk_engine *engine, hk_state_part part, const void *wanted,
-                               size_t size, int64_t n, const char *name) {
-  hk_error err = {0};
-  char *got = must_have((size_t)n, size);
-  must(hk_engine_read(engine, part, 0, n, got, &err), &err);
+static inline void assert_equal_bits(const void *got, const void *wanted, size_t size, int64_t n,
+                                     const char *name) {
   const int64_t i = first_difference(got, wanted, size, n);
   uint32_t a = 0, b = 0;
-  if (i < n) {
-    memcpy(&a, got + (size_t)i * size, size);
-    memcpy(&b, (const char *)wanted + (size_t)i * size, size);
-  }
+  if (i == n) return;
+  memcpy(&a, (const char *)got + (size_t)i * size, size);
+  memcpy(&b, (const char *)wanted + (size_t)i * size, size);
+  fail_msg("%s[%lld]: %#x, plain AdamW has %#x", name, (long long)i, a, b);
+}
+
+static inline void assert_part(hk_engine *engine, hk_state_part part, const float *wanted,
+                               int64_t n) {
+  static const char *const names[] = {"p", "m", "v"};
+  hk_error err = {0};
+  float *got = must_have((size_t)n, sizeof *got);
+  must(hk_engine_read(engine, part, 0, n, got, &err), &err);
+  assert_equal_bits(got, wanted, sizeof *got, n, names[part]);
   free(got);
-  if (i < n) fail_msg("%s[%lld]: %#x, plain AdamW has %#x", name, (long long)i, a, b);
+}
+
+static inline void assert_state_bits(hk_engine *engine, const plain_adamw *a) {
+  assert_part(engine, HK_STATE_P, a->p, a->n);
+  assert_part(engine, HK_STATE_M, a->m, a->n);
+  assert_part(engine, HK_STATE_V, a->v, a->n);
+}
+
+/* Copies n bytes on the engine's device, or between it and the host. */
+static inline void copy_on_device(hk_engine *engine, void *to, const void *from, int64_t n) {
+  hk_error err = {0};
+  must(engine->backend->ops->copy(engine->stream, to, from, n, &err), &err);
+  must(engine->backend->ops->stream_sync(engine->stream, &err), &err);
 }
 
 static inline void assert_same_bits(hk_engine *engine, const plain_adamw *a) {
-  assert_part(engine, HK_STATE_P, a->p, 4, a->n, "p");
-  assert_part(engine, HK_STATE_M, a->m, 4, a->n, "m");
-  assert_part(engine, HK_STATE_V, a->v, 4, a->n, "v");
-  if (a->step > 0) assert_part(engine, HK_STATE_W, a->w, 2, a->n, "w");
+  assert_state_bits(engine, a);
+  if (a->step == 0) return;
+  uint16_t *w = must_have((size_t)a->n, sizeof *w);
+  copy_on_device(engine, w, weights_of(engine), 2 * a->n);
+  assert_equal_bits(w, a->w, sizeof *w, a->n, "w");
+  free(w);
 }
 
-/* Gives the gradients in two runs of random lengths, sometimes the later one first. */
+/* Hands over the gradients of tensors first, first + by, ... */
+static inline hk_status hand_some(hk_engine *engine, size_t first, size_t by, hk_error *err) {
+  hk_handed_gradient list[MOST_CUTS];
+  const uint16_t *grads = (const uint16_t *)(const void *)weights_of(engine) + engine->state.numel;
+  size_t n = 0;
+  for (size_t p = first; p < hk_engine_params(engine); p += by, n++) {
+    int64_t begin = 0;
+    hk_engine_param(engine, p, &begin);
+    list[n] = (hk_handed_gradient){(int64_t)p, grads + begin};
+  }
+  return hk_training_gradients(engine, list, n, NULL, err);
+}
+
+/* Gives the gradients: those of even tensors and those of odd ones, sometimes the odd ones first.
+ */
 static inline void give_gradients(hk_engine *engine, const plain_adamw *a, random_stream *r) {
   hk_error err = {0};
-  const int64_t middle = (int64_t)(uniform(r) * (double)a->n);
-  const bool backwards = uniform(r) < 0.5;
-  const struct { int64_t begin, n; } halves[2] = {{0, middle}, {middle, a->n - middle}};
-  for (int i = 0; i < 2; i++) {
-    const int h = backwards ? 1 - i : i;
-    must(hk_engine_gradients(engine, halves[h].begin, halves[h].n, a->grad + halves[h].begin, false,
-                             true, &err),
-         &err);
-  }
+  const size_t first = uniform(r) < 0.5;
+  copy_on_device(engine, weights_of(engine) + 2 * a->n, a->grad, 2 * a->n);
+  must(hand_some(engine, first, 2, &err), &err);
+  must(hand_some(engine, 1 - first, 2, &err), &err);
+}
+
+/* Takes the step that plain AdamW takes with this loss scale. */
+static inline hk_status take_step(hk_engine *engine, const plain_adamw *a, double loss_scale,
+                                  hk_training_step_report *report, hk_error *err) {
+  const hk_training_step_options how = {.max_norm = a->max_norm, .loss_scale = loss_scale};
+  return hk_training_step(engine, &how, report, NULL, err);
 }
 
 /* Three steps of a plan, every bit compared after each. */
@@ -233,15 +327,14 @@ static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_g
     plain_gradients(&plain, r);
     give_gradients(engine, &plain, r);
     const double factor = plain_step(&plain, loss_scale);
-    const hk_step_options how = {.loss_scale = loss_scale};
-    hk_step_report report;
-    must(hk_engine_step(engine, &how, &report, &err), &err);
+    hk_training_step_report report;
+    must(take_step(engine, &plain, loss_scale, &report, &err), &err);
     assert_false(report.skipped);
     assert_int_equal(report.step, plain.step);
     assert_true(report.grad_scale == factor);
     assert_same_bits(engine, &plain);
   }
-  hk_engine_destroy(engine);
+  end_engine(engine);
   plain_stop(&plain);
 }
 

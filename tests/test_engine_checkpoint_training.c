@@ -188,19 +188,6 @@ static void other_models_are_refused(void **unused) {
     assert_refused(&other, change == 0 ? "tensor 0" : "group");
   }
   unmake(&other);
-
-  /* An engine of one flat array ('hocket run') and one of tensors refuse each other's files. */
-  hk_engine *flat = NULL;
-  hk_plan plan = {0};
-  const hk_param_group groups[] = {{40 + 41 + 42 + 43, w.groups[0]}};
-  const hk_engine_options options = {.no_pin_threads = true};
-  must(hk_default_plan(w.params, 4, 1, &plan, &err), &err);
-  must(hk_engine_create(&plan, groups, 1, &options, &flat, &err), &err);
-  assert_int_equal(hk_engine_load(flat, path, NULL, NULL, &err), HK_INPUT);
-  must(hk_engine_save(flat, path, NULL, NULL, &err), &err);
-  assert_int_equal(hk_engine_load(w.engine, path, NULL, NULL, &err), HK_INPUT);
-  hk_engine_destroy(flat);
-  hk_plan_free(&plan);
   assert_state(&w);
   unlink(path);
   unmake(&w);

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <pthread.h>
 
-#include "engine/private.h"
 #include "tests/fixture_engine.h"
 
 /* The optimized build compares the bits of all plans. The sanitizers are slow: they look for races
@@ -59,8 +58,8 @@ static void equal_state_has_an_equal_checksum(void **unused) {
     const hk_engine_options options = {.no_pin_threads = true};
     hk_engine *engine = engine_like(&plans[i], &plain, &options);
     give_gradients(engine, &plain, &r);
-    hk_step_report report;
-    must(hk_engine_step(engine, NULL, &report, &err), &err);
+    hk_training_step_report report;
+    must(take_step(engine, &plain, 1, &report, &err), &err);
     must(hk_engine_checksum(engine, hex[i], &err), &err);
     if (i == 1) {
       float v = 0;
@@ -74,7 +73,7 @@ static void equal_state_has_an_equal_checksum(void **unused) {
       must(hk_engine_checksum(engine, other, &err), &err);
       assert_string_not_equal(other, hex[1]);
     }
-    hk_engine_destroy(engine);
+    end_engine(engine);
     hk_plan_free(&plans[i]);
   }
   assert_string_equal(hex[0], hex[1]);
@@ -114,8 +113,8 @@ static void steps_with_nonfinite_gradients_are_skipped(void **unused) {
   plain.grad[n / 3] = 0x7f80; /* an infinity */
   plain.grad[n - 1] = 0x7fc1; /* a NaN */
   give_gradients(engine, &plain, &r);
-  hk_step_report report;
-  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  hk_training_step_report report;
+  must(take_step(engine, &plain, 1, &report, &err), &err);
   assert_true(report.skipped);
   assert_int_equal(report.nonfinite, 2);
   assert_int_equal(report.step, 0);
@@ -124,10 +123,10 @@ static void steps_with_nonfinite_gradients_are_skipped(void **unused) {
   plain_gradients(&plain, &r);
   give_gradients(engine, &plain, &r);
   plain_step(&plain, 1);
-  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  must(take_step(engine, &plain, 1, &report, &err), &err);
   assert_int_equal(report.step, 1);
   assert_same_bits(engine, &plain);
-  hk_engine_destroy(engine);
+  end_engine(engine);
   plain_stop(&plain);
   hk_plan_free(&plan);
 }
@@ -148,9 +147,9 @@ static void spans_obey_the_graph(void **unused) {
     const hk_graph *graph = hk_engine_graph(engine);
     hk_timeline timeline;
     must(hk_timeline_init(graph, &timeline, &err), &err);
-    const hk_step_options how = {.timeline = &timeline};
-    hk_step_report report;
-    must(hk_engine_step(engine, &how, &report, &err), &err);
+    const hk_training_step_options how = {.timeline = &timeline};
+    hk_training_step_report report;
+    must(hk_training_step(engine, &how, &report, NULL, &err), &err);
     for (size_t i = 0; i < graph->n_ops; i++) {
       const hk_op *op = &graph->ops[i];
       const hk_span *span = &timeline.spans[i];
@@ -167,7 +166,7 @@ static void spans_obey_the_graph(void **unused) {
     }
     assert_true(timeline.makespan > 0 && timeline.makespan <= report.update + HK_NS_PER_S / 1000);
     hk_timeline_free(&timeline);
-    hk_engine_destroy(engine);
+    end_engine(engine);
     plain_stop(&plain);
     hk_plan_free(&plan);
   }
@@ -208,14 +207,14 @@ static hk_status step_through(hk_plan *plan, const hk_backend_ops *asked, hk_err
   if (asked->event_sync != NULL) ops.event_sync = asked->event_sync;
   signs = engine->arrived, signs_end = signs + plan->n_subgroups;
   engine->backend->ops = &ops;
-  hk_step_report report;
-  const hk_status status = hk_engine_step(engine, NULL, &report, err);
+  hk_training_step_report report;
+  const hk_status status = take_step(engine, &plain, 1, &report, err);
   engine->backend->ops = plain_ops;
   if (status == HK_OK) {
     plain_step(&plain, 1);
     assert_same_bits(engine, &plain);
   }
-  hk_engine_destroy(engine);
+  end_engine(engine);
   hk_plan_free(plan);
   plain_stop(&plain);
   return status;

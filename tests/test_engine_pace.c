@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Plans that pace themselves (hk_pace) on the host backend: the same bits as plain AdamW, and an
  * update that takes at least the time that the limit states. */
-#include "engine/private.h"
 #include "tests/fixture_engine.h"
 
 /* Random plans with random limits: pieces shorter and longer than the parts of a paced copy. */
@@ -47,7 +46,7 @@ static double update_of(hk_route route, hk_pace pace) {
   random_stream r = {91};
   hk_error err = {0};
   hk_plan plan = small_plan();
-  hk_step_report report;
+  hk_training_step_report report;
   for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].route = route;
   plan.pace = pace;
   plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
@@ -55,9 +54,9 @@ static double update_of(hk_route route, hk_pace pace) {
   plain_gradients(&plain, &r);
   give_gradients(engine, &plain, &r);
   plain_step(&plain, 1);
-  must(hk_engine_step(engine, NULL, &report, &err), &err);
+  must(take_step(engine, &plain, 1, &report, &err), &err);
   assert_same_bits(engine, &plain);
-  hk_engine_destroy(engine);
+  end_engine(engine);
   plain_stop(&plain);
   hk_plan_free(&plan);
   return (double)report.update / HK_NS_PER_S;

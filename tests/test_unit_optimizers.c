@@ -199,10 +199,11 @@ static void refused(void **state) {
   hk_error err = {0};
   hk_plan plan = plan_of(&hk_policy_zero_offload, HK_OPTIMIZER_LION, HK_OVERLAP_NONE);
   const hk_adamw adamw = {.lr = 1e-3};
-  const hk_param_group group = {156096, adamw};
+  const hk_param all = {.numel = 156096};
   const hk_engine_options options = {0};
   hk_engine *engine = NULL;
-  assert_int_equal(hk_engine_create(&plan, &group, 1, &options, &engine, &err), HK_INPUT);
+  assert_int_equal(hk_engine_create_for(&plan, &all, 1, &adamw, 1, &options, &engine, &err),
+                   HK_INPUT);
   assert_non_null(strstr(err.message, "optimizer 'lion', which is predicted only"));
   plan.runtime = HK_RUNTIME_DEEPSPEED;
   refuse(&plan, "optimizer 'lion': hocket knows DeepSpeed's passes of AdamW");

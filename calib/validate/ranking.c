@@ -9,6 +9,7 @@
 #include "calib/statistics.h"
 #include "calib/validate/runs.h"
 #include "calib/validate/validate.h"
+#include "engine/trial.h"
 #include "sim/forecast.h"
 
 /* -- Judging ----------------------------------------------------------------------------------- */
@@ -266,9 +267,8 @@ static hk_status make_plan(const schedule *s, int turn, const hk_model *model,
 
 static hk_status check_fit(const hk_plan *plan, const hk_machine *machine, hk_bytes host_bytes,
                            bool *yes, hk_error *err) {
-  const hk_engine_options options = {0};
   hk_engine_memory memory;
-  HK_TRY(hk_engine_measure(plan, &options, &memory, err));
+  HK_TRY(hk_trial_measure(plan, &memory, err));
   const double device = machine->gpu_memory.value - machine->gpu_reserved.value;
   *yes = memory.host_pinned <= host_bytes && (double)memory.device <= device;
   return HK_OK;

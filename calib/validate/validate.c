@@ -49,13 +49,10 @@ static hk_status open_watch(session *s, hk_error *err) {
 }
 
 static hk_status make_engine(session *s, hk_error *err) {
-  hk_param_group group = {
-      .hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01}};
-  for (size_t i = 0; i < s->plan->n_subgroups; i++) group.numel += s->plan->subgroups[i].numel;
   const hk_engine_options options = {.backend = s->options->ops,
                                      .device = s->options->device,
                                      .host_memory = s->options->host_memory};
-  HK_TRY(hk_engine_create(s->plan, &group, 1, &options, &s->engine, err));
+  HK_TRY(hk_trial_engine(s->plan, &options, &s->engine, err));
   const hk_trial_options trial = {.seed = s->options->seed};
   return hk_trial_open(s->engine, &trial, &s->trial, err);
 }
@@ -63,7 +60,7 @@ static hk_status make_engine(session *s, hk_error *err) {
 static hk_status take_step(session *s, int number, hk_error *err) {
   const hk_validate_options *o = s->options;
   const int all = s->warm_up + s->steps, counted = number - s->warm_up;
-  hk_step_report report;
+  hk_training_step_report report;
   if (o->stop != NULL && *o->stop)
     return hk_fail(err, HK_NO, "interrupted after %d of %d steps", number, all);
   hk_timeline *timeline = counted >= 0 ? &s->timelines[counted] : NULL;
@@ -107,17 +104,18 @@ static hk_status keep_times(session *s, hk_validation *out, hk_error *err) {
   return HK_OK;
 }
 
-/* Called after the trial has freed its buffer, while the engine still holds its memory. */
+/* Called while the engine and the trial hold their memory; the trial's buffer does not count. */
 static hk_status measure_memory(const session *s, const hk_memory_report *predicted,
                                 hk_validation *out, hk_error *err) {
   const hk_engine_memory taken = hk_engine_memory_taken(s->engine);
-  hk_bytes device = taken.device;
+  hk_bytes device = taken.device + hk_trial_weight_bytes(s->trial);
   if (s->watch != NULL) {
     hk_bytes left = 0;
     HK_TRY(device_free(s, &left, err));
-    device = s->free_before - left;
+    device = s->free_before - left - hk_trial_buffer_bytes(s->trial);
   }
-  out->gpu_memory = hk_pair_of(predicted->peak, device);
+  /* The engine's slots for gradients count like those of training. */
+  out->gpu_memory = hk_pair_of(predicted->peak + hk_plan_slot_bytes(s->plan), device);
   out->host_memory = hk_pair_of(predicted->host_peak, taken.host_pinned);
   return HK_OK;
 }
@@ -197,8 +195,6 @@ static hk_status validate(session *s, const hk_machine *machine, hk_validation *
   HK_TRY(take_steps(s, err));
   HK_TRY(keep_times(s, out, err));
   HK_TRY(hk_engine_checksum(s->engine, out->checksum, err));
-  hk_trial_close(s->trial);
-  s->trial = NULL;
   HK_TRY(measure_memory(s, &memory, out, err));
   return compare(s, &out->measured, out, err);
 }

@@ -39,46 +39,39 @@ static hk_plan tiny_plan(void) {
   return plan;
 }
 
-static hk_engine *make_engine(bool training) {
+static hk_engine *make_engine(void) {
   static const hk_adamw hyper = {1e-3, 0.9, 0.999, 1e-8, 0.01};
   hk_error err = {0};
   hk_engine *engine = NULL;
   hk_plan plan = tiny_plan();
   const hk_engine_options options = {.no_pin_threads = true};
-  hk_status status;
-  if (training) {
-    hk_param params[TENSORS];
-    const hk_adamw groups[GROUPS] = {hyper, hyper};
-    for (int i = 0; i < TENSORS; i++) {
-      params[i] = (hk_param){.numel = tensor_numel[i],
-                             .group = i == TENSORS - 1,
-                             .block = i > 0,
-                             .key = 100 + (uint64_t)i};
-    }
-    status = hk_engine_create_for(&plan, params, TENSORS, groups, GROUPS, &options, &engine, &err);
-  } else {
-    const hk_param_group groups[GROUPS] = {{group_numel[0], hyper}, {group_numel[1], hyper}};
-    status = hk_engine_create(&plan, groups, GROUPS, &options, &engine, &err);
+  hk_param params[TENSORS];
+  const hk_adamw groups[GROUPS] = {hyper, hyper};
+  for (int i = 0; i < TENSORS; i++) {
+    params[i] = (hk_param){.numel = tensor_numel[i],
+                           .group = i == TENSORS - 1,
+                           .block = i > 0,
+                           .key = 100 + (uint64_t)i};
   }
+  const hk_status status =
+      hk_engine_create_for(&plan, params, TENSORS, groups, GROUPS, &options, &engine, &err);
   if (status != HK_OK) hk_fuzz_abort(__FILE__, __LINE__, "an engine", err.message);
   hk_plan_free(&plan);
   return engine;
 }
 
-static hk_engine *engines[2];
+static hk_engine *made;
 
-static void destroy_engines(void) {
-  hk_engine_destroy(engines[0]);
-  hk_engine_destroy(engines[1]);
+static void destroy_engine(void) {
+  hk_engine_destroy(made);
 }
 
-static hk_engine *engine_for(bool training) {
-  if (engines[0] == NULL) {
-    engines[0] = make_engine(false);
-    engines[1] = make_engine(true);
-    atexit(destroy_engines);
+static hk_engine *the_engine(void) {
+  if (made == NULL) {
+    made = make_engine();
+    atexit(destroy_engine);
   }
-  return engines[training];
+  return made;
 }
 
 /* -- Checksums --------------------------------------------------------------------------------- */
@@ -161,14 +154,12 @@ static void check_saved(hk_engine *engine, const uint8_t *file, size_t size) {
   free(after);
 }
 
-static void check_load(bool training, const uint8_t *file, size_t size) {
-  hk_engine *engine = engine_for(training);
+static void check_load(const uint8_t *file, size_t size) {
+  hk_engine *engine = the_engine();
   size_t before_size, again_size;
   uint8_t *before = saved_by(engine, &before_size);
   if (!load(engine, file, size)) {
     check_saved(engine, before, before_size);
-  } else if (!training) {
-    check_saved(engine, file, size);
   } else {
     uint8_t *again = saved_by(engine, &again_size);
     FUZZ_MUST(load(engine, again, again_size));
@@ -185,7 +176,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   memcpy(file, data + 1, size - 1);
   const size_t header = mend_header(file, size - 1, (data[0] & 2) != 0);
   if (header > 0 && (data[0] & 4) != 0) mend_blocks(file, size - 1, header);
-  check_load(data[0] & 1, file, size - 1);
+  check_load(file, size - 1);
   free(file);
   return 0;
 }
