@@ -136,10 +136,8 @@ static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, 
 static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,
                         size_t n_groups, const hocket_options *o, hk_engine **engine,
                         hk_error *err) {
-  hk_engine_options inner = {.device = o->device,
-                             .grad_type = HK_GRAD_BF16,
-                             .no_pin_threads = o->pin_threads == 0,
-                             .first_core = o->first_core};
+  hk_engine_options inner = {
+      .device = o->device, .no_pin_threads = o->pin_threads == 0, .first_core = o->first_core};
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);

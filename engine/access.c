@@ -18,10 +18,6 @@ static hk_status check_range(const hk_engine *e, int64_t offset, int64_t n, hk_e
       (long long)n, (long long)offset, (long long)e->state.numel);
 }
 
-static int64_t size_of(hk_state_part part) {
-  return part == HK_STATE_W ? 2 : 4;
-}
-
 /* -- State in and out -------------------------------------------------------------------------- */
 
 /* Consecutive parameters in one memory. */
@@ -33,7 +29,6 @@ typedef struct {
 
 /* The first run of parameters at .. end - 1. */
 static state_run run_at(const hk_engine *e, hk_state_part part, int64_t at, int64_t end) {
-  if (part == HK_STATE_W) return (state_run){(char *)(e->device_weights + at), end - at, true};
   const size_t s = hk_state_find(&e->state, at);
   const hk_state_subgroup *sub = &e->state.subgroups[s];
   const hk_slab_run run =
@@ -53,7 +48,7 @@ typedef struct {
 
 /* Fails if some of the state was lost with the device. */
 static hk_status check_there(const transfer *t, hk_error *err) {
-  if (t->in || t->part == HK_STATE_W || t->begin == t->end) return HK_OK;
+  if (t->in || t->begin == t->end) return HK_OK;
   for (size_t s = hk_state_find(&t->e->state, t->begin); s < t->e->state.n_subgroups; s++) {
     const hk_state_subgroup *sub = &t->e->state.subgroups[s];
     if (sub->offset >= t->end) break;
@@ -70,12 +65,12 @@ static hk_status check_there(const transfer *t, hk_error *err) {
 static hk_status queue_device_runs(const transfer *t, bool *any, hk_error *err) {
   for (int64_t at = t->begin; at < t->end;) {
     const state_run run = run_at(t->e, t->part, at, t->end);
-    char *outside = t->outside + size_of(t->part) * (at - t->begin);
+    char *outside = t->outside + 4 * (at - t->begin);
     at += run.n;
     if (!run.on_device) continue;
     *any = true;
     HK_TRY(t->e->backend->ops->copy(t->e->stream, t->in ? run.data : outside,
-                                    t->in ? outside : run.data, size_of(t->part) * run.n, err));
+                                    t->in ? outside : run.data, 4 * run.n, err));
   }
   return HK_OK;
 }
@@ -86,11 +81,10 @@ static void move_host_runs(void *arg, int64_t c, int thread) {
   const int64_t begin = t->begin + c * CHUNK, end = hk_min(begin + CHUNK, t->end);
   for (int64_t at = begin; at < end;) {
     const state_run run = run_at(t->e, t->part, at, end);
-    char *outside = t->outside + size_of(t->part) * (at - t->begin);
+    char *outside = t->outside + 4 * (at - t->begin);
     at += run.n;
     if (run.on_device) continue;
-    memcpy(t->in ? run.data : outside, t->in ? outside : run.data,
-           (size_t)(size_of(t->part) * run.n));
+    memcpy(t->in ? run.data : outside, t->in ? outside : run.data, 4 * (size_t)run.n);
   }
 }
 
@@ -112,39 +106,6 @@ static hk_status carry_out(transfer *t, bool host, hk_error *err) {
   return done;
 }
 
-/* -- The device's bf16 weights, which follow the master weights -------------------------------- */
-
-typedef struct {
-  const hk_cpu_kernels *kernels;
-  int64_t n;
-  const float *p;
-  uint16_t *w;
-} casting;
-
-static void cast_chunk(void *arg, int64_t c, int thread) {
-  (void)thread;
-  const casting *k = arg;
-  const int64_t at = c * CHUNK;
-  k->kernels->cast_down(hk_min(CHUNK, k->n - at), k->p + at, k->w + at);
-}
-
-static hk_status write_weights(hk_engine *e, int64_t offset, int64_t n, const float *p,
-                               hk_error *err) {
-  if (n == 0) return HK_OK;
-  const int64_t most = hk_min(n, 64 * CHUNK);
-  uint16_t *w = malloc(2 * (size_t)most);
-  if (w == NULL) return hk_fail_memory(err, 2 * (size_t)most, "weights to write");
-  hk_status status = HK_OK;
-  for (int64_t done = 0; done < n && status == HK_OK; done += most) {
-    casting k = {.kernels = e->kernels, .n = hk_min(most, n - done), .p = p + done, .w = w};
-    hk_team_run(e->team, (k.n + CHUNK - 1) / CHUNK, cast_chunk, &k);
-    transfer t = {e, HK_STATE_W, offset + done, offset + done + k.n, (char *)w, true};
-    status = carry_out(&t, false, err);
-  }
-  free(w);
-  return status;
-}
-
 void hk_engine_lose_state(hk_engine *e, int64_t offset, int64_t n) {
   e->failed = true;
   for (size_t s = hk_state_find(&e->state, offset); s < e->state.n_subgroups; s++) {
@@ -157,21 +118,16 @@ hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int6
                           const float *data, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_range(e, offset, n, err));
-  if (part == HK_STATE_W) {
-    return hk_fail(err, HK_INPUT, "bf16 weights follow the master weights: write those");
-  }
   transfer t = {e, part, offset, offset + n, (char *)data, true};
-  hk_status status = carry_out(&t, true, err);
-  if (status == HK_OK && part == HK_STATE_P && e->training == NULL)
-    status = write_weights(e, offset, n, data, err);
+  const hk_status status = carry_out(&t, true, err);
   if (status != HK_OK) hk_engine_lose_state(e, offset, n);
   return status;
 }
 
-hk_status hk_engine_read(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, void *data,
+hk_status hk_engine_read(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, float *data,
                          hk_error *err) {
   HK_TRY(check_range(e, offset, n, err));
-  transfer t = {e, part, offset, offset + n, data, false};
+  transfer t = {e, part, offset, offset + n, (char *)data, false};
   return carry_out(&t, true, err);
 }
 
@@ -187,9 +143,9 @@ hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
 /* -- Checksum ---------------------------------------------------------------------------------- */
 
 /* The checksum is the hash of the hashes of blocks, part after part. A block does not depend on the
- * plan, and a team can hash several in parallel. A flat engine is cut into blocks from its first
- * parameter on. With tensors, each tensor is cut by itself, and the hashes are in the order of the
- * tensors' keys if all tensors have keys that occur once, else in flat order. */
+ * plan, and a team can hash several in parallel. Each tensor is cut by itself, and the hashes are
+ * in the order of the tensors' keys if all tensors have keys that occur once, else in flat order.
+ */
 #define BLOCK ((int64_t)1 << 17)
 /* Most parameters of a part that are copied from the device at a time. */
 #define SPAN (64 * BLOCK)
@@ -214,9 +170,8 @@ static void hash_one(void *arg, int64_t b, int thread) {
   XXH3_128bits_reset(h->states[thread]);
   for (int64_t at = block->begin; at < block->end;) {
     const state_run run = run_at(t->e, t->part, at, block->end);
-    const char *fetched = t->outside + size_of(t->part) * (at - t->begin);
-    XXH3_128bits_update(h->states[thread], run.on_device ? fetched : run.data,
-                        (size_t)(size_of(t->part) * run.n));
+    const char *fetched = t->outside + 4 * (at - t->begin);
+    XXH3_128bits_update(h->states[thread], run.on_device ? fetched : run.data, 4 * (size_t)run.n);
     at += run.n;
   }
   h->hashes[block->place] = XXH3_128bits_digest(h->states[thread]);
@@ -230,12 +185,9 @@ static size_t span_end(const hash_block *blocks, size_t n, size_t first) {
 }
 
 static hk_status hash_parts(hashing *h, const hash_block *blocks, size_t n, hk_error *err) {
-  static const hk_state_part parts[] = {HK_STATE_P, HK_STATE_M, HK_STATE_V, HK_STATE_W};
   hk_engine *e = h->span.e;
-  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    /* The weights of a training engine belong to the caller. */
-    if (parts[i] == HK_STATE_W && e->training != NULL) continue;
-    h->span.part = parts[i];
+  for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
+    h->span.part = (hk_state_part)part;
     for (size_t first = 0, end; first < n; first = end) {
       end = span_end(blocks, n, first);
       h->blocks = blocks + first;
@@ -301,16 +253,15 @@ static size_t cut(hash_block *out, int64_t begin, int64_t end, size_t place) {
 
 /* The blocks of one part, in flat order. The caller frees them. */
 static hk_status list_blocks(const hk_engine *e, hash_block **out, size_t *n, hk_error *err) {
-  const size_t tensors = e->training != NULL ? e->n_params : 0;
+  const size_t tensors = e->n_params;
   const size_t most = count_blocks(0, e->state.numel) + tensors;
   hash_block *blocks = calloc(most, sizeof *blocks);
-  size_t *places = calloc(tensors + 1, sizeof *places);
+  size_t *places = calloc(tensors, sizeof *places);
   hk_status status = blocks != NULL && places != NULL
                          ? HK_OK
                          : hk_fail_memory(err, most * sizeof *blocks, "a checksum's blocks");
-  if (status == HK_OK && tensors > 0) status = order_tensors(e, places, err);
+  if (status == HK_OK) status = order_tensors(e, places, err);
   *n = 0;
-  if (status == HK_OK && tensors == 0) *n = cut(blocks, 0, e->state.numel, 0);
   for (size_t p = 0; p < tensors && status == HK_OK; p++) {
     *n += cut(blocks + *n, tensor_begin(e, p), e->param_end[p], places[p]);
   }
@@ -354,8 +305,7 @@ hk_status hk_engine_checksum(hk_engine *e, char hex[33], hk_error *err) {
   hash_block *blocks = NULL;
   size_t n = 0;
   HK_TRY(list_blocks(e, &blocks, &n, err));
-  const size_t parts = e->training != NULL ? 3 : 4;
-  const size_t bytes = parts * n * sizeof(XXH128_hash_t);
+  const size_t bytes = 3 * n * sizeof(XXH128_hash_t);
   const int threads = hk_team_threads(e->team);
   XXH128_hash_t *hashes = malloc(bytes);
   hashing h = {.span = {.e = e}, .hashes = hashes, .states = new_states(threads)};

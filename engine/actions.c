@@ -16,7 +16,6 @@ char *hk_engine_segment_grads(const hk_engine *e, const hk_param_segment *segmen
 
 char *hk_engine_weight_at(const hk_engine *e, int32_t param, int64_t at) {
   const hk_param *p = &e->params[param];
-  if (e->training == NULL) return (char *)(e->device_weights + at);
   if (p->weight == NULL) return NULL;
   const int64_t index = at - (e->param_end[param] - p->numel);
   return (char *)p->weight + (size_t)index * hk_grad_size(p->weight_type);
@@ -126,7 +125,6 @@ static bool runs_join(const hk_engine *e, const hk_param_run *a, const hk_param_
   if (p == q) return true;
   if (!e->active[p] || !e->active[q] || a->param->grad_type != b->param->grad_type) return false;
   if (!hk_adamw_step_same(&e->steps[p], &e->steps[q])) return false;
-  if (e->training == NULL) return true;
   return a->param->weight_type == HK_GRAD_BF16 && b->param->weight_type == HK_GRAD_BF16 &&
          a->segment->image == b->segment->image && a->param->weight != NULL &&
          b->param->weight != NULL && hk_engine_weight_at(e, p, at) == hk_engine_weight_at(e, q, at);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* New weights: from the host's array, from device memory where they wait for the norm (early
- * weights), or rounded from master weights, to the framework's tensors. An engine without
- * tensors (a flat engine) has one flat array of bf16 weights on the device instead. */
+ * weights), or rounded from master weights, to the framework's tensors. */
 #include "core/bytes.h"
 #include "engine/actions_private.h"
 
@@ -120,34 +119,14 @@ hk_status hk_engine_place_weights(hk_engine *e, const hk_op *op, hk_stream *stre
                       !sub->early, stream, err);
 }
 
-/* Uses a kernel, unless graph.weights_pulled is false. A copy would wait behind
- * all state copies queued for the copy engine, so that the last weights would arrive after
- * everything else. */
 hk_status hk_engine_send_weights(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
-  if (e->training != NULL && hk_engine_subgroup(e, op)->early)
-    return send_early(e, op, stream, err);
-  if (e->training != NULL) return hk_engine_place_weights(e, op, stream, err);
-  const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
-  const uint16_t *from = hk_engine_host_weights(e, op);
-  uint16_t *to = e->device_weights + sub->offset + op->offset;
-  const int64_t n = op->work / 2, most = hk_engine_paced_part(e, true) / 2;
-  for (int64_t done = 0, part; done < n; done += part) {
-    part = hk_min(n - done, most);
-    const hk_kernel pull = {.kind = HK_KERNEL_PULL,
-                            .type = HK_GRAD_BF16,
-                            .n = part,
-                            .grad = from + done,
-                            .w = to + done};
-    hk_engine_pace(e, 2 * part, true);
-    HK_TRY(e->backend->ops->launch(stream, &pull, err));
-  }
-  return HK_OK;
+  if (hk_engine_subgroup(e, op)->early) return send_early(e, op, stream, err);
+  return hk_engine_place_weights(e, op, stream, err);
 }
 
 hk_status hk_engine_round_masters(hk_engine *e, size_t s, int64_t index, int64_t n, char *slabs,
                                   hk_stream *stream, hk_error *err) {
-  if (e->training == NULL) return HK_OK;
   const hk_state_subgroup *sub = &e->state.subgroups[s];
   const hk_slab_shape *shape = &e->state.shape;
   const int64_t begin = sub->offset + index, end = begin + n;

@@ -107,9 +107,9 @@ static void write_head(const hk_engine *e, FILE *out) {
   uint64_t sum = XXH3_64bits(&head, sizeof head);
   fwrite(&head, sizeof head, 1, out);
   for (size_t g = 0; g < e->n_groups; g++) {
-    const hk_adamw *h = &e->groups[g].hyper;
-    const file_group group = {e->groups[g].numel, h->lr,  h->beta1,
-                              h->beta2,           h->eps, h->weight_decay};
+    const hk_adamw *h = &e->groups[g];
+    const file_group group = {e->group_numel[g], h->lr,  h->beta1,
+                              h->beta2,          h->eps, h->weight_decay};
     sum = XXH3_64bits_withSeed(&group, sizeof group, sum);
     fwrite(&group, sizeof group, 1, out);
   }
@@ -341,10 +341,10 @@ static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
                    r->path, head->n_groups, e->n_groups);
   }
   for (size_t g = 0; g < e->n_groups; g++) {
-    if (r->groups[g].numel == e->groups[g].numel) continue;
+    if (r->groups[g].numel == e->group_numel[g]) continue;
     return hk_fail(err, HK_INPUT,
                    "%s: parameter group %zu has %lld parameters, the engine's has %lld", r->path, g,
-                   (long long)r->groups[g].numel, (long long)e->groups[g].numel);
+                   (long long)r->groups[g].numel, (long long)e->group_numel[g]);
   }
   HK_TRY(check_params(r, e, err));
   struct stat info;
@@ -408,11 +408,11 @@ static hk_status read_blocks(const reader *r, hk_engine *e, bool applies, float 
 static void apply_groups(const reader *r, hk_engine *e) {
   for (size_t g = 0; g < e->n_groups; g++) {
     const file_group *from = &r->groups[g];
-    e->groups[g].hyper = (hk_adamw){.lr = from->lr,
-                                    .beta1 = from->beta1,
-                                    .beta2 = from->beta2,
-                                    .eps = from->eps,
-                                    .weight_decay = from->weight_decay};
+    e->groups[g] = (hk_adamw){.lr = from->lr,
+                              .beta1 = from->beta1,
+                              .beta2 = from->beta2,
+                              .eps = from->eps,
+                              .weight_decay = from->weight_decay};
   }
 }
 

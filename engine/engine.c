@@ -23,13 +23,14 @@ static hk_status check_hyper(const hk_adamw *h, size_t group, hk_error *err) {
 /* Allocates the arrays for groups and tensors. */
 static hk_status allocate_params(hk_engine *e, size_t n_groups, size_t n_params, hk_error *err) {
   e->groups = calloc(n_groups, sizeof *e->groups);
+  e->group_numel = calloc(n_groups, sizeof *e->group_numel);
   e->params = calloc(n_params, sizeof *e->params);
   e->param_end = calloc(n_params, sizeof *e->param_end);
   e->param_step = calloc(n_params, sizeof *e->param_step);
   e->active = calloc(n_params, sizeof *e->active);
   e->steps = calloc(n_params, sizeof *e->steps);
-  if (e->groups == NULL || e->params == NULL || e->param_end == NULL || e->param_step == NULL ||
-      e->active == NULL || e->steps == NULL) {
+  if (e->groups == NULL || e->group_numel == NULL || e->params == NULL || e->param_end == NULL ||
+      e->param_step == NULL || e->active == NULL || e->steps == NULL) {
     return hk_fail_memory(err, n_params * sizeof *e->params, "tensors and parameter groups");
   }
   e->n_groups = n_groups;
@@ -41,39 +42,6 @@ static hk_status check_group_count(size_t n, hk_error *err) {
   if (n >= 1 && n <= HK_MOST_PARAM_GROUPS) return HK_OK;
   return hk_fail(err, HK_INPUT, "an engine takes 1 to %d parameter groups, got %zu",
                  HK_MOST_PARAM_GROUPS, n);
-}
-
-/* Takes a flat engine's groups; each becomes one tensor, whose weights lie in the flat array. */
-static hk_status take_groups(hk_engine *e, const hk_param_group *groups, size_t n, hk_error *err) {
-  HK_TRY(check_group_count(n, err));
-  HK_TRY(allocate_params(e, n, n, err));
-  int64_t end = 0;
-  for (size_t g = 0; g < n; g++) {
-    if (groups[g].numel < 1 || groups[g].numel > INT64_MAX / 2 - end) {
-      return hk_fail(
-          err, HK_INPUT,
-          "parameter group %zu: %lld parameters: expected at least 1, and at most 4.6e18 in all", g,
-          (long long)groups[g].numel);
-    }
-    HK_TRY(check_hyper(&groups[g].hyper, g, err));
-    e->groups[g] = groups[g];
-    e->params[g] = (hk_param){.numel = groups[g].numel,
-                              .group = (int32_t)g,
-                              .weight_type = HK_GRAD_BF16,
-                              .grad_type = e->options.grad_type};
-    e->active[g] = true;
-    e->param_end[g] = end += groups[g].numel;
-  }
-  int64_t numel = 0;
-  for (size_t s = 0; s < e->plan.n_subgroups; s++) numel += e->plan.subgroups[s].numel;
-  if (end != numel) {
-    return hk_fail(
-        err, HK_INPUT,
-        "the parameter groups have %lld parameters, the plan's subgroups %lld: they must "
-        "be of one model and one rank",
-        (long long)end, (long long)numel);
-  }
-  return HK_OK;
 }
 
 static hk_status check_param(const hk_param *p, size_t number, size_t n_groups, int32_t block,
@@ -108,21 +76,14 @@ static hk_status take_params(hk_engine *e, const hk_param *params, size_t n_para
   HK_TRY(allocate_params(e, n_groups, n_params, err));
   for (size_t g = 0; g < n_groups; g++) {
     HK_TRY(check_hyper(&groups[g], g, err));
-    e->groups[g].hyper = groups[g];
+    e->groups[g] = groups[g];
   }
   int64_t end = 0;
   for (size_t p = 0; p < n_params; p++) {
     HK_TRY(check_param(&params[p], p, n_groups, p > 0 ? params[p - 1].block : 0, end, err));
     e->params[p] = params[p];
-    e->groups[params[p].group].numel += params[p].numel;
+    e->group_numel[params[p].group] += params[p].numel;
     e->param_end[p] = end += params[p].numel;
-  }
-  return HK_OK;
-}
-
-static hk_status check_options(const hk_engine_options *options, hk_error *err) {
-  if (options->grad_type != HK_GRAD_BF16 && options->grad_type != HK_GRAD_FP16) {
-    return hk_fail(err, HK_INPUT, "gradients must be bf16 or fp16");
   }
   return HK_OK;
 }
@@ -189,11 +150,6 @@ static hk_status open_teams(hk_engine *e, hk_error *err) {
   hk_engine_add_note(e, hk_team_note(e->team));
   if (threads < e->plan.cpu_threads)
     hk_engine_add_note(e, "one of the team's threads queues copies instead");
-  e->thread_squares = calloc((size_t)e->plan.cpu_threads, sizeof *e->thread_squares);
-  if (e->thread_squares == NULL) {
-    return hk_fail_memory(err, (size_t)e->plan.cpu_threads * sizeof *e->thread_squares,
-                          "the gradient norm");
-  }
   return HK_OK;
 }
 
@@ -308,7 +264,6 @@ hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err) {
 /* Creates an engine that has only its options and a copy of the plan. */
 static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *options,
                               hk_engine **engine, hk_error *err) {
-  HK_TRY(check_options(options, err));
   HK_TRY(hk_engine_check_plan(plan, err));
   hk_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return hk_fail_memory(err, sizeof *e, "the engine");
@@ -316,25 +271,6 @@ static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *opti
   if (e->options.backend == NULL) e->options.backend = &hk_backend_host;
   *engine = e;
   return hk_plan_copy(plan, &e->plan, err);
-}
-
-static hk_status end_engine(hk_engine *e, hk_status status, hk_engine **engine) {
-  if (status == HK_OK) {
-    *engine = e;
-  } else {
-    hk_engine_destroy(e);
-  }
-  return status;
-}
-
-hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
-                           const hk_engine_options *options, hk_engine **engine, hk_error *err) {
-  hk_engine *e = NULL;
-  hk_status status = begin_engine(plan, options, &e, err);
-  if (e == NULL) return status;
-  if (status == HK_OK) status = take_groups(e, groups, n_groups, err);
-  if (status == HK_OK) status = build(e, err);
-  return end_engine(e, status, engine);
 }
 
 hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
@@ -348,7 +284,12 @@ hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size
   if (status == HK_OK) status = hk_training_allocate(e, err);
   if (status == HK_OK) status = build(e, err);
   if (status == HK_OK) status = hk_training_open(e, err);
-  return end_engine(e, status, engine);
+  if (status == HK_OK) {
+    *engine = e;
+  } else {
+    hk_engine_destroy(e);
+  }
+  return status;
 }
 
 void hk_engine_destroy(hk_engine *e) {
@@ -364,14 +305,13 @@ void hk_engine_destroy(hk_engine *e) {
   hk_state_free(&e->state);
   hk_plan_free(&e->plan);
   free(e->groups);
+  free(e->group_numel);
   free(e->params);
   free(e->param_end);
   free(e->param_step);
   free(e->active);
   free(e->steps);
   free(e->buffer);
-  free(e->thread_squares);
-  hk_ranges_free(&e->given);
   free(e);
 }
 
@@ -411,9 +351,6 @@ const char *hk_engine_notes(const hk_engine *e) {
 hk_engine_memory hk_engine_memory_taken(const hk_engine *e) {
   return (hk_engine_memory){.device = e->device.all, .host_pinned = e->host.all};
 }
-void *hk_engine_device_weights(const hk_engine *e) {
-  return e->device_weights;
-}
 int64_t hk_engine_subgroup_step(const hk_engine *e, size_t subgroup) {
   return e->state.subgroups[subgroup].step;
 }
@@ -427,12 +364,11 @@ static hk_status check_group(const hk_engine *e, size_t group, hk_error *err) {
 hk_status hk_engine_set_group(hk_engine *e, size_t group, const hk_adamw *hyper, hk_error *err) {
   HK_TRY(check_group(e, group, err));
   HK_TRY(check_hyper(hyper, group, err));
-  e->groups[group].hyper = *hyper;
+  e->groups[group] = *hyper;
   return HK_OK;
 }
 
-hk_status hk_engine_get_group(const hk_engine *e, size_t group, hk_param_group *out,
-                              hk_error *err) {
+hk_status hk_engine_get_group(const hk_engine *e, size_t group, hk_adamw *out, hk_error *err) {
   HK_TRY(check_group(e, group, err));
   *out = e->groups[group];
   return HK_OK;

@@ -19,13 +19,6 @@
 
 typedef struct hk_engine hk_engine;
 
-/* Consecutive parameters with the same hyperparameters. Groups follow each other in flat order and
- * add up to the plan's parameters. They may begin and end inside subgroups. */
-typedef struct {
-  int64_t numel;
-  hk_adamw hyper;
-} hk_param_group;
-
 #define HK_MOST_PARAM_GROUPS 65536
 
 typedef struct {
@@ -33,10 +26,6 @@ typedef struct {
   int device;
   hk_backend_options backend_options; /* memory 0 on the host backend: what the plan needs plus
                                          64 MiB */
-  hk_grad_type grad_type;             /* HK_GRAD_BF16 or HK_GRAD_FP16 */
-  double max_norm;                    /* largest global norm; <= 0: no clipping */
-  void *device_weights;               /* the caller's device memory for new bf16 weights, 2 x numel
-                                         bytes; NULL: the engine allocates it */
   bool no_pin_threads;                /* do not pin the CPU team's threads */
   int first_core;                     /* see hk_team_options */
   const hk_arena *host_memory; /* registered memory that the engine borrows until it is destroyed,
@@ -48,11 +37,7 @@ typedef struct {
 typedef struct {
   hk_bytes device, host_pinned;
 } hk_engine_memory;
-/* Computes what an engine for this plan will take, without allocating it: a flat engine
- * (hk_engine_create), whose gradients all have options->grad_type, */
-hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *options,
-                            hk_engine_memory *memory, hk_error *err);
-/* or a training engine (hk_engine_create_for), whose tensors have types of their own. */
+/* Computes what an engine for this plan will take, without allocating it. */
 hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, size_t n_params,
                                 hk_engine_memory *memory, hk_error *err);
 
@@ -60,13 +45,9 @@ hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, siz
  * optimizer is predicted only. */
 hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err);
 
-/* Creates a flat engine with all state and weights 0 at step 0. HK_ENVIRONMENT: too little memory,
- * or pinning is refused; the message gives sizes. HK_INPUT: the groups do not add up to the plan.
- */
-hk_status hk_engine_create(const hk_plan *plan, const hk_param_group *groups, size_t n_groups,
-                           const hk_engine_options *options, hk_engine **engine, hk_error *err);
-/* Creates a training engine for tensors whose hyperparameters are groups[param.group]. Do not call
- * hk_engine_gradients, hk_engine_squares or hk_engine_step on it, but those of training.h. */
+/* Creates an engine for tensors whose hyperparameters are groups[param.group], with all state 0 at
+ * step 0. HK_ENVIRONMENT: too little memory, or pinning is refused; the message gives sizes.
+ * HK_INPUT: the tensors do not fit the plan. */
 hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
                                const hk_adamw *groups, size_t n_groups,
                                const hk_engine_options *options, hk_engine **engine, hk_error *err);
@@ -88,75 +69,33 @@ void hk_engine_device_info(const hk_engine *engine, hk_device_info *info);
  * line; "": nothing. */
 const char *hk_engine_notes(const hk_engine *engine);
 hk_engine_memory hk_engine_memory_taken(const hk_engine *engine);
-void *hk_engine_device_weights(const hk_engine *engine);
 
 /* Sets the hyperparameters of one group from the next step on. */
 hk_status hk_engine_set_group(hk_engine *engine, size_t group, const hk_adamw *hyper,
                               hk_error *err);
-hk_status hk_engine_get_group(const hk_engine *engine, size_t group, hk_param_group *out,
-                              hk_error *err);
+hk_status hk_engine_get_group(const hk_engine *engine, size_t group, hk_adamw *out, hk_error *err);
 
 typedef enum {
   HK_STATE_P, /* fp32 master weights */
   HK_STATE_M, /* momentum */
   HK_STATE_V, /* variance */
-  HK_STATE_W, /* bf16 weights on the device; read only */
 } hk_state_part;
 
 /* Write and read one part of the state of parameters offset .. offset + n - 1, wherever it lies.
- * `data` is host memory: fp32, for W bf16. Writing P on a flat engine also writes W. After a failed
- * step writing is refused; reading works where the memory is accessible and the state whole (W may
- * be older than P). */
+ * `data` is host memory. After a failed step writing is refused; reading works where the memory is
+ * accessible and the state whole. */
 hk_status hk_engine_write(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
                           const float *data, hk_error *err);
 hk_status hk_engine_read(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
-                         void *data, hk_error *err);
+                         float *data, hk_error *err);
 /* Sets the number of completed steps, of every tensor and subgroup too, after a checkpoint has been
  * loaded. */
 hk_status hk_engine_set_step(hk_engine *engine, int64_t step, hk_error *err);
 
-/* Copies gradients of parameters offset .. offset + n - 1 from host or device memory to where the
- * plan needs them, and sums their squares. Each parameter must be given once a step, in runs of any
- * size and order. Returns when `grad` may be reused. With `wait` false and device memory the copy
- * is only queued, and `grad` may be reused after the step. If the device fails, the engine takes no
- * further steps. */
-hk_status hk_engine_gradients(hk_engine *engine, int64_t offset, int64_t n, const void *grad,
-                              bool on_device, bool wait, hk_error *err);
-/* Exact sum of squares of the gradients given so far (squares.h). For the global norm, ranks add up
- * the rounded values of their sums. */
-hk_status hk_engine_squares(hk_engine *engine, hk_squares *sum, hk_error *err);
-
-typedef struct {
-  double loss_scale;     /* factor by which the gradients are too large; 0 stands for 1 */
-  double sum_of_squares; /* sum over all ranks; 0: this engine's own; infinite or NaN: some rank's
-                            gradients are */
-  hk_timeline *timeline; /* from hk_timeline_init with hk_engine_graph; its spans are filled; NULL:
-                            none */
-} hk_step_options;
-
-typedef struct {
-  int64_t step;      /* number of completed steps, this one included unless skipped */
-  bool skipped;      /* some gradient was infinite or NaN; state and weights are unchanged */
-  int64_t nonfinite; /* number of such values */
-  double grad_norm;  /* global norm before clipping */
-  double grad_scale; /* factor that gradients were multiplied by */
-  hk_ns update;      /* duration of the update phase */
-} hk_step_report;
-
-/* Takes one optimizer step with the gradients given since the last one; each parameter must have
- * one.
- *
- * After a failure (of a copy, a kernel, the device) the engine takes no further steps. Each
- * subgroup then holds either the old or the new step's complete state, and the message lists which:
- * new state is written to spare memory, which takes the place of the old when all of a subgroup has
- * arrived. The exception is state that stays on the device (route `resident`), which is updated in
- * place: it is lost with the device, and lost if the failure interrupts its update. */
-hk_status hk_engine_step(hk_engine *engine, const hk_step_options *options, hk_step_report *report,
-                         hk_error *err);
 /* Number of the step whose state a subgroup holds, also after a failure; -1: the state is lost. */
 int64_t hk_engine_subgroup_step(const hk_engine *engine, size_t subgroup);
 
-/* Checksum of p, m and v, and of w if the engine has no tensors (XXH3, 128 bits, in hexadecimal).
+/* Checksum of p, m and v (XXH3, 128 bits, in hexadecimal).
  * Equal state gives equal checksums, whatever the plan, and whatever the order of tensors if all
  * have keys that occur once. */
 hk_status hk_engine_checksum(hk_engine *engine, char hex[33], hk_error *err);

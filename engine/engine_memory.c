@@ -20,69 +20,45 @@ static bool has_route(const hk_plan *plan, hk_route route) {
   return totals[route] > 0;
 }
 
-/* Bins of squares of gradients; `params` NULL: a flat engine, which has one set. */
-static hk_bytes bin_bytes(const hk_state *state, const hk_param *params) {
-  if (params != NULL) return hk_training_bin_bytes(state, params);
-  return (HK_SQUARES_BINS + 1) * (hk_bytes)sizeof(uint64_t);
-}
-
 static hk_host_layout host_layout(const hk_state *state, const hk_param *params) {
   hk_host_layout h = {0};
   h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
   h.grads = part(&h.all, state->host_grad_bytes, HOST_ALIGN);
   h.weights = part(&h.all, 2 * state->host_numel, HOST_ALIGN);
   h.arrived = part(&h.all, (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
-  h.bins = part(&h.all, bin_bytes(state, params), HOST_ALIGN);
+  h.bins = part(&h.all, hk_training_bin_bytes(state, params), HOST_ALIGN);
   h.ticket = part(&h.all, (hk_bytes)sizeof(int64_t), HOST_ALIGN);
   return h;
 }
 
-/* `params`: the tensors of a training engine, which also has slots for gradients and no flat array
- * of weights; NULL: a flat engine, which has such an array if `own_weights`. */
 static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state,
-                                      const hk_param *params, bool own_weights) {
+                                      const hk_param *params) {
   hk_device_layout d = {0};
   const bool staged = has_route(plan, HK_ROUTE_STAGED);
   d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
   d.staging = part(&d.all, staged ? plan->buffers * state->slabs_a_piece * state->shape.bytes : 0,
                    DEVICE_ALIGN);
   d.grads = part(&d.all, state->device_grad_bytes, DEVICE_ALIGN);
-  d.weights = part(&d.all, own_weights && params == NULL ? 2 * state->numel : 0, DEVICE_ALIGN);
-  d.bins = part(&d.all, bin_bytes(state, params), DEVICE_ALIGN);
+  d.bins = part(&d.all, hk_training_bin_bytes(state, params), DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
   d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
-  d.slots = part(&d.all, params != NULL ? hk_training_slot_bytes(plan, state) : 0, DEVICE_ALIGN);
+  d.slots = part(&d.all, hk_training_slot_bytes(plan, state), DEVICE_ALIGN);
   return d;
-}
-
-static hk_status measure(const hk_plan *plan, const hk_param *params, size_t n, bool training,
-                         bool own_weights, hk_engine_memory *memory, hk_error *err) {
-  hk_state state;
-  HK_TRY(hk_state_layout(plan, params, n, &state, err));
-  const hk_param *tensors = training ? params : NULL;
-  const hk_host_layout host = host_layout(&state, tensors);
-  *memory = (hk_engine_memory){.device = device_layout(plan, &state, tensors, own_weights).all,
-                               .host_pinned = host.all};
-  hk_state_free(&state);
-  return HK_OK;
-}
-
-hk_status hk_engine_measure(const hk_plan *plan, const hk_engine_options *options,
-                            hk_engine_memory *memory, hk_error *err) {
-  hk_param all = {.weight_type = HK_GRAD_BF16, .grad_type = options->grad_type};
-  for (size_t s = 0; s < plan->n_subgroups; s++) all.numel += plan->subgroups[s].numel;
-  return measure(plan, &all, 1, false, options->device_weights == NULL, memory, err);
 }
 
 hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, size_t n_params,
                                 hk_engine_memory *memory, hk_error *err) {
-  return measure(plan, params, n_params, true, false, memory, err);
+  hk_state state;
+  HK_TRY(hk_state_layout(plan, params, n_params, &state, err));
+  *memory = (hk_engine_memory){.device = device_layout(plan, &state, params).all,
+                               .host_pinned = host_layout(&state, params).all};
+  hk_state_free(&state);
+  return HK_OK;
 }
 
 void hk_engine_lay_out(hk_engine *e) {
-  const hk_param *tensors = e->training != NULL ? e->params : NULL;
-  e->host = host_layout(&e->state, tensors);
-  e->device = device_layout(&e->plan, &e->state, tensors, e->options.device_weights == NULL);
+  e->host = host_layout(&e->state, e->params);
+  e->device = device_layout(&e->plan, &e->state, e->params);
 }
 
 /* -- Places ------------------------------------------------------------------------------------ */
@@ -104,9 +80,7 @@ static void place_device(hk_engine *e) {
   e->staging = at;
   e->device_grads = at += d->staging;
   at += d->grads;
-  e->device_weights =
-      e->options.device_weights != NULL ? e->options.device_weights : (uint16_t *)at;
-  e->device_bins = (uint64_t *)(at += d->weights);
+  e->device_bins = (uint64_t *)at;
   e->device_ticket = (int64_t *)(at += d->bins);
   e->early = (uint16_t *)(at += d->ticket);
   e->slots = at + d->early;

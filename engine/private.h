@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the engine's files: engine.c creates and destroys engines, engine_memory.c computes
- * sizes and places, actions*.c execute operations, pace.c spreads them over time, step.c takes a
- * flat engine's gradients and steps, access.c reads and writes state. */
+ * sizes and places, actions*.c execute operations, pace.c spreads them over time, step.c ends
+ * steps, access.c reads and writes state. */
 #ifndef HK_ENGINE_PRIVATE_H
 #define HK_ENGINE_PRIVATE_H
 
@@ -11,7 +11,6 @@
 #include "engine/chunks.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
-#include "engine/ranges.h"
 #include "engine/state.h"
 
 /* Sizes in bytes of the parts of the engine's device memory, in the order in which they lie. */
@@ -19,11 +18,10 @@ typedef struct {
   hk_bytes slabs;   /* resident state */
   hk_bytes staging; /* plan.buffers staging buffers of one piece each */
   hk_bytes grads;   /* gradients of subgroups that the device updates */
-  hk_bytes weights; /* flat engine: bf16 weights, unless the caller provides them */
-  hk_bytes bins;    /* bins of squares (squares.h): one set, for training one set a segment */
+  hk_bytes bins;    /* bins of squares (squares.h), a set for each segment */
   hk_bytes ticket;  /* number of the attempt under way */
-  hk_bytes early;   /* training: new weights that wait for the norm */
-  hk_bytes slots;   /* training: gradients on their way to the host (handover_slots.c) */
+  hk_bytes early;   /* new weights that wait for the norm */
+  hk_bytes slots;   /* gradients on their way to the host (handover_slots.c) */
   hk_bytes all;
 } hk_device_layout;
 
@@ -37,18 +35,19 @@ struct hk_engine {
   hk_graph graph;
   hk_state state;
   hk_engine_options options;
-  hk_param_group *groups;
+  hk_adamw *groups;
+  int64_t *group_numel; /* [group] elements of its tensors */
   size_t n_groups;
-  hk_param *params; /* in flat order; a flat engine has one for each group */
+  hk_param *params; /* in flat order */
   size_t n_params;
   int64_t *param_end;           /* [param] its end in flat order */
   int64_t *param_step;          /* [param] number of steps it has taken */
   bool *active;                 /* [param] it takes part in the step under way */
   hk_adamw_step *steps;         /* [param] constants of the step under way */
-  struct hk_training *training; /* NULL: a flat engine (training.c) */
+  struct hk_training *training; /* training.c */
   int64_t step;                 /* number of completed steps */
   int64_t attempt;    /* number of attempts at a step; unlike step numbers it never repeats */
-  atomic_bool failed; /* takes no further steps; atomic because threads share training engines */
+  atomic_bool failed; /* takes no further steps; atomic because threads share engines */
 
   hk_backend *backend;
   hk_device_info info;
@@ -72,15 +71,10 @@ struct hk_engine {
   hk_device_layout device;
   char *memory; /* on the device */
   char *staging, *device_grads;
-  uint16_t *device_weights;
   uint64_t *device_bins;
   int64_t *device_ticket;
-  uint16_t *early; /* training: [state.early_numel] */
-  char *slots;     /* training */
-
-  hk_squares squares, *thread_squares; /* [team threads] */
-  hk_ranges given;                     /* flat: parameters with a gradient for the next step */
-  int64_t in_bins;                     /* flat: number of values in the device's bins */
+  uint16_t *early; /* [state.early_numel] */
+  char *slots;
   char notes[1024];
 };
 
@@ -92,8 +86,6 @@ void hk_engine_join(void *arg, hk_lane_kind lane);
 void hk_engine_add_note(hk_engine *engine, const char *note);
 /* HK_ENVIRONMENT if the engine has failed and takes no further steps. */
 hk_status hk_engine_refuse_failed(const hk_engine *engine, hk_error *err);
-/* Forgets all gradients given since the last step. */
-hk_status hk_engine_forget_gradients(hk_engine *engine, hk_error *err);
 
 /* -- Limits of the plan (pace.c) --------------------------------------------------------------- */
 

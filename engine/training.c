@@ -53,7 +53,7 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
 }
 
 unsigned hk_training_external_lanes(const hk_engine *e) {
-  if (e->training == NULL || !overlaps(e)) return 0;
+  if (!overlaps(e)) return 0;
   return 1u << HK_LANE_HOST | 1u << HK_LANE_FLUSH;
 }
 

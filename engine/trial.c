@@ -301,16 +301,18 @@ hk_status hk_trial_gradients(hk_trial *t, hk_error *err) {
   return HK_OK;
 }
 
+/* What is compared besides the parts of the state. */
+#define WEIGHTS (HK_STATE_V + 1)
+
 /* Reads parameters at .. at + n - 1 of one part into the span. */
-static hk_status read_span(hk_trial *t, hk_state_part part, int64_t at, int64_t n, hk_error *err) {
+static hk_status read_span(hk_trial *t, int part, int64_t at, int64_t n, hk_error *err) {
   const hk_backend_ops *ops = t->engine->backend->ops;
-  if (part != HK_STATE_W) return hk_engine_read(t->engine, part, at, n, t->span, err);
+  if (part != WEIGHTS) return hk_engine_read(t->engine, (hk_state_part)part, at, n, t->span, err);
   HK_TRY(ops->copy(t->stream, t->span, t->weights + at, 2 * n, err));
   return ops->stream_sync(t->stream, err);
 }
 
-static hk_status compare(hk_trial *t, hk_state_part part, const void *plain, size_t size,
-                         hk_error *err) {
+static hk_status compare(hk_trial *t, int part, const void *plain, size_t size, hk_error *err) {
   static const char *const names[] = {"p", "m", "v", "w"};
   for (int64_t at = 0; at < t->numel; at += SPAN) {
     const int64_t n = hk_min(t->numel - at, SPAN);
@@ -345,15 +347,15 @@ static void prepare_plain(hk_trial *t) {
     t->squares[i] = (hk_squares){0};
   }
   const double scale = hk_grad_scale(hk_squares_value(&sum), t->options.max_norm, 1);
-  t->plain_step = hk_adamw_prepare(&e->groups[0].hyper, e->step, scale);
+  t->plain_step = hk_adamw_prepare(&e->groups[0], e->step, scale);
 }
 
 static hk_status check_step(hk_trial *t, hk_error *err) {
   span_work w = {.n = t->numel};
   prepare_plain(t);
   share_out(t, plain_chunk, &w);
-  for (int i = 0; i < 3; i++) HK_TRY(compare(t, (hk_state_part)i, t->plain[i], 4, err));
-  return compare(t, HK_STATE_W, t->plain_w, 2, err);
+  for (int i = 0; i < 3; i++) HK_TRY(compare(t, i, t->plain[i], 4, err));
+  return compare(t, WEIGHTS, t->plain_w, 2, err);
 }
 
 hk_status hk_trial_step(hk_trial *t, hk_timeline *timeline, hk_training_step_report *report,

@@ -72,12 +72,18 @@ static inline int64_t numel_of(const hk_plan *plan) {
   return n;
 }
 
+/* Consecutive parameters with the same hyperparameters. */
+typedef struct {
+  int64_t numel;
+  hk_adamw hyper;
+} plain_group;
+
 /* Plain AdamW on plain arrays. */
 typedef struct {
   int64_t n, step;
   float *p, *m, *v;
   uint16_t *w, *grad;
-  hk_param_group groups[4];
+  plain_group groups[4];
   size_t n_groups;
   hk_grad_type type;
   double max_norm;
@@ -126,12 +132,12 @@ static inline plain_adamw plain_start(random_stream *r, int64_t n, hk_grad_type 
     const int64_t most = left - (int64_t)(a.n_groups - 1 - g);
     const int64_t numel =
         g + 1 == a.n_groups ? left : 1 + (int64_t)(uniform(r) * (double)(most - 1));
-    a.groups[g] = (hk_param_group){.numel = numel,
-                                   .hyper = {.lr = scale(r, 1e-5, 1e-1),
-                                             .beta1 = 0.9,
-                                             .beta2 = uniform(r) < 0.5 ? 0.999 : 0.95,
-                                             .eps = 1e-8,
-                                             .weight_decay = uniform(r) < 0.5 ? 0 : 0.1}};
+    a.groups[g] = (plain_group){.numel = numel,
+                                .hyper = {.lr = scale(r, 1e-5, 1e-1),
+                                          .beta1 = 0.9,
+                                          .beta2 = uniform(r) < 0.5 ? 0.999 : 0.95,
+                                          .eps = 1e-8,
+                                          .weight_decay = uniform(r) < 0.5 ? 0 : 0.1}};
     left -= numel;
   }
   return a;
@@ -170,7 +176,7 @@ static inline double plain_step(plain_adamw *a, double loss_scale) {
 /* Each group is cut into two tensors, if it has two parameters. */
 enum { MOST_CUTS = 2 * 5 };
 
-static inline size_t cut_tensors(const hk_param_group *groups, size_t n_groups, hk_grad_type type,
+static inline size_t cut_tensors(const plain_group *groups, size_t n_groups, hk_grad_type type,
                                  hk_param *out) {
   size_t n = 0;
   for (size_t g = 0; g < n_groups; g++) {
@@ -188,10 +194,9 @@ static inline size_t cut_tensors(const hk_param_group *groups, size_t n_groups, 
 }
 
 /* An engine of these groups' tensors, without weights. */
-static inline hk_status open_engine(const hk_plan *plan, const hk_param_group *groups,
-                                    size_t n_groups, hk_grad_type type,
-                                    const hk_engine_options *options, hk_engine **engine,
-                                    hk_error *err) {
+static inline hk_status open_engine(const hk_plan *plan, const plain_group *groups, size_t n_groups,
+                                    hk_grad_type type, const hk_engine_options *options,
+                                    hk_engine **engine, hk_error *err) {
   hk_param params[MOST_CUTS];
   hk_adamw hyper[MOST_CUTS];
   const size_t n = cut_tensors(groups, n_groups, type, params);

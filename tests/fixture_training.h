@@ -125,8 +125,7 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
   }
   random_stream sums = {w->r.state ^ 0x50f5};
   if (pick(&sums, 0, 1) > 0) plan.sum_bytes = (hk_bytes)scale(&sums, 100, 400000);
-  const hk_engine_options options = {
-      .backend = backend, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  const hk_engine_options options = {.backend = backend, .no_pin_threads = true};
   hk_engine *engine = NULL;
   must(
       hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &engine, &err),

@@ -143,9 +143,9 @@ static void state_moves_to_another_plan(void **unused) {
     must(hk_engine_checksum(engine, after, &err), &err);
     assert_string_equal(before, after);
     assert_int_equal(hk_engine_step_number(engine), 2);
-    hk_param_group group;
+    hk_adamw group;
     must(hk_engine_get_group(engine, 0, &group, &err), &err);
-    assert_true(group.hyper.lr == lr);
+    assert_true(group.lr == lr);
     step_both(engine, &a, &r);
     assert_same_bits(engine, &a);
     end_engine(engine);
@@ -253,13 +253,13 @@ static void end_damage(damage *d) {
 
 static void assert_refused(const damage *d, const char *name, const char *says) {
   hk_error err = {0};
-  hk_param_group group;
+  hk_adamw group;
   assert_int_equal(hk_engine_load(d->engine, name, NULL, NULL, &err), HK_INPUT);
   if (strstr(err.message, says) == NULL) fail_msg("'%s' lacks '%s'", err.message, says);
   assert_non_null(strstr(err.message, name));
   assert_int_equal(hk_engine_step_number(d->engine), 2);
   must(hk_engine_get_group(d->engine, 0, &group, &err), &err);
-  assert_memory_equal(&group, &d->a.groups[0], sizeof group);
+  assert_memory_equal(&group, &d->a.groups[0].hyper, sizeof group);
 }
 
 static void every_length_is_refused(void **unused) {

@@ -76,9 +76,9 @@ static void assert_loads(world *to, const world *from) {
     for (size_t k = 0; k < n; k++) narrow(t->param.weight_type, t->p[k], t->expected, (int64_t)k);
   }
   for (size_t g = 0; g < to->n_groups; g++) {
-    hk_param_group group;
+    hk_adamw group;
     must(hk_engine_get_group(to->engine, g, &group, &err), &err);
-    assert_memory_equal(&group.hyper, &from->groups[g], sizeof group.hyper);
+    assert_memory_equal(&group, &from->groups[g], sizeof group);
     to->groups[g] = from->groups[g];
   }
   assert_int_equal(hk_training_step_number(to->engine), hk_training_step_number(from->engine));
@@ -181,7 +181,7 @@ static void other_models_are_refused(void **unused) {
     if (change == 2) params[3].group = 1 - params[3].group;
     hk_plan plan = {0};
     must(hk_default_plan(params, 4, 1, &plan, &err), &err);
-    const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+    const hk_engine_options options = {.no_pin_threads = true};
     must(hk_engine_create_for(&plan, params, 4, other.groups, 2, &options, &other.engine, &err),
          &err);
     hk_plan_free(&plan);
@@ -211,7 +211,7 @@ static void make_named(world *w) {
 static void reverse(const world *w, world *out) {
   hk_error err = {0};
   hk_plan plan = {0};
-  const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  const hk_engine_options options = {.no_pin_threads = true};
   *out = (world){.n = NAMED, .n_groups = w->n_groups};
   memcpy(out->groups, w->groups, sizeof out->groups);
   for (size_t i = 0; i < NAMED; i++) {

@@ -116,7 +116,7 @@ static hk_engine *engine_of_tensors(size_t first, size_t by, bool named) {
                            .key = named ? keys[t] : 0};
   }
   const hk_adamw group = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-  const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  const hk_engine_options options = {.no_pin_threads = true};
   hk_plan plan = {0};
   hk_engine *engine = NULL;
   must(hk_default_plan(params, TENSORS, 2, &plan, &err), &err);

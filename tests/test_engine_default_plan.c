@@ -286,7 +286,7 @@ static void predicted_memory_is_what_an_engine_takes(void **unused) {
          &err);
     must(hk_engine_measure_for(&plan, params, 30, &memory, &err), &err);
     const hk_adamw group = {.lr = 1e-3};
-    const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+    const hk_engine_options options = {.no_pin_threads = true};
     must(hk_engine_create_for(&plan, params, 30, &group, 1, &options, &engine, &err), &err);
     const hk_engine_memory taken = hk_engine_memory_taken(engine);
     assert_memory_equal(&taken, &memory, sizeof memory);

@@ -63,7 +63,7 @@ static void make_ahead(world *w) {
   plan.overlap = HK_OVERLAP_BOTH;
   for (size_t s = 0; s < plan.n_subgroups; s++)
     plan.subgroups[s].ahead = plan.subgroups[s].early = true;
-  const hk_engine_options options = {.no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  const hk_engine_options options = {.no_pin_threads = true};
   must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
                             &err),
        &err);

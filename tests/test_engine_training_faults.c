@@ -58,8 +58,7 @@ static void small_model(world *w, uint64_t seed) {
 
 static hk_status create(world *w, hk_overlap overlap, const hk_backend_ops *ops, hk_error *err) {
   hk_plan plan = small_plan(w, overlap);
-  const hk_engine_options options = {
-      .backend = ops, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  const hk_engine_options options = {.backend = ops, .no_pin_threads = true};
   const hk_status status = hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups,
                                                 &options, &w->engine, err);
   hk_plan_free(&plan);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "engine/trial.h"
 #include "tests/fixture.h"
 
 /* -- Profiles ---------------------------------------------------------------------------------- */
@@ -332,11 +333,10 @@ static void plans_differ_and_fit(void **state) {
   choice c = chosen("gpt2", 120, true, room);
   for (size_t i = 0; i < c.n; i++) {
     hk_error err = {0};
-    const hk_engine_options options = {0};
     hk_engine_memory memory;
     must(hk_plan_check(&c.plans[i], &err), &err);
     assert_int_equal(c.plans[i].runtime, HK_RUNTIME_HOCKET);
-    must(hk_engine_measure(&c.plans[i], &options, &memory, &err), &err);
+    must(hk_trial_measure(&c.plans[i], &memory, &err), &err);
     assert_true(memory.host_pinned <= room);
     assert_true((double)memory.device <= c.machine.gpu_memory.value);
     hk_ranked_plan_title(&c.plans[i], titles[i], sizeof titles[i]);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Checkpoints. The first byte selects the engine that reads the rest (bit 0: training) and the
- * checksums that are corrected before (bit 1: the header's, bit 2: those of the blocks and the
- * end), so that inputs pass them. An engine saves a loaded checkpoint with the same bytes. In
- * training, where tensors may have another order in the file, this holds for the saved checkpoint.
- * After a refusal the engine's state is unchanged. */
+/* Checkpoints. The first byte selects the checksums that are corrected before (bit 1: the header's,
+ * bit 2: those of the blocks and the end), so that inputs pass them. Tensors may have another order
+ * in the file, and an older version has no tensors: an engine saves a checkpoint that it has saved
+ * and loaded with the same bytes. After a refusal the engine's state is unchanged. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -15,7 +14,7 @@
 enum { HEAD = 32, GROUP = 48, VERSION_AT = 8, GROUPS_AT = 12 };
 enum { TENSORS = 3, NUMEL = 5 + 1 + 7, GROUPS = 2 };
 
-static const int64_t tensor_numel[TENSORS] = {5, 1, 7}, group_numel[GROUPS] = {6, 7};
+static const int64_t tensor_numel[TENSORS] = {5, 1, 7};
 
 /* -- Engines ----------------------------------------------------------------------------------- */
 
