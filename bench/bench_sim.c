@@ -8,6 +8,7 @@
 
 #include "bench/sorted.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "sim/state.h"
 
 #define REPETITIONS 21
@@ -46,8 +47,9 @@ static void set_up(setting *s) {
                                   .runtime = HK_RUNTIME_HOCKET};
   must(hk_candidate_plan(&candidate, &s->model, &s->machine, &s->job, &s->settings, &s->plan, &err),
        &err);
-  must(hk_graph_build(&s->plan, HK_EXPAND_ALL, true, &s->folded, &err), &err);
-  must(hk_graph_build(&s->plan, HK_EXPAND_ALL, false, &s->unfolded, &err), &err);
+  must(hk_graph_build(&s->plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &s->folded, &err),
+       &err);
+  must(hk_graph_build(&s->plan, (hk_expand){HK_EXPAND_ALL}, &s->unfolded, &err), &err);
 }
 
 static void tear_down(setting *s) {
@@ -64,7 +66,7 @@ static void tear_down(setting *s) {
 static double build(const setting *s, bool folded) {
   hk_error err = {0};
   hk_graph graph;
-  must(hk_graph_build(&s->plan, HK_EXPAND_ALL, folded, &graph, &err), &err);
+  must(hk_graph_build(&s->plan, (hk_expand){HK_EXPAND_ALL, .folded = folded}, &graph, &err), &err);
   const double n = (double)graph.n_ops;
   hk_graph_free(&graph);
   return n;

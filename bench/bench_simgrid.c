@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/simgrid_referee.h"
 
 #define REPETITIONS 21
@@ -79,7 +80,8 @@ static hk_comparison compare(size_t i) {
   must(hk_machine_load(cases[i].machine, &machine, &err), &err);
   hk_referee_leave_out(&machine);
   must(hk_candidate_plan(&candidate, &model, &machine, &job, &settings, &plan, &err), &err);
-  must(hk_graph_build(&plan, HK_EXPAND_ALL, cases[i].folded, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = cases[i].folded}, &graph, &err),
+       &err);
   must(hk_referee_compare(&graph, &machine, REPETITIONS + 1, &c, &err), &err);
   hk_graph_free(&graph);
   hk_plan_free(&plan);

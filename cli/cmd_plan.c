@@ -19,6 +19,7 @@
 #include "cli/yours.h"
 #include "core/outfile.h"
 #include "sim/advice.h"
+#include "sim/rank.h"
 
 typedef struct {
   char machine[4096]; /* --machine without a price */

@@ -18,14 +18,12 @@ static hk_status keep(const hk_args *args, const hk_forecast *forecast, const hk
   if (!args->keep) return HK_OK;
   cJSON *profile = hk_machine_to_json(machine);
   if (!profile) return hk_fail_memory(err, sizeof *profile, "a profile");
-  const int n = forecast->graph.iterations;
-  const hk_timeline_to_store what = {
-      .phases = HK_EXPAND_ALL | (n > 1 ? HK_EXPAND_ITERATIONS(n) : 0),
-      .plan = &forecast->plan,
-      .graph = &forecast->graph,
-      .timeline = &forecast->result.timeline,
-      .profile = profile,
-      .version = HK_BUILD};
+  const hk_timeline_to_store what = {.phases = HK_EXPAND_ALL,
+                                     .plan = &forecast->plan,
+                                     .graph = &forecast->graph,
+                                     .timeline = &forecast->result.timeline,
+                                     .profile = profile,
+                                     .version = HK_BUILD};
   hk_status status = hk_stored_timeline_add(&what, id, err);
   cJSON_Delete(profile);
   return status;

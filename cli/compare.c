@@ -14,6 +14,7 @@
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "cli/table.h"
+#include "sim/rank.h"
 
 /* A machine, and the best schedule on it. */
 typedef struct {

@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "cli/setup.h"
+#include "sim/rank.h"
 #include "traces/train_config.h"
 
 typedef struct {

@@ -12,6 +12,7 @@
 #include "cli/screen.h"
 #include "core/names.h"
 #include "sim/largest.h"
+#include "sim/rank.h"
 
 #define MOST_BATCH  65536 /* as --micro-batch */
 #define MOST_LAYERS 4096

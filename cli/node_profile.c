@@ -14,6 +14,7 @@
 #include "cli/screen.h"
 #include "cli/setup.h"
 #include "sim/forecast.h"
+#include "sim/warnings.h"
 
 #define DAY_S 86400.0
 /* Memory of a device that is opened only for its description. */

@@ -6,6 +6,7 @@
 #include "cli/largest.h"
 #include "cli/price.h"
 #include "cli/setup.h"
+#include "sim/rank.h"
 #include "sim/uncertainty.h"
 
 #define HK_LARGEST_ROWS 400

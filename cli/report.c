@@ -11,6 +11,7 @@
 #include "cli/report_uncertainty.h"
 #include "cli/screen.h"
 #include "cli/table.h"
+#include "sim/warnings.h"
 
 /* -- Figures --------------------------------------------------------------------------------- */
 

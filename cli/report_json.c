@@ -3,6 +3,7 @@
 #include "cli/emit.h"
 #include "cli/report.h"
 #include "cli/report_state.h"
+#include "sim/warnings.h"
 
 /* Most points of the memory curve. */
 #define CURVE_POINTS 512

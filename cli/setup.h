@@ -5,6 +5,7 @@
 
 #include "cli/args.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 
 #define HK_OPTIONS_JOB                                                           \
   (HK_OPTION(GPUS) | HK_OPTION(NODES) | HK_OPTION(TP) | HK_OPTION(MICRO_BATCH) | \

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "cli/setup.h"
+#include "sim/rank.h"
 #include "sim/uncertainty.h"
 #include "traces/train_config.h"
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/bytes.h"
+#include "core/team.h"
 
 /* With an overlap, lanes flush, cpu and up take the block that forward needs first, not the
  * operation that was added first. */
@@ -270,14 +271,11 @@ static bool pulls_weights(const hk_plan *plan) {
   return plan->runtime == HK_RUNTIME_HOCKET && plan->overlap == HK_OVERLAP_NONE;
 }
 
-static hk_status build(const hk_plan *plan, unsigned phases, int iterations, bool folded,
-                       hk_graph *graph, hk_error *err) {
-  hk_error local = {0};
-  if (err == NULL) err = &local;
+static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_error *err) {
   const hk_job *job = &plan->job;
   memset(graph, 0, sizeof *graph);
-  graph->ranks = folded ? 1 : job->gpus;
-  graph->multiplicity = folded ? job->gpus : 1;
+  graph->ranks = what.folded ? 1 : job->gpus;
+  graph->multiplicity = what.folded ? job->gpus : 1;
   graph->world = job->gpus * job->nodes;
   graph->nodes = job->nodes;
   graph->tp = job->tp;
@@ -287,13 +285,13 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   graph->pace = plan->pace;
   graph->grads_widened = plan->runtime == HK_RUNTIME_DEEPSPEED;
   graph->layers = (int32_t)plan->model.layers;
-  graph->iterations = iterations;
+  graph->iterations = what.iterations;
 
   hk_expansion x = {.plan = plan,
                     .graph = graph,
                     .err = err,
                     .dp = hk_job_dp(job),
-                    .handed = hk_plan_hands_over(plan) && (phases & HK_EXPAND_TRAINING) != 0,
+                    .handed = hk_plan_hands_over(plan) && (what.phases & HK_EXPAND_TRAINING) != 0,
                     .accumulate = hk_plan_accumulates(plan),
                     .n_blocks = (int)plan->model.layers + 2};
   const size_t slots = (size_t)graph->ranks * HK_LANE_KIND_COUNT;
@@ -315,7 +313,7 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
     memset(x.lanes, -1, slots * sizeof *x.lanes);
     memset(x.last, -1, slots * sizeof *x.last);
     memset(x.buffers, -1, buffers * sizeof *x.buffers);
-    status = fill(&x, phases, iterations);
+    status = fill(&x, what.phases, what.iterations);
   }
   hk_expand_pieces_close(&x);
   free(x.begin);
@@ -330,22 +328,18 @@ static hk_status build(const hk_plan *plan, unsigned phases, int iterations, boo
   return status;
 }
 
-hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_graph *graph,
-                                    hk_error *err) {
+hk_status hk_graph_build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_error *err) {
+  hk_error local = {0};
+  if (err == NULL) err = &local;
   memset(graph, 0, sizeof *graph);
-  if (plan->overlap == HK_OVERLAP_NONE)
+  if (what.iterations < 0 || what.iterations > HK_MOST_ITERATIONS)
+    return hk_fail(err, HK_INPUT, "%d iterations: expected 1 to %d", what.iterations,
+                   HK_MOST_ITERATIONS);
+  if (what.iterations > 1 && (plan->overlap == HK_OVERLAP_NONE || what.phases != HK_EXPAND_ALL))
     return hk_fail(
         err, HK_INPUT,
-        "several iterations of a plan without an overlap are one iteration repeated; build "
-        "one");
-  if (n < 1 || n > HK_MOST_ITERATIONS)
-    return hk_fail(err, HK_INPUT, "%d iterations: expected 1 to %d", n, HK_MOST_ITERATIONS);
-  return build(plan, HK_EXPAND_ALL, n, folded, graph, err);
-}
-
-hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
-                         hk_error *err) {
-  if (phases < HK_EXPAND_ITERATIONS(1)) return build(plan, phases, 1, folded, graph, err);
-  return hk_graph_build_iterations(plan, (int)(phases / HK_EXPAND_ITERATIONS(1)), folded, graph,
-                                   err);
+        "several iterations of a plan without an overlap, or of some phases, are one iteration "
+        "repeated; build one");
+  if (what.iterations == 0) what.iterations = 1;
+  return build(plan, what, graph, err);
 }

@@ -48,9 +48,7 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   const hk_ns measured = backward ? cost->backward_ns : cost->forward_ns;
   const hk_ns launch = backward ? cost->backward_launch : cost->forward_launch;
   hk_op op = block_op(kind, measured + launch > 0 && flops == 0 ? 1 : flops, cost, micro);
-  op.measured = measured;
-  op.launch = launch;
-  op.handed = backward ? cost->handed : 0;
+  op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0};
   if (cost->stores_scores) add_scores(x, &op);
   return op;
 }
@@ -84,7 +82,7 @@ static void begin_pass(hk_pass *pass) {
   memset(pass, -1, sizeof *pass);
 }
 
-/* A measured time of computation includes its launches, or they are in hk_op.launch. */
+/* A measured time of computation includes its launches, or they are in hk_op.profile. */
 static hk_op launch_op(const hk_expansion *x, const hk_block_cost *cost, int micro, int launches) {
   const bool known = x->phase == HK_PHASE_FORWARD ? cost->forward_ns + cost->forward_launch > 0
                                                   : cost->backward_ns + cost->backward_launch > 0;

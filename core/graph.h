@@ -2,13 +2,15 @@
 /* The task graph: one iteration as operations on lanes. A plan expands into it in one place
  * (expand*.c). The simulator runs it in virtual time, the engine on real lanes. It holds amounts of
  * work but no rates: the simulator knows how long an operation takes (sim/demand.c), the engine
- * what it does (engine/actions*.c). */
+ * what it does (engine/actions*.c). Limits that a plan sets (hk_pace), and times that were measured
+ * of a model's passes (hk_pass_profile), are handed on as they are. */
 #ifndef HK_CORE_GRAPH_H
 #define HK_CORE_GRAPH_H
 
 #include <stdbool.h>
 
 #include "core/error.h"
+#include "core/launch.h"
 #include "core/plan.h"
 #include "core/units.h"
 
@@ -121,15 +123,12 @@ typedef struct {
                                    0 p, 1 m, 2 v; else -1 */
   int64_t offset;               /* first parameter inside the subgroup (update operations) */
   int64_t work;                 /* >= 0, unit by kind */
-  int32_t threads;              /* CPU kinds: the plan's team, see hk_team_size; else 0 */
+  int32_t threads;              /* CPU kinds: the plan's team, see core/team.h; else 0 */
   int32_t deps_begin, deps_end; /* into graph->deps; lane order is implied, not listed */
   hk_bytes gpu_alloc, gpu_free; /* allocated when it starts, freed when it ends */
   hk_bytes host_alloc, host_free;
-  int32_t priority; /* on lanes that pick: smaller first */
-  hk_ns measured;   /* forward and backward: measured time when alone; 0: not measured */
-  hk_ns launch;     /* forward and backward: the host's time to queue their kernels; 0: not known,
-                       `measured` includes it */
-  int32_t handed;   /* backward: gradients that the host hands over one by one meanwhile */
+  int32_t priority;        /* on lanes that pick: smaller first */
+  hk_pass_profile profile; /* forward and backward */
   /* Forward and backward where attention scores are stored, else 0: floating-point operations of
    * the products that read or write scores (part of `work`), traffic in GPU memory of these
    * products, and of the softmax between them. */
@@ -166,7 +165,7 @@ typedef struct {
   hk_pace pace;           /* of each rank */
   bool grads_widened;     /* updates on a GPU first convert their gradients to fp32 */
   bool weights_cold;      /* pageable weights were not just written: no CPU cache holds them */
-  bool queues_throughout; /* see hk_team_size */
+  bool queues_throughout; /* see core/team.h */
   double launch_beside_update;        /* see hk_model */
   int32_t layers;                     /* of the model: block number of the head */
   hk_bytes gpu_base;                  /* on each rank's GPU before the first operation */
@@ -191,59 +190,30 @@ typedef struct {
 #define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
 #define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)
 #define HK_EXPAND_ENGINE   (HK_EXPAND_UPDATE | 1u << HK_PHASE_COUNT)
-/* In union with HK_EXPAND_ALL: n iterations, see hk_graph_build_iterations. */
-#define HK_EXPAND_ITERATIONS(n) ((unsigned)(n) << 8)
 
-/* Expands a plan. Ranks of a node run the same plan on equal shares. `folded`: one rank represents
+/* What to expand. */
+typedef struct {
+  unsigned phases; /* a union of HK_EXPAND_... */
+  int iterations;  /* copies of the iteration; 0 stands for 1 */
+  bool folded;     /* one rank represents those of a node */
+} hk_expand;
+
+#define HK_MOST_ITERATIONS 64
+/* Expands a plan. Ranks of a node run the same plan on equal shares. Folded: one rank represents
  * all of them; this is exact, because max-min fairness has a unique and therefore symmetric
  * solution. Unfolded: every rank of one node has its own operations. Nodes are always folded. Free
- * with hk_graph_free, safe on a zeroed graph. */
-hk_status hk_graph_build(const hk_plan *plan, unsigned phases, bool folded, hk_graph *graph,
-                         hk_error *err);
-/* n whole iterations (HK_EXPAND_ALL) of a plan with an overlap, 1 <= n <= HK_MOST_ITERATIONS. All
- * have the same operations: operation i of iteration k has the id k x n_ops / n + i. Operations
- * that depend on the iteration before:
+ * with hk_graph_free, safe on a zeroed graph.
+ *
+ * Several iterations, up to HK_MOST_ITERATIONS, need HK_EXPAND_ALL and a plan with an overlap. All
+ * have the same operations: of n iterations, operation i of iteration k has the id
+ * k x n_ops / n + i. Operations that depend on the iteration before:
  * - launch of a block: on the updates of the block's subgroups;
  * - forward of a block, or its all_gather: on the arrival of its new weights;
  * - state_h2d: on state_d2h of the same piece. */
-#define HK_MOST_ITERATIONS 64
-hk_status hk_graph_build_iterations(const hk_plan *plan, int n, bool folded, hk_graph *graph,
-                                    hk_error *err);
+hk_status hk_graph_build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_error *err);
 /* The iteration, from 0, of an operation. */
 int32_t hk_op_iteration(const hk_graph *graph, int32_t op);
 void hk_graph_free(hk_graph *graph);
-
-/* -- CPU team --------------------------------------------------------------------------------
- * Threads that carry out the operations of lane cpu: `threads` as planned (hk_op.threads), or one
- * fewer. Simulator and engine both ask here, so that they run the same team.
- *
- * A host thread queues the GPU's copies and kernels. If the teams fill every core, this thread
- * preempts a member, and the whole team waits for that member. With a few copies this happens once,
- * at the beginning. With more copies than the engine queues ahead (HK_QUEUED_AHEAD) it happens
- * throughout the update, so the team leaves a core to the queueing thread. This is done only if
- * - graph->queues_throughout: runtime hocket, operations on the CPU, and more than
- *   HK_QUEUED_AHEAD staged pieces an iteration;
- * - the team has at least HK_LEAST_LENDER threads: a smaller one would lose more than it gains;
- * - the teams fill `cores`, the CPUs that the process may use (0: not known): threads == cores or,
- *   with one team for each GPU of the node, threads x GPUs == cores.
- * Example: 16 threads, 16 cores, 1120 staged pieces: 15. With 17 cores or 100 pieces: 16. */
-#define HK_QUEUED_AHEAD 128
-#define HK_LEAST_LENDER 8
-int hk_team_size(const hk_graph *graph, int threads, int cores);
-
-/* Cores that the framework's threads (main, autograd), the driver's and the engine's queueing
- * thread need while forward and backward run, out of a rank's `share` of the cores: 3, or a quarter
- * of the share if that is less, but at least one core of two or three. A team that has more than
- * the others preempts them and is preempted: it updates no faster than one of share - 3 threads.
- * Measured on an H200 node with 16 cores (bench/results/training): 15 threads took 600 ms of CPU
- * lane an iteration beside forward and backward, 13 took 567; with the GPU idle, 15 took 540. */
-int hk_framework_cores(int share);
-
-/* Default number of threads of a CPU team that trains with `overlap` on a rank's `share` of the
- * cores, at least 1. With `both`, where most of the update runs beside forward and backward, it
- * leaves hk_framework_cores. Otherwise it leaves one core: with `forward` 15 threads of 16 cores
- * were 0.99 to 1.045 times as fast as 13 (four pairs in turns, bench/results/training). */
-int hk_training_threads(hk_overlap overlap, int share);
 
 /* The plan's limit to the bytes a second that lane `kind` moves; 0: none. */
 static inline double hk_lane_pace(const hk_graph *graph, hk_lane_kind kind) {

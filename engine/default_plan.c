@@ -8,6 +8,7 @@
 
 #include "core/bytes.h"
 #include "core/graph.h"
+#include "core/team.h"
 #include "engine/cpu_quota.h"
 
 /* Most parameters of a subgroup; larger blocks are cut. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/team.h"
 #include "engine/private.h"
 #include "engine/topology.h"
 
@@ -231,7 +232,7 @@ static hk_status build(hk_engine *e, hk_error *err) {
   HK_TRY(hk_state_layout(&e->plan, e->params, e->n_params, &e->state, err));
   e->kernels = hk_cpu_kernels_best();
   hk_engine_lay_out(e);
-  HK_TRY(hk_graph_build(&e->plan, HK_EXPAND_ENGINE, true, &e->graph, err));
+  HK_TRY(hk_graph_build(&e->plan, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &e->graph, err));
   HK_TRY(assign_buffers(e, err));
   HK_TRY(check_room(e, err));
   HK_TRY(open_device(e, err));

@@ -12,6 +12,7 @@
 #define HK_SIM_ADVICE_H
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 
 #define HK_MOST_ADVICE 5
 

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "core/bytes.h"
+#include "core/team.h"
 #include "sim/sim.h"
 
 #define RESOURCE_NAME(name, text, unit, scope, meaning) [HK_RES_##name] = text,
@@ -140,7 +141,7 @@ static hk_demand computation(const hk_machine *m, const hk_op *op, double rate) 
 
 /* Computation with a measured time, which includes its launches if they were not measured. */
 static hk_demand measured(const hk_op *op) {
-  const double cap = (double)op->work / ((double)op->measured / 1e9);
+  const double cap = (double)op->work / ((double)op->profile.time / 1e9);
   hk_demand d = at_rate(0, cap);
   use(&d, HK_RES_GPU, 1 / cap);
   return d;
@@ -151,9 +152,9 @@ static hk_demand measured(const hk_op *op) {
  * 7 gradients of 0.1 ms: 3.2 ms. */
 static hk_demand pass(const hk_op *op, const hk_machine *m, double efficiency) {
   hk_demand d =
-      op->measured > 0 ? measured(op) : computation(m, op, m->gpu_flops.value * efficiency);
-  if (op->launch <= 0) return d;
-  const double ns = (double)op->launch + op->handed * m->handover.value;
+      op->profile.time > 0 ? measured(op) : computation(m, op, m->gpu_flops.value * efficiency);
+  if (op->profile.launch <= 0) return d;
+  const double ns = (double)op->profile.launch + op->profile.handed * m->handover.value;
   d.computed = d.cap;
   d.launched = (double)op->work / (ns / 1e9);
   d.cap = d.weight = d.weight_crowded = fmin(d.computed, d.launched);
@@ -315,8 +316,9 @@ static hk_demand paced(hk_demand d, double most) {
 
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
   return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
-         a->measured == b->measured && a->launch == b->launch && a->handed == b->handed &&
-         a->score_bytes == b->score_bytes && a->ahead == b->ahead;
+         a->profile.time == b->profile.time && a->profile.launch == b->profile.launch &&
+         a->profile.handed == b->profile.handed && a->score_bytes == b->score_bytes &&
+         a->ahead == b->ahead;
 }
 
 hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to) {

@@ -142,7 +142,7 @@ static hk_status one_plan(const hk_training *t, int ranks, const hk_policy *poli
   spread.gpus = tp;
   spread.nodes = ranks;
   HK_TRY(plan_of(t, &spread, policy, &plan, err));
-  hk_status status = hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, err);
+  hk_status status = hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, err);
   if (status == HK_OK) {
     const int64_t n = hk_model_rank_parameters(model, tp, ranks);
     *out = (hk_footprint){

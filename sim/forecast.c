@@ -206,7 +206,8 @@ static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
                                  const hk_sim_options *options, hk_error *err) {
   hk_period period;
   for (int n = LEAST_ITERATIONS;; n *= 2) {
-    HK_TRY(hk_graph_build_iterations(&f->plan, n, true, &f->graph, err));
+    HK_TRY(hk_graph_build(&f->plan, (hk_expand){HK_EXPAND_ALL, .iterations = n, .folded = true},
+                          &f->graph, err));
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
     HK_TRY(hk_period_of(&f->graph, &f->result.timeline, &period, err));
     HK_TRY(hk_bound_period(&f->graph, machine, &f->period_bound, err));
@@ -226,7 +227,7 @@ static hk_status simulate(hk_forecast *f, const hk_machine *machine, const hk_si
   if (f->plan.overlap != HK_OVERLAP_NONE) {
     HK_TRY(simulate_period(f, machine, options, err));
   } else {
-    HK_TRY(hk_graph_build(&f->plan, HK_EXPAND_ALL, true, &f->graph, err));
+    HK_TRY(hk_graph_build(&f->plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &f->graph, err));
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
     measure_phases(f);
   }

@@ -17,6 +17,7 @@
 #define HK_SIM_OVERLAP_H
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 
 typedef struct {
   hk_forecast best;

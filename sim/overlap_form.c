@@ -102,7 +102,7 @@ hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine,
                   .up = HK_BYTES_BF16 / machine->h2d.value,
                   .down = HK_BYTES_BF16 / machine->d2h.value};
   hk_graph graph;
-  HK_TRY(hk_graph_build(plan, HK_EXPAND_TRAINING, true, &graph, err));
+  HK_TRY(hk_graph_build(plan, (hk_expand){HK_EXPAND_TRAINING, .folded = true}, &graph, err));
   form.blocks = calloc((size_t)form.n, sizeof *form.blocks);
   hk_status status = HK_OK;
   if (form.blocks == NULL)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/bytes.h"
+#include "sim/ahead.h"
 #include "sim/overlap.h"
 
 #define MOST_SIMULATIONS 64

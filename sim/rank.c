@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/team.h"
+#include "sim/ahead.h"
 #include "sim/forecast.h"
 #include "sim/overlap.h"
 #include "sim/pace.h"
+#include "sim/rank.h"
 #include "sim/sums.h"
 
 #define DEFAULT_SUBGROUP 100000000

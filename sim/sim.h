@@ -136,7 +136,7 @@ typedef struct {
   hk_phase host_peak_phase;
 } hk_memory_report;
 
-/* With several iterations (hk_graph_build_iterations): the last whole one, from the end of one
+/* With several iterations (hk_expand): the last whole one, from the end of one
  * backward to the end of the next. All 0 for a graph of one iteration. */
 typedef struct {
   hk_ns begin, end;

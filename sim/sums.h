@@ -5,6 +5,7 @@
 #define HK_SIM_SUMS_H
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 
 /* Appends to plans[0..n) copies with other ways of summing, where they make a difference and the
  * user has not chosen one. origin[i]: the plan of which plan i is a copy, or i. `plans` and

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/team.h"
 #include "sim/coverage.h"
 #include "sim/forecast.h"
+#include "sim/warnings.h"
 
 #define MOST_WARNINGS 32
 /* Pieces of this many parameters are large: a team on every core is then predicted as well as

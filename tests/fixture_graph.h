@@ -4,6 +4,7 @@
 #define HK_TESTS_FIXTURE_GRAPH_H
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/fixture.h"
 
 #define LAYERS 3            /* of the model in every plan here */
@@ -30,7 +31,7 @@ static inline hk_plan planned(const hk_policy *policy, hk_policy_options options
 static inline hk_graph built(const hk_plan *plan, unsigned phases, bool folded) {
   hk_error err = {0};
   hk_graph graph;
-  must(hk_graph_build(plan, phases, folded, &graph, &err), &err);
+  must(hk_graph_build(plan, (hk_expand){phases, .folded = folded}, &graph, &err), &err);
   return graph;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The plan for a caller that gives none: the number of threads, the subgroups, which of them run
  * ahead, and which stay on the GPU for a given size of GPU memory. */
+#include "core/team.h"
 #include "engine/default_plan.h"
 
 #include <sched.h>

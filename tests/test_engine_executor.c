@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "core/team.h"
 #include "engine/executor.h"
 #include "engine/private.h"
 #include "sim/sim.h"
@@ -243,7 +244,10 @@ static void test_a_core_for_queueing_of_others(void **state) {
   for (size_t s = 1; s < plan.n_subgroups; s += 2) plan.subgroups[s].route = HK_ROUTE_STAGED;
   hk_plan_set_overlap(&plan, HK_OVERLAP_FORWARD);
   for (int n = 1; n <= 3; n += 2) {
-    hk_graph unrolled = built(&plan, HK_EXPAND_ALL | HK_EXPAND_ITERATIONS(n), true);
+    hk_error err = {0};
+    hk_graph unrolled;
+    must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, n, .folded = true}, &unrolled, &err),
+         &err);
     assert_true(unrolled.queues_throughout);
     hk_graph_free(&unrolled);
   }

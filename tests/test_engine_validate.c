@@ -10,6 +10,7 @@
 
 #include "engine/backend_host.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/fixture_engine.h"
 
 #define STEPS 3

@@ -127,7 +127,7 @@ static void check(const char *name) {
   machine.step_overhead.value = machine.subgroup_overhead.value = 0; /* of Python, not recorded */
   snprintf(path, sizeof path, RECORDED "%s.csv", name);
   const recording r = read_recording(path);
-  must(hk_graph_build(&plan, HK_EXPAND_UPDATE, true, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &graph, &err), &err);
   must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
   assert_operations(&graph, &r);
   assert_order(&graph, &result.timeline, &r);

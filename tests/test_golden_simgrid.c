@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/team.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/random.h"
 #include "tests/simgrid_referee.h"
 
@@ -94,7 +96,8 @@ static void compare_plan(size_t j, size_t p, const hk_model *model, const hk_mac
   const hk_plan_settings settings = {.subgroup_numel = jobs[j].subgroup_numel,
                                      .cores_unbound = jobs[j].unbound};
   must(hk_candidate_plan(&candidate, model, machine, &jobs[j].job, &settings, &plan, &err), &err);
-  must(hk_graph_build(&plan, HK_EXPAND_ALL, jobs[j].folded, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = jobs[j].folded}, &graph, &err),
+       &err);
   snprintf(name, sizeof name, "%s on %s, %s under %s", jobs[j].model, jobs[j].machine, plan.policy,
            hk_runtime_name(plan.runtime));
   expect_agreement(&graph, machine, name);

@@ -12,6 +12,7 @@
 
 #include "core/machine_derive.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/random.h"
 
 #define SLOWER 0.005 /* largest accepted slowdown, a fraction */

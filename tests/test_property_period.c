@@ -141,7 +141,9 @@ static void folded_ranks_are_exact(void **state) {
       hk_graph graph;
       hk_result result;
       const hk_sim_options options = {.check = true};
-      must(hk_graph_build_iterations(&plan, 3, folded, &graph, &err), &err);
+      must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .iterations = 3, .folded = folded},
+                          &graph, &err),
+           &err);
       must(hk_simulate(&graph, &m, &options, &result, &err), &err);
       ends[folded] = result.last.end;
       hk_result_free(&result);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 
 #define CASES 2500
 
@@ -141,7 +142,7 @@ static hk_ns simulate(const hk_plan *plan, const hk_machine *m, bool folded, uin
   hk_graph graph = {0};
   hk_result result = {0};
   const hk_sim_options options = {.counters = true, .check = true};
-  must(hk_graph_build(plan, HK_EXPAND_ALL, folded, &graph, &err), &err);
+  must(hk_graph_build(plan, (hk_expand){HK_EXPAND_ALL, .folded = folded}, &graph, &err), &err);
   must(hk_simulate(&graph, m, &options, &result, &err), &err);
   const hk_ns makespan = result.timeline.makespan;
   if (digest != NULL) { /* FNV-1a over every span and counter sample */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/bytes.h"
+#include "sim/rank.h"
 #include "tests/fixture_graph.h"
 
 #define MICROS 3

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "sim/advice.h"
+#include "sim/rank.h"
 
 typedef struct {
   hk_model model;

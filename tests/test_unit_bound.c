@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/random.h"
 
 /* -- By hand ----------------------------------------------------------------------------------- */

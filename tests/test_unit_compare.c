@@ -86,7 +86,8 @@ typedef struct {
 static subject subject_of(hk_plan *plan, const hk_machine *machine) {
   hk_error err = {0};
   subject s = {.plan = *plan, .machine = *machine};
-  must(hk_graph_build(&s.plan, HK_EXPAND_UPDATE, true, &s.graph, &err), &err);
+  must(hk_graph_build(&s.plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &s.graph, &err),
+       &err);
   s.predicted = simulated(&s.graph, machine);
   must(hk_op_costs(&s.graph, machine, &s.costs, &err), &err);
   return s;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "sim/warnings.h"
 #include "tests/random.h"
 
 #define POLARIS "polaris-a100-4x40gb"

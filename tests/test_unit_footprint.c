@@ -5,6 +5,7 @@
 
 #include "sim/footprint.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/fixture.h"
 
 static hk_model load(const char *name) {

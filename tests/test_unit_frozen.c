@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "sim/rank.h"
 #include "tests/fixture_graph.h"
 
 /* tiny_model: vocabulary matrices of 256 x 64; in each layer q, k, v and o of 64 x 64, gate and up

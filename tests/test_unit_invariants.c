@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "sim/state.h"
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))

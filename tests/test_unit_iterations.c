@@ -49,14 +49,14 @@ static bool depends(const hk_graph *graph, const hk_op *op, int32_t on) {
 /* -- A template, unrolled --------------------------------------------------------------------- */
 
 static void assert_same_op(const hk_op *a, const hk_op *b) {
-  const int64_t left[] = {a->kind,     a->phase,     a->lane,     a->rank,       a->micro,
-                          a->block,    a->subgroup,  a->piece,    a->offset,     a->work,
-                          a->threads,  a->gpu_alloc, a->gpu_free, a->host_alloc, a->host_free,
-                          a->priority, a->measured};
-  const int64_t right[] = {b->kind,     b->phase,     b->lane,     b->rank,       b->micro,
-                           b->block,    b->subgroup,  b->piece,    b->offset,     b->work,
-                           b->threads,  b->gpu_alloc, b->gpu_free, b->host_alloc, b->host_free,
-                           b->priority, b->measured};
+  const int64_t left[] = {a->kind,     a->phase,       a->lane,     a->rank,       a->micro,
+                          a->block,    a->subgroup,    a->piece,    a->offset,     a->work,
+                          a->threads,  a->gpu_alloc,   a->gpu_free, a->host_alloc, a->host_free,
+                          a->priority, a->profile.time};
+  const int64_t right[] = {b->kind,     b->phase,       b->lane,     b->rank,       b->micro,
+                           b->block,    b->subgroup,    b->piece,    b->offset,     b->work,
+                           b->threads,  b->gpu_alloc,   b->gpu_free, b->host_alloc, b->host_free,
+                           b->priority, b->profile.time};
   assert_memory_equal(left, right, sizeof left);
 }
 
@@ -92,8 +92,10 @@ static void iterations_are_alike(void **state) {
                            c & 1 ? HK_SUBGROUP_EXACT : HK_SUBGROUP_BLOCKS);
     for (int folded = 0; folded < 2; folded++) {
       hk_graph graph, once;
-      must(hk_graph_build_iterations(&plan, 3, folded, &graph, &err), &err);
-      must(hk_graph_build(&plan, HK_EXPAND_ALL, folded, &once, &err), &err);
+      must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .iterations = 3, .folded = folded},
+                          &graph, &err),
+           &err);
+      must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = folded}, &once, &err), &err);
       assert_int_equal(graph.n_ops, 3 * once.n_ops);
       assert_int_equal(graph.n_lanes, once.n_lanes);
       int carried[3] = {0};
@@ -134,7 +136,9 @@ static void blocks_wait_for_their_own_weights(void **state) {
     int32_t first[64], last[64];
     hk_plan_subgroup_blocks(&plan, first, last);
     hk_graph graph;
-    must(hk_graph_build_iterations(&plan, 2, true, &graph, &err), &err);
+    must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .iterations = 2, .folded = true}, &graph,
+                        &err),
+         &err);
     const size_t each = graph.n_ops / 2;
     int forwards = 0;
     for (size_t i = each; i < graph.n_ops; i++) {
@@ -169,7 +173,7 @@ static void gradients_leave_piece_by_piece(void **state) {
     int32_t first[64], last[64];
     hk_plan_subgroup_blocks(&plan, first, last);
     hk_graph graph;
-    must(hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, &err), &err);
+    must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, &err), &err);
     int64_t flushed = 0, totals[HK_ROUTE_COUNT];
     hk_plan_route_totals(&plan, totals);
     for (size_t i = 0; i < graph.n_ops; i++) {
@@ -203,7 +207,9 @@ static void labels_are_unique(void **state) {
   const hk_job job = job_of(1, 2);
   hk_plan plan = planned(&job, HK_OVERLAP_BOTH, HK_SUBGROUP_BLOCKS);
   hk_graph graph;
-  must(hk_graph_build_iterations(&plan, 3, true, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .iterations = 3, .folded = true}, &graph,
+                      &err),
+       &err);
   char(*labels)[64] = calloc(graph.n_ops, sizeof *labels);
   assert_non_null(labels);
   for (size_t i = 0; i < graph.n_ops; i++) {
@@ -224,7 +230,7 @@ static void every_iteration_gives_back_what_it_took(void **state) {
     const hk_job job = job_of(c & 1 ? 2 : 1, c & 2 ? 3 : 1);
     hk_plan plan = planned(&job, HK_OVERLAP_BOTH, HK_SUBGROUP_BLOCKS);
     hk_graph graph;
-    must(hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, &err), &err);
+    must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, &err), &err);
     hk_bytes taken = 0, given = 0;
     for (size_t i = 0; i < graph.n_ops; i++) {
       taken += graph.ops[i].gpu_alloc;
@@ -243,12 +249,21 @@ static void what_cannot_be_unrolled(void **state) {
   const hk_job job = job_of(1, 1);
   hk_graph graph;
   hk_plan plan = planned(&job, HK_OVERLAP_NONE, HK_SUBGROUP_BLOCKS);
-  assert_int_equal(hk_graph_build_iterations(&plan, 2, true, &graph, &err), HK_INPUT);
+  assert_int_equal(
+      hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .iterations = 2, .folded = true}, &graph,
+                     &err),
+      HK_INPUT);
   assert_non_null(strstr(err.message, "without an overlap"));
   hk_plan_set_overlap(&plan, HK_OVERLAP_FORWARD);
-  assert_int_equal(hk_graph_build_iterations(&plan, 0, true, &graph, &err), HK_INPUT);
-  assert_int_equal(hk_graph_build_iterations(&plan, HK_MOST_ITERATIONS + 1, true, &graph, &err),
-                   HK_INPUT);
+  assert_int_equal(
+      hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .iterations = -1, .folded = true}, &graph,
+                     &err),
+      HK_INPUT);
+  assert_int_equal(
+      hk_graph_build(
+          &plan, (hk_expand){HK_EXPAND_ALL, .iterations = HK_MOST_ITERATIONS + 1, .folded = true},
+          &graph, &err),
+      HK_INPUT);
   assert_non_null(strstr(err.message, "65 iterations: expected 1 to 64"));
   hk_plan_free(&plan);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "sim/rank.h"
 #include "tests/fixture_graph.h"
 
 /* Independent of the model's size: a reduction bucket of 500 M bf16, two cuBLAS workspaces of 8.125

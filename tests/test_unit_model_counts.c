@@ -8,6 +8,7 @@
 #include "core/model.h"
 #include "core/names.h"
 #include "sim/forecast.h"
+#include "sim/warnings.h"
 #include "tests/fixture.h"
 
 #define TABLE   HK_TEST_DATA "/model-counts.csv"
@@ -323,7 +324,7 @@ static hk_bytes deepspeed_workspace(const char *config) {
   hk_bytes bytes = -1;
   must(hk_plan_create(&m, &job, HK_RUNTIME_DEEPSPEED, HK_SUBGROUP_SOFT, 1000000, &plan, &err),
        &err);
-  must(hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, &err), &err);
   for (size_t i = 0; i < graph.n_ops; i++)
     if (graph.ops[i].kind == HK_OP_BACKWARD && graph.ops[i].block == 1)
       bytes = graph.ops[i].gpu_alloc;

@@ -105,7 +105,7 @@ static void graph_of_mixed_types(void **state) {
   must(hk_plan_create(&m, &ALONE, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 400, &plan, &err), &err);
   assert_int_equal(plan.n_subgroups, 4); /* 334, 334, 334 and 37 */
   hk_plan_set_overlap(&plan, HK_OVERLAP_FORWARD);
-  must(hk_graph_build(&plan, HK_EXPAND_ENGINE, true, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &graph, &err), &err);
   assert_int_equal(graph.ops[0].kind, HK_OP_GRAD_D2H); /* backward begins with the last block */
   assert_int_equal(graph.ops[0].subgroup, 3);
   assert_int_equal(graph.ops[0].work, 4 * 37);
@@ -194,7 +194,7 @@ static void one_block_is_enough(void **state) {
   for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
     hk_graph graph;
     hk_plan_set_overlap(&plan, (hk_overlap)overlap);
-    must(hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, &err), &err);
+    must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, &err), &err);
     int forwards = 0;
     for (size_t i = 0; i < graph.n_ops; i++) forwards += graph.ops[i].kind == HK_OP_FORWARD;
     assert_int_equal(forwards, 1);

@@ -6,6 +6,7 @@
 
 #include "core/bytes.h"
 #include "engine/engine.h"
+#include "sim/rank.h"
 #include "tests/fixture_graph.h"
 
 /* Bytes of state of 256 parameters; memory traffic of an update in bytes a parameter: state read

@@ -41,7 +41,7 @@ static const hk_route MIXED[] = {HK_ROUTE_CPU,    HK_ROUTE_CPU, HK_ROUTE_STAGED,
 static hk_graph built(const hk_plan *plan, unsigned phases) {
   hk_error err = {0};
   hk_graph graph;
-  must(hk_graph_build(plan, phases, true, &graph, &err), &err);
+  must(hk_graph_build(plan, (hk_expand){phases, .folded = true}, &graph, &err), &err);
   return graph;
 }
 
@@ -381,7 +381,8 @@ static void too_many_pieces_are_refused(void **state) {
        &err);
   hk_plan_set_overlap(&plan, HK_OVERLAP_FORWARD);
   plan.piece_numel = 1;
-  assert_int_equal(hk_graph_build(&plan, HK_EXPAND_ENGINE, true, &graph, &err), HK_INPUT);
+  assert_int_equal(
+      hk_graph_build(&plan, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &graph, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "use larger subgroups or pieces"));
   hk_plan_free(&plan);
 }

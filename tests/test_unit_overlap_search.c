@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "sim/ahead.h"
 #include "sim/overlap.h"
 #include "tests/fixture_blocks.h"
 #include "tests/random.h"

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "sim/pace.h"
+#include "sim/rank.h"
 #include "tests/fixture.h"
 
 static const hk_job JOB = {.gpus = 1,

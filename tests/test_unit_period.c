@@ -5,7 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/team.h"
+#include "sim/ahead.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
+#include "sim/warnings.h"
 #include "tests/fixture_blocks.h"
 
 /* One subgroup a block. The first `resident` ones are resident on the GPU, the others on route cpu,

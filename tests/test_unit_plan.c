@@ -8,6 +8,7 @@
 
 #include "core/json.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/fixture.h"
 
 static const hk_job JOB = {

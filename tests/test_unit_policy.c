@@ -403,7 +403,7 @@ static hk_ns update_at(hk_plan *plan, const hk_machine *m, int stride) {
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     plan->subgroups[i].route = (i + 1) % (size_t)stride == 0 ? HK_ROUTE_STAGED : HK_ROUTE_CPU;
   }
-  must(hk_graph_build(plan, HK_EXPAND_UPDATE, true, &graph, &err), &err);
+  must(hk_graph_build(plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &graph, &err), &err);
   must(hk_simulate(&graph, m, NULL, &result, &err), &err);
   const hk_ns time = result.timeline.makespan;
   hk_result_free(&result);

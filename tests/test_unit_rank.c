@@ -6,6 +6,7 @@
 
 #include "core/machine_set.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 
 /* A tiny model on the schoolbook machine, in subgroups of `numel`. */
 static hk_ranking ranked(int64_t numel, const hk_ranking_options *options) {

@@ -52,7 +52,8 @@ static hk_ns update_of(const hk_machine *m, const hk_route *routes, size_t n, se
   hk_graph graph = {0};
   hk_result result = {0};
   const hk_sim_options options = {.counters = true, .check = true};
-  must(hk_graph_build(&plan, HK_EXPAND_UPDATE, !s.unfolded, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_UPDATE, .folded = !s.unfolded}, &graph, &err),
+       &err);
   must(hk_simulate(&graph, m, &options, &result, &err), &err);
   const hk_ns makespan = result.timeline.makespan;
   for (size_t i = 0; i < graph.n_ops; i++) {
@@ -338,7 +339,8 @@ static hk_ns backward_of(hk_runtime runtime, hk_flush flush, hk_machine *m, hk_n
   hk_graph graph = {0};
   hk_result result = {0};
   const hk_sim_options options = {.check = true};
-  must(hk_graph_build(&plan, 1u << HK_PHASE_BACKWARD, true, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){1u << HK_PHASE_BACKWARD, .folded = true}, &graph, &err),
+       &err);
   /* Without forward: begin with the memory of the activations that backward frees. */
   graph.gpu_base += HK_GIB;
   must(hk_simulate(&graph, m, &options, &result, &err), &err);
@@ -462,7 +464,7 @@ static void test_between_phases(void **state) {
   hk_graph graph = {0};
   hk_result result = {0};
   const hk_sim_options options = {.check = true};
-  must(hk_graph_build(&plan, HK_EXPAND_ALL, true, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, &err), &err);
   must(hk_simulate(&graph, &m, &options, &result, &err), &err);
   hk_ns phases[HK_PHASE_COUNT], sum = 0;
   hk_phase_durations(&graph, &result.timeline, phases);

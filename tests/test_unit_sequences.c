@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/bytes.h"
+#include "sim/warnings.h"
 #include "tests/fixture_graph.h"
 
 static const char GPT2[] =

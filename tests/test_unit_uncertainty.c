@@ -7,6 +7,7 @@
 #include <omp.h>
 #include <stdio.h>
 
+#include "sim/rank.h"
 #include "tests/fixture_graph.h"
 
 static const hk_quantity_info *info_of(const char *key) {

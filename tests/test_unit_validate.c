@@ -315,7 +315,8 @@ static void lanes_are_in_several_plans(void **state) {
   choice c = chosen("llama-2-7b", 24, false, 120 * HK_GIB);
   for (size_t i = 0; i < c.n; i++) {
     hk_graph graph;
-    must(hk_graph_build(&c.plans[i], HK_EXPAND_UPDATE, true, &graph, &err), &err);
+    must(hk_graph_build(&c.plans[i], (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &graph, &err),
+         &err);
     for (size_t l = 0; l < graph.n_lanes; l++) having[graph.lanes[l].kind]++;
     hk_graph_free(&graph);
   }

@@ -77,6 +77,14 @@ static hk_status tie(hk_store *store, int64_t id, const hk_timeline_to_store *wh
                  what->measured ? "predicted" : "measured", graph);
 }
 
+/* In the store: the phases and, if there are several, 256 times the number of iterations. */
+#define STORED_ITERATION 256
+
+static int64_t phases_in_store(const hk_timeline_to_store *what) {
+  const int n = what->graph->iterations;
+  return what->phases + (n > 1 ? (int64_t)n * STORED_ITERATION : 0);
+}
+
 static hk_status write_row(hk_store *store, const hk_timeline_to_store *what, const row *r,
                            int64_t *id, hk_error *err) {
   HK_TRY(hk_store_do(store, err,
@@ -84,7 +92,7 @@ static hk_status write_row(hk_store *store, const hk_timeline_to_store *what, co
                      "operations, makespan_ns, graph, plan, profile, fingerprint, spans, counters) "
                      "VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), "
                      "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                     "iisssiissssbb", (int64_t)what->measured, (int64_t)what->phases, r->label,
+                     "iisssiissssbb", (int64_t)what->measured, phases_in_store(what), r->label,
                      r->machine, what->version, (int64_t)what->timeline->n_spans,
                      what->timeline->makespan, r->graph, r->plan, r->profile, r->fingerprint,
                      &r->spans, &r->counters));
@@ -117,12 +125,14 @@ hk_status hk_timelines_store(hk_store *store, const hk_timeline_to_store *what, 
 
 static hk_status read_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_timeline *kept,
                            hk_error *err) {
-  *kept = (hk_stored_timeline){.id = sqlite3_column_int64(statement, 0),
-                               .pair = sqlite3_column_int64(statement, 1),
-                               .measured = sqlite3_column_int64(statement, 2) != 0,
-                               .phases = (unsigned)sqlite3_column_int64(statement, 3),
-                               .operations = (size_t)sqlite3_column_int64(statement, 4),
-                               .makespan = sqlite3_column_int64(statement, 5)};
+  *kept = (hk_stored_timeline){
+      .id = sqlite3_column_int64(statement, 0),
+      .pair = sqlite3_column_int64(statement, 1),
+      .measured = sqlite3_column_int64(statement, 2) != 0,
+      .phases = (unsigned)sqlite3_column_int64(statement, 3) % STORED_ITERATION,
+      .iterations = (int)((unsigned)sqlite3_column_int64(statement, 3) / STORED_ITERATION),
+      .operations = (size_t)sqlite3_column_int64(statement, 4),
+      .makespan = sqlite3_column_int64(statement, 5)};
   const struct {
     char *out;
     size_t size;
@@ -208,8 +218,7 @@ static hk_status read_documents(const stored *s, hk_loaded_timeline *out, hk_err
   hk_status status = hk_plan_from_json(plan, &out->plan, err);
   cJSON_Delete(plan);
   if (status != HK_OK) return hk_fail_prefix(err, "its plan");
-  const unsigned phases = out->kept.phases % HK_EXPAND_ITERATIONS(1);
-  if (phases == 0 || phases > HK_EXPAND_ALL)
+  if (out->kept.phases == 0 || out->kept.phases > HK_EXPAND_ALL)
     return hk_fail(err, HK_INPUT, "its phases are %u", out->kept.phases);
   return HK_OK;
 }
@@ -225,7 +234,9 @@ static hk_status read_timeline(const stored *s, hk_loaded_timeline *out, hk_erro
 static hk_status expand_again(hk_store *store, const stored *s, hk_loaded_timeline *out,
                               hk_error *err) {
   char hash[17];
-  if (hk_graph_build(&out->plan, out->kept.phases, true, &out->graph, err) != HK_OK)
+  if (hk_graph_build(&out->plan,
+                     (hk_expand){out->kept.phases, out->kept.iterations, .folded = true},
+                     &out->graph, err) != HK_OK)
     return hk_fail_prefix(err, "timeline %lld of the store '%s'", (long long)out->kept.id,
                           hk_store_name(store));
   hk_graph_hash(&out->graph, hash);

@@ -15,6 +15,7 @@ typedef struct {
   int64_t pair; /* id of its measurement or of its prediction; 0: none */
   bool measured;
   unsigned phases;  /* as passed to hk_graph_build (with folded ranks) */
+  int iterations;   /* likewise */
   char made[32];    /* UTC */
   char label[160];  /* policy and model: "interleave k=2 r=0.80, llama-2-7b" */
   char machine[96]; /* name of the profile, else the GPU in the fingerprint, else "" */

@@ -36,8 +36,8 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
   /* Members that older graphs do not have are hashed only if set: older hashes stay valid. */
   const bool known = op->lane >= 0 && (size_t)op->lane < graph->n_lanes;
   if (known && graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
-  if (op->measured != 0) ADD_NUMBERS(hash, op->measured);
-  if (op->launch != 0) ADD_NUMBERS(hash, op->launch, op->handed);
+  if (op->profile.time != 0) ADD_NUMBERS(hash, op->profile.time);
+  if (op->profile.launch != 0) ADD_NUMBERS(hash, op->profile.launch, op->profile.handed);
   if (op->score_bytes != 0) ADD_NUMBERS(hash, op->score_flops, op->score_bytes, op->softmax_bytes);
 }
 

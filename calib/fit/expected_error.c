@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "sim/rank.h"
 #include "sim/uncertainty.h"
 
 #define NINE_IN_TEN 1.645 /* standard errors of a normal distribution */

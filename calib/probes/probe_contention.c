@@ -5,6 +5,7 @@
 
 #include "calib/probes/probe_builder.h"
 #include "core/graph.h"
+#include "core/team.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

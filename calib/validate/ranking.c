@@ -11,6 +11,7 @@
 #include "calib/validate/validate.h"
 #include "engine/trial.h"
 #include "sim/forecast.h"
+#include "sim/rank.h"
 
 /* -- Judging ----------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/json.h"
+#include "sim/rank.h"
 
 /* cores_per_rank counts hardware threads, to which numactl binds: two a core on these CPUs. The
  * second thread of a core does not speed up CPU kernels. */
@@ -148,7 +149,8 @@ hk_status hk_run_case_make(const hk_run *run, const hk_machine *machine, hk_run_
                            hk_error *err) {
   *made = (hk_run_case){.run = run};
   HK_TRY(hk_run_plan(run, machine, &made->plan, err));
-  const hk_status status = hk_graph_build(&made->plan, HK_EXPAND_ALL, true, &made->graph, err);
+  const hk_status status =
+      hk_graph_build(&made->plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &made->graph, err);
   if (status != HK_OK) hk_run_case_free(made);
   return status;
 }

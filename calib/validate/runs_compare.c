@@ -7,6 +7,7 @@
 
 #include "calib/statistics.h"
 #include "calib/validate/runs.h"
+#include "sim/warnings.h"
 
 /* -- Rows and machines ------------------------------------------------------------------------- */
 

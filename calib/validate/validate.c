@@ -165,7 +165,7 @@ static hk_graph one_rank(const hk_graph *graph) {
 static hk_status predict(session *s, const hk_machine *machine, hk_validation *out,
                          hk_memory_report *memory, hk_error *err) {
   hk_result result;
-  HK_TRY(hk_graph_build(s->plan, HK_EXPAND_UPDATE, true, &out->graph, err));
+  HK_TRY(hk_graph_build(s->plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &out->graph, err));
   s->machine = without_python(machine);
   s->graph = one_rank(&out->graph);
   HK_TRY(hk_simulate(&s->graph, &s->machine, NULL, &result, err));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "sim/forecast.h"
+#include "sim/rank.h"
 #include "tests/fuzz/fuzz.h"
 
 /* A few tensors of one parameter to 2^50, in two to five blocks. */

@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "sim/coverage.h"
 #include "sim/forecast.h"
+#include "sim/warnings.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_quantities(const hk_machine *machine) {

@@ -32,7 +32,7 @@ static void make_graph(void) {
     status = hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 6, &plan, &err);
   if (status == HK_OK) {
     plan.subgroups[0].route = HK_ROUTE_STAGED;
-    status = hk_graph_build(&plan, HK_EXPAND_UPDATE, true, &graph, &err);
+    status = hk_graph_build(&plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &graph, &err);
   }
   if (status != HK_OK) hk_fuzz_abort(__FILE__, __LINE__, "a graph", err.message);
   hk_model_free(&model);

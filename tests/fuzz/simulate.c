@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sim/forecast.h"
+#include "sim/warnings.h"
 #include "tests/fuzz/fuzz.h"
 
 bool hk_fuzz_is_small(const hk_plan *plan) {
