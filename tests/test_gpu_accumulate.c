@@ -45,8 +45,7 @@ static void open_layers(world *w, hk_overlap overlap, int kept) {
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH;
   }
-  const hk_engine_options options = {
-      .backend = backend, .no_pin_threads = true, .grad_type = HK_GRAD_BF16};
+  const hk_engine_options options = {.backend = backend, .no_pin_threads = true};
   must(hk_engine_create_for(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err),
        &err);
   hk_plan_free(&plan);
