@@ -132,7 +132,7 @@ static void stop(subject *s) {
 
 static double take_step(subject *s) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   must(hk_trial_step(s->trial, NULL, &report, &err), &err);
   return (double)report.update / 1e9;
 }
@@ -229,11 +229,11 @@ typedef struct {
 
 static double timed_step(subject *s, hk_timeline *timeline) {
   hk_error err = {0};
-  hk_training_step_report report;
-  const hk_training_step_options options = {.timeline = timeline};
+  hk_step_report report;
+  const hk_step_options options = {.timeline = timeline};
   must(hk_trial_gradients(s->trial, &err), &err);
   const hk_ns begin = hk_now();
-  must(hk_training_step(s->engine, &options, &report, NULL, &err), &err);
+  must(hk_engine_step(s->engine, &options, &report, NULL, &err), &err);
   return hk_s(hk_now() - begin);
 }
 

@@ -104,7 +104,7 @@ static hk_status take_steps(const hk_args *args, running *r, hk_error *err) {
   if (!*r->stop) HK_TRY(hk_trial_open(r->engine, &trial, &r->trial, err));
   const hk_ns begun = r->saved = hk_now();
   while (r->steps < r->wanted && !*r->stop) {
-    hk_training_step_report report;
+    hk_step_report report;
     const hk_status status = hk_trial_step(r->trial, &r->timeline, &report, err);
     if (status == HK_NO) {
       r->mismatch = *err;

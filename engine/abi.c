@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The C ABI: implements hocket.h with engine.h and training.h. */
+/* The C ABI: implements hocket.h with engine.h. */
 #include "engine/hocket.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "engine/abi_private.h"
 #include "engine/available_memory.h"
-#include "engine/training.h"
+#include "engine/engine.h"
 
 struct hocket_engine {
   hk_engine *engine;
@@ -52,13 +52,13 @@ static hk_status enter_beside(hocket_engine *h, scope *in, hk_error *err) {
 
 static hk_status enter(hocket_engine *h, scope *in, hk_error *err) {
   HK_TRY(enter_beside(h, in, err));
-  hk_training_lock(h->engine);
+  hk_engine_lock(h->engine);
   in->alone = true;
   return HK_OK;
 }
 
 static int leave(const scope *in, hk_status status, const hk_error *err, char *message) {
-  if (in->alone) hk_training_unlock(in->h->engine);
+  if (in->alone) hk_engine_unlock(in->h->engine);
   if (in->h != NULL) hk_engine_unguard(in->h->engine, in->device);
   return hk_abi_answer(status, err, message);
 }
@@ -124,7 +124,7 @@ int hocket_set_weight(hocket_engine *h, size_t tensor, void *weight, char *messa
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
-  if (status == HK_OK) status = hk_training_set_weight(h->engine, tensor, weight, &err);
+  if (status == HK_OK) status = hk_engine_set_weight(h->engine, tensor, weight, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -132,7 +132,7 @@ int hocket_masters(hocket_engine *h, int64_t tensor, void *stream, char *message
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_masters(h->engine, tensor, stream, &err);
+  if (status == HK_OK) status = hk_engine_masters(h->engine, tensor, stream, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -140,7 +140,7 @@ int hocket_weights_from_masters(hocket_engine *h, int64_t tensor, void *stream, 
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_weights_from_masters(h->engine, tensor, stream, &err);
+  if (status == HK_OK) status = hk_engine_weights_from_masters(h->engine, tensor, stream, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -151,7 +151,7 @@ int hocket_wait_weights(hocket_engine *h, int32_t block, void *stream, int32_t t
   bool there = true;
   hk_status status = enter_beside(h, &in, &err);
   if (status == HK_OK) {
-    status = hk_training_wait_weights(h->engine, block, stream, timeout_ms, &there, &err);
+    status = hk_engine_wait_weights(h->engine, block, stream, timeout_ms, &there, &err);
   }
   const int code = leave(&in, status, &err, message);
   if (code != 0 || there) return code;
@@ -163,7 +163,7 @@ int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
   scope in = {0};
   bool there = true;
   hk_status status = enter_beside(h, &in, &err);
-  if (status == HK_OK) status = hk_training_drain(h->engine, timeout_ms, &there, &err);
+  if (status == HK_OK) status = hk_engine_drain(h->engine, timeout_ms, &there, &err);
   const int code = leave(&in, status, &err, message);
   if (code != 0 || there) return code;
   return answer_again("the step is still under way: wait again", message);
@@ -172,21 +172,21 @@ int hocket_drain(hocket_engine *h, int32_t timeout_ms, char *message) {
 static hk_status drain(hocket_engine *h, hk_error *err) {
   bool there = true;
   HK_TRY(check_owner(h, err));
-  return hk_training_drain(h->engine, -1, &there, err);
+  return hk_engine_drain(h->engine, -1, &there, err);
 }
 
 /* -- Gradients --------------------------------------------------------------------------------- */
 
 int hocket_gradients(hocket_engine *h, const hocket_gradient *list, size_t n, void *stream,
                      char *message) {
-  _Static_assert(sizeof(hocket_gradient) == sizeof(hk_handed_gradient), "one list");
+  _Static_assert(sizeof(hocket_gradient) == sizeof(hk_gradient), "one list");
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK && n > 0) status = hk_abi_given(list, "the list of gradients", &err);
   if (status == HK_OK && n > 0) {
-    status = hk_training_gradients(h->engine, (const hk_handed_gradient *)(const void *)list, n,
-                                   stream, &err);
+    status =
+        hk_engine_gradients(h->engine, (const hk_gradient *)(const void *)list, n, stream, &err);
   }
   return leave(&in, status, &err, message);
 }
@@ -195,7 +195,7 @@ int hocket_flush(hocket_engine *h, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_flush(h->engine, &err);
+  if (status == HK_OK) status = hk_engine_flush(h->engine, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -203,7 +203,7 @@ int hocket_discard(hocket_engine *h, int64_t tensor, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_discard(h->engine, tensor, &err);
+  if (status == HK_OK) status = hk_engine_discard(h->engine, tensor, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -211,7 +211,7 @@ int hocket_expect(hocket_engine *h, int32_t gradients, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_expect(h->engine, gradients, &err);
+  if (status == HK_OK) status = hk_engine_expect(h->engine, gradients, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -219,7 +219,7 @@ int hocket_scale(hocket_engine *h, double factor, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_scale(h->engine, factor, &err);
+  if (status == HK_OK) status = hk_engine_scale(h->engine, factor, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -229,7 +229,7 @@ int hocket_sum_of_squares(hocket_engine *h, int64_t tensor, double *sum, int64_t
   scope in = {0};
   hk_squares squares = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_squares(h->engine, tensor, &squares, &err);
+  if (status == HK_OK) status = hk_engine_sum_of_squares(h->engine, tensor, &squares, &err);
   if (status == HK_OK && sum != NULL) *sum = hk_squares_value(&squares);
   if (status == HK_OK && nonfinite != NULL) *nonfinite = (int64_t)squares.nonfinite;
   return leave(&in, status, &err, message);
@@ -240,7 +240,7 @@ int hocket_held(hocket_engine *h, uint8_t *held, char *message) {
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_abi_given(held, "the place for the answer", &err);
-  if (status == HK_OK) hk_training_held(h->engine, held);
+  if (status == HK_OK) hk_engine_held(h->engine, held);
   return leave(&in, status, &err, message);
 }
 
@@ -250,7 +250,7 @@ int hocket_read_gradient(hocket_engine *h, size_t tensor, void *data, char *mess
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = hk_abi_given(data, "the place for the gradient", &err);
-  if (status == HK_OK) status = hk_training_read_gradient(h->engine, tensor, data, &err);
+  if (status == HK_OK) status = hk_engine_read_gradient(h->engine, tensor, data, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -260,15 +260,15 @@ int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_ste
                 void *stream, char *message) {
   hk_error err = {0};
   scope in = {0};
-  hk_training_step_report report = {0};
-  hk_training_step_options inner = {0};
+  hk_step_report report = {0};
+  hk_step_options inner = {0};
   if (options != NULL) {
-    inner = (hk_training_step_options){.max_norm = options->max_norm,
-                                       .loss_scale = options->loss_scale,
-                                       .sum_of_squares = options->sum_of_squares};
+    inner = (hk_step_options){.max_norm = options->max_norm,
+                              .loss_scale = options->loss_scale,
+                              .sum_of_squares = options->sum_of_squares};
   }
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_step(h->engine, &inner, &report, stream, &err);
+  if (status == HK_OK) status = hk_engine_step(h->engine, &inner, &report, stream, &err);
   if (status == HK_OK && options != NULL && options->wait) status = drain(h, &err);
   if (info != NULL && status == HK_OK) {
     *info = (hocket_step_info){.step = report.step,
@@ -296,15 +296,15 @@ int hocket_set_group(hocket_engine *h, size_t group, const hocket_group *hyper, 
 
 int64_t hocket_step_number(const hocket_engine *h) {
   if (h == NULL) return 0;
-  hk_training_lock(h->engine);
-  const int64_t step = hk_training_step_number(h->engine);
-  hk_training_unlock(h->engine);
+  hk_engine_lock(h->engine);
+  const int64_t step = hk_engine_step_number(h->engine);
+  hk_engine_unlock(h->engine);
   return step;
 }
 
 /* -- State ------------------------------------------------------------------------------------- */
 
-/* Checks the arguments and quiets the engine. *at: a tensor's element `offset` in flat order. */
+/* Checks the arguments. *at: a tensor's element `offset` in flat order. */
 static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
                         int64_t *at, hk_error *err) {
   HK_TRY(check_tensor(h, tensor, err));
@@ -321,7 +321,7 @@ static hk_status locate(hocket_engine *h, int part, size_t tensor, int64_t offse
                    tensor, (long long)n, (long long)offset, (long long)p->numel);
   }
   *at = begin + offset;
-  return hk_training_quiet(h->engine, err);
+  return HK_OK;
 }
 
 int hocket_write(hocket_engine *h, int part, size_t tensor, int64_t offset, int64_t n,
@@ -358,8 +358,7 @@ int hocket_get_tensor_step(hocket_engine *h, size_t tensor, int64_t *step, char 
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
   if (status == HK_OK) status = hk_abi_given(step, "the place for the step", &err);
-  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
-  if (status == HK_OK) *step = hk_training_param_step(h->engine, tensor);
+  if (status == HK_OK) status = hk_engine_get_tensor_step(h->engine, tensor, step, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -368,7 +367,7 @@ int hocket_set_tensor_step(hocket_engine *h, size_t tensor, int64_t step, char *
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = check_tensor(h, tensor, &err);
-  if (status == HK_OK) status = hk_training_set_param_step(h->engine, tensor, step, &err);
+  if (status == HK_OK) status = hk_engine_set_tensor_step(h->engine, tensor, step, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -377,7 +376,6 @@ int hocket_save(hocket_engine *h, const char *path, char *message) {
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_abi_given(path, "the file's name", &err);
-  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_save(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
 }
@@ -387,7 +385,6 @@ int hocket_load(hocket_engine *h, const char *path, char *message) {
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_abi_given(path, "the file's name", &err);
-  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_load(h->engine, path, NULL, NULL, &err);
   return leave(&in, status, &err, message);
 }
@@ -397,7 +394,6 @@ int hocket_checksum(hocket_engine *h, char hex[33], char *message) {
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) status = hk_abi_given(hex, "the place for the checksum", &err);
-  if (status == HK_OK) status = hk_training_quiet(h->engine, &err);
   if (status == HK_OK) status = hk_engine_checksum(h->engine, hex, &err);
   return leave(&in, status, &err, message);
 }
@@ -410,7 +406,7 @@ int hocket_report(hocket_engine *h, char **text, char *message) {
   hk_status status = hk_abi_given(text, "the place for the text", &err);
   if (status == HK_OK) *text = NULL;
   if (status == HK_OK) status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_describe(h->engine, text, &err);
+  if (status == HK_OK) status = hk_engine_report(h->engine, text, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -418,7 +414,7 @@ int hocket_record(hocket_engine *h, int32_t on, char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_record(h->engine, on != 0, &err);
+  if (status == HK_OK) status = hk_engine_record(h->engine, on != 0, &err);
   return leave(&in, status, &err, message);
 }
 
@@ -428,7 +424,7 @@ int hocket_mark(hocket_engine *h, int32_t phase, int32_t block, int32_t end, voi
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) {
-    status = hk_training_mark(h->engine, phase, block, end != 0, stream, &err);
+    status = hk_engine_mark(h->engine, phase, block, end != 0, stream, &err);
   }
   return leave(&in, status, &err, message);
 }
@@ -439,7 +435,7 @@ int hocket_timeline(hocket_engine *h, char **text, char *message) {
   hk_status status = hk_abi_given(text, "the place for the text", &err);
   if (status == HK_OK) *text = NULL;
   if (status == HK_OK) status = enter(h, &in, &err);
-  if (status == HK_OK) status = hk_training_timeline(h->engine, text, &err);
+  if (status == HK_OK) status = hk_engine_timeline(h->engine, text, &err);
   return leave(&in, status, &err, message);
 }
 

@@ -123,7 +123,7 @@ static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, 
                    (long long)most);
   }
   if (most == 0) return HK_OK;
-  HK_TRY(hk_engine_measure_for(plan, params, n, &memory, err));
+  HK_TRY(hk_engine_measure(plan, params, n, &memory, err));
   if (memory.host_pinned <= most) return HK_OK;
   return hk_fail(
       err, HK_NO,
@@ -144,7 +144,7 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   if (status == HK_OK) status = choose_overlap(text, params, n, o, &plan, err);
   if (status == HK_OK) status = check_host_memory(&plan, params, n, o->host_memory, err);
   if (status == HK_OK) {
-    status = hk_engine_create_for(&plan, params, n, groups, n_groups, &inner, engine, err);
+    status = hk_engine_create(&plan, params, n, groups, n_groups, &inner, engine, err);
   }
   hk_plan_free(&plan);
   return status;

@@ -118,6 +118,7 @@ hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int6
                           const float *data, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_range(e, offset, n, err));
+  HK_TRY(hk_training_quiet(e, err));
   transfer t = {e, part, offset, offset + n, (char *)data, true};
   const hk_status status = carry_out(&t, true, err);
   if (status != HK_OK) hk_engine_lose_state(e, offset, n);
@@ -127,6 +128,7 @@ hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int6
 hk_status hk_engine_read(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, float *data,
                          hk_error *err) {
   HK_TRY(check_range(e, offset, n, err));
+  HK_TRY(hk_training_quiet(e, err));
   transfer t = {e, part, offset, offset + n, (char *)data, false};
   return carry_out(&t, true, err);
 }
@@ -304,6 +306,7 @@ static hk_status hash_state(hashing *h, const hash_block *blocks, size_t n, hk_e
 hk_status hk_engine_checksum(hk_engine *e, char hex[33], hk_error *err) {
   hash_block *blocks = NULL;
   size_t n = 0;
+  HK_TRY(hk_training_quiet(e, err));
   HK_TRY(list_blocks(e, &blocks, &n, err));
   const size_t bytes = 3 * n * sizeof(XXH128_hash_t);
   const int threads = hk_team_threads(e->team);

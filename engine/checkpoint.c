@@ -23,8 +23,8 @@
 #include "core/bytes.h"
 #include "core/infile.h"
 #include "core/outfile.h"
+#include "engine/engine.h"
 #include "engine/private.h"
-#include "engine/training.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "checkpoints are written in the machine's byte order, which must be little-endian"
@@ -153,6 +153,7 @@ static hk_status refuse_mixed(const hk_engine *e, hk_error *err) {
 
 hk_status hk_engine_save(hk_engine *e, const char *path, hk_progress progress, void *arg,
                          hk_error *err) {
+  HK_TRY(hk_training_quiet(e, err));
   HK_TRY(refuse_mixed(e, err));
   float *block = NULL;
   hk_outfile *file = NULL;
@@ -428,7 +429,7 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
   if (fseeko(r->in, blocks, SEEK_SET) != 0) {
     return hk_fail(err, HK_INPUT, "cannot read '%s' twice: %s", r->path, strerror(errno));
   }
-  HK_TRY(hk_training_discard(e, -1, err));
+  HK_TRY(hk_engine_discard(e, -1, err));
   const hk_status status = read_blocks(r, e, true, block, progress, arg, err);
   if (status != HK_OK) {
     /* The file changed between the passes, or the device failed: the state is a mixture. */
@@ -446,6 +447,7 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
 
 hk_status hk_engine_load(hk_engine *e, const char *path, hk_progress progress, void *arg,
                          hk_error *err) {
+  HK_TRY(hk_training_quiet(e, err));
   if (e->failed) {
     return hk_fail(err, HK_ENVIRONMENT,
                    "this engine's last step failed: make a new one and load '%s' into that", path);

@@ -118,14 +118,14 @@ static hk_status choose_ahead(hk_plan *plan, const tensor_list *list, hk_bytes h
                               hk_error *err) {
   hk_engine_memory memory;
   hk_plan_run_ahead_within(plan, 0, plan->n_subgroups - 1);
-  HK_TRY(hk_engine_measure_for(plan, list->params, list->n, &memory, err));
+  HK_TRY(hk_engine_measure(plan, list->params, list->n, &memory, err));
   const hk_bytes left = host_memory - memory.host_pinned;
   hk_plan_run_ahead_within(plan, hk_max(left, 0), plan->n_subgroups - 1);
   /* Spares are whole slabs, which may be filled in part: measure, and drop the shallowest subgroups
    * until all fits. */
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     if (!plan->subgroups[s].ahead) continue;
-    HK_TRY(hk_engine_measure_for(plan, list->params, list->n, &memory, err));
+    HK_TRY(hk_engine_measure(plan, list->params, list->n, &memory, err));
     if (memory.host_pinned <= host_memory) return HK_OK;
     plan->subgroups[s].ahead = false;
   }

@@ -274,10 +274,9 @@ static hk_status begin_engine(const hk_plan *plan, const hk_engine_options *opti
   return hk_plan_copy(plan, &e->plan, err);
 }
 
-hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
-                               const hk_adamw *groups, size_t n_groups,
-                               const hk_engine_options *options, hk_engine **engine,
-                               hk_error *err) {
+hk_status hk_engine_create(const hk_plan *plan, const hk_param *params, size_t n_params,
+                           const hk_adamw *groups, size_t n_groups,
+                           const hk_engine_options *options, hk_engine **engine, hk_error *err) {
   hk_engine *e = NULL;
   hk_status status = begin_engine(plan, options, &e, err);
   if (e == NULL) return status;
@@ -333,9 +332,6 @@ size_t hk_engine_params(const hk_engine *e) {
 const hk_param *hk_engine_param(const hk_engine *e, size_t param, int64_t *begin) {
   *begin = e->param_end[param] - e->params[param].numel;
   return &e->params[param];
-}
-int64_t hk_engine_step_number(const hk_engine *e) {
-  return e->step;
 }
 const hk_plan *hk_engine_plan(const hk_engine *e) {
   return &e->plan;

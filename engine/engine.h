@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine runs the update phase of a plan on hardware. It expands the plan into the task graph
- * that the simulator also uses, and runs that graph on real lanes with real state, gradients and
- * copies. This is the interface within hocket; hocket.h is the public one.
+/* The engine: AdamW of one rank's tensors by a plan. It expands the plan into the task graph that
+ * the simulator also uses, and runs that graph on real lanes with real state, gradients and copies.
+ * This is the one interface within hocket. hocket.h, the public one, wraps it: calls of the same
+ * name do what its comments state. docs/training.md explains how.
  *
- * An engine holds one rank's parameters, numbered 0 .. numel - 1 in the flat order of the plan's
- * subgroups. There are two kinds: a flat engine (hk_engine_create) has one array of bf16 weights
- * and one type of gradients; a training engine (hk_engine_create_for) has tensors (training.h).
+ * Elements are numbered 0 .. numel - 1 in the flat order of the tensors, which is that of the
+ * plan's subgroups; tensors are numbered in the same order (`param`).
  *
- * Calls on one engine must not overlap; different engines are independent. Arguments are copied. */
+ * An iteration is in one of three states. IDLE: no run of the graph is under way. BEGUN (only with
+ * overlap): gradients arrive and are copied to the host by operations of the graph, and subgroups
+ * that run ahead are updated into spare memory. STEPPED: the norm is known; updates and uploads of
+ * weights run. The next gradient, a drain, or an access to state ends STEPPED: it waits until the
+ * run has ended and commits the new state. An update without training is an iteration whose
+ * gradients are given at once.
+ *
+ * Calls on one engine from several threads: see hk_engine_lock. Different engines are independent.
+ * Arguments are copied. `stream`: the caller's, as in hocket.h. */
 #ifndef HK_ENGINE_ENGINE_H
 #define HK_ENGINE_ENGINE_H
 
@@ -15,6 +23,7 @@
 #include "core/timeline.h"
 #include "engine/arena.h"
 #include "engine/backend.h"
+#include "engine/squares.h"
 #include "engine/state.h"
 
 typedef struct hk_engine hk_engine;
@@ -38,8 +47,8 @@ typedef struct {
   hk_bytes device, host_pinned;
 } hk_engine_memory;
 /* Computes what an engine for this plan will take, without allocating it. */
-hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, size_t n_params,
-                                hk_engine_memory *memory, hk_error *err);
+hk_status hk_engine_measure(const hk_plan *plan, const hk_param *params, size_t n_params,
+                            hk_engine_memory *memory, hk_error *err);
 
 /* HK_INPUT: the plan is not valid, or engines do not run it: its runtime is 'deepspeed', or its
  * optimizer is predicted only. */
@@ -48,20 +57,15 @@ hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err);
 /* Creates an engine for tensors whose hyperparameters are groups[param.group], with all state 0 at
  * step 0. HK_ENVIRONMENT: too little memory, or pinning is refused; the message gives sizes.
  * HK_INPUT: the tensors do not fit the plan. */
-hk_status hk_engine_create_for(const hk_plan *plan, const hk_param *params, size_t n_params,
-                               const hk_adamw *groups, size_t n_groups,
-                               const hk_engine_options *options, hk_engine **engine, hk_error *err);
+hk_status hk_engine_create(const hk_plan *plan, const hk_param *params, size_t n_params,
+                           const hk_adamw *groups, size_t n_groups,
+                           const hk_engine_options *options, hk_engine **engine, hk_error *err);
 void hk_engine_destroy(hk_engine *engine); /* NULL is allowed */
 
 int64_t hk_engine_numel(const hk_engine *engine);
-/* Put around calls on threads of the library's caller, so that their current device is restored
- * (guard and unguard of backend.h). */
-hk_status hk_engine_guard(hk_engine *engine, int *previous, hk_error *err);
-void hk_engine_unguard(hk_engine *engine, int previous);
 size_t hk_engine_params(const hk_engine *engine);
 /* A tensor; *begin: its first element in flat order. */
 const hk_param *hk_engine_param(const hk_engine *engine, size_t param, int64_t *begin);
-int64_t hk_engine_step_number(const hk_engine *engine); /* completed steps */
 const hk_plan *hk_engine_plan(const hk_engine *engine);
 const hk_graph *hk_engine_graph(const hk_engine *engine);
 void hk_engine_device_info(const hk_engine *engine, hk_device_info *info);
@@ -70,10 +74,72 @@ void hk_engine_device_info(const hk_engine *engine, hk_device_info *info);
 const char *hk_engine_notes(const hk_engine *engine);
 hk_engine_memory hk_engine_memory_taken(const hk_engine *engine);
 
+/* -- Weights ----------------------------------------------------------------------------------- */
+
+hk_status hk_engine_set_weight(hk_engine *engine, size_t param, void *weight, hk_error *err);
+hk_status hk_engine_masters(hk_engine *engine, int64_t param, void *stream, hk_error *err);
+hk_status hk_engine_weights_from_masters(hk_engine *engine, int64_t param, void *stream,
+                                         hk_error *err);
+/* *there false: the wait has timed out after timeout_ms (-1: no limit). */
+hk_status hk_engine_wait_weights(hk_engine *engine, int32_t block, void *stream, int32_t timeout_ms,
+                                 bool *there, hk_error *err);
+hk_status hk_engine_drain(hk_engine *engine, int32_t timeout_ms, bool *there, hk_error *err);
+
+/* -- Gradients --------------------------------------------------------------------------------- */
+
+typedef struct {
+  int64_t param;
+  const void *data;
+} hk_gradient;
+
+hk_status hk_engine_gradients(hk_engine *engine, const hk_gradient *list, size_t n, void *stream,
+                              hk_error *err);
+hk_status hk_engine_flush(hk_engine *engine, hk_error *err);
+hk_status hk_engine_discard(hk_engine *engine, int64_t param, hk_error *err);
+void hk_engine_held(const hk_engine *engine, uint8_t *held);
+hk_status hk_engine_expect(hk_engine *engine, int32_t n, hk_error *err);
+hk_status hk_engine_scale(hk_engine *engine, double factor, hk_error *err);
+hk_status hk_engine_sum_of_squares(hk_engine *engine, int64_t param, hk_squares *sum,
+                                   hk_error *err);
+hk_status hk_engine_read_gradient(hk_engine *engine, size_t param, void *data, hk_error *err);
+
+/* -- Steps ------------------------------------------------------------------------------------- */
+
+typedef struct {
+  double max_norm, loss_scale, sum_of_squares; /* as in hocket_step_options */
+  hk_timeline *timeline; /* from hk_timeline_init with hk_engine_graph; its spans are filled; only
+                            without an overlap; NULL: none */
+} hk_step_options;
+
+typedef struct {
+  int64_t step; /* this and the following as in hocket_step_info */
+  bool skipped;
+  int64_t nonfinite, params;
+  double grad_norm, grad_scale;
+  int64_t ahead;
+  hk_ns update; /* wall time of the update; 0 with an overlap: the update goes on after the step */
+} hk_step_report;
+
+/* After a failure (of a copy, a kernel, the device) the engine takes no further steps. Each
+ * subgroup then holds either the old or the new step's complete state, and the message lists which:
+ * new state is written to spare memory, which takes the place of the old when all of a subgroup has
+ * arrived. The exception is state that stays on the device (route `resident`), which is updated in
+ * place: it is lost with the device, and lost if the failure interrupts its update. */
+hk_status hk_engine_step(hk_engine *engine, const hk_step_options *options, hk_step_report *report,
+                         void *stream, hk_error *err);
+/* Number of steps taken, the one under way included. */
+int64_t hk_engine_step_number(const hk_engine *engine);
+/* Number of the step whose state a subgroup holds, also after a failure; -1: the state is lost. */
+int64_t hk_engine_subgroup_step(const hk_engine *engine, size_t subgroup);
 /* Sets the hyperparameters of one group from the next step on. */
 hk_status hk_engine_set_group(hk_engine *engine, size_t group, const hk_adamw *hyper,
                               hk_error *err);
 hk_status hk_engine_get_group(const hk_engine *engine, size_t group, hk_adamw *out, hk_error *err);
+
+/* -- State ------------------------------------------------------------------------------------- */
+
+/* Each of these calls waits for the last step, gives up what runs ahead of the next one, and
+ * returns a failure of either, once. */
 
 typedef enum {
   HK_STATE_P, /* fp32 master weights */
@@ -81,7 +147,7 @@ typedef enum {
   HK_STATE_V, /* variance */
 } hk_state_part;
 
-/* Write and read one part of the state of parameters offset .. offset + n - 1, wherever it lies.
+/* Write and read one part of the state of elements offset .. offset + n - 1, wherever it lies.
  * `data` is host memory. After a failed step writing is refused; reading works where the memory is
  * accessible and the state whole. */
 hk_status hk_engine_write(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
@@ -92,8 +158,8 @@ hk_status hk_engine_read(hk_engine *engine, hk_state_part part, int64_t offset, 
  * loaded. */
 hk_status hk_engine_set_step(hk_engine *engine, int64_t step, hk_error *err);
 
-/* Number of the step whose state a subgroup holds, also after a failure; -1: the state is lost. */
-int64_t hk_engine_subgroup_step(const hk_engine *engine, size_t subgroup);
+hk_status hk_engine_get_tensor_step(hk_engine *engine, size_t param, int64_t *step, hk_error *err);
+hk_status hk_engine_set_tensor_step(hk_engine *engine, size_t param, int64_t step, hk_error *err);
 
 /* Checksum of p, m and v (XXH3, 128 bits, in hexadecimal).
  * Equal state gives equal checksums, whatever the plan, and whatever the order of tensors if all
@@ -113,5 +179,27 @@ hk_status hk_engine_save(hk_engine *engine, const char *path, hk_progress progre
 uint64_t hk_checkpoint_key(const char *name);
 hk_status hk_engine_load(hk_engine *engine, const char *path, hk_progress progress, void *arg,
                          hk_error *err);
+
+/* -- What happened ----------------------------------------------------------------------------- */
+
+/* *text: hocket.engine/1, to be freed by the caller. */
+hk_status hk_engine_report(hk_engine *engine, char **text, hk_error *err);
+hk_status hk_engine_record(hk_engine *engine, bool on, hk_error *err);
+hk_status hk_engine_mark(hk_engine *engine, int32_t phase, int32_t block, bool end, void *stream,
+                         hk_error *err);
+/* *text: hocket.spans/1, to be freed by the caller. HK_NO: nothing is recorded. */
+hk_status hk_engine_timeline(hk_engine *engine, char **text, hk_error *err);
+
+/* -- Threads ----------------------------------------------------------------------------------- */
+
+/* Calls between these two come from one thread only; other threads that lock wait meanwhile. All
+ * calls that change the engine lock by themselves as far as they need it: a thread may lock several
+ * times. */
+void hk_engine_lock(hk_engine *engine);
+void hk_engine_unlock(hk_engine *engine);
+/* Put around calls on threads of the library's caller, so that their current device is restored
+ * (guard and unguard of backend.h). */
+hk_status hk_engine_guard(hk_engine *engine, int *previous, hk_error *err);
+void hk_engine_unguard(hk_engine *engine, int previous);
 
 #endif

@@ -46,8 +46,8 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
   return d;
 }
 
-hk_status hk_engine_measure_for(const hk_plan *plan, const hk_param *params, size_t n_params,
-                                hk_engine_memory *memory, hk_error *err) {
+hk_status hk_engine_measure(const hk_plan *plan, const hk_param *params, size_t n_params,
+                            hk_engine_memory *memory, hk_error *err) {
   hk_state state;
   HK_TRY(hk_state_layout(plan, params, n_params, &state, err));
   *memory = (hk_engine_memory){.device = device_layout(plan, &state, params).all,

@@ -242,8 +242,8 @@ static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error
   return e->backend->ops->wait(t->streams[own].stream, other->last, err);
 }
 
-static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, int32_t own,
-                      hk_error *err) {
+static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t own,
+                        hk_error *err) {
   struct hk_training *t = e->training;
   gather_batch batch = {.stream = t->streams[own].stream};
   for (size_t i = 0; i < n; i++) {
@@ -262,8 +262,7 @@ static hk_status give(hk_engine *e, const hk_handed_gradient *list, size_t n, in
   return hk_training_is_host(e) ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
 }
 
-static hk_status check_list(const hk_engine *e, const hk_handed_gradient *list, size_t n,
-                            hk_error *err) {
+static hk_status check_list(const hk_engine *e, const hk_gradient *list, size_t n, hk_error *err) {
   for (size_t i = 0; i < n; i++) {
     if (list[i].param < 0 || (size_t)list[i].param >= e->n_params) {
       return hk_fail(err, HK_INPUT, "a gradient of tensor %lld: the engine has %zu tensors",
@@ -282,8 +281,8 @@ static hk_status check_list(const hk_engine *e, const hk_handed_gradient *list, 
   return HK_OK;
 }
 
-hk_status hk_training_gradients(hk_engine *e, const hk_handed_gradient *list, size_t n,
-                                void *native, hk_error *err) {
+hk_status hk_engine_gradients(hk_engine *e, const hk_gradient *list, size_t n, void *native,
+                              hk_error *err) {
   struct hk_training *t = e->training;
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_list(e, list, n, err));
@@ -292,7 +291,7 @@ hk_status hk_training_gradients(hk_engine *e, const hk_handed_gradient *list, si
   hk_status status = hk_training_begin(e, err);
   if (status == HK_OK) status = hk_handover_stream(e, native, &stream, err);
   if (status == HK_OK) {
-    status = give(e, list, n, (int32_t)(stream - t->streams), err);
+    status = gather(e, list, n, (int32_t)(stream - t->streams), err);
     if (status != HK_OK) e->failed = true; /* what has been given cannot be said */
   }
   pthread_mutex_unlock(&t->lock);
@@ -431,7 +430,7 @@ static hk_status read_segment(hk_engine *e, int32_t number, char *to, hk_error *
   return e->backend->ops->stream_sync(e->stream, err);
 }
 
-hk_status hk_training_read_gradient(hk_engine *e, size_t param, void *data, hk_error *err) {
+hk_status hk_engine_read_gradient(hk_engine *e, size_t param, void *data, hk_error *err) {
   struct hk_training *t = e->training;
   HK_TRY(hk_engine_refuse_failed(e, err));
   if (param >= e->n_params || t->given[param] == 0) {

@@ -62,7 +62,7 @@ static hk_status check_weights(const hk_engine *e, size_t first, size_t end, hk_
   return HK_OK;
 }
 
-hk_status hk_training_masters(hk_engine *e, int64_t param, void *native, hk_error *err) {
+hk_status hk_engine_masters(hk_engine *e, int64_t param, void *native, hk_error *err) {
   struct hk_training *t = e->training;
   size_t first = 0, end = 0;
   HK_TRY(param_range(e, param, &first, &end, err));
@@ -116,8 +116,7 @@ static hk_status round_param(hk_engine *e, size_t param, hk_stream *stream, hk_e
   return HK_OK;
 }
 
-hk_status hk_training_weights_from_masters(hk_engine *e, int64_t param, void *native,
-                                           hk_error *err) {
+hk_status hk_engine_weights_from_masters(hk_engine *e, int64_t param, void *native, hk_error *err) {
   struct hk_training *t = e->training;
   size_t first = 0, end = 0;
   HK_TRY(param_range(e, param, &first, &end, err));

@@ -140,6 +140,9 @@ char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
 hk_status hk_training_allocate(hk_engine *engine, hk_error *err);
 hk_status hk_training_open(hk_engine *engine, hk_error *err);
 void hk_training_close(hk_engine *engine); /* safe at any time */
+/* Before state is read or written: waits for the last step, gives up what runs ahead of the next
+ * one, and returns a failure of either, once. */
+hk_status hk_training_quiet(hk_engine *engine, hk_error *err);
 /* Bit mask of the graph's external lanes (hk_executor_actions). */
 unsigned hk_training_external_lanes(const hk_engine *engine);
 /* Memory that hand-over takes: bins (device, and a copy on the host), and slots (device). */

@@ -49,9 +49,9 @@ void hk_recording_close(hk_engine *e) {
   free_recording(e);
 }
 
-hk_status hk_training_record(hk_engine *e, bool on, hk_error *err) {
+hk_status hk_engine_record(hk_engine *e, bool on, hk_error *err) {
   bool there = false;
-  HK_TRY(hk_training_drain(e, -1, &there, err));
+  HK_TRY(hk_engine_drain(e, -1, &there, err));
   pthread_mutex_lock(&e->training->lock);
   hk_status status = HK_OK;
   free_recording(e);
@@ -123,7 +123,7 @@ static hk_status find_mark(hk_engine *e, int32_t phase, int32_t block, bool end,
     return hk_fail_memory(err, r->n_marks * sizeof *r->marks, "a recording");
   }
   mark *m = &r->marks[r->n_marks];
-  *m = (mark){.phase = phase, .block = block, .step = hk_training_step_number(e) + 1};
+  *m = (mark){.phase = phase, .block = block, .step = hk_engine_step_number(e) + 1};
   HK_TRY(e->backend->ops->event_open(e->backend, false, &m->start, err));
   r->n_marks++;
   HK_TRY(e->backend->ops->event_open(e->backend, false, &m->end, err));
@@ -131,8 +131,8 @@ static hk_status find_mark(hk_engine *e, int32_t phase, int32_t block, bool end,
   return HK_OK;
 }
 
-hk_status hk_training_mark(hk_engine *e, int32_t phase, int32_t block, bool end, void *native,
-                           hk_error *err) {
+hk_status hk_engine_mark(hk_engine *e, int32_t phase, int32_t block, bool end, void *native,
+                         hk_error *err) {
   struct hk_training *t = e->training;
   if (t->recording == NULL) return HK_OK;
   if (phase < HK_PHASE_FORWARD || phase > HK_PHASE_BACKWARD || block < 0 || block >= t->n_blocks) {
@@ -220,10 +220,10 @@ static bool put_timeline(hk_engine *e, cJSON *root) {
   return ok;
 }
 
-hk_status hk_training_timeline(hk_engine *e, char **text, hk_error *err) {
+hk_status hk_engine_timeline(hk_engine *e, char **text, hk_error *err) {
   bool there = false;
   hk_error ignored = {0};
-  hk_training_drain(e, -1, &there, &ignored);
+  hk_engine_drain(e, -1, &there, &ignored);
   if (e->training->recording == NULL) {
     return hk_fail(err, HK_NO, "nothing is recorded: start a recording first");
   }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Iterations of training: begin and end of the graph's runs, steps, and waits for weights.
  * handover.c takes gradients; training_calls.c has what a caller may ask between them. */
-#include "engine/training.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,13 +254,13 @@ hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
 
 /* -- Steps ------------------------------------------------------------------------------------- */
 
-/* What gradients are too large by, the factor of hk_training_scale included. */
-static double whole_loss_scale(const hk_engine *e, const hk_training_step_options *o) {
+/* What gradients are too large by, the factor of hk_engine_scale included. */
+static double whole_loss_scale(const hk_engine *e, const hk_step_options *o) {
   return (o->loss_scale > 0 ? o->loss_scale : 1) / e->training->factor;
 }
 
-static void judge(const hk_engine *e, const hk_training_step_options *o, const hk_squares *sum,
-                  hk_training_step_report *r) {
+static void judge(const hk_engine *e, const hk_step_options *o, const hk_squares *sum,
+                  hk_step_report *r) {
   const double loss_scale = whole_loss_scale(e, o);
   const double value = o->sum_of_squares != 0 ? o->sum_of_squares : hk_squares_value(sum);
   r->nonfinite = (int64_t)sum->nonfinite;
@@ -344,10 +342,10 @@ static hk_status skip(hk_engine *e, hk_error *err) {
 
 /* Notes, to forecast whether the next step is clipped, the norm that this one would have had with
  * the coefficient that is assumed for the next one, and the norm to which such gradients are
- * clipped. A caller who clips by hk_training_scale does not name it: it is what a clipped step's
+ * clipped. A caller who clips by hk_engine_scale does not name it: it is what a clipped step's
  * norm became, until a larger norm is not clipped. `before`: last_scale of the step before. */
-static void note_norm(struct hk_training *t, const hk_training_step_options *o,
-                      const hk_training_step_report *r, double before) {
+static void note_norm(struct hk_training *t, const hk_step_options *o, const hk_step_report *r,
+                      double before) {
   const double norm = r->grad_norm * (t->last_scale / t->last_unclipped);
   if (before != t->last_scale) hk_clip_forget(&t->clip); /* norms are in other units */
   double most = norm <= t->clip.most ? t->clip.most : 0;
@@ -357,11 +355,10 @@ static void note_norm(struct hk_training *t, const hk_training_step_options *o,
 }
 
 /* Notes what the next step will probably multiply gradients by. With the factor of
- * hk_training_scale it is factor / loss scale if the last two steps had the same: torch's
+ * hk_engine_scale it is factor / loss scale if the last two steps had the same: torch's
  * GradScaler passes the same factor in every step. Else it is 1 / loss scale: a caller who clips
  * passes another factor in each step that is clipped. */
-static void remember(hk_engine *e, const hk_training_step_options *o,
-                     const hk_training_step_report *r) {
+static void remember(hk_engine *e, const hk_step_options *o, const hk_step_report *r) {
   struct hk_training *t = e->training;
   const double unclipped = 1 / whole_loss_scale(e, o);
   const bool again = unclipped == t->last_unclipped;
@@ -373,8 +370,8 @@ static void remember(hk_engine *e, const hk_training_step_options *o,
 }
 
 /* Takes the step. At least one tensor has a gradient. */
-static hk_status take_step(hk_engine *e, const hk_training_step_options *o,
-                           hk_training_step_report *r, hk_callers_stream *stream, hk_error *err) {
+static hk_status take_step(hk_engine *e, const hk_step_options *o, hk_step_report *r,
+                           hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   hk_squares sum;
   HK_TRY(hk_handover_leave(e, err));
@@ -406,7 +403,7 @@ static hk_status fail_step(hk_engine *e, hk_error *err) {
   return hk_engine_account_for_failure(e, e->training->stepping, begun, err);
 }
 
-static hk_status check_step(const hk_engine *e, const hk_training_step_options *o, hk_error *err) {
+static hk_status check_step(const hk_engine *e, const hk_step_options *o, hk_error *err) {
   if (o->timeline != NULL && overlaps(e))
     return hk_fail(err, HK_INPUT,
                    "a step's timeline: the plan must have no overlap; with one, record");
@@ -419,12 +416,12 @@ static hk_status check_step(const hk_engine *e, const hk_training_step_options *
                  o->max_norm, o->loss_scale, o->sum_of_squares);
 }
 
-hk_status hk_training_step(hk_engine *e, const hk_training_step_options *options,
-                           hk_training_step_report *report, void *native, hk_error *err) {
-  static const hk_training_step_options none = {0};
+hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_report *report,
+                         void *native, hk_error *err) {
+  static const hk_step_options none = {0};
   struct hk_training *t = e->training;
   if (options == NULL) options = &none;
-  *report = (hk_training_step_report){.step = hk_training_step_number(e), .grad_scale = 1};
+  *report = (hk_step_report){.step = hk_engine_step_number(e), .grad_scale = 1};
   HK_TRY(check_step(e, options, err));
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
@@ -489,8 +486,8 @@ static hk_status account(hk_engine *e, hk_error *err) {
   return err->status;
 }
 
-hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, int32_t timeout_ms,
-                                   bool *there, hk_error *err) {
+hk_status hk_engine_wait_weights(hk_engine *e, int32_t block, void *native, int32_t timeout_ms,
+                                 bool *there, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_ns deadline = deadline_of(timeout_ms);
   *there = true;
@@ -519,7 +516,7 @@ hk_status hk_training_wait_weights(hk_engine *e, int32_t block, void *native, in
   return status == HK_ENVIRONMENT ? account(e, err) : status;
 }
 
-hk_status hk_training_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_error *err) {
+hk_status hk_engine_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_error *err) {
   struct hk_training *t = e->training;
   *there = true;
   if (hk_training_state_of(e) == HK_STEPPED) {

@@ -5,11 +5,11 @@
 
 #include "engine/training_private.h"
 
-void hk_training_lock(hk_engine *e) {
+void hk_engine_lock(hk_engine *e) {
   pthread_mutex_lock(&e->training->lock);
 }
 
-void hk_training_unlock(hk_engine *e) {
+void hk_engine_unlock(hk_engine *e) {
   pthread_mutex_unlock(&e->training->lock);
 }
 
@@ -19,7 +19,7 @@ static hk_status note_failure(hk_engine *e, hk_status status) {
   return status;
 }
 
-hk_status hk_training_flush(hk_engine *e, hk_error *err) {
+hk_status hk_engine_flush(hk_engine *e, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&e->training->lock);
   const hk_status status = note_failure(e, hk_sums_end_visits(e, err));
@@ -50,7 +50,7 @@ static void forget_one(hk_engine *e, int64_t param) {
   t->n_given--;
 }
 
-hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
+hk_status hk_engine_discard(hk_engine *e, int64_t param, hk_error *err) {
   struct hk_training *t = e->training;
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_param(e, param, err));
@@ -69,11 +69,11 @@ hk_status hk_training_discard(hk_engine *e, int64_t param, hk_error *err) {
   return status;
 }
 
-void hk_training_held(const hk_engine *e, uint8_t *held) {
+void hk_engine_held(const hk_engine *e, uint8_t *held) {
   for (size_t p = 0; p < e->n_params; p++) held[p] = e->training->given[p] > 0;
 }
 
-hk_status hk_training_expect(hk_engine *e, int32_t n, hk_error *err) {
+hk_status hk_engine_expect(hk_engine *e, int32_t n, hk_error *err) {
   struct hk_training *t = e->training;
   if (n < 0) {
     return hk_fail(err, HK_INPUT,
@@ -93,7 +93,7 @@ hk_status hk_training_expect(hk_engine *e, int32_t n, hk_error *err) {
   return HK_OK;
 }
 
-hk_status hk_training_scale(hk_engine *e, double factor, hk_error *err) {
+hk_status hk_engine_scale(hk_engine *e, double factor, hk_error *err) {
   if (!(factor > 0) || !isfinite(factor)) {
     return hk_fail(err, HK_INPUT, "gradients times %g: the factor must be positive and finite",
                    factor);
@@ -104,7 +104,7 @@ hk_status hk_training_scale(hk_engine *e, double factor, hk_error *err) {
   return HK_OK;
 }
 
-hk_status hk_training_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err) {
+hk_status hk_engine_sum_of_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_param(e, param, err));
   pthread_mutex_lock(&e->training->lock);
@@ -113,26 +113,29 @@ hk_status hk_training_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_e
   return status;
 }
 
-hk_status hk_training_set_weight(hk_engine *e, size_t param, void *weight, hk_error *err) {
+hk_status hk_engine_set_weight(hk_engine *e, size_t param, void *weight, hk_error *err) {
   bool there = false;
   HK_TRY(check_param(e, (int64_t)param, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
+  HK_TRY(hk_engine_drain(e, -1, &there, err));
   e->params[param].weight = weight;
   return HK_OK;
 }
 
-int64_t hk_training_step_number(const hk_engine *e) {
+int64_t hk_engine_step_number(const hk_engine *e) {
   return hk_training_state_of(e) == HK_STEPPED ? e->training->stepping : e->step;
 }
 
-int64_t hk_training_param_step(const hk_engine *e, size_t param) {
-  return e->param_step[param];
+hk_status hk_engine_get_tensor_step(hk_engine *e, size_t param, int64_t *step, hk_error *err) {
+  HK_TRY(check_param(e, (int64_t)param, err));
+  HK_TRY(hk_training_quiet(e, err));
+  *step = e->param_step[param];
+  return HK_OK;
 }
 
-hk_status hk_training_set_param_step(hk_engine *e, size_t param, int64_t step, hk_error *err) {
+hk_status hk_engine_set_tensor_step(hk_engine *e, size_t param, int64_t step, hk_error *err) {
   bool there = false;
   HK_TRY(check_param(e, (int64_t)param, err));
-  HK_TRY(hk_training_drain(e, -1, &there, err));
+  HK_TRY(hk_engine_drain(e, -1, &there, err));
   if (step < 0) return hk_fail(err, HK_INPUT, "steps count from 0, got %lld", (long long)step);
   e->param_step[param] = step;
   return HK_OK;

@@ -9,7 +9,6 @@
 
 #include "engine/clip.h"
 #include "engine/private.h"
-#include "engine/training.h"
 
 /* A stream of the caller. */
 typedef struct {
@@ -68,7 +67,7 @@ typedef enum { HK_IDLE, HK_BEGUN, HK_STEPPED } hk_training_state;
 struct hk_training {
   pthread_mutex_t lock; /* everything below, and calls on the engine; recursive */
   pthread_rwlock_t
-      waiters;       /* read: during hk_training_wait_weights and _drain; write: to end a run */
+      waiters;       /* read: during hk_engine_wait_weights and _drain; write: to end a run */
   _Atomic int state; /* hk_training_state */
 
   hk_callers_stream *streams;
@@ -106,7 +105,7 @@ struct hk_training {
   bool *unlearnt;    /* [param] discarded since the last step: `given` says less than it had */
   hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
   int32_t *segments; /* [param] its first segment; [n_params]: the number of segments */
-  double factor;     /* the last of hk_training_scale since the last step */
+  double factor;     /* the last of hk_engine_scale since the last step */
 
   /* What updates that run ahead assume about the step, chosen when the run begins. */
   bool hold;                                   /* nothing runs ahead in this run */

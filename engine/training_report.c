@@ -102,7 +102,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_number(root, "tensors", (double)e->n_params, &ok);
   put_number(root, "blocks", (double)e->training->n_blocks, &ok);
   put_number(root, "cpu_threads", hk_team_threads(e->team), &ok);
-  put_number(root, "steps", (double)hk_training_step_number(e), &ok);
+  put_number(root, "steps", (double)hk_engine_step_number(e), &ok);
   put_number(root, "operations", (double)e->graph.n_ops, &ok);
   put_routes(e, root, &ok);
   put_memory(e, root, &ok);
@@ -115,7 +115,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   return ok;
 }
 
-hk_status hk_training_describe(hk_engine *e, char **text, hk_error *err) {
+hk_status hk_engine_report(hk_engine *e, char **text, hk_error *err) {
   cJSON *root = cJSON_CreateObject();
   *text = put_report(e, root) ? cJSON_PrintUnformatted(root) : NULL;
   cJSON_Delete(root);

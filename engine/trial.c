@@ -142,7 +142,7 @@ hk_status hk_trial_measure(const hk_plan *plan, hk_engine_memory *memory, hk_err
   hk_param *params = NULL;
   size_t n = 0;
   HK_TRY(list_params(plan, &params, &n, err));
-  const hk_status status = hk_engine_measure_for(plan, params, n, memory, err);
+  const hk_status status = hk_engine_measure(plan, params, n, memory, err);
   for (size_t p = 0; p < n; p++) memory->device += 2 * params[p].numel;
   free(params);
   return status;
@@ -162,7 +162,7 @@ hk_status hk_trial_engine(const hk_plan *plan, const hk_engine_options *options,
   HK_TRY(hk_trial_measure(plan, &memory, err));
   HK_TRY(list_params(plan, &params, &n, err));
   if (own.backend_options.memory == 0) own.backend_options.memory = memory.device + 64 * HK_MIB;
-  const hk_status status = hk_engine_create_for(plan, params, n, &hyper, 1, &own, engine, err);
+  const hk_status status = hk_engine_create(plan, params, n, &hyper, 1, &own, engine, err);
   free(params);
   return status;
 }
@@ -228,9 +228,9 @@ static hk_status give_weights(hk_trial *t, hk_error *err) {
   for (size_t p = 0; p < hk_engine_params(t->engine); p++) {
     int64_t begin = 0;
     hk_engine_param(t->engine, p, &begin);
-    HK_TRY(hk_training_set_weight(t->engine, p, t->weights + begin, err));
+    HK_TRY(hk_engine_set_weight(t->engine, p, t->weights + begin, err));
   }
-  return hk_training_weights_from_masters(t->engine, -1, NULL, err);
+  return hk_engine_weights_from_masters(t->engine, -1, NULL, err);
 }
 
 static hk_status copy_state(hk_trial *t, hk_error *err) {
@@ -295,8 +295,8 @@ hk_status hk_trial_gradients(hk_trial *t, hk_error *err) {
     share_out(t, make_gradients, &w);
     HK_TRY(ops->copy(t->stream, t->device, w.grads, 2 * w.n, err));
     HK_TRY(ops->record(t->stream, t->copied[half], err));
-    const hk_handed_gradient gradient = {at / SPAN, t->device};
-    HK_TRY(hk_training_gradients(e, &gradient, 1, NULL, err));
+    const hk_gradient gradient = {at / SPAN, t->device};
+    HK_TRY(hk_engine_gradients(e, &gradient, 1, NULL, err));
   }
   return HK_OK;
 }
@@ -358,10 +358,9 @@ static hk_status check_step(hk_trial *t, hk_error *err) {
   return compare(t, WEIGHTS, t->plain_w, 2, err);
 }
 
-hk_status hk_trial_step(hk_trial *t, hk_timeline *timeline, hk_training_step_report *report,
-                        hk_error *err) {
+hk_status hk_trial_step(hk_trial *t, hk_timeline *timeline, hk_step_report *report, hk_error *err) {
   HK_TRY(hk_trial_gradients(t, err));
-  const hk_training_step_options options = {.max_norm = t->options.max_norm, .timeline = timeline};
-  HK_TRY(hk_training_step(t->engine, &options, report, NULL, err));
+  const hk_step_options options = {.max_norm = t->options.max_norm, .timeline = timeline};
+  HK_TRY(hk_engine_step(t->engine, &options, report, NULL, err));
   return t->options.check ? check_step(t, err) : HK_OK;
 }

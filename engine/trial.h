@@ -5,7 +5,7 @@
 #ifndef HK_ENGINE_TRIAL_H
 #define HK_ENGINE_TRIAL_H
 
-#include "engine/training.h"
+#include "engine/engine.h"
 
 typedef struct hk_trial hk_trial;
 
@@ -33,7 +33,7 @@ hk_bytes hk_trial_buffer_bytes(const hk_trial *trial);
 
 /* Takes one step with new gradients, which are given from device memory as after a real backward.
  * With `check`: HK_NO if any bit differs; the message names the first such element. */
-hk_status hk_trial_step(hk_trial *trial, hk_timeline *timeline, hk_training_step_report *report,
+hk_status hk_trial_step(hk_trial *trial, hk_timeline *timeline, hk_step_report *report,
                         hk_error *err);
 /* The first part of a step alone: gives the next step's gradients. */
 hk_status hk_trial_gradients(hk_trial *trial, hk_error *err);

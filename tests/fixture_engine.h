@@ -6,9 +6,9 @@
 
 #include <stdlib.h>
 
+#include "engine/engine.h"
 #include "engine/private.h"
 #include "engine/squares.h"
-#include "engine/training.h"
 #include "tests/random.h"
 
 static inline void *must_have(size_t n, size_t size) {
@@ -201,7 +201,7 @@ static inline hk_status open_engine(const hk_plan *plan, const plain_group *grou
   hk_adamw hyper[MOST_CUTS];
   const size_t n = cut_tensors(groups, n_groups, type, params);
   for (size_t g = 0; g < n_groups; g++) hyper[g] = groups[g].hyper;
-  return hk_engine_create_for(plan, params, n, hyper, n_groups, options, engine, err);
+  return hk_engine_create(plan, params, n, hyper, n_groups, options, engine, err);
 }
 
 /* Address on the device of all weights in flat order, behind which gradients have room. */
@@ -220,7 +220,7 @@ static inline hk_engine *new_engine(const hk_plan *plan, const plain_adamw *a,
   for (size_t p = 0; p < hk_engine_params(engine); p++) {
     int64_t begin = 0;
     hk_engine_param(engine, p, &begin);
-    must(hk_training_set_weight(engine, p, (uint16_t *)memory + begin, &err), &err);
+    must(hk_engine_set_weight(engine, p, (uint16_t *)memory + begin, &err), &err);
   }
   return engine;
 }
@@ -294,15 +294,15 @@ static inline void assert_same_bits(hk_engine *engine, const plain_adamw *a) {
 
 /* Hands over the gradients of tensors first, first + by, ... */
 static inline hk_status hand_some(hk_engine *engine, size_t first, size_t by, hk_error *err) {
-  hk_handed_gradient list[MOST_CUTS];
+  hk_gradient list[MOST_CUTS];
   const uint16_t *grads = (const uint16_t *)(const void *)weights_of(engine) + engine->state.numel;
   size_t n = 0;
   for (size_t p = first; p < hk_engine_params(engine); p += by, n++) {
     int64_t begin = 0;
     hk_engine_param(engine, p, &begin);
-    list[n] = (hk_handed_gradient){(int64_t)p, grads + begin};
+    list[n] = (hk_gradient){(int64_t)p, grads + begin};
   }
-  return hk_training_gradients(engine, list, n, NULL, err);
+  return hk_engine_gradients(engine, list, n, NULL, err);
 }
 
 /* Gives the gradients: those of even tensors and those of odd ones, sometimes the odd ones first.
@@ -317,9 +317,9 @@ static inline void give_gradients(hk_engine *engine, const plain_adamw *a, rando
 
 /* Takes the step that plain AdamW takes with this loss scale. */
 static inline hk_status take_step(hk_engine *engine, const plain_adamw *a, double loss_scale,
-                                  hk_training_step_report *report, hk_error *err) {
-  const hk_training_step_options how = {.max_norm = a->max_norm, .loss_scale = loss_scale};
-  return hk_training_step(engine, &how, report, NULL, err);
+                                  hk_step_report *report, hk_error *err) {
+  const hk_step_options how = {.max_norm = a->max_norm, .loss_scale = loss_scale};
+  return hk_engine_step(engine, &how, report, NULL, err);
 }
 
 /* Three steps of a plan, every bit compared after each. */
@@ -332,7 +332,7 @@ static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_g
     plain_gradients(&plain, r);
     give_gradients(engine, &plain, r);
     const double factor = plain_step(&plain, loss_scale);
-    hk_training_step_report report;
+    hk_step_report report;
     must(take_step(engine, &plain, loss_scale, &report, &err), &err);
     assert_false(report.skipped);
     assert_int_equal(report.step, plain.step);

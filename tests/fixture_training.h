@@ -4,7 +4,7 @@
 #ifndef HK_TESTS_FIXTURE_TRAINING_H
 #define HK_TESTS_FIXTURE_TRAINING_H
 
-#include "engine/training.h"
+#include "engine/engine.h"
 
 #include <math.h>
 
@@ -127,11 +127,10 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
   if (pick(&sums, 0, 1) > 0) plan.sum_bytes = (hk_bytes)scale(&sums, 100, 400000);
   const hk_engine_options options = {.backend = backend, .no_pin_threads = true};
   hk_engine *engine = NULL;
-  must(
-      hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &engine, &err),
-      &err);
+  must(hk_engine_create(&plan, w->params, w->n, w->groups, w->n_groups, &options, &engine, &err),
+       &err);
   w->engine = engine;
-  must(hk_training_masters(w->engine, -1, NULL, &err), &err);
+  must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
   hk_plan_free(&plan);
 }
 
@@ -158,7 +157,7 @@ static inline void assert_weights(const world *w, int block) {
 static inline void assert_state(world *w) {
   hk_error err = {0};
   bool there = false;
-  must(hk_training_drain(w->engine, -1, &there, &err), &err);
+  must(hk_engine_drain(w->engine, -1, &there, &err), &err);
   assert_true(there);
   assert_weights(w, -1);
   for (size_t i = 0; i < w->n; i++) {
@@ -172,7 +171,9 @@ static inline void assert_state(world *w) {
       assert_memory_equal(got, expected[part], 4 * (size_t)t->param.numel);
     }
     free(got);
-    assert_int_equal(hk_training_param_step(w->engine, i), t->step);
+    int64_t step = 0;
+    must(hk_engine_get_tensor_step(w->engine, i, &step, &err), &err);
+    assert_int_equal(step, t->step);
   }
 }
 
@@ -182,7 +183,7 @@ static inline void forward(world *w) {
   hk_error err = {0};
   for (int b = 0; b < w->blocks; b++) {
     bool there = false;
-    while (!there) must(hk_training_wait_weights(w->engine, b, NULL, 5, &there, &err), &err);
+    while (!there) must(hk_engine_wait_weights(w->engine, b, NULL, 5, &there, &err), &err);
     assert_weights(w, b);
   }
 }
@@ -201,8 +202,8 @@ static inline void hand_over(world *w, size_t i, bool finite) {
   }
   if (t->given == 0) memcpy(t->grad, t->handed, (size_t)t->param.numel * hk_grad_size(type));
   t->given++;
-  const hk_handed_gradient gradient = {(int64_t)i, t->handed};
-  must(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), &err);
+  const hk_gradient gradient = {(int64_t)i, t->handed};
+  must(hk_engine_gradients(w->engine, &gradient, 1, NULL, &err), &err);
   memset(t->handed, 0xee, 4 * (size_t)t->param.numel);
 }
 
@@ -242,8 +243,8 @@ static inline void plain_update(world *w, double grad_scale) {
 
 static inline void step(world *w, bool finite) {
   hk_error err = {0};
-  hk_training_step_report report;
-  hk_training_step_options options = {.loss_scale = pick(&w->r, 0, 5) == 0 ? 4 : 0};
+  hk_step_report report;
+  hk_step_options options = {.loss_scale = pick(&w->r, 0, 5) == 0 ? 4 : 0};
   static const double limits[] = {0, 1e9, 1e-3, 0.3};
   options.max_norm = limits[pick(&w->r, 0, 3)];
   if (pick(&w->r, 0, 7) == 0) {
@@ -254,7 +255,7 @@ static inline void step(world *w, bool finite) {
   int64_t given = 0;
   for (size_t i = 0; i < w->n; i++) given += w->tensors[i].given > 0;
   const double squares = plain_squares(w);
-  must(hk_training_step(w->engine, &options, &report, NULL, &err), &err);
+  must(hk_engine_step(w->engine, &options, &report, NULL, &err), &err);
   assert_int_equal(report.params, given);
   const double loss_scale = options.loss_scale > 0 ? options.loss_scale : 1;
   if (given > 0 && finite) {

@@ -27,24 +27,23 @@ static void open_layers(world *w, hk_overlap overlap, int kept) {
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH;
   }
   const hk_engine_options options = {.no_pin_threads = true};
-  must(hk_engine_create_for(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err),
-       &err);
+  must(hk_engine_create(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err), &err);
   hk_plan_free(&plan);
-  must(hk_training_masters(w->engine, -1, NULL, &err), &err);
+  must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
   assert_int_equal(w->engine->training->n_passing, LAYERS);
 }
 
 /* One iteration of `backwards`; the norm is not limited. Returns the elements that ran ahead. */
 static int64_t accumulate(world *w, int backwards) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   forward(w);
   for (int m = 0; m < backwards; m++) {
     for (size_t i = w->n; i-- > 0;) hand_over(w, i, true);
-    must(hk_training_flush(w->engine, &err), &err);
+    must(hk_engine_flush(w->engine, &err), &err);
   }
   const double squares = plain_squares(w);
-  must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  must(hk_engine_step(w->engine, NULL, &report, NULL, &err), &err);
   assert_true(report.grad_norm == sqrt(squares));
   plain_update(w, hk_grad_scale(squares, 0, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
@@ -123,7 +122,7 @@ static void only_completed_steps_teach(void **unused) {
   open_layers(&w, HK_OVERLAP_BOTH, 3);
   accumulate(&w, 4);
   for (size_t i = w.n; i-- > 0;) hand_over(&w, i, true);
-  must(hk_training_discard(w.engine, -1, &err), &err);
+  must(hk_engine_discard(w.engine, -1, &err), &err);
   for (size_t i = 0; i < w.n; i++) w.tensors[i].given = 0;
   assert_int_equal(expected(&w), 4);
   for (size_t i = w.n; i-- > 0;) hand_over(&w, i, i > 0); /* not finite */
@@ -132,7 +131,7 @@ static void only_completed_steps_teach(void **unused) {
   for (int m = 0; m < 4; m++) {
     for (size_t i = w.n; i-- > 0;) hand_over(&w, i, true);
     if (m == 2) { /* one tensor begins anew: it will have had two */
-      must(hk_training_discard(w.engine, 7, &err), &err);
+      must(hk_engine_discard(w.engine, 7, &err), &err);
       w.tensors[7].given = 0;
     }
   }
@@ -149,13 +148,13 @@ static void a_promised_number_is_expected(void **unused) {
   hk_error err = {0};
   world w = {.r = {51}};
   open_layers(&w, HK_OVERLAP_BOTH, 0);
-  must(hk_training_expect(w.engine, 4, &err), &err);
+  must(hk_engine_expect(w.engine, 4, &err), &err);
   accumulate(&w, 4);
   assert_int_equal(w.engine->training->n_late, 0);
   accumulate(&w, 2);
   assert_int_equal(expected(&w), 4);
-  assert_int_equal(hk_training_expect(w.engine, -1, &err), HK_INPUT);
-  must(hk_training_expect(w.engine, 0, &err), &err);
+  assert_int_equal(hk_engine_expect(w.engine, -1, &err), HK_INPUT);
+  must(hk_engine_expect(w.engine, 0, &err), &err);
   accumulate(&w, 3);
   assert_int_equal(expected(&w), 3);
   assert_state(&w);
@@ -175,17 +174,17 @@ static void disorder_is_exact(void **unused) {
     make_engine(&w, NULL);
     for (int i = 0; i < 8; i++) {
       forward(&w);
-      if (pick(&w.r, 0, 3) == 0) must(hk_training_expect(w.engine, pick(&w.r, 0, 4), &err), &err);
+      if (pick(&w.r, 0, 3) == 0) must(hk_engine_expect(w.engine, pick(&w.r, 0, 4), &err), &err);
       for (int m = pick(&w.r, 1, 5); m > 0; m--) {
         backward(&w, pick(&w.r, 0, 1), true);
-        if (pick(&w.r, 0, 3) > 0) must(hk_training_flush(w.engine, &err), &err);
+        if (pick(&w.r, 0, 3) > 0) must(hk_engine_flush(w.engine, &err), &err);
         if (pick(&w.r, 0, 3) > 0) continue;
         const size_t gone = next(&w.r) % w.n;
-        must(hk_training_discard(w.engine, (int64_t)gone, &err), &err);
+        must(hk_engine_discard(w.engine, (int64_t)gone, &err), &err);
         w.tensors[gone].given = 0;
       }
       if (pick(&w.r, 0, 5) == 0) {
-        must(hk_training_discard(w.engine, -1, &err), &err);
+        must(hk_engine_discard(w.engine, -1, &err), &err);
         for (size_t k = 0; k < w.n; k++) w.tensors[k].given = 0;
       } else {
         step(&w, true);
@@ -202,7 +201,7 @@ static void sums_can_be_read(void **unused) {
   hk_error err = {0};
   world w = {.r = {71}};
   open_layers(&w, HK_OVERLAP_BOTH, 4);
-  must(hk_training_expect(w.engine, 3, &err), &err);
+  must(hk_engine_expect(w.engine, 3, &err), &err);
   for (int m = 0; m < 3; m++) {
     for (size_t i = w.n; i-- > 0;) {
       hand_over(&w, i, true);
@@ -210,7 +209,7 @@ static void sums_can_be_read(void **unused) {
       for (size_t k = 0; k < w.n; k++) {
         uint16_t got[LAYER];
         if (w.tensors[k].given == 0) continue;
-        must(hk_training_read_gradient(w.engine, k, got, &err), &err);
+        must(hk_engine_read_gradient(w.engine, k, got, &err), &err);
         assert_memory_equal(got, w.tensors[k].grad, sizeof got);
       }
     }

@@ -93,7 +93,7 @@ static hk_plan tiny_plan(void) {
 
 static void step_both(hk_engine *engine, plain_adamw *a, random_stream *r) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   plain_gradients(a, r);
   give_gradients(engine, a, r);
   plain_step(a, 1);
@@ -392,7 +392,7 @@ static void a_file_that_changes_meanwhile_is_noticed(void **unused) {
   assert_non_null(strstr(err.message, "the engine's state is lost"));
   assert_int_equal(hk_engine_subgroup_step(engine, 0), -1);
   assert_int_equal(hk_engine_save(engine, path, NULL, NULL, &err), HK_ENVIRONMENT);
-  hk_training_step_report report;
+  hk_step_report report;
   assert_int_equal(take_step(engine, &a, 1, &report, &err), HK_ENVIRONMENT);
   end_engine(engine);
   plain_stop(&a);
@@ -572,7 +572,7 @@ static void a_kill_leaves_the_old_file_or_the_new_one(void **unused) {
 static void step_until_killed(const hk_plan *plan, const plain_adamw *a, shared_page *page) {
   hk_error err = {0};
   hk_engine *engine = new_engine(plan, a, &unpinned);
-  hk_training_step_report report;
+  hk_step_report report;
   copy_on_device(engine, weights_of(engine) + 2 * a->n, a->grad, 2 * a->n);
   hk_status status = hk_engine_load(engine, path, NULL, NULL, &err);
   while (status == HK_OK) {

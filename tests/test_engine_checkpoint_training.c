@@ -25,14 +25,14 @@ static void make_small(world *w, uint64_t seed, size_t n) {
 /* Takes n steps, each without one of the first three tensors: their step numbers differ. */
 static void train(world *w, int n) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   for (int i = 0; i < n; i++) {
     forward(w);
     for (size_t k = w->n; k-- > 0;) {
       if (k != (size_t)i % 3) hand_over(w, k, true);
     }
     const double squares = plain_squares(w);
-    must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+    must(hk_engine_step(w->engine, NULL, &report, NULL, &err), &err);
     plain_update(w, hk_grad_scale(squares, 0, 1));
     for (size_t k = 0; k < w->n; k++) w->tensors[k].given = 0;
   }
@@ -40,7 +40,6 @@ static void train(world *w, int n) {
 
 static void save(world *w) {
   hk_error err = {0};
-  must(hk_training_quiet(w->engine, &err), &err);
   must(hk_engine_save(w->engine, path, NULL, NULL, &err), &err);
 }
 
@@ -62,9 +61,8 @@ static void write_all(const char *bytes, size_t size) {
 /* Loads the file into `to` and sets its expected values to those of `from`, which was saved. */
 static void assert_loads(world *to, const world *from) {
   hk_error err = {0};
-  must(hk_training_quiet(to->engine, &err), &err);
   must(hk_engine_load(to->engine, path, NULL, NULL, &err), &err);
-  must(hk_training_weights_from_masters(to->engine, -1, NULL, &err), &err);
+  must(hk_engine_weights_from_masters(to->engine, -1, NULL, &err), &err);
   for (size_t i = 0; i < to->n; i++) {
     tensor *t = &to->tensors[i];
     const tensor *f = &from->tensors[i];
@@ -81,7 +79,7 @@ static void assert_loads(world *to, const world *from) {
     assert_memory_equal(&group, &from->groups[g], sizeof group);
     to->groups[g] = from->groups[g];
   }
-  assert_int_equal(hk_training_step_number(to->engine), hk_training_step_number(from->engine));
+  assert_int_equal(hk_engine_step_number(to->engine), hk_engine_step_number(from->engine));
 }
 
 static void steps_and_groups_go_along(void **unused) {
@@ -97,7 +95,7 @@ static void steps_and_groups_go_along(void **unused) {
     train(&w, 4);
     w.groups[1].lr = 3e-3;
     must(hk_engine_set_group(w.engine, 1, &w.groups[1], &err), &err);
-    must(hk_training_set_param_step(w.engine, 5, 17, &err), &err);
+    must(hk_engine_set_tensor_step(w.engine, 5, 17, &err), &err);
     w.tensors[5].step = 17;
     save(&w);
     train(&other, (int)number % 3);
@@ -144,9 +142,9 @@ static void damaged_files_are_refused(void **unused) {
     bad[bit / 8] ^= (char)(1 << bit % 8);
   }
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   const double squares = plain_squares(&w);
-  must(hk_training_step(w.engine, NULL, &report, NULL, &err), &err);
+  must(hk_engine_step(w.engine, NULL, &report, NULL, &err), &err);
   assert_int_equal(report.params, 1);
   plain_update(&w, hk_grad_scale(squares, 0, 1));
   w.tensors[0].given = 0;
@@ -182,8 +180,7 @@ static void other_models_are_refused(void **unused) {
     hk_plan plan = {0};
     must(hk_default_plan(params, 4, 1, &plan, &err), &err);
     const hk_engine_options options = {.no_pin_threads = true};
-    must(hk_engine_create_for(&plan, params, 4, other.groups, 2, &options, &other.engine, &err),
-         &err);
+    must(hk_engine_create(&plan, params, 4, other.groups, 2, &options, &other.engine, &err), &err);
     hk_plan_free(&plan);
     assert_refused(&other, change == 0 ? "tensor 0" : "group");
   }
@@ -220,8 +217,8 @@ static void reverse(const world *w, world *out) {
     out->params[i].weight = NULL;
   }
   must(hk_default_plan(out->params, NAMED, 1, &plan, &err), &err);
-  must(hk_engine_create_for(&plan, out->params, NAMED, out->groups, out->n_groups, &options,
-                            &out->engine, &err),
+  must(hk_engine_create(&plan, out->params, NAMED, out->groups, out->n_groups, &options,
+                        &out->engine, &err),
        &err);
   hk_plan_free(&plan);
 }
@@ -237,7 +234,9 @@ static void assert_is(hk_engine *e, size_t number, const tensor *from) {
     must(hk_engine_read(e, (hk_state_part)part, at, n, found, &err), &err);
     assert_memory_equal(found, parts[part], 4 * (size_t)n);
   }
-  assert_int_equal(hk_training_param_step(e, number), from->step);
+  int64_t step = 0;
+  must(hk_engine_get_tensor_step(e, number, &step, &err), &err);
+  assert_int_equal(step, from->step);
   free(found);
 }
 

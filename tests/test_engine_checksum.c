@@ -39,7 +39,7 @@ static hk_engine *engine_of(const variant *v) {
   must(hk_trial_engine(&plan, &options, &engine, &err), &err);
   hk_plan_free(&plan);
   hk_trial *trial = NULL;
-  hk_training_step_report report;
+  hk_step_report report;
   must(hk_trial_open(engine, &(hk_trial_options){.seed = 9}, &trial, &err), &err);
   must(hk_trial_step(trial, NULL, &report, &err), &err);
   hk_trial_close(trial);
@@ -124,7 +124,7 @@ static hk_engine *engine_of_tensors(size_t first, size_t by, bool named) {
   for (size_t s = first % 2; s < plan.n_subgroups; s += 2) {
     plan.subgroups[s].route = HK_ROUTE_RESIDENT;
   }
-  must(hk_engine_create_for(&plan, params, TENSORS, &group, 1, &options, &engine, &err), &err);
+  must(hk_engine_create(&plan, params, TENSORS, &group, 1, &options, &engine, &err), &err);
   hk_plan_free(&plan);
   float *values = must_have(900000, 4);
   for (size_t i = 0; i < TENSORS; i++) {

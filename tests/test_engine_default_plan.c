@@ -224,7 +224,7 @@ static void small_blocks_are_merged(void **unused) {
 static hk_bytes host_bytes(const hk_plan *plan, const hk_param *params, size_t n) {
   hk_error err = {0};
   hk_engine_memory memory;
-  must(hk_engine_measure_for(plan, params, n, &memory, &err), &err);
+  must(hk_engine_measure(plan, params, n, &memory, &err), &err);
   return memory.host_pinned;
 }
 
@@ -263,7 +263,7 @@ static void memory_decides_what_runs_ahead(void **unused) {
   for (hk_grad_type type = 0; type < HK_GRAD_TYPES; type++) check_ahead(type);
 }
 
-/* hk_engine_measure_for predicts an engine's memory exactly, for mixed types of weights and
+/* hk_engine_measure predicts an engine's memory exactly, for mixed types of weights and
  * gradients. */
 static void predicted_memory_is_what_an_engine_takes(void **unused) {
   (void)unused;
@@ -285,10 +285,10 @@ static void predicted_memory_is_what_an_engine_takes(void **unused) {
     plan.piece_numel = pick(&r, 100, 9000);
     must(hk_choose_routes(&plan, params, 30, 200 * HK_MIB, pick(&r, 0, 1) * 13 * HK_MIB, &err),
          &err);
-    must(hk_engine_measure_for(&plan, params, 30, &memory, &err), &err);
+    must(hk_engine_measure(&plan, params, 30, &memory, &err), &err);
     const hk_adamw group = {.lr = 1e-3};
     const hk_engine_options options = {.no_pin_threads = true};
-    must(hk_engine_create_for(&plan, params, 30, &group, 1, &options, &engine, &err), &err);
+    must(hk_engine_create(&plan, params, 30, &group, 1, &options, &engine, &err), &err);
     const hk_engine_memory taken = hk_engine_memory_taken(engine);
     assert_memory_equal(&taken, &memory, sizeof memory);
     hk_engine_destroy(engine);

@@ -7,7 +7,7 @@
 
 static void discard(world *w, size_t i) {
   hk_error err = {0};
-  must(hk_training_discard(w->engine, (int64_t)i, &err), &err);
+  must(hk_engine_discard(w->engine, (int64_t)i, &err), &err);
   w->tensors[i].given = 0;
 }
 
@@ -35,7 +35,7 @@ static void discarded_gradients_do_not_count(void **unused) {
         hand_over(&w, k, true);
         if (pick(&w.r, 0, 3) == 0) discard_some(&w);
       }
-      must(hk_training_squares(w.engine, -1, &sum, &err), &err);
+      must(hk_engine_sum_of_squares(w.engine, -1, &sum, &err), &err);
       assert_true(hk_squares_value(&sum) == plain_squares(&w));
       step(&w, true);
     }

@@ -58,7 +58,7 @@ static void equal_state_has_an_equal_checksum(void **unused) {
     const hk_engine_options options = {.no_pin_threads = true};
     hk_engine *engine = engine_like(&plans[i], &plain, &options);
     give_gradients(engine, &plain, &r);
-    hk_training_step_report report;
+    hk_step_report report;
     must(take_step(engine, &plain, 1, &report, &err), &err);
     must(hk_engine_checksum(engine, hex[i], &err), &err);
     if (i == 1) {
@@ -113,7 +113,7 @@ static void steps_with_nonfinite_gradients_are_skipped(void **unused) {
   plain.grad[n / 3] = 0x7f80; /* an infinity */
   plain.grad[n - 1] = 0x7fc1; /* a NaN */
   give_gradients(engine, &plain, &r);
-  hk_training_step_report report;
+  hk_step_report report;
   must(take_step(engine, &plain, 1, &report, &err), &err);
   assert_true(report.skipped);
   assert_int_equal(report.nonfinite, 2);
@@ -147,9 +147,9 @@ static void spans_obey_the_graph(void **unused) {
     const hk_graph *graph = hk_engine_graph(engine);
     hk_timeline timeline;
     must(hk_timeline_init(graph, &timeline, &err), &err);
-    const hk_training_step_options how = {.timeline = &timeline};
-    hk_training_step_report report;
-    must(hk_training_step(engine, &how, &report, NULL, &err), &err);
+    const hk_step_options how = {.timeline = &timeline};
+    hk_step_report report;
+    must(hk_engine_step(engine, &how, &report, NULL, &err), &err);
     for (size_t i = 0; i < graph->n_ops; i++) {
       const hk_op *op = &graph->ops[i];
       const hk_span *span = &timeline.spans[i];
@@ -207,7 +207,7 @@ static hk_status step_through(hk_plan *plan, const hk_backend_ops *asked, hk_err
   if (asked->event_sync != NULL) ops.event_sync = asked->event_sync;
   signs = engine->arrived, signs_end = signs + plan->n_subgroups;
   engine->backend->ops = &ops;
-  hk_training_step_report report;
+  hk_step_report report;
   const hk_status status = take_step(engine, &plain, 1, &report, err);
   engine->backend->ops = plain_ops;
   if (status == HK_OK) {

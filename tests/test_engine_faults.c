@@ -98,7 +98,7 @@ static hk_engine *engine_at_old(scene *s, bool been_ahead) {
   hk_error err = {0};
   hk_engine *engine = engine_like(&s->plan, &s->old, &unpinned);
   if (been_ahead) {
-    hk_training_step_report report;
+    hk_step_report report;
     give_gradients(engine, &s->old, &s->random);
     must(take_step(engine, &s->old, 1, &report, &err), &err);
     must(hk_engine_load(engine, s->checkpoint, NULL, NULL, &err), &err);
@@ -161,7 +161,7 @@ static void assert_message(const hk_engine *engine, const char *message, int64_t
 /* After a failure the engine refuses gradients, steps, writes and loads. */
 static void assert_no_more_steps(hk_engine *engine, const plain_adamw *a) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   assert_int_equal(hand_some(engine, 0, 1, &err), HK_ENVIRONMENT);
   assert_int_equal(take_step(engine, a, 1, &report, &err), HK_ENVIRONMENT);
   assert_int_equal(hk_engine_write(engine, HK_STATE_M, 0, 1, a->m, &err), HK_ENVIRONMENT);
@@ -177,7 +177,7 @@ static void resume_from_checkpoint(scene *s, const char *path) {
   hk_engine *engine = new_engine(here ? &s->plan : &s->other, &s->old, &unpinned);
   must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
   if (hk_engine_step_number(engine) == s->old.step) {
-    hk_training_step_report report;
+    hk_step_report report;
     give_gradients(engine, &s->old, &s->random);
     must(take_step(engine, &s->old, 1, &report, &err), &err);
   }
@@ -221,7 +221,7 @@ static void assert_sound(scene *s, hk_engine *engine, const char *message) {
 static bool fail_step(void *arg, hk_host_fault what, int64_t n) {
   scene *s = arg;
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   hk_engine *engine = engine_at_old(s, n % 3 == 1);
   give_gradients(engine, &s->old, &s->random);
   hk_backend_host_fail(engine->backend, what, n);
@@ -279,10 +279,10 @@ static bool fail_gradients(void *arg, hk_host_fault what, int64_t n) {
   copy_on_device(engine, weights_of(engine) + 2 * s->old.n, s->old.grad, 2 * s->old.n);
   hk_backend_host_fail(engine->backend, what, n);
   hk_status status = hand_some(engine, 0, 1, &err);
-  if (status == HK_OK) status = hk_training_flush(engine, &err);
-  if (status == HK_OK) status = hk_training_squares(engine, -1, &sum, &err);
+  if (status == HK_OK) status = hk_engine_flush(engine, &err);
+  if (status == HK_OK) status = hk_engine_sum_of_squares(engine, -1, &sum, &err);
   hk_backend_host_fail(engine->backend, what, -1);
-  hk_training_step_report report;
+  hk_step_report report;
   if (status != HK_OK) {
     assert_int_equal(status, HK_ENVIRONMENT);
     assert_no_more_steps(engine, &s->old);
@@ -353,7 +353,7 @@ static void too_little_device_memory_is_refused(void **unused) {
   hk_engine *engine = NULL;
   hk_param params[MOST_CUTS];
   const size_t n = cut_tensors(&group, 1, HK_GRAD_BF16, params);
-  must(hk_engine_measure_for(&plan, params, n, &memory, &err), &err);
+  must(hk_engine_measure(&plan, params, n, &memory, &err), &err);
   options.backend_options.memory = memory.device;
   must(open_engine(&plan, &group, 1, HK_GRAD_BF16, &options, &engine, &err), &err);
   const hk_engine_memory taken = hk_engine_memory_taken(engine);
@@ -399,7 +399,7 @@ static void too_little_host_memory_is_refused(void **unused) {
     hk_engine_memory memory;
     hk_param params[MOST_CUTS];
     const size_t n = cut_tensors(&group, 1, HK_GRAD_BF16, params);
-    must(hk_engine_measure_for(&plan, params, n, &memory, &err), &err);
+    must(hk_engine_measure(&plan, params, n, &memory, &err), &err);
     assert_true(memory.device + memory.host_pinned > 12 * group.numel);
     assert_int_equal(open_engine(&plan, &group, 1, HK_GRAD_BF16, &unpinned, &engine, &err),
                      HK_ENVIRONMENT);
@@ -422,7 +422,7 @@ static void refuse(const hk_plan *plan, const made_of *of, const char *wanted) {
   hk_error err = {0};
   hk_engine *engine = NULL;
   assert_int_equal(
-      hk_engine_create_for(plan, of->params, 2, of->groups, of->n_groups, &unpinned, &engine, &err),
+      hk_engine_create(plan, of->params, 2, of->groups, of->n_groups, &unpinned, &engine, &err),
       HK_INPUT);
   assert_null(engine);
   if (strstr(err.message, wanted) == NULL) fail_msg("'%s' lacks '%s'", err.message, wanted);
@@ -477,7 +477,7 @@ static void inconsistent_input_is_refused(void **unused) {
   hk_error err = {0};
   hk_engine *engine = NULL;
   hk_adamw got;
-  must(hk_engine_create_for(&plan, of.params, 2, of.groups, 2, &unpinned, &engine, &err), &err);
+  must(hk_engine_create(&plan, of.params, 2, of.groups, 2, &unpinned, &engine, &err), &err);
   assert_int_equal(hk_engine_set_group(engine, 2, &hyper, &err), HK_INPUT);
   assert_int_equal(hk_engine_set_group(engine, 1, &wrong[0], &err), HK_INPUT);
   assert_int_equal(hk_engine_get_group(engine, 2, &got, &err), HK_INPUT);
@@ -509,7 +509,7 @@ static void a_write_that_fails_loses_the_state(void **unused) {
   assert_int_equal(hk_engine_save(engine, "lost.ck", NULL, NULL, &err), HK_ENVIRONMENT);
   assert_int_equal(hk_engine_read(engine, HK_STATE_M, 0, 4, a.m, &err), HK_ENVIRONMENT);
   assert_non_null(strstr(err.message, "was lost"));
-  hk_training_step_report report;
+  hk_step_report report;
   assert_int_equal(take_step(engine, &a, 1, &report, &err), HK_ENVIRONMENT);
   end_engine(engine);
   plain_stop(&a);

@@ -46,7 +46,7 @@ static double update_of(hk_route route, hk_pace pace) {
   random_stream r = {91};
   hk_error err = {0};
   hk_plan plan = small_plan();
-  hk_training_step_report report;
+  hk_step_report report;
   for (size_t s = 0; s < plan.n_subgroups; s++) plan.subgroups[s].route = route;
   plan.pace = pace;
   plain_adamw plain = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);

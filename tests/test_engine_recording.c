@@ -19,11 +19,11 @@ void *__wrap_realloc(void *memory, size_t bytes) { /* NOLINT */
 
 static void iterate(world *w) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   forward(w);
   backward(w, 0, true);
   const double squares = plain_squares(w);
-  must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  must(hk_engine_step(w->engine, NULL, &report, NULL, &err), &err);
   plain_update(w, hk_grad_scale(squares, 0, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
 }
@@ -31,7 +31,7 @@ static void iterate(world *w) {
 static void assert_report(world *w, const char *wanted, bool there) {
   char *text = NULL;
   hk_error err = {0};
-  must(hk_training_describe(w->engine, &text, &err), &err);
+  must(hk_engine_report(w->engine, &text, &err), &err);
   assert_non_null(text);
   if ((strstr(text, wanted) != NULL) != there) fail_msg("'%s' in %s", wanted, text);
   free(text);
@@ -46,24 +46,24 @@ static void a_step_outlives_its_recording(void **unused) {
     make_model(&w);
     make_engine(&w, &hk_backend_host);
     iterate(&w);
-    must(hk_training_record(w.engine, true, &err), &err);
+    must(hk_engine_record(w.engine, true, &err), &err);
     const int before = atomic_load(&refused);
     atomic_store(&out_of_memory, true);
     iterate(&w);
-    must(hk_training_drain(w.engine, -1, &there, &err), &err);
+    must(hk_engine_drain(w.engine, -1, &there, &err), &err);
     atomic_store(&out_of_memory, false);
     assert_true(atomic_load(&refused) > before);
     char *text = NULL;
-    assert_int_equal(hk_training_timeline(w.engine, &text, &err), HK_NO);
+    assert_int_equal(hk_engine_timeline(w.engine, &text, &err), HK_NO);
     assert_null(text);
     assert_report(&w, "the recording was dropped after step 2: out of memory", true);
     iterate(&w);
     assert_state(&w);
-    assert_int_equal(hk_training_step_number(w.engine), 3);
+    assert_int_equal(hk_engine_step_number(w.engine), 3);
     /* The next recording is complete. */
-    must(hk_training_record(w.engine, true, &err), &err);
+    must(hk_engine_record(w.engine, true, &err), &err);
     iterate(&w);
-    must(hk_training_timeline(w.engine, &text, &err), &err);
+    must(hk_engine_timeline(w.engine, &text, &err), &err);
     assert_non_null(text);
     assert_non_null(strstr(text, "\"step\":4"));
     free(text);
@@ -81,7 +81,7 @@ static void the_report_has_the_times_of_the_last_steps(void **unused) {
   make_engine(&w, &hk_backend_host);
   assert_report(&w, "\"last_steps\":[]", true);
   for (int i = 0; i < 17; i++) iterate(&w);
-  must(hk_training_drain(w.engine, -1, &there, &err), &err);
+  must(hk_engine_drain(w.engine, -1, &there, &err), &err);
   assert_report(&w, "{\"step\":1,", false); /* 16 are kept */
   assert_report(&w, "{\"step\":2,", true);
   assert_report(&w, "{\"step\":17,", true);

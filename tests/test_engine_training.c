@@ -22,7 +22,7 @@ static void iterate(world *w, int disorder) {
     }
   }
   if (disorder > 0 && pick(&w->r, 0, 9) == 0) {
-    must(hk_training_discard(w->engine, -1, &err), &err);
+    must(hk_engine_discard(w->engine, -1, &err), &err);
     for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
     return;
   }
@@ -64,10 +64,9 @@ static void make_ahead(world *w) {
   for (size_t s = 0; s < plan.n_subgroups; s++)
     plan.subgroups[s].ahead = plan.subgroups[s].early = true;
   const hk_engine_options options = {.no_pin_threads = true};
-  must(hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine,
-                            &err),
+  must(hk_engine_create(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine, &err),
        &err);
-  must(hk_training_masters(w->engine, -1, NULL, &err), &err);
+  must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
   hk_plan_free(&plan);
 }
 
@@ -75,15 +74,15 @@ static void make_ahead(world *w) {
  * ahead. */
 static int64_t iterate_scaled(world *w, double max_norm, double factor) {
   hk_error err = {0};
-  hk_training_step_report report;
-  const hk_training_step_options step_options = {.max_norm = max_norm};
+  hk_step_report report;
+  const hk_step_options step_options = {.max_norm = max_norm};
   forward(w);
   backward(w, 0, true);
   const struct timespec moment = {.tv_nsec = 2000000};
   nanosleep(&moment, NULL);
   const double squares = plain_squares(w);
-  if (factor != 1) must(hk_training_scale(w->engine, factor, &err), &err);
-  must(hk_training_step(w->engine, &step_options, &report, NULL, &err), &err);
+  if (factor != 1) must(hk_engine_scale(w->engine, factor, &err), &err);
+  must(hk_engine_step(w->engine, &step_options, &report, NULL, &err), &err);
   plain_update(w, hk_grad_scale(squares, max_norm, 1 / factor));
   for (size_t k = 0; k < w->n; k++) w->tensors[k].given = 0;
   return report.ahead;
@@ -140,10 +139,10 @@ static double share_kept(world *w, double max_norm) {
   void *before[256];
   bool there;
   assert_in_range(state->host_slabs, 1, 256);
-  must(hk_training_drain(w->engine, -1, &there, &err), &err);
+  must(hk_engine_drain(w->engine, -1, &there, &err), &err);
   memcpy(before, state->home, (size_t)(state->host_slabs / 2) * sizeof *before);
   iterate_ahead(w, max_norm);
-  must(hk_training_drain(w->engine, -1, &there, &err), &err);
+  must(hk_engine_drain(w->engine, -1, &there, &err), &err);
   const int64_t slabs = state->host_slabs / 2;
   double kept = 0;
   for (int64_t k = 0; k < slabs; k++) kept += state->home[k] == before[k];
@@ -167,7 +166,7 @@ static void clipped_steps_update_in_place(void **unused) {
   }
 }
 
-/* The same for a caller who clips by hk_training_scale, to a norm that the engine is not told:
+/* The same for a caller who clips by hk_engine_scale, to a norm that the engine is not told:
  * steps that are made smaller are not expected to keep what runs ahead, until norms are small. */
 static void steps_that_the_caller_clips_update_in_place(void **unused) {
   (void)unused;

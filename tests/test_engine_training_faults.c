@@ -59,19 +59,19 @@ static void small_model(world *w, uint64_t seed) {
 static hk_status create(world *w, hk_overlap overlap, const hk_backend_ops *ops, hk_error *err) {
   hk_plan plan = small_plan(w, overlap);
   const hk_engine_options options = {.backend = ops, .no_pin_threads = true};
-  const hk_status status = hk_engine_create_for(&plan, w->params, w->n, w->groups, w->n_groups,
-                                                &options, &w->engine, err);
+  const hk_status status =
+      hk_engine_create(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine, err);
   hk_plan_free(&plan);
   return status;
 }
 
 static void good_iteration(world *w) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   forward(w);
   for (int m = 0; m < backwards; m++) backward(w, 0, true);
   const double squares = plain_squares(w);
-  must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  must(hk_engine_step(w->engine, NULL, &report, NULL, &err), &err);
   plain_update(w, hk_grad_scale(squares, 0, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
 }
@@ -98,21 +98,21 @@ static void forget(scene *s) {
 
 /* An iteration with the gradients of foresee, up to the first failure. */
 static hk_status try_iteration(world *w, hk_error *err) {
-  hk_training_step_report report;
+  hk_step_report report;
   bool there = false;
   for (int b = 0; b < w->blocks; b++) {
-    HK_TRY(hk_training_wait_weights(w->engine, b, NULL, -1, &there, err));
+    HK_TRY(hk_engine_wait_weights(w->engine, b, NULL, -1, &there, err));
   }
   for (int m = 0; m < backwards; m++) {
     for (size_t i = w->n; i-- > 0;) {
-      const hk_handed_gradient gradient = {(int64_t)i, w->tensors[i].handed};
-      HK_TRY(hk_training_gradients(w->engine, &gradient, 1, NULL, err));
+      const hk_gradient gradient = {(int64_t)i, w->tensors[i].handed};
+      HK_TRY(hk_engine_gradients(w->engine, &gradient, 1, NULL, err));
     }
-    HK_TRY(hk_training_flush(w->engine, err));
+    HK_TRY(hk_engine_flush(w->engine, err));
   }
-  HK_TRY(hk_training_step(w->engine, NULL, &report, NULL, err));
-  HK_TRY(hk_training_wait_weights(w->engine, -1, NULL, -1, &there, err));
-  return hk_training_drain(w->engine, -1, &there, err);
+  HK_TRY(hk_engine_step(w->engine, NULL, &report, NULL, err));
+  HK_TRY(hk_engine_wait_weights(w->engine, -1, NULL, -1, &there, err));
+  return hk_engine_drain(w->engine, -1, &there, err);
 }
 
 /* Draws gradients, the same in each backward, and takes plain AdamW's step with their sum. */
@@ -134,17 +134,17 @@ static void foresee(world *w) {
 
 static void assert_no_more_steps(world *w) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   hk_squares sum;
   bool there = false;
-  const hk_handed_gradient gradient = {0, w->tensors[0].grad};
-  assert_int_equal(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), HK_ENVIRONMENT);
-  assert_int_equal(hk_training_step(w->engine, NULL, &report, NULL, &err), HK_ENVIRONMENT);
-  assert_int_equal(hk_training_wait_weights(w->engine, 0, NULL, -1, &there, &err), HK_ENVIRONMENT);
-  assert_int_equal(hk_training_drain(w->engine, -1, &there, &err), HK_ENVIRONMENT);
-  assert_int_equal(hk_training_squares(w->engine, -1, &sum, &err), HK_ENVIRONMENT);
-  assert_int_equal(hk_training_discard(w->engine, -1, &err), HK_ENVIRONMENT);
-  assert_int_equal(hk_training_masters(w->engine, -1, NULL, &err), HK_ENVIRONMENT);
+  const hk_gradient gradient = {0, w->tensors[0].grad};
+  assert_int_equal(hk_engine_gradients(w->engine, &gradient, 1, NULL, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_step(w->engine, NULL, &report, NULL, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_wait_weights(w->engine, 0, NULL, -1, &there, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_drain(w->engine, -1, &there, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_sum_of_squares(w->engine, -1, &sum, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_discard(w->engine, -1, &err), HK_ENVIRONMENT);
+  assert_int_equal(hk_engine_masters(w->engine, -1, NULL, &err), HK_ENVIRONMENT);
   assert_int_equal(hk_engine_load(w->engine, "not-even-there", NULL, NULL, &err), HK_ENVIRONMENT);
 }
 
@@ -175,14 +175,14 @@ static void resume(scene *s) {
   hk_engine_destroy(w->engine);
   must(create(w, HK_OVERLAP_FORWARD, &hk_backend_host, &err), &err);
   must(hk_engine_load(w->engine, s->path, NULL, NULL, &err), &err);
-  must(hk_training_weights_from_masters(w->engine, -1, NULL, &err), &err);
+  must(hk_engine_weights_from_masters(w->engine, -1, NULL, &err), &err);
   if (hk_engine_step_number(w->engine) == s->old[0].step) {
     for (size_t i = w->n; i-- > 0;) {
-      const hk_handed_gradient gradient = {(int64_t)i, w->tensors[i].grad};
-      must(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), &err);
+      const hk_gradient gradient = {(int64_t)i, w->tensors[i].grad};
+      must(hk_engine_gradients(w->engine, &gradient, 1, NULL, &err), &err);
     }
-    hk_training_step_report report;
-    must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+    hk_step_report report;
+    must(hk_engine_step(w->engine, NULL, &report, NULL, &err), &err);
   }
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
   good_iteration(w);
@@ -224,7 +224,7 @@ static bool fail_nth(void *arg, hk_host_fault what, int64_t n) {
   hk_error err = {0};
   small_model(&s->w, 77);
   must(create(&s->w, s->overlap, &hk_backend_host, &err), &err);
-  must(hk_training_masters(s->w.engine, -1, NULL, &err), &err);
+  must(hk_engine_masters(s->w.engine, -1, NULL, &err), &err);
   for (int i = 0; i < 2; i++) good_iteration(&s->w);
   assert_state(&s->w);
   keep(s);

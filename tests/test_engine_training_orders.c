@@ -173,7 +173,7 @@ static void queue_forward(world *w) {
   for (int b = 0; b < w->blocks; b++) {
     hk_stream *stream = callers[pick(&w->r, 0, 1)];
     bool there = false;
-    while (!there) must(hk_training_wait_weights(w->engine, b, stream, 50, &there, &err), &err);
+    while (!there) must(hk_engine_wait_weights(w->engine, b, stream, 50, &there, &err), &err);
     read_weights(w, b, stream);
   }
 }
@@ -195,16 +195,16 @@ static void queue_gradient(world *w, size_t i) {
   }
   t->given++;
   must(late.copy(stream, memory, made, (hk_bytes)bytes, &err), &err);
-  const hk_handed_gradient gradient = {(int64_t)i, memory};
-  must(hk_training_gradients(w->engine, &gradient, 1, stream, &err), &err);
+  const hk_gradient gradient = {(int64_t)i, memory};
+  must(hk_engine_gradients(w->engine, &gradient, 1, stream, &err), &err);
   must(late.copy(stream, memory, used_again, (hk_bytes)bytes, &err), &err);
 }
 
 static void queue_step(world *w) {
   static const double limits[] = {0, 1e9, 0.3, 0.003};
   hk_error err = {0};
-  hk_training_step_report report;
-  const hk_training_step_options options = {.max_norm = limits[pick(&w->r, 0, 3)]};
+  hk_step_report report;
+  const hk_step_options options = {.max_norm = limits[pick(&w->r, 0, 3)]};
   const double squares = plain_squares(w);
   hk_stream *stream = callers[0];
   /* A framework synchronizes its other streams before the step. */
@@ -214,7 +214,7 @@ static void queue_step(world *w) {
     must(hk_backend_host.copy(stream, long_target, long_source, LONG_BYTES, &err), &err);
   }
   read_weights(w, -1, stream);
-  must(hk_training_step(w->engine, &options, &report, stream, &err), &err);
+  must(hk_engine_step(w->engine, &options, &report, stream, &err), &err);
   plain_update(w, hk_grad_scale(squares, options.max_norm, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
 }
@@ -227,10 +227,10 @@ static void iterate(world *w) {
       if (pick(&w->r, 0, 19) > 0) queue_gradient(w, i);
       if (pick(&w->r, 0, 9) == 0) queue_gradient(w, next(&w->r) % w->n);
     }
-    if (pick(&w->r, 0, 2) == 0) must(hk_training_flush(w->engine, &err), &err);
+    if (pick(&w->r, 0, 2) == 0) must(hk_engine_flush(w->engine, &err), &err);
   }
   if (pick(&w->r, 0, 9) == 0) {
-    must(hk_training_discard(w->engine, -1, &err), &err);
+    must(hk_engine_discard(w->engine, -1, &err), &err);
     for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
   } else {
     queue_step(w);
@@ -294,13 +294,13 @@ static void handing_over_does_not_wait_for_the_stream(void **unused) {
   for (int tries = 0; tries < 50 && done; tries++) {
     must(hk_backend_host.copy(callers[1], long_target, long_source, LONG_BYTES, &err), &err);
     must(hk_backend_host.record(callers[1], copied, &err), &err);
-    const hk_handed_gradient gradient = {(int64_t)w.n - 1, w.tensors[w.n - 1].handed};
-    must(hk_training_gradients(w.engine, &gradient, 1, callers[1], &err), &err);
+    const hk_gradient gradient = {(int64_t)w.n - 1, w.tensors[w.n - 1].handed};
+    must(hk_engine_gradients(w.engine, &gradient, 1, callers[1], &err), &err);
     must(late.event_done(copied, &done, &err), &err);
     sync_callers();
   }
   assert_false(done);
-  must(hk_training_discard(w.engine, -1, &err), &err);
+  must(hk_engine_discard(w.engine, -1, &err), &err);
   late.event_close(copied);
   close_late(&w);
 }

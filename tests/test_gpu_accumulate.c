@@ -46,12 +46,11 @@ static void open_layers(world *w, hk_overlap overlap, int kept) {
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH;
   }
   const hk_engine_options options = {.backend = backend, .no_pin_threads = true};
-  must(hk_engine_create_for(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err),
-       &err);
+  must(hk_engine_create(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err), &err);
   hk_plan_free(&plan);
   hk_backend *b = w->engine->backend;
   must(b->ops->host_register(b, shared, (hk_bytes)shared_bytes, &err), &err);
-  must(hk_training_masters(w->engine, -1, NULL, &err), &err);
+  must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
 }
 
 /* Gradients of all backwards, and their sums as autograd makes them. */
@@ -72,21 +71,21 @@ static void draw(world *w, int backwards) {
 
 static void iterate(world *w, int backwards) {
   hk_error err = {0};
-  hk_training_step_report report;
+  hk_step_report report;
   bool there = false;
   draw(w, backwards);
   for (int b = 0; b < w->blocks; b++) {
-    must(hk_training_wait_weights(w->engine, b, NULL, -1, &there, &err), &err);
+    must(hk_engine_wait_weights(w->engine, b, NULL, -1, &there, &err), &err);
   }
   for (int m = 0; m < backwards; m++) {
     for (size_t i = w->n; i-- > 0;) {
-      const hk_handed_gradient gradient = {(int64_t)i, gradient_of(m, i)};
-      must(hk_training_gradients(w->engine, &gradient, 1, NULL, &err), &err);
+      const hk_gradient gradient = {(int64_t)i, gradient_of(m, i)};
+      must(hk_engine_gradients(w->engine, &gradient, 1, NULL, &err), &err);
     }
-    must(hk_training_flush(w->engine, &err), &err);
+    must(hk_engine_flush(w->engine, &err), &err);
   }
   const double squares = plain_squares(w);
-  must(hk_training_step(w->engine, NULL, &report, NULL, &err), &err);
+  must(hk_engine_step(w->engine, NULL, &report, NULL, &err), &err);
   assert_true(report.grad_norm == sqrt(squares));
   plain_update(w, hk_grad_scale(squares, 0, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
@@ -96,7 +95,7 @@ static void check(world *w) {
   hk_error err = {0};
   bool there = false;
   float *got = must_have(LAYER, 4);
-  must(hk_training_drain(w->engine, -1, &there, &err), &err);
+  must(hk_engine_drain(w->engine, -1, &there, &err), &err);
   for (size_t i = 0; i < w->n; i++) {
     const tensor *t = &w->tensors[i];
     const float *expected[] = {t->p, t->m, t->v};

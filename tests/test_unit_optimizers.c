@@ -203,8 +203,7 @@ static void refused(void **state) {
   const hk_param all = {.numel = 156096};
   const hk_engine_options options = {0};
   hk_engine *engine = NULL;
-  assert_int_equal(hk_engine_create_for(&plan, &all, 1, &adamw, 1, &options, &engine, &err),
-                   HK_INPUT);
+  assert_int_equal(hk_engine_create(&plan, &all, 1, &adamw, 1, &options, &engine, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "optimizer 'lion', which is predicted only"));
   plan.runtime = HK_RUNTIME_DEEPSPEED;
   refuse(&plan, "optimizer 'lion': hocket knows DeepSpeed's passes of AdamW");

@@ -60,7 +60,7 @@ static hk_status make_engine(session *s, hk_error *err) {
 static hk_status take_step(session *s, int number, hk_error *err) {
   const hk_validate_options *o = s->options;
   const int all = s->warm_up + s->steps, counted = number - s->warm_up;
-  hk_training_step_report report;
+  hk_step_report report;
   if (o->stop != NULL && *o->stop)
     return hk_fail(err, HK_NO, "interrupted after %d of %d steps", number, all);
   hk_timeline *timeline = counted >= 0 ? &s->timelines[counted] : NULL;

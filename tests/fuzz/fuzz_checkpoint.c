@@ -53,7 +53,7 @@ static hk_engine *make_engine(void) {
                            .key = 100 + (uint64_t)i};
   }
   const hk_status status =
-      hk_engine_create_for(&plan, params, TENSORS, groups, GROUPS, &options, &engine, &err);
+      hk_engine_create(&plan, params, TENSORS, groups, GROUPS, &options, &engine, &err);
   if (status != HK_OK) hk_fuzz_abort(__FILE__, __LINE__, "an engine", err.message);
   hk_plan_free(&plan);
   return engine;
