@@ -82,6 +82,8 @@
     "the optimizer, by its state (default adamw32, the one that 'run' implements)")                \
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
     "phases that run at the same time as the update (default none)")                               \
+  X(CLIP, "clip", 0, CHOICE, clip, "norm|block", 0, 0,                                             \
+    "gradients are clipped by the norm of all (default), or each block's by its own")              \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
     "memory for state and early weights on each GPU, with k, M or G (default: what is free)")      \
   X(HOST_MEMORY, "host-memory", 0, COUNT, host_memory, "BYTES", 0, 1e15,                           \
@@ -218,6 +220,7 @@ typedef struct {
   int runtime;                          /* an hk_runtime */
   int flush;                            /* an hk_flush; valid if in `given` */
   int overlap;                          /* an hk_overlap */
+  int clip;                             /* an hk_clip */
   double trainable, frozen_bytes;       /* 0: not given */
   int64_t lora;                         /* 0: not given */
   const char *lora_targets;             /* NULL: not given */

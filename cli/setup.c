@@ -122,6 +122,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
       .cpu_threads = (int)args->cpu_threads,
       .cores_unbound = args->unbound,
       .overlap = (hk_overlap)args->overlap,
+      .clip = (hk_clip)args->clip,
       .optimizer = (hk_optimizer)args->state,
       .accumulate = args->given & HK_OPTION(ACCUMULATE) ? &setup->accumulate : NULL,
       .gpu_state = args->given & HK_OPTION(GPU_MEMORY) ? &setup->gpu_state : NULL,

@@ -24,12 +24,33 @@ static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t
   return HK_ADD(p->x, p->rank, lane, op, after, and_after);
 }
 
-/* The operation for which a CPU update waits: the barrier or, if the subgroup runs ahead of the
- * norm, the arrival of its own gradients. */
-static int32_t may_update(const hk_part *p) {
-  if (p->x->pieces.flushed == NULL || !p->x->plan->subgroups[p->subgroup].ahead) return p->barrier;
-  const int32_t flushed = *hk_piece_of(p->x, p->x->pieces.flushed, p->rank, p->subgroup, p->piece);
-  return flushed >= 0 ? flushed : p->barrier;
+/* Whether an operation on the CPU runs ahead of the barrier. */
+static bool runs_ahead(const hk_part *p) {
+  return p->x->pieces.flushed != NULL && p->x->plan->subgroups[p->subgroup].ahead &&
+         *hk_piece_of(p->x, p->x->pieces.flushed, p->rank, p->subgroup, p->piece) >= 0;
+}
+
+/* Adds the update of a CPU's piece. It waits for the barrier. If it runs ahead of that, it waits
+ * for the arrival of its own gradients, or, with clipping by block, for that of all gradients of
+ * the blocks that the subgroup has parts of, on all ranks: their norms are known then. */
+static int32_t add_adamw_cpu(const hk_part *p, hk_op op) {
+  hk_expansion *x = p->x;
+  const hk_pieces *pieces = &x->pieces;
+  if (!runs_ahead(p)) return HK_ADD(x, p->rank, HK_LANE_CPU, op, p->barrier);
+  if (x->plan->clip != HK_CLIP_BLOCK) {
+    const int32_t flushed = *hk_piece_of(x, pieces->flushed, p->rank, p->subgroup, p->piece);
+    return HK_ADD(x, p->rank, HK_LANE_CPU, op, flushed);
+  }
+  const int32_t from = pieces->block_begin[pieces->first[p->subgroup]];
+  const int32_t to = pieces->block_end[pieces->last[p->subgroup]];
+  const int32_t begin = pieces->piece_begin[from], end = pieces->piece_begin[to];
+  size_t n = 0;
+  for (int rank = 0; rank < x->graph->ranks; rank++) {
+    for (int32_t i = begin; i < end; i++) {
+      pieces->scratch[n++] = pieces->flushed[rank * pieces->n_pieces + i];
+    }
+  }
+  return hk_expand_add(x, p->rank, HK_LANE_CPU, op, pieces->scratch, n);
 }
 
 /* Fused AdamW by the team; the new weights are copied while the team updates the next piece. The
@@ -40,7 +61,7 @@ static void update_cpu(const hk_part *p) {
   hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
   adamw.threads = x->plan->cpu_threads;
   adamw.ahead = x->plan->subgroups[p->subgroup].ahead;
-  const int32_t done = HK_ADD(x, p->rank, HK_LANE_CPU, adamw, may_update(p));
+  const int32_t done = add_adamw_cpu(p, adamw);
   const bool early = x->plan->overlap == HK_OVERLAP_BOTH && x->plan->subgroups[p->subgroup].early;
   const int64_t weights = hk_expand_weights(x, p->subgroup, p->offset, p->n);
   int32_t up = add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, weights, done,

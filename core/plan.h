@@ -46,6 +46,14 @@ typedef enum {
   HK_ACCUMULATE_COUNT
 } hk_accumulate;
 
+/* What gradients are clipped by. */
+typedef enum {
+  HK_CLIP_NORM,  /* the norm of all gradients, which is known after backward */
+  HK_CLIP_BLOCK, /* each block's own norm, known when its gradients have arrived: updates that run
+                    ahead wait for all gradients of their blocks, and clipping never delays them */
+  HK_CLIP_COUNT
+} hk_clip;
+
 /* Limits that a plan sets itself, so that one side of the update leaves host memory or its link to
  * the other. Of one rank; 0: no limit. */
 typedef struct {
@@ -118,6 +126,7 @@ typedef struct {
   hk_pace pace;
   hk_optimizer optimizer;
   hk_accumulate accumulate; /* as chosen; see hk_plan_accumulates */
+  hk_clip clip;             /* an engine's caller chooses this, whatever the plan says */
   hk_bytes sum_bytes;  /* GPU memory for sums of route cpu's gradients over several micro-steps;
                           more sums are in host memory between micro-steps */
   int buffers;         /* staging buffers in flight, each of piece_numel parameters */
@@ -135,6 +144,7 @@ extern const char *const hk_route_names[HK_ROUTE_COUNT];
 extern const char *const hk_runtime_names[2];
 extern const char *const hk_overlap_names[HK_OVERLAP_COUNT];       /* "none", "forward", "both" */
 extern const char *const hk_accumulate_names[HK_ACCUMULATE_COUNT]; /* "gpu", "host", "cpu" */
+extern const char *const hk_clip_names[HK_CLIP_COUNT];             /* "norm", "block" */
 const char *hk_route_name(hk_route route);                         /* "cpu" ... */
 const char *hk_runtime_name(hk_runtime runtime);                   /* "hocket", "deepspeed" */
 

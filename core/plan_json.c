@@ -47,7 +47,8 @@ static bool add_pace(cJSON *root, const hk_pace *pace) {
          (!pace->reduce_first || cJSON_AddBoolToObject(o, "reduce_first", true) != NULL);
 }
 
-/* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu. */
+/* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu, "clip" only
+ * with an overlap and if it is not norm. */
 static bool add_settings(cJSON *root, const hk_plan *plan) {
   cJSON *policy = cJSON_AddObjectToObject(root, "policy");
   if (policy == NULL || !add_string(policy, "name", plan->policy) ||
@@ -60,6 +61,9 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
     return false;
   if (plan->accumulate != HK_ACCUMULATE_GPU &&
       !add_string(root, "accumulate", hk_accumulate_names[plan->accumulate]))
+    return false;
+  if (plan->overlap != HK_OVERLAP_NONE && plan->clip != HK_CLIP_NORM &&
+      !add_string(root, "clip", hk_clip_names[plan->clip]))
     return false;
   cJSON *flush = cJSON_AddObjectToObject(root, "flush");
   if (flush == NULL || !add_string(flush, "mode", flush_names[plan->flush]) ||
@@ -224,6 +228,10 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
     HK_TRY(read_name(root, "accumulate", hk_accumulate_names, HK_ACCUMULATE_COUNT, &choice, err));
     plan->accumulate = (hk_accumulate)choice;
   }
+  if (cJSON_GetObjectItemCaseSensitive(root, "clip") != NULL) {
+    HK_TRY(read_name(root, "clip", hk_clip_names, HK_CLIP_COUNT, &choice, err));
+    plan->clip = (hk_clip)choice;
+  }
   HK_TRY(hk_json_object(root, "flush", &o, err));
   HK_TRY(read_name(o, "mode", flush_names, 2, &choice, err));
   plan->flush = (hk_flush)choice;
@@ -309,9 +317,9 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
       "schema",  "model",     "machine",    "profile", "job",      "policy",
       "runtime", "flush",     "staging",    "cpu",     "subgroup", "subgroups",
-      "order",   "optimizer", "accumulate", "pace",    "overlap"};
+      "order",   "optimizer", "accumulate", "pace",    "overlap",  "clip"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
-  /* plan/1 has neither the last of the document's keys nor the last two of a subgroup's. */
+  /* plan/1 has neither the last two of the document's keys nor the last two of a subgroup's. */
   const size_t n_root = sizeof root_keys / sizeof *root_keys;
   static const struct {
     const char *object, *keys[8];
@@ -331,7 +339,7 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
        5},
       {"subgroup", {"rule", "numel"}, 2},
   };
-  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 1, err));
+  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 2, err));
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
     HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),
                          objects[i].object, objects[i].keys, objects[i].n, err));

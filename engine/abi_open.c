@@ -77,6 +77,10 @@ static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *
 
 static hk_status find_plan(const char *text, const hk_param *params, size_t n,
                            const hocket_options *o, hk_plan *plan, hk_error *err) {
+  if (o->clip != HOCKET_CLIP_NORM && o->clip != HOCKET_CLIP_BLOCK) {
+    return hk_fail(err, HK_INPUT, "clip %d is not known: expected 0 (norm) or 1 (block)",
+                   (int)o->clip);
+  }
   if (o->overlap < HOCKET_OVERLAP_PLAN || o->overlap > HOCKET_OVERLAP_BOTH) {
     return hk_fail(
         err, HK_INPUT,
@@ -90,6 +94,7 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   HK_TRY(text != NULL ? load_plan(text, plan, err)
                       : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
   if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
+  plan->clip = o->clip == HOCKET_CLIP_BLOCK ? HK_CLIP_BLOCK : HK_CLIP_NORM;
   return HK_OK;
 }
 

@@ -13,8 +13,9 @@ typedef struct {
   size_t s;
   int64_t begin; /* inside the subgroup; no piece's end lies inside the work */
   hk_chunks chunks;
-  uint16_t *to;  /* weights of parameters `begin` and on */
-  double rate;   /* most parameters a second; 0: no limit */
+  const hk_adamw_step *steps; /* [param] */
+  uint16_t *to;               /* weights of parameters `begin` and on */
+  double rate;                /* most parameters a second; 0: no limit */
   hk_ns started; /* with a limit: parameter `begin` + i is not begun before started + i / rate */
 } team_work;
 
@@ -56,7 +57,7 @@ static void adamw_run(const team_work *w, const hk_slab_run *run) {
     const bool rounded = r.param->weight_type == HK_GRAD_BF16;
     if (e->active[r.segment->param]) {
       adamw_segment(w, run, done, r.n, r.param->grad_type, hk_param_run_grad(e, &r, flat + done),
-                    &e->steps[r.segment->param],
+                    &w->steps[r.segment->param],
                     rounded ? w->to + run->offset - w->begin + done : NULL);
     } else if (w->sub->ahead && !e->state.in_place) {
       keep_run(e, run, done, r.n);
@@ -85,6 +86,7 @@ static void adamw_on_cpu(hk_engine *e, const hk_op *op) {
                  .s = (size_t)op->subgroup,
                  .begin = op->offset,
                  .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
+                 .steps = hk_engine_cpu_steps(e, op),
                  .to = hk_engine_host_weights(e, op),
                  .rate = e->plan.pace.cpu};
   if (w.rate > 0) w.started = hk_engine_reserve(&e->paced_cpu, w.rate, op->work);

@@ -20,13 +20,16 @@ static bool has_route(const hk_plan *plan, hk_route route) {
   return totals[route] > 0;
 }
 
-static hk_host_layout host_layout(const hk_state *state, const hk_param *params) {
+static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
+                                  const hk_param *params) {
   hk_host_layout h = {0};
   h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
   h.grads = part(&h.all, state->host_grad_bytes, HOST_ALIGN);
   h.weights = part(&h.all, 2 * state->host_numel, HOST_ALIGN);
   h.arrived = part(&h.all, (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
   h.bins = part(&h.all, hk_training_bin_bytes(state, params), HOST_ALIGN);
+  h.block_bins = part(
+      &h.all, plan->clip == HK_CLIP_BLOCK ? hk_training_bin_bytes(state, params) : 0, HOST_ALIGN);
   h.ticket = part(&h.all, (hk_bytes)sizeof(int64_t), HOST_ALIGN);
   return h;
 }
@@ -51,13 +54,13 @@ hk_status hk_engine_measure(const hk_plan *plan, const hk_param *params, size_t 
   hk_state state;
   HK_TRY(hk_state_layout(plan, params, n_params, &state, err));
   *memory = (hk_engine_memory){.device = device_layout(plan, &state, params).all,
-                               .host_pinned = host_layout(&state, params).all};
+                               .host_pinned = host_layout(plan, &state, params).all};
   hk_state_free(&state);
   return HK_OK;
 }
 
 void hk_engine_lay_out(hk_engine *e) {
-  e->host = host_layout(&e->state, e->params);
+  e->host = host_layout(&e->plan, &e->state, e->params);
   e->device = device_layout(&e->plan, &e->state, e->params);
 }
 
@@ -70,6 +73,7 @@ static char *place_host(hk_engine *e) {
   e->weights = hk_arena_take(&e->arena, h->weights, HOST_ALIGN);
   e->arrived = hk_arena_take(&e->arena, h->arrived, HOST_ALIGN);
   e->bins = hk_arena_take(&e->arena, h->bins, HOST_ALIGN);
+  e->block_bins = hk_arena_take(&e->arena, h->block_bins, HOST_ALIGN);
   e->ticket = hk_arena_take(&e->arena, h->ticket, HOST_ALIGN);
   return slabs;
 }

@@ -246,8 +246,13 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
                         hk_error *err) {
   struct hk_training *t = e->training;
   gather_batch batch = {.stream = t->streams[own].stream};
+  t->streams[own].dirty = true;
   for (size_t i = 0; i < n; i++) {
     const int32_t param = (int32_t)list[i].param;
+    if (hk_clip_blocks_counted(e, param)) { /* its squares may be on their way to the host */
+      HK_TRY(hk_training_begin_again(e, err));
+      HK_TRY(e->backend->ops->stream_sync(t->flush, err));
+    }
     HK_TRY(follow_giver(e, param, own, err));
     if (t->given[param] >= t->rounds) t->surprised = true;
     for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
@@ -256,9 +261,11 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
     }
     t->discarded[param] = false;
     if (t->given[param]++ == 0) t->n_given++;
+    if (t->given[param] != t->expected[param]) continue;
+    if (hk_clip_blocks_lacks_one(e, param)) HK_TRY(gather_now(e, &batch, err));
+    HK_TRY(hk_clip_blocks_given(e, param, err));
   }
   HK_TRY(gather_now(e, &batch, err));
-  t->streams[own].dirty = true;
   return hk_training_is_host(e) ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
 }
 
@@ -333,28 +340,32 @@ static void add_set(set_sum *sets, hk_grad_type type, const uint64_t *set, int64
   sets->values += values;
 }
 
+void hk_handover_sum(const hk_engine *e, const uint64_t *bins, int32_t first, int32_t end,
+                     const int32_t *given, hk_squares *sum) {
+  set_sum sets[HK_GRAD_TYPES] = {0};
+  memset(sum, 0, sizeof *sum);
+  for (int32_t s = first; s < end; s++) {
+    const hk_param_segment *segment = &e->state.segments[s];
+    if (given != NULL && given[segment->param] == 0) continue;
+    const hk_grad_type type = e->params[segment->param].grad_type;
+    const char *set = (const char *)bins + e->training->bins_at[s];
+    add_set(&sets[type], type, (const uint64_t *)(const void *)set, segment->n, sum);
+  }
+  for (int type = 0; type < HK_GRAD_TYPES; type++) {
+    flush_sets(&sets[type], (hk_grad_type)type, sum);
+  }
+}
+
 hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   const int32_t first = only < 0 ? 0 : t->segments[only];
   const int32_t end = only < 0 ? e->state.n_segments : t->segments[only + 1];
-  char *bins = (char *)e->bins;
-  const hk_bytes at = t->bins_at[first];
-  memset(sum, 0, sizeof *sum);
+  const hk_bytes at = t->bins_at[first], bytes = t->bins_at[end] - at;
   HK_TRY(await_streams(e, err));
-  HK_TRY(ops->copy(e->stream, bins + at, (char *)e->device_bins + at, t->bins_at[end] - at, err));
+  HK_TRY(ops->copy(e->stream, (char *)e->bins + at, (char *)e->device_bins + at, bytes, err));
   HK_TRY(ops->stream_sync(e->stream, err));
-  set_sum sets[HK_GRAD_TYPES] = {0};
-  for (int32_t s = first; s < end; s++) {
-    const hk_param_segment *segment = &e->state.segments[s];
-    if (t->given[segment->param] == 0) continue;
-    const hk_grad_type type = e->params[segment->param].grad_type;
-    const uint64_t *set = (const uint64_t *)(const void *)(bins + t->bins_at[s]);
-    add_set(&sets[type], type, set, segment->n, sum);
-  }
-  for (int type = 0; type < HK_GRAD_TYPES; type++) {
-    flush_sets(&sets[type], (hk_grad_type)type, sum);
-  }
+  hk_handover_sum(e, e->bins, first, end, t->given, sum);
   return HK_OK;
 }
 
@@ -376,6 +387,7 @@ void hk_handover_expect(hk_engine *e) {
     if (image->expected > t->rounds) t->rounds = image->expected;
   }
   hk_sums_reset(e);
+  hk_clip_blocks_expect(e);
 }
 
 void hk_handover_learn(hk_engine *e) {
@@ -401,6 +413,7 @@ hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
   HK_TRY(forget_slots(e, err));
   HK_TRY(await_streams(e, err));
+  if (t->blocks.n > 0) HK_TRY(ops->stream_sync(t->flush, err)); /* it may still read the bins */
   HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
   HK_TRY(ops->stream_sync(e->stream, err));
   memset(t->given, 0, e->n_params * sizeof *t->given);

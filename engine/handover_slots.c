@@ -123,6 +123,12 @@ static hk_status send_image(hk_engine *e, int32_t image, bool as_operation, hk_e
   return must_be_copied(t, image) ? copy_image(e, image, true, t->flush, err) : HK_OK;
 }
 
+hk_status hk_handover_queue_left(hk_engine *e, int32_t image, hk_error *err) {
+  const hk_image_state *state = &e->training->images[image];
+  const bool left = state->on_host && state->slot < 0 && state->missing <= 0;
+  return left ? send_image(e, image, true, err) : HK_OK;
+}
+
 hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, hk_leave how, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
@@ -131,7 +137,8 @@ hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, hk_leave how, hk_er
   if (s->stream >= 0) HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
   HK_TRY(ops->wait(t->flush, s->stream >= 0 ? s->written : s->loaded, err));
   if (how != HK_LEAVE_FORGOTTEN) {
-    HK_TRY(send_image(e, s->image, how == HK_LEAVE_OPERATION, err));
+    const bool waits = hk_clip_blocks_wait(e, s->image);
+    HK_TRY(send_image(e, s->image, how == HK_LEAVE_OPERATION && !waits, err));
     image->on_host = true;
   }
   HK_TRY(ops->record(t->flush, s->left, err));

@@ -57,7 +57,7 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     6 /* raised with every incompatible change; compare with hocket_abi() */
+#define HOCKET_ABI     7 /* raised with every incompatible change; compare with hocket_abi() */
 #define HOCKET_MESSAGE 1024
 #define HOCKET_AGAIN   4 /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
@@ -93,6 +93,15 @@ enum {
   HOCKET_OVERLAP_BOTH     /* in addition, updates run during backward, before the norm is known */
 };
 
+/* What max_norm of a step limits. */
+enum {
+  HOCKET_CLIP_NORM, /* the norm of all gradients */
+  HOCKET_CLIP_BLOCK /* the norm of each block's gradients, by itself: hocket_tensor.block. This is
+                       another algorithm, with other results. The norms are known as gradients
+                       arrive, so that with HOCKET_OVERLAP_BOTH updates run during backward whether
+                       or not gradients are clipped */
+};
+
 /* Zero-initialise; NULL stands for all zeros. */
 typedef struct {
   const char *backend; /* "cuda" or "host"; NULL: cuda where there is a device, else host */
@@ -114,6 +123,7 @@ typedef struct {
                          wait for the norm (2 bytes an element); then, with any overlap, state and
                          gradients of blocks that stay on the GPU (12 bytes an element and the
                          gradient's), first blocks first */
+  int32_t clip;       /* HOCKET_CLIP_..., whatever the plan says */
 } hocket_options;
 
 /* Creates an engine. `plan`: path of a file written by `hocket plan -o FILE`, or the JSON text
@@ -204,10 +214,12 @@ HOCKET_API int hocket_read_gradient(hocket_engine *engine, size_t tensor, void *
 /* -- Steps ------------------------------------------------------------------------------------- */
 
 typedef struct {
-  double max_norm;       /* largest global norm, gradients are scaled down to it; 0: no clipping */
+  double max_norm;       /* largest norm (HOCKET_CLIP_...), gradients are scaled down to it; 0: no
+                            clipping */
   double loss_scale;     /* factor by which the gradients are too large; 0 stands for 1 */
   double sum_of_squares; /* sum over all ranks (hocket_sum_of_squares of each); 0: this rank's own;
-                            infinite or NaN (some rank's gradients are): the step is skipped */
+                            infinite or NaN (some rank's gradients are): the step is skipped. With
+                            HOCKET_CLIP_BLOCK no other value than these and 0 is allowed */
   int32_t wait;          /* 1: return when the step is complete, as after hocket_drain */
 } hocket_step_options;
 
@@ -218,7 +230,8 @@ typedef struct {
   int64_t nonfinite; /* number of such values of this rank */
   int64_t tensors;   /* number of tensors that had a gradient */
   double grad_norm;  /* global norm with loss_scale and hocket_scale applied, before clipping */
-  double grad_scale; /* the coefficient (below), before it is rounded to fp32 */
+  double grad_scale; /* the coefficient (below), before it is rounded to fp32; with
+                        HOCKET_CLIP_BLOCK the smallest */
   int64_t ahead;     /* overlap both: elements that had been updated before the norm was known */
 } hocket_step_info;
 
@@ -231,8 +244,9 @@ typedef struct {
  *
  * Each gradient is multiplied by
  *   coefficient = fp32(factor / loss_scale x min(1, max_norm / (norm + 1e-6)))
- * with the factor of hocket_scale and the norm in hocket_step_info.grad_norm; then each tensor is
- * updated by the formulas of engine/adamw.h. */
+ * with the factor of hocket_scale and the norm in hocket_step_info.grad_norm, or, with
+ * HOCKET_CLIP_BLOCK, the same norm of the tensor's block alone; then each tensor is updated by the
+ * formulas of engine/adamw.h. */
 HOCKET_API int hocket_step(hocket_engine *engine, const hocket_step_options *options,
                            hocket_step_info *info, void *stream, char *message);
 /* Sets the hyperparameters of a group from the next step on. */

@@ -27,7 +27,7 @@ typedef struct {
 
 /* Sizes in bytes of the parts of the host arena, in the order in which they lie. */
 typedef struct {
-  hk_bytes slabs, grads, weights, arrived, bins, ticket, all;
+  hk_bytes slabs, grads, weights, arrived, bins, block_bins, ticket, all;
 } hk_host_layout;
 
 struct hk_engine {
@@ -66,6 +66,7 @@ struct hk_engine {
   uint16_t *weights;         /* [host_numel] */
   volatile int64_t *arrived; /* [subgroup] last attempt whose write-back has arrived */
   uint64_t *bins;            /* copy of the bins in device memory */
+  uint64_t *block_bins;      /* another one, made block by block (clip_blocks.c) */
   int64_t *ticket;
 
   hk_device_layout device;
@@ -148,6 +149,8 @@ unsigned hk_training_external_lanes(const hk_engine *engine);
 /* Memory that hand-over takes: bins (device, and a copy on the host), and slots (device). */
 hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params);
 hk_bytes hk_training_slot_bytes(const hk_plan *plan, const hk_state *state);
+/* The constants, by tensor, for the operation ADAMW_CPU `op`. For the CPU team's thread. */
+const hk_adamw_step *hk_engine_cpu_steps(hk_engine *engine, const hk_op *op);
 /* Executes the operation GRAD_D2H `op`. */
 hk_status hk_training_flush_op(hk_engine *engine, int32_t op, hk_stream *stream, hk_error *err);
 

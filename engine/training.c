@@ -119,6 +119,7 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
   HK_TRY(ops->stream_open(e->backend, false, &t->fetch, err));
   HK_TRY(ops->event_open(e->backend, false, &t->stepped, err));
   HK_TRY(list_blocks(e, err));
+  HK_TRY(hk_clip_blocks_open(e, err));
   return hk_handover_open(e, err);
 }
 
@@ -130,6 +131,7 @@ void hk_training_close(hk_engine *e) {
   if (t->fetch != NULL) e->backend->ops->stream_close(t->fetch);
   if (t->flush != NULL && t->own_flush) e->backend->ops->stream_close(t->flush);
   hk_recording_close(e);
+  hk_clip_blocks_close(e);
   hk_handover_close(e);
   if (t->stepped != NULL) e->backend->ops->event_close(t->stepped);
   pthread_rwlock_destroy(&t->waiters);
@@ -206,6 +208,7 @@ static void assume(hk_engine *e) {
   hk_engine_prepare_steps(e, e->active, t->last_scale, e->steps);
   memcpy(t->assumed, e->active, e->n_params * sizeof *t->assumed);
   memcpy(t->assumed_steps, e->steps, e->n_params * sizeof *t->assumed_steps);
+  hk_clip_blocks_assume(e, t->last_max_norm, t->last_loss_scale);
 }
 
 static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
@@ -259,6 +262,11 @@ static double whole_loss_scale(const hk_engine *e, const hk_step_options *o) {
   return (o->loss_scale > 0 ? o->loss_scale : 1) / e->training->factor;
 }
 
+/* The coefficient without clipping. */
+static double unclipped_scale(const hk_engine *e, const hk_step_options *o) {
+  return 1 / whole_loss_scale(e, o);
+}
+
 static void judge(const hk_engine *e, const hk_step_options *o, const hk_squares *sum,
                   hk_step_report *r) {
   const double loss_scale = whole_loss_scale(e, o);
@@ -271,24 +279,31 @@ static void judge(const hk_engine *e, const hk_step_options *o, const hk_squares
 
 /* Chooses which tensors take part and their constants, in t->wanted and t->wanted_steps, because
  * updates that run ahead may be reading e->active and e->steps. True: these are the ones that the
- * run has assumed. */
-static bool choose_constants(hk_engine *e, double scale) {
+ * run has assumed; with clipping by block, it computes the coefficients itself. */
+static bool choose_constants(hk_engine *e, const hk_step_options *o, hk_step_report *r) {
   struct hk_training *t = e->training;
+  const bool by_block = t->blocks.n > 0;
+  bool same = !t->violated;
   for (size_t p = 0; p < e->n_params; p++) t->wanted[p] = t->given[p] > 0;
-  hk_engine_prepare_steps(e, t->wanted, scale, t->wanted_steps);
-  if (t->violated) return false;
+  hk_engine_prepare_steps(e, t->wanted, by_block ? unclipped_scale(e, o) : r->grad_scale,
+                          t->wanted_steps);
   for (size_t p = 0; p < e->n_params; p++) {
-    if (t->wanted[p] != t->assumed[p]) return false;
-    if (t->wanted[p] && !hk_adamw_step_same(&t->wanted_steps[p], &t->assumed_steps[p])) {
-      return false;
-    }
+    same = same && t->wanted[p] == t->assumed[p] &&
+           (!t->wanted[p] || hk_adamw_step_same(&t->wanted_steps[p], &t->assumed_steps[p]));
   }
-  return true;
+  if (!by_block) return same;
+  r->grad_scale = unclipped_scale(e, o);
+  return hk_clip_blocks_choose(e, o->max_norm, whole_loss_scale(e, o), t->wanted_steps,
+                               &r->grad_scale) &&
+         same;
 }
 
-static void take_constants(hk_engine *e) {
+/* Makes the chosen constants those of the updates that wait for the gate. Those of the run that is
+ * kept are there, except coefficients of blocks, which updates that run ahead do not read there. */
+static void take_constants(hk_engine *e, bool kept) {
   struct hk_training *t = e->training;
-  memcpy(e->active, t->wanted, e->n_params * sizeof *e->active);
+  if (kept && t->blocks.n == 0) return;
+  if (!kept) memcpy(e->active, t->wanted, e->n_params * sizeof *e->active);
   memcpy(e->steps, t->wanted_steps, e->n_params * sizeof *e->steps);
 }
 
@@ -347,10 +362,12 @@ static hk_status skip(hk_engine *e, hk_error *err) {
 static void note_norm(struct hk_training *t, const hk_step_options *o, const hk_step_report *r,
                       double before) {
   const double norm = r->grad_norm * (t->last_scale / t->last_unclipped);
+  const bool by_block = t->blocks.n > 0; /* then clipping by max_norm is no obstacle */
+  const double scale = by_block ? t->last_unclipped : r->grad_scale;
   if (before != t->last_scale) hk_clip_forget(&t->clip); /* norms are in other units */
   double most = norm <= t->clip.most ? t->clip.most : 0;
-  if (r->grad_scale != t->last_scale) most = norm * (r->grad_scale / t->last_scale);
-  if (o->max_norm > 0 && (most == 0 || most > o->max_norm)) most = o->max_norm;
+  if (scale != t->last_scale) most = norm * (scale / t->last_scale);
+  if (!by_block && o->max_norm > 0 && (most == 0 || most > o->max_norm)) most = o->max_norm;
   hk_clip_note_norm(&t->clip, norm, most);
 }
 
@@ -360,11 +377,13 @@ static void note_norm(struct hk_training *t, const hk_step_options *o, const hk_
  * passes another factor in each step that is clipped. */
 static void remember(hk_engine *e, const hk_step_options *o, const hk_step_report *r) {
   struct hk_training *t = e->training;
-  const double unclipped = 1 / whole_loss_scale(e, o);
+  const double unclipped = unclipped_scale(e, o);
   const bool again = unclipped == t->last_unclipped;
   const double before = t->last_scale;
   t->last_unclipped = unclipped;
-  t->last_scale = again ? unclipped : 1 / (o->loss_scale > 0 ? o->loss_scale : 1);
+  t->last_max_norm = o->max_norm;
+  t->last_loss_scale = again ? whole_loss_scale(e, o) : o->loss_scale > 0 ? o->loss_scale : 1;
+  t->last_scale = 1 / t->last_loss_scale;
   note_norm(t, o, r, before);
   hk_handover_learn(e);
 }
@@ -374,18 +393,16 @@ static hk_status take_step(hk_engine *e, const hk_step_options *o, hk_step_repor
                            hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   hk_squares sum;
+  HK_TRY(hk_clip_blocks_end(e, err));
   HK_TRY(hk_handover_leave(e, err));
   HK_TRY(hk_handover_squares(e, -1, &sum, err));
   judge(e, o, &sum, r);
   if (r->skipped) return skip(e, err);
-  const bool kept = choose_constants(e, r->grad_scale);
-  t->kind = t->tried ? HK_STEP_REDONE : HK_STEP_HELD;
-  if (overlaps(e) && !t->hold) {
-    if (!kept) HK_TRY(hk_training_begin_again(e, err));
-    if (kept) r->ahead = count_ahead(e);
-    if (kept) t->kind = HK_STEP_KEPT;
-  }
-  if (t->hold || !overlaps(e)) take_constants(e);
+  const bool same = choose_constants(e, o, r), kept = overlaps(e) && !t->hold && same;
+  t->kind = kept ? HK_STEP_KEPT : t->tried ? HK_STEP_REDONE : HK_STEP_HELD;
+  if (kept) r->ahead = count_ahead(e);
+  if (overlaps(e) && !t->hold && !kept) HK_TRY(hk_training_begin_again(e, err));
+  take_constants(e, kept);
   HK_TRY(open_gate(e, stream, o->timeline, err));
   remember(e, o, r);
   r->step = t->stepping;
@@ -407,6 +424,12 @@ static hk_status check_step(const hk_engine *e, const hk_step_options *o, hk_err
   if (o->timeline != NULL && overlaps(e))
     return hk_fail(err, HK_INPUT,
                    "a step's timeline: the plan must have no overlap; with one, record");
+  if (e->training->blocks.n > 0 && o->sum_of_squares != 0 && isfinite(o->sum_of_squares)) {
+    return hk_fail(err, HK_INPUT,
+                   "a step with sum_of_squares %g on an engine that clips by block: each block's "
+                   "own norm counts, so it must be 0",
+                   o->sum_of_squares);
+  }
   const bool right =
       o->max_norm >= 0 && o->loss_scale >= 0 && isfinite(o->loss_scale) && !(o->sum_of_squares < 0);
   if (right) return HK_OK;

@@ -43,6 +43,7 @@ static void forget_one(hk_engine *e, int64_t param) {
   for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
     hk_image_state *image = &t->images[e->state.segments[s].image];
     image->missing += complete;
+    if (complete) hk_clip_blocks_forget(e, (int32_t)param);
     image->behind += t->given[param] == image->most;
   }
   t->discarded[param] = t->unlearnt[param] = true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by training.c (iterations, steps, waits), training_calls.c (calls between them),
- * handover*.c (gradients), masters.c (weights) and recording.c (timelines). */
+ * handover*.c (gradients), clip_blocks.c (norms of blocks), masters.c (weights) and recording.c
+ * (timelines). */
 #ifndef HK_ENGINE_TRAINING_PRIVATE_H
 #define HK_ENGINE_TRAINING_PRIVATE_H
 
@@ -52,6 +53,20 @@ typedef struct {
   int32_t before, after; /* neighbours in the order of visits; -1: none */
   int64_t turn;          /* grows along this order */
 } hk_image_state;
+
+/* Clipping by block (clip_blocks.c). */
+typedef struct {
+  int32_t n;        /* blocks; 0: the norm of all gradients counts, other members are not used */
+  int32_t *params;  /* [block] its first tensor; [n]: the number of tensors */
+  int32_t *missing; /* [block] tensors that have not been given as often as expected */
+  bool *counted;    /* [block] its squares have been queued for the host in this run */
+  int32_t *waits;   /* [image] blocks that are not counted; its GRAD_D2H waits for them */
+  double max_norm, loss_scale; /* what updates of this run that run ahead assume */
+  int64_t run;                 /* counts runs */
+  /* Of the CPU team's thread: */
+  int64_t *known;       /* [block] run in which `steps` was computed */
+  hk_adamw_step *steps; /* [param] constants for updates that run ahead */
+} hk_clip_blocks;
 
 /* Duration of a step's update: from when the norm was known until all state and weights were in
  * place. */
@@ -112,8 +127,9 @@ struct hk_training {
   bool violated;                               /* a gradient was discarded: assumptions are void */
   bool *assumed, *wanted;                      /* [param] takes part in the step */
   hk_adamw_step *assumed_steps, *wanted_steps; /* [param] */
-  double last_scale;     /* what the next step will probably multiply by; 0: no step yet */
-  double last_unclipped; /* what the last step multiplied by, without clipping */
+  double last_scale; /* what the next step will probably multiply by; 0: no step yet */
+  double last_loss_scale, last_max_norm; /* the same as a loss scale; and its limit of the norm */
+  double last_unclipped;                 /* what the last step multiplied by, without clipping */
 
   /* What decides whether the next step's updates run ahead. */
   hk_clip_history clip;
@@ -127,6 +143,8 @@ struct hk_training {
   int32_t *block_ops;
   int32_t gate;     /* the graph's operation BARRIER; -1: none */
   int64_t stepping; /* number of the step under way */
+
+  hk_clip_blocks blocks;
 
   hk_ns opened_at;                   /* when the last step's updates were released */
   hk_step_time times[HK_KEPT_TIMES]; /* of the last completed steps: a ring */
@@ -144,6 +162,10 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err);
 void hk_handover_close(hk_engine *e);
 /* Finds or adopts a stream of the caller's; *out is valid until the next call. */
 hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err);
+/* Exact sum of the squares of segments first .. end - 1, from bins at `bins` (laid out as e->bins).
+ * `given`: tensors with given[param] 0 are left out; NULL: none is. */
+void hk_handover_sum(const hk_engine *e, const uint64_t *bins, int32_t first, int32_t end,
+                     const int32_t *given, hk_squares *sum);
 /* Exact sum of squares of one tensor's gradient (-1: of all tensors'); waits until it is there. */
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
 /* Forgets all gradients: counts, bins and images. */
@@ -180,9 +202,42 @@ hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, hk_leave how, hk_er
 /* All gradients have been given: copies every image that is in a slot to the host, and queues the
  * operation GRAD_D2H of each image, whether or not it has received gradients. */
 hk_status hk_handover_leave(hk_engine *e, hk_error *err);
+/* If the image is whole and has been copied to the host: queues its operation GRAD_D2H, unless that
+ * has been queued in this run. */
+hk_status hk_handover_queue_left(hk_engine *e, int32_t image, hk_error *err);
 /* After hk_training_begin_again: queues again the operations that were queued in the cancelled run.
  */
 hk_status hk_handover_issue_again(hk_engine *e, hk_error *err);
+
+/* -- clip_blocks.c ----------------------------------------------------------------------------- */
+
+/* Do nothing unless gradients are clipped by block. */
+hk_status hk_clip_blocks_open(hk_engine *e, hk_error *err);
+void hk_clip_blocks_close(hk_engine *e);
+/* Sets all blocks to their state at the beginning of a run. */
+void hk_clip_blocks_expect(hk_engine *e);
+/* A run begins in which updates may run ahead. They assume this limit and loss scale. */
+void hk_clip_blocks_assume(hk_engine *e, double max_norm, double loss_scale);
+/* The tensor has been given as often as expected; all gradients so far have been gathered. */
+hk_status hk_clip_blocks_given(hk_engine *e, int32_t param, hk_error *err);
+/* Whether the tensor is the last that its block waits for. */
+static inline bool hk_clip_blocks_lacks_one(const hk_engine *e, int32_t param) {
+  const hk_clip_blocks *c = &e->training->blocks;
+  return c->n > 0 && c->missing[e->params[param].block] == 1;
+}
+/* Its gradient has been discarded, after it had been given as often as expected. */
+void hk_clip_blocks_forget(hk_engine *e, int32_t param);
+/* Before the step: counts the blocks that are left. */
+hk_status hk_clip_blocks_end(hk_engine *e, hk_error *err);
+/* Whether the image's operation GRAD_D2H must not be queued yet. */
+bool hk_clip_blocks_wait(const hk_engine *e, int32_t image);
+/* Whether updates that run ahead may have used the norm of the tensor's block. */
+bool hk_clip_blocks_counted(const hk_engine *e, int32_t param);
+/* Sets the coefficient of each tensor's block in steps[param].scale, from e->bins, and *least to
+ * the smallest if that is smaller. False: updates that ran ahead have assumed another max_norm or
+ * loss_scale. */
+bool hk_clip_blocks_choose(hk_engine *e, double max_norm, double loss_scale, hk_adamw_step *steps,
+                           double *least);
 
 /* -- handover_sums.c --------------------------------------------------------------------------- */
 

@@ -97,6 +97,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_text(root, "device", e->info.name, &ok);
   put_text(root, "policy", e->plan.policy, &ok);
   put_text(root, "overlap", hk_overlap_names[e->plan.overlap], &ok);
+  put_text(root, "clip", hk_clip_names[e->plan.clip], &ok);
   put_text(root, "kernels", e->kernels->name, &ok);
   put_text(root, "notes", e->notes, &ok);
   put_number(root, "tensors", (double)e->n_params, &ok);

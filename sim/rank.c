@@ -33,6 +33,7 @@ static hk_status set_overlap(hk_plan *plan, const hk_plan_settings *settings,
                              const hk_machine *machine, hk_error *err) {
   if (settings->overlap == HK_OVERLAP_NONE) return HK_OK;
   hk_plan_set_overlap(plan, settings->overlap);
+  plan->clip = settings->clip;
   HK_TRY(hk_plan_check(plan, err));
   HK_TRY(hk_plan_run_ahead(plan, machine, err));
   return HK_OK;

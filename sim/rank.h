@@ -15,6 +15,7 @@ typedef struct {
   hk_optimizer optimizer;
   const hk_accumulate *accumulate; /* NULL: the engine's; a ranking tries all */
   hk_overlap overlap; /* with an overlap the default leaves cores to the framework's threads */
+  hk_clip clip;       /* it matters with overlap `both` only */
   const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
 } hk_plan_settings;
 

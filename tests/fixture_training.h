@@ -36,6 +36,7 @@ typedef struct {
   hk_adamw groups[3];
   size_t n_groups;
   hk_engine *engine;
+  bool by_block; /* gradients are clipped by block */
 } world;
 
 /* -- Elements ---------------------------------------------------------------------------------- */
@@ -123,6 +124,8 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
                               plan.subgroups[s].route == HK_ROUTE_CPU && pick(&w->r, 0, 3) > 0;
     plan.subgroups[s].early = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
   }
+  w->by_block = ((w->r.state >> 7) % 3) == 0;
+  plan.clip = w->by_block ? HK_CLIP_BLOCK : HK_CLIP_NORM;
   random_stream sums = {w->r.state ^ 0x50f5};
   if (pick(&sums, 0, 1) > 0) plan.sum_bytes = (hk_bytes)scale(&sums, 100, 400000);
   const hk_engine_options options = {.backend = backend, .no_pin_threads = true};
@@ -220,25 +223,47 @@ static inline void backward(world *w, int disorder, bool finite) {
   assert_weights(w, -1);
 }
 
-static inline double plain_squares(const world *w) {
+/* Of the gradients of a block; -1: of all. */
+static inline double plain_squares_of(const world *w, int block) {
   hk_squares sum = {0};
   for (size_t i = 0; i < w->n; i++) {
     const tensor *t = &w->tensors[i];
+    if (block >= 0 && t->param.block != block) continue;
     if (t->given > 0) hk_squares_add(&sum, t->param.grad_type, t->param.numel, t->grad);
   }
   return hk_squares_value(&sum);
 }
 
-static inline void plain_update(world *w, double grad_scale) {
+static inline double plain_squares(const world *w) {
+  return plain_squares_of(w, -1);
+}
+
+/* Updates the tensors of a block; -1: all. */
+static inline void plain_update_of(world *w, int block, double grad_scale) {
   for (size_t i = 0; i < w->n; i++) {
     tensor *t = &w->tensors[i];
-    if (t->given == 0) continue;
+    if (t->given == 0 || (block >= 0 && t->param.block != block)) continue;
     const hk_adamw_step step = hk_adamw_prepare(&w->groups[t->param.group], ++t->step, grad_scale);
     hk_adamw_scalar(&step, t->param.grad_type, t->param.numel, t->p, t->m, t->v, t->grad, NULL);
     for (int64_t k = 0; k < t->param.numel; k++) {
       narrow(t->param.weight_type, t->p[k], t->expected, k);
     }
   }
+}
+
+static inline void plain_update(world *w, double grad_scale) {
+  plain_update_of(w, -1, grad_scale);
+}
+
+/* Clips each block's gradients by their own norm. Returns the smallest coefficient. */
+static inline double plain_update_blocks(world *w, double max_norm, double loss_scale) {
+  double least = 1 / loss_scale;
+  for (int b = 0; b < w->blocks; b++) {
+    const double scale = hk_grad_scale(plain_squares_of(w, b), max_norm, loss_scale);
+    plain_update_of(w, b, scale);
+    least = fmin(least, scale);
+  }
+  return least;
 }
 
 static inline void step(world *w, bool finite) {
@@ -261,7 +286,11 @@ static inline void step(world *w, bool finite) {
   if (given > 0 && finite) {
     assert_false(report.skipped);
     assert_true(report.grad_norm == sqrt(squares) / loss_scale);
-    plain_update(w, hk_grad_scale(squares, options.max_norm, loss_scale));
+    if (w->by_block) {
+      assert_true(report.grad_scale == plain_update_blocks(w, options.max_norm, loss_scale));
+    } else {
+      plain_update(w, hk_grad_scale(squares, options.max_norm, loss_scale));
+    }
   } else {
     assert_int_equal(report.skipped, given > 0);
   }

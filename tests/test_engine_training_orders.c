@@ -215,7 +215,11 @@ static void queue_step(world *w) {
   }
   read_weights(w, -1, stream);
   must(hk_engine_step(w->engine, &options, &report, stream, &err), &err);
-  plain_update(w, hk_grad_scale(squares, options.max_norm, 1));
+  if (w->by_block) {
+    plain_update_blocks(w, options.max_norm, 1);
+  } else {
+    plain_update(w, hk_grad_scale(squares, options.max_norm, 1));
+  }
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
 }
 

@@ -53,6 +53,18 @@ ok simulate "${policy[@]}" "${machine[@]}" -o default.json --quiet --json
 cmp plain.json default.json || fail "overlap none changes the plan"
 grep -q '"hocket.plan/1"' plain.json || fail "a plan without an overlap is no hocket.plan/1"
 
+# With clipping by block updates wait for the other gradients of their block, and the plan file says
+# so; without updates ahead of the norm it changes nothing.
+ok simulate "${policy[@]}" "${machine[@]}" --overlap both --clip block -o block.json --quiet --json
+block=$(get period_ms)
+python3 -c "import sys; sys.exit(not 0 < abs($block - $before) < 0.02 * $before)" ||
+  fail "periods: $before with clipping by the norm of all, $block by block"
+grep -q '"clip":[[:space:]]*"block"' block.json || fail "the plan file does not say that blocks are clipped"
+ok simulate block.json --json
+[[ $(get period_ms) == "$block" ]] || fail "block.json takes $(get period_ms), not $block ms"
+ok simulate "${policy[@]}" "${machine[@]}" --overlap forward --clip block --json
+[[ $(get period_ms) == "${period[forward]}" ]] || fail "overlap forward depends on --clip"
+
 cat >model.json <<'END'
 {"schema": "hocket.model/1", "name": "mlp", "micro_batch": 4, "seq": 16,
  "blocks": [

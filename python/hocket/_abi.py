@@ -19,7 +19,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import MACHINE, USAGE, HocketError
 
-ABI = 6
+ABI = 7
 MESSAGE = 1024
 AGAIN = 4
 SLICE_MS = 100
@@ -34,6 +34,7 @@ OVERLAPS: Dict[str, int] = {
     "forward": OVERLAP_FORWARD,
     "both": OVERLAP_BOTH,
 }
+CLIPS: Dict[str, int] = {"norm": 0, "block": 1}
 
 
 class Group(ctypes.Structure):
@@ -68,6 +69,7 @@ class Options(ctypes.Structure):
         ("first_core", c_int32),
         ("host_memory", c_int64),
         ("gpu_memory", c_int64),
+        ("clip", c_int32),
     ]
 
 

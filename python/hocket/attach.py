@@ -206,13 +206,14 @@ class Attachment:
         """Blocks follow this order of tensors, that of a file which is loaded next."""
         self._expected = {name: position for position, name in enumerate(names)}
 
-    def blocks(self, names: List[str]) -> List[Block]:
-        """Blocks of the parameters with these names, in the order of use in forward."""
+    def blocks(self, names: List[str], most: Optional[int]) -> List[Block]:
+        """Blocks of the parameters with these names, in the order of use in forward, as of
+        find_blocks."""
         if self._expected:
-            return find_blocks(self.model, names, self._expected)
+            return find_blocks(self.model, names, self._expected, most)
         trace = self._trace or {}
         order = {self.names[key]: position for key, position in trace.items() if key in self.names}
-        return find_blocks(self.model, names, order)
+        return find_blocks(self.model, names, order, most)
 
     def bound(self, blocks: List[Block], binding: "Binding", handover: "HandOver") -> None:
         """Called when the engine has been made. From now on gates wait."""

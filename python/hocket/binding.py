@@ -46,6 +46,7 @@ class Settings(NamedTuple):
     gpu_memory: Optional[int]
     accumulate: Optional[torch.dtype]
     accumulation_steps: Optional[int] = None
+    clip: str = "norm"
 
 
 class Entry(NamedTuple):
@@ -175,6 +176,13 @@ class Binding:
             torch.cuda.empty_cache()
         self.engine = _abi.Engine(plan, self._tensors(), self._groups(), self._options(settings))
 
+    def block_members(self) -> List[List[str]]:
+        """Names of the tensors of each block."""
+        members: List[List[str]] = [[] for _ in self.block_names]
+        for name, block in zip(self.names, self.blocks):
+            members[block].append(name)
+        return members
+
     @property
     def n_blocks(self) -> int:
         """Number of blocks."""
@@ -218,6 +226,7 @@ class Binding:
             0,
             settings.host_memory or 0,
             settings.gpu_memory or 0,
+            _abi.CLIPS[settings.clip],
         )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:

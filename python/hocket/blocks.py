@@ -36,6 +36,7 @@ def find_blocks(
     model: nn.Module,
     names: Sequence[str],
     order: Optional[Mapping[str, int]] = None,
+    most: Optional[int] = MAX_BLOCKS,
 ) -> List[Block]:
     """The blocks that hold the named parameters, in the order of forward.
 
@@ -44,6 +45,7 @@ def find_blocks(
         names: names of the parameters, as of ``model.named_parameters()``, in that order.
         order: position of first use of each name with a recorded use. The others, and all names if
             it is None, come in the order of registration.
+        most: if there are more blocks, neighbours are merged; None: they never are.
     """
     position = _positions(names, order or {})
     lists = _list_modules(model, names)
@@ -64,7 +66,8 @@ def find_blocks(
         else:
             key = (bisect_left(starts, position[name]), 0)
         members.setdefault(key, []).append(name)
-    return _merged([_block(key, members[key], elements) for key in sorted(members)])
+    blocks = [_block(key, members[key], elements) for key in sorted(members)]
+    return blocks if most is None or len(blocks) <= most else _merged(blocks)
 
 
 def _block(key: Tuple[int, int], tensors: List[str], elements: List[str]) -> Block:
@@ -138,8 +141,6 @@ def _containers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _merged(blocks: List[Block]) -> List[Block]:
-    if len(blocks) <= MAX_BLOCKS:
-        return blocks
     merged = []
     for number in range(MAX_BLOCKS):
         part = blocks[number * len(blocks) // MAX_BLOCKS : (number + 1) * len(blocks) // MAX_BLOCKS]

@@ -22,6 +22,10 @@ def check_settings(settings: Settings) -> None:
         raise HocketUsageError(
             f"max_norm={settings.max_norm}: it is above 0, or None for no clipping"
         )
+    if settings.clip not in _abi.CLIPS:
+        raise HocketUsageError(f"clip={settings.clip!r}: it is 'norm' or 'block'")
+    if settings.clip == "block" and settings.max_norm is None:
+        raise HocketUsageError("clip='block' needs max_norm, the largest norm of each block")
     if settings.accumulate not in (None, torch.float32):
         raise HocketUsageError(
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "

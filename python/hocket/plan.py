@@ -112,6 +112,8 @@ def _ask(
     arguments = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
     if settings.overlap != "none" and _knows("--overlap"):
         arguments += ["--overlap", settings.overlap]
+        if settings.clip != "norm" and _knows("--clip"):
+            arguments += ["--clip", settings.clip]
     if settings.accumulation_steps is not None:
         arguments += ["--grad-accum", str(settings.accumulation_steps)]
     if settings.cpu_threads is not None:

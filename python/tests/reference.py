@@ -93,6 +93,8 @@ class ReferenceAdamW:
             self.param_groups.append(group)
         self.max_norm = max_norm
         self.factor = 1.0  # gradients are multiplied by this, in addition to clipping
+        self.blocks: Optional[List[List[Tensor]]] = None  # each is clipped by its own norm
+        self.coefficients: List[float] = []  # of the last step, of each block
         self.state: Dict[Tensor, Dict] = {}
         self.grad_norm = 0.0
 
@@ -104,11 +106,17 @@ class ReferenceAdamW:
     @torch.no_grad()
     def step(self) -> None:
         pairs = [(g, p) for g in self.param_groups for p in g["params"] if p.grad is not None]
-        norm = self._norm([p.grad for _, p in pairs]) * self.factor
-        self.grad_norm = norm
-        clip = min(1.0, self.max_norm / (norm + 1e-6)) if self.max_norm else 1.0
-        for group, p in pairs:
-            self._update(group, p, self.factor * clip)
+        self.grad_norm = self._norm([p.grad for _, p in pairs]) * self.factor
+        blocks = [[p for _, p in pairs]] if self.blocks is None else self.blocks
+        self.coefficients = []
+        for block in blocks:
+            norm = self._norm([p.grad for p in block if p.grad is not None]) * self.factor
+            clip = min(1.0, self.max_norm / (norm + 1e-6)) if self.max_norm else 1.0
+            self.coefficients.append(self.factor * clip)
+            members = {id(p) for p in block}
+            for group, p in pairs:
+                if id(p) in members:
+                    self._update(group, p, self.factor * clip)
         self.factor = 1.0
 
     @staticmethod
