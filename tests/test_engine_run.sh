@@ -50,6 +50,14 @@ sed 's|"name":[[:space:]]*"streamed"|"name": "mapped"|' streamed.json >label.jso
 grep -q "note: the plan is labelled 'mapped', which would be mapped 115,008; its routes are staged" err ||
   fail "a wrong label: $(cat err)"
 
+# Of a plan with an overlap the update runs alone.
+plan overlap --policy zero-offload --overlap both
+"$hocket" run overlap.json --backend host --steps 3 --check --json >out.json 2>err ||
+  fail "an overlap: exit $?: $(cat err)"
+grep -q "note: the plan overlaps its update .* the update runs alone" err ||
+  fail "an overlap: $(cat err)"
+[[ $(get out.json checksum) == "$checksum" ]] || fail "an overlap: another checksum"
+
 # Without /sys, as in a bare chroot, no library prints to stderr.
 mkdir empty
 HWLOC_FSROOT=$folder/empty "$hocket" run mapped.json --backend host --steps 1 --quiet >out 2>err
