@@ -297,8 +297,8 @@ class Turn:
 
 
 def timeline(row: rows.Hocket, job: rows.Job, micro_batch: int) -> Dict[str, Any]:
-    """Records three iterations, clipped as the command says: after two clipped steps no update runs
-    ahead of the norm."""
+    """Records three iterations, clipped as the command says: where steps are expected to be clipped,
+    no update runs ahead of the norm."""
     batches = job.batches(micro_batch)
     row.optimizer.record(True)
     for number in range(3):
