@@ -208,6 +208,7 @@ static hk_status expand(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
   const size_t sums = (size_t)x->graph->ranks * HK_SUMS_IN_FLIGHT;
   memset(x->summed, -1, sums * sizeof *x->summed);
+  memset(x->left, -1, (size_t)x->graph->ranks * (size_t)x->n_blocks * sizeof *x->left);
   memset(x->n_flushed, 0, sizeof x->n_flushed);
   if (hk_expands_engine(plan, phases)) expand_flush(x);
   if (phases & HK_EXPAND_TRAINING) {
@@ -271,6 +272,15 @@ static bool pulls_weights(const hk_plan *plan) {
   return plan->runtime == HK_RUNTIME_HOCKET && plan->overlap == HK_OVERLAP_NONE;
 }
 
+/* Sums that the engine's slots do not keep leave between micro-steps, and are fetched as many
+ * blocks ahead as the other slots hold. */
+static void find_passing(hk_expansion *x) {
+  const hk_grad_room room = hk_plan_grad_room(x->plan);
+  const int64_t pass = room.pieces - room.kept, ahead = (room.slots - room.kept) * x->n_blocks;
+  x->passing = pass > 0 ? (double)pass / (double)room.pieces : 0;
+  x->fetch_ahead = pass > 0 ? (int)hk_max(1, ahead / pass) : 1;
+}
+
 static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_error *err) {
   const hk_job *job = &plan->job;
   memset(graph, 0, sizeof *graph);
@@ -305,9 +315,12 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
   const size_t sums = (size_t)graph->ranks * HK_SUMS_IN_FLIGHT;
   x.summed = malloc(sums * sizeof *x.summed);
   x.flushed = malloc((size_t)graph->ranks * (size_t)x.n_blocks * sizeof *x.flushed);
+  x.left = malloc((size_t)graph->ranks * (size_t)x.n_blocks * sizeof *x.left);
+  find_passing(&x);
   hk_status status;
   if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL ||
-      x.begin == NULL || x.buffers == NULL || x.summed == NULL || x.flushed == NULL) {
+      x.begin == NULL || x.buffers == NULL || x.summed == NULL || x.flushed == NULL ||
+      x.left == NULL) {
     status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
   } else {
     memset(x.lanes, -1, slots * sizeof *x.lanes);
@@ -320,6 +333,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
   free(x.buffers);
   free(x.summed);
   free(x.flushed);
+  free(x.left);
   free(x.blocks);
   free(x.lanes);
   free(x.last);

@@ -62,8 +62,12 @@ typedef struct {
   int64_t *begin;           /* [subgroup] its first parameter, in the rank's flat order */
   hk_accumulate accumulate; /* hk_plan_accumulates */
   int32_t
-      *summed; /* [rank][HK_SUMS_IN_FLIGHT] last operation that moved a block's gradients to sums
-                  in host memory, for the latest blocks of this iteration, latest first; -1: none */
+      *summed;    /* [rank][HK_SUMS_IN_FLIGHT] last operation that moved a block's gradients to sums
+                     in host memory, for the latest blocks of this iteration, latest first; -1: none */
+  int32_t *left;  /* [rank][n_blocks] last copy of a block's sums to the host that was added; -1:
+                     none. Used if gradients are handed over */
+  double passing; /* share of the sums that leaves the GPU between micro-steps */
+  int fetch_ahead;  /* sums are fetched so many blocks before they are needed */
   int32_t *flushed; /* [rank][n_blocks] last copy of a block's gradients to the host in this
                        iteration's last micro-step, in order; used if plan->pace.flush > 0 */
   int32_t n_flushed[HK_MOST_GPUS];

@@ -230,7 +230,7 @@ static hk_bytes handed_bytes(const hk_expansion *x, const hk_sums *sums) {
   if (!x->handed) return 0;
   const hk_bytes array =
       sums->grads[HK_ROUTE_STAGED] + sums->grads[HK_ROUTE_MAPPED] + sums->grads[HK_ROUTE_RESIDENT];
-  return array + hk_plan_slot_bytes(x->plan);
+  return array + hk_plan_grad_room(x->plan).bytes;
 }
 
 /* Gradients on the GPU before the first operation, if backward is not in the graph. */

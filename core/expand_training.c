@@ -252,9 +252,8 @@ static void note_summed(hk_expansion *x, int rank, int32_t op) {
   summed[0] = op;
 }
 
-/* The GPU adds: the block's sums come back, and leave with the new gradients in them. The engine's
- * caller cannot go on before the sums have come (hk_handover_enter_slot), so the next block waits
- * for that. */
+/* The GPU adds, and gradients are not handed over: the block's sums come back, and leave with the
+ * new gradients in them. The next block waits for that. */
 static void sum_on_gpu(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost *cost,
                        int micro, int32_t after) {
   const bool last = micro == x->plan->job.grad_accum - 1;
@@ -293,12 +292,38 @@ static void sum_on_cpu(hk_expansion *x, int rank, const hk_block_cost *cost, int
   note_summed(x, rank, done);
 }
 
+/* The engine adds: sums that do not stay on the GPU leave for the host in each micro-step, and come
+ * back, beside the copies out, when the blocks before have left their slots (handover_sums.c). The
+ * next block waits only for sums that come late. */
+static void sum_in_slots(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost *cost,
+                         int micro, int32_t after) {
+  const int block = cost->block - HK_BLOCK_EMBED;
+  const bool last = micro == x->plan->job.grad_accum - 1;
+  const hk_bytes bytes = hk_whole_bytes(x->passing * (double)cost->host_grad_bytes);
+  int32_t *left = &x->left[(size_t)rank * (size_t)x->n_blocks];
+  if (micro > 0 && bytes > 0) {
+    const int32_t room = left[(block + x->fetch_ahead) % x->n_blocks];
+    pass->summing[rank] =
+        HK_ADD(x, rank, HK_LANE_H2D, block_op(HK_OP_GRAD_SUM_H2D, bytes, cost, micro), left[block],
+               x->fetch_ahead < x->n_blocks ? room : -1);
+  }
+  if (last) {
+    flush_last(x, rank, cost, micro, after);
+  } else if (bytes > 0) {
+    left[block] = HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, bytes, cost, micro),
+                         after, micro > 0 ? pass->summing[rank] : -1);
+  }
+  if (last || bytes > 0) note_summed(x, rank, last_on(x, rank, HK_LANE_FLUSH));
+}
+
 static void flush(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost *cost, int micro,
                   int32_t after) {
   const bool deepspeed = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
   if (deepspeed) after = exchange_with_host(x, rank, cost, micro, after);
   if (cost->host_grads == 0) return;
-  if (!deepspeed && x->accumulate == HK_ACCUMULATE_HOST) {
+  if (x->handed && x->accumulate == HK_ACCUMULATE_HOST) {
+    sum_in_slots(x, pass, rank, cost, micro, after);
+  } else if (!deepspeed && x->accumulate == HK_ACCUMULATE_HOST) {
     sum_on_gpu(x, pass, rank, cost, micro, after);
   } else if (!deepspeed && x->accumulate == HK_ACCUMULATE_CPU) {
     sum_on_cpu(x, rank, cost, micro, after);

@@ -416,15 +416,24 @@ int64_t hk_grad_slots(int64_t pieces, hk_bytes largest, hk_bytes sum_bytes) {
   return hk_min(pieces, hk_max(2, hk_min(MOST_SLOTS, fit)) + keep);
 }
 
-hk_bytes hk_plan_slot_bytes(const hk_plan *plan) {
-  int64_t pieces = 0, largest = 0;
+int64_t hk_grad_kept(int64_t pieces, hk_bytes largest, int64_t slots) {
+  return slots == pieces ? pieces : slots - hk_grad_slots(pieces, largest, 0);
+}
+
+hk_grad_room hk_plan_grad_room(const hk_plan *plan) {
+  hk_grad_room room = {0};
+  int64_t largest = 0;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
     if (subgroup->route != HK_ROUTE_CPU) continue;
-    pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
+    room.pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
     largest = hk_max(largest, hk_min(subgroup->numel, plan->piece_numel));
   }
-  return hk_grad_slots(pieces, HK_BYTES_BF16 * largest, plan->sum_bytes) * HK_BYTES_BF16 * largest;
+  const hk_bytes slot = HK_BYTES_BF16 * largest;
+  room.slots = hk_grad_slots(room.pieces, slot, plan->sum_bytes);
+  room.kept = hk_grad_kept(room.pieces, slot, room.slots);
+  room.bytes = room.slots * slot;
+  return room;
 }
 
 int64_t hk_plan_ahead(const hk_plan *plan) {

@@ -193,8 +193,14 @@ int64_t hk_plan_early(const hk_plan *plan);
  * 512 MiB hold, at least 2 and at most 8; beyond these as many as `sum_bytes` hold; and no more
  * than pieces. */
 int64_t hk_grad_slots(int64_t pieces, hk_bytes largest, hk_bytes sum_bytes);
-/* Bytes of all slots for a plan's pieces of bf16 gradients on route cpu. */
-hk_bytes hk_plan_slot_bytes(const hk_plan *plan);
+/* Of `slots`, those that keep sums between micro-steps; the others let gradients pass. */
+int64_t hk_grad_kept(int64_t pieces, hk_bytes largest, int64_t slots);
+/* The same for a plan's pieces of bf16 gradients on route cpu. */
+typedef struct {
+  int64_t pieces, slots, kept;
+  hk_bytes bytes; /* of all slots */
+} hk_grad_room;
+hk_grad_room hk_plan_grad_room(const hk_plan *plan);
 
 /* Whether a framework hands gradients over to the engine as it makes them: models that a document
  * lists are trained so, and plans with an overlap, on one GPU. The framework then frees each at

@@ -47,8 +47,8 @@ static bool add_pace(cJSON *root, const hk_pace *pace) {
          (!pace->reduce_first || cJSON_AddBoolToObject(o, "reduce_first", true) != NULL);
 }
 
-/* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu, "clip" only
- * with an overlap and if it is not norm. */
+/* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu, "sum_bytes"
+ * only if it is not 0, "clip" only with an overlap and if it is not norm. */
 static bool add_settings(cJSON *root, const hk_plan *plan) {
   cJSON *policy = cJSON_AddObjectToObject(root, "policy");
   if (policy == NULL || !add_string(policy, "name", plan->policy) ||
@@ -65,6 +65,7 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
   if (plan->overlap != HK_OVERLAP_NONE && plan->clip != HK_CLIP_NORM &&
       !add_string(root, "clip", hk_clip_names[plan->clip]))
     return false;
+  if (plan->sum_bytes > 0 && !add_number(root, "sum_bytes", (double)plan->sum_bytes)) return false;
   cJSON *flush = cJSON_AddObjectToObject(root, "flush");
   if (flush == NULL || !add_string(flush, "mode", flush_names[plan->flush]) ||
       !add_number(flush, "bytes_per_param", plan->flush_bytes_per_param)) {
@@ -232,6 +233,8 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
     HK_TRY(read_name(root, "clip", hk_clip_names, HK_CLIP_COUNT, &choice, err));
     plan->clip = (hk_clip)choice;
   }
+  if (cJSON_GetObjectItemCaseSensitive(root, "sum_bytes") != NULL)
+    HK_TRY(hk_json_int(root, "sum_bytes", 1, 1LL << 52, &plan->sum_bytes, err));
   HK_TRY(hk_json_object(root, "flush", &o, err));
   HK_TRY(read_name(o, "mode", flush_names, 2, &choice, err));
   plan->flush = (hk_flush)choice;
@@ -315,9 +318,9 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
  * The model's config is not checked, because its format is not hocket's. */
 static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
-      "schema",  "model",     "machine",    "profile", "job",      "policy",
-      "runtime", "flush",     "staging",    "cpu",     "subgroup", "subgroups",
-      "order",   "optimizer", "accumulate", "pace",    "overlap",  "clip"};
+      "schema",     "model",   "machine",   "profile",  "job",       "policy", "runtime",
+      "flush",      "staging", "cpu",       "subgroup", "subgroups", "order",  "optimizer",
+      "accumulate", "pace",    "sum_bytes", "overlap",  "clip"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
   /* plan/1 has neither the last two of the document's keys nor the last two of a subgroup's. */
   const size_t n_root = sizeof root_keys / sizeof *root_keys;

@@ -61,7 +61,7 @@ hk_status hk_handover_open_slots(hk_engine *e, hk_error *err) {
   if (t->slots == NULL) return hk_fail_memory(err, (size_t)n * sizeof *t->slots, "slots");
   t->n_slots = n;
   t->n_passing = images;
-  t->n_keeping = n == images ? n : n - (int32_t)hk_grad_slots(images, t->slot_bytes, 0);
+  t->n_keeping = (int32_t)hk_grad_kept(images, t->slot_bytes, n);
   for (int32_t i = 0; i < n; i++) {
     t->slots[i].image = -1;
     HK_TRY(ops->event_open(e->backend, false, &t->slots[i].written, err));

@@ -176,6 +176,36 @@ static void handed_over(void **state) {
   hk_model_free(&model);
 }
 
+/* With memory for more slots fewer sums leave: with all of it none. The key survives a file. */
+static void sums_that_stay(void **state) {
+  (void)state;
+  hk_error err = {0};
+  const hk_machine machine = schoolbook_machine();
+  hk_plan plan = plan_of(HK_ACCUMULATE_HOST, HK_OVERLAP_BOTH);
+  int64_t all = -1;
+  for (int share = 0; share <= 2; share++) {
+    hk_plan copy, read;
+    hk_forecast f;
+    int64_t work = 0;
+    must(hk_plan_copy(&plan, &copy, &err), &err);
+    copy.sum_bytes = share < 2 ? share * ALL : 100 * ALL;
+    const hk_grad_room room = hk_plan_grad_room(&copy);
+    cJSON *json = hk_plan_to_json(&copy);
+    must(hk_plan_from_json(json, &read, &err), &err);
+    assert_int_equal(read.sum_bytes, copy.sum_bytes);
+    cJSON_Delete(json);
+    hk_plan_free(&read);
+    must(hk_forecast_make(&copy, &machine, NULL, &f, &err), &err);
+    count(&f.graph, HK_OP_GRAD_SUM_H2D, &work);
+    if (share == 0) all = work;
+    const int64_t moved = all * (room.pieces - room.kept) / room.pieces;
+    assert_true(llabs(work - moved) <= all / 1000);
+    assert_true(share == 0 ? work > 0 : share == 1 || work == 0);
+    hk_forecast_free(&f);
+  }
+  hk_plan_free(&plan);
+}
+
 /* GPU memory of 1.1 MB holds weights and activations but not all sums, so the ranking chooses sums
  * in host memory. With 1e15 bytes it chooses sums on the GPU. */
 static void ranked(void **state) {
@@ -230,9 +260,10 @@ static void in_plan_files(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(operations),  cmocka_unit_test(gpu_memory), cmocka_unit_test(host_memory),
-      cmocka_unit_test(times),       cmocka_unit_test(ranked),     cmocka_unit_test(in_plan_files),
-      cmocka_unit_test(handed_over),
+      cmocka_unit_test(operations),     cmocka_unit_test(gpu_memory),
+      cmocka_unit_test(host_memory),    cmocka_unit_test(times),
+      cmocka_unit_test(sums_that_stay), cmocka_unit_test(ranked),
+      cmocka_unit_test(in_plan_files),  cmocka_unit_test(handed_over),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

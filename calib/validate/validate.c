@@ -115,7 +115,7 @@ static hk_status measure_memory(const session *s, const hk_memory_report *predic
     device = s->free_before - left - hk_trial_buffer_bytes(s->trial);
   }
   /* The engine's slots for gradients count like those of training. */
-  out->gpu_memory = hk_pair_of(predicted->peak + hk_plan_slot_bytes(s->plan), device);
+  out->gpu_memory = hk_pair_of(predicted->peak + hk_plan_grad_room(s->plan).bytes, device);
   out->host_memory = hk_pair_of(predicted->host_peak, taken.host_pinned);
   return HK_OK;
 }
