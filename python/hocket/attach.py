@@ -108,8 +108,8 @@ class Attachment:
         ]
         if outside:
             raise HocketUsageError(
-                f"{outside[0]} holds DTensors (FSDP or tensor parallelism): attach takes plain "
-                "models; use hocket.AdamW without attach, or one process"
+                f"{outside[0]} holds DTensors (FSDP or tensor parallelism): hocket.AdamW trains "
+                "whole parameters, attached or not; use one process, or DDP without attach"
             )
         self._gate_parameters()
         self.hook_gradients(self._parameters())

@@ -273,7 +273,6 @@ class Binding:
         for name, param, address, dtype in zip(self.names, self.params, self.addresses, self.types):
             if param.data_ptr() == address:
                 continue
-            now = f"{param.dtype} on {param.device}"
             what = (
                 "has been moved"
                 if param.device != self.device
@@ -283,10 +282,16 @@ class Binding:
                     else "has been given other memory"
                 )
             )
+            now = (param.dtype, param.device)
+            was = (
+                f" (it was {dtype} on {self.device}, it is {now[0]} on {now[1]})"
+                if now != (dtype, self.device)
+                else ""
+            )
             raise HocketUsageError(
-                f"{name} {what} since the first step (it was {dtype} on {self.device}, it is "
-                f"{now}): move, convert and wrap the model first, or make a new optimizer and "
-                "load this one's state_dict()"
+                f"{name} {what} since the first step{was}: move, convert and wrap the model first, "
+                "write weights in place (p.copy_() under torch.no_grad()), or make a new optimizer "
+                "and load this one's state_dict()"
             )
 
     # -- Gradients ----------------------------------------------------------------------------
@@ -319,8 +324,9 @@ class Binding:
             self.check_in_place()  # says so if the parameter has changed its type
             raise HocketUsageError(
                 f"the gradient of {self.names[number]} has type {grad.dtype}, the parameter "
-                f"{param.dtype}: hocket.AdamW takes gradients of the parameter's type "
-                "(accumulate=torch.float32 for sums in float32)"
+                f"{param.dtype}: hocket.AdamW takes gradients of the parameter's type; leave "
+                "p.grad_dtype alone (an attached hocket.AdamW with accumulate=torch.float32 adds "
+                "gradients in float32)"
             )
         return torch.empty_like(param, dtype=wanted).copy_(grad)
 

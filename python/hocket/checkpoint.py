@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import _abi
 from .binding import Binding, increment_versions
@@ -30,20 +31,40 @@ IN_FILE = "hocket_state_in_file"
 """Key of a state_dict whose state is elsewhere; its value is the step number."""
 
 
-class StateView(Mapping[str, Tensor]):
-    """``opt.state[p]``. Each look-up reads from the engine and returns a copy in host memory."""
+_SOURCES: Any = WeakTensorKeyDictionary()
+"""Binding and number of each tensor that a StateView has returned. Attributes of the tensors would
+be pickled with them."""
 
-    def __init__(self, binding: Binding, number: int) -> None:
-        self._binding = binding
+
+class StateView(Mapping[str, Tensor]):
+    """``opt.state[p]``. Each look-up reads from the engine and returns a copy in host memory.
+
+    ``StateView(mapping)`` of such copies is the view that they come from: frameworks that move an
+    optimizer's state replace ``opt.state[p]`` by ``type(view)(OrderedDict(...))``.
+    """
+
+    def __init__(self, binding: Any, number: int = 0) -> None:
+        if isinstance(binding, Mapping):
+            source = next(filter(None, map(_SOURCES.get, binding.values())), None)
+            if source is None:
+                raise HocketUsageError(
+                    "a StateView of tensors that hocket.AdamW has not returned: load other state "
+                    "with load_state_dict()"
+                )
+            binding, number = source
+        self._binding: Binding = binding
         self._number = number
 
     def __getitem__(self, key: str) -> Tensor:
-        if key == "step":
-            return torch.tensor(float(self._binding.engine.tensor_step(self._number)))
-        if key not in PARTS:
+        if key not in ("step", *PARTS):
             raise KeyError(key)
-        self._binding.engine.drain()
-        return self._binding.read(PARTS[key], self._number)
+        if key == "step":
+            value = torch.tensor(float(self._binding.engine.tensor_step(self._number)))
+        else:
+            self._binding.engine.drain()
+            value = self._binding.read(PARTS[key], self._number)
+        _SOURCES[value] = (self._binding, self._number)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(("step", *PARTS))
@@ -186,7 +207,6 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     starts from zero, as in torch."""
     binding = opt.binding()
     opt.synchronize()
-    opt.handover().discard_all()
     opt._broken_load = "a state_dict"
     for number, param in enumerate(binding.params):
         if opt._has_state[number] and param not in state:
@@ -309,7 +329,13 @@ def _read_sidecar(path: str) -> Dict[str, Any]:
             sidecar: Dict[str, Any] = json.load(file)
     except FileNotFoundError:
         return {}
-    if sidecar.get("schema") != "hocket.groups/1":
+    except ValueError as error:
+        raise HocketError(
+            f"{path} is damaged ({error}): use another checkpoint, or remove this file to load the "
+            "state without its learning rates and other options",
+            NO,
+        ) from error
+    if not isinstance(sidecar, dict) or sidecar.get("schema") != "hocket.groups/1":
         raise HocketError(f"{path} is not what hocket.AdamW.save writes beside a state", NO)
     return sidecar
 

@@ -330,7 +330,7 @@ class AdamW(Optimizer):
         )
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> None:  # type: ignore[override]
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
         """One step with the gradients there are; parameters without one are left alone.
 
         Without ``attach``, or with overlap "none", the weights are there when it returns (for
@@ -338,20 +338,24 @@ class AdamW(Optimizer):
         its module waits for it. Nothing that the program can see changes before this call.
 
         Args:
-            closure: not supported.
+            closure: computes loss and gradients; called once, before the step.
+
+        Returns:
+            What the closure has returned; None without one.
 
         Raises:
             HocketError: a parameter that has moved or was added, a gradient that cannot be used,
                 or (code 3) a failure of the machine.
         """
-        with self._lock:
-            self._step(closure)
-
-    def _step(self, closure: Optional[Callable[[], Any]]) -> None:
+        loss = None
         if closure is not None:
-            raise HocketUsageError(
-                "step(closure) is not supported: compute loss and gradients before step()"
-            )
+            with torch.enable_grad():
+                loss = closure()
+        with self._lock:
+            self._step()
+        return loss
+
+    def _step(self) -> None:
         if self._detached:
             raise HocketUsageError(
                 "this optimizer has been detached from its model: make a new hocket.AdamW and load "

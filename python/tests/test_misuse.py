@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -142,10 +143,100 @@ def test_backend_and_device_disagree():
         hocket.AdamW(LINEAR.parameters(), backend="cuda").bind()
 
 
-def test_closure():
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_closure_computes_loss_and_gradients_as_in_torch(attached):
+    model, other = make("gpt"), make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap="forward" if attached else "none")
+    expected = ReferenceAdamW(other.parameters())
+    if attached:
+        opt.attach(model)
+    for batch in batches(4):
+
+        def closure():
+            opt.zero_grad()
+            loss = model(batch)
+            loss.backward()
+            return loss
+
+        loss = opt.step(closure)
+        reference = other(batch)
+        reference.backward()
+        expected.step()
+        expected.zero_grad()
+        assert float(loss) == float(reference)
+    assert_same(opt, model, expected, other)
+
+
+def test_frameworks_that_rebuild_mappings_keep_the_view_of_the_state():
+    """Lightning's teardown does so."""
+    model, opt = started("forward")
+    model(batches(1)[0]).backward()
+    opt.step()
+    opt.zero_grad()
+    for param, state in opt.state.items():
+        moved = OrderedDict((key, value.to("cpu")) for key, value in state.items())
+        opt.state[param] = type(state)(moved)
+    before = opt.state[model.norm.weight]["exp_avg"].clone()
+    model(batches(2)[1]).backward()
+    opt.step()
+    assert not torch.equal(opt.state[model.norm.weight]["exp_avg"], before)
+    with pytest.raises(HocketUsageError, match="load_state_dict"):
+        type(state)(OrderedDict(step=torch.tensor(1.0)))
+
+
+@pytest.mark.parametrize("overlap", ["drop-in", "none", "forward", "both"])
+def test_state_is_loaded_between_backward_and_step(overlap):
+    """Gradients stay, and the step applies them to the loaded state."""
+    model = make("gpt")
+    opt = hocket.AdamW(
+        model.parameters(), cpu_threads=1, overlap="none" if overlap == "drop-in" else overlap
+    )
+    if overlap != "drop-in":
+        opt.attach(model)
+    other = make("gpt")
+    expected = hocket.AdamW(other.parameters(), cpu_threads=1)
+    for m, o in ((model, opt), (other, expected)):
+        for batch in batches(3):
+            m(batch).backward()
+            o.step()
+            o.zero_grad()
+    kept = opt.state_dict()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    model(batches(4)[3]).backward()
+    opt.step()
+    opt.zero_grad()
+    model.load_state_dict(weights)
+    opt.synchronize()
+    model(batches(4)[3]).backward()
+    opt.load_state_dict(kept)
+    opt.step()
+    other(batches(4)[3]).backward()
+    expected.step()
+    assert opt.checksum() == expected.checksum()
+
+
+def test_a_cut_file_of_groups_is_refused_by_name(tmp_path):
     model, opt = started()
-    with pytest.raises(HocketUsageError, match="closure"):
-        opt.step(lambda: 1.0)
+    opt.bind()
+    opt.save(tmp_path / "state")
+    file = tmp_path / "state.json"
+    file.write_text(file.read_text()[:40])
+    with pytest.raises(HocketError, match=r"state.json is damaged .*remove this file"):
+        opt.load(tmp_path / "state")
+    file.unlink()
+    opt.load(tmp_path / "state")
+
+
+def test_weights_replaced_by_others_are_refused_with_advice():
+    model, opt = started()
+    model(batches(1)[0]).backward()
+    opt.step()
+    torch.nn.utils.vector_to_parameters(
+        torch.nn.utils.parameters_to_vector(model.parameters()), model.parameters()
+    )
+    model(batches(1)[0]).backward()
+    with pytest.raises(HocketError, match=r"other memory since the first step: .*copy_\(\)"):
+        opt.step()
 
 
 def test_sparse_gradients():
