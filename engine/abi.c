@@ -175,6 +175,19 @@ static hk_status drain(hocket_engine *h, hk_error *err) {
   return hk_engine_drain(h->engine, -1, &there, err);
 }
 
+int64_t hocket_gpu_bytes(hocket_engine *h) {
+  hk_error ignored = {0};
+  return check_owner(h, &ignored) == HK_OK ? hk_engine_gpu_bytes(h->engine) : 0;
+}
+
+int hocket_release_gpu(hocket_engine *h, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_engine_release_gpu(h->engine, &err);
+  return leave(&in, status, &err, message);
+}
+
 /* -- Gradients --------------------------------------------------------------------------------- */
 
 int hocket_gradients(hocket_engine *h, const hocket_gradient *list, size_t n, void *stream,

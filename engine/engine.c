@@ -166,16 +166,6 @@ static hk_status open_host_memory(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-/* Sets device memory to 0, by copies of the arena, which is still all 0. */
-static hk_status clear_device(hk_engine *e, const char *zeros, hk_bytes n_zeros, hk_error *err) {
-  const hk_backend_ops *ops = e->backend->ops;
-  for (hk_bytes at = 0; at < e->device.all; at += n_zeros) {
-    const hk_bytes rest = e->device.all - at;
-    HK_TRY(ops->copy(e->stream, e->memory + at, zeros, rest < n_zeros ? rest : n_zeros, err));
-  }
-  return ops->stream_sync(e->stream, err);
-}
-
 /* -- Staging buffers, which pieces go round in ------------------------------------------------- */
 
 static hk_status assign_buffers(hk_engine *e, hk_error *err) {
@@ -238,10 +228,7 @@ static hk_status build(hk_engine *e, hk_error *err) {
   HK_TRY(open_device(e, err));
   HK_TRY(open_teams(e, err));
   HK_TRY(open_host_memory(e, err));
-  void *memory = NULL;
-  HK_TRY(e->backend->ops->alloc(e->backend, e->device.all, &memory, err));
-  e->memory = memory;
-  HK_TRY(clear_device(e, e->arena.base, e->host.all, err));
+  HK_TRY(hk_engine_take_device(e, err));
   hk_engine_place(e);
   return open_executor(e, err);
 }
@@ -297,7 +284,7 @@ void hk_engine_destroy(hk_engine *e) {
   hk_training_close(e);
   hk_executor_close(e->executor);
   if (e->stream != NULL) e->backend->ops->stream_close(e->stream);
-  if (e->memory != NULL) e->backend->ops->release(e->backend, e->memory);
+  hk_engine_give_device_back(e);
   hk_arena_close(&e->arena);
   hk_team_close(e->team);
   if (e->backend != NULL) e->backend->ops->close(e->backend);

@@ -84,6 +84,9 @@ hk_status hk_engine_weights_from_masters(hk_engine *engine, int64_t param, void 
 hk_status hk_engine_wait_weights(hk_engine *engine, int32_t block, void *stream, int32_t timeout_ms,
                                  bool *there, hk_error *err);
 hk_status hk_engine_drain(hk_engine *engine, int32_t timeout_ms, bool *there, hk_error *err);
+/* Bytes of device memory that the engine holds now. */
+hk_bytes hk_engine_gpu_bytes(hk_engine *engine);
+hk_status hk_engine_release_gpu(hk_engine *engine, hk_error *err);
 
 /* -- Gradients --------------------------------------------------------------------------------- */
 

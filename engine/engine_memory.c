@@ -78,9 +78,9 @@ static char *place_host(hk_engine *e) {
   return slabs;
 }
 
-static void place_device(hk_engine *e) {
+void hk_engine_place_work(hk_engine *e) {
   const hk_device_layout *d = &e->device;
-  char *at = e->memory + d->slabs;
+  char *at = e->work;
   e->staging = at;
   e->device_grads = at += d->staging;
   at += d->grads;
@@ -92,6 +92,5 @@ static void place_device(hk_engine *e) {
 
 void hk_engine_place(hk_engine *e) {
   char *slabs = place_host(e);
-  place_device(e);
   hk_state_place(&e->state, slabs, e->memory);
 }

@@ -362,6 +362,8 @@ hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_er
   const int32_t first = only < 0 ? 0 : t->segments[only];
   const int32_t end = only < 0 ? e->state.n_segments : t->segments[only + 1];
   const hk_bytes at = t->bins_at[first], bytes = t->bins_at[end] - at;
+  memset(sum, 0, sizeof *sum);
+  if (e->work == NULL) return HK_OK; /* no gradients since it was given back */
   HK_TRY(await_streams(e, err));
   HK_TRY(ops->copy(e->stream, (char *)e->bins + at, (char *)e->device_bins + at, bytes, err));
   HK_TRY(ops->stream_sync(e->stream, err));
@@ -414,7 +416,9 @@ hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
   HK_TRY(forget_slots(e, err));
   HK_TRY(await_streams(e, err));
   if (t->blocks.n > 0) HK_TRY(ops->stream_sync(t->flush, err)); /* it may still read the bins */
-  HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
+  if (e->work != NULL) {
+    HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
+  }
   HK_TRY(ops->stream_sync(e->stream, err));
   memset(t->given, 0, e->n_params * sizeof *t->given);
   memset(t->discarded, 0, e->n_params * sizeof *t->discarded);

@@ -163,6 +163,14 @@ HOCKET_API int hocket_wait_weights(hocket_engine *engine, int32_t block, void *s
  * (-1: no limit); then it returns HOCKET_AGAIN. Returns 3 if that step has failed. */
 HOCKET_API int hocket_drain(hocket_engine *engine, int32_t timeout_ms, char *message);
 
+/* Bytes of device memory that the engine holds now; 0 for NULL. */
+HOCKET_API int64_t hocket_gpu_bytes(hocket_engine *engine);
+/* Gives back all device memory but state that is resident there, for example while a model that
+ * was trained generates text. The next hocket_gradients takes it again; if there is too little
+ * then, it returns 3, and may be called again when there is more. Returns 2 if tensors have
+ * gradients that no step has used. Blocks until the step under way is complete. */
+HOCKET_API int hocket_release_gpu(hocket_engine *engine, char *message);
+
 /* -- Gradients --------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -70,7 +70,8 @@ struct hk_engine {
   int64_t *ticket;
 
   hk_device_layout device;
-  char *memory; /* on the device */
+  char *memory; /* on the device: resident state; NULL: there is none */
+  char *work;   /* on the device: the other parts; NULL: given back (device_memory.c) */
   char *staging, *device_grads;
   uint64_t *device_bins;
   int64_t *device_ticket;
@@ -109,8 +110,19 @@ hk_status hk_engine_copy_paced(hk_engine *engine, hk_stream *stream, void *to, c
 
 /* Computes the sizes of all parts, once plan, state layout and tensors are there. */
 void hk_engine_lay_out(hk_engine *engine);
-/* Sets the addresses of all parts, once host and device memory have been allocated. */
+/* Sets the addresses of state and of the parts in host memory, once both have been allocated. */
 void hk_engine_place(hk_engine *engine);
+/* Sets the addresses of the parts in e->work. */
+void hk_engine_place_work(hk_engine *engine);
+
+/* -- Device memory (device_memory.c) ------------------------------------------------------------
+ */
+
+/* Takes all device memory, and sets it to 0. */
+hk_status hk_engine_take_device(hk_engine *engine, hk_error *err);
+/* Takes what hk_engine_release_gpu has given back; does nothing if it has been taken. */
+hk_status hk_engine_take_work(hk_engine *engine, hk_error *err);
+void hk_engine_give_device_back(hk_engine *engine); /* safe at any time */
 
 /* Writes to steps[p], for each tensor p with active[p], AdamW's constants of its next step;
  * gradients are multiplied by `scale`. Other elements of `steps` are left as they are. */

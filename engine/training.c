@@ -223,6 +223,7 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   if (hk_training_state_of(e) == HK_BEGUN) return HK_OK;
   HK_TRY(settle_alone(e, err));
+  HK_TRY(hk_engine_take_work(e, err));
   if (!overlaps(e)) return HK_OK;
   time_iteration(t);
   t->tried = may_run_ahead(e);

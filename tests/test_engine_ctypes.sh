@@ -134,7 +134,7 @@ class Model:
         return hexadecimal.value
 
 
-assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 6
+assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 7
 hyper = (Group(1e-2, 0.9, 0.999, 1e-8, 0.1), Group(3e-3, 0.8, 0.95, 1e-6, 0.0))
 engines = [Model(hyper, overlap) for overlap in (1, 2, 3)]
 first = engines[0]

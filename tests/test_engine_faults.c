@@ -323,7 +323,8 @@ static hk_status make_engine(const hk_backend_ops *ops, void *arg, hk_error *err
   return status;
 }
 
-/* Every allocation, registration and copy of creation fails once: there is an error and no engine.
+/* Every allocation, registration and zeroing of creation fails once: there is an error and no
+ * engine.
  */
 static void creation_succeeds_or_leaves_nothing(void **unused) {
   (void)unused;
@@ -332,8 +333,7 @@ static void creation_succeeds_or_leaves_nothing(void **unused) {
     const char *says;
   } faults[] = {{HK_HOST_ALLOC, "out of device memory"},
                 {HK_HOST_REGISTER, "cannot be pinned"},
-                {HK_HOST_COPY, "a copy of"},
-                {HK_HOST_COPYING, "copy of"}};
+                {HK_HOST_LAUNCH, "setting memory to zero"}};
   random_stream r = {320};
   hk_plan plan = small_plan(&r);
   for (size_t f = 0; f < sizeof faults / sizeof faults[0]; f++) {

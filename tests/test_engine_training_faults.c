@@ -307,8 +307,8 @@ static hk_status make_world(const hk_backend_ops *ops, void *unused, hk_error *e
 static void creation_succeeds_or_leaves_nothing(void **unused) {
   (void)unused;
   n_routes = 4;
-  static const hk_host_fault faults[] = {HK_HOST_ALLOC, HK_HOST_REGISTER, HK_HOST_COPY,
-                                         HK_HOST_COPYING, HK_HOST_OPEN};
+  static const hk_host_fault faults[] = {HK_HOST_ALLOC, HK_HOST_REGISTER, HK_HOST_LAUNCH,
+                                         HK_HOST_OPEN};
   for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
     fail_making(faults[f], "", make_world, NULL);
   }

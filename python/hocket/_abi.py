@@ -140,6 +140,8 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_masters": (c_int, (_ENGINE, c_int64, c_void_p, c_char_p)),
     "hocket_wait_weights": (c_int, (_ENGINE, c_int32, c_void_p, c_int32, c_char_p)),
     "hocket_drain": (c_int, (_ENGINE, c_int32, c_char_p)),
+    "hocket_gpu_bytes": (c_int64, (_ENGINE,)),
+    "hocket_release_gpu": (c_int, (_ENGINE, c_char_p)),
     "hocket_gradients": (c_int, (_ENGINE, c_void_p, c_size_t, c_void_p, c_char_p)),
     "hocket_flush": (c_int, (_ENGINE, c_char_p)),
     "hocket_discard": (c_int, (_ENGINE, c_int64, c_char_p)),
@@ -348,6 +350,15 @@ class Engine:
         """Returns when the last step is complete. Signals are handled meanwhile."""
         while self._call("hocket_drain", SLICE_MS) == AGAIN:
             pass
+
+    def gpu_bytes(self) -> int:
+        """Bytes of GPU memory that the engine holds now."""
+        found: int = self._lib.hocket_gpu_bytes(self._engine())
+        return found
+
+    def release_gpu(self) -> None:
+        """Gives back GPU memory except resident state, until the next gradient."""
+        self._call("hocket_release_gpu")
 
     def quiet(self) -> bool:
         """drain(), but returns False where it would raise for a failure that an earlier call has

@@ -512,6 +512,30 @@ class AdamW(Optimizer):
             if self._attachment is not None:
                 self._attachment.complete()
 
+    def gpu_bytes(self) -> int:
+        """Bytes of GPU memory that hocket holds now, outside torch's allocator; 0 before the engine
+        exists."""
+        return self._binding.engine.gpu_bytes() if self._binding is not None else 0
+
+    def release_gpu(self) -> int:
+        """Gives GPU memory back until the next gradient, for example while the model generates:
+        staging buffers, gradients on their way, weights that wait for the norm. State that a plan
+        or ``gpu_memory`` keeps on the GPU stays. Waits for the last update.
+
+        Returns:
+            The bytes that were given back. The next backward needs them again:
+            ``torch.cuda.empty_cache()`` before it returns what torch keeps for later.
+
+        Raises:
+            HocketError: gradients have been handed over that no step has used.
+        """
+        if self._binding is None:
+            return 0
+        self.synchronize()
+        before = self.gpu_bytes()
+        self._binding.engine.release_gpu()
+        return before - self.gpu_bytes()
+
     def read_gradient(self, param: Tensor) -> Optional[Tensor]:
         """A parameter's gradient as it stands, in its own type, on its device; None if it has
         none. Copies what the engine holds (slow)."""

@@ -289,6 +289,35 @@ static void weights(const char *plan, int overlap) {
   close_world(&w);
 }
 
+/* Device memory is given back between steps: other calls work without it, the next gradient takes
+ * it again, and no bit changes. */
+static void released(const char *plan, int overlap) {
+  world w;
+  open_world(&w, 23, total, plan, overlap, 1);
+  const int64_t all = hocket_gpu_bytes(w.engine);
+  CHECK(all > 0 && hocket_gpu_bytes(NULL) == 0);
+  for (int i = 0; i < 3; i++) {
+    iterate(&w, 2);
+    MUST(hocket_release_gpu(w.engine, message));
+    CHECK(hocket_gpu_bytes(w.engine) < all);
+    check_all(&w);
+    MUST(hocket_discard(w.engine, -1, message));
+    double sum = 1;
+    MUST(hocket_sum_of_squares(w.engine, -1, &sum, NULL, message));
+    CHECK(sum == 0);
+    MUST(hocket_weights_from_masters(w.engine, -1, NULL, message));
+    MUST(hocket_release_gpu(w.engine, message));
+    forward(&w);
+    hand_over(&w, w.n - 1);
+    CHECK(hocket_gpu_bytes(w.engine) == all);
+    REFUSED(hocket_release_gpu(w.engine, message), 2, "no step has used");
+    for (size_t k = w.n - 1; k-- > 0;) hand_over(&w, k);
+    take_step(&w, NULL, 1);
+  }
+  check_all(&w);
+  close_world(&w);
+}
+
 static void load_into(world *to, const world *from, const char *path) {
   MUST(hocket_load(to->engine, path, message));
   MUST(hocket_weights_from_masters(to->engine, -1, NULL, message));
@@ -381,8 +410,8 @@ int main(int argc, char **argv) {
   plans = (const char *const *)argv + 2;
   n_plans = argc - 2;
   static void (*const looks[])(const char *plan, int overlap) = {
-      plain_iterations, accumulation, one_call_with_all, discarding,  scales,
-      skipping,         looking,      weights,           checkpoints, gpu_memory};
+      plain_iterations, accumulation, one_call_with_all, discarding, scales,  skipping,
+      looking,          weights,      checkpoints,       gpu_memory, released};
   for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
     each(looks[i]);
     printf("%zu ", i);
