@@ -38,7 +38,7 @@ class Tensor(ctypes.Structure):
 class Options(ctypes.Structure):
     _fields_ = [("backend", text), ("device", i32), ("overlap", i32), ("cpu_threads", i32),
                 ("pin_threads", i32), ("first_core", i32), ("host_memory", i64),
-                ("gpu_memory", i64)]
+                ("gpu_memory", i64), ("clip", i32)]
 
 
 class Gradient(ctypes.Structure):
