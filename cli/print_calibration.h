@@ -12,7 +12,8 @@ hk_status hk_print_calibration_text(const hk_args *args, const hk_calibration *c
 hk_status hk_print_calibration_json(const hk_args *args, const hk_calibration *calibration,
                                     const cJSON *document, hk_error *err);
 
-/* HK_NO, with the reasons, if probes failed or the error that is expected of predictions is too large. */
+/* HK_NO, with the reasons, if probes failed or the error that is expected of predictions is too
+ * large. */
 hk_status hk_judge_calibration(const hk_calibration *calibration, hk_error *err);
 
 #endif
