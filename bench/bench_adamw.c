@@ -21,13 +21,13 @@
 #include <unistd.h>
 
 #include "bench/sorted.h"
-#include "core/units.h"
-#include "engine/arena.h"
-#include "engine/team.h"
+#include "core/base/units.h"
+#include "engine/device/arena.h"
+#include "engine/device/team.h"
 
 /* The AVX-512 loop itself, compiled here with other tunings. The library's copy is unchanged. */
 #define hk_kernels_avx512 hk_kernels_avx512_of_bench
-#include "engine/adamw_avx512.c" /* NOLINT(bugprone-suspicious-include) */
+#include "engine/adamw/adamw_avx512.c" /* NOLINT(bugprone-suspicious-include) */
 #undef hk_kernels_avx512
 
 #ifndef HK_X86

@@ -21,7 +21,7 @@
 
 #include "bench/ceilings.h"
 #include "bench/sorted.h"
-#include "core/json.h"
+#include "core/base/json.h"
 #include "engine/engine.h"
 #include "engine/trial.h"
 #include "sim/bound.h"

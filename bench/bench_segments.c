@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 
 #include "bench/sorted.h"
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 enum { MOST_REPEATS = 101, LAUNCHES = 10 /* of small arrays, timed together */, SHAPES = 3 };
 

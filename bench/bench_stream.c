@@ -32,7 +32,7 @@
 
 #include "calib/stand/stand.h"
 #include "calib/statistics.h"
-#include "engine/topology.h"
+#include "engine/device/topology.h"
 
 #define MIB     ((size_t)1 << 20)
 #define HUGE    (2 * MIB)

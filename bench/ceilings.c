@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bench/sorted.h"
-#include "engine/arena.h"
+#include "engine/device/arena.h"
 
 #define MOST_ROUNDS 64
 #define CHUNK       ((int64_t)65536) /* parameters a thread takes at a time */

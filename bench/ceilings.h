@@ -4,8 +4,8 @@
 #ifndef HK_BENCH_CEILINGS_H
 #define HK_BENCH_CEILINGS_H
 
-#include "engine/backend.h"
-#include "engine/team.h"
+#include "engine/device/backend.h"
+#include "engine/device/team.h"
 
 typedef struct {
   double rate;        /* bytes a second */

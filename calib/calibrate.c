@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "calib/profiles/internal.h"
-#include "core/names.h"
+#include "core/base/names.h"
 
 /* Default budget and target, least and most rounds of a probe, and length of a run (wish). */
 typedef struct {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/names.h"
+#include "core/base/names.h"
 
 /* getopt_long returns LONG_BASE + id for a long option: above all letters. */
 #define LONG_BASE 256

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/error.h"
-#include "core/plan.h"
+#include "core/base/error.h"
+#include "core/graph/plan.h"
 
 /* X(ID, name, letter, kind, field of hk_args, value as --help shows it, least, most, help)
  *

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/emit.h"
 #include "cli/price.h"
-#include "cli/report.h"
-#include "cli/report_uncertainty.h"
-#include "cli/screen.h"
+#include "cli/print/emit.h"
+#include "cli/print/report.h"
+#include "cli/print/report_uncertainty.h"
+#include "cli/print/screen.h"
+#include "cli/print/table.h"
 #include "cli/setup.h"
-#include "cli/table.h"
 #include "sim/rank.h"
 
 /* A machine, and the best schedule on it. */

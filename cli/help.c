@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "cli/screen.h"
+#include "cli/print/screen.h"
 #include "sim/policy.h"
 
 static const hk_command *const commands[] = {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "core/names.h"
+#include "core/base/names.h"
 #include "sim/policy.h"
 
 /* What completes the value of an option, or an operand. */

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/outfile.h"
-#include "core/units.h"
+#include "core/base/outfile.h"
+#include "core/base/units.h"
 
 #define INSISTING_NS \
   HK_NS_PER_S /* time after the first signal from which another one ends the program */

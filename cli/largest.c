@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/emit.h"
-#include "cli/print_largest.h"
-#include "cli/screen.h"
-#include "core/names.h"
+#include "cli/print/emit.h"
+#include "cli/print/print_largest.h"
+#include "cli/print/screen.h"
+#include "core/base/names.h"
 #include "sim/largest.h"
 #include "sim/rank.h"
 

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 /* Takes the lock on the file that `path` names, which need not exist, and holds it until the
  * process ends. HK_ENVIRONMENT if another process holds it: the message names `path`, the process,

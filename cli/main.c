@@ -10,9 +10,9 @@
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
-#include "cli/screen.h"
-#include "core/names.h"
-#include "core/outfile.h"
+#include "cli/print/screen.h"
+#include "core/base/names.h"
+#include "core/base/outfile.h"
 
 /* The command that argv[0..argc) begins with; *words: number of words of its name. NULL: none. */
 static const hk_command *find_command(int argc, char **argv, int *words) {

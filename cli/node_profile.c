@@ -11,7 +11,7 @@
 #include "calib/validate/validate.h"
 #include "cli/interrupt.h"
 #include "cli/lock.h"
-#include "cli/screen.h"
+#include "cli/print/screen.h"
 #include "cli/setup.h"
 #include "sim/forecast.h"
 #include "sim/warnings.h"

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/emit.h"
-#include "cli/screen.h"
+#include "cli/print/emit.h"
+#include "cli/print/screen.h"
 
 #define MOST_PRICE 1e9
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "cli/table.h"
+#include "cli/print/table.h"
 
 static const char *text_of(const cJSON *entry, const char *key) {
   return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, key));

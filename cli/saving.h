@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 
 /* Default interval, and the time between saves as a multiple of the time that a save takes: saving
  * takes at most a twentieth of the run. */

@@ -8,8 +8,8 @@
 
 #include "calib/profiles/profiles.h"
 #include "cli/calibration.h"
-#include "core/json.h"
-#include "core/machine_set.h"
+#include "core/base/json.h"
+#include "core/machine/machine_set.h"
 #include "engine/engine.h"
 
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err) {

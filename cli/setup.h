@@ -54,7 +54,7 @@ hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err);
 /* Freezes what --trainable, --lora and --frozen-bytes say. Without them it does nothing. */
 hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err);
 
-/* Applies every --set to a machine that has been loaded (core/machine_set.h). */
+/* Applies every --set to a machine that has been loaded (core/machine/machine_set.h). */
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err);
 
 /* Loads the plan file that the operand names, for `command` to run its update, and takes an overlap

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 
 #define USABLE   0.985
 #define RESERVED 1.5e9

@@ -4,7 +4,7 @@
 #define HK_CLI_SMALLEST_GPU_H
 
 #include "calib/parts/parts.h"
-#include "core/units.h"
+#include "core/base/units.h"
 
 typedef struct {
   double gib;     /* as vendors name it; 0: no GPU has enough */

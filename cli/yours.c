@@ -4,10 +4,10 @@
 
 #include <stdio.h>
 
-#include "cli/emit.h"
-#include "cli/report.h"
-#include "cli/report_uncertainty.h"
-#include "cli/screen.h"
+#include "cli/print/emit.h"
+#include "cli/print/report.h"
+#include "cli/print/report_uncertainty.h"
+#include "cli/print/screen.h"
 
 hk_status hk_yours_read(hk_args *args, hk_yours *yours, hk_error *err) {
   if (!args->from) return HK_OK;

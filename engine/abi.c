@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "engine/abi_private.h"
-#include "engine/available_memory.h"
+#include "engine/device/available_memory.h"
 #include "engine/engine.h"
 
 struct hocket_engine {

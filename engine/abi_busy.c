@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 #include "engine/abi_private.h"
-#include "engine/adamw.h"
-#include "engine/arena.h"
-#include "engine/chunks.h"
+#include "engine/adamw/adamw.h"
 #include "engine/default_plan.h"
+#include "engine/device/arena.h"
+#include "engine/device/chunks.h"
 
 #define PIECE ((int64_t)16 << 20) /* elements of one operation, at most */
 #define CHUNK ((int64_t)1 << 16)  /* elements that a thread takes at a time, at most */

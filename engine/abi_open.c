@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "engine/default_plan.h"
 
 static hk_status load_plan(const char *plan, hk_plan *out, hk_error *err) {

@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "engine/engine.h"
 #include "engine/hocket.h"
 

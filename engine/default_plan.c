@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/bytes.h"
-#include "core/graph.h"
-#include "core/team.h"
-#include "engine/cpu_quota.h"
+#include "core/graph/bytes.h"
+#include "core/graph/graph.h"
+#include "core/machine/team.h"
+#include "engine/device/cpu_quota.h"
 
 /* Most parameters of a subgroup; larger blocks are cut. */
 #define SUBGROUP_NUMEL ((int64_t)1 << 30)

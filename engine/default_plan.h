@@ -3,7 +3,7 @@
 #ifndef HK_ENGINE_DEFAULT_PLAN_H
 #define HK_ENGINE_DEFAULT_PLAN_H
 
-#include "core/plan.h"
+#include "core/graph/plan.h"
 #include "engine/engine.h"
 
 /* Makes a plan for these tensors. `threads`: size of the CPU team; 0: hk_default_threads of

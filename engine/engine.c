@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/team.h"
+#include "core/machine/team.h"
+#include "engine/device/topology.h"
 #include "engine/private.h"
-#include "engine/topology.h"
 
 /* -- What the caller gave ---------------------------------------------------------------------- */
 

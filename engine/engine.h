@@ -19,12 +19,12 @@
 #ifndef HK_ENGINE_ENGINE_H
 #define HK_ENGINE_ENGINE_H
 
-#include "core/graph.h"
-#include "core/timeline.h"
-#include "engine/arena.h"
-#include "engine/backend.h"
-#include "engine/squares.h"
-#include "engine/state.h"
+#include "core/graph/graph.h"
+#include "core/graph/timeline.h"
+#include "engine/adamw/squares.h"
+#include "engine/device/arena.h"
+#include "engine/device/backend.h"
+#include "engine/state/state.h"
 
 typedef struct hk_engine hk_engine;
 

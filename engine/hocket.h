@@ -254,7 +254,7 @@ typedef struct {
  *   coefficient = fp32(factor / loss_scale x min(1, max_norm / (norm + 1e-6)))
  * with the factor of hocket_scale and the norm in hocket_step_info.grad_norm, or, with
  * HOCKET_CLIP_BLOCK, the same norm of the tensor's block alone; then each tensor is updated by the
- * formulas of engine/adamw.h. */
+ * formulas of engine/adamw/adamw.h. */
 HOCKET_API int hocket_step(hocket_engine *engine, const hocket_step_options *options,
                            hocket_step_info *info, void *stream, char *message);
 /* Sets the hyperparameters of a group from the next step on. */

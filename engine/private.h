@@ -7,11 +7,11 @@
 
 #include <stdatomic.h>
 
-#include "engine/arena.h"
-#include "engine/chunks.h"
+#include "engine/device/arena.h"
+#include "engine/device/chunks.h"
 #include "engine/engine.h"
-#include "engine/executor.h"
-#include "engine/state.h"
+#include "engine/run/executor.h"
+#include "engine/state/state.h"
 
 /* Sizes in bytes of the parts of the engine's device memory, in the order in which they lie. */
 typedef struct {

@@ -3,8 +3,8 @@
 #ifndef HK_SIM_AHEAD_H
 #define HK_SIM_AHEAD_H
 
-#include "core/machine.h"
-#include "core/plan.h"
+#include "core/graph/plan.h"
+#include "core/machine/machine.h"
 
 /* With overlap `both`: marks subgroups on route cpu `ahead` as long as host memory has room for
  * their spares, from the last subgroup to the first, because the gradients of the last blocks are

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 /* Rows of the programme: resources, then the kernels' own rates, which may be lower than resources
  * allow. */

@@ -29,7 +29,7 @@
 #ifndef HK_SIM_BOUND_H
 #define HK_SIM_BOUND_H
 
-#include "core/plan.h"
+#include "core/graph/plan.h"
 #include "sim/sim.h"
 
 typedef struct {

@@ -13,7 +13,7 @@
 #ifndef HK_SIM_CONTENTION_H
 #define HK_SIM_CONTENTION_H
 
-#include "core/machine.h"
+#include "core/machine/machine.h"
 
 /* Share of its cap that a CPU kernel keeps while `gpus_in` GPUs of the node copy in and `gpus_out`
  * copy out: cpu_beside_h2d ^ gpus_in x cpu_beside_d2h ^ gpus_out. Each such GPU lengthens the

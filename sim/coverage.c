@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 
 /* The phases that a run table measured. Every plan is predicted in all of them. */
 static const char *const phases[] = {"forward", "backward", "update", "iteration"};

@@ -7,8 +7,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/machine.h"
-#include "core/plan.h"
+#include "core/graph/plan.h"
+#include "core/machine/machine.h"
 
 /* Ranges [least, most]. X(key, name in messages, value of a plan; negative: it has none) */
 #define HK_COVERAGE_RANGES(X)                                                          \

@@ -6,8 +6,8 @@
  * bytes a parameter, docs/simulator.md has the table of demands. */
 #include <math.h>
 
-#include "core/bytes.h"
-#include "core/team.h"
+#include "core/graph/bytes.h"
+#include "core/machine/team.h"
 #include "sim/sim.h"
 
 #define RESOURCE_NAME(name, text, unit, scope, meaning) [HK_RES_##name] = text,

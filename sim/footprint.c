@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/graph.h"
+#include "core/graph/graph.h"
 #include "sim/policy.h"
 
 #define SUBGROUP 100000000 /* as in rankings (rank.c) */
@@ -66,7 +66,7 @@ static const hk_op *next_gather(const hk_graph *graph, size_t i) {
 typedef enum {
   WAITING_NONE,
   WAITING_ONE, /* sums in host memory: a block's backward waits for the copy of the second block
-                  behind it (HK_SUMS_IN_FLIGHT in core/expand.h) */
+                  behind it (HK_SUMS_IN_FLIGHT in core/graph/expand.h) */
   WAITING_ALL  /* until the barrier at the end of backward */
 } hk_waiting;
 

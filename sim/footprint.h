@@ -2,10 +2,10 @@
 /* Memory of a training step without a machine: what each way of dividing weights, gradients and
  * optimizer state needs on a GPU and on the hosts. `estimate` prints it.
  *
- * The operations of the task graph (core/graph.h) allocate and free memory in the graph's order,
- * one after the other; the next block's weights are gathered while a block computes. With offload
- * the peak depends on the machine: gradients that leave the GPU more slowly than backward makes
- * them wait in GPU memory. The footprint has both ends: all of them wait, none does.
+ * The operations of the task graph (core/graph/graph.h) allocate and free memory in the graph's
+ * order, one after the other; the next block's weights are gathered while a block computes. With
+ * offload the peak depends on the machine: gradients that leave the GPU more slowly than backward
+ * makes them wait in GPU memory. The footprint has both ends: all of them wait, none does.
  *
  * ZeRO-1 and ZeRO-2 (arXiv 1910.02054) have no task graph in hocket, which divides everything
  * (ZeRO-3) or nothing. With W weights, G gradients and S optimizer state of the whole model on N
@@ -18,7 +18,7 @@
 #ifndef HK_SIM_FOOTPRINT_H
 #define HK_SIM_FOOTPRINT_H
 
-#include "core/plan.h"
+#include "core/graph/plan.h"
 
 typedef enum {
   HK_WAY_GPU,     /* everything on each GPU: one rank, or data parallelism without ZeRO */
@@ -55,10 +55,10 @@ typedef struct {
 hk_activations hk_activations_of(const hk_model *model, const hk_job *job);
 
 /* All ways, with the state of an optimizer. `accumulate`: where the gradients of several
- * micro-steps are summed if the state is on the host (core/plan.h). A way that the optimizer does
- * not allow (muon on the CPU) has ranks 0. The number of data-parallel ranks N is hk_job_dp(job);
- * with N = 1 the divided ways are those of one rank. HK_INPUT: the job is not possible
- * (hk_job_check). */
+ * micro-steps are summed if the state is on the host (core/graph/plan.h). A way that the optimizer
+ * does not allow (muon on the CPU) has ranks 0. The number of data-parallel ranks N is
+ * hk_job_dp(job); with N = 1 the divided ways are those of one rank. HK_INPUT: the job is not
+ * possible (hk_job_check). */
 hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimizer optimizer,
                             hk_accumulate accumulate, hk_footprint ways[HK_WAY_COUNT],
                             hk_error *err);

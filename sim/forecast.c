@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 void hk_phase_durations(const hk_graph *g, const hk_timeline *t, hk_ns phases[HK_PHASE_COUNT]) {
   memset(phases, 0, HK_PHASE_COUNT * sizeof *phases);

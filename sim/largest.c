@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 #include "sim/largest.h"
 
-#include "core/units.h"
+#include "core/base/units.h"
 
 #define MOST_TRIED 256 /* doubling and halving of 63 bits, and numbers above */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 #include "sim/overlap.h"
 
 /* One block of one rank. Times in seconds, each operation alone. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 #include "sim/ahead.h"
 #include "sim/overlap.h"
 

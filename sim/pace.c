@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 /* -- gradients that wait on the GPU ------------------------------------------------------- */
 

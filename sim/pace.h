@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Plans that pace themselves (hk_pace in core/plan.h): limits to copies, to the CPU team, and to
- * the gradients that wait on the GPU. */
+/* Plans that pace themselves (hk_pace in core/graph/plan.h): limits to copies, to the CPU team, and
+ * to the gradients that wait on the GPU. */
 #ifndef HK_SIM_PACE_H
 #define HK_SIM_PACE_H
 

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/names.h"
-#include "core/units.h"
+#include "core/base/names.h"
+#include "core/base/units.h"
 
 /* From the simplest to the most general: if two policies give the same schedule, a ranking keeps
  * the first. */

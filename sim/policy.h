@@ -4,8 +4,8 @@
 #ifndef HK_SIM_POLICY_H
 #define HK_SIM_POLICY_H
 
-#include "core/machine.h"
-#include "core/plan.h"
+#include "core/graph/plan.h"
+#include "core/machine/machine.h"
 
 /* Options that the user may set. HK_POLICY_OPTIONS_NONE: none is given. */
 typedef struct {

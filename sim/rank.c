@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/team.h"
+#include "core/machine/team.h"
 #include "sim/ahead.h"
 #include "sim/forecast.h"
 #include "sim/overlap.h"

@@ -4,7 +4,7 @@
  * Summary: discrete events in integer nanoseconds, fluid rates between them.
  *   1. An operation starts when its dependencies have ended and its lane is free; after a
  * dependency on another queue of its GPU, gpu.hop_ns later. A lane that picks (hk_lane.picks) takes
- * the ready operation that is first by priority (core/pick.h).
+ * the ready operation that is first by priority (core/graph/pick.h).
  *   2. It spends its latency, which shares nothing.
  *   3. Its work progresses at the rate that weighted max-min fairness gives it among all operations
  *      in progress (sim/share.h), with the caps and weights of sim/contention.h. Rates change when
@@ -21,9 +21,9 @@
 
 #include <stdbool.h>
 
-#include "core/graph.h"
-#include "core/machine.h"
-#include "core/timeline.h"
+#include "core/graph/graph.h"
+#include "core/graph/timeline.h"
+#include "core/machine/machine.h"
 
 /* Resources with a capacity, which concurrent operations share: per rank (R) or per node (N). */
 #define HK_RESOURCES(X)                                                          \

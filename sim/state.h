@@ -3,7 +3,7 @@
 #ifndef HK_SIM_STATE_H
 #define HK_SIM_STATE_H
 
-#include "core/pick.h"
+#include "core/graph/pick.h"
 #include "sim/share.h"
 #include "sim/sim.h"
 

@@ -2,7 +2,7 @@
 /* The stride at which CPU and GPU finish together, in closed form. docs/stride.md derives it. */
 #include <math.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 #include "sim/contention.h"
 #include "sim/policy.h"
 #include "sim/share.h"

@@ -32,7 +32,7 @@
 #ifndef HK_SIM_VARY_H
 #define HK_SIM_VARY_H
 
-#include "core/machine.h"
+#include "core/machine/machine.h"
 
 typedef enum {
   HK_ERROR_EXACT,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/team.h"
+#include "core/machine/team.h"
 #include "sim/coverage.h"
 #include "sim/forecast.h"
 #include "sim/warnings.h"

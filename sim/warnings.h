@@ -3,8 +3,8 @@
 #ifndef HK_SIM_WARNINGS_H
 #define HK_SIM_WARNINGS_H
 
-#include "core/machine.h"
-#include "core/plan.h"
+#include "core/graph/plan.h"
+#include "core/machine/machine.h"
 
 /* Warnings about a forecast: a NULL-terminated list of sentences (defaults that matter, more GPUs
  * than the profile has, a job outside of what it was fitted on, ...). Free with hk_warnings_free.

@@ -7,7 +7,7 @@ usage: check_docs.py TREE
 Prints a line for each violation and exits 1; or a line of counts and exits 0.
 
 - in Markdown pages, each link to a file leads to one, and each link to a section to a heading
-- in Markdown pages, what stands between backticks and looks like a path of the tree (`core/plan.h`,
+- in Markdown pages, what stands between backticks and looks like a path of the tree (`core/graph/plan.h`,
   `calib/probes/`, `chunks.c`) or like a name of hocket's (`hk_simulate`, `HOCKET_STORE`) exists.
   A file may be named without its folder. Words in capitals, such as NAME, stand for any text. In
   docs/notes/ and bench/results/, which are dated, only links count

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json.h"
-#include "core/machine.h"
-#include "core/model.h"
+#include "core/base/json.h"
+#include "core/machine/machine.h"
+#include "core/model/model.h"
 
 /* Whether `scripts/test --full` runs the test, rather than `scripts/test`. */
 static inline bool is_full_run(void) {

@@ -6,9 +6,9 @@
 
 #include <stdlib.h>
 
+#include "engine/adamw/squares.h"
 #include "engine/engine.h"
 #include "engine/private.h"
-#include "engine/squares.h"
 #include "tests/random.h"
 
 static inline void *must_have(size_t n, size_t size) {

@@ -3,7 +3,7 @@
 #ifndef HK_TESTS_FIXTURE_FAULTS_H
 #define HK_TESTS_FIXTURE_FAULTS_H
 
-#include "engine/backend_host.h"
+#include "engine/device/backend_host.h"
 #include "tests/fixture_engine.h"
 
 /* -- What failures left behind ----------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 #include "tests/random.h"
 
 static const hk_backend_ops *ops;

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "engine/backend_host.h"
+#include "engine/device/backend_host.h"
 #include "tests/fixture.h"
 
 static const hk_backend_ops *const ops = &hk_backend_host;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "calib/validate/validate.h"
-#include "core/json.h"
+#include "core/base/json.h"
 #include "tests/fixture.h"
 
 #define RANKINGS  HK_TEST_DATA "/rankings/"

@@ -4,7 +4,7 @@
 #define HK_TESTS_FIXTURE_STAND_H
 
 #include "calib/stand/stand.h"
-#include "engine/backend_host.h"
+#include "engine/device/backend_host.h"
 #include "tests/fixture.h"
 
 /* Options of a stand with 2 cores and one device of `backend`, which is the host backend or built

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "engine/adamw_kernels.h"
+#include "engine/adamw/adamw_kernels.h"
 #include "engine/default_plan.h"
 #include "engine/private.h"
 #include "tests/fixture_engine.h"

@@ -3,7 +3,7 @@
  * State and weights have the bits of plain AdamW whatever the number of backwards, however it
  * changes, and whichever tensors some of them leave out. When the number is known, sums are fetched
  * before they are needed, and nothing is given up. */
-#include "engine/training_private.h"
+#include "engine/train/training_private.h"
 #include "tests/fixture_training.h"
 
 enum { LAYERS = 20, LAYER = 640 };

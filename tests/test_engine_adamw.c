@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/adamw.h"
+#include "engine/adamw/adamw.h"
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif

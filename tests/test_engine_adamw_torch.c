@@ -25,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/adamw.h"
+#include "engine/adamw/adamw.h"
 
 /* SCALE: number of the draw that gives an element the scale of its gradients. */
 enum { SETS = 15, ELEMENTS = 2048, STEPS = 10, SCALE = 0xffff };

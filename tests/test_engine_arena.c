@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/arena.h"
-#include "engine/available_memory.h"
-#include "engine/backend_host.h"
+#include "engine/device/arena.h"
+#include "engine/device/available_memory.h"
+#include "engine/device/backend_host.h"
 #include "tests/fixture.h"
 
 #define HUGE_PAGE (2 * HK_MIB)

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/backend_host.h"
+#include "engine/device/backend_host.h"
 #include "tests/fixture.h"
 
 #define LONG_S 60.0 /* budget of calibrations that are stopped */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Chunks of the team's work: each element is in exactly one chunk, no chunk exceeds the limit,
  * and the last chunks are small. */
-#include "engine/chunks.h"
+#include "engine/device/chunks.h"
 #include "tests/fixture.h"
 
 static int64_t size_of(const hk_chunks *c, int64_t chunk) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The choice whether updates run ahead of the norm (engine/clip.h), on norms of real runs
+/* The choice whether updates run ahead of the norm (engine/train/clip.h), on norms of real runs
  * (tests/data/README.md). Its regret is the time that it loses against knowing each norm
  * beforehand. */
 #include <math.h>
 #include <stdio.h>
 
-#include "engine/clip.h"
+#include "engine/train/clip.h"
 #include "tests/fixture.h"
 
 #define MOST_NORMS 2000

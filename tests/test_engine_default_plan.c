@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The plan for a caller that gives none: the number of threads, the subgroups, which of them run
  * ahead, and which stay on the GPU for a given size of GPU memory. */
-#include "core/team.h"
+#include "core/machine/team.h"
 #include "engine/default_plan.h"
 
 #include <sched.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/cpu_quota.h"
+#include "engine/device/cpu_quota.h"
 #include "tests/fixture_engine.h"
 
 /* -- Threads ----------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Discarding one tensor's gradient: the step continues as if the gradient had never been given,
  * and the call queues nothing on the device. */
-#include "engine/backend_host.h"
-#include "engine/training_private.h"
+#include "engine/device/backend_host.h"
+#include "engine/train/training_private.h"
 #include "tests/fixture_training.h"
 
 static void discard(world *w, size_t i) {

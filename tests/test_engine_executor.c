@@ -5,9 +5,9 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "core/team.h"
-#include "engine/executor.h"
+#include "core/machine/team.h"
 #include "engine/private.h"
+#include "engine/run/executor.h"
 #include "sim/sim.h"
 #include "tests/fixture_graph.h"
 #include "tests/fixture_host.h"

@@ -8,9 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/pick.h"
+#include "core/graph/pick.h"
 #include "engine/default_plan.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 #include "tests/fixture_graph.h"
 #include "tests/fixture_host.h"
 

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/pci_link.h"
+#include "engine/device/pci_link.h"
 #include "tests/fixture.h"
 
 #define DEVICE "0000:1b:00.0"

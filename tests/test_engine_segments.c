@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* GATHER and SCATTER on the host backend, with the framework's tensors in plain memory. */
-#include "engine/backend_host.h"
+#include "engine/device/backend_host.h"
 #include "tests/fixture_segments.h"
 #if defined(__x86_64__)
 #include <xmmintrin.h>

@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/squares.h"
+#include "engine/adamw/squares.h"
 
 /* A word of 64 bits holds the sum of 2^28 of the largest squares at the largest shift. */
 _Static_assert((uint64_t)2047 * 2047 << 14 <= UINT64_MAX >> 28, "fp16");

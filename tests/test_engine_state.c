@@ -2,7 +2,7 @@
 /* The layout of state, over random plans: each parameter is in one place, no two slabs overlap,
  * and no write-back overwrites the only copy of a subgroup that a failure might still need. */
 #include "engine/default_plan.h"
-#include "engine/state.h"
+#include "engine/state/state.h"
 
 #include <stdlib.h>
 

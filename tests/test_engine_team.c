@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "engine/team.h"
-#include "engine/topology.h"
+#include "engine/device/team.h"
+#include "engine/device/topology.h"
 #include "tests/fixture.h"
 
 #define MOST_THREADS 8

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/backend_host.h"
+#include "engine/device/backend_host.h"
 #include "sim/forecast.h"
 #include "sim/rank.h"
 #include "tests/fixture_engine.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/team.h"
+#include "core/machine/team.h"
 #include "sim/forecast.h"
 #include "sim/rank.h"
 #include "tests/random.h"

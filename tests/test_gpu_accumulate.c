@@ -4,7 +4,7 @@
  * number of backwards. Skipped (77) without a CUDA device; `--backend host` runs it anywhere. */
 #include <sys/mman.h>
 
-#include "engine/training_private.h"
+#include "engine/train/training_private.h"
 #include "tests/fixture_training.h"
 
 enum { LAYERS = 20, LAYER = 300000, MOST_BACKWARDS = 5 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* For random machines and jobs, improving one quantity of the machine, with the quantities derived
- * from it (core/machine_derive.h), does not make the best plan's predicted time longer.
+ * from it (core/machine/machine_derive.h), does not make the best plan's predicted time longer.
  *
  * If a faster part of the machine takes host memory or the link from another one, the best plan
  * limits its rate (sim/pace.h). The remaining differences are numerical: the search for limits is
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/machine_derive.h"
+#include "core/machine/machine_derive.h"
 #include "sim/forecast.h"
 #include "sim/rank.h"
 #include "tests/random.h"

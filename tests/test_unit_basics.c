@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "core/error.h"
-#include "core/units.h"
+#include "core/base/error.h"
+#include "core/base/units.h"
 
 /* -- Errors -------------------------------------------------------------------------------- */
 

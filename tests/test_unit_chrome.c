@@ -3,7 +3,7 @@
  * and checked by check_trace.py. */
 #include <math.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "tests/fixture_trace.h"
 #include "traces/chrome.h"
 

@@ -8,7 +8,7 @@
 /* cmocka wants the above first */
 #include <cmocka.h>
 
-#include "core/plan.h"
+#include "core/graph/plan.h"
 
 #define EVERYTHING ((hk_option_set)-1)
 

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/backend_host.h"
+#include "engine/device/backend_host.h"
 #include "tests/fixture.h"
 
 /* ---- A machine made of files ----------------------------------------------------------------- */

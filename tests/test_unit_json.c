@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "core/json.h"
-#include "core/units.h"
+#include "core/base/json.h"
+#include "core/base/units.h"
 
 /* -- Parsing ------------------------------------------------------------------------------- */
 

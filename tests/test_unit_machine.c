@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Machine profiles as documents: they survive a round trip, and an error is reported with its key.
  * The profiles that ship: test_unit_machine_shipped.c. */
-#include "core/machine.h"
+#include "core/machine/machine.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 /* cmocka needs stdarg, stddef and setjmp before it. */
 #include <cmocka.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 
 #define BASE HK_TEST_DATA "/probed-node.json" /* round numbers, few contention effects */
 
@@ -185,7 +185,8 @@ static cJSON *with(const char *error, const char *standard_error, const char *ca
 #define INTERVAL(low, high) \
   "{\"quantities\": {\"gpu.hbm_bytes_per_s\": {\"low\": " low ", \"high\": " high "}}}"
 
-/* The forms of core/machine_error.h; "error" counts before the others, the interval last. */
+/* The forms of core/machine/machine_error.h; "error" counts before the others, the interval last.
+ */
 static void errors_are_read(void **state) {
   (void)state;
   static const char interval[] = INTERVAL("4.0e12", "4.6e12");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* --set: syntax, derived quantities, and the values that the document keeps. */
-#include "core/machine_set.h"
+#include "core/machine/machine_set.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -11,8 +11,8 @@
 /* cmocka needs stdarg, stddef and setjmp before it. */
 #include <cmocka.h>
 
-#include "core/bytes.h"
-#include "core/machine_derive.h"
+#include "core/graph/bytes.h"
+#include "core/machine/machine_derive.h"
 
 #define POLARIS "polaris-a100-4x40gb"
 #define H200    "h200-node-16c"

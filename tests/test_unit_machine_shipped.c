@@ -3,7 +3,7 @@
  * and each quantity with its source. */
 #include <stdio.h>
 
-#include "core/names.h"
+#include "core/base/names.h"
 #include "fixture.h"
 
 static void load(const char *name, hk_machine *m) {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_text.h"
+#include "core/base/memory_text.h"
 #include "traces/import_deepspeed.h"
 #include "traces/timelines_internal.h"
 

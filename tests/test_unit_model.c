@@ -12,9 +12,9 @@
 /* after the above */
 #include <cmocka.h>
 
-#include "core/json.h"
-#include "core/model.h"
-#include "core/names.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
+#include "core/model/model.h"
 
 static hk_model load(const char *name) {
   hk_model model;

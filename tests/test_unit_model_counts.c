@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/model.h"
-#include "core/names.h"
+#include "core/base/names.h"
+#include "core/model/model.h"
 #include "sim/forecast.h"
 #include "sim/warnings.h"
 #include "tests/fixture.h"

@@ -11,8 +11,8 @@
 /* after the above */
 #include <cmocka.h>
 
-#include "core/json.h"
-#include "core/model.h"
+#include "core/base/json.h"
+#include "core/model/model.h"
 
 static const char LLAMA[] =
     "{\"architectures\": [\"LlamaForCausalLM\"], \"num_hidden_layers\": 2, \"hidden_size\": 64,"

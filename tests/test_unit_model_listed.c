@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/graph.h"
+#include "core/graph/graph.h"
 #include "tests/fixture.h"
 
 /* Three blocks: one with two tensors, one without, one with an fp32 tensor. */

@@ -2,8 +2,8 @@
 /* Models known by their size only: --params N --layers L --hidden H. */
 #include <math.h>
 
-#include "core/model.h"
-#include "core/plan.h"
+#include "core/graph/plan.h"
+#include "core/model/model.h"
 #include "tests/fixture.h"
 
 static hk_model make(hk_model_size size) {

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "core/names.h"
+#include "core/base/names.h"
 
 /* -- Nearest name -------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 #include "engine/engine.h"
 #include "sim/rank.h"
 #include "tests/fixture_graph.h"

@@ -19,8 +19,8 @@
 
 #include <cmocka.h>
 
-#include "core/json.h"
-#include "core/outfile.h"
+#include "core/base/json.h"
+#include "core/base/outfile.h"
 
 /* -- A folder of its own for every test ------------------------------------------------------ */
 

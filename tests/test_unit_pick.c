@@ -2,7 +2,7 @@
 /* The queue of the simulator's and the engine's lanes against a linear search, in random order. */
 #include <stdlib.h>
 
-#include "core/pick.h"
+#include "core/graph/pick.h"
 #include "tests/fixture.h"
 #include "tests/random.h"
 

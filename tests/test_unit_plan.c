@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "sim/forecast.h"
 #include "sim/rank.h"
 #include "tests/fixture.h"

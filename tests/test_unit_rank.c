@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "core/machine_set.h"
+#include "core/machine/machine_set.h"
 #include "sim/forecast.h"
 #include "sim/rank.h"
 

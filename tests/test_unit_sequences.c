@@ -3,7 +3,7 @@
  * tokens. */
 #include <stdlib.h>
 
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 #include "sim/warnings.h"
 #include "tests/fixture_graph.h"
 

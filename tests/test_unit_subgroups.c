@@ -11,7 +11,7 @@
 /* after the above */
 #include <cmocka.h>
 
-#include "core/model.h"
+#include "core/model/model.h"
 
 #define MAX_PRINTED 256
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "core/timeline.h"
+#include "core/graph/timeline.h"
 
 /* Adds an operation of `phase` to the lane and returns its id. */
 static int32_t add(hk_graph *graph, hk_lane_kind lane, hk_phase phase) {

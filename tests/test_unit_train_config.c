@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "traces/plain_yaml.h"
 #include "traces/train_config.h"
 

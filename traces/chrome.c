@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json.h"
-#include "core/outfile.h"
+#include "core/base/json.h"
+#include "core/base/outfile.h"
 
 /* Microseconds with three decimals from whole nanoseconds, exactly. */
 #define US        "%" PRId64 ".%03d"

@@ -5,7 +5,7 @@
 #ifndef HK_TRACES_CHROME_H
 #define HK_TRACES_CHROME_H
 
-#include "core/timeline.h"
+#include "core/graph/timeline.h"
 
 /* Writes the whole file or nothing (hk_outfile). `title`: name of the trace, in its metadata.
  * Slices of a track do not overlap. Times are in us with three decimals, exact to the ns. An

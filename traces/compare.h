@@ -30,7 +30,7 @@
 #ifndef HK_TRACES_COMPARE_H
 #define HK_TRACES_COMPARE_H
 
-#include "core/timeline.h"
+#include "core/graph/timeline.h"
 
 #define HK_CAUSES(X)                                                       \
   X(RATE, "rate", "bandwidth or compute rate differs from the prediction") \

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/infile.h"
+#include "core/base/infile.h"
 #include "traces/import_deepspeed_internal.h"
 
 /* Escape sequences (ECMA-48): ESC [ ... final byte; ESC ] ... BEL; ESC and one byte. */

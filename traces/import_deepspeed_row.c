@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_text.h"
+#include "core/base/memory_text.h"
 #include "traces/import_deepspeed_internal.h"
 
 static hk_status set_text(char **field, const char *text, hk_error *err) {

@@ -5,7 +5,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 /* Parses `text` to a JSON object that the caller owns (cJSON_Delete). One "KEY: VALUE" a line,
  * indented with spaces; a key without value begins a mapping if deeper lines follow, else it is

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/infile.h"
-#include "core/names.h"
+#include "core/base/infile.h"
+#include "core/base/names.h"
 
 #define MOST_BYTES   (64 << 20)
 #define MOST_COLUMNS 512

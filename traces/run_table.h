@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 /* X(field, column, required, meaning): text columns, then numeric ones. */
 #define HK_RUN_TEXTS(X)                                                  \

@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-#include "core/plan.h"
-#include "core/timeline.h"
+#include "core/graph/plan.h"
+#include "core/graph/timeline.h"
 #include "traces/store.h"
 
 typedef struct {

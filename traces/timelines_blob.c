@@ -12,7 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "core/memory_text.h"
+#include "core/base/memory_text.h"
 #include "traces/timelines_internal.h"
 
 /* -- Writing ----------------------------------------------------------------------------------- */

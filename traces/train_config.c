@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/infile.h"
-#include "core/json.h"
-#include "core/names.h"
+#include "core/base/infile.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
 #include "traces/plain_yaml.h"
 #include "traces/train_config_internal.h"
 

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "core/plan.h"
+#include "core/graph/plan.h"
 
 typedef enum {
   HK_FRAMEWORK_DEEPSPEED,

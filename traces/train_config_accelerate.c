@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json.h"
-#include "core/names.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
 #include "traces/train_config_internal.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -2,7 +2,7 @@
 /* DeepSpeed's JSON. The keys are those of DeepSpeed 0.19.8 and those that older ones had. */
 #include <string.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "traces/train_config_internal.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/json.h"
-#include "core/units.h"
+#include "core/base/json.h"
+#include "core/base/units.h"
 #include "traces/train_config.h"
 
 /* Subgroups whose state is not resident on the GPU. */

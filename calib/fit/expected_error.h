@@ -13,7 +13,7 @@
 #ifndef HK_CALIB_FIT_EXPECTED_ERROR_H
 #define HK_CALIB_FIT_EXPECTED_ERROR_H
 
-#include "core/machine.h"
+#include "core/machine/machine.h"
 
 /* A profile whose expected error is larger is not accepted: schedules that a planner compares
  * often differ by less. */

@@ -33,7 +33,7 @@
 #include "calib/fit/expected_error.h"
 #include "calib/probes/campaign.h"
 #include "calib/stand/fingerprint.h"
-#include "core/machine.h"
+#include "core/machine/machine.h"
 
 /* One quantity as calibrated: what `machine diff` compares. */
 typedef struct {

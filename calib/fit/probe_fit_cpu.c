@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "calib/fit/probe_fit_draft.h"
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 #define SCALE        0.01 /* of residuals: the usual scatter of rates over threads */
 #define LEAST_COUNTS 3    /* distinct thread counts of a curve; with fewer, n0 is assumed */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "calib/fit/probe_fit_draft.h"
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 /* -- The node ---------------------------------------------------------------------------------- */
 

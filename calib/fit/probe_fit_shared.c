@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "calib/fit/probe_fit_draft.h"
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 #define SCALE 0.02          /* of residuals at first: the model's error where it fits well */
 #define LARGE (16 * HK_MIB) /* size of copies from which latency is negligible */

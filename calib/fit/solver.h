@@ -62,7 +62,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 #define HK_MOST_UNKNOWNS 13
 #define HK_MOST_SCOUTS   256

@@ -3,7 +3,7 @@
  *
  * Summary. A run table has one row for each training run: its settings and the times of forward,
  * backward, update and iteration. The fit simulates every row and moves up to 13 quantities of the
- * profile (core/machine.h) to where the simulated times agree best with the measured ones.
+ * profile (core/machine/machine.h) to where the simulated times agree best with the measured ones.
  *
  * Method. The residuals are ln(predicted / measured) of the four times of every row; the solver
  * (calib/fit/solver.h) minimises them. The prior of a quantity lies at the start profile's value;

@@ -25,7 +25,7 @@ static bool replace(cJSON *object, const char *key, cJSON *item) {
 
 static const char BEFORE[] = "before_fit";
 static const char *const KEPT[] = {"value", "origin", "source"};
-static const char ERROR[] = "error"; /* relative; optional (core/machine_error.h) */
+static const char ERROR[] = "error"; /* relative; optional (core/machine/machine_error.h) */
 
 /* A quantity's value, origin and source, and its error if there is one, as an object of their own.
  */
@@ -165,7 +165,7 @@ static hk_status add_coverage(const hk_fit_problem *p, const char *table, cJSON 
 
 /* -- "residuals" ------------------------------------------------------------------------------- */
 
-/* What the profile was checked against (core/machine.h). A fit's rows are in-sample. */
+/* What the profile was checked against (core/machine/machine.h). A fit's rows are in-sample. */
 static hk_status add_residuals(const hk_fit_problem *p, const char *table, const hk_fit *fit,
                                cJSON *root, hk_error *err) {
   char against[200];

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "calib/fit/table_fit_problem.h"
-#include "core/names.h"
+#include "core/base/names.h"
 
 static const hk_fit_default defaults[] = {
     {"gpu.matmul_efficiency", "layers reach less than a large matrix product"},

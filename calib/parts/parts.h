@@ -12,8 +12,8 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 
-#include "core/error.h"
-#include "core/machine.h"
+#include "core/base/error.h"
+#include "core/machine/machine.h"
 
 typedef enum {
   HK_PART_GPU,

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "calib/parts/private.h"
-#include "core/json.h"
+#include "core/base/json.h"
 
 #define HOST_SUFFIX   " of a part of a host"
 #define MOST_SOURCE   700

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "calib/parts/private.h"
-#include "core/json.h"
+#include "core/base/json.h"
 
 #define GIB   1073741824.0
 #define BOARD 8 /* GPUs on a board that a switch or their own links join; hosts have one or two */

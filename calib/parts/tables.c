@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "calib/parts/parts.h"
-#include "core/json.h"
-#include "core/names.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
 
 #define PARTS_SCHEMA    "hocket.parts/1"
 #define TRANSFER_SCHEMA "hocket.transfer/1"

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/error.h"
-#include "core/graph.h"
-#include "core/units.h"
+#include "core/base/error.h"
+#include "core/base/units.h"
+#include "core/graph/graph.h"
 
 /* Traits of a load, a set of bits. */
 enum {
@@ -34,7 +34,7 @@ enum {
 /* X(NAME, text, unit of the value, operation that the simulator replays it as, traits, meaning)
  * HK_OP_KIND_COUNT: the simulator has no such operation; the probe determines a quantity directly
  * or is only reported. Values are rates, except those of SYNC and HOP (ns), MEMORY (B) and TURNS (a
- * number). core/bytes.h has the bytes a parameter of the CPU kernels. */
+ * number). core/graph/bytes.h has the bytes a parameter of the CPU kernels. */
 #define HK_LOADS(X)                                                                               \
   X(H2D, "h2d", "B/s", STATE_H2D, HK_TRAIT_COPY_IN | HK_TRAIT_LINK,                               \
     "copies from registered huge pages to a GPU")                                                 \

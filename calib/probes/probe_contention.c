@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "calib/probes/probe_builder.h"
-#include "core/graph.h"
-#include "core/team.h"
+#include "core/graph/graph.h"
+#include "core/machine/team.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -5,7 +5,7 @@
 #define HK_CALIB_PROBES_REPLAY_H
 
 #include "calib/probes/probe.h"
-#include "core/machine.h"
+#include "core/machine/machine.h"
 
 /* Whether the simulator has an operation for every load of the probe. */
 bool hk_replay_can(const hk_probe *probe);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "calib/profiles/internal.h"
-#include "core/json.h"
+#include "core/base/json.h"
 
 /* -- Beginning and finding --------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "calib/profiles/internal.h"
-#include "core/json.h"
+#include "core/base/json.h"
 
 typedef struct {
   hk_machine machine;

@@ -8,8 +8,8 @@
 
 #include "calib/fit/table_fit_problem.h"
 #include "calib/profiles/internal.h"
-#include "core/json.h"
-#include "core/names.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
 
 void hk_profile_now(char text[32]) {
   const time_t now = time(NULL);

@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "calib/profiles/internal.h"
-#include "core/json.h"
-#include "core/names.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
 
 #define MAX_PATH 4096
 

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "calib/profiles/internal.h"
-#include "core/json.h"
-#include "core/names.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
 
 /* -- Rows -------------------------------------------------------------------------------------- */
 

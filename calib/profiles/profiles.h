@@ -8,7 +8,7 @@
 #include "calib/fit/probe_fit.h"
 #include "calib/probes/campaign.h"
 #include "calib/stand/fingerprint.h"
-#include "core/machine.h"
+#include "core/machine/machine.h"
 #include "traces/store.h"
 
 /* ---- A calibration under way ----------------------------------------------------------------- */

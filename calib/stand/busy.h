@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <stdbool.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 
 typedef struct {
   double all_s, own_s; /* CPU time in s: of all CPUs that this process may use; of this process */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "calib/stand/private.h"
-#include "engine/chunks.h"
-#include "engine/topology.h"
+#include "engine/device/chunks.h"
+#include "engine/device/topology.h"
 
 #define SAMPLE 1024 /* parameters */
 

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-#include "core/json.h"
-#include "engine/available_memory.h"
-#include "engine/topology.h"
+#include "core/base/json.h"
+#include "engine/device/available_memory.h"
+#include "engine/device/topology.h"
 
 #define UNKNOWN "unknown"
 
@@ -132,7 +132,7 @@ static void read_cores(const char *root, hk_fingerprint *out) {
 }
 
 /* The control group's limit counts even if it exceeds MemTotal: the memory of some virtual machines
- * grows up to it (engine/available_memory.h). */
+ * grows up to it (engine/device/available_memory.h). */
 static void read_memory(const char *root, hk_fingerprint *out) {
   const hk_available_memory memory = hk_available_memory_read(root);
   out->memory = memory.limit >= 0 ? memory.limit : memory.total;

@@ -5,9 +5,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/error.h"
-#include "core/units.h"
-#include "engine/backend.h"
+#include "core/base/error.h"
+#include "core/base/units.h"
+#include "engine/device/backend.h"
 
 /* X(field, key, meaning): texts; "unknown" if they cannot be read. */
 #define HK_FINGERPRINT_TEXTS(X)                                                        \

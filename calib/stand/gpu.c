@@ -5,7 +5,7 @@
 
 #include "calib/stand/private.h"
 #include "calib/statistics.h"
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "calib/stand/private.h"
-#include "core/bytes.h"
+#include "core/graph/bytes.h"
 
 #define FILL_CHUNK HK_MIB
 /* Bytes between arrays. Without them a parameter has the same offset in a page in every array, and

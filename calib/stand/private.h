@@ -16,7 +16,7 @@
 #include <pthread.h>
 
 #include "calib/stand/stand.h"
-#include "engine/arena.h"
+#include "engine/device/arena.h"
 
 #define HK_STAND_GPUS      ((HK_PROBE_LOADS - 1) / 2)
 #define HK_STAND_STRETCHES 32 /* most stretches that a load's run is divided into */

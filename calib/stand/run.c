@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "calib/stand/private.h"
-#include "engine/topology.h"
+#include "engine/device/topology.h"
 
 #define MOST_OPERATIONS ((int64_t)1 << 22)
 #define MOST_TRIES      6

@@ -9,7 +9,7 @@
 
 #include "calib/stand/fingerprint.h"
 #include "calib/stand/private.h"
-#include "engine/topology.h"
+#include "engine/device/topology.h"
 
 #define MOST_HOST   (32 * HK_GIB)
 #define MOST_CACHED 0.25 /* largest cached share of a CPU kernel's data */

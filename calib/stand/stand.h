@@ -6,8 +6,8 @@
 #define HK_CALIB_STAND_STAND_H
 
 #include "calib/probes/probe.h"
-#include "engine/backend.h"
-#include "engine/team.h"
+#include "engine/device/backend.h"
+#include "engine/device/team.h"
 
 typedef struct hk_stand hk_stand;
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "calib/statistics.h"
-#include "core/json.h"
+#include "core/base/json.h"
 
 #define MOST_MS   1e12
 #define MOST_STEP ((int64_t)1 << 40)

@@ -6,7 +6,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/graph.h"
+#include "core/graph/graph.h"
 
 typedef struct {
   hk_op_kind kind;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "sim/rank.h"
 
 /* cores_per_rank counts hardware threads, to which numactl binds: two a core on these CPUs. The

@@ -4,7 +4,7 @@
 #ifndef HK_CALIB_VALIDATE_RUNS_H
 #define HK_CALIB_VALIDATE_RUNS_H
 
-#include "core/machine.h"
+#include "core/machine/machine.h"
 #include "sim/forecast.h"
 #include "traces/run_table.h"
 

@@ -20,7 +20,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/machine.h"
+#include "core/machine/machine.h"
 #include "traces/compare.h"
 
 #define HK_MOST_DIFFERENCES 10

@@ -8,7 +8,7 @@
 
 #include "calib/statistics.h"
 #include "calib/validate/runs.h"
-#include "core/json.h"
+#include "core/base/json.h"
 #include "engine/trial.h"
 
 #define DEFAULT_STEPS   7

@@ -7,7 +7,7 @@
 #include <signal.h>
 
 #include "calib/stand/fingerprint.h"
-#include "core/machine.h"
+#include "core/machine/machine.h"
 #include "engine/engine.h"
 #include "sim/sim.h"
 #include "traces/compare.h"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference optimizer: engine/adamw_scalar.c, element by element, and the norm as the root of
+"""The reference optimizer: engine/adamw/adamw_scalar.c, element by element, and the norm as the root of
 an exact sum of squares."""
 
 from __future__ import annotations

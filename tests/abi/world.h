@@ -263,7 +263,8 @@ static inline void backward(world *w) {
   for (size_t i = w->n; i-- > 0;) hand_over(w, i);
 }
 
-/* The engine's order of operations (engine/adamw.h); `scale` is what it multiplied gradients by. */
+/* The engine's order of operations (engine/adamw/adamw.h); `scale` is what it multiplied gradients
+ * by. */
 static inline void plain_adamw(tensor *t, const hocket_group *h, float scale) {
   const double s = (double)++t->step;
   const float decay = (float)(1 - h->lr * h->weight_decay), rest1 = (float)(1 - h->beta1);

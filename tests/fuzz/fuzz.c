@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 
 _Noreturn void hk_fuzz_abort(const char *file, int line, const char *what, const char *message) {
   fprintf(stderr, "%s:%d: does not hold: %s%s%s\n", file, line, what, message ? ": " : "",

@@ -11,9 +11,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "core/error.h"
-#include "core/machine.h"
-#include "core/plan.h"
+#include "core/base/error.h"
+#include "core/graph/plan.h"
+#include "core/machine/machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

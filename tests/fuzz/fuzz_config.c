@@ -4,7 +4,7 @@
  * are not opened. */
 #include <string.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "tests/fuzz/fuzz.h"
 #include "traces/plain_yaml.h"
 #include "traces/train_config.h"

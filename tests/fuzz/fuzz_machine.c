@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "calib/profiles/profiles.h"
-#include "core/json.h"
+#include "core/base/json.h"
 #include "sim/coverage.h"
 #include "sim/forecast.h"
 #include "sim/warnings.h"

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_blocks(const hk_model *model) {

@@ -4,7 +4,7 @@
  * choose. */
 #include <string.h>
 
-#include "core/json.h"
+#include "core/base/json.h"
 #include "sim/policy.h"
 #include "tests/fuzz/fuzz.h"
 

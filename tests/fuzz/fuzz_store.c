@@ -16,7 +16,7 @@
 #include <xxhash.h>
 
 #include "calib/profiles/profiles.h"
-#include "core/json.h"
+#include "core/base/json.h"
 #include "tests/fuzz/fuzz.h"
 #include "traces/compare.h"
 #include "traces/store_schema.h"

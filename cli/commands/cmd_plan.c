@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* hocket plan: ranks the schedules of a model on a machine. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/compare.h"
+#include "cli/largest.h"
+#include "cli/price.h"
+#include "cli/print/emit.h"
+#include "cli/print/emit_config.h"
+#include "cli/print/explain.h"
+#include "cli/print/report.h"
+#include "cli/print/report_state.h"
+#include "cli/print/report_uncertainty.h"
+#include "cli/print/screen.h"
+#include "cli/print/table.h"
+#include "cli/setup.h"
+#include "cli/yours.h"
+#include "core/base/outfile.h"
+#include "sim/advice.h"
+#include "sim/rank.h"
+
+typedef struct {
+  char machine[4096]; /* --machine without a price */
+  hk_setup setup;
+  hk_ranking ranking;
+  hk_uncertainty uncertainty; /* empty if nothing fits */
+  hk_price price;
+  hk_yours yours;
+  hk_emission emission;
+  hk_advice advice; /* empty with --quiet */
+} hk_planning;
+
+/* NULL: not evaluated. */
+static const hk_row_error *error_of(const hk_planning *p, size_t row) {
+  return row < p->uncertainty.n ? &p->uncertainty.rows[row] : NULL;
+}
+
+/* -- Text ------------------------------------------------------------------------------------ */
+
+/* The answer in one line: schedule, iteration time, update or (with an overlap) iteration / its
+ * lower bound, busiest resource: of the update, or of forward and backward if they take nearly all
+ * of the time. */
+static void print_answer(const hk_planning *p) {
+  const hk_ranking *ranking = &p->ranking;
+  const hk_forecast *best = &ranking->forecasts[0];
+  char title[96], time[64], ratio[48] = "";
+  if (ranking->n_fit == 0) {
+    hk_print_text(0, 0, "%s", ranking->reason);
+    return;
+  }
+  const bool training = hk_forecast_is_training(best);
+  if (hk_report_bound_ratio(best) > 0)
+    snprintf(ratio, sizeof ratio, ", %s%.2f x bound",
+             training && best->plan.overlap == HK_OVERLAP_NONE ? "update " : "",
+             hk_report_bound_ratio(best));
+  hk_print_text(0, 2, "%s%s fits: %s ms/iteration%s, %s %.0f %% busy",
+                hk_forecast_title(best, title, sizeof title),
+                best->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "",
+                hk_format_ms(best->iteration_ns, &error_of(p, 0)->iteration, time, sizeof time),
+                ratio, hk_resource_name(training ? best->training_limiter : best->limiter),
+                100 * (training ? best->training_utilization : best->limiter_utilization));
+}
+
+/* The reasons for the answer, memory, throughput, lower bound. */
+static void print_why(const hk_planning *p, bool quiet) {
+  const hk_ranking *ranking = &p->ranking;
+  const hk_forecast *best = &ranking->forecasts[0];
+  const hk_memory_report *memory = &best->result.memory;
+  if (ranking->n_fit > 0) {
+    hk_print_text(0, 0, "%s", ranking->reason);
+    hk_print_text(0, 0, "%.0f tokens/s; GPU memory %.1f of %.1f GiB, host memory %.1f of %.1f GiB",
+                  best->tokens_per_s, hk_gib(memory->peak), hk_gib(memory->capacity),
+                  hk_gib(memory->host_peak), hk_gib(memory->host_capacity));
+    hk_price_print(&p->price, best, &error_of(p, 0)->iteration);
+    if (!quiet) hk_report_uncertainty(&p->uncertainty);
+  }
+  hk_report_bound_line(best);
+}
+
+static void print_advice(const hk_advice *advice) {
+  char text[256];
+  for (int i = 0; i < advice->n; i++)
+    hk_print_text(0, 2, "try %s", hk_alternative_text(&advice->list[i], text, sizeof text));
+}
+
+static void limiter_cell(hk_table *table, const hk_forecast *forecast) {
+  hk_table_cell(table, "%s", hk_resource_name(forecast->limiter));
+  hk_table_cell(table, "%.0f %%", 100 * forecast->limiter_utilization);
+}
+
+/* A row of the table of schedules that fit. "*": stock DeepSpeed runs it. `row` may be NULL. */
+static void forecast_row(hk_table *table, const char *rank, const hk_forecast *forecast,
+                         const hk_row_error *row, const hk_price *price) {
+  char title[96], half[64], cost[48];
+  const bool stock = hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &forecast->plan);
+  hk_table_row(table);
+  hk_table_cell(table, "%s", rank);
+  hk_table_cell(table, "%s%s", hk_forecast_title(forecast, title, sizeof title), stock ? "*" : "");
+  hk_table_cell(table, "%s", hk_runtime_name(forecast->plan.runtime));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->forward_ns));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->backward_ns));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->update_ns));
+  hk_table_cell(table, "%.1f", hk_ms(forecast->iteration_ns));
+  hk_table_cell(table, "%s", hk_format_half_ms(row ? &row->iteration : NULL, half, sizeof half));
+  hk_table_cell(table, "%.0f", forecast->tokens_per_s);
+  hk_table_cell(table, "%.2f", forecast->update_params_per_s / 1e9);
+  hk_table_cell(table, "%.2f", hk_report_bound_ratio(forecast));
+  hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.peak));
+  hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.host_peak));
+  limiter_cell(table, forecast);
+  if (price->per_hour > 0)
+    hk_table_cell(table, "%s",
+                  hk_format_cost(1e6 * hk_price_per_token(price, forecast), cost, sizeof cost));
+}
+
+/* "3=": tied with others, see sim/uncertainty.h. */
+static const char *tell_rank(const hk_planning *p, size_t row, char *buffer, size_t size) {
+  const hk_row_error *error = error_of(p, row);
+  snprintf(buffer, size, "%d%s", error ? error->rank : (int)row + 1,
+           error && error->tied ? "=" : "");
+  return buffer;
+}
+
+static hk_status print_fitting(const hk_planning *p, hk_error *err) {
+  const hk_ranking *ranking = &p->ranking;
+  static const hk_column columns[] = {{"rank", HK_RIGHT},
+                                      {"policy", HK_WRAP},
+                                      {"runtime", HK_LEFT},
+                                      {"forward ms", HK_RIGHT | HK_SPARE(8)},
+                                      {"backward ms", HK_RIGHT | HK_SPARE(7)},
+                                      {"update ms", HK_RIGHT},
+                                      {"iter ms", HK_RIGHT},
+                                      {"+- ms", HK_RIGHT},
+                                      {"tokens/s", HK_RIGHT | HK_SPARE(6)},
+                                      {"Gparam/s", HK_RIGHT | HK_SPARE(9)},
+                                      {"x bound", HK_RIGHT | HK_SPARE(2)},
+                                      {"GPU GiB", HK_RIGHT | HK_SPARE(4)},
+                                      {"host GiB", HK_RIGHT | HK_SPARE(5)},
+                                      {"limited by", HK_LEFT | HK_SPARE(1)},
+                                      {"busy", HK_RIGHT | HK_SPARE(3)},
+                                      {"cost/Mtok", HK_RIGHT}};
+  hk_table table;
+  /* Without a price the last column is left out. */
+  const size_t n = sizeof columns / sizeof columns[0];
+  hk_table_begin(&table, columns, p->price.per_hour > 0 ? n : n - 1);
+  if (p->yours.path && p->yours.forecast.feasible)
+    forecast_row(&table, "yours", &p->yours.forecast, hk_yours_error(&p->yours), &p->price);
+  for (size_t i = 0; i < ranking->n_fit; i++) {
+    char rank[24];
+    forecast_row(&table, tell_rank(p, i, rank, sizeof rank), &ranking->forecasts[i], error_of(p, i),
+                 &p->price);
+  }
+  HK_TRY(hk_table_print(&table, err));
+  if (hk_best_stock(ranking, HK_FRAMEWORK_DEEPSPEED))
+    hk_print_text(0, 2,
+                  "* DeepSpeed as it ships runs this; --emit deepspeed writes its configuration");
+  return HK_OK;
+}
+
+static void missing_cell(hk_table *table, hk_bytes missing) {
+  if (missing > 0)
+    hk_table_cell(table, "%.1f", hk_gib(missing));
+  else
+    hk_table_cell(table, "-");
+}
+
+static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
+  static const hk_column columns[] = {{"does not fit", HK_WRAP},
+                                      {"runtime", HK_LEFT},
+                                      {"lacks GPU GiB", HK_RIGHT},
+                                      {"host GiB", HK_RIGHT},
+                                      {"because", HK_LEFT | HK_SPARE(1)}};
+  hk_table table;
+  hk_table_begin(&table, columns, sizeof columns / sizeof columns[0]);
+  for (size_t i = ranking->n_fit; i < ranking->n; i++) {
+    const hk_forecast *forecast = &ranking->forecasts[i];
+    char title[96];
+    hk_table_row(&table);
+    hk_table_cell(&table, "%s", hk_forecast_title(forecast, title, sizeof title));
+    hk_table_cell(&table, "%s", hk_runtime_name(forecast->plan.runtime));
+    missing_cell(&table, forecast->gpu_short);
+    missing_cell(&table, forecast->host_short);
+    hk_table_cell(&table, "%s", forecast->problem);
+  }
+  return hk_table_print(&table, err);
+}
+
+static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const hk_ranking *ranking = &p->ranking;
+  print_answer(p);
+  putchar('\n');
+  hk_report_heading(&setup->model, &setup->machine, &setup->job);
+  if (!args->explain) hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, false);
+  print_why(p, args->quiet);
+  if (ranking->n_fit > 0) print_advice(&p->advice);
+  hk_yours_print(&p->yours, ranking, args->quiet);
+  if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
+  putchar('\n');
+  if (ranking->n_fit > 0) HK_TRY(print_fitting(p, err));
+  if (ranking->n_fit > 0 && ranking->n_fit < ranking->n) putchar('\n');
+  if (ranking->n_fit < ranking->n) HK_TRY(print_not_fitting(ranking, err));
+  if (!args->explain) return HK_OK;
+  putchar('\n');
+  hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, true);
+  putchar('\n');
+  return hk_explain_text(&setup->machine, &setup->model, err);
+}
+
+/* -- JSON ------------------------------------------------------------------------------------ */
+
+static void put_job(const hk_job *job, cJSON *root, bool *ok) {
+  cJSON *object = hk_put_object(root, "job", ok);
+  hk_put_number(object, "gpus", job->gpus, ok);
+  hk_put_number(object, "nodes", job->nodes, ok);
+  hk_put_number(object, "tp", job->tp, ok);
+  hk_put_number(object, "dp", hk_job_dp(job), ok);
+  hk_put_number(object, "micro_batch", job->micro_batch, ok);
+  hk_put_number(object, "grad_accum", job->grad_accum, ok);
+  hk_put_number(object, "seq", job->seq, ok);
+  hk_put_bool(object, "checkpoint_activations", job->checkpoint_activations, ok);
+  if (job->loss_chunks > 1) hk_put_number(object, "loss_chunks", job->loss_chunks, ok);
+}
+
+static void put_advice(const hk_advice *advice, cJSON *root, bool *ok) {
+  cJSON *array = hk_put_array(root, "advice", ok);
+  for (int i = 0; i < advice->n; i++) {
+    const hk_alternative *a = &advice->list[i];
+    cJSON *element = hk_put_element(array, ok);
+    hk_put_string(element, "options", a->options, ok);
+    hk_put_string(element, "policy", a->schedule, ok);
+    hk_put_string(element, "runtime", hk_runtime_name(a->runtime), ok);
+    hk_put_number(element, "batch_ratio", a->batch, ok);
+    hk_put_number(element, "iteration_ms", hk_ms(a->iteration_ns), ok);
+    hk_put_number(element, "tokens_per_s", a->tokens_per_s, ok);
+    hk_put_item(element, "gain", a->gain > 0 ? cJSON_CreateNumber(a->gain) : cJSON_CreateNull(),
+                ok);
+  }
+}
+
+static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const hk_ranking *ranking = &p->ranking;
+  hk_put_string(root, "model", setup->model.name, ok);
+  hk_put_number(root, "parameters", (double)setup->model.parameters, ok);
+  hk_put_number(root, "active_parameters", (double)setup->model.active, ok);
+  if (setup->model.frozen_parameters > 0)
+    hk_put_number(root, "frozen_parameters", (double)setup->model.frozen_parameters, ok);
+  hk_put_string(root, "machine", setup->machine.name, ok);
+  put_job(&setup->job, root, ok);
+  hk_report_bound_json(&ranking->forecasts[0], root, ok);
+  hk_put_item(root, "best", ranking->n_fit > 0 ? cJSON_CreateNumber(0) : cJSON_CreateNull(), ok);
+  cJSON *schedules = hk_put_array(root, "schedules", ok);
+  for (size_t i = 0; i < ranking->n; i++) {
+    cJSON *element = hk_put_element(schedules, ok);
+    hk_put_string(element, "schema", "hocket.forecast/1", ok);
+    hk_put_bool(element, "stock_deepspeed",
+                hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &ranking->forecasts[i].plan), ok);
+    HK_TRY(hk_report_json(&ranking->forecasts[i], &setup->machine, element, err));
+    hk_report_row_error_json(&p->uncertainty, error_of(p, i), &ranking->forecasts[i], true, element,
+                             ok);
+    if (ranking->forecasts[i].feasible)
+      hk_price_json(&p->price, &ranking->forecasts[i], element, ok);
+  }
+  if (ranking->n_fit > 0) hk_report_uncertainty_json(&p->uncertainty, root, ok);
+  HK_TRY(hk_yours_json(&p->yours, &setup->machine, root, ok, err));
+  hk_emission_json(&p->emission, root, ok);
+  if (ranking->simulations > 0) {
+    cJSON *search = hk_put_object(root, "search", ok);
+    hk_put_number(search, "simulations", ranking->simulations, ok);
+    hk_put_number(search, "closed_form_ms", hk_ms(ranking->closed_form_ns), ok);
+    hk_put_number(search, "gpu_state_limit_bytes", (double)ranking->gpu_limit, ok);
+  }
+  put_advice(&p->advice, root, ok);
+  hk_put_string(root, "reason", ranking->reason, ok);
+  return hk_report_warnings_json(&ranking->forecasts[0].plan, &setup->machine, root, ok, err);
+}
+
+static hk_status print_json(const hk_planning *p, bool explain, hk_error *err) {
+  bool ok = true;
+  cJSON *root = hk_emit_begin("hocket.plan_ranking/1", &ok);
+  hk_status status = fill_json(p, root, &ok, err);
+  if (status != HK_OK) {
+    cJSON_Delete(root);
+    return status;
+  }
+  hk_explain_changes_json(&p->setup.machine, root, &ok);
+  if (explain) hk_explain_json(&p->setup.machine, &p->setup.model, root, &ok);
+  return hk_emit_print(root, ok, err);
+}
+
+/* -- The command ----------------------------------------------------------------------------- */
+
+/* Advice is not needed where only a file is written. */
+static hk_status advise(const hk_args *args, const hk_ranking_options *options, hk_planning *p,
+                        hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const bool fits = p->ranking.n_fit > 0;
+  if (args->quiet || (fits && hk_emit_instead(args->output))) return HK_OK;
+  HK_TRY(hk_advise(&setup->model, &setup->machine, &setup->job, &setup->settings, options,
+                   &p->ranking, &p->advice, err));
+  char all[512] = "", one[256];
+  for (int i = 0; i < p->advice.n; i++) {
+    const size_t used = strlen(all);
+    snprintf(all + used, sizeof all - used, "%s%s", i == 0 ? "try " : "; or ",
+             hk_alternative_text(&p->advice.list[i], one, sizeof one));
+  }
+  if (!fits && p->advice.n > 0) hk_ranking_set_advice(&p->ranking, all);
+  return HK_OK;
+}
+
+static hk_status rank(const hk_args *args, hk_planning *p, hk_error *err) {
+  const hk_setup *setup = &p->setup;
+  const hk_ranking_options options = {
+      .only_policy = setup->policy,
+      .only_runtime = args->given & HK_OPTION(RUNTIME) ? &setup->runtime : NULL,
+      .fixed = setup->options,
+  };
+  HK_TRY(hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options,
+                 &p->ranking, err));
+  return advise(args, &options, p, err);
+}
+
+static hk_status save_winner(const hk_args *args, const hk_setup *setup, const hk_forecast *winner,
+                             hk_error *err) {
+  char title[96];
+  HK_TRY(hk_emit_flush(err));
+  HK_TRY(hk_setup_save_plan(&winner->plan, &setup->machine, args->output, err));
+  if (!args->quiet && !hk_emit_instead(args->output))
+    fprintf(stderr, "hocket plan: wrote the best schedule, %s under %s, to %s\n",
+            hk_forecast_title(winner, title, sizeof title), hk_runtime_name(winner->plan.runtime),
+            args->output);
+  return HK_OK;
+}
+
+static hk_status answer(const hk_args *args, const hk_planning *p, hk_error *err) {
+  const hk_ranking *ranking = &p->ranking;
+  if (!hk_emit_instead(args->output))
+    HK_TRY(args->json ? print_json(p, args->explain, err) : print_text(args, p, err));
+  const hk_forecast *best = &ranking->forecasts[0];
+  if (ranking->n_fit == 0)
+    return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);
+  if (!args->output) return HK_OK;
+  return p->emission.on ? hk_emission_write(&p->emission, args, err)
+                        : save_winner(args, &p->setup, best, err);
+}
+
+static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
+  if (args->row > 0 && !(args->given & HK_OPTION(EMIT)))
+    return hk_fail(err, HK_INPUT, "--row needs --emit");
+  /* Without -o the configuration takes the place of the report. */
+  if (args->given & HK_OPTION(EMIT) && !args->output && !args->json) args->output = HK_STDOUT;
+  const char *price = "";
+  if (args->machine) {
+    HK_TRY(hk_price_split(args->machine, p->machine, sizeof p->machine, &price, err));
+    args->machine = p->machine;
+  }
+  HK_TRY(hk_yours_read(args, &p->yours, err));
+  HK_TRY(hk_setup_load(args, &p->setup, err));
+  HK_TRY(hk_yours_simulate(args, &p->setup, &p->yours, err));
+  HK_TRY(hk_price_make(args, price, &p->setup.job, &p->price, err));
+  HK_TRY(rank(args, p, err));
+  if (p->ranking.n_fit > 0 && !hk_emit_instead(args->output))
+    HK_TRY(hk_uncertainty_make(p->ranking.forecasts, p->ranking.n_fit, &p->setup.machine,
+                               &p->uncertainty, err));
+  return hk_emission_make(args, &p->setup, &p->ranking, &p->emission, err);
+}
+
+static hk_status run(const hk_args *given, hk_error *err) {
+  if (given->given & HK_OPTION(LARGEST)) {
+    if (given->n_machines > 1)
+      return hk_fail(err, HK_INPUT, "'--largest' needs a single --machine");
+    return hk_largest_plan(given, err);
+  }
+  if (given->n_machines > 1) return hk_compare_machines(given, err);
+  hk_args args = *given;
+  hk_planning p = {0};
+  hk_status status = make(&args, &p, err);
+  if (status == HK_OK) status = answer(&args, &p, err);
+  hk_emission_free(&p.emission);
+  hk_yours_free(&p.yours);
+  hk_uncertainty_free(&p.uncertainty);
+  hk_ranking_free(&p.ranking);
+  hk_setup_free(&p.setup);
+  return status;
+}
+
+const hk_command hk_command_plan = {
+    .name = "plan",
+    .summary = "Ranks the offload schedules of a model on a machine",
+    .usage = "--model NAME|FILE --machine NAME|FILE [OPTIONS]",
+    .details =
+        "Simulates every policy under both runtimes at several settings. The first line\n"
+        "is the answer: the best schedule, its time per iteration, its update time in\n"
+        "multiples of the lower bound, and the busiest resource (of the update; of forward\n"
+        "and backward if the update is less than a tenth of the time). A table ranks the\n"
+        "schedules by iteration time; a second one lists those that do not fit (--wide\n"
+        "adds the reasons). Column '+- ms' is half of the 95 % interval that the errors of\n"
+        "the machine's quantities give; schedules that it does not separate share a rank\n"
+        "(1=).\n"
+        "With --overlap it also searches some 64 plans that keep the state of the first\n"
+        "blocks on the GPU or update some parameters before the gradient norm is known.\n"
+        "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
+        "schedule; --from reads one, and says how long it takes and what is better.\n"
+        "--largest finds the largest micro-batch, sequence or model that fits, with the\n"
+        "speed of every size that it tried.\n"
+        "With several --machine, each NAME or NAME=PRICE, it says on which training is\n"
+        "cheapest per token, or fastest if a price is missing.\n"
+        "OMP_NUM_THREADS sets the number of threads; the result does not depend on it.\n"
+        "Exit 1: no schedule fits.",
+    .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
+    .output = "write the best schedule as a plan file, or what --emit writes ('-': to stdout)",
+    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) |
+               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
+               HK_OPTION(FROM) | HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM) |
+               HK_OPTION(LARGEST) | HK_OPTION(PRICE) | HK_OPTION(TOKENS) | HK_OPTION(STEPS),
+    .dash = HK_DASH_INSTEAD,
+    .lists_policies = true,
+    .run = run,
+};

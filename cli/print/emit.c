@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* cJSON, with every allocation checked. */
+#include "cli/print/emit.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/json.h"
+#include "core/base/outfile.h"
+
+void hk_put_number(cJSON *object, const char *key, double value, bool *ok) {
+  if (!cJSON_AddNumberToObject(object, key, value)) *ok = false;
+}
+
+void hk_put_string(cJSON *object, const char *key, const char *value, bool *ok) {
+  if (!cJSON_AddStringToObject(object, key, value)) *ok = false;
+}
+
+void hk_put_bool(cJSON *object, const char *key, bool value, bool *ok) {
+  if (!cJSON_AddBoolToObject(object, key, value)) *ok = false;
+}
+
+cJSON *hk_put_object(cJSON *object, const char *key, bool *ok) {
+  cJSON *member = cJSON_AddObjectToObject(object, key);
+  if (!member) *ok = false;
+  return member;
+}
+
+cJSON *hk_put_array(cJSON *object, const char *key, bool *ok) {
+  cJSON *member = cJSON_AddArrayToObject(object, key);
+  if (!member) *ok = false;
+  return member;
+}
+
+void hk_put_item(cJSON *object, const char *key, cJSON *item, bool *ok) {
+  if (item && cJSON_AddItemToObject(object, key, item)) return;
+  cJSON_Delete(item);
+  *ok = false;
+}
+
+bool hk_append_item(cJSON *array, cJSON *item, bool *ok) {
+  if (item && cJSON_AddItemToArray(array, item)) return true;
+  cJSON_Delete(item);
+  *ok = false;
+  return false;
+}
+
+cJSON *hk_put_element(cJSON *array, bool *ok) {
+  cJSON *element = cJSON_CreateObject();
+  return hk_append_item(array, element, ok) ? element : NULL;
+}
+
+cJSON *hk_emit_begin(const char *schema, bool *ok) {
+  *ok = true;
+  cJSON *root = cJSON_CreateObject();
+  hk_put_string(root, "schema", schema, ok);
+  return root;
+}
+
+hk_status hk_emit_print(cJSON *root, bool ok, hk_error *err) {
+  hk_status status = ok ? hk_json_print(root, stdout, err)
+                        : hk_fail(err, HK_ENVIRONMENT, "out of memory for the JSON report");
+  cJSON_Delete(root);
+  return status;
+}
+
+hk_status hk_emit_flush(hk_error *err) {
+  if (fflush(stdout) == 0) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT, "cannot write to standard output: %s", strerror(errno));
+}
+
+bool hk_emit_instead(const char *output) {
+  return output && strcmp(output, HK_STDOUT) == 0;
+}
+
+hk_status hk_emit_check_output(const char *path, hk_error *err) {
+  struct stat status;
+  hk_outfile *file = NULL;
+  if (!path) return HK_OK;
+  /* Closing a pipe would be the end of the file for its reader. */
+  if (stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
+    return HK_OK;
+  HK_TRY(hk_outfile_open(path, &file, err));
+  hk_outfile_abort(file);
+  return HK_OK;
+}

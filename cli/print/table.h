@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Tables for people: a header, aligned columns, plain text. A table that is wider than the screen
+ * (cli/print/screen.h) is made narrower as its columns allow: HK_BELOW, then HK_SPARE, then
+ * HK_WRAP. */
+#ifndef HK_CLI_PRINT_TABLE_H
+#define HK_CLI_PRINT_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/base/error.h"
+
+/* Layout of a column: one of these, optionally | HK_SPARE(n). */
+enum {
+  HK_LEFT,
+  HK_RIGHT,
+  HK_WRAP,  /* left; if the table is too wide, its cells are wrapped to several lines */
+  HK_BELOW, /* left; if the table is too wide, its cells are printed below their rows */
+  HK_ALIGN = 3,
+};
+/* The column is left out if the table is too wide, those with the highest n (from 1) first. A line
+ * below the table names the columns that were left out. */
+#define HK_SPARE(n) ((n) << 2)
+
+typedef struct {
+  const char *name; /* NULL in the first column: a table without header */
+  int layout;
+} hk_column;
+
+/* hk_table_print reports failed allocations, so that callers check once. */
+typedef struct {
+  const hk_column *columns;
+  char **cells; /* [n_cells], row by row; the header is a row, too */
+  size_t n, n_cells, room;
+  bool failed;
+} hk_table;
+
+/* `columns` must outlive the table. */
+void hk_table_begin(hk_table *table, const hk_column *columns, size_t n);
+/* Begins a row. */
+void hk_table_row(hk_table *table);
+/* Adds the next cell of the row; missing cells are empty. */
+void hk_table_cell(hk_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Frees the table without printing it. */
+void hk_table_drop(hk_table *table);
+/* Prints the table to stdout and frees it. */
+hk_status hk_table_print(hk_table *table, hk_error *err);
+
+#endif

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Expands a plan into the task graph: the common part. Forward and backward are in
+ * expand_training.c, the optimizer steps of the two runtimes in expand_hocket.c and
+ * expand_deepspeed.c, additions for an overlap in expand_overlap.c and expand_lent.c, memory in
+ * expand_memory.c, expand_sizes.c and expand_window.c. */
+#include "core/graph/expand.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/graph/bytes.h"
+#include "core/machine/team.h"
+
+/* With an overlap, lanes flush, cpu and up take the block that forward needs first, not the
+ * operation that was added first. */
+static int32_t add_lane(hk_expansion *x, hk_lane_kind kind, int rank) {
+  const int32_t lane = hk_graph_lane(x->graph, kind, rank, x->err);
+  if (lane >= 0)
+    x->graph->lanes[lane].picks =
+        x->plan->overlap != HK_OVERLAP_NONE &&
+        (kind == HK_LANE_FLUSH || kind == HK_LANE_CPU || kind == HK_LANE_UP);
+  return lane;
+}
+
+int32_t hk_expand_add(hk_expansion *x, int rank, hk_lane_kind lane, hk_op op, const int32_t *deps,
+                      size_t n_deps) {
+  if (x->status != HK_OK) return -1;
+  const size_t slot = (size_t)rank * HK_LANE_KIND_COUNT + (size_t)lane;
+  if (x->lanes[slot] < 0) x->lanes[slot] = add_lane(x, lane, rank);
+  op.lane = x->lanes[slot];
+  op.rank = rank;
+  op.phase = x->phase;
+  hk_expand_memory(x, &op);
+  const int32_t id = op.lane < 0 ? -1 : hk_graph_add(x->graph, &op, deps, n_deps, x->err);
+  if (id < 0) {
+    x->status = x->err->status;
+    return -1;
+  }
+  x->last[slot] = id;
+  return id;
+}
+
+/* Adds `op` on the host lane of the first `ranks` ranks, after the last operation of every lane of
+ * every rank. Returns the id of the last one added. */
+static int32_t add_after_all(hk_expansion *x, int ranks, hk_op op) {
+  const size_t n = (size_t)x->graph->ranks * HK_LANE_KIND_COUNT;
+  int32_t *deps = malloc(n * sizeof *deps);
+  if (deps == NULL) {
+    x->status = hk_fail_memory(x->err, n * sizeof *deps, "a barrier of the task graph");
+    return -1;
+  }
+  memcpy(deps, x->last, n * sizeof *deps);
+  int32_t id = -1;
+  for (int rank = 0; rank < ranks; rank++) id = hk_expand_add(x, rank, HK_LANE_HOST, op, deps, n);
+  free(deps);
+  return id;
+}
+
+int32_t hk_expand_barrier(hk_expansion *x) {
+  if (x->plan->overlap != HK_OVERLAP_NONE) return hk_expand_barrier_pieces(x);
+  return add_after_all(x, 1, hk_expand_op(HK_OP_BARRIER, 0));
+}
+
+static void add_between_phases(hk_expansion *x, hk_op_kind kind, int micro) {
+  hk_op op = hk_expand_op(kind, 0);
+  op.micro = micro;
+  add_after_all(x, x->graph->ranks, op);
+}
+
+void hk_expand_boundary(hk_expansion *x, int micro) {
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) add_between_phases(x, HK_OP_MEMORY_REPORT, micro);
+}
+
+void hk_expand_cache_release(hk_expansion *x) {
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED && hk_plan_interleaves(x->plan))
+    add_between_phases(x, HK_OP_CACHE_RELEASE, 0);
+}
+
+/* Splits each block's share of the rank by route: gradients that are copied to the host (cpu) and
+ * those that stay. Blocks and subgroups are both intervals of the flat order, so one pass over both
+ * is enough. */
+static void split_gradients(hk_expansion *x) {
+  const hk_plan *plan = x->plan;
+  size_t s = 0;
+  int64_t s_begin = 0;
+  for (int i = 0; i < x->n_blocks; i++) {
+    hk_block_cost *cost = &x->blocks[i];
+    int64_t begin = 0, end = 0;
+    hk_model_block_interval(&plan->model, cost->block, plan->job.tp, x->dp, &begin, &end);
+    while (begin < end && s < plan->n_subgroups) {
+      const int64_t s_end = s_begin + plan->subgroups[s].numel;
+      const int64_t stop = end < s_end ? end : s_end;
+      const hk_route route = plan->subgroups[s].route;
+      if (route == HK_ROUTE_CPU) {
+        cost->host_grads += stop - begin;
+        cost->host_grad_bytes +=
+            hk_model_grad_bytes(&plan->model, plan->job.tp, x->dp, begin, stop);
+      } else {
+        cost->gpu_grads += stop - begin;
+        cost->gpu_grad_bytes += hk_model_grad_bytes(&plan->model, plan->job.tp, x->dp, begin, stop);
+      }
+      if (route == HK_ROUTE_STAGED) cost->staged_grads += stop - begin;
+      begin = stop;
+      if (stop == s_end) {
+        s_begin = s_end;
+        s++;
+      }
+    }
+  }
+}
+
+/* The loss in slices: logits of one slice exist at a time, and backward computes them again. Kept
+ * until backward without slices: fp32 logits, 4 bytes. Workspace of backward: their gradients, 2
+ * bytes (hk_model_activation_bytes). With slices both are workspace, of forward or of backward. */
+static void slice_loss(const hk_expansion *x, hk_block_cost *head) {
+  const hk_job *job = &x->plan->job;
+  if (job->loss_chunks <= 1) return;
+  const double tokens = (double)job->micro_batch * job->seq;
+  const double slice = ceil(tokens / job->loss_chunks);
+  const double vocab = (double)x->plan->model.vocab / job->tp; /* logits of a token */
+  head->activations -= hk_whole_bytes(ceil(HK_BYTES_FP32 * vocab * tokens));
+  head->workspace -= hk_whole_bytes(ceil(HK_BYTES_BF16 * vocab * tokens));
+  head->loss = hk_whole_bytes(ceil(HK_BYTES_FP32 * vocab * slice));
+  head->workspace += hk_whole_bytes(ceil((HK_BYTES_FP32 + HK_BYTES_BF16) * vocab * slice));
+  head->backward_flops =
+      hk_expand_flops((double)head->backward_flops + (double)head->forward_flops);
+}
+
+static int32_t handed_alone(const hk_model *model, int block) {
+  size_t first = 0, end = 0;
+  int32_t n = 0;
+  hk_model_block_tensors(model, block, &first, &end);
+  for (size_t i = first; i < end; i++) n += model->tensors[i].numel >= HK_HANDED_ALONE;
+  return n;
+}
+
+/* What was measured of the block. */
+static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
+  const hk_model *model = &x->plan->model;
+  const int64_t batch = x->plan->job.micro_batch, seq = x->plan->job.seq;
+  cost->forward_ns = hk_model_measured_ns(model, cost->block, false, batch, seq);
+  cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
+  cost->forward_launch = hk_model_launch_ns(model, cost->block, false);
+  cost->backward_launch = hk_model_launch_ns(model, cost->block, true);
+  if (x->handed && cost->backward_launch > 0) cost->handed = handed_alone(model, cost->block);
+}
+
+void hk_expand_costs(hk_expansion *x) {
+  const hk_model *model = &x->plan->model;
+  const hk_job *job = &x->plan->job;
+  const bool checkpoint = job->checkpoint_activations;
+  const int tp = job->tp;
+  const int last = (int)model->layers;
+  /* Token embedding, the first tensor of every model. Learned positions are not tied to the head.
+   */
+  const hk_tensor table = {.numel = model->vocab * model->hidden, .tp = HK_TP_SPLIT};
+  const hk_bytes embedding =
+      model->frozen != NULL
+          ? hk_whole_bytes(ceil(model->frozen_bytes * (double)hk_tensor_share(&table, tp, 1)))
+          : 2 * hk_tensor_share(&model->tensors[0], tp, 1);
+  /* A ring all-reduce of a layer's output sends 2 (tp - 1) / tp of its bytes. A layer has two in
+   * forward and two in backward (Megatron-LM); recomputation repeats those of forward. */
+  const double output = 2.0 * job->micro_batch * job->seq * (double)model->hidden;
+  const hk_bytes sent = hk_whole_bytes(2 * (2 * (tp - 1) * output / tp));
+
+  for (int i = 0; i < x->n_blocks; i++) {
+    hk_block_cost *cost = &x->blocks[i];
+    cost->block = i - 1;
+    const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != last;
+    const int64_t batch = job->micro_batch, seq = job->seq;
+    int64_t begin = 0, end = 0;
+    hk_model_block_interval(model, cost->block, tp, 1, &begin, &end);
+    cost->forward_flops =
+        hk_expand_flops(hk_model_forward_flops(model, cost->block, batch, seq, tp));
+    cost->backward_flops =
+        hk_expand_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
+    fill_times(x, cost);
+    cost->stores_scores =
+        layer && x->plan->runtime == HK_RUNTIME_DEEPSPEED && model->blocks == NULL;
+    cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end) +
+                    hk_model_frozen_bytes(model, cost->block, tp, 1);
+    cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);
+    if (model->tied && cost->block == last) cost->weights += embedding;
+    cost->gathered = x->dp > 1 ? cost->weights : 0;
+    cost->activations = hk_whole_bytes((double)hk_model_activation_bytes(
+        model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
+    cost->workspace = hk_whole_bytes((double)hk_model_backward_workspace_bytes(
+        model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
+    cost->tp_forward = layer ? sent : 0;
+    cost->tp_backward = layer ? (checkpoint ? 2 * sent : sent) : 0;
+  }
+  slice_loss(x, &x->blocks[x->n_blocks - 1]);
+  split_gradients(x);
+  if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) hk_expand_deepspeed_sizes(x);
+}
+
+/* The caller hands over gradients in any order; the graph lists them in the order of backward. */
+static void expand_flush(hk_expansion *x) {
+  x->phase = HK_PHASE_BACKWARD;
+  for (int rank = 0; rank < x->graph->ranks; rank++) {
+    for (size_t s = x->plan->n_subgroups; s-- > 0;)
+      hk_expand_flush_subgroup(x, rank, (int32_t)s, -1);
+  }
+}
+
+static hk_status expand(hk_expansion *x, unsigned phases) {
+  const hk_plan *plan = x->plan;
+  const size_t sums = (size_t)x->graph->ranks * HK_SUMS_IN_FLIGHT;
+  memset(x->summed, -1, sums * sizeof *x->summed);
+  memset(x->left, -1, (size_t)x->graph->ranks * (size_t)x->n_blocks * sizeof *x->left);
+  memset(x->n_flushed, 0, sizeof x->n_flushed);
+  if (hk_expands_engine(plan, phases)) expand_flush(x);
+  if (phases & HK_EXPAND_TRAINING) {
+    x->phase = HK_PHASE_FORWARD;
+    hk_expand_cache_release(x);
+    for (int micro = 0; micro < plan->job.grad_accum; micro++) {
+      x->phase = HK_PHASE_FORWARD;
+      hk_expand_boundary(x, micro);
+      if (phases & 1u << HK_PHASE_FORWARD) hk_expand_forward(x, micro);
+      x->phase = HK_PHASE_BACKWARD;
+      hk_expand_boundary(x, micro);
+      if (phases & 1u << HK_PHASE_BACKWARD) hk_expand_backward(x, micro);
+    }
+    hk_expand_boundary(x, plan->job.grad_accum);
+  }
+  if (phases & HK_EXPAND_UPDATE) {
+    x->phase = HK_PHASE_UPDATE;
+    const int32_t barrier = hk_expand_barrier(x);
+    for (int rank = 0; rank < x->graph->ranks; rank++) {
+      if (plan->runtime == HK_RUNTIME_DEEPSPEED) {
+        hk_expand_update_deepspeed(x, rank, barrier);
+      } else {
+        hk_expand_update_hocket(x, rank, barrier);
+      }
+    }
+  }
+  return x->status;
+}
+
+/* Whether copies are queued throughout the update (hk_team_size). Counts operations of one rank and
+ * one iteration. */
+static bool queues_throughout(const hk_plan *plan, const hk_graph *graph) {
+  size_t staged = 0, on_cpu = 0;
+  if (plan->runtime != HK_RUNTIME_HOCKET) return false;
+  for (size_t i = 0; i < graph->n_ops / (size_t)graph->iterations; i++) {
+    if (graph->ops[i].rank != 0) continue;
+    staged += graph->ops[i].kind == HK_OP_STATE_H2D;
+    on_cpu += graph->ops[i].kind == HK_OP_ADAMW_CPU;
+  }
+  return on_cpu > 0 && staged > HK_QUEUED_AHEAD;
+}
+
+static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
+  HK_TRY(hk_expand_pieces_open(x));
+  for (size_t s = 0; s < x->plan->n_subgroups; s++)
+    x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
+  hk_expand_costs(x);
+  hk_expand_base_memory(x, phases);
+  for (int i = 0; i < iterations; i++) HK_TRY(expand(x, phases));
+  x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
+  x->graph->launch_beside_update = x->plan->model.launch_beside_update;
+  return HK_OK;
+}
+
+/* Whether kernels fetch new weights from host memory. Without an overlap a copy would wait behind
+ * all the state that is queued for the copy engine. With one, state and weights share a lane that
+ * picks the next copy, and copies are better: kernels keep matrix products from their
+ * multiprocessors (backward took 12 % longer on an H200), fetch weights at 44 % of their rate
+ * beside forward, and slow copies to the host. */
+static bool pulls_weights(const hk_plan *plan) {
+  return plan->runtime == HK_RUNTIME_HOCKET && plan->overlap == HK_OVERLAP_NONE;
+}
+
+/* Sums that the engine's slots do not keep leave between micro-steps, and are fetched as many
+ * blocks ahead as the other slots hold. */
+static void find_passing(hk_expansion *x) {
+  const hk_grad_room room = hk_plan_grad_room(x->plan);
+  const int64_t pass = room.pieces - room.kept, ahead = (room.slots - room.kept) * x->n_blocks;
+  x->passing = pass > 0 ? (double)pass / (double)room.pieces : 0;
+  x->fetch_ahead = pass > 0 ? (int)hk_max(1, ahead / pass) : 1;
+}
+
+static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_error *err) {
+  const hk_job *job = &plan->job;
+  memset(graph, 0, sizeof *graph);
+  graph->ranks = what.folded ? 1 : job->gpus;
+  graph->multiplicity = what.folded ? job->gpus : 1;
+  graph->world = job->gpus * job->nodes;
+  graph->nodes = job->nodes;
+  graph->tp = job->tp;
+  graph->cores_unbound = !plan->cores_bound;
+  graph->weights_pulled = pulls_weights(plan);
+  graph->optimizer = plan->optimizer;
+  graph->pace = plan->pace;
+  graph->grads_widened = plan->runtime == HK_RUNTIME_DEEPSPEED;
+  graph->layers = (int32_t)plan->model.layers;
+  graph->iterations = what.iterations;
+
+  hk_expansion x = {.plan = plan,
+                    .graph = graph,
+                    .err = err,
+                    .dp = hk_job_dp(job),
+                    .handed = hk_plan_hands_over(plan) && (what.phases & HK_EXPAND_TRAINING) != 0,
+                    .accumulate = hk_plan_accumulates(plan),
+                    .n_blocks = (int)plan->model.layers + 2};
+  const size_t slots = (size_t)graph->ranks * HK_LANE_KIND_COUNT;
+  x.blocks = calloc((size_t)x.n_blocks, sizeof *x.blocks);
+  x.lanes = malloc(slots * sizeof *x.lanes);
+  x.last = malloc(slots * sizeof *x.last);
+  x.memory = calloc((size_t)graph->ranks, sizeof *x.memory);
+  const size_t buffers = (size_t)graph->ranks * (size_t)plan->buffers;
+  x.buffers = malloc(buffers * sizeof *x.buffers);
+  x.begin = calloc(plan->n_subgroups + 1, sizeof *x.begin);
+  const size_t sums = (size_t)graph->ranks * HK_SUMS_IN_FLIGHT;
+  x.summed = malloc(sums * sizeof *x.summed);
+  x.flushed = malloc((size_t)graph->ranks * (size_t)x.n_blocks * sizeof *x.flushed);
+  x.left = malloc((size_t)graph->ranks * (size_t)x.n_blocks * sizeof *x.left);
+  find_passing(&x);
+  hk_status status;
+  if (x.blocks == NULL || x.lanes == NULL || x.last == NULL || x.memory == NULL ||
+      x.begin == NULL || x.buffers == NULL || x.summed == NULL || x.flushed == NULL ||
+      x.left == NULL) {
+    status = hk_fail_memory(err, (size_t)x.n_blocks * sizeof *x.blocks, "the task graph");
+  } else {
+    memset(x.lanes, -1, slots * sizeof *x.lanes);
+    memset(x.last, -1, slots * sizeof *x.last);
+    memset(x.buffers, -1, buffers * sizeof *x.buffers);
+    status = fill(&x, what.phases, what.iterations);
+  }
+  hk_expand_pieces_close(&x);
+  free(x.begin);
+  free(x.buffers);
+  free(x.summed);
+  free(x.flushed);
+  free(x.left);
+  free(x.blocks);
+  free(x.lanes);
+  free(x.last);
+  free(x.memory);
+  if (status != HK_OK) hk_graph_free(graph);
+  return status;
+}
+
+hk_status hk_graph_build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_error *err) {
+  hk_error local = {0};
+  if (err == NULL) err = &local;
+  memset(graph, 0, sizeof *graph);
+  if (what.iterations < 0 || what.iterations > HK_MOST_ITERATIONS)
+    return hk_fail(err, HK_INPUT, "%d iterations: expected 1 to %d", what.iterations,
+                   HK_MOST_ITERATIONS);
+  if (what.iterations > 1 && (plan->overlap == HK_OVERLAP_NONE || what.phases != HK_EXPAND_ALL))
+    return hk_fail(
+        err, HK_INPUT,
+        "several iterations of a plan without an overlap, or of some phases, are one iteration "
+        "repeated; build one");
+  if (what.iterations == 0) what.iterations = 1;
+  return build(plan, what, graph, err);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was measured of a pass of a block, forward or backward, on the machine where it trains. */
+#ifndef HK_CORE_MACHINE_LAUNCH_H
+#define HK_CORE_MACHINE_LAUNCH_H
+
+#include "core/base/units.h"
+
+/* A GPU computes while the host queues kernels, and either can be the slower. All 0: nothing was
+ * measured. */
+typedef struct {
+  hk_ns time;     /* on the GPU, when alone; 0: not measured */
+  hk_ns launch;   /* the host's time to queue the kernels; 0: not known, `time` includes it */
+  int32_t handed; /* backward: gradients that the host hands over one by one meanwhile */
+} hk_pass_profile;
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The AdamW update and its CPU kernels. Every kernel (scalar, AVX2, AVX-512, CUDA) gives the bits
+ * of the following operations, in this order, in fp32 with IEEE 754 rounding to nearest even,
+ * without flush to zero, with fused multiply-adds only where fma() is written:
+ *
+ *   g = scale * float(grad)
+ *   p = p * decay                                  decay = 1 - lr * weight_decay
+ *   m = fma(rest1, g - m, m)                       rest1 = 1 - beta1
+ *   v = fma(rest2 * g, g, v * beta2)               rest2 = 1 - beta2
+ *   d = (sqrt(v) / root2) + eps                    root2 = sqrt(1 - beta2^t)
+ *   p = p - ((size * m) / d)                       size = lr / (1 - beta1^t)
+ *   w = bf16(p)                                    round to nearest even
+ *
+ * A NaN in p, m or v is stored as 0x7fc00000 (in w: 0x7fc0), because processors produce different
+ * bits for NaN. The constants on the right are computed in double and rounded once. Kernels run in
+ * the floating-point environment that a C program starts with, and restore the caller's.
+ *
+ * This is torch.optim.AdamW (decoupled weight decay: Loshchilov and Hutter, arXiv 1711.05101; bias
+ * correction: Kingma and Ba, arXiv 1412.6980). With beta1 > 0.5 and scale 1 the bits equal, except
+ * for NaN, those of torch 2.15's fused CPU form on AVX2 or AVX-512, but not in the last elements of
+ * a tensor that do not fill a vector, where torch fuses differently. They also equal those of its
+ * single-tensor form, except p where MKL's square root is one ulp off. */
+#ifndef HK_ENGINE_ADAMW_ADAMW_H
+#define HK_ENGINE_ADAMW_ADAMW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { HK_GRAD_BF16, HK_GRAD_FP16, HK_GRAD_FP32, HK_GRAD_TYPES } hk_grad_type;
+
+static inline size_t hk_grad_size(hk_grad_type type) { /* bytes */
+  return type == HK_GRAD_FP32 ? 4 : 2;
+}
+
+/* Hyperparameters, as in torch.optim.AdamW. */
+typedef struct {
+  double lr, beta1, beta2, eps, weight_decay;
+} hk_adamw;
+
+/* Constants of one step, as kernels take them. */
+typedef struct {
+  float scale, decay, rest1, beta2, rest2, root2, eps, size;
+} hk_adamw_step;
+
+/* Constants of step number `step` (from 1). `grad_scale`: factor that gradients are multiplied by,
+ * clipping coefficient / loss scale. */
+hk_adamw_step hk_adamw_prepare(const hk_adamw *hyper, int64_t step, double grad_scale);
+
+static inline bool hk_adamw_step_same(const hk_adamw_step *a, const hk_adamw_step *b) {
+  return a->scale == b->scale && a->decay == b->decay && a->rest1 == b->rest1 &&
+         a->beta2 == b->beta2 && a->rest2 == b->rest2 && a->root2 == b->root2 && a->eps == b->eps &&
+         a->size == b->size;
+}
+
+/* Updates n elements in place and writes the rounded weights to `w` (NULL: does not). Arrays need
+ * no alignment and must not overlap. */
+typedef void (*hk_adamw_kernel)(const hk_adamw_step *step, hk_grad_type type, int64_t n, float *p,
+                                float *m, float *v, const void *grad, uint16_t *w);
+
+/* The reference, in plain C. Its fmaf() rounds once on every processor; without an instruction for
+ * it, it is slow. */
+void hk_adamw_scalar(const hk_adamw_step *step, hk_grad_type type, int64_t n, float *p, float *m,
+                     float *v, const void *grad, uint16_t *w);
+
+/* The CPU kernels of one instruction set. */
+typedef struct {
+  const char *name; /* "scalar", "avx2", "avx512" */
+  bool supported;   /* this processor can run it */
+  hk_adamw_kernel adamw;
+  /* The same update out of place, with the same bits: reads p, m and v, writes p_to, m_to and v_to.
+   * No two arrays may overlap. */
+  void (*adamw_to)(const hk_adamw_step *step, hk_grad_type type, int64_t n, const float *p,
+                   const float *m, const float *v, float *p_to, float *m_to, float *v_to,
+                   const void *grad, uint16_t *w);
+  /* g *= scale, fp32 in place, NaN to 0x7fc00000: the separate unscale pass of DeepSpeed. */
+  void (*unscale)(float scale, int64_t n, float *g);
+  /* fp32 to bf16, round to nearest even, NaN to 0x7fc0. */
+  void (*cast_down)(int64_t n, const float *p, uint16_t *w);
+  /* bf16 or fp16 to fp32, exact, NaN to 0x7fc00000; fp32 is copied. */
+  void (*cast_up)(hk_grad_type type, int64_t n, const void *grad, float *g);
+} hk_cpu_kernels;
+
+/* All kernel sets of this build, slowest first; *n: their number. */
+const hk_cpu_kernels *hk_cpu_kernels_list(size_t *n);
+/* The fastest kernel set that this processor supports, chosen once. For tests, the environment
+ * variable HOCKET_ISA names another ("scalar", "avx2"); an unknown or unsupported name is ignored.
+ */
+const hk_cpu_kernels *hk_cpu_kernels_best(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels in AVX2 with F16C and FMA. */
+#include "engine/adamw/adamw_kernels.h"
+
+#ifdef HK_X86
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+typedef __m256 vec;
+enum { LANES = 8, BLOCK = 32 };
+
+INLINE vec vec_set(float x) {
+  return _mm256_set1_ps(x);
+}
+
+INLINE vec vec_load(const float *p) {
+  return _mm256_loadu_ps(p);
+}
+
+INLINE void vec_store(float *p, vec x) {
+  _mm256_storeu_ps(p, x);
+}
+
+INLINE void vec_stream(float *p, vec x) {
+  _mm256_stream_ps(p, x);
+}
+
+INLINE vec vec_bf16(const void *h) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(h));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+INLINE vec vec_fp16(const void *h) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(h));
+}
+
+INLINE vec vec_sqrt(vec x) {
+  return _mm256_sqrt_ps(x);
+}
+
+INLINE vec vec_fma(vec a, vec b, vec c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+
+INLINE vec vec_canonical(vec x) {
+  const vec nan = _mm256_castsi256_ps(_mm256_set1_epi32(HK_NAN_BITS));
+  return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+/* Each lane holds the rounded value in its lower half and 0 in its upper half. */
+INLINE __m256i rounded(vec x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i lowest = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i sum = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
+  return _mm256_srli_epi32(_mm256_add_epi32(sum, lowest), 16);
+}
+
+INLINE void store_bf16(uint16_t *w, const vec x[4], bool stream) {
+  for (int k = 0; k < 4; k += 2) {
+    /* The instruction packs each half of the register by itself, so that the quarters come out in
+     * the order 0, 2, 1, 3. */
+    const __m256i packed = _mm256_packus_epi32(rounded(x[k]), rounded(x[k + 1]));
+    const __m256i h = _mm256_permute4x64_epi64(packed, 0xd8);
+    __m256i *to = (__m256i *)(void *)(w + 8 * k);
+    if (stream) {
+      _mm256_stream_si256(to, h);
+    } else {
+      _mm256_storeu_si256(to, h);
+    }
+  }
+}
+
+#include "engine/adamw/adamw_vector.h"
+
+const hk_cpu_kernels hk_kernels_avx2 = {"avx2", true, adamw, adamw_to, unscale, cast_down, cast_up};
+
+#else
+typedef int hk_not_empty; /* ISO C requires a declaration in each translation unit */
+#endif

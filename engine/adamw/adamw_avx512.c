@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels in AVX-512 (F and BW). Not AVX512_BF16: its conversion flushes subnormals. */
+#include "engine/adamw/adamw_kernels.h"
+
+#ifdef HK_X86
+
+#define TARGET __attribute__((target("avx512f,avx512bw")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+typedef __m512 vec;
+enum { LANES = 16, BLOCK = 32 };
+
+INLINE vec vec_set(float x) {
+  return _mm512_set1_ps(x);
+}
+
+INLINE vec vec_load(const float *p) {
+  return _mm512_loadu_ps(p);
+}
+
+INLINE void vec_store(float *p, vec x) {
+  _mm512_storeu_ps(p, x);
+}
+
+INLINE void vec_stream(float *p, vec x) {
+  _mm512_stream_ps(p, x);
+}
+
+INLINE vec vec_bf16(const void *h) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(h));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+INLINE vec vec_fp16(const void *h) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(h));
+}
+
+INLINE vec vec_sqrt(vec x) {
+  return _mm512_sqrt_ps(x);
+}
+
+INLINE vec vec_fma(vec a, vec b, vec c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+
+INLINE vec vec_canonical(vec x) {
+  const vec nan = _mm512_castsi512_ps(_mm512_set1_epi32(HK_NAN_BITS));
+  return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+}
+
+/* Each lane holds the rounded value in its upper half. */
+INLINE __m512i rounded(vec x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i lowest = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), lowest);
+}
+
+/* Word i of the result is word 2 i + 1 of a and b together. */
+INLINE __m512i upper_halves(__m512i a, __m512i b) {
+  const __m512i odd =
+      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                       25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  return _mm512_permutex2var_epi16(a, odd, b);
+}
+
+INLINE void store_bf16(uint16_t *w, const vec x[2], bool stream) {
+  const __m512i h = upper_halves(rounded(x[0]), rounded(x[1]));
+  if (stream) {
+    _mm512_stream_si512((void *)w, h);
+  } else {
+    _mm512_storeu_si512(w, h);
+  }
+}
+
+#include "engine/adamw/adamw_vector.h"
+
+const hk_cpu_kernels hk_kernels_avx512 = {"avx512", true,      adamw,  adamw_to,
+                                          unscale,  cast_down, cast_up};
+
+#else
+typedef int hk_not_empty; /* ISO C requires a declaration in each translation unit */
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each operation of the graph does. sim/demand.c says what it costs. Here: operations on
+ * streams. actions_cpu.c has those of the CPU team, actions_weights.c those that write weights. */
+#include "core/graph/bytes.h"
+#include "engine/run/actions_private.h"
+
+int64_t hk_engine_op_numel(const hk_engine *e, const hk_op *op) {
+  const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
+  return hk_min(sub->piece, sub->numel - op->offset);
+}
+
+char *hk_engine_segment_grads(const hk_engine *e, const hk_param_segment *segment) {
+  const bool on_device = e->state.images[segment->image].on_device;
+  return (on_device ? e->device_grads : (char *)e->grads) + segment->at;
+}
+
+char *hk_engine_weight_at(const hk_engine *e, int32_t param, int64_t at) {
+  const hk_param *p = &e->params[param];
+  if (p->weight == NULL) return NULL;
+  const int64_t index = at - (e->param_end[param] - p->numel);
+  return (char *)p->weight + (size_t)index * hk_grad_size(p->weight_type);
+}
+
+hk_param_run hk_param_run_at(const hk_engine *e, int64_t at, int64_t end) {
+  const hk_param_segment *s = &e->state.segments[hk_state_segment(&e->state, at)];
+  return (hk_param_run){s, &e->params[s->param], hk_min(end, s->offset + s->n) - at};
+}
+
+const char *hk_param_run_grad(const hk_engine *e, const hk_param_run *run, int64_t at) {
+  return hk_engine_segment_grads(e, run->segment) +
+         (size_t)(at - run->segment->offset) * hk_grad_size(run->param->grad_type);
+}
+
+uint16_t *hk_engine_host_weights(const hk_engine *e, const hk_op *op) {
+  return e->weights + hk_state_host_at(&e->state, hk_engine_subgroup(e, op), op->offset);
+}
+
+/* -- Copies ------------------------------------------------------------------------------------ */
+
+static char *staging_of(const hk_engine *e, int32_t id) {
+  return e->staging + e->buffer[id] * e->state.slabs_a_piece * e->state.shape.bytes;
+}
+
+/* Number of whole slabs from `slab` on that are adjacent in memory, among those of parameters
+ * offset .. end - 1. */
+static int64_t slabs_in_a_row(const hk_state *state, void *const *slabs, const hk_slab_run *first,
+                              int64_t end) {
+  const hk_slab_shape *shape = &state->shape;
+  int64_t n = 1;
+  while (first->offset + (n + 1) * shape->numel <= end &&
+         (char *)slabs[first->slab + n] == (char *)slabs[first->slab] + n * shape->bytes) {
+    n++;
+  }
+  return n;
+}
+
+/* Copies the state of the operation's piece from its slabs to the staging buffer (`in`) or back,
+ * adjacent slabs by one copy. */
+static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_stream *stream,
+                            hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  const hk_state *state = &e->state;
+  const hk_slab_shape *shape = &state->shape;
+  void *const *slabs = in ? state->home : state->next;
+  char *staging = staging_of(e, id);
+  for (int64_t offset = op->offset, end = op->offset + n; offset < end;) {
+    const hk_slab_run run = hk_state_run(state, (size_t)op->subgroup, offset, end);
+    const bool whole = run.n == shape->numel;
+    const int64_t row = whole ? slabs_in_a_row(state, slabs, &run, end) : 1;
+    for (int t = 0; t < (whole ? 1 : 3); t++) {
+      const hk_bytes at = t == 0 ? 0 : t == 1 ? shape->m : shape->v;
+      const hk_bytes bytes = whole ? row * shape->bytes : 4 * run.n;
+      char *slab = (char *)slabs[run.slab] + at;
+      HK_TRY(hk_engine_copy_paced(e, stream, in ? staging + at : slab, in ? slab : staging + at,
+                                  bytes, in, err));
+    }
+    staging += row * shape->bytes;
+    offset += whole ? row * shape->numel : run.n;
+  }
+  return HK_OK;
+}
+
+/* Address at which the arrival of a write-back is noted: the attempt's number is written there. */
+static int64_t *sign_of(const hk_engine *e, const hk_op *op) {
+  return (int64_t *)e->arrived + op->subgroup;
+}
+
+/* Notes the arrival behind a write-back by copies, on the same stream. */
+static hk_status sign_by_copy(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  int64_t *arrived = sign_of(e, op);
+  return e->backend->ops->copy(stream, arrived, e->device_ticket, sizeof *arrived, err);
+}
+
+/* Notes the end of an update in place. A copy would wait for all state copies queued before it for
+ * the copy engine, and would delay the next updates. */
+static hk_status sign_by_kernel(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
+  const hk_kernel sign = {
+      .kind = HK_KERNEL_SIGN, .n = 1, .from = e->device_ticket, .to = sign_of(e, op)};
+  return e->backend->ops->launch(stream, &sign, err);
+}
+
+static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
+  return op->offset + n == hk_engine_subgroup(e, op)->numel;
+}
+
+/* -- Updates ----------------------------------------------------------------------------------- */
+
+/* Copies the state of a mapped subgroup's tensor without a gradient to its new place, unchanged. */
+static hk_status keep_mapped(hk_engine *e, const void *from, void *to, int64_t first, int64_t n,
+                             hk_stream *stream, hk_error *err) {
+  const hk_slab_shape *shape = &e->state.shape;
+  const hk_bytes parts[3] = {0, shape->m, shape->v};
+  for (int part = 0; part < 3; part++) {
+    const hk_bytes at = parts[part] + 4 * first;
+    HK_TRY(e->backend->ops->copy(stream, (char *)to + at, (const char *)from + at, 4 * n, err));
+  }
+  return HK_OK;
+}
+
+/* Whether two neighbouring runs can be one launch: their constants are equal, and their gradients
+ * and weights are adjacent in memory. */
+static bool runs_join(const hk_engine *e, const hk_param_run *a, const hk_param_run *b,
+                      int64_t at) {
+  const int32_t p = a->segment->param, q = b->segment->param;
+  if (p == q) return true;
+  if (!e->active[p] || !e->active[q] || a->param->grad_type != b->param->grad_type) return false;
+  if (!hk_adamw_step_same(&e->steps[p], &e->steps[q])) return false;
+  return a->param->weight_type == HK_GRAD_BF16 && b->param->weight_type == HK_GRAD_BF16 &&
+         a->segment->image == b->segment->image && a->param->weight != NULL &&
+         b->param->weight != NULL && hk_engine_weight_at(e, p, at) == hk_engine_weight_at(e, q, at);
+}
+
+/* AdamW on parameters first .. first + n - 1 of the slabs at `from`, the first of which is
+ * parameter `index` of the subgroup; one launch for every run of parameters with the same
+ * constants. */
+static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *from, void *to,
+                              int64_t first, int64_t index, int64_t n, hk_stream *stream,
+                              hk_error *err) {
+  const int64_t flat = sub->offset + index;
+  for (int64_t done = 0; done < n;) {
+    const hk_param_run r = hk_param_run_at(e, flat + done, flat + n);
+    const int32_t param = r.segment->param;
+    int64_t length = r.n;
+    while (done + length < n) {
+      const hk_param_run next = hk_param_run_at(e, flat + done + length, flat + n);
+      if (!runs_join(e, &r, &next, flat + done + length)) break;
+      length += next.n;
+    }
+    const bool rounded = r.param->weight_type == HK_GRAD_BF16;
+    const hk_kernel kernel = {
+        .kind = HK_KERNEL_ADAMW,
+        .type = r.param->grad_type,
+        .n = length,
+        .grad = hk_param_run_grad(e, &r, flat + done),
+        .step = e->steps[param],
+        .shape = e->state.shape,
+        .first = first + done,
+        .from = from,
+        .to = to,
+        .w = rounded ? (uint16_t *)(void *)hk_engine_weight_at(e, param, flat + done) : NULL,
+        .mapped = sub->route == HK_ROUTE_MAPPED};
+    if (e->active[param]) {
+      HK_TRY(e->backend->ops->launch(stream, &kernel, err));
+      if (sub->route == HK_ROUTE_RESIDENT) sub->touched = e->attempt;
+    } else if (from != to) {
+      HK_TRY(keep_mapped(e, from, to, first + done, length, stream, err));
+    }
+    done += length;
+  }
+  return HK_OK;
+}
+
+static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  hk_state_subgroup *sub = hk_engine_subgroup(e, op);
+  const int64_t n = op->work;
+  void *slabs = sub->route == HK_ROUTE_STAGED ? staging_of(e, id) : e->state.home[sub->first];
+  HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, stream, err));
+  HK_TRY(hk_engine_round_masters(e, (size_t)op->subgroup, op->offset, n, slabs, stream, err));
+  if (sub->route == HK_ROUTE_RESIDENT && ends_subgroup(e, op, n)) {
+    return sign_by_kernel(e, op, stream, err);
+  }
+  return HK_OK;
+}
+
+static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  hk_state_subgroup *sub = hk_engine_subgroup(e, op);
+  const int64_t end = op->offset + op->work;
+  for (int64_t offset = op->offset; offset < end;) {
+    const hk_slab_run run = hk_state_run(&e->state, (size_t)op->subgroup, offset, end);
+    HK_TRY(launch_adamw(e, sub, e->state.home[run.slab], e->state.next[run.slab], run.at, offset,
+                        run.n, stream, err));
+    offset += run.n;
+  }
+  HK_TRY(hk_engine_round_masters(e, (size_t)op->subgroup, op->offset, op->work, NULL, stream, err));
+  return ends_subgroup(e, op, op->work) ? sign_by_kernel(e, op, stream, err) : HK_OK;
+}
+
+static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  const int64_t n = op->work / HK_BYTES_STATE; /* of copies of state */
+  switch (op->kind) {
+    case HK_OP_WEIGHT_H2D:
+      return hk_engine_send_weights(e, id, stream, err);
+    case HK_OP_WEIGHT_PLACE:
+      return hk_engine_place_weights(e, op, stream, err);
+    case HK_OP_STATE_H2D:
+      return copy_state(e, id, n, true, stream, err);
+    case HK_OP_STATE_D2H:
+      HK_TRY(copy_state(e, id, n, false, stream, err));
+      return ends_subgroup(e, op, n) ? sign_by_copy(e, op, stream, err) : HK_OK;
+    case HK_OP_ADAMW_GPU:
+      return update_on_gpu(e, id, stream, err);
+    case HK_OP_ADAMW_MAPPED:
+      return update_mapped(e, id, stream, err);
+    default:
+      if (op->kind == HK_OP_GRAD_D2H) return hk_training_flush_op(e, id, stream, err);
+      return hk_fail(err, HK_INPUT, "the engine does not do '%s' in an update",
+                     hk_op_kind_name(op->kind));
+  }
+}
+
+hk_status hk_engine_act(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
+  if (stream != NULL) return act_on_device(arg, op, stream, err);
+  hk_engine_act_on_cpu(arg, op);
+  return HK_OK;
+}
+
+void hk_engine_join(void *arg, hk_lane_kind lane) {
+  const hk_engine *e = arg;
+  if (lane == HK_LANE_CPU) hk_team_join(e->team);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CPU team does for each operation of its lane. */
+#include <string.h>
+
+#include "engine/run/actions_private.h"
+
+/* Most parameters that a thread takes at a time: 1 MiB of p, m, v, gradients and weights. */
+#define MOST_CHUNK ((int64_t)1 << 16)
+
+typedef struct {
+  const hk_engine *e;
+  const hk_state_subgroup *sub;
+  size_t s;
+  int64_t begin; /* inside the subgroup; no piece's end lies inside the work */
+  hk_chunks chunks;
+  const hk_adamw_step *steps; /* [param] */
+  uint16_t *to;               /* weights of parameters `begin` and on */
+  double rate;                /* most parameters a second; 0: no limit */
+  hk_ns started; /* with a limit: parameter `begin` + i is not begun before started + i / rate */
+} team_work;
+
+/* Copies the state of a tensor without a gradient from `home` to `other`, unchanged. */
+static void keep_run(const hk_engine *e, const hk_slab_run *run, int64_t done, int64_t n) {
+  const hk_slab_shape *shape = &e->state.shape;
+  for (int part = 0; part < 3; part++) {
+    const float *from = hk_slab_part(shape, e->state.home[run->slab], part, run->at + done);
+    float *to = hk_slab_part(shape, e->state.other[run->slab], part, run->at + done);
+    memcpy(to, from, (size_t)n * sizeof *to);
+  }
+}
+
+/* AdamW on n parameters of one segment, from index `done` of the run on. */
+static void adamw_segment(const team_work *w, const hk_slab_run *run, int64_t done, int64_t n,
+                          hk_grad_type type, const void *grad, const hk_adamw_step *step,
+                          uint16_t *to) {
+  const hk_engine *e = w->e;
+  const hk_slab_shape *shape = &e->state.shape;
+  void *slab = e->state.home[run->slab];
+  const int64_t at = run->at + done;
+  float *p = hk_slab_part(shape, slab, 0, at), *m = hk_slab_part(shape, slab, 1, at),
+        *v = hk_slab_part(shape, slab, 2, at);
+  void *to_slab = hk_state_written(&e->state, w->sub)[run->slab];
+  if (to_slab == slab) {
+    e->kernels->adamw(step, type, n, p, m, v, grad, to);
+    return;
+  }
+  e->kernels->adamw_to(step, type, n, p, m, v, hk_slab_part(shape, to_slab, 0, at),
+                       hk_slab_part(shape, to_slab, 1, at), hk_slab_part(shape, to_slab, 2, at),
+                       grad, to);
+}
+
+static void adamw_run(const team_work *w, const hk_slab_run *run) {
+  const hk_engine *e = w->e;
+  const int64_t flat = w->sub->offset + run->offset;
+  for (int64_t done = 0; done < run->n;) {
+    const hk_param_run r = hk_param_run_at(e, flat + done, flat + run->n);
+    const bool rounded = r.param->weight_type == HK_GRAD_BF16;
+    if (e->active[r.segment->param]) {
+      adamw_segment(w, run, done, r.n, r.param->grad_type, hk_param_run_grad(e, &r, flat + done),
+                    &w->steps[r.segment->param],
+                    rounded ? w->to + run->offset - w->begin + done : NULL);
+    } else if (w->sub->ahead && !e->state.in_place) {
+      keep_run(e, run, done, r.n);
+    }
+    done += r.n;
+  }
+}
+
+static void adamw_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const team_work *w = arg;
+  const int64_t first = hk_chunk_begin(&w->chunks, chunk);
+  const int64_t end = w->begin + hk_chunk_begin(&w->chunks, chunk + 1);
+  if (w->rate > 0) hk_engine_sleep_until(w->e, w->started + (hk_ns)((double)first / w->rate * 1e9));
+  for (int64_t at = w->begin + first; at < end;) {
+    const hk_slab_run run = hk_state_run(&w->e->state, w->s, at, end);
+    adamw_run(w, &run);
+    at += run.n;
+  }
+}
+
+/* Lets the team update the operation's part of its subgroup. */
+static void adamw_on_cpu(hk_engine *e, const hk_op *op) {
+  team_work w = {.e = e,
+                 .sub = hk_engine_subgroup(e, op),
+                 .s = (size_t)op->subgroup,
+                 .begin = op->offset,
+                 .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
+                 .steps = hk_engine_cpu_steps(e, op),
+                 .to = hk_engine_host_weights(e, op),
+                 .rate = e->plan.pace.cpu};
+  if (w.rate > 0) w.started = hk_engine_reserve(&e->paced_cpu, w.rate, op->work);
+  hk_team_run(e->team, w.chunks.count, adamw_chunk, &w);
+}
+
+void hk_engine_act_on_cpu(hk_engine *e, int32_t id) {
+  const hk_op *op = &e->graph.ops[id];
+  /* The other operation of CPU lanes, the barrier, does nothing. */
+  if (op->kind == HK_OP_ADAMW_CPU) adamw_on_cpu(e, op);
+}

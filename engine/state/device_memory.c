@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's device memory: state that is resident there, which is kept as long as the engine
+ * exists, and memory for work (staging buffers, gradients, early weights), which a training engine
+ * can give back between steps. The work memory is all 0 when it has been taken. */
+#include "engine/train/training_private.h"
+
+static hk_status take(hk_engine *e, hk_bytes bytes, char **out, hk_error *err) {
+  const hk_backend_ops *ops = e->backend->ops;
+  void *memory = NULL;
+  if (bytes == 0) return HK_OK;
+  HK_TRY(ops->alloc(e->backend, bytes, &memory, err));
+  *out = memory;
+  HK_TRY(ops->zero(e->stream, memory, bytes, err));
+  return ops->stream_sync(e->stream, err);
+}
+
+static void give_back(hk_engine *e, char **memory) {
+  if (*memory != NULL) e->backend->ops->release(e->backend, *memory);
+  *memory = NULL;
+}
+
+static hk_bytes work_bytes(const hk_engine *e) {
+  return e->device.all - e->device.slabs;
+}
+
+hk_status hk_engine_take_work(hk_engine *e, hk_error *err) {
+  if (e->work != NULL) return HK_OK;
+  const hk_status status = take(e, work_bytes(e), &e->work, err);
+  if (status == HK_OK) {
+    hk_engine_place_work(e);
+  } else {
+    give_back(e, &e->work);
+  }
+  return status;
+}
+
+hk_status hk_engine_take_device(hk_engine *e, hk_error *err) {
+  HK_TRY(take(e, e->device.slabs, &e->memory, err));
+  return hk_engine_take_work(e, err);
+}
+
+void hk_engine_give_device_back(hk_engine *e) {
+  give_back(e, &e->work);
+  give_back(e, &e->memory);
+}
+
+hk_bytes hk_engine_gpu_bytes(hk_engine *e) {
+  pthread_mutex_lock(&e->training->lock);
+  const hk_bytes bytes = e->device.slabs + (e->work != NULL ? work_bytes(e) : 0);
+  pthread_mutex_unlock(&e->training->lock);
+  return bytes;
+}
+
+hk_status hk_engine_release_gpu(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  pthread_mutex_lock(&t->lock);
+  hk_status status = HK_OK;
+  if (t->n_given > 0) {
+    status = hk_fail(err, HK_INPUT,
+                     "%lld tensors have gradients that no step has used: release GPU memory after "
+                     "the step, or discard them first",
+                     (long long)t->n_given);
+  }
+  if (status == HK_OK) status = hk_training_end_run(e, err);
+  if (status == HK_OK) give_back(e, &e->work);
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}

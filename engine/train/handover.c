@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hand-over of gradients: from the framework's tensors to where the update reads them. Terms:
+ *
+ * Image: consecutive gradients in memory, those of one piece of a subgroup on route cpu, or those
+ * of a whole subgroup on another route.
+ *
+ * Segment: the part of one tensor in one image. It has its own bins of squares. When another
+ * gradient is added to it, the squares of the sum replace the old squares.
+ *
+ * Slot: device memory for one image on its way to the host (handover_slots.c).
+ *
+ * A kernel on the caller's stream gathers tensors into images and sums the squares of the values
+ * that it writes. Images of subgroups that the device updates have memory of their own on the
+ * device. Images of route cpu share slots. An image takes a slot with its first gradient. It is
+ * copied to the host and gives up its slot when all expected gradients have been given, or when
+ * another image needs the slot. Between several backwards it stays, or leaves and is fetched back
+ * before the next gradient comes (handover_sums.c). The caller's stream waits for the copy out of a
+ * slot, or into it, only before it writes to the slot.
+ *
+ * Cost for many small tensors: one call gathers up to HK_SEGMENTS_MOST segments a launch, as long
+ * as no image must enter or leave a slot between them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/train/training_private.h"
+
+hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params) {
+  hk_bytes bytes = 0;
+  for (int32_t s = 0; s < state->n_segments; s++) {
+    const hk_grad_type type = params[state->segments[s].param].grad_type;
+    bytes += hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
+  }
+  return bytes;
+}
+
+/* -- Opening and closing ----------------------------------------------------------------------- */
+
+hk_status hk_handover_open(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const size_t n_images = (size_t)e->state.n_images, n_segments = (size_t)e->state.n_segments;
+  t->images = calloc(n_images, sizeof *t->images);
+  t->bins_at = calloc(n_segments + 1, sizeof *t->bins_at);
+  t->giver = calloc(e->n_params, sizeof *t->giver);
+  t->discarded = calloc(e->n_params, sizeof *t->discarded);
+  t->unlearnt = calloc(e->n_params, sizeof *t->unlearnt);
+  t->segments = calloc(e->n_params + 1, sizeof *t->segments);
+  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL || t->discarded == NULL ||
+      t->unlearnt == NULL || t->segments == NULL) {
+    return hk_fail_memory(err, n_images * sizeof *t->images, "the gradients' places");
+  }
+  for (size_t s = 0; s < n_segments; s++) {
+    const hk_grad_type type = e->params[e->state.segments[s].param].grad_type;
+    t->bins_at[s + 1] = t->bins_at[s] + hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
+    t->segments[e->state.segments[s].param + 1] = (int32_t)s + 1;
+  }
+  HK_TRY(hk_handover_open_slots(e, err));
+  hk_sums_open(e);
+  hk_handover_expect(e);
+  return HK_OK;
+}
+
+void hk_handover_close(hk_engine *e) {
+  struct hk_training *t = e->training;
+  hk_handover_close_slots(e);
+  const hk_backend_ops *ops = e->backend != NULL ? e->backend->ops : NULL;
+  for (size_t i = 0; ops != NULL && i < t->n_streams; i++) {
+    if (t->streams[i].last != NULL) ops->event_close(t->streams[i].last);
+    if (t->streams[i].stream != NULL) ops->stream_close(t->streams[i].stream);
+  }
+  free(t->streams);
+  free(t->images);
+  free(t->bins_at);
+  free(t->giver);
+  free(t->discarded);
+  free(t->unlearnt);
+  free(t->segments);
+}
+
+/* -- The caller's streams ---------------------------------------------------------------------- */
+
+hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err) {
+  struct hk_training *t = e->training;
+  if (hk_training_is_host(e)) native = NULL;
+  for (size_t i = 0; i < t->n_streams; i++) {
+    *out = &t->streams[i];
+    if (t->streams[i].native == native) return HK_OK;
+  }
+  if (t->n_streams == t->room_streams) {
+    const size_t room = t->room_streams * 2 + 4;
+    hk_callers_stream *more = realloc(t->streams, room * sizeof *more);
+    if (more == NULL) return hk_fail_memory(err, room * sizeof *more, "the caller's streams");
+    t->streams = more;
+    t->room_streams = room;
+  }
+  const hk_backend_ops *ops = e->backend->ops;
+  hk_callers_stream *s = &t->streams[t->n_streams];
+  *s = (hk_callers_stream){.native = native};
+  HK_TRY(ops->event_open(e->backend, false, &s->last, err));
+  const hk_status status = ops->stream_adopt(e->backend, native, &s->stream, err);
+  if (status != HK_OK) {
+    ops->event_close(s->last);
+    return status;
+  }
+  t->n_streams++;
+  *out = s;
+  return HK_OK;
+}
+
+/* -- Handing over ------------------------------------------------------------------------------ */
+
+/* Segments to be gathered by one launch, and the bins to be zeroed before it: their squares are of
+ * gradients that the new ones are added to, or that were discarded. */
+typedef struct {
+  hk_segment segments[HK_SEGMENTS_MOST];
+  int n;
+  int64_t values;
+  hk_stream *stream;
+  hk_bytes zero_begin, zero_end; /* of the device's bins */
+} gather_batch;
+
+static hk_status zero_now(hk_engine *e, gather_batch *b, hk_error *err) {
+  const hk_bytes at = b->zero_begin, bytes = b->zero_end - at;
+  if (bytes == 0) return HK_OK;
+  b->zero_begin = b->zero_end = 0;
+  return e->backend->ops->zero(b->stream, (char *)e->device_bins + at, bytes, err);
+}
+
+static hk_status zero_bins(hk_engine *e, gather_batch *b, int32_t segment, hk_error *err) {
+  const hk_bytes begin = e->training->bins_at[segment], end = e->training->bins_at[segment + 1];
+  if (begin != b->zero_end && end != b->zero_begin) HK_TRY(zero_now(e, b, err));
+  if (b->zero_begin == b->zero_end) {
+    b->zero_begin = begin;
+    b->zero_end = end;
+  } else if (begin == b->zero_end) {
+    b->zero_end = end;
+  } else {
+    b->zero_begin = begin;
+  }
+  return HK_OK;
+}
+
+static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
+  if (b->n == 0) return HK_OK;
+  HK_TRY(zero_now(e, b, err));
+  const hk_kernel gather = {
+      .kind = HK_KERNEL_GATHER, .n = b->values, .segments = b->segments, .n_segments = b->n};
+  b->n = 0;
+  b->values = 0;
+  return e->backend->ops->launch(b->stream, &gather, err);
+}
+
+/* Whether the batch writes the segment that has these bins. */
+static bool has_segment(const gather_batch *b, const uint64_t *bins) {
+  for (int i = 0; i < b->n; i++) {
+    if (b->segments[i].bins == bins) return true;
+  }
+  return false;
+}
+
+/* *to: where the segment's gradients are gathered. */
+static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk_param_segment *s,
+                            char **to, hk_error *err) {
+  const hk_grad_image *image = &e->state.images[s->image];
+  *to = hk_engine_segment_grads(e, s);
+  if (image->on_device) return HK_OK;
+  hk_image_state *state = &e->training->images[s->image];
+  if (!state->visited) HK_TRY(gather_now(e, b, err));
+  HK_TRY(hk_handover_enter_slot(e, s->image, own, err));
+  HK_TRY(hk_sums_visit(e, s->image, err));
+  *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
+  return HK_OK;
+}
+
+/* Adds one segment of a tensor's gradient, at `data`, to the batch. Launches the batch before, if
+ * the stream must do something else first. */
+static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int32_t number,
+                                const char *data, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_param_segment *s = &e->state.segments[number];
+  const hk_param *param = &e->params[s->param];
+  const bool add = t->given[s->param] > 0;
+  uint64_t *bins = (uint64_t *)(void *)((char *)e->device_bins + t->bins_at[number]);
+  char *to = NULL;
+  HK_TRY(find_place(e, b, own, s, &to, err));
+  if (b->n == HK_SEGMENTS_MOST || has_segment(b, bins)) HK_TRY(gather_now(e, b, err));
+  if (add || t->discarded[s->param]) HK_TRY(zero_bins(e, b, number, err));
+  const int64_t first = s->offset - (e->param_end[s->param] - param->numel);
+  b->segments[b->n++] = (hk_segment){.from = data + (size_t)first * hk_grad_size(param->grad_type),
+                                     .to = to,
+                                     .n = s->n,
+                                     .from_type = param->grad_type,
+                                     .to_type = param->grad_type,
+                                     .bins = bins,
+                                     .add = add};
+  b->values += s->n;
+  return HK_OK;
+}
+
+/* Counts the n-th gradient of a tensor in an image in a slot. *whole: each of its tensors has
+ * brought all that it is expected to bring. *level: each has brought equally many. */
+static void count_in_image(struct hk_training *t, hk_image_state *image, int32_t n,
+                           int32_t expected, bool *whole, bool *level) {
+  if (n > image->most) {
+    image->most = n;
+    image->behind = image->segments;
+    t->n_open -= n == image->expected;
+  }
+  if (n == image->most && expected > 0) image->behind--;
+  *level = image->behind <= 0;
+  *whole = n == expected && --image->missing <= 0;
+}
+
+/* Counts a segment that has been gathered. If the image is complete by it, it leaves. */
+static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_segment *s,
+                               hk_error *err) {
+  struct hk_training *t = e->training;
+  hk_image_state *image = &t->images[s->image];
+  bool whole = false, level = false;
+  if (e->state.images[s->image].on_device) return HK_OK;
+  count_in_image(t, image, t->given[s->param] + 1, t->expected[s->param], &whole, &level);
+  if (whole && !t->surprised) {
+    HK_TRY(gather_now(e, b, err));
+    HK_TRY(hk_handover_leave_slot(e, image->slot, HK_LEAVE_OPERATION, err));
+  } else if (level && hk_sums_expects_more(t, image)) {
+    HK_TRY(gather_now(e, b, err));
+    HK_TRY(hk_sums_end_visit(e, s->image, err));
+  } else {
+    return HK_OK;
+  }
+  return hk_sums_fetch_ahead(e, err);
+}
+
+/* Makes stream `own` wait for what another stream has gathered for the tensor. */
+static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  const bool has_bins = t->given[param] > 0 || t->discarded[param];
+  const int32_t before = has_bins ? t->giver[param] : own;
+  t->giver[param] = own;
+  if (before == own) return HK_OK;
+  hk_callers_stream *other = &t->streams[before];
+  HK_TRY(e->backend->ops->record(other->stream, other->last, err));
+  return e->backend->ops->wait(t->streams[own].stream, other->last, err);
+}
+
+static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t own,
+                        hk_error *err) {
+  struct hk_training *t = e->training;
+  gather_batch batch = {.stream = t->streams[own].stream};
+  t->streams[own].dirty = true;
+  for (size_t i = 0; i < n; i++) {
+    const int32_t param = (int32_t)list[i].param;
+    if (hk_clip_blocks_counted(e, param)) { /* its squares may be on their way to the host */
+      HK_TRY(hk_training_begin_again(e, err));
+      HK_TRY(e->backend->ops->stream_sync(t->flush, err));
+    }
+    HK_TRY(follow_giver(e, param, own, err));
+    if (t->given[param] >= t->rounds) t->surprised = true;
+    for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
+      HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
+      HK_TRY(count_segment(e, &batch, &e->state.segments[s], err));
+    }
+    t->discarded[param] = false;
+    if (t->given[param]++ == 0) t->n_given++;
+    if (t->given[param] != t->expected[param]) continue;
+    if (hk_clip_blocks_lacks_one(e, param)) HK_TRY(gather_now(e, &batch, err));
+    HK_TRY(hk_clip_blocks_given(e, param, err));
+  }
+  HK_TRY(gather_now(e, &batch, err));
+  return hk_training_is_host(e) ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
+}
+
+static hk_status check_list(const hk_engine *e, const hk_gradient *list, size_t n, hk_error *err) {
+  for (size_t i = 0; i < n; i++) {
+    if (list[i].param < 0 || (size_t)list[i].param >= e->n_params) {
+      return hk_fail(err, HK_INPUT, "a gradient of tensor %lld: the engine has %zu tensors",
+                     (long long)list[i].param, e->n_params);
+    }
+    if (list[i].data == NULL)
+      return hk_fail(err, HK_INPUT, "the gradient of tensor %lld is at address 0",
+                     (long long)list[i].param);
+    const hk_grad_type type = e->params[list[i].param].grad_type;
+    if (!hk_grad_is_aligned(list[i].data, type))
+      return hk_fail(err, HK_INPUT,
+                     "the gradient of tensor %lld is at %p: its address must be a multiple of its "
+                     "elements' size, %zu",
+                     (long long)list[i].param, list[i].data, hk_grad_size(type));
+  }
+  return HK_OK;
+}
+
+hk_status hk_engine_gradients(hk_engine *e, const hk_gradient *list, size_t n, void *native,
+                              hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  HK_TRY(check_list(e, list, n, err));
+  pthread_mutex_lock(&t->lock);
+  hk_callers_stream *stream = NULL;
+  hk_status status = hk_training_begin(e, err);
+  if (status == HK_OK) status = hk_handover_stream(e, native, &stream, err);
+  if (status == HK_OK) {
+    status = gather(e, list, n, (int32_t)(stream - t->streams), err);
+    if (status != HK_OK) e->failed = true; /* what has been given cannot be said */
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status == HK_OK ? HK_OK : hk_fail_prefix(err, "handing over gradients");
+}
+
+/* -- The norm ---------------------------------------------------------------------------------- */
+
+/* Makes the engine's stream wait for what has been gathered on the caller's streams. */
+static hk_status await_streams(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (size_t i = 0; i < t->n_streams; i++) {
+    hk_callers_stream *s = &t->streams[i];
+    if (!s->dirty) continue;
+    HK_TRY(e->backend->ops->record(s->stream, s->last, err));
+    HK_TRY(e->backend->ops->wait(e->stream, s->last, err));
+    s->dirty = false;
+  }
+  return HK_OK;
+}
+
+/* Bin sets of one type, added word by word. That is some ten times as fast as adding each to the
+ * exact sum, and words do not overflow up to HK_SQUARES_MOST values. */
+typedef struct {
+  uint64_t words[HK_SQUARES_MOST_WORDS];
+  int64_t values;
+} set_sum;
+
+static void flush_sets(set_sum *sets, hk_grad_type type, hk_squares *sum) {
+  if (sets->values > 0) hk_squares_add_set(sum, type, sets->words);
+  *sets = (set_sum){.values = 0};
+}
+
+static void add_set(set_sum *sets, hk_grad_type type, const uint64_t *set, int64_t values,
+                    hk_squares *sum) {
+  if (sets->values + values > HK_SQUARES_MOST) flush_sets(sets, type, sum);
+  const int words = hk_squares_bin_words(type);
+  for (int i = 0; i < words; i++) sets->words[i] += set[i];
+  sets->values += values;
+}
+
+void hk_handover_sum(const hk_engine *e, const uint64_t *bins, int32_t first, int32_t end,
+                     const int32_t *given, hk_squares *sum) {
+  set_sum sets[HK_GRAD_TYPES] = {0};
+  memset(sum, 0, sizeof *sum);
+  for (int32_t s = first; s < end; s++) {
+    const hk_param_segment *segment = &e->state.segments[s];
+    if (given != NULL && given[segment->param] == 0) continue;
+    const hk_grad_type type = e->params[segment->param].grad_type;
+    const char *set = (const char *)bins + e->training->bins_at[s];
+    add_set(&sets[type], type, (const uint64_t *)(const void *)set, segment->n, sum);
+  }
+  for (int type = 0; type < HK_GRAD_TYPES; type++) {
+    flush_sets(&sets[type], (hk_grad_type)type, sum);
+  }
+}
+
+hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  const int32_t first = only < 0 ? 0 : t->segments[only];
+  const int32_t end = only < 0 ? e->state.n_segments : t->segments[only + 1];
+  const hk_bytes at = t->bins_at[first], bytes = t->bins_at[end] - at;
+  memset(sum, 0, sizeof *sum);
+  if (e->work == NULL) return HK_OK; /* no gradients since it was given back */
+  HK_TRY(await_streams(e, err));
+  HK_TRY(ops->copy(e->stream, (char *)e->bins + at, (char *)e->device_bins + at, bytes, err));
+  HK_TRY(ops->stream_sync(e->stream, err));
+  hk_handover_sum(e, e->bins, first, end, t->given, sum);
+  return HK_OK;
+}
+
+void hk_handover_expect(hk_engine *e) {
+  struct hk_training *t = e->training;
+  t->rounds = 1;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    hk_image_state *image = &t->images[i];
+    image->expected = image->missing = 0;
+    image->issued = false;
+    image->on_host = false;
+    const hk_grad_image *place = &e->state.images[i];
+    for (int32_t s = place->segments_begin; s < place->segments_end; s++) {
+      const int32_t expected = t->expected[e->state.segments[s].param];
+      image->missing += expected > 0;
+      if (expected > image->expected) image->expected = expected;
+    }
+    image->segments = image->missing;
+    if (image->expected > t->rounds) t->rounds = image->expected;
+  }
+  hk_sums_reset(e);
+  hk_clip_blocks_expect(e);
+}
+
+void hk_handover_learn(hk_engine *e) {
+  struct hk_training *t = e->training;
+  for (size_t p = 0; p < e->n_params; p++) {
+    const int32_t had = t->given[p];
+    if (had > 0 && t->unlearnt[p] && t->expected[p] > 0) continue;
+    t->expected[p] = had > 0 && had < t->promised ? t->promised : had;
+  }
+}
+
+/* Images that are in slots are forgotten. */
+static hk_status forget_slots(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (int32_t s = 0; s < t->n_slots; s++) {
+    if (t->slots[s].image >= 0) HK_TRY(hk_handover_leave_slot(e, s, HK_LEAVE_FORGOTTEN, err));
+  }
+  return HK_OK;
+}
+
+hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  HK_TRY(forget_slots(e, err));
+  HK_TRY(await_streams(e, err));
+  if (t->blocks.n > 0) HK_TRY(ops->stream_sync(t->flush, err)); /* it may still read the bins */
+  if (e->work != NULL) {
+    HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
+  }
+  HK_TRY(ops->stream_sync(e->stream, err));
+  memset(t->given, 0, e->n_params * sizeof *t->given);
+  memset(t->discarded, 0, e->n_params * sizeof *t->discarded);
+  memset(t->unlearnt, 0, e->n_params * sizeof *t->unlearnt);
+  t->n_given = 0;
+  t->violated = false;
+  hk_handover_expect(e);
+  return HK_OK;
+}
+
+/* -- Reading back ------------------------------------------------------------------------------ */
+
+static hk_status read_segment(hk_engine *e, int32_t number, char *to, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_param_segment *s = &e->state.segments[number];
+  const hk_bytes bytes = s->n * (hk_bytes)hk_grad_size(e->params[s->param].grad_type);
+  const char *from = hk_engine_segment_grads(e, s);
+  if (t->images[s->image].slot >= 0) {
+    from = hk_handover_slot_memory(e, t->images[s->image].slot) +
+           (s->at - e->state.images[s->image].at);
+  } else if (!e->state.images[s->image].on_device) {
+    memcpy(to, from, (size_t)bytes);
+    return HK_OK;
+  }
+  HK_TRY(e->backend->ops->copy(e->stream, to, from, bytes, err));
+  return e->backend->ops->stream_sync(e->stream, err);
+}
+
+hk_status hk_engine_read_gradient(hk_engine *e, size_t param, void *data, hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  if (param >= e->n_params || t->given[param] == 0) {
+    return hk_fail(err, HK_INPUT, "tensor %zu has been given no gradient since the last step",
+                   param);
+  }
+  pthread_mutex_lock(&t->lock);
+  hk_status status = await_streams(e, err);
+  if (status == HK_OK) status = e->backend->ops->stream_sync(e->stream, err);
+  if (status == HK_OK) status = e->backend->ops->stream_sync(t->flush, err);
+  if (status == HK_OK) status = e->backend->ops->stream_sync(t->fetch, err);
+  const int64_t begin = e->param_end[param] - e->params[param].numel;
+  const size_t size = hk_grad_size(e->params[param].grad_type);
+  for (int32_t s = t->segments[param]; status == HK_OK && s < t->segments[param + 1]; s++) {
+    const size_t at = (size_t)(e->state.segments[s].offset - begin) * size;
+    status = read_segment(e, s, (char *)data + at, err);
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}
