@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves and loads state: as a state_dict in the form of torch.optim.AdamW, as a file, as a
-pickle."""
+"""State as a state_dict in the form of torch.optim.AdamW, and as a pickle. Files: files.py."""
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import warnings
 from collections import defaultdict
@@ -19,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import _abi
-from .binding import Binding, increment_versions
+from .binding import Binding
 from .checks import check_group
 from .errors import NO, HocketError, HocketUsageError
 
@@ -124,15 +121,16 @@ def _read_all(opt: "AdamW") -> "defaultdict[Any, Any]":
 
 def state_dict(opt: "AdamW", base: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
     """See AdamW.state_dict; `base` is torch's."""
-    kept = opt.state
-    light = opt.state_in_file
-    opt.state = defaultdict(dict) if light else _read_all(opt)
-    try:
-        out = base()
-    finally:
-        opt.state = kept
-    if light:
-        out[IN_FILE] = opt.binding().engine.step_number() if opt.is_bound() else 0
+    with opt._lock:  # no step() of another thread in between
+        kept = opt.state
+        light = opt.state_in_file
+        opt.state = defaultdict(dict) if light else _read_all(opt)
+        try:
+            out = base()
+        finally:
+            opt.state = kept
+        if light:
+            out[IN_FILE] = opt.binding().engine.step_number() if opt.is_bound() else 0
     return out
 
 
@@ -251,125 +249,20 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
         )
 
 
-# -- Files --------------------------------------------------------------------------------------
-
-
-def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
-    """The options of a param group that JSON can hold; its parameters are left out."""
-    out: Dict[str, Any] = {}
-    for key, value in group.items():
-        if key in ("params", "param_names"):
-            continue
-        if isinstance(value, Tensor):
-            value = float(value)
-        if isinstance(value, (tuple, list)):
-            value = [float(item) for item in value]
-        if value is None or isinstance(value, (bool, int, float, str, list)):
-            out[key] = value
-    return out
-
-
-def save(opt: "AdamW", path: str) -> None:
-    """See AdamW.save."""
-    opt.bind()
-    engine = opt.binding().engine
-    if engine.quiet():  # else state is as the failure left it, and weights may be of either step
-        opt.synchronize()
-        opt.follow_weights()
-    sidecar = {
-        "schema": "hocket.groups/1",
-        "step": engine.step_number(),
-        "groups": [_numbers(group) for group in opt.param_groups],
-        "tensors": opt.binding().names,
-    }
-    partial = f"{path}.json.{os.getpid()}"
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(sidecar, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        engine.save(path)
-    except HocketError:
-        os.remove(partial)
-        raise
-    os.replace(partial, path + ".json")
-
-
-def load(opt: "AdamW", path: str) -> None:
-    """See AdamW.load."""
-    sidecar = _read_sidecar(path + ".json")
-    opt._pending = {}  # the file counts
-    if opt._attachment is not None:
-        opt._attachment.expect_order(sidecar.get("tensors", []))
-    opt.bind()
-    opt.synchronize()
-    opt.handover().discard_all()
-    binding = opt.binding()
-    opt._broken_load = path
-    try:
-        binding.engine.load(path)
-    except HocketError:
-        opt._broken_load = None  # nothing has been changed, or the engine has failed
-        raise
-    binding.engine.weights_from_masters(-1, binding.stream())
-    increment_versions(binding.params)
-    binding.read_versions()
-    opt._has_state = bytearray(len(binding.params))
-    opt.state = defaultdict(dict)
-    opt._views(binding)
-    opt._awaited = None
-    _load_groups_of(opt, sidecar, path + ".json", binding.engine.step_number())
-    binding.forget_groups()
-    opt._broken_load = None
-
-
-def _read_sidecar(path: str) -> Dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            sidecar: Dict[str, Any] = json.load(file)
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise HocketError(
-            f"{path} is damaged ({error}): use another checkpoint, or remove this file to load the "
-            "state without its learning rates and other options",
-            NO,
-        ) from error
-    if not isinstance(sidecar, dict) or sidecar.get("schema") != "hocket.groups/1":
-        raise HocketError(f"{path} is not what hocket.AdamW.save writes beside a state", NO)
-    return sidecar
-
-
-def _load_groups_of(opt: "AdamW", sidecar: Dict[str, Any], path: str, step: int) -> None:
-    if not sidecar:
-        return
-    if sidecar["step"] != step or len(sidecar["groups"]) != len(opt.param_groups):
-        warnings.warn(
-            f"hocket: {path} is of step {sidecar['step']}, the state of step {step}: learning "
-            "rates and other options stay as they are"
-        )
-        return
-    for group, saved in zip(opt.param_groups, sidecar["groups"]):
-        for key, value in saved.items():
-            if isinstance(group.get(key), Tensor):
-                group[key].fill_(value)
-            else:
-                group[key] = tuple(value) if key == "betas" else value
-
-
 # -- Pickles ------------------------------------------------------------------------------------
 
 
 def pickled(opt: "AdamW") -> Dict[str, Any]:
     """The state from which a copy or a pickle is made. The copy has no engine and is not
     attached."""
-    return {
-        "defaults": opt.defaults,
-        "param_groups": opt.param_groups,
-        "state": dict(_read_all(opt)),
-        "settings": opt._settings,
-        "awaited": opt._awaited,
-    }
+    with opt._lock:
+        return {
+            "defaults": opt.defaults,
+            "param_groups": opt.param_groups,
+            "state": dict(_read_all(opt)),
+            "settings": opt._settings,
+            "awaited": opt._awaited,
+        }
 
 
 def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:

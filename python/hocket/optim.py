@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _abi, checkpoint
+from . import _abi, checkpoint, files
 from .attach import Attachment, refuse_ranks
 from .binding import Binding, Settings, increment_versions, trainable
 from .blocks import MAX_BLOCKS
@@ -129,7 +129,7 @@ class AdamW(Optimizer):
         self._count = 0
         self._others: List[Tensor] = []
         self._has_state = bytearray()
-        self._lock = threading.RLock()  # held by step()
+        self._lock = threading.RLock()  # held by step(), and by what saves and loads
         self._taking: Optional[Tuple[int, List[int]]] = None
         self._broken_load: Optional[str] = None
         self._plan_answer: Optional[Dict[str, Any]] = None
@@ -205,8 +205,11 @@ class AdamW(Optimizer):
             HocketError: a parameter that cannot be held, not enough memory, a plan that does not
                 fit the model.
         """
-        if self._binding is not None:
-            return
+        with self._lock:
+            if self._binding is None:
+                self._bind()
+
+    def _bind(self) -> None:
         settings, attachment = self._settings, self._attachment
         for group in self.param_groups:
             check_group(group)
@@ -463,13 +466,14 @@ class AdamW(Optimizer):
         """Masters follow weights that the program has written since the last step: where a master
         does not round to its weight any more, it becomes the weight."""
         binding = self.binding()
-        self._settle()
-        if binding.unchanged():
-            return
-        for number, param in enumerate(binding.params):
-            if param._version != binding.versions[number]:
-                binding.refresh_master(number)
-                binding.versions[number] = param._version
+        with self._lock:  # a step() of another thread changes weights and masters
+            self._settle()
+            if binding.unchanged():
+                return
+            for number, param in enumerate(binding.params):
+                if param._version != binding.versions[number]:
+                    binding.refresh_master(number)
+                    binding.versions[number] = param._version
 
     def before_backward(self) -> None:
         """A backward of the attached model begins. What updates that run ahead assume must be as
@@ -592,9 +596,10 @@ class AdamW(Optimizer):
     def checksum(self) -> str:
         """32 hexadecimal digits, equal for equal master weights, momentum and variance of the same
         parameters and param groups, attached or not."""
-        self.bind()
-        self.follow_weights()
-        return self.binding().engine.checksum()
+        with self._lock:
+            self.bind()
+            self.follow_weights()
+            return self.binding().engine.checksum()
 
     # -- Checkpoints --------------------------------------------------------------------------
 
@@ -620,7 +625,8 @@ class AdamW(Optimizer):
             ValueError: another number of groups or parameters.
             HocketUsageError: options that are not supported, state of another shape.
         """
-        checkpoint.load_state_dict(self, state_dict)
+        with self._lock:
+            checkpoint.load_state_dict(self, state_dict)
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes state and step counts to a file, directly from host memory, and param groups to
@@ -630,7 +636,7 @@ class AdamW(Optimizer):
         Raises:
             HocketError: it cannot be written, or the last step has failed half way.
         """
-        checkpoint.save(self, os.fspath(path))
+        files.save(self, os.fspath(path))
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """The inverse of :meth:`save`, under any plan of the same tensors, attached or not: as in
@@ -640,7 +646,7 @@ class AdamW(Optimizer):
         Raises:
             HocketError: no such file, or of other tensors.
         """
-        checkpoint.load(self, os.fspath(path))
+        files.load(self, os.fspath(path))
 
     def __getstate__(self) -> Dict[str, Any]:
         return checkpoint.pickled(self)

@@ -4,6 +4,7 @@ frameworks."""
 
 import copy
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -277,6 +278,7 @@ opt = hocket.AdamW(model.parameters(), cpu_threads=1)
 x = torch.randn(2, 2000)
 while True:
     model(x).square().mean().backward(); opt.step(); opt.zero_grad()
+    opt.param_groups[0]["lr"] = 1e-3 / opt.last_step.step
     opt.save({str(path)!r})
     print(opt.checksum(), flush=True)
 """
@@ -291,13 +293,65 @@ while True:
         process.wait()
         model = torch.nn.Linear(2000, 4000)
         opt = hocket.AdamW(model.parameters(), cpu_threads=1)
-        with warnings.catch_warnings():
-            # The file of the param groups may be that of the killed save.
-            warnings.simplefilter("ignore")
-            opt.load(path)
-        assert opt.binding().engine.step_number() >= len(sums)
-        if opt.binding().engine.step_number() == len(sums):
+        opt.load(path)
+        step = opt.binding().engine.step_number()
+        assert step >= len(sums) and opt.param_groups[0]["lr"] == 1e-3 / step
+        if step == len(sums):
             assert opt.checksum() == sums[-1]
+
+
+def saved_twice(path, monkeypatch, dies_before):
+    """Saves a step, then another; the second save dies before the rename of this number."""
+    model, opt, _, _ = train(CASE, True, steps=1)
+    for step in (1, 2):
+        opt.param_groups[0]["lr"] = float(step)
+        if step == 2:
+            model(batches(2)[1]).backward()
+            opt.step()
+            rename, calls = os.replace, []
+
+            def replace(source, target):
+                calls.append(source)
+                if len(calls) == dies_before:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                rename(source, target)
+
+            monkeypatch.setattr(os, "replace", replace)
+        opt.save(path)
+
+
+@pytest.mark.parametrize("dies_before, step", [(1, 1), (2, 2)])
+def test_a_kill_between_the_renames_leaves_a_pair_that_belongs_together(
+    dies_before, step, tmp_path, monkeypatch
+):
+    child = os.fork()
+    if child == 0:
+        try:
+            saved_twice(tmp_path / "state", monkeypatch, dies_before)
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    _, opt, _ = fresh()
+    opt.load(tmp_path / "state")
+    assert opt.binding().engine.step_number() == step
+    assert opt.param_groups[0]["lr"] == float(step)
+    opt.save(tmp_path / "state")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "state.json"]
+
+
+def test_param_groups_of_another_save_are_refused(tmp_path):
+    """Also if both are of the same step."""
+    for name, steps in (("one", 1), ("other", 1)):
+        _, opt, _, _ = train(CASE._replace(clip="never" if name == "one" else "always"), True, steps)
+        opt.save(tmp_path / name)
+    before = opt.checksum()
+    (tmp_path / "one.json").write_text((tmp_path / "other.json").read_text())
+    with pytest.raises(HocketError, match="one.json does not belong to .*one.*of step 1"):
+        opt.load(tmp_path / "one")
+    assert opt.checksum() == before
+    os.remove(tmp_path / "one.json")
+    opt.load(tmp_path / "one")
+    assert opt.checksum() != before
 
 
 def test_files_that_are_missing_cut_or_of_another_model(tmp_path):
