@@ -248,6 +248,31 @@ int hocket_sum_of_squares(hocket_engine *h, int64_t tensor, double *sum, int64_t
   return leave(&in, status, &err, message);
 }
 
+_Static_assert(HOCKET_SQUARES == HK_SQUARES_PIECES, "words of a sum");
+
+int hocket_squares(hocket_engine *h, const uint8_t *counts, int64_t words[HOCKET_SQUARES],
+                   char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_squares squares = {0};
+  hk_status status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_abi_given(words, "the place for the words", &err);
+  if (status == HK_OK) status = hk_engine_squares(h->engine, counts, &squares, &err);
+  if (status == HK_OK) hk_squares_to_pieces(&squares, words);
+  return leave(&in, status, &err, message);
+}
+
+int hocket_squares_value(const int64_t words[HOCKET_SQUARES], double *sum, int64_t *nonfinite,
+                         char *message) {
+  hk_error err = {0};
+  hk_squares squares = {0};
+  hk_status status = hk_abi_given(words, "the words", &err);
+  if (status == HK_OK) status = hk_squares_from_pieces(words, &squares, &err);
+  if (status == HK_OK && sum != NULL) *sum = hk_squares_value(&squares);
+  if (status == HK_OK && nonfinite != NULL) *nonfinite = (int64_t)squares.nonfinite;
+  return hk_abi_answer(status, &err, message);
+}
+
 int hocket_held(hocket_engine *h, uint8_t *held, char *message) {
   hk_error err = {0};
   scope in = {0};

@@ -104,6 +104,9 @@ hk_status hk_engine_expect(hk_engine *engine, int32_t n, hk_error *err);
 hk_status hk_engine_scale(hk_engine *engine, double factor, hk_error *err);
 hk_status hk_engine_sum_of_squares(hk_engine *engine, int64_t param, hk_squares *sum,
                                    hk_error *err);
+/* The same of all tensors with counts[param] != 0; NULL: of all. */
+hk_status hk_engine_squares(hk_engine *engine, const uint8_t *counts, hk_squares *sum,
+                            hk_error *err);
 hk_status hk_engine_read_gradient(hk_engine *engine, size_t param, void *data, hk_error *err);
 
 /* -- Steps ------------------------------------------------------------------------------------- */

@@ -211,6 +211,20 @@ HOCKET_API int hocket_scale(hocket_engine *engine, double factor, char *message)
  * read. */
 HOCKET_API int hocket_sum_of_squares(hocket_engine *engine, int64_t tensor, double *sum,
                                      int64_t *nonfinite, char *message);
+/* The same sum in integers, for ranks that share a step. Each rank gets the words of its own
+ * gradients; the caller adds them up over the ranks, word by word, as 64-bit integers (an
+ * all-reduce of HOCKET_SQUARES int64), which is exact in any order; hocket_squares_value rounds the
+ * total once. So the norm of any split of the elements over ranks has the bits of one process with
+ * all of them. Words of up to 2^31 ranks may be added. counts[i]: 0 leaves tensor i out, because
+ * another rank counts it; NULL: all tensors count. Blocks until the gradients have been read. */
+#define HOCKET_SQUARES 21
+HOCKET_API int hocket_squares(hocket_engine *engine, const uint8_t *counts,
+                              int64_t words[HOCKET_SQUARES], char *message);
+/* Sum of squares that words, or sums of words, stand for, rounded once, and the number of values
+ * that are not finite. Either pointer may be NULL. Returns 2 if words are not such sums: a negative
+ * one (it has overflowed), or more bits than squares can have. */
+HOCKET_API int hocket_squares_value(const int64_t words[HOCKET_SQUARES], double *sum,
+                                    int64_t *nonfinite, char *message);
 /* held[i]: 1 if tensor i has a gradient since the last step or hocket_discard, else 0; `held` has
  * room for all tensors. Also allowed when the engine has failed. */
 HOCKET_API int hocket_held(hocket_engine *engine, uint8_t *held, char *message);
@@ -225,8 +239,9 @@ typedef struct {
   double max_norm;       /* largest norm (HOCKET_CLIP_...), gradients are scaled down to it; 0: no
                             clipping */
   double loss_scale;     /* factor by which the gradients are too large; 0 stands for 1 */
-  double sum_of_squares; /* sum over all ranks (hocket_sum_of_squares of each); 0: this rank's own;
-                            infinite or NaN (some rank's gradients are): the step is skipped. With
+  double sum_of_squares; /* sum over all ranks (hocket_squares_value of their words); 0: this
+                            rank's own; infinite or NaN: the step is skipped (give it if some rank
+                            has values that are not finite, so that all ranks skip). With
                             HOCKET_CLIP_BLOCK no other value than these and 0 is allowed */
   int32_t wait;          /* 1: return when the step is complete, as after hocket_drain */
 } hocket_step_options;

@@ -326,6 +326,65 @@ static void test_value_is_rounded_once(void **state) {
   }
 }
 
+/* Values dealt out to ranks at random: the words of the ranks' sums, added up as integers, stand
+ * for the sum of one process. */
+static void test_pieces_of_ranks(void **state) {
+  (void)state;
+  enum { MOST = 3000, RANKS = 7 };
+  uint16_t grad[2 * MOST];
+  for (random_state = 0; random_state < 200; random_state++) {
+    const hk_grad_type type = types[next() % TYPES];
+    const int n = (int)(next() % MOST), ranks = 1 + (int)(next() % RANKS);
+    random_grads(grad, 2 * MOST);
+    hk_squares all = {0}, share[RANKS] = {{{0}, 0}};
+    hk_squares_add(&all, type, n, grad);
+    for (int i = 0; i < n; i++) {
+      hk_squares_add(&share[next() % (uint64_t)ranks], type, 1,
+                     (const char *)grad + (size_t)i * hk_grad_size(type));
+    }
+    int64_t total[HK_SQUARES_PIECES] = {0}, pieces[HK_SQUARES_PIECES];
+    for (int r = 0; r < ranks; r++) {
+      hk_squares_to_pieces(&share[r], pieces);
+      for (int i = 0; i < HK_SQUARES_PIECES; i++) total[i] += pieces[i];
+    }
+    hk_squares found = {0};
+    hk_error err = {0};
+    assert_int_equal(hk_squares_from_pieces(total, &found, &err), HK_OK);
+    assert_memory_equal(&found, &all, sizeof all);
+  }
+}
+
+/* The most that 2^31 - 1 ranks may add up to fits, with all carries; one more piece than an int64_t
+ * holds, or than a sum has bits, is refused and changes nothing. */
+static void test_room_for_ranks(void **state) {
+  (void)state;
+  const int64_t ranks = INT32_MAX;
+  int64_t pieces[HK_SQUARES_PIECES] = {0};
+  for (int i = 0; i < 6; i++) pieces[i] = ranks * UINT32_MAX;
+  pieces[HK_SQUARES_PIECES - 1] = INT64_MAX;
+  paper want = {.nonfinite = INT64_MAX};
+  for (int i = 0; i < 6; i++) paper_add(&want, (uint64_t)pieces[i], 32 * i + LOWEST);
+  hk_squares found = {0};
+  hk_error err = {0};
+  assert_int_equal(hk_squares_from_pieces(pieces, &found, &err), HK_OK);
+  assert_same(&found, &want);
+  const hk_squares before = found;
+  for (int i = 0; i < HK_SQUARES_PIECES; i++) {
+    int64_t wrong[HK_SQUARES_PIECES] = {0};
+    wrong[i] = (int64_t)((uint64_t)INT64_MAX + 1);
+    assert_int_equal(hk_squares_from_pieces(wrong, &found, &err), HK_INPUT);
+    assert_non_null(strstr(err.message, "2^31 ranks"));
+    assert_memory_equal(&found, &before, sizeof found);
+  }
+  int64_t many[HK_SQUARES_PIECES] = {0};
+  many[HK_SQUARES_PIECES - 2] = (int64_t)1 << 32;
+  assert_int_equal(hk_squares_from_pieces(many, &found, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "more than 640 bits"));
+  assert_memory_equal(&found, &before, sizeof found);
+  many[HK_SQUARES_PIECES - 2]--;
+  assert_int_equal(hk_squares_from_pieces(many, &found, &err), HK_OK);
+}
+
 static void test_values(void **state) {
   (void)state;
   assert_true(hk_squares_value(&(hk_squares){0}) == 0);
@@ -377,6 +436,8 @@ int main(void) {
       cmocka_unit_test(test_many_large),
       cmocka_unit_test(test_more_than_bins_take),
       cmocka_unit_test(test_value_is_rounded_once),
+      cmocka_unit_test(test_pieces_of_ranks),
+      cmocka_unit_test(test_room_for_ranks),
       cmocka_unit_test(test_values),
       cmocka_unit_test(test_grad_scale),
   };

@@ -253,6 +253,40 @@ double hk_squares_value(const hk_squares *sum) {
   return ldexp((double)leading, 64 * top - zeros + LOWEST);
 }
 
+void hk_squares_to_pieces(const hk_squares *sum, int64_t pieces[HK_SQUARES_PIECES]) {
+  for (int i = 0; i < HK_SQUARES_WORDS; i++) {
+    pieces[2 * i] = (int64_t)(sum->words[i] & UINT32_MAX);
+    pieces[2 * i + 1] = (int64_t)(sum->words[i] >> PIECE);
+  }
+  pieces[HK_SQUARES_PIECES - 1] = (int64_t)sum->nonfinite;
+}
+
+hk_status hk_squares_from_pieces(const int64_t pieces[HK_SQUARES_PIECES], hk_squares *sum,
+                                 hk_error *err) {
+  hk_squares whole = {.nonfinite = (uint64_t)pieces[HK_SQUARES_PIECES - 1]};
+  uint64_t carry = 0;
+  for (int i = 0; i < HK_SQUARES_PIECES; i++) {
+    if (pieces[i] < 0) {
+      return hk_fail(err, HK_INPUT,
+                     "piece %d of a sum of squares is %lld: it is not negative, and the pieces of "
+                     "at most 2^31 ranks may be added",
+                     i, (long long)pieces[i]);
+    }
+    if (i == HK_SQUARES_PIECES - 1) break;
+    carry += (uint64_t)pieces[i]; /* below 2^63 + 2^32 */
+    whole.words[i / 2] |= (carry & UINT32_MAX) << PIECE * (i % 2);
+    carry >>= PIECE;
+  }
+  if (carry != 0) {
+    return hk_fail(err, HK_INPUT,
+                   "a sum of squares of more than %d bits: these pieces are not sums of those that "
+                   "ranks have returned",
+                   64 * HK_SQUARES_WORDS);
+  }
+  *sum = whole;
+  return HK_OK;
+}
+
 double hk_grad_scale(double sum_of_squares, double max_norm, double loss_scale) {
   double clip = 1;
   if (max_norm > 0) {

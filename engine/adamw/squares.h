@@ -10,6 +10,7 @@
 #ifndef HK_ENGINE_ADAMW_SQUARES_H
 #define HK_ENGINE_ADAMW_SQUARES_H
 
+#include "core/base/error.h"
 #include "engine/adamw/adamw.h"
 
 #ifdef __cplusplus
@@ -55,6 +56,16 @@ void hk_squares_add_bins(hk_squares *sum, hk_grad_type type, const uint64_t bins
 void hk_squares_merge(hk_squares *sum, const hk_squares *other);
 /* The sum, rounded once to nearest even. */
 double hk_squares_value(const hk_squares *sum);
+
+/* A sum as integers that ranks may add one by one: its bits in pieces of 32, least significant
+ * first, then the number of values that are not finite. Pieces of a sum are below 2^32, so that
+ * those of 2^31 ranks may be added before an int64_t overflows. */
+#define HK_SQUARES_PIECES (2 * HK_SQUARES_WORDS + 1)
+void hk_squares_to_pieces(const hk_squares *sum, int64_t pieces[HK_SQUARES_PIECES]);
+/* The inverse, also of sums of pieces, whose carries it adds. HK_INPUT: some piece is negative, or
+ * the sum has more bits than hk_squares; *sum is then not changed. */
+hk_status hk_squares_from_pieces(const int64_t pieces[HK_SQUARES_PIECES], hk_squares *sum,
+                                 hk_error *err);
 
 /* The factor for gradients: min(1, max_norm / (norm + 1e-6)) / loss_scale
  * (torch.nn.utils.clip_grad_norm_), with norm = sqrt(sum) / loss_scale. `max_norm` <= 0: no

@@ -114,6 +114,24 @@ hk_status hk_engine_sum_of_squares(hk_engine *e, int64_t param, hk_squares *sum,
   return status;
 }
 
+hk_status hk_engine_squares(hk_engine *e, const uint8_t *counts, hk_squares *sum, hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  pthread_mutex_lock(&t->lock);
+  const hk_status status = note_failure(e, hk_handover_squares(e, -1, sum, err));
+  if (status == HK_OK && counts != NULL) {
+    *sum = (hk_squares){0};
+    for (size_t p = 0; p < e->n_params; p++) {
+      hk_squares one;
+      if (counts[p] == 0 || t->given[p] == 0) continue;
+      hk_handover_sum(e, e->bins, t->segments[p], t->segments[p + 1], NULL, &one);
+      hk_squares_merge(sum, &one);
+    }
+  }
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}
+
 hk_status hk_engine_set_weight(hk_engine *e, size_t param, void *weight, hk_error *err) {
   bool there = false;
   HK_TRY(check_param(e, (int64_t)param, err));

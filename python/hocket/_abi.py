@@ -22,6 +22,7 @@ from .errors import MACHINE, USAGE, HocketError
 ABI = 7
 MESSAGE = 1024
 AGAIN = 4
+SQUARES = 21
 SLICE_MS = 100
 
 BF16, FP16, FP32 = range(3)
@@ -151,6 +152,8 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
         c_int,
         (_ENGINE, c_int64, POINTER(c_double), POINTER(c_int64), c_char_p),
     ),
+    "hocket_squares": (c_int, (_ENGINE, c_void_p, c_void_p, c_char_p)),
+    "hocket_squares_value": (c_int, (c_void_p, POINTER(c_double), POINTER(c_int64), c_char_p)),
     "hocket_held": (c_int, (_ENGINE, c_void_p, c_char_p)),
     "hocket_read_gradient": (c_int, (_ENGINE, c_size_t, c_void_p, c_char_p)),
     "hocket_step": (c_int, (_ENGINE, POINTER(StepOptions), POINTER(StepInfo), c_void_p, c_char_p)),
@@ -254,6 +257,14 @@ def gradient_list(tensors: Sequence[int], addresses: Sequence[int]) -> "array.ar
     pairs[0::2] = array.array("q", tensors)
     pairs[1::2] = array.array("q", addresses)
     return pairs
+
+
+def squares_value(words: Sequence[int]) -> Tuple[float, int]:
+    """Sum of squares that words (or sums of words) of Engine.squares stand for, rounded once, and
+    the number of values that are not finite."""
+    table, total, nonfinite = array.array("q", words), c_double(), c_int64()
+    call("hocket_squares_value", table.buffer_info()[0], byref(total), byref(nonfinite))
+    return total.value, nonfinite.value
 
 
 def call(name: str, *arguments: Any) -> int:
@@ -412,15 +423,25 @@ class Engine:
         self._call("hocket_sum_of_squares", tensor, byref(total), byref(nonfinite))
         return total.value, nonfinite.value
 
+    def squares(self, counts: Optional[bytes]) -> "array.array[int]":
+        """The words of the sum of squares of all gradients, before scale(). counts: one byte a
+        tensor, 0 leaves it out; None: all count. Words of several ranks may be added."""
+        words = array.array("q", bytes(8 * SQUARES))
+        self._call("hocket_squares", counts, words.buffer_info()[0])
+        return words
+
     def read_gradient(self, tensor: int, address: int) -> None:
         """One tensor's gradient so far, in its own type, to a host address."""
         self._call("hocket_read_gradient", tensor, address)
 
     # -- Steps --------------------------------------------------------------------------------
 
-    def step(self, max_norm: float, loss_scale: float, stream: int) -> None:
-        """One optimizer step; max_norm 0: no clipping. last_step() says what it did."""
-        options = StepOptions(max_norm=max_norm, loss_scale=loss_scale)
+    def step(
+        self, max_norm: float, loss_scale: float, stream: int, sum_of_squares: float = 0.0
+    ) -> None:
+        """One optimizer step; max_norm 0: no clipping; sum_of_squares: over all ranks, 0: of this
+        engine's own gradients. last_step() says what it did."""
+        options = StepOptions(max_norm, loss_scale, sum_of_squares)
         self._call("hocket_step", byref(options), byref(self._info), stream)
 
     def last_step(self) -> Optional[StepResult]:

@@ -160,6 +160,8 @@ static void without_engine(void) {
   REFUSED(hocket_scale(NULL, 1, message), 2, "no engine");
   REFUSED(hocket_expect(NULL, 1, message), 2, "no engine");
   REFUSED(hocket_sum_of_squares(NULL, -1, NULL, NULL, message), 2, "no engine");
+  int64_t words[HOCKET_SQUARES];
+  REFUSED(hocket_squares(NULL, NULL, words, message), 2, "no engine");
   REFUSED(hocket_read_gradient(NULL, 0, &x, message), 2, "no engine");
   REFUSED(hocket_step(NULL, NULL, NULL, NULL, message), 2, "no engine");
   REFUSED(hocket_set_group(NULL, 0, &group, message), 2, "no engine");
@@ -207,6 +209,8 @@ static void wrong_gradients(world *w) {
   REFUSED(hocket_report(e, NULL, message), 2, "NULL");
   REFUSED(hocket_timeline(e, NULL, message), 2, "NULL");
   REFUSED(hocket_sum_of_squares(e, 8, NULL, NULL, message), 2, "no tensor 8");
+  REFUSED(hocket_squares(e, NULL, NULL, message), 2, "NULL");
+  REFUSED(hocket_squares_value(NULL, NULL, NULL, message), 2, "NULL");
   REFUSED(hocket_read_gradient(e, 8, x, message), 2, "no tensor 8");
   REFUSED(hocket_read_gradient(e, 0, NULL, message), 2, "NULL");
 }

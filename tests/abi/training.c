@@ -197,11 +197,32 @@ static void skipping(const char *plan, int overlap) {
   close_world(&w);
 }
 
+/* Ranks that count disjoint tensors: their words add up to the sum of all, to the bit. */
+static void check_words(world *w) {
+  double all = -1, sum = -1;
+  int64_t added[HOCKET_SQUARES] = {0}, words[HOCKET_SQUARES], nonfinite = -1;
+  MUST(hocket_sum_of_squares(w->engine, -1, &all, NULL, message));
+  for (size_t rank = 0; rank < 3; rank++) {
+    uint8_t counts[MOST_TENSORS] = {0};
+    for (size_t i = rank; i < w->n; i += 3) counts[i] = 1;
+    MUST(hocket_squares(w->engine, counts, words, message));
+    for (int i = 0; i < HOCKET_SQUARES; i++) added[i] += words[i];
+  }
+  MUST(hocket_squares_value(added, &sum, &nonfinite, message));
+  CHECK(sum == all && nonfinite == 0);
+  MUST(hocket_squares(w->engine, NULL, words, message));
+  MUST(hocket_squares_value(words, &sum, NULL, message));
+  CHECK(sum == all);
+  added[0] = INT64_MIN; /* has overflowed, as with 2^31 ranks */
+  REFUSED(hocket_squares_value(added, &sum, NULL, message), 2, "2^31 ranks");
+}
+
 static void check_gradients(world *w) {
   double sum = -1;
   int64_t nonfinite = -1;
   MUST(hocket_sum_of_squares(w->engine, -1, &sum, &nonfinite, message));
   CHECK(near(sum, (double)plain_squares(w, -1)) && nonfinite == 0);
+  check_words(w);
   for (size_t i = 0; i < w->n; i++) {
     tensor *t = &w->tensors[i];
     MUST(hocket_sum_of_squares(w->engine, (int64_t)i, &sum, NULL, message));
