@@ -11,8 +11,8 @@ typedef struct {
   const char *name;    /* of the profile; NULL: from GPU model, GPUs and cores ("h200-16c") */
   const char *version; /* of hocket */
   bool quick, resume, replace;
-  double budget_s; /* of measuring; 0: 40 (quick) or 480, less the time to open the stand, at least
-                      half of it */
+  double budget_s; /* seconds of measuring; 0: 40 (quick) or 480, minus the time to open the stand,
+                      but at least half of that */
   double target;   /* half the interval of a median / median; 0: 0.02, quick 0.05. Measuring also
                       ends when more of it would not make the profile better
                       (hk_expected_error_converged) */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The default store by ids. */
+/* Timelines of the default store, opened by their ids. */
 #include "cli/stored_timeline.h"
 
 #include <errno.h>

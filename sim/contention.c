@@ -108,8 +108,9 @@ static double pass_cap(const hk_sim_state *s, const hk_active_op *active, const 
   return fmin(kept * active->computed, launched);
 }
 
-/* Share of its cap that an operation keeps while its rank computes. A team that leaves the
- * framework too few cores shares one with the host thread while that launches. */
+/* Share of its cap that an operation keeps while its rank computes. If the team leaves the
+ * framework too few cores, one member shares a core with the host thread while the host thread
+ * launches kernels: the team then keeps framework.beside_full_team of its rate. */
 static double kept_beside_pass(const hk_active_op *active, const hk_machine *m,
                                const hk_host_use *host) {
   if (active->beside_compute >= 1 || host->launching < 0) return active->beside_compute;

@@ -24,8 +24,8 @@ typedef struct {
   int simulations;
   hk_ns closed_form_ns;  /* of `best` */
   hk_bytes gpu_state;    /* state on each GPU in `best` */
-  hk_bytes gpu_limit;    /* the most it could have been */
-  bool limit_given;      /* gpu_limit is the user's; if false, what activations leave */
+  hk_bytes gpu_limit;    /* upper limit of that state */
+  bool limit_given;      /* true: the user set gpu_limit; false: activations leave that much */
   hk_ns none_ns;         /* an iteration of the same plan without an overlap */
   hk_bytes spares_limit; /* host memory per rank that was available for spares */
 } hk_overlap_search_result;

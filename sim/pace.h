@@ -9,8 +9,8 @@
 /* If *forecast does not fit because gradients wait on the GPU, for their reduction or for an
  * asynchronous flush: replaces it by the faster of these plans that fit: the largest pace.flush,
  * and with several ranks pace.reduce_first, alone or with the largest pace.flush. If none fits: by
- * a blocking flush, if that fits. `may_wait`: backward may wait for flushes; if not, only
- * pace.reduce_first is tried. With an overlap of updates backward never waits. */
+ * the plan with a blocking flush, if that one fits. `may_wait`: backward may wait for flushes; if
+ * not, only pace.reduce_first is tried. With an overlap of updates backward never waits. */
 hk_status hk_pace_flush(hk_forecast *forecast, bool may_wait, const hk_machine *machine,
                         hk_error *err);
 

@@ -45,7 +45,8 @@ typedef struct {
   hk_forecast
       *forecasts; /* first those that fit, by iteration time; then the others, by missing memory */
   size_t n, n_fit;
-  /* With an overlap the plan of hk_overlap_search is added; the next three are about it, else 0. */
+  /* With an overlap the plan of hk_overlap_search is added. The next three describe it; without an
+   * overlap they are 0. */
   int simulations;
   hk_ns closed_form_ns;
   hk_bytes gpu_limit; /* most state on each GPU that was allowed */

@@ -25,7 +25,7 @@ enum {
   HK_TRAIT_LINK = 32,       /* moves pinned host memory over a GPU's link: the contention of host
                                memory is fitted to these */
   HK_TRAIT_DRAM = 64,       /* host memory bandwidth, without AdamW */
-  HK_TRAIT_CALL = 128,      /* carried out by the calling thread; one value a run, no stretches */
+  HK_TRAIT_CALL = 128,      /* runs on the calling thread, and gives one value for its whole run */
   HK_TRAIT_SOLO = 256,      /* the only load of its probe, because it uses the arrays of others */
   HK_TRAIT_COPY_IN = HK_TRAIT_COPY | HK_TRAIT_IN,
   HK_TRAIT_ONE_CALL = HK_TRAIT_CALL | HK_TRAIT_SOLO,

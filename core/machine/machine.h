@@ -50,10 +50,10 @@ typedef struct {
  * The defaults of framework.handover_ns, launch_beside_update and beside_full_team are from 3.0 G
  * parameters on H200 nodes of 16 cores (bench/results/training). Handing 197 large gradients over
  * took 14 to 26 ms an iteration. Launches kept 0.73 to 0.83 of their rate beside a team of 13
- * threads that only updates, and backward of iterations at micro-batches 1 and 2 is predicted right
- * with 0.60 to 0.82 (two nodes each). With 15 threads, an update took 12 ms longer beside forward
- * (45 to 100 ms of launches) than without it at micro-batch 1, and 4 ms at 4: means of three nodes
- * each, from -19 to +36 ms. */
+ * threads that only updates (two nodes). In iterations at micro-batches 1 and 2 the predicted
+ * backward equals the measured one with a share of 0.60 to 0.82 (two nodes). With 15 threads, an
+ * update took 12 ms longer beside forward (45 to 100 ms of launches) than without it at micro-batch
+ * 1, and 4 ms at 4: means of three nodes each, from -19 to +36 ms. */
 #define HK_MACHINE_QUANTITIES(X)                                                                   \
   X(gpus, "node.gpus", "1", 1, 64, NAN, "GPUs of a node")                                          \
   X(cores, "node.cores", "1", 1, 4096, NAN, "physical CPU cores of a node")                        \

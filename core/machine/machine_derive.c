@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each function below derives one group of quantities from their values before and from what the
- * group's base has become. Order matters: a base comes before what follows it. */
+/* Each function below derives one group of quantities that depend on a base (core clock, link
+ * bandwidth, ...): new value = value before x a function of (base now / base before). The functions
+ * run in an order in which a base has its new value before the quantities that depend on it. */
 #include "core/machine/machine_derive.h"
 
 #include <math.h>
@@ -202,7 +203,7 @@ static void derive_fabrics(derivation *d) {
 
 /* -- Arbitration ------------------------------------------------------------------------------- */
 
-/* How AdamW's rate on one GPU's share of the cores grows with the cores. */
+/* AdamW's rate on one GPU's share of the cores: now / before the change of node.cores. */
 static double team_growth(const derivation *d) {
   const hk_machine *m = d->was;
   const double gpus = m->gpus.value, before_it = m->cores.value / gpus;

@@ -42,8 +42,8 @@ static hk_status fill_spans(hk_executor *x, hk_ns begin, hk_timeline *timeline, 
 /* -- Starting a run ---------------------------------------------------------------------------- */
 
 /* Resets the picking lanes: empties their queues, counts unmet dependencies and makes operations
- * without dependencies ready. The one added to each count is met at once by the call below. Under
- * `mutex`. */
+ * without dependencies ready. Each count is one too high, and hk_exec_meet_dependency lowers it by
+ * one and queues the operation if it is 0. Under `mutex`. */
 static void reset_picking_lanes(hk_executor *x) {
   if (x->n_deps == NULL) return;
   for (size_t i = 0; i < x->n_workers; i++) {
