@@ -16,8 +16,8 @@ set(SCRIPTS golden_bad_input golden_cli_help golden_completion golden_config gol
             golden_set golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
 # unit_hardening checks flags that only the release build has.
-set(NEEDS_RELEASE ${SCRIPTS} golden_parts golden_published golden_ranking unit_fit unit_hardening
-                  unit_profile_fit unit_profile_nodes)
+set(NEEDS_RELEASE ${SCRIPTS} golden_installed golden_parts golden_published
+                  golden_ranking unit_fit unit_hardening unit_profile_fit unit_profile_nodes)
 # These look for wrong use of memory, often after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard
                    engine_faults engine_run engine_stand engine_training_faults)
