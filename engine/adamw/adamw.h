@@ -45,7 +45,31 @@ typedef struct {
 /* Constants of one step, as kernels take them. */
 typedef struct {
   float scale, decay, rest1, beta2, rest2, root2, eps, size;
+  uint32_t key[2]; /* of the random bits that round v (formats.h); 0 for formats without */
 } hk_adamw_step;
+
+/* Formats of state in memory: formats.h. */
+typedef enum {
+  HK_FORMAT_FP32,
+  HK_FORMAT_SPLIT,
+  HK_FORMAT_BF16,
+  HK_FORMAT_BF16_SPLIT,
+  HK_FORMATS
+} hk_format;
+
+static inline bool hk_format_is_split(hk_format format) {
+  return format == HK_FORMAT_SPLIT || format == HK_FORMAT_BF16_SPLIT;
+}
+/* m and v are bf16. */
+static inline bool hk_format_is_short(hk_format format) {
+  return format == HK_FORMAT_BF16 || format == HK_FORMAT_BF16_SPLIT;
+}
+
+/* Addresses of consecutive parameters' state. p: fp32 master weights, or with a split format bf16
+ * weights, whose lower halves are at `low` (else NULL). m, v: fp32 or bf16. */
+typedef struct {
+  char *p, *low, *m, *v;
+} hk_state_at;
 
 /* Constants of step number `step` (from 1). `grad_scale`: factor that gradients are multiplied by,
  * clipping coefficient / loss scale. */
@@ -54,7 +78,7 @@ hk_adamw_step hk_adamw_prepare(const hk_adamw *hyper, int64_t step, double grad_
 static inline bool hk_adamw_step_same(const hk_adamw_step *a, const hk_adamw_step *b) {
   return a->scale == b->scale && a->decay == b->decay && a->rest1 == b->rest1 &&
          a->beta2 == b->beta2 && a->rest2 == b->rest2 && a->root2 == b->root2 && a->eps == b->eps &&
-         a->size == b->size;
+         a->size == b->size && a->key[0] == b->key[0] && a->key[1] == b->key[1];
 }
 
 /* Updates n elements in place and writes the rounded weights to `w` (NULL: does not). Arrays need
@@ -77,6 +101,11 @@ typedef struct {
   void (*adamw_to)(const hk_adamw_step *step, hk_grad_type type, int64_t n, const float *p,
                    const float *m, const float *v, float *p_to, float *m_to, float *v_to,
                    const void *grad, uint16_t *w);
+  /* The update of state in any format (formats.h), from `from` to `to`, which are equal or do not
+   * overlap. `index`: of the first of the n elements in its tensor. `w`: a further copy of the bf16
+   * weights; NULL: none. */
+  void (*update)(hk_format format, const hk_adamw_step *step, hk_grad_type type, int64_t n,
+                 hk_state_at from, hk_state_at to, const void *grad, uint16_t *w, int64_t index);
   /* g *= scale, fp32 in place, NaN to 0x7fc00000: the separate unscale pass of DeepSpeed. */
   void (*unscale)(float scale, int64_t n, float *g);
   /* fp32 to bf16, round to nearest even, NaN to 0x7fc0. */

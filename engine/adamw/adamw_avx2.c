@@ -8,6 +8,7 @@
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
 typedef __m256 vec;
+typedef uint32_t uvec __attribute__((vector_size(32)));
 enum { LANES = 8, BLOCK = 32 };
 
 INLINE vec vec_set(float x) {
@@ -71,9 +72,29 @@ INLINE void store_bf16(uint16_t *w, const vec x[4], bool stream) {
   }
 }
 
-#include "engine/adamw/adamw_vector.h"
+/* Lower halves of eight lanes, whose upper halves are 0. */
+INLINE void store_halves(void *to, uvec x, bool stream) {
+  const __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x);
+  const __m128i h = _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0xd8));
+  if (stream) {
+    _mm_stream_si128(to, h);
+  } else {
+    _mm_storeu_si128(to, h);
+  }
+}
 
-const hk_cpu_kernels hk_kernels_avx2 = {"avx2", true, adamw, adamw_to, unscale, cast_down, cast_up};
+#include "engine/adamw/adamw_vector.h"
+/* After the kernels of fp32. */
+#include "engine/adamw/formats_vector.h"
+
+const hk_cpu_kernels hk_kernels_avx2 = {.name = "avx2",
+                                        .supported = true,
+                                        .adamw = adamw,
+                                        .adamw_to = adamw_to,
+                                        .update = update_in_format,
+                                        .unscale = unscale,
+                                        .cast_down = cast_down,
+                                        .cast_up = cast_up};
 
 #else
 typedef int hk_not_empty; /* ISO C requires a declaration in each translation unit */

@@ -8,6 +8,7 @@
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
 typedef __m512 vec;
+typedef uint32_t uvec __attribute__((vector_size(64)));
 enum { LANES = 16, BLOCK = 32 };
 
 INLINE vec vec_set(float x) {
@@ -72,10 +73,28 @@ INLINE void store_bf16(uint16_t *w, const vec x[2], bool stream) {
   }
 }
 
-#include "engine/adamw/adamw_vector.h"
+/* Lower halves of sixteen lanes. */
+INLINE void store_halves(void *to, uvec x, bool stream) {
+  const __m256i h = _mm512_cvtepi32_epi16((__m512i)x);
+  if (stream) {
+    _mm256_stream_si256(to, h);
+  } else {
+    _mm256_storeu_si256(to, h);
+  }
+}
 
-const hk_cpu_kernels hk_kernels_avx512 = {"avx512", true,      adamw,  adamw_to,
-                                          unscale,  cast_down, cast_up};
+#include "engine/adamw/adamw_vector.h"
+/* After the kernels of fp32. */
+#include "engine/adamw/formats_vector.h"
+
+const hk_cpu_kernels hk_kernels_avx512 = {.name = "avx512",
+                                          .supported = true,
+                                          .adamw = adamw,
+                                          .adamw_to = adamw_to,
+                                          .update = update_in_format,
+                                          .unscale = unscale,
+                                          .cast_down = cast_down,
+                                          .cast_up = cast_up};
 
 #else
 typedef int hk_not_empty; /* ISO C requires a declaration in each translation unit */

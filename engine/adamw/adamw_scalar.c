@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/adamw/adamw_kernels.h"
+#include "engine/adamw/formats.h"
 
 /* memcpy, because arrays need not be aligned. */
 static float load_grad(hk_grad_type type, const void *grad, int64_t i) {
@@ -87,5 +88,11 @@ static void cast_up(hk_grad_type type, int64_t n, const void *grad, float *g) {
   for (int64_t i = 0; i < n; i++) store(g, i, load_grad(type, grad, i));
 }
 
-const hk_cpu_kernels hk_kernels_scalar = {"scalar", true,      hk_adamw_scalar, adamw_to,
-                                          unscale,  cast_down, cast_up};
+const hk_cpu_kernels hk_kernels_scalar = {.name = "scalar",
+                                          .supported = true,
+                                          .adamw = hk_adamw_scalar,
+                                          .adamw_to = adamw_to,
+                                          .update = hk_update_scalar,
+                                          .unscale = unscale,
+                                          .cast_down = cast_down,
+                                          .cast_up = cast_up};

@@ -9,6 +9,9 @@
  *   vec_sqrt(x), vec_fma(a, b, c)      the latter a * b + c, rounded once
  *   vec_canonical(x)                   x, but every NaN 0x7fc00000
  *   store_bf16(w, x, stream)           BLOCK values, no NaN but 0x7fc00000, rounded
+ *   uvec                               a vector of LANES uint32_t, a vector extension of the
+ *                                      compiler's, for formats_vector.h
+ *   store_halves(to, x, stream)        the lower 16 bits of LANES lanes, whose upper are 0
  *
  * Loops go by blocks of 32 elements: 64 bytes of bf16 weights, so that a streaming store fills its
  * cache line. What is left at the end, the reference does. */

@@ -28,7 +28,7 @@ class Step(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_float)
         for name in ("scale", "decay", "rest1", "beta2", "rest2", "root2", "eps", "size")
-    ]
+    ] + [("key", ctypes.c_uint32 * 2)]
 
 
 @functools.lru_cache(maxsize=None)

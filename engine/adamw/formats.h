@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Formats of AdamW's state in memory. The update is that of adamw.h in fp32 in all of them; they
+ * differ in how p, m and v are kept between updates:
+ *
+ *   fp32         p, m and v in fp32: 12 bytes
+ *   split        p in two arrays of 16 bits, m and v in fp32: 12 bytes, the bf16 weight included
+ *   bf16         p in fp32, m and v in bf16: 8 bytes
+ *   bf16+split   p in two arrays, m and v in bf16: 8 bytes, the bf16 weight included
+ *
+ * Split. The upper array holds w = bf16(p), the weight that the model computes with; the lower one
+ * the lower 16 bits of the difference d = bits(p) - bits(w) * 2^16, an integer. Rounding to nearest
+ * even gives -2^15 <= d <= 2^15: 65,537 values. The lower array takes all but d = 2^15 (a tie that
+ * was rounded down) for which it holds -2^15 and the sign of v is set. v is never negative and
+ * never -0 by itself: such values are refused when state is loaded. Every p that fp32 state holds
+ * after an update is reproduced, bit for bit: +-0, subnormals, infinities (d = 0), finite values
+ * whose w is infinite (d < 0, or the tie d = -2^15), and the one NaN, 0x7fc00000 (d = 0). Other
+ * NaNs, which only loading could bring, become that one.
+ *
+ * bf16. The update computes p from m and v as the operations of adamw.h give them; then they are
+ * stored as bf16. m is rounded to nearest even. v is rounded up or down at random, so that its
+ * expectation is exact: with beta2 = 0.999 a decrease of 0.1 % is less than half of the distance of
+ * two bf16 values, so that nearest rounding would never let v fall. Infinity and NaN stay; a finite
+ * value is not rounded to infinity, but to the largest finite bf16.
+ *
+ *   m = sign(m) min(bf16(|m|), largest)
+ *   v = min((bits(v) + random(key, i)) / 2^16, largest)      random: 16 bits
+ *
+ * The random bits depend on nothing but the seed, the tensor, its step and the index i in the
+ * tensor, so that the bits of the state do not depend on the plan. */
+#ifndef HK_ENGINE_ADAMW_FORMATS_H
+#define HK_ENGINE_ADAMW_FORMATS_H
+
+#include "engine/adamw/adamw.h"
+#include "engine/adamw/convert.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of one element of p (without `low`), m or v. */
+static inline int64_t hk_format_size(hk_format format, int part) {
+  const bool whole = part == 0 ? !hk_format_is_split(format) : !hk_format_is_short(format);
+  return whole ? 4 : 2;
+}
+
+/* Bytes of state a parameter. */
+static inline int64_t hk_format_per_param(hk_format format) {
+  return hk_format_is_short(format) ? 8 : 12;
+}
+
+static inline hk_state_at hk_state_at_element(hk_format format, hk_state_at at, int64_t i) {
+  return (hk_state_at){at.p + i * hk_format_size(format, 0), at.low != NULL ? at.low + 2 * i : NULL,
+                       at.m + i * hk_format_size(format, 1), at.v + i * hk_format_size(format, 2)};
+}
+
+/* The key of the random bits of one tensor's step (from 1). `tensor`: hash of its name, or its
+ * number. Two rounds of SplitMix64's finalizer (Steele, Lea, Flood 2014). */
+void hk_random_key(uint64_t seed, uint64_t tensor, int64_t step, uint32_t key[2]);
+
+/* Random bits of elements: the upper half of a 32-bit hash of the index with three xor-shifts and
+ * three multiplications (constants: Wellons, "triple32", nullprogram.com/blog/2018/07/31), the key
+ * added before and between. tests/test_engine_formats.c checks that values are equally frequent and
+ * that bits of neighbours and of steps are independent; with two multiplications pairs of
+ * neighbours fail it. For indices below 2^32; for others the key changes (hk_random_key_at). */
+static inline uint32_t hk_random_bits(const uint32_t key[2], uint32_t index) {
+  uint32_t x = index + key[0];
+  x ^= x >> 17;
+  x *= 0xed5ad4bbu;
+  x ^= x >> 11;
+  x += key[1];
+  x *= 0xac4c1b51u;
+  x ^= x >> 15;
+  x *= 0x31848babu;
+  return x >> 16;
+}
+
+/* Adds the upper half of an index to a key: for elements index .. (index | 0xffffffff). */
+static inline void hk_random_key_at(const uint32_t key[2], int64_t index, uint32_t at[2]) {
+  at[0] = key[0] + (uint32_t)(index >> 32) * 0x9e3779b9u;
+  at[1] = key[1];
+}
+
+/* -- One element ------------------------------------------------------------------------------- */
+
+/* A master weight in two halves; `down`: the sign of v. */
+typedef struct {
+  uint16_t high, low;
+  bool down;
+} hk_halves;
+
+static inline hk_halves hk_split(float p) {
+  const uint32_t bits = hk_bits_of(hk_canonical(p));
+  const uint16_t high = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  return (hk_halves){high, (uint16_t)bits, (bits & 0x1ffffu) == 0x8000u};
+}
+
+static inline float hk_join(uint16_t high, uint16_t low, bool down) {
+  const uint32_t difference = (uint32_t)low - (low & 0x8000u ? 0x10000u : 0u);
+  return hk_of_bits(((uint32_t)high << 16) + difference + (down ? 0x10000u : 0u));
+}
+
+/* Bits of a finite x, or of an infinity or canonical NaN, after `add` was added and the lower half
+ * dropped; not infinite if x is not. */
+static inline uint16_t hk_round_finite(uint32_t bits, uint32_t add) {
+  const uint32_t rounded = (bits + add) >> 16;
+  const bool too_large = (rounded & 0x7fffu) == 0x7f80u && (bits & 0x7fffffffu) != 0x7f800000u;
+  return (uint16_t)(rounded - too_large);
+}
+
+static inline uint16_t hk_round_m(float m) {
+  const uint32_t bits = hk_bits_of(hk_canonical(m));
+  return hk_round_finite(bits, 0x7fffu + (bits >> 16 & 1u));
+}
+
+static inline uint16_t hk_round_v(float v, uint32_t random) {
+  return hk_round_finite(hk_bits_of(hk_canonical(v)), random);
+}
+
+/* -- Arrays ------------------------------------------------------------------------------------ */
+
+/* Part 0 .. 2 (p, m, v) of n elements as fp32, exact. The sign that split puts into v is left out.
+ * No array needs to be aligned. */
+void hk_format_read(hk_format format, int part, int64_t n, hk_state_at at, float *values);
+/* The other direction, to state that holds something already: p of split formats changes the signs
+ * of v, v keeps them. NaN becomes 0x7fc00000 except in fp32. bf16 rounds to nearest even, but
+ * finite values not to infinity. v of split formats must have no sign (hk_format_first_signed). */
+void hk_format_write(hk_format format, int part, int64_t n, hk_state_at at, const float *values);
+/* Index of the first value whose sign is set and that is no NaN; n: there is none. */
+int64_t hk_format_first_signed(int64_t n, const float *values);
+
+/* The reference of hk_cpu_kernels.update. */
+void hk_update_scalar(hk_format format, const hk_adamw_step *step, hk_grad_type type, int64_t n,
+                      hk_state_at from, hk_state_at to, const void *grad, uint16_t *w,
+                      int64_t index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
