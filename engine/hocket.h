@@ -57,12 +57,12 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     7 /* raised with every incompatible change; compare with hocket_abi() */
-#define HOCKET_MESSAGE 1024
-#define HOCKET_AGAIN   4 /* the wait has timed out: call again */
+#define HOCKET_ABI     7    /* raised with every incompatible change; compare with hocket_abi() */
+#define HOCKET_MESSAGE 1024 /* bytes of a message, its end included */
+#define HOCKET_AGAIN   4    /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
 
-typedef struct hocket_engine hocket_engine;
+typedef struct hocket_engine hocket_engine; /* the optimizer of one rank */
 
 enum { HOCKET_BF16, HOCKET_FP16, HOCKET_FP32 }; /* element types */
 
@@ -174,7 +174,7 @@ HOCKET_API int hocket_release_gpu(hocket_engine *engine, char *message);
 /* -- Gradients --------------------------------------------------------------------------------- */
 
 typedef struct {
-  int64_t tensor;
+  int64_t tensor;   /* its number, from 0 */
   const void *data; /* the tensor's numel values of its grad_type, contiguous, aligned to their
                        size, in device memory */
 } hocket_gradient;

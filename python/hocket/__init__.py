@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """hocket: AdamW for models whose optimizer state does not fit on the GPU.
 
+::
+
     import hocket
 
     opt = hocket.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, max_norm=1.0,
