@@ -35,7 +35,7 @@ class Step(ctypes.Structure):
 def library() -> ctypes.CDLL:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hocket-reference-"))
     out = folder / "reference.so"
-    sources = sorted(str(path) for path in (ROOT / "engine/adamw").glob("adamw*.c"))
+    sources = sorted(str(path) for path in (ROOT / "engine/adamw").glob("*.c"))
     subprocess.run(
         [
             os.environ.get("CC", "cc"),
