@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "engine/abi_private.h"
-#include "engine/device/available_memory.h"
 #include "engine/engine.h"
 
 struct hocket_engine {
@@ -70,11 +69,6 @@ static hk_status check_tensor(const hocket_engine *h, size_t tensor, hk_error *e
   return hk_fail(err, HK_INPUT, "no tensor %zu: the engine has %zu, counted from 0", tensor, n);
 }
 
-hk_status hk_abi_given(const void *pointer, const char *what, hk_error *err) {
-  if (pointer != NULL) return HK_OK;
-  return hk_fail(err, HK_INPUT, "%s: the pointer is NULL", what);
-}
-
 /* -- Creating ---------------------------------------------------------------------------------- */
 
 int hocket_create(const char *plan, const hocket_tensor *tensors, size_t n_tensors,
@@ -102,11 +96,6 @@ void hocket_destroy(hocket_engine *h) {
   if (h == NULL) return;
   if (h->owner == getpid()) hk_engine_destroy(h->engine);
   free(h);
-}
-
-int64_t hocket_host_memory(void) {
-  const hk_bytes room = hk_host_available();
-  return room - room / 16; /* left to the framework: data loading, checkpoints */
 }
 
 const char *hocket_version(void) {

@@ -118,6 +118,11 @@ static hk_status choose_overlap(const char *text, const hk_param *params, size_t
   return hk_choose_routes(plan, params, n, most, text == NULL ? o->gpu_memory : 0, err);
 }
 
+int64_t hocket_host_memory(void) {
+  const hk_bytes room = hk_host_available();
+  return room - room / 16; /* left to the framework: data loading, checkpoints */
+}
+
 /* Fails if the engine needs more host memory than `most` bytes; 0: no limit. */
 static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, size_t n,
                                    hk_bytes most, hk_error *err) {

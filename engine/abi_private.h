@@ -13,7 +13,10 @@
 int hk_abi_answer(hk_status status, const hk_error *err, char *message);
 
 /* HK_INPUT if `pointer` is NULL; `what` names the argument. */
-hk_status hk_abi_given(const void *pointer, const char *what, hk_error *err);
+static inline hk_status hk_abi_given(const void *pointer, const char *what, hk_error *err) {
+  if (pointer != NULL) return HK_OK;
+  return hk_fail(err, HK_INPUT, "%s: the pointer is NULL", what);
+}
 
 /* HK_INPUT if `owner`, the process that created a `what`, is not this one; NULL: the caller gave a
  * NULL pointer instead of a `what`. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creating and destroying an engine, and the questions it answers about itself. */
+/* Creating and destroying an engine, and the hyperparameters of its groups. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,12 +90,6 @@ static hk_status take_params(hk_engine *e, const hk_param *params, size_t n_para
 }
 
 /* -- Memory ------------------------------------------------------------------------------------ */
-
-void hk_engine_add_note(hk_engine *e, const char *note) {
-  const size_t used = strlen(e->notes);
-  if (note == NULL || note[0] == 0 || used + 2 >= sizeof e->notes) return;
-  snprintf(e->notes + used, sizeof e->notes - used, "%s%s", used > 0 ? "\n" : "", note);
-}
 
 /* Checks that there is enough host memory, which includes the host backend's device memory. */
 static hk_status check_room(const hk_engine *e, hk_error *err) {
@@ -201,8 +195,8 @@ static void team_has_begun(void *arg) {
 
 /* Opens the executor. Its queueing threads use the cores that the team leaves free. */
 static hk_status open_executor(hk_engine *e, hk_error *err) {
-  hk_executor_actions actions = {.run = hk_engine_act,
-                                 .join = hk_engine_join,
+  hk_executor_actions actions = {.run = hk_training_act,
+                                 .join = hk_training_join,
                                  .arg = e,
                                  .external = hk_training_external_lanes(e)};
   const int used = e->options.first_core + hk_team_threads(e->team);
@@ -302,42 +296,7 @@ void hk_engine_destroy(hk_engine *e) {
   free(e);
 }
 
-/* -- What it says of itself -------------------------------------------------------------------- */
-
-int64_t hk_engine_numel(const hk_engine *e) {
-  return e->state.numel;
-}
-hk_status hk_engine_guard(hk_engine *e, int *previous, hk_error *err) {
-  return e->backend->ops->guard(e->backend, previous, err);
-}
-void hk_engine_unguard(hk_engine *e, int previous) {
-  e->backend->ops->unguard(e->backend, previous);
-}
-size_t hk_engine_params(const hk_engine *e) {
-  return e->n_params;
-}
-const hk_param *hk_engine_param(const hk_engine *e, size_t param, int64_t *begin) {
-  *begin = e->param_end[param] - e->params[param].numel;
-  return &e->params[param];
-}
-const hk_plan *hk_engine_plan(const hk_engine *e) {
-  return &e->plan;
-}
-const hk_graph *hk_engine_graph(const hk_engine *e) {
-  return &e->graph;
-}
-void hk_engine_device_info(const hk_engine *e, hk_device_info *info) {
-  *info = e->info;
-}
-const char *hk_engine_notes(const hk_engine *e) {
-  return e->notes;
-}
-hk_engine_memory hk_engine_memory_taken(const hk_engine *e) {
-  return (hk_engine_memory){.device = e->device.all, .host_pinned = e->host.all};
-}
-int64_t hk_engine_subgroup_step(const hk_engine *e, size_t subgroup) {
-  return e->state.subgroups[subgroup].step;
-}
+/* -- Groups ------------------------------------------------------------------------------------ */
 
 static hk_status check_group(const hk_engine *e, size_t group, hk_error *err) {
   if (group < e->n_groups) return HK_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the engine's files: engine.c creates and destroys engines, engine_memory.c computes
  * sizes and places, actions*.c execute operations, pace.c spreads them over time, step.c ends
- * steps, access.c reads and writes state. */
+ * steps, access/ reads and writes state. */
 #ifndef HK_ENGINE_PRIVATE_H
 #define HK_ENGINE_PRIVATE_H
 
@@ -80,9 +80,10 @@ struct hk_engine {
   char notes[1024];
 };
 
-/* The executor's `run` and `join` (actions.c); arg is the engine. */
-hk_status hk_engine_act(void *arg, int32_t op, hk_stream *stream, hk_error *err);
-void hk_engine_join(void *arg, hk_lane_kind lane);
+/* Executes an operation of the update on a stream (actions.c), */
+hk_status hk_engine_act(hk_engine *engine, int32_t op, hk_stream *stream, hk_error *err);
+/* or by the CPU team (actions_cpu.c): an ADAMW_CPU with these constants ([param]). */
+void hk_engine_update_on_cpu(hk_engine *engine, const hk_op *op, const hk_adamw_step *steps);
 
 /* Adds a line to what hk_engine_notes returns; NULL and "" add nothing. */
 void hk_engine_add_note(hk_engine *engine, const char *note);
@@ -106,6 +107,36 @@ hk_bytes hk_engine_paced_part(const hk_engine *engine, bool in);
 hk_status hk_engine_copy_paced(hk_engine *engine, hk_stream *stream, void *to, const void *from,
                                hk_bytes bytes, bool in, hk_error *err);
 
+/* -- Addresses (addresses.c) ------------------------------------------------------------------- */
+
+/* Number of parameters that an operation of the graph works on: a piece of its subgroup. */
+int64_t hk_engine_op_numel(const hk_engine *engine, const hk_op *op);
+/* Address of a segment's gradients, in device or host memory. */
+char *hk_engine_segment_grads(const hk_engine *engine, const hk_param_segment *segment);
+/* Address for the new weight of element `at` (flat order), which is one of params[param]; NULL: the
+ * tensor has no address yet. */
+char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
+
+/* Consecutive parameters of one segment. */
+typedef struct {
+  const hk_param_segment *segment;
+  const hk_param *param;
+  int64_t n;
+} hk_param_run;
+
+/* The parameters at .. end - 1 (flat order) up to the end of the segment that parameter `at` is in.
+ */
+hk_param_run hk_param_run_at(const hk_engine *e, int64_t at, int64_t end);
+/* Address of the gradient of parameter `at` (flat order) of a run. */
+const char *hk_param_run_grad(const hk_engine *e, const hk_param_run *run, int64_t at);
+
+static inline hk_state_subgroup *hk_engine_subgroup(const hk_engine *e, const hk_op *op) {
+  return &e->state.subgroups[op->subgroup];
+}
+
+/* Address of the bf16 weights of the operation's parameters in the host's array. */
+uint16_t *hk_engine_host_weights(const hk_engine *e, const hk_op *op);
+
 /* -- Memory (engine_memory.c) ------------------------------------------------------------------ */
 
 /* Computes the sizes of all parts, once plan, state layout and tensors are there. */
@@ -115,6 +146,17 @@ void hk_engine_place(hk_engine *engine);
 /* Sets the addresses of the parts in e->work. */
 void hk_engine_place_work(hk_engine *engine);
 
+/* Memory that the hand-over of gradients takes: bins (device, and a copy on the host), and slots
+ * (device). */
+hk_bytes hk_bin_bytes(const hk_state *state, const hk_param *params);
+typedef struct {
+  int32_t images; /* images of route cpu, which pass through slots */
+  int32_t n;      /* slots */
+  hk_bytes bytes; /* of one slot: the largest image has room */
+} hk_slot_layout;
+hk_slot_layout hk_slots_of(const hk_plan *plan, const hk_state *state);
+hk_bytes hk_slot_bytes(const hk_plan *plan, const hk_state *state); /* of all slots */
+
 /* -- Device memory (device_memory.c) ------------------------------------------------------------
  */
 
@@ -122,7 +164,12 @@ void hk_engine_place_work(hk_engine *engine);
 hk_status hk_engine_take_device(hk_engine *engine, hk_error *err);
 /* Takes what hk_engine_release_gpu has given back; does nothing if it has been taken. */
 hk_status hk_engine_take_work(hk_engine *engine, hk_error *err);
-void hk_engine_give_device_back(hk_engine *engine); /* safe at any time */
+void hk_engine_give_work_back(hk_engine *engine);
+void hk_engine_give_device_back(hk_engine *engine); /* all of it; safe at any time */
+/* Bytes of device memory that the engine holds now. */
+hk_bytes hk_engine_device_bytes(const hk_engine *engine);
+
+/* -- Steps (step.c) ---------------------------------------------------------------------------- */
 
 /* Writes to steps[p], for each tensor p with active[p], AdamW's constants of its next step;
  * gradients are multiplied by `scale`. Other elements of `steps` are left as they are. */
@@ -133,19 +180,12 @@ void hk_engine_prepare_steps(const hk_engine *engine, const bool *active, double
 hk_status hk_engine_send_ticket(hk_engine *engine, hk_error *err);
 /* Commits a completed step: state moves to its new places, parameters count their steps. */
 void hk_engine_commit(hk_engine *engine, int64_t step);
-/* After a failure of the attempt at `step`: determines which state each subgroup holds, and adds
- * that to the message. `begun`: some of the step's operations may have run. */
 /* After a write or load that has failed half-way: the engine takes no further steps, and the state
  * of the subgroups with parameters offset .. offset + n - 1, which is a mixture, is lost. */
 void hk_engine_lose_state(hk_engine *engine, int64_t offset, int64_t n);
+/* After a failure of the attempt at `step`: determines which state each subgroup holds, and adds
+ * that to the message. `begun`: some of the step's operations may have run. */
 hk_status hk_engine_account_for_failure(hk_engine *engine, int64_t step, bool begun, hk_error *err);
-/* Number of parameters that an operation of the graph works on: a piece of its subgroup. */
-int64_t hk_engine_op_numel(const hk_engine *engine, const hk_op *op);
-/* Address of a segment's gradients, in device or host memory. */
-char *hk_engine_segment_grads(const hk_engine *engine, const hk_param_segment *segment);
-/* Address for the new weight of element `at` (flat order), which is one of params[param]; NULL: the
- * tensor has no address yet. */
-char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
 
 /* -- Training (training.c) --------------------------------------------------------------------- */
 
@@ -158,12 +198,8 @@ void hk_training_close(hk_engine *engine); /* safe at any time */
 hk_status hk_training_quiet(hk_engine *engine, hk_error *err);
 /* Bit mask of the graph's external lanes (hk_executor_actions). */
 unsigned hk_training_external_lanes(const hk_engine *engine);
-/* Memory that hand-over takes: bins (device, and a copy on the host), and slots (device). */
-hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params);
-hk_bytes hk_training_slot_bytes(const hk_plan *plan, const hk_state *state);
-/* The constants, by tensor, for the operation ADAMW_CPU `op`. For the CPU team's thread. */
-const hk_adamw_step *hk_engine_cpu_steps(hk_engine *engine, const hk_op *op);
-/* Executes the operation GRAD_D2H `op`. */
-hk_status hk_training_flush_op(hk_engine *engine, int32_t op, hk_stream *stream, hk_error *err);
+/* The executor's `run` and `join` (operations.c); arg is the engine. */
+hk_status hk_training_act(void *arg, int32_t op, hk_stream *stream, hk_error *err);
+void hk_training_join(void *arg, hk_lane_kind lane);
 
 #endif

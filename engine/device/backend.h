@@ -216,9 +216,9 @@ struct hk_event {
 extern const hk_backend_ops hk_backend_host, hk_backend_cuda;
 /* Finds a backend by name, "cuda" or "host"; HK_INPUT for other names. */
 hk_status hk_backend_find(const char *name, const hk_backend_ops **ops, hk_error *err);
-/* Checks shared by the backends; HK_INPUT if e was not opened as awaited, if a MATMUL's sizes are
- * out of range, or if segments of GATHER or SCATTER break the rules above (addresses are not
- * checked).
+/* Checks shared by the backends (checks.c); HK_INPUT if e was not opened as awaited, if a MATMUL's
+ * sizes are out of range, or if segments of GATHER or SCATTER break the rules above (addresses are
+ * not checked).
  */
 hk_status hk_event_check_awaited(const hk_event *e, hk_error *err);
 hk_status hk_matmul_check_sizes(const hk_kernel *kernel, hk_error *err);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/adamw/kernels_cuda.h"
+#include "engine/device/kernels_cuda.h"
 #include "engine/device/matmul_cuda.h"
 #include "engine/device/pci_link.h"
 

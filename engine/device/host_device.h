@@ -26,6 +26,9 @@ bool hk_host_heap_owns(const hk_host_heap *heap, const void *memory);
 /* Whether the range lies in one used block. */
 bool hk_host_heap_covers(const hk_host_heap *heap, const void *memory, hk_bytes bytes);
 
+/* Number of devices; more than any node that tests imitate. An unused device costs nothing. */
+#define HK_HOST_DEVICES 64
+
 typedef struct hk_host_device hk_host_device;
 struct hk_host_device {
   hk_backend base;
@@ -43,6 +46,8 @@ struct hk_host_device {
       until_fault[HK_HOST_FAULTS]; /* number of calls that still succeed; negative: all */
 };
 
+/* -- host_checks.c ----------------------------------------------------------------------------- */
+
 /* Returns HK_OK, or the device's failure once it has failed. */
 hk_status hk_host_check(hk_host_device *device, hk_error *err);
 /* Makes the device fail for good; the first reason is kept. */
@@ -50,6 +55,17 @@ void hk_host_break(hk_host_device *device, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Counts a call of this kind; true: it must fail. */
 bool hk_host_fault_due(hk_host_device *device, hk_host_fault what);
+/* Registers host memory (hk_backend_ops.host_register); HK_INPUT: some of it is registered already.
+ */
+hk_status hk_host_add_registration(const hk_host_device *owner, void *memory, hk_bytes bytes,
+                                   hk_error *err);
+/* Removes the registration at `memory`, or for NULL all of `owner`; true: there was one. */
+bool hk_host_drop_registrations(const hk_host_device *owner, const void *memory);
+/* The list of open devices. */
+void hk_host_list(hk_host_device *device);
+void hk_host_unlist(const hk_host_device *device);
+/* Copies on the device's streams may use the memory of `other`. */
+void hk_host_add_peer(hk_host_device *device, const hk_host_device *other);
 /* Checks that a kernel may use a range: it lies in one block of device memory or, if `mapped`, in
  * registered host memory. */
 hk_status hk_host_check_range(hk_host_device *device, const char *what, const void *memory,
@@ -58,6 +74,8 @@ hk_status hk_host_check_range(hk_host_device *device, const char *what, const vo
  * peer's memory. */
 hk_status hk_host_check_end(hk_host_device *device, const char *what, const void *memory,
                             hk_bytes bytes, hk_error *err);
+
+/* -- Kernels and streams ----------------------------------------------------------------------- */
 
 const char *hk_host_kernel_name(hk_kernel_kind kind);
 hk_status hk_host_kernel_check(hk_host_device *device, const hk_kernel *kernel, hk_error *err);

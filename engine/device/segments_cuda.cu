@@ -4,7 +4,7 @@
  * consecutive chunks, of one segment or of several. So small segments share a grid, and a block
  * adds its bins to each set once. */
 #include "engine/adamw/elements_cuda.h"
-#include "engine/adamw/kernels_cuda.h"
+#include "engine/device/kernels_cuda.h"
 
 enum {
   GATHER_THREADS = SQUARES_THREADS,

@@ -4,37 +4,6 @@
 #include "core/graph/bytes.h"
 #include "engine/run/actions_private.h"
 
-int64_t hk_engine_op_numel(const hk_engine *e, const hk_op *op) {
-  const hk_state_subgroup *sub = hk_engine_subgroup(e, op);
-  return hk_min(sub->piece, sub->numel - op->offset);
-}
-
-char *hk_engine_segment_grads(const hk_engine *e, const hk_param_segment *segment) {
-  const bool on_device = e->state.images[segment->image].on_device;
-  return (on_device ? e->device_grads : (char *)e->grads) + segment->at;
-}
-
-char *hk_engine_weight_at(const hk_engine *e, int32_t param, int64_t at) {
-  const hk_param *p = &e->params[param];
-  if (p->weight == NULL) return NULL;
-  const int64_t index = at - (e->param_end[param] - p->numel);
-  return (char *)p->weight + (size_t)index * hk_grad_size(p->weight_type);
-}
-
-hk_param_run hk_param_run_at(const hk_engine *e, int64_t at, int64_t end) {
-  const hk_param_segment *s = &e->state.segments[hk_state_segment(&e->state, at)];
-  return (hk_param_run){s, &e->params[s->param], hk_min(end, s->offset + s->n) - at};
-}
-
-const char *hk_param_run_grad(const hk_engine *e, const hk_param_run *run, int64_t at) {
-  return hk_engine_segment_grads(e, run->segment) +
-         (size_t)(at - run->segment->offset) * hk_grad_size(run->param->grad_type);
-}
-
-uint16_t *hk_engine_host_weights(const hk_engine *e, const hk_op *op) {
-  return e->weights + hk_state_host_at(&e->state, hk_engine_subgroup(e, op), op->offset);
-}
-
 /* -- Copies ------------------------------------------------------------------------------------ */
 
 static char *staging_of(const hk_engine *e, int32_t id) {
@@ -197,7 +166,7 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   return ends_subgroup(e, op, op->work) ? sign_by_kernel(e, op, stream, err) : HK_OK;
 }
 
-static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+hk_status hk_engine_act(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   const int64_t n = op->work / HK_BYTES_STATE; /* of copies of state */
   switch (op->kind) {
@@ -215,19 +184,7 @@ static hk_status act_on_device(hk_engine *e, int32_t id, hk_stream *stream, hk_e
     case HK_OP_ADAMW_MAPPED:
       return update_mapped(e, id, stream, err);
     default:
-      if (op->kind == HK_OP_GRAD_D2H) return hk_training_flush_op(e, id, stream, err);
       return hk_fail(err, HK_INPUT, "the engine does not do '%s' in an update",
                      hk_op_kind_name(op->kind));
   }
-}
-
-hk_status hk_engine_act(void *arg, int32_t op, hk_stream *stream, hk_error *err) {
-  if (stream != NULL) return act_on_device(arg, op, stream, err);
-  hk_engine_act_on_cpu(arg, op);
-  return HK_OK;
-}
-
-void hk_engine_join(void *arg, hk_lane_kind lane) {
-  const hk_engine *e = arg;
-  if (lane == HK_LANE_CPU) hk_team_join(e->team);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU team does for each operation of its lane. */
+/* AdamW by the CPU team. */
 #include <string.h>
 
 #include "engine/run/actions_private.h"
@@ -79,22 +79,15 @@ static void adamw_chunk(void *arg, int64_t chunk, int thread) {
   }
 }
 
-/* Lets the team update the operation's part of its subgroup. */
-static void adamw_on_cpu(hk_engine *e, const hk_op *op) {
+void hk_engine_update_on_cpu(hk_engine *e, const hk_op *op, const hk_adamw_step *steps) {
   team_work w = {.e = e,
                  .sub = hk_engine_subgroup(e, op),
                  .s = (size_t)op->subgroup,
                  .begin = op->offset,
                  .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
-                 .steps = hk_engine_cpu_steps(e, op),
+                 .steps = steps,
                  .to = hk_engine_host_weights(e, op),
                  .rate = e->plan.pace.cpu};
   if (w.rate > 0) w.started = hk_engine_reserve(&e->paced_cpu, w.rate, op->work);
   hk_team_run(e->team, w.chunks.count, adamw_chunk, &w);
-}
-
-void hk_engine_act_on_cpu(hk_engine *e, int32_t id) {
-  const hk_op *op = &e->graph.ops[id];
-  /* The other operation of CPU lanes, the barrier, does nothing. */
-  if (op->kind == HK_OP_ADAMW_CPU) adamw_on_cpu(e, op);
 }

@@ -7,31 +7,6 @@
 
 #include "engine/private.h"
 
-/* Consecutive parameters of one segment. */
-typedef struct {
-  const hk_param_segment *segment;
-  const hk_param *param;
-  int64_t n;
-} hk_param_run;
-
-/* The parameters at .. end - 1 (flat order) up to the end of the segment that parameter `at` is in.
- */
-hk_param_run hk_param_run_at(const hk_engine *e, int64_t at, int64_t end);
-/* Address of the gradient of parameter `at` (flat order) of a run. */
-const char *hk_param_run_grad(const hk_engine *e, const hk_param_run *run, int64_t at);
-
-static inline hk_state_subgroup *hk_engine_subgroup(const hk_engine *e, const hk_op *op) {
-  return &e->state.subgroups[op->subgroup];
-}
-
-/* Address of the bf16 weights of the operation's parameters in the host's array. */
-uint16_t *hk_engine_host_weights(const hk_engine *e, const hk_op *op);
-
-/* -- actions_cpu.c ----------------------------------------------------------------------------- */
-
-/* Executes an operation of the CPU's lane by the engine's team. */
-void hk_engine_act_on_cpu(hk_engine *e, int32_t id);
-
 /* -- actions_weights.c ------------------------------------------------------------------------- */
 
 /* Queues the operation WEIGHT_H2D `id`: the CPU has updated a piece, its weights go to the device.

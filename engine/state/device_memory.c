@@ -2,7 +2,7 @@
 /* The engine's device memory: state that is resident there, which is kept as long as the engine
  * exists, and memory for work (staging buffers, gradients, early weights), which a training engine
  * can give back between steps. The work memory is all 0 when it has been taken. */
-#include "engine/train/training_private.h"
+#include "engine/private.h"
 
 static hk_status take(hk_engine *e, hk_bytes bytes, char **out, hk_error *err) {
   const hk_backend_ops *ops = e->backend->ops;
@@ -39,31 +39,15 @@ hk_status hk_engine_take_device(hk_engine *e, hk_error *err) {
   return hk_engine_take_work(e, err);
 }
 
-void hk_engine_give_device_back(hk_engine *e) {
+void hk_engine_give_work_back(hk_engine *e) {
   give_back(e, &e->work);
+}
+
+hk_bytes hk_engine_device_bytes(const hk_engine *e) {
+  return e->device.slabs + (e->work != NULL ? work_bytes(e) : 0);
+}
+
+void hk_engine_give_device_back(hk_engine *e) {
+  hk_engine_give_work_back(e);
   give_back(e, &e->memory);
-}
-
-hk_bytes hk_engine_gpu_bytes(hk_engine *e) {
-  pthread_mutex_lock(&e->training->lock);
-  const hk_bytes bytes = e->device.slabs + (e->work != NULL ? work_bytes(e) : 0);
-  pthread_mutex_unlock(&e->training->lock);
-  return bytes;
-}
-
-hk_status hk_engine_release_gpu(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
-  HK_TRY(hk_engine_refuse_failed(e, err));
-  pthread_mutex_lock(&t->lock);
-  hk_status status = HK_OK;
-  if (t->n_given > 0) {
-    status = hk_fail(err, HK_INPUT,
-                     "%lld tensors have gradients that no step has used: release GPU memory after "
-                     "the step, or discard them first",
-                     (long long)t->n_given);
-  }
-  if (status == HK_OK) status = hk_training_end_run(e, err);
-  if (status == HK_OK) give_back(e, &e->work);
-  pthread_mutex_unlock(&t->lock);
-  return status;
 }

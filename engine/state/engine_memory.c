@@ -20,6 +20,43 @@ static bool has_route(const hk_plan *plan, hk_route route) {
   return totals[route] > 0;
 }
 
+hk_bytes hk_bin_bytes(const hk_state *state, const hk_param *params) {
+  hk_bytes bytes = 0;
+  for (int32_t s = 0; s < state->n_segments; s++) {
+    const hk_grad_type type = params[state->segments[s].param].grad_type;
+    bytes += hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
+  }
+  return bytes;
+}
+
+static hk_bytes largest_image(const hk_state *state) {
+  hk_bytes bytes = 0;
+  for (int32_t i = 0; i < state->n_images; i++) {
+    const hk_grad_image *image = &state->images[i];
+    if (!image->on_device && image->bytes > bytes) bytes = image->bytes;
+  }
+  return (bytes + 511) / 512 * 512;
+}
+
+static int32_t count_images(const hk_state *state) {
+  int32_t images = 0;
+  for (int32_t i = 0; i < state->n_images; i++) images += !state->images[i].on_device;
+  return images;
+}
+
+hk_slot_layout hk_slots_of(const hk_plan *plan, const hk_state *state) {
+  const int32_t images = count_images(state);
+  const hk_bytes bytes = largest_image(state);
+  return (hk_slot_layout){.images = images,
+                          .n = (int32_t)hk_grad_slots(images, bytes, plan->sum_bytes),
+                          .bytes = bytes};
+}
+
+hk_bytes hk_slot_bytes(const hk_plan *plan, const hk_state *state) {
+  const hk_slot_layout slots = hk_slots_of(plan, state);
+  return slots.n * slots.bytes;
+}
+
 static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
                                   const hk_param *params) {
   hk_host_layout h = {0};
@@ -27,9 +64,9 @@ static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
   h.grads = part(&h.all, state->host_grad_bytes, HOST_ALIGN);
   h.weights = part(&h.all, 2 * state->host_numel, HOST_ALIGN);
   h.arrived = part(&h.all, (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
-  h.bins = part(&h.all, hk_training_bin_bytes(state, params), HOST_ALIGN);
-  h.block_bins = part(
-      &h.all, plan->clip == HK_CLIP_BLOCK ? hk_training_bin_bytes(state, params) : 0, HOST_ALIGN);
+  h.bins = part(&h.all, hk_bin_bytes(state, params), HOST_ALIGN);
+  h.block_bins =
+      part(&h.all, plan->clip == HK_CLIP_BLOCK ? hk_bin_bytes(state, params) : 0, HOST_ALIGN);
   h.ticket = part(&h.all, (hk_bytes)sizeof(int64_t), HOST_ALIGN);
   return h;
 }
@@ -42,10 +79,10 @@ static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state
   d.staging = part(&d.all, staged ? plan->buffers * state->slabs_a_piece * state->shape.bytes : 0,
                    DEVICE_ALIGN);
   d.grads = part(&d.all, state->device_grad_bytes, DEVICE_ALIGN);
-  d.bins = part(&d.all, hk_training_bin_bytes(state, params), DEVICE_ALIGN);
+  d.bins = part(&d.all, hk_bin_bytes(state, params), DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);
   d.early = part(&d.all, 2 * state->early_numel, DEVICE_ALIGN);
-  d.slots = part(&d.all, hk_training_slot_bytes(plan, state), DEVICE_ALIGN);
+  d.slots = part(&d.all, hk_slot_bytes(plan, state), DEVICE_ALIGN);
   return d;
 }
 

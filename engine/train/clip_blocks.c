@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/run/actions_private.h"
 #include "engine/train/training_private.h"
 
 hk_status hk_clip_blocks_open(hk_engine *e, hk_error *err) {
@@ -47,12 +46,6 @@ void hk_clip_blocks_close(hk_engine *e) {
   free(c->waits);
   free(c->known);
   free(c->steps);
-}
-
-/* Whether updates of this run compute their own coefficients. */
-static bool runs_ahead(const hk_engine *e) {
-  const struct hk_training *t = e->training;
-  return t->blocks.n > 0 && e->plan.overlap == HK_OVERLAP_BOTH && !t->hold;
 }
 
 /* -- Completion of blocks ---------------------------------------------------------------------- */
@@ -96,14 +89,6 @@ void hk_clip_blocks_expect(hk_engine *e) {
   }
 }
 
-bool hk_clip_blocks_wait(const hk_engine *e, int32_t image) {
-  return runs_ahead(e) && e->training->blocks.waits[image] > 0;
-}
-
-bool hk_clip_blocks_counted(const hk_engine *e, int32_t param) {
-  return runs_ahead(e) && e->training->blocks.counted[e->params[param].block];
-}
-
 /* Copies the block's squares to the host, behind all gradients that have been gathered, and lets
  * its updates begin behind that. */
 static hk_status count(hk_engine *e, int32_t block, hk_error *err) {
@@ -133,7 +118,7 @@ static hk_status count(hk_engine *e, int32_t block, hk_error *err) {
 hk_status hk_clip_blocks_given(hk_engine *e, int32_t param, hk_error *err) {
   hk_clip_blocks *c = &e->training->blocks;
   const int32_t block = e->params[param].block;
-  if (c->n == 0 || --c->missing[block] > 0 || !runs_ahead(e)) return HK_OK;
+  if (c->n == 0 || --c->missing[block] > 0 || !hk_clip_blocks_run_ahead(e)) return HK_OK;
   if (e->training->surprised) return HK_OK; /* more may come */
   return count(e, block, err);
 }
@@ -143,7 +128,7 @@ void hk_clip_blocks_forget(hk_engine *e, int32_t param) {
 }
 
 hk_status hk_clip_blocks_end(hk_engine *e, hk_error *err) {
-  if (!runs_ahead(e)) return HK_OK;
+  if (!hk_clip_blocks_run_ahead(e)) return HK_OK;
   for (int32_t b = 0; b < e->training->blocks.n; b++) HK_TRY(count(e, b, err));
   return HK_OK;
 }

@@ -24,15 +24,6 @@
 
 #include "engine/train/training_private.h"
 
-hk_bytes hk_training_bin_bytes(const hk_state *state, const hk_param *params) {
-  hk_bytes bytes = 0;
-  for (int32_t s = 0; s < state->n_segments; s++) {
-    const hk_grad_type type = params[state->segments[s].param].grad_type;
-    bytes += hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
-  }
-  return bytes;
-}
-
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
 hk_status hk_handover_open(hk_engine *e, hk_error *err) {
@@ -74,36 +65,6 @@ void hk_handover_close(hk_engine *e) {
   free(t->discarded);
   free(t->unlearnt);
   free(t->segments);
-}
-
-/* -- The caller's streams ---------------------------------------------------------------------- */
-
-hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err) {
-  struct hk_training *t = e->training;
-  if (hk_training_is_host(e)) native = NULL;
-  for (size_t i = 0; i < t->n_streams; i++) {
-    *out = &t->streams[i];
-    if (t->streams[i].native == native) return HK_OK;
-  }
-  if (t->n_streams == t->room_streams) {
-    const size_t room = t->room_streams * 2 + 4;
-    hk_callers_stream *more = realloc(t->streams, room * sizeof *more);
-    if (more == NULL) return hk_fail_memory(err, room * sizeof *more, "the caller's streams");
-    t->streams = more;
-    t->room_streams = room;
-  }
-  const hk_backend_ops *ops = e->backend->ops;
-  hk_callers_stream *s = &t->streams[t->n_streams];
-  *s = (hk_callers_stream){.native = native};
-  HK_TRY(ops->event_open(e->backend, false, &s->last, err));
-  const hk_status status = ops->stream_adopt(e->backend, native, &s->stream, err);
-  if (status != HK_OK) {
-    ops->event_close(s->last);
-    return status;
-  }
-  t->n_streams++;
-  *out = s;
-  return HK_OK;
 }
 
 /* -- Handing over ------------------------------------------------------------------------------ */
@@ -157,6 +118,41 @@ static bool has_segment(const gather_batch *b, const uint64_t *bins) {
   return false;
 }
 
+/* Makes stream `own` wait for what the slot's image has been written or fetched by. */
+static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  const hk_backend_ops *ops = e->backend->ops;
+  if (s->stream == own) return HK_OK;
+  if (s->stream >= 0) HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
+  HK_TRY(ops->wait(t->streams[own].stream, s->stream >= 0 ? s->written : s->loaded, err));
+  s->stream = own;
+  return HK_OK;
+}
+
+/* Gives the image a slot that the caller's stream of index `own` may write to, with its earlier
+ * gradients. */
+static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err) {
+  struct hk_training *t = e->training;
+  hk_image_state *state = &t->images[image];
+  /* An update that runs ahead may be reading the host's copy, which lacks the new gradient. */
+  if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
+  if (state->slot < 0) {
+    int32_t slot = hk_handover_free_slot(e);
+    if (slot < 0) {
+      slot = hk_sums_victim(e);
+      HK_TRY(hk_handover_leave_slot(e, slot, HK_LEAVE_COPY, err));
+    }
+    if (!state->on_host) {
+      hk_slot *s = &t->slots[slot];
+      hk_handover_put_in_slot(t, image, slot, own);
+      return s->left_at > 0 ? e->backend->ops->wait(t->streams[own].stream, s->left, err) : HK_OK;
+    }
+    HK_TRY(hk_handover_fetch(e, image, slot, err));
+    t->n_late++;
+  }
+  return take_over(e, &t->slots[state->slot], own, err);
+}
+
 /* *to: where the segment's gradients are gathered. */
 static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk_param_segment *s,
                             char **to, hk_error *err) {
@@ -165,7 +161,7 @@ static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk
   if (image->on_device) return HK_OK;
   hk_image_state *state = &e->training->images[s->image];
   if (!state->visited) HK_TRY(gather_now(e, b, err));
-  HK_TRY(hk_handover_enter_slot(e, s->image, own, err));
+  HK_TRY(enter_slot(e, s->image, own, err));
   HK_TRY(hk_sums_visit(e, s->image, err));
   *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
   return HK_OK;
@@ -305,71 +301,7 @@ hk_status hk_engine_gradients(hk_engine *e, const hk_gradient *list, size_t n, v
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "handing over gradients");
 }
 
-/* -- The norm ---------------------------------------------------------------------------------- */
-
-/* Makes the engine's stream wait for what has been gathered on the caller's streams. */
-static hk_status await_streams(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
-  for (size_t i = 0; i < t->n_streams; i++) {
-    hk_callers_stream *s = &t->streams[i];
-    if (!s->dirty) continue;
-    HK_TRY(e->backend->ops->record(s->stream, s->last, err));
-    HK_TRY(e->backend->ops->wait(e->stream, s->last, err));
-    s->dirty = false;
-  }
-  return HK_OK;
-}
-
-/* Bin sets of one type, added word by word. That is some ten times as fast as adding each to the
- * exact sum, and words do not overflow up to HK_SQUARES_MOST values. */
-typedef struct {
-  uint64_t words[HK_SQUARES_MOST_WORDS];
-  int64_t values;
-} set_sum;
-
-static void flush_sets(set_sum *sets, hk_grad_type type, hk_squares *sum) {
-  if (sets->values > 0) hk_squares_add_set(sum, type, sets->words);
-  *sets = (set_sum){.values = 0};
-}
-
-static void add_set(set_sum *sets, hk_grad_type type, const uint64_t *set, int64_t values,
-                    hk_squares *sum) {
-  if (sets->values + values > HK_SQUARES_MOST) flush_sets(sets, type, sum);
-  const int words = hk_squares_bin_words(type);
-  for (int i = 0; i < words; i++) sets->words[i] += set[i];
-  sets->values += values;
-}
-
-void hk_handover_sum(const hk_engine *e, const uint64_t *bins, int32_t first, int32_t end,
-                     const int32_t *given, hk_squares *sum) {
-  set_sum sets[HK_GRAD_TYPES] = {0};
-  memset(sum, 0, sizeof *sum);
-  for (int32_t s = first; s < end; s++) {
-    const hk_param_segment *segment = &e->state.segments[s];
-    if (given != NULL && given[segment->param] == 0) continue;
-    const hk_grad_type type = e->params[segment->param].grad_type;
-    const char *set = (const char *)bins + e->training->bins_at[s];
-    add_set(&sets[type], type, (const uint64_t *)(const void *)set, segment->n, sum);
-  }
-  for (int type = 0; type < HK_GRAD_TYPES; type++) {
-    flush_sets(&sets[type], (hk_grad_type)type, sum);
-  }
-}
-
-hk_status hk_handover_squares(hk_engine *e, int64_t only, hk_squares *sum, hk_error *err) {
-  struct hk_training *t = e->training;
-  const hk_backend_ops *ops = e->backend->ops;
-  const int32_t first = only < 0 ? 0 : t->segments[only];
-  const int32_t end = only < 0 ? e->state.n_segments : t->segments[only + 1];
-  const hk_bytes at = t->bins_at[first], bytes = t->bins_at[end] - at;
-  memset(sum, 0, sizeof *sum);
-  if (e->work == NULL) return HK_OK; /* no gradients since it was given back */
-  HK_TRY(await_streams(e, err));
-  HK_TRY(ops->copy(e->stream, (char *)e->bins + at, (char *)e->device_bins + at, bytes, err));
-  HK_TRY(ops->stream_sync(e->stream, err));
-  hk_handover_sum(e, e->bins, first, end, t->given, sum);
-  return HK_OK;
-}
+/* -- Iterations -------------------------------------------------------------------------------- */
 
 void hk_handover_expect(hk_engine *e) {
   struct hk_training *t = e->training;
@@ -414,7 +346,7 @@ hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   HK_TRY(forget_slots(e, err));
-  HK_TRY(await_streams(e, err));
+  HK_TRY(hk_handover_await_streams(e, err));
   if (t->blocks.n > 0) HK_TRY(ops->stream_sync(t->flush, err)); /* it may still read the bins */
   if (e->work != NULL) {
     HK_TRY(ops->zero(e->stream, e->device_bins, t->bins_at[e->state.n_segments], err));
@@ -455,7 +387,7 @@ hk_status hk_engine_read_gradient(hk_engine *e, size_t param, void *data, hk_err
                    param);
   }
   pthread_mutex_lock(&t->lock);
-  hk_status status = await_streams(e, err);
+  hk_status status = hk_handover_await_streams(e, err);
   if (status == HK_OK) status = e->backend->ops->stream_sync(e->stream, err);
   if (status == HK_OK) status = e->backend->ops->stream_sync(t->flush, err);
   if (status == HK_OK) status = e->backend->ops->stream_sync(t->fetch, err);

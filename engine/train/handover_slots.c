@@ -12,29 +12,6 @@
 
 #include "engine/train/training_private.h"
 
-static hk_bytes largest_image(const hk_state *state) {
-  hk_bytes bytes = 0;
-  for (int32_t i = 0; i < state->n_images; i++) {
-    const hk_grad_image *image = &state->images[i];
-    if (!image->on_device && image->bytes > bytes) bytes = image->bytes;
-  }
-  return (bytes + 511) / 512 * 512;
-}
-
-static int32_t count_images(const hk_state *state) {
-  int32_t images = 0;
-  for (int32_t i = 0; i < state->n_images; i++) images += !state->images[i].on_device;
-  return images;
-}
-
-static int32_t count_slots(const hk_plan *plan, const hk_state *state) {
-  return (int32_t)hk_grad_slots(count_images(state), largest_image(state), plan->sum_bytes);
-}
-
-hk_bytes hk_training_slot_bytes(const hk_plan *plan, const hk_state *state) {
-  return count_slots(plan, state) * largest_image(state);
-}
-
 /* Finds the operation GRAD_D2H of each image; -1: it has none. */
 static void find_ops(hk_engine *e) {
   struct hk_training *t = e->training;
@@ -55,13 +32,14 @@ hk_status hk_handover_open_slots(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   find_ops(e);
-  t->slot_bytes = largest_image(&e->state);
-  const int32_t n = count_slots(&e->plan, &e->state), images = count_images(&e->state);
+  const hk_slot_layout layout = hk_slots_of(&e->plan, &e->state);
+  const int32_t n = layout.n;
+  t->slot_bytes = layout.bytes;
   t->slots = calloc((size_t)n + 1, sizeof *t->slots);
   if (t->slots == NULL) return hk_fail_memory(err, (size_t)n * sizeof *t->slots, "slots");
   t->n_slots = n;
-  t->n_passing = images;
-  t->n_keeping = (int32_t)hk_grad_kept(images, t->slot_bytes, n);
+  t->n_passing = layout.images;
+  t->n_keeping = (int32_t)hk_grad_kept(layout.images, layout.bytes, n);
   for (int32_t i = 0; i < n; i++) {
     t->slots[i].image = -1;
     HK_TRY(ops->event_open(e->backend, false, &t->slots[i].written, err));
@@ -163,7 +141,7 @@ int32_t hk_handover_free_slot(const hk_engine *e) {
   return found;
 }
 
-static void put_in_slot(struct hk_training *t, int32_t image, int32_t slot, int32_t own) {
+void hk_handover_put_in_slot(struct hk_training *t, int32_t image, int32_t slot, int32_t own) {
   t->slots[slot].image = image;
   t->slots[slot].stream = own;
   t->images[image].slot = slot;
@@ -177,43 +155,10 @@ hk_status hk_handover_fetch(hk_engine *e, int32_t image, int32_t slot, hk_error 
   const bool own_last = s->left_at >= t->images[image].left_at;
   hk_event *left = own_last ? s->left : t->slots[t->images[image].left_slot].left;
   HK_TRY(ops->wait(t->fetch, left, err));
-  put_in_slot(t, image, slot, -1);
+  hk_handover_put_in_slot(t, image, slot, -1);
   HK_TRY(copy_image(e, image, false, t->fetch, err));
   t->n_fetched++;
   return ops->record(t->fetch, s->loaded, err);
-}
-
-/* Makes stream `own` wait for what the slot's image has been written or fetched by. */
-static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err) {
-  struct hk_training *t = e->training;
-  const hk_backend_ops *ops = e->backend->ops;
-  if (s->stream == own) return HK_OK;
-  if (s->stream >= 0) HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
-  HK_TRY(ops->wait(t->streams[own].stream, s->stream >= 0 ? s->written : s->loaded, err));
-  s->stream = own;
-  return HK_OK;
-}
-
-hk_status hk_handover_enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err) {
-  struct hk_training *t = e->training;
-  hk_image_state *state = &t->images[image];
-  /* An update that runs ahead may be reading the host's copy, which lacks the new gradient. */
-  if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
-  if (state->slot < 0) {
-    int32_t slot = hk_handover_free_slot(e);
-    if (slot < 0) {
-      slot = hk_sums_victim(e);
-      HK_TRY(hk_handover_leave_slot(e, slot, HK_LEAVE_COPY, err));
-    }
-    if (!state->on_host) {
-      hk_slot *s = &t->slots[slot];
-      put_in_slot(t, image, slot, own);
-      return s->left_at > 0 ? e->backend->ops->wait(t->streams[own].stream, s->left, err) : HK_OK;
-    }
-    HK_TRY(hk_handover_fetch(e, image, slot, err));
-    t->n_late++;
-  }
-  return take_over(e, &t->slots[state->slot], own, err);
 }
 
 hk_status hk_handover_leave(hk_engine *e, hk_error *err) {

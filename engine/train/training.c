@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Iterations of training: begin and end of the graph's runs, steps, and waits for weights.
- * handover.c takes gradients; training_calls.c has what a caller may ask between them. */
+/* Training: opening and closing, steps, and waits for weights. runs.c begins and ends runs of the
+ * graph; handover.c takes gradients; training_calls.c has what a caller may ask between them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/train/training_private.h"
-
-static bool overlaps(const hk_engine *e) {
-  return e->plan.overlap != HK_OVERLAP_NONE;
-}
-
-static void set_state(hk_engine *e, hk_training_state state) {
-  atomic_store_explicit(&e->training->state, (int)state, memory_order_release);
-}
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
@@ -51,7 +43,7 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
 }
 
 unsigned hk_training_external_lanes(const hk_engine *e) {
-  if (!overlaps(e)) return 0;
+  if (!hk_training_overlaps(e)) return 0;
   return 1u << HK_LANE_HOST | 1u << HK_LANE_FLUSH;
 }
 
@@ -148,114 +140,6 @@ void hk_training_close(hk_engine *e) {
   e->training = NULL;
 }
 
-/* -- Runs -------------------------------------------------------------------------------------- */
-
-/* Waits for the end of the step under way and commits its state, or accounts for its failure. The
- * caller holds t->lock and, for writing, t->waiters. */
-static hk_status settle(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
-  const hk_training_state state = hk_training_state_of(e);
-  if (state != HK_STEPPED) return HK_OK;
-  hk_status status = hk_executor_finish(e->executor, &t->elapsed, err);
-  if (status == HK_OK && t->timeline != NULL)
-    status = hk_executor_read_times(e->executor, t->timeline, err);
-  t->timeline = NULL;
-  set_state(e, HK_IDLE);
-  if (status != HK_OK) return hk_engine_account_for_failure(e, t->stepping, true, err);
-  if (t->timed && t->recording != NULL) hk_recording_keep(e);
-  t->times[t->n_times++ % HK_KEPT_TIMES] = (hk_step_time){
-      .step = t->stepping, .update = hk_executor_ended_at(e->executor) - t->opened_at};
-  hk_engine_commit(e, t->stepping);
-  return HK_OK;
-}
-
-/* The same for a caller that holds t->lock only. */
-static hk_status settle_alone(hk_engine *e, hk_error *err) {
-  if (hk_training_state_of(e) != HK_STEPPED) return hk_engine_refuse_failed(e, err);
-  pthread_rwlock_wrlock(&e->training->waiters);
-  const hk_status status = settle(e, err);
-  pthread_rwlock_unlock(&e->training->waiters);
-  return status;
-}
-
-hk_status hk_training_end_run(hk_engine *e, hk_error *err) {
-  if (hk_training_state_of(e) == HK_BEGUN) {
-    hk_executor_cancel(e->executor);
-    set_state(e, HK_IDLE);
-  }
-  return hk_training_state_of(e) == HK_STEPPED ? settle_alone(e, err) : HK_OK;
-}
-
-/* Whether updates should run ahead: the step's gradients will probably not be clipped. */
-static bool may_run_ahead(const hk_engine *e) {
-  const struct hk_training *t = e->training;
-  return e->plan.overlap == HK_OVERLAP_BOTH && t->last_scale != 0 && hk_clip_runs_ahead(&t->clip);
-}
-
-/* A run begins with the first gradient of an iteration: notes how long the last one took. */
-static void time_iteration(struct hk_training *t) {
-  const hk_ns now = hk_now();
-  if (t->kind != HK_STEP_KINDS) hk_clip_note_time(&t->clip, t->kind, now - t->begun_at);
-  t->begun_at = now;
-  t->kind = HK_STEP_KINDS;
-}
-
-/* Sets e->active and e->steps for a step with the tensors and the scale of the last one, and keeps
- * a copy to compare the actual step with. */
-static void assume(hk_engine *e) {
-  struct hk_training *t = e->training;
-  for (size_t p = 0; p < e->n_params; p++) e->active[p] = t->expected[p] > 0;
-  hk_engine_prepare_steps(e, e->active, t->last_scale, e->steps);
-  memcpy(t->assumed, e->active, e->n_params * sizeof *t->assumed);
-  memcpy(t->assumed_steps, e->steps, e->n_params * sizeof *t->assumed_steps);
-  hk_clip_blocks_assume(e, t->last_max_norm, t->last_loss_scale);
-}
-
-static hk_status begin_run(hk_engine *e, bool hold, hk_error *err) {
-  struct hk_training *t = e->training;
-  t->timed = t->recording != NULL || t->timeline != NULL;
-  /* Known before the run begins, because an update may start at once. */
-  e->state.in_place = overlaps(e) && hold;
-  return hk_executor_begin(e->executor, t->timed, hold, err);
-}
-
-hk_status hk_training_begin(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
-  if (hk_training_state_of(e) == HK_BEGUN) return HK_OK;
-  HK_TRY(settle_alone(e, err));
-  HK_TRY(hk_engine_take_work(e, err));
-  if (!overlaps(e)) return HK_OK;
-  time_iteration(t);
-  t->tried = may_run_ahead(e);
-  t->hold = !t->tried;
-  if (!t->hold) assume(e);
-  HK_TRY(begin_run(e, t->hold, err));
-  set_state(e, HK_BEGUN);
-  return HK_OK;
-}
-
-hk_status hk_training_begin_again(hk_engine *e, hk_error *err) {
-  hk_executor_cancel(e->executor);
-  e->training->hold = true;
-  HK_TRY(begin_run(e, true, err));
-  return hk_handover_issue_again(e, err);
-}
-
-/* Updates that run ahead use the state and the team, which the caller is going to use. */
-hk_status hk_training_quiet(hk_engine *e, hk_error *err) {
-  struct hk_training *t = e->training;
-  pthread_mutex_lock(&t->lock);
-  hk_status status = HK_OK;
-  if (hk_training_state_of(e) == HK_STEPPED) status = settle_alone(e, err);
-  if (hk_training_state_of(e) == HK_BEGUN && e->failed) status = hk_training_end_run(e, err);
-  if (hk_training_state_of(e) == HK_BEGUN && !t->hold) {
-    status = hk_training_begin_again(e, err);
-    if (status != HK_OK) e->failed = true;
-  }
-  pthread_mutex_unlock(&t->lock);
-  return status;
-}
-
 /* -- Steps ------------------------------------------------------------------------------------- */
 
 /* What gradients are too large by, the factor of hk_engine_scale included. */
@@ -330,13 +214,13 @@ static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_timeline 
   hk_state_relocate(&e->plan, &e->state);
   t->stepping = e->step + 1;
   t->opened_at = hk_now();
-  if (!overlaps(e)) {
+  if (!hk_training_overlaps(e)) {
     HK_TRY(ops->stream_sync(t->flush, err));
     HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
     HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
     t->timeline = timeline;
-    HK_TRY(begin_run(e, false, err));
-    set_state(e, HK_STEPPED);
+    HK_TRY(hk_training_begin_run(e, false, err));
+    hk_training_set_state(e, HK_STEPPED);
     return HK_OK;
   }
   HK_TRY(hk_executor_await_lane(e->executor, HK_LANE_FLUSH, err));
@@ -345,7 +229,7 @@ static hk_status open_gate(hk_engine *e, hk_callers_stream *stream, hk_timeline 
   HK_TRY(ops->stream_sync(t->flush, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UP, t->stepped, err));
   HK_TRY(hk_executor_hold_back(e->executor, HK_LANE_UPDATE, t->stepped, err));
-  set_state(e, HK_STEPPED);
+  hk_training_set_state(e, HK_STEPPED);
   hk_executor_done_outside(e->executor, t->gate);
   return HK_OK;
 }
@@ -399,10 +283,10 @@ static hk_status take_step(hk_engine *e, const hk_step_options *o, hk_step_repor
   HK_TRY(hk_handover_squares(e, -1, &sum, err));
   judge(e, o, &sum, r);
   if (r->skipped) return skip(e, err);
-  const bool same = choose_constants(e, o, r), kept = overlaps(e) && !t->hold && same;
+  const bool same = choose_constants(e, o, r), kept = hk_training_overlaps(e) && !t->hold && same;
   t->kind = kept ? HK_STEP_KEPT : t->tried ? HK_STEP_REDONE : HK_STEP_HELD;
   if (kept) r->ahead = count_ahead(e);
-  if (overlaps(e) && !t->hold && !kept) HK_TRY(hk_training_begin_again(e, err));
+  if (hk_training_overlaps(e) && !t->hold && !kept) HK_TRY(hk_training_begin_again(e, err));
   take_constants(e, kept);
   HK_TRY(open_gate(e, stream, o->timeline, err));
   remember(e, o, r);
@@ -422,7 +306,7 @@ static hk_status fail_step(hk_engine *e, hk_error *err) {
 }
 
 static hk_status check_step(const hk_engine *e, const hk_step_options *o, hk_error *err) {
-  if (o->timeline != NULL && overlaps(e))
+  if (o->timeline != NULL && hk_training_overlaps(e))
     return hk_fail(err, HK_INPUT,
                    "a step's timeline: the plan must have no overlap; with one, record");
   if (e->training->blocks.n > 0 && o->sum_of_squares != 0 && isfinite(o->sum_of_squares)) {
@@ -450,7 +334,7 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
-  hk_status status = settle_alone(e, err);
+  hk_status status = hk_training_settle(e, err);
   report->step = e->step;
   report->params = t->n_given;
   if (status == HK_OK && report->params > 0) {
@@ -459,8 +343,8 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
     t->stepping = e->step + 1;
     if (status == HK_OK) status = take_step(e, options, report, stream, err);
     if (status != HK_OK) status = fail_step(e, err);
-    if (status == HK_OK && !overlaps(e) && !report->skipped) {
-      status = settle_alone(e, err);
+    if (status == HK_OK && !hk_training_overlaps(e) && !report->skipped) {
+      status = hk_training_settle(e, err);
       report->update = t->elapsed;
     }
   }
@@ -502,7 +386,7 @@ static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk
 static hk_status account(hk_engine *e, hk_error *err) {
   hk_error full = {0};
   pthread_mutex_lock(&e->training->lock);
-  if (hk_training_state_of(e) == HK_STEPPED && settle_alone(e, &full) != HK_OK) *err = full;
+  if (hk_training_state_of(e) == HK_STEPPED && hk_training_settle(e, &full) != HK_OK) *err = full;
   /* Also if the step is well: a stream that could not be told to wait may read weights too early.
    */
   e->failed = true;
@@ -544,7 +428,7 @@ hk_status hk_engine_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_erro
   struct hk_training *t = e->training;
   *there = true;
   if (hk_training_state_of(e) == HK_STEPPED) {
-    hk_error failed = {0}; /* settle_alone reports the failure in full */
+    hk_error failed = {0}; /* hk_training_settle reports the failure in full */
     pthread_rwlock_rdlock(&t->waiters);
     const hk_status status = hk_training_state_of(e) == HK_STEPPED
                                  ? hk_executor_await_all(e->executor, timeout_ms, there, &failed)
@@ -553,7 +437,7 @@ hk_status hk_engine_drain(hk_engine *e, int32_t timeout_ms, bool *there, hk_erro
     if (status == HK_OK && !*there) return HK_OK;
   }
   pthread_mutex_lock(&t->lock);
-  const hk_status status = settle_alone(e, err);
+  const hk_status status = hk_training_settle(e, err);
   pthread_mutex_unlock(&t->lock);
   return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lock, and calls on gradients and tensors between the hand-over and the step: flush, discard,
- * scale, sums of squares, and the weights and step counts of tensors. */
+ * scale, sums of squares, the weights and step counts of tensors, and GPU memory. */
 #include <math.h>
 
 #include "engine/train/training_private.h"
@@ -140,10 +140,6 @@ hk_status hk_engine_set_weight(hk_engine *e, size_t param, void *weight, hk_erro
   return HK_OK;
 }
 
-int64_t hk_engine_step_number(const hk_engine *e) {
-  return hk_training_state_of(e) == HK_STEPPED ? e->training->stepping : e->step;
-}
-
 hk_status hk_engine_get_tensor_step(hk_engine *e, size_t param, int64_t *step, hk_error *err) {
   HK_TRY(check_param(e, (int64_t)param, err));
   HK_TRY(hk_training_quiet(e, err));
@@ -158,4 +154,28 @@ hk_status hk_engine_set_tensor_step(hk_engine *e, size_t param, int64_t step, hk
   if (step < 0) return hk_fail(err, HK_INPUT, "steps count from 0, got %lld", (long long)step);
   e->param_step[param] = step;
   return HK_OK;
+}
+
+hk_bytes hk_engine_gpu_bytes(hk_engine *e) {
+  pthread_mutex_lock(&e->training->lock);
+  const hk_bytes bytes = hk_engine_device_bytes(e);
+  pthread_mutex_unlock(&e->training->lock);
+  return bytes;
+}
+
+hk_status hk_engine_release_gpu(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  HK_TRY(hk_engine_refuse_failed(e, err));
+  pthread_mutex_lock(&t->lock);
+  hk_status status = HK_OK;
+  if (t->n_given > 0) {
+    status = hk_fail(err, HK_INPUT,
+                     "%lld tensors have gradients that no step has used: release GPU memory after "
+                     "the step, or discard them first",
+                     (long long)t->n_given);
+  }
+  if (status == HK_OK) status = hk_training_end_run(e, err);
+  if (status == HK_OK) hk_engine_give_work_back(e);
+  pthread_mutex_unlock(&t->lock);
+  return status;
 }

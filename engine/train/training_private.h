@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by training.c (iterations, steps, waits), training_calls.c (calls between them),
- * handover*.c (gradients), clip_blocks.c (norms of blocks), masters.c (weights) and recording.c
- * (timelines). */
+/* Shared by the files of training. From the top, each calls those below it: training_calls.c (calls
+ * between iterations), training.c (steps, waits), handover.c (gradients), handover_sums.c (several
+ * backwards), runs.c (runs of the graph), clip_blocks.c (norms of blocks), handover_slots.c (copies
+ * to the host and back), handover_squares.c (the norm), handover_streams.c (the caller's streams).
+ * recording*.c: timelines. */
 #ifndef HK_ENGINE_TRAIN_TRAINING_PRIVATE_H
 #define HK_ENGINE_TRAIN_TRAINING_PRIVATE_H
 
@@ -156,18 +158,26 @@ struct hk_training {
   struct hk_recording *recording; /* NULL: nothing is recorded (recording.c) */
 };
 
-/* -- handover.c -------------------------------------------------------------------------------- */
+/* -- handover_streams.c ------------------------------------------------------------------------ */
 
-hk_status hk_handover_open(hk_engine *e, hk_error *err);
-void hk_handover_close(hk_engine *e);
 /* Finds or adopts a stream of the caller's; *out is valid until the next call. */
 hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err);
+/* Makes the engine's stream wait for what has been gathered on the caller's streams. */
+hk_status hk_handover_await_streams(hk_engine *e, hk_error *err);
+
+/* -- handover_squares.c ------------------------------------------------------------------------ */
+
 /* Exact sum of the squares of segments first .. end - 1, from bins at `bins` (laid out as e->bins).
  * `given`: tensors with given[param] 0 are left out; NULL: none is. */
 void hk_handover_sum(const hk_engine *e, const uint64_t *bins, int32_t first, int32_t end,
                      const int32_t *given, hk_squares *sum);
 /* Exact sum of squares of one tensor's gradient (-1: of all tensors'); waits until it is there. */
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
+
+/* -- handover.c -------------------------------------------------------------------------------- */
+
+hk_status hk_handover_open(hk_engine *e, hk_error *err);
+void hk_handover_close(hk_engine *e);
 /* Forgets all gradients: counts, bins and images. */
 hk_status hk_handover_reset(hk_engine *e, hk_error *err);
 /* Sets all images to their state at the beginning of an iteration. */
@@ -187,9 +197,10 @@ char *hk_handover_slot_memory(const hk_engine *e, int32_t slot);
 int32_t hk_handover_free_slot(const hk_engine *e);
 /* Copies the image's sums from the host into the free slot, on the fetch stream. */
 hk_status hk_handover_fetch(hk_engine *e, int32_t image, int32_t slot, hk_error *err);
-/* Gives the image a slot that the caller's stream of index `own` may write to, with its earlier
- * gradients. */
-hk_status hk_handover_enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err);
+/* Gives the image a free slot; `own`: index of the caller's stream that is to write it, or -1. */
+void hk_handover_put_in_slot(struct hk_training *t, int32_t image, int32_t slot, int32_t own);
+/* Executes the operation GRAD_D2H `op`. */
+hk_status hk_training_flush_op(hk_engine *e, int32_t op, hk_stream *stream, hk_error *err);
 /* How an image leaves its slot. */
 typedef enum {
   HK_LEAVE_OPERATION, /* by its operation GRAD_D2H; if that has been queued in this run, by a copy
@@ -229,10 +240,21 @@ static inline bool hk_clip_blocks_lacks_one(const hk_engine *e, int32_t param) {
 void hk_clip_blocks_forget(hk_engine *e, int32_t param);
 /* Before the step: counts the blocks that are left. */
 hk_status hk_clip_blocks_end(hk_engine *e, hk_error *err);
+/* Whether updates of this run compute their own coefficients. */
+static inline bool hk_clip_blocks_run_ahead(const hk_engine *e) {
+  const struct hk_training *t = e->training;
+  return t->blocks.n > 0 && e->plan.overlap == HK_OVERLAP_BOTH && !t->hold;
+}
 /* Whether the image's operation GRAD_D2H must not be queued yet. */
-bool hk_clip_blocks_wait(const hk_engine *e, int32_t image);
+static inline bool hk_clip_blocks_wait(const hk_engine *e, int32_t image) {
+  return hk_clip_blocks_run_ahead(e) && e->training->blocks.waits[image] > 0;
+}
 /* Whether updates that run ahead may have used the norm of the tensor's block. */
-bool hk_clip_blocks_counted(const hk_engine *e, int32_t param);
+static inline bool hk_clip_blocks_counted(const hk_engine *e, int32_t param) {
+  return hk_clip_blocks_run_ahead(e) && e->training->blocks.counted[e->params[param].block];
+}
+/* The constants, by tensor, for the operation ADAMW_CPU `op`. For the CPU team's thread. */
+const hk_adamw_step *hk_engine_cpu_steps(hk_engine *e, const hk_op *op);
 /* Sets the coefficient of each tensor's block in steps[param].scale, from e->bins, and *least to
  * the smallest if that is smaller. False: updates that ran ahead have assumed another max_norm or
  * loss_scale. */
@@ -268,15 +290,26 @@ int32_t hk_sums_victim(const hk_engine *e);
 void hk_recording_keep(hk_engine *e);
 void hk_recording_close(hk_engine *e);
 
-/* -- training.c -------------------------------------------------------------------------------- */
+/* -- runs.c ------------------------------------------------------------------------------------ */
 
 /* Called at each gradient; the first one of an iteration begins a run, if there is an overlap. */
 hk_status hk_training_begin(hk_engine *e, hk_error *err);
 /* Cancels the run with all that has run ahead, and begins another in which all updates wait for the
  * gate. */
 hk_status hk_training_begin_again(hk_engine *e, hk_error *err);
+/* Begins a run: of the whole graph, or with `hold` of what needs no norm. */
+hk_status hk_training_begin_run(hk_engine *e, bool hold, hk_error *err);
+/* Waits for the end of the step under way and commits its state, or accounts for its failure. The
+ * caller holds t->lock only. */
+hk_status hk_training_settle(hk_engine *e, hk_error *err);
 /* Cancels the run if it is BEGUN, completes it if it is STEPPED. */
 hk_status hk_training_end_run(hk_engine *e, hk_error *err);
+static inline bool hk_training_overlaps(const hk_engine *e) {
+  return e->plan.overlap != HK_OVERLAP_NONE;
+}
+static inline void hk_training_set_state(hk_engine *e, hk_training_state state) {
+  atomic_store_explicit(&e->training->state, (int)state, memory_order_release);
+}
 static inline hk_training_state hk_training_state_of(const hk_engine *e) {
   return (hk_training_state)atomic_load_explicit(&e->training->state, memory_order_acquire);
 }

@@ -26,7 +26,7 @@ static void put_memory(const hk_engine *e, cJSON *root, bool *ok) {
   put_number(to, "device_bytes", (double)memory.device, ok);
   put_number(to, "host_pinned_bytes", (double)memory.host_pinned, ok);
   put_number(to, "spares_bytes", (double)(spares * e->state.shape.bytes), ok);
-  put_number(to, "slots_bytes", (double)hk_training_slot_bytes(&e->plan, &e->state), ok);
+  put_number(to, "slots_bytes", (double)hk_slot_bytes(&e->plan, &e->state), ok);
 }
 
 /* Sums of the gradients of several backwards. */

@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "tests/fuzz/fuzz.h"
 
-/* As engine/state/checkpoint.c describes a file. */
+/* As engine/access/checkpoint.c describes a file. */
 enum { HEAD = 32, GROUP = 48, VERSION_AT = 8, GROUPS_AT = 12 };
 enum { TENSORS = 3, NUMEL = 5 + 1 + 7, GROUPS = 2 };
 

@@ -6,13 +6,6 @@
 
 #include "engine/private.h"
 
-hk_status hk_engine_refuse_failed(const hk_engine *e, hk_error *err) {
-  if (!e->failed) return HK_OK;
-  return hk_fail(err, HK_ENVIRONMENT,
-                 "this engine has failed before: read its state, or make a new engine and load a "
-                 "checkpoint");
-}
-
 /* -- After a failure --------------------------------------------------------------------------- */
 
 /* Whether all CPU updates of the subgroup have ended: CPU lanes complete a subgroup they have

@@ -4,7 +4,7 @@
  * Arithmetic uses intrinsics that the compiler does not contract, so that results have the bits of
  * adamw.h. */
 #include "engine/adamw/elements_cuda.h"
-#include "engine/adamw/kernels_cuda.h"
+#include "engine/device/kernels_cuda.h"
 
 enum {
   THREADS = 256,

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The caller's streams: those on which gradients are given and weights awaited. */
+#include <stdlib.h>
+
+#include "engine/train/training_private.h"
+
+hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err) {
+  struct hk_training *t = e->training;
+  if (hk_training_is_host(e)) native = NULL;
+  for (size_t i = 0; i < t->n_streams; i++) {
+    *out = &t->streams[i];
+    if (t->streams[i].native == native) return HK_OK;
+  }
+  if (t->n_streams == t->room_streams) {
+    const size_t room = t->room_streams * 2 + 4;
+    hk_callers_stream *more = realloc(t->streams, room * sizeof *more);
+    if (more == NULL) return hk_fail_memory(err, room * sizeof *more, "the caller's streams");
+    t->streams = more;
+    t->room_streams = room;
+  }
+  const hk_backend_ops *ops = e->backend->ops;
+  hk_callers_stream *s = &t->streams[t->n_streams];
+  *s = (hk_callers_stream){.native = native};
+  HK_TRY(ops->event_open(e->backend, false, &s->last, err));
+  const hk_status status = ops->stream_adopt(e->backend, native, &s->stream, err);
+  if (status != HK_OK) {
+    ops->event_close(s->last);
+    return status;
+  }
+  t->n_streams++;
+  *out = s;
+  return HK_OK;
+}
+
+hk_status hk_handover_await_streams(hk_engine *e, hk_error *err) {
+  struct hk_training *t = e->training;
+  for (size_t i = 0; i < t->n_streams; i++) {
+    hk_callers_stream *s = &t->streams[i];
+    if (!s->dirty) continue;
+    HK_TRY(e->backend->ops->record(s->stream, s->last, err));
+    HK_TRY(e->backend->ops->wait(e->stream, s->last, err));
+    s->dirty = false;
+  }
+  return HK_OK;
+}

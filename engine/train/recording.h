@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recordings of training: times of the engine's operations, and of forward and backward of blocks,
+ * which the caller marks. Times are CLOCK_MONOTONIC. */
+#ifndef HK_ENGINE_TRAIN_RECORDING_H
+#define HK_ENGINE_TRAIN_RECORDING_H
+
+#include "engine/train/training_private.h"
+
+/* Most spans and marks of a recording; it keeps the first ones. */
+#define HK_MOST_SPANS ((size_t)1 << 20)
+#define HK_MOST_MARKS ((size_t)1 << 14)
+
+typedef struct {
+  int32_t op;
+  int64_t step;
+  hk_ns start, end;
+} hk_kept_span;
+
+/* One pass of a block. */
+typedef struct {
+  int32_t phase, block;
+  int64_t step; /* number of the step at the end of its iteration */
+  hk_event *start, *end;
+  bool has_start, has_end;
+} hk_mark;
+
+struct hk_recording {
+  hk_kept_span *spans;
+  size_t n_spans, room_spans;
+  hk_mark *marks;
+  size_t n_marks, room_marks;
+};
+
+/* Makes room for another element of size `size` in a list that has n; false: out of memory. */
+bool hk_recording_make_room(void **list, size_t *room, size_t n, size_t size);
+
+#endif
