@@ -35,7 +35,8 @@ class Step(ctypes.Structure):
 def library() -> ctypes.CDLL:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hocket-reference-"))
     out = folder / "reference.so"
-    sources = sorted(str(path) for path in (ROOT / "engine/adamw").glob("*.c"))
+    folder_of_c = ROOT / "engine/adamw"
+    sources = sorted(map(str, [*folder_of_c.glob("adamw*.c"), folder_of_c / "formats.c"]))
     subprocess.run(
         [
             os.environ.get("CC", "cc"),
