@@ -75,8 +75,7 @@ struct hk_engine {
   char *staging, *device_grads;
   uint64_t *device_bins;
   int64_t *device_ticket;
-  uint16_t *early; /* [state.early_numel] */
-  char *slots;
+  uint16_t *early; /* [state.early_numel], then slots (device.slots bytes) */
   char notes[1024];
 };
 
@@ -150,7 +149,7 @@ void hk_engine_place_work(hk_engine *engine);
  * (device). */
 hk_bytes hk_bin_bytes(const hk_state *state, const hk_param *params);
 typedef struct {
-  int32_t images; /* images of route cpu, which pass through slots */
+  int32_t images; /* images of route cpu that pass through slots */
   int32_t n;      /* slots */
   hk_bytes bytes; /* of one slot: the largest image has room */
 } hk_slot_layout;

@@ -8,8 +8,9 @@
 
 enum { LAYERS = 20, LAYER = 640 };
 
-/* Layers of one tensor each, which are one image each. `kept`: slots for sums that stay. */
-static void open_layers(world *w, hk_overlap overlap, int kept) {
+/* Layers of one tensor each, which are one image each. `kept`: slots for sums that stay. The first
+ * `early` layers have early weights. */
+static void open_early(world *w, hk_overlap overlap, int kept, size_t early, hk_grad_type type) {
   hk_error err = {0};
   hk_plan plan = {0};
   w->n = LAYERS;
@@ -18,18 +19,23 @@ static void open_layers(world *w, hk_overlap overlap, int kept) {
   w->groups[0] = (hk_adamw){.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
   for (size_t i = 0; i < w->n; i++) {
     make_tensor(w, i, (int)i, LAYER);
-    w->tensors[i].param.grad_type = w->params[i].grad_type = HK_GRAD_BF16;
+    w->tensors[i].param.grad_type = w->params[i].grad_type = type;
   }
   must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
   plan.overlap = overlap;
   plan.sum_bytes = kept * ((hk_bytes)(2 * LAYER + 511) / 512 * 512);
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH;
+    plan.subgroups[s].early = s < early;
   }
   const hk_engine_options options = {.no_pin_threads = true};
   must(hk_engine_create(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err), &err);
   hk_plan_free(&plan);
   must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
+}
+
+static void open_layers(world *w, hk_overlap overlap, int kept) {
+  open_early(w, overlap, kept, 0, HK_GRAD_BF16);
   assert_int_equal(w->engine->training->n_passing, LAYERS);
 }
 
@@ -90,6 +96,48 @@ static void updates_run_ahead_in_the_last_backward(void **unused) {
     unmake(&w);
   }
   assert_true(ahead > 0);
+}
+
+/* Sums of layers with early weights stay where these will wait. Updates run ahead nevertheless, and
+ * the weights are right. If all have them, there are no slots; if some have, their images alone are
+ * in no slot. */
+static void sums_stay_where_early_weights_will_be(void **unused) {
+  (void)unused;
+  static const size_t early[] = {1, 9, LAYERS};
+  for (size_t k = 0; k < sizeof early / sizeof *early; k++) {
+    const int passing = (int)(LAYERS - early[k]);
+    int64_t ahead = 0;
+    world w = {.r = {k + 81}};
+    open_early(&w, HK_OVERLAP_BOTH, 0, early[k], HK_GRAD_BF16);
+    const struct hk_training *t = w.engine->training;
+    assert_int_equal(t->n_homes, early[k]);
+    assert_int_equal(t->n_passing, passing);
+    assert_int_equal(t->n_slots, passing > 8 ? 8 : passing);
+    static const int counts[] = {3, 3, 3, 1, 1, 4, 2, 2};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+      const int64_t fetched = t->n_fetched;
+      ahead += accumulate(&w, counts[i]);
+      const bool known = i > 0 && counts[i] == counts[i - 1];
+      if (known) {
+        assert_int_equal(t->n_fetched - fetched, passing > 8 ? (counts[i] - 1) * passing : 0);
+      }
+    }
+    assert_true(ahead > 0);
+    assert_state(&w);
+    unmake(&w);
+  }
+}
+
+/* fp32 gradients need twice the memory of early weights. */
+static void wide_gradients_pass(void **unused) {
+  (void)unused;
+  world w = {.r = {91}};
+  open_early(&w, HK_OVERLAP_BOTH, 0, LAYERS, HK_GRAD_FP32);
+  assert_int_equal(w.engine->training->n_homes, 0);
+  assert_int_equal(w.engine->training->n_passing, LAYERS);
+  for (int i = 0; i < 3; i++) accumulate(&w, 3);
+  assert_state(&w);
+  unmake(&w);
 }
 
 /* How many gradients of a tensor the engine expects. */
@@ -223,6 +271,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_sums_are_fetched_in_time),
       cmocka_unit_test(updates_run_ahead_in_the_last_backward),
+      cmocka_unit_test(sums_stay_where_early_weights_will_be),
+      cmocka_unit_test(wide_gradients_pass),
       cmocka_unit_test(counts_change),
       cmocka_unit_test(only_completed_steps_teach),
       cmocka_unit_test(a_promised_number_is_expected),

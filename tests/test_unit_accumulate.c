@@ -206,6 +206,31 @@ static void sums_that_stay(void **state) {
   hk_plan_free(&plan);
 }
 
+/* Sums of subgroups with early weights stay in their memory and pass through no slot. */
+static void sums_that_stay_early(void **state) {
+  (void)state;
+  hk_error err = {0};
+  const hk_machine machine = schoolbook_machine();
+  hk_plan plan = plan_of(HK_ACCUMULATE_HOST, HK_OVERLAP_BOTH);
+  int64_t passing = 0, pieces = 0, work = 0;
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
+    hk_plan_subgroup *sub = &plan.subgroups[s];
+    sub->ahead = sub->early = s % 3 > 0;
+    if (sub->early) continue;
+    passing += sub->numel;
+    pieces += (sub->numel + plan.piece_numel - 1) / plan.piece_numel;
+  }
+  assert_true(pieces > 8);
+  assert_int_equal(hk_plan_grad_room(&plan).pieces, pieces);
+  hk_forecast f;
+  must(hk_forecast_make(&plan, &machine, NULL, &f, &err), &err);
+  count(&f.graph, HK_OP_GRAD_SUM_H2D, &work);
+  const int64_t left = hk_plan_grad_room(&f.plan).pieces - hk_plan_grad_room(&f.plan).kept;
+  assert_int_equal(left, pieces);
+  assert_int_equal(work, f.graph.iterations * (MICROS - 1) * 2 * passing);
+  hk_forecast_free(&f);
+}
+
 /* GPU memory of 1.1 MB holds weights and activations but not all sums, so the ranking chooses sums
  * in host memory. With 1e15 bytes it chooses sums on the GPU. */
 static void ranked(void **state) {
@@ -262,8 +287,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(operations),     cmocka_unit_test(gpu_memory),
       cmocka_unit_test(host_memory),    cmocka_unit_test(times),
-      cmocka_unit_test(sums_that_stay), cmocka_unit_test(ranked),
-      cmocka_unit_test(in_plan_files),  cmocka_unit_test(handed_over),
+      cmocka_unit_test(sums_that_stay), cmocka_unit_test(sums_that_stay_early),
+      cmocka_unit_test(ranked),         cmocka_unit_test(in_plan_files),
+      cmocka_unit_test(handed_over),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -162,8 +162,8 @@ static void blocks_wait_for_their_own_weights(void **state) {
   }
 }
 
-/* A subgroup's gradients leave after backward of all its blocks in the last micro-step. The first
- * micro-step's sums are fetched beside it. */
+/* A subgroup's gradients leave after backward of all its blocks in the last micro-step, and after
+ * the first micro-step's sums have come back to the GPU, beside it. */
 static void gradients_leave_piece_by_piece(void **state) {
   (void)state;
   for (int c = 0; c < 2; c++) {
@@ -181,11 +181,14 @@ static void gradients_leave_piece_by_piece(void **state) {
       fetched += op->kind == HK_OP_GRAD_SUM_H2D;
       if (op->kind != HK_OP_GRAD_D2H) continue;
       flushed += op->work / 2;
-      assert_int_equal(op->deps_end - op->deps_begin, 1);
-      const hk_op *after = &graph.ops[graph.deps[op->deps_begin]];
-      assert_int_equal(after->kind, HK_OP_BACKWARD);
-      assert_int_equal(after->micro, 1);
-      assert_int_equal(after->block - HK_BLOCK_EMBED, first[op->subgroup]);
+      static const hk_op_kind kinds[] = {HK_OP_BACKWARD, HK_OP_GRAD_SUM_H2D};
+      assert_int_equal(op->deps_end - op->deps_begin, 2);
+      for (int k = 0; k < 2; k++) {
+        const hk_op *after = &graph.ops[graph.deps[op->deps_begin + k]];
+        assert_int_equal(after->kind, kinds[k]);
+        assert_int_equal(after->micro, 1);
+        assert_int_equal(after->block - HK_BLOCK_EMBED, first[op->subgroup]);
+      }
     }
     assert_int_equal(flushed, totals[HK_ROUTE_CPU]);
     assert_true(fetched > 0);

@@ -94,8 +94,9 @@ static void split_gradients(hk_expansion *x) {
       const hk_route route = plan->subgroups[s].route;
       if (route == HK_ROUTE_CPU) {
         cost->host_grads += stop - begin;
-        cost->host_grad_bytes +=
-            hk_model_grad_bytes(&plan->model, plan->job.tp, x->dp, begin, stop);
+        const hk_bytes bytes = hk_model_grad_bytes(&plan->model, plan->job.tp, x->dp, begin, stop);
+        cost->host_grad_bytes += bytes;
+        if (!hk_plan_grads_wait_early(plan, s, s_begin)) cost->passing_bytes += bytes;
       } else {
         cost->gpu_grads += stop - begin;
         cost->gpu_grad_bytes += hk_model_grad_bytes(&plan->model, plan->job.tp, x->dp, begin, stop);
@@ -200,7 +201,7 @@ static void expand_flush(hk_expansion *x) {
   x->phase = HK_PHASE_BACKWARD;
   for (int rank = 0; rank < x->graph->ranks; rank++) {
     for (size_t s = x->plan->n_subgroups; s-- > 0;)
-      hk_expand_flush_subgroup(x, rank, (int32_t)s, -1);
+      hk_expand_flush_subgroup(x, rank, (int32_t)s, -1, -1);
   }
 }
 
@@ -273,7 +274,7 @@ static bool pulls_weights(const hk_plan *plan) {
 }
 
 /* Sums that the engine's slots do not keep leave between micro-steps, and are fetched as many
- * blocks ahead as the other slots hold. */
+ * blocks ahead as the other slots hold. Those that wait where early weights will be stay there. */
 static void find_passing(hk_expansion *x) {
   const hk_grad_room room = hk_plan_grad_room(x->plan);
   const int64_t pass = room.pieces - room.kept, ahead = (room.slots - room.kept) * x->n_blocks;

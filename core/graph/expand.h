@@ -22,6 +22,7 @@ typedef struct {
   int64_t gpu_grads;                        /* kept on the GPU: all other routes */
   int64_t staged_grads;                     /* route staged; part of gpu_grads */
   hk_bytes host_grad_bytes, gpu_grad_bytes; /* bytes of host_grads and gpu_grads */
+  hk_bytes passing_bytes;                   /* of host_grad_bytes, those that pass through slots */
   hk_bytes all_grad_bytes;                  /* of the whole block, before the reduction */
   hk_ns forward_ns, backward_ns;            /* measured, or 0 */
   hk_ns forward_launch, backward_launch;    /* the host's time to queue the kernels, or 0 */
@@ -66,7 +67,8 @@ typedef struct {
                      in host memory, for the latest blocks of this iteration, latest first; -1: none */
   int32_t *left;  /* [rank][n_blocks] last copy of a block's sums to the host that was added; -1:
                      none. Used if gradients are handed over */
-  double passing; /* share of the sums that leaves the GPU between micro-steps */
+  double passing; /* of the sums that pass through slots, the share that leaves the GPU between
+                     micro-steps */
   int fetch_ahead;  /* sums are fetched so many blocks before they are needed */
   int32_t *flushed; /* [rank][n_blocks] last copy of a block's gradients to the host in this
                        iteration's last micro-step, in order; used if plan->pace.flush > 0 */
@@ -188,10 +190,11 @@ void hk_expand_cache_release(hk_expansion *x);
 void hk_expand_forward(hk_expansion *x, int micro);
 void hk_expand_backward(hk_expansion *x, int micro);
 /* With an overlap: allocates and frees x->pieces; copies a subgroup's gradients to host memory
- * after operation `ready`, piece by piece (route cpu only). */
+ * after operations `ready` and `fetched` (-1: none), piece by piece (route cpu only). */
 hk_status hk_expand_pieces_open(hk_expansion *x);
 void hk_expand_pieces_close(hk_expansion *x);
-void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32_t ready);
+void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32_t ready,
+                              int32_t fetched);
 /* The barrier with an overlap: after all flushed pieces and the framework's lanes. */
 int32_t hk_expand_barrier_pieces(hk_expansion *x);
 /* The entry of `pieces` (hk_pieces.updated, ...) for a piece. */

@@ -98,7 +98,8 @@ hk_op hk_expand_piece_op(const hk_expansion *x, hk_op_kind kind, int64_t work, i
   return op;
 }
 
-void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32_t ready) {
+void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32_t ready,
+                              int32_t fetched) {
   const hk_plan_subgroup *s = &x->plan->subgroups[subgroup];
   const int64_t most = hk_expand_piece(x->plan, subgroup);
   hk_pieces *p = &x->pieces;
@@ -110,7 +111,7 @@ void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32
                                     subgroup, (int32_t)piece, offset);
     copy.priority = 0; /* flushed in the order in which gradients become ready */
     copy.micro = x->plan->job.grad_accum - 1;
-    flushed[piece] = HK_ADD(x, rank, HK_LANE_FLUSH, copy, ready);
+    flushed[piece] = HK_ADD(x, rank, HK_LANE_FLUSH, copy, ready, fetched);
     if (x->accumulate != HK_ACCUMULATE_CPU) continue;
     hk_op sum = hk_expand_piece_op(x, HK_OP_GRAD_ADD_CPU, n, subgroup, (int32_t)piece, offset);
     sum.micro = copy.micro;

@@ -183,26 +183,26 @@ void hk_expand_forward(hk_expansion *x, int micro) {
 
 /* A copy that the host thread does not wait for. */
 static void flush_pinned(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
-                         int bytes_per_param, int32_t after) {
+                         int bytes_per_param, int32_t after, int32_t fetched) {
   const int64_t n = cost->host_grads;
   hk_op copy = block_op(
       HK_OP_GRAD_D2H, bytes_per_param == HK_BYTES_FP32 ? HK_BYTES_FP32 * n : cost->host_grad_bytes,
       cost, micro);
   if (bytes_per_param == HK_BYTES_FP32)
     after = HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_CAST_GPU, n, cost, micro), after);
-  HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
+  HK_ADD(x, rank, HK_LANE_FLUSH, copy, after, fetched);
 }
 
 /* The blocking flush: the host thread waits for the copy before it launches the next block. Under
  * DeepSpeed the copy converts the type: it goes to a new pageable buffer and is cast to fp32 on the
  * CPU. */
 static void flush_blocking(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
-                           int32_t after) {
+                           int32_t after, int32_t fetched) {
   const bool deepspeed = x->plan->runtime == HK_RUNTIME_DEEPSPEED;
   const int64_t n = cost->host_grads;
   hk_op copy = block_op(deepspeed ? HK_OP_GRAD_D2H_PAGEABLE : HK_OP_GRAD_D2H, cost->host_grad_bytes,
                         cost, micro);
-  const int32_t copied = HK_ADD(x, rank, HK_LANE_FLUSH, copy, after);
+  const int32_t copied = HK_ADD(x, rank, HK_LANE_FLUSH, copy, after, fetched);
   hk_op wait =
       block_op(deepspeed ? HK_OP_GRAD_CAST_CPU : HK_OP_HOST_WAIT, deepspeed ? n : 0, cost, micro);
   wait.threads = deepspeed ? x->plan->cpu_threads : 0;
@@ -221,22 +221,25 @@ static int32_t exchange_with_host(hk_expansion *x, int rank, const hk_block_cost
 }
 
 /* With an overlap a subgroup is flushed when backward has computed its first block. */
-static void flush_subgroups(hk_expansion *x, int rank, const hk_block_cost *cost, int32_t after) {
+static void flush_subgroups(hk_expansion *x, int rank, const hk_block_cost *cost, int32_t after,
+                            int32_t fetched) {
   const int32_t block = cost->block - HK_BLOCK_EMBED;
   for (int32_t s = x->pieces.block_end[block]; s-- > x->pieces.block_begin[block];) {
-    if (x->pieces.first[s] == block) hk_expand_flush_subgroup(x, rank, s, after);
+    if (x->pieces.first[s] == block) hk_expand_flush_subgroup(x, rank, s, after, fetched);
   }
 }
 
+/* `fetched`: the copy of the block's sums to the GPU for which the flush waits, besides `after`;
+ * -1: none. */
 static void flush_last(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
-                       int32_t after) {
+                       int32_t after, int32_t fetched) {
   const hk_plan *plan = x->plan;
   if (plan->overlap != HK_OVERLAP_NONE) {
-    flush_subgroups(x, rank, cost, after);
+    flush_subgroups(x, rank, cost, after, fetched);
   } else if (plan->flush == HK_FLUSH_SYNC) {
-    flush_blocking(x, rank, cost, micro, after);
+    flush_blocking(x, rank, cost, micro, after, fetched);
   } else {
-    flush_pinned(x, rank, cost, micro, plan->flush_bytes_per_param, after);
+    flush_pinned(x, rank, cost, micro, plan->flush_bytes_per_param, after, fetched);
     const size_t slot = (size_t)rank * (size_t)x->n_blocks + (size_t)x->n_flushed[rank]++;
     x->flushed[slot] = last_on(x, rank, HK_LANE_FLUSH);
   }
@@ -263,7 +266,7 @@ static void sum_on_gpu(hk_expansion *x, hk_pass *pass, int rank, const hk_block_
     pass->summing[rank] = after;
   }
   if (last) {
-    flush_last(x, rank, cost, micro, after);
+    flush_last(x, rank, cost, micro, after, -1);
   } else {
     HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, cost->host_grad_bytes, cost, micro),
            after);
@@ -276,7 +279,7 @@ static void sum_on_gpu(hk_expansion *x, hk_pass *pass, int rank, const hk_block_
 static void sum_on_cpu(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
                        int32_t after) {
   if (micro == x->plan->job.grad_accum - 1) {
-    flush_last(x, rank, cost, micro, after);
+    flush_last(x, rank, cost, micro, after, -1);
   } else {
     HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, cost->host_grad_bytes, cost, micro),
            after);
@@ -299,7 +302,7 @@ static void sum_in_slots(hk_expansion *x, hk_pass *pass, int rank, const hk_bloc
                          int micro, int32_t after) {
   const int block = cost->block - HK_BLOCK_EMBED;
   const bool last = micro == x->plan->job.grad_accum - 1;
-  const hk_bytes bytes = hk_whole_bytes(x->passing * (double)cost->host_grad_bytes);
+  const hk_bytes bytes = hk_whole_bytes(x->passing * (double)cost->passing_bytes);
   int32_t *left = &x->left[(size_t)rank * (size_t)x->n_blocks];
   if (micro > 0 && bytes > 0) {
     const int32_t room = left[(block + x->fetch_ahead) % x->n_blocks];
@@ -307,11 +310,12 @@ static void sum_in_slots(hk_expansion *x, hk_pass *pass, int rank, const hk_bloc
         HK_ADD(x, rank, HK_LANE_H2D, block_op(HK_OP_GRAD_SUM_H2D, bytes, cost, micro), left[block],
                x->fetch_ahead < x->n_blocks ? room : -1);
   }
+  const int32_t fetched = micro > 0 && bytes > 0 ? pass->summing[rank] : -1;
   if (last) {
-    flush_last(x, rank, cost, micro, after);
+    flush_last(x, rank, cost, micro, after, fetched);
   } else if (bytes > 0) {
     left[block] = HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, bytes, cost, micro),
-                         after, micro > 0 ? pass->summing[rank] : -1);
+                         after, fetched);
   }
   if (last || bytes > 0) note_summed(x, rank, last_on(x, rank, HK_LANE_FLUSH));
 }
@@ -328,7 +332,7 @@ static void flush(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost 
   } else if (!deepspeed && x->accumulate == HK_ACCUMULATE_CPU) {
     sum_on_cpu(x, rank, cost, micro, after);
   } else if (micro == x->plan->job.grad_accum - 1) {
-    flush_last(x, rank, cost, micro, after);
+    flush_last(x, rank, cost, micro, after, -1);
   }
 }
 

@@ -420,12 +420,20 @@ int64_t hk_grad_kept(int64_t pieces, hk_bytes largest, int64_t slots) {
   return slots == pieces ? pieces : slots - hk_grad_slots(pieces, largest, 0);
 }
 
+bool hk_plan_grads_wait_early(const hk_plan *plan, size_t s, int64_t begin) {
+  const hk_plan_subgroup *subgroup = &plan->subgroups[s];
+  if (plan->overlap != HK_OVERLAP_BOTH || !subgroup->early) return false;
+  const int64_t n = subgroup->numel;
+  return hk_model_grad_bytes(&plan->model, plan->job.tp, hk_job_dp(&plan->job), begin, begin + n) <=
+         HK_BYTES_BF16 * n;
+}
+
 hk_grad_room hk_plan_grad_room(const hk_plan *plan) {
   hk_grad_room room = {0};
-  int64_t largest = 0;
-  for (size_t s = 0; s < plan->n_subgroups; s++) {
+  int64_t largest = 0, begin = 0;
+  for (size_t s = 0; s < plan->n_subgroups; begin += plan->subgroups[s++].numel) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
-    if (subgroup->route != HK_ROUTE_CPU) continue;
+    if (subgroup->route != HK_ROUTE_CPU || hk_plan_grads_wait_early(plan, s, begin)) continue;
     room.pieces += (subgroup->numel + plan->piece_numel - 1) / plan->piece_numel;
     largest = hk_max(largest, hk_min(subgroup->numel, plan->piece_numel));
   }

@@ -188,14 +188,19 @@ void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
 int64_t hk_plan_ahead(const hk_plan *plan);
 int64_t hk_plan_early(const hk_plan *plan);
 
-/* Gradients that a framework hands over pass through slots of GPU memory on their way to the host,
- * a piece of a subgroup each. How many slots `pieces` of at most `largest` bytes have: as many as
- * 512 MiB hold, at least 2 and at most 8; beyond these as many as `sum_bytes` hold; and no more
- * than pieces. */
+/* Whether gradients of subgroup s wait, on their way to the host and over several micro-steps, in
+ * the GPU memory of its early weights, which is free until they have been copied. So they do if
+ * they are of 16 bits. `begin`: the subgroup's first parameter. */
+bool hk_plan_grads_wait_early(const hk_plan *plan, size_t s, int64_t begin);
+
+/* Other gradients that a framework hands over pass through slots of GPU memory on their way to the
+ * host, a piece of a subgroup each. How many slots `pieces` of at most `largest` bytes have: as
+ * many as 512 MiB hold, at least 2 and at most 8; beyond these as many as `sum_bytes` hold; and no
+ * more than pieces. */
 int64_t hk_grad_slots(int64_t pieces, hk_bytes largest, hk_bytes sum_bytes);
 /* Of `slots`, those that keep sums between micro-steps; the others let gradients pass. */
 int64_t hk_grad_kept(int64_t pieces, hk_bytes largest, int64_t slots);
-/* The same for a plan's pieces of bf16 gradients on route cpu. */
+/* The same for a plan's pieces of bf16 gradients on route cpu that pass through slots. */
 typedef struct {
   int64_t pieces, slots, kept;
   hk_bytes bytes; /* of all slots */

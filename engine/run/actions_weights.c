@@ -69,7 +69,7 @@ static hk_status scatter_masters(hk_engine *e, scatter_batch *b, int32_t param, 
 
 /* Address at which the early weights of the operation's piece wait in device memory. */
 static uint16_t *early_weights(const hk_engine *e, const hk_op *op) {
-  return e->early + hk_engine_subgroup(e, op)->early_at + op->offset;
+  return e->early + hk_state_early_at(&e->state, hk_engine_subgroup(e, op), op->offset);
 }
 
 /* Copies the bf16 weights of a whole piece to device memory. Those of tensors of other types are

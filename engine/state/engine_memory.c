@@ -29,18 +29,22 @@ hk_bytes hk_bin_bytes(const hk_state *state, const hk_param *params) {
   return bytes;
 }
 
+static bool passes(const hk_grad_image *image) {
+  return !image->on_device && image->early_at < 0;
+}
+
 static hk_bytes largest_image(const hk_state *state) {
   hk_bytes bytes = 0;
   for (int32_t i = 0; i < state->n_images; i++) {
     const hk_grad_image *image = &state->images[i];
-    if (!image->on_device && image->bytes > bytes) bytes = image->bytes;
+    if (passes(image) && image->bytes > bytes) bytes = image->bytes;
   }
   return (bytes + 511) / 512 * 512;
 }
 
 static int32_t count_images(const hk_state *state) {
   int32_t images = 0;
-  for (int32_t i = 0; i < state->n_images; i++) images += !state->images[i].on_device;
+  for (int32_t i = 0; i < state->n_images; i++) images += passes(&state->images[i]);
   return images;
 }
 
@@ -124,7 +128,6 @@ void hk_engine_place_work(hk_engine *e) {
   e->device_bins = (uint64_t *)at;
   e->device_ticket = (int64_t *)(at += d->bins);
   e->early = (uint16_t *)(at += d->ticket);
-  e->slots = at + d->early;
 }
 
 void hk_engine_place(hk_engine *e) {

@@ -18,9 +18,9 @@ static int64_t round_up(int64_t n, int64_t to) {
 #define SKEW 1152
 
 /* Subgroups, and on the host pieces, begin at multiples of this in the arrays of gradients and
- * weights, which are cache lines. The CPU's AdamW can then write weights by streaming stores, which
- * saves reading the lines first (2 of 30 bytes a parameter), and the GPU's kernels read gradients
- * in words of 16 bytes. */
+ * weights, which are cache lines; so do pieces of early weights. The CPU's AdamW can then write
+ * weights by streaming stores, which saves reading the lines first (2 of 30 bytes a parameter), and
+ * the GPU's kernels read gradients in words of 16 bytes. */
 #define ALIGN_NUMEL 128
 
 static hk_slab_shape shape_for(int64_t numel) {
@@ -110,6 +110,14 @@ static int32_t each_segment(const hk_state *state, const hk_param *params, size_
   return count;
 }
 
+/* Gradients of 16 bits fit where the piece's new weights will wait for the norm. */
+static hk_bytes early_room(const hk_state *state, const hk_grad_image *image) {
+  const hk_state_subgroup *sub = &state->subgroups[image->subgroup];
+  const hk_bytes room = 2 * round_up(image->n, ALIGN_NUMEL);
+  if (!sub->early || image->bytes > room) return -1;
+  return 2 * hk_state_early_at(state, sub, image->offset - sub->offset);
+}
+
 /* Sets the offsets of images and segments in their arrays. */
 static void place_gradients(hk_state *state, const hk_param *params) {
   int32_t s = 0;
@@ -129,6 +137,7 @@ static void place_gradients(hk_state *state, const hk_param *params) {
     image->segments_end = s;
     *all = round_up(at, IMAGE_ALIGN);
     image->bytes = at - image->at;
+    image->early_at = early_room(state, image);
   }
 }
 
@@ -188,7 +197,10 @@ static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *e
     sub->ahead = runs_ahead(plan, s);
     sub->early = sub->ahead && plan->subgroups[s].early;
     sub->early_at = state->early_numel;
-    if (sub->early) state->early_numel += round_up(sub->numel, ALIGN_NUMEL);
+    if (sub->early) {
+      const int64_t last = hk_state_early_at(state, sub, sub->numel - 1);
+      state->early_numel = round_up(last + 1, ALIGN_NUMEL);
+    }
     if (sub->route == HK_ROUTE_RESIDENT) {
       state->device_slabs += sub->slabs;
     } else {

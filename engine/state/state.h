@@ -29,6 +29,8 @@ typedef struct {
   int32_t subgroup, piece;
   hk_bytes at, bytes; /* offset in its array, size */
   bool on_device;
+  hk_bytes early_at; /* offset in the array of early weights of its piece's room there, which holds
+                        the gradients until they are on the host; -1: none, or too little */
   int32_t segments_begin, segments_end; /* its segments are begin .. end - 1 */
 } hk_grad_image;
 
@@ -42,8 +44,8 @@ typedef struct {
 typedef struct {
   int64_t offset, numel; /* in the rank's flat order */
   hk_route route;
-  bool early;           /* its new weights go to device memory before the norm is known, */
-  int64_t early_at;     /* to this element and the following ones of the array of early weights */
+  bool early;           /* its new weights go to device memory before the norm is known */
+  int64_t early_at;     /* its first element in the array of early weights; see hk_state_early_at */
   bool ahead;           /* may be updated before the norm is known, from `home` to `other` */
   int64_t piece;        /* parameters per piece; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* first slab in hk_state.home, number of slabs */
@@ -65,7 +67,8 @@ typedef struct {
   int64_t piece; /* parameters per piece, the unit of copies and updates; the last piece of a
                     subgroup may have fewer */
   int64_t apart; /* elements from one piece to the next in the host's arrays of gradients and
-                    weights: `piece` rounded up, so that each piece begins at a cache line */
+                    weights, and in that of early weights: `piece` rounded up, so that each piece
+                    begins at a cache line */
   int64_t slabs_a_piece;
   hk_state_subgroup *subgroups;
   size_t n_subgroups;
@@ -122,6 +125,11 @@ hk_slab_run hk_state_run(const hk_state *state, size_t s, int64_t offset, int64_
 static inline int64_t hk_state_host_at(const hk_state *state, const hk_state_subgroup *sub,
                                        int64_t offset) {
   return sub->host_at + offset / state->piece * state->apart + offset % state->piece;
+}
+/* The same for the array of early weights. */
+static inline int64_t hk_state_early_at(const hk_state *state, const hk_state_subgroup *sub,
+                                        int64_t offset) {
+  return sub->early_at + offset / state->piece * state->apart + offset % state->piece;
 }
 /* The subgroup that contains parameter `offset` (flat order). O(log n). */
 size_t hk_state_find(const hk_state *state, int64_t offset);

@@ -14,7 +14,8 @@
  * device. Images of route cpu share slots. An image takes a slot with its first gradient. It is
  * copied to the host and gives up its slot when all expected gradients have been given, or when
  * another image needs the slot. Between several backwards it stays, or leaves and is fetched back
- * before the next gradient comes (handover_sums.c). The caller's stream waits for the copy out of a
+ * before the next gradient comes (handover_sums.c). Images of pieces with early weights have slots
+ * of their own, which no other image needs. The caller's stream waits for the copy out of a
  * slot, or into it, only before it writes to the slot.
  *
  * Cost for many small tensors: one call gathers up to HK_SEGMENTS_MOST segments a launch, as long
@@ -137,7 +138,7 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
   /* An update that runs ahead may be reading the host's copy, which lacks the new gradient. */
   if (state->issued && !t->hold) HK_TRY(hk_training_begin_again(e, err));
   if (state->slot < 0) {
-    int32_t slot = hk_handover_free_slot(e);
+    int32_t slot = state->home >= 0 ? state->home : hk_handover_free_slot(e);
     if (slot < 0) {
       slot = hk_sums_victim(e);
       HK_TRY(hk_handover_leave_slot(e, slot, HK_LEAVE_COPY, err));
@@ -160,7 +161,7 @@ static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk
   *to = hk_engine_segment_grads(e, s);
   if (image->on_device) return HK_OK;
   hk_image_state *state = &e->training->images[s->image];
-  if (!state->visited) HK_TRY(gather_now(e, b, err));
+  if (state->home < 0 && !state->visited) HK_TRY(gather_now(e, b, err));
   HK_TRY(enter_slot(e, s->image, own, err));
   HK_TRY(hk_sums_visit(e, s->image, err));
   *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
@@ -199,7 +200,7 @@ static void count_in_image(struct hk_training *t, hk_image_state *image, int32_t
   if (n > image->most) {
     image->most = n;
     image->behind = image->segments;
-    t->n_open -= n == image->expected;
+    t->n_open -= image->home < 0 && n == image->expected;
   }
   if (n == image->most && expected > 0) image->behind--;
   *level = image->behind <= 0;
@@ -217,7 +218,7 @@ static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_seg
   if (whole && !t->surprised) {
     HK_TRY(gather_now(e, b, err));
     HK_TRY(hk_handover_leave_slot(e, image->slot, HK_LEAVE_OPERATION, err));
-  } else if (level && hk_sums_expects_more(t, image)) {
+  } else if (level && image->home < 0 && hk_sums_expects_more(t, image)) {
     HK_TRY(gather_now(e, b, err));
     HK_TRY(hk_sums_end_visit(e, s->image, err));
   } else {
@@ -336,7 +337,7 @@ void hk_handover_learn(hk_engine *e) {
 /* Images that are in slots are forgotten. */
 static hk_status forget_slots(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
-  for (int32_t s = 0; s < t->n_slots; s++) {
+  for (int32_t s = 0; s < t->n_slots + t->n_homes; s++) {
     if (t->slots[s].image >= 0) HK_TRY(hk_handover_leave_slot(e, s, HK_LEAVE_FORGOTTEN, err));
   }
   return HK_OK;

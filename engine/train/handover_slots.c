@@ -3,6 +3,11 @@
  * terms and writes to the slots; here images take slots, leave them for the host, and come back.
  * handover_sums.c decides which do so when.
  *
+ * Homes: the room in which a piece's early weights wait for the norm is not used from when they
+ * have been placed, before the next gradient comes, until the piece has been updated, for which its
+ * gradients must be on the host. So it is a slot of its own for the piece's image. An image with a
+ * home stays there, over several backwards, until it is whole, and uses no other slot.
+ *
  * Streams: copies to the host are on the flush stream, copies from the host on the fetch stream, so
  * that both directions of the link are used at once. The event `left` of a slot orders each use
  * of it behind the one before. An image's sums are on the host when the `left` of its departure has
@@ -17,7 +22,7 @@ static void find_ops(hk_engine *e) {
   struct hk_training *t = e->training;
   const hk_state *state = &e->state;
   for (int32_t i = 0; i < state->n_images; i++) {
-    t->images[i] = (hk_image_state){.slot = -1, .op = -1, .before = -1, .after = -1};
+    t->images[i] = (hk_image_state){.slot = -1, .home = -1, .op = -1, .before = -1, .after = -1};
   }
   for (size_t o = 0; o < e->graph.n_ops; o++) {
     const hk_op *op = &e->graph.ops[o];
@@ -28,19 +33,34 @@ static void find_ops(hk_engine *e) {
   }
 }
 
+static int32_t find_homes(hk_engine *e) {
+  struct hk_training *t = e->training;
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    const hk_grad_image *image = &e->state.images[i];
+    if (image->early_at < 0) continue;
+    t->images[i].home = t->n_slots + t->n_homes++;
+    t->home_bytes += image->bytes;
+  }
+  return t->n_homes;
+}
+
 hk_status hk_handover_open_slots(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   find_ops(e);
   const hk_slot_layout layout = hk_slots_of(&e->plan, &e->state);
-  const int32_t n = layout.n;
   t->slot_bytes = layout.bytes;
+  t->n_slots = layout.n;
+  t->n_passing = layout.images;
+  t->n_keeping = (int32_t)hk_grad_kept(layout.images, layout.bytes, layout.n);
+  const int32_t n = t->n_slots + find_homes(e);
   t->slots = calloc((size_t)n + 1, sizeof *t->slots);
   if (t->slots == NULL) return hk_fail_memory(err, (size_t)n * sizeof *t->slots, "slots");
-  t->n_slots = n;
-  t->n_passing = layout.images;
-  t->n_keeping = (int32_t)hk_grad_kept(layout.images, layout.bytes, n);
+  for (int32_t i = 0; i < e->state.n_images; i++) {
+    if (t->images[i].home >= 0) t->slots[t->images[i].home].at = e->state.images[i].early_at;
+  }
   for (int32_t i = 0; i < n; i++) {
+    if (i < t->n_slots) t->slots[i].at = e->device.early + i * t->slot_bytes;
     t->slots[i].image = -1;
     HK_TRY(ops->event_open(e->backend, false, &t->slots[i].written, err));
     HK_TRY(ops->event_open(e->backend, false, &t->slots[i].loaded, err));
@@ -52,7 +72,7 @@ hk_status hk_handover_open_slots(hk_engine *e, hk_error *err) {
 void hk_handover_close_slots(hk_engine *e) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend != NULL ? e->backend->ops : NULL;
-  for (int32_t i = 0; ops != NULL && t->slots != NULL && i < t->n_slots; i++) {
+  for (int32_t i = 0; ops != NULL && t->slots != NULL && i < t->n_slots + t->n_homes; i++) {
     if (t->slots[i].written != NULL) ops->event_close(t->slots[i].written);
     if (t->slots[i].loaded != NULL) ops->event_close(t->slots[i].loaded);
     if (t->slots[i].left != NULL) ops->event_close(t->slots[i].left);
@@ -61,7 +81,7 @@ void hk_handover_close_slots(hk_engine *e) {
 }
 
 char *hk_handover_slot_memory(const hk_engine *e, int32_t slot) {
-  return e->slots + slot * e->training->slot_bytes;
+  return (char *)e->early + e->training->slots[slot].at;
 }
 
 /* Queues the copy of an image out of its slot to the host, or back into it. */
@@ -163,7 +183,7 @@ hk_status hk_handover_fetch(hk_engine *e, int32_t image, int32_t slot, hk_error 
 
 hk_status hk_handover_leave(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
-  for (int32_t i = 0; i < t->n_slots; i++) {
+  for (int32_t i = 0; i < t->n_slots + t->n_homes; i++) {
     if (t->slots[i].image >= 0) HK_TRY(hk_handover_leave_slot(e, i, HK_LEAVE_OPERATION, err));
   }
   for (int32_t i = 0; i < e->state.n_images; i++) {

@@ -7,6 +7,8 @@
  * next backward. Sums that will be needed next are fetched into free slots, on a stream of their
  * own, while earlier blocks are computed. The caller's stream waits only for a copy that is late.
  *
+ * Images with a home stay in it, and are not meant here: "images" are those that share slots.
+ *
  * Slots beyond those through which images pass keep images (plan key "sum_bytes"). Kept images do
  * not move until they have all expected gradients. They are spread evenly over the order of visits,
  * so that the copies of the others are spread over the whole backward: were they neighbours, the
@@ -51,7 +53,7 @@ void hk_sums_open(hk_engine *e) {
   struct hk_training *t = e->training;
   t->first = t->last = -1;
   for (int32_t i = e->state.n_images; i-- > 0;) {
-    if (!e->state.images[i].on_device) append(t, i);
+    if (!e->state.images[i].on_device && t->images[i].home < 0) append(t, i);
   }
 }
 
@@ -59,12 +61,13 @@ void hk_sums_reset(hk_engine *e) {
   struct hk_training *t = e->training;
   t->surprised = false;
   t->n_open = t->keep_credit = 0;
-  for (int32_t i = t->first; i >= 0; i = t->images[i].after) {
+  for (int32_t i = 0; i < e->state.n_images; i++) {
     hk_image_state *image = &t->images[i];
+    const bool passes = !e->state.images[i].on_device && image->home < 0;
     image->most = 0;
     image->behind = image->segments;
     image->visited = image->decided = image->kept = false;
-    t->n_open += image->expected > 0;
+    t->n_open += passes && image->expected > 0;
   }
 }
 
@@ -104,6 +107,7 @@ static hk_status end_stale_visits(hk_engine *e, hk_error *err) {
 hk_status hk_sums_visit(hk_engine *e, int32_t image, hk_error *err) {
   struct hk_training *t = e->training;
   hk_image_state *i = &t->images[image];
+  if (i->home >= 0) return HK_OK;
   if (i->visited) {
     i->touched = t->visits;
     return HK_OK;
@@ -136,7 +140,7 @@ hk_status hk_sums_end_visit(hk_engine *e, int32_t image, hk_error *err) {
 
 hk_status hk_sums_end_visits(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
-  for (int32_t s = 0; s < t->n_slots; s++) {
+  for (int32_t s = 0; s < t->n_slots + t->n_homes; s++) {
     const int32_t image = t->slots[s].image;
     if (image < 0) continue;
     if (!hk_sums_expects_more(t, &t->images[image])) {

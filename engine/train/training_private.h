@@ -24,6 +24,7 @@ typedef struct {
 /* Device memory for one image (handover_slots.c), from when it is fetched or brings its first
  * gradient until it has been copied to the host. */
 typedef struct {
+  hk_bytes at;       /* offset from e->early */
   int32_t image;     /* -1: none; its last image may still be being copied to the host */
   int32_t stream;    /* index of the caller's stream that wrote the image last; -1: none has, and
                         the host's copy is the same */
@@ -37,6 +38,7 @@ typedef struct {
  * equally many, or when backward has visited other images since. */
 typedef struct {
   int32_t slot;      /* the slot that it is in; -1: none */
+  int32_t home;      /* the slot that it alone uses; -1: none, it uses any of those that pass */
   int32_t left_slot; /* the slot that it was copied to the host from; valid if on_host */
   uint64_t left_at;  /* value of hk_training.departures then */
   int32_t op;        /* its operation GRAD_D2H in the graph; -1: none */
@@ -94,10 +96,11 @@ struct hk_training {
   hk_stream *fetch;  /* copies sums back into slots */
   hk_event *stepped; /* recorded on the caller's stream at each step */
 
-  hk_slot *slots;
-  int32_t n_slots;
-  hk_bytes slot_bytes;
-  uint64_t departures; /* number of times that an image has left its slot */
+  hk_slot *slots;  /* [n_slots], then the homes */
+  int32_t n_slots; /* slots that any image without a home uses */
+  int32_t n_homes;
+  hk_bytes slot_bytes, home_bytes; /* of a slot that any image uses; of all homes */
+  uint64_t departures;             /* number of times that an image has left its slot */
   hk_image_state *images;
 
   /* Sums of several backwards (handover_sums.c). */
@@ -105,10 +108,10 @@ struct hk_training {
                        before had */
   int32_t rounds;   /* most gradients that a tensor is expected to bring */
   bool surprised;   /* one has brought more: how many follow is not known */
-  int32_t n_open;   /* images that are expected to bring more gradients */
-  int32_t n_passing;              /* images of route cpu */
+  int32_t n_open;   /* images without a home that are expected to bring more gradients */
+  int32_t n_passing;              /* images of route cpu without a home */
   int32_t n_keeping, keep_credit; /* slots for images that are kept; the credit spreads them */
-  int32_t first, last;            /* images in the order of visits */
+  int32_t first, last;            /* images without a home in the order of visits */
   int64_t turns;                  /* the turn given last */
   int64_t visits;                 /* number of visits that have begun */
   int64_t n_fetched;              /* sums fetched since the engine was made, */
@@ -280,7 +283,7 @@ hk_status hk_sums_end_visit(hk_engine *e, int32_t image, hk_error *err);
 hk_status hk_sums_end_visits(hk_engine *e, hk_error *err);
 /* Fetches the sums that backward will need next into free slots. */
 hk_status hk_sums_fetch_ahead(hk_engine *e, hk_error *err);
-/* The slot whose image can leave at the least cost. */
+/* The slot, not a home, whose image can leave at the least cost. */
 int32_t hk_sums_victim(const hk_engine *e);
 
 /* -- recording.c ------------------------------------------------------------------------------- */

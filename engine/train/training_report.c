@@ -36,7 +36,7 @@ static void put_sums(const hk_engine *e, cJSON *root, bool *ok) {
   *ok = *ok && to != NULL;
   if (!*ok) return;
   put_number(to, "gradients_expected", t->rounds, ok);
-  put_number(to, "kept_bytes", (double)(t->n_keeping * t->slot_bytes), ok);
+  put_number(to, "kept_bytes", (double)(t->n_keeping * t->slot_bytes + t->home_bytes), ok);
   put_number(to, "fetched", (double)t->n_fetched, ok);
   put_number(to, "fetched_late", (double)t->n_late, ok);
 }
