@@ -10,13 +10,12 @@ from __future__ import annotations
 import array
 import ctypes
 import logging
-import operator
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from . import _abi, direct
+from . import _abi, direct, ranks
 from .blocks import Block, is_dense
 from .errors import HocketError, HocketUsageError
 
@@ -27,7 +26,6 @@ TYPES: Dict[torch.dtype, int] = {
     torch.float16: _abi.FP16,
     torch.float32: _abi.FP32,
 }
-VERSION = operator.attrgetter("_version")
 HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay")
 BLOCK_NUMEL = 1 << 26
 """Most elements of a block where no model says what a block is; a larger tensor is a block of its
@@ -86,7 +84,7 @@ def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str
         for place, param in enumerate(group["params"]):
             name = names.get(id(param)) or (given[place] if given else f"parameter {number}")
             number += 1
-            if id(param) in seen or not param.requires_grad or param.numel() == 0:
+            if id(param) in seen or not param.requires_grad or ranks.local(param).numel() == 0:
                 continue
             seen[id(param)] = name
             entries.append(Entry(name, param, index, number - 1))
@@ -95,11 +93,7 @@ def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str
 
 def check_tensor(name: str, param: Tensor) -> None:
     """Refuses what an engine cannot hold, by name."""
-    if type(param).__name__ == "DTensor" or hasattr(param, "_local_tensor"):
-        raise HocketUsageError(
-            f"{name} is a DTensor (FSDP or tensor parallelism): hocket trains whole parameters on "
-            "one device for now"
-        )
+    param = ranks.local(param)
     if param.is_complex():
         raise HocketUsageError(f"{name} is complex: hocket.AdamW takes real parameters only")
     if param.layout is not torch.strided:
@@ -125,7 +119,8 @@ class Binding:
 
     Attributes:
         engine: the engine.
-        params: parameter of each tensor, in the engine's order.
+        params: parameter of each tensor, in the engine's order. Of a DTensor, this rank has a part.
+        parts: what of each lies on this rank; of a whole parameter the parameter itself.
         names, blocks, groups: name, block number and group number of each.
         index: id of a parameter to its number.
         block_names: name of each block.
@@ -151,21 +146,22 @@ class Binding:
             check_tensor(entry.name, entry.param)
         ordered, numbers, self.block_names = _ordered(entries, blocks)
         self.params: List[Tensor] = [entry.param for entry in ordered]
+        self.parts: List[Tensor] = list(map(ranks.local, self.params))
         self.names: List[str] = [entry.name for entry in ordered]
         self.groups: List[int] = [entry.group for entry in ordered]
         self._numbers: List[int] = [entry.number for entry in ordered]
         self.blocks: List[int] = numbers
         self.index: Dict[int, int] = {id(p): number for number, p in enumerate(self.params)}
-        self.device = _one_device(self.names, self.params)
+        self.device = _one_device(self.names, self.parts)
         self.backend = _backend(settings.backend, self.device)
         self.accumulate = settings.accumulate
         self.grad_types: List[torch.dtype] = [
             settings.accumulate or param.dtype for param in self.params
         ]
-        self.addresses: List[int] = [param.data_ptr() for param in self.params]
-        self.types: List[torch.dtype] = [param.dtype for param in self.params]
-        self.contiguous: List[bool] = [param.is_contiguous() for param in self.params]
-        _check_apart(self.names, self.params, self.addresses)
+        self.addresses: List[int] = [part.data_ptr() for part in self.parts]
+        self.types: List[torch.dtype] = [part.dtype for part in self.parts]
+        self.contiguous: List[bool] = [part.is_contiguous() for part in self.parts]
+        _check_apart(self.names, self.parts, self.addresses)
         self.direct = self.direct_of(range(len(self.params)))
         self.versions = self.direct.versions if self.direct else array.array("q")
         self.read_versions()
@@ -201,13 +197,13 @@ class Binding:
         """The engine's table. A tensor's name there is its position in the param groups, the same
         attached or not: by it the tensor is found in a file."""
         table = (_abi.Tensor * len(self.params))()
-        for i, param in enumerate(self.params):
+        for i, part in enumerate(self.parts):
             table[i] = _abi.Tensor(
                 f"parameter {self._numbers[i]}".encode(),
-                param.numel(),
+                part.numel(),
                 self.blocks[i],
                 self.groups[i],
-                TYPES[param.dtype],
+                TYPES[part.dtype],
                 TYPES[self.grad_types[i]],
                 self.addresses[i],
             )
@@ -255,22 +251,26 @@ class Binding:
         if self.direct is not None:
             self.direct.update()
         else:
-            self.versions = array.array("q", map(VERSION, self.params))
+            self.versions = array.array("q", map(ranks.version, self.params))
 
     def unchanged(self) -> bool:
         """Whether all parameters are where they were, and not written since read_versions()."""
         if self.direct is not None:
             return self.direct.unchanged()
         return (
-            list(map(Tensor.data_ptr, self.params)) == self.addresses
-            and array.array("q", map(VERSION, self.params)) == self.versions
+            self._addresses_now() == self.addresses
+            and array.array("q", map(ranks.version, self.params)) == self.versions
         )
+
+    def _addresses_now(self) -> List[int]:
+        return [ranks.local(param).data_ptr() for param in self.params]
 
     def check_in_place(self) -> None:
         """HocketError where a parameter has moved, or changed its type, since it was bound."""
-        if list(map(Tensor.data_ptr, self.params)) == self.addresses:
+        if self._addresses_now() == self.addresses:
             return
-        for name, param, address, dtype in zip(self.names, self.params, self.addresses, self.types):
+        parts = map(ranks.local, self.params)
+        for name, param, address, dtype in zip(self.names, parts, self.addresses, self.types):
             if param.data_ptr() == address:
                 continue
             what = (
@@ -297,8 +297,9 @@ class Binding:
     # -- Gradients ----------------------------------------------------------------------------
 
     def prepared(self, number: int, grad: Tensor) -> Tensor:
-        """The gradient in the engine's type and the parameter's memory layout."""
-        param = self.params[number]
+        """This rank's part of a gradient, in the engine's type and the parameter's layout."""
+        grad = ranks.gradient_part(self.names[number], self.params[number], grad)
+        param = self.parts[number]
         if grad.layout is not torch.strided:
             raise HocketUsageError(
                 f"{self.names[number]} has a sparse gradient ({grad.layout}): hocket.AdamW takes "
@@ -331,8 +332,9 @@ class Binding:
         return torch.empty_like(param, dtype=wanted).copy_(grad)
 
     def read_gradient(self, number: int) -> Tensor:
-        """A tensor's gradient as handed over so far, on the host, in the parameter's layout."""
-        param = self.params[number]
+        """This rank's part of a gradient as handed over so far, on the host, in the parameter's
+        layout."""
+        param = self.parts[number]
         out = torch.empty_strided(param.size(), param.stride(), dtype=self.grad_types[number])
         self.engine.read_gradient(number, out.data_ptr())
         return out
@@ -340,15 +342,16 @@ class Binding:
     # -- State --------------------------------------------------------------------------------
 
     def read(self, part: int, number: int) -> Tensor:
-        """One tensor's master weights, momentum or variance: fp32 on the host, its shape."""
-        param = self.params[number]
+        """This rank's part of one tensor's master weights, momentum or variance: fp32 on the
+        host."""
+        param = self.parts[number]
         out = torch.empty_strided(param.size(), param.stride(), dtype=torch.float32)
         self.engine.read(part, number, 0, param.numel(), out.data_ptr())
         return out
 
     def write(self, part: int, number: int, value: Tensor) -> None:
         """The inverse of read; any real type, device and layout of the right shape."""
-        param = self.params[number]
+        param = self.parts[number]
         if tuple(value.shape) != tuple(param.shape):
             raise HocketUsageError(
                 f"state of shape {tuple(value.shape)} for {self.names[number]}, which has shape "
@@ -369,9 +372,8 @@ class Binding:
 
         Returns how many elements of `master` were stale.
         """
-        param = self.params[number]
-        weight = param.detach().cpu()
-        stale = master.to(param.dtype) != weight
+        weight = self.parts[number].detach().cpu()
+        stale = master.to(weight.dtype) != weight
         count = int(stale.sum())
         if count:
             master = torch.where(stale, weight.float(), master)
@@ -380,11 +382,10 @@ class Binding:
 
     def refresh_master(self, number: int) -> int:
         """Replaces master weights that no longer round to the weights. Returns how many."""
-        param = self.params[number]
         self.engine.drain()
         master = self.read(_abi.P, number)
-        weight = param.detach().cpu()
-        stale = master.to(param.dtype) != weight
+        weight = self.parts[number].detach().cpu()
+        stale = master.to(weight.dtype) != weight
         count = int(stale.sum())
         if count:
             self.write(_abi.P, number, torch.where(stale, weight.float(), master))
@@ -404,10 +405,11 @@ def _ordered(
     names: List[str] = []
     room = 0
     for entry in entries:
-        if not names or room < entry.param.numel():
+        numel = ranks.local(entry.param).numel()
+        if not names or room < numel:
             names.append(entry.name)
             room = BLOCK_NUMEL
-        room -= entry.param.numel()
+        room -= numel
         numbers.append(len(names) - 1)
     return list(entries), numbers, names
 

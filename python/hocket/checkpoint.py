@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from . import _abi
+from . import _abi, ranks
 from .binding import Binding
 from .checks import check_group
 from .errors import NO, HocketError, HocketUsageError
@@ -34,7 +34,8 @@ be pickled with them."""
 
 
 class StateView(Mapping[str, Tensor]):
-    """``opt.state[p]``. Each look-up reads from the engine and returns a copy in host memory.
+    """``opt.state[p]``. Each look-up reads from the engine and returns a copy in host memory; if the
+    parameter is a DTensor, a DTensor of the ranks' copies.
 
     ``StateView(mapping)`` of such copies is the view that they come from: frameworks that move an
     optimizer's state replace ``opt.state[p]`` by ``type(view)(OrderedDict(...))``.
@@ -59,7 +60,8 @@ class StateView(Mapping[str, Tensor]):
             value = torch.tensor(float(self._binding.engine.tensor_step(self._number)))
         else:
             self._binding.engine.drain()
-            value = self._binding.read(PARTS[key], self._number)
+            param = self._binding.params[self._number]
+            value = ranks.shared_as(param, self._binding.read(PARTS[key], self._number))
         _SOURCES[value] = (self._binding, self._number)
         return value
 
@@ -105,7 +107,7 @@ def _read_all(opt: "AdamW") -> "defaultdict[Any, Any]":
         return out
     opt.synchronize()
     opt.follow_weights()
-    needed = 12 * sum(param.numel() for param in opt.state)
+    needed = 12 * sum(ranks.local(param).numel() for param in opt.state)
     free = _available()
     if free is not None and needed > free:
         raise HocketError(
@@ -208,13 +210,14 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     opt._broken_load = "a state_dict"
     for number, param in enumerate(binding.params):
         if opt._has_state[number] and param not in state:
-            zeros = torch.zeros(param.shape)
+            zeros = torch.zeros(binding.parts[number].shape)
             binding.write(_abi.M, number, zeros)
             binding.write(_abi.V, number, zeros)
             binding.engine.set_tensor_step(number, 0)
     opt._has_state = bytearray(len(binding.params))
     opt.state = defaultdict(dict)
     write_state(binding, state)
+    restore_empty(opt, state)
     binding.read_versions()
     opt._views(binding)
     opt._broken_load = None
@@ -227,14 +230,15 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
         number = binding.index.get(id(param))
         if number is None:
             continue  # frozen since
-        binding.write(_abi.M, number, entry["exp_avg"])
-        binding.write(_abi.V, number, entry["exp_avg_sq"])
+        binding.write(_abi.M, number, ranks.part_of(param, entry["exp_avg"]))
+        binding.write(_abi.V, number, ranks.part_of(param, entry["exp_avg_sq"]))
         binding.engine.set_tensor_step(number, int(entry["step"]))
         master = entry.get("master_weight")
         if param.dtype is torch.float32:
             pass  # the weight is the master
         elif master is not None:
-            stale += binding.merge_master(number, master.detach().cpu().float())
+            master = ranks.part_of(param, master.detach())
+            stale += binding.merge_master(number, master.cpu().float())
         else:
             without += 1
     if stale:
@@ -247,6 +251,13 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
             f"hocket: the state_dict has no master_weight for {without} tensors (it is of another "
             "optimizer): fp32 masters start from the rounded weights"
         )
+
+
+def restore_empty(opt: "AdamW", state: Mapping[Tensor, Mapping[str, Any]]) -> None:
+    """Loads the step counts of parameters of which this rank has no element."""
+    for param in opt._empty:
+        if param in state:
+            opt.state[param] = ranks.EmptyState(param, int(state[param]["step"]))  # type: ignore
 
 
 # -- Pickles ------------------------------------------------------------------------------------
@@ -283,5 +294,5 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     opt._plan_answer = opt._taking = opt._broken_load = None
     opt._detached = False
     opt._has_state = bytearray()
-    opt._count, opt._others = 0, []
+    opt._count, opt._others, opt._empty, opt._ranks = 0, [], [], None
     opt.state_in_file = False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 import torch
 from torch import Tensor
 
+from . import ranks
 from .errors import HocketUsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class GradientHandle(Tensor):
 
     @staticmethod
     def __new__(cls, owner: "HandOver", number: int) -> "GradientHandle":
-        param = owner.binding.params[number]
+        param = owner.binding.parts[number]
         handle = torch.Tensor._make_wrapper_subclass(
             cls,
             param.size(),
@@ -85,6 +86,16 @@ class GradientHandle(Tensor):
         if operation is None:
             raise HocketUsageError(_refusal(func, args))
         return operation(*args, **(kwargs or {}))
+
+
+def handle_in(grad: Optional[Tensor]) -> Optional[GradientHandle]:
+    """The handle that a parameter's gradient is, or is this rank's part of; None: it is none."""
+    if type(grad) is GradientHandle:
+        return grad
+    if grad is None or not ranks.is_shared(grad):
+        return None
+    part = ranks.local(grad)
+    return part if type(part) is GradientHandle else None
 
 
 def _refusal(func: Any, args: Tuple[Any, ...]) -> str:

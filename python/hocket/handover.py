@@ -28,10 +28,11 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
+from . import ranks
 from .binding import Binding
 from .direct import Direct
 from .errors import HocketUsageError
-from .handle import GradientHandle
+from .handle import GradientHandle, handle_in
 
 Number = Union[Tensor, float]
 
@@ -61,7 +62,7 @@ class HandOver:
         self._others: List[int] = []
         self._direct: Optional[Direct] = None
         self.leave_to_step(self._every)
-        self._handles: Dict[int, GradientHandle] = {}
+        self._handles: Dict[int, Tensor] = {}
         self._factors: Dict[int, List[Number]] = {}
         # (id, version) of a factor -> the tensor and a copy of its value. The tensor is kept so
         # that no other one gets its id.
@@ -118,7 +119,7 @@ class HandOver:
                     self._forget(number)
             self._give(numbers, grads)
             for number in numbers:
-                self.binding.params[number].grad = self.handle(number)
+                self.binding.params[number].grad = self.stand_in(number)
             self._settled = True
         self.seconds += time.perf_counter() - began
 
@@ -146,7 +147,9 @@ class HandOver:
     def _handle_of(self, direct: Direct, place: int) -> GradientHandle:
         handle = direct.handle_of[place]
         if handle is None:
-            handle = direct.handle_of[place] = self.handle(direct.numbers[place])
+            handle = handle_in(self.stand_in(direct.numbers[place]))
+            assert handle is not None
+            direct.handle_of[place] = handle
             direct.handles[place] = handle._cdata
         return handle
 
@@ -163,12 +166,14 @@ class HandOver:
             self._settled = True
         self.seconds += time.perf_counter() - began
 
-    def handle(self, number: int) -> GradientHandle:
-        """The handle of a tensor. It is made once and used in every iteration."""
-        handle = self._handles.get(number)
-        if handle is None:
-            handle = self._handles[number] = GradientHandle(self, number)
-        return handle
+    def stand_in(self, number: int) -> Tensor:
+        """What stands in p.grad: the handle of a tensor, or a DTensor of the handles of all ranks.
+        It is made once and used in every iteration."""
+        found = self._handles.get(number)
+        if found is None:
+            handle = GradientHandle(self, number)
+            found = self._handles[number] = ranks.shared_as(self.binding.params[number], handle)
+        return found
 
     def _give(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> None:
         ready = [self.binding.prepared(number, grad) for number, grad in zip(numbers, grads)]
@@ -279,7 +284,7 @@ class HandOver:
         return self._read(number)
 
     def _read(self, number: int) -> Tensor:
-        param = self.binding.params[number]
+        param = self.binding.parts[number]
         if not self.live[number]:
             return torch.zeros_like(param, dtype=self.binding.grad_types[number])
         values = self.binding.read_gradient(number).to(self.binding.device)
@@ -362,13 +367,14 @@ class HandOver:
             if grad is None:
                 if self.live[number] or self.zeroed[number]:
                     self._forget(number)
-            elif type(grad) is GradientHandle:
-                self._check_handle(number, grad)
+                continue
+            handle = handle_in(grad)
+            if handle is not None:
+                self._check_handle(number, handle)
                 if not self.live[number]:
                     fresh.append(number)
-                    grads.append(
-                        torch.zeros_like(params[number], dtype=self.binding.grad_types[number])
-                    )
+                    part, dtype = self.binding.parts[number], self.binding.grad_types[number]
+                    grads.append(torch.zeros_like(part, dtype=dtype))
             else:
                 if self.live[number] or self.zeroed[number]:
                     self._forget(number)
@@ -421,10 +427,11 @@ class HandOver:
                 product *= float(factor)
         return product
 
-    def step(self, max_norm: float, loss_scale: float) -> None:
-        """The step, which uses up all gradients."""
+    def step(self, max_norm: float, loss_scale: float, sum_of_squares: float = 0.0) -> None:
+        """The step, which uses up all gradients. sum_of_squares: of all ranks; 0: there is one."""
         with self._lock:
             self._begin()
-            self.binding.engine.step(max_norm, loss_scale, self.binding.stream())
+            stream = self.binding.stream()
+            self.binding.engine.step(max_norm, loss_scale, stream, sum_of_squares)
             self._reset()
             self._settled = True

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _abi, checkpoint, files
+from . import _abi, checkpoint, files, ranks
 from .attach import Attachment, refuse_ranks
 from .binding import Binding, Settings, increment_versions, trainable
 from .blocks import MAX_BLOCKS
 from .checks import check_group, check_settings
 from .errors import HocketUsageError
-from .handle import GradientHandle
+from .handle import handle_in
 from .handover import HandOver
 from .plan import resolve_plan
+from .ranks import Ranks
 from .report import explain, stats
 
 Params = Iterable[Any]
@@ -128,6 +129,9 @@ class AdamW(Optimizer):
         self._awaited: Optional[int] = None
         self._count = 0
         self._others: List[Tensor] = []
+        self._empty: List[Tensor] = []  # DTensors of which this rank has no element
+        self._ranks: Optional[Ranks] = None
+        self._counts = b""
         self._has_state = bytearray()
         self._lock = threading.RLock()  # held by step(), and by what saves and loads
         self._taking: Optional[Tuple[int, List[int]]] = None
@@ -199,18 +203,41 @@ class AdamW(Optimizer):
             self._binding.engine.expect(steps or 0)
 
     def bind(self) -> None:
-        """Makes the engine now: parameters must not move, or change their type, any more.
+        """Makes the engine now: parameters must not move, or change their type, any more. If they
+        are DTensors, all ranks must call it.
 
         Raises:
             HocketError: a parameter that cannot be held, not enough memory, a plan that does not
-                fit the model.
+                fit the model; on another rank, too.
         """
         with self._lock:
             if self._binding is None:
                 self._bind()
 
     def _bind(self) -> None:
-        settings, attachment = self._settings, self._attachment
+        shared = Ranks.of(self.param_groups)
+        if shared is None:
+            if self._attachment is not None:
+                refuse_ranks()
+            self._make(self._settings)
+            return
+        with shared.together():
+            settings = ranks.check_settings(self._settings)
+        shared.meet()
+        settings = shared.divide(settings)
+        try:
+            with shared.together():
+                self._make(settings)
+        except BaseException:
+            binding, self._binding = self._binding, None
+            if binding is not None:  # another rank's engine could not be made
+                binding.engine.close()
+            raise
+        self._ranks = shared
+        self._counts = shared.counts(self.binding().params)
+
+    def _make(self, settings: Settings) -> None:
+        attachment = self._attachment
         for group in self.param_groups:
             check_group(group)
         entries = trainable(self.param_groups, attachment.names if attachment else {})
@@ -218,7 +245,6 @@ class AdamW(Optimizer):
             settings = self._drop_in(settings)
             blocks = None
         else:
-            refuse_ranks()
             strangers = [e.name for e in entries if id(e.param) not in attachment.names]
             if strangers:
                 raise HocketUsageError(
@@ -233,10 +259,12 @@ class AdamW(Optimizer):
         plan, self._plan_answer = resolve_plan(settings, entries, blocks, attachment)
         binding = Binding(entries, blocks, self.param_groups, settings, plan)
         try:
-            self._fill(binding)
             every = [param for group in self.param_groups for param in group["params"]]
             self._count = len(every)
-            self._others = [p for p in every if id(p) not in binding.index and p.numel()]
+            left = [p for p in every if id(p) not in binding.index]
+            self._others = [p for p in left if ranks.local(p).numel()]
+            self._empty = [p for p in left if p.requires_grad and not ranks.local(p).numel()]
+            self._fill(binding)
             handover = self._handover = HandOver(binding)
             if attachment is not None and blocks is not None:
                 attachment.bound(blocks, binding, handover)
@@ -272,6 +300,7 @@ class AdamW(Optimizer):
         binding.read_versions()
         self.state = defaultdict(dict)
         checkpoint.write_state(binding, self._pending)
+        checkpoint.restore_empty(self, self._pending)
         self._views(binding)
 
     def _views(self, binding: Binding) -> None:
@@ -359,6 +388,53 @@ class AdamW(Optimizer):
         return loss
 
     def _step(self) -> None:
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and float(found_inf) != 0:
+            return
+        shared = self._ranks if self._binding is not None else Ranks.of(self.param_groups)
+        if shared is not None:
+            self._step_of_all(shared)
+            return
+        self._check_usable()
+        if self._binding is None:
+            if not self._any_gradient():
+                return
+            self.bind()
+        held = self._collect()
+        if held:
+            self._take(held)
+
+    def _step_of_all(self, shared: Ranks) -> None:
+        """The step where ranks share the parameters: if one fails before it, none takes it."""
+        if self._binding is None:
+            with shared.together():
+                self._check_usable()
+            if not shared.any(self._any_gradient()):
+                return
+            self.bind()
+        failure: Optional[Exception] = None
+        held: List[int] = []
+        words = None
+        try:
+            self._check_usable()
+            held = self._collect()
+            words = self.binding().engine.squares(self._counts)
+        except Exception as error:  # noqa: BLE001  (raised again, on all ranks)
+            failure = error
+        total, holding = shared.agree(words, bool(held), failure)
+        if not holding:
+            return
+        squares, nonfinite = _abi.squares_value(total)
+        if held:
+            self._take(held, float("inf") if nonfinite else squares)
+        if nonfinite:
+            mine = self.last_step is not None and held and self.last_step.nonfinite > 0
+            warnings.warn(
+                f"hocket: {nonfinite} gradient values are not finite, the first of them in a shard "
+                f"of rank {shared.first(bool(mine))}: step() changed nothing on any rank"
+            )
+
+    def _check_usable(self) -> None:
         if self._detached:
             raise HocketUsageError(
                 "this optimizer has been detached from its model: make a new hocket.AdamW and load "
@@ -369,41 +445,40 @@ class AdamW(Optimizer):
                 f"loading {self._broken_load} was interrupted, so that state and weights may be of "
                 "different steps: load it again"
             )
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and float(found_inf) != 0:
-            return
         if self._awaited is not None:
             raise HocketUsageError(
                 f"the state of step {self._awaited} lies in a file of its own, which has not been "
                 "loaded: add hocket.TrainerCallback to the Trainer's callbacks, or call "
                 "opt.load(path)"
             )
-        if self._binding is None:
-            if not self._any_gradient():
-                return
-            self.bind()
+
+    def _collect(self) -> List[int]:
+        """Makes the engine ready for a step. Returns the tensors with gradients."""
         binding, handover = self.binding(), self.handover()
         self._settle()
         self._check_parameters()
         held = handover.collect()
-        if not held:
-            return
-        if self._attachment is not None:
-            self._attachment.check_gated(held)
-        handover.scale()
-        binding.sync_groups(self.param_groups)
+        if held:
+            if self._attachment is not None:
+                self._attachment.check_gated(held)
+            handover.scale()
+            binding.sync_groups(self.param_groups)
+        return held
+
+    def _take(self, held: List[int], sum_of_squares: float = 0.0) -> None:
+        """Takes the step. sum_of_squares: of the gradients of all ranks; 0: there is one."""
         loss_scale = getattr(self, "grad_scale", None)
         scale = float(loss_scale) if loss_scale is not None else 1.0
-        self._taking = (binding.engine.step_number(), held)
+        self._taking = (self.binding().engine.step_number(), held)
         if self._attachment is not None:
             # Closed before the update begins, so that no interrupt leaves them open.
             self._attachment.end_trace()
             if self._settings.overlap != "none":
                 self._attachment.close_gates()
-        handover.step(self._settings.max_norm or 0.0, scale)
+        self.handover().step(self._settings.max_norm or 0.0, scale, sum_of_squares)
         self._settle()
         last = self.last_step
-        if last is not None and last.skipped:
+        if last is not None and last.skipped and self._ranks is None:
             warnings.warn(
                 f"hocket: {last.nonfinite} gradient values are not finite: step() changed nothing"
             )
@@ -442,6 +517,10 @@ class AdamW(Optimizer):
                         binding, number
                     )
                     self._has_state[number] = 1
+        for param in self._empty:
+            if param.grad is not None:
+                steps = int(self.state[param]["step"]) if param in self.state else 0
+                self.state[param] = ranks.EmptyState(param, steps + 1)  # type: ignore[assignment]
 
     def _check_parameters(self) -> None:
         """Parameters are where they were; masters follow weights that the program has written."""
@@ -471,9 +550,9 @@ class AdamW(Optimizer):
             if binding.unchanged():
                 return
             for number, param in enumerate(binding.params):
-                if param._version != binding.versions[number]:
+                if ranks.version(param) != binding.versions[number]:
                     binding.refresh_master(number)
-                    binding.versions[number] = param._version
+                    binding.versions[number] = ranks.version(param)
 
     def before_backward(self) -> None:
         """A backward of the attached model begins. What updates that run ahead assume must be as
@@ -543,10 +622,10 @@ class AdamW(Optimizer):
     def read_gradient(self, param: Tensor) -> Optional[Tensor]:
         """A parameter's gradient as it stands, in its own type, on its device; None if it has
         none. Copies what the engine holds (slow)."""
-        grad = param.grad
-        if not isinstance(grad, GradientHandle):
-            return grad
-        return grad._owner.read(grad._number)
+        handle = handle_in(param.grad)
+        if handle is None:
+            return param.grad
+        return ranks.shared_as(param, handle._owner.read(handle._number))
 
     @property
     def grad_norm(self) -> Optional[float]:
@@ -636,6 +715,7 @@ class AdamW(Optimizer):
         Raises:
             HocketError: it cannot be written, or the last step has failed half way.
         """
+        ranks.refuse_file(self.param_groups)
         files.save(self, os.fspath(path))
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
@@ -646,6 +726,7 @@ class AdamW(Optimizer):
         Raises:
             HocketError: no such file, or of other tensors.
         """
+        ranks.refuse_file(self.param_groups)
         files.load(self, os.fspath(path))
 
     def __getstate__(self) -> Dict[str, Any]:

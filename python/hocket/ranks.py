@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that ranks share: DTensors, as FSDP2 (``fully_shard``) makes them.
+
+Each rank's engine holds the elements of its own shards. Only two things concern all ranks: the
+gradient norm, whose exact sum of squares is added up as integers (hocket_squares), and failures,
+which end the step of all ranks with the same message. Each kind of call that needs all ranks makes
+the same collective, agree(), so that a rank that fails early meets the others in theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _abi
+from .errors import MACHINE, USAGE, HocketError, HocketUsageError
+
+if TYPE_CHECKING:
+    from .binding import Settings
+
+MESSAGE = 1024
+"""Most bytes of a failing rank's message that the others show."""
+
+
+# -- Tensors ------------------------------------------------------------------------------------
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, of which this rank has a part."""
+    return type(tensor).__name__ == "DTensor"
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a DTensor that lies on this rank; another tensor as it is."""
+    part: Tensor = tensor._local_tensor if is_shared(tensor) else tensor  # type: ignore
+    return part
+
+
+def version(tensor: Tensor) -> int:
+    """Grows with every write to the tensor, or to its local part."""
+    if is_shared(tensor):
+        return tensor._version + local(tensor)._version
+    return tensor._version
+
+
+def shared_as(param: Tensor, values: Tensor) -> Tensor:
+    """This rank's values as a DTensor with the mesh and placements of `param`; values if `param` is
+    no DTensor. They stay on their device, as with torch's own CPU offload: DTensor.from_local would
+    move them to the mesh's."""
+    if not is_shared(param):
+        return values
+    spec = param._spec  # type: ignore[attr-defined]
+    meta = spec.tensor_meta
+    if meta is not None and meta.dtype != values.dtype:
+        spec = dataclasses.replace(spec, tensor_meta=meta._replace(dtype=values.dtype))
+    found: Tensor = type(param)(values, spec, requires_grad=False)
+    return found
+
+
+def part_of(param: Tensor, value: Tensor) -> Tensor:
+    """This rank's part of `value`, which has the shape of `param`: a DTensor with the same
+    placements, or a whole tensor."""
+    if is_shared(value):
+        if is_shared(param) and _placed_alike(param, value):
+            return local(value)
+        value = value.full_tensor()  # type: ignore[attr-defined]
+    if not is_shared(param):
+        return value
+    for dim, (placement, size) in enumerate(zip(_placements(param), _mesh(param).shape)):
+        if placement.is_shard():
+            coordinate = _mesh(param).get_coordinate()[dim]
+            chunks = torch.chunk(value, size, placement.dim)
+            value = (
+                chunks[coordinate]
+                if coordinate < len(chunks)
+                else value.narrow(placement.dim, 0, 0)
+            )
+    return value
+
+
+def _mesh(param: Tensor) -> Any:
+    return param.device_mesh  # type: ignore[attr-defined]
+
+
+def _placements(param: Tensor) -> Tuple[Any, ...]:
+    return tuple(param.placements)  # type: ignore[attr-defined]
+
+
+def _placed_alike(param: Tensor, value: Tensor) -> bool:
+    return _mesh(param) == _mesh(value) and _placements(param) == _placements(value)
+
+
+def gradient_part(name: str, param: Tensor, grad: Tensor) -> Tensor:
+    """This rank's part of a gradient. HocketUsageError if it is placed otherwise than the
+    parameter."""
+    if not is_shared(grad):
+        if is_shared(param):
+            raise HocketUsageError(
+                f"the gradient of {name} is no DTensor, but the parameter is: assign gradients "
+                "with the parameter's placements"
+            )
+        return grad
+    if not is_shared(param) or not _placed_alike(param, grad):
+        placed = _placements(param) if is_shared(param) else "none"
+        raise HocketUsageError(
+            f"the gradient of {name} has placements {_placements(grad)}, the parameter "
+            f"{placed}: gradients are reduced, and placed as their parameters"
+        )
+    return local(grad)
+
+
+# -- The mesh -----------------------------------------------------------------------------------
+
+
+class Neighbour(NamedTuple):
+    """What a rank says of itself."""
+
+    rank: int
+    host: str
+    pid: int
+    cpus: Tuple[int, ...]
+    memory: int
+    """Bytes of host memory that an engine may take, were it alone."""
+
+
+class Ranks:
+    """The ranks that share an optimizer's parameters.
+
+    Attributes:
+        rank: this rank's number in the default group.
+    """
+
+    def __init__(self, mesh: Any) -> None:
+        self._mesh = mesh
+        self._groups = [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+        self.rank: int = torch.distributed.get_rank()
+        self._host = socket.gethostname()
+        self._met: List[Neighbour] = []
+        kind = mesh.device_type
+        self._device = torch.device(
+            kind, torch.cuda.current_device() if kind == "cuda" else None  # type: ignore[arg-type]
+        )
+
+    @classmethod
+    def of(cls, param_groups: Sequence[Mapping[str, Any]]) -> Optional["Ranks"]:
+        """The ranks of these parameters; None if no parameter is a DTensor.
+
+        Raises:
+            HocketUsageError: placements that are not those of FSDP2, or several meshes.
+        """
+        params = [param for group in param_groups for param in group["params"]]
+        shared = [param for param in params if is_shared(param)]
+        if not shared:
+            return None
+        first = _mesh(shared[0])
+        for param in shared:
+            if _mesh(param) != first:
+                raise HocketUsageError(
+                    f"a parameter of shape {tuple(param.shape)} is on {_mesh(param)}, another on "
+                    f"{first}: one hocket.AdamW has parameters of one mesh (FSDP2 or HSDP); "
+                    "tensor or expert parallelism beside it is not supported"
+                )
+            _check_placements(param)
+        return cls(first)
+
+    def counts(self, params: Sequence[Tensor]) -> bytes:
+        """1 for each tensor that this rank counts in the norm: of replicas, the first rank does."""
+        coordinate = self._mesh.get_coordinate()
+        return bytes(
+            all(
+                at == 0 or (is_shared(param) and _placements(param)[dim].is_shard())
+                for dim, at in enumerate(coordinate)
+            )
+            for param in params
+        )
+
+    # -- Collectives ----------------------------------------------------------------------------
+
+    def _reduce(self, values: Tensor, maximum: bool = False) -> Tensor:
+        """Adds up values over all ranks, or takes the largest; the result is on the host."""
+        distributed = torch.distributed
+        operation = distributed.ReduceOp.MAX if maximum else distributed.ReduceOp.SUM
+        values = values.to(self._device)
+        try:
+            for group in self._groups:
+                distributed.all_reduce(values, op=operation, group=group)
+            return values.cpu()
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> HocketError:
+        gone = [n for n in self._met if n.host == self._host and not _alive(n.pid)]
+        names = "; ".join(f"rank {n.rank} (process {n.pid} on {n.host}) has ended" for n in gone)
+        return HocketError(
+            f"rank {self.rank} cannot reach the other ranks in hocket.AdamW: "
+            f"{names or 'one of them has failed, or has not called step()'} ({error})",
+            MACHINE,
+        )
+
+    def agree(
+        self,
+        words: Optional[Sequence[int]] = None,
+        held: bool = False,
+        failure: Optional[Exception] = None,
+    ) -> Tuple[List[int], bool]:
+        """All ranks call it. Returns the sum of their words, and whether any rank holds a gradient.
+
+        Raises:
+            Exception: `failure`, if this rank has one; HocketError with the failing rank's name and
+                message, if another has; HocketError (3), if some rank cannot be reached.
+        """
+        mine = [*(words or [0] * _abi.SQUARES), int(held), int(failure is not None)]
+        *total, holding, failing = self._reduce(torch.tensor(mine, dtype=torch.int64)).tolist()
+        if failing:
+            said = self._said_by_first(failure is not None, f"{failure}")
+            if failure is not None:
+                raise failure
+            raise HocketError(said, USAGE)
+        return total, holding > 0
+
+    def any(self, have: bool) -> bool:
+        """All ranks call it. Whether `have` is true on any."""
+        return self.agree(held=have)[1]
+
+    def first(self, have: bool) -> int:
+        """All ranks call it. Number of the first rank for which `have` is true; there is one."""
+        last = torch.distributed.get_world_size()
+        mine = torch.tensor([last - self.rank if have else 0], dtype=torch.int64)
+        return last - int(self._reduce(mine, maximum=True))
+
+    def _said_by_first(self, have: bool, text: str) -> str:
+        rank = self.first(have)
+        message = f"rank {rank} ({self._host}): {text}" if rank == self.rank else ""
+        room = list(message.encode()[:MESSAGE].ljust(MESSAGE, b"\0"))
+        found = self._reduce(torch.tensor(room, dtype=torch.int32)).tolist()
+        return bytes(found).rstrip(b"\0").decode(errors="replace")
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """If the block fails on one rank, it raises on all."""
+        failure: Optional[Exception] = None
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (raised again, on all ranks)
+            failure = error
+        self.agree(failure=failure)
+
+    # -- Sharing a host -------------------------------------------------------------------------
+
+    def meet(self) -> None:
+        """All ranks call it. Learns which of them share this host."""
+        mine = Neighbour(
+            self.rank,
+            self._host,
+            os.getpid(),
+            tuple(sorted(os.sched_getaffinity(0))),
+            _abi.host_memory(),
+        )
+        found: List[Any] = [tuple(mine)]
+        for group in self._groups:
+            gathered: List[Any] = [None] * torch.distributed.get_world_size(group)
+            try:
+                torch.distributed.all_gather_object(gathered, found, group=group)
+            except RuntimeError as error:
+                raise self._lost(error) from error
+            found = [entry for entries in gathered for entry in entries]
+        self._met = [Neighbour(*entry) for entry in found]
+
+    def divide(self, settings: "Settings") -> "Settings":
+        """What the engine of this rank is created with: its share of the host."""
+        threads, memory = settings.cpu_threads, settings.host_memory
+        return settings._replace(
+            cpu_threads=threads or (self._threads(settings.overlap) if not settings.plan else None),
+            host_memory=memory or self._memory(),
+        )
+
+    def _threads(self, overlap: str) -> Optional[int]:
+        """Threads of this rank's update where others update on the same CPUs: the engine's default
+        for its share of them. None: it has its CPUs for itself."""
+        here = [n for n in self._met if n.host == self._host]
+        mine = next(n for n in here if n.rank == self.rank)
+        sharing = sum(bool(set(n.cpus) & set(mine.cpus)) for n in here)
+        if sharing <= 1:
+            return None
+        cpus = max(1, _quota(len(mine.cpus)) // sharing)
+        left = 1 if overlap != "both" else min(3, cpus // 4)
+        return max(1, cpus - left)
+
+    def _memory(self) -> Optional[int]:
+        """This rank's share of the host's memory; None: it has the host for itself."""
+        here = [n for n in self._met if n.host == self._host]
+        return min(n.memory for n in here) // len(here) if len(here) > 1 else None
+
+
+def check_settings(settings: "Settings") -> "Settings":
+    """Refuses what does not work where ranks share parameters."""
+    if settings.clip == "block":
+        raise HocketUsageError(
+            'clip="block" with parameters that ranks share (DTensors): a block\'s norm is known to '
+            'no rank alone; use clip="norm"'
+        )
+    if settings.plan == "auto":
+        raise HocketUsageError(
+            'plan="auto" with parameters that ranks share (DTensors): the planner knows whole '
+            "models; leave plan out, and give gpu_memory"
+        )
+    return settings
+
+
+def refuse_file(param_groups: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses save() and load() of one file where each rank has a part."""
+    if any(is_shared(param) for group in param_groups for param in group["params"]):
+        raise HocketUsageError(
+            "save() and load() of parameters that ranks share (DTensors): one file would hold this "
+            "rank's part alone; use torch.distributed.checkpoint with state_dict()"
+        )
+
+
+def _check_placements(param: Tensor) -> None:
+    kinds = [type(placement).__name__ for placement in _placements(param)]
+    right = set(kinds) <= {"Shard", "Replicate"} and kinds.count("Shard") <= 1
+    if not right or len(kinds) > 2:
+        raise HocketUsageError(
+            f"a parameter of shape {tuple(param.shape)} has placements {_placements(param)}: "
+            "hocket.AdamW takes those of FSDP2 (Shard) and HSDP (Replicate, Shard); tensor "
+            "parallelism is not supported"
+        )
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process of this host runs; one that has ended and waits for its parent does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
+
+
+def _quota(cpus: int) -> int:
+    """CPUs that the control group allows, at most `cpus`."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            most, period = file.read().split()
+        return min(cpus, max(1, int(most) // int(period)))
+    except (OSError, ValueError):  # no such group, or "max"
+        return cpus
+
+
+class EmptyState(Mapping[str, Tensor]):
+    """``opt.state[p]`` of a parameter of which this rank has no element. Frameworks that gather
+    state need an entry on every rank."""
+
+    def __init__(self, param: Tensor, step: int) -> None:
+        self.param, self.step = param, step
+
+    def __getitem__(self, key: str) -> Tensor:
+        if key == "step":
+            return torch.tensor(float(self.step))
+        if key not in ("exp_avg", "exp_avg_sq", "master_weight"):
+            raise KeyError(key)
+        return shared_as(self.param, torch.empty(local(self.param).shape, dtype=torch.float32))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("step", "exp_avg", "exp_avg_sq", "master_weight"))
+
+    def __len__(self) -> int:
+        return 4
+
+    def __deepcopy__(self, memo: Any) -> Dict[str, Tensor]:
+        return dict(self)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+

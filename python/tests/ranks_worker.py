@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of the ranks that test_ranks.py starts: python ranks_worker.py RANK WORLD FOLDER [DEVICE].
+
+Reads names of cases from standard input and runs each, together with the other ranks. Answers with
+one line: "ok", or the traceback as JSON. DEVICE: cpu (gloo, host backend; the default), or cuda
+(NCCL, one GPU a rank).
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import json
+import os
+import pathlib
+import sys
+import traceback
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent))
+
+import hocket  # noqa: E402
+from models import batches, make  # noqa: E402
+from reference import ReferenceAdamW, same_bits  # noqa: E402
+
+RANK, WORLD, FOLDER = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
+DEVICE = sys.argv[4] if len(sys.argv) > 4 else "cpu"
+TIMEOUT_S = 50
+STEPS = 6
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def mesh(kind: str = "fsdp"):
+    if kind == "hsdp":
+        return dist.init_device_mesh(DEVICE, (2, WORLD // 2), mesh_dim_names=("replica", "shard"))
+    return dist.init_device_mesh(DEVICE, (WORLD,))
+
+
+def shard(model: nn.Module, kind: str = "fsdp", **options) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    where = mesh(kind)
+    for layer in model.layers:
+        fully_shard(layer, mesh=where, **options)
+    return fully_shard(model, mesh=where, **options)
+
+
+def groups(model: nn.Module):
+    """Decay for matrices only."""
+    params = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+def data(step: int, micro: int = 0):
+    """This rank's batch."""
+    return next(iter(batches(1, seed=1000 * step + 10 * micro + 7 + RANK * 100))).to(DEVICE)
+
+
+class Reference:
+    """One process with whole parameters: every rank runs it with gradients that FSDP2 has reduced.
+    Where ranks share nothing but the reduced gradient, it is the arithmetic of one process."""
+
+    def __init__(self, model: nn.Module, twin: nn.Module, **options) -> None:
+        self.model, self.twin = model, twin
+        self.opt = ReferenceAdamW(groups(model), **options)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for p, q in zip(self.model.parameters(), self.twin.parameters()):
+            p.grad = None if q.grad is None else q.grad.full_tensor().cpu()
+        self.opt.step()
+        self.opt.zero_grad()
+        for p, q in zip(self.model.parameters(), self.twin.parameters()):
+            if q.requires_grad:
+                cut = hocket.ranks.part_of(q, p.detach())
+                q._local_tensor.copy_(cut)
+            q.grad = None
+
+
+def compare(opt, model: nn.Module, reference: Reference) -> None:
+    """Weights, state and step counts have the reference's bits."""
+    opt.synchronize()
+    opt.follow_weights()
+    names = [name for name, _ in model.named_parameters()]
+    for name, p, q in zip(names, model.parameters(), reference.model.parameters()):
+        assert same_bits(p.full_tensor(), q), f"weights of {name} differ"
+        expected = reference.opt.state.get(q)
+        if expected is None:
+            assert p not in opt.state, name
+            continue
+        found = opt.state[p]
+        assert float(found["step"]) == expected["step"], f"steps of {name}"
+        for key in ("master_weight", "exp_avg", "exp_avg_sq"):
+            value = found[key]
+            assert value.placements == p.placements and value.shape == p.shape, name
+            whole = gathered(value)
+            assert same_bits(whole, expected[key]), f"{key} of {name} differs"
+
+
+def gathered(value) -> torch.Tensor:
+    """The whole of a DTensor whose parts lie in host memory."""
+    like = hocket.ranks.shared_as(value, hocket.ranks.local(value).to(DEVICE))
+    return like.full_tensor().cpu()
+
+
+def start(
+    kind="fsdp",
+    model="gpt",
+    dtype=torch.bfloat16,
+    max_norm=None,
+    overlap=None,
+    first="shard",
+    sharding=None,
+    change=None,
+    **options,
+):
+    """A sharded model with hocket, and its reference. overlap None: not attached."""
+    whole = make(model, dtype)
+    if change is not None:
+        change(whole)
+    mine, twin = copy.deepcopy(whole).to(DEVICE), copy.deepcopy(whole).to(DEVICE)
+    twin = shard(twin, kind, **(sharding or {}))
+    attach = overlap is not None
+    if attach:
+        options["overlap"] = overlap
+    if first == "shard":
+        mine = shard(mine, kind, **(sharding or {}))
+    opt = hocket.AdamW(groups(mine), lr=2e-3, max_norm=max_norm, **options)
+    if attach:
+        opt.attach(mine)
+    if first == "attach":  # as accelerate does: the optimizer gets the sharded parameters later
+        mine = shard(mine, kind, **(sharding or {}))
+        for group, new in zip(opt.param_groups, groups(mine)):
+            group["params"] = new["params"]
+    return opt, mine, Reference(whole, twin, lr=2e-3, max_norm=max_norm)
+
+
+def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, clip=None):
+    for step in range(first, first + steps):
+        for group in (*opt.param_groups, *reference.opt.param_groups):
+            group["lr"] = 2e-3 / (1 + step)
+        for each in (model, reference.twin):
+            for part in range(micro):
+                if not sync_each:
+                    each.set_requires_gradient_sync(part == micro - 1)
+                (each(data(step, part)) / micro).backward()
+        if clip is not None:
+            found = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            wanted = torch.nn.utils.clip_grad_norm_(reference.twin.parameters(), clip)
+            if hasattr(found, "full_tensor"):
+                found, wanted = found.full_tensor(), wanted.full_tensor()
+            assert torch.allclose(found, wanted, rtol=0.02), (found, wanted)
+        opt.step()
+        reference.step()
+        norm = reference.opt.grad_norm
+        if opt.last_step is not None and clip is None:
+            assert opt.grad_norm == norm, (step, opt.grad_norm, norm)
+        opt.zero_grad()
+
+
+def exact(**settings):
+    train_settings = settings.pop("training", {})
+    opt, model, reference = start(**settings)
+    train(opt, model, reference, **train_settings)
+    compare(opt, model, reference)
+    return opt, model, reference
+
+
+# -- Not attached ---------------------------------------------------------------------------------
+
+
+@case
+def drop_in():
+    exact()
+
+
+@case
+def drop_in_clips():
+    opt, _, _ = exact(max_norm=2.0)
+    assert opt.last_step.grad_scale < 1
+
+
+@case
+def drop_in_fp32():
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    exact(dtype=torch.float32, sharding={"mp_policy": policy}, max_norm=2.0)
+
+
+@case
+def drop_in_hsdp():
+    exact(kind="hsdp", max_norm=2.0)
+
+
+@case
+def tensors_smaller_than_the_world():
+    """Some ranks have no element of some tensors."""
+
+    def change(model):
+        model.norm = nn.Sequential(model.norm, nn.Linear(32, 1, bias=True), Widen()).bfloat16()
+
+    opt, model, _ = exact(change=change, max_norm=2.0)
+    empty = [p for p in model.parameters() if p.requires_grad and not p._local_tensor.numel()]
+    assert bool(empty) == (RANK > 0)
+    assert all(float(opt.state[p]["step"]) == STEPS for p in empty)
+
+
+class Widen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Parameter(torch.linspace(-1, 1, 3 * 32).reshape(3, 32))
+
+    def forward(self, x):
+        return (x * self.out.sum(0).to(x.dtype)).contiguous()
+
+
+@case
+def clipping_by_torch():
+    """clip_grad_norm_ on DTensors rounds the norm to the gradients' type, but the same on all."""
+    opt, model, _ = exact_with_torch_clip()
+    same_on_all(model)
+
+
+def exact_with_torch_clip(**settings):
+    opt, model, reference = start(**settings)
+    train(opt, model, reference, steps=3, clip=2.0)
+    return opt, model, reference
+
+
+def same_on_all(model):
+    for name, p in model.named_parameters():
+        whole = p.full_tensor().float().cpu()
+        first = whole.clone().to(DEVICE)
+        dist.broadcast(first, 0)
+        assert same_bits(first.cpu(), whole), name
+
+
+# -- Checkpoints ----------------------------------------------------------------------------------
+
+
+def save_distributed(folder, opt, model):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    weights, state = get_state_dict(model, opt)
+    for entry in state["state"].values():
+        assert {type(entry[key]).__name__ for key in ("exp_avg", "master_weight")} == {"DTensor"}
+        assert hocket.ranks.local(entry["exp_avg"]).device.type == "cpu"
+    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=str(folder))
+
+
+def load_distributed(folder, opt, model):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    weights, state = get_state_dict(model, opt)
+    loaded = {"model": weights, "optimizer": state}
+    dcp.load(loaded, checkpoint_id=str(folder))
+    set_state_dict(
+        model, opt, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"]
+    )
+
+
+@case
+def resume():
+    """A checkpoint in the middle, loaded into a new model and optimizer, changes no bit."""
+    for settings in ({},):
+        opt, model, reference = start(max_norm=2.0, **settings)
+        train(opt, model, reference, steps=3)
+        folder = FOLDER / f"resume-{len(settings)}"
+        save_distributed(folder, opt, model)
+        again, other, _ = start(max_norm=2.0, **settings)
+        load_distributed(folder, again, other)
+        train(again, other, reference, steps=3, first=3)
+        compare(again, other, reference)
+
+
+@case
+def full_state_dict():
+    """Whole tensors, as they are saved for one process, on rank 0; each rank loads its part."""
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    opt, model, reference = start()
+    train(opt, model, reference, steps=2)
+    whole = get_optimizer_state_dict(
+        model, opt, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    if RANK == 0:
+        for name, q in reference.model.named_parameters():
+            if q in reference.opt.state:
+                found = whole["state"][name]["exp_avg"]
+                assert same_bits(found, reference.opt.state[q]["exp_avg"]), name
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_optimizer_state_dict(model, opt, whole, options=options)
+    compare(opt, model, reference)
+
+
+# -- Failures -------------------------------------------------------------------------------------
+
+
+@case
+def values_that_are_not_finite():
+    """One rank's shard has them: no rank takes the step, and the warning names the rank."""
+    opt, model, reference = start(max_norm=2.0)
+    train(opt, model, reference, steps=2)
+    model(data(5)).backward()
+    param = model.layers[0].up.weight
+    if RANK == WORLD - 1:
+        param.grad._local_tensor.view(-1)[0] = float("nan")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        opt.step()
+    assert [str(w.message) for w in said] == [
+        "hocket: 1 gradient values are not finite, the first of them in a shard of rank "
+        f"{WORLD - 1}: step() changed nothing on any rank"
+    ]
+    assert opt.last_step.skipped and opt.last_step.step == 2
+    opt.zero_grad()
+    train(opt, model, reference, steps=2, first=2)
+    compare(opt, model, reference)
+
+
+@case
+def a_rank_that_fails_in_step():
+    """The others raise the same, with its name, before they change anything."""
+    opt, model, reference = start()
+    train(opt, model, reference, steps=1)
+    model(data(5)).backward()
+    if RANK == 1:
+        model.norm.weight.grad = torch.zeros(32, dtype=torch.bfloat16)  # no DTensor
+    try:
+        opt.step()
+    except hocket.HocketError as error:
+        text = str(error)
+    else:
+        raise AssertionError("no error")
+    assert "the gradient of parameter" in text and "is no DTensor" in text, text
+    assert text.startswith("rank 1 (") == (RANK != 1), text
+    opt.zero_grad()
+    train(opt, model, reference, steps=2, first=1)
+    compare(opt, model, reference)
+
+
+@case
+def a_rank_that_fails_before_the_first_step():
+    opt, model, _ = start()
+    model(data(0)).backward()
+    if RANK == 1:
+        opt.param_groups[0]["lr"] = -1.0
+    try:
+        opt.step()
+    except hocket.HocketError as error:
+        assert "lr=-1.0" in str(error), error
+        assert str(error).startswith("rank 1 (") == (RANK != 1), error
+    else:
+        raise AssertionError("no error")
+    assert not opt.is_bound()
+    if RANK == 1:
+        opt.param_groups[0]["lr"] = 1e-3
+    opt.step()
+    assert opt.last_step.step == 1
+
+
+# -- Refusals -------------------------------------------------------------------------------------
+
+
+def refused(text, action):
+    try:
+        action()
+    except hocket.HocketUsageError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"not refused: {text}")
+
+
+@case
+def what_ranks_cannot_do():
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    opt, model, _ = start()
+    refused("one file would hold", lambda: opt.save("x"))
+    refused("one file would hold", lambda: opt.load("x"))
+    where = mesh("hsdp") if WORLD % 2 == 0 else None
+    both = distribute_tensor(torch.zeros(8, 8), where, [Shard(0), Shard(1)])
+    both = nn.Parameter(both)
+    both.grad = torch.zeros_like(both)
+    refused("tensor parallelism", hocket.AdamW([both]).step)
+    other = nn.Parameter(distribute_tensor(torch.zeros(8, 8), mesh(), [Replicate()]))
+    other.grad = torch.zeros_like(other)
+    alike = nn.Parameter(distribute_tensor(torch.zeros(8, 8), where, [Replicate(), Shard(0)]))
+    refused("one mesh", hocket.AdamW([other, alike]).step)
+
+
+@case
+def replicated_elements_count_once():
+    """The norm, where some tensors are replicated, and one is no DTensor."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    where = mesh("hsdp")
+    values = [torch.arange(1.0, 13.0) / 4, torch.arange(5.0, 13.0) / 8, torch.arange(2.0, 7.0)]
+    params = [
+        nn.Parameter(distribute_tensor(values[0], where, [Replicate(), Shard(0)])),
+        nn.Parameter(distribute_tensor(values[1], where, [Replicate(), Replicate()])),
+        nn.Parameter(values[2].to(DEVICE)),
+    ]
+    opt = hocket.AdamW(params)
+    squares = sum(float(value.double().square().sum()) for value in values)
+    for param in params:
+        param.grad = param.detach().clone()
+    opt.step()
+    assert opt.grad_norm == squares**0.5, (opt.grad_norm, squares**0.5)
+
+
+# -- Running --------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=DEVICE != "cpu")
+    if DEVICE == "cuda":
+        torch.cuda.set_device(RANK)
+    dist.init_process_group(
+        "gloo" if DEVICE == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=f"file://{FOLDER}/meet",
+        rank=RANK,
+        world_size=WORLD,
+        timeout=datetime.timedelta(seconds=TIMEOUT_S),
+    )
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        torch.manual_seed(0)
+        try:
+            with warnings.catch_warnings():
+                CASES[line.strip()]()
+            text = "ok"
+        except Exception:  # noqa: BLE001
+            text = json.dumps(traceback.format_exc())
+        answer.write(text + "\n")
+        answer.flush()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that ranks share (FSDP2). The cases are in ranks_worker.py; ranks on the CPU, with
+gloo, run them one after the other, so that torch is imported once a rank."""
+
+import json
+import pathlib
+import re
+import selectors
+import subprocess
+import sys
+import time
+
+import pytest
+
+WORKER = pathlib.Path(__file__).with_name("ranks_worker.py")
+NAMES = re.findall(r"^@case\ndef (\w+)", WORKER.read_text(), flags=re.M)
+TWO_ONLY = "_of_two"
+FOUR_ONLY = "_of_four"
+LIMIT_S = 120
+"""After this a case has hung: the process group's own limit is shorter."""
+
+
+class World:
+    """Ranks that wait for cases."""
+
+    def __init__(self, size, folder):
+        self.ranks = [
+            subprocess.Popen(
+                [sys.executable, str(WORKER), str(rank), str(size), str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+
+    def run(self, name):
+        """Answers of all ranks. One that ends, or hangs, answers None; others are ended then."""
+        for rank in self.ranks:
+            rank.stdin.write(name + "\n")
+            rank.stdin.flush()
+        answers = [None] * len(self.ranks)
+        selector = selectors.DefaultSelector()
+        for number, rank in enumerate(self.ranks):
+            selector.register(rank.stdout, selectors.EVENT_READ, number)
+        until = time.monotonic() + LIMIT_S
+        while selector.get_map() and time.monotonic() < until:
+            for key, _ in selector.select(timeout=1):
+                answers[key.data] = key.fileobj.readline().strip() or None
+                selector.unregister(key.fileobj)
+        return answers
+
+    def close(self):
+        for rank in self.ranks:
+            rank.stdin.close()
+        for rank in self.ranks:
+            try:
+                rank.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                rank.kill()
+                rank.wait()
+
+
+class Worlds:
+    """One world of each size, started when first used, and anew after a failure."""
+
+    def __init__(self, folders):
+        self.folders, self.worlds = folders, {}
+
+    def run(self, size, name):
+        if size not in self.worlds:
+            self.worlds[size] = World(size, self.folders.mktemp("ranks"))
+        answers = self.worlds[size].run(name)
+        if answers != ["ok"] * size:
+            self.close(size)
+        return answers
+
+    def close(self, size):
+        self.worlds.pop(size).close()
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    found = Worlds(tmp_path_factory)
+    yield found
+    for size in list(found.worlds):
+        found.close(size)
+
+
+def sizes(name):
+    if name.endswith(TWO_ONLY):
+        return [2]
+    four = pytest.param(4, marks=pytest.mark.full)
+    return [four] if name.endswith(FOUR_ONLY) else [2, four]
+
+
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        pytest.param(name, *(size.values if hasattr(size, "values") else (size,)),
+                     marks=getattr(size, "marks", ()))
+        for name in NAMES
+        for size in sizes(name)
+    ],
+)
+def test_ranks(worlds, name, size):
+    answers = worlds.run(size, name)
+    texts = [
+        f"rank {rank}: {json.loads(answer) if answer else 'no answer'}"
+        for rank, answer in enumerate(answers)
+        if answer != "ok"
+    ]
+    assert not texts, "\n".join(texts)
