@@ -407,6 +407,32 @@ int hocket_save(hocket_engine *h, const char *path, char *message) {
   return leave(&in, status, &err, message);
 }
 
+/* A hocket_snapshot is a hk_snapshot. */
+int hocket_snapshot_take(hocket_engine *h, hocket_snapshot **snapshot, char *message) {
+  hk_error err = {0};
+  scope in = {0};
+  hk_snapshot *taken = NULL;
+  hk_status status = hk_abi_given(snapshot, "the place for the snapshot", &err);
+  if (status != HK_OK) return hk_abi_answer(status, &err, message);
+  *snapshot = NULL;
+  status = enter(h, &in, &err);
+  if (status == HK_OK) status = hk_engine_snapshot(h->engine, &taken, &err);
+  *snapshot = (hocket_snapshot *)taken;
+  return leave(&in, status, &err, message);
+}
+
+int hocket_snapshot_save(const hocket_snapshot *snapshot, const char *path, char *message) {
+  hk_error err = {0};
+  hk_status status = hk_abi_given(snapshot, "the snapshot", &err);
+  if (status == HK_OK) status = hk_abi_given(path, "the file's name", &err);
+  if (status == HK_OK) status = hk_snapshot_save((const hk_snapshot *)snapshot, path, &err);
+  return hk_abi_answer(status, &err, message);
+}
+
+void hocket_snapshot_free(hocket_snapshot *snapshot) {
+  hk_snapshot_free((hk_snapshot *)snapshot);
+}
+
 int hocket_load(hocket_engine *h, const char *path, char *message) {
   hk_error err = {0};
   scope in = {0};

@@ -181,6 +181,14 @@ hk_status hk_engine_checksum(hk_engine *engine, char hex[33], hk_error *err);
 typedef void (*hk_progress)(void *arg, hk_bytes done, hk_bytes all);
 hk_status hk_engine_save(hk_engine *engine, const char *path, hk_progress progress, void *arg,
                          hk_error *err);
+/* A copy of all that a file of hk_engine_save holds, 12 bytes a parameter in host memory. *snapshot
+ * is the caller's (hk_snapshot_free). HK_ENVIRONMENT if there is too little memory; the engine
+ * stays usable. */
+typedef struct hk_snapshot hk_snapshot;
+hk_status hk_engine_snapshot(hk_engine *engine, hk_snapshot **snapshot, hk_error *err);
+/* Writes the file. Needs no engine: any thread may call it beside steps. */
+hk_status hk_snapshot_save(const hk_snapshot *snapshot, const char *path, hk_error *err);
+void hk_snapshot_free(hk_snapshot *snapshot);
 /* Hash of a tensor's name, never 0; see hk_param. */
 uint64_t hk_checkpoint_key(const char *name);
 hk_status hk_engine_load(hk_engine *engine, const char *path, hk_progress progress, void *arg,

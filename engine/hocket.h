@@ -37,8 +37,8 @@
  * another value than 0, it writes one sentence to `message` (HOCKET_MESSAGE bytes; may be NULL). A
  * call that returns 2 has changed nothing, and the engine stays usable. After a 3 the engine may
  * have failed: then it takes no further steps, and its state can be read and saved as far as it is
- * whole. It has not failed if hocket_save, hocket_checksum or hocket_record lacked a file or
- * memory.
+ * whole. It has not failed if hocket_save, hocket_snapshot_take, hocket_checksum or hocket_record
+ * lacked a file or memory.
  *
  * Threads: any thread may make any call at any time, except that hocket_destroy must be the last
  * call on its engine. Calls on one engine are carried out one after the other, in the order in
@@ -310,6 +310,17 @@ HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int6
  * not write the weights: call hocket_weights_from_masters. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
+/* A copy in host memory of what hocket_save would write: 12 bytes a parameter, and its header.
+ * *snapshot is the caller's; it is NULL after a failure. Returns 3 if there is too little memory;
+ * the engine stays usable. The copy belongs to no engine: hocket_snapshot_save writes the file from
+ * it, as hocket_save would have, in any thread, while the engine steps on or when it is gone.
+ * hocket_snapshot_free frees it; NULL is allowed. */
+typedef struct hocket_snapshot hocket_snapshot;
+HOCKET_API int hocket_snapshot_take(hocket_engine *engine, hocket_snapshot **snapshot,
+                                    char *message);
+HOCKET_API int hocket_snapshot_save(const hocket_snapshot *snapshot, const char *path,
+                                    char *message);
+HOCKET_API void hocket_snapshot_free(hocket_snapshot *snapshot);
 /* Checksum of all state: 32 hexadecimal digits and a NUL. Equal p, m and v give equal checksums,
  * whatever the plan. If all tensors have names, each of them once, their order does not matter. */
 HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *message);

@@ -18,12 +18,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 
 #include "core/base/infile.h"
 #include "core/base/outfile.h"
 #include "core/graph/bytes.h"
+#include "engine/device/arena.h"
 #include "engine/engine.h"
 #include "engine/private.h"
 
@@ -31,7 +33,8 @@
 #error "checkpoints are written in the machine's byte order, which must be little-endian"
 #endif
 
-#define BLOCK ((int64_t)1 << 22)
+#define BLOCK     ((int64_t)1 << 22)
+#define HUGE_PAGE ((size_t)1 << 21)
 /* Version 3 is written; the others are read, too. */
 #define VERSION          3u
 #define VERSION_NAMELESS 2u /* tensors in order */
@@ -118,14 +121,33 @@ static void write_head(const hk_engine *e, FILE *out) {
   fwrite(&sum, sizeof sum, 1, out);
 }
 
-static hk_status write_blocks(hk_engine *e, FILE *out, float *block, hk_progress progress,
-                              void *arg, hk_error *err) {
-  const int64_t numel = e->state.numel;
+/* Where the values to be written are. */
+typedef struct {
+  int64_t numel;
+  hk_engine *engine;   /* they are read from it into `block`; NULL: they are in `values` */
+  float *block;        /* [BLOCK] */
+  const float *values; /* [3][numel] p, m, v */
+} source;
+
+static hk_status next_block(const source *from, int part, int64_t at, int64_t n,
+                            const float **block, hk_error *err) {
+  if (from->engine == NULL) {
+    *block = from->values + part * from->numel + at;
+    return HK_OK;
+  }
+  *block = from->block;
+  return hk_engine_read(from->engine, (hk_state_part)part, at, n, from->block, err);
+}
+
+static hk_status write_blocks(const source *from, FILE *out, hk_progress progress, void *arg,
+                              hk_error *err) {
+  const int64_t numel = from->numel;
   uint64_t hashes = 0;
   for (int part = HK_STATE_P; part <= HK_STATE_V; part++) {
     for (int64_t at = 0; at < numel; at += BLOCK) {
       const int64_t n = numel - at < BLOCK ? numel - at : BLOCK;
-      HK_TRY(hk_engine_read(e, (hk_state_part)part, at, n, block, err));
+      const float *block = NULL;
+      HK_TRY(next_block(from, part, at, n, &block, err));
       const uint64_t hash = XXH3_64bits(block, 4 * (size_t)n);
       hashes = XXH3_64bits_withSeed(&hash, sizeof hash, hashes);
       fwrite(block, 4, (size_t)n, out);
@@ -152,25 +174,89 @@ static hk_status refuse_mixed(const hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
+static hk_status end_file(hk_outfile *file, hk_status status, hk_error *err) {
+  if (status == HK_OK) return hk_outfile_close(file, err);
+  hk_outfile_abort(file);
+  return status;
+}
+
 hk_status hk_engine_save(hk_engine *e, const char *path, hk_progress progress, void *arg,
                          hk_error *err) {
   HK_TRY(hk_training_quiet(e, err));
   HK_TRY(refuse_mixed(e, err));
-  float *block = NULL;
+  source from = {.numel = e->state.numel, .engine = e};
   hk_outfile *file = NULL;
-  HK_TRY(allocate_block(e, &block, err));
+  HK_TRY(allocate_block(e, &from.block, err));
   hk_status status = hk_outfile_open(path, &file, err);
   if (status == HK_OK) {
     write_head(e, hk_outfile_stream(file));
-    status = write_blocks(e, hk_outfile_stream(file), block, progress, arg, err);
-    if (status == HK_OK) {
-      status = hk_outfile_close(file, err);
-    } else {
-      hk_outfile_abort(file);
-    }
+    status = write_blocks(&from, hk_outfile_stream(file), progress, arg, err);
+    status = end_file(file, status, err);
   }
-  free(block);
+  free(from.block);
   return status;
+}
+
+/* -- Snapshots --------------------------------------------------------------------------------- */
+
+struct hk_snapshot {
+  char *head; /* what write_head writes */
+  size_t head_bytes;
+  int64_t numel;
+  float *values; /* [3][numel] p, m, v */
+};
+
+static hk_status copy_head(const hk_engine *e, hk_snapshot *s, hk_error *err) {
+  FILE *out = open_memstream(&s->head, &s->head_bytes);
+  if (out == NULL) return hk_fail_memory(err, 1, "the header of a snapshot");
+  write_head(e, out);
+  const bool whole = ferror(out) == 0;
+  return fclose(out) == 0 && whole ? HK_OK : hk_fail_memory(err, 1, "the header of a snapshot");
+}
+
+/* Huge pages, because the page faults of the copy would take longer than the copy. */
+static hk_status allocate_values(hk_snapshot *s, hk_error *err) {
+  const size_t bytes = 3 * 4 * (size_t)s->numel;
+  const size_t whole = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+  if ((hk_bytes)whole <= hk_host_available()) s->values = aligned_alloc(HUGE_PAGE, whole);
+  if (s->values == NULL) return hk_fail_memory(err, bytes, "a copy of the state");
+  (void)madvise(s->values, whole, MADV_HUGEPAGE);
+  return HK_OK;
+}
+
+hk_status hk_engine_snapshot(hk_engine *e, hk_snapshot **snapshot, hk_error *err) {
+  HK_TRY(hk_training_quiet(e, err));
+  HK_TRY(refuse_mixed(e, err));
+  hk_snapshot *s = calloc(1, sizeof *s);
+  if (s == NULL) return hk_fail_memory(err, sizeof *s, "a snapshot");
+  s->numel = e->state.numel;
+  hk_status status = copy_head(e, s, err);
+  if (status == HK_OK) status = allocate_values(s, err);
+  for (int part = HK_STATE_P; part <= HK_STATE_V && status == HK_OK; part++) {
+    float *to = s->values + part * s->numel;
+    status = hk_engine_read(e, (hk_state_part)part, 0, s->numel, to, err);
+  }
+  if (status == HK_OK) {
+    *snapshot = s;
+  } else {
+    hk_snapshot_free(s);
+  }
+  return status;
+}
+
+hk_status hk_snapshot_save(const hk_snapshot *s, const char *path, hk_error *err) {
+  const source from = {.numel = s->numel, .values = s->values};
+  hk_outfile *file = NULL;
+  HK_TRY(hk_outfile_open(path, &file, err));
+  fwrite(s->head, 1, s->head_bytes, hk_outfile_stream(file));
+  return end_file(file, write_blocks(&from, hk_outfile_stream(file), NULL, NULL, err), err);
+}
+
+void hk_snapshot_free(hk_snapshot *s) {
+  if (s == NULL) return;
+  free(s->head);
+  free(s->values);
+  free(s);
 }
 
 /* -- Loading ----------------------------------------------------------------------------------- */

@@ -117,7 +117,7 @@ class StepResult(NamedTuple):
     ahead: int
 
 
-_ENGINE = _BUSY = c_void_p
+_ENGINE = _BUSY = _SNAPSHOT = c_void_p
 # Name: (result, arguments). A result of c_int is a status; the last argument is then the message.
 PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_create": (
@@ -165,6 +165,9 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_get_tensor_step": (c_int, (_ENGINE, c_size_t, POINTER(c_int64), c_char_p)),
     "hocket_set_tensor_step": (c_int, (_ENGINE, c_size_t, c_int64, c_char_p)),
     "hocket_save": (c_int, (_ENGINE, c_char_p, c_char_p)),
+    "hocket_snapshot_take": (c_int, (_ENGINE, POINTER(c_void_p), c_char_p)),
+    "hocket_snapshot_save": (c_int, (_SNAPSHOT, c_char_p, c_char_p)),
+    "hocket_snapshot_free": (None, (_SNAPSHOT,)),
     "hocket_load": (c_int, (_ENGINE, c_char_p, c_char_p)),
     "hocket_checksum": (c_int, (_ENGINE, c_char_p, c_char_p)),
     "hocket_report": (c_int, (_ENGINE, POINTER(c_void_p), c_char_p)),
@@ -275,6 +278,30 @@ def call(name: str, *arguments: Any) -> int:
     if status and status != AGAIN:
         raise HocketError(message.value.decode(errors="replace"), status)
     return status
+
+
+class Snapshot:
+    """A copy of an engine's state, in memory of its own. Any thread may save it.
+
+    Args:
+        engine: the engine's handle.
+    """
+
+    def __init__(self, engine: int) -> None:
+        handle = c_void_p()
+        # Before the call, because Ctrl-C during it raises as soon as it has returned.
+        self.free = weakref.finalize(self, _free_snapshot, handle)
+        self._handle = handle
+        call("hocket_snapshot_take", engine, byref(handle))
+
+    def save(self, path: str) -> None:
+        """Writes the file that Engine.save would have written. HocketError."""
+        call("hocket_snapshot_save", self._handle, os.fsencode(path))
+
+
+def _free_snapshot(handle: c_void_p) -> None:
+    if _library is not None:
+        _library.hocket_snapshot_free(handle)
 
 
 def _destroy(handle: c_void_p, pid: int) -> None:
@@ -485,6 +512,11 @@ class Engine:
 
     def save(self, path: str) -> None:
         self._call("hocket_save", os.fsencode(path))
+
+    def snapshot(self) -> Snapshot:
+        """What save() would write, for a thread that writes it later. HocketError (3) if there is
+        too little memory."""
+        return Snapshot(self._engine())
 
     def load(self, path: str) -> None:
         self._call("hocket_load", os.fsencode(path))

@@ -11,7 +11,9 @@ leaves the new PATH with the old PATH.json and the new PATH.json.new, which load
 from __future__ import annotations
 
 import json
+import logging
 import os
+import threading
 import warnings
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
@@ -22,21 +24,84 @@ from .binding import increment_versions
 from .errors import MACHINE, NO, HocketError
 
 if TYPE_CHECKING:
+    from ._abi import Snapshot
     from .optim import AdamW
+
+log = logging.getLogger("hocket")
 
 TRAILER = 16
 """Last bytes of the engine's file: hash of the hashes of all values, and a constant."""
 
 
-def save(opt: "AdamW", path: str) -> None:
+def save(opt: "AdamW", path: str, wait: bool) -> None:
     """See AdamW.save."""
+    finish(opt)
     with opt._lock:  # no step() of another thread in between
         opt.bind()
         engine = opt.binding().engine
         if engine.quiet():  # else state is as the failure left it, and weights may be of either step
             opt.synchronize()
             opt.follow_weights()
-        write_pair(engine.save, path, _groups(opt))
+        if wait:
+            write_pair(engine.save, path, _groups(opt))
+            return
+        finish(opt)  # another thread may have begun to save
+        opt._writer = Writer(engine.snapshot(), path, _groups(opt))
+        opt._writer.start()
+
+
+def finish(opt: "AdamW") -> None:
+    """See AdamW.finish_save."""
+    writer = opt._writer
+    if writer is None:
+        return
+    writer.join()
+    opt._writer = None
+    if writer.error is not None:
+        raise HocketError(
+            f"the state of step {writer.step} was not written to {writer.path}: {writer.error}",
+            MACHINE,
+        ) from writer.error
+
+
+class Writer:
+    """Writes a snapshot in a thread of its own.
+
+    Attributes:
+        path: the file.
+        step: the step whose state is written.
+        error: why it could not be written; None: it was, or is being written.
+    """
+
+    def __init__(self, snapshot: "Snapshot", path: str, groups: Dict[str, Any]) -> None:
+        self.path, self.step = path, groups["step"]
+        self.error: Optional[BaseException] = None
+        # Not a daemon: at its end Python waits for the file.
+        self._thread = threading.Thread(
+            target=self._write, args=(snapshot, groups), name="hocket save"
+        )
+
+    def start(self) -> None:
+        """Begins to write."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Returns when the file has been written, or could not be."""
+        if self._thread.ident is not None:  # else Ctrl-C came before start()
+            self._thread.join()
+
+    def over(self) -> bool:
+        """Whether join() would return at once."""
+        return not self._thread.is_alive()
+
+    def _write(self, snapshot: "Snapshot", groups: Dict[str, Any]) -> None:
+        try:
+            write_pair(snapshot.save, self.path, groups)
+        except BaseException as error:
+            self.error = error
+            log.error("the state of step %d was not written to %s: %s", self.step, self.path, error)
+        finally:
+            snapshot.free()
 
 
 def _groups(opt: "AdamW") -> Dict[str, Any]:
@@ -106,6 +171,7 @@ def identity(path: str) -> Dict[str, Any]:
 
 def load(opt: "AdamW", path: str) -> None:
     """See AdamW.load."""
+    finish(opt)
     with opt._lock:
         _load(opt, path, _sidecar(path))
 

@@ -137,6 +137,7 @@ class AdamW(Optimizer):
         self._taking: Optional[Tuple[int, List[int]]] = None
         self._broken_load: Optional[str] = None
         self._plan_answer: Optional[Dict[str, Any]] = None
+        self._writer: Optional[files.Writer] = None
         self.state_in_file = False
         super().__init__(
             params,
@@ -445,6 +446,8 @@ class AdamW(Optimizer):
                 f"loading {self._broken_load} was interrupted, so that state and weights may be of "
                 "different steps: load it again"
             )
+        if self._writer is not None and self._writer.over():
+            files.finish(self)
         if self._awaited is not None:
             raise HocketUsageError(
                 f"the state of step {self._awaited} lies in a file of its own, which has not been "
@@ -707,16 +710,41 @@ class AdamW(Optimizer):
         with self._lock:
             checkpoint.load_state_dict(self, state_dict)
 
-    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+    def save(self, path: Union[str, "os.PathLike[str]"], wait: bool = True) -> None:
         """Writes state and step counts to a file, directly from host memory, and param groups to
-        ``path + ".json"``. The file is complete or not there. After a failure that a call has
-        reported, it writes the state if all of it is of one step.
+        ``path + ".json"``: the state at the end of the last ``step()``, also if another thread
+        trains meanwhile. Both files are complete, or what was there before. After a failure that a
+        call has reported, it writes the state if all of it is of one step.
+
+        Args:
+            path: the file, in a folder that exists. It takes 12 bytes a parameter.
+            wait: False copies the state (12 bytes a parameter of host memory until the file is
+                there), returns, and writes it in a thread while training goes on. If that fails,
+                the next ``step()``, :meth:`save`, :meth:`load` or :meth:`finish_save` raises, and
+                the log says so. One file is written at a time: a further save waits for it, as the
+                end of the program does.
 
         Raises:
-            HocketError: it cannot be written, or the last step has failed half way.
+            HocketError: it cannot be written (code 3), the last step has failed half way, there
+                is too little memory for the copy (code 3), or an earlier save without ``wait`` has
+                failed. Training can go on in each case but the second.
+
+        Example::
+
+            opt.save("checkpoint/hocket.state", wait=False)
+            for batch in data: ...                # trains on
+            opt.finish_save()                     # the file is there
         """
         ranks.refuse_file(self.param_groups)
-        files.save(self, os.fspath(path))
+        files.save(self, os.fspath(path), wait)
+
+    def finish_save(self) -> None:
+        """Returns when the file of the last :meth:`save` without ``wait`` has been written.
+
+        Raises:
+            HocketError: it could not be written (code 3).
+        """
+        files.finish(self)
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """The inverse of :meth:`save`, under any plan of the same tensors, attached or not: as in

@@ -2,6 +2,11 @@
 """Saving beside training, from another thread: each file is of one step, and training keeps its
 bits."""
 
+import functools
+import os
+import resource
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -9,10 +14,10 @@ import torch
 from torch import nn
 
 import hocket
-from hocket import attach
+from hocket import HocketError, attach, files
 
 WIDTH = 96
-STEPS = 60
+STEPS = 40
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +48,7 @@ def iterate(model, opt, number):
     opt.zero_grad()
 
 
+@functools.lru_cache(maxsize=None)
 def checksums(mode):
     """Of a run without a second thread, after each step."""
     model, opt = make(mode)
@@ -63,7 +69,10 @@ def state_sum(mode, state):
     return opt.checksum(), {int(entry["step"]) for entry in state["state"].values()}
 
 
-@pytest.mark.parametrize("mode", ["drop-in", "none", "forward", "both"])
+MODES = ["drop-in", "none", "forward", "both"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_thread_that_saves_gets_one_step_and_changes_none(mode, tmp_path):
     expected = checksums(mode)
     model, opt = make(mode)
@@ -99,3 +108,140 @@ def test_a_thread_that_saves_gets_one_step_and_changes_none(mode, tmp_path):
     for state in states[:: 1 + len(states) // 8]:
         found, steps = state_sum(mode, state)
         assert len(steps) == 1 and found == expected[steps.pop()]
+
+
+class Slow:
+    """Makes each file wait for `go`, then perhaps fail."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.fails = threading.Event(), False
+        write = files.write_pair
+
+        def held(save, path, groups):
+            assert self.go.wait(60)
+            if self.fails:
+                raise OSError("no such disk")
+            write(save, path, groups)
+
+        monkeypatch.setattr(files, "write_pair", held)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_save_without_wait_has_the_step_that_it_was_called_after(mode, tmp_path, monkeypatch):
+    expected = checksums(mode)
+    slow = Slow(monkeypatch)
+    model, opt = make(mode)
+    for number in range(6):
+        iterate(model, opt, number)
+    opt.save(tmp_path / "state", wait=False)
+    for number in range(6, 12):
+        iterate(model, opt, number)
+    assert not (tmp_path / "state").exists()
+    slow.go.set()
+    opt.finish_save()
+    assert opt.checksum() == expected[12]
+    _, loaded = make(mode)
+    loaded.load(tmp_path / "state")
+    assert loaded.binding().engine.step_number() == 6 and loaded.checksum() == expected[6]
+    assert loaded.param_groups[0]["lr"] == 1e-2 / 6
+    opt.save(tmp_path / "state", wait=False)
+    opt.save(tmp_path / "again", wait=False)  # waits for the file before
+    opt.load(tmp_path / "again")
+    assert opt.checksum() == expected[12]
+    loaded.load(tmp_path / "state")
+    assert loaded.checksum() == expected[12]
+
+
+@pytest.mark.parametrize("how", ["step", "save", "load", "finish_save"])
+def test_an_error_of_the_writer_is_raised_once_by_the_next_call(
+    how, tmp_path, monkeypatch, caplog
+):
+    model, opt = make("forward")
+    iterate(model, opt, 0)
+    opt.save(tmp_path / "state")
+    before = opt.checksum()
+    slow = Slow(monkeypatch)
+    slow.fails = True
+    iterate(model, opt, 1)
+    opt.save(tmp_path / "state", wait=False)
+    model(torch.ones(4, WIDTH).to(torch.bfloat16)).float().sum().backward()
+    slow.go.set()
+    while not opt._writer.over():
+        pass
+    slow.fails = False
+    calls = {
+        "step": opt.step,
+        "save": lambda: opt.save(tmp_path / "other"),
+        "load": lambda: opt.load(tmp_path / "state"),
+        "finish_save": opt.finish_save,
+    }
+    with pytest.raises(HocketError, match="step 2 was not written to .*state: no such disk") as error:
+        calls[how]()
+    assert error.value.code == 3 and "was not written" in caplog.text
+    assert opt.last_step.step == 2
+    opt.step()
+    assert opt.last_step.step == 3
+    opt.load(tmp_path / "state")
+    assert opt.checksum() == before
+
+
+def test_a_full_disk_leaves_the_old_pair(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    model, opt = make("none")
+    iterate(model, opt, 0)
+    opt.save(tmp_path / "state")
+    before = opt.checksum()
+    iterate(model, opt, 1)
+    os.symlink("/dev/full", tmp_path / "state.new")
+    opt.save(tmp_path / "state", wait=False)
+    with pytest.raises(HocketError, match="step 2 was not written.*No space left"):
+        opt.finish_save()
+    os.symlink("/dev/full", tmp_path / "state.new")
+    with pytest.raises(HocketError, match="No space left"):
+        opt.save(tmp_path / "state")
+    opt.load(tmp_path / "state")
+    assert opt.checksum() == before
+
+
+def test_without_memory_for_the_copy_training_goes_on(tmp_path):
+    torch.manual_seed(1)
+    model = nn.Linear(2000, 2000)
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1)
+    for number in range(2):
+        model(torch.ones(1, 2000)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+        if number == 0:
+            limits = resource.getrlimit(resource.RLIMIT_AS)
+            with open("/proc/self/statm", encoding="ascii") as file:
+                used = int(file.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), limits[1]))
+            try:
+                with pytest.raises(HocketError, match="out of memory.*a copy of the state") as error:
+                    opt.save(tmp_path / "state", wait=False)
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, limits)
+            assert error.value.code == 3
+    assert opt.last_step.step == 2
+    opt.save(tmp_path / "state", wait=False)
+    opt.finish_save()
+
+
+def test_the_file_is_written_although_optimizer_and_program_end(tmp_path):
+    program = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import torch, hocket
+model = torch.nn.Linear(2000, 2000)
+opt = hocket.AdamW(model.parameters(), cpu_threads=1)
+model(torch.ones(1, 2000)).sum().backward()
+opt.step()
+print(opt.checksum())
+opt.save({str(tmp_path / "state")!r}, wait=False)
+del opt
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    opt = hocket.AdamW(nn.Linear(2000, 2000).parameters(), cpu_threads=1)
+    opt.load(tmp_path / "state")
+    assert opt.checksum() == done.stdout.strip()

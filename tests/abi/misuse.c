@@ -261,6 +261,15 @@ static void wrong_state(world *w) {
   REFUSED(hocket_save(e, NULL, message), 2, "NULL");
   REFUSED(hocket_load(e, NULL, message), 2, "NULL");
   REFUSED(hocket_save(e, "no/such/folder/x.ck", message), 2, "no/such/folder");
+  hocket_snapshot *snapshot = NULL;
+  REFUSED(hocket_snapshot_take(e, NULL, message), 2, "NULL");
+  REFUSED(hocket_snapshot_take(NULL, &snapshot, message), 2, "no engine");
+  REFUSED(hocket_snapshot_save(NULL, "x.ck", message), 2, "NULL");
+  MUST(hocket_snapshot_take(e, &snapshot, message));
+  REFUSED(hocket_snapshot_save(snapshot, NULL, message), 2, "NULL");
+  REFUSED(hocket_snapshot_save(snapshot, "no/such/folder/x.ck", message), 2, "no/such/folder");
+  hocket_snapshot_free(snapshot);
+  hocket_snapshot_free(NULL);
   REFUSED(hocket_load(e, "missing.ck", message), 2, "missing.ck");
   REFUSED(hocket_load(e, "/", message), 2, "/");
   MUST(hocket_checksum(e, hex, message));

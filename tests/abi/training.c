@@ -392,6 +392,44 @@ static void checkpoints(const char *plan, int overlap) {
   CHECK(remove(path) == 0);
 }
 
+static bool same_files(const char *one, const char *other) {
+  FILE *files[2] = {fopen(one, "rb"), fopen(other, "rb")};
+  CHECK(files[0] != NULL && files[1] != NULL);
+  int a, b;
+  do {
+    a = getc(files[0]);
+    b = getc(files[1]);
+  } while (a == b && a != EOF);
+  fclose(files[0]);
+  fclose(files[1]);
+  return a == b;
+}
+
+/* A snapshot taken during the update, written when the engine has taken further steps and when it
+ * is gone, is the file that hocket_save would have written. */
+static void snapshots(const char *plan, int overlap) {
+  static const char *const paths[] = {"abi.ck", "early.ck", "late.ck"};
+  world w;
+  hocket_snapshot *snapshot = NULL;
+  open_world(&w, 25, total, plan, overlap, 1);
+  iterate(&w, 2);
+  hand_over(&w, 3);
+  take_step(&w, NULL, 1);
+  MUST(hocket_snapshot_take(w.engine, &snapshot, message));
+  MUST(hocket_save(w.engine, paths[0], message));
+  iterate(&w, 2);
+  MUST(hocket_snapshot_save(snapshot, paths[1], message));
+  check_all(&w);
+  close_world(&w);
+  MUST(hocket_snapshot_save(snapshot, paths[2], message));
+  hocket_snapshot_free(snapshot);
+  for (int i = 1; i < 3; i++) {
+    CHECK(same_files(paths[0], paths[i]));
+    CHECK(remove(paths[i]) == 0);
+  }
+  CHECK(remove(paths[0]) == 0);
+}
+
 /* A child process saves in an endless loop and is killed: the file that it leaves is complete. */
 static void a_kill_while_saving(void) {
   static const char path[] = "killed.ck";
@@ -431,8 +469,8 @@ int main(int argc, char **argv) {
   plans = (const char *const *)argv + 2;
   n_plans = argc - 2;
   static void (*const looks[])(const char *plan, int overlap) = {
-      plain_iterations, accumulation, one_call_with_all, discarding, scales,  skipping,
-      looking,          weights,      checkpoints,       gpu_memory, released};
+      plain_iterations, accumulation, one_call_with_all, discarding, scales,     skipping,
+      looking,          weights,      checkpoints,       snapshots,  gpu_memory, released};
   for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
     each(looks[i]);
     printf("%zu ", i);
