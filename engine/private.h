@@ -201,4 +201,9 @@ unsigned hk_training_external_lanes(const hk_engine *engine);
 hk_status hk_training_act(void *arg, int32_t op, hk_stream *stream, hk_error *err);
 void hk_training_join(void *arg, hk_lane_kind lane);
 
+/* Whether the operation has nothing to do in the run under way: it is of the other kind of step. */
+static inline bool hk_engine_skips(const hk_engine *e, const hk_op *op) {
+  return op->when == (e->state.in_place ? HK_WHEN_KEPT : HK_WHEN_HELD);
+}
+
 #endif

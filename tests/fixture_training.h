@@ -109,7 +109,8 @@ static inline void make_model(world *w) {
   w->blocks = w->params[w->n - 1].block + 1;
 }
 
-/* Random routes. Random sets of subgroups run ahead and have early weights. */
+/* Random routes. Random sets of subgroups run ahead, have early weights, and are staged in steps in
+ * which nothing runs ahead. */
 static inline void make_engine(world *w, const hk_backend_ops *backend) {
   hk_error err = {0};
   hk_plan plan = {0};
@@ -123,6 +124,7 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
     plan.subgroups[s].ahead = plan.overlap == HK_OVERLAP_BOTH &&
                               plan.subgroups[s].route == HK_ROUTE_CPU && pick(&w->r, 0, 3) > 0;
     plan.subgroups[s].early = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
+    plan.subgroups[s].held_staged = plan.subgroups[s].ahead && pick(&w->r, 0, 1) > 0;
   }
   w->by_block = ((w->r.state >> 7) % 3) == 0;
   plan.clip = w->by_block ? HK_CLIP_BLOCK : HK_CLIP_NORM;

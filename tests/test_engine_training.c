@@ -54,20 +54,30 @@ static void disorderly_training_is_plain_adamw(void **unused) {
   for (uint64_t number = 0; number < cases(); number++) run_case(1000 + number, 1);
 }
 
-/* A model all of whose updates may run ahead of the norm, with early weights. */
-static void make_ahead(world *w) {
+/* A model all of whose updates may run ahead of the norm, with early weights. `staged`: the GPU
+ * does them if they do not, three pieces a subgroup. */
+static void make_ahead_or_staged(world *w, bool staged) {
   hk_error err = {0};
   make_model(w);
   hk_plan plan = {0};
   must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
   plan.overlap = HK_OVERLAP_BOTH;
-  for (size_t s = 0; s < plan.n_subgroups; s++)
+  int64_t largest = 1;
+  for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].ahead = plan.subgroups[s].early = true;
+    plan.subgroups[s].held_staged = staged;
+    largest = hk_max(largest, plan.subgroups[s].numel);
+  }
+  if (staged) plan.piece_numel = largest / 3 + 1;
   const hk_engine_options options = {.no_pin_threads = true};
   must(hk_engine_create(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine, &err),
        &err);
   must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
   hk_plan_free(&plan);
+}
+
+static void make_ahead(world *w) {
+  make_ahead_or_staged(w, false);
 }
 
 /* One iteration whose gradients are multiplied by `factor`. Returns how many elements' updates ran
@@ -166,6 +176,48 @@ static void clipped_steps_update_in_place(void **unused) {
   }
 }
 
+/* Number of operations that wrote state back from the GPU, in the recording of the last step. */
+static int written_back(world *w) {
+  hk_error err = {0};
+  char *text = NULL;
+  int n = 0;
+  must(hk_engine_timeline(w->engine, &text, &err), &err);
+  for (const char *at = text; (at = strstr(at, "state_d2h")) != NULL; at++) n++;
+  free(text);
+  must(hk_engine_record(w->engine, true, &err), &err); /* anew */
+  return n;
+}
+
+/* Subgroups that are staged if nothing runs ahead: the GPU updates them in clipped steps, into
+ * spare memory, and in steps whose updates are done again. The CPU updates them in others.
+ * Whichever it is, and after each switch, state has the bits of plain AdamW. */
+static void the_gpu_updates_in_clipped_steps(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < worlds(); number++) {
+    hk_error err = {0};
+    world w = {.r = {number + 5}};
+    make_ahead_or_staged(&w, true);
+    must(hk_engine_record(w.engine, true, &err), &err);
+    iterate_ahead(&w, 1e9); /* the first step: nothing runs ahead */
+    assert_true(written_back(&w) >= (int)w.engine->state.n_subgroups);
+    for (int round = 0; round < 2; round++) {
+      iterate_ahead(&w, 1e9);
+      assert_int_equal(written_back(&w), 0);
+      iterate_ahead(&w, 1e-6); /* ran ahead, done again */
+      assert_true(written_back(&w) > 0);
+      for (int i = 0; i < 3; i++) {
+        assert_true(share_kept(&w, 1e-6) == 0); /* expected to be clipped */
+        assert_true(written_back(&w) > 0);
+      }
+      assert_state(&w);
+      iterate_ahead(&w, 1e9); /* expected to be clipped, and is not */
+      assert_true(written_back(&w) > 0);
+    }
+    assert_state(&w);
+    unmake(&w);
+  }
+}
+
 /* The same for a caller who clips by hk_engine_scale, to a norm that the engine is not told:
  * steps that are made smaller are not expected to keep what runs ahead, until norms are small. */
 static void steps_that_the_caller_clips_update_in_place(void **unused) {
@@ -191,6 +243,7 @@ int main(void) {
       cmocka_unit_test(updates_that_ran_ahead_are_kept),
       cmocka_unit_test(a_constant_factor_is_expected),
       cmocka_unit_test(clipped_steps_update_in_place),
+      cmocka_unit_test(the_gpu_updates_in_clipped_steps),
       cmocka_unit_test(steps_that_the_caller_clips_update_in_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,6 +26,8 @@ typedef struct {
 
 /* The first n_routes subgroups have one route each; the others are on the CPU. */
 static size_t n_routes;
+/* Iterations before the one in which a call fails. Nothing runs ahead in the first. */
+static int warmups = 2;
 /* Backwards of an iteration. */
 static int backwards = 1;
 
@@ -42,6 +44,7 @@ static hk_plan small_plan(const world *w, hk_overlap overlap) {
     plan.subgroups[s].route = s < n_routes ? (hk_route)s : HK_ROUTE_CPU;
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH && s >= n_routes;
     plan.subgroups[s].early = plan.subgroups[s].ahead && s % 2 == 0;
+    plan.subgroups[s].held_staged = plan.subgroups[s].ahead && s % 3 == 0;
   }
   return plan;
 }
@@ -225,7 +228,7 @@ static bool fail_nth(void *arg, hk_host_fault what, int64_t n) {
   small_model(&s->w, 77);
   must(create(&s->w, s->overlap, &hk_backend_host, &err), &err);
   must(hk_engine_masters(s->w.engine, -1, NULL, &err), &err);
-  for (int i = 0; i < 2; i++) good_iteration(&s->w);
+  for (int i = 0; i < warmups; i++) good_iteration(&s->w);
   assert_state(&s->w);
   keep(s);
   foresee(&s->w);
@@ -275,6 +278,15 @@ static void ahead_of_the_norm(void **unused) {
   fail_everywhere(HK_OVERLAP_BOTH, 0);
 }
 
+/* A step in which nothing runs ahead: the CPU updates in place, the GPU into spare memory. */
+static void after_the_norm(void **unused) {
+  (void)unused;
+  warmups = 0;
+  fail_everywhere(HK_OVERLAP_BOTH, 4);
+  fail_everywhere(HK_OVERLAP_BOTH, 0);
+  warmups = 2;
+}
+
 /* Two backwards, with sums that stay on the device and sums that come back. */
 static void while_gradients_accumulate(void **unused) {
   (void)unused;
@@ -320,6 +332,7 @@ int main(void) {
       cmocka_unit_test(without_overlap),
       cmocka_unit_test(beside_forward),
       cmocka_unit_test(ahead_of_the_norm),
+      cmocka_unit_test(after_the_norm),
       cmocka_unit_test(while_gradients_accumulate),
       cmocka_unit_test(all_outcomes_occurred),
       cmocka_unit_test(creation_succeeds_or_leaves_nothing),

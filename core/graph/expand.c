@@ -303,6 +303,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
                     .err = err,
                     .dp = hk_job_dp(job),
                     .handed = hk_plan_hands_over(plan) && (what.phases & HK_EXPAND_TRAINING) != 0,
+                    .both_steps = hk_expands_engine(plan, what.phases),
                     .accumulate = hk_plan_accumulates(plan),
                     .n_blocks = (int)plan->model.layers + 2};
   const size_t slots = (size_t)graph->ranks * HK_LANE_KIND_COUNT;

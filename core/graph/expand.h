@@ -56,6 +56,7 @@ typedef struct {
   hk_graph *graph;
   hk_error *err;
   int dp;
+  bool both_steps;       /* the engine's graph: of steps that are kept and of steps that are held */
   bool handed;           /* a framework hands gradients over as it makes them */
   hk_block_cost *blocks; /* layers + 2, in forward order */
   int n_blocks;
@@ -156,6 +157,16 @@ static inline hk_bytes hk_expand_weights(const hk_expansion *x, int32_t subgroup
                                          int64_t n) {
   const int64_t begin = x->begin[subgroup] + offset;
   return hk_model_weight_bytes(&x->plan->model, x->plan->job.tp, x->dp, begin, begin + n);
+}
+
+/* Whether the subgroup runs ahead of the norm in the graph, and whether its weights are early. */
+static inline bool hk_expand_ahead(const hk_expansion *x, int32_t subgroup) {
+  const hk_plan *plan = x->plan;
+  return plan->overlap == HK_OVERLAP_BOTH && plan->subgroups[subgroup].ahead &&
+         plan->steps == HK_STEPS_KEPT;
+}
+static inline bool hk_expand_early(const hk_expansion *x, int32_t subgroup) {
+  return hk_expand_ahead(x, subgroup) && x->plan->subgroups[subgroup].early;
 }
 
 /* Largest piece of a subgroup in parameters. Resident subgroups are updated in one piece: nothing

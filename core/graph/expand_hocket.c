@@ -11,6 +11,7 @@ typedef struct {
   int32_t barrier;
   int32_t subgroup, piece;
   int64_t offset, n;
+  hk_when when;
 } hk_part;
 
 /* Records the operation for which the next iteration waits; does nothing without an overlap. */
@@ -18,15 +19,21 @@ static void note(const hk_part *p, int32_t *pieces, int32_t op) {
   if (pieces != NULL) *hk_piece_of(p->x, pieces, p->rank, p->subgroup, p->piece) = op;
 }
 
+static hk_op op_of(const hk_part *p, hk_op_kind kind, int64_t work) {
+  hk_op op = hk_expand_piece_op(p->x, kind, work, p->subgroup, p->piece, p->offset);
+  op.when = p->when;
+  return op;
+}
+
 static int32_t add(const hk_part *p, hk_lane_kind lane, hk_op_kind kind, int64_t work,
                    int32_t after, int32_t and_after) {
-  const hk_op op = hk_expand_piece_op(p->x, kind, work, p->subgroup, p->piece, p->offset);
+  const hk_op op = op_of(p, kind, work);
   return HK_ADD(p->x, p->rank, lane, op, after, and_after);
 }
 
 /* Whether an operation on the CPU runs ahead of the barrier. */
 static bool runs_ahead(const hk_part *p) {
-  return p->x->pieces.flushed != NULL && p->x->plan->subgroups[p->subgroup].ahead &&
+  return p->x->pieces.flushed != NULL && hk_expand_ahead(p->x, p->subgroup) &&
          *hk_piece_of(p->x, p->x->pieces.flushed, p->rank, p->subgroup, p->piece) >= 0;
 }
 
@@ -58,11 +65,11 @@ static int32_t add_adamw_cpu(const hk_part *p, hk_op op) {
  * weights wait for that in host memory or, if they are early, in GPU memory. */
 static void update_cpu(const hk_part *p) {
   hk_expansion *x = p->x;
-  hk_op adamw = hk_expand_piece_op(x, HK_OP_ADAMW_CPU, p->n, p->subgroup, p->piece, p->offset);
+  hk_op adamw = op_of(p, HK_OP_ADAMW_CPU, p->n);
   adamw.threads = x->plan->cpu_threads;
-  adamw.ahead = x->plan->subgroups[p->subgroup].ahead;
+  adamw.ahead = hk_expand_ahead(x, p->subgroup);
   const int32_t done = add_adamw_cpu(p, adamw);
-  const bool early = x->plan->overlap == HK_OVERLAP_BOTH && x->plan->subgroups[p->subgroup].early;
+  const bool early = hk_expand_early(x, p->subgroup);
   const int64_t weights = hk_expand_weights(x, p->subgroup, p->offset, p->n);
   int32_t up = add(p, HK_LANE_UP, HK_OP_WEIGHT_H2D, weights, done,
                    x->plan->overlap != HK_OVERLAP_NONE && !early ? p->barrier : -1);
@@ -84,7 +91,8 @@ static int32_t update_gpu(const hk_part *p, int32_t ready) {
 
 /* State to the GPU, the update, state back. *buffer: the write-back that last used the staging
  * buffer. With an overlap state goes up on the lane of new weights, which takes the copies of
- * shallow blocks first: the GPU has one copy engine for both.
+ * shallow blocks first: the GPU has one copy engine for both. Gradients that have been flushed to
+ * the host come back with the state.
  */
 static void update_staged(const hk_part *p, int32_t *buffer) {
   hk_pieces *pieces = &p->x->pieces;
@@ -92,8 +100,9 @@ static void update_staged(const hk_part *p, int32_t *buffer) {
   if (pieces->returned != NULL) /* of the iteration before */
     deps[2] = *hk_piece_of(p->x, pieces->returned, p->rank, p->subgroup, p->piece);
   const hk_bytes state = hk_state_bytes(p->x->plan->optimizer, p->n);
-  const hk_op fetch =
-      hk_expand_piece_op(p->x, HK_OP_STATE_H2D, state, p->subgroup, p->piece, p->offset);
+  const hk_bytes grads =
+      p->when == HK_WHEN_HELD ? hk_expand_grads(p->x, p->subgroup, p->offset, p->n) : 0;
+  const hk_op fetch = op_of(p, HK_OP_STATE_H2D, state + grads);
   const hk_lane_kind lane = p->x->plan->overlap == HK_OVERLAP_NONE ? HK_LANE_H2D : HK_LANE_UP;
   const int32_t in = hk_expand_add(p->x, p->rank, lane, fetch, deps, 3);
   const int32_t done = update_gpu(p, in);
@@ -111,6 +120,24 @@ static void update_in_place(const hk_part *p, bool is_mapped) {
   note(p, p->x->pieces.written, done);
 }
 
+/* Adds a piece's operations of route staged, with the next staging buffer. */
+static void stage(const hk_part *p, int32_t *buffers, int *next) {
+  update_staged(p, &buffers[*next]);
+  *next = (*next + 1) % p->x->plan->buffers;
+}
+
+/* A subgroup on route cpu, whose pieces are staged instead in steps in which nothing runs ahead if
+ * it is held_staged. */
+static void update_cpu_or_stage(hk_part *p, int32_t *buffers, int *next) {
+  const hk_plan *plan = p->x->plan;
+  const bool either = plan->subgroups[p->subgroup].held_staged;
+  const bool held = plan->steps == HK_STEPS_HELD;
+  p->when = either ? HK_WHEN_KEPT : HK_WHEN_ALWAYS;
+  if (!either || !held || p->x->both_steps) update_cpu(p);
+  p->when = HK_WHEN_HELD;
+  if (either && (held || p->x->both_steps)) stage(p, buffers, next);
+}
+
 void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
   const hk_plan *plan = x->plan;
   int32_t *buffers = &x->buffers[rank * plan->buffers];
@@ -124,11 +151,10 @@ void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
       part.n = hk_min(most, subgroup->numel - part.offset);
       switch (subgroup->route) {
         case HK_ROUTE_CPU:
-          update_cpu(&part);
+          update_cpu_or_stage(&part, buffers, &next_buffer);
           break;
         case HK_ROUTE_STAGED:
-          update_staged(&part, &buffers[next_buffer]);
-          next_buffer = (next_buffer + 1) % plan->buffers;
+          stage(&part, buffers, &next_buffer);
           break;
         case HK_ROUTE_MAPPED:
           update_in_place(&part, true);

@@ -170,6 +170,8 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
     hocket_training(x, op);
   } else if (x->handed) {
     op->gpu_free = 0;
+  } else if (op->when == HK_WHEN_HELD) {
+    op->gpu_free = 0; /* its gradients were freed when they left for the host */
   } else if (op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED) {
     op->gpu_free = hk_expand_grads(x, op->subgroup, op->offset, op->work);
   } else if (op->kind == HK_OP_GRAD_D2H) {
@@ -233,6 +235,23 @@ static hk_bytes handed_bytes(const hk_expansion *x, const hk_sums *sums) {
   return array + hk_plan_grad_room(x->plan).bytes;
 }
 
+/* Staging buffers. Those for steps in which nothing runs ahead also have room for gradients. */
+static hk_bytes staging_bytes(const hk_expansion *x) {
+  const hk_plan *plan = x->plan;
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  hk_bytes grads = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    const hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    const int64_t most = hk_min(subgroup->numel, plan->piece_numel);
+    for (int64_t at = 0; subgroup->held_staged && at < subgroup->numel; at += most)
+      grads = hk_max(grads, hk_expand_grads(x, (int32_t)s, at, hk_min(most, subgroup->numel - at)));
+  }
+  if (n[HK_ROUTE_STAGED] == 0 && hk_plan_held_staged(plan) == 0) return 0;
+  const double state = hk_state_per_param(plan->optimizer) * (double)largest_piece(plan);
+  return hk_whole_bytes(plan->buffers * (state + (double)grads));
+}
+
 /* Gradients on the GPU before the first operation, if backward is not in the graph. */
 static hk_bytes waiting_grads(const hk_plan *plan, const hk_sums *sums, unsigned phases) {
   if ((phases & HK_EXPAND_TRAINING) != 0) return 0;
@@ -259,10 +278,8 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
     hk_expand_deepspeed_device(x);
   } else {
     host += hocket_host(plan, &sums);
-    graph->gpu_base += HK_BYTES_BF16 * hk_plan_early(plan) + handed_bytes(x, &sums);
-    if (n[HK_ROUTE_STAGED] > 0)
-      graph->gpu_base += hk_whole_bytes(hk_state_per_param(plan->optimizer) * plan->buffers *
-                                        (double)largest_piece(plan));
+    graph->gpu_base +=
+        HK_BYTES_BF16 * hk_plan_early(plan) + handed_bytes(x, &sums) + staging_bytes(x);
   }
   graph->host_base = host * graph->ranks * graph->multiplicity;
   graph->gpu_base += waiting_grads(plan, &sums, phases);

@@ -110,6 +110,14 @@ typedef struct {
 
 #define HK_BLOCK_NONE INT32_MIN
 
+/* In which steps an operation is executed. The engine's graph has the updates of both kinds of step
+ * (hk_steps), if they differ. */
+typedef enum {
+  HK_WHEN_ALWAYS,
+  HK_WHEN_KEPT, /* only if what runs ahead of the norm is to be kept */
+  HK_WHEN_HELD, /* only if nothing runs ahead */
+} hk_when;
+
 typedef struct {
   hk_op_kind kind;
   hk_phase phase;
@@ -135,6 +143,7 @@ typedef struct {
   int64_t score_flops;
   hk_bytes score_bytes, softmax_bytes;
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
+  hk_when when;
 } hk_op;
 
 /* Memory that the first GPU of a node reports as used in addition to what the framework's allocator
@@ -185,7 +194,10 @@ typedef struct {
  *   weight_h2d    its adamw_cpu and the barrier; only its adamw_cpu if the weights are early
  *   weight_place  early weights: its weight_h2d and the barrier
  *   other routes  the barrier
- * Lanes cpu and up pick by the forward order of blocks. */
+ * A subgroup that is staged in steps in which nothing runs ahead (held_staged) has the operations
+ * of route cpu, HK_WHEN_KEPT, and behind them those of route staged, HK_WHEN_HELD; their state_h2d
+ * also copies the gradients that have been flushed. Lanes cpu and up pick by the forward order of
+ * blocks. */
 #define HK_EXPAND_TRAINING (1u << HK_PHASE_FORWARD | 1u << HK_PHASE_BACKWARD)
 #define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
 #define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)

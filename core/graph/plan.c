@@ -181,7 +181,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
 }
 
 static void clear_marks(hk_plan_subgroup *subgroup) {
-  subgroup->ahead = subgroup->early = false;
+  subgroup->ahead = subgroup->early = subgroup->held_staged = false;
 }
 
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
@@ -231,6 +231,13 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
       return hk_fail(err, HK_INPUT,
                      "subgroups[%zu]: its weights are early, but it does not run ahead of the norm",
                      i);
+    }
+    if (subgroup->held_staged && !subgroup->ahead) {
+      return hk_fail(
+          err, HK_INPUT,
+          "subgroups[%zu]: is staged in steps in which nothing runs ahead (held_staged), "
+          "but does not run ahead of the norm in others",
+          i);
     }
     if (plan->overlap != HK_OVERLAP_NONE && plan->order[i] != (int32_t)i) {
       return hk_fail(err, HK_INPUT,
@@ -458,6 +465,15 @@ int64_t hk_plan_early(const hk_plan *plan) {
   if (plan->overlap != HK_OVERLAP_BOTH) return 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     if (plan->subgroups[i].early) sum += plan->subgroups[i].numel;
+  }
+  return sum;
+}
+
+int64_t hk_plan_held_staged(const hk_plan *plan) {
+  int64_t sum = 0;
+  if (plan->overlap != HK_OVERLAP_BOTH) return 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    if (plan->subgroups[i].held_staged) sum += plan->subgroups[i].numel;
   }
   return sum;
 }

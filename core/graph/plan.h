@@ -54,6 +54,21 @@ typedef enum {
   HK_CLIP_COUNT
 } hk_clip;
 
+/* Which steps a plan is expanded for. Nothing runs ahead of the norm in a step that is expected to
+ * be clipped, or that is done again because it was. */
+typedef enum {
+  HK_STEPS_KEPT, /* what runs ahead is kept */
+  HK_STEPS_HELD, /* nothing runs ahead: `ahead` and `early` have no effect, `held_staged` has */
+} hk_steps;
+
+/* What a step costs whose updates ran ahead or waited although they should not have; of a
+ * simulation. Both 0: unknown. */
+typedef struct {
+  hk_ns gain; /* a step that is held takes so much longer than one that is kept */
+  hk_ns loss; /* a step that runs ahead and is done again takes so much longer than one that is held
+               */
+} hk_guess_costs;
+
 /* Limits that a plan sets itself, so that one side of the update leaves host memory or its link to
  * the other. Of one rank; 0: no limit. */
 typedef struct {
@@ -109,6 +124,9 @@ typedef struct {
                  memory; only with overlap `both` and on route cpu */
   bool early; /* its new weights are also copied before the norm is known, into 2 spare bytes per
                  parameter of GPU memory; only with `ahead` */
+  bool held_staged; /* in steps in which nothing runs ahead the GPU updates it: state and gradients
+                       are copied from host memory to a staging buffer, and state back, into the
+                       spare bytes; only with `ahead` */
 } hk_plan_subgroup;
 
 typedef struct {
@@ -127,6 +145,8 @@ typedef struct {
   hk_optimizer optimizer;
   hk_accumulate accumulate; /* as chosen; see hk_plan_accumulates */
   hk_clip clip;             /* an engine's caller chooses this, whatever the plan says */
+  hk_guess_costs guess;     /* of clipping by the norm; only with overlap `both` */
+  hk_steps steps;           /* for simulations; not in plan files, and the engine runs both kinds */
   hk_bytes sum_bytes;  /* GPU memory for sums of route cpu's gradients over several micro-steps;
                           more sums are in host memory between micro-steps */
   int buffers;         /* staging buffers in flight, each of piece_numel parameters */
@@ -187,6 +207,8 @@ void hk_plan_run_ahead_within(hk_plan *plan, hk_bytes spares, size_t deepest);
  * overlap `both`. */
 int64_t hk_plan_ahead(const hk_plan *plan);
 int64_t hk_plan_early(const hk_plan *plan);
+/* The same of those that are staged in steps in which nothing runs ahead. */
+int64_t hk_plan_held_staged(const hk_plan *plan);
 
 /* Whether gradients of subgroup s wait, on their way to the host and over several micro-steps, in
  * the GPU memory of its early weights, which is free until they have been copied. So they do if

@@ -47,6 +47,15 @@ static bool add_pace(cJSON *root, const hk_pace *pace) {
          (!pace->reduce_first || cJSON_AddBoolToObject(o, "reduce_first", true) != NULL);
 }
 
+/* "guess" is written only if it is known. */
+static bool add_guess(cJSON *root, const hk_plan *plan) {
+  const hk_guess_costs *guess = &plan->guess;
+  if (plan->overlap != HK_OVERLAP_BOTH || (guess->gain == 0 && guess->loss == 0)) return true;
+  cJSON *o = cJSON_AddObjectToObject(root, "guess");
+  return o != NULL && add_number(o, "gain_ms", hk_ms(guess->gain)) &&
+         add_number(o, "loss_ms", hk_ms(guess->loss));
+}
+
 /* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu, "sum_bytes"
  * only if it is not 0, "clip" only with an overlap and if it is not norm. */
 static bool add_settings(cJSON *root, const hk_plan *plan) {
@@ -65,6 +74,7 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
   if (plan->overlap != HK_OVERLAP_NONE && plan->clip != HK_CLIP_NORM &&
       !add_string(root, "clip", hk_clip_names[plan->clip]))
     return false;
+  if (!add_guess(root, plan)) return false;
   if (plan->sum_bytes > 0 && !add_number(root, "sum_bytes", (double)plan->sum_bytes)) return false;
   cJSON *flush = cJSON_AddObjectToObject(root, "flush");
   if (flush == NULL || !add_string(flush, "mode", flush_names[plan->flush]) ||
@@ -87,12 +97,13 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
 }
 
-/* "ahead" is written with an overlap only, "early" only if it is true. */
+/* "ahead" is written with an overlap only, "early" and "held_staged" only if they are true. */
 static bool add_ahead(cJSON *item, const hk_plan *plan, size_t i) {
   const hk_plan_subgroup *s = &plan->subgroups[i];
   return plan->overlap == HK_OVERLAP_NONE ||
          (cJSON_AddBoolToObject(item, "ahead", s->ahead) != NULL &&
-          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL));
+          (!s->early || cJSON_AddBoolToObject(item, "early", true) != NULL) &&
+          (!s->held_staged || cJSON_AddBoolToObject(item, "held_staged", true) != NULL));
 }
 
 static bool add_subgroups(cJSON *root, const hk_plan *plan) {
@@ -212,6 +223,19 @@ static hk_status read_pace(const cJSON *root, hk_pace *pace, hk_error *err) {
   return HK_OK;
 }
 
+#define MOST_GUESS_MS 1e9 /* some 12 days */
+
+static hk_status read_guess(const cJSON *root, hk_guess_costs *guess, hk_error *err) {
+  const cJSON *o = NULL;
+  double gain = 0, loss = 0;
+  if (cJSON_GetObjectItemCaseSensitive(root, "guess") == NULL) return HK_OK;
+  HK_TRY(hk_json_object(root, "guess", &o, err));
+  HK_TRY(hk_json_double(o, "gain_ms", 0, MOST_GUESS_MS, &gain, err));
+  HK_TRY(hk_json_double(o, "loss_ms", 0, MOST_GUESS_MS, &loss, err));
+  *guess = (hk_guess_costs){.gain = (hk_ns)(gain * 1e6), .loss = (hk_ns)(loss * 1e6)};
+  return HK_OK;
+}
+
 static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) {
   const cJSON *o = NULL;
   int choice = 0;
@@ -233,6 +257,7 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
     HK_TRY(read_name(root, "clip", hk_clip_names, HK_CLIP_COUNT, &choice, err));
     plan->clip = (hk_clip)choice;
   }
+  HK_TRY(read_guess(root, &plan->guess, err));
   if (cJSON_GetObjectItemCaseSensitive(root, "sum_bytes") != NULL)
     HK_TRY(hk_json_int(root, "sum_bytes", 1, 1LL << 52, &plan->sum_bytes, err));
   HK_TRY(hk_json_object(root, "flush", &o, err));
@@ -286,6 +311,8 @@ static hk_status read_subgroups(const cJSON *root, hk_plan *plan, hk_error *err)
       status = hk_json_bool(item, "ahead", &plan->subgroups[i].ahead, err);
     if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "early") != NULL)
       status = hk_json_bool(item, "early", &plan->subgroups[i].early, err);
+    if (status == HK_OK && cJSON_GetObjectItemCaseSensitive(item, "held_staged") != NULL)
+      status = hk_json_bool(item, "held_staged", &plan->subgroups[i].held_staged, err);
     if (status != HK_OK) return hk_fail_prefix(err, "subgroups[%zu]", i);
     plan->subgroups[i++].route = (hk_route)route;
   }
@@ -320,9 +347,9 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
       "schema",     "model",   "machine",   "profile",  "job",       "policy", "runtime",
       "flush",      "staging", "cpu",       "subgroup", "subgroups", "order",  "optimizer",
-      "accumulate", "pace",    "sum_bytes", "overlap",  "clip"};
-  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early"};
-  /* plan/1 has neither the last two of the document's keys nor the last two of a subgroup's. */
+      "accumulate", "pace",    "sum_bytes", "overlap",  "clip",      "guess"};
+  static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early", "held_staged"};
+  /* plan/1 has neither the last three of the document's keys nor the last three of a subgroup's. */
   const size_t n_root = sizeof root_keys / sizeof *root_keys;
   static const struct {
     const char *object, *keys[8];
@@ -342,13 +369,13 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
        5},
       {"subgroup", {"rule", "numel"}, 2},
   };
-  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 2, err));
+  HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 3, err));
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
     HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),
                          objects[i].object, objects[i].keys, objects[i].n, err));
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "subgroups"))
-      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 4 : 2, err));
+      HK_TRY(hk_json_known(item, "subgroups", subgroup_keys, overlaps ? 5 : 2, err));
   return HK_OK;
 }
 

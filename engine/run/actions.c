@@ -7,7 +7,18 @@
 /* -- Copies ------------------------------------------------------------------------------------ */
 
 static char *staging_of(const hk_engine *e, int32_t id) {
-  return e->staging + e->buffer[id] * e->state.slabs_a_piece * e->state.shape.bytes;
+  return e->staging + e->buffer[id] * hk_state_staging_bytes(&e->state);
+}
+
+/* Where gradients lie in a staging buffer. */
+static char *staged_grads(const hk_engine *e, int32_t id) {
+  return staging_of(e, id) + e->state.slabs_a_piece * e->state.shape.bytes;
+}
+
+/* The image of the operation's piece. */
+static const hk_grad_image *image_of(const hk_engine *e, const hk_op *op) {
+  const int64_t at = hk_engine_subgroup(e, op)->offset + op->offset;
+  return &e->state.images[e->state.segments[hk_state_segment(&e->state, at)].image];
 }
 
 /* Number of whole slabs from `slab` on that are adjacent in memory, among those of parameters
@@ -47,6 +58,17 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_str
     offset += whole ? row * shape->numel : run.n;
   }
   return HK_OK;
+}
+
+/* Copies what a piece's update needs to its staging buffer: state, and gradients that have been
+ * sent to the host. */
+static hk_status fetch(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
+  const hk_op *op = &e->graph.ops[id];
+  HK_TRY(copy_state(e, id, hk_engine_op_numel(e, op), true, stream, err));
+  if (op->when != HK_WHEN_HELD) return HK_OK;
+  const hk_grad_image *image = image_of(e, op);
+  return hk_engine_copy_paced(e, stream, staged_grads(e, id), (char *)e->grads + image->at,
+                              image->bytes, true, err);
 }
 
 /* Address at which the arrival of a write-back is noted: the attempt's number is written there. */
@@ -101,10 +123,10 @@ static bool runs_join(const hk_engine *e, const hk_param_run *a, const hk_param_
 
 /* AdamW on parameters first .. first + n - 1 of the slabs at `from`, the first of which is
  * parameter `index` of the subgroup; one launch for every run of parameters with the same
- * constants. */
+ * constants. `grads`: a copy of the gradients of that image; NULL: they are read where they are. */
 static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *from, void *to,
-                              int64_t first, int64_t index, int64_t n, hk_stream *stream,
-                              hk_error *err) {
+                              int64_t first, int64_t index, int64_t n, const char *grads,
+                              hk_stream *stream, hk_error *err) {
   const int64_t flat = sub->offset + index;
   for (int64_t done = 0; done < n;) {
     const hk_param_run r = hk_param_run_at(e, flat + done, flat + n);
@@ -116,11 +138,14 @@ static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *
       length += next.n;
     }
     const bool rounded = r.param->weight_type == HK_GRAD_BF16;
+    const char *grad = hk_param_run_grad(e, &r, flat + done);
+    if (grads != NULL)
+      grad = grads + (grad - ((char *)e->grads + e->state.images[r.segment->image].at));
     const hk_kernel kernel = {
         .kind = HK_KERNEL_ADAMW,
         .type = r.param->grad_type,
         .n = length,
-        .grad = hk_param_run_grad(e, &r, flat + done),
+        .grad = grad,
         .step = e->steps[param],
         .shape = e->state.shape,
         .first = first + done,
@@ -143,8 +168,9 @@ static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   const hk_op *op = &e->graph.ops[id];
   hk_state_subgroup *sub = hk_engine_subgroup(e, op);
   const int64_t n = op->work;
-  void *slabs = sub->route == HK_ROUTE_STAGED ? staging_of(e, id) : e->state.home[sub->first];
-  HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, stream, err));
+  void *slabs = sub->route == HK_ROUTE_RESIDENT ? e->state.home[sub->first] : staging_of(e, id);
+  const char *grads = op->when == HK_WHEN_HELD ? staged_grads(e, id) : NULL;
+  HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, grads, stream, err));
   HK_TRY(hk_engine_round_masters(e, (size_t)op->subgroup, op->offset, n, slabs, stream, err));
   if (sub->route == HK_ROUTE_RESIDENT && ends_subgroup(e, op, n)) {
     return sign_by_kernel(e, op, stream, err);
@@ -159,7 +185,7 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   for (int64_t offset = op->offset; offset < end;) {
     const hk_slab_run run = hk_state_run(&e->state, (size_t)op->subgroup, offset, end);
     HK_TRY(launch_adamw(e, sub, e->state.home[run.slab], e->state.next[run.slab], run.at, offset,
-                        run.n, stream, err));
+                        run.n, NULL, stream, err));
     offset += run.n;
   }
   HK_TRY(hk_engine_round_masters(e, (size_t)op->subgroup, op->offset, op->work, NULL, stream, err));
@@ -168,14 +194,14 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
 
 hk_status hk_engine_act(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
-  const int64_t n = op->work / HK_BYTES_STATE; /* of copies of state */
+  const int64_t n = op->work / HK_BYTES_STATE; /* of STATE_D2H */
   switch (op->kind) {
     case HK_OP_WEIGHT_H2D:
       return hk_engine_send_weights(e, id, stream, err);
     case HK_OP_WEIGHT_PLACE:
       return hk_engine_place_weights(e, op, stream, err);
     case HK_OP_STATE_H2D:
-      return copy_state(e, id, n, true, stream, err);
+      return fetch(e, id, stream, err);
     case HK_OP_STATE_D2H:
       HK_TRY(copy_state(e, id, n, false, stream, err));
       return ends_subgroup(e, op, n) ? sign_by_copy(e, op, stream, err) : HK_OK;

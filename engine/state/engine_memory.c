@@ -78,10 +78,10 @@ static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
 static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state,
                                       const hk_param *params) {
   hk_device_layout d = {0};
-  const bool staged = has_route(plan, HK_ROUTE_STAGED);
+  const bool staged = has_route(plan, HK_ROUTE_STAGED) || state->staged_grad_bytes > 0;
   d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
-  d.staging = part(&d.all, staged ? plan->buffers * state->slabs_a_piece * state->shape.bytes : 0,
-                   DEVICE_ALIGN);
+  d.staging =
+      part(&d.all, staged ? plan->buffers * hk_state_staging_bytes(state) : 0, DEVICE_ALIGN);
   d.grads = part(&d.all, state->device_grad_bytes, DEVICE_ALIGN);
   d.bins = part(&d.all, hk_bin_bytes(state, params), DEVICE_ALIGN);
   d.ticket = part(&d.all, (hk_bytes)sizeof(int64_t), DEVICE_ALIGN);

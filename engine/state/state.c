@@ -138,6 +138,9 @@ static void place_gradients(hk_state *state, const hk_param *params) {
     *all = round_up(at, IMAGE_ALIGN);
     image->bytes = at - image->at;
     image->early_at = early_room(state, image);
+    if (state->subgroups[image->subgroup].held_staged)
+      state->staged_grad_bytes =
+          hk_max(state->staged_grad_bytes, round_up(image->bytes, IMAGE_ALIGN));
   }
 }
 
@@ -196,6 +199,7 @@ static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *e
     state->numel += sub->numel;
     sub->ahead = runs_ahead(plan, s);
     sub->early = sub->ahead && plan->subgroups[s].early;
+    sub->held_staged = sub->ahead && plan->subgroups[s].held_staged;
     sub->early_at = state->early_numel;
     if (sub->early) {
       const int64_t last = hk_state_early_at(state, sub, sub->numel - 1);
@@ -282,7 +286,8 @@ static void give(hk_spares *spares, void *slab) {
 }
 
 void *const *hk_state_written(const hk_state *state, const hk_state_subgroup *sub) {
-  return sub->ahead && !state->in_place ? state->other : state->home;
+  const bool to_spare = !state->in_place || hk_state_stages(state, sub);
+  return sub->ahead && to_spare ? state->other : state->home;
 }
 
 void hk_state_relocate(const hk_plan *plan, hk_state *state) {

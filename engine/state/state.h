@@ -47,6 +47,7 @@ typedef struct {
   bool early;           /* its new weights go to device memory before the norm is known */
   int64_t early_at;     /* its first element in the array of early weights; see hk_state_early_at */
   bool ahead;           /* may be updated before the norm is known, from `home` to `other` */
+  bool held_staged;     /* if nothing runs ahead, updated by the GPU, also from `home` to `other` */
   int64_t piece;        /* parameters per piece; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* first slab in hk_state.home, number of slabs */
   int64_t step;         /* number of the step whose state it holds; -1: lost */
@@ -80,16 +81,26 @@ typedef struct {
   void **next;                      /* [slab] where the step under way writes it */
   void **other;                     /* [slab] its spare if its subgroup runs ahead, else NULL */
   bool in_place; /* nothing runs ahead in this step: subgroups that are `ahead` are updated in
-                    place, too */
+                    place, too, unless they are `held_staged` */
   hk_spares staged, mapped;
   hk_grad_image *images; /* in flat order */
   int32_t n_images;
   hk_param_segment *segments; /* in flat order */
   int32_t n_segments;
   hk_bytes host_grad_bytes, device_grad_bytes;
+  hk_bytes staged_grad_bytes; /* of the largest image of a subgroup that is `held_staged` */
 } hk_state;
 
-/* Where the CPU writes the new state of a subgroup in this step: `home` or `other`. */
+/* Bytes of a staging buffer: the state of a piece and, if subgroups are `held_staged`, behind it
+ * the gradients of one. */
+static inline hk_bytes hk_state_staging_bytes(const hk_state *state) {
+  return state->slabs_a_piece * state->shape.bytes + state->staged_grad_bytes;
+}
+/* Whether the GPU updates the subgroup in this step, with the gradients that are on the host. */
+static inline bool hk_state_stages(const hk_state *state, const hk_state_subgroup *sub) {
+  return sub->held_staged && state->in_place;
+}
+/* Where the new state of a subgroup on route cpu is written in this step: `home` or `other`. */
 void *const *hk_state_written(const hk_state *state, const hk_state_subgroup *sub);
 
 /* Lays out the plan's subgroups for these tensors, without allocating memory for state. HK_INPUT:

@@ -11,6 +11,7 @@ static void act_on_cpu(hk_engine *e, const hk_op *op) {
 hk_status hk_training_act(void *arg, int32_t id, hk_stream *stream, hk_error *err) {
   hk_engine *e = arg;
   const hk_op *op = &e->graph.ops[id];
+  if (hk_engine_skips(e, op)) return HK_OK;
   if (stream != NULL && op->kind == HK_OP_GRAD_D2H) return hk_training_flush_op(e, id, stream, err);
   if (stream != NULL) return hk_engine_act(e, id, stream, err);
   act_on_cpu(e, op);

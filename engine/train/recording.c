@@ -33,6 +33,7 @@ static hk_status add_spans(hk_engine *e, const hk_timeline *timeline, hk_error *
   struct hk_recording *r = e->training->recording;
   const hk_ns begun = hk_executor_begun_at(e->executor);
   for (size_t i = 0; i < timeline->n_spans && r->n_spans < HK_MOST_SPANS; i++) {
+    if (hk_engine_skips(e, &e->graph.ops[i])) continue;
     if (!hk_recording_make_room((void **)&r->spans, &r->room_spans, r->n_spans, sizeof *r->spans)) {
       return hk_fail_memory(err, r->n_spans * sizeof *r->spans, "a recording");
     }

@@ -48,7 +48,8 @@ static size_t list_subgroups(const hk_engine *e, int64_t step, char *text, size_
 /* Determines which state subgroup s holds after the attempt at `step` has failed. */
 static void settle(hk_engine *e, size_t s, int64_t step, bool device_lost) {
   hk_state_subgroup *sub = &e->state.subgroups[s];
-  const bool new = sub->route == HK_ROUTE_CPU ? cpu_done(e, s) : has_arrived(e, s);
+  const bool by_cpu = sub->route == HK_ROUTE_CPU && !hk_state_stages(&e->state, sub);
+  const bool new = by_cpu ? cpu_done(e, s) : has_arrived(e, s);
   if (new) hk_state_commit(&e->state, s, step);
   /* State on the device is updated in place. */
   const bool half = !new && sub->touched == e->attempt;

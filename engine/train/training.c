@@ -371,11 +371,13 @@ static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk
                               bool *there, hk_error *err) {
   const struct hk_training *t = e->training;
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
+    if (hk_engine_skips(e, &e->graph.ops[t->block_ops[i]])) continue;
     const int32_t left_ms = time_left_ms(deadline);
     HK_TRY(hk_executor_await(e->executor, t->block_ops[i], left_ms, there, err));
     if (!*there) return HK_OK;
   }
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
+    if (hk_engine_skips(e, &e->graph.ops[t->block_ops[i]])) continue;
     HK_TRY(hk_executor_follow(e->executor, t->block_ops[i], stream, err));
   }
   return HK_OK;

@@ -52,6 +52,7 @@ static void put_routes(const hk_engine *e, cJSON *root, bool *ok) {
     if (e->state.subgroups[s].ahead) ahead += e->state.subgroups[s].numel;
   }
   put_number(to, "ahead", (double)ahead, ok);
+  put_number(to, "held_staged", (double)hk_plan_held_staged(&e->plan), ok);
 }
 
 static void put_times(const hk_engine *e, cJSON *root, bool *ok) {
