@@ -11,6 +11,7 @@
 #include "core/base/json.h"
 #include "core/machine/machine_set.h"
 #include "engine/engine.h"
+#include "sim/held.h"
 
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err) {
   return hk_machine_set(machine, args->sets, (size_t)args->n_sets, err);
@@ -286,6 +287,7 @@ hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
   hk_forecast forecast = {0};
   hk_status status = read_or_make_plan(args, &plan, &machine, err);
   if (status == HK_OK) status = hk_forecast_make(&plan, &machine, options, &forecast, err);
+  if (status == HK_OK) status = hk_held_add(&forecast, &machine, err);
   if (status == HK_OK) status = answer(args, &forecast, &machine, err);
   hk_forecast_free(&forecast);
   hk_plan_free(&plan);

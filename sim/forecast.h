@@ -20,8 +20,10 @@ typedef struct {
    * exposed. */
   hk_ns forward_ns, backward_ns, update_ns, iteration_ns;
   hk_ns exposed_update_ns;
-  hk_ns begin_ns;               /* where the reported iteration begins in the timeline */
-  hk_ns unsteady_ns;            /* difference of the last two periods */
+  hk_ns held_ns;     /* iteration in which nothing runs ahead of the norm (held.h); 0: not
+                        simulated, or the same */
+  hk_ns begin_ns;    /* where the reported iteration begins in the timeline */
+  hk_ns unsteady_ns; /* difference of the last two periods */
   hk_period_bound period_bound; /* with an overlap */
   /* In a ranking with several micro-steps: this plan with each way of summing gradients that was
    * tried. The forecast itself is that of the best way. */

@@ -144,6 +144,9 @@ static void print_period(const hk_forecast *forecast) {
   if (forecast->plan.overlap == HK_OVERLAP_BOTH)
     printf("ahead      %10s      parameters updated before the gradient norm is known\n",
            hk_format_count(hk_plan_ahead(&forecast->plan), count, sizeof count));
+  if (forecast->held_ns > 0)
+    printf("clipped    %10.1f ms   iteration in which clipping acts: nothing runs ahead\n",
+           hk_ms(forecast->held_ns));
   if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
     printf("unsteady   %10.1f ms   difference between the last two iterations\n",
            hk_ms(forecast->unsteady_ns));

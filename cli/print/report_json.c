@@ -119,6 +119,11 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
   hk_put_number(object, "iteration_ms", hk_ms(forecast->iteration_ns), &ok);
   hk_put_number(object, "period_ms", hk_ms(forecast->iteration_ns), &ok);
   hk_put_number(object, "exposed_update_ms", hk_ms(forecast->exposed_update_ns), &ok);
+  if (forecast->held_ns > 0) {
+    hk_put_number(object, "clipped_ms", hk_ms(forecast->held_ns), &ok);
+    hk_put_number(object, "clipped_staged_params", (double)hk_plan_held_staged(&forecast->plan),
+                  &ok);
+  }
   hk_put_number(object, "ahead_params", (double)hk_plan_ahead(&forecast->plan), &ok);
   hk_put_number(object, "tokens_per_s", forecast->tokens_per_s, &ok);
   hk_put_number(object, "update_params_per_s", forecast->update_params_per_s, &ok);
