@@ -29,7 +29,7 @@ SKIPPED = {"build", "__pycache__", "node_modules"}
 TEXT = {".c", ".h", ".cu", ".cpp", ".py", ".sh", ".cmake", ".md", ".txt", ".ipynb", ".toml", ""}
 DATED = re.compile(r"docs/notes/|bench/results/")
 # Files that refer to what is not there on purpose.
-EXEMPT = re.compile(r"tests/(test_unit_(docs|licences|mutate|readme_check)\.sh|mutations/|data/)")
+EXEMPT = re.compile(r"tests/(test_unit_(docs|layers|licences|mutate|readme_check)\.sh|mutations/|data/)")
 PAGES = {"README", "CONTRIBUTING", "LICENSE", "DESIGN", "TRAINING"}
 
 
