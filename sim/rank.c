@@ -5,81 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/machine/team.h"
-#include "sim/ahead.h"
 #include "sim/forecast.h"
 #include "sim/overlap.h"
 #include "sim/pace.h"
 #include "sim/rank.h"
+#include "sim/ratio.h"
 #include "sim/sums.h"
-
-#define DEFAULT_SUBGROUP 100000000
-
-static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_settings *settings) {
-  if (settings->overlap != HK_OVERLAP_NONE) return HK_SUBGROUP_BLOCKS;
-  return candidate->runtime == HK_RUNTIME_DEEPSPEED ? HK_SUBGROUP_SOFT : HK_SUBGROUP_EXACT;
-}
-
-/* Default size of a CPU team: a rank's share of the cores, with an overlap as the engine. */
-static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
-  const int cores = (int)machine->cores.value;
-  if (settings->cores_unbound) return cores;
-  const int share = cores > gpus ? cores / gpus : 1;
-  return settings->overlap == HK_OVERLAP_NONE ? share
-                                              : hk_training_threads(settings->overlap, share);
-}
-
-static hk_status set_overlap(hk_plan *plan, const hk_plan_settings *settings,
-                             const hk_machine *machine, hk_error *err) {
-  if (settings->overlap == HK_OVERLAP_NONE) return HK_OK;
-  hk_plan_set_overlap(plan, settings->overlap);
-  plan->clip = settings->clip;
-  HK_TRY(hk_plan_check(plan, err));
-  HK_TRY(hk_plan_run_ahead(plan, machine, err));
-  return HK_OK;
-}
-
-/* Refuses a way of summing gradients that the plan cannot have: gradients that are handed over
- * (hk_plan_hands_over) are not summed on the GPU, and DeepSpeed has its own sums. */
-static hk_status check_accumulate(const hk_plan *plan, const hk_plan_settings *settings,
-                                  hk_error *err) {
-  if (settings->accumulate == NULL || hk_plan_accumulates(plan) == *settings->accumulate ||
-      plan->job.grad_accum == 1)
-    return HK_OK;
-  if (plan->runtime == HK_RUNTIME_DEEPSPEED)
-    return hk_fail(err, HK_INPUT, "--accumulate needs runtime hocket: DeepSpeed has its own sums");
-  return hk_fail(err, HK_INPUT,
-                 "accumulate '%s': the engine takes gradients as backward makes them and keeps "
-                 "their sums in host memory; use 'host'",
-                 hk_accumulate_names[*settings->accumulate]);
-}
-
-hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model,
-                            const hk_machine *machine, const hk_job *job,
-                            const hk_plan_settings *settings, hk_plan *plan, hk_error *err) {
-  memset(plan, 0, sizeof *plan);
-  hk_model copy = {0};
-  HK_TRY(hk_model_copy(model, &copy, err));
-  hk_status status = hk_plan_create(
-      &copy, job, candidate->runtime, rule_of(candidate, settings),
-      settings->subgroup_numel > 0 ? settings->subgroup_numel : DEFAULT_SUBGROUP, plan, err);
-  hk_model_free(&copy);
-  HK_TRY(status);
-  snprintf(plan->machine, sizeof plan->machine, "%s", machine->name);
-  if (settings->flush != NULL) plan->flush = *settings->flush;
-  if (plan->flush == HK_FLUSH_SYNC) plan->flush_bytes_per_param = 2;
-  if (settings->piece_numel > 0) plan->piece_numel = settings->piece_numel;
-  plan->optimizer = settings->optimizer;
-  if (settings->accumulate != NULL) plan->accumulate = *settings->accumulate;
-  plan->cores_bound = !settings->cores_unbound;
-  plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
-                                                : default_threads(settings, machine, job->gpus);
-  status = hk_policy_apply(candidate->policy, &candidate->options, machine, plan, err);
-  if (status == HK_OK) status = set_overlap(plan, settings, machine, err);
-  if (status == HK_OK) status = check_accumulate(plan, settings, err);
-  if (status != HK_OK) hk_plan_free(plan);
-  return status;
-}
 
 /* -- candidates --------------------------------------------------------------------------- */
 
@@ -472,6 +403,33 @@ static hk_status add_paced(hk_ranking *ranking, const hk_machine *machine, hk_er
   return HK_OK;
 }
 
+/* If nothing fits: adds plans with ratios between those of the list. If not even the state fits
+ * under any assignment of routes (hk_bound_physical), there are none. */
+static hk_status add_ratios(hk_ranking *ranking, const hk_candidates *candidates,
+                            const hk_model *model, const hk_machine *machine, const hk_job *job,
+                            const hk_plan_settings *settings, const hk_ranking_options *options,
+                            hk_error *err) {
+  size_t n = 0;
+  if (ranking->n_fit > 0 || options->fixed.ratio >= 0 || !ranking->forecasts[0].physical.feasible)
+    return HK_OK;
+  HK_TRY(hk_ratio_fill(candidates->list, candidates->n, model, machine, job, settings,
+                       &ranking->forecasts[ranking->n], &n, err));
+  hk_forecast *const more = &ranking->forecasts[ranking->n];
+  for (size_t i = 0; i < n; i++) { /* strides that are equal give one schedule */
+    size_t twin = 0;
+    while (twin < ranking->n && !same_schedule(&ranking->forecasts[twin].plan, &more[i].plan))
+      twin++;
+    hk_forecast new = more[i];
+    memset(&more[i], 0, sizeof more[i]);
+    if (twin < ranking->n)
+      hk_forecast_free(&new);
+    else
+      ranking->forecasts[ranking->n++] = new;
+  }
+  sort(ranking);
+  return HK_OK;
+}
+
 /* No candidate is left: names an option that the only policy does not take, and those that do. */
 static hk_status refuse(const hk_ranking_options *options, hk_error *err) {
   const hk_policy_options *fixed = &options->fixed;
@@ -509,7 +467,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
   char searched[1000] = "";
   hk_plan *plans = calloc(most, sizeof *plans);
-  ranking->forecasts = calloc(most + 1, sizeof *ranking->forecasts);
+  ranking->forecasts = calloc(most + 2 * listed + 4, sizeof *ranking->forecasts);
   size_t *origin = calloc(most, sizeof *origin);
   if (plans == NULL || ranking->forecasts == NULL || origin == NULL) {
     free(plans);
@@ -544,11 +502,11 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   }
   apply_limit(ranking, settings);
   sort(ranking);
-  if (paces(settings, options)) {
-    if ((status = add_paced(ranking, machine, err)) != HK_OK) {
-      hk_ranking_free(ranking);
-      return status;
-    }
+  status = add_ratios(ranking, &candidates, model, machine, job, settings, options, err);
+  if (status == HK_OK && paces(settings, options)) status = add_paced(ranking, machine, err);
+  if (status != HK_OK) {
+    hk_ranking_free(ranking);
+    return status;
   }
   if (ranking->n_fit > 0) {
     say_why(ranking, searched);

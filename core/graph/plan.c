@@ -2,6 +2,7 @@
 /* Creates, copies, checks and sums up plans. Their JSON form is in plan_json.c. */
 #include "core/graph/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -515,10 +516,20 @@ static const char *title_pace(const hk_pace *pace, char *buffer, size_t size) {
   return buffer;
 }
 
+/* Decimals of a ratio: two, or as many as it has if those are at most five. */
+static int digits_of(double ratio) {
+  double scaled = 100 * ratio;
+  for (int digits = 2; digits <= 5; digits++, scaled *= 10) {
+    if (fabs(scaled - round(scaled)) < 1e-6) return digits;
+  }
+  return 2;
+}
+
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
   char stride[24] = "", ratio[24] = "", overlap[24] = "", sums[24] = "";
   if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
-  if (plan->ratio > 0 && plan->ratio < 1) snprintf(ratio, sizeof ratio, " r=%.2f", plan->ratio);
+  if (plan->ratio > 0 && plan->ratio < 1)
+    snprintf(ratio, sizeof ratio, " r=%.*f", digits_of(plan->ratio), plan->ratio);
   if (plan->overlap != HK_OVERLAP_NONE)
     snprintf(overlap, sizeof overlap, " overlap %s", hk_overlap_names[plan->overlap]);
   if (plan->accumulate != HK_ACCUMULATE_GPU && plan->job.grad_accum > 1)

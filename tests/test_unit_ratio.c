@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* "Does not fit" is said only if no ratio of any policy fits: rankings compared with the simulation
+ * of every ratio, on machines whose memory is short on both sides. */
+#include "sim/forecast.h"
+#include "sim/pace.h"
+#include "sim/rank.h"
+#include "tests/fixture.h"
+#include "tests/random.h"
+
+enum { SUBGROUPS = 40 };
+
+static const hk_job JOB = {
+    .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 8};
+
+/* Whether some ratio of the policy fits, in steps of half a subgroup. *at: the first. */
+static bool any_ratio_fits(const hk_policy *policy, int stride, const hk_model *model,
+                           const hk_machine *machine, const hk_plan_settings *settings,
+                           double *at) {
+  hk_error err = {0};
+  for (int step = 0; step <= 2 * SUBGROUPS; step++) {
+    hk_candidate candidate = {
+        .policy = policy, .runtime = HK_RUNTIME_HOCKET, .options = HK_POLICY_OPTIONS_NONE};
+    hk_plan plan;
+    hk_forecast forecast;
+    candidate.options.stride = stride;
+    candidate.options.ratio = *at = step / (2.0 * SUBGROUPS);
+    must(hk_candidate_plan(&candidate, model, machine, &JOB, settings, &plan, &err), &err);
+    must(hk_forecast_make(&plan, machine, NULL, &forecast, &err), &err);
+    must(hk_pace_flush(&forecast, true, machine, &err), &err);
+    const bool fits = forecast.feasible;
+    hk_forecast_free(&forecast);
+    hk_plan_free(&plan);
+    if (fits) return true;
+  }
+  return false;
+}
+
+static void no_is_said_only_if_no_ratio_fits(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_model model = tiny_model(2);
+  const hk_plan_settings settings = {.subgroup_numel = model.parameters / SUBGROUPS + 1,
+                                     .cpu_threads = 1};
+  const hk_ranking_options options = {.fixed = HK_POLICY_OPTIONS_NONE, .unpaced = true};
+  const double state_bytes = 12 * (double)model.parameters;
+  random_stream random = {.state = 7};
+  int fit = 0, none = 0, holes = 0;
+  for (int i = 0; i < 150; i++) {
+    hk_machine machine = schoolbook_machine();
+    hk_ranking ranking;
+    double at = -1;
+    machine.host_memory.value =
+        machine.host_reserved.value + state_bytes * scale(&random, 0.1, 1.3);
+    machine.gpu_memory.value = machine.gpu_reserved.value + state_bytes * scale(&random, 0.3, 1.5);
+    must(hk_rank(&model, &machine, &JOB, &settings, &options, &ranking, &err), &err);
+    const bool any = any_ratio_fits(&hk_policy_twinflow, 0, &model, &machine, &settings, &at) ||
+                     any_ratio_fits(&hk_policy_interleave, 1, &model, &machine, &settings, &at) ||
+                     any_ratio_fits(&hk_policy_interleave, 2, &model, &machine, &settings, &at) ||
+                     any_ratio_fits(&hk_policy_interleave, 3, &model, &machine, &settings, &at);
+    if (any && ranking.n_fit == 0) fail_msg("machine %d: 'does not fit', but ratio %g does", i, at);
+    const double ratio = ranking.forecasts[0].plan.ratio, fifth = 5 * ratio;
+    if (ranking.n_fit > 0 && ratio > 0 && fabs(fifth - round(fifth)) > 1e-9) holes++;
+    if (any) fit++;
+    if (ranking.n_fit == 0) none++;
+    hk_ranking_free(&ranking);
+  }
+  print_message("%d fit, %d do not, %d by a ratio that no list has\n", fit, none, holes);
+  assert_true(fit > 10 && none > 10 && holes > 5); /* the machines test both answers */
+  hk_model_free(&model);
+}
+
+/* The ratio that was found is the smallest that fits, and --ratio with the number of the title
+ * gives the same plan. */
+static void titles_state_the_ratio(void **state) {
+  (void)state;
+  char title[80];
+  hk_error err = {0};
+  hk_model model = tiny_model(2);
+  hk_plan plan;
+  must(hk_plan_create(&model, &JOB, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 10000, &plan, &err),
+       &err);
+  const struct {
+    double ratio;
+    const char *said;
+  } rows[] = {{0.4, " r=0.40"}, {0.457, " r=0.457"}, {0.00125, " r=0.00125"}, {1.0 / 3, " r=0.33"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    plan.ratio = rows[i].ratio;
+    hk_plan_title(&plan, title, sizeof title);
+    if (strstr(title, rows[i].said) == NULL) fail_msg("'%s' lacks '%s'", title, rows[i].said);
+  }
+  hk_plan_free(&plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_is_said_only_if_no_ratio_fits),
+      cmocka_unit_test(titles_state_the_ratio),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
