@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: GPL-3.0-or-later
 """What a checkpoint costs training: opt.save(path), opt.save(path, wait=False), and none.
 
 Trains a stack of linear layers. In each turn it times `--steps` steps alone, the call of save() with
