@@ -40,7 +40,8 @@ from .describe import Call, Costs, measure
 from .direct import Direct
 from .errors import HocketUsageError
 from .gates import Arrival, CompiledCall, GatedParameters, Hook
-from .handle import GradientHandle
+from .handle import handle_in
+from .sharded import Shards, check_model, is_known, is_sharded, named_parameters
 
 if TYPE_CHECKING:
     from .binding import Binding
@@ -100,22 +101,18 @@ class Attachment:
         self._marks: Optional[Tuple[Dict[str, Set[int]], Dict[str, Set[int]]]] = None
         self.keep_call = optimizer._settings.plan == "auto"
         self._call: Optional[Call] = None
-        outside = [
-            name or "the model"
-            for name, module in model.named_modules()
-            for param in module.parameters(recurse=False)
-            if param.requires_grad and type(param).__name__ == "DTensor"
-        ]
-        if outside:
-            raise HocketUsageError(
-                f"{outside[0]} holds DTensors (FSDP or tensor parallelism): hocket.AdamW trains "
-                "whole parameters, attached or not; use one process, or DDP without attach"
-            )
+        self.shards: Optional[Shards] = None
+        if is_sharded(model):
+            check_model(model)
         self._gate_parameters()
         self.hook_gradients(self._parameters())
         for module in model.modules():
             self._gate_compiled(module)
-        self._tracer = model.register_forward_pre_hook(Hook(self, (), "trace"), with_kwargs=True)
+        # In a sharded model it comes after FSDP2's own, which makes the last changes to memory.
+        first = is_sharded(model) and not is_known(model)
+        self._tracer = model.register_forward_pre_hook(
+            Hook(self, (), "trace"), prepend=first, with_kwargs=True
+        )
 
     def optimizer(self) -> "AdamW":
         """The optimizer. Raises HocketUsageError if it has been deleted."""
@@ -159,6 +156,8 @@ class Attachment:
 
     def detach(self) -> None:
         """Removes the hooks. The gates stay in the model and let everything pass."""
+        if self.shards is not None:
+            self.shards.detach()
         for handle in self._handles:
             handle.remove()
         self._tracer.remove()
@@ -167,13 +166,22 @@ class Attachment:
 
     # -- The first iteration ------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Called before the engine is made: looks whether the model has been sharded, which gives
+        it other parameters."""
+        if self.shards is None and is_sharded(self.model):
+            self.shards = Shards(self)
+            self.names = {id(p): name for name, p in named_parameters(self.model).items()}
+            self._hooked.clear()
+
     def hook_gradients(self, params: List[Tensor]) -> None:
-        """Registers a hook on each large parameter that requires a gradient and has no hook yet."""
+        """Registers a hook on each large parameter that requires a gradient and has no hook yet. Of
+        a sharded model on each: the gradients of a block come together, when they are reduced."""
         for param in params:
             if (
                 id(param) in self._hooked
                 or not param.requires_grad
-                or param.numel() < HOOK_NUMEL
+                or (param.numel() < HOOK_NUMEL and self.shards is None)
                 or id(param) not in self.names
             ):
                 continue
@@ -184,6 +192,10 @@ class Attachment:
         """The model begins a forward. Look-ups before it are forgotten, because they do not
         tell the order of use."""
         if self._trace is not None and torch.is_grad_enabled():
+            if not self.optimizer().is_bound() and is_sharded(self.model):
+                # In a forward, because all ranks are there, and early, because host memory should
+                # be pinned before much communication is under way.
+                self.optimizer().bind()
             self._trace.clear()
             if self.keep_call:
                 self._call = Call(args, kwargs)
@@ -209,6 +221,8 @@ class Attachment:
     def blocks(self, names: List[str], most: Optional[int]) -> List[Block]:
         """Blocks of the parameters with these names, in the order of use in forward, as of
         find_blocks."""
+        if self.shards is not None:
+            return self.shards.blocks(names)
         if self._expected:
             return find_blocks(self.model, names, self._expected, most)
         trace = self._trace or {}
@@ -222,6 +236,8 @@ class Attachment:
         for number, its in enumerate(binding.blocks):
             self._members[its].append(number)
         self._ungated = bytearray(len(binding.params))
+        if self.shards is not None and self.optimizer()._settings.overlap != "none":
+            self.shards.gate(binding.index, binding.blocks)
         self._small = {}
         for number, param in enumerate(binding.params):
             if id(param) not in self._hooked:
@@ -280,7 +296,7 @@ class Attachment:
             return
         gates: Dict[str, Set[int]] = {}
         for key, number in self._number_of.items():
-            if key not in self._trace:
+            if key not in self._trace and self.shards is None:
                 block = self._blocks[number]
                 gates.setdefault(self.names[key].rpartition(".")[0], set()).add(block)
                 gates.setdefault("", set()).add(block)
@@ -372,7 +388,7 @@ class Attachment:
         grad = param.grad
         if grad is None:
             return
-        if type(grad) is GradientHandle:  # a further backward has added to it
+        if handle_in(grad) is not None:  # a further backward has added to it
             return
         optimizer = self.optimizer()
         if not optimizer.is_bound():
@@ -424,7 +440,7 @@ class Attachment:
         grads: List[Tensor] = []
         for number in self._small.get(block, ()):
             grad = params[number].grad
-            if grad is not None and type(grad) is not GradientHandle:
+            if grad is not None and handle_in(grad) is None:
                 numbers.append(number)
                 grads.append(grad)
         if numbers:
@@ -490,17 +506,17 @@ def _flat(values: Any) -> Iterator[Any]:
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Raises HocketUsageError for a model that several processes or devices share."""
+    """Raises HocketUsageError for a model that is wrapped for several processes or devices in a way
+    that attach does not take."""
     for module in model.modules():
         name = type(module).__name__
-        if (
-            isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
-            or name in ("FullyShardedDataParallel", "FSDPModule")
-            or hasattr(module, "_fsdp_param_group")
+        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)) or name in (
+            "FullyShardedDataParallel",
+            "DeepSpeedEngine",
         ):
             raise HocketUsageError(
-                f"attach does not take {name} for now: attach the plain model and use one "
-                "process, or use hocket.AdamW without attach"
+                f"attach does not take {name}: attach a plain model in one process, or one that "
+                "FSDP2 (fully_shard) has sharded; with DDP use hocket.AdamW without attach"
             )
 
 
@@ -512,6 +528,7 @@ def refuse_ranks() -> None:
         and torch.distributed.get_world_size() > 1
     ):
         raise HocketUsageError(
-            f"an attached hocket.AdamW in a group of {torch.distributed.get_world_size()} ranks: "
-            "gradients leave before they are reduced; use hocket.AdamW without attach"
+            "an attached hocket.AdamW with whole parameters in a group of "
+            f"{torch.distributed.get_world_size()} ranks: gradients leave before they are reduced; "
+            "shard the model with FSDP2 (fully_shard), or use hocket.AdamW without attach"
         )

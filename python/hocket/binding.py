@@ -93,6 +93,12 @@ def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str
 
 def check_tensor(name: str, param: Tensor) -> None:
     """Refuses what an engine cannot hold, by name."""
+    if getattr(param, "_fsdp_flattened", False) or hasattr(param, "ds_id"):
+        wrapper = "DeepSpeed ZeRO-3" if hasattr(param, "ds_id") else "FSDP1"
+        raise HocketUsageError(
+            f"{name} belongs to {wrapper}, which shards without saying how: use FSDP2 "
+            "(torch.distributed.fsdp.fully_shard), or DDP"
+        )
     param = ranks.local(param)
     if param.is_complex():
         raise HocketUsageError(f"{name} is complex: hocket.AdamW takes real parameters only")
@@ -298,7 +304,8 @@ class Binding:
 
     def prepared(self, number: int, grad: Tensor) -> Tensor:
         """This rank's part of a gradient, in the engine's type and the parameter's layout."""
-        grad = ranks.gradient_part(self.names[number], self.params[number], grad)
+        if ranks.is_shared(self.params[number]):
+            grad = ranks.gradient_part(self.names[number], self.params[number], grad)
         param = self.parts[number]
         if grad.layout is not torch.strided:
             raise HocketUsageError(

@@ -219,13 +219,18 @@ class AdamW(Optimizer):
         shared = Ranks.of(self.param_groups)
         if shared is None:
             if self._attachment is not None:
-                refuse_ranks()
+                self._attachment.prepare()
+                if self._attachment.shards is None:
+                    refuse_ranks()
             self._make(self._settings)
             return
         with shared.together():
             settings = ranks.check_settings(self._settings)
+            if self._attachment is not None:
+                self._attachment.prepare()
         shared.meet()
         settings = shared.divide(settings)
+        shared.idle()
         try:
             with shared.together():
                 self._make(settings)
@@ -250,7 +255,8 @@ class AdamW(Optimizer):
             if strangers:
                 raise HocketUsageError(
                     f"{strangers[0]} is in the optimizer, but not in the attached model: attach "
-                    "a module that holds all (nn.ModuleDict of several, for example)"
+                    "a module that holds all (nn.ModuleDict of several, for example); after "
+                    "fully_shard() the optimizer needs the model's new parameters"
                 )
             attachment.hook_gradients([entry.param for entry in entries])
             names = {entry.name for entry in entries}
@@ -318,7 +324,8 @@ class AdamW(Optimizer):
         forward waits for its own weights.
 
         Args:
-            model: a plain module on one device: not wrapped by DDP, FSDP or DataParallel.
+            model: a plain module on one device, or one that FSDP2 (``fully_shard``) has sharded, or
+                will have before its first forward: not wrapped by DDP, FSDP1 or DataParallel.
                 Compiled modules (``torch.compile`` before or after) wait as a whole.
 
         Raises:

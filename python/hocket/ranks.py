@@ -97,22 +97,25 @@ def _placed_alike(param: Tensor, value: Tensor) -> bool:
 
 
 def gradient_part(name: str, param: Tensor, grad: Tensor) -> Tensor:
-    """This rank's part of a gradient. HocketUsageError if it is placed otherwise than the
-    parameter."""
-    if not is_shared(grad):
-        if is_shared(param):
+    """This rank's part of a gradient of a DTensor. HocketUsageError if it is placed otherwise."""
+    part = grad  # what FSDP2 adds to a handle is the part alone
+    if is_shared(grad):
+        if not _placed_alike(param, grad):
             raise HocketUsageError(
-                f"the gradient of {name} is no DTensor, but the parameter is: assign gradients "
-                "with the parameter's placements"
+                f"the gradient of {name} has placements {_placements(grad)}, the parameter "
+                f"{_placements(param)}: gradients are reduced, and placed as their parameters"
             )
-        return grad
-    if not is_shared(param) or not _placed_alike(param, grad):
-        placed = _placements(param) if is_shared(param) else "none"
+        part = local(grad)
+    elif grad.shape != local(param).shape:
         raise HocketUsageError(
-            f"the gradient of {name} has placements {_placements(grad)}, the parameter "
-            f"{placed}: gradients are reduced, and placed as their parameters"
+            f"the gradient of {name} is no DTensor, but the parameter is: assign gradients with "
+            "the parameter's placements"
         )
-    return local(grad)
+    if part.is_cuda:
+        # Its memory may be of another stream than the one that reads it, the current one: the
+        # allocator waits for both before it gives it away.
+        part.record_stream(torch.cuda.current_stream(part.device))
+    return part
 
 
 # -- The mesh -----------------------------------------------------------------------------------
@@ -271,6 +274,12 @@ class Ranks:
                 raise self._lost(error) from error
             found = [entry for entries in gathered for entry in entries]
         self._met = [Neighbour(*entry) for entry in found]
+
+    def idle(self) -> None:
+        """Waits for the device, before host memory is pinned: beside a kernel of NCCL, which waits
+        for other ranks, that may never end."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def divide(self, settings: "Settings") -> "Settings":
         """What the engine of this rank is created with: its share of the host."""

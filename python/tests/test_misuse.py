@@ -362,13 +362,15 @@ def test_attach_refuses_parallel_wrappers(tmp_path):
         opt = hocket.AdamW(ddp.parameters(), cpu_threads=2)  # as a drop-in it works
         ddp(torch.ones(2, 4)).sum().backward()
         opt.step()
-        try:
-            from torch.distributed.fsdp import fully_shard
-        except ImportError:  # torch 2.4
-            from torch.distributed._composable.fsdp import fully_shard
-        sharded = fully_shard(nn.Linear(4, 4), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-        with pytest.raises(HocketUsageError, match="FSDP|DTensor"):
-            hocket.AdamW(sharded.parameters()).attach(sharded)
+        flat = torch.distributed.fsdp.FullyShardedDataParallel(
+            nn.Linear(4, 4), device_id=torch.device("cpu")
+        )
+        with pytest.raises(HocketUsageError, match="FullyShardedDataParallel: attach a plain"):
+            hocket.AdamW(flat.parameters()).attach(flat)
+        opt = hocket.AdamW(flat.parameters())
+        flat(torch.ones(2, 4)).sum().backward()
+        with pytest.raises(HocketUsageError, match="belongs to FSDP1.*use FSDP2"):
+            opt.step()
     finally:
         torch.distributed.destroy_process_group()
 

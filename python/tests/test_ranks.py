@@ -13,9 +13,7 @@ import time
 import pytest
 
 WORKER = pathlib.Path(__file__).with_name("ranks_worker.py")
-NAMES = re.findall(r"^@case\ndef (\w+)", WORKER.read_text(), flags=re.M)
-TWO_ONLY = "_of_two"
-FOUR_ONLY = "_of_four"
+NAMES = re.findall(r"^@(case|slow)\ndef (\w+)", WORKER.read_text(), flags=re.M)
 LIMIT_S = 120
 """After this a case has hung: the process group's own limit is shorter."""
 
@@ -87,22 +85,15 @@ def worlds(tmp_path_factory):
         found.close(size)
 
 
-def sizes(name):
-    if name.endswith(TWO_ONLY):
-        return [2]
-    four = pytest.param(4, marks=pytest.mark.full)
-    return [four] if name.endswith(FOUR_ONLY) else [2, four]
+def runs():
+    """Each case with 2 ranks and with 4; short ones with 2 are the default."""
+    for kind, name in NAMES:
+        for size in (2, 4):
+            left = kind == "slow" or size == 4
+            yield pytest.param(name, size, marks=pytest.mark.full if left else ())
 
 
-@pytest.mark.parametrize(
-    "name, size",
-    [
-        pytest.param(name, *(size.values if hasattr(size, "values") else (size,)),
-                     marks=getattr(size, "marks", ()))
-        for name in NAMES
-        for size in sizes(name)
-    ],
-)
+@pytest.mark.parametrize("name, size", runs())
 def test_ranks(worlds, name, size):
     answers = worlds.run(size, name)
     texts = [
