@@ -15,9 +15,7 @@
 #include <unistd.h>
 
 #include "engine/adamw/adamw.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "tests/fixture_float.h"
 
 #define NAN_BITS 0x7fc00000u
 
@@ -424,11 +422,11 @@ static void test_unscale(void **state) {
 
 /* -- floating-point environment and choice of kernels ------------------------------------------ */
 
-#if defined(__x86_64__)
-/* The caller may have set flush to zero, denormals are zero, and rounding up (MXCSR). Kernels give
- * the same bits and restore these settings. */
+#ifdef FLOAT_USUAL
+/* The caller may have set flush to zero, denormals are zero, and rounding up. Kernels give the same
+ * bits and restore these settings. */
 static void in_another_environment(const hk_cpu_kernels *kernels) {
-  enum { N = 100, OTHER = 0x1f80 | 0x8000 | 0x0040 | 0x4000 };
+  enum { N = 100, OTHER = FLOAT_FLUSHES | FLOAT_UP };
   float p[2][N], m[2][N], v[2][N], g[2][N], to[3][N], grad[N];
   fill(grad, sizeof grad, true);
   fill(p[0], sizeof p[0], true);
@@ -442,12 +440,12 @@ static void in_another_environment(const hk_cpu_kernels *kernels) {
   const hk_adamw_step s = hk_adamw_prepare(&usual, 2, 0.3);
   hk_adamw_scalar(&s, HK_GRAD_FP32, N, p[0], m[0], v[0], grad, NULL);
   hk_cpu_kernels_list(&(size_t){0})->unscale(0.3f, N, g[0]);
-  _mm_setcsr(OTHER);
+  float_set(OTHER);
   kernels->adamw_to(&s, HK_GRAD_FP32, N, p[1], m[1], v[1], to[0], to[1], to[2], grad, NULL);
   kernels->adamw(&s, HK_GRAD_FP32, N, p[1], m[1], v[1], grad, NULL);
   kernels->unscale(0.3f, N, g[1]);
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(0x1f80);
+  const unsigned after = float_get();
+  float_set(FLOAT_USUAL);
   assert_int_equal(after, OTHER);
   assert_memory_equal(p[0], p[1], sizeof p[0]);
   assert_memory_equal(m[0], m[1], sizeof m[0]);
@@ -491,6 +489,8 @@ static void test_choice(void **state) {
     fastest = "avx2";
   }
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) fastest = "avx512";
+#elif defined(__aarch64__)
+  fastest = "neon";
 #endif
   assert_true(chosen(NULL, fastest));
   assert_true(chosen("abacus", fastest));
@@ -508,19 +508,19 @@ static void test_list(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_choice),
-    cmocka_unit_test(test_list),
-    cmocka_unit_test(test_reference_rounds_each_operation),
-    cmocka_unit_test(test_first_step_moves_by_lr),
-    cmocka_unit_test(test_prepare),
-    cmocka_unit_test(test_adamw_is_the_reference),
-    cmocka_unit_test(test_out_of_place_is_in_place),
-    cmocka_unit_test(test_all_gradients),
-    cmocka_unit_test(test_cast_down),
-    cmocka_unit_test(test_cast_up),
-    cmocka_unit_test(test_unscale),
-#if defined(__x86_64__)
-    cmocka_unit_test(test_environment_of_the_caller),
+      cmocka_unit_test(test_choice),
+      cmocka_unit_test(test_list),
+      cmocka_unit_test(test_reference_rounds_each_operation),
+      cmocka_unit_test(test_first_step_moves_by_lr),
+      cmocka_unit_test(test_prepare),
+      cmocka_unit_test(test_adamw_is_the_reference),
+      cmocka_unit_test(test_out_of_place_is_in_place),
+      cmocka_unit_test(test_all_gradients),
+      cmocka_unit_test(test_cast_down),
+      cmocka_unit_test(test_cast_up),
+      cmocka_unit_test(test_unscale),
+#ifdef FLOAT_USUAL
+      cmocka_unit_test(test_environment_of_the_caller),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

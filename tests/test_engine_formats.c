@@ -13,9 +13,7 @@
 #include <string.h>
 
 #include "engine/adamw/formats.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "tests/fixture_float.h"
 
 #define NAN_BITS 0x7fc00000u
 
@@ -476,10 +474,10 @@ static void test_split_is_fp32(void **state) {
   each_kernel(split_is_fp32);
 }
 
-#if defined(__x86_64__)
+#ifdef FLOAT_USUAL
 /* The caller may have set flush to zero and rounding up (MXCSR). */
 static void in_another_environment(const hk_cpu_kernels *kernels) {
-  enum { N = 100, OTHER = 0x1f80 | 0x8000 | 0x0040 | 0x4000 };
+  enum { N = 100, OTHER = FLOAT_FLUSHES | FLOAT_UP };
   static arrays want, got;
   float grad[N];
   for (int f = 0; f < HK_FORMATS; f++) {
@@ -490,11 +488,11 @@ static void in_another_environment(const hk_cpu_kernels *kernels) {
     const hk_adamw_step s = random_step();
     hk_update_scalar(format, &s, HK_GRAD_FP32, N, state_at(&want, format), state_at(&want, format),
                      grad, NULL, 5);
-    _mm_setcsr(OTHER);
+    float_set(OTHER);
     kernels->update(format, &s, HK_GRAD_FP32, N, state_at(&got, format), state_at(&got, format),
                     grad, NULL, 5);
-    const unsigned after = _mm_getcsr();
-    _mm_setcsr(0x1f80);
+    const unsigned after = float_get();
+    float_set(FLOAT_USUAL);
     assert_int_equal(after, OTHER);
     assert_memory_equal(&want, &got, sizeof want);
   }
@@ -511,20 +509,20 @@ static void test_environment_of_the_caller(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_split_is_lossless),
-    cmocka_unit_test(test_split_of_all_patterns),
-    cmocka_unit_test(test_differences),
-    cmocka_unit_test(test_rounding_saturates),
-    cmocka_unit_test(test_v_is_unbiased),
-    cmocka_unit_test(test_random_bits_are_fixed),
-    cmocka_unit_test(test_random_bits_are_uniform),
-    cmocka_unit_test(test_random_bits_are_independent),
-    cmocka_unit_test(test_reference_is_fp32_between),
-    cmocka_unit_test(test_write_and_read),
-    cmocka_unit_test(test_kernels_are_the_reference),
-    cmocka_unit_test(test_split_is_fp32),
-#if defined(__x86_64__)
-    cmocka_unit_test(test_environment_of_the_caller),
+      cmocka_unit_test(test_split_is_lossless),
+      cmocka_unit_test(test_split_of_all_patterns),
+      cmocka_unit_test(test_differences),
+      cmocka_unit_test(test_rounding_saturates),
+      cmocka_unit_test(test_v_is_unbiased),
+      cmocka_unit_test(test_random_bits_are_fixed),
+      cmocka_unit_test(test_random_bits_are_uniform),
+      cmocka_unit_test(test_random_bits_are_independent),
+      cmocka_unit_test(test_reference_is_fp32_between),
+      cmocka_unit_test(test_write_and_read),
+      cmocka_unit_test(test_kernels_are_the_reference),
+      cmocka_unit_test(test_split_is_fp32),
+#ifdef FLOAT_USUAL
+      cmocka_unit_test(test_environment_of_the_caller),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* GATHER and SCATTER on the host backend, with the framework's tensors in plain memory. */
 #include "engine/device/backend_host.h"
+#include "tests/fixture_float.h"
 #include "tests/fixture_segments.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 static void test_gather(void **state) {
   (void)state;
@@ -46,15 +44,15 @@ static void test_all_halves(void **state) {
   free(from), free(to);
 }
 
-#if defined(__x86_64__)
+#ifdef FLOAT_USUAL
 /* A stream opened by a thread that flushes subnormals to zero gives the usual results. */
 static void test_environment_of_the_caller(void **state) {
   (void)state;
   hk_error err = {0};
   hk_stream *usual = stream;
-  _mm_setcsr(0x1f80 | 0x8000 | 0x0040); /* flush to zero, denormals are zero */
+  float_set(FLOAT_FLUSHES);
   const hk_status status = ops->stream_open(gpu, false, &stream, &err);
-  _mm_setcsr(0x1f80);
+  float_set(FLOAT_USUAL);
   must(status, &err);
   check_segments(&(segments_case){.gather = true, .n = 40, .most = 300, .seed = 9});
   check_segments(&(segments_case){.n = 40, .most = 300, .seed = 9});
@@ -128,7 +126,7 @@ static const struct CMUnitTest TESTS[] = {
     cmocka_unit_test(test_gather),
     cmocka_unit_test(test_scatter),
     cmocka_unit_test(test_all_halves),
-#if defined(__x86_64__)
+#ifdef FLOAT_USUAL
     cmocka_unit_test(test_environment_of_the_caller),
 #endif
     cmocka_unit_test(test_refusals),

@@ -51,6 +51,8 @@ static void choose(void) {
   add(&hk_kernels_avx2,
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c());
   add(&hk_kernels_avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"));
+#elif defined(HK_ARM64)
+  add(&hk_kernels_neon, true);
 #endif
   const char *wish = getenv("HOCKET_ISA");
   const hk_cpu_kernels *wished = NULL;

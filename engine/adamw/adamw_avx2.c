@@ -27,6 +27,10 @@ INLINE void vec_stream(float *p, vec x) {
   _mm256_stream_ps(p, x);
 }
 
+INLINE void stream_fence(void) {
+  _mm_sfence();
+}
+
 INLINE vec vec_bf16(const void *h) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(h));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));

@@ -27,6 +27,10 @@ INLINE void vec_stream(float *p, vec x) {
   _mm512_stream_ps(p, x);
 }
 
+INLINE void stream_fence(void) {
+  _mm_sfence();
+}
+
 INLINE vec vec_bf16(const void *h) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(h));
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));

@@ -9,11 +9,16 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define HK_X86 1
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define HK_ARM64 1
 #endif
 
 extern const hk_cpu_kernels hk_kernels_scalar;
 #ifdef HK_X86
 extern const hk_cpu_kernels hk_kernels_avx2, hk_kernels_avx512;
+#elif defined(HK_ARM64)
+extern const hk_cpu_kernels hk_kernels_neon;
 #endif
 
 /* A host program may have set flush to zero or another rounding mode (-ffast-math does so at load
@@ -30,6 +35,21 @@ static inline unsigned hk_float_enter(void) {
 }
 static inline void hk_float_leave(unsigned before) {
   if (_mm_getcsr() != before) _mm_setcsr(before);
+}
+#elif defined(HK_ARM64)
+/* FPCR; the flags are in a register of their own. */
+static inline void hk_float_set(unsigned settings) {
+  const uint64_t wide = settings;
+  __asm__ volatile("msr fpcr, %0" : : "r"(wide) : "memory");
+}
+static inline unsigned hk_float_enter(void) {
+  uint64_t before;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+  if (before != 0) hk_float_set(0);
+  return (unsigned)before;
+}
+static inline void hk_float_leave(unsigned before) {
+  if (before != 0) hk_float_set(before);
 }
 #else
 static inline unsigned hk_float_enter(void) {

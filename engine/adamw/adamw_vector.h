@@ -5,6 +5,7 @@
  *   vec, LANES, BLOCK                  a vector of floats; how many; 32
  *   vec_set(x)                         x in all lanes
  *   vec_load(p), vec_store(p, x), vec_stream(p, x)
+ *   stream_fence()                     orders streaming stores before later stores
  *   vec_bf16(h), vec_fp16(h)           LANES values at h, as fp32
  *   vec_sqrt(x), vec_fma(a, b, c)      the latter a * b + c, rounded once
  *   vec_canonical(x)                   x, but every NaN 0x7fc00000
@@ -75,7 +76,7 @@ INLINE vec update(const constants *c, vec grad, adamw_from from, adamw_into to, 
 /* Addresses past the end are allowed: a prefetch does not fault. */
 INLINE void prefetch(const void *at, int ahead, int bytes) {
   for (int b = 0; b < bytes; b += LINE) {
-    _mm_prefetch((const char *)((uintptr_t)at + (uintptr_t)(ahead + b)), _MM_HINT_T0);
+    __builtin_prefetch((const char *)((uintptr_t)at + (uintptr_t)(ahead + b)), 0, 3);
   }
 }
 
@@ -108,7 +109,7 @@ INLINE void adamw_loop(hk_adamw_tuning tuning, const hk_adamw_step *s, hk_grad_t
   }
   /* Streaming stores are not ordered before the later store that tells other threads of the end;
    * the fence orders them. */
-  if (stream_state || stream_weights) _mm_sfence();
+  if (stream_state || stream_weights) stream_fence();
   if (i == n) return;
   hk_kernels_scalar.adamw_to(s, type, n - i, from.p + i, from.m + i, from.v + i, to.p + i, to.m + i,
                              to.v + i, g, w != NULL ? w + i : NULL);

@@ -153,7 +153,7 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
     }
     if (w != NULL) store_bf16(w + i, x, stream_weights);
   }
-  if (stream || stream_weights) _mm_sfence(); /* as in adamw_loop */
+  if (stream || stream_weights) stream_fence(); /* as in adamw_loop */
   if (i == n) return;
   hk_update_scalar(format, s, type, n - i, hk_state_at_element(format, from, i),
                    hk_state_at_element(format, to, i), grad + i * size, w != NULL ? w + i : NULL,
