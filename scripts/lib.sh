@@ -16,7 +16,14 @@ finds_header() { printf '#include <%s>\n' "$1" | "${CC:-cc}" -E -x c - >/dev/nul
 has() {
   case $1 in
     gcc) command -v "${CC:-cc}" >/dev/null ;;
-    cmake | pkg-config) command -v "$1" >/dev/null ;;
+    cmake | file | make | pkg-config) command -v "$1" >/dev/null ;;
+    binutils) command -v strip >/dev/null ;;
+    binutils-*) command -v "${1#binutils-}-strip" >/dev/null ;;
+    gcc-aarch64-linux-gnu) command -v aarch64-linux-gnu-gcc >/dev/null ;;
+    libc6-dev-arm64-cross) [[ -e /usr/aarch64-linux-gnu/include/stdlib.h ]] ;;
+    qemu-user) command -v qemu-aarch64 >/dev/null ;;
+    debootstrap) command -v debootstrap >/dev/null || [[ -x /usr/sbin/debootstrap ]] ;;
+    dpkg-dev) command -v dpkg-source >/dev/null ;;
     ninja-build) command -v ninja >/dev/null ;;
     libc6-dev) finds_header stdlib.h ;;
     libcjson-dev) finds_header cjson/cJSON.h ;;

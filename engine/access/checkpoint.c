@@ -40,7 +40,7 @@
 #define VERSION_NAMELESS 2u /* tensors in order */
 #define VERSION_FLAT     1u /* no tensors: all have taken the file's steps */
 
-static const char magic[8] = "hocketck", end_magic[8] = "hocketok";
+static const char magic[] = "hocketck", end_magic[] = "hocketok"; /* in files without the 0 */
 
 typedef struct {
   char magic[8];
@@ -107,7 +107,7 @@ static void write_head(const hk_engine *e, FILE *out) {
                     .n_groups = (uint32_t)e->n_groups,
                     .numel = e->state.numel,
                     .step = e->step};
-  memcpy(head.magic, magic, sizeof magic);
+  memcpy(head.magic, magic, sizeof head.magic);
   uint64_t sum = XXH3_64bits(&head, sizeof head);
   fwrite(&head, sizeof head, 1, out);
   for (size_t g = 0; g < e->n_groups; g++) {
@@ -157,7 +157,7 @@ static hk_status write_blocks(const source *from, FILE *out, hk_progress progres
     }
   }
   file_trailer trailer = {.hashes = hashes};
-  memcpy(trailer.magic, end_magic, sizeof end_magic);
+  memcpy(trailer.magic, end_magic, sizeof trailer.magic);
   fwrite(&trailer, sizeof trailer, 1, out);
   return HK_OK;
 }
@@ -311,7 +311,7 @@ static hk_status read_params(reader *r, uint64_t *sum, hk_error *err) {
 static hk_status read_head(reader *r, hk_error *err) {
   file_head *head = &r->head;
   HK_TRY(read_bytes(r, head, sizeof *head, err));
-  if (memcmp(head->magic, magic, sizeof magic) != 0) {
+  if (memcmp(head->magic, magic, sizeof head->magic) != 0) {
     return hk_fail(err, HK_INPUT, "%s: not a checkpoint of hocket", r->path);
   }
   if (head->version < VERSION_FLAT || head->version > VERSION) {
@@ -489,7 +489,7 @@ static hk_status read_blocks(const reader *r, hk_engine *e, bool applies, float 
   file_trailer trailer;
   HK_TRY(read_bytes(r, &trailer, sizeof trailer, err));
   const bool right =
-      trailer.hashes == hashes && memcmp(trailer.magic, end_magic, sizeof end_magic) == 0;
+      trailer.hashes == hashes && memcmp(trailer.magic, end_magic, sizeof trailer.magic) == 0;
   return right ? HK_OK : damaged(r, "the end", err);
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -45,16 +46,22 @@ def resolve_plan(
 
 
 def program() -> str:
-    """Path of the ``hocket`` program: $HOCKET_PROGRAM, this environment's, or in PATH."""
+    """Path of the ``hocket`` program: $HOCKET_PROGRAM, the one of the package hocket-planner, this
+    environment's, or in PATH."""
     named = os.environ.get("HOCKET_PROGRAM")
     if named:
         return named
-    installed = os.path.join(sysconfig.get_path("scripts"), "hocket")
-    found = installed if os.path.exists(installed) else shutil.which("hocket")
+    planner = importlib.util.find_spec("hocket_planner")
+    packages = planner.submodule_search_locations or () if planner is not None else ()
+    for folder in [*(os.path.join(path, "bin") for path in packages), sysconfig.get_path("scripts")]:
+        installed = os.path.join(folder, "hocket")
+        if os.path.exists(installed):
+            return installed
+    found = shutil.which("hocket")
     if found is None:
         raise HocketError(
-            "the hocket program was not found: install the package with it, put it into PATH, or "
-            "set HOCKET_PROGRAM",
+            "the hocket program was not found: install hocket-planner, put the program into PATH, "
+            "or set HOCKET_PROGRAM",
             MACHINE,
         )
     return found
