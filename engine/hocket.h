@@ -310,16 +310,18 @@ HOCKET_API int hocket_set_tensor_step(hocket_engine *engine, size_t tensor, int6
  * not write the weights: call hocket_weights_from_masters. */
 HOCKET_API int hocket_save(hocket_engine *engine, const char *path, char *message);
 HOCKET_API int hocket_load(hocket_engine *engine, const char *path, char *message);
-/* A copy in host memory of what hocket_save would write: 12 bytes a parameter, and its header.
- * *snapshot is the caller's; it is NULL after a failure. Returns 3 if there is too little memory;
- * the engine stays usable. The copy belongs to no engine: hocket_snapshot_save writes the file from
- * it, as hocket_save would have, in any thread, while the engine steps on or when it is gone.
- * hocket_snapshot_free frees it; NULL is allowed. */
+/* A copy in host memory of what hocket_save would write: 12 bytes a parameter, and its header. It
+ * belongs to no engine: the engine may step on, or be gone, while the file is written. */
 typedef struct hocket_snapshot hocket_snapshot;
+/* Takes one. *snapshot is the caller's (hocket_snapshot_free); it is NULL after a failure. Returns
+ * 3 if there is too little memory; the engine stays usable. */
 HOCKET_API int hocket_snapshot_take(hocket_engine *engine, hocket_snapshot **snapshot,
                                     char *message);
+/* Writes the file that hocket_save would have written when the snapshot was taken. In any thread.
+ */
 HOCKET_API int hocket_snapshot_save(const hocket_snapshot *snapshot, const char *path,
                                     char *message);
+/* Frees a snapshot; NULL is allowed. */
 HOCKET_API void hocket_snapshot_free(hocket_snapshot *snapshot);
 /* Checksum of all state: 32 hexadecimal digits and a NUL. Equal p, m and v give equal checksums,
  * whatever the plan. If all tensors have names, each of them once, their order does not matter. */
