@@ -2,13 +2,17 @@
 """What stands in ``p.grad`` once the engine has the gradient: a tensor without storage.
 
 It has the gradient's shape, type and device, and implements what training loops do to gradients
-between ``backward()`` and ``step()``: accumulation, ``zero_()``, multiplication by a number
-(clipping, unscaling), 2-norms, checks for infinities. Every other operation raises, and says what
-to do. A gradient can be looked at with ``opt.read_gradient(p)``.
+between ``backward()`` and ``step()`` without a copy: accumulation, ``zero_()``, multiplication by a
+number (clipping, unscaling), 2-norms, checks for infinities. Every other operation reads the values
+(materialize.py), and warns once. So does ``opt.read_gradient(p)``, which does not warn.
+
+A handle holds its HandOver weakly: else optimizer, parameters and handles were a cycle, and the
+state would stay until the garbage collector runs.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -16,6 +20,7 @@ from torch import Tensor
 
 from . import ranks
 from .errors import HocketUsageError
+from .materialize import compute
 
 if TYPE_CHECKING:
     from .handover import HandOver
@@ -24,9 +29,10 @@ aten = torch.ops.aten
 
 
 class GradientHandle(Tensor):
-    """A gradient that the engine holds. Made by hocket only."""
+    """A gradient that the engine holds, in ``p.grad`` of an attached model: a tensor without
+    storage. Made by hocket only."""
 
-    _owner: "HandOver"
+    _owner: "weakref.ref[HandOver]"
     _number: int
 
     @staticmethod
@@ -40,25 +46,48 @@ class GradientHandle(Tensor):
             device=param.device,
             requires_grad=False,
         )
-        handle._owner = owner
+        handle._owner = weakref.ref(owner)
         handle._number = number
         return handle
 
     def __init__(self, owner: "HandOver", number: int) -> None:
         pass
 
+    def owner(self) -> "HandOver":
+        """Who holds the gradient. HocketUsageError if the optimizer has been deleted."""
+        found = self._owner()
+        if found is None:
+            raise HocketUsageError(
+                f"the hocket.AdamW that held this gradient of shape {tuple(self.shape)} is gone: "
+                "call model.zero_grad(), or set p.grad to None"
+            )
+        return found
+
+    def belongs_to(self, owner: "HandOver", number: int) -> bool:
+        """Whether it stands for this gradient."""
+        return self._owner() is owner and self._number == number
+
+    def values(self) -> Tensor:
+        """The gradient as it stands, in its own type, on the parameter's device."""
+        return self.owner().read(self._number)
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        owner = self._owner()
+        what = (
+            f"{owner.binding.names[self._number]}, {owner.condition(self._number)}"
+            if owner is not None
+            else "the optimizer is gone"
+        )
         return (
-            f"GradientHandle({self._owner.binding.names[self._number]}, "
-            f"{self._owner.condition(self._number)}, shape={tuple(self.shape)}, "
-            f"dtype={self.dtype}, device={self.device})"
+            f"GradientHandle({what}, shape={tuple(self.shape)}, dtype={self.dtype}, "
+            f"device={self.device})"
         )
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Tensor:
-        return self._owner.read(self._number)
+        return self.values()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._owner.read(self._number).__reduce_ex__(protocol)
+        return self.values().__reduce_ex__(protocol)
 
     @classmethod
     def __torch_function__(
@@ -70,7 +99,7 @@ class GradientHandle(Tensor):
     ) -> Any:
         special = FUNCTIONS.get(func)
         if special is not None and isinstance(args[0], GradientHandle):
-            return special(args[0])
+            return special(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -82,10 +111,9 @@ class GradientHandle(Tensor):
         args: Tuple[Any, ...] = (),
         kwargs: Optional[Dict[str, Any]] = None,
     ) -> Any:
-        operation = OPERATIONS.get(func)
-        if operation is None:
-            raise HocketUsageError(_refusal(func, args))
-        return operation(*args, **(kwargs or {}))
+        operation, given = OPERATIONS.get(func), kwargs or {}
+        found = operation(*args, **given) if operation is not None else NotImplemented
+        return compute(cls, func, args, given) if found is NotImplemented else found
 
 
 def handle_in(grad: Optional[Tensor]) -> Optional[GradientHandle]:
@@ -98,45 +126,38 @@ def handle_in(grad: Optional[Tensor]) -> Optional[GradientHandle]:
     return part if type(part) is GradientHandle else None
 
 
-def _refusal(func: Any, args: Tuple[Any, ...]) -> str:
-    flat = [
-        arg for given in args for arg in (given if isinstance(given, (list, tuple)) else [given])
-    ]
-    handle = next((arg for arg in flat if isinstance(arg, GradientHandle)), None)
-    name = handle._owner.binding.names[handle._number] if handle is not None else "a parameter"
-    return (
-        f"{func}: the gradient of {name} has been handed over to hocket and released. Its "
-        "grad can be accumulated into, set to zero or None, multiplied by a number, checked "
-        "for infinities, and its 2-norm taken; opt.read_gradient(p) returns the values, and "
-        "assigning a tensor to p.grad replaces it"
-    )
+# -- Without values. NotImplemented: they are needed --------------------------------------------
 
 
-# -- What can be done ---------------------------------------------------------------------------
-
-
-def _add_(self: GradientHandle, other: Any, *, alpha: float = 1) -> GradientHandle:
-    if not isinstance(other, Tensor) or isinstance(other, GradientHandle) or alpha != 1:
-        raise HocketUsageError(_refusal("add_ of anything but a gradient", (self,)))
-    self._owner.accumulate(self._number, other)
+def _add_(self: Any, other: Any, *, alpha: float = 1) -> Any:
+    plain = isinstance(other, Tensor) and not isinstance(other, GradientHandle)
+    if not isinstance(self, GradientHandle) or not plain or other.shape != self.shape or alpha != 1:
+        return NotImplemented
+    self.owner().accumulate(self._number, other)
     return self
 
 
 def _zero_(self: GradientHandle) -> GradientHandle:
-    self._owner.zero(self._number)
+    self.owner().zero(self._number)
     return self
 
 
-def _mul_(self: GradientHandle, other: Union[Tensor, float]) -> GradientHandle:
-    if not isinstance(self, GradientHandle):
-        raise HocketUsageError(_refusal("mul_ of a tensor by a gradient", (other,)))
-    if isinstance(other, Tensor) and other.numel() != 1:
-        raise HocketUsageError(_refusal("mul_ by a tensor of several values", (self,)))
-    self._owner.multiply(self._number, other)
+def _is_number(other: Any) -> bool:
+    return not isinstance(other, Tensor) or (
+        other.numel() == 1 and not isinstance(other, GradientHandle)
+    )
+
+
+def _mul_(self: Any, other: Union[Tensor, float]) -> Any:
+    if not isinstance(self, GradientHandle) or not _is_number(other):
+        return NotImplemented
+    self.owner().multiply(self._number, other)
     return self
 
 
-def _div_(self: GradientHandle, other: Union[Tensor, float]) -> GradientHandle:
+def _div_(self: Any, other: Union[Tensor, float]) -> Any:
+    if not isinstance(self, GradientHandle) or not _is_number(other):
+        return NotImplemented
     if isinstance(other, Tensor):
         other = other.double()
     return _mul_(self, 1.0 / other)
@@ -149,21 +170,21 @@ def _vector_norm(
     keepdim: bool = False,
     *,
     dtype: Optional[torch.dtype] = None,
-) -> Tensor:
+) -> Any:
     if float(ord) != 2.0 or (dim is not None and len(dim) not in (0, self.dim())):
-        raise HocketUsageError(_refusal(f"norm of order {ord} over dimensions {dim}", (self,)))
-    norm = self._owner.norm(self._number)
+        return NotImplemented
+    norm = self.owner().norm(self._number)
     if dtype is not None:
         norm = norm.to(dtype)
     return norm.reshape([1] * self.dim()) if keepdim else norm
 
 
-def _norm_scalar(self: GradientHandle, p: float = 2) -> Tensor:
+def _norm_scalar(self: GradientHandle, p: float = 2) -> Any:
     return _vector_norm(self, p)
 
 
 def _detach(self: GradientHandle) -> GradientHandle:
-    return GradientHandle(self._owner, self._number)
+    return GradientHandle(self.owner(), self._number)
 
 
 def _foreach_norm(
@@ -188,14 +209,15 @@ def _check_and_unscale(tensors: Sequence[Tensor], found_inf: Tensor, inv_scale: 
     if rest:
         aten._amp_foreach_non_finite_check_and_unscale_(rest, found_inf, inv_scale)
     for owner in {
-        id(t._owner): t._owner for t in tensors if isinstance(t, GradientHandle)
+        id(owner): owner
+        for owner in (t.owner() for t in tensors if isinstance(t, GradientHandle))
     }.values():
         if owner.nonfinite():
             found_inf.fill_(1.0)
     factor = inv_scale.clone()
     for tensor in tensors:
         if isinstance(tensor, GradientHandle):
-            tensor._owner.multiply(tensor._number, factor)
+            tensor.owner().multiply(tensor._number, factor)
 
 
 OPERATIONS: Dict[Any, Callable[..., Any]] = {
@@ -219,24 +241,42 @@ OPERATIONS: Dict[Any, Callable[..., Any]] = {
 
 
 def _isfinite(self: GradientHandle) -> Tensor:
-    if self._owner.finite(self._number):
+    if self.owner().finite(self._number):
         return torch.ones((), dtype=torch.bool, device=self.device).expand(self.shape)
-    return torch.isfinite(self._owner.read(self._number))
+    return torch.isfinite(self.values())
 
 
 def _isnan(self: GradientHandle) -> Tensor:
-    return torch.isnan(self._owner.read(self._number))
+    return torch.isnan(self.values())
 
 
 def _isinf(self: GradientHandle) -> Tensor:
-    return torch.isinf(self._owner.read(self._number))
+    return torch.isinf(self.values())
 
 
-FUNCTIONS: Dict[Any, Callable[[GradientHandle], Tensor]] = {
+def _numpy(self: GradientHandle, *args: Any, **kwargs: Any) -> Any:
+    return self.values().numpy(*args, **kwargs)
+
+
+def _tolist(self: GradientHandle) -> Any:
+    return self.values().tolist()
+
+
+def _setitem(self: GradientHandle, key: Any, value: Any) -> None:
+    values = self.values()
+    values[key] = value.values() if isinstance(value, GradientHandle) else value
+    self.owner().replace(self._number, values)
+
+
+# What reads the memory of a tensor, or has a way of its own to be fast.
+FUNCTIONS: Dict[Any, Callable[..., Any]] = {
     torch.isfinite: _isfinite,
     Tensor.isfinite: _isfinite,
     torch.isnan: _isnan,
     Tensor.isnan: _isnan,
     torch.isinf: _isinf,
     Tensor.isinf: _isinf,
+    Tensor.numpy: _numpy,
+    Tensor.tolist: _tolist,
+    Tensor.__setitem__: _setitem,
 }

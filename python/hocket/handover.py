@@ -56,8 +56,9 @@ class HandOver:
         self._live_at = ctypes.addressof((ctypes.c_char * n).from_buffer(self.live))
         self._settled = True
         self._scaled = False  # the engine may have a factor other than 1
-        self._unfinished: Optional[Tuple[int, Tensor]] = None  # of _multiply_out(), under way
+        self._unfinished: Optional[Tuple[int, Tensor]] = None  # of _exchange(), under way
         self.seconds = 0.0
+        self.warned = False  # that an operation on a handle copies
         self._every = list(range(n))
         self._others: List[int] = []
         self._direct: Optional[Direct] = None
@@ -294,12 +295,28 @@ class HandOver:
 
     def _multiply_out(self, number: int) -> None:
         """Multiplies the gradient by its factors now, with the rounding of torch."""
-        self._unfinished = (number, self._read(number))
+        self._exchange(number, self._read(number))
+
+    def _exchange(self, number: int, values: Tensor) -> None:
+        self._unfinished = (number, values)
         self._forget(number)
         self._finish_product()
 
+    def replace(self, number: int, values: Tensor) -> None:
+        """Carries out a change of ``p.grad`` in place: from now on the gradient has these values.
+        They belong to hocket."""
+        if values.shape != self.binding.parts[number].shape:
+            raise HocketUsageError(
+                f"the gradient of {self.binding.names[number]} has been handed over: an operation "
+                f"in place cannot give it shape {tuple(values.shape)}"
+            )
+        with self._lock:
+            self._begin()
+            self._exchange(number, values)
+            self._settled = True
+
     def _finish_product(self) -> None:
-        """Hands over the product of _multiply_out(), if the gradient has been forgotten for it."""
+        """Hands over the values of _exchange(), if the gradient has been forgotten for them."""
         if self._unfinished is not None:
             number, values = self._unfinished
             if not self.live[number]:
@@ -383,7 +400,7 @@ class HandOver:
         return fresh, grads
 
     def _check_handle(self, number: int, grad: GradientHandle) -> None:
-        if grad._owner is not self or grad._number != number:
+        if not grad.belongs_to(self, number):
             raise HocketUsageError(
                 f"{self.binding.names[number]}.grad is the handle of another parameter: copy "
                 "gradients with opt.read_gradient(p)"

@@ -635,7 +635,7 @@ class AdamW(Optimizer):
         handle = handle_in(param.grad)
         if handle is None:
             return param.grad
-        return ranks.shared_as(param, handle._owner.read(handle._number))
+        return ranks.shared_as(param, handle.values())
 
     @property
     def grad_norm(self) -> Optional[float]:
