@@ -42,7 +42,8 @@ typedef struct {
 } node_load;
 
 /* Collects the fluid operations in s->activities (*n of them) and sums up what they load: on each
- * GPU in s->traffic, s->readers, s->computing and s->updating, on the node in the result. */
+ * GPU in s->traffic, s->readers, s->computing, s->updating and s->slowing, on the node in the
+ * result. */
 static node_load collect(hk_sim_state *s, int *n) {
   node_load load = {0};
   *n = 0;
@@ -50,6 +51,7 @@ static node_load collect(hk_sim_state *s, int *n) {
   memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
   memset(s->computing, 0, (size_t)s->graph->ranks * sizeof *s->computing);
   memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
+  memset(s->slowing, 0, (size_t)s->graph->ranks * sizeof *s->slowing);
   for (int i = 0; i < s->n_running; i++) {
     hk_active_op *active = &s->active[s->running[i]];
     if (!active->fluid) continue;
@@ -57,6 +59,7 @@ static node_load collect(hk_sim_state *s, int *n) {
     const int32_t rank = s->graph->ops[active->op].rank;
     if (active->computes) s->computing[rank] = true;
     if (active->updates) s->updating[rank] = true;
+    if (active->updates || active->sums) s->slowing[rank] = true;
     if (active->traffic == 0) continue;
     unsigned *of_rank = &s->traffic[rank];
     s->readers[rank] += (active->traffic & HK_TRAFFIC_KERNEL_IN) != 0;
@@ -96,11 +99,11 @@ static void collect_host(hk_sim_state *s) {
   }
 }
 
-/* Forward or backward beside the update of its rank. */
+/* Forward or backward beside the update of its rank, or beside copies of sums (`slowed`). */
 static double pass_cap(const hk_sim_state *s, const hk_active_op *active, const hk_host_use *host,
-                       bool updating) {
+                       bool slowed) {
   const hk_machine *m = s->machine;
-  const double kept = updating ? m->compute_beside_update.value : 1;
+  const double kept = slowed ? m->compute_beside_update.value : 1;
   if (!isfinite(active->launched)) return kept * active->cap;
   double launched = active->launched;
   if (host->team) launched *= hk_launches_kept(m, s->graph->launch_beside_update);
@@ -135,7 +138,7 @@ int hk_contend(hk_sim_state *s) {
     const int32_t rank = s->graph->ops[active->op].rank;
     if (active->slowed) active->activity.cap *= gpu_update_kept(m, s->traffic[rank]);
     if (active->computes)
-      active->activity.cap = pass_cap(s, active, &s->host[rank], s->updating[rank]);
+      active->activity.cap = pass_cap(s, active, &s->host[rank], s->slowing[rank]);
     if (s->computing[rank]) active->activity.cap *= kept_beside_pass(active, m, &s->host[rank]);
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(active, m, s->readers[rank]);
     active->activity.cap = fmin(active->activity.cap, active->most);

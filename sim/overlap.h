@@ -30,9 +30,9 @@ typedef struct {
   hk_bytes spares_limit; /* host memory per rank that was available for spares */
 } hk_overlap_search_result;
 
-/* The best plan that fits: of the plans within 0.5 % of the fastest, the one with the least state
- * on the GPU. If none fits, the plan that the closed form prefers, marked as not feasible. Needs
- * settings->overlap. Free result->best with hk_forecast_free. */
+/* The best plan that fits: of the plans within 0.5 % of a micro-step of the fastest, the one with
+ * the least state on the GPU. If none fits, the plan that the closed form prefers, marked as not
+ * feasible. Needs settings->overlap. Free result->best with hk_forecast_free. */
 hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, hk_overlap_search_result *result,
                             hk_error *err);

@@ -28,6 +28,7 @@ typedef struct {
   bool slowed;               /* its rate is lower beside copies (hk_demand.slowed) */
   bool computes;             /* forward or backward */
   bool updates;              /* belongs to the update phase */
+  bool sums;                 /* copies sums of several micro-steps that the engine keeps */
   double beside_compute;     /* share of its cap that is kept while its rank computes */
   double launched, computed; /* see hk_demand */
   double host_wish; /* CPU kernel: host memory traffic at the lower of cap and most, bytes/s;
@@ -104,6 +105,7 @@ typedef struct {
   int *readers;      /* [rank] number of kernels that read host memory */
   bool *computing;   /* [rank] forward or backward is in progress */
   bool *updating;    /* [rank] any of them belongs to the update */
+  bool *slowing;     /* [rank] any of them belongs to the update or copies sums */
   hk_host_use *host; /* [rank] */
 
   hk_activity **activities;         /* the fluid operations, for hk_share */

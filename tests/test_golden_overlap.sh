@@ -127,6 +127,24 @@ ok plan "${policy[@]:2}" "${machine[@]}" --json
 python3 -c 'import json,sys; sys.exit("search" in json.load(open("out")))' ||
   fail "there is a search without an overlap"
 
+# With memory for all of them, sums of several micro-steps stay on the GPU, some of them where early
+# weights will be; with less, state displaces some.
+ok plan "${policy[@]:2}" "${machine[@]}" --overlap both --grad-accum 4 --gpu-memory 40G --json -o sums.json --quiet
+holds "'Between micro-steps, sums of 100 % of the gradients stay on the GPU.' in reason"
+python3 -c 'import json, sys
+p = json.load(open("sums.json"))
+early = sum(s["numel"] for s in p["subgroups"] if s.get("early"))
+state = sum(s["numel"] for s in p["subgroups"] if s["route"] == "resident")
+sys.exit(not (p["sum_bytes"] > 0 and early > 0 and 14 * state + 2 * early + p["sum_bytes"] <= 40e9))' ||
+  fail "sums.json: the sums take more than is left, or nothing"
+ok simulate sums.json --json --check
+holds "settings['sums_passing_share'] == 0 and 'h2d' not in lanes"
+ok simulate sums.json
+grep -q 'between micro-steps 100 % of' out || fail "simulate sums.json: $(grep -A1 summed out)"
+ok plan "${policy[@]:2}" "${machine[@]}" --overlap both --grad-accum 4 --gpu-memory 8G --json -o sums.json --quiet
+ok simulate sums.json --json
+holds "0.5 < settings['sums_passing_share'] < 1 and lanes['h2d']['busy_ms'] > 0"
+
 # -- Traces -------------------------------------------------------------------------------------
 ok trace export plan.json -o trace.json --quiet
 ok simulate plan.json --keep

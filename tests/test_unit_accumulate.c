@@ -6,6 +6,7 @@
 
 #include "core/graph/bytes.h"
 #include "sim/rank.h"
+#include "tests/fixture_blocks.h"
 #include "tests/fixture_graph.h"
 
 #define MICROS 3
@@ -231,6 +232,40 @@ static void sums_that_stay_early(void **state) {
   hk_forecast_free(&f);
 }
 
+/* An iteration of two micro-steps of three blocks: forward 100 ms, backward 200 ms, sums of 400 MB,
+ * which take 40 ms in each direction and have two slots. Computation beside copies of sums has half
+ * its rate. `sum_bytes`: as of the plan. */
+static hk_ns beside_sums(hk_bytes sum_bytes) {
+  hk_error err = {0};
+  hk_machine machine = schoolbook_machine();
+  machine.compute_beside_update.value = 0.5;
+  const hk_candidate candidate = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE,
+                                  HK_RUNTIME_HOCKET};
+  const hk_plan_settings settings = {.piece_numel = 200000000, .overlap = HK_OVERLAP_FORWARD};
+  hk_model model = equal_blocks(3, 200000000, 100, 200);
+  hk_job job = ONE_RANK;
+  job.grad_accum = 2;
+  hk_plan plan;
+  hk_forecast f;
+  must(hk_candidate_plan(&candidate, &model, &machine, &job, &settings, &plan, &err), &err);
+  plan.sum_bytes = sum_bytes;
+  must(hk_forecast_make(&plan, &machine, NULL, &f, &err), &err);
+  const hk_ns iteration = f.iteration_ns;
+  hk_forecast_free(&f);
+  hk_model_free(&model);
+  return iteration;
+}
+
+/* In the first micro-step each block's sums leave after its backward. They come back as soon as
+ * those of the next block have left, two blocks ahead. So copies run for 40 ms of the second
+ * block's backward, for 80 ms of the first block's, and for 120 ms of the next forward; computation
+ * takes half of that longer. In the last micro-step none leave. */
+static void copies_of_sums_slow_computation(void **state) {
+  (void)state;
+  const hk_ns longer = beside_sums(0) - beside_sums(3LL * 400000000);
+  assert_true(llabs(longer - 120000000) < 100000);
+}
+
 /* GPU memory of 1.1 MB holds weights and activations but not all sums, so the ranking chooses sums
  * in host memory. With 1e15 bytes it chooses sums on the GPU. */
 static void ranked(void **state) {
@@ -285,10 +320,15 @@ static void in_plan_files(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(operations),     cmocka_unit_test(gpu_memory),
-      cmocka_unit_test(host_memory),    cmocka_unit_test(times),
-      cmocka_unit_test(sums_that_stay), cmocka_unit_test(sums_that_stay_early),
-      cmocka_unit_test(ranked),         cmocka_unit_test(in_plan_files),
+      cmocka_unit_test(operations),
+      cmocka_unit_test(gpu_memory),
+      cmocka_unit_test(host_memory),
+      cmocka_unit_test(times),
+      cmocka_unit_test(sums_that_stay),
+      cmocka_unit_test(sums_that_stay_early),
+      cmocka_unit_test(copies_of_sums_slow_computation),
+      cmocka_unit_test(ranked),
+      cmocka_unit_test(in_plan_files),
       cmocka_unit_test(handed_over),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,6 +123,78 @@ static void the_search_gives_weights_what_state_leaves(void **state) {
   hk_model_free(&model);
 }
 
+/* -- Sums of several micro-steps -------------------------------------------------------------- */
+
+static hk_overlap_search_result searched_micros(const hk_model *model, hk_overlap overlap,
+                                                int micros, hk_bytes limit) {
+  hk_error err = {0};
+  hk_overlap_search_result r;
+  const hk_machine m = node(1e12);
+  const hk_plan_settings settings = {
+      .piece_numel = 10000000, .overlap = overlap, .gpu_state = &limit};
+  hk_job job = ONE_RANK;
+  job.grad_accum = micros;
+  must(hk_overlap_search(model, &m, &job, &settings, &r, &err), &err);
+  return r;
+}
+
+/* An update that is hidden needs little state on the GPU. 12 blocks of 100 M parameters have 10
+ * pieces each, so a slot has 20 MB. Eight slots let gradients pass. A limit of 1 GB holds 50
+ * further ones; one of 10 GB the first block's state, whose weights forward would wait for, and the
+ * 102 slots that the other 110 pieces lack. With overlap both early weights take 1 GB for 5 blocks,
+ * whose sums need no slots; 7 GB hold the first block's state, the weights of ten, and the two
+ * slots that the last block lacks, which does not run ahead. */
+static void sums_take_what_is_left(void **state) {
+  (void)state;
+  hk_model model = equal_blocks(12, 100000000, 30, 90);
+  const struct {
+    hk_overlap overlap;
+    int micros;
+    hk_bytes limit;
+    hk_bytes state;
+    int64_t slots, early;
+    double passing;
+  } cases[] = {
+      {HK_OVERLAP_FORWARD, 1, 1000000000, 0, 0, 0, 0},
+      {HK_OVERLAP_FORWARD, 4, 1000000000, 0, 50, 0, 70.0 / 120},
+      {HK_OVERLAP_FORWARD, 4, 10000000000, 1200000000, 102, 0, 0},
+      {HK_OVERLAP_BOTH, 4, 1000000000, 0, 0, 500000000, 7.0 / 12},
+      {HK_OVERLAP_BOTH, 4, 7000000000, 1200000000, 2, 1000000000, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    hk_overlap_search_result r =
+        searched_micros(&model, cases[i].overlap, cases[i].micros, cases[i].limit);
+    assert_int_equal(r.gpu_state, cases[i].state);
+    assert_int_equal(r.best.plan.sum_bytes, cases[i].slots * 20000000);
+    assert_int_equal(hk_plan_early(&r.best.plan), cases[i].early);
+    const double kept = hk_plan_passing_share(&r.best.plan);
+    if (fabs(kept - cases[i].passing) > 1e-9) fail_msg("case %zu: %g passes", i, kept);
+    hk_forecast_free(&r.best);
+  }
+  hk_model_free(&model);
+}
+
+/* 3.0 G parameters and an update that is longer than computation, under 9.5 GB. With one micro-step
+ * state on the GPU shortens the iteration. With 16, copies of sums cost more than state saves, so
+ * the memory holds sums. */
+static void sums_displace_state(void **state) {
+  (void)state;
+  hk_model model = equal_blocks(30, 100000000, 4, 11);
+  hk_overlap_search_result one = searched_micros(&model, HK_OVERLAP_BOTH, 1, 9500000000),
+                           many = searched_micros(&model, HK_OVERLAP_BOTH, 16, 9500000000);
+  char reason[1000];
+  const hk_machine m = node(1e12);
+  assert_true(one.gpu_state >= 2 * many.gpu_state);
+  assert_true(hk_plan_passing_share(&many.best.plan) < 0.05);
+  hk_overlap_reason(&many, &m, reason, sizeof reason);
+  assert_non_null(strstr(reason, "Between micro-steps, sums of "));
+  hk_overlap_reason(&one, &m, reason, sizeof reason);
+  assert_null(strstr(reason, "micro-steps"));
+  hk_forecast_free(&one.best);
+  hk_forecast_free(&many.best);
+  hk_model_free(&model);
+}
+
 /* -- Against all candidates ------------------------------------------------------------------- */
 
 /* The shortest iteration over all numbers of resident subgroups and of subgroups that run ahead. */
@@ -254,6 +326,8 @@ int main(void) {
       cmocka_unit_test(closed_form_is_close),
       cmocka_unit_test(early_weights_take_memory_and_save_time),
       cmocka_unit_test(the_search_gives_weights_what_state_leaves),
+      cmocka_unit_test(sums_take_what_is_left),
+      cmocka_unit_test(sums_displace_state),
       cmocka_unit_test(nearly_as_good_as_all_candidates),
       cmocka_unit_test(takes_no_more_memory_than_helps),
       cmocka_unit_test(free_gpu_memory_is_the_limit),

@@ -30,7 +30,14 @@ void hk_report_sums(const hk_plan *plan) {
       "on the GPU",
       "in host memory: the GPU adds, after a copy of the sums to it, in each micro-step",
       "in host memory, by the CPU; the engine cannot"};
-  if (plan->job.grad_accum > 1)
+  if (plan->job.grad_accum <= 1) return;
+  if (hk_plan_hands_over(plan) && hk_plan_accumulates(plan) == HK_ACCUMULATE_HOST)
+    hk_print_text(
+        0, 0,
+        "gradients of %d micro-steps are summed on the GPU; between micro-steps %.0f %% of "
+        "the sums stay there, the others go to host memory and come back",
+        plan->job.grad_accum, 100 * (1 - hk_plan_passing_share(plan)));
+  else
     hk_print_text(0, 0, "gradients of %d micro-steps are summed %s", plan->job.grad_accum,
                   ways[hk_plan_accumulates(plan)]);
 }
@@ -42,6 +49,8 @@ void hk_report_optimizer_json(const hk_plan *plan, cJSON *object, bool *ok) {
   hk_put_number(optimizer, "state_bytes_per_param", hk_state_per_param(plan->optimizer), ok);
   hk_put_number(optimizer, "traffic_bytes_per_param", hk_update_traffic(plan->optimizer), ok);
   hk_put_bool(optimizer, "engine", o->engine, ok);
-  if (plan->job.grad_accum > 1)
-    hk_put_string(object, "accumulate", hk_accumulate_names[hk_plan_accumulates(plan)], ok);
+  if (plan->job.grad_accum <= 1) return;
+  hk_put_string(object, "accumulate", hk_accumulate_names[hk_plan_accumulates(plan)], ok);
+  if (hk_plan_hands_over(plan))
+    hk_put_number(object, "sums_passing_share", hk_plan_passing_share(plan), ok);
 }

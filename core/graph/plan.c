@@ -452,6 +452,21 @@ hk_grad_room hk_plan_grad_room(const hk_plan *plan) {
   return room;
 }
 
+double hk_plan_passing_share(const hk_plan *plan) {
+  if (plan->job.grad_accum <= 1 || !hk_plan_hands_over(plan)) return 0;
+  const hk_grad_room room = hk_plan_grad_room(plan);
+  int64_t passing = 0, all = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    const hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    const bool waits = hk_plan_grads_wait_early(plan, s, all);
+    if (subgroup->route == HK_ROUTE_CPU && !waits) passing += subgroup->numel;
+    all += subgroup->numel;
+  }
+  if (passing == 0) return 0;
+  const double leave = (double)(room.pieces - room.kept) / (double)room.pieces;
+  return leave * (double)passing / (double)all;
+}
+
 int64_t hk_plan_ahead(const hk_plan *plan) {
   int64_t sum = 0;
   if (plan->overlap != HK_OVERLAP_BOTH) return 0;

@@ -229,6 +229,10 @@ typedef struct {
 } hk_grad_room;
 hk_grad_room hk_plan_grad_room(const hk_plan *plan);
 
+/* Share of a rank's parameters whose sums leave the GPU and come back between micro-steps, if
+ * gradients are handed over. 0: with one micro-step none, or all stay. */
+double hk_plan_passing_share(const hk_plan *plan);
+
 /* Whether a framework hands gradients over to the engine as it makes them: models that a document
  * lists are trained so, and plans with an overlap, on one GPU. The framework then frees each at
  * once; the engine keeps those of state on the GPU in an array, and sends the others through a few
