@@ -84,6 +84,8 @@
     "phases that run at the same time as the update (default none)")                               \
   X(CLIP, "clip", 0, CHOICE, clip, "norm|block", 0, 0,                                             \
     "gradients are clipped by the norm of all (default), or each block's by its own")              \
+  X(CLIP_SHARE, "clip-share", 0, REAL, clip_share, "Q", 0, 1,                                      \
+    "share of steps in which clipping acts; schedules are compared by the mean (default 0)")       \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
     "memory for state and early weights on each GPU, with k, M or G (default: what is free)")      \
   X(HOST_MEMORY, "host-memory", 0, COUNT, host_memory, "BYTES", 0, 1e15,                           \
@@ -232,7 +234,8 @@ typedef struct {
   const char *price;                    /* NULL: not given */
   int64_t tokens;                       /* 0: not given */
   int64_t checkpoint_every;             /* 0: not given */
-  double max_norm;                      /* 0: no clipping */
+  double clip_share;
+  double max_norm; /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name, *disk;
   const char *gpu, *pcie, *dram, *cpu, *nvlink, *network, *without, *description;

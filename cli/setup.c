@@ -124,6 +124,7 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
       .cores_unbound = args->unbound,
       .overlap = (hk_overlap)args->overlap,
       .clip = (hk_clip)args->clip,
+      .clip_share = args->clip_share,
       .optimizer = (hk_optimizer)args->state,
       .accumulate = args->given & HK_OPTION(ACCUMULATE) ? &setup->accumulate : NULL,
       .gpu_state = args->given & HK_OPTION(GPU_MEMORY) ? &setup->gpu_state : NULL,
@@ -287,7 +288,7 @@ hk_status hk_setup_forecast(const hk_args *args, const hk_sim_options *options,
   hk_forecast forecast = {0};
   hk_status status = read_or_make_plan(args, &plan, &machine, err);
   if (status == HK_OK) status = hk_forecast_make(&plan, &machine, options, &forecast, err);
-  if (status == HK_OK) status = hk_held_add(&forecast, &machine, err);
+  if (status == HK_OK) status = hk_held_add(&forecast, 0, &machine, err);
   if (status == HK_OK) status = answer(args, &forecast, &machine, err);
   hk_forecast_free(&forecast);
   hk_plan_free(&plan);

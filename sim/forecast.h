@@ -20,6 +20,7 @@ typedef struct {
    * exposed. */
   hk_ns forward_ns, backward_ns, update_ns, iteration_ns;
   hk_ns exposed_update_ns;
+  double clip_share; /* share of clipped steps with which it is compared */
   hk_ns held_ns;     /* iteration in which nothing runs ahead of the norm (held.h); 0: not
                         simulated, or the same */
   hk_ns begin_ns;    /* where the reported iteration begins in the timeline */
@@ -43,6 +44,13 @@ typedef struct {
                       */
   char advice[512];  /* changes that would make it fit; empty if it fits */
 } hk_forecast;
+
+/* The mean iteration with the share of clipped steps that hk_held_add was given. */
+static inline hk_ns hk_forecast_mean(const hk_forecast *f) {
+  if (f->held_ns == 0) return f->iteration_ns;
+  return (hk_ns)((1 - f->clip_share) * (double)f->iteration_ns +
+                 f->clip_share * (double)f->held_ns);
+}
 
 /* Whether forward and backward take so much of the iteration that the update hardly matters. */
 static inline bool hk_forecast_is_training(const hk_forecast *f) {

@@ -26,16 +26,34 @@ static hk_ns longest_ahead(const hk_forecast *f) {
   return longest;
 }
 
-hk_status hk_held_add(hk_forecast *f, const hk_machine *machine, hk_error *err) {
+hk_status hk_held_add(hk_forecast *f, double clip_share, const hk_machine *machine, hk_error *err) {
   hk_forecast held;
   if (!hk_plan_is_held(&f->plan)) return HK_OK;
   HK_TRY(hk_held_forecast(&f->plan, machine, &held, err));
   f->held_ns = held.iteration_ns;
+  f->clip_share = clip_share;
   f->plan.guess =
       (hk_guess_costs){.gain = hk_max(0, held.iteration_ns - f->iteration_ns),
                        .loss = hk_max(0, f->backward_ns - held.backward_ns) + longest_ahead(f)};
   hk_forecast_free(&held);
   return HK_OK;
+}
+
+hk_status hk_held_add_all(hk_forecast *forecasts, size_t n, double clip_share,
+                          const hk_machine *machine, hk_error *err) {
+  hk_status worst = HK_OK;
+  hk_error failed = {0};
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < n; i++) {
+    hk_error own = {0};
+    const hk_status status = hk_held_add(&forecasts[i], clip_share, machine, &own);
+#pragma omp critical(held)
+    if (status != HK_OK && worst == HK_OK) {
+      worst = status;
+      failed = own;
+    }
+  }
+  return worst == HK_OK ? HK_OK : hk_fail(err, worst, "%s", failed.message);
 }
 
 void hk_plan_stage_held(hk_plan *plan, int stride) {

@@ -3,20 +3,25 @@
  *   1. coarse steps of the number of resident subgroups, and the closed form's choice
  *   2. the GPU updates a part of the other subgroups (staged)
  *   3. other subgroups run ahead
- *   4. neighbours of the best, in halved steps */
+ *   4. if steps are clipped: the GPU updates a part of the CPU's subgroups in clipped steps
+ *   5. neighbours of the best, in halved steps */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/graph/bytes.h"
 #include "sim/ahead.h"
+#include "sim/held.h"
 #include "sim/overlap.h"
 
 #define MOST_SIMULATIONS 64
 #define COARSE           10 /* steps of resident state */
 #define SHIFTS           7  /* tried values of hk_spec.deepest in round 3 */
 #define MOST_STRIDE      6
-#define AS_GOOD          0.005 /* plans within 0.5 % of a micro-step of the fastest are as fast */
+#define HELD_BUFFERS                                                                        \
+  2                   /* staging buffers of a plan that stages in clipped steps only: 4 are \
+                         predicted to be 0.2 ms faster */
+#define AS_GOOD 0.005 /* plans within 0.5 % of a micro-step of the fastest are as fast */
 
 /* Measured over predicted iteration of plans with staged subgroups beside computation: 1.00, 1.03,
  * 1.03, 1.07 and 1.07 on three H200 nodes with lanes queued 8 operations ahead
@@ -41,11 +46,13 @@ typedef struct {
   int deepest;  /* the deepest subgroup that may run ahead */
   int stride;   /* one of `stride` subgroups is staged; 0: none */
   bool first;   /* ... of all that are not resident; if false, of those that wait for the norm */
+  int held;     /* one of `held` that run ahead is staged in clipped steps; 0: none */
 } hk_spec;
 
 typedef struct {
   hk_spec spec;
   hk_ns period; /* INT64_MAX: does not fit */
+  hk_ns held;   /* by which clipped steps are compared; only if they count */
   hk_bytes gpu_state;
   bool all_ahead; /* nothing on route cpu waits for the norm */
   double passing; /* hk_plan_passing_share */
@@ -63,6 +70,7 @@ typedef struct {
   const hk_machine *machine;
   const hk_plan *start; /* all on the CPU, nothing ahead */
   hk_bytes gpu_limit;
+  double clip_share;
   int most_resident;
   hk_trial trials[MOST_SIMULATIONS];
   int n;
@@ -95,10 +103,26 @@ static hk_bytes resident_bytes(const hk_plan *plan) {
          HK_BYTES_BF16 * n[HK_ROUTE_RESIDENT];
 }
 
+/* GPU memory of staging buffers that only clipped steps need. */
+static hk_bytes held_staging(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  if (hk_plan_held_staged(plan) == 0 || n[HK_ROUTE_STAGED] > 0) return 0;
+  const int64_t grads = plan->model.mixed_types ? HK_BYTES_FP32 : HK_BYTES_BF16;
+  return plan->buffers *
+         (hk_state_bytes(plan->optimizer, plan->piece_numel) + grads * plan->piece_numel);
+}
+
+/* Whether state and those buffers are within the limit. */
+static bool within_limit(const hk_search *s, const hk_plan *plan) {
+  return hk_plan_held_staged(plan) == 0 ||
+         resident_bytes(plan) + held_staging(plan) <= s->gpu_limit;
+}
+
 /* Lets new weights wait in GPU memory until the norm is known, as many as what resident state
  * leaves of the limit holds: those of the shallow blocks first, for which forward waits longest. */
 static void send_early(const hk_search *s, hk_plan *plan) {
-  hk_bytes left = s->gpu_limit - resident_bytes(plan);
+  hk_bytes left = s->gpu_limit - resident_bytes(plan) - held_staging(plan);
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     hk_plan_subgroup *subgroup = &plan->subgroups[i];
     const hk_bytes weights = HK_BYTES_BF16 * subgroup->numel;
@@ -113,7 +137,8 @@ static void send_early(const hk_search *s, hk_plan *plan) {
 static void keep_sums(const hk_search *s, hk_plan *plan) {
   const hk_grad_room room = hk_plan_grad_room(plan);
   if (plan->job.grad_accum <= 1 || room.slots == room.pieces) return;
-  const hk_bytes taken = resident_bytes(plan) + HK_BYTES_BF16 * hk_plan_early(plan);
+  const hk_bytes taken =
+      resident_bytes(plan) + held_staging(plan) + HK_BYTES_BF16 * hk_plan_early(plan);
   const hk_bytes slot = room.bytes / room.slots;
   const int64_t fit = hk_max(0, s->gpu_limit - taken) / slot;
   plan->sum_bytes = hk_min(fit, room.pieces - room.slots) * slot;
@@ -129,6 +154,10 @@ static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_err
   if (status == HK_OK && !spec.first && spec.stride > 0) {
     stage(plan, spec.stride);
     status = run_ahead(s, spec, plan, err); /* staging freed gradients and weights for spares */
+  }
+  if (status == HK_OK && spec.held > 0) {
+    hk_plan_stage_held(plan, spec.held);
+    if (spec.stride == 0) plan->buffers = HELD_BUFFERS;
   }
   if (status == HK_OK) send_early(s, plan);
   if (status == HK_OK) keep_sums(s, plan);
@@ -160,7 +189,7 @@ static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period,
 
 static bool same_spec(hk_spec a, hk_spec b) {
   return a.resident == b.resident && a.deepest == b.deepest && a.stride == b.stride &&
-         a.first == b.first;
+         a.first == b.first && a.held == b.held;
 }
 
 static bool tried(const hk_search *s, const hk_spec *more, int n_more, hk_spec spec) {
@@ -169,6 +198,21 @@ static bool tried(const hk_search *s, const hk_spec *more, int n_more, hk_spec s
   for (int i = 0; i < n_more; i++)
     if (same_spec(more[i], spec)) return true;
   return false;
+}
+
+/* The time by which clipped steps are compared. What the GPU updates in them counts as
+ * STAGED_SLOWER from the end of backward on: before that nothing is updated. */
+static hk_status judge_held(const hk_search *s, const hk_forecast *kept, hk_ns *time,
+                            hk_error *err) {
+  hk_forecast held;
+  *time = kept->iteration_ns;
+  if (s->clip_share == 0 || !hk_plan_is_held(&kept->plan)) return HK_OK;
+  HK_TRY(hk_held_forecast(&kept->plan, s->machine, &held, err));
+  const hk_ns behind = held.iteration_ns - held.backward_ns;
+  const double slower = hk_plan_held_staged(&kept->plan) > 0 ? STAGED_SLOWER : 1;
+  *time = held.backward_ns + (hk_ns)(slower * (double)behind);
+  hk_forecast_free(&held);
+  return HK_OK;
 }
 
 /* Simulates the specs that are new and possible, in parallel. The result does not depend on the
@@ -197,7 +241,8 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
       trial->gpu_state = hk_state_bytes(f.plan.optimizer, totals[HK_ROUTE_RESIDENT]);
       trial->all_ahead = hk_plan_ahead(&f.plan) == totals[HK_ROUTE_CPU];
       trial->passing = hk_plan_passing_share(&f.plan);
-      if (f.feasible) trial->period = f.iteration_ns;
+      if (f.feasible && within_limit(s, &f.plan)) trial->period = f.iteration_ns;
+      if (trial->period < INT64_MAX) errors[i].status = judge_held(s, &f, &trial->held, &errors[i]);
     }
     hk_forecast_free(&f);
   }
@@ -207,14 +252,15 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
   return HK_OK;
 }
 
-/* The time by which trials are compared: the period, x STAGED_SLOWER if subgroups are staged, and
- * longer if sums leave the GPU. INT64_MAX: does not fit. */
+/* The time by which trials are compared: the mean of both kinds of step, x STAGED_SLOWER if
+ * subgroups are staged, and longer if sums leave the GPU. INT64_MAX: does not fit. */
 static hk_ns cost_of(const hk_search *s, const hk_trial *t) {
   const double micros = s->start->job.grad_accum;
   if (t->period == INT64_MAX) return t->period;
   double slower = kind_of(t->spec) == KIND_CPU ? 1 : STAGED_SLOWER;
   slower += PASSING_SLOWER * t->passing * (micros - 1) / micros;
-  return (hk_ns)(slower * (double)t->period);
+  return (hk_ns)(slower *
+                 ((1 - s->clip_share) * (double)t->period + s->clip_share * (double)t->held));
 }
 
 /* The best trial of a kind: of those within AS_GOOD of the fastest, the one with the least state on
@@ -246,11 +292,11 @@ static hk_status start_by_closed_form(const hk_search *s, int *resident, hk_erro
   const int step = s->most_resident / 64 + 1; /* at most 64 evaluations in each loop */
   hk_ns least = INT64_MAX, period = 0;
   for (int r = 0; r <= s->most_resident; r += step) {
-    HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false}, &period, err));
+    HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false, 0}, &period, err));
     least = hk_min(least, period);
   }
   for (*resident = 0; *resident < s->most_resident; *resident += step) {
-    HK_TRY(closed_form_of(s, (hk_spec){*resident, deepest, 0, false}, &period, err));
+    HK_TRY(closed_form_of(s, (hk_spec){*resident, deepest, 0, false, 0}, &period, err));
     if ((double)period <= (1 + AS_GOOD) * (double)least) break;
   }
   if (*resident > s->most_resident) *resident = s->most_resident;
@@ -261,9 +307,9 @@ static hk_status coarse_round(hk_search *s, int start, hk_error *err) {
   const int deepest = (int)s->start->n_subgroups - 1;
   hk_spec specs[COARSE + 2];
   int n = 0;
-  specs[n++] = (hk_spec){start, deepest, 0, false};
+  specs[n++] = (hk_spec){start, deepest, 0, false, 0};
   for (int i = 0; i <= COARSE; i++)
-    specs[n++] = (hk_spec){(int)((int64_t)s->most_resident * i / COARSE), deepest, 0, false};
+    specs[n++] = (hk_spec){(int)((int64_t)s->most_resident * i / COARSE), deepest, 0, false, 0};
   return try_all(s, specs, n, err);
 }
 
@@ -277,7 +323,7 @@ static hk_status shift_round(hk_search *s, hk_kind kind, hk_error *err) {
   hk_spec specs[SHIFTS];
   for (int i = 1; i <= SHIFTS; i++) {
     const int shift = (int)((int64_t)(last - at.resident) * i / (SHIFTS + 1));
-    specs[i - 1] = (hk_spec){at.resident, last - shift, at.stride, at.first};
+    specs[i - 1] = (hk_spec){at.resident, last - shift, at.stride, at.first, 0};
   }
   return try_all(s, specs, SHIFTS, err);
 }
@@ -289,10 +335,33 @@ static hk_status stage_round(hk_search *s, hk_error *err) {
   const hk_spec at = best->spec;
   hk_spec specs[2 * MOST_STRIDE];
   for (int k = 1; k <= MOST_STRIDE; k++) {
-    specs[2 * k - 2] = (hk_spec){at.resident, at.deepest, k, false};
-    specs[2 * k - 1] = (hk_spec){at.resident, at.deepest, k, true};
+    specs[2 * k - 2] = (hk_spec){at.resident, at.deepest, k, false, 0};
+    specs[2 * k - 1] = (hk_spec){at.resident, at.deepest, k, true, 0};
   }
   return try_all(s, specs, 2 * MOST_STRIDE, err);
+}
+
+/* In clipped steps the GPU updates one of 2 to 8 of the subgroups that run ahead, and that the CPU
+ * updates in others: this has what staged subgroups have, but in clipped steps only. Its buffers
+ * may need the place of resident state. */
+static hk_status held_round(hk_search *s, hk_error *err) {
+  static const int strides[] = {2, 3, 4, 5, 6, 8};
+  enum { N = sizeof strides / sizeof *strides };
+  const hk_trial *best = best_of(s, KIND_CPU);
+  if (best == NULL || s->clip_share == 0 || s->start->overlap != HK_OVERLAP_BOTH) return HK_OK;
+  hk_spec at = best->spec, specs[N];
+  for (bool fits = false; !fits; at.resident -= !fits) {
+    hk_plan plan;
+    at.held = strides[0];
+    HK_TRY(plan_of(s, at, &plan, err));
+    fits = at.resident == 0 || within_limit(s, &plan);
+    hk_plan_free(&plan);
+  }
+  for (int i = 0; i < N; i++) {
+    specs[i] = at;
+    specs[i].held = strides[i];
+  }
+  return try_all(s, specs, N, err);
 }
 
 /* Neighbours of the best in the number of resident subgroups and in `deepest`, in halved steps. */
@@ -301,10 +370,10 @@ static hk_status refine(hk_search *s, hk_error *err) {
     const hk_trial *best = best_of(s, KIND_ANY);
     if (best == NULL) return HK_OK;
     const hk_spec at = best->spec;
-    const hk_spec specs[] = {{at.resident - step, at.deepest, at.stride, at.first},
-                             {at.resident + step, at.deepest, at.stride, at.first},
-                             {at.resident, at.deepest - step, at.stride, at.first},
-                             {at.resident, at.deepest + step, at.stride, at.first}};
+    const hk_spec specs[] = {{at.resident - step, at.deepest, at.stride, at.first, at.held},
+                             {at.resident + step, at.deepest, at.stride, at.first, at.held},
+                             {at.resident, at.deepest - step, at.stride, at.first, at.held},
+                             {at.resident, at.deepest + step, at.stride, at.first, at.held}};
     HK_TRY(try_all(s, specs, 4, err));
     if (step <= 1) return HK_OK;
   }
@@ -317,7 +386,7 @@ static hk_status refine(hk_search *s, hk_error *err) {
 static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
                             hk_overlap_search_result *result, hk_error *err) {
   hk_forecast f;
-  HK_TRY(forecast_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false}, &f, err));
+  HK_TRY(forecast_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false, 0}, &f, err));
   const hk_memory_report *m = &f.result.memory;
   s->gpu_limit = hk_max(0, (hk_bytes)((1 - GPU_RESERVE) * (double)m->capacity) - m->peak);
   hk_forecast_free(&f);
@@ -341,10 +410,11 @@ static hk_status search(hk_search *s, const hk_plan_settings *settings,
   HK_TRY(coarse_round(s, start, err));
   HK_TRY(stage_round(s, err));
   for (int kind = 0; kind < KINDS; kind++) HK_TRY(shift_round(s, (hk_kind)kind, err));
+  HK_TRY(held_round(s, err));
   HK_TRY(refine(s, err));
   const hk_trial *best = best_of(s, KIND_ANY);
   const hk_spec spec =
-      best != NULL ? best->spec : (hk_spec){start, (int)s->start->n_subgroups - 1, 0, false};
+      best != NULL ? best->spec : (hk_spec){start, (int)s->start->n_subgroups - 1, 0, false, 0};
   HK_TRY(forecast_of(s, spec, &result->best, err));
   result->gpu_state = state_on_gpu(&result->best.plan);
   result->gpu_limit = s->gpu_limit;
@@ -381,6 +451,7 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
   if (status == HK_OK) {
     s->machine = machine;
     s->start = &start;
+    s->clip_share = settings->clip == HK_CLIP_NORM ? settings->clip_share : 0;
     status = search(s, settings, result, err);
   }
   if (status == HK_OK) status = without_overlap(&result->best.plan, machine, &result->none_ns, err);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "sim/forecast.h"
+#include "sim/held.h"
 #include "sim/overlap.h"
 #include "sim/pace.h"
 #include "sim/rank.h"
@@ -124,7 +125,8 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
   }
   for (size_t i = 0; i < a->n_subgroups; i++) {
     if (a->subgroups[i].route != b->subgroups[i].route || a->order[i] != b->order[i] ||
-        a->subgroups[i].ahead != b->subgroups[i].ahead)
+        a->subgroups[i].ahead != b->subgroups[i].ahead ||
+        a->subgroups[i].held_staged != b->subgroups[i].held_staged)
       return false;
   }
   return a->accumulate == b->accumulate && hk_same_pace(&a->pace, &b->pace);
@@ -158,7 +160,8 @@ static int compare(const void *left, const void *right) {
     const hk_bytes y = b->host_short + b->gpu_short * b->plan.job.gpus;
     if (x != y) return x < y ? -1 : 1;
   }
-  if (a->iteration_ns != b->iteration_ns) return a->iteration_ns < b->iteration_ns ? -1 : 1;
+  const hk_ns x = hk_forecast_mean(a), y = hk_forecast_mean(b);
+  if (x != y) return x < y ? -1 : 1;
   if (a->result.memory.peak != b->result.memory.peak) {
     return a->result.memory.peak < b->result.memory.peak ? -1 : 1;
   }
@@ -384,6 +387,15 @@ static void sort(hk_ranking *ranking) {
     ranking->n_fit++;
 }
 
+/* Adds clipped iterations: of all that fit if they count, else of the first. */
+static hk_status add_held(hk_ranking *ranking, const hk_plan_settings *settings,
+                          const hk_machine *machine, hk_error *err) {
+  const size_t n = settings->clip_share > 0 ? ranking->n_fit : ranking->n_fit > 0;
+  HK_TRY(hk_held_add_all(ranking->forecasts, n, settings->clip_share, machine, err));
+  if (settings->clip_share > 0) sort(ranking);
+  return HK_OK;
+}
+
 /* Whether hk_pace_search runs: without an overlap, unless the user fixed a policy or an option. */
 static bool paces(const hk_plan_settings *settings, const hk_ranking_options *options) {
   const hk_policy_options *fixed = &options->fixed;
@@ -503,6 +515,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   apply_limit(ranking, settings);
   sort(ranking);
   status = add_ratios(ranking, &candidates, model, machine, job, settings, options, err);
+  if (status == HK_OK) status = add_held(ranking, settings, machine, err);
   if (status == HK_OK && paces(settings, options)) status = add_paced(ranking, machine, err);
   if (status != HK_OK) {
     hk_ranking_free(ranking);

@@ -16,6 +16,8 @@ typedef struct {
   const hk_accumulate *accumulate; /* NULL: the engine's; a ranking tries all */
   hk_overlap overlap; /* with an overlap the default leaves cores to the framework's threads */
   hk_clip clip;       /* it matters with overlap `both` only */
+  double clip_share;  /* share of steps in which clipping by the norm acts, 0 to 1: plans are
+                         compared  by the mean of both kinds of step */
   const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
 } hk_plan_settings;
 
@@ -45,6 +47,7 @@ typedef struct {
   hk_forecast
       *forecasts; /* first those that fit, by iteration time; then the others, by missing memory */
   size_t n, n_fit;
+  /* The first has held_ns (sim/held.h), with settings.clip_share > 0 all that fit. */
   /* With an overlap the plan of hk_overlap_search is added. The next three describe it; without an
    * overlap they are 0. */
   int simulations;

@@ -166,10 +166,10 @@ static void staged_subgroups_shorten_held_steps(void **state) {
   hk_machine machine = node();
   hk_plan plan = planned(&machine);
   hk_forecast today = forecast(&plan, &machine);
-  must(hk_held_add(&today, &machine, &err), &err);
+  must(hk_held_add(&today, 0, &machine, &err), &err);
   hk_plan_stage_held(&plan, 3);
   hk_forecast staged = forecast(&plan, &machine);
-  must(hk_held_add(&staged, &machine, &err), &err);
+  must(hk_held_add(&staged, 0, &machine, &err), &err);
   assert_int_equal(staged.iteration_ns, today.iteration_ns);
   const double gain = hk_ms(today.held_ns - staged.held_ns);
   if (!(fabs(gain - 73) < 12)) fail_msg("%.1f ms", gain);
@@ -192,12 +192,12 @@ static void other_plans_have_one_kind_of_step(void **state) {
   hk_plan plan = planned(&machine);
   plan.clip = HK_CLIP_BLOCK;
   hk_forecast by_block = forecast(&plan, &machine);
-  must(hk_held_add(&by_block, &machine, &err), &err);
+  must(hk_held_add(&by_block, 0, &machine, &err), &err);
   assert_int_equal(by_block.held_ns, 0);
   plan.clip = HK_CLIP_NORM;
   hk_plan_set_overlap(&plan, HK_OVERLAP_FORWARD);
   hk_forecast beside_forward = forecast(&plan, &machine);
-  must(hk_held_add(&beside_forward, &machine, &err), &err);
+  must(hk_held_add(&beside_forward, 0, &machine, &err), &err);
   assert_int_equal(beside_forward.held_ns, 0);
   hk_forecast_free(&by_block);
   hk_forecast_free(&beside_forward);

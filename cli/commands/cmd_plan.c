@@ -79,6 +79,29 @@ static void print_why(const hk_planning *p, bool quiet) {
   hk_report_bound_line(best);
 }
 
+/* The iteration in which clipping acts, and what the ranking assumes about it. */
+static void print_clipped(const hk_args *args, const hk_forecast *best) {
+  const int64_t staged = hk_plan_held_staged(&best->plan);
+  int64_t n[HK_ROUTE_COUNT];
+  char gpu[96] = "";
+  if (best->held_ns == 0) return;
+  hk_plan_route_totals(&best->plan, n);
+  if (staged > 0)
+    snprintf(gpu, sizeof gpu, " and the GPU updates %.0f %% of the CPU's part",
+             100 * (double)staged / (double)n[HK_ROUTE_CPU]);
+  hk_print_text(0, 2, "clipped: %.1f ms an iteration in which clipping acts: nothing runs ahead%s",
+                hk_ms(best->held_ns), gpu);
+  if (args->clip_share > 0)
+    hk_print_text(0, 2,
+                  "mean: %.1f ms if clipping acts in %.0f %% of the steps; schedules are "
+                  "compared by this",
+                  hk_ms(hk_forecast_mean(best)), 100 * args->clip_share);
+  else if (args->max_norm > 0)
+    hk_print_text(0, 2,
+                  "--max-norm without --clip-share: schedules are compared as if clipping "
+                  "acted in no step");
+}
+
 static void print_advice(const hk_advice *advice) {
   char text[256];
   for (int i = 0; i < advice->n; i++)
@@ -195,6 +218,7 @@ static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error 
   hk_report_heading(&setup->model, &setup->machine, &setup->job);
   if (!args->explain) hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, false);
   print_why(p, args->quiet);
+  if (ranking->n_fit > 0) print_clipped(args, &ranking->forecasts[0]);
   if (ranking->n_fit > 0) print_advice(&p->advice);
   hk_yours_print(&p->yours, ranking, args->quiet);
   if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
@@ -402,6 +426,9 @@ const hk_command hk_command_plan = {
         "(1=).\n"
         "With --overlap it also searches some 64 plans that keep the state of the first\n"
         "blocks on the GPU or update some parameters before the gradient norm is known.\n"
+        "A step in which clipping acts cannot do so. --clip-share Q compares schedules by\n"
+        "the mean iteration if clipping acts in a share Q of the steps, and lets the GPU\n"
+        "update more in these.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
         "schedule; --from reads one, and says how long it takes and what is better.\n"
         "--largest finds the largest micro-batch, sequence or model that fits, with the\n"
@@ -412,10 +439,11 @@ const hk_command hk_command_plan = {
         "Exit 1: no schedule fits.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
     .output = "write the best schedule as a plan file, or what --emit writes ('-': to stdout)",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) |
-               HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) |
-               HK_OPTION(FROM) | HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM) |
-               HK_OPTION(LARGEST) | HK_OPTION(PRICE) | HK_OPTION(TOKENS) | HK_OPTION(STEPS),
+    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTION(CLIP_SHARE) |
+               HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) |
+               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(FROM) | HK_OPTION(EMIT) |
+               HK_OPTION(ROW) | HK_OPTION(MAX_NORM) | HK_OPTION(LARGEST) | HK_OPTION(PRICE) |
+               HK_OPTION(TOKENS) | HK_OPTION(STEPS),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
