@@ -152,6 +152,26 @@ static void limit_follows_from_the_times_of_steps(void **unused) {
   assert_true(fabs(hk_clip_limit(&h) - 16.0 / 17) < 1e-12);
 }
 
+/* Until enough steps have been timed, the limit follows from what the plan says. */
+static void limit_follows_from_the_plan(void **unused) {
+  (void)unused;
+  hk_clip_history h = {.any = false};
+  const double usual = hk_clip_limit(&h);
+  h.planned = (hk_guess_costs){.gain = 300, .loss = 100};
+  assert_true(fabs(hk_clip_limit(&h) - 0.75) < 1e-12);
+  h.planned.loss = 1; /* the same bounds as for timed steps */
+  assert_true(fabs(hk_clip_limit(&h) - 16.0 / 17) < 1e-12);
+  h.planned = (hk_guess_costs){.gain = 0, .loss = 0};
+  assert_true(hk_clip_limit(&h) == usual);
+  h.planned = (hk_guess_costs){.gain = 300, .loss = 100};
+  for (int i = 0; i < 3; i++) {
+    hk_clip_note_time(&h, HK_STEP_HELD, 800);
+    hk_clip_note_time(&h, HK_STEP_KEPT, 500);
+    hk_clip_note_time(&h, HK_STEP_REDONE, 830);
+  }
+  assert_true(fabs(hk_clip_limit(&h) - 300.0 / 330) < 1e-12); /* what was timed counts */
+}
+
 static void chance_follows_from_norms(void **unused) {
   (void)unused;
   hk_clip_history h = {.any = false};
@@ -174,6 +194,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(chance_follows_from_norms),
       cmocka_unit_test(limit_follows_from_the_times_of_steps),
+      cmocka_unit_test(limit_follows_from_the_plan),
       cmocka_unit_test(what_each_rule_loses_on_recorded_norms),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

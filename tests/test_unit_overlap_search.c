@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "sim/ahead.h"
+#include "sim/held.h"
 #include "sim/overlap.h"
 #include "tests/fixture_blocks.h"
 #include "tests/random.h"
@@ -321,6 +322,64 @@ static void threads_change_nothing(void **state) {
   hk_model_free(&model);
 }
 
+/* -- Clipped steps ---------------------------------------------------------------------------- */
+
+static hk_forecast clipped_best(const hk_model *model, const hk_machine *m, double share,
+                                hk_clip clip, hk_bytes limit) {
+  hk_error err = {0};
+  hk_overlap_search_result r;
+  const hk_plan_settings settings = {
+      .overlap = HK_OVERLAP_BOTH, .gpu_state = &limit, .clip_share = share, .clip = clip};
+  must(hk_overlap_search(model, m, &ONE_RANK, &settings, &r, &err), &err);
+  must(hk_plan_check(&r.best.plan, &err), &err);
+  must(hk_held_add(&r.best, share, m, &err), &err);
+  return r.best;
+}
+
+/* GPU memory of what the limit is for, and of the buffers that only clipped steps need. */
+static hk_bytes counted(const hk_plan *plan) {
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  hk_bytes bytes = 14 * n[HK_ROUTE_RESIDENT] + 2 * hk_plan_early(plan);
+  if (hk_plan_held_staged(plan) > 0 && n[HK_ROUTE_STAGED] == 0)
+    bytes += 14 * plan->buffers * plan->piece_numel;
+  return bytes;
+}
+
+/* If most steps are clipped, the GPU updates a part of the CPU's subgroups in them, which shortens
+ * them; if few are, early weights may be worth more than the buffers. The buffers are within the
+ * limit; the mean is never longer than that of the plan which ignores clipped steps. By block
+ * nothing changes. */
+static void clipped_steps_count(void **state) {
+  (void)state;
+  hk_machine m = node(1e12);
+  hk_model model = equal_blocks(30, 100000000, 4, 11);
+  static const double limits[] = {0, 3e9, 9.5e9};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    const hk_bytes limit = (hk_bytes)limits[i];
+    hk_forecast ignored = clipped_best(&model, &m, 0, HK_CLIP_NORM, limit);
+    assert_int_equal(hk_plan_held_staged(&ignored.plan), 0);
+    for (double share = 0.1; share <= 1; share += 0.45) {
+      hk_forecast f = clipped_best(&model, &m, share, HK_CLIP_NORM, limit);
+      const double mean =
+          (1 - share) * (double)ignored.iteration_ns + share * (double)ignored.held_ns;
+      assert_true((double)hk_forecast_mean(&f) <= 1.006 * mean);
+      assert_true(counted(&f.plan) <= limit);
+      if (share > 0.5 && limit > 2 * 14 * f.plan.piece_numel) {
+        assert_true(hk_plan_held_staged(&f.plan) > 0);
+        assert_true((double)f.held_ns < 0.97 * (double)ignored.held_ns);
+      }
+      hk_forecast_free(&f);
+    }
+    hk_forecast by_block = clipped_best(&model, &m, 0.5, HK_CLIP_BLOCK, limit);
+    assert_int_equal(hk_plan_held_staged(&by_block.plan), 0);
+    assert_true((double)by_block.iteration_ns <= 1.05 * (double)ignored.iteration_ns);
+    hk_forecast_free(&by_block);
+    hk_forecast_free(&ignored);
+  }
+  hk_model_free(&model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(closed_form_is_close),
@@ -333,6 +392,7 @@ int main(void) {
       cmocka_unit_test(free_gpu_memory_is_the_limit),
       cmocka_unit_test(too_little_host_memory_is_named),
       cmocka_unit_test(threads_change_nothing),
+      cmocka_unit_test(clipped_steps_count),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,9 @@
 #define VARIANCE_WEIGHT 0.0625
 #define FIRST_VARIANCE  0.1
 
-/* loss / gain: until enough steps of each kind have been timed, and the bounds of what timed steps
- * may say, because a disturbed measurement must not decide for good. */
+/* loss / gain: without a plan that says it, until enough steps of each kind have been timed; and
+ * the bounds of what timed steps and plans may say, because a disturbed measurement must not decide
+ * for good, and a simulation knows neither the end nor the new begin of a run. */
 #define USUAL_RATIO 0.25
 #define LEAST_RATIO 0.0625
 #define MOST_RATIO  1.0
@@ -68,13 +69,18 @@ double hk_clip_chance(const hk_clip_history *h) {
   return 0.5 * erfc(-above / sqrt(2 * h->variance));
 }
 
+static double ratio_of(double gain, double loss) {
+  return gain > 0 ? fmin(fmax(loss / gain, LEAST_RATIO), MOST_RATIO) : MOST_RATIO;
+}
+
 double hk_clip_limit(const hk_clip_history *h) {
   const hk_ns held = hk_clip_time(h, HK_STEP_HELD), kept = hk_clip_time(h, HK_STEP_KEPT);
   const hk_ns redone = hk_clip_time(h, HK_STEP_REDONE);
   double ratio = USUAL_RATIO;
   if (held > 0 && kept > 0 && redone > 0) {
-    const double gain = (double)(held - kept), loss = (double)(redone - held);
-    ratio = gain > 0 ? fmin(fmax(loss / gain, LEAST_RATIO), MOST_RATIO) : MOST_RATIO;
+    ratio = ratio_of((double)(held - kept), (double)(redone - held));
+  } else if (h->planned.gain > 0) {
+    ratio = ratio_of((double)h->planned.gain, (double)h->planned.loss);
   }
   return 1 / (1 + ratio);
 }

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "core/base/units.h"
+#include "core/graph/plan.h"
 
 typedef enum {
   HK_STEP_HELD,   /* nothing ran ahead */
@@ -25,6 +25,7 @@ typedef struct {
   double most;           /* norm above which the last step would have been clipped; 0: none */
   hk_ns times[HK_STEP_KINDS][HK_CLIP_TIMES]; /* durations of the last steps of each kind: rings */
   int64_t n_times[HK_STEP_KINDS];            /* number of steps of each kind */
+  hk_guess_costs planned; /* what the plan says, until enough steps have been timed; 0: nothing */
 } hk_clip_history;
 
 /* A step had this norm. `most`: the norm above which it would have been clipped; 0: it could not

@@ -26,6 +26,7 @@ hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
   t->factor = 1;
   t->gate = -1;
   t->kind = HK_STEP_KINDS;
+  t->clip.planned = e->plan.guess;
   e->training = t;
   const size_t n = e->n_params;
   t->given = calloc(n, sizeof *t->given);

@@ -45,6 +45,7 @@ class Settings(NamedTuple):
     accumulate: Optional[torch.dtype]
     accumulation_steps: Optional[int] = None
     clip: str = "norm"
+    clip_share: Optional[float] = None
 
 
 class Entry(NamedTuple):

@@ -26,6 +26,11 @@ def check_settings(settings: Settings) -> None:
         raise HocketUsageError(f"clip={settings.clip!r}: it is 'norm' or 'block'")
     if settings.clip == "block" and settings.max_norm is None:
         raise HocketUsageError("clip='block' needs max_norm, the largest norm of each block")
+    share = settings.clip_share
+    if share is not None and not (isinstance(share, (int, float)) and 0 <= share <= 1):
+        raise HocketUsageError(f"clip_share={share!r}: it is a share of steps, 0 to 1, or None")
+    if share is not None and settings.plan != "auto":
+        raise HocketUsageError('clip_share is for plan="auto": other plans have chosen')
     if settings.accumulate not in (None, torch.float32):
         raise HocketUsageError(
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "

@@ -54,6 +54,10 @@ class AdamW(Optimizer):
             to ``max_norm`` by itself. That is another algorithm, with other results. Norms of
             blocks are known during backward, so that with ``overlap="both"`` steps that are
             clipped are as fast as others. :meth:`blocks` says what a block is.
+        clip_share: for ``plan="auto"``: the share of steps, 0 to 1, in which clipping by the norm is
+            expected to act. Such steps cannot run ahead of the norm; the plan lets the GPU update
+            more in them, and is compared with others by the mean of both kinds of step. None: 0. A
+            wrong share costs time and changes no bit.
         overlap: with ``attach``: "none" updates in ``step()``, "forward" beside the next forward,
             "both" beside backward, too.
         plan: None updates everything on the CPU, except state that ``gpu_memory`` has room for; a
@@ -94,6 +98,7 @@ class AdamW(Optimizer):
         *,
         max_norm: Optional[float] = None,
         clip: str = "norm",
+        clip_share: Optional[float] = None,
         overlap: str = "none",
         plan: Optional[Union[str, "os.PathLike[str]"]] = None,
         backend: Optional[str] = None,
@@ -119,6 +124,7 @@ class AdamW(Optimizer):
             accumulate,
             accumulation_steps,
             clip,
+            clip_share,
         )
         check_settings(self._settings)
         self._binding: Optional[Binding] = None

@@ -121,6 +121,8 @@ def _ask(
         arguments += ["--overlap", settings.overlap]
         if settings.clip != "norm" and _knows("--clip"):
             arguments += ["--clip", settings.clip]
+        if settings.clip_share and _knows("--clip-share"):
+            arguments += ["--clip-share", str(settings.clip_share)]
     if settings.accumulation_steps is not None:
         arguments += ["--grad-accum", str(settings.accumulation_steps)]
     if settings.cpu_threads is not None:

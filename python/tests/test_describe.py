@@ -252,6 +252,17 @@ def test_plan_auto(overlap, monkeypatch):
     assert 'plan="auto" chose: ' in opt.explain() and "no reason" not in opt.explain()
 
 
+def test_plan_auto_for_clipped_steps(monkeypatch):
+    monkeypatch.setenv("HOCKET_MACHINE", "h200-16c")
+    asked = []
+    run = plan.run
+    monkeypatch.setattr(plan, "run", lambda arguments: asked.append(arguments) or run(arguments))
+    compare(Case("llama", steps=4), True, overlap="both", plan="auto", clip_share=0.25)
+    ranked = [arguments for arguments in asked if arguments[0] == "plan"]
+    assert len(ranked) == 1
+    assert ranked[0][ranked[0].index("--clip-share") + 1] == "0.25"
+
+
 def test_plan_auto_names_what_is_missing(monkeypatch, tmp_path):
     model = make("llama")
     opt = hocket.AdamW(model.parameters(), plan="auto")

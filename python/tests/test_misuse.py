@@ -62,6 +62,8 @@ REFUSED = [
     (dict(cpu_threads=0), "cpu_threads=0"),
     (dict(cpu_threads=1.5), "cpu_threads=1.5"),
     (dict(gpu_memory=-1), "gpu_memory=-1"),
+    (dict(clip_share=1.5, plan="auto"), "clip_share=1.5"),
+    (dict(clip_share=0.5), 'clip_share is for plan="auto"'),
     (dict(host_memory="96GiB"), "host_memory='96GiB'"),
 ]
 
