@@ -20,7 +20,7 @@ class Attention(nn.Module):
         b, n, _ = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
-        mask = torch.ones(n, n, dtype=torch.bool).triu(1)
+        mask = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1)
         weights = scores.masked_fill(mask, float("-inf")).softmax(-1)
         return self.out((weights @ v).transpose(1, 2).reshape(b, n, WIDTH))
 
@@ -51,7 +51,7 @@ class GPT(nn.Module):
         self.positions.weight.requires_grad_(not frozen)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for layer in self.layers:
             x = layer(x)
         logits = self.head(self.norm(x)).float()

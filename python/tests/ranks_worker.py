@@ -13,6 +13,8 @@ import datetime
 import json
 import os
 import pathlib
+import re
+import signal
 import sys
 import traceback
 import warnings
@@ -497,6 +499,24 @@ def a_rank_that_fails_before_the_first_step():
     assert opt.last_step.step == 1
 
 
+def a_rank_that_is_killed():
+    """A test of its own starts it, because the other ranks cannot go on either."""
+    opt, model, reference = start(overlap="both")
+    train(opt, model, reference, steps=1)
+    model(data(5)).backward()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        opt.step()
+    except hocket.HocketError as error:
+        assert re.search(r"rank 1 \(process \d+ on \S+\) has ended", str(error)), error
+    else:
+        raise AssertionError("no error")
+
+
+CASES["a_rank_that_is_killed"] = a_rank_that_is_killed
+
+
 # -- Refusals -------------------------------------------------------------------------------------
 
 
@@ -564,6 +584,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=DEVICE != "cpu")
     if DEVICE == "cuda":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # equal bits in both models
         torch.cuda.set_device(RANK)
     dist.init_process_group(
         "gloo" if DEVICE == "cpu" else "cpu:gloo,cuda:nccl",
@@ -578,6 +599,7 @@ def main() -> None:
         torch.manual_seed(0)
         try:
             with warnings.catch_warnings():
+                warnings.simplefilter("ignore" if DEVICE == "cuda" else "default")
                 CASES[line.strip()]()
             text = "ok"
         except Exception:  # noqa: BLE001

@@ -13,6 +13,7 @@ import time
 import pytest
 
 WORKER = pathlib.Path(__file__).with_name("ranks_worker.py")
+DEATH = "a_rank_that_is_killed"
 NAMES = re.findall(r"^@(case|slow)\ndef (\w+)", WORKER.read_text(), flags=re.M)
 LIMIT_S = 120
 """After this a case has hung: the process group's own limit is shorter."""
@@ -93,7 +94,7 @@ def runs():
             yield pytest.param(name, size, marks=pytest.mark.full if left else ())
 
 
-@pytest.mark.parametrize("name, size", runs())
+@pytest.mark.parametrize("name, size", list(runs()))
 def test_ranks(worlds, name, size):
     answers = worlds.run(size, name)
     texts = [
@@ -102,3 +103,12 @@ def test_ranks(worlds, name, size):
         if answer != "ok"
     ]
     assert not texts, "\n".join(texts)
+
+
+def test_a_rank_that_is_killed(worlds):
+    """The others end within a minute, with its name. Last, because it ends the ranks."""
+    worlds.run(2, "drop_in")  # they have started
+    began = time.monotonic()
+    left, killed = worlds.run(2, DEATH)
+    assert time.monotonic() - began < 60
+    assert killed is None and left == "ok", left and json.loads(left)

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Trains a model that FSDP2 has sharded over the GPUs of one host, with several optimizers, and
+prints a table of milliseconds an iteration and of losses.
+
+    ranks.py [--gpus N] [--size 3g] [--rows ROW,...] [--micro-batch 4] [--iterations 8]
+             [--budget 460] [--out FILE] [--device cuda]
+    ranks.py --check [--gpus N] [--device cuda]
+
+Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
+the same on the CPU), hocket (attached, overlap both, gradients in bf16), hocket+gpu_memory=BYTES. Rows of
+hocket have bf16 parameters, the others fp32 ones that FSDP2 gathers as bf16. The bits of their
+gradients are the same, losses differ by how weights are rounded.
+
+--check runs the cases of python/tests/ranks_worker.py with as many ranks instead, and prints a line
+for each. A row is not begun when the budget, in seconds, has less left than the longest row took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, Optional
+
+HERE = pathlib.Path(__file__).resolve().parent
+WARM = 3
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--size", default="3g")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--rows", default="gpu,hocket+gpu_memory=9.5e9,hocket,offload")
+    parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--budget", type=float, default=460)
+    parser.add_argument("--out")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--check", action="store_true")
+    return parser.parse_args()
+
+
+# -- Ranks ----------------------------------------------------------------------------------------
+
+
+def sharded(options: argparse.Namespace, row: str, device: Any) -> Any:
+    import torch
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+    import workload
+
+    model = workload.build(workload.shape(options.size, options.layers), device)
+    how: Dict[str, Any] = {}
+    if not row.startswith("hocket"):
+        # On the host first: fp32 of the whole model need not fit beside its bf16.
+        model = model.to("cpu").float()
+        how["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    if row == "offload":
+        how["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+    for part in (model.model.embed_tokens, *model.model.layers, model.lm_head):
+        fully_shard(part, **how)
+    return fully_shard(model, **how)
+
+
+def optimizer(row: str, model: Any) -> Any:
+    import torch
+
+    import hocket
+    import workload
+
+    settings = {"lr": workload.LR, "betas": workload.BETAS, "eps": workload.EPS,
+                "weight_decay": workload.WEIGHT_DECAY}
+    if row in ("gpu", "offload"):
+        return torch.optim.AdamW(model.parameters(), fused=True, **settings)
+    own = dict(part.split("=") for part in row.split("+")[1:])
+    own = {name: int(float(value)) for name, value in own.items()}
+    opt = hocket.AdamW(model.parameters(), max_norm=workload.MAX_NORM, overlap="both", **settings,
+                       **own)
+    opt.attach(model)
+    return opt
+
+
+def drain(opt: Any, device: Any) -> None:
+    import torch
+
+    if hasattr(opt, "synchronize"):
+        opt.synchronize()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any]:
+    """Times one row; every rank returns the same."""
+    import torch
+    import torch.distributed as dist
+
+    import workload
+
+    began = time.monotonic()
+    model = sharded(options, row, device)
+    opt = optimizer(row, model)
+    of = workload.shape(options.size, options.layers)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    every = workload.batches(of, options.micro_batch * world, device)
+    mine = [batch[rank * options.micro_batch:(rank + 1) * options.micro_batch] for batch in every]
+    losses: List[Any] = []
+    norms: List[Any] = []
+    each: List[float] = []
+    begin = 0.0
+    for number in range(WARM + options.iterations):
+        if number == WARM:
+            drain(opt, device)
+            dist.barrier()
+            begin = time.perf_counter()
+        loss = workload.loss_of(model, mine[number % len(mine)], 1.0)
+        loss.backward()
+        if not row.startswith("hocket"):
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), workload.MAX_NORM)
+            norms.append(norm)
+        opt.step()
+        if row.startswith("hocket"):
+            norms.append(opt.grad_norm)
+        opt.zero_grad()
+        losses.append(loss.detach())
+        each.append(time.perf_counter())
+    drain(opt, device)
+    wall = (time.perf_counter() - begin) / options.iterations
+    answer = torch.tensor([wall], dtype=torch.float64)
+    mean = torch.stack(losses).float().cpu()
+    dist.all_reduce(answer, op=dist.ReduceOp.MAX)
+    dist.all_reduce(mean)
+    result: Dict[str, Any] = {
+        "row": row, "wall_ms": round(float(answer) * 1e3, 2), "device": name_of(device),
+        "losses": [round(float(value) / world, 5) for value in mean],
+        "norms": [round(float(n.full_tensor() if hasattr(n, "full_tensor") else n), 4)
+                  for n in norms],
+    }
+    if row.startswith("hocket"):
+        report = opt.stats()
+        result["update_ms"] = [round(s["update_ms"], 1) for s in report.get("last_steps", [])]
+        result["ahead"] = opt.last_step.ahead
+        result["threads"] = report.get("threads")
+        result["gpu_bytes"] = opt.gpu_bytes()
+    if device.type == "cuda":
+        result["gpu_peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        torch.cuda.reset_peak_memory_stats()
+    result["row_s"] = round(time.monotonic() - began, 1)
+    return result
+
+
+def name_of(device: Any) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def rank_main(options: argparse.Namespace) -> None:
+    import gc
+
+    import torch
+    import torch.distributed as dist
+
+    sys.path.insert(0, str(HERE))
+    rank = int(os.environ["RANK"])
+    gpu = options.device == "cuda"
+    if gpu:
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)
+    device = torch.device(options.device, rank if gpu else None)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo",
+                            timeout=datetime.timedelta(seconds=120))
+    until, longest = time.monotonic() + options.budget, 0.0
+    for row in options.rows.split(","):
+        # Rank 0's clock decides for all.
+        left = torch.tensor([until - time.monotonic() - longest])
+        dist.broadcast(left, 0)
+        if float(left) < 0:
+            answer: Dict[str, Any] = {"row": row, "left_out": "no time"}
+        else:
+            answer = run_row(options, row, device)
+            longest = max(longest, answer["row_s"])
+        gc.collect()
+        if gpu:
+            torch.cuda.empty_cache()
+        if rank == 0:
+            with open(os.environ["HOCKET_RANKS_OUT"], "a", encoding="utf-8") as file:
+                file.write(json.dumps(answer) + "\n")
+    dist.destroy_process_group()
+
+
+# -- The table ------------------------------------------------------------------------------------
+
+
+def table(rows: List[Dict[str, Any]]) -> str:
+    base: Optional[float] = next((r["wall_ms"] for r in rows
+                                  if r["row"] == "gpu" and "wall_ms" in r), None)
+    lines = [f"{'row':28} {'ms':>9} {'x gpu':>6} {'GPU GiB':>8} {'first':>9} {'last':>9}"]
+    for r in rows:
+        if "wall_ms" not in r:
+            lines.append(f"{r['row']:28} left out: {r['left_out']}")
+            continue
+        ratio = f"{r['wall_ms'] / base:6.3f}" if base else "     -"
+        peak = r.get("gpu_peak_gib")
+        memory = f"{peak + r.get('gpu_bytes', 0) / 2**30:8.2f}" if peak is not None else "       -"
+        lines.append(f"{r['row']:28} {r['wall_ms']:9.1f} {ratio} {memory} "
+                     f"{r['losses'][0]:9.4f} {r['losses'][-1]:9.4f}")
+    return "\n".join(lines)
+
+
+def start_ranks(options: argparse.Namespace) -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(options.out or f"{folder}/rows.jsonl")
+        out.unlink(missing_ok=True)
+        began = time.monotonic()
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-u", __file__, *sys.argv[1:]],
+                env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank),
+                     "WORLD_SIZE": str(options.gpus), "LOCAL_WORLD_SIZE": str(options.gpus),
+                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                     "HOCKET_RANKS_OUT": str(out)})
+            for rank in range(options.gpus)
+        ]
+        failed = wait(ranks, options.budget + 60)
+        text = out.read_text().splitlines() if out.exists() else []
+        rows = [json.loads(line) for line in text]
+        print(f"{options.gpus} ranks on {rows[0].get('device') if rows else '-'}, {options.size}, "
+              f"micro-batch {options.micro_batch} each, {time.monotonic() - began:.0f} s")
+        print(table(rows))
+        for row in rows:
+            print(json.dumps(row))
+    return failed
+
+
+def wait(ranks: List["subprocess.Popen[bytes]"], limit_s: float) -> int:
+    """Waits until all ranks have ended; if one fails, or time is over, ends the others."""
+    until = time.monotonic() + limit_s
+    while any(rank.poll() is None for rank in ranks):
+        bad = [n for n, rank in enumerate(ranks) if rank.poll() not in (None, 0)]
+        if bad or time.monotonic() > until:
+            print(f"rank {bad[0]} ended with {ranks[bad[0]].returncode}" if bad else "time is over")
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+            return 1
+        time.sleep(0.2)
+    return int(any(rank.returncode for rank in ranks))
+
+
+# -- The cases of the tests -----------------------------------------------------------------------
+
+
+def check(options: argparse.Namespace) -> int:
+    places = (HERE.parent / "python/tests", HERE.parent.parent / "python/tests")
+    tests = next(place for place in places if place.exists())
+    worker = tests / "ranks_worker.py"
+    names = re.findall(r"^@(?:case|slow)\ndef (\w+)", worker.read_text(), flags=re.M)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(worker), str(rank), str(options.gpus), folder,
+                 options.device],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for rank in range(options.gpus)
+        ]
+        for name in names:
+            began = time.monotonic()
+            answers = []
+            for rank in ranks:
+                assert rank.stdin is not None
+                rank.stdin.write(name + "\n")
+                rank.stdin.flush()
+            for rank in ranks:
+                assert rank.stdout is not None
+                answers.append(rank.stdout.readline().strip())
+            well = set(answers) == {"ok"}
+            print(f"{'ok  ' if well else 'FAIL'} {name} {time.monotonic() - began:.1f} s",
+                  flush=True)
+            for number, answer in enumerate(answers):
+                if answer != "ok":
+                    text = json.loads(answer)[-1500:] if answer else "has ended"
+                    print(f"rank {number}: {text}")
+            failed += not well
+            if not well and "" in answers:
+                break
+        for rank in ranks:
+            assert rank.stdin is not None
+            rank.stdin.close()
+            try:
+                rank.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                rank.kill()
+    print(f"{len(names)} cases, {failed} failed")
+    return int(failed > 0)
+
+
+def main() -> int:
+    options = arguments()
+    if "HOCKET_RANKS_OUT" in os.environ:
+        rank_main(options)
+        return 0
+    return check(options) if options.check else start_ranks(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
