@@ -188,16 +188,6 @@ void hk_expand_deepspeed_sizes(hk_expansion *x);
 hk_bytes hk_expand_deepspeed_base(hk_expansion *x);
 void hk_expand_deepspeed_device(hk_expansion *x);
 
-/* Adds a barrier behind the last operation of every lane of every rank. */
-int32_t hk_expand_barrier(hk_expansion *x);
-
-/* DeepSpeed, before a phase, when all lanes of all ranks are idle: one operation for two memory
- * reports, each after a garbage collection. `micro`: the next micro-step; grad_accum before the
- * update. Adds nothing under hocket. */
-void hk_expand_boundary(hk_expansion *x, int micro);
-/* The prototype's release of cached GPU memory, before an iteration. */
-void hk_expand_cache_release(hk_expansion *x);
-
 void hk_expand_forward(hk_expansion *x, int micro);
 void hk_expand_backward(hk_expansion *x, int micro);
 /* With an overlap: allocates and frees x->pieces; copies a subgroup's gradients to host memory

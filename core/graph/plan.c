@@ -28,16 +28,6 @@ int hk_job_dp(const hk_job *job) {
   return job->gpus * job->nodes / job->tp;
 }
 
-/* The table is a tensor of the embedding block, after the token embedding. OPT has two rows more
- * than positions. */
-bool hk_model_has_position_table(const hk_model *model) {
-  const int64_t numel = model->max_positions * model->hidden;
-  if (numel <= 0 || model->position_table) return model->position_table;
-  for (size_t i = 1; i < model->n_tensors && model->tensors[i].block == HK_BLOCK_EMBED; i++)
-    if (model->tensors[i].numel >= numel) return true;
-  return false;
-}
-
 static hk_status check_sequence(const hk_job *job, const hk_model *model, hk_error *err) {
   if (model->max_positions > 0 && job->seq > model->max_positions &&
       hk_model_has_position_table(model)) {

@@ -17,15 +17,6 @@
 
 /* -- The list ---------------------------------------------------------------------------------- */
 
-static const hk_quantity_info quantities[] = {
-#define HK_INFO(field, key, unit, least, most, fallback, meaning) \
-  {#field, key, unit, meaning, least, most, fallback, offsetof(hk_machine, field)},
-    HK_MACHINE_QUANTITIES(HK_INFO)
-#undef HK_INFO
-};
-
-enum { QUANTITIES = sizeof quantities / sizeof *quantities };
-
 /* KEY.h2d is "pcie.h2d_bytes_per_s": checks name keys without spelling them again. */
 static const struct {
 #define HK_KEY_FIELD(field, key, unit, least, most, fallback, meaning) const char *field;
@@ -44,20 +35,6 @@ static const char *const origins[] = {
 };
 
 enum { ORIGINS = sizeof origins / sizeof *origins };
-
-const hk_quantity_info *hk_quantity_list(size_t *n) {
-  *n = QUANTITIES;
-  return quantities;
-}
-
-hk_quantity *hk_machine_quantity(hk_machine *machine, const hk_quantity_info *info) {
-  return (hk_quantity *)((char *)machine + info->offset);
-}
-
-const hk_quantity *hk_machine_quantity_const(const hk_machine *machine,
-                                             const hk_quantity_info *info) {
-  return (const hk_quantity *)((const char *)machine + info->offset);
-}
 
 const char *hk_origin_name(hk_origin origin) {
   return origins[origin];
@@ -108,7 +85,8 @@ static double value_at(const hk_machine *m, size_t offset) {
 }
 
 static const char *key_at(size_t offset) {
-  size_t i = 0;
+  size_t n = 0, i = 0;
+  const hk_quantity_info *quantities = hk_quantity_list(&n);
   while (quantities[i].offset != offset) i++;
   return quantities[i].key;
 }
@@ -180,13 +158,15 @@ static hk_status read_quantity(const cJSON *object, const hk_quantity_info *info
 /* -- Reading all of them ----------------------------------------------------------------------- */
 
 static hk_status check_known(const cJSON *list, hk_error *err) {
-  const char *keys[QUANTITIES];
-  for (size_t i = 0; i < QUANTITIES; i++) keys[i] = quantities[i].key;
+  const char *keys[HK_QUANTITY_COUNT];
+  size_t n = 0;
+  const hk_quantity_info *quantities = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) keys[i] = quantities[i].key;
   for (const cJSON *item = list->child; item; item = item->next) {
     size_t i = 0;
-    while (i < QUANTITIES && strcmp(item->string, keys[i]) != 0) i++;
-    if (i < QUANTITIES) continue;
-    const char *nearest = hk_nearest(item->string, keys, QUANTITIES);
+    while (i < n && strcmp(item->string, keys[i]) != 0) i++;
+    if (i < n) continue;
+    const char *nearest = hk_nearest(item->string, keys, n);
     return nearest ? hk_fail(err, HK_INPUT, "quantity '%.80s' is not known; did you mean '%s'?",
                              item->string, nearest)
                    : hk_fail(err, HK_INPUT,
@@ -198,8 +178,10 @@ static hk_status check_known(const cJSON *list, hk_error *err) {
 }
 
 static hk_status read_quantities(const cJSON *list, hk_machine *machine, hk_error *err) {
+  size_t n = 0;
+  const hk_quantity_info *quantities = hk_quantity_list(&n);
   HK_TRY(check_known(list, err));
-  for (size_t i = 0; i < QUANTITIES; i++) {
+  for (size_t i = 0; i < n; i++) {
     const hk_quantity_info *info = &quantities[i];
     hk_quantity *out = hk_machine_quantity(machine, info);
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(list, info->key);
@@ -333,7 +315,9 @@ cJSON *hk_machine_to_json(const hk_machine *machine) {
               pass_on(machine->document, "residuals", root);
   cJSON *list = good ? cJSON_AddObjectToObject(root, "quantities") : NULL;
   good = list != NULL;
-  for (size_t i = 0; good && i < QUANTITIES; i++) {
+  size_t n = 0;
+  const hk_quantity_info *quantities = hk_quantity_list(&n);
+  for (size_t i = 0; good && i < n; i++) {
     good = add_quantity(list, &quantities[i], hk_machine_quantity_const(machine, &quantities[i]),
                         given);
   }

@@ -3,8 +3,6 @@
  * decides what a ZeRO-3 subgroup contains. */
 #include "core/model/model.h"
 
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,55 +205,4 @@ hk_status hk_model_build(hk_model *model, const hk_shape *shape, const hk_lists 
   const hk_status status = fill(model, b, lists, err);
   free(b);
   return status;
-}
-
-/* -- Notes ------------------------------------------------------------------------------------ */
-
-hk_status hk_model_note(hk_model *model, hk_error *err, const char *format, ...) {
-  char text[480];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  if (model->n_notes == HK_MODEL_MOST_NOTES) return HK_OK;
-  model->notes[model->n_notes] = strdup(text);
-  if (!model->notes[model->n_notes]) return hk_fail_memory(err, sizeof text, "a note");
-  model->n_notes++;
-  return HK_OK;
-}
-
-/* -- Life ------------------------------------------------------------------------------------- */
-
-struct hk_model_owners {
-  atomic_int n;
-};
-
-hk_status hk_model_own(hk_model *model, hk_error *err) {
-  model->owners = malloc(sizeof *model->owners);
-  if (!model->owners) return hk_fail_memory(err, sizeof *model->owners, "a model");
-  atomic_init(&model->owners->n, 1);
-  return HK_OK;
-}
-
-hk_status hk_model_copy(const hk_model *from, hk_model *to, hk_error *err) {
-  if (!from->owners) return hk_model_from_config(from->config, from->name, to, err);
-  *to = *from;
-  atomic_fetch_add(&from->owners->n, 1);
-  return HK_OK;
-}
-
-void hk_model_free(hk_model *model) {
-  if (!model) return;
-  if (!model->owners || atomic_fetch_sub(&model->owners->n, 1) == 1) {
-    free(model->tensors);
-    free(model->kinds);
-    free(model->frozen);
-    free(model->kind_of);
-    free(model->first_tensor);
-    free(model->blocks);
-    for (int i = 0; i < model->n_notes; i++) free(model->notes[i]);
-    cJSON_Delete(model->config);
-    free(model->owners);
-  }
-  memset(model, 0, sizeof *model);
 }

@@ -224,6 +224,8 @@ hk_status hk_model_from_tensors(const char *name, const hk_tensor *tensors, size
 extern const char *const hk_dtype_names[HK_DTYPE_COUNT]; /* "bf16", "fp16", "fp32" */
 /* Prepares a model for hk_model_copy. The functions that create models call it last. */
 hk_status hk_model_own(hk_model *model, hk_error *err);
+/* Makes *to another owner of the same model. */
+void hk_model_share(const hk_model *from, hk_model *to);
 void hk_model_free(hk_model *model);
 /* A copy that shares tensors, blocks and config with the original: neither may change them. Each is
  * freed by itself, in any order and on any thread. */

@@ -229,3 +229,9 @@ hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err
   cJSON_Delete(config);
   return status == HK_OK ? HK_OK : hk_fail_prefix(err, "%s", path);
 }
+
+hk_status hk_model_copy(const hk_model *from, hk_model *to, hk_error *err) {
+  if (!from->owners) return hk_model_from_config(from->config, from->name, to, err);
+  hk_model_share(from, to);
+  return HK_OK;
+}

@@ -144,3 +144,13 @@ void hk_edge_costs(const hk_shape *shape, hk_block_kind *embedding, hk_block_kin
   embedding->gradients.whole = head->gradients.whole = 2 * h;
   head->gradients.split = 2 * logits;
 }
+
+/* The table is a tensor of the embedding block, after the token embedding. OPT has two rows more
+ * than positions. */
+bool hk_model_has_position_table(const hk_model *model) {
+  const int64_t numel = model->max_positions * model->hidden;
+  if (numel <= 0 || model->position_table) return model->position_table;
+  for (size_t i = 1; i < model->n_tensors && model->tensors[i].block == HK_BLOCK_EMBED; i++)
+    if (model->tensors[i].numel >= numel) return true;
+  return false;
+}
