@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* The list of policies, and the code that they share. The policies themselves are in sim/policies/.
- */
+/* The list of policies, their labels, and their application to a plan. The policies themselves are
+ * in sim/policies/. */
 #include "sim/policy.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,21 +38,6 @@ hk_status hk_policy_find(const char *name, const hk_policy **policy, hk_error *e
   char known[128];
   return hk_fail(err, HK_INPUT, "unknown policy '%s'; known are %s", name,
                  hk_join(names, N_POLICIES, known, sizeof known));
-}
-
-size_t hk_policy_keep_resident(hk_plan *plan, double ratio) {
-  /* 1e-9: so that 0.8 x 10 is not rounded down to 7. */
-  const size_t on_host = (size_t)floor(ratio * (double)plan->n_subgroups + 1e-9);
-  for (size_t i = on_host; i < plan->n_subgroups; i++) {
-    plan->subgroups[i].route = HK_ROUTE_RESIDENT;
-  }
-  return on_host;
-}
-
-size_t hk_policy_keep_first(hk_plan *plan, double ratio) {
-  const size_t n = plan->n_subgroups, on_gpu = n - hk_deepspeed_on_host(ratio, n);
-  for (size_t i = 0; i < on_gpu; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
-  return on_gpu;
 }
 
 /* -- Labels -------------------------------------------------------------------------------- */

@@ -9,20 +9,6 @@
 
 #include "sim/state.h"
 
-/* Times are rounded up to whole nanoseconds, so that no operation ends before its work is done.
- * Rounding errors of doubles are far below ROUNDING_NS: a time that exceeds a whole number by less
- * is that number. */
-#define ROUNDING_NS 1e-3
-
-/* Virtual time ends after about 30 years: a longer iteration means a wrong number in the input. */
-#define END_OF_TIME 1000000000000000000LL
-
-hk_ns hk_time_for(double work, double rate) {
-  const double ns = work / rate * 1e9;
-  if (ns <= ROUNDING_NS) return 0;
-  return ns < (double)END_OF_TIME ? (hk_ns)ceil(ns - ROUNDING_NS) : END_OF_TIME;
-}
-
 /* -- rates -------------------------------------------------------------------------------- */
 
 static hk_status add_rate_counter(hk_sim_state *s, int rank, hk_resource r) {
@@ -119,13 +105,6 @@ static void note_phase(hk_sim_state *s, const hk_op *op) {
   if (op->phase == s->phase) return;
   progress(s);
   s->phase = op->phase;
-}
-
-void hk_become_fluid(hk_sim_state *s, hk_active_op *active, double work) {
-  active->fluid = true;
-  active->remaining = work;
-  active->due = INT64_MAX;
-  s->dirty = true;
 }
 
 /* Whether the demand that `active` keeps is also that of `op`, the next operation of the lane. */
@@ -345,7 +324,7 @@ static hk_status run_all(hk_sim_state *s) {
       return hk_fail(s->err, HK_NO, "invariant broken: nothing progresses at %lld ns",
                      (long long)s->now);
     }
-    if (due >= END_OF_TIME) {
+    if (due >= HK_END_OF_TIME) {
       return hk_fail(s->err, HK_INPUT,
                      "the iteration would take more than 30 years; check the job's size and the "
                      "machine's rates");

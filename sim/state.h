@@ -3,6 +3,8 @@
 #ifndef HK_SIM_STATE_H
 #define HK_SIM_STATE_H
 
+#include <math.h>
+
 #include "core/graph/pick.h"
 #include "sim/share.h"
 #include "sim/sim.h"
@@ -124,11 +126,25 @@ static inline int hk_slot(int rank, hk_resource resource) {
   return (hk_resource_is_node(resource) ? 0 : rank * HK_RES_COUNT) + (int)resource;
 }
 
-/* Time for `work` units at `rate` units a second: whole nanoseconds, rounded up. */
-hk_ns hk_time_for(double work, double rate);
+/* Virtual time ends after about 30 years: a longer iteration means a wrong number in the input. */
+#define HK_END_OF_TIME 1000000000000000000LL
 
-/* sim/sim.c: from now on the operation shares resources until `work` units are done. */
-void hk_become_fluid(hk_sim_state *s, hk_active_op *active, double work);
+/* Time for `work` units at `rate` units a second: whole nanoseconds, rounded up, so that no
+ * operation ends before its work is done. Rounding errors of doubles are far below 1e-3 ns: a time
+ * that exceeds a whole number by less is that number. */
+static inline hk_ns hk_time_for(double work, double rate) {
+  const double ns = work / rate * 1e9;
+  if (ns <= 1e-3) return 0;
+  return ns < (double)HK_END_OF_TIME ? (hk_ns)ceil(ns - 1e-3) : HK_END_OF_TIME;
+}
+
+/* From now on the operation shares resources until `work` units are done. */
+static inline void hk_become_fluid(hk_sim_state *s, hk_active_op *active, double work) {
+  active->fluid = true;
+  active->remaining = work;
+  active->due = INT64_MAX;
+  s->dirty = true;
+}
 
 /* sim/contention.c: collects the fluid operations in s->activities, and sets their caps and weights
  * and the capacities of resources under contention. Returns the number of these operations. */

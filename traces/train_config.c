@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* What the configurations of all frameworks share: files, keys, notes, ratios. */
+/* Files of training frameworks: which reader reads them. And DeepSpeed's ratio. */
 #include "traces/train_config.h"
 
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/base/infile.h"
 #include "core/base/json.h"
-#include "core/base/names.h"
 #include "traces/plain_yaml.h"
 #include "traces/train_config_internal.h"
 
@@ -19,76 +17,6 @@
 #define MOST_YAML  (1 << 16)
 
 const char *const hk_framework_titles[HK_FRAMEWORK_COUNT] = {"DeepSpeed", "Accelerate", "FSDP"};
-
-hk_train_config hk_train_config_default(hk_framework framework) {
-  return (hk_train_config){.framework = framework,
-                           .pinned = true,
-                           .ratio = 1,
-                           .subgroup_numel = framework == HK_FRAMEWORK_FSDP ? 0 : 1000000000,
-                           .checkpoint = -1};
-}
-
-/* -- Keys and notes ---------------------------------------------------------------------------- */
-
-void hk_config_note(hk_train_config *config, const char *format, ...) {
-  char text[sizeof config->notes[0]];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  if (config->n_notes < HK_MOST_CONFIG_NOTES)
-    memcpy(config->notes[config->n_notes++], text, sizeof text);
-}
-
-void hk_config_drop_auto(cJSON *object) {
-  cJSON *next = NULL;
-  for (cJSON *member = object ? object->child : NULL; member; member = next) {
-    next = member->next;
-    const bool is_auto = cJSON_IsString(member) && strcmp(member->valuestring, "auto") == 0;
-    if (is_auto || cJSON_IsNull(member)) cJSON_Delete(cJSON_DetachItemViaPointer(object, member));
-  }
-}
-
-/* A feature's value: false, 0, "", "none", {}, [] and {"enabled": false} mean that it is off. */
-static bool is_on(const cJSON *value) {
-  if (cJSON_IsBool(value)) return cJSON_IsTrue(value);
-  if (cJSON_IsNumber(value)) return value->valuedouble != 0;
-  if (cJSON_IsString(value))
-    return *value->valuestring != '\0' && strcmp(value->valuestring, "none") != 0;
-  if (!cJSON_IsObject(value)) return value->child != NULL;
-  const cJSON *enabled = cJSON_GetObjectItemCaseSensitive(value, "enabled");
-  return enabled ? is_on(enabled) : value->child != NULL;
-}
-
-#define MOST_KEYS 96
-
-static hk_status unknown_key(hk_train_config *config, const char *key, const char *where,
-                             const hk_config_key *keys, size_t n, bool strict, hk_error *err) {
-  const char *names[MOST_KEYS];
-  for (size_t i = 0; i < n; i++) names[i] = keys[i].name;
-  const char *near = hk_nearest(key, names, n), *in = *where ? " in " : "";
-  char instead[120] = "";
-  if (near) snprintf(instead, sizeof instead, "; did you mean '%s'?", near);
-  if (strict) return hk_fail(err, HK_INPUT, "key '%.80s' is not known%s", key, instead);
-  hk_config_note(config, "key '%.60s'%s%s is not known and was ignored%s", key, in, where, instead);
-  return HK_OK;
-}
-
-hk_status hk_config_check_keys(hk_train_config *config, const cJSON *object, const char *where,
-                               const hk_config_key *keys, size_t n, bool strict, hk_error *err) {
-  const cJSON *member = NULL;
-  cJSON_ArrayForEach(member, object) {
-    size_t i = 0;
-    while (i < n && strcmp(member->string, keys[i].name) != 0) i++;
-    if (i == n) {
-      HK_TRY(unknown_key(config, member->string, where, keys, n, strict, err));
-    } else if (keys[i].use == HK_KEY_NOTED && is_on(member)) {
-      hk_config_note(config, "%s%s%s is not simulated: %s", where, *where ? "." : "", keys[i].name,
-                     keys[i].note);
-    }
-  }
-  return HK_OK;
-}
 
 /* -- DeepSpeed's ratio ------------------------------------------------------------------------- */
 
