@@ -30,8 +30,8 @@
 #include <immintrin.h>
 #endif
 
+#include "calib/probes/statistics.h"
 #include "calib/stand/stand.h"
-#include "calib/statistics.h"
 #include "engine/device/topology.h"
 
 #define MIB     ((size_t)1 << 20)

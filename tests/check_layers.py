@@ -15,11 +15,24 @@ import pathlib
 import subprocess
 import sys
 
-# For each folder those that its files may use, besides each other. "engine" stands for the files
-# directly in engine/.
+# For each folder those that its files may use, besides each other. "engine" and
+# the like stand for the files directly in that folder.
+CORE = ["core/base", "core/machine", "core/model", "core/graph"]
 ENGINE = ["engine/adamw", "engine/device", "engine/state", "engine/run", "engine/train",
           "engine/access", "engine"]
-LAYERS = {room: ENGINE[:i] for i, room in enumerate(ENGINE)}
+SIM = ["sim", "sim/policies"]
+CALIB = ["calib/parts", "calib/probes", "calib/stand", "calib/validate", "calib/fit",
+         "calib/profiles", "calib"]
+CLI = ["cli/print", "cli/commands", "cli"]
+BELOW_CALIB = [*ENGINE, *SIM, "traces"]
+LAYERS = {
+    **{room: CORE[:i] for i, room in enumerate(CORE)},
+    **{room: CORE + ENGINE[:i] for i, room in enumerate(ENGINE)},
+    **{room: CORE + SIM for room in SIM},
+    "traces": CORE,
+    **{room: CORE + BELOW_CALIB + CALIB[:i] for i, room in enumerate(CALIB)},
+    **{room: CORE + BELOW_CALIB + CALIB + CLI for room in CLI},
+}
 
 
 def objects(tree, build):

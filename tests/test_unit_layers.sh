@@ -40,25 +40,25 @@ finds() {
 # A tree without violations; each case below adds one, which check_layers.py must find.
 small_tree() {
   rm -rf tree built
-  source_file engine/device/low.c low
-  source_file engine/device/high.c high low
-  source_file engine/run/top.c top high low elsewhere
+  source_file engine/device/chunks.c low
+  source_file engine/device/team.c high low
+  source_file engine/run/pace.c top high low elsewhere
 }
 
 small_tree
 check tree built || fail "a tree without violations: $(cat out err)"
 prints '^3 files use 3 others$'
 
-source_file engine/device/low.c low top
-finds 'engine/device/low.c uses top of engine/run/top.c: engine/device is below that'
-source_file engine/device/low.c low high
+source_file engine/device/chunks.c low top
+finds 'engine/device/chunks.c uses top of engine/run/pace.c: engine/device is below that'
+source_file engine/device/chunks.c low high
 finds '^FAIL: 2 files call each other in a circle:'
-source_file engine/device/low.c low third
-source_file engine/device/third.c third high
+source_file engine/device/chunks.c low third
+source_file engine/device/arena.c third high
 finds '^FAIL: 3 files call each other in a circle:'
-source_file engine/device/low.c low third
-source_file engine/device/third.c third high
-rm tree/engine/device/third.c # moved away; its object file is still there
+source_file engine/device/chunks.c low third
+source_file engine/device/arena.c third high
+rm tree/engine/device/arena.c # moved away; its object file is still there
 check tree built || fail "an object file without its source file: $(cat out err)"
 rm -r built/CMakeFiles
 finds 'no object files'

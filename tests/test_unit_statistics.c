@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Summaries of measurements against tables, values by hand, and the share of intervals of random
  * samples that contain the true median. */
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 
 #include <math.h>
 

@@ -11,10 +11,8 @@
 #include <string.h>
 
 #include "calib/fit/solver_parts.h"
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 
-#define DIFFERENCE_STEP 1e-3 /* of central differences, in logarithms */
-#define BOUND_MARGIN    1e-3 /* least distance of a start from a bound, as a share of the range */
 #define ITERATIONS      30   /* at most, of one trust-region descent */
 #define SCOUT_REACH     2    /* most distance of a scout from the start, in widths of the prior */
 #define DESCENTS        4    /* of one search */
@@ -32,196 +30,6 @@
 
 typedef hk_solver_vector vector;
 typedef hk_solver solver;
-
-static hk_status fail_gsl(hk_error *err, int code) {
-  if (code == GSL_ENOMEM) return hk_fail_memory(err, 0, "a fit");
-  return hk_fail(err, HK_ENVIRONMENT, "the least-squares solver of a fit: %s", gsl_strerror(code));
-}
-
-/* -- What is minimised ------------------------------------------------------------------------- */
-
-static double clamped(const hk_unknown *u, double x) {
-  return fmin(fmax(exp(x), u->least), u->most);
-}
-
-static double off_prior(const hk_unknown *u, double x) {
-  return (x - log(u->start)) / u->width;
-}
-
-/* sqrt(rho(r)) with the sign of r: GSL minimises the sum of squares. */
-static double huber(double r) {
-  const double a = fabs(r);
-  return a <= HK_HUBER ? r : copysign(sqrt(HK_HUBER * (2 * a - HK_HUBER)), r);
-}
-
-hk_status hk_solver_residuals(const solver *s, const vector *points, size_t variants, double *out) {
-  const hk_solve_problem *p = s->of;
-  double values[HK_MOST_VARIANTS * HK_MOST_UNKNOWNS];
-  values[0] = 0; /* a fit without unknowns passes none */
-  for (size_t v = 0; v < variants; v++)
-    for (size_t j = 0; j < p->n; j++) values[v * p->n + j] = clamped(&p->unknowns[j], points[v][j]);
-  return p->residuals(p->context, values, variants, out, p->err);
-}
-
-/* huber(residual / scale) of every residual. */
-static hk_status weighted(const solver *s, const vector *points, size_t variants, double *out) {
-  HK_TRY(hk_solver_residuals(s, points, variants, out));
-  for (size_t i = 0; i < variants * s->of->n_residuals; i++) out[i] = huber(out[i] / s->scale);
-  return HK_OK;
-}
-
-static double total(const solver *s, const double *point, const double *f) {
-  double sum = 0;
-  for (size_t i = 0; i < s->of->n_residuals; i++) sum += f[i] * f[i];
-  for (size_t j = 0; j < s->of->n; j++) sum += pow(off_prior(&s->of->unknowns[j], point[j]), 2);
-  return sum;
-}
-
-/* The objective at each of the points. */
-hk_status hk_solver_objectives(const solver *s, const vector *points, size_t variants,
-                               double *sums) {
-  const size_t n = s->of->n_residuals;
-  double *f = malloc((variants * n + 1) * sizeof *f);
-  if (!f) return hk_fail_memory(s->of->err, variants * n * sizeof *f, "a fit");
-  const hk_status status = weighted(s, points, variants, f);
-  for (size_t v = 0; status == HK_OK && v < variants; v++) sums[v] = total(s, points[v], f + v * n);
-  free(f);
-  return status;
-}
-
-/* -- Derivatives ------------------------------------------------------------------------------- */
-
-/* Rows: residuals in units of the scale, then the priors of active unknowns. Columns: derivatives
- * by active unknowns' logarithms, by central differences; one-sided where a bound is near. */
-static hk_status differentiate(const solver *s, const double *x, gsl_matrix *j) {
-  const size_t n = s->of->n_residuals;
-  vector points[2 * HK_MOST_UNKNOWNS];
-  double steps[HK_MOST_UNKNOWNS];
-  for (size_t a = 0; a < s->n_active; a++) {
-    const size_t k = s->active[a];
-    double *below = points[2 * a], *above = points[2 * a + 1];
-    memcpy(below, x, sizeof *points);
-    memcpy(above, x, sizeof *points);
-    below[k] = fmax(x[k] - DIFFERENCE_STEP, log(s->of->unknowns[k].least));
-    above[k] = fmin(x[k] + DIFFERENCE_STEP, log(s->of->unknowns[k].most));
-    steps[a] = above[k] - below[k];
-  }
-  double *f = malloc((2 * s->n_active * n + 1) * sizeof *f);
-  if (!f) return hk_fail_memory(s->of->err, 2 * s->n_active * n * sizeof *f, "a fit");
-  const hk_status status = weighted(s, points, 2 * s->n_active, f);
-  gsl_matrix_set_zero(j);
-  for (size_t a = 0; status == HK_OK && a < s->n_active; a++) {
-    for (size_t i = 0; i < n; i++)
-      gsl_matrix_set(j, i, a, (f[(2 * a + 1) * n + i] - f[2 * a * n + i]) / steps[a]);
-    gsl_matrix_set(j, n + a, a, 1 / s->of->unknowns[s->active[a]].width);
-  }
-  free(f);
-  return status;
-}
-
-/* -- Bounds ------------------------------------------------------------------------------------ */
-
-static double low(const hk_unknown *u) {
-  return log(u->least);
-}
-
-static double range(const hk_unknown *u) {
-  return log(u->most / u->least);
-}
-
-static double x_of(const hk_unknown *u, double angle) {
-  return low(u) + range(u) * (1 + sin(angle)) / 2;
-}
-
-/* At a bound the derivative by the angle is 0 and the trust region would not move. The angle is
- * therefore that of a point at least BOUND_MARGIN inside. */
-static double angle_of(const hk_unknown *u, double x) {
-  const double share = fmin(fmax((x - low(u)) / range(u), BOUND_MARGIN), 1 - BOUND_MARGIN);
-  return asin(2 * share - 1);
-}
-
-/* d x / d angle. */
-static double slope(const hk_unknown *u, double angle) {
-  return range(u) * cos(angle) / 2;
-}
-
-static void spread(const solver *s, const gsl_vector *angles, double *x) {
-  memcpy(x, s->x, sizeof s->x);
-  for (size_t a = 0; a < s->n_active; a++)
-    x[s->active[a]] = x_of(&s->of->unknowns[s->active[a]], gsl_vector_get(angles, a));
-}
-
-/* -- Trust region ------------------------------------------------------------------------------ */
-
-static int residuals_at(const gsl_vector *angles, void *data, gsl_vector *f) {
-  solver *s = data;
-  vector x;
-  if (s->status != HK_OK) return GSL_EBADFUNC; /* GSL calls again after a failed callback */
-  spread(s, angles, x);
-  /* GSL allocated f: it is contiguous. */
-  s->status = weighted(s, &x, 1, f->data);
-  if (s->status != HK_OK) return GSL_EBADFUNC;
-  for (size_t a = 0; a < s->n_active; a++)
-    gsl_vector_set(f, s->of->n_residuals + a,
-                   off_prior(&s->of->unknowns[s->active[a]], x[s->active[a]]));
-  return GSL_SUCCESS;
-}
-
-static int jacobian_at(const gsl_vector *angles, void *data, gsl_matrix *j) {
-  solver *s = data;
-  vector x;
-  if (s->status != HK_OK) return GSL_EBADFUNC;
-  spread(s, angles, x);
-  s->status = differentiate(s, x, j);
-  if (s->status != HK_OK) return GSL_EBADFUNC;
-  for (size_t a = 0; a < s->n_active; a++) {
-    gsl_vector_view column = gsl_matrix_column(j, a);
-    gsl_vector_scale(&column.vector,
-                     slope(&s->of->unknowns[s->active[a]], gsl_vector_get(angles, a)));
-  }
-  return GSL_SUCCESS;
-}
-
-/* Ends regularly, too, if GSL makes no progress or has used up its iterations. */
-static int run_trust_region(solver *s, gsl_multifit_nlinear_workspace *w, size_t iterations,
-                            double *x) {
-  gsl_vector *angles = gsl_vector_alloc(s->n_active);
-  if (!angles) return GSL_ENOMEM;
-  for (size_t a = 0; a < s->n_active; a++)
-    gsl_vector_set(angles, a, angle_of(&s->of->unknowns[s->active[a]], s->x[s->active[a]]));
-  gsl_multifit_nlinear_fdf problem = {.f = residuals_at,
-                                      .df = jacobian_at,
-                                      .n = s->of->n_residuals + s->n_active,
-                                      .p = s->n_active,
-                                      .params = s};
-  int info = 0;
-  int code = gsl_multifit_nlinear_init(angles, &problem, w);
-  if (code == GSL_SUCCESS)
-    code = gsl_multifit_nlinear_driver(iterations, 1e-4, 1e-6, 0, NULL, NULL, &info, w);
-  if (code == GSL_EMAXITER || code == GSL_ENOPROG) code = GSL_SUCCESS;
-  if (code == GSL_SUCCESS) spread(s, gsl_multifit_nlinear_position(w), x);
-  gsl_vector_free(angles);
-  return code;
-}
-
-/* Moves s->x to a point with a smaller objective, or leaves it unchanged. */
-hk_status hk_solver_descend(solver *s, size_t iterations) {
-  if (s->n_active == 0) return HK_OK;
-  vector points[2];
-  double sums[2] = {0};
-  gsl_multifit_nlinear_parameters settings = gsl_multifit_nlinear_default_parameters();
-  settings.scale = gsl_multifit_nlinear_scale_marquardt;
-  gsl_multifit_nlinear_workspace *w = gsl_multifit_nlinear_alloc(
-      gsl_multifit_nlinear_trust, &settings, s->of->n_residuals + s->n_active, s->n_active);
-  memcpy(points, s->x, sizeof points[0]);
-  const int code = w ? run_trust_region(s, w, iterations, points[1]) : GSL_ENOMEM;
-  gsl_multifit_nlinear_free(w);
-  if (s->status != HK_OK) return s->status;
-  if (code != GSL_SUCCESS) return fail_gsl(s->of->err, code);
-  HK_TRY(hk_solver_objectives(s, points, 2, sums));
-  if (sums[1] < sums[0]) memcpy(s->x, points[1], sizeof s->x);
-  return HK_OK;
-}
 
 /* -- Simplex ----------------------------------------------------------------------------------- */
 
@@ -255,7 +63,8 @@ static int simplex(solver *s, gsl_multimin_fminimizer *m, gsl_vector *u, gsl_vec
   spread_logarithms(s, gsl_multimin_fminimizer_x(m), s->x);
   for (size_t j = 0; j < s->of->n; j++) {
     const hk_unknown *unknown = &s->of->unknowns[j];
-    s->x[j] = fmin(fmax(s->x[j], low(unknown)), low(unknown) + range(unknown));
+    s->x[j] = fmin(fmax(s->x[j], hk_solver_low(unknown)),
+                   hk_solver_low(unknown) + hk_solver_range(unknown));
   }
   return code;
 }
@@ -269,7 +78,7 @@ static hk_status run_simplex(solver *s) {
   gsl_vector_free(u);
   gsl_vector_free(steps);
   if (s->status != HK_OK) return s->status;
-  return code == GSL_SUCCESS ? HK_OK : fail_gsl(s->of->err, code);
+  return code == GSL_SUCCESS ? HK_OK : hk_solver_fail_gsl(s->of->err, code);
 }
 
 /* Moves s->x to the local minimum near it: trust region, then simplex and trust region in turn. */
@@ -293,7 +102,7 @@ static hk_status minimise(solver *s) {
 /* ln start + share x SCOUT_REACH x width, within the bounds. `share`: -1 to 1. */
 static double scout_place(const hk_unknown *u, double share) {
   const double x = log(u->start) + SCOUT_REACH * u->width * share;
-  return fmin(fmax(x, low(u)), low(u) + range(u));
+  return fmin(fmax(x, hk_solver_low(u)), hk_solver_low(u) + hk_solver_range(u));
 }
 
 /* Sorts points[fixed .. n - 1] so far that the `wanted` with the least objective come first. */
@@ -317,7 +126,7 @@ static hk_status pick_best(const solver *s, vector *points, size_t n, size_t fix
 static hk_status scout(const solver *s, vector *points, size_t starts) {
   const int n = s->of->scouts;
   gsl_qrng *sequence = gsl_qrng_alloc(gsl_qrng_sobol, (unsigned)s->of->n);
-  if (!sequence) return fail_gsl(s->of->err, GSL_ENOMEM);
+  if (!sequence) return hk_solver_fail_gsl(s->of->err, GSL_ENOMEM);
   memcpy(points[0], s->x, sizeof points[0]);
   for (int i = 1; i <= n; i++) {
     gsl_qrng_get(sequence, points[i]);
@@ -383,7 +192,7 @@ static hk_status search(solver *s) {
 static double by_sum(const solver *s, const double *r) {
   const size_t n = s->of->n_residuals;
   double sum = 0;
-  for (size_t i = 0; i < n; i++) sum += pow(huber(r[i] / s->scale), 2);
+  for (size_t i = 0; i < n; i++) sum += pow(hk_solver_huber(r[i] / s->scale), 2);
   const double scatter = n > s->n_active ? s->scale * sqrt(sum / (double)(n - s->n_active)) : 0;
   return fmax(s->of->noise, scatter);
 }
@@ -400,7 +209,7 @@ static double by_median(const solver *s, double *r) {
 static hk_status measure_scatter(const solver *s, double *scatter) {
   hk_solve_problem *p = s->of;
   double *r = malloc((p->n_residuals + 1) * sizeof *r);
-  if (!r) return fail_gsl(p->err, GSL_ENOMEM);
+  if (!r) return hk_solver_fail_gsl(p->err, GSL_ENOMEM);
   const hk_status status = hk_solver_residuals(s, &s->x, 1, r);
   p->squares = 0;
   p->outliers = 0;
@@ -435,10 +244,11 @@ static hk_status rescale(solver *s) {
 static hk_status find_covariance(const solver *s, gsl_matrix **out) {
   gsl_matrix *j = gsl_matrix_alloc(s->of->n_residuals + s->n_active, s->n_active);
   *out = gsl_matrix_alloc(s->n_active, s->n_active);
-  hk_status status = j && *out ? differentiate(s, s->x, j) : fail_gsl(s->of->err, GSL_ENOMEM);
+  hk_status status =
+      j && *out ? hk_solver_differentiate(s, s->x, j) : hk_solver_fail_gsl(s->of->err, GSL_ENOMEM);
   if (status == HK_OK) {
     const int code = gsl_multifit_nlinear_covar(j, 0, *out);
-    if (code != GSL_SUCCESS) status = fail_gsl(s->of->err, code);
+    if (code != GSL_SUCCESS) status = hk_solver_fail_gsl(s->of->err, code);
   }
   gsl_matrix_free(j);
   return status;
@@ -490,7 +300,7 @@ static hk_status record(const solver *s, const gsl_matrix *covariance) {
     hk_unknown *u = &p->unknowns[s->active[a]];
     const double variance = gsl_matrix_get(covariance, a, a);
     u->determined = true;
-    u->value = clamped(u, s->x[s->active[a]]);
+    u->value = hk_solver_clamped(u, s->x[s->active[a]]);
     u->error = fmin(u->width, sqrt(variance) * factor);
     u->low = u->value * exp(-u->error);
     u->high = u->value * exp(u->error);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "calib/fit/table_fit_problem.h"
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 
 /* -- Rows -------------------------------------------------------------------------------------- */
 

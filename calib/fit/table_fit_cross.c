@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "calib/fit/table_fit_problem.h"
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 
 typedef struct {
   const hk_run **runs; /* rows that name this machine */

@@ -34,14 +34,14 @@ typedef struct {
 
 /* Fills fit->parameters with starts, bounds and priors. `problem` has its cases and residuals. */
 hk_status hk_fit_choose(hk_fit_problem *problem, hk_fit *fit);
+
+/* -- table_fit_residuals.c --------------------------------------------------------------------- */
+
 /* The start profile with the parameters at these values. A value above the limit that another
  * quantity sets (hk_machine_limit) is lowered to it. Shallow: it borrows start's document. */
 hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values);
 /* Six significant digits. Standard errors are far above 1e-6, and short numbers are readable. */
 double hk_fit_rounded(double value);
-
-/* -- table_fit_residuals.c --------------------------------------------------------------------- */
-
 /* ln(predicted / measured) of every residual for `variants` settings of the n parameters: from
  * values[v * n + j] to out[v * n_residuals + i]. */
 hk_status hk_fit_evaluate(hk_fit_problem *problem, const double *values, size_t variants,

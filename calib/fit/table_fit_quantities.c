@@ -179,36 +179,3 @@ hk_status hk_fit_choose(hk_fit_problem *problem, hk_fit *fit) {
   const char *list = problem->options->free_list;
   return list ? add_listed(list, problem->start, fit, problem->err) : add_defaults(problem, fit);
 }
-
-/* -- The machine at given values --------------------------------------------------------------- */
-
-static void at_most(hk_quantity *quantity, double limit) {
-  if (quantity->value > limit) quantity->value = limit;
-}
-
-/* The solver moves each quantity by itself. Lowers those above the limits that others set. Unpinned
- * copies are no faster than pinned ones. */
-static void apply_limits(hk_machine *m) {
-  size_t n = 0;
-  const hk_quantity_info *list = hk_quantity_list(&n);
-  for (size_t i = 0; i < n; i++) {
-    hk_quantity *quantity = hk_machine_quantity(m, &list[i]);
-    at_most(quantity, hk_machine_limit(m, quantity));
-  }
-  at_most(&m->h2d_pageable, m->h2d.value);
-  at_most(&m->d2h_pageable, m->d2h.value);
-}
-
-hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values) {
-  hk_machine machine = *problem->start;
-  for (size_t i = 0; i < problem->n; i++)
-    hk_machine_quantity(&machine, problem->parameters[i].info)->value = values[i];
-  apply_limits(&machine);
-  return machine;
-}
-
-double hk_fit_rounded(double value) {
-  if (!(value > 0)) return value;
-  const double unit = pow(10, floor(log10(value)) - 5);
-  return round(value / unit) * unit;
-}

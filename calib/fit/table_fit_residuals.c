@@ -13,6 +13,41 @@
 
 _Static_assert(HK_FIT_MOST_FREE <= HK_MOST_UNKNOWNS, "the solver has no room for all parameters");
 
+/* -- The machine at given values --------------------------------------------------------------- */
+
+static void at_most(hk_quantity *quantity, double limit) {
+  if (quantity->value > limit) quantity->value = limit;
+}
+
+/* The solver moves each quantity by itself. Lowers those above the limits that others set. Unpinned
+ * copies are no faster than pinned ones. */
+static void apply_limits(hk_machine *m) {
+  size_t n = 0;
+  const hk_quantity_info *list = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) {
+    hk_quantity *quantity = hk_machine_quantity(m, &list[i]);
+    at_most(quantity, hk_machine_limit(m, quantity));
+  }
+  at_most(&m->h2d_pageable, m->h2d.value);
+  at_most(&m->d2h_pageable, m->d2h.value);
+}
+
+hk_machine hk_fit_machine(const hk_fit_problem *problem, const double *values) {
+  hk_machine machine = *problem->start;
+  for (size_t i = 0; i < problem->n; i++)
+    hk_machine_quantity(&machine, problem->parameters[i].info)->value = values[i];
+  apply_limits(&machine);
+  return machine;
+}
+
+double hk_fit_rounded(double value) {
+  if (!(value > 0)) return value;
+  const double unit = pow(10, floor(log10(value)) - 5);
+  return round(value / unit) * unit;
+}
+
+/* -- Residuals --------------------------------------------------------------------------------- */
+
 static hk_status fail_memory(hk_error *err, size_t bytes, const char *what) {
   hk_fail_memory(err, bytes, what);
   return HK_ENVIRONMENT; /* constant: the analyser does not see hk_fail_memory's result */

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 
 #include "calib/probes/probe.h"
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 
 /* All rounds of one probe: values[round * n_loads + load]. */
 typedef struct {

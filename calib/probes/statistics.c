@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Median, spread and interval of repeated measurements (calib/statistics.h). The GSL functions used
- * here cannot fail on finite values. */
-#include "calib/statistics.h"
+/* Median, spread and interval of repeated measurements (calib/probes/statistics.h). The GSL
+ * functions used here cannot fail on finite values. */
+#include "calib/probes/statistics.h"
 
 #include <gsl/gsl_cdf.h>
 #include <gsl/gsl_sort.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Robust statistics of repeated measurements, over GSL. */
-#ifndef HK_CALIB_STATISTICS_H
-#define HK_CALIB_STATISTICS_H
+#ifndef HK_CALIB_PROBES_STATISTICS_H
+#define HK_CALIB_PROBES_STATISTICS_H
 
 #include <stddef.h>
 

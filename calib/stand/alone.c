@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calib/probes/statistics.h"
 #include "calib/stand/private.h"
-#include "calib/statistics.h"
 
 /* Value of a job: the median of its operations' values. */
 static hk_status run_each(hk_stand_job *job,

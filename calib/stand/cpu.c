@@ -11,16 +11,6 @@
 
 #define SAMPLE 1024 /* parameters */
 
-hk_adamw_step hk_stand_step(int64_t op) {
-  static const hk_adamw hyper = {
-      .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
-  return hk_adamw_prepare(&hyper, 100, op % 2 == 0 ? 1 : -1);
-}
-
-int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load) {
-  return load->piece > 0 ? load->piece : stand->cpu.piece;
-}
-
 /* One pass over a piece of the arrays, which begins at `begin`. */
 typedef struct {
   const hk_stand_arrays *arrays;

@@ -10,7 +10,6 @@
 
 #include "calib/stand/private.h"
 
-#define STEP         256            /* bytes of a kernel's iteration; chunks are multiples of it */
 #define MOST_CHECKED (256 * HK_MIB) /* bytes of a verification, at another place each time */
 /* Prefetch distance of copies in bytes. Some processors prefetch too late by themselves, and stores
  * wait: with it copies are 1.17 x as fast on an AMD EPYC. Loops that only read are faster without.
@@ -49,7 +48,7 @@ static void copy_plain(char *to, const char *from, hk_bytes bytes) {
 /* Four variables instead of an array, which compilers keep in memory at low optimisation levels. */
 __attribute__((target("avx2"))) static uint64_t read_avx2(const char *from, hk_bytes bytes) {
   __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
-  for (hk_bytes at = 0; at < bytes; at += STEP / 2) {
+  for (hk_bytes at = 0; at < bytes; at += HK_STAND_DRAM_STEP / 2) {
     const __m256i *words = (const void *)(from + at);
     a = _mm256_add_epi64(a, _mm256_load_si256(words));
     b = _mm256_add_epi64(b, _mm256_load_si256(words + 1));
@@ -70,7 +69,7 @@ __attribute__((target("avx2"))) static void write_avx2(char *to, uint64_t word, 
 }
 
 __attribute__((target("avx2"))) static void copy_avx2(char *to, const char *from, hk_bytes bytes) {
-  for (hk_bytes at = 0; at < bytes; at += STEP) {
+  for (hk_bytes at = 0; at < bytes; at += HK_STAND_DRAM_STEP) {
     const __m256i *words = (const void *)(from + at);
     __m256i *out = (void *)(to + at);
     for (int i = 0; i < 4; i++) _mm_prefetch(from + at + AHEAD + 64 * i, _MM_HINT_T0);
@@ -81,7 +80,7 @@ __attribute__((target("avx2"))) static void copy_avx2(char *to, const char *from
 
 __attribute__((target("avx512f"))) static uint64_t read_avx512(const char *from, hk_bytes bytes) {
   __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-  for (hk_bytes at = 0; at < bytes; at += STEP) {
+  for (hk_bytes at = 0; at < bytes; at += HK_STAND_DRAM_STEP) {
     const __m512i *words = (const void *)(from + at);
     a = _mm512_add_epi64(a, _mm512_load_si512(words));
     b = _mm512_add_epi64(b, _mm512_load_si512(words + 1));
@@ -104,7 +103,7 @@ __attribute__((target("avx512f"))) static void write_avx512(char *to, uint64_t w
 
 __attribute__((target("avx512f"))) static void copy_avx512(char *to, const char *from,
                                                            hk_bytes bytes) {
-  for (hk_bytes at = 0; at < bytes; at += STEP) {
+  for (hk_bytes at = 0; at < bytes; at += HK_STAND_DRAM_STEP) {
     const __m512i *words = (const void *)(from + at);
     __m512i *out = (void *)(to + at);
     for (int i = 0; i < 4; i++) _mm_prefetch(from + at + AHEAD + 64 * i, _MM_HINT_T0);
@@ -137,12 +136,6 @@ typedef struct {
   uint64_t word; /* word that DRAM_WRITE writes */
   _Atomic uint64_t sum;
 } pass;
-
-/* Bytes of a pass: a whole array. A team waits for its slowest member at the end of each pass,
- * which is often late on a shared machine: long passes make this rare. */
-hk_bytes hk_stand_dram_bytes(const hk_stand *stand) {
-  return stand->quarter / STEP * STEP;
-}
 
 static void work_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calib/probes/statistics.h"
 #include "calib/stand/private.h"
-#include "calib/statistics.h"
 #include "core/graph/bytes.h"
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -79,34 +79,6 @@ void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu) {
   gpu->block = NULL;
 }
 
-/* ---- Lanes ----------------------------------------------------------------------------------- */
-
-hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load) {
-  if (hk_load_is(load->kind, HK_TRAIT_CPU)) return NULL;
-  hk_stand_lane *lanes = stand->gpu[load->gpu].lanes;
-  switch (load->kind) {
-    case HK_LOAD_H2D:
-    case HK_LOAD_H2D_PINNED:
-    case HK_LOAD_H2D_PAGEABLE:
-    case HK_LOAD_H2D_CACHED:
-      return &lanes[HK_STAND_LANE_IN];
-    case HK_LOAD_D2H:
-    case HK_LOAD_D2H_PINNED:
-    case HK_LOAD_D2H_PAGEABLE:
-      return &lanes[HK_STAND_LANE_OUT];
-    case HK_LOAD_PULL:
-      return &lanes[HK_STAND_LANE_FETCH];
-    default:
-      return &lanes[HK_STAND_LANE_WORK];
-  }
-}
-
-hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const void *from,
-                         hk_bytes bytes, hk_error *err) {
-  HK_TRY(stand->ops->copy(lane->stream, to, from, bytes, err));
-  return stand->ops->stream_sync(lane->stream, err);
-}
-
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
 static hk_kernel update_kernel(const hk_stand_job *job, int64_t i) {
@@ -160,11 +132,6 @@ hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err) {
   if (hk_load_is(job->load->kind, HK_TRAIT_COPY)) return hk_stand_copy_queue(job, i, err);
   const hk_kernel kernel = hk_stand_kernel(job, i);
   return job->stand->ops->launch(hk_stand_lane_of(job->stand, job->load)->stream, &kernel, err);
-}
-
-hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_error *err) {
-  HK_TRY(stand->ops->record(lane->stream, lane->awaited, err));
-  return stand->ops->event_sync(lane->awaited, err);
 }
 
 /* ---- Jobs ------------------------------------------------------------------------------------ */

@@ -21,6 +21,9 @@
 #define HK_STAND_GPUS      ((HK_PROBE_LOADS - 1) / 2)
 #define HK_STAND_STRETCHES 32 /* most stretches that a load's run is divided into */
 #define HK_STAND_TURNS     4  /* copies that are queued together, to find how many run at once */
+#define HK_STAND_DRAM_STEP                                              \
+  256 /* bytes of a DRAM kernel's iteration; chunks are multiples of it \
+       */
 
 typedef enum {
   HK_STAND_LANE_IN,
@@ -112,7 +115,7 @@ typedef struct {
   hk_error err; /* HK_OK: the load ran */
 } hk_stand_job;
 
-/* ---- stand.c --------------------------------------------------------------------------------- */
+/* ---- shared.c -------------------------------------------------------------------------------- */
 
 /* Appends a remark to the note: "this; that". A remark is not repeated. */
 void hk_stand_add_note(hk_stand *stand, const char *text);
@@ -125,6 +128,11 @@ int hk_stand_thread(const hk_stand *stand, int threads, int i, void *(*run)(void
                     pthread_t *thread);
 /* Parameters of one operation of a CPU kernel. */
 int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load);
+/* The step of operation `op` of any AdamW load. The gradient scale alternates between 1 and -1, so
+ * that state neither diverges nor settles. */
+hk_adamw_step hk_stand_step(int64_t op);
+/* Bytes of a pass of a load of DRAM bandwidth. */
+hk_bytes hk_stand_dram_bytes(const hk_stand *stand);
 /* Work of one operation, in the unit of its rate. */
 double hk_stand_work(const hk_stand *stand, const hk_load *load);
 /* First operation of stretch s of n, counted from the job's first. Stretch s ends where s + 1
@@ -132,6 +140,14 @@ double hk_stand_work(const hk_stand *stand, const hk_load *load);
 static inline int64_t hk_stand_cut(int64_t ops, size_t n, size_t s) {
   return ops * (int64_t)s / (int64_t)n;
 }
+
+/* The lane of a load; NULL for loads of the CPU team, which is a lane of its own. */
+hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load);
+/* Waits until all queued operations of a lane have ended. */
+hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_error *err);
+/* Copies on a lane, between host and device memory in any direction, and waits for the end. */
+hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const void *from,
+                         hk_bytes bytes, hk_error *err);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
@@ -153,8 +169,6 @@ uint64_t hk_stand_pattern(uint64_t seed, int64_t i);
 
 hk_status hk_stand_gpu_open(hk_stand *stand, int gpu, hk_bytes device_bytes, hk_error *err);
 void hk_stand_gpu_close(hk_stand *stand, hk_stand_gpu *gpu);
-/* The lane of a load; NULL for loads of the CPU team, which is a lane of its own. */
-hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load);
 /* Offset of the second half of a GPU's `in` or `out`, in bytes. */
 static inline hk_bytes hk_stand_half(const hk_stand_gpu *gpu) {
   return gpu->quarter / 2 / 4096 * 4096;
@@ -163,14 +177,9 @@ static inline hk_bytes hk_stand_half(const hk_stand_gpu *gpu) {
 hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i);
 /* Queues operation i of a job on its lane. */
 hk_status hk_stand_queue(const hk_stand_job *job, int64_t i, hk_error *err);
-/* Waits until all queued operations of a lane have ended. */
-hk_status hk_stand_await(const hk_stand *stand, const hk_stand_lane *lane, hk_error *err);
 /* Runs all operations of a job. Its stretches have the GPU's times, those of LAUNCH_LOOP the
  * host's. */
 void hk_stand_gpu_run(hk_stand_job *job);
-/* Copies on a lane, between host and device memory in any direction, and waits for the end. */
-hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const void *from,
-                         hk_bytes bytes, hk_error *err);
 
 /* ---- copy.c ---------------------------------------------------------------------------------- */
 
@@ -188,14 +197,10 @@ hk_status hk_stand_matmul_verify(const hk_stand_job *job, hk_error *err);
 
 /* ---- cpu.c, dram.c: passes of a team, timed by CLOCK_MONOTONIC ------------------------------- */
 
-/* The step of operation `op` of any AdamW load. The gradient scale alternates between 1 and -1, so
- * that state neither diverges nor settles. */
-hk_adamw_step hk_stand_step(int64_t op);
 void hk_stand_cpu_run(hk_stand_job *job, hk_team *team);
 hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *err);
 /* Operation i of a load of DRAM bandwidth: a pass over hk_stand_dram_bytes bytes. */
 void hk_stand_dram_pass(const hk_stand_job *job, hk_team *team, int64_t i);
-hk_bytes hk_stand_dram_bytes(const hk_stand *stand);
 hk_status hk_stand_dram_verify(const hk_stand_job *job, hk_team *team, hk_error *err);
 
 /* ---- alone.c, disk.c: loads that run alone, on the calling thread ---------------------------- */

@@ -69,29 +69,6 @@ static hk_status check_load(hk_stand *stand, const hk_probe *probe, int i, hk_er
 
 /* ---- Amounts of work ------------------------------------------------------------------------- */
 
-double hk_stand_work(const hk_stand *stand, const hk_load *load) {
-  switch (load->kind) {
-    case HK_LOAD_ADAMW_CPU:
-    case HK_LOAD_ADAMW_AHEAD:
-    case HK_LOAD_ADAMW_FP32:
-    case HK_LOAD_UNSCALE:
-    case HK_LOAD_CAST:
-      return (double)hk_stand_piece(stand, load);
-    case HK_LOAD_DRAM_READ:
-    case HK_LOAD_DRAM_WRITE:
-      return (double)hk_stand_dram_bytes(stand);
-    case HK_LOAD_DRAM_COPY:
-      return 2 * (double)hk_stand_dram_bytes(stand);
-    case HK_LOAD_MATMUL:
-      return 2 * (double)load->chunk * (double)load->n * (double)load->k;
-    case HK_LOAD_LAUNCH:
-    case HK_LOAD_SYNC:
-      return 1;
-    default:
-      return (double)load->chunk;
-  }
-}
-
 /* Rate that is assumed before the first run of a probe, rather too low. */
 static double guess(const hk_load *l) {
   switch (*hk_load_unit(l->kind)) {

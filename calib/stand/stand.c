@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Opens and closes the stand. Also has the functions that its other files share. */
+/* Opens and closes the stand. */
 #include "calib/stand/stand.h"
 
 #include <stdio.h>
@@ -15,33 +15,6 @@
 #define MOST_CACHED 0.25 /* largest cached share of a CPU kernel's data */
 #define MOST_DEVICE (4 * HK_GIB)
 #define TRIAL_HOST  (256 * HK_MIB) /* pinned and filled to measure the speed */
-
-void hk_stand_add_note(hk_stand *stand, const char *text) {
-  if (*text == '\0' || strstr(stand->note, text) != NULL) return;
-  const size_t length = strlen(stand->note);
-  snprintf(stand->note + length, sizeof stand->note - length, "%s%s", length > 0 ? "; " : "", text);
-}
-
-hk_status hk_stand_team(hk_stand *stand, int threads, hk_team **team, hk_error *err) {
-  if (threads < 1 || threads > stand->cores) {
-    return hk_fail(err, HK_INPUT, "a team of %d threads is not possible: 1 to %d are", threads,
-                   stand->cores);
-  }
-  if (stand->teams[threads] == NULL) {
-    const hk_team_options options = {.threads = threads, .pin = true, .pci = stand->gpu[0].pci};
-    HK_TRY(hk_team_open(&options, &stand->teams[threads], err));
-    hk_stand_add_note(stand, hk_team_note(stand->teams[threads]));
-  }
-  *team = stand->teams[threads];
-  return HK_OK;
-}
-
-int hk_stand_thread(const hk_stand *stand, int threads, int i, void *(*run)(void *), void *arg,
-                    pthread_t *thread) {
-  const int left = stand->n_cpus - threads;
-  const int cpu = threads > 0 && left > 0 ? stand->cpus[threads + i % left] : -1;
-  return hk_thread_start_or_anywhere(thread, cpu, run, arg);
-}
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 #include "calib/validate/runs.h"
 #include "calib/validate/validate.h"
 #include "engine/trial.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 #include "core/base/json.h"
 
 #define MOST_MS   1e12

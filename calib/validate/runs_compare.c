@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 #include "calib/validate/runs.h"
 #include "sim/warnings.h"
 

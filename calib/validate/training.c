@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 #include "calib/validate/recording.h"
 #include "calib/validate/validate.h"
 #include "sim/forecast.h"

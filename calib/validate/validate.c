@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "calib/statistics.h"
+#include "calib/probes/statistics.h"
 #include "calib/validate/runs.h"
 #include "core/base/json.h"
 #include "engine/trial.h"

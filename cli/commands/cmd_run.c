@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "calib/probes/statistics.h"
 #include "calib/stand/fingerprint.h"
-#include "calib/statistics.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/lock.h"
